@@ -1,7 +1,7 @@
-"""The facts about a tree from both build descriptions, as immutable values without any I/O.
+"""What the two build descriptions of a tree state, as immutable values without any I/O.
 
-Paths are relative to the root of the tree, with forward slashes. The readers produce facts and the
-comparison uses them; between processes they are sent as JSON.
+Paths are relative to the root of the tree, with forward slashes. The readers produce these facts
+and the comparison uses them; between processes they are sent as JSON.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ HEADER_SUFFIXES = frozenset({".h", ".hh", ".hpp", ".hxx", ".cuh", ".inl"})
 
 
 class Configuration(str, Enum):
-    """A platform to build for. In ANY, every branch with a condition on the platform is taken."""
+    """A platform to build for. For ANY, every branch whose condition depends on the platform is
+    taken.
+    """
 
     HOST = "host"
     ANDROID = "android"
@@ -30,7 +32,7 @@ class Configuration(str, Enum):
 
 
 class Place(msgspec.Struct, frozen=True, order=True):
-    """A line of a build file. The line is 0 if only the file is known."""
+    """A line of a build file. ``line`` is 0 if only the file is known."""
 
     path: str
     line: int = 0
@@ -40,11 +42,11 @@ class Place(msgspec.Struct, frozen=True, order=True):
 
 
 class ListEntry(msgspec.Struct, frozen=True):
-    """A file that a target lists: its path, the line that lists it, and the select() key that it is
-    under.
+    """A file that a target lists: its path, the line that lists it, and the select() key under
+    which it is listed.
 
-    If ``path`` is the label of a rule that makes the file, ``made_as`` is the path under which
-    others include it.
+    If ``path`` is the label of a rule that makes the file, ``made_as`` is the path by which other
+    files include it.
     """
 
     path: str
@@ -56,7 +58,7 @@ class ListEntry(msgspec.Struct, frozen=True):
 class Word(msgspec.Struct, frozen=True):
     """A dependency or define of a target, with its line and condition.
 
-    If ``exported``, it also applies to the targets that depend on this one.
+    If ``exported`` is true, it also applies to the targets that depend on this one.
     """
 
     text: str
@@ -66,7 +68,7 @@ class Word(msgspec.Struct, frozen=True):
 
 
 class BuildTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields that Buck and CMake targets share; ``defines`` have no -D."""
+    """The fields that Buck and CMake targets share. ``defines`` are without -D."""
 
     name: str
     kind: str
@@ -82,20 +84,20 @@ class BuildTarget(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sources(self) -> set[str]:
-        """The paths of the files that it lists as sources."""
+        """The paths of the files that the target lists as sources."""
         return {entry.path for entry in self.srcs}
 
     @property
     def entries(self) -> tuple[ListEntry, ...]:
-        """All files that it lists."""
+        """All files that the target lists."""
         return (*self.srcs, *self.headers)
 
 
 class BuckTarget(BuildTarget, frozen=True, kw_only=True):
     """A Buck rule as its author wrote it, before Meta's macros are applied.
 
-    ``include_names`` are the names that header maps and its namespace give its headers;
-    ``include_directories`` the folders of the tree that it adds to the include path.
+    ``include_names`` are the names that header maps and the rule's namespace give its headers.
+    ``include_directories`` are the folders of the tree that it adds to the include path.
     """
 
     package: str
@@ -117,7 +119,9 @@ class BuckTarget(BuildTarget, frozen=True, kw_only=True):
 
 
 class Glob(msgspec.Struct, frozen=True):
-    """A glob() call of a package: its patterns, and those that match no file."""
+    """A glob() call of a package: its patterns, those of them that match no file, and the number of
+    files that match.
+    """
 
     package: str
     patterns: tuple[str, ...]
@@ -127,11 +131,11 @@ class Glob(msgspec.Struct, frozen=True):
 
 
 class NotEvaluated(msgspec.Struct, frozen=True):
-    """Something that a reader could not evaluate, reported instead of guessed.
+    """A part of a build file that a reader could not evaluate, and reports instead of guessing.
 
     ``folder`` is the package or directory that is unknown as a result; None if only a word is
-    unknown. ``is_broken`` means that no build can read it either, ``is_known`` that its content was
-    evaluated nevertheless.
+    unknown. ``is_broken`` means that no build can read the file either. ``is_known`` means that the
+    content of the file was evaluated nevertheless.
     """
 
     side: str
@@ -160,8 +164,8 @@ class BuckFacts(msgspec.Struct, frozen=True):
 
     @property
     def outside_headers(self) -> dict[str, str]:
-        """The labels of libraries outside the tree that targets depend on, by the header with their
-        name.
+        """The libraries outside the tree that targets depend on: a label for each header that has
+        the library's name.
 
         The header of ``//a:b`` is ``a/b.h``.
         """
@@ -172,10 +176,11 @@ class BuckFacts(msgspec.Struct, frozen=True):
 
 
 class CMakeTarget(BuildTarget, frozen=True, kw_only=True):
-    """A library or executable of a configuration, with its sources merged from all commands.
+    """A library or executable in one configuration, with the sources that all commands add to it.
 
     ``directory_defines`` come from add_definitions() and similar commands; CMake itself does not
-    distinguish them from the target's own defines.
+    distinguish them from the target's own defines. ``complete`` is false if some of the sources are
+    unknown.
     """
 
     directory: str
@@ -202,7 +207,9 @@ class CMakeFacts(msgspec.Struct, frozen=True):
 
 
 class Include(msgspec.Struct, frozen=True):
-    """An #include in a file; ``directory`` is the CMake include directory it needs, or None."""
+    """An #include in a file. ``directory`` is the include directory that CMake needs to find the
+    header, or None if it needs none.
+    """
 
     text: str
     place: Place
@@ -212,10 +219,12 @@ class Include(msgspec.Struct, frozen=True):
 class ParityFacts(msgspec.Struct, frozen=True):
     """Everything that the comparison needs: both sides, the existing files, and what those use.
 
-    ``macros``: macro -> files that mention it; ``headers``: file -> headers that it includes;
-    ``needed``: file -> headers that it includes by full path whatever is defined; ``guarded``: file
-    -> macro -> headers that it includes only if that is defined; ``header_names``: the last
-    component of all included names; ``imports``: Python file -> files that it imports.
+    * ``macros``: for each macro, the files that mention it
+    * ``headers``: for each file, the headers that it includes
+    * ``needed``: for each file, the headers that it includes by full path unconditionally
+    * ``guarded``: for each file and macro, the headers that it includes if the macro is defined
+    * ``header_names``: the last components of all included names
+    * ``imports``: for each Python file, the files that it imports
     """
 
     buck: BuckFacts
@@ -232,15 +241,15 @@ class ParityFacts(msgspec.Struct, frozen=True):
 
     @property
     def not_evaluated(self) -> tuple[NotEvaluated, ...]:
-        """The parts that a side could not evaluate, each once."""
+        """The parts that could not be evaluated on either side, each listed once."""
         rows = set(self.buck.not_evaluated).union(*(side.not_evaluated for side in self.cmake))
         return tuple(sorted(rows, key=lambda row: (row.side, row.place, row.reason)))
 
 
 @lru_cache(maxsize=65536)
 def suffix_of(path: str) -> str:
-    """Return the extension of a path: ``.cpp`` for ``a/b.cpp``; "" if the last component has no
-    dot.
+    """Return the extension of a path, such as ``.cpp`` for ``a/b.cpp``; "" if its last component
+    has no dot.
     """
     name = path.rsplit("/", 1)[-1]
     return "." + name.rsplit(".", 1)[1] if "." in name else ""
@@ -248,29 +257,29 @@ def suffix_of(path: str) -> str:
 
 @lru_cache(maxsize=65536)
 def directory_of(path: str) -> str:
-    """Return the folder of a path; "" at the root."""
+    """Return the folder of a path; "" for a file at the root."""
     return path.rsplit("/", 1)[0] if "/" in path else ""
 
 
 def is_inside(path: str, folders: Iterable[str]) -> bool:
-    """Return whether a path is one of ``folders`` or inside one; the folder "" is the whole
-    tree.
+    """Return whether ``path`` is one of ``folders`` or inside one of them. The folder "" is the
+    whole tree.
     """
     return any(not f or path == f or path.startswith(f"{f}/") for f in folders)
 
 
 def is_source(path: str) -> bool:
-    """Return whether this is a file that a compiler compiles, by its extension."""
+    """Return whether the extension of ``path`` is that of a file that a compiler compiles."""
     return suffix_of(path) in SOURCE_SUFFIXES
 
 
 def is_header(path: str) -> bool:
-    """Return whether this is a header, by its extension."""
+    """Return whether the extension of ``path`` is that of a header."""
     return suffix_of(path) in HEADER_SUFFIXES
 
 
 def group(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
-    """Return the values of each key, in order; a missing key gets an empty list."""
+    """Return the values of each key, in order. The result gives an empty list for a missing key."""
     found: dict[K, list[V]] = defaultdict(list)
     for key, value in pairs:
         found[key].append(value)
@@ -278,7 +287,7 @@ def group(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
 
 
 def collect(pairs: Iterable[tuple[K, V]]) -> dict[K, set[V]]:
-    """Return the values of each key, each once; a missing key gets an empty set."""
+    """Return the different values of each key. The result gives an empty set for a missing key."""
     found: dict[K, set[V]] = defaultdict(set)
     for key, value in pairs:
         found[key].add(value)

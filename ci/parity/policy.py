@@ -14,12 +14,15 @@ from provisioning.versions import is_older, parse_version
 class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The names of a project, and its place in Meta's repositories.
 
-    ``project``: the name by which its files are included and imported; ``cells``: Buck cells that
-    contain it; ``roots``: its folder in each of them; ``stand_ins``: folders with replacements for
-    files of other projects; ``stubbed``: modules that are recorded instead of run; ``internal``:
-    names of folders that the open source tree does not have; ``root_variable``: CMake's variable
-    for the root of the tree. ``generated`` and ``queries`` were for trees before ExecuTorch 1.0 and
-    have no effect any more.
+    * ``project``: the name by which its files are included and imported
+    * ``cells``: the Buck cells that contain the project
+    * ``roots``: the folder of the project in each of Meta's repositories
+    * ``stand_ins``: folders with replacements for files of other projects
+    * ``stubbed``: modules whose calls are recorded instead of run
+    * ``internal``: names of folders that the open source tree does not have
+    * ``root_variable``: CMake's variable for the root of the tree
+
+    ``generated`` and ``queries`` were for trees before ExecuTorch 1.0 and no longer have an effect.
     """
 
     project: str = ""
@@ -33,7 +36,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queries: tuple[str, ...] = ()
 
     def strip_root(self, folder: str) -> str | None:
-        """Return a folder relative to the project's root, such as ``build`` for
+        """Return ``folder`` relative to the project's root, such as ``build`` for
         ``xplat/executorch/build``; None for a folder of another project.
         """
         for root in self.roots:
@@ -45,14 +48,14 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Exclusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Files that are not compared at all, and why."""
+    """Patterns of files that are not compared at all, and the reason."""
 
     files: tuple[str, ...]
     reason: str
 
 
 class Library(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A library outside the tree, by the names that the two sides use."""
+    """A library outside the tree, with patterns of the names that each side uses for it."""
 
     name: str
     buck: tuple[str, ...] = ()
@@ -63,8 +66,8 @@ class Allowance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A difference that is allowed as long as its condition is true.
 
     ``files`` are patterns of the paths that the finding may be about. ``until`` is the first day on
-    which the entry has no effect; ``exists`` and ``absent`` are paths that must, or must not, be in
-    the tree. One of the three is required.
+    which the entry no longer has an effect. ``exists`` is a path that must be in the tree, and
+    ``absent`` one that must not be. At least one of these three conditions is required.
     """
 
     kinds: tuple[str, ...]
@@ -85,8 +88,8 @@ class Allowance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ParityPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """The rules by which the two sides are compared.
 
-    A tree with a version below ``oldest`` is refused. For a tree below ``written_for``, entries of
-    the allow-list without effect are not reported.
+    A tree with a version below ``oldest`` is refused. For a tree with a version below
+    ``written_for``, entries of the allow-list that have no effect are not reported.
     """
 
     layout: Layout = Layout()
@@ -111,12 +114,16 @@ class ParityPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict
         return tuple(pattern for entry in self.exclude for pattern in entry.files)
 
     def refuses(self, version: str) -> bool:
-        """Return whether a tree of this version is too old. An unknown version, "", is not."""
+        """Return whether a tree of this version is too old. A tree of unknown version ("") is
+        accepted.
+        """
         oldest = parse_version(self.oldest)
         return version[:1].isdigit() and parse_version(version).release < oldest.release
 
     def is_for(self, version: str) -> bool:
-        """Return whether a tree of this version is as new as the policy; "", unknown, is not."""
+        """Return whether a tree of this version is at least as new as the policy; false if it is
+        unknown ("").
+        """
         return not is_older(version, self.written_for)
 
     def is_excluded(self, path: str) -> bool:
@@ -127,7 +134,7 @@ class ParityPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict
         return matches(target, self.twins)
 
     def is_test(self, path: str) -> bool:
-        """Return whether a file belongs to a test: findings about it are notes."""
+        """Return whether a file belongs to a test. Most findings about tests are only notes."""
         return matches(path, self.tests)
 
 

@@ -1,7 +1,7 @@
-"""Read both sides of a tree as facts, with two parallel workers and a cache by content.
+"""Read both sides of a tree as facts, with two parallel workers and a cache.
 
-A worker is a process with limits of time and memory, since build files are other people's programs.
-Its result is cached under a digest of everything that it read.
+A worker is a process with limits on time and memory, because build files are other people's
+programs. Its result is cached under a digest of everything that it reads.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def join_sides(tree: SourceTree, buck: BuckFacts, sides: tuple[CMakeFacts, ...])
 
 
 def read_tree(tree: SourceTree, cache: Path | None = None) -> ParityFacts:
-    """Read both sides with two workers; a side that has not changed comes from ``cache``."""
+    """Read both sides with a worker for each. A side that has not changed comes from ``cache``."""
     if not isinstance(tree, (RevisionTree, DirectoryTree)):
         return read_tree_here(tree)  # this tree exists only in this process
     tasks = [partial(read_side, tree, side, cache) for side in SIDES]
@@ -81,7 +81,10 @@ def read_tree(tree: SourceTree, cache: Path | None = None) -> ParityFacts:
 
 
 def read_side(tree: RevisionTree | DirectoryTree, side: str, cache: Path | None) -> Any:
-    """Return the facts of one side, from the cache or from a worker."""
+    """Return the facts of one side, from the cache or from a worker.
+
+    If the worker fails, they only contain the reason.
+    """
     kept = cache / f"{side}-{digest_side(tree, side)}.json" if cache else None
     if kept and (known := load(kept, SIDES[side])) is not None:
         return known
@@ -115,7 +118,9 @@ def run_worker(tree: RevisionTree | DirectoryTree, side: str) -> bytes | str:
 
 
 def main(argv: list[str]) -> int:
-    """Run as a worker: read a side of a directory, or of a commit of a git directory."""
+    """Run as a worker: read one side of a directory, or of a commit of a git directory, and write
+    the facts to a file.
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     soft = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MEMORY_BYTES, hard)
     resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
@@ -128,8 +133,9 @@ def main(argv: list[str]) -> int:
 
 
 def is_read(path: str, side: str) -> bool:
-    """Return whether ``side`` (for another text, the whole comparison) depends on the text of a
-    file.
+    """Return whether the facts of ``side`` depend on the content of the file ``path``.
+
+    If ``side`` is neither buck nor cmake, it stands for the whole comparison.
     """
     # CMake reads file lists from .bzl files too.
     is_list = is_list_file(path) or path.endswith(".bzl")
@@ -140,8 +146,8 @@ def is_read(path: str, side: str) -> bool:
 
 
 def digest_side(tree: SourceTree, side: str) -> str:
-    """Return a digest of everything that a side depends on: file names, file texts, and the
-    reader's code.
+    """Return a digest of everything that the facts of a side depend on: the project's layout, the
+    names of all files, the content of those that are read, and the reader's code.
     """
     hasher = hashlib.sha256(digest_sources(Path(__file__).parent).encode())
     hasher.update(msgspec.json.encode(tree.layout))
@@ -154,14 +160,16 @@ def digest_side(tree: SourceTree, side: str) -> str:
 
 
 def load(path: Path, kind: type[Kept]) -> Kept | None:
-    """Return the content of a cache file; None if it is missing or unreadable."""
+    """Return the content of a cache file, or None if it is missing or cannot be read."""
     with suppress(msgspec.DecodeError, OSError):
         return msgspec.json.decode(path.read_bytes(), type=kind)
     return None
 
 
 def keep(path: Path, answer: bytes) -> None:
-    """Write a result to the cache, if that is writable, and remove the oldest results."""
+    """Write a result to the cache if possible, and remove the oldest results if there are more than
+    KEPT_FILES.
+    """
     try:
         write_whole(path, answer)
     except OSError:  # without a cache, reading is only slower

@@ -1,4 +1,4 @@
-"""Render a report as a table, as JSON, as SARIF and as annotations of a pull request."""
+"""Render a report as a table, as JSON, as SARIF, and as annotations of a pull request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Changes = Mapping[str, Collection[int]]
 
 def render_table(report: ParityReport, *, notes: bool = False) -> str:
     """Return the findings by kind, each with its lines on both sides and a fix, then everything
-    that was not evaluated.
+    that could not be evaluated, then the counts.
     """
     shown = report.findings if notes else report.failing
     lines: list[str] = []
@@ -96,7 +96,7 @@ def render_document(report: ParityReport) -> dict[str, Any]:
 
 
 def render_finding(finding: Finding) -> dict[str, Any]:
-    """Return a finding as JSON values; null for fields that do not apply."""
+    """Return a finding as JSON values, with null for fields that do not apply."""
     values = {name: value or None for name, value in msgspec.to_builtins(finding).items()}
     del values["when_new"]
     return {**values, "path": finding.path}
@@ -122,7 +122,7 @@ RULES: dict[Kind, str] = {
 
 
 def render_sarif(report: ParityReport, version: str) -> dict[str, Any]:
-    """Return the report as a SARIF run; ``version`` is that of this tool."""
+    """Return the report as a SARIF log. ``version`` is that of this tool."""
     kinds = list(RULES)
     results = [render_result(finding, kinds.index(finding.kind)) for finding in report.findings]
     rules = {kind.value: RULES[kind] for kind in kinds}
@@ -130,7 +130,7 @@ def render_sarif(report: ParityReport, version: str) -> dict[str, Any]:
 
 
 def render_result(finding: Finding, rule_index: int) -> dict[str, Any]:
-    """Return one finding; its fingerprint does not depend on line numbers."""
+    """Return the SARIF result for a finding. Its fingerprint does not depend on line numbers."""
     places = [p for p in (finding.buck_place, finding.cmake_place) if p] or [finding.place]
     text = f"{finding.path}: {finding.message}"
     if finding.fix:
@@ -150,7 +150,9 @@ def render_result(finding: Finding, rule_index: int) -> dict[str, Any]:
 
 
 def make_annotations(report: ParityReport) -> list[Annotation]:
-    """Return an annotation for each finding that fails a gate, if possible on a changed line."""
+    """Return an annotation for each finding that fails a gate, if possible at a changed line, and
+    for each side that could not be read.
+    """
     unread = [
         Annotation(Level.ERROR, f"the {row.side} side was not read: {row.reason}", "parity")
         for row in report.unread
@@ -159,7 +161,7 @@ def make_annotations(report: ParityReport) -> list[Annotation]:
 
 
 def annotate(finding: Finding, changed: Changes) -> Annotation:
-    """Return the annotation of one finding."""
+    """Return the annotation of one finding. ``changed`` has the changed lines of each file."""
     place = choose_place(finding, changed)
     message = f"{finding.path}: {finding.message}. {finding.fix}".rstrip(". ")
     title = f"parity: {finding.kind.value}"
@@ -167,10 +169,10 @@ def annotate(finding: Finding, changed: Changes) -> Annotation:
 
 
 def choose_place(finding: Finding, changed: Changes) -> Place:
-    """Return the changed line that is nearest to the finding's lines, since a reviewer sees that
-    line.
+    """Return the changed line that is nearest to the finding's lines, because reviewers see changed
+    lines.
 
-    If there is none, return the line to look at first.
+    If none of its files has changed lines, return the line to look at first.
     """
     places = [place for place in (finding.buck_place, finding.cmake_place) if place]
     lines = (

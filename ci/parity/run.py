@@ -33,7 +33,10 @@ BUCK = ("BUCK", "TARGETS", "targets.bzl")
 
 @dataclass(frozen=True)
 class ParityRequest:
-    """The input of a comparison: a source, its revision, folders in it, and a base revision."""
+    """The input of a comparison: a source, its revision, folders to compare, and a base revision.
+
+    ``today`` is the day for which the allow-list is applied.
+    """
 
     source: Path
     revision: str | None = None
@@ -44,17 +47,17 @@ class ParityRequest:
 
 
 def compare_source(request: ParityRequest, policy: ParityPolicy) -> ParityReport:
-    """Compare the two sides of a source tree. With a base, keep only new findings.
+    """Compare the two sides of a source tree. With a base, only findings that the base does not
+    have are reported.
 
-    Raises UsageError for a source, revision or scope that does not exist, or a tree that is too
-    old.
+    Raises UsageError if the source, a revision or a scope does not exist, or a tree is too old.
     """
     tree = open_tree(request.source, request.revision, policy.layout)
     base = None
     if request.base is not None:
         git_dir = find_git_dir(request.source)
         if git_dir is None:
-            raise UsageError(f"{request.source} has no revisions", fix="omit --base")
+            raise UsageError(f"{request.source} is not a git repository", fix="omit --base")
         base = open_tree(git_dir, request.base, policy.layout)
     return compare_trees(tree, base, request, policy)
 
@@ -62,9 +65,10 @@ def compare_source(request: ParityRequest, policy: ParityPolicy) -> ParityReport
 def compare_folders(
     source: Path, folders: Iterable[str], policy: ParityPolicy, cache: Path | None
 ) -> ParityReport | None:
-    """Compare the ``folders`` that have a Buck file; return None if there is no such folder.
+    """Compare those of ``folders`` that have a Buck file. Return None if none of them has one.
 
-    Allow-list entries without effect are not reported. Raises the errors of ``compare_source``.
+    Entries of the allow-list that have no effect are not reported. Raises the errors of
+    ``compare_source``.
     """
     scope = tuple(
         folder for folder in folders if any((source / folder / name).is_file() for name in BUCK)
@@ -80,7 +84,7 @@ def compare_folders(
 def compare_trees(
     tree: SourceTree, base: SourceTree | None, request: ParityRequest, policy: ParityPolicy
 ) -> ParityReport:
-    """Compare two open trees as ``compare_source`` does."""
+    """Compare ``tree`` as ``compare_source`` does, with the tree of the base revision or None."""
     check_tree(tree, request.scope)
     compared, every, allowed = compare_one(tree, request, policy)
     found, changed, old_findings = every, None, 0
@@ -117,7 +121,7 @@ def compare_trees(
 
 
 def orphan(path: str) -> Finding:
-    """Return the finding about a CMakeLists.txt that no other CMakeLists.txt adds after a
+    """Return the finding about a CMakeLists.txt that no other CMakeLists.txt adds since a
     change.
     """
     return Finding(
@@ -125,14 +129,14 @@ def orphan(path: str) -> Finding:
         path=path,
         message="no CMakeLists.txt adds this one any more, so nothing in it is built",
         cmake_place=Place(path),
-        fix=f"call add_subdirectory() for {directory_of(path)}, or remove it",
+        fix=f"call add_subdirectory() for {directory_of(path)}, or remove the file",
     )
 
 
 def find_changes(
     findings: Sequence[Finding], tree: SourceTree, base: SourceTree
 ) -> dict[str, frozenset[int]]:
-    """Return the changed lines of the files that findings point to."""
+    """Return the changed lines of each file that a finding points to."""
     places = (place for f in findings for place in (f.buck_place, f.cmake_place) if place)
     paths = {place.path for place in places}
     lines = {path: changed_lines(base.read(path) or "", tree.read(path) or "") for path in paths}
@@ -140,7 +144,7 @@ def find_changes(
 
 
 def changed_lines(before: str, after: str) -> frozenset[int]:
-    """Return the line numbers (from 1) of the lines in ``after`` that are new or follow removed
+    """Return the numbers (from 1) of the lines in ``after`` that are new or that follow removed
     lines.
     """
     if before == after:
@@ -154,10 +158,11 @@ def changed_lines(before: str, after: str) -> frozenset[int]:
 
 
 class Compared(msgspec.Struct, frozen=True):
-    """The comparison of a whole tree in the form that is cached, before allow-list and scope are
+    """The comparison of a whole tree, as it is cached: before the allow-list and the scope are
     applied.
 
-    ``buck`` and ``cmake`` are the sources of each side's targets.
+    ``buck`` and ``cmake`` have the sources of each side's targets, and ``roots`` are the list files
+    that no other one adds.
     """
 
     findings: tuple[Finding, ...]
@@ -198,7 +203,8 @@ def compare_whole(tree: SourceTree, policy: ParityPolicy, cache: Path | None) ->
 def compare_one(
     tree: SourceTree, request: ParityRequest, policy: ParityPolicy
 ) -> tuple[Compared, list[Finding], int]:
-    """Return a tree's comparison, its findings in the scope, and the number of allowed findings.
+    """Return the comparison of a tree, its findings in the scope that are not allowed, and the
+    number of allowed ones.
 
     Raises UsageError for a tree that is too old.
     """
@@ -222,11 +228,15 @@ def compare_one(
 
 
 def check_tree(tree: SourceTree, scope: Sequence[str]) -> None:
-    """Refuse a tree without build files, and a scope that is not in it. Raises UsageError."""
+    """Check that a tree has build files of both sides, and the folders in ``scope``. Raises
+    UsageError.
+    """
     folders = {path.rpartition("/")[0] for path in tree.files}
     for folder in scope:
         if not any(f"{name}/".startswith(folder.rstrip("/") + "/") for name in folders):
-            raise UsageError(f"no folder {folder} in {tree.name}", fix="correct --scope")
+            raise UsageError(
+                f"{tree.name} has no folder {folder}", fix="correct the folder in --scope"
+            )
     names = {path.rpartition("/")[2] for path in tree.files}
     if not names & {"BUCK", "TARGETS"}:
         raise UsageError(
@@ -243,21 +253,21 @@ PARTS = re.compile(r"( -> |: )")
 
 @dataclass(frozen=True)
 class Renames:
-    """Maps the old names of files, folders and targets of both sides to their new names."""
+    """The new name of each file, folder and target that a change renamed, by its old name."""
 
     files: Mapping[str, str] = field(default_factory=dict)
     folders: Mapping[str, str] = field(default_factory=dict)
     targets: Mapping[str, str] = field(default_factory=dict)
 
     def translate(self, finding: Finding) -> tuple[str, str, str, str]:
-        """Return the key that a finding of the base would have after the change."""
+        """Return the key that a finding about the base has after the change."""
         kind, path, detail, where = finding.key
         parts = (self.targets.get(part, part) for part in PARTS.split(detail))
         return kind, self.translate_path(path), "".join(parts), where
 
     def translate_path(self, path: str) -> str:
-        """Return the path after the change. A file that is in neither tree is moved with its
-        folder.
+        """Return the path after the change. If the file itself was not renamed, but its folder was,
+        the path is moved with the folder.
         """
         if path in self.files:
             return self.files[path]
@@ -280,8 +290,8 @@ def find_renames(base: SourceTree, tree: SourceTree, before: Compared, after: Co
 
 
 def find_moves(base: SourceTree, tree: SourceTree) -> dict[str, str]:
-    """Map removed files to new files with the same content, or else with the same name if it is
-    unique.
+    """Map each removed file to the new file with the same content, otherwise to the only new file
+    with the same name.
     """
     gone, fresh = sorted(base.files - tree.files), sorted(tree.files - base.files)
     if not gone or not fresh:
@@ -305,7 +315,9 @@ def find_moves(base: SourceTree, tree: SourceTree) -> dict[str, str]:
 def match_sources(
     before: Mapping[str, set[str]], after: Mapping[str, set[str]], files: Mapping[str, str]
 ) -> dict[str, str]:
-    """Map removed targets to new ones that have most of their sources."""
+    """Map each removed target to the new target that has most of its sources, if the two share more
+    than half of their sources.
+    """
     fresh = {name: sources for name, sources in after.items() if name not in before}
     found = {}
     for name in before.keys() - after.keys():

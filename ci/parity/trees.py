@@ -1,4 +1,4 @@
-"""The files of a tree: from a directory, or from a revision of a git directory.
+"""The files of a source tree: of a directory, or of a revision in a git directory.
 
 A revision is read with ``git ls-tree`` and ``git cat-file --batch``, without a checkout.
 """
@@ -27,7 +27,7 @@ LINK_MODE = "120000"
 class SourceTree:
     """The files of one state of a source tree, and the names of its project.
 
-    ``name`` is its name in reports.
+    ``name`` is the name of the tree in reports.
     """
 
     layout: Layout
@@ -40,29 +40,29 @@ class SourceTree:
 
     @cached_property
     def links(self) -> Mapping[str, str]:
-        """Empty if reading follows symbolic links."""
+        """The targets of symbolic links, by the link's path; empty if ``read`` follows links."""
         return {}
 
     @cached_property
     def submodules(self) -> tuple[str, ...]:
-        """The paths in .gitmodules, whether they are checked out or not."""
+        """The paths in .gitmodules, whether the submodules are checked out or not."""
         return parse_submodules(self.read(".gitmodules") or "")
 
     def read(self, path: str) -> str | None:
-        """Return the text of a file, None if there is none."""
+        """Return the text of a file, or None if it does not exist or cannot be read."""
         raise NotImplementedError
 
     def read_all(self, paths: Iterable[str]) -> None:
-        """Prepare to read many files."""
+        """Prepare to read many files at once."""
 
     def digest(self, path: str) -> str:
-        """Return a hash of the content; "" if there is no such file."""
+        """Return a hash of the content of a file; "" if there is no such file."""
         text = self.read(path)
         return "" if text is None else hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
 class DirectoryTree(SourceTree):
-    """A checkout or any other directory, with its current content, including untracked files."""
+    """A checkout or any other directory with its current content, including untracked files."""
 
     def __init__(self, root: Path, layout: Layout = NO_LAYOUT) -> None:
         if not root.is_dir():
@@ -75,7 +75,9 @@ class DirectoryTree(SourceTree):
 
     @cached_property
     def files(self) -> frozenset[str]:
-        """All files except version control, build output, Python environments and caches."""
+        """The paths of all files except version control, build output, Python environments and
+        caches.
+        """
         found: list[str] = []
         for folder, names, files in os.walk(self.root):
             relative = os.path.relpath(folder, self.root).replace(os.sep, "/")
@@ -121,7 +123,7 @@ class RevisionTree(SourceTree):
 
     @cached_property
     def files(self) -> frozenset[str]:
-        """All blobs of the revision."""
+        """The paths of all files in the revision, without those of submodules."""
         return frozenset(p for p, (mode, _) in self._listing.items() if mode != SUBMODULE_MODE)
 
     @cached_property
@@ -155,7 +157,7 @@ class RevisionTree(SourceTree):
             self._texts[path] = None if content is None else content.decode("utf-8", "replace")
 
     def digest(self, path: str) -> str:
-        """Return the object name of the content; "" if there is no such file."""
+        """Return git's object name of the content of a file; "" if there is no such file."""
         return self._listing.get(path, ("", ""))[1]
 
 
@@ -165,9 +167,10 @@ def show_path(path: str) -> str:
 
 
 def open_tree(source: Path, revision: str | None, layout: Layout = NO_LAYOUT) -> SourceTree:
-    """Open a checkout; with ``revision``, or for a bare git directory, open a revision.
+    """Return the tree of a directory. If ``revision`` is given, or ``source`` is a bare git
+    directory, the tree is that of a revision, by default HEAD.
 
-    Raises UsageError for a source that is neither.
+    Raises UsageError if ``source`` is not a directory, or has no git directory for the revision.
     """
     git_dir = find_git_dir(source)
     if revision is None and git_dir != source:
@@ -185,10 +188,10 @@ def find_git_dir(source: Path) -> Path | None:
 
 
 def resolve_revision(git_dir: Path, revision: str) -> str:
-    """Return the commit of a revision. Raises UsageError."""
+    """Return the commit of a revision. Raises UsageError if there is no such revision."""
     if not revision or revision.startswith("-") or "\0" in revision:
         raise UsageError(
-            f"{revision!r} is not a revision", fix="check that the variables in it are set"
+            f"{revision!r} is not a revision", fix="if a variable contains it, check its value"
         )
     try:
         return read_commit(git_dir, revision)
@@ -198,12 +201,14 @@ def resolve_revision(git_dir: Path, revision: str) -> str:
         if error.why.startswith("fatal:"):  # git prints nothing for an unknown revision
             raise UsageError(f"git cannot read {git_dir}", why=error.why) from error
         raise UsageError(
-            f"no revision {revision!r} in {git_dir}", fix="fetch it, or correct it"
+            f"{git_dir} has no revision {revision!r}", fix="fetch the revision, or correct its name"
         ) from error
 
 
 def split_batch(raw: bytes) -> list[bytes | None]:
-    """Return the contents in the output of ``cat-file --batch``; None for a missing object."""
+    """Return the contents in the output of ``git cat-file --batch``, with None for a missing
+    object.
+    """
     contents: list[bytes | None] = []
     stream = io.BytesIO(raw)
     while words := stream.readline().split():

@@ -1,5 +1,5 @@
-"""Find what the files of the tree use: headers, Python modules, and macros that build files
-define.
+"""Find what the files of the tree use: headers, Python modules, and macros that build
+files define.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ UNKNOWN = "?"
 class Includes:
     """The includes of a tree.
 
-    ``by_directory`` are includes, in files that Buck lists, that need one of CMake's include
-    directories. ``headers`` are those of each file; ``needed`` and ``guarded`` are headers that a
-    file listed by Buck includes by full path, always or only if a certain macro is defined.
-    ``names`` are the last components of all included names.
+    ``by_directory`` are the includes, in files that Buck lists, for which CMake needs an include
+    directory. ``headers`` are the included headers of each file. ``needed`` and ``guarded`` are the
+    headers that a file listed by Buck includes by full path: always, or only if a certain macro is
+    defined. ``names`` are the last components of all included names.
     """
 
     by_directory: list[Include] = field(default_factory=list)
@@ -83,10 +83,10 @@ def find_includes(tree: SourceTree, buck: BuckFacts, cmake: Iterable[CMakeFacts]
 
 
 def group_includes(text: str) -> dict[str, set[str]]:
-    """Return the names that a text includes, by the macro that guards them.
+    """Return the names that ``text`` includes, by the macro that guards them.
 
     Names outside of any #if, except an include guard, are under ""; those inside a single #if on
-    one macro are under that macro. Others are left out.
+    one macro are under that macro. All others are left out.
     """
     found: dict[str, set[str]] = defaultdict(set)
     inside: list[str] = []  # the macro of each #if; "!" marks a possible include guard
@@ -107,7 +107,9 @@ def group_includes(text: str) -> dict[str, set[str]]:
 
 
 def macro_of(word: str, rest: str) -> str:
-    """Return the macro that alone decides an #if, UNKNOWN if there is none."""
+    """Return the macro that alone decides an #if, or UNKNOWN if its condition is not a single
+    macro.
+    """
     match = DEFINED.fullmatch(f"{word} {rest}".strip())
     return (match[1] or match[2]) if match else UNKNOWN
 
@@ -115,8 +117,8 @@ def macro_of(word: str, rest: str) -> str:
 def read_includes(
     tree: SourceTree, path: str, places: Places, listed: set[str]
 ) -> Iterator[tuple[str, int, str | None, str]]:
-    """Yield the includes of one file: name, offset, the include directory needed, and the header's
-    path in the tree or "".
+    """Yield the includes of one file: the name, its offset in the text, the include directory that
+    CMake needs to find it (or None), and the header's path in the tree (or "").
 
     The path of a header that a rule makes is the one under which the rule is listed. Names that
     start with the project's name, and headers next to the file, need no directory.
@@ -135,7 +137,7 @@ def read_includes(
 
 
 class Places:
-    """The places where the compiler looks for a header; each name is looked up only once."""
+    """The folders in which the compiler looks for a header. Each name is looked up only once."""
 
     def __init__(self, files: Container[str], folders: Iterable[str]) -> None:
         self.files = files
@@ -143,8 +145,8 @@ class Places:
         self._found: dict[str, tuple[str | None, str]] = {}
 
     def find(self, name: str) -> tuple[str | None, str]:
-        """Return the first folder with a header of this name, and the header; None and "" if there
-        is none.
+        """Return the first folder that has the header ``name``, and the path of the header; None
+        and "" if no folder has it.
         """
         if name not in self._found:
             headers = ((folder, self.join(folder, name)) for folder in self.folders)
@@ -152,7 +154,7 @@ class Places:
         return self._found[name]
 
     def join(self, folder: str, name: str) -> str:
-        """Return the file of this name in a folder, "" if there is none."""
+        """Return the path of the file ``name`` in ``folder``, or "" if there is no such file."""
         path = posixpath.join(folder, name)
         if "./" in path or "//" in path:
             path = posixpath.normpath(path)
@@ -180,7 +182,9 @@ def find_imports(tree: SourceTree) -> Mapping[str, tuple[str, ...]]:
 
 
 def read_imports(tree: SourceTree, path: str) -> Iterator[str]:
-    """Yield the files of the tree that a file imports."""
+    """Yield the files of the tree that a Python file imports, except imports that may fail or are
+    only for type checkers.
+    """
     text = tree.read(path) or ""
     text = TYPING.sub("", text) if "TYPE_CHECKING" in text else text
     text = TRIED.sub("", text) if "try:" in text else text
@@ -203,8 +207,8 @@ def is_module(tree: SourceTree, folder: str) -> bool:
 
 
 def has_code(tree: SourceTree, path: str) -> bool:
-    """Return whether a Python file exists and has code; an empty __init__.py need not be listed,
-    since Buck makes it.
+    """Return whether a Python file exists and has to be listed in a Buck file. An __init__.py
+    without code need not be listed, because Buck makes one.
     """
     is_there = path in tree.files
     return is_there and not (
@@ -213,7 +217,9 @@ def has_code(tree: SourceTree, path: str) -> bool:
 
 
 def absolute(module: str, path: str, project: str) -> str:
-    """Return a module's path without its extension, from the root of the tree."""
+    """Return the path of a module from the root of the tree, without extension. ``path`` is the
+    importing file, which relative imports start from.
+    """
     name = module.lstrip(".")
     dots = len(module) - len(name)
     inner = name.removeprefix(f"{project}.").replace(".", "/")
@@ -234,10 +240,10 @@ def find_macros(
     cmake: Iterable[CMakeFacts],
     headers: Mapping[str, tuple[str, ...]],
 ) -> dict[str, tuple[str, ...]]:
-    """Map each macro to files that mention it.
+    """Map each macro to the files that mention it.
 
-    For a macro that is not exported these are files of targets that define it, and what they
-    include; an exported macro is searched for in all files.
+    A macro that is not exported is searched for in the files of the targets that define it and in
+    the files that those include; an exported macro is searched for in all files.
     """
     wanted: dict[str, set[str]] = defaultdict(set)
     exported: set[str] = set()
@@ -259,7 +265,9 @@ def find_macros(
 def note_defines(
     wanted: dict[str, set[str]], target: BuildTarget, headers: Mapping[str, tuple[str, ...]]
 ) -> set[str]:
-    """Record which files may read a target's macros; return the exported macros."""
+    """Record in ``wanted`` which files may read the macros of ``target``; return the exported
+    macros.
+    """
     names = {word.text.partition("=")[0] for word in target.defines}
     paths = [entry.path for entry in target.entries] if names else []
     for path in closure(paths, lambda each: headers.get(each, ())):

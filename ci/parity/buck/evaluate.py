@@ -1,9 +1,9 @@
 """Evaluate a tree's build files with Starlark in one world, and record the rules that they call.
 
 A world is one of the builds that build files are written for: Meta's ``fbcode``, Meta's ``xplat``,
-``oss`` (open source), or ``switched``, the open source build with every read_config() switch
-inverted. Time, depth and, in the worker process, memory are limited, so evaluation of a file that
-loops is given up.
+``oss`` (open source), or ``switched``, which is the open source build with every read_config()
+switch inverted. Time, depth and, in the worker process, memory are limited, so a file that never
+ends is reported as not evaluated.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ LIBRARIES = (
 
 
 class NotEvaluatedError(Exception):
-    """A build file or a module that Starlark could not evaluate, with the reason and the line."""
+    """A build file or module could not be evaluated. The exception has the path, the reason and the
+    line.
+    """
 
     def __init__(self, path: str, reason: str, line: int = 0) -> None:
         super().__init__(reason)
@@ -67,8 +69,8 @@ class NotEvaluatedError(Exception):
 
 @dataclass
 class Recorded:
-    """A call of a rule: its arguments as JSON values, with the items of select() as marked
-    strings.
+    """A call of a rule. Its arguments are JSON values, in which each select() is a marked
+    string.
     """
 
     kind: str
@@ -77,7 +79,9 @@ class Recorded:
 
 @dataclass
 class Package:
-    """The result of evaluating one build file in one world, and the files that were read for it."""
+    """The rules and globs of one build file in one world, and the files that were read to evaluate
+    it.
+    """
 
     path: str
     package: str
@@ -91,7 +95,7 @@ Parsed: TypeAlias = "tuple[tuple[sl.AstLoad, ...], sl.AstModule]"
 
 
 class Evaluator:
-    """Evaluates build files in one world, and each .bzl module only once."""
+    """Evaluates build files in one world. Each .bzl module is evaluated only once."""
 
     def __init__(
         self,
@@ -116,7 +120,7 @@ class Evaluator:
         self.prelude = self._load_prelude(rules)
 
     def evaluate(self, build_file: str, text: str | None = None) -> Package:
-        """Evaluate one build file, with ``text`` instead of its content if given.
+        """Evaluate one build file, or ``text`` instead of its content if that is given.
 
         Raises NotEvaluatedError.
         """
@@ -216,7 +220,9 @@ class Evaluator:
         return sl.parse(path, text, self.dialect)
 
     def _header(self, text: str, taken: set[str], unknown: frozenset[str]) -> str:
-        """Return a line that loads the stubs that this file needs and does not define itself."""
+        """Return a line that loads the stubs that this file uses and neither loads nor defines
+        itself.
+        """
         defined = {function or name for function, name in DEFINED.findall(text)}
         words = set(re.findall(r"[A-Za-z_]\w*", text))
         names = sorted((self.prelude_names & words) - taken - defined)
@@ -257,7 +263,9 @@ class Evaluator:
     def _stub_module(
         self, symbols: AbstractSet[str], text: str, constant: str = "'{}'"
     ) -> sl.FrozenModule:
-        """Return a module with stubs that record their calls, or with the prelude's definitions."""
+        """Return a module that defines ``symbols``: as in the prelude, or as stubs that record
+        their calls.
+        """
         module = sl.Module()
         wanted = sorted((symbols & self.prelude_names) | {"rule", "namespace"})
         lines = ["load('@prelude', " + ", ".join(f"_{n} = '{n}'" for n in wanted) + ")"]
@@ -278,18 +286,18 @@ class Evaluator:
 
 @lru_cache(maxsize=4096)
 def find_members(symbol: str, text: str) -> list[str]:
-    """Return the members of ``symbol`` that a text uses, such as ``b`` in ``a.b``."""
+    """Return the members of ``symbol`` that ``text`` uses, such as ``b`` in ``a.b``."""
     return sorted(set(re.findall(rf"\b{symbol}\.(?!bzl\b)(\w+)", text)))
 
 
 def quoted(names: list[str]) -> str:
-    """Return names as a list of Starlark string literals."""
+    """Return names as Starlark string literals, separated by commas."""
     return ", ".join(f'"{name}"' for name in names)
 
 
 def explain(error: Exception, path: str) -> tuple[str, int]:
-    """Return the reason in a Starlark error, and the last line of ``path`` that the error
-    mentions.
+    """Return the reason in a Starlark error, and the last line of ``path`` that the error mentions,
+    0 if there is none.
     """
     text = str(error)
     lines = [int(n) for n in re.findall(rf"{re.escape(path)}:(\d+)", text)]
@@ -303,10 +311,10 @@ def explain(error: Exception, path: str) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class Loaded:
-    """The result of a load() lookup: ``path`` is the file in the tree, if found; ``own`` is set if
-    the file should be in the tree.
+    """The result of looking up a load() statement.
 
-    ``vendored`` is a file of a submodule, which may not be checked out.
+    ``path`` is the file in the tree, None if it was not found. ``own`` is true if the file should
+    be in the tree. ``vendored`` is true for a file of a submodule, which may not be checked out.
     """
 
     module: str
@@ -316,7 +324,8 @@ class Loaded:
 
 
 def resolve_load(module: str, package: str, tree: SourceTree, folders: Container[str]) -> Loaded:
-    """Find the file of ``module``, written as in a load() of a file in ``package``.
+    """Find the file of ``module``, which is written as in a load() statement of a file in
+    ``package``.
 
     ``//p:f.bzl`` is one of Meta's files if the tree has no folder ``p``.
     """
@@ -340,7 +349,7 @@ def resolve_load(module: str, package: str, tree: SourceTree, folders: Container
 
 
 def candidates(cell: str, folder: str, layout: Layout) -> list[str]:
-    """Return the folders of the tree where a module may be, the most likely first."""
+    """Return the folders of the tree in which a module may be, the most likely one first."""
     if cell not in layout.cells:
         return []
     inner = layout.strip_root(folder)
@@ -370,7 +379,9 @@ NESTING = re.compile(
 
 
 def is_too_deep(text: str) -> bool:
-    """Return whether brackets, blocks or operator chains are nested deeper than people write."""
+    """Return whether brackets, blocks or chains of operators are nested deeper than people write
+    them.
+    """
     chains = [0]
     indents, branches = [0], 0
     for match in NESTING.finditer(text):

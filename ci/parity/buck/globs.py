@@ -1,4 +1,4 @@
-"""Evaluate Buck's glob(): ``*`` does not match ``/``, ``**`` does, and sub-packages are
+"""Evaluate Buck's glob(): ``*`` does not match ``/``, ``**`` does, and files of sub-packages are
 excluded.
 """
 
@@ -14,8 +14,8 @@ BUILD_NAMES = ("BUCK", "TARGETS", "BUCK.v2", "TARGETS.v2")
 
 @dataclass(frozen=True)
 class Matched:
-    """A glob() call: its patterns, the matched files relative to the package, and patterns without
-    a match.
+    """A glob() call: its patterns, the matched files relative to the package, and the patterns that
+    match no file.
     """
 
     patterns: tuple[str, ...]
@@ -48,7 +48,7 @@ class PackageFiles:
                 self._files.setdefault(owner, []).append(path[start:])
 
     def owner_of(self, folder: str) -> str | None:
-        """Return the package that a folder belongs to, None outside all packages."""
+        """Return the package that a folder belongs to, or None if it is outside all packages."""
         if folder not in self._owner:
             if folder in self.packages:
                 self._owner[folder] = folder
@@ -87,8 +87,8 @@ ANY = {"folders": "(?:[^/]+/)*", "all": ".*"}
 def compile_pattern(pattern: str) -> re.Pattern[str]:
     """Return a glob pattern as a regular expression over paths relative to the package.
 
-    The text between two wildcards matches at its first occurrence, and no other one is tried:
-    otherwise some patterns would never finish. (fnmatch translates likewise.)
+    The text between two wildcards matches at its first occurrence, and no other one is tried;
+    otherwise some patterns would never finish. (fnmatch does the same.)
     """
     runs: list[tuple[str, list[str]]] = [("", [""])]
     for piece in PIECE.finditer(pattern):
@@ -108,7 +108,7 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
 
 
 def _translate_run(parts: list[str], name: str) -> str:
-    """Return an expression for ``parts`` with a ``*`` between each of them."""
+    """Return an expression for ``parts`` with a ``*`` between every two of them."""
     out = _translate_text(parts[0])
     for index, part in enumerate(parts[1:], 1):
         head, slash, tail = part.partition("/")

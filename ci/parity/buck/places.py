@@ -1,8 +1,8 @@
 """Find the line of a build file that mentions a recorded name.
 
 Starlark passes values to a rule without their positions, so a name is looked up as a string
-literal: first below the line of its target, then in the package, then in the files that the package
-loads.
+literal: first in the build file, at or below the line of its target if possible, then in the files
+that the build file loads.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ BLOCK = re.compile(r'"""(?:[^"\\]|\\.|"(?!""))*"""', re.DOTALL)
 
 
 class Literals:
-    """The string literals of build files with their lines; a file is scanned only once."""
+    """The string literals of build files, with their lines. A file is scanned only once."""
 
     def __init__(self, tree: SourceTree) -> None:
         self.tree = tree
         self._lines: dict[str, dict[str, list[int]]] = {}
 
     def find(self, words: Iterable[str], files: Sequence[str], near: Place) -> Place:
-        """Return the place of the first of ``words`` that is found, preferably just below ``near``;
-        ``near`` if none is.
+        """Return the place of the first of ``words`` that is found, preferably just below ``near``.
+        If none is found, return ``near``.
         """
         return self.look_up(words, files, near) or near
 
     def look_up(self, words: Iterable[str], files: Sequence[str], near: Place) -> Place | None:
-        """Return the place of the first of ``words`` that is found, preferably just below ``near``;
-        None if none is.
+        """Return the place of the first of ``words`` that is found, preferably just below ``near``.
+        If none is found, return None.
         """
         ordered = sorted(files, key=lambda path: path != near.path)
         for word in words:
@@ -47,7 +47,9 @@ class Literals:
         return None
 
     def scan(self, path: str) -> dict[str, list[int]]:
-        """Return the string literals of a Starlark file with their lines, without docstrings."""
+        """Return the string literals of a Starlark file with their lines, without multi-line
+        strings.
+        """
         found: dict[str, list[int]] = {}
         text = BLOCK.sub(lambda block: "\n" * block.group().count("\n"), self.tree.read(path) or "")
         for number, line in enumerate(text.splitlines(), 1):

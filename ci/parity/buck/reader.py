@@ -1,5 +1,5 @@
-"""Read a tree's build files as facts: evaluate them in every world, merge the results, add
-lines.
+"""Read a tree's build files as facts: evaluate them in every world, merge the results, and add line
+numbers.
 """
 
 from __future__ import annotations
@@ -87,10 +87,10 @@ def read_buck(tree: SourceTree) -> BuckFacts:
 
 @dataclass
 class BuckWord:
-    """A string in an attribute, with the select() key that it belongs to.
+    """A string in an attribute, with the select() key under which it is.
 
-    In a map, ``text`` is the value and ``key`` its key. The value is a file in header maps; in
-    resources, the key is.
+    In a map, ``text`` is the value and ``key`` its key. In a map of headers the value is the file,
+    but in a map of resources the key is.
     """
 
     text: str
@@ -99,9 +99,9 @@ class BuckWord:
 
 
 class Merger:
-    """Collects the packages of all worlds; a target in several worlds becomes one fact.
+    """Collects the packages of all worlds. A target that several worlds have becomes one fact.
 
-    A Python rule and a native rule with the same name, in two worlds, stay separate.
+    A Python rule and a native rule that have the same name in two worlds stay separate.
     """
 
     def __init__(self, literals: Literals, owned: PackageFiles) -> None:
@@ -117,7 +117,10 @@ class Merger:
         self.open_words: dict[Key, set[str]] = {}
 
     def evaluate(self, evaluator: Evaluator, path: str) -> None:
-        """Evaluate one build file and add its content, or the reason why that failed."""
+        """Evaluate one build file and add its content, or the reason why it could not be evaluated.
+
+        A world that the file cannot distinguish from the first one is not evaluated again.
+        """
         try:
             package = self.first.get(path)
             if package is None or self.tells(package, WORLDS[evaluator.world]):
@@ -131,7 +134,7 @@ class Merger:
             self.unread[path] = NotEvaluated("buck", place, reason, folder, is_broken=True)
 
     def tells(self, package: Package, names: Iterable[str]) -> bool:
-        """Return whether a file that was read for a package contains one of ``names``."""
+        """Return whether a file that was read for ``package`` contains one of ``names``."""
         texts = [self.literals.tree.read(file) or "" for file in package.files]
         return any(name in text for name in names for text in texts)
 
@@ -160,8 +163,8 @@ class Merger:
                 self.globs[glob] = Glob(*glob, call.empty, place, len(call.files))
 
     def find_unloaded(self, paths: Iterable[str]) -> list[str]:
-        """Return each targets.bzl that no build file loads, if its targets are defined nowhere
-        else.
+        """Return each targets.bzl that no build file loads, unless all of its targets are defined
+        elsewhere.
         """
         unread = {path.rpartition("/")[0] for path in self.unread}
         found = []
@@ -215,10 +218,10 @@ class Merger:
         )
 
     def marked(self, key: Key) -> BuckTarget:
-        """Return a target, with a condition on each word that occurs only in Meta's builds.
+        """Return a target in which each word that occurs only in Meta's builds has a condition.
 
-        CMake describes the open source build, so only that build's dependencies and defines are
-        compared.
+        CMake describes the open source build, so only the dependencies and defines of that build
+        are compared.
         """
         known = self.open_words.get(key, set())
         target = self.targets[key]
@@ -243,7 +246,7 @@ class Merger:
 
 @dataclass
 class Context:
-    """Turns the attribute values of one target into facts with the lines that mention them."""
+    """Turns the attribute values of one target into facts, with the lines that mention them."""
 
     literals: Literals
     owned: PackageFiles
@@ -254,20 +257,20 @@ class Context:
         return absolute(label, self.package.package, self.literals.tree.layout)
 
     def entries(self, given: dict[str, Any], keys: Sequence[str]) -> tuple[ListEntry, ...]:
-        """Return the files and labels in the attributes ``keys``. Labels are not resolved
-        to files.
+        """Return the files and labels in the attributes ``keys``. Labels are not replaced
+        by files.
         """
         items = [item for key in keys for item in walk(given.get(key))]
         folder = self.header_folder(given)
         return tuple(self.entry(item, folder) for item in items if item.text)
 
     def header_folder(self, given: dict[str, Any]) -> str:
-        """Return the folder that other files' includes of a rule's headers are relative to."""
+        """Return the folder to which includes of a rule's headers are relative."""
         inner = self.literals.tree.layout.strip_root(str(given.get("header_namespace", "")))
         return self.package.package if inner is None else inner
 
     def located(self, given: dict[str, Any]) -> Iterator[ListEntry]:
-        """Yield the files that a rule's command reads, because the command may copy them."""
+        """Yield the files that a rule's command reads, which it may copy."""
         for item in walk(given.get("cmd")):
             for label in LOCATION.findall(item.text):
                 yield self.entry(BuckWord(label, item.condition), "")
@@ -275,8 +278,8 @@ class Context:
     def found(
         self, given: dict[str, Any], is_wanted: Callable[[str], bool]
     ) -> tuple[ListEntry, ...]:
-        """Return the wanted files of a rule with ``autoglob_mode``, which finds all files of its
-        package.
+        """Return the files for which ``is_wanted`` returns true, if the rule has ``autoglob_mode``,
+        so that it uses all files of its package; otherwise nothing.
         """
         if "autoglob_mode" not in given:
             return ()
@@ -285,8 +288,8 @@ class Context:
         return tuple(ListEntry(path, self.place) for path in paths if is_wanted(path))
 
     def entry(self, item: BuckWord, folder: str) -> ListEntry:
-        """Return a file as an entry: its path from the root of the tree, and where it is
-        mentioned.
+        """Return a file as an entry: its path from the root of the tree, and the line that mentions
+        it.
         """
         if item.key and not self.is_there(item.text) and self.is_there(item.key):
             item = BuckWord(item.key, item.condition)
@@ -319,10 +322,10 @@ class Context:
         return tuple(found)
 
     def include_names(self, given: dict[str, Any]) -> Iterator[str]:
-        """Yield the names by which other files include headers, if these differ from their paths in
-        the tree.
+        """Yield the names by which other files include the rule's headers, if these differ from the
+        paths in the tree.
 
-        A rule that finds its files itself is for Apple platforms, which use the file name without
+        A rule with ``autoglob_mode`` is for Apple platforms, which use the file name without
         folders.
         """
         yield from (e.path.rpartition("/")[2] for e in self.found(given, is_header))
@@ -334,9 +337,11 @@ class Context:
                 yield posixpath.normpath(posixpath.join(namespace, item.key or item.text))
 
     def include_directories(self, given: dict[str, Any]) -> Iterator[str]:
-        """Yield include directories: those of a package, and -I flags below one of Meta's roots.
+        """Yield include directories: those in the rule's attributes, and -I flags below one of
+        Meta's roots.
 
-        -I flags below the root of the tree are left out: they work in none of Meta's builds.
+        -I flags below the root of the tree are left out, because they work in none of Meta's
+        builds.
         """
         for item in (item for key in DIRECTORY_KEYS for item in walk(given.get(key))):
             yield posixpath.normpath(posixpath.join(self.package.package, item.text.lstrip("/")))
@@ -346,7 +351,7 @@ class Context:
                 yield posixpath.normpath(inner)
 
     def defines(self, given: dict[str, Any]) -> Iterator[Word]:
-        """Yield the macros from -D flags and ``defines``, without the -D."""
+        """Yield the macros in -D flags and in ``defines``, without the -D."""
         for key in FLAG_KEYS:
             for item in walk(given.get(key)):
                 text = item.text.removeprefix("-D")
@@ -357,7 +362,9 @@ class Context:
 
 
 def walk(value: Any, condition: str = "") -> Iterator[BuckWord]:
-    """Yield all strings of an attribute's value: lists, header maps, select() alternatives."""
+    """Yield all strings in an attribute's value, including those in lists, maps and select()
+    alternatives.
+    """
     if isinstance(value, str):
         if value.startswith(MARK):
             for key, inner in msgspec.json.decode(value[len(MARK) :]).items():
@@ -393,13 +400,15 @@ def absolute(label: str, package: str, layout: Layout) -> str:
 
 
 def stems(name: str) -> list[str]:
-    """Return shorter names that a macro may have expanded to ``name``."""
+    """Return shorter names from which a macro may have made ``name``."""
     parts = name.split("_")
     return ["_".join(parts[:end]) for end in range(len(parts) - 1, 0, -1)]
 
 
 def merge_targets(left: BuckTarget, right: BuckTarget) -> BuckTarget:
-    """Merge a target of two worlds, as the union of both."""
+    """Return a target that has everything that ``left`` or ``right``, the same target in two
+    worlds, has.
+    """
 
     def union(first: tuple[Any, ...], second: tuple[Any, ...]) -> tuple[Any, ...]:
         known = {getattr(item, "path", None) or getattr(item, "text", item) for item in first}

@@ -1,3 +1,3 @@
-"""The CMake reader: runs list files (CMakeLists.txt and included files) statically, taking every
-branch that CMake might take.
+"""The CMake reader: runs list files (CMakeLists.txt and the files that they include) statically,
+and takes every branch that CMake might take.
 """

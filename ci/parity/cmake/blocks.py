@@ -1,4 +1,5 @@
-"""Parse CMake's grammar: turn text into commands with arguments and lines, nested into blocks.
+"""Parse CMake's grammar: split text into commands with arguments and lines, and nest them into
+blocks.
 
 Source: the cmake-language(7) manual, sections on syntax and arguments.
 """
@@ -24,7 +25,7 @@ CLOSERS = frozenset(ENDS.values())
 
 @dataclass
 class Block:
-    """A block: its first command, its body, and for if() the further branches."""
+    """A block: its first command, its body, and for if() its elseif() and else() branches."""
 
     head: Command
     body: list[Node] = field(default_factory=list)
@@ -35,7 +36,10 @@ Node: TypeAlias = "Command | Block"
 
 
 def nest_commands(commands: list[Command]) -> list[Node]:
-    """Nest a file's commands. Raises CMakeSyntaxError if a block is not closed."""
+    """Nest the commands of a file into blocks.
+
+    Raises CMakeSyntaxError if a block is not closed, or is closed without having been started.
+    """
     stream = iter(commands)
     nodes, end = _read_until(stream, None)
     if end is not None:
@@ -46,7 +50,7 @@ def nest_commands(commands: list[Command]) -> list[Node]:
 def _read_until(
     stream: Iterator[Command], head: Command | None
 ) -> tuple[list[Node], Command | None]:
-    """Return the nodes up to the command that ends or continues the block of ``head``, and that
+    """Return the nodes before the command that ends or continues the block of ``head``, and that
     command.
     """
     nodes: list[Node] = []
@@ -95,7 +99,7 @@ NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 class CMakeSyntaxError(Exception):
-    """A CMake file that cannot be parsed; ``line`` is where the error was noticed."""
+    """A CMake file cannot be parsed. ``line`` is the line where the error was noticed."""
 
     def __init__(self, reason: str, line: int) -> None:
         super().__init__(reason)
@@ -105,7 +109,7 @@ class CMakeSyntaxError(Exception):
 
 @dataclass(frozen=True)
 class Item:
-    """An expanded word of a call, and the line of the argument that it was expanded from."""
+    """An expanded word of a command, and the line of the argument that it was expanded from."""
 
     text: str
     line: int
@@ -113,14 +117,14 @@ class Item:
 
 @dataclass(frozen=True)
 class Argument(Item):
-    """An argument as written. A bracket argument is literal: nothing in it is expanded."""
+    """An argument as written. In a bracket argument (``literal``), nothing is expanded."""
 
     quoted: bool = False
     literal: bool = False
 
     @cached_property
     def is_word(self) -> bool:
-        """Whether it contains no references to variables."""
+        """Whether expanding and splitting the argument gives one word, with the same text."""
         is_split = not self.quoted and (";" in self.text or not self.text)
         is_expanded = "$" in self.text or "\\" in self.text
         return not is_split and (self.literal or not is_expanded)
@@ -128,7 +132,7 @@ class Argument(Item):
 
 @dataclass(frozen=True)
 class Command:
-    """A command invocation; the name is in lower case. Inner parentheses are separate arguments."""
+    """A command invocation. The name is in lower case. Inner parentheses are separate arguments."""
 
     name: str
     arguments: tuple[Argument, ...]
@@ -145,7 +149,10 @@ class Token:
 
 
 def scan_tokens(text: str) -> list[Token]:
-    """Split a file into tokens. Raises CMakeSyntaxError for an unterminated string or bracket."""
+    """Split a file into tokens.
+
+    Raises CMakeSyntaxError if a string, a bracket or a comment is not closed.
+    """
     tokens = []
     line = 1
     at = 0
@@ -165,7 +172,7 @@ def scan_tokens(text: str) -> list[Token]:
 
 
 def parse_commands(text: str) -> list[Command]:
-    """Return the commands of a file. Raises CMakeSyntaxError."""
+    """Return the commands of a file. Raises CMakeSyntaxError if it cannot be parsed."""
     tokens = scan_tokens(text.removeprefix("\ufeff"))
     commands = []
     at = 0

@@ -1,4 +1,4 @@
-"""Evaluate if() with three answers: yes, no, or both if the answer depends on the configuration."""
+"""Evaluate if(). The answer is yes, no, or both if it depends on the configuration."""
 
 from __future__ import annotations
 
@@ -41,15 +41,17 @@ class Operand:
 
     @property
     def word(self) -> str:
-        """The keyword that this argument may be; "" if it is quoted, since it then is not a
-        keyword.
+        """The only value of the argument, which may be a keyword; "" if it has several values or is
+        quoted, because a quoted argument is not a keyword.
         """
         return "" if self.quoted or len(self.values) != 1 else self.values[0]
 
 
 @dataclass(frozen=True)
 class Scope:
-    """The facts that conditions depend on."""
+    """The functions that conditions call: lookups of variables, targets and paths, and records of
+    matches.
+    """
 
     variable: Callable[[str], Value | None]
     is_open: Callable[[str], bool]
@@ -60,7 +62,7 @@ class Scope:
 
 
 def decide(operands: Sequence[Operand], scope: Scope) -> Answer:
-    """Evaluate a condition. A condition that cannot be parsed is BOTH."""
+    """Evaluate a condition. The answer is BOTH if the condition cannot be parsed."""
     try:
         answer, rest = _or(list(operands), scope)
     except IndexError:
@@ -120,7 +122,9 @@ def negate(answer: Answer) -> Answer:
 
 
 def truth(token: Operand, scope: Scope) -> Answer:
-    """Evaluate one word of a condition: a constant such as ON, or the name of a variable."""
+    """Evaluate a single argument of a condition: a constant such as ON, or the name of a
+    variable.
+    """
     answers = {_truth_of(value, token.quoted, scope) for value in token.values}
     return answers.pop() if len(answers) == 1 else Answer.BOTH
 
@@ -141,8 +145,8 @@ def _truth_of(text: str, quoted: bool, scope: Scope) -> Answer:
 
 
 def constant_truth(text: str) -> Answer | None:
-    """Return YES or NO for a number or one of CMake's constants, such as ON; None for any other
-    text.
+    """Return YES or NO for a number or one of CMake's constants, such as ON. Return None for any
+    other text.
     """
     upper = text.upper()
     if upper in FALSE or upper.endswith("-NOTFOUND"):
@@ -188,7 +192,9 @@ def _is_open(token: Operand, scope: Scope) -> bool:
 
 
 def _values(token: Operand, scope: Scope) -> Value:
-    """Return the value of the variable of this name if there is one, else the word itself."""
+    """Return the values of the variable that an argument names or, if there is no such variable or
+    the argument is quoted, the values of the argument.
+    """
     if token.quoted or len(token.values) != 1:
         return token.values
     return scope.variable(token.values[0]) or token.values

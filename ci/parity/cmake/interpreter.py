@@ -1,7 +1,8 @@
 """Run one CMakeLists.txt statically, with all files that it adds and includes.
 
 If a condition is unknown, all its branches are taken, and the variables that they set are merged.
-Steps, depth and loops are limited; ``State.not_evaluated`` lists what was not evaluated.
+The numbers of steps, nested files and iterations are limited. ``State.not_evaluated`` lists what
+was not evaluated.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ WITHOUT_WORDS = {"return", "break", "continue", "include_guard"}
 
 
 class Interpreter:
-    """Runs list files, using tables of the supported commands."""
+    """Runs list files. ``commands`` has a function for each supported command."""
 
     def __init__(
         self,
@@ -75,8 +76,8 @@ class Interpreter:
     # Variables
 
     def lookup(self, kind: str, name: str) -> Value:
-        """Return a variable's value for expansion: empty if it is unset, unknown if it depends on
-        the machine.
+        """Return the value that ``${name}`` expands to: empty for an unset variable, unknown for an
+        environment variable.
         """
         if kind == "ENV":
             return unknown(f"ENV{{{name}}}")
@@ -88,12 +89,13 @@ class Interpreter:
         return ("",) if value is None else value
 
     def get(self, name: str) -> str:
-        """Return a variable's first alternative; "" if unset."""
+        """Return the first alternative of a variable's value; "" if the variable is unset."""
         return self.lookup("", name)[0]
 
     def set(self, name: str, value: Value | None, *, parent: bool = False) -> None:
-        """Set a variable (unset it if ``value`` is None), in the current scope or in the
-        caller's.
+        """Set a variable, or unset it if ``value`` is None.
+
+        ``parent`` selects the caller's scope instead of the current one.
         """
         scope = self.scope.parents if parent and len(self.scope.maps) > 1 else self.scope
         if parent and self.branch:
@@ -118,7 +120,9 @@ class Interpreter:
         return expand(argument.text, self.lookup)
 
     def items(self, arguments: Sequence[Argument]) -> tuple[Item, ...]:
-        """Return the words of arguments; each possible value becomes a separate word."""
+        """Return the words that the arguments expand to. Each possible value becomes a separate
+        word.
+        """
         found: list[Item] = []
         for argument in arguments:
             if argument.is_word:
@@ -137,7 +141,10 @@ class Interpreter:
     def note_unread(
         self, line: int, reason: str, folder: str | None = None, *, is_broken: bool = False
     ) -> None:
-        """Report something that could not be evaluated, once even if it is repeated."""
+        """Report something that could not be evaluated, only once even if it is repeated.
+
+        ``folder`` is the directory that is unknown as a result.
+        """
         row = NotEvaluated("cmake", self.place(line), reason, folder, is_broken)
         self.state.not_evaluated.setdefault((self.path, reason), row)
 
@@ -154,7 +161,9 @@ class Interpreter:
         self._run_directory(0)
 
     def _run_directory(self, line: int) -> None:
-        """Run the CMakeLists.txt of the current directory; exceeding a limit ends only that."""
+        """Run the CMakeLists.txt of the current directory. If it exceeds a limit, only this
+        directory ends.
+        """
         path, steps = posixpath.join(self.directory, LIST_FILE), self.state.steps
         try:
             self.run_file(path, line)
@@ -164,7 +173,7 @@ class Interpreter:
                 self.note_broken(0, str(error) if isinstance(error, LimitError) else TOO_DEEP)
 
     def run_file(self, path: str, line: int) -> None:
-        """Run a list file in the current scope; report syntax errors and cycles."""
+        """Run a list file in the current scope. Syntax errors and cycles are reported."""
         if path in self.stack:
             chain = " -> ".join([*self.stack[self.stack.index(path) :], path])
             self.note_broken(line, f"list files include each other: {chain}")
@@ -192,7 +201,7 @@ class Interpreter:
 
     @contextmanager
     def _within(self, **state: Any) -> Iterator[None]:
-        """Run the body with other values of some attributes."""
+        """Run the body of a with statement with other values of the attributes in ``state``."""
         outer = {name: getattr(self, name) for name in state}
         vars(self).update(state)
         try:
@@ -203,7 +212,9 @@ class Interpreter:
     # Control flow
 
     def run(self, nodes: Sequence[Node]) -> Flow:
-        """Run commands in order until one of them leaves, such as return() or break()."""
+        """Run commands in order, until one of them, such as return() or break(), leaves the
+        sequence.
+        """
         for node in nodes:
             self.state.steps += 1
             if self.state.steps > MOST_STEPS:
@@ -228,7 +239,7 @@ class Interpreter:
         return Flow.NORMAL
 
     def _run_scope(self, block: Block) -> Flow:
-        """Run block() in the enclosing scope, and report it. No list file of ExecuTorch uses
+        """Run block() in the enclosing scope, and report this. No list file of ExecuTorch uses
         block().
         """
         self.note_unread(block.head.line, "block() was run in the enclosing scope")
@@ -282,14 +293,15 @@ class Interpreter:
     def _run_certain(self, head: Command, body: list[Node]) -> Flow:
         """Run a branch that CMake certainly takes.
 
-        Its TARGET terms remain conditions, since the target may exist only with some option.
+        TARGET terms in its condition still count as conditions, because the target may exist only
+        with some option.
         """
         terms = {term for term in conditions_of(head) if term.startswith("TARGET ")}
         with self._within(conditions=self.conditions | terms):
             return self.run(body)
 
     def _run_branches(self, branches: list[Branch]) -> Flow:
-        """Run all branches from the same state, and merge the variables that they set."""
+        """Run each branch from the same state, and merge the variables that they set."""
         before = dict(self.scope.maps[0])
         merged: Table | None = None
         flows = set()
@@ -315,7 +327,7 @@ class Interpreter:
         after: Table,
         conditions: frozenset[str],
     ) -> None:
-        """Record the conditions under which a branch added words to variables."""
+        """Record under which conditions a branch added words to variables."""
         look_up = self._inherited(before)
         for name, value in after.items():
             if value and value is not before.get(name) and value != look_up(name):
@@ -325,8 +337,8 @@ class Interpreter:
                     self.state.optional.setdefault(word, set()).add(conditions)
 
     def _inherited(self, table: Table) -> Callable[[str], Value | None]:
-        """Return a function that looks up variables as they were before the branches, here or in an
-        outer scope.
+        """Return a function that looks up variables as they were before the branches, in ``table``
+        or in an outer scope.
         """
         return Variables(table, *self.scope.maps[1:]).get
 
@@ -353,7 +365,7 @@ class Interpreter:
     def _is_open(self, name: str) -> bool:
         """Return whether a variable can be either true or false.
 
-        This is possible for options, and in the configuration ANY for platform variables.
+        This is possible for options and, in the configuration ANY, for platform variables.
         """
         is_known = name in PLATFORM_NAMES and not any(map(is_unknown, self.scope.get(name) or ()))
         return name in self.state.open_names and not is_known
@@ -430,7 +442,9 @@ class Interpreter:
 
 
 def conditions_of(head: Command) -> frozenset[str]:
-    """Return the terms that are true in a branch. An OR or a parenthesis is a single term."""
+    """Return the terms that are true in the branch that starts with ``head``. A condition with OR
+    or parentheses is a single term.
+    """
     words = [argument.text for argument in head.arguments]
     if {"OR", "(", ")"} & set(words):
         return frozenset({" ".join(words)})
@@ -439,7 +453,9 @@ def conditions_of(head: Command) -> frozenset[str]:
 
 
 def refusals_of(head: Command) -> frozenset[str]:
-    """Return the terms that are true in the branches after one that was not taken."""
+    """Return the terms that are true in the branches after the one that starts with ``head``, which
+    was not taken.
+    """
     terms = conditions_of(head)
     text = " AND ".join(sorted(terms))
     single = len(terms) == 1 and not {"OR", "(", ")"} & set(text.split())
@@ -449,8 +465,8 @@ def refusals_of(head: Command) -> frozenset[str]:
 
 
 def bind_parameters(routine: Routine, words: list[str]) -> dict[str, Value | None]:
-    """Return the variables that a call sets in a function or macro: parameters, ARGV, ARGN and
-    ARGC.
+    """Return the variables that are set in a function or macro when it is called: its parameters,
+    ARGV, ARGN, ARGC, and ARGV0 and so on.
     """
     bound: dict[str, Value | None] = {
         name: (word,) for name, word in zip(routine.parameters, words, strict=False)
@@ -463,7 +479,7 @@ def bind_parameters(routine: Routine, words: list[str]) -> dict[str, Value | Non
 
 
 def foreach_range(words: list[str]) -> range:
-    """Return the numbers of foreach(x RANGE ...); empty if one is not a number."""
+    """Return the numbers of foreach(x RANGE ...), or none if one of ``words`` is not a number."""
     try:
         numbers = [int(word) for word in words]
     except ValueError:
@@ -478,8 +494,8 @@ def merge_tables(
 ) -> tuple[Table, set[str]]:
     """Merge the variables of two branches that could both be taken.
 
-    Returns the merged table, and the names that only one of the branches set to a value: an if() on
-    such a name can go either way. In the other branch, the variable keeps the value from
+    Return the merged table, and the names that only one of the branches set to a value: an if() on
+    such a name can go either way. In a branch that does not set a variable, it has the value from
     ``before``.
     """
     merged, half_set = dict(left), set()

@@ -1,5 +1,5 @@
-"""Read a tree's list files (CMakeLists.txt and included files) as facts: run every top-level
-CMakeLists.txt.
+"""Read a tree's list files (CMakeLists.txt and the files that they include) as facts, by running
+every top-level CMakeLists.txt.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def is_list_file(path: str) -> bool:
 
 
 class StaticReader:
-    """Reads the configurations of one tree; each file is parsed only once."""
+    """Reads the configurations of one tree. Each file is parsed only once."""
 
     def __init__(self, tree: SourceTree) -> None:
         self.tree = tree
@@ -45,7 +45,7 @@ class StaticReader:
         self.globbed: dict[str, Place] = {}
 
     def read(self, configuration: Configuration) -> CMakeFacts:
-        """Return all targets of one configuration."""
+        """Return the facts of one configuration."""
         if configuration is Configuration.ANY:
             return self._facts(configuration, self._everything)
         return self._facts(
@@ -55,8 +55,8 @@ class StaticReader:
 
     @cached_property
     def _everything(self) -> list[Run]:
-        """Run every CMakeLists.txt that no other one adds, in the configuration ANY (any
-        platform).
+        """Run every CMakeLists.txt that no other one adds, in the configuration ANY (any platform),
+        and return the runs.
         """
         runs = []
         seen: set[str] = set()
@@ -88,8 +88,8 @@ class StaticReader:
         )
 
     def _locate(self, entry: ListEntry, target: Place) -> ListEntry:
-        """Return the entry with the line that mentions the file, or the line of the file(GLOB) that
-        found it.
+        """Return the entry with the line that mentions its file, otherwise with the line of the
+        file(GLOB) that found it.
         """
         near = self.words.locate(entry, [entry.place.path, target.path])
         if near is not None:
@@ -99,7 +99,7 @@ class StaticReader:
         return self.words.locate(entry, self.lists) or entry
 
     def _target(self, builder: Builder) -> CMakeTarget:
-        """Return a target with the lines that mention its files."""
+        """Return a target in which each file has the line that mentions it."""
         builder.files = [
             replace(listed, entry=self._locate(listed.entry, builder.place))
             for listed in certain_duplicates_last(builder.files)
@@ -108,7 +108,7 @@ class StaticReader:
 
 
 class Run:
-    """One top-level list file, run in one configuration."""
+    """One run of a top-level CMakeLists.txt in one configuration."""
 
     def __init__(self, sources: Sources, configuration: Configuration, root: str) -> None:
         self.root = root
@@ -120,9 +120,7 @@ class Run:
 
 
 def certain_duplicates_last(files: list[Listed]) -> list[Listed]:
-    """Keep one entry per file. A second entry is kept only if both certainly apply at the same
-    time.
-    """
+    """Return one entry for each file, or two if both certainly apply at the same time."""
     kept: list[Listed] = []
     by_path: dict[str, list[Listed]] = {}
     for listed in files:
@@ -135,15 +133,15 @@ def certain_duplicates_last(files: list[Listed]) -> list[Listed]:
 
 
 class ListWords(Literals):
-    """Finds the lines of list files that mention a file, outside comments."""
+    """Finds the lines of list files that mention a file outside of comments."""
 
     def __init__(self, sources: Sources) -> None:
         super().__init__(sources.tree)
         self.sources = sources
 
     def locate(self, entry: ListEntry, paths: Sequence[str]) -> ListEntry | None:
-        """Return the entry with the line that mentions its file in one of ``paths``, None if there
-        is none.
+        """Return the entry with the line in ``paths`` that mentions its file, or None if there is
+        no such line.
         """
         names = [posixpath.basename(entry.path)]
         place = self.look_up(names, list(dict.fromkeys(paths)), entry.place)

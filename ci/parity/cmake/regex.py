@@ -1,7 +1,8 @@
-"""Match CMake's regular expressions with Python's, with a time limit: a match can take forever.
+"""Match CMake's regular expressions with those of Python, with a time limit, because a match can
+take forever.
 
-They have no classes by letter, no counts such as ``{2}``, and no escapes in brackets (see CMake's
-manual, string(REGEX)).
+CMake's expressions have no classes by letter such as ``\\d``, no counts such as ``{2}``, and no
+escapes in brackets (see CMake's manual, string(REGEX)).
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ _slow: set[str] = set()
 
 
 class UnknownMatchError(Exception):
-    """Whether a regular expression matches is unknown: it is invalid or too slow, or the text is
-    unknown."""
+    """It is unknown whether a regular expression matches: the expression is invalid or too slow, or
+    the expression or the text is unknown.
+    """
 
 
 def forget_slow() -> None:
@@ -36,7 +38,7 @@ def forget_slow() -> None:
 
 @lru_cache(maxsize=1024)
 def compile_regex(text: str) -> re.Pattern[str] | None:
-    """Return a compiled CMake regular expression, or None if CMake would refuse it."""
+    """Return a compiled CMake regular expression, or None if CMake would reject it."""
     out: list[str] = []
     repeated = False
     for escaped, bracket, brace, extension, other in PART.findall(text):
@@ -57,7 +59,7 @@ def compile_regex(text: str) -> re.Pattern[str] | None:
 
 
 def search(pattern: str, text: str) -> re.Match[str] | None:
-    """Return the first match of a pattern in a text. Raises UnknownMatchError."""
+    """Return the first match of a pattern in a text, or None. Raises UnknownMatchError."""
     compiled = compile_regex(pattern)
     if compiled is None or is_unknown(text) or is_unknown(pattern) or pattern in _slow:
         raise UnknownMatchError
@@ -74,7 +76,7 @@ def search(pattern: str, text: str) -> re.Match[str] | None:
 def find_all(pattern: str, text: str) -> Iterator[re.Match[str]]:
     """Yield all matches in the way CMake does: ``^`` matches again after each match.
 
-    Raises UnknownMatchError, also for an empty match, which CMake treats as an error.
+    Raises UnknownMatchError, also if a match is empty, which CMake treats as an error.
     """
     while text:
         match = search(pattern, text)
@@ -114,7 +116,9 @@ def fill(replacement: str, match: re.Match[str]) -> str:
 
 @contextmanager
 def limited() -> Iterator[None]:
-    """Raise UnknownMatchError if a match takes too much CPU time. Works only in the main thread."""
+    """Raise UnknownMatchError if the block takes too much CPU time. There is no limit outside the
+    main thread.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,5 +1,5 @@
-"""The state of a static run: platform variables, scopes, calls, functions and macros, and
-results.
+"""The state of a static run: its variables and their scopes, the calls, functions and macros, and
+the results.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ ANDROID = {
 def root_variables(
     configuration: Configuration, directory: str, root_variable: str
 ) -> dict[str, Value]:
-    """Return the variables at the start of a top-level CMakeLists.txt in ``directory``.
+    """Return the variables at the start of the top-level CMakeLists.txt in ``directory``.
 
     ``directory`` is relative to the tree's root, and ``root_variable`` is the project's name for
-    that root. In the configuration ANY no platform variable is known, so that both branches are
-    taken.
+    that root. In the configuration ANY the platform variables are unknown, so that both branches of
+    an if() on one of them are taken.
     """
     source = f"{ROOT}/{directory}".rstrip("/")
     build = f"{BUILD}/{directory}".rstrip("/")
@@ -97,15 +97,15 @@ class Flow(Enum):
 
 
 class LimitError(Exception):
-    """A run exceeded its limit of steps or depth."""
+    """A run exceeded its limit on steps or depth."""
 
 
 class Variables(ChainMap[str, "Value | None"]):
-    """The scopes of variables, the current one first. An unset variable is None."""
+    """The scopes of variables, the current one first. A variable that was unset is None."""
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Do the same as ChainMap.get(), in a third of the time, since no method is called more
-        often.
+        """Do the same as ChainMap.get(), but in a third of the time, because no method is called
+        more often.
         """
         for table in self.maps:
             if key in table:
@@ -115,7 +115,7 @@ class Variables(ChainMap[str, "Value | None"]):
 
 @dataclass(frozen=True)
 class Call:
-    """A command to be run: the command as written, and its words after expansion and splitting."""
+    """A command to run: the command as written, and its words after expansion and splitting."""
 
     command: Command
     items: tuple[Item, ...]
@@ -136,12 +136,14 @@ class Routine:
 
     @property
     def is_macro(self) -> bool:
-        """Whether it is a macro, which runs in its caller's scope."""
+        """Whether the routine is a macro, which runs in its caller's scope."""
         return self.block.head.name == "macro"
 
 
 class Sources:
-    """The tree that list files read. All runs share its parsed files and file lists."""
+    """The tree from which list files are read. All runs share the parsed files and the
+    file lists.
+    """
 
     def __init__(self, tree: SourceTree) -> None:
         self.tree = tree
@@ -155,7 +157,7 @@ class Sources:
         return group((path.rpartition("/")[0], path) for path in sorted(self.tree.files))
 
     def nodes(self, path: str) -> list[Node] | CMakeSyntaxError:
-        """Return a list file's commands, or the error if it cannot be parsed."""
+        """Return the commands and blocks of a list file, or the error if it cannot be parsed."""
         if path not in self.parsed:
             try:
                 self.commands[path] = parse_commands(self.tree.read(path) or "")
@@ -169,11 +171,11 @@ class Sources:
 
 @dataclass
 class State:
-    """The files that a run has read and its results, apart from variables.
+    """The files that a run has read, and its results, apart from variables.
 
-    ``optional`` has the words that were added to variables in branches, with the conditions of the
-    branches; ``libraries`` the names that find_library() looked for, by the unknown value that it
-    returned.
+    ``optional`` has the words that branches added to variables, with the conditions of the
+    branches. ``libraries`` has the name that each find_library() searched for, by the unknown value
+    that it returned.
     """
 
     sources: Sources

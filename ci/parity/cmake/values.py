@@ -1,8 +1,8 @@
 """The values of variables: strings, which may contain lists, alternatives and unknown text.
 
 A value is a tuple of alternatives from different branches, in nearly all cases just one. UNKNOWN
-marks text that depends on a real configuration; text that contains it is reported as not evaluated,
-instead of being guessed.
+marks text that depends on a real configuration. Anything that contains such text is reported as not
+evaluated, instead of being guessed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ESCAPED = {"n": "\n", "t": "\t", "r": "\r", ";": "\\;", "\n": ""}
 
 
 def unknown(name: str) -> Value:
-    """Return an unknown value that contains the name of its origin."""
+    """Return an unknown value that contains ``name``, from which it originates."""
     return (f"{UNKNOWN}{name}{UNKNOWN}",)
 
 
@@ -34,7 +34,7 @@ def is_unknown(text: str) -> bool:
 
 
 def split_list(text: str) -> list[str]:
-    """Return the elements of a CMake list; an escaped semicolon does not separate."""
+    """Return the elements of a CMake list. An escaped semicolon does not separate elements."""
     if not text:
         return []
     if "\\;" not in text:
@@ -52,9 +52,10 @@ def split_values(values: Value) -> list[str]:
 
 
 def expand(text: str, lookup: Callable[[str, str], Value]) -> Value:
-    """Return all alternatives of ``text`` with references replaced, innermost first.
+    """Return up to MOST_ALTERNATIVES alternatives of ``text`` with references replaced, innermost
+    first.
 
-    ``lookup(kind, name)`` returns a variable; kind is empty, ENV or CACHE.
+    ``lookup(kind, name)`` returns the value of a variable. The kind is empty, ENV or CACHE.
     """
     if "$" not in text:
         return (unescape(text),)
@@ -76,17 +77,17 @@ def expand(text: str, lookup: Callable[[str, str], Value]) -> Value:
 
 
 def unescape(text: str) -> str:
-    """Resolve backslash escapes, and restore the dollar signs of values."""
+    """Replace backslash escapes by what they mean, and restore the dollar signs of values."""
     if "\\" in text:
         text = ESCAPE.sub(lambda match: ESCAPED.get(match.group(1), match.group(1)), text)
     return text.replace("\x02", "$")
 
 
 def merge_value(before: Value | None, left: Value | None, right: Value | None) -> Value | None:
-    """Merge the values of two branches that could both be taken.
+    """Merge the values that a variable has after two branches that could both be taken.
 
     If both branches add to the same list, both additions are kept. Different single words become
-    alternatives. A variable that only one branch sets is treated as set.
+    alternatives. If only one branch sets the variable, its value is used.
     """
     if left == right or not right or right == ("",):
         return left
@@ -108,7 +109,9 @@ SYSTEMS = {Configuration.HOST: "Linux", Configuration.ANDROID: "Android"}
 
 
 def resolve_genex(text: str, configuration: Configuration) -> Iterator[str]:
-    """Yield the words that ``text`` may expand to; unknown conditions are taken as true."""
+    """Yield the words that ``text`` may expand to if its generator expressions are evaluated.
+    Unknown conditions are taken as true.
+    """
     start = text.find("$<")
     if start < 0:
         if text:
@@ -124,7 +127,9 @@ def resolve_genex(text: str, configuration: Configuration) -> Iterator[str]:
 
 
 def matching_end(text: str, start: int) -> int:
-    """Return where the expression that starts at ``start`` ends; -1 if it does not."""
+    """Return where the generator expression that starts at ``start`` ends, or -1 if it is not
+    closed.
+    """
     depth = 0
     for match in BORDER.finditer(text, start):
         depth += 1 if match.group() == "$<" else -1

@@ -1,6 +1,7 @@
-"""Compare a whole tree, leave out findings that depend on unread files, and apply the allow-list.
+"""Compare a whole tree, leave out findings that depend on files that were not read, and apply the
+allow-list.
 
-An allow-list entry with no effect is itself a finding.
+An entry of the allow-list that has no effect is itself a finding.
 """
 
 from __future__ import annotations
@@ -46,7 +47,11 @@ POLICY_SOURCE = "manifests/policies/parity.toml"
 
 
 def find_unread(index: Index) -> Iterator[Finding]:
-    """Yield a finding for each file that was not read; missing directories are only notes."""
+    """Yield a finding for each build file that could not be read or that no build file loads, and
+    for each directory that is added but has no list file.
+
+    The latter is an error only if a change introduces it.
+    """
     for row in index.not_evaluated:
         if row.folder is None or row.is_whole or index.policy.is_excluded(row.place.path):
             continue
@@ -64,7 +69,7 @@ def find_unread(index: Index) -> Iterator[Finding]:
 
 
 class Doubt:
-    """The parts of both sides that are unknown because their files could not be read."""
+    """The parts of both sides that are unknown because files could not be read."""
 
     def __init__(self, index: Index, groups: Groups) -> None:
         self.index = index
@@ -74,7 +79,9 @@ class Doubt:
         self.is_cmake_broken = any(r.side == "cmake" and r.is_broken for r in index.not_evaluated)
 
     def covers(self, finding: Finding) -> bool:
-        """Return whether a finding depends on something that was not read."""
+        """Return whether a finding may be wrong because it depends on something that was
+        not read.
+        """
         kind = finding.kind
         path = f"{finding.path}/" if finding.detail == WHOLE_FOLDER else finding.path
         if kind in BUCK_LACKS and self._is_unread_package(path):
@@ -109,7 +116,7 @@ class Doubt:
 
 
 def folders_of(rows: Iterable[NotEvaluated], side: str) -> set[str]:
-    """Return the packages or directories of one side that were not read."""
+    """Return the packages (Buck) or directories (CMake) of one side that were not read."""
     own = (row for row in rows if row.side == side and not row.is_known)
     return {row.folder for row in own if row.folder is not None}
 
@@ -163,13 +170,12 @@ def apply_allowances(
     whole: bool,
     is_current: bool,
 ) -> tuple[list[Finding], int]:
-    """Return the findings that are not allowed, and the number of findings that the allow-list
-    allows.
+    """Return the findings that are not allowed, and the number of those that the allow-list allows.
 
-    ``whole`` is whether the whole tree was read and compared. An expired entry, one with a
-    condition that does not hold, or one that allows nothing in a whole comparison, is a finding
-    about the policy. Such findings are left out unless the tree ``is_current``, since an older
-    tree, or the tree of another project, may need other entries.
+    ``whole`` is whether the whole tree was read and compared. An entry that has expired, whose
+    condition is not met, or that allows nothing in a whole comparison, becomes a finding about the
+    policy. Such findings are made only if ``is_current`` is true, because an older tree, or the
+    tree of another project, may need other entries.
     """
     effect = {id(entry): why_without_effect(entry, files, today) for entry in policy.allow}
     live = [entry for entry in policy.allow if not effect[id(entry)]]
@@ -186,13 +192,13 @@ def apply_allowances(
 
 
 def why_without_effect(entry: Allowance, files: Container[str], today: date) -> str:
-    """Return why an allow-list entry has no effect; "" if it has an effect."""
+    """Return why an entry of the allow-list has no effect, or "" if it has an effect."""
     if entry.until is not None and today >= entry.until:
         return f"it expired on {entry.until.isoformat()}"
     if entry.exists and entry.exists not in files:
-        return f"its condition no longer holds: {entry.exists} is not in the tree"
+        return f"its condition is not met: {entry.exists} is not in the tree"
     if entry.absent and entry.absent in files:
-        return f"its condition no longer holds: {entry.absent} is in the tree"
+        return f"its condition is not met: {entry.absent} is in the tree"
     return ""
 
 

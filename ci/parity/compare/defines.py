@@ -1,4 +1,4 @@
-"""Find defines that only one side sets, if files that both sides compile depend on them."""
+"""Find defines that only one side sets and on which files that both sides compile depend."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def is_ignored(index: Index, word: Word) -> bool:
 
 
 def buck_names(index: Index, groups: Groups, labels: Iterable[str]) -> set[str]:
-    """Return the macros of Buck targets: their own, and those that their dependencies pass on."""
+    """Return the macros of Buck targets: their own, and those that their dependencies export to
+    them.
+    """
     found: set[str] = set()
     for label in labels:
         target = index.by_label[label]
@@ -92,7 +94,9 @@ def _cmake_only(index: Index, groups: Groups, target: CMakeTarget) -> Iterator[F
 def cmake_readers(
     index: Index, groups: Groups, target: CMakeTarget, word: Word
 ) -> Iterator[CMakeTarget]:
-    """Yield the mapped CMake targets with a file that reads a define of ``target``."""
+    """Yield the CMake targets with a Buck counterpart that have a file which reads a define of
+    ``target``: ``target`` itself or, if the define is exported, targets that link it.
+    """
     files = index.files_that_read(name_of(word))
     if target.name in groups.buck_of and not files.isdisjoint(groups.files_of(target)):
         yield target
@@ -134,11 +138,11 @@ def _buck_only(index: Index, groups: Groups, target: BuckTarget) -> Iterator[Fin
 def find_lacking(
     index: Index, groups: Groups, reader: BuckTarget, macro: str, *, is_own: bool
 ) -> set[str]:
-    """Return the CMake targets of a Buck target that lack a macro.
+    """Return the CMake counterparts of the Buck target ``reader`` that lack a macro.
 
-    With ``is_own``, the Buck target defines the macro: if only some CMake targets lack it, those of
-    them that read it are returned. Otherwise another target exports the macro, and the targets that
-    read it are returned if all of them lack it.
+    If ``is_own`` is true, ``reader`` itself defines the macro: if all counterparts lack it, all are
+    returned, otherwise those that lack it and read it. If ``is_own`` is false, another target
+    exports the macro: the counterparts that read it are returned if all of them lack it.
     """
     names = groups.cmake_of[reader.label]
     lacking = {name for name in names if macro not in cmake_names(groups, [name])}
@@ -149,7 +153,9 @@ def find_lacking(
 
 
 def names_that_read(index: Index, groups: Groups, target: BuckTarget, macro: str) -> set[str]:
-    """Return the CMake targets that compile files of a Buck target which read a macro."""
+    """Return the CMake counterparts of a Buck target that compile one of its files that read a
+    macro.
+    """
     files = index.files_that_read(macro) & index.files_of(target)
     names = groups.cmake_of[target.label]
     return {name for name in names if not files.isdisjoint(groups.sources_of(name))}
@@ -158,10 +164,11 @@ def names_that_read(index: Index, groups: Groups, target: BuckTarget, macro: str
 def buck_readers(
     index: Index, groups: Groups, target: BuckTarget, word: Word
 ) -> Iterator[BuckTarget]:
-    """Yield the mapped Buck targets with a file that reads a define of ``target``.
+    """Yield the Buck targets with a CMake counterpart that have a file which reads a define of
+    ``target``: ``target`` itself or, if the define is exported, targets that depend on it.
 
-    If CMake's counterpart of ``target`` also exports the define, a target without the define lacks
-    the dependency, which is another finding.
+    The latter are left out if CMake's counterpart of ``target`` also exports the define: a target
+    without the define then lacks the dependency, which is another finding.
     """
     files = index.files_that_read(name_of(word))
     names = groups.cmake_of.get(target.label, set())

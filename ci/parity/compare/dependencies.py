@@ -1,5 +1,5 @@
-"""Find dependencies that only one side has, between mapped targets or on libraries outside the
-tree.
+"""Find dependencies that only one side has, between targets that both sides have, or on libraries
+outside the tree.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def find_dependency_drift(index: Index, groups: Groups, told: set[str]) -> Itera
     """Yield dependencies that only one side has, of targets with sources that both sides compile.
     Tests are left out.
 
-    ``told`` are the details of other findings: pairs of Buck labels that need not be reported
-    again.
+    ``told`` are the details of other findings, in the form ``//a:b -> //c:d``. These dependencies
+    need not be reported again.
     """
     pairs = (detail.split(" -> ", 1) for detail in told)
     lacking = collect((label, wanted) for label, wanted in pairs)
@@ -94,7 +94,8 @@ def _buck_only(index: Index, groups: Groups, target: BuckTarget) -> Iterator[Fin
 
 
 def is_used(index: Index, groups: Groups, name: str, target: BuckTarget, word: Word) -> bool:
-    """Return whether the part of a Buck target that a CMake target compiles needs a dependency.
+    """Return whether the part of a Buck target that the CMake target ``name`` compiles needs a
+    dependency.
 
     It does if the part includes a header of the dependency. If several CMake targets compile parts
     of a Buck target, each needs only the dependencies of its part.
@@ -109,9 +110,9 @@ def is_used(index: Index, groups: Groups, name: str, target: BuckTarget, word: W
 
 
 def uses(index: Index, target: CMakeTarget, label: str) -> bool:
-    """Return whether a file of a CMake target includes a header of a Buck target.
+    """Return whether a file of a CMake target includes a header of the Buck target ``label``.
 
-    CMake targets often link more than they use; this does not break any Buck build.
+    CMake targets often link more than they use, which does not break any Buck build.
     """
     buck = index.by_label[label]
     offered = {e.path for e in index.resolved((*buck.headers, *buck.exported_headers))}
@@ -120,7 +121,9 @@ def uses(index: Index, target: CMakeTarget, label: str) -> bool:
 
 
 def library_of(index: Index, text: str, side: str) -> Library | None:
-    """Return the library outside the tree that one side calls ``text``, None if there is none."""
+    """Return the library outside the tree that one side calls ``text``, or None if there
+    is none.
+    """
     for library in index.policy.library:
         if matches(text, library.buck if side == "buck" else library.cmake):
             return library
@@ -128,8 +131,8 @@ def library_of(index: Index, text: str, side: str) -> Library | None:
 
 
 def is_compared(index: Index, groups: Groups, name: str) -> bool:
-    """Return whether links to a CMake target are compared; links to the core or an extension module
-    are not.
+    """Return whether links to a CMake target are compared. Links to the core, on which all targets
+    depend, and to Python extension modules are not.
     """
     is_module = any(groups.is_python(linked) for linked in groups.cmake.get(name, ()))
     return not is_module and not is_implied(index, name)

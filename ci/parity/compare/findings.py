@@ -33,7 +33,7 @@ class Kind(str, Enum):
 
 
 class Level(str, Enum):
-    """The weight of a finding: errors and warnings fail a gate, notes do not."""
+    """The weight of a finding. Errors and warnings fail a gate, notes do not."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -43,7 +43,8 @@ class Level(str, Enum):
 class Finding(msgspec.Struct, frozen=True):
     """One difference: the file, the target on each side, and the lines to look at.
 
-    ``when_new`` is its level if a change introduces it, None if that is the same.
+    ``when_new`` is the level if a change introduces the finding, None if it is the same as
+    ``level``.
     """
 
     kind: Kind
@@ -72,15 +73,15 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def noted(when_new: Level) -> dict[str, Any]:
-    """Return the levels of a finding that is only a note in an existing tree, but must not be
-    introduced by a change.
+    """Return the levels of a finding that is only a note in an existing tree, but that a change
+    must not introduce.
     """
     return {"level": Level.NOTE, "when_new": when_new}
 
 
 def at(target: BuildTarget | None, place: Place | None = None) -> dict[str, Any]:
-    """Return the fields of a finding for a target of either side, at ``place`` or the target's
-    place.
+    """Return the fields of a finding for a target of either side. The line is ``place``, by default
+    that of the target.
     """
     if target is None:
         return {}
@@ -91,7 +92,7 @@ def at(target: BuildTarget | None, place: Place | None = None) -> dict[str, Any]
 
 
 def order_findings(findings: list[Finding]) -> list[Finding]:
-    """Return the findings in a stable order, without duplicates by key."""
+    """Return the findings in a stable order, and only the first of those with the same key."""
     unique = {finding.key: finding for finding in reversed(findings)}
     return sorted(unique.values(), key=lambda f: (list(Kind).index(f.kind), f.path, f.detail))
 
@@ -101,10 +102,10 @@ SCHEMA = 3
 
 @dataclass(frozen=True)
 class ParityReport:
-    """The findings of a tree, in order. With a base: only the new findings, and the number of old
-    ones.
+    """The findings of a tree, in order. With a base, only new findings are included, and ``old`` is
+    the number of the others.
 
-    ``changed`` has the changed lines of files that findings point to and that differ from the base.
+    ``changed`` has the changed lines of the files that findings point to; None without a base.
     """
 
     tree: str
@@ -124,8 +125,8 @@ class ParityReport:
 
     @property
     def unread(self) -> tuple[NotEvaluated, ...]:
-        """The sides that could not be read at all. If there is one, nothing was compared and a gate
-        fails.
+        """The sides that could not be read at all. If there is any, nothing was compared, and a
+        gate fails.
         """
         return tuple(row for row in self.not_evaluated if row.is_whole)
 

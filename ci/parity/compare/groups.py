@@ -1,4 +1,4 @@
-"""Map targets of the two sides to each other if they own the same files."""
+"""Map the targets of the two sides to each other by the files that both compile."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ FINAL_KINDS = {"shared", "module", "add_executable", "pybind11_add_module"}
 class Groups:
     """The mapping between targets of the two sides, and the dependencies that each target reaches.
 
-    It uses the configuration ANY, which takes every branch, so that libraries of a single platform
-    are known.
+    It uses the configuration ANY, in which every branch is taken, so that libraries of a single
+    platform are known.
     """
 
     def __init__(self, index: Index) -> None:
@@ -40,9 +40,10 @@ class Groups:
         self._passed_on: dict[tuple[str, tuple[Word, ...]], set[str]] = {}
 
     def is_mapped(self, target: CMakeTarget) -> bool:
-        """Return whether Buck owns most of a CMake target's sources, and some in its folder.
+        """Return whether Buck compiles more than half of a CMake target's sources, and at least one
+        of them is in the target's folder.
 
-        So an example that compiles one file of a library is not mapped to that library.
+        For example, an example that compiles one file of a library is not mapped to that library.
         """
         paths = set(filter(is_source, target.sources))
         shared = paths & self.index.shared_files
@@ -52,8 +53,8 @@ class Groups:
 
     @cached_property
     def buck_of(self) -> dict[str, set[str]]:
-        """The labels of the Buck targets that own a CMake target's files, by the name of that
-        target.
+        """For the name of each CMake target, the labels of the Buck targets that compile
+        its files.
         """
         found: dict[str, set[str]] = defaultdict(set)
         targets = (target for targets in self.cmake.values() for target in targets)
@@ -71,20 +72,20 @@ class Groups:
 
     @cached_property
     def cmake_of(self) -> dict[str, set[str]]:
-        """The names of the CMake targets that own a Buck target's files, by the label of that
-        target.
+        """For the label of each Buck target, the names of the CMake targets that compile
+        its files.
         """
         return collect((label, name) for name, labels in self.buck_of.items() for label in labels)
 
     def linked_for(self, label: str) -> set[str]:
-        """Return the names of the CMake targets that correspond to a dependency on a Buck
-        target.
+        """Return the names of the CMake targets that correspond to a dependency on the Buck target
+        ``label``.
         """
         return {name for each in self.standing_for(label) for name in self.cmake_of.get(each, ())}
 
     def standing_for(self, label: str) -> set[str]:
-        """Return the label of a Buck target and, if the target has no files, the labels of its
-        dependencies.
+        """Return the label of a Buck target and, if the target has no files, those of its
+        dependencies, which are treated in the same way.
         """
         return closure([label], lambda each: () if self.has_files(each) else self.buck_edges(each))
 
@@ -92,14 +93,14 @@ class Groups:
         return any(target.entries for target in self.index.labelled.get(label, ()))
 
     def labels_of(self, target: CMakeTarget) -> set[str]:
-        """Return the Buck labels that own files of ``target``, not of other targets with
-        its name.
+        """Return the labels of the Buck targets that compile files of ``target`` itself, not of
+        another target with the same name.
         """
         uses = (u for path in target.sources for u in self.index.buck_uses.get(path, ()))
         return self.buck_of.get(target.name, set()) & {use.target.label for use in uses}
 
     def linked_labels(self, target: CMakeTarget, name: str) -> set[str]:
-        """Return the Buck labels that correspond to a CMake target's link to ``name``.
+        """Return the Buck labels that correspond to the link of ``target`` to ``name``.
 
         If mutually exclusive directories have targets called ``name``, the nearest one is used.
         """
@@ -115,7 +116,8 @@ class Groups:
     def main_label(self, labels: Iterable[str], target: CMakeTarget) -> str:
         """Return the best Buck counterpart of a CMake target among ``labels``.
 
-        Labels in the same folder are preferred, then those that share most sources with the target.
+        Labels in the same folder are preferred, then those that share the most sources with the
+        target.
         """
         own = target.sources
 
@@ -127,7 +129,9 @@ class Groups:
         return min(labels, key=rank)
 
     def main_name(self, names: Iterable[str], label: str) -> str:
-        """Return the CMake target whose sources overlap most with those of a Buck dependency."""
+        """Return the CMake target in ``names`` of which the largest part of the sources belongs to
+        the Buck dependency ``label``.
+        """
         bucks = [t for each in self.standing_for(label) for t in self.index.labelled.get(each, ())]
         wanted = {entry.path for buck in bucks for entry in self.index.resolved(buck.srcs)}
 
@@ -138,7 +142,7 @@ class Groups:
         return min(names, key=rank)
 
     def cmake_name(self, text: str) -> str:
-        """Return the name of the target that a linked name refers to."""
+        """Return the name of the CMake target that ``text``, a linked name or alias, refers to."""
         name = self.aliases.get(text, text)
         return name if name in self.cmake else name.rpartition("::")[2]
 
@@ -149,8 +153,8 @@ class Groups:
 
     @cached_property
     def buck_edges(self) -> Callable[[str], Iterable[str]]:
-        """The direct dependencies of a Buck target by its label, including names outside
-        the tree.
+        """A function that returns the direct dependencies of the Buck target with a label,
+        including names outside the tree.
         """
         found: dict[str, set[str]] = {}
         for label, targets in self.index.labelled.items():
@@ -161,9 +165,11 @@ class Groups:
 
     @cached_property
     def exported_edges(self) -> Callable[[str], Iterable[str]]:
-        """The dependencies with headers that a Buck target passes on, by its label.
+        """A function that returns the dependencies whose headers the Buck target with a label
+        passes on.
 
-        Rules of other kinds, and rules without files, pass on all of their dependencies.
+        These are the exported dependencies of C++ rules with files, and all dependencies of other
+        rules.
         """
         found: dict[str, set[str]] = defaultdict(set)
         for label, targets in self.index.labelled.items():
@@ -177,7 +183,8 @@ class Groups:
     def passed_on(self, target: BuckTarget, *, exported: bool = False) -> set[str]:
         """Return the labels from which a Buck target gets headers and macros, including its own.
 
-        With ``exported``, return the labels from which the target's users get them through it.
+        If ``exported`` is true, return the labels from which the target's users get them through
+        it.
         """
         words = target.exported_deps
         if not exported:
@@ -189,8 +196,8 @@ class Groups:
         return self._passed_on[key]
 
     def plain(self, label: str) -> str:
-        """Return the label in the build file that ``label``, made by one of Meta's macros, is
-        derived from.
+        """Return ``label`` without the suffix that one of Meta's macros added to it, if a target
+        with that label exists; otherwise return ``label``.
         """
         known = self.index.labelled
         if label in known or not label.endswith(self.index.policy.suffixes):
@@ -199,7 +206,9 @@ class Groups:
         return next((cut for cut in cuts if cut in known), label)
 
     def buck_reach(self, labels: Iterable[str]) -> set[str]:
-        """Return these Buck targets and all targets that they depend on."""
+        """Return the Buck targets ``labels`` and all targets that they depend on,
+        directly or not.
+        """
         key = frozenset(labels)
         if key not in self._buck_reach:
             self._buck_reach[key] = closure(key, self.buck_edges)
@@ -226,23 +235,24 @@ class Groups:
         return collect((linked, name) for name in finals for linked in self.cmake_reach(name))
 
     def links(self, name: str, wanted: set[str]) -> bool:
-        """Return whether a CMake target links one of ``wanted``, directly or not."""
+        """Return whether the CMake target ``name`` links one of ``wanted``, directly or not."""
         return bool(self.cmake_reach(name) & wanted)
 
     def is_completed(self, name: str, wanted: set[str]) -> bool:
-        """Return whether all programs and shared libraries that link a CMake target also link one
-        of ``wanted``.
+        """Return whether all executables and shared libraries that link the CMake target ``name``
+        also link one of ``wanted``.
 
-        A static library need not list its dependencies if all executables and shared libraries that
-        link it do.
+        A static library need not list its dependencies if everything that links it does.
         """
         finals = self.consumers.get(name, set()) - {name}
         return bool(finals) and all(self.links(final, wanted) for final in finals)
 
     def certain(self, target: CMakeTarget, attribute: str) -> list[Word]:
-        """Return the links or defines that a CMake target has whenever it exists.
+        """Return the links or defines that a CMake target has whenever it exists, according to
+        ``attribute``.
 
-        Those for one platform are certain in that platform's configuration.
+        Those for one platform are included if they are unconditional in that platform's
+        configuration.
         """
         rows = [target, *self._built.get((target.directory, target.name), ())]
         words = (word for row in rows for word in getattr(row, attribute) if not word.condition)
@@ -253,7 +263,7 @@ class Groups:
         return group(((target.directory, target.name), target) for target in self.index.built)
 
     def sources_of(self, name: str) -> set[str]:
-        """Return the sources of the CMake targets called ``name``, except for sources that are not
+        """Return the sources of the CMake targets called ``name``, except for targets that are not
         compared.
         """
         targets = (target for target in self.cmake[name] if not self.is_left_out(target))
@@ -262,7 +272,7 @@ class Groups:
     def files_of(self, target: CMakeTarget) -> set[str]:
         """Return the files of a CMake target, and the headers of its Buck counterparts.
 
-        CMake's lists of sources rarely contain headers.
+        The headers are added because CMake's lists of sources rarely contain headers.
         """
         found = {entry.path for entry in target.entries}
         for label in self.buck_of.get(target.name, ()):
@@ -272,7 +282,7 @@ class Groups:
 
     @staticmethod
     def is_python(target: BuildTarget) -> bool:
-        """Return whether a target is a Python extension module: its links differ by design."""
+        """Return whether a target is a Python extension module, whose links differ by design."""
         return "python" in target.kind or target.kind in {"module", "pybind11_add_module"}
 
     def is_left_out(self, target: BuildTarget) -> bool:
@@ -283,8 +293,8 @@ class Groups:
         )
 
     def is_program(self, name: str) -> bool:
-        """Return whether the CMake targets called ``name`` are executables, which cannot be
-        linked.
+        """Return whether the CMake targets called ``name`` are executables, which cannot
+        be linked.
         """
         targets = self.cmake.get(name, ())
         return bool(targets) and all(target.kind == "add_executable" for target in targets)

@@ -1,4 +1,4 @@
-"""Index the facts by file: which targets list it, on which side and in which configuration."""
+"""Index the facts by file: which targets list a file, on which side and in which configuration."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ANDROID_KEYS = ("android",)
 
 @dataclass(frozen=True)
 class Use(Generic[Target]):
-    """A use of a file by a target of one side (on CMake's side, in one configuration)."""
+    """A use of a file by a target of one side (for CMake, in one configuration)."""
 
     target: Target
     entry: ListEntry
@@ -68,8 +68,8 @@ def area_of(path: str) -> str:
 
 
 def forwarded(target: BuckTarget) -> tuple[ListEntry, ...]:
-    """Return the files that a rule passes on. Without a source, export_file() passes on the file of
-    its name.
+    """Return the files that a rule passes on. An export_file() without a source passes on the file
+    that has its name.
     """
     if target.srcs or not target.kind.startswith("export_file"):
         return target.srcs
@@ -78,13 +78,15 @@ def forwarded(target: BuckTarget) -> tuple[ListEntry, ...]:
 
 
 def folders_above(path: str) -> list[str]:
-    """Return the folders above a path, the outermost first."""
+    """Return the folders above a path, starting with the outermost."""
     parts = path.split("/")[:-1]
     return ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
 
 
 def topmost_of(path: str, others: Container[str]) -> str:
-    """Return the outermost folder above a file that is not one of ``others``."""
+    """Return the outermost folder above a file that is not one of ``others``, or the file's own
+    folder.
+    """
     return next((f for f in folders_above(path) if f not in others), directory_of(path))
 
 
@@ -109,8 +111,8 @@ class Index:
 
     @cached_property
     def built(self) -> tuple[CMakeTarget, ...]:
-        """The CMake targets of the compared platforms. A target that both platforms have occurs
-        twice.
+        """The CMake targets in the configurations of both platforms. A target that both platforms
+        have occurs twice.
         """
         return tuple(t for c in BUILT if c in self.cmake for t in self.cmake[c].targets)
 
@@ -196,7 +198,7 @@ class Index:
         return {area_of(path) for path in (*places, *self.everywhere) if self.policy.is_test(path)}
 
     def resolved(self, entries: Iterable[ListEntry], depth: int = 3) -> Iterator[ListEntry]:
-        """Yield entries, with labels of filegroups and exported files replaced by their files."""
+        """Yield the entries, with labels of filegroups and exported files replaced by the files."""
         for entry in entries:
             if not entry.path.startswith("//"):
                 yield entry
@@ -207,7 +209,9 @@ class Index:
                     yield ListEntry(inner.path, entry.place, entry.condition)
 
     def copied(self, target: BuckTarget) -> Iterator[str]:
-        """Yield the files that rules copy as sources of a target, such as //p:rule[a.cpp]."""
+        """Yield the originals of sources that are copies made by a rule, such as a.cpp for
+        //p:rule[a.cpp].
+        """
         read: dict[str, list[str]] = {}
         for entry in target.srcs:
             label, _, name = entry.path.removesuffix("]").partition("[")
@@ -220,8 +224,8 @@ class Index:
     # Configurations of the Buck side
 
     def configurations(self, use: Use[BuckTarget]) -> tuple[Configuration, ...]:
-        """Return the configurations of a use, according to its select() key, target name and
-        platforms.
+        """Return the configurations in which Buck uses a file, according to its select() key,
+        otherwise to the target.
         """
         condition = use.entry.condition.lower()
         if any(key in condition for key in ANDROID_KEYS):
@@ -231,8 +235,8 @@ class Index:
         return self.target_configurations(use.target)
 
     def target_configurations(self, target: BuckTarget) -> tuple[Configuration, ...]:
-        """Return HOST or ANDROID for a target with a variant per platform, both for any other
-        target.
+        """Return only HOST or only ANDROID for a target that is the variant for that platform, and
+        both for any other target.
         """
         if matches(target.name, self.policy.android_only):
             return (Configuration.ANDROID,)
@@ -258,12 +262,12 @@ class Index:
 
     @cached_property
     def folders_with_buck(self) -> set[str]:
-        """The folders at or below which a Buck target compiles C++."""
+        """The folders in or below which a Buck target compiles C++."""
         return {each for package in self.native_packages for each in folders_above(f"{package}/")}
 
     @cached_property
     def folders_with_package(self) -> set[str]:
-        """The folders at or below which there is a BUCK file."""
+        """The folders in or below which there is a BUCK file."""
         return {each for package in self.packages for each in folders_above(f"{package}/")}
 
     def files_of(self, target: BuckTarget) -> set[str]:

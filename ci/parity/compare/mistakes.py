@@ -1,6 +1,6 @@
 """Find mistakes that concern only one side.
 
-These are files that are listed twice or missing from the tree, repeated target names, patterns
+These are files that are listed twice or are not in the tree, repeated target names, patterns
 without a match, and dependencies on missing targets.
 """
 
@@ -33,11 +33,10 @@ def find_repeated(index: Index) -> Iterator[Finding]:
 
 
 def find_empty_globs(index: Index) -> Iterator[Finding]:
-    """Yield glob() patterns that match no file. If the whole call matches nothing, this is an
-    error.
+    """Yield the patterns of glob() calls that match no file.
 
-    If other patterns of the call match, it is only a note, since some patterns are for future
-    files.
+    If nothing matches any pattern of the call, this is an error. Otherwise it is only a note,
+    because some patterns are for future files.
     """
     for call in index.facts.buck.globs:
         for pattern in call.empty:
@@ -57,7 +56,7 @@ def find_empty_globs(index: Index) -> Iterator[Finding]:
 
 
 def find_missing(index: Index) -> Iterator[Finding]:
-    """Yield listed files that are not in the tree, one per line that lists them."""
+    """Yield listed files that are not in the tree, once for each line that lists them."""
     targets = (t for facts in index.facts.cmake for t in facts.targets)
     told: dict[str, set[Place]] = defaultdict(set)
     for target in (*index.facts.buck.targets, *targets):
@@ -89,7 +88,7 @@ def _is_missing(index: Index, entry: ListEntry) -> bool:
 
 def find_unknown_labels(index: Index, groups: Groups) -> Iterator[Finding]:
     """Yield dependencies on a target that is missing from its package, so that Buck fails to load
-    them.
+    the target that depends on it.
     """
     for target in index.facts.buck.targets:
         for word in (*target.deps, *target.exported_deps):

@@ -1,4 +1,4 @@
-"""Find sources that only one side lists, or neither."""
+"""Find sources that only one side lists, or that neither side lists."""
 
 from __future__ import annotations
 
@@ -39,28 +39,32 @@ WHOLE_FOLDER = "folder"
 
 
 def level_of(index: Index, path: str) -> Level:
-    """Return the level of a difference. It is a note for tests, since CMake builds only some of
+    """Return the level of a difference. It is a note for tests, because CMake builds only some of
     them.
     """
     return Level.NOTE if index.policy.is_test(path) else Level.ERROR
 
 
 def levels_of(index: Index, path: str, level: Level = Level.WARNING) -> dict[str, Any]:
-    """Return the levels of a finding that breaks a Buck build; for a test, it is a note unless it
-    is new.
+    """Return the levels of a finding that breaks a Buck build. In a test, the finding is a note
+    unless it is new.
     """
     return noted(level) if index.policy.is_test(path) else {"level": level}
 
 
 def is_compared(index: Index, path: str) -> bool:
-    """Return whether a source is compared: it is not in a submodule, and not excluded by the
-    policy.
+    """Return whether ``path`` is a source that is compared: it is neither in a submodule nor
+    excluded by the policy.
     """
     return is_source(path) and not index.is_vendored(path) and not index.policy.is_excluded(path)
 
 
 def find_cmake_only(index: Index) -> Iterator[Finding]:
-    """Yield sources that CMake compiles and Buck does not, in packages where Buck compiles C++."""
+    """Yield sources that CMake compiles and Buck does not.
+
+    In folders where Buck compiles no C++ at all, the outermost such folder is reported instead,
+    except for tests and the policy's ``without_buck``.
+    """
     for configuration in BUILT:
         uses = index.cmake_uses.get(configuration, {})
         for path in sorted(uses):
@@ -105,7 +109,12 @@ def _without_buck(index: Index, path: str, use: Use[CMakeTarget]) -> Finding:
 
 
 def find_buck_only(index: Index) -> Iterator[Finding]:
-    """Yield sources that Buck compiles and CMake does not in any configuration."""
+    """Yield sources that Buck compiles and no CMake target does, except that test programs of CMake
+    do not count for files of the product.
+
+    If CMake builds no tests at all in the first two folders of a test's path, these are reported
+    instead, as a note.
+    """
     everywhere = index.cmake_mentions - index.only_in_tests
     untested: dict[str, list[Use[BuckTarget]]] = defaultdict(list)
     for path in sorted(index.buck_uses):
@@ -148,7 +157,9 @@ def _buck_only(index: Index, path: str, use: Use[BuckTarget]) -> Finding:
 
 
 def find_unlisted(index: Index) -> Iterator[Finding]:
-    """Yield sources that neither side lists, in folders where other sources are listed."""
+    """Yield sources that neither side lists, in folders where other sources are listed, and Python
+    files that Buck does not list although it lists files that import them or most of their folder.
+    """
     listed = index.buck_mentions | index.cmake_mentions
     folders = {directory_of(path) for path in listed if is_source(path)}
     python = python_folders(index)
@@ -174,7 +185,9 @@ def find_unlisted(index: Index) -> Iterator[Finding]:
 
 
 def find_needed(index: Index, listed: set[str]) -> set[str]:
-    """Return the Python files that listed files import, directly or through unlisted files."""
+    """Return the Python files that files in ``listed`` import, directly or through
+    unlisted files.
+    """
     imports = index.facts.imports
     first = {file for path in listed for file in imports.get(path, ())}
     return closure(first, lambda path: () if path in listed else imports.get(path, ()))
@@ -198,14 +211,16 @@ def _without_package(index: Index, path: str) -> Finding:
         kind=Kind.UNLISTED,
         path=folder,
         **noted(Level.WARNING),
-        message=f"listed files import {path} from this folder, but no BUCK file describes it",
+        message=f"listed files import {path}, but no BUCK file describes this folder",
         detail=WHOLE_FOLDER,
         fix=f"describe the Python libraries of {folder} in a BUCK file",
     )
 
 
 def is_idle(index: Index, path: str) -> bool:
-    """Return whether the product does not need a file: it is a test, or no file imports it."""
+    """Return whether the product does not need a file: it is a test, or a Python file that no file
+    imports.
+    """
     imported = path in index.imported or not path.endswith(".py")
     return index.policy.is_test(path) or not imported
 
@@ -216,7 +231,7 @@ def is_module(path: str) -> bool:
 
 
 def python_folders(index: Index) -> set[str]:
-    """Return the folders in which Buck lists more than half of the Python files."""
+    """Return the folders in which Buck lists more than half of the Python modules."""
     listed = Counter(directory_of(p) for p in index.buck_mentions if p.endswith(".py"))
     named = filter(is_module, index.facts.files)
     there = Counter(directory_of(path) for path in named)
@@ -230,11 +245,12 @@ FEWEST_TAKEN = 5
 
 
 def find_partial_drift(index: Index, groups: Groups) -> Iterator[Finding]:
-    """Yield sources of a Buck library that are missing from a CMake target with other sources of
-    it.
+    """Yield sources of a Buck library that are missing from a CMake target that compiles other
+    sources of the library.
 
-    Either it is the only missing source, or the library is in another folder and the target
-    includes the header of the source.
+    Such a source is reported if it is the only one that is missing, and the target compiles at
+    least FEWEST_TAKEN others. It is also reported if the library is in other folders than the
+    target, and the target includes the header of the source.
     """
     libraries = {
         target.label: {
@@ -266,8 +282,8 @@ def find_partial_drift(index: Index, groups: Groups) -> Iterator[Finding]:
 
 
 def is_foreign(index: Index, targets: list[CMakeTarget], sources: set[str]) -> bool:
-    """Return whether none of the targets is a test, and no source of the library is below their
-    folders.
+    """Return whether no source in ``sources`` is in the folders of ``targets``, and none of the
+    targets compiles a test.
     """
     folders = [target.directory for target in targets]
     own = (path for target in targets for path in target.sources)
@@ -276,7 +292,9 @@ def is_foreign(index: Index, targets: list[CMakeTarget], sources: set[str]) -> b
 
 
 def find_halves(index: Index, sources: set[str]) -> set[str]:
-    """Return the counterparts of the headers that ``sources`` include: a.cpp for a.h."""
+    """Return the sources that belong to headers which ``sources`` include, such as a.cpp
+    for a.h.
+    """
     included = closure(sources, lambda path: index.facts.headers.get(path, ()))
     stems = {path.removesuffix(suffix_of(path)) for path in included if is_header(path)}
     return {path for path in index.shared_files if path.removesuffix(suffix_of(path)) in stems}
@@ -306,11 +324,12 @@ def nearest_buck_target(
     cmake: CMakeTarget | None,
     configuration: Configuration | None = None,
 ) -> BuckTarget | None:
-    """Return the Buck target that should most likely list ``path``.
+    """Return the Buck target that should most likely list ``path``, or None if there is no
+    candidate.
 
-    Targets that repeat another one come last. The order is: the target that lists the counterpart
-    (a.h for a.cpp), a target with files in the same folder, the target that shares most sources
-    with ``cmake``.
+    A target that lists the counterpart (a.h for a.cpp) is preferred, then one with files in the
+    same folder, then the one that shares the most sources with ``cmake``. A target that repeats
+    another one is chosen only if there is no other candidate.
     """
     votes: Counter[str] = Counter()
     homes: set[str] = set()
@@ -343,8 +362,12 @@ def nearest_buck_target(
 
 
 def fix_in_buck(index: Index, path: str, target: BuckTarget | None, what: str = "") -> str:
-    """Return a fix that adds a file to ``target``, or to a new target if each target has a single
-    source.
+    """Return a fix that adds the file ``path`` to ``target`` or, if ``what`` is given, to that
+    attribute of it.
+
+    The fix is a new target if ``target`` is None. It is also a new target if the targets next to
+    the file have a single source each, unless ``what`` is given or ``target`` lists the file's
+    counterpart (a.h for a.cpp).
     """
     line = f'"{posixpath.relpath(path, index.package_of(path) or ".")}",'
     if target is None:
@@ -359,7 +382,9 @@ def fix_in_buck(index: Index, path: str, target: BuckTarget | None, what: str = 
 
 
 def is_alone(index: Index, path: str, target: BuckTarget) -> bool:
-    """Return whether most targets next to a file, or the nearest one, have a single source."""
+    """Return whether targets near a file have a single source each: ``target``, or most of those
+    with files in the same folder. This needs at least two targets for such files in the package.
+    """
     folder = directory_of(path)
     rows = [row for row in index.by_package[target.package] if suffix_fits(row, path)]
     near = [row for row in rows if any(directory_of(e.path) == folder for e in row.srcs)]
@@ -376,8 +401,8 @@ def suffix_fits(target: BuckTarget, path: str) -> bool:
 def nearest_cmake_target(
     index: Index, path: str, buck: BuckTarget
 ) -> tuple[CMakeTarget | None, ListEntry | None]:
-    """Return the CMake target that should most likely compile ``path``, and an entry to add it next
-    to.
+    """Return the CMake target that should most likely compile ``path``, and the entry next to which
+    to add it; None for both if there is no candidate.
     """
     votes: Counter[str] = Counter()
     found: dict[str, tuple[CMakeTarget, ListEntry]] = {}

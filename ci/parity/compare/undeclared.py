@@ -1,8 +1,8 @@
 """Find headers and imports that Buck targets use without declaring them.
 
 These are headers that no Buck target exports, includes that no Buck target resolves, and headers or
-Python files that a Buck library's files use, but that its deps do not reach. CMake finds all
-headers through a few include directories; Buck finds only those of dependencies.
+Python files that a Buck library uses although none of its dependencies provides them. CMake finds
+all headers through a few include directories; Buck finds only those of dependencies.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from ci.parity.policy import matches
 def find_header_drift(index: Index) -> Iterator[Finding]:
     """Yield headers that no Buck target lists, although one should.
 
-    They are in a folder where Buck lists headers or sources, or belong to a CMake target.
+    These are headers that a CMake target lists or that are in a folder where Buck lists headers or
+    sources, in packages where Buck compiles C++.
     """
     listed = index.buck_mentions
     folders = {directory_of(path) for path in index.buck_uses if is_source(path)}
@@ -65,7 +66,7 @@ def _unexported(index: Index, path: str) -> Finding:
 def find_include_drift(index: Index) -> Iterator[Finding]:
     """Yield includes that no Buck target's header map, namespace or include directory resolves.
 
-    One match in any target is enough, since Meta's macros also affect which targets are reached.
+    One match in any target is enough, because Meta's macros also affect which targets are reached.
     """
     targets = index.facts.buck.targets
     names = {name for target in targets for name in target.include_names}
@@ -104,8 +105,8 @@ def _unresolved(index: Index, row: Include, header: str, owner: BuckTarget) -> F
 
 
 def find_undeclared_headers(index: Index, groups: Groups) -> Iterator[Finding]:
-    """Yield headers that a compiled source includes, directly or through other headers, and cannot
-    reach.
+    """Yield headers that a source of a Buck library includes, directly or through other headers,
+    although none of the library's dependencies provides them.
     """
     owners = find_owners(index)
     for label in sorted(index.by_label):
@@ -115,7 +116,8 @@ def find_undeclared_headers(index: Index, groups: Groups) -> Iterator[Finding]:
 
 
 def find_unexported_headers(index: Index, groups: Groups) -> Iterator[Finding]:
-    """Yield headers that a library's exported headers need but that the library does not export.
+    """Yield headers that a library's exported headers include, although the library does not pass
+    on the dependency that provides them.
 
     So far, users of the library get these headers from other libraries. A library without sources
     provides only what it exports.
@@ -137,12 +139,12 @@ def find_unexported_headers(index: Index, groups: Groups) -> Iterator[Finding]:
                         found,
                         **noted(found.when_new or found.level),
                         message=f"{path} includes {header}, but {label} does not export "
-                        f"{best(wanted)}, so each of its users has to depend on it",
+                        f"{best(wanted)}, so each user of {label} has to depend on it too",
                     )
 
 
 def find_owners(index: Index) -> dict[str, set[str]]:
-    """Map each header to the labels of the Buck targets that list it."""
+    """Return the labels of the Buck targets that list each header."""
     buck = index.facts.buck
     made = ((entry.made_as, t.label) for t in buck.targets for entry in t.entries)
     listed = ((path, t.label) for t in buck.targets for path in index.files_of(t))
@@ -176,8 +178,8 @@ def _missing(
 
 
 def collector_of(groups: Groups, target: BuckTarget, wanted: str) -> str:
-    """Return the dependency that collects the dependencies of copied sources, else the target's
-    label.
+    """Return the dependency of ``target`` that collects the dependencies of copied sources,
+    otherwise the label of ``target``.
 
     A macro makes the copies, so the target itself does not declare what the originals include.
     """
@@ -192,9 +194,9 @@ def collector_of(groups: Groups, target: BuckTarget, wanted: str) -> str:
 
 
 def find_needs(index: Index, groups: Groups, target: BuckTarget) -> Callable[[str], Iterable[str]]:
-    """Return a function from a file to the headers that it includes when ``target`` compiles it.
+    """Return a function that returns the headers that a file includes when ``target`` compiles it.
 
-    Includes guarded by a macro are returned if the target has the macro in any build.
+    An include that is guarded by a macro counts if the target has the macro in any build.
     """
     macros = buck_names(index, groups, [target.label])
     needed, guarded = index.facts.needed, index.facts.guarded
@@ -209,13 +211,15 @@ def find_needs(index: Index, groups: Groups, target: BuckTarget) -> Callable[[st
 
 
 def find_visible(groups: Groups, target: BuckTarget, *, exported: bool = False) -> set[str]:
-    """Return the labels whose headers a target may include: dependencies and their exports."""
+    """Return the labels of the targets whose headers ``target`` may include: its dependencies,
+    those that Meta's macros add to tests, and what all of these export.
+    """
     given = closure(groups.index.policy.given, groups.exported_edges)
     return groups.passed_on(target, exported=exported) | given
 
 
 def best(labels: set[str]) -> str:
-    """Return the shortest of several labels, since the others are variants of it."""
+    """Return the shortest label, because the others are usually variants of it."""
     return min(labels, key=lambda label: (len(label), label))
 
 
@@ -236,11 +240,11 @@ def _undeclared(groups: Groups, target: BuckTarget, path: str, header: str, want
 
 
 def find_import_drift(index: Index, groups: Groups) -> Iterator[Finding]:
-    """Yield imports of other targets' files without a dependency, in the folders that the policy
-    lists.
+    """Yield imports of files of other targets without a dependency on them, in the folders that the
+    policy lists.
 
     A top is a Python target that no other one depends on. A library need not declare a dependency
-    that all tops above it declare. A file in several targets may be reached through any of them; a
+    that all tops above it have. A file in several targets may be reached through any of them; a
     file without a target is reported as unlisted.
     """
     targets = [target for target in index.facts.buck.targets if "python" in target.kind]
@@ -271,8 +275,8 @@ def _unreached(
                 kind=Kind.DEPENDENCY,
                 path=entry.path,
                 **levels_of(index, entry.path),
-                message=f"this file imports {imported}, but neither {target.label} nor everything "
-                f"built from that depends on {label}",
+                message=f"this file imports {imported}, but {target.label} does not depend on "
+                f"{label}, and not everything built from {target.label} does",
                 detail=f"{target.label} -> {label}",
                 fix=f'add "{label}" to the deps of {target.label} ({target.place})',
                 **at(target),

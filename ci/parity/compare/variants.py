@@ -12,7 +12,7 @@ from ci.parity.facts import BuckTarget, CMakeTarget, Configuration
 
 
 def find_variant_files(index: Index) -> Iterator[Finding]:
-    """Yield files for which the variant of a Buck target and CMake differ in the platform."""
+    """Yield files that Buck and CMake do not compile for the same platforms."""
     uses = {configuration: index.cmake_uses.get(configuration, {}) for configuration in BUILT}
     for path in sorted(index.buck_uses):
         if not is_compared(index, path) or not index.exists(path):
@@ -34,7 +34,9 @@ def find_variant_files(index: Index) -> Iterator[Finding]:
 
 
 def find_variant_dependencies(index: Index) -> Iterator[Finding]:
-    """Yield variants for Android that depend on another target's variant for the host."""
+    """Yield dependencies of a target's variant for Android on another target's variant for the
+    host.
+    """
     for target in index.facts.buck.targets:
         if index.target_configurations(target) != (Configuration.ANDROID,):
             continue
@@ -105,5 +107,6 @@ def _everywhere(
         configuration=configuration,
         **at(buck.target, buck.entry.place),
         **at(cmake.target, cmake.entry.place),
-        fix=f"select() it in {buck.target.label}, or compile it for {configuration.value} too",
+        fix=f"use select() for it in {buck.target.label}, or let CMake compile it for "
+        f"{configuration.value} too",
     )

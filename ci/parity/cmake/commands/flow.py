@@ -1,5 +1,5 @@
-"""Commands that run or read other files (include, add_subdirectory, Buck's file lists) and
-return().
+"""Commands that run or read other files (include, add_subdirectory, Buck's file lists), and
+return(), break() and continue().
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ FILE_LIST = re.compile(r"open\('([^']+\.bzl)'\).*join\((\w+)\)", re.DOTALL)
 
 
 def include_file(run: Interpreter, call: Call) -> None:
-    """Evaluate include(): run a file of the tree, but skip CMake's modules and files of
-    submodules.
+    """Evaluate include(): run a file of the tree. CMake's own modules and files of submodules are
+    skipped.
     """
     words = call.words
     if is_unknown(words[0]):
@@ -43,8 +43,8 @@ def include_file(run: Interpreter, call: Call) -> None:
 
 
 def add_subdirectory(run: Interpreter, call: Call) -> None:
-    """Evaluate add_subdirectory(): run the CMakeLists.txt of a directory in the tree, but skip
-    submodules.
+    """Evaluate add_subdirectory(): run the CMakeLists.txt of a directory in the tree. Submodules
+    are skipped.
     """
     directory = run.relative(call.words[0])
     # An example adds the whole project. The project's targets are read only once, from its root.
@@ -59,7 +59,7 @@ def add_subdirectory(run: Interpreter, call: Call) -> None:
 
 
 def guard_include(run: Interpreter, _call: Call) -> Flow | None:
-    """Evaluate include_guard(): return from a file that was included before."""
+    """Evaluate include_guard(): return from a file that has been included before."""
     if run.path in run.state.guarded:
         return Flow.RETURN
     run.state.guarded.add(run.path)
@@ -67,8 +67,8 @@ def guard_include(run: Interpreter, _call: Call) -> Flow | None:
 
 
 def run_program(run: Interpreter, call: Call) -> None:
-    """Evaluate execute_process(): its results are unknown, except for a file list printed from a
-    .bzl file.
+    """Evaluate execute_process(). The variables that it sets become unknown, unless the program
+    prints a file list in a .bzl file.
     """
     words = call.words
     results = dict(pairwise(words))
@@ -86,7 +86,9 @@ def run_program(run: Interpreter, call: Call) -> None:
 
 
 def file_list(run: Interpreter, path: str, name: str) -> list[str] | None:
-    """Return a list in a .bzl file that is both Starlark and Python, None if it is unknown."""
+    """Return the list ``name`` in a .bzl file, which is both Starlark and Python, or None if it is
+    unknown.
+    """
     known = run.state.sources.file_lists
     if path not in known:
         known[path] = read_file_lists(run.state.sources.tree.read(path), path)
@@ -119,7 +121,7 @@ def read_file_lists(text: str | None, path: str) -> Mapping[str, list[str]] | st
 
 
 def use_language(run: Interpreter, call: Call) -> None:
-    """Report that cmake_language() is not evaluated, since no list file of ExecuTorch uses it."""
+    """Report that cmake_language() is not evaluated. No list file of ExecuTorch uses it."""
     run.note_unread(call.command.line, f"cmake_language({call.words[0]}) is not evaluated")
 
 

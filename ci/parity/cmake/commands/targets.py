@@ -30,7 +30,7 @@ EXTENSIONS = (".c", ".cc", ".cpp", ".cxx", ".cu", ".mm", ".m", ".S", ".h")
 
 @dataclass
 class Listed:
-    """A file of a target, and the branch of unknown conditions in which it was added."""
+    """A file of a target, and the branch under unknown conditions in which it was added."""
 
     entry: ListEntry
     branch: tuple[int, ...]
@@ -38,7 +38,7 @@ class Listed:
 
 @dataclass
 class Builder:
-    """A target that is still incomplete, while list files are run."""
+    """A target to which commands may still add, while list files are run."""
 
     name: str
     kind: str
@@ -69,7 +69,7 @@ class Builder:
 
 
 class Targets:
-    """The targets of one run; provides the commands that fill them.
+    """The targets of one run, and the commands that create and extend them.
 
     Mutually exclusive directories may each have a target of the same name.
     """
@@ -86,8 +86,8 @@ class Targets:
         return name in self.table or name in self.aliases
 
     def find(self, name: str, directory: str) -> Builder | None:
-        """Return a target by name or alias: the one in ``directory``, else the one that was created
-        last.
+        """Return the target with a name or alias: the one in ``directory``, otherwise the one that
+        was created last, otherwise None.
         """
         known = self.table.get(self.aliases.get(name, name), [])
         own = [target for target in known if target.directory == directory]
@@ -95,7 +95,7 @@ class Targets:
         return fitting[-1] if fitting else None
 
     def finished(self) -> Iterator[Builder]:
-        """Yield all targets, with the defines of their directory and its parents."""
+        """Yield all targets, with the defines of their directory and the directories above it."""
         for target in (target for known in self.table.values() for target in known):
             words = (w for d, w in self.directory_defines if is_inside(target.directory, [d]))
             target.directory_defines = tuple(dict.fromkeys(words))
@@ -125,7 +125,7 @@ class Targets:
         }
 
     def add_library(self, run: Interpreter, call: Call) -> None:
-        """Evaluate add_library(), add_executable() and the project's wrappers of these commands."""
+        """Evaluate add_library(), add_executable() and similar commands that create a target."""
         words = call.words
         if is_unknown(words[0]):
             return
@@ -190,7 +190,7 @@ class Targets:
 
     def define_in_directory(self, run: Interpreter, call: Call) -> None:
         """Evaluate add_definitions() and similar commands, which apply to all targets in and below
-        a directory.
+        the current directory.
         """
         flagged = call.command.name != "add_compile_definitions"
         for item in call.items:
@@ -200,8 +200,8 @@ class Targets:
                 self.directory_defines.append((run.directory, word))
 
     def search(self, run: Interpreter, call: Call) -> None:
-        """Evaluate include_directories() and similar commands: record folders of the tree,
-        regardless of the target.
+        """Evaluate include_directories() and similar commands: record the folders of the tree,
+        without the target.
         """
         for item in call.items[1 if call.command.name.startswith("target") else 0 :]:
             for text in resolve_genex(item.text, run.state.configuration):
@@ -210,8 +210,8 @@ class Targets:
                     self.include_directories.add(path)
 
     def mention(self, run: Interpreter, call: Call) -> None:
-        """Record files that a command mentions without compiling them, so that they are not
-        reported as unlisted.
+        """Record files that a command mentions but does not compile, so that they are not reported
+        as unlisted.
         """
         for word in call.words:
             path = run.relative(word) if suffix_of(word) and not is_unknown(word) else None
@@ -219,7 +219,9 @@ class Targets:
                 self.mentioned.add(path)
 
     def find_known(self, run: Interpreter, call: Call) -> Builder | None:
-        """Return the target that a call changes; report a target that certainly does not exist."""
+        """Return the target that a call changes, or None. Report a target that certainly does not
+        exist.
+        """
         target = self.find(call.words[0], run.directory)
         if target is None and not is_unknown(call.words[0]) and not run.branch:
             what = f"{call.command.name}({call.words[0]}) refers to an unknown target"
@@ -230,9 +232,9 @@ class Targets:
 def words_for(
     run: Interpreter, call: Call, target: Builder, keywords: Container[str]
 ) -> Iterator[Word]:
-    """Yield the words that a command adds to a target, each with its condition.
+    """Yield the words that a command adds to ``target``, each with its condition.
 
-    Conditions of the target itself are left out.
+    Conditions under which the target itself exists are left out.
     """
     written = {argument.text for argument in call.command.arguments}
     exported = False
@@ -278,7 +280,7 @@ def file_set_items(items: tuple[Item, ...]) -> list[Item]:
 
 
 def source_path(run: Interpreter, text: str) -> str | None:
-    """Return the path of a source in the tree; None for generated files and for files outside the
+    """Return the path of a source in the tree, or None for a generated file or a file outside the
     tree.
     """
     path = run.absolute(text)

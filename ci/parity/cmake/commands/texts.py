@@ -1,6 +1,6 @@
 """Evaluate list(), for each alternative of a list, and string().
 
-Sub-commands that ExecuTorch's list files use are computed; all others give an unknown value.
+The sub-commands that ExecuTorch's list files use are computed; all others give an unknown value.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NUMBER = re.compile(r"-?\d+")
 
 
 def edit_list(run: Interpreter, call: Call) -> None:
-    """Evaluate list(); an unsupported sub-command gives an unknown value."""
+    """Evaluate list(). The variable that an unsupported sub-command sets becomes unknown."""
     words = call.words
     if len(words) < 2:
         return
@@ -100,7 +100,7 @@ LIST_EDITS: dict[str, Callable[[list[str], list[str]], list[str]]] = {
 
 
 def _transform(run: Interpreter, name: str, rest: list[str]) -> None:
-    """Evaluate list(TRANSFORM) with PREPEND or APPEND; other actions, and selectors such as AT,
+    """Evaluate list(TRANSFORM) with PREPEND or APPEND. Other actions, and selectors such as AT,
     give an unknown value.
     """
     target = name
@@ -151,7 +151,9 @@ def edit_string(run: Interpreter, call: Call) -> None:
 
 
 def compute(action: str, rest: list[str]) -> tuple[str, str] | None:
-    """Return the output variable and the value of a string() sub-command, None if unsupported."""
+    """Return the output variable of a string() sub-command and its value, or None if it is not
+    supported or an argument is unknown.
+    """
     known = not any(map(is_unknown, rest))
     if action in STRING_EDITS and len(rest) == 2 and known:
         return rest[1], STRING_EDITS[action](rest[0])

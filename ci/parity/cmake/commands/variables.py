@@ -1,4 +1,6 @@
-"""Commands that set variables: set, option, file, paths, and parsing of arguments."""
+"""Commands that set variables: set, option, file, those for paths and properties, and
+cmake_parse_arguments.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ Handler = Callable[[Interpreter, Call], "Flow | None"]
 
 
 def set_variable(run: Interpreter, call: Call) -> None:
-    """Evaluate set(); a cache entry does not replace a variable that is already set."""
+    """Evaluate set(). A cache entry does not replace a variable that is already set, except with
+    FORCE.
+    """
     words = call.words
     name = words[0]
     if name.startswith("ENV{"):
@@ -44,21 +48,24 @@ def unset_variable(run: Interpreter, call: Call) -> None:
 
 
 def declare_option(run: Interpreter, call: Call) -> None:
-    """Evaluate option(): either value is possible, so both branches of an if() on it are taken."""
+    """Evaluate option(). Either value is possible, so both branches of an if() on the option are
+    taken.
+    """
     words = call.words
     declare(run, words[0], words[2] if len(words) > 2 else "OFF")
 
 
 def declare(run: Interpreter, name: str, default: str) -> None:
-    """Create an option with its default, unless it was set before."""
+    """Create an option with the value ``default``, unless a variable with its name is set."""
     run.state.open_names.add(name)
     if run.scope.get(name) is None:
         run.set(name, (default,))
 
 
 def use_file(run: Interpreter, call: Call) -> None:
-    """Evaluate file() with GLOB and GLOB_RECURSE within the tree, and with paths; other results are
-    unknown."""
+    """Evaluate file() with GLOB and GLOB_RECURSE within the tree, and with sub-commands for paths.
+    What other sub-commands read is unknown.
+    """
     words = call.words
     if len(words) < 2:
         return
@@ -77,7 +84,9 @@ def use_file(run: Interpreter, call: Call) -> None:
 
 
 def glob_files(run: Interpreter, words: list[str], *, recursive: bool) -> list[str]:
-    """Return the files of file(GLOB): absolute, or relative to the folder after RELATIVE."""
+    """Return the files of file(GLOB), with absolute paths or relative to the folder after
+    RELATIVE.
+    """
     base = None
     if words[:1] == ["RELATIVE"] and len(words) > 1:
         base, words = run.absolute(words[1]), words[2:]
@@ -132,7 +141,9 @@ def component(run: Interpreter, path: str, mode: str) -> str:
 
 
 def parse_arguments(run: Interpreter, call: Call) -> None:
-    """Evaluate cmake_parse_arguments(prefix options one-value multi-value words...)."""
+    """Evaluate cmake_parse_arguments(PREFIX OPTIONS ONE_VALUE_KEYWORDS MULTI_VALUE_KEYWORDS
+    WORDS...).
+    """
     # The three keyword lists may be empty strings, which splitting would drop.
     values = [run.expand(argument)[0] for argument in call.command.arguments]
     start = 0
@@ -159,7 +170,9 @@ def parse_arguments(run: Interpreter, call: Call) -> None:
 def group_arguments(
     words: list[str], options: set[str], ones: set[str], multis: set[str]
 ) -> dict[str, list[str]]:
-    """Group words by the keyword before them; those before any keyword get the empty name."""
+    """Return the words by the keyword before them. Words before any keyword, or after an option or
+    the value of a one-value keyword, are under "".
+    """
     table: dict[str, list[str]] = {}
     current = ""
     for word in words:
@@ -176,8 +189,8 @@ def group_arguments(
 
 
 def find_something(run: Interpreter, call: Call) -> None:
-    """Evaluate find_library(), get_property() and similar commands, whose result depends on the
-    configuration.
+    """Evaluate find_library(), get_property() and similar commands. The variable that they set
+    becomes unknown, because it depends on the configuration.
     """
     words = call.words
     run.state.open_names.add(words[0])
@@ -188,7 +201,7 @@ def find_something(run: Interpreter, call: Call) -> None:
 
 
 def find_package(run: Interpreter, call: Call) -> None:
-    """Evaluate find_package(): it is unknown whether the package is found."""
+    """Evaluate find_package(). It is unknown whether the package is found."""
     name = call.words[0]
     run.state.open_names.update({f"{name}_FOUND", f"{name.upper()}_FOUND"})
 
@@ -198,7 +211,7 @@ def separate(run: Interpreter, call: Call) -> None:
 
 
 def edit_path(run: Interpreter, call: Call) -> None:
-    """Evaluate cmake_path() and math(): the variable that they set becomes unknown."""
+    """Evaluate cmake_path() and math(). The variable that they set becomes unknown."""
     words = call.words
     if len(words) < 2:
         return
@@ -209,7 +222,9 @@ def edit_path(run: Interpreter, call: Call) -> None:
 
 
 def begin_project(run: Interpreter, call: Call) -> None:
-    """Evaluate project(): its directory becomes PROJECT_SOURCE_DIR."""
+    """Evaluate project(): set PROJECT_NAME, and set PROJECT_SOURCE_DIR and the like to the current
+    directories.
+    """
     name = call.words[0]
     source = run.get("CMAKE_CURRENT_SOURCE_DIR")
     run.set("PROJECT_SOURCE_DIR", (source,))
