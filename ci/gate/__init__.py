@@ -1,5 +1,5 @@
 """Plan sessions from changed files, make a matrix of jobs, and judge their results together.
 
-All modules are pure, except reading.py, which reads git and files, and results.py, which reads
-results.
+Only three modules read anything from disk: reading.py (git and the files of a tree), results.py
+(what the jobs wrote) and rules.py (manifests/policies/gate.toml).
 """

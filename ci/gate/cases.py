@@ -25,10 +25,12 @@ def list_cases(suite: Mapping[str, Iterable[str]]) -> tuple[CaseName, ...]:
 
 
 def choose_cases(path: str, difference: Difference, rule: CaseRule) -> tuple[CaseName, ...] | None:
-    """Return the cases that a changed file needs: those of a model, those of a row of a manifest,
-    or all.
+    """Return the cases that a changed file needs: those of its changed rows if ``CHOOSERS`` lists
+    the file, all cases if the session that runs them depends on the file, otherwise those of each
+    model whose module depends on it.
 
-    Return None if no case depends on the file, and no cases if the file of a model was removed.
+    Return None if no case depends on the file, and an empty tuple if it matters only to cases that
+    the suite no longer has.
     """
     suite = list_cases(difference.head.suite)
     keys = difference.keys.get(path)
@@ -50,7 +52,7 @@ def choose_cases(path: str, difference: Difference, rule: CaseRule) -> tuple[Cas
     return tuple(case for case in suite if case.model in models) if models else None
 
 
-# What a row of a table is named after.
+# Which part of a case the rows of a table are named after, by the table's name.
 NAMES: Mapping[str, Callable[[CaseName], str]] = {
     "suite": lambda case: case.model,
     "schemes": lambda case: case.scheme,
@@ -61,8 +63,8 @@ Chooser = Callable[[str, Suite, str], Iterable[CaseName]]
 
 
 def _by_name(key: str, suite: Suite, _probe: str) -> Iterable[CaseName]:
-    """Return the cases that a changed key is for: those of its row, or all cases if the rows of its
-    table are not for certain cases."""
+    """Return the cases that the changed row is named after, such as ``suite.mlp`` (see ``NAMES``),
+    or all cases if ``key`` is in another table."""
     table, _, name = key.partition(".")
     find = NAMES.get(table) if name else None
     return [case for case in suite if find(case) == name] if find else suite

@@ -14,7 +14,8 @@ from ci.gate.dependencies.sessions import SessionInputs
 
 
 class Kind(str, Enum):
-    """The kind of a change to a path. A changed mode or submodule is a modification."""
+    """The kind of change to a path. A changed file mode or submodule commit counts as a
+    modification."""
 
     ADDED = "added"
     DELETED = "deleted"
@@ -23,7 +24,8 @@ class Kind(str, Enum):
 
 
 class Change(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
-    """A changed path. A renamed file is two changes, a deleted and an added path."""
+    """A changed path. A rename is two changes: the old path is deleted and the new path is
+    added."""
 
     path: str
     kind: Kind = msgspec.field(name="change")
@@ -33,8 +35,8 @@ LETTERS = {"A": Kind.ADDED, "D": Kind.DELETED, "T": Kind.TYPE}
 
 
 def parse_name_status(text: str) -> tuple[Change, ...]:
-    """Parse the output of ``git diff --name-status -z --no-renames`` into changes, sorted by
-    path, without repeats. The format: https://git-scm.com/docs/git-diff.
+    """Parse the output of ``git diff --name-status -z --no-renames`` into changes, sorted by path
+    and without duplicates. The format: https://git-scm.com/docs/git-diff.
     """
     fields = text.split("\0")
     pairs = zip(fields[::2], fields[1::2], strict=False)  # the last field is empty
@@ -44,9 +46,9 @@ def parse_name_status(text: str) -> tuple[Change, ...]:
 
 @dataclass(frozen=True)
 class TreeFacts:
-    """Facts of one tree: the inputs of its ``sessions``, the schemes by model of its ``suite`` and
-    of the ``suites`` of other sessions that judge models, and the files that each model's module
-    reaches."""
+    """Facts of one tree. ``sessions`` has the inputs of each session. ``suite`` maps the models of
+    the emulator policy to their schemes, and ``suites`` does the same for each other session with a
+    policy. ``models`` has the files on which the module of each model depends."""
 
     sessions: Mapping[str, SessionInputs] = field(default_factory=dict)
     suite: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -56,7 +58,8 @@ class TreeFacts:
 
 @dataclass(frozen=True)
 class Difference:
-    """The differences between two trees. ``keys`` has the changed parts of each changed file."""
+    """The differences between two trees. ``keys`` maps each changed TOML file or Markdown page to
+    its changed parts."""
 
     base: TreeFacts
     head: TreeFacts

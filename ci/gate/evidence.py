@@ -35,20 +35,22 @@ class Evidence:
 
 
 def parse_junit(data: bytes) -> ET.Element:
-    """Return the root of a junit.xml. Raises ValueError if it is not one."""
+    """Return the root element of a junit.xml. Raises ValueError if ``data`` is not a junit.xml, or
+    declares a document type or an entity."""
     if b"<!DOCTYPE" in data or b"<!ENTITY" in data:
-        raise ValueError("it has a document type declaration, which no report has")
+        raise ValueError("it contains a document type or entity declaration, which no report has")
     try:
         root = ET.fromstring(data)  # noqa: S314 - without entities
     except ET.ParseError as error:
         raise ValueError(str(error)) from error
     if root.tag not in {"testsuites", "testsuite"}:
-        raise ValueError(f"its root is {root.tag[:40]}")
+        raise ValueError(f"its root element is {root.tag[:40]}")
     return root
 
 
 def count_junit(root: ET.Element) -> tuple[int, int, int]:
-    """Return the numbers of test cases below an element: all, failed, and skipped ones."""
+    """Return three numbers of test cases below an element: all, those that failed and those that
+    were skipped."""
     cases = [*root.iter("testcase")]
     failed = sum(any(case.find(tag) is not None for tag in BAD_TAGS) for case in cases)
     skipped = sum(case.find("skipped") is not None for case in cases)
@@ -56,17 +58,18 @@ def count_junit(root: ET.Element) -> tuple[int, int, int]:
 
 
 def weigh_junit(root: ET.Element) -> Evidence:
-    """Judge a junit.xml by its test cases. It is a fault if a suite states different counts."""
+    """Judge a junit.xml by its test cases. It is a fault if one failed, or if the counts that a
+    suite states contradict its test cases."""
     tests, failed, skipped = count_junit(root)
     faults = [f"{failed} of {tests} tests failed"] if failed else []
     for suite in (one for one in root.iter() if one.tag in {"testsuites", "testsuite"}):
         own, bad, _ = count_junit(suite)
         said = {name: suite.get(name) for name in ("tests", "failures", "errors")}
         if said["tests"] not in {None, str(own)}:
-            faults.append(f"a suite says {said['tests']} tests, but has {own}")
+            faults.append(f"a suite states {said['tests']} tests, but contains {own}")
         if not bad and any(said[name] not in {None, "0"} for name in ("failures", "errors")):
             told = f"{said['failures']} failures and {said['errors']} errors"
-            faults.append(f"a suite says {told}, but none of its tests failed")
+            faults.append(f"a suite states {told}, but none of its tests failed")
     return Evidence(tests - skipped, failed, tuple(dict.fromkeys(faults)))
 
 
@@ -81,8 +84,9 @@ def weigh_report(
 ) -> Evidence:
     """Judge a report by its cases and controls, and check the summary that the file contains.
 
-    ``junit`` is the junit.xml next to it, ``policy`` the policy by which its cases must have been
-    judged, ``recorded`` this checkout's figures for the report's toolchain.
+    ``junit`` is the root of the junit.xml next to the report, or None if that is missing.
+    ``policy`` is the policy by which the cases must have been judged. ``recorded`` has the figures
+    that this checkout recorded for the report's toolchain, by case.
     """
     true = report.recounted
     counts, own = true.summary, describe_counts(true.summary)
@@ -110,18 +114,20 @@ def describe_counts(counts: Summary) -> str:
 def _compare_junit(report: Report, junit: ET.Element | None) -> Iterator[str]:
     """Yield a fault unless a report and its junit.xml have the same tests and results."""
     if junit is None:
-        yield "it left no junit.xml"
+        yield "the job left no junit.xml"
         return
     own = parse_junit(render_junit(report))
     if list_tests(own) != list_tests(junit):
         (there, bad, _), (here, failed, _) = count_junit(junit), count_junit(own)
         yield (
-            f"junit.xml and the report differ: {bad} of {there} and {failed} of {here} tests failed"
+            f"junit.xml and the report differ: {bad} of {there} tests failed in junit.xml, "
+            f"{failed} of {here} in the report"
         )
 
 
 def list_tests(root: ET.Element) -> list[tuple[str | None, str | None, tuple[str, ...]]]:
-    """Return the class and name of each test case, with the elements that show its result."""
+    """Return the class and name of each test case, with the tags of the elements that show its
+    result."""
     ends = {*BAD_TAGS, "skipped"}
     return [
         (one.get("classname"), one.get("name"), tuple(sub.tag for sub in one if sub.tag in ends))
@@ -130,25 +136,26 @@ def list_tests(root: ET.Element) -> list[tuple[str | None, str | None, tuple[str
 
 
 def _compare_plan(report: Report, job: PlannedJob) -> Iterator[str]:
-    """Yield a fault unless the report has the job's session, backend, shard and planned cases."""
+    """Yield a fault if the report has another backend than HTP, or another session, shard or set of
+    cases than the plan, or if it lists a case twice."""
     if (report.session, report.backend) != (job.session, HTP):
         yield f"it is a report of {report.title}, not of {job.session}"
     shard = f"{report.shard.index}/{report.shard.count}" if report.shard else ""
     if shard != job.shard:
-        yield f"it is a report of shard {shard or 'none'}, not of {job.shard or 'none'}"
+        yield f"its shard is {shard or 'none'}, but the shard of the job is {job.shard or 'none'}"
     names = [case.name for case in report.cases]
     planned = set(job.cases)
     if len(set(names)) < len(names):
         many = sum(number > 1 for number in Counter(names).values())
-        yield f"{count(many, 'case')} listed more than once"
+        yield f"it lists {count(many, 'case')} more than once"
     if planned and planned != set(names):
         had, others = len(planned & set(names)), len(set(names) - planned)
-        yield f"it has {had} of {len(planned)} planned cases, and {others} other cases"
+        yield f"it has {had} of {len(planned)} planned cases, and {others} unplanned cases"
 
 
 def _compare_policy(report: Report, policy: EmulatorPolicy) -> Iterator[str]:
-    """Yield a fault if cases were judged by other limits, or if a refusal is not one that the
-    policy expects."""
+    """Yield a fault if the cases were judged by other limits than those of the policy, if the
+    policy does not expect an unsupported case, or if a scheme is unknown."""
     try:
         specs = [CaseSpec(one.model, Scheme(one.scheme), one.soc) for one in report.cases]
     except ValueError as error:
@@ -159,7 +166,7 @@ def _compare_policy(report: Report, policy: EmulatorPolicy) -> Iterator[str]:
         for rules in (report.thresholds, policy.describe_limits(specs))
     )
     if given != own or len(given) < len(report.thresholds):
-        yield "it was not judged by the limits of the policy"
+        yield "its cases were not judged by the limits of the policy"
     refused = [
         str(one)
         for one, spec in zip(report.cases, specs, strict=True)
@@ -172,7 +179,8 @@ def _compare_policy(report: Report, policy: EmulatorPolicy) -> Iterator[str]:
 
 
 def _compare_recorded(report: Report, recorded: Mapping[str, Baseline]) -> Iterator[str]:
-    """Yield the passed cases whose figures differ from those recorded for their toolchain."""
+    """Yield a fault for each passed case with an SQNR that differs too much from the one recorded
+    for its toolchain."""
     for case in (one for one in report.cases if one.status is Status.PASSED):
         known = recorded.get(str(case))
         for change in find_changes(case, known) if known else ():
@@ -180,7 +188,7 @@ def _compare_recorded(report: Report, recorded: Mapping[str, Baseline]) -> Itera
 
 
 def _doubt_cases(report: Report) -> Iterator[str]:
-    """Yield the passed cases that have details which contradict a pass."""
+    """Yield a fault for each passed case with details that contradict a pass."""
     tried = {one.name for one in report.controls}
     for case in (one for one in report.cases if one.status is Status.PASSED):
         rule = report.threshold_for(case)
@@ -194,7 +202,8 @@ def _doubt_cases(report: Report) -> Iterator[str]:
 
 
 def _doubt_case(case: Case, rule: Threshold | None) -> Iterator[str]:
-    """Yield details of a case that contradict a pass. Limits of single outputs are not checked."""
+    """Yield details of a case that contradict a pass. No limits are checked if ``rule`` has limits
+    for single outputs."""
     for what, value in (
         ("a failed question", case.question),
         ("a missing library", case.lacks),

@@ -1,7 +1,7 @@
 """Turn a plan's sessions into jobs, its cases into shards, and the jobs into GitHub's matrix.
 
-The division into shards is the same every time, and their expected durations are nearly equal. Each
-case is in exactly one shard.
+Each case is in exactly one shard. The shards have nearly equal expected durations, and the same
+plan always results in the same shards.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def list_jobs(
     rules: GateRules,
     suites: Mapping[str, tuple[CaseName, ...]] = MappingProxyType({}),
 ) -> tuple[PlannedJob, ...]:
-    """Return the jobs of the sessions that the plan runs and CI can run. ``suites`` has the cases
-    of sessions that always run all their cases."""
+    """Return the jobs of the sessions that have to run and that CI can run. ``suites`` has the
+    cases of each session that always runs all its cases."""
     chosen = [one.name for one in sessions if one.run and not one.by_hand]
     return tuple(
         job for name in chosen for job in _list_jobs_of(name, cases, rules, suites.get(name, ()))
@@ -84,12 +84,13 @@ def render_matrix(jobs: Iterable[PlannedJob]) -> dict[str, Any]:
     ]
     for value in (value for row in rows for value in row.values() if isinstance(value, str)):
         if not SAFE.fullmatch(value):
-            raise ValueError(f"{value!r} is not allowed in a matrix")
+            raise ValueError(f"{value!r} has a character that is not allowed in a matrix")
     return {"include": rows}
 
 
 def parse_shard(text: str) -> tuple[int, int]:
-    """Parse ``2/3`` as index, from 1, and count. Raises UsageError."""
+    """Parse text such as ``2/3`` into a shard's index, counted from 1, and the number of shards.
+    Raises UsageError."""
     match = re.fullmatch(r"([1-9]\d{0,2})/([1-9]\d{0,2})", text, re.ASCII)
     if not match or int(match[1]) > int(match[2]):
         raise UsageError(f"{text!r} is not a shard", fix="write 2/3 for the second of three")
@@ -99,14 +100,16 @@ def parse_shard(text: str) -> tuple[int, int]:
 def split_cases(
     cases: Sequence[T], count: int, expect_s: Callable[[T], float]
 ) -> tuple[tuple[T, ...], ...]:
-    """Split cases into ``count`` shards. Each case, longest first, goes into the shard that is
-    shortest so far.
+    """Split cases into ``count`` shards. The cases are assigned one by one, longest first, each to
+    the shard with the shortest expected duration so far.
 
-    The order within a shard is that of ``cases``. Raises UsageError if a shard would be empty.
+    Within a shard, cases keep their order in ``cases``. Raises UsageError if a shard would be
+    empty.
     """
     if count > len(cases):
         raise UsageError(
-            f"{len(cases)} cases do not fill {count} shards", fix=f"use at most {len(cases)} shards"
+            f"{count} shards are too many for {len(cases)} cases",
+            fix=f"use at most {len(cases)} shards",
         )
     loads = [0.0] * count
     shards: list[list[int]] = [[] for _ in range(count)]
@@ -118,7 +121,7 @@ def split_cases(
 
 
 def count_shards(durations_s: Sequence[float], shard_s: float, most: int) -> int:
-    """Return how many shards to use so that each takes about ``shard_s``. This is at least one, and
-    at most one per case. Without cases, it is 0."""
+    """Return how many shards to use so that each takes about ``shard_s`` seconds: at most ``most``,
+    and at most one per case. Return 0 without cases."""
     wanted = math.ceil(sum(durations_s) / shard_s)
     return min(max(wanted, 1), most, len(durations_s))

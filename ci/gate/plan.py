@@ -13,7 +13,7 @@ from ci.gate.schema import Plan, PlannedSession
 from ci.parity.policy import matches
 from ci.report.schema import CaseName
 
-NOTHING = "nothing that it uses changed"
+NOTHING = "nothing that the session uses has changed"
 NO_CHANGE = "nothing changed"
 # GitHub events for which changed files decide. A call on the command line has no event.
 PLANNED_EVENTS = frozenset({"", "push", "pull_request"})
@@ -57,7 +57,7 @@ def count_due(first: int, last: int, every_nth: int) -> int:
     """Return the first multiple of ``every_nth`` after ``first`` and up to ``last``, or 0 if there
     is none.
 
-    Both are counts of first-parent commits from the root.
+    ``first`` and ``last`` are numbers of first-parent commits, counted from the root.
     """
     due = (first // every_nth + 1) * every_nth
     return due if due <= last else 0
@@ -67,8 +67,8 @@ def count_due(first: int, last: int, every_nth: int) -> int:
 class Needs:
     """The sessions and cases that changes need, collected change by change.
 
-    ``sessions`` has for each session the changed files that need it, each with a reason.
-    ``everything`` is the reason if all sessions are needed.
+    ``sessions`` maps each needed session to the changed files that need it, each with the reason.
+    ``everything`` is the reason why all sessions are needed, or empty if they are not.
     """
 
     difference: Difference
@@ -86,7 +86,7 @@ class Needs:
         fitting = self._note_rules(path, path)
         for name, session in self.rules.sessions.items():
             if session.always:
-                self.note(name, path, "it looks at every file")
+                self.note(name, path, "every change needs the session")
         keys = self.difference.keys.get(path, frozenset())
         explained = {key for key in keys if self._note_key(path, key)}
         if any(rule.alone for rule in fitting):
@@ -97,8 +97,11 @@ class Needs:
         return bool(fitting or found or explained)
 
     def _note_rules(self, path: str, part: str) -> list[Rule]:
-        """Note the sessions of the rules that match a path or ``PATH#KEY``, with all cases. The
-        session ``*`` stands for all of them. Return the rules."""
+        """Note the sessions of the rules that match ``part``, which is a path or ``PATH#KEY``.
+        Return these rules.
+
+        The session ``*`` stands for all sessions. If a rule names the session with planned cases,
+        all cases are noted, too."""
         fitting = [rule for rule in self.rules.rule if matches(part, rule.files)]
         for name, reason in ((name, rule.reason) for rule in fitting for name in rule.sessions):
             if name == ALL:
@@ -121,8 +124,8 @@ class Needs:
         return explained
 
     def _note_uses(self, path: str) -> bool:
-        """Note the sessions that reach or use a file, and the cases that depend on it. Return
-        whether there are any."""
+        """Note the sessions and cases that depend on a file, and sessions with unknown
+        dependencies. Return whether any session or case is known to depend on the file."""
         found, planned = False, self.rules.planned
         for tree in self.difference.trees:
             for name, inputs in tree.sessions.items():
@@ -140,8 +143,8 @@ class Needs:
         return found
 
     def _is_split(self, path: str) -> bool:
-        """Return whether the keys of a file are handled one by one, because rules or sessions name
-        some."""
+        """Return whether the keys of a file are handled one by one, because a rule or session names
+        one of them."""
         if path not in self.difference.keys or matches(path, (*CHOOSERS,)):
             return False
         rows = (row for tree in self.difference.trees for row in tree.sessions.values())
@@ -150,7 +153,7 @@ class Needs:
         return any(one.startswith(f"{path}#") for one in (*named, *used))
 
     def list_sessions(self) -> Iterator[PlannedSession]:
-        """Yield every session of the head, whether it runs or not, with the reason."""
+        """Yield every session of the head with the reason why it runs or does not run."""
         nothing = NOTHING if self.difference.changes else NO_CHANGE
         for name in self.difference.head.sessions:
             files = self.sessions.get(name, {})

@@ -29,7 +29,7 @@ from provisioning.console.git import ask_git
 from provisioning.errors import MissingToolError, ToolError, UsageError
 
 DIFF = ("--name-status", "-z", "--no-renames", "--no-relative", "--no-ext-diff")
-FETCH = "fetch the whole history: fetch-depth: 0 of actions/checkout, or git fetch --unshallow"
+FETCH = "fetch the whole history, with fetch-depth: 0 for actions/checkout or git fetch --unshallow"
 
 
 class WorkTree(DirectoryTree):
@@ -46,8 +46,8 @@ class WorkTree(DirectoryTree):
         )
 
     def digest(self, path: str) -> str:
-        """Return git's hash of the content, so that the cache also finds files parsed from a
-        commit."""
+        """Return git's hash of a file, or "" if it is missing. A commit's file with the same
+        content has the same hash, so that the cache of parsed files serves both."""
         text = self.read(path)
         data = (text or "").encode()
         named = hashlib.sha1(b"blob %d\0%b" % (len(data), data), usedforsecurity=False)
@@ -81,11 +81,12 @@ class Repository:
 
     @property
     def is_bare(self) -> bool:
-        """Whether the repository has no work tree."""
+        """Whether ``source`` is a git directory, so that there is no work tree to read."""
         return self.git_dir == self.source
 
     def require_history(self) -> None:
-        """Raise UsageError for a shallow clone, because merge bases and counts are wrong there."""
+        """Raise UsageError for a shallow clone, in which merge bases and numbers of commits are
+        wrong."""
         if self.ask("rev-parse", "--is-shallow-repository").strip() == "true":
             raise UsageError(
                 f"{self.source} is a shallow clone",
@@ -98,11 +99,13 @@ class Repository:
         return _decode(ask_git(self.git_dir, *words))
 
     def resolve(self, revision: str) -> str:
-        """Return the commit that a revision names. Raises UsageError."""
+        """Return the id of the commit that a revision refers to. Raises UsageError if there is
+        none."""
         return resolve_revision(self.git_dir, revision)
 
     def find_base(self, base: str, head: str) -> str:
-        """Return the merge base of ``base`` (or of the main branch) and head. Raises UsageError."""
+        """Return the merge base of ``base`` (by default, the branch in the rules) and ``head`` (by
+        default, HEAD). Raises UsageError."""
         own = self.resolve(head or "HEAD")
         other = self.resolve(base) if base else self._find_branch(own)
         try:
@@ -113,11 +116,12 @@ class Repository:
             raise UsageError(
                 f"{base or self.rules.branch} and {head or 'HEAD'} have no commit in common",
                 why=error.why if error.why.startswith("fatal:") else "",
-                fix="pass a base with common history with --base",
+                fix="pass --base a revision that shares history with the head",
             ) from error
 
     def _find_branch(self, otherwise: str) -> str:
-        """Return the main branch: origin's if origin has one, otherwise ``otherwise``."""
+        """Return the commit of the branch in the rules: origin's branch if there is one, otherwise
+        the local branch. Return ``otherwise`` if neither exists."""
         names = (f"refs/remotes/origin/{self.rules.branch}", f"refs/heads/{self.rules.branch}")
         known = self.ask("for-each-ref", "--format=%(refname) %(objectname)", *names)
         found = dict(row.split(" ") for row in known.splitlines())
@@ -143,8 +147,11 @@ class Repository:
             yield Step(commit, self.compare(parent, commit), before, after)
 
     def digest_inputs(self, commit: str) -> dict[str, dict[str, str]]:
-        """Return digests of all files on which each session depends, without files for which a rule
-        with ``alone`` lists the sessions."""
+        """Return for each session the digests of the files on which it depends, by path.
+
+        The session with planned cases has one entry per model instead, named ``SESSION MODEL``.
+        Files of a rule with ``alone`` are left out, because that rule alone determines the sessions
+        that they need."""
         tree, facts = self.read_tree(commit)
         alone = tuple(one for rule in self.rules.rule if rule.alone for one in rule.files)
         paths = {
@@ -161,7 +168,8 @@ class Repository:
         }
 
     def compare(self, base: str, head: str) -> Difference:
-        """Return the differences of the work tree, or of the commit ``head``, from ``base``."""
+        """Return the differences from ``base`` to ``head``, or to the work tree if ``head`` is
+        empty."""
         changes = self.list_changes(base, head)
         old, before = self.read_tree(base)
         new, after = self.read_tree(head)
@@ -169,7 +177,8 @@ class Repository:
         return Difference(before, after, changes, keys)
 
     def list_changes(self, base: str, head: str) -> tuple[Change, ...]:
-        """Return the changes from ``base`` to ``head``, or to the work tree without a ``head``."""
+        """Return the changes from ``base`` to ``head``, or to the work tree if ``head`` is
+        empty."""
         if head:
             return parse_name_status(show_path(self.ask("diff-tree", "-r", *DIFF, base, head)))
         root = self.source
@@ -179,7 +188,7 @@ class Repository:
         return tuple(sorted({*parse_name_status(show_path(text)), *added}))
 
     def read_tree(self, commit: str) -> tuple[SourceTree, TreeFacts]:
-        """Return the tree of a commit, or the work tree, and its facts."""
+        """Return the tree of a commit, or the work tree if ``commit`` is empty, and its facts."""
         if commit and commit in self.trees:
             return self.trees[commit]
         tree: SourceTree = RevisionTree(self.git_dir, commit) if commit else WorkTree(self.source)
@@ -226,8 +235,8 @@ def read_facts(tree: SourceTree, rules: GateRules, known: dict[str, FileFacts]) 
 def compare_keys(
     old: SourceTree, new: SourceTree, changes: Iterable[Change]
 ) -> dict[str, frozenset[str]]:
-    """Return the changed parts of each changed file that has parts. A missing file counts as an
-    empty one."""
+    """Return the changed parts of each changed TOML file and Markdown page. A missing file counts
+    as an empty one."""
     paths = sorted({one.path for one in changes if one.path.endswith((".toml", ".md"))})
     for tree in (old, new):
         tree.read_all([path for path in paths if path in tree.files])

@@ -29,7 +29,8 @@ def order(sessions: Sequence[PlannedSession]) -> list[PlannedSession]:
 
 
 def describe(plan: Plan) -> str:
-    """Return one line with the two trees and the numbers of changed files and of jobs."""
+    """Return one line with the two trees, the numbers of changed files and of jobs and, if
+    everything runs, the reason."""
     span = f"{plan.base[:12]} to {plan.head[:12]}" if plan.base else plan.head[:12]
     changes = count(len(plan.changes), "file changed", "files changed")
     jobs = count(len(plan.jobs), "job", "jobs")
@@ -48,14 +49,16 @@ def show_fate(session: PlannedSession, plan: Plan) -> str:
 
 
 def show_reason(session: PlannedSession) -> str:
-    """Return the reason with the first files, and for a session that is run by hand also why."""
+    """Return the reason after the first changed files that need the session. For a session that has
+    to run by hand, also return why."""
     named = name_some(session.files, 3)
     text = f"{named}: {session.reason}" if named and session.reason else session.reason
     return f"{text} ({session.by_hand})" if session.run and session.by_hand else text
 
 
 def render_markdown(plan: Plan) -> str:
-    """Return Markdown of at most LIMIT_BYTES, which mentions omitted parts."""
+    """Return the plan as Markdown of at most LIMIT_BYTES. If parts are left out, the last line says
+    where they are."""
     parts = [f"## Plan\n\n{escape_markdown(describe(plan))}\n\n", _make_table(plan)]
     if plan.cases:
         parts.append(f"\n{describe_cases(plan.cases)}\n")
@@ -91,7 +94,8 @@ def describe_cases(cases: Sequence[CaseName]) -> str:
 
 
 def render_savings(savings: Savings) -> str:
-    """Return the result of a replay, and what its plans would have missed."""
+    """Return the result of a replay as text: how much the plans saved, and which needed sessions
+    they would have skipped."""
     rows = [
         f"{count(len(savings.steps), 'commit', 'commits')}; {savings.whole} ran everything",
         describe_share("sessions", *savings.sessions),
@@ -114,7 +118,7 @@ MARKS = {
     JobVerdict.FAILED: ":x:",
     JobVerdict.INFRASTRUCTURE: ":construction:",
 }
-AGAIN = "Only infrastructure failed: run the failed jobs again."
+AGAIN = "Only the infrastructure failed: run the failed jobs again."
 
 
 def render_verdict(verdict: GateVerdict) -> str:
@@ -134,7 +138,8 @@ def conclude(verdict: GateVerdict) -> str:
 
 
 def render_verdict_markdown(verdict: GateVerdict) -> str:
-    """Return the verdict as Markdown of at most LIMIT_BYTES."""
+    """Return the verdict as Markdown of at most LIMIT_BYTES, or only its conclusion if the rest is
+    longer."""
     head = [f"## Gate: {escape_markdown(conclude(verdict))}", ""]
     rows = [
         f"| {MARKS[one.verdict]} | {escape_markdown(one.job)} | {one.verdict.value} "

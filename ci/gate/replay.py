@@ -16,8 +16,8 @@ Contents = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Step:
-    """A commit compared with its parent. ``before`` and ``after`` are digests of the files on which
-    each session, and each ``SESSION MODEL``, depends."""
+    """A commit compared with its parent. ``before`` and ``after`` map each session, or ``SESSION
+    MODEL`` for the session with planned cases, to the digests of the files on which it depends."""
 
     commit: str
     difference: Difference
@@ -27,8 +27,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Replayed:
-    """The replay of one step: its plan as for a pull request, the number of all cases, and the
-    sessions that were needed but skipped."""
+    """The replay of one step: the plan that a pull request with this commit would get, the number
+    of all cases, and the sessions that the plan skips although they are needed."""
 
     commit: str
     plan: Plan
@@ -44,7 +44,8 @@ def replay_step(step: Step, rules: GateRules) -> Replayed:
 
 
 def find_missed(step: Step, plan: Plan) -> list[str]:
-    """Return sessions that are not planned although files that they depend on have changed.
+    """Return each session or ``SESSION MODEL`` that is not planned although files on which it
+    depends have changed, followed by up to three of these files.
 
     This compares digests of both trees, not the list of changes.
     """
@@ -64,7 +65,8 @@ def find_missed(step: Step, plan: Plan) -> list[str]:
 
 @dataclass(frozen=True)
 class Savings:
-    """The result of a replay. Pairs contain the number that ran and the total number."""
+    """The result of a replay. ``sessions`` and ``cases`` are pairs: the number that would run, and
+    the total number."""
 
     steps: tuple[Replayed, ...]
 
@@ -74,26 +76,26 @@ class Savings:
 
     @property
     def sessions(self) -> tuple[int, int]:
-        """The number of sessions that would run if each commit were a pull request, and the number
-        of all."""
+        """The number of sessions that would run if each commit were a pull request, and the total
+        number. Sessions that CI cannot run are not counted."""
         every = [one for step in self.steps for one in step.plan.sessions if not one.by_hand]
         return sum(one.run for one in every), len(every)
 
     @property
     def cases(self) -> tuple[int, int]:
-        """The number of cases that would run if each commit were a pull request, and the number of
-        all."""
+        """The number of cases that would run if each commit were a pull request, and the total
+        number."""
         ran = sum(len(set(one.plan.cases)) for one in self.steps)
         return ran, sum(one.cases for one in self.steps)
 
     @property
     def whole(self) -> int:
-        """The number of commits for which everything ran."""
+        """The number of commits for which everything would run."""
         return sum(bool(one.plan.everything) for one in self.steps)
 
 
 def list_sessions_saved(steps: Sequence[Replayed]) -> dict[str, int]:
-    """Return for each session that CI can run the number of commits for which it ran."""
+    """Return, for each session that CI can run, the number of commits for which it would run."""
     names = {one.name for step in steps for one in step.plan.sessions if not one.by_hand}
     return {
         name: sum(any(one.name == name and one.run for one in step.plan.sessions) for step in steps)

@@ -27,7 +27,8 @@ def read_plan(path: Path) -> Plan:
 
 
 def read_needs(path: Path) -> dict[str, str]:
-    """Return the result of each job from GitHub's ``toJSON(needs)``. Raises UsageError."""
+    """Return the result of each job from a file with GitHub's ``toJSON(needs)``. Raises
+    UsageError."""
     needs = read_json(path, Needs, "results of jobs", "write GitHub's toJSON(needs) into it")
     return {name: str(row.get("result", "nothing")) for name, row in needs.items()}
 
@@ -44,7 +45,8 @@ def read_results(directory: Path, plan: Plan) -> Mapping[str, JobResult]:
 
 
 def read_result(folder: Path, job: PlannedJob | None) -> JobResult:
-    """Return the result that one job left. ``job`` names the report that is expected."""
+    """Return the result that one job left. ``job`` says which report it must have; None means that
+    the plan has no such job, so that only the exit code is read."""
     try:
         code = (folder / CODE).read_bytes()[:100].decode("ascii", "replace")
     except OSError:
@@ -60,8 +62,8 @@ def read_result(folder: Path, job: PlannedJob | None) -> JobResult:
 
 
 def read_evidence(report: Path, job: PlannedJob, exit_code: int) -> Evidence:
-    """Judge the report.json or junit.xml of a job. Raises UsageError, and ManifestError for a
-    policy that does not fit its cases."""
+    """Judge the report.json or junit.xml of a job. Raises UsageError, and ManifestError for an
+    invalid policy or invalid baselines."""
     if report.suffix != ".json":
         return weigh_junit(read_junit(report))
     junit = report.with_name("junit.xml")
@@ -73,7 +75,8 @@ def read_evidence(report: Path, job: PlannedJob, exit_code: int) -> Evidence:
 
 
 def read_junit(path: Path) -> ET.Element:
-    """Return the root of a junit.xml. Raises UsageError."""
+    """Return the root element of a junit.xml. Raises UsageError if the file is unreadable or not a
+    junit.xml."""
     try:
         return parse_junit(read_user_file(path, "the report", LIMIT_BYTES))
     except ValueError as error:

@@ -1,4 +1,5 @@
-"""manifests/policies/gate.toml as values: the dependencies that cannot be derived from the tree."""
+"""Read manifests/policies/gate.toml: how CI runs each session, and dependencies that cannot be
+derived from the tree."""
 
 from __future__ import annotations
 
@@ -32,9 +33,10 @@ class Unread(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class SessionRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How CI runs a session. ``by_hand`` is the reason if CI cannot run it.
 
-    ``roots``: globs of its first files, if they cannot be derived. ``report``: the file in
-    reports/SESSION/ that shows how many cases it ran. ``policy``: the file in manifests/policies/
-    with the suite that it judges. ``always``: every change needs the session.
+    ``always``: every change needs the session. ``roots``: globs of first files that cannot be
+    derived from the noxfile. ``pythons``: versions of Python, with one job for each. ``report``:
+    the file in reports/SESSION/ that shows how many cases ran. ``policy``: the name of the file in
+    manifests/policies/ with the suite that the session judges.
     """
 
     by_hand: str = ""
@@ -50,7 +52,7 @@ class CaseRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The ``session`` for which single cases are planned, the seconds that a shard may take, and
     the maximum number of shards.
 
-    ``probe`` is the model to run on a SoC if its row in manifests/socs.toml changed.
+    ``probe`` is the model to run on a SoC if the SoC's row in manifests/socs.toml has changed.
     """
 
     session: str
@@ -60,10 +62,9 @@ class CaseRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GateRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The contents of the whole file.
-
-    ``package``: the prefix of the tree's paths in imports and includes. ``words``: whether strings
-    that name files are dependencies. Every ``every_nth`` commit of ``branch`` runs everything.
+    """The contents of gate.toml. ``package``: the prefix that imports and includes put before the
+    tree's paths. ``words``: whether a Python file depends on the files that its strings name. One
+    of every ``every_nth`` commits of ``branch`` runs everything.
     """
 
     branch: str

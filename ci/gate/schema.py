@@ -14,7 +14,8 @@ WORK_TREE: Final = "work tree"
 
 
 class PlannedSession(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A session, whether it has to run, and why. ``files`` are the changed files that need it."""
+    """A session, whether it has to run, and why. ``files`` are the changed files that need it.
+    ``by_hand`` is the reason if CI cannot run it."""
 
     name: str
     run: bool

@@ -1,5 +1,5 @@
-"""The verdict of the one required check. It compares results with the plan, and separates failures
-of the infrastructure from the author's."""
+"""The verdict of the one required check. It compares the jobs' results with the plan, and separates
+failures of the infrastructure from failures that the change caused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ci.report.text import count
 # From docs/reference/exit-codes.md: the machine failed, or the job was ended from outside
 # (128 + SIGKILL or SIGTERM: out of memory, the runner shut down).
 MACHINE = {
-    3: "the environment is not fit",
+    3: "the environment is unsuitable",
     4: "a download failed, or the disk is full",
     130: "it was interrupted",
     137: "it was killed",
@@ -23,7 +23,7 @@ MACHINE = {
 AUTHOR = {
     1: "its tests failed",
     2: "an argument or a file is wrong",
-    5: "a tool failed",
+    5: "a tool that it ran failed",
     70: "a defect of this project",
 }
 PLAN_JOB = "plan"
@@ -39,9 +39,10 @@ class JobVerdict(str, Enum):
 
 @dataclass(frozen=True)
 class JobResult:
-    """What a job left. ``exit_code`` is the text of exit-code.txt, None if it is missing. ``cases``
-    is how many cases ran according to the report, None without a report; ``failed`` is how many of
-    them failed. ``fault`` is the reason why the report does not prove a pass."""
+    """What a job left. ``exit_code`` is the text of exit-code.txt, or None if that file is missing.
+    ``cases`` is how many cases ran according to the report, or None without a report, and
+    ``failed`` is how many of them failed. ``fault`` is the reason why the report does not prove a
+    pass."""
 
     exit_code: str | None = None
     cases: int | None = None
@@ -80,10 +81,11 @@ class GateVerdict:
 def judge(
     plan: Plan, needs: Mapping[str, str], results: Mapping[str, JobResult], faults: Sequence[str]
 ) -> GateVerdict:
-    """Judge every job of the plan by what it left, and compare this with GitHub's results.
+    """Judge every job of the plan by the result that it left, and compare these verdicts with
+    GitHub's results.
 
-    ``needs`` has GitHub's result of each job of the workflow. ``faults`` are faults of the shards
-    as a whole.
+    ``needs`` has GitHub's result of each job of the workflow. ``faults`` are faults that concern
+    several shards together.
     """
     lines = tuple(
         judge_job(job, results.get(job.id, JobResult()), describe_needs(needs)) for job in plan.jobs
@@ -100,14 +102,16 @@ def judge_job(job: PlannedJob, result: JobResult, needs: str) -> JobLine:
     """Judge one job by its exit code, then by its report."""
     code = result.exit_code
     if code is None:
-        return JobLine(job.id, JobVerdict.INFRASTRUCTURE, f"it left no result ({needs})")
+        return JobLine(job.id, JobVerdict.INFRASTRUCTURE, f"the job left no result ({needs})")
     if not re.fullmatch(r"\d{1,3}", code.strip(), re.ASCII):
-        return JobLine(job.id, JobVerdict.FAILED, f"its exit code is {code.strip()[:40]!r}")
+        return JobLine(
+            job.id, JobVerdict.FAILED, f"its exit code {code.strip()[:40]!r} is not a valid one"
+        )
     number = int(code)
     if number in MACHINE and not result.failed:
         return JobLine(job.id, JobVerdict.INFRASTRUCTURE, f"exit code {number}: {MACHINE[number]}")
     if number:
-        why = {**AUTHOR, **MACHINE}.get(number, "not a documented code")
+        why = {**AUTHOR, **MACHINE}.get(number, "the code is not documented")
         told = (
             f"; {result.failed} of {result.cases} cases in its report failed"
             if result.cases
@@ -117,7 +121,7 @@ def judge_job(job: PlannedJob, result: JobResult, needs: str) -> JobLine:
     if job.report and result.fault:
         return JobLine(job.id, JobVerdict.FAILED, result.fault)
     if job.report and not result.cases:
-        why = "it ran no case" if result.cases == 0 else f"it left no {job.report}"
+        why = "the job ran no case" if result.cases == 0 else f"the job left no {job.report}"
         return JobLine(job.id, JobVerdict.FAILED, why)
     return JobLine(
         job.id, JobVerdict.PASSED, count(result.cases or 0, "case") if job.report else ""
@@ -132,12 +136,14 @@ def judge_needs(needs: Mapping[str, str], *, all_passed: bool) -> list[str]:
     for name, result in needs.items():
         odd = result not in {"success", "skipped", "failure", "cancelled"}
         if name != PLAN_JOB and (odd or (all_passed and result in {"failure", "cancelled"})):
-            notes.append(f"the job {name} ended with {result}, although its results are good")
+            notes.append(
+                f"the job {name} ended with {result}, which no result in the plan explains"
+            )
     return notes
 
 
 def describe_needs(needs: Mapping[str, str]) -> str:
-    """Return why a job may have left no result, from GitHub's results."""
+    """Return why a job may have left no result, according to GitHub's results."""
     others = {result for name, result in needs.items() if name != PLAN_JOB}
     if "cancelled" in others:
         return "it was cancelled, or timed out"

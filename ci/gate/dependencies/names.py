@@ -1,4 +1,4 @@
-"""Find the names in one file: modules that it imports, headers that it includes, paths of files."""
+"""Find what one file refers to: modules that it imports, headers that it includes, other files."""
 
 from __future__ import annotations
 
@@ -26,11 +26,14 @@ READERS = {"read_policy": "policies/{}.toml"}
 
 @dataclass(frozen=True)
 class FileFacts:
-    """The names in a file. ``imports``: dotted names, relative ones with their dots. ``families``:
-    packages that the file imports modules from by computed names. ``words``: paths, with ``*`` for
-    parts that are not constant. ``strings``: constants of one plain word. ``profiles``: values of
-    variables like PROFILE. ``includes``: headers, each with its opening quote. ``paths``: whole
-    paths in a script."""
+    """The names in a file.
+
+    ``imports``: dotted module names; relative ones start with their dots. ``families``: packages
+    from which the file imports modules whose names it computes. ``words``: strings that may be
+    paths, with ``*`` for each part that is not constant. ``strings``: string constants that are a
+    single word. ``profiles``: strings assigned to variables with names that end in PROFILE.
+    ``includes``: the opening quote and the name of each header. ``paths``: paths in a shell script.
+    """
 
     imports: set[str] = field(default_factory=set)
     families: set[str] = field(default_factory=set)
@@ -45,7 +48,8 @@ NOTHING = FileFacts()
 
 
 def parse_file(path: str, text: str) -> FileFacts:
-    """Return the facts of a file, parsed by its suffix."""
+    """Return the names in a Python, C, C++ or shell file, which its suffix identifies. Any other
+    file has none."""
     if path.endswith(".py"):
         return parse_python(text)
     if path.endswith(SOURCES):
@@ -57,8 +61,8 @@ def parse_file(path: str, text: str) -> FileFacts:
 
 
 def parse_python(text: str) -> FileFacts:
-    """Return the facts of a Python file. If it cannot be parsed, every dotted name counts as an
-    import."""
+    """Return the names in a Python file. If it cannot be parsed, every dotted name in its text
+    counts as an import."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -73,9 +77,10 @@ class _Reader:
         self.facts = FileFacts()
 
     def read_tree(self, tree: ast.AST) -> None:
-        """Read all nodes, in any order and without recursion: ast.NodeVisitor takes twice as long.
+        """Read all nodes, in any order and without recursion, because ast.NodeVisitor takes twice
+        as long.
 
-        If a reader returns True, the node's children are skipped.
+        If the ``read_*`` method for a node returns True, the node's children are skipped.
         """
         readers = {kind: getattr(self, f"read_{kind.__name__.lower()}") for kind in TELLING}
         found: list[Any] = [tree]
@@ -139,8 +144,8 @@ class _Reader:
             self.facts.strings.add(node.value)
 
     def add_word(self, text: str, *, bare: bool = False) -> None:
-        """Keep a text that may name a file. A single plain word is kept only if it is part of a
-        path."""
+        """Add ``text`` to ``words`` if it may name a file. A word without a slash or a dot is added
+        only with ``bare``, which means that the code uses it as a path."""
         word = text.strip("/").removeprefix("./")
         named = word.replace("*", "").strip("./")
         wild = (word.startswith("*") and "/" not in word) or word.endswith("__init__.py")
@@ -157,7 +162,8 @@ def _flatten(node: ast.expr) -> Iterator[str]:
 
 
 def _show(node: ast.expr) -> str:
-    """Return a constant's text, or ``*`` for any other expression."""
+    """Return the text of a string constant, or of an f-string with ``*`` for each computed part.
+    Return ``*`` for any other expression."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.JoinedStr):

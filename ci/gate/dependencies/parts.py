@@ -1,5 +1,5 @@
 """Parts of files that are compared separately: keys of TOML files, such as
-``pyproject.toml#dependency-groups.lint``, and the code in pages, such as
+``pyproject.toml#dependency-groups.lint``, and the code blocks of Markdown pages, such as
 ``docs/reference/emulator.md#code``."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FENCE = re.compile(r"^[ \t]*```([^\n`]*)\n(.*?)^[ \t]*```[ \t]*$", re.MULTILINE 
 
 
 def list_changed_parts(path: str, old: str, new: str) -> frozenset[str] | None:
-    """Return the changed parts of a TOML file or page, or None for a file without parts."""
+    """Return the changed parts of a TOML file or a Markdown page, or None for any other file."""
     if path.endswith(".toml"):
         return list_changed_keys(old, new)
     if path.endswith(".md"):
@@ -28,14 +28,15 @@ def list_changed_parts(path: str, old: str, new: str) -> frozenset[str] | None:
 
 
 def list_code(text: str) -> list[tuple[str, str]]:
-    """Return the code blocks of a page with their languages, except those that contain commands."""
+    """Return the language and text of each code block of a page, except blocks of shell commands or
+    plain text (see ``TYPED``)."""
     blocks = [(kind.strip(), body) for kind, body in FENCE.findall(text)]
     return [block for block in blocks if block[0] not in TYPED]
 
 
 def list_changed_keys(old: str, new: str) -> frozenset[str]:
     """Return the dotted keys, at most two levels deep, whose values differ between two TOML texts,
-    or ``?`` for the whole file if a text is not TOML. Comments do not matter."""
+    or ``?`` if one of the texts is not TOML. A changed comment makes no difference."""
     before, after = parse_table(old), parse_table(new)
     if before is None or after is None:
         return frozenset({"?"})

@@ -1,4 +1,4 @@
-"""Find the files that can be reached from a session's first files, and the path to each of them."""
+"""Find the files on which a session's first files depend, directly or through other files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ SHOWN = 3
 
 @dataclass(frozen=True)
 class Reach:
-    """The reached files. ``parents`` has for each the file that led to it, "" for a start."""
+    """The first files of a session and everything that they depend on. ``parents`` maps each of
+    these files to the file that depends on it, or to "" if it is a first file."""
 
     parents: Mapping[str, str]
 
@@ -22,8 +23,8 @@ class Reach:
         return path in self.parents
 
     def explain(self, path: str) -> str:
-        """Return the last steps to ``path``, such as ``a.py, by b.py, by c.py``. Return "" for a
-        start."""
+        """Return up to three files through which ``path`` was reached, starting with the one that
+        depends on it, such as ``a.py, by b.py, by c.py``. Return "" for a first file."""
         way: list[str] = []
         while (path := self.parents[path]) and len(way) < SHOWN:
             way.append(path)
@@ -33,8 +34,9 @@ class Reach:
 class Graph:
     """The dependencies of a tree's files, read when they are needed.
 
-    ``named`` are modules that are imported by a name in data. They are reached from a test that
-    contains their name; otherwise, they are only starts.
+    ``named`` maps names to modules, such as those of the suite's models, that code imports by such
+    a name. These modules are never followed as ordinary dependencies: they are reached only as
+    first files, or from a test that contains their name (see ``follow``).
     """
 
     def __init__(self, tree: TreeFiles, load: Load, named: Mapping[str, str]) -> None:
@@ -43,8 +45,8 @@ class Graph:
         self._edges: dict[str, tuple[str, ...]] = {}
 
     def follow(self, starts: Iterable[str], *, by_name: bool = False) -> Reach:
-        """Return the files reached from ``starts``, including the starts. With ``by_name``, also
-        return modules that tests name."""
+        """Return the files reached from ``starts``, including ``starts``. With ``by_name``, this
+        also includes each module in ``named`` whose name a reached test contains."""
         parents = {path: "" for path in sorted(starts) if path in self.tree.files}
         wave = list(parents)
         while wave:
@@ -60,7 +62,8 @@ class Graph:
         return Reach(parents)
 
     def profiles_of(self, path: str) -> set[str]:
-        """Return the profiles that a file names. The file must have been followed before."""
+        """Return the profiles that a file names, or an empty set if ``follow`` has not read the
+        file yet."""
         return self.facts.get(path, NOTHING).profiles
 
     def _list_named(self, path: str) -> Iterator[str]:

@@ -25,10 +25,11 @@ Read = Callable[[str], str]
 
 @dataclass(frozen=True)
 class SessionInputs:
-    """What a session depends on: ``reach`` has the files reached by imports and names, ``uses``
-    other files and ``FILE#KEY`` parts, each with a reason.
+    """What a session depends on. ``reach`` has the files reached through imports and names.
+    ``uses`` maps other files, and parts of files written as ``FILE#KEY``, to the reason why the
+    session needs them.
 
-    ``known`` is false if no dependencies could be derived; then any change needs the session.
+    ``known`` is false if no first file was found. In that case, every change needs the session.
     """
 
     name: str
@@ -37,15 +38,15 @@ class SessionInputs:
     known: bool = True
 
     def explain(self, path: str) -> str:
-        """Return the reason why the session needs a file, "" if it does not need it."""
+        """Return the reason why the session needs a file, or "" if it does not need it."""
         if path in self.uses or path not in self.reach:
             return self.uses.get(path, "")
         way = self.reach.explain(path)
         return f"read by {way}" if way else "the session runs it"
 
     def explain_key(self, path: str, key: str) -> str:
-        """Return the reason why the session needs a changed key: it uses that key, or a key above
-        or below it. Return "" if it does not need the key."""
+        """Return the reason why the session uses a changed key, a table that contains it or a key
+        inside it. Return "" if it uses none of them."""
         name = f"{path}#{key}"
         for use, why in self.uses.items():
             if name == use or name.startswith(f"{use}.") or use.startswith(f"{name}."):
@@ -54,7 +55,8 @@ class SessionInputs:
 
 
 def describe_sessions(graph: Graph, read: Read, rules: GateRules) -> dict[str, SessionInputs]:
-    """Return all sessions by name: those of the noxfile, and those that only the rules define."""
+    """Return the inputs of each session by name, for the sessions of the noxfile and those that
+    only the rules name."""
     files = graph.tree.files
     sessions = parse_noxfile(read(NOXFILE)) if NOXFILE in files else {}
     verbs = {verb: module for main in MAINS for verb, module in parse_verbs(read(main)).items()}
@@ -75,7 +77,8 @@ def describe_sessions(graph: Graph, read: Read, rules: GateRules) -> dict[str, S
 def list_starts(
     facts: SessionFacts, verbs: Mapping[str, str], files: frozenset[str]
 ) -> Iterator[str]:
-    """Yield the files that a session runs: its verbs' modules, or tests with their conftest.py."""
+    """Yield a session's first files: the ``__main__.py`` and the verbs' modules that it runs and,
+    if it runs pytest, all files in the tested folders with the conftest.py files above them."""
     for words in facts.programs:
         package, verb = ((*words, "") if words else ("ci", ""))[:2]  # unknown arguments: any verb
         modules = [verbs[verb]] if verb in verbs else []
@@ -103,7 +106,10 @@ def list_uses(
     reason."""
     files = graph.tree.files
     for group in groups:
-        yield f"{PYPROJECT}#dependency-groups.{group}", f"its environment has the group {group}"
+        yield (
+            f"{PYPROJECT}#dependency-groups.{group}",
+            f"the session's environment contains the dependency group {group}",
+        )
     known = load(read, PROFILES, files)
     named = {name for path in reach.parents for name in graph.profiles_of(path)}
     targets = load(read, TARGETS, files).get("target", [])
@@ -111,16 +117,17 @@ def list_uses(
     for profile in sorted(named & known.keys()):
         for name in (profile, known[profile].get("like", "")):
             if name:
-                yield f"{PROFILES}#{name}", f"it uses profile {profile}"
+                yield f"{PROFILES}#{name}", f"the session uses profile {profile}"
                 artifacts = [
                     row.get("name", "") for row in known.get(name, {}).get("artifacts", [])
                 ]
                 for path in list_pins(artifacts, files):
-                    yield path, f"a pin of profile {profile}"
+                    yield path, f"it pins an artifact of profile {profile}"
 
 
 def close_groups(groups: Iterable[str], project: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return dependency groups together with all groups that they include."""
+    """Return dependency groups together with all groups that they include, directly or
+    indirectly."""
     tables = project.get("dependency-groups", {})
     found: dict[str, None] = {}
     waiting = sorted(groups)
@@ -144,8 +151,8 @@ def list_pins(artifacts: Iterable[str], files: Iterable[str]) -> Iterator[str]:
 
 
 def load(read: Read, path: str, files: Iterable[str]) -> Mapping[str, Any]:
-    """Return the content of a TOML file of the tree, or nothing if the file is missing or
-    broken."""
+    """Return the content of a TOML file of the tree, or an empty mapping if the file is missing or
+    is not valid TOML."""
     return (parse_table(read(path)) if path in files else None) or {}
 
 
@@ -154,9 +161,9 @@ START = "session"
 
 @dataclass
 class SessionFacts:
-    """A session in the noxfile. ``groups``: dependency groups of its environments. ``programs``:
-    modules that it runs with ``python -m``, each with arguments. ``tests``: folders that it passes
-    to pytest; empty for pytest's default."""
+    """What the noxfile says about a session. ``groups``: dependency groups of its environments.
+    ``programs``: modules that it runs with ``python -m``, each with its constant arguments.
+    ``tests``: folders that it passes to pytest, or nothing for pytest's default."""
 
     name: str
     groups: set[str] = field(default_factory=set)
@@ -166,7 +173,8 @@ class SessionFacts:
 
 
 def parse_noxfile(text: str) -> Mapping[str, SessionFacts]:
-    """Return each session by name, including the helpers that it calls. Raises SyntaxError."""
+    """Return the facts of each session by name, including those of the helper functions that it
+    calls. Raises SyntaxError."""
     functions = {
         node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)
     }
@@ -196,8 +204,9 @@ RUNNERS = frozenset({"run_module", "run_tests", "make_environment"})
 def _list_calls(
     node: ast.FunctionDef, functions: Mapping[str, ast.FunctionDef], given: tuple[str, ...]
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the calls of RUNNERS with their constant arguments. If ``node`` is a helper, ``given``
-    are the arguments that it was called with."""
+    """Yield each call of a function in ``RUNNERS`` that ``node`` or its helper functions make, with
+    the constant arguments. If ``node`` is itself a helper function, ``given`` are the arguments of
+    the call to it."""
     names = [argument.arg for argument in node.args.args[1:]]
     known = dict(zip(names, given, strict=False))
     for call in (one for one in ast.walk(node) if isinstance(one, ast.Call)):

@@ -1,4 +1,4 @@
-"""Find the files of one tree on which its other files depend."""
+"""Find on which other files of a tree each file depends."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ TESTS = "tests/"
 
 
 class TreeFiles:
-    """The paths and symbolic links of a tree, which find the files that a name in a file refers
-    to."""
+    """The files and symbolic links of a tree. Its methods find the files that a name in one of them
+    refers to."""
 
     def __init__(self, files: Iterable[str], links: Mapping[str, str], rules: GateRules) -> None:
         self.files = frozenset(files)
@@ -49,7 +49,9 @@ class TreeFiles:
         return {ending: tuple(paths) for ending, paths in found.items()}
 
     def list_dependencies(self, path: str, facts: FileFacts) -> set[str]:
-        """Return the files that ``path`` depends on because of its names and its folder."""
+        """Return the files that ``path`` depends on because of the names in it, its folder or, for
+        a symbolic link, its target. Files that an ``unread`` rule excludes for ``path`` are left
+        out."""
         found = {name for name in facts.paths if name in self.files}
         for name in facts.imports:
             found.update(self.find_module(name, path))
@@ -69,7 +71,8 @@ class TreeFiles:
         return {one for one in found - {path} if not any(matches(one, files) for files in unread)}
 
     def expand(self, path: str) -> tuple[str, ...]:
-        """Return a file itself, or the files of a folder."""
+        """Return ``path`` itself if it is a file, otherwise the files below it, if it is a
+        folder."""
         return (path,) if path in self.files else self.folders.get(path, ())
 
     def find_module(self, name: str, importer: str) -> Iterator[str]:
@@ -82,10 +85,11 @@ class TreeFiles:
                     yield file
 
     def list_above(self, path: str) -> Iterator[str]:
-        """Yield the build files of a file, and the packages that contain a module.
+        """Yield the build files above a source file and, for a Python module, the ``__init__.py``
+        of each package that contains it.
 
-        A module belongs to the nearest Buck file above it, and a C++ file also to the CMake files
-        above it.
+        The build files are those in the nearest folder above that has a Buck file. For a C or C++
+        file, every CMakeLists.txt above it is included, too.
         """
         if path.endswith(".py"):
             yield from self._list_packages(path)
@@ -107,7 +111,7 @@ class TreeFiles:
             folder = directory_of(folder)
 
     def find_family(self, family: str, importer: str) -> Iterator[str]:
-        """Yield the modules of a package. ``.`` stands for the importer's package."""
+        """Yield the modules directly in a package. ``.`` stands for the importer's package."""
         folder = directory_of(importer) if family == "." else family.replace(".", "/")
         for path in self.folders.get(folder, ()):
             if path.endswith(".py") and directory_of(path) == folder:
@@ -116,8 +120,8 @@ class TreeFiles:
     def find_word(self, word: str, reader: str) -> tuple[str, ...]:
         """Return the files that a string may refer to, as a whole path or as the end of a path.
 
-        A module without a folder is next to ``reader``. Only tests refer to tests by less than a
-        whole path.
+        If ``word`` has no folder, it matches a Python file only in the folder of ``reader``. Only
+        files in tests/ can refer to a file in tests/ by a part of its path.
         """
         if word not in self._words:
             self._words[word] = tuple(self._match_word(word))
@@ -142,14 +146,14 @@ class TreeFiles:
 
     def list_beside(self, path: str) -> Iterator[str]:
         """Yield the data files that belong to a Python file: those in its folder and below, except
-        where another Python file is nearer."""
+        those for which a Python file in a subfolder is nearer."""
         folder = directory_of(path)
         for file in self.folders.get(folder, ()) if folder else ():
             if not file.endswith(".py") and self._nearest(directory_of(file)) == folder:
                 yield file
 
     def _nearest(self, folder: str) -> str:
-        """Return the nearest folder that contains Python files: ``folder`` or one above it."""
+        """Return the nearest folder that contains Python files: ``folder``, one above it, or ""."""
         while folder and folder not in self._packages:
             folder = directory_of(folder)
         return folder
@@ -159,8 +163,8 @@ class TreeFiles:
         return frozenset(directory_of(path) for path in self.files if path.endswith(".py"))
 
     def find_includes(self, path: str, includes: Iterable[tuple[str, str]]) -> Iterator[str]:
-        """Yield the headers that a C++ file includes, each with the source file of the same
-        name."""
+        """Yield the headers of the tree that a C++ file includes, each with the C and C++ files
+        next to it that have the same name."""
         for quote, name in includes:
             inner = name.removeprefix(f"{self.rules.package}/") if self.rules.package else name
             beside = posixpath.normpath(posixpath.join(directory_of(path), name))

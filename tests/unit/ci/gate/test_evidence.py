@@ -129,20 +129,20 @@ PLANNED = tuple(CaseName(name, "8a8w", "S") for name in "mn")
     [
         ({}, {}, []),
         ({}, {"cases": PLANNED[:1]}, []),
-        ({}, {"cases": PLANNED}, ["it has 1 of 2 planned cases, and 0 other cases"]),
-        ({}, {"cases": PLANNED[1:]}, ["it has 0 of 1 planned cases, and 1 other cases"]),
+        ({}, {"cases": PLANNED}, ["it has 1 of 2 planned cases, and 0 unplanned cases"]),
+        ({}, {"cases": PLANNED[1:]}, ["it has 0 of 1 planned cases, and 1 unplanned cases"]),
         (
             {"cases": (GOOD, replace(GOOD, model="more"))},
             {"cases": PLANNED[:1]},
-            ["it has 1 of 1 planned cases, and 1 other cases"],
+            ["it has 1 of 1 planned cases, and 1 unplanned cases"],
         ),
         ({"session": "x"}, {}, ["it is a report of x, not of test_emulator"]),
-        ({"cases": (GOOD, GOOD)}, {}, ["1 case listed more than once"]),
-        ({}, {"shard": "1/2"}, ["it is a report of shard none, not of 1/2"]),
+        ({"cases": (GOOD, GOOD)}, {}, ["it lists 1 case more than once"]),
+        ({}, {"shard": "1/2"}, ["its shard is none, but the shard of the job is 1/2"]),
         (
             {"shard": ShardMark(index=1, count=2, positions=(0,), whole="0" * 64, policy="0" * 64)},
             {},
-            ["it is a report of shard 1/2, not of none"],
+            ["its shard is 1/2, but the shard of the job is none"],
         ),
     ],
 )
@@ -161,7 +161,7 @@ def weigh(report: Report, exit_code: int = 0, junit: bytes | None = b"") -> Evid
 def test_a_report_is_weighed_by_its_cases() -> None:
     good = report_of(GOOD).recounted
     assert weigh(good) == Evidence(1, 0, ())
-    assert weigh(good, junit=None).faults == ("it left no junit.xml",)
+    assert weigh(good, junit=None).faults == ("the job left no junit.xml",)
     counts = "1 passed, 0 failed, 0 unsupported, 0 cached; 0 of 1 controls passed"
     assert weigh(good, exit_code=1).faults == (
         f"its exit code is 1, but its cases ({counts}) require 0",
@@ -179,7 +179,7 @@ def test_a_report_is_weighed_by_its_cases() -> None:
     assert weigh(skipped.recounted) == Evidence(1, 0, ())
     other = render_junit(replace(good, cases=(replace(GOOD, soc="T"),)))
     assert weigh(good, junit=other).faults == (
-        "junit.xml and the report differ: 0 of 2 and 0 of 2 tests failed",
+        "junit.xml and the report differ: 0 of 2 tests failed in junit.xml, 0 of 2 in the report",
     )
     assert describe_counts(good.summary) == counts
 
@@ -199,17 +199,19 @@ ERROR, SKIP = "<testcase><error/><system-out/></testcase>", "<testcase><skipped/
         (PASS + SKIP, 'tests="2" failures="0" errors="0"', Evidence(1, 0)),
         (PASS + FAIL, "", Evidence(2, 1, ("1 of 2 tests failed",))),
         (FAIL + ERROR, 'failures="1" errors="1"', Evidence(2, 2, ("2 of 2 tests failed",))),
-        (PASS, 'tests="2"', Evidence(1, 0, ("a suite says 2 tests, but has 1",))),
+        (PASS, 'tests="2"', Evidence(1, 0, ("a suite states 2 tests, but contains 1",))),
         (
             PASS,
             'failures="1" errors="0"',
-            Evidence(1, 0, ("a suite says 1 failures and 0 errors, but none of its tests failed",)),
+            Evidence(
+                1, 0, ("a suite states 1 failures and 0 errors, but none of its tests failed",)
+            ),
         ),
         (
             PASS,
             'errors="3"',
             Evidence(
-                1, 0, ("a suite says None failures and 3 errors, but none of its tests failed",)
+                1, 0, ("a suite states None failures and 3 errors, but none of its tests failed",)
             ),
         ),
     ],
@@ -234,8 +236,8 @@ def test_tests_are_counted_and_named_by_how_they_ended() -> None:
     [
         (b"<!DOCTYPE a><testsuites/>", "a document type"),
         (b"<testsuites><!ENTITY a></testsuites>", "a document type"),
-        (b"<page/>", "its root is page"),
-        (b"<" + b"p" * 50 + b"/>", f"its root is {'p' * 40}"),
+        (b"<page/>", "its root element is page"),
+        (b"<" + b"p" * 50 + b"/>", f"its root element is {'p' * 40}"),
         (b"<testsuite>", "no element found: line 1, column 11"),
     ],
 )

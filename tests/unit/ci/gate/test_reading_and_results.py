@@ -304,7 +304,7 @@ def test_what_a_job_left_is_read(
 def test_a_report_that_is_none_is_the_jobs_fault(tmp_path: Path) -> None:
     folder = leave(tmp_path / "f", b"0", b"<page/>")
     file = folder / "reports" / "unit" / "junit.xml"
-    told = f"{file} is not a report: its root is page"
+    told = f"{file} is not a report: its root element is page"
     assert read_result(folder, JOB) == JobResult("0", fault=told)
 
 

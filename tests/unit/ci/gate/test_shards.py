@@ -65,7 +65,7 @@ def test_shards_are_even_and_more_than_cases_are_refused() -> None:
     assert split_cases("abc", 3, lambda _: 0.0) == (("a",), ("b",), ("c",))
     with pytest.raises(UsageError) as caught:
         split_cases("ab", 3, lambda _: 1.0)
-    assert caught.value.what == "2 cases do not fill 3 shards"
+    assert caught.value.what == "3 shards are too many for 2 cases"
     assert caught.value.fix == "use at most 2 shards"
 
 
