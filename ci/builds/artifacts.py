@@ -27,9 +27,10 @@ UNEXPECTED_NEED, OVER_BUDGET, OTHER_PYTHON = "BUILD101", "BUILD102", "BUILD103"
 
 @dataclass(frozen=True)
 class Judged:
-    """A file that a build produced: its row in the target, its facts and its faults.
+    """A file that a build produced, with its row in the target, its facts and its findings.
 
-    ``findings`` exclude those that the row accepts; ``facts`` is None if the file cannot be read.
+    ``accepted`` are the findings that the row accepts, and ``findings`` are all others. ``facts``
+    is None if the file cannot be parsed.
     """
 
     row: Artifact
@@ -42,19 +43,19 @@ class Judged:
 
     @property
     def symbols(self) -> Path | None:
-        """The file with its symbols, which is next to it if it was stripped."""
+        """The file with this file's symbols, or None if it was not stripped."""
         path = self.path.with_name(self.path.name + SYMBOLS)
         return path if self.row.split_symbols and path.is_file() else None
 
     @property
     def errors(self) -> tuple[Finding, ...]:
-        """The findings that prevent it from being published."""
+        """The findings that prevent the build's files from being published."""
         return tuple(one for one in self.findings if one.severity is Severity.ERROR)
 
 
 def collect_artifacts(plan: BuildPlan, request: BuildRequest) -> tuple[Judged, ...]:
-    """Return all files of the target with their findings. Raises FailedError if a required file is
-    missing.
+    """Return the files of the target with their findings, except those that the request turns off
+    or does not ask for. Raises FailedError if a required file is missing.
     """
     judged: list[Judged] = []
     pages = request.defines.get(PAGE_BYTES, plan.values.get("page_bytes", ""))
@@ -83,8 +84,8 @@ def _find_built(plan: BuildPlan, row: Artifact) -> list[Path]:
 def split_symbols(plan: BuildPlan) -> None:
     """Strip the files whose rows ask for it, if the toolchain has an objcopy. Raises ToolError.
 
-    gdb, lldb and ndk-stack find the symbols through the debug link and the build id. Skels are
-    never stripped, because that damages Hexagon's signed or hashed files.
+    gdb, lldb and ndk-stack find the symbols through the debug link and the build id. Hexagon skels
+    must never be stripped, because that invalidates the signature or checksum in them.
     """
     shutil.rmtree(plan.place.stripped, ignore_errors=True)
     objcopy = plan.values.get("objcopy")
@@ -99,7 +100,8 @@ def split_symbols(plan: BuildPlan) -> None:
 
 
 def python_tag(plan: BuildPlan) -> str:
-    """Return ``cpython-312`` for a target that is built per Python version, else ""."""
+    """Return a tag such as ``cpython-312`` for a target that is built per Python version, otherwise
+    ""."""
     return plan.values["python_version"].split()[0] if plan.target.per_python else ""
 
 
@@ -108,7 +110,8 @@ def judge_artifact(
 ) -> Judged:
     """Judge a file by its policy, its needed libraries, its size budget and its Python tag.
 
-    ``pages`` is the max-page-size that its build linked with, "" for the linker's default.
+    ``pages`` is the max-page-size that the build passed to the linker, or "" for the linker's
+    default.
     """
     from provisioning.elf.reader import read_elf
 
@@ -145,14 +148,14 @@ def _judge_build(facts: ElfFacts, policy: ElfPolicy, row: Artifact, tag: str) ->
                 name,
                 f"{name} needs {library}",
                 where,
-                "neither the target's system nor this build provides it",
+                "neither the target's system nor this build provides that library",
                 "link it statically, or list it in the artifact's row of manifests/targets.toml",
             )
     if row.size_budget and facts.size_bytes > row.size_budget:
         yield Finding(
             OVER_BUDGET,
             name,
-            f"{name} has {facts.size_bytes} bytes, but its budget is {row.size_budget}",
+            f"{name} has {facts.size_bytes} bytes, but its size budget is {row.size_budget}",
             where,
             "the DSP has little memory; upstream has the same budget",
             "build with --release, or find what was linked in with `nm --size-sort`",
@@ -161,7 +164,7 @@ def _judge_build(facts: ElfFacts, policy: ElfPolicy, row: Artifact, tag: str) ->
         yield Finding(
             OTHER_PYTHON,
             name,
-            f"{name} is not for {tag}",
+            f"{name} is not built for {tag}",
             where,
             "CMake found a Python other than the requested one",
             "remove -D options about Python, and build with --clean",
@@ -169,7 +172,7 @@ def _judge_build(facts: ElfFacts, policy: ElfPolicy, row: Artifact, tag: str) ->
 
 
 def publish_artifacts(plan: BuildPlan, judged: tuple[Judged, ...]) -> None:
-    """Replace the published files by the new ones, in one step. Raises StoreError."""
+    """Replace the published files with the new ones, in one step. Raises StoreError."""
     where = plan.place.artifacts
     with explain_errors(where), staged_directory(where) as fresh:
         for one in judged:

@@ -1,6 +1,6 @@
-"""Turn a job into artifacts, or find that they are up to date.
+"""Build the artifacts of a job, unless they are up to date.
 
-The hits of a compiler cache come from ccache's log, or from sccache's statistics.
+The numbers of hits and misses in a compiler cache come from ccache's log or sccache's statistics.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ SHOWN = 5  # paths listed in one line
 
 @dataclass(frozen=True)
 class Result:
-    """A finished build; times in seconds.
+    """A finished build; times are in seconds.
 
-    ``published`` is false if an artifact violates its policy; the earlier files then stay.
-    ``undone`` are the paths of the copy that differed from the checkout and were restored.
+    ``published`` is false if an artifact violates its policy. The files published before then stay.
+    ``undone`` are the paths in the copy of the sources that had been edited and were restored.
     """
 
     plan: BuildPlan
@@ -105,7 +105,7 @@ def _build(job: BuildJob, before: State, now: State, copy: Copy, progress: Progr
     if undone := copy.edited:
         more = f" and {len(undone) - SHOWN} more" if len(undone) > SHOWN else ""
         progress.step(f"restoring files in {plan.overlay}: {', '.join(undone[:SHOWN])}{more}")
-        progress.step(f"  that is a copy; edit {plan.source} instead")
+        progress.step(f"  this directory is a copy: edit {plan.source} instead")
     if before.settings != now.settings or not copy.sure:
         for directory in (place.tree, place.stages, place.prefix, place.stripped):
             shutil.rmtree(directory, ignore_errors=True)
@@ -139,7 +139,7 @@ def _build(job: BuildJob, before: State, now: State, copy: Copy, progress: Progr
 
 
 def _count_changes(before: Snapshot | None, now: Snapshot) -> int:
-    """Return the number of files that were added, removed or changed; 0 if there is no earlier
+    """Return the number of files that were added, removed or changed, or 0 if there is no earlier
     snapshot.
     """
     known = now if before is None else before
@@ -155,7 +155,8 @@ MISS = "cache_miss"
 
 @dataclass(frozen=True)
 class CacheCounts:
-    """The number of compilations that were in the cache, and of those that were not."""
+    """The number of compilations whose results a compiler cache had (``hits``) or did not have
+    (``misses``)."""
 
     name: str
     version: str
@@ -163,13 +164,14 @@ class CacheCounts:
     misses: int
 
     def since(self, before: CacheCounts) -> CacheCounts:
-        """Return the counts since ``before``; sccache counts over the life of its server."""
+        """Return how much the counts have grown since ``before``: sccache counts over the life of
+        its server."""
         hits, misses = self.hits - before.hits, self.misses - before.misses
         return replace(self, hits=max(hits, 0), misses=max(misses, 0))
 
 
 def read_counts(plan: BuildPlan) -> CacheCounts | None:
-    """Return the counts of the plan's compiler cache so far, None if it uses no cache."""
+    """Return the counts of the plan's compiler cache so far, or None if the plan uses no cache."""
     program = plan.tools.cache
     if program is None:
         return None
@@ -182,7 +184,8 @@ def read_counts(plan: BuildPlan) -> CacheCounts | None:
 
 
 def _read_ccache_log(log: Path) -> tuple[int, int]:
-    """Return hits and misses from CCACHE_STATSLOG, which has one counter per line."""
+    """Return hits and misses from ccache's CCACHE_STATSLOG file, in which each line names a counter
+    to increment. Return (0, 0) if there is no such file."""
     try:
         lines = log.read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -191,7 +194,8 @@ def _read_ccache_log(log: Path) -> tuple[int, int]:
 
 
 def _ask_sccache(program: Path, environment: Mapping[str, str]) -> tuple[int, int]:
-    """Return hits and misses of sccache's server, over all languages; (0, 0) if unavailable."""
+    """Return hits and misses of sccache's server over all languages, or (0, 0) if they are
+    unavailable."""
     words = [str(program), "--show-stats", "--stats-format", "json"]
     ended = run_process(words, env=environment, timeout_s=PROBE_S, check=False)
     try:

@@ -38,9 +38,11 @@ EXPORTED = frozenset({"QNN_SDK_ROOT", "ANDROID_NDK_ROOT", "HEXAGON_SDK_ROOT", "H
 
 
 def prepare_checkout(target: Target, request: BuildRequest, progress: Progress) -> BuildJob:
-    """Check everything that ``target`` needs, then plan it.
+    """Check that the submodules, headers, programs and Python modules for ``target`` exist, then
+    return its planned build. The doctor runs later, in ``BuildJob.check``.
 
-    Raises UnfitError, which states what is missing and how to fix it, before any compiler starts.
+    Raises UnfitError, which states what is missing and how to fix it, or UsageError for an unusable
+    SoC or DSP type.
     """
     soc = describe_soc(request) if target.per_soc else {}
     if request.source:
@@ -79,7 +81,8 @@ def prepare_checkout(target: Target, request: BuildRequest, progress: Progress) 
 
 
 def check_fitness(environment: Environment, request: BuildRequest, progress: Progress) -> None:
-    """Run the doctor, unless the caller disabled it. Raises UnfitError with its first error."""
+    """Run the doctor, unless the request disables it. Raises UnfitError with the doctor's first
+    error."""
     if request.doctor:
         from provisioning.doctor.examine import examine
 
@@ -93,13 +96,15 @@ def check_fitness(environment: Environment, request: BuildRequest, progress: Pro
 
 
 def describe_soc(request: BuildRequest) -> dict[str, str]:
-    """Return the values of the placeholders for a DSP build. Raises UsageError if the SoC or DSP
-    type is unknown.
+    """Return the values of the placeholders for a DSP build. Raises UsageError if the SoC is
+    missing or unknown, or lacks the DSP type.
     """
     if not request.soc:
         raise UsageError("a direct mode build needs a SoC", fix="add --soc, such as SM8750")
     if request.dsp_type not in {LPAI, HTP}:
-        raise UsageError(f"no DSP type {request.dsp_type}", fix="0 is LPAI (aDSP), 3 HTP (cDSP)")
+        raise UsageError(
+            f"no DSP type {request.dsp_type}", fix="use 0 for LPAI (aDSP), 3 for HTP (cDSP)"
+        )
     soc = find_soc(request.soc)
     if request.dsp_type == LPAI and soc.lpai is None:
         raise UsageError(f"{request.soc} has no LPAI block", fix="use --dsp-type 3")
@@ -125,9 +130,10 @@ def check_lpai(environment: Environment) -> None:
 
 
 def wanted_submodules(source: Path, components: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the paths of the submodules of ``components``, from executorch.toml.
+    """Return the paths of the submodules that manifests/toolchains/executorch.toml lists for
+    ``components``.
 
-    A path that ends in ``/**`` includes the submodules in its .gitmodules.
+    A path in that file that ends in ``/**`` stands for the submodule and those in its .gitmodules.
     """
     known = read_toolchain(SOURCE).components
     found: list[str] = []
@@ -146,21 +152,21 @@ def check_submodules(source: Path, components: tuple[str, ...]) -> None:
     if missing:
         raise UnfitError(
             f"{source} lacks {len(missing)} of {len(wanted)} submodules: {', '.join(missing)}",
-            why="their directories are empty; CMake would report them late and one by one",
+            why="they are empty or missing; CMake would report them late and one by one",
             fix=f"git -C {source} submodule update --init --recursive {' '.join(missing)}",
         )
 
 
 def unneeded_submodules(source: Path, components: tuple[str, ...]) -> frozenset[str]:
-    """Return the submodules that belong to none of ``components``; they are neither read nor
-    copied.
+    """Return the submodules that belong to none of ``components``. The build neither reads nor
+    copies them.
     """
     return frozenset(list_submodules(source)) - set(wanted_submodules(source, components))
 
 
 def find_installed(source: Path) -> frozenset[str]:
-    """Return the files that ``--install checkout`` put into a checkout; they are results, not
-    sources.
+    """Return the files that ``--install checkout`` put into a checkout. They are results of builds,
+    not sources.
     """
     rows = {row for target in read_targets().values() for row in target.installs}
     found = (path for row in rows for path in (source / row.to).glob(Path(row.path).name))
@@ -182,7 +188,7 @@ def check_headers(sdk: Path) -> None:
 def check_names(source: Path, sdk: Path) -> None:
     """Raise UnfitError if the sources use a QNN name that the SDK's headers do not declare.
 
-    An older SDK can have the header without the name.
+    An SDK of another version can have the same header without that name.
     """
     texts = {
         path.relative_to(source): path.read_text(encoding="utf-8", errors="replace")
@@ -206,13 +212,13 @@ def check_names(source: Path, sdk: Path) -> None:
 
 
 def list_names(text: str) -> frozenset[str]:
-    """Return the QNN API names that C++ source uses outside of code that may be left out.
+    """Return the QNN API names that C++ source uses, except in code between preprocessor
+    conditionals, which may be left out.
 
-    Code that the preprocessor leaves out only for Hexagon is included, since hosts and devices
-    compile it.
+    Code after ``#ifndef __hexagon__`` counts, because builds for hosts and devices compile it.
     """
     lines: list[str] = []
-    unsure: list[bool] = []  # one per conditional around a line
+    unsure: list[bool] = []  # for each conditional around a line, whether it may leave the line out
     for line in NO_CODE.sub(" ", text).splitlines():
         directive = DIRECTIVE.match(line)
         word = directive[1] if directive else ""
@@ -228,7 +234,7 @@ def list_names(text: str) -> frozenset[str]:
 
 
 def check_programs(programs: tuple[str, ...]) -> None:
-    """Raise UnfitError if a program of the host build is not on PATH."""
+    """Raise UnfitError if one of ``programs`` is not on PATH."""
     missing = [name for name in programs if not shutil.which(name)]
     if missing:
         raise UnfitError(
@@ -239,9 +245,9 @@ def check_programs(programs: tuple[str, ...]) -> None:
 
 
 def probe_python(needs: Needs, request: BuildRequest) -> tuple[str, str]:
-    """Return the tag (``cpython-311``) and version of the Python that the build runs.
+    """Return the tag (such as ``cpython-311``) and the version of the Python that the build runs.
 
-    Raises UnfitError if it does not run or lacks a module that the build imports.
+    Raises UnfitError if that Python does not run, or lacks a module that the build imports.
     """
     optional = {
         option: names
@@ -265,7 +271,8 @@ def probe_python(needs: Needs, request: BuildRequest) -> tuple[str, str]:
 def find_python(word: str) -> Path:
     """Return the interpreter for ``--python``: a path, a command, or a version such as 3.12.
 
-    Raises UnfitError if there is none.
+    Return the Python that runs this program if ``word`` is empty. Raises UnfitError if there is no
+    such interpreter.
     """
     if not word:
         return Path(sys.executable)

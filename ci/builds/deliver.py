@@ -1,8 +1,9 @@
-"""Install a published adaptor and prove in place that it works.
+"""Install a published adaptor, and prove that the installed adaptor works.
 
-The adaptor is the Python extension with which ExecuTorch lowers for QNN. One process imports it,
-another lowers a model: the adaptor must come from the overlay, and the program must contain a QNN
-delegate. The import alone proves less, since it needs neither torch nor QNN.
+The adaptor is the Python extension with which ExecuTorch lowers for QNN. One process imports it.
+For an overlay, another process lowers a model: the adaptor must come from the overlay, and the
+program must contain a QNN delegate. The import alone proves less, since it needs neither torch nor
+QNN.
 """
 
 from __future__ import annotations
@@ -36,11 +37,12 @@ OVERLAY, CHECKOUT, _ = PLACES = ("overlay", "checkout", "none")
 def deliver(
     job: BuildJob, result: Result, where: str, progress: Progress, *, with_proof: bool
 ) -> dict[str, Any]:
-    """Install the adaptor in the checkout, or in an overlay of the installed wheel.
+    """Install the adaptor in the checkout, in an overlay of the installed wheel, or nowhere.
 
-    The adaptor is imported, unless this Python lacks a module that the import needs. In an overlay,
-    a model is lowered too, unless this was done before with the same inputs. Returns the entries
-    for artifacts.json. Raises UnfitError or FailedError.
+    The adaptor is always imported. If the Python of the build lacks a module for that, the result
+    only names the module. ``with_proof`` also lowers a model with the adaptor in an overlay, unless
+    this was done before with the same inputs. Returns the entries for artifacts.json, or none if
+    the target installs nothing. Raises UnfitError, FailedError or StoreError.
     """
     target, place = job.plan.target, result.place
     if not target.installs:
@@ -83,10 +85,10 @@ def _deliver_overlay(
 
 
 def check_delivery(job: BuildJob, where: str, *, with_proof: bool) -> None:
-    """Raise UnfitError before the build if the files cannot be put over a wheel.
+    """Raise UnfitError before the build if an overlay could not be made or proven.
 
-    The wheel may be missing or have another version than the checkout, or there may be no torch to
-    lower a model with.
+    The installed wheel may be missing or have another version than the checkout, or torch, which
+    the proof needs, may be missing.
     """
     if job.plan.target.installs and where == OVERLAY:
         _find_wheel(job)
@@ -95,8 +97,8 @@ def check_delivery(job: BuildJob, where: str, *, with_proof: bool) -> None:
         if installed and not is_same(installed, checkout):
             raise UnfitError(
                 f"the checkout is ExecuTorch {checkout}, but executorch {installed} is installed",
-                why="an overlay is the installed wheel with the checkout's adaptor: they must "
-                f"match ({job.request.python})",
+                why="an overlay is the installed wheel with the checkout's adaptor: the versions "
+                f"must match ({job.request.python})",
                 fix=f"`./nox -s build_aot -- --executorch {checkout}` makes an environment for it, "
                 f"if supported; or install executorch=={checkout} for {job.request.python}, "
                 f"build ExecuTorch {installed} (--source), or add --install none",
@@ -110,7 +112,8 @@ def _find_wheel(job: BuildJob) -> Path:
 
 
 def _list_ingredients(job: BuildJob, result: Result, package: Path) -> Iterator[str]:
-    """Yield what a proof depends on: its code, the files, the wheel, the QNN libraries."""
+    """Yield what a proof depends on: its code, the built files, the wheel, the environment
+    variables."""
     yield digest_sources(Path(__file__), PROGRAM)
     yield from (one.sha256 for one in result.artifacts)
     yield f"{package} {package.stat().st_mtime_ns}"
@@ -118,7 +121,8 @@ def _list_ingredients(job: BuildJob, result: Result, package: Path) -> Iterator[
 
 
 def install_files(target: Target, place: Place, root: Path) -> tuple[Path, ...]:
-    """Copy the target's files into ``root``, an ExecuTorch directory, each with one rename.
+    """Copy the target's files into ``root``, an ExecuTorch directory. Each file appears there in
+    one step.
 
     Returns the written paths. Raises StoreError if ``root`` cannot be written.
     """
@@ -139,7 +143,7 @@ def make_overlay(target: Target, place: Place, package: Path, parent: Path) -> N
     """Make a directory for PYTHONPATH with ``package`` as executorch and the target's files in it.
 
     Everything except the directories that receive files is a link into ``package``, so that the
-    installed wheel stays unchanged. Raises UnfitError.
+    installed wheel stays unchanged. Raises StoreError.
     """
     with explain_writes(parent), staged_directory(parent) as fresh:
         opened = {Path(row.to) for row in target.installs}
@@ -152,8 +156,8 @@ def make_overlay(target: Target, place: Place, package: Path, parent: Path) -> N
 
 
 def _link_tree(package: Path, target: Path, below: Path, opened: set[Path]) -> None:
-    """Fill ``target`` with links into ``package``; the directories in ``opened`` are made as real
-    directories.
+    """Fill ``target`` with links into ``package``, except for the wheel's own adaptor. The
+    directories in ``opened`` are created as real directories.
     """
     (target / below).mkdir(parents=True, exist_ok=True)
     here = package / below
@@ -168,10 +172,11 @@ def _link_tree(package: Path, target: Path, below: Path, opened: set[Path]) -> N
 
 
 def find_package(python: Path, *built: Path) -> Path:
-    """Return the executorch that is installed for ``python``, not one below ``built``.
+    """Return the directory of the executorch package that is installed for ``python``, but not one
+    below ``built``.
 
-    Below ``built`` are the checkout and earlier overlays, which PYTHONPATH may contain. Raises
-    UnfitError if there is none.
+    ``built`` are directories with the checkout or with earlier overlays, which PYTHONPATH may
+    contain. Raises UnfitError if there is no such package.
     """
     entries = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     kept = [entry for entry in entries if not _is_below(Path(entry, "executorch"), built)]
@@ -207,12 +212,13 @@ except Exception as error:
 """
 LACKS = 3
 MISSING = "install the missing modules into this Python, or add --no-proof"
-OTHER_VERSION = "the executorch of this Python must have the checkout's version"
+OTHER_VERSION = "check that the executorch in this Python has the checkout's version"
 
 
 @dataclass(frozen=True)
 class Proof:
-    """The result of the lowering: the program's size in bytes and the time in seconds."""
+    """The result of lowering a model: the path of the adaptor, the program's size in bytes, and the
+    time in seconds."""
 
     adaptor: str
     program_bytes: int
@@ -227,7 +233,8 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def recall_proof(record: Path, key: str) -> Proof | None:
-    """Return the proof in ``record`` if its inputs were the same."""
+    """Return the proof in ``record`` if it is for the inputs with the digest ``key``, otherwise
+    None."""
     found = read_record(record, Record)
     return found.proof if found.key == key else None
 
@@ -242,15 +249,17 @@ def check_provable(python: Path) -> None:
         raise UnfitError(
             f"torch is not installed in {python}",
             why="the adaptor is proven by lowering a model with it",
-            fix="install it there, or add --no-proof to only import the adaptor",
+            fix="install torch there, or add --no-proof to only import the adaptor",
         )
 
 
 def run_import(adaptor: Path, python: Path, variables: Mapping[str, str]) -> str:
-    """Import ``adaptor`` in ``python``; return "", or the Python module that the import lacked.
+    """Import ``adaptor`` in ``python``. Return "", or the name of a Python module that is missing
+    for the import.
 
     The adaptor needs neither torch nor QNN for this, only numpy. An import proves only that the
-    adaptor is for this Python and that all libraries it links exist. Raises FailedError.
+    adaptor is built for this Python and that all libraries that it links to exist. Raises
+    FailedError.
     """
     env = {**os.environ, **variables}
     program = IMPORT.replace("LACKS", str(LACKS))
@@ -268,14 +277,15 @@ def run_import(adaptor: Path, python: Path, variables: Mapping[str, str]) -> str
 
 
 def run_proof(overlay: Path, python: Path, variables: Mapping[str, str]) -> Proof:
-    """Lower a model with the adaptor in ``overlay``. Raises FailedError with the last lines."""
+    """Lower a model with the adaptor in ``overlay``. Raises FailedError with the last line of the
+    output."""
     paths = [str(overlay), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(paths)}
     ended = run_process([python, PROGRAM, overlay], env=env, timeout_s=LIMIT_S, check=False)
     last = ended.output.splitlines()[-1] if ended.output else ""
     if ended.returncode != 0 or not last.startswith("proved "):
         raise FailedError(
-            f"no model could be lowered with the adaptor in {overlay}: it {ended.describe()}",
+            f"could not prove that the overlay {overlay} works: the process {ended.describe()}",
             why=last or "it printed nothing",
             fix=MISSING if last.startswith("ModuleNotFoundError") else OTHER_VERSION,
         )

@@ -1,7 +1,8 @@
 """Hash the inputs of a build, and record them.
 
-A file with the same size, time and inode is not hashed again, so checking twelve thousand files a
-second time takes a fraction of a second. A file that was touched but not changed keeps its hash.
+A file with the same size, time, inode and mode is not hashed again, so checking twelve thousand
+files a second time takes a fraction of a second. A file that was touched but not changed keeps its
+hash.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ PRUNED_SUFFIXES = (".pyc",)
 
 
 class InputEntry(msgspec.Struct, frozen=True, array_like=True):
-    """A file: its state on disk and the SHA-256 of its content (of its target, for a link)."""
+    """The state of a file on disk, and the SHA-256 of its content (for a symbolic link, of its
+    target's path)."""
 
     size: int
     mtime_ns: int
@@ -49,9 +51,9 @@ def take_snapshot(
 ) -> Snapshot:
     """Return all files below ``root`` by relative path, sorted.
 
-    Version control, caches, the relative paths in ``skip``, and directories below ``root`` with one
-    of ``marks`` (a CMake build, an environment) are left out. Raises UnfitError if ``root`` is
-    unreadable.
+    Left out are version control, caches, the relative paths in ``skip``, and directories below
+    ``root`` that contain a file named in ``marks`` (a CMake build, an environment). Raises
+    UnfitError if ``root`` is unreadable.
     """
     known = previous or {}
     try:
@@ -110,8 +112,8 @@ class Built(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True):
-    """The inputs and results of the last successful build; ``inputs`` is a snapshot for each
-    directory.
+    """The inputs of the last build, with a snapshot of each directory, and the published artifacts.
+    ``digest`` is empty unless that build was published.
     """
 
     settings: str = ""
@@ -121,7 +123,8 @@ class State(msgspec.Struct, frozen=True):
 
 
 def read_record(path: Path, kind: type[T]) -> T:
-    """Return the state of a build, or a snapshot; empty if it is missing or unreadable."""
+    """Return the record in a file, or an empty one if the file is missing or invalid. ``kind`` is
+    the type of the record."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, msgspec.DecodeError):
@@ -133,7 +136,7 @@ def write_state(path: Path, state: State) -> None:
 
 
 def has_artifacts(directory: Path, state: State) -> bool:
-    """Return whether all published artifacts still exist with the same content."""
+    """Return whether artifacts were published and all of them still have the same content."""
     return bool(state.artifacts) and all(
         (directory / row.path).is_file() and hash_file(directory / row.path) == row.sha256
         for row in state.artifacts
@@ -151,9 +154,9 @@ class CopyRecord(msgspec.Struct, frozen=True):
 class Copy:
     """The current state of the copy of the sources.
 
-    ``edited`` are paths that differ from the sources of the last build, or that neither these
-    sources nor that build created. ``sure`` is false if the files that the build wrote are unknown
-    or have changed; then only a build from scratch depends on the sources alone.
+    ``edited`` are paths that differ from what the last build left, or that did not exist then.
+    ``sure`` is false if the files that the build wrote are unknown or have changed. In that case,
+    only a build from scratch is certain to use nothing but the sources.
     """
 
     files: Snapshot
@@ -184,10 +187,10 @@ def _differs(files: Snapshot, wanted: Snapshot, path: str) -> bool:
 
 
 def sync_overlay(source: Path, overlay: Path, wanted: Snapshot, copy: Copy) -> None:
-    """Update ``overlay``, whose current state is ``copy``, to the files ``wanted`` from ``source``.
+    """Copy the files ``wanted`` from ``source`` to ``overlay``, whose current state is ``copy``.
 
     A file with the right content keeps its time, so that ninja rebuilds only what changed. Files
-    that a build wrote stay, others are removed. Raises StoreError if the disk is full.
+    that a build wrote stay; any other file is removed. Raises StoreError if the disk is full.
     """
     with explain_errors(overlay):
         overlay.mkdir(parents=True, exist_ok=True)

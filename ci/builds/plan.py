@@ -1,6 +1,7 @@
 """Turn a target into commands: fill in placeholders and choose flags. Nothing is run here.
 
-A build has one directory per target, source and Python, below QNN_CI_HOME/builds.
+Each combination of target, sources and variant, such as a Python or a SoC, has its own directory
+below QNN_CI_HOME/builds.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from provisioning.store.store import store_home
 class Place:
     """The directories and files of one build.
 
-    ``tree`` is the parent of the overlay, so that the overlay can have the name that it needs.
-    ``origin`` is a file with the path of the sources, for `gc`.
+    ``tree`` is the parent directory of the copy of the sources, so that the copy can have the name
+    that its CMake files require. ``origin`` is a file with the path of the sources, which `gc`
+    reads.
     """
 
     def __init__(self, root: Path) -> None:
@@ -58,7 +60,7 @@ class Place:
 
 
 def find_place(target: str, source: Path, variant: str) -> Place:
-    """Return the place where ``target`` is built from ``source``; each ``variant`` has a separate
+    """Return the place where ``target`` is built from ``source``. Each ``variant`` has a separate
     place.
     """
     key = hashlib.sha256(f"{source.resolve()}\0{variant}".encode()).hexdigest()[:10]
@@ -78,7 +80,8 @@ CMAKE_FALSE = frozenset({"", "0", "OFF", "NO", "N", "FALSE", "IGNORE", "NOTFOUND
 class BuildRequest:
     """The user's choices besides the target.
 
-    The build runs ``python``. If ``packages`` is false, its packages are not checked.
+    ``python`` is the interpreter that the build runs. If ``packages`` is false, the packages
+    installed for it are not checked.
     """
 
     source: Path | None = None
@@ -118,9 +121,10 @@ class StagePlan:
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """A build that could start: its stages, its environment and everything that identifies it.
+    """A build that is ready to start: its stages, its environment and everything that identifies
+    it.
 
-    ``named`` are the user's CMake options.
+    ``named`` are the names of the CMake options that the user set.
     """
 
     target: Target
@@ -136,7 +140,8 @@ class BuildPlan:
     named: frozenset[str] = frozenset()
 
     def configure_command(self, stage: StagePlan) -> tuple[str, ...]:
-        """Return cmake's configure command, which reports options of the user that are unused."""
+        """Return cmake's configure command. If the user set options, CMake reports those that it
+        did not use."""
         places = ("-S", stage.source, "-B", str(stage.build), "-G", "Ninja")
         quiet = () if self.named else ("--no-warn-unused-cli",)
         return (str(self.tools.cmake.path), *places, *quiet, *stage.defines)
@@ -165,7 +170,7 @@ class BuildPlan:
 
     @property
     def settings_digest(self) -> str:
-        """SHA-256 of everything except the sources; if it changes, everything is rebuilt."""
+        """The SHA-256 of everything except the sources. If it changes, everything is rebuilt."""
         rows = [
             [
                 [stage.name, stage.source, *stage.defines, *stage.targets, *stage.if_present]
@@ -182,8 +187,8 @@ class BuildPlan:
 class Kit:
     """The tools of this machine: programs, compilers by toolchain, values for placeholders.
 
-    A value with a name that ends in _version or _arch is part of the build's identity; a name that
-    ends in _root is a directory whose path object files must not contain. ``exported`` are
+    A value whose name ends in _version or _arch is part of the build's identity. A value whose name
+    ends in _root is a directory whose path must not appear in object files. ``exported`` are
     variables that a project's CMake files read, such as HEXAGON_SDK_ROOT.
     """
 
@@ -335,9 +340,10 @@ def _make_environment(kit: Kit, place: Place, known: Mapping[str, str]) -> dict[
 class BuildJob:
     """A planned build and its context.
 
-    ``inputs`` are directories besides the plan's source, ``skip`` are the parts of the source that
-    are not inputs, and ``variables`` are environment variables for programs that use the artifacts.
-    ``check`` is called before the build and raises UnfitError if the environment is unfit.
+    ``inputs`` are directories that the build reads besides the plan's source. ``skip`` are the
+    parts of the source that it does not read. ``variables`` are environment variables for programs
+    that use the artifacts. ``check`` is called before the build and raises UnfitError if the
+    environment is unfit.
     """
 
     plan: BuildPlan

@@ -1,8 +1,8 @@
 """Lower one model with the adaptor below a directory: ``python proof_program.py DIRECTORY``.
 
-It runs in the Python that the adaptor is for, so it imports nothing of this project. The last line
-is ``proved BYTES ADAPTOR``, or the error of the lowering. It also loads the library of quantized
-operators that was built with the adaptor.
+This program runs in the Python that the adaptor is built for, so it imports nothing from this
+project. It also loads the library of quantized operators, if one was built with the adaptor. The
+last line that it prints is ``proved BYTES ADAPTOR`` if all of this succeeded, otherwise the error.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ SOC = "SM8650"
 
 
 def prove(overlay: Path) -> str:
-    """Return the last line to print if the adaptor works. Raises ValueError if this is not
-    proven.
+    """Return ``proved``, the program's size in bytes and the adaptor's path as one line. Raises
+    ValueError if the adaptor or the lowered program is not the expected one.
     """
     adaptor = Path(str(importlib.import_module(ADAPTOR).__file__)).resolve()
     if overlay.resolve() not in adaptor.parents:
@@ -32,10 +32,10 @@ def prove(overlay: Path) -> str:
 
 
 def load_quantized(overlay: Path) -> None:
-    """Load the out variants of quantized operators, if the overlay has a library of them.
+    """Load the out variants of quantized operators, if the overlay has its own library of them.
 
-    Raises ValueError if importing executorch.kernels.quantized, which hides errors, does not load
-    it.
+    Raises ValueError if the library is not loaded by importing executorch.kernels.quantized, which
+    hides errors, or if it registers no out variant.
     """
     library = overlay / "executorch/kernels/quantized/libquantized_ops_aot_lib.so"
     if library.is_symlink() or not library.is_file():
@@ -71,7 +71,7 @@ def lower_model() -> bytes:
 
 
 def main() -> int:
-    """Print the proof, or the error of the lowering on one line."""
+    """Print the proof and return 0, or print the error and return 1."""
     try:
         text, code = prove(Path(sys.argv[1])), 0
     except Exception as error:  # noqa: BLE001 - torch and ExecuTorch raise many kinds

@@ -47,10 +47,11 @@ def describe_result(result: Result) -> dict[str, Any]:
 
 
 def find_lowering_sdk(values: Mapping[str, str]) -> str:
-    """Return the SDK of a build, or "" if this machine cannot lower models for the built runtime
-    with it.
+    """Return the QNN SDK of a build, or "" if this machine cannot use it to lower models for the
+    built runtime.
 
-    The SDK must have libraries for hosts, and the build's ExecuTorch must be supported.
+    The SDK must have its libraries for x86-64 hosts, and this project must support the ExecuTorch
+    version.
     """
     sdk, executorch = values.get("qnn_sdk_root", ""), values.get("executorch_version", "")
     rows = (row.executorch for row in read_pairs().supported)
@@ -101,7 +102,8 @@ def describe_elf(facts: ElfFacts) -> dict[str, Any]:
 
 
 def render_result(result: Result, row: Mapping[str, Any]) -> str:
-    """Return the artifacts with sizes and faults, then a summary of the build."""
+    """Return a summary of the build, then its artifacts with sizes and findings and, for an
+    adaptor, where it was installed and proven."""
     lines = [line for one in result.artifacts for line in _render_artifact(one)]
     if python := row.get("python"):
         lacks = ", ".join(row["import_lacks"])
@@ -111,7 +113,9 @@ def render_result(result: Result, row: Mapping[str, Any]) -> str:
         lines.append(f"  overlay   {overlay} (for PYTHONPATH)")
     if proof := row.get("proof"):
         when = ", earlier" if proof["cached"] else ""
-        lines.append(f"  proof     lowered a model with it in {proof['wall_s']:.1f} s{when}")
+        lines.append(
+            f"  proof     lowered a model with the adaptor in {proof['wall_s']:.1f} s{when}"
+        )
     where = result.place.artifacts if result.published else "not published"
     return "\n".join([_render_head(result), *lines, f"  in        {where}"]) + "\n"
 

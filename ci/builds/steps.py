@@ -45,8 +45,8 @@ def _configure(plan: BuildPlan, stage: StagePlan, progress: Progress) -> frozens
     """Run CMake's configuration. In a fresh directory, return the user's options that it did not
     use.
 
-    If the stage was configured before, its cache contains the used options, so there is nothing to
-    return.
+    If the stage was configured with these options before, the result is empty, because they were
+    checked then.
     """
     name = plan.target.name
     configured = stage.build / CONFIGURED
@@ -72,7 +72,8 @@ def _build(plan: BuildPlan, stage: StagePlan, progress: Progress) -> None:
 
 
 def refuse_options(plan: BuildPlan, unused: frozenset[str]) -> UsageError:
-    """Return the error for options that CMake did not use, with the nearest known names."""
+    """Return the error for options that CMake did not use. If known options have similar names, it
+    suggests them."""
     known = sorted(_read_words(plan) - unused)
     near = [name for one in sorted(unused) for name in get_close_matches(one, known, 1, 0.8)]
     return UsageError(
@@ -83,7 +84,8 @@ def refuse_options(plan: BuildPlan, unused: frozenset[str]) -> UsageError:
 
 
 def _read_words(plan: BuildPlan) -> frozenset[str]:
-    """Return words in the sources' CMake files that may name options, and CMake's options."""
+    """Return words in the sources' CMake files that may be names of options, and the names of
+    CMake's variables."""
     paths = (*plan.overlay.rglob("CMakeLists.txt"), *plan.overlay.rglob("*.cmake"))
     texts = [path.read_text(encoding="utf-8", errors="replace") for path in paths]
     command = [str(plan.tools.cmake.path), "--help-variable-list"]
@@ -125,7 +127,7 @@ def _run_step(plan: BuildPlan, label: str, command: Sequence[str], progress: Pro
 
 
 class PathMap:
-    """Replaces paths of the copy, and names from ``-ffile-prefix-map``, by paths of the checkout.
+    """Replaces paths of the copy, and names from ``-ffile-prefix-map``, with paths of the checkout.
 
     Messages then show the path of the file to edit.
     """
@@ -152,7 +154,8 @@ def explain_failure(
 ) -> ToolError | StoreError:
     """Return the error for a failed step: a full disk, or the first error that the tools printed.
 
-    ``advice`` is the fix, if known.
+    If the tools printed no error, ``how`` says how the step ended. ``advice`` is a known fix, or
+    "".
     """
     if output.disk_is_full:
         return StoreError(
@@ -173,7 +176,7 @@ CODE_MODEL = "codemodel-v2"
 
 
 def read_cmake_targets(build: Path) -> frozenset[str]:
-    """Return the names of a configured project's targets. Raises ToolError if CMake left no
+    """Return the names of a configured project's targets. Raises ToolError if CMake left no usable
     reply.
     """
     reply = build / API / "reply"
@@ -185,7 +188,9 @@ def read_cmake_targets(build: Path) -> frozenset[str]:
             target["name"] for part in model["configurations"] for target in part["targets"]
         )
     except (OSError, ValueError, KeyError) as error:
-        raise ToolError(f"cmake left no file API reply in {build}", why=repr(error)) from error
+        raise ToolError(
+            f"cmake left no usable file API reply in {build}", why=repr(error)
+        ) from error
 
 
 NINJA_COUNT = re.compile(r"^\[(\d+)/(\d+)\] ")
@@ -199,7 +204,8 @@ EXCERPT_LINES, LATER_ERRORS = 8, 4
 
 @dataclass
 class Output:
-    """Reads lines as they arrive: advances ``bar`` and keeps lines that explain a failure."""
+    """Reads the lines of a step as they arrive, advances ``bar``, and keeps the lines that explain
+    a failure."""
 
     bar: Bar
     progress: Progress
@@ -225,8 +231,8 @@ class Output:
             self._keep(line)
 
     def _keep(self, line: str) -> None:
-        """Keep the lines after the first error, then only lines with errors, since the cause can be
-        far below.
+        """Keep the first error and the lines after it, up to EXCERPT_LINES, then up to LATER_ERRORS
+        more lines with errors, since the cause can be far below.
         """
         room = EXCERPT_LINES + (LATER_ERRORS if ERROR.search(line) else 0)
         if line.strip() and len(self._excerpt) < room:
@@ -239,9 +245,10 @@ class Output:
 
     @property
     def first_error(self) -> str:
-        """The first error line, or "".
+        """The first error line, or "" if there is none.
 
-        For a CMake error this is its text, or the error of the tool that it quotes.
+        For a CMake error, it is the error of a tool that CMake quotes, if there is one, otherwise
+        the first two lines.
         """
         lines = [line.strip() for line in self._excerpt]
         if not lines or not lines[0].startswith(CMAKE_ERROR):

@@ -17,7 +17,7 @@ PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 
 
 class CompilerChoice(str, Enum):
-    """The kinds of compilers that targets can use; ci.builds.toolchains finds a compiler of each
+    """The kinds of compilers that targets can use. ci.builds.toolchains finds a compiler of each
     kind.
     """
 
@@ -39,8 +39,8 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``source`` is relative to the tree. Values of ``options`` may contain {placeholders}. If
     ``--with`` names a key of ``extra_options`` or ``extra_targets``, its values are added.
-    ``if_present`` are CMake targets that some versions of the tree lack. ``toolchain`` is set if
-    the compiler differs from the target's.
+    ``if_present`` are CMake targets that are built only if the tree has them. ``toolchain`` is set
+    only if the stage needs another compiler than its target.
     """
 
     name: str
@@ -55,14 +55,17 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A file that a build must produce: a pattern below the build's directory, and requirements.
+    """A file that a build must produce, and its requirements.
 
-    ``policy`` is a kind of manifests/policies/elf.toml, or a placeholder for one. ``needed`` are
-    the libraries that it may need besides those of the policy's system. ``size_budget`` is in
-    bytes, 0 for none. ``accept`` maps ids of findings to the reason why they are accepted here. If
-    ``optional``, some versions of the sources do not build it. ``option`` is the CMake option that
-    builds it, which the caller may turn off with -D. With ``split_symbols`` it is stripped if the
-    toolchain has an objcopy, and its symbols are in a file next to it.
+    ``path`` is a pattern below the build's directory. ``policy`` is the name of a policy in
+    manifests/policies/elf.toml, or a placeholder for one. ``needed`` are the libraries that it may
+    need besides those of the policy's system. ``size_budget`` is in bytes, 0 for none. ``accept``
+    maps ids of findings to the reason why they are accepted for this file.
+
+    With ``optional``, the file may be missing, because some versions of the sources do not build
+    it. With ``extra``, it is required only if ``--with`` names that extra. With ``option``, it is
+    not required if the user turns that CMake option off with -D. With ``split_symbols``, it is
+    stripped if the toolchain has an objcopy, and its symbols are put into a file next to it.
     """
 
     path: str
@@ -89,9 +92,10 @@ class Install(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Needs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is checked before a compiler starts.
 
-    ``components`` are sets of submodules of manifests/toolchains/executorch.toml; ``--with`` adds
-    those of ``extras``. ``modules`` are imported by the Python that the build runs, and
-    ``option_modules`` too, unless -D turns their CMake option off. ``programs`` must be on PATH.
+    ``components`` are sets of submodules, which manifests/toolchains/executorch.toml lists.
+    ``--with`` adds those in ``extras``. The Python that the build runs must have ``modules``, and
+    also those of each CMake option in ``option_modules`` that -D does not turn off. ``programs``
+    must be on PATH.
     """
 
     components: tuple[str, ...] = ()
@@ -102,14 +106,14 @@ class Needs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A build target: a row of the file, merged over its recipe.
+    """A build target: a row of manifests/targets.toml, merged over the recipe that it names.
 
-    ``policy`` is the value of {policy} in artifacts, and may itself be a placeholder. ``profile``
-    is the set of artifacts that must be provisioned, ``lpai_profile`` that for DSP type 0.
-    ``tree_name`` is the required name of the sources' directory; ``with_source`` the target that
-    replaces this one if the user passes a checkout. ``per_python`` means that each Python has a
-    separate build, ``soc`` that each SoC has one. ``parity`` are folders with Buck files that must
-    agree with what CMake builds.
+    ``policy`` is the value of {policy} in artifacts, and may itself contain a placeholder.
+    ``profile`` is the set of artifacts that must be provisioned, and ``lpai_profile`` replaces it
+    for DSP type 0. The copy of the sources is in a directory called ``tree_name``. ``with_source``
+    is the target that replaces this one if the user passes a checkout. With ``per_python``, each
+    Python has a separate build, and with ``per_soc`` each SoC. ``parity`` are folders with Buck
+    files that must agree with what CMake builds.
     """
 
     name: str
@@ -134,7 +138,7 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def toolchains(self) -> tuple[CompilerChoice, ...]:
-        """The target's toolchain, then those of its stages."""
+        """The target's toolchain, then the other ones that its stages need."""
         others = [stage.toolchain for stage in self.stages if stage.toolchain]
         return tuple(dict.fromkeys([self.toolchain, *others]))
 
@@ -147,7 +151,8 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TargetsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """manifests/targets.toml: a target is a row that is merged over its recipe.
+    """The contents of manifests/targets.toml: recipes, and targets whose rows are merged over one
+    of them.
 
     A table in the row, such as needs, is merged into the recipe's table of that name.
     """
@@ -173,7 +178,7 @@ def _merge(row: dict[str, Any], recipes: Mapping[str, dict[str, Any]]) -> Target
         return msgspec.convert(whole, Target, strict=True)
     except KeyError as error:
         raise ManifestError(
-            f"{FILE}: no recipe {recipe!r}", fix="use a recipe of that file"
+            f"{FILE}: no recipe {recipe!r}", fix="use a recipe that the file defines"
         ) from error
     except msgspec.ValidationError as error:
         name = row.get("name", "a target without a name")
@@ -181,7 +186,7 @@ def _merge(row: dict[str, Any], recipes: Mapping[str, dict[str, Any]]) -> Target
 
 
 def find_target(name: str) -> Target:
-    """Return the target called ``name``. Raises UsageError, which lists the others."""
+    """Return the target called ``name``. Raises UsageError, which lists the existing targets."""
     return find_row(read_targets(), name, "build target")
 
 
@@ -192,7 +197,7 @@ def fill_placeholders(text: str, values: Mapping[str, str]) -> str:
         if match[1] not in values:
             raise ManifestError(
                 f"no value for {{{match[1]}}} in {text!r}",
-                why="known here: " + ", ".join(sorted(values)),
+                why="placeholders with a value: " + ", ".join(sorted(values)),
             )
         return values[match[1]]
 

@@ -1,8 +1,8 @@
 """Find the tools of a build: cmake, ninja, a compiler cache, host and cross compilers, NDK, Hexagon
 tools.
 
-Each function that finds a toolchain returns CMake options and the identity of its compilers. A
-toolchain that is missing or has the wrong version is an UnfitError before any compiler starts.
+Each function that finds a toolchain returns CMake options and the identity of its compilers. If a
+tool is missing or too old, it raises UnfitError before any compiler starts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ VENDOR_PREFIX = "usr/bin/aarch64-oe-linux/aarch64-oe-linux-"
 class Compilers:
     """CMake options that choose compilers, and the identity of these compilers.
 
-    ``values`` are placeholders for the target.
+    ``values`` are values for placeholders in the target.
     """
 
     options: Mapping[str, str]
@@ -54,16 +54,17 @@ class Compilers:
 def resolve_compilers(
     kind: CompilerChoice, roots: Roots = NONE, variables: Variables = NONE
 ) -> Compilers:
-    """Return the compilers of ``kind``, from the roots and variables of a profile. Raises
-    UnfitError.
+    """Return the compilers of ``kind``. ``roots`` and ``variables`` are the artifacts' directories
+    and the environment variables of a profile. Raises UnfitError.
     """
     return RESOLVERS[kind](roots, variables)
 
 
 def identify_compiler(path: Path) -> str:
-    """Return the first line of ``--version``, with the size and time of the program.
+    """Return the first line that ``PATH --version`` prints, with the program's size and
+    modification time.
 
-    Raises UnfitError if it does not run.
+    Raises UnfitError if the program is missing or does not run.
     """
     if not path.is_file():
         raise UnfitError(f"the compiler {path} is missing", fix="provision the toolchain again")
@@ -76,7 +77,8 @@ def identify_compiler(path: Path) -> str:
 
 
 def find_compiler(variable: str, names: tuple[str, ...], fix: str) -> Path:
-    """Return the program in the environment's ``variable``, else the first of ``names`` on PATH.
+    """Return the program in the environment variable ``variable``. If that is not set, return the
+    first of ``names`` on PATH.
 
     Raises UnfitError.
     """
@@ -90,7 +92,7 @@ def find_compiler(variable: str, names: tuple[str, ...], fix: str) -> Path:
 
 
 def resolve_host(_roots: Roots, _variables: Variables) -> Compilers:
-    """Return CC and CXX, else the C and C++ compilers of the distribution."""
+    """Return the compilers in CC and CXX. If one is not set, use the distribution's compiler."""
     fix = "install one (Debian, Ubuntu: apt-get install g++) or set CC and CXX"
     c = find_compiler("CC", ("cc", "gcc", "clang"), fix)
     cxx = find_compiler("CXX", ("c++", "g++", "clang++"), fix)
@@ -98,9 +100,10 @@ def resolve_host(_roots: Roots, _variables: Variables) -> Compilers:
 
 
 def resolve_linux_cross(_roots: Roots, _variables: Variables) -> Compilers:
-    """Return a vendor's cross compiler, else the distribution's for aarch64.
+    """Return the cross compilers of a vendor's SDK for aarch64, otherwise the distribution's.
 
-    TOOLCHAIN_ROOT_HOST and TOOLCHAIN_ROOT_TARGET are the vendor's sysroots.
+    TOOLCHAIN_ROOT_HOST and TOOLCHAIN_ROOT_TARGET are the two sysroots of the vendor's SDK. Raises
+    UnfitError if only one is set.
     """
     host, target = (os.environ.get(f"TOOLCHAIN_ROOT_{side}") for side in ("HOST", "TARGET"))
     options = {
@@ -126,7 +129,8 @@ def resolve_linux_cross(_roots: Roots, _variables: Variables) -> Compilers:
 
 
 def resolve_ndk(roots: Roots, _variables: Variables) -> Compilers:
-    """Return the compilers of the profile's NDK; the doctor judges its version."""
+    """Return the compilers of the profile's NDK. Its version is checked elsewhere, by the
+    doctor."""
     root = roots[NDK]
     toolchain = read_toolchain(NDK)
     found = read_version(root, toolchain.adoption) if toolchain.adoption else toolchain.default
@@ -146,7 +150,8 @@ def resolve_ndk(roots: Roots, _variables: Variables) -> Compilers:
 
 
 def resolve_hexagon(roots: Roots, variables: Variables) -> Compilers:
-    """Return the Hexagon tools in HEXAGON_TOOLS_ROOT, by default those of the SDK."""
+    """Return the compilers of the Hexagon tools in HEXAGON_TOOLS_ROOT, which a profile sets to
+    tools of its Hexagon SDK by default."""
     sdk = roots[HEXAGON_SDK]
     tools = Path(variables.get("HEXAGON_TOOLS_ROOT", ""))
     toolchain = sdk / "build/cmake/hexagon_toolchain.cmake"
@@ -158,7 +163,7 @@ def resolve_hexagon(roots: Roots, variables: Variables) -> Compilers:
         others = " or ".join(str(path.parents[2]) for path in found)
         raise UnfitError(
             f"the compiler {compiler} is missing",
-            why="the tools in HEXAGON_TOOLS_ROOT contain no compiler, or the SDK has other tools",
+            why="HEXAGON_TOOLS_ROOT contains no compiler, or the SDK has other tools",
             fix=f"set HEXAGON_TOOLS_ROOT to {others or 'the directory that contains Tools/bin'}",
         )
     identity = {"cxx": identify_compiler(compiler)}
@@ -197,7 +202,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Tools:
-    """The programs of a build besides its compiler; ``cache`` is ccache, sccache or None."""
+    """The programs that a build needs besides compilers. ``cache`` is ccache, sccache or None."""
 
     cmake: Program
     ninja: Program
@@ -223,9 +228,10 @@ def ask_python(
 
 
 def choose_program(name: str, floor: Version) -> Program:
-    """Return a program of at least version ``floor``: next to this Python, else on PATH.
+    """Return a program of version ``floor`` or later: the one next to this Python, otherwise the
+    one on PATH.
 
-    Raises UnfitError, which lists the programs found.
+    Raises UnfitError, which lists the programs that were found.
     """
     seen: list[str] = []
     for place in (Path(sys.executable).parent / name, name):
@@ -242,10 +248,11 @@ def choose_program(name: str, floor: Version) -> Program:
 
 
 def find_cache() -> Program | None:
-    """Return the compiler cache in QNN_CI_CACHE, else ccache or sccache, whichever works first.
+    """Return the compiler cache that QNN_CI_CACHE names. If it is not set, return ccache or
+    sccache, whichever works first, or None.
 
-    ``none`` means no cache. Raises UsageError for another name, UnfitError if the requested cache
-    is missing.
+    ``QNN_CI_CACHE=none`` means no cache. Raises UsageError for another name, UnfitError if the
+    requested cache is missing.
     """
     wanted = os.environ.get("QNN_CI_CACHE", "")
     if wanted not in {"", "none", *CACHES}:
@@ -258,7 +265,10 @@ def find_cache() -> Program | None:
         if program:
             return program
     if wanted in CACHES:
-        raise UnfitError(f"QNN_CI_CACHE={wanted} is not on PATH", fix="install it, or unset it")
+        raise UnfitError(
+            f"no working {wanted} (from QNN_CI_CACHE) is on PATH",
+            fix="install it, or unset QNN_CI_CACHE",
+        )
     return None
 
 

@@ -1,4 +1,5 @@
-"""Explain a log: its first cause, the consequences, and error lines that match no rule. Pure."""
+"""Explain a log: its causes, their consequences, and error lines that match no rule. Nothing here
+does I/O."""
 
 from __future__ import annotations
 
@@ -12,8 +13,10 @@ from msgspec import Struct
 from ci.explain.rules import Role, Rule
 
 CHUNK_BYTES = 4 << 20
-LINE_CHARS = 500  # searched on each side of a match, which bounds the work of a pattern
-MOST_MATCHES = 1000  # counted per rule
+LINE_CHARS = (
+    500  # read on each side of a literal, so that no pattern has to search a very long line
+)
+MOST_MATCHES = 1000  # per rule; about this many are counted
 SHOWN_UNKNOWN = 20
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 _DIGITS = b"0123456789"
@@ -33,8 +36,8 @@ _QUOTED = re.compile(
 
 
 class Finding(Struct, frozen=True):
-    """A rule that matches lines of a log. ``line`` is the first of these lines, ``count`` their
-    number.
+    """A rule that matches lines of a log. ``line`` is the number of the first of these lines,
+    ``text`` its text, and ``count`` how many there are.
 
     ``consequence_of`` is the id of the rule that is the cause of this one, or empty if there is
     none.
@@ -63,7 +66,8 @@ class Unknown(Struct, frozen=True):
 class Explanation(Struct, frozen=True):
     """The explanation of a log. ``causes`` are in the order of their lines.
 
-    ``unknown_count`` counts all unknown error lines, and ``unknown`` lists the first of them.
+    ``unknown_count`` is the number of error lines that match no rule, and ``unknown`` has the first
+    of them.
     """
 
     file: str
@@ -149,8 +153,9 @@ def _find_lines(chunk: bytes, low: bytes, literals: Sequence[bytes]) -> Iterator
 def explain(file: str, log: Iterable[bytes], rules: Sequence[Rule]) -> Explanation:
     """Explain a log.
 
-    ``log`` yields its bytes, in chunks of any size, with any encoding and line endings. Time and
-    memory grow with the size of the log, and memory also with its longest line, up to CHUNK_BYTES.
+    ``log`` yields the log in chunks of any size, in UTF-8 or, with a byte order mark, UTF-16, with
+    any line endings. Invalid bytes are replaced. The time grows with the size of the log, and the
+    memory with its largest chunk and its longest line, up to CHUNK_BYTES.
     """
     scan = _Scan(rules)
     for chunk in _split(log):
@@ -166,7 +171,7 @@ def explain_text(text: str, rules: Sequence[Rule]) -> Explanation:
 def find_known(text: str, rules: Sequence[Rule]) -> Finding | None:
     """Return the first cause in the text of a failure, otherwise the first hint.
 
-    Returns None if no rule matches, or if only rules of symptoms do.
+    Returns None if the text matches no rule, or only rules for symptoms or harmless lines.
     """
     told = explain_text(text, rules)
     known = (one for one in (*told.causes, *told.notes) if one.role is not Role.SYMPTOM)
@@ -174,7 +179,8 @@ def find_known(text: str, rules: Sequence[Rule]) -> Finding | None:
 
 
 def _split(log: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield whole lines of a log in UTF-8, with uniform line endings and without colours."""
+    """Yield whole lines of a log in UTF-8, with ``\\n`` as line ending and without colours. Lines
+    longer than CHUNK_BYTES may be split."""
     rest, decoder = b"", None
     for number, part in enumerate(log):
         if not number and part[:2] in _UTF16:
@@ -196,7 +202,7 @@ def _clean(part: bytes) -> bytes:
 
 
 def _conclude(file: str, scan: _Scan) -> Explanation:
-    """Sort the matched rules into causes and their consequences."""
+    """Sort the matched rules into causes, consequences, notes and harmless lines."""
     matched = sorted(
         (rule for rule in scan.rules if rule.id in scan.seen),
         key=lambda rule: scan.seen[rule.id].line,

@@ -1,4 +1,4 @@
-"""Render an explanation as text, as annotations, or as the last line of a failed run."""
+"""Render an explanation as text, as annotations, or as advice in one line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def render(explanation: Explanation) -> str:
 
 
 def _render_cause(number: int, cause: Finding, one: Explanation) -> str:
-    seen = "" if cause.seen else " (from the source, not seen by this project)"
+    seen = "" if cause.seen else " (not seen by this project itself)"
     versions = f"    for     {cause.versions}\n" if cause.versions else ""
     return (
         f"\n{number}. line {cause.line}: {_cut(cause.text)}\n"
@@ -43,9 +43,10 @@ def _render_cause(number: int, cause: Finding, one: Explanation) -> str:
 
 
 def advise(text: str) -> str:
-    """Return the fix and the cause of a failure with this text on one line, "" if no rule matches.
+    """Return the fix and the cause of a failure with this text in one line, or "" if no rule
+    matches.
 
-    Errors of this project already contain a fix, so the result for them is empty.
+    No rule is meant to match an error of this project, because that already contains a fix.
     """
     known = find_known(text, read_rules())
     return f"{known.fix} ({known.cause})" if known else ""

@@ -16,9 +16,10 @@ from provisioning.manifest.reader import read_policy
 class Role(Enum):
     """What a line means for its run.
 
-    A ``symptom`` follows from any cause, and is the cause only if the log has no other. A ``hint``
-    is no failure by itself: it is the cause if there are symptoms and no cause. A ``harmless`` line
-    appears in logs of successful runs.
+    A ``cause`` explains a failure. A ``symptom`` can follow from any cause, and counts as the cause
+    only if the log has no other. A ``hint`` is not a failure by itself: it counts as a cause only
+    if there are symptoms but no cause, or if a matched cause is its consequence. A ``harmless``
+    line appears in logs of successful runs.
     """
 
     CAUSE = "cause"
@@ -44,14 +45,14 @@ class Area(Enum):
 class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     """A rule about log lines.
 
-    A line matches if it contains one of ``text``, in any case, and ``pattern`` is found in it.
-    ``code`` is an error number, which matches in decimal, in hexadecimal and as one of ``names``
-    (see spell_code).
+    A line matches if it contains the error number ``code`` or one of ``text`` (ignoring case) and
+    if ``pattern`` is found in it. Conditions that a rule does not set do not apply. ``code``
+    matches in decimal, in hexadecimal (see ``spell_code``) and as one of ``names``.
 
-    ``source`` are links or the word ``experiment``; ``seen`` is whether we saw the line ourselves.
-    ``consequence_of`` are ids of rules: if one of them matches too, this line is its consequence.
-    ``matches`` and ``rejects`` are examples: a line that the rule matches, and one that it does
-    not.
+    ``source`` are links or the word ``experiment``. ``seen`` is whether this project saw the line
+    itself. ``consequence_of`` are ids of rules. If one of them matches a line of the log, too, this
+    rule's line is its consequence. ``matches`` and ``rejects`` are examples: a line that the rule
+    matches, and one that it does not.
     """
 
     id: str
@@ -74,13 +75,15 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
         if not (self.text or self.pattern or self.code):
             raise ValueError(f"{self.id}: no text, pattern or code is given")
         if any(len(one.strip()) < 3 for one in self.text):
-            raise ValueError(f"{self.id}: a text of one or two characters matches every log")
+            raise ValueError(
+                f"{self.id}: a text of fewer than three characters matches nearly every log"
+            )
         check_pattern(self.pattern)
 
     @property
     def literals(self) -> tuple[bytes, ...]:
-        """Lower-case texts of which every matching line contains at least one, or nothing if
-        unknown."""
+        """Texts in lower case. Every matching line contains at least one of them, except for a rule
+        with only a pattern, which has none."""
         spelled = [one.removeprefix("0x") for one in spell_code(self.code)] if self.code else ()
         return tuple(one.lower().encode() for one in (*self.text, *spelled, *self.names))
 
@@ -121,7 +124,7 @@ def read_rules() -> tuple[Rule, ...]:
 def spell_code(code: int) -> tuple[str, ...]:
     """Return how logs write an error number, such as 5005 and 0x138d.
 
-    FastRPC's numbers, with the highest bit set, appear as signed numbers too.
+    A number with the highest bit set, such as FastRPC's, can also be written as a negative number.
     """
     signed = (str(code - (1 << 32)),) if code >> 31 == 1 else ()
     return (str(code), f"{code:#x}", *signed)
@@ -150,10 +153,10 @@ MOST_ENDLESS = 3
 
 
 def check_pattern(pattern: str) -> None:
-    """Raise ValueError for an invalid regular expression, or one that can take forever.
+    """Raise ValueError for a regular expression that is invalid or could take forever.
 
-    Such an expression repeats a group that itself repeats or chooses, or has many unbounded
-    repetitions.
+    The latter repeats a group that contains a repetition or an alternative, or has more than
+    MOST_ENDLESS unbounded repetitions.
     """
     try:
         re.compile(pattern)
@@ -170,7 +173,8 @@ def check_pattern(pattern: str) -> None:
 
 
 class Advice(Struct, frozen=True, forbid_unknown_fields=True):
-    """A row of a team's policy: the fix for failures with a reason that ``pattern`` matches."""
+    """An ``[[advice]]`` row of a team's policy: the fix for each failure whose reason ``pattern``
+    matches."""
 
     pattern: str
     fix: str
@@ -191,7 +195,7 @@ def make_rules(rows: Iterable[Advice]) -> tuple[Rule, ...]:
         Rule(
             id=f"policy-{number}",
             area=Area.JUDGING,
-            cause=row.why or "an advice row of your policy matches",
+            cause=row.why or "an [[advice]] row of your policy matches this failure",
             fix=row.fix,
             pattern=row.pattern,
             matches="",

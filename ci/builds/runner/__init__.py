@@ -29,11 +29,15 @@ def find_wheel_sdk() -> Path:
             return root
     if spec is None:
         raise UnfitError("executorch is not installed in this Python", fix=fix)
-    raise UnfitError("the installed executorch has no C++ SDK", why="it has no include/", fix=fix)
+    raise UnfitError(
+        "the installed executorch has no C++ SDK",
+        why="it lacks include/, lib/ or share/cmake/",
+        fix=fix,
+    )
 
 
 def prepare_runner(target: Target, request: BuildRequest, _: Progress) -> BuildJob:
-    """Return the build of the runner against the installed wheel.
+    """Return the planned build of the runner with the C++ SDK in the installed wheel.
 
     Raises UnfitError if the wheel, cmake, ninja or a compiler is missing.
     """

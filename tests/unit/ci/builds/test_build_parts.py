@@ -441,7 +441,7 @@ def test_the_cache_is_chosen_by_a_variable(tmp_path: Path, monkeypatch: pytest.M
         find_cache()
     (tmp_path / "sccache").unlink()
     monkeypatch.setenv("QNN_CI_CACHE", "sccache")
-    with pytest.raises(UnfitError, match="not on PATH"):
+    with pytest.raises(UnfitError, match="no working sccache"):
         find_cache()
 
 

@@ -86,7 +86,7 @@ def test_a_lowering_that_fails_proves_nothing(
         proof = run_proof(tmp_path, Path(sys.executable), {})
         assert (proof.adaptor, proof.program_bytes) == ("a b.so", 12)
     else:
-        with pytest.raises(FailedError, match="no model could be lowered"):
+        with pytest.raises(FailedError, match="could not prove that the overlay"):
             run_proof(tmp_path, Path(sys.executable), {})
 
 
