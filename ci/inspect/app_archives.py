@@ -1,7 +1,7 @@
 """Read an Android app from an archive: an APK, a set of split APKs, or an AAR.
 
-Archives are unpacked into a scratch directory by the reader that also unpacks downloads. Only
-libraries, programs and the manifest are unpacked, each checked before a byte is written.
+The code that unpacks downloads also unpacks these archives, into a scratch directory. It unpacks
+only libraries, programs and the manifest, and checks all of them before it writes the first byte.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class ArchiveReader:
         return _Contents(tuple(libraries), tuple(assets), manifest, is_apk)
 
     def read_set(self, name: str, paths: Sequence[Path]) -> AppUnit:
-        """Return an app that consists of several APKs."""
+        """Return the app that several APKs form together."""
         parts = []
         for path in paths:
             with refused_as_app(path.name), closing(FileSource(path)) as source:
@@ -145,7 +145,7 @@ class ArchiveReader:
 
 @contextmanager
 def refused_as_app(name: str) -> Iterator[None]:
-    """Return an archive's error, reworded for the person who built the app."""
+    """Raise the IntegrityError of a block again, with a text for the person who built the app."""
     try:
         yield
     except IntegrityError as error:
@@ -156,8 +156,10 @@ def refused_as_app(name: str) -> Iterator[None]:
 
 def choose_splits(members: Sequence[Member]) -> list[Member]:
     """Return the APKs of a set that a device installs together: the universal APK if there is one,
-    otherwise the splits. Bundletool's standalone APKs are for devices that do not support
-    splits."""
+    otherwise the splits.
+
+    Bundletool's standalone APKs, which are for devices without support for splits, are left out. If
+    a set has only these, return the first."""
     whole = [one for one in members if one.name.rpartition("/")[2] == "universal.apk"]
     return (
         whole

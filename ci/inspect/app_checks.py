@@ -1,9 +1,9 @@
-"""Check whether an Android app can run QNN. These are the checks that only apply to apps, in
-addition to the doctor's checks of the app's libraries and programs.
+"""Check whether an Android app can run QNN. These checks apply only to apps. The doctor's checks of
+libraries and programs are run in addition.
 
-The rules are Android's and Gradle's: developer.android.com/guide/practices/page-sizes,
+The rules are those of Android and Gradle: developer.android.com/guide/practices/page-sizes,
 .../guide/topics/manifest/uses-native-library-element (since API level 31), .../build/releases (from
-minSdk 23 on, useLegacyPackaging is the opposite of uncompressed libraries).
+minSdk 23 on, Gradle stores libraries uncompressed, unless useLegacyPackaging is true).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ RUNTIME = re.compile(r"lib(qnn_)?executorch.*|libonnxruntime.*")
 ABSENCES = frozenset({"QNN216", "QNN304", "QNN310", "QNN311", "QNN312", "QNN317"})
 ABSENCES |= {"QNN870", "QNN309", "QNN850", "QNN851", "QNN852", "QNN864"}
 OF_COPY = frozenset({"QNN853", "QNN854"})
-# Checks of what is decided by the app that uses a library, and of what Gradle does later.
+# Checks of what the app that uses a library decides, and of what Gradle does later.
 OF_APP = frozenset({"QNN850", "QNN851", "QNN852", "QNN856", "QNN860"})
 OF_BUILD = frozenset({"QNN228"})
 # The doctor's checks that have a separate check with another text for apps.
@@ -53,7 +53,8 @@ APPS: Subjects[AppUnit] = Subjects()
 
 class Pairing(NamedTuple):
     """A program of an app, whether the app's libraries can load it, the ids and file names of the
-    doctor's findings, and the axes that are not judged because another program fits the SoC."""
+    doctor's findings, and the axes that are not judged because another program of the app was
+    compiled for the SoC."""
 
     program: PackedFile
     answer: Answer
@@ -73,7 +74,7 @@ def list_app_checks() -> list[Check[Any]]:
 
 
 def judge_unit(unit: AppUnit, socs: Sequence[str]) -> list[Finding]:
-    """Return the findings on an app or flavour, sorted by id, without repeats. Raises
+    """Return the findings on an app or flavour, sorted by id and without duplicates. Raises
     UsageError."""
     found = list(APPS.judge(unit))
     if unit.tree.files or unit.tree.lowered:
@@ -91,8 +92,8 @@ def judge_unit(unit: AppUnit, socs: Sequence[str]) -> list[Finding]:
 
 
 def _pair(unit: AppUnit, soc: str) -> Iterator[tuple[PackedFile, Answer]]:
-    """Yield each program with the answer of `compat`. The doctor reports damaged programs
-    (QNN322)."""
+    """Yield each program that can be read with the answer of `compat`. Damaged programs are left
+    out: the doctor reports them (QNN322)."""
     for one in unit.assets:
         with suppress(UnfitError, UsageError):  # no onnx package, or an unreadable file
             program = inspect_file(one.path).program
@@ -103,21 +104,23 @@ def _pair(unit: AppUnit, soc: str) -> Iterator[tuple[PackedFile, Answer]]:
 
 
 def _is_for(answer: Answer) -> bool:
-    """Return whether the answer shows that a program was compiled for the SoC."""
+    """Return whether a program has a context binary, and nothing shows that it is for another
+    SoC."""
     rows = {row.axis: row.verdict for row in answer.rows}
     refused = [axis for axis in TARGETS if rows[axis] is Verdict.NO]
     return rows[Axis.FILE] is Verdict.YES and not refused
 
 
 def lacks_only_files(unit: AppUnit, findings: Iterable[Finding]) -> bool:
-    """Return whether all errors are about files that this copy does not have."""
+    """Return whether there are errors, and all of them are about files that this copy does not
+    have."""
     errors = {one.id for one in findings if one.severity is Severity.ERROR}
     return bool(errors) and unit.kind.is_copy and errors <= OF_COPY
 
 
 def find_wanted(unit: AppUnit) -> tuple[str, ...]:
-    """Return QNN's libraries that an app needs: libQnnHtp.so unless it uses another backend, and,
-    for ExecuTorch and ONNX Runtime, libQnnSystem.so."""
+    """Return the QNN libraries that an app needs: libQnnHtp.so unless it uses another backend and,
+    for ExecuTorch and ONNX Runtime, libQnnSystem.so. An app without any QNN library needs none."""
     names = {one.name for one in unit.libraries if one.abi == QNN_ABI}
     others = {f"libQnn{backend}.so" for backend in ("Gpu", "Cpu", "Dsp", "Lpai")}
     if not any(name.startswith("libQnn") for name in names):
@@ -129,8 +132,8 @@ def find_wanted(unit: AppUnit) -> tuple[str, ...]:
 
 
 def _weigh(unit: AppUnit, finding: Finding) -> Finding | None:
-    """Return the finding with the level that it has in this app, or None if another finding reports
-    its cause."""
+    """Return the finding with the severity that it has for this app, or None if another finding
+    reports its cause or if Gradle takes care of it later."""
     absent = {PurePath(path).name for path in unit.absent}
     missing = re.findall(r"lib[\w+-]+\.so", f"{finding.subject} {finding.what} {finding.fix}")
     if finding.id in ABSENCES and absent.intersection(missing):  # reported by QNN853
@@ -185,8 +188,8 @@ def see_no_libraries(unit: AppUnit) -> Iterator[Seen]:
 @APPS.check(
     "QNN851",
     "{subject} has libraries for {abis} only",
-    "QNN's libraries for Android are for arm64-v8a, so the app runs without them on a phone; if it "
-    "has no libraries for any ABI of the phone, it cannot be installed",
+    "QNN's libraries for Android are for arm64-v8a, so the app runs without QNN on a phone; it "
+    "cannot be installed on a phone for whose ABIs it has no libraries",
     "add arm64-v8a to the app's libraries and to abiFilters",
     after=("QNN850",),
 )
@@ -213,7 +216,7 @@ def see_no_qnn(unit: AppUnit) -> Iterator[Seen]:
 @APPS.check(
     "QNN853",
     "{subject} is missing from this copy{others}",
-    "its packaging cannot be checked; an app built from this copy lacks the file",
+    "how the file is packaged cannot be checked; an app built from this copy lacks the file",
     "fetch the whole repository: `git restore :/` and `git lfs pull`; put an AAR where the build "
     "file expects it",
 )
@@ -238,7 +241,7 @@ def see_pointers(unit: AppUnit) -> Iterator[Seen]:
 @APPS.check(
     "QNN871",
     "{subject} was not read: {reason}",
-    "Gradle cannot unpack it either; its contents cannot be checked",
+    "the contents of the AAR cannot be checked, and Gradle cannot unpack it either",
     "get the AAR from its vendor again",
 )
 def see_damaged(unit: AppUnit) -> Iterator[Seen]:
@@ -249,8 +252,10 @@ def see_damaged(unit: AppUnit) -> Iterator[Seen]:
 @APPS.check(
     "QNN855",
     "the manifest of {subject} was not read: {reason}",
-    "it is unknown whether the libraries are extracted, and which vendor libraries it may load",
-    "restore the manifest; for an app in split APKs, pass the .apks, or a directory with all",
+    "it is unknown whether the libraries are extracted, and which vendor libraries the app may "
+    "load",
+    "restore the manifest; for an app in split APKs, pass the .apks, or a directory with all of "
+    "them",
     severity=Severity.WARNING,
 )
 def see_no_manifest(unit: AppUnit) -> Iterator[Seen]:
@@ -261,8 +266,9 @@ def see_no_manifest(unit: AppUnit) -> Iterator[Seen]:
 
 @APPS.check(
     "QNN856",
-    "{subject} stays inside the APK{others}: {cause}",
-    "FastRPC opens a skel as a file, but nativeLibraryDir is empty: error 4000, 1008 or 14001",
+    "{subject}{others} stays inside the APK: {cause}",
+    "FastRPC opens a skel as a file, but nativeLibraryDir is empty: runs fail with error 4000, "
+    "1008 or 14001",
     "set android.packaging.jniLibs.useLegacyPackaging = true in build.gradle(.kts), which writes "
     'extractNativeLibs="true" into the manifest; or copy the skels out of assets and put their '
     "directory on ADSP_LIBRARY_PATH",
@@ -277,7 +283,8 @@ def see_skels_inside(unit: AppUnit) -> Iterator[Seen]:
 
 
 def _list_skels(unit: AppUnit) -> list[PackedFile]:
-    """Return the ABI's libraries for the DSP, which FastRPC looks for."""
+    """Return the libraries in the arm64-v8a folder that run on the DSP, where FastRPC loads
+    them."""
     dsp = {one.name for one in unit.tree.files if one.elf and one.elf.machine == EM_QDSP6}
     names = (one.name for one in unit.tree.files if (name := one.qnn_name) and name.part == "Skel")
     return [one for one in _qnn_files(unit) if one.name in {*dsp, *names}]
@@ -285,7 +292,7 @@ def _list_skels(unit: AppUnit) -> list[PackedFile]:
 
 @APPS.check(
     "QNN857",
-    "{subject} is compressed, and extractNativeLibs is false{others}",
+    "{subject}{others} is compressed, although extractNativeLibs is false",
     "the installer rejects the APK with INSTALL_FAILED_INVALID_APK, 'Failed to extract native "
     "libraries, res=-2'",
     "let Gradle package the APK; with zip, store *.so uncompressed, then run zipalign",
@@ -296,9 +303,9 @@ def see_compressed(unit: AppUnit) -> Iterator[Seen]:
 
 @APPS.check(
     "QNN858",
-    "{subject} does not start at a multiple of 4096 bytes in the APK{others}",
-    "the loader cannot map it from there: the installer rejects the APK, 'Failed to extract native "
-    "libraries, res=-2'",
+    "{subject}{others} does not start at a multiple of 4096 bytes in the APK",
+    "the loader cannot map the library from there, so the installer rejects the APK with 'Failed "
+    "to extract native libraries, res=-2'",
     "run `zipalign -P 16 4 IN.apk OUT.apk`, then sign OUT.apk",
 )
 def see_unaligned(unit: AppUnit) -> Iterator[Seen]:
@@ -307,9 +314,9 @@ def see_unaligned(unit: AppUnit) -> Iterator[Seen]:
 
 @APPS.check(
     "QNN859",
-    "{subject} does not start at a multiple of 16384 bytes in the APK{others}",
-    "a device with 16 KiB pages cannot map it from there; Google Play requires this alignment for "
-    "apps that target Android 15",
+    "{subject}{others} does not start at a multiple of 16384 bytes in the APK",
+    "a device with 16 KiB pages cannot map the library from there; Google Play requires this "
+    "alignment for apps that target Android 15",
     "run `zipalign -P 16 4 IN.apk OUT.apk` of build-tools 35 or newer, then sign OUT.apk",
     severity=Severity.WARNING,
 )
@@ -353,7 +360,7 @@ def see_undeclared_rpc(unit: AppUnit) -> Iterator[Seen]:
     "QNN861",
     "the manifest of {subject} does not declare libcdsprpc.so, which {users} needs, and the app "
     "has the program {program}",
-    "the app's process does not find it; a process that the app starts with "
+    "the app's own process does not find libcdsprpc.so; a process that the app starts with "
     "LD_LIBRARY_PATH needs no declaration",
     "if the app itself loads QNN, add "
     '<uses-native-library android:name="libcdsprpc.so" android:required="false"/>',
@@ -396,8 +403,9 @@ def see_required(unit: AppUnit) -> Iterator[Seen]:
 
 
 def _undeclared(unit: AppUnit) -> dict[str, list[str]]:
-    """Return the vendor's libraries that are needed, but neither in the app nor declared in its
-    manifest, with the files that need them."""
+    """Return the vendor libraries of the device that the app needs but neither contains nor
+    declares in its manifest, with the files that need them. Return none if the manifest is missing,
+    or if the app targets an API level that needs no declaration."""
     manifest, gradle = unit.manifest, unit.gradle
     if not manifest:
         return {}
@@ -418,17 +426,19 @@ def _undeclared(unit: AppUnit) -> dict[str, list[str]]:
 
 
 def _list_programs(unit: AppUnit) -> list[str]:
-    """Return the names of the executables, which an app may start as processes."""
+    """Return the names of the app's executables, which it may start as processes."""
     return [one.name for one in unit.tree.files if one.elf and one.elf.interpreter]
 
 
 def _and_so(names: Sequence[str]) -> str:
-    """Return the end of a sentence that lists further files, and how many more there are."""
+    """Return the end of a sentence that lists further files, such as ``, and so are a.so, b.so``,
+    or ""."""
     return f", and so are {name_some(names, MOST_NAMED)}" if names else ""
 
 
 def _count_others(found: Sequence[object]) -> str:
-    """Return text with the number of findings after the first one."""
+    """Return text such as `` (and 2 more)`` for all items after the first one, or "" if there are
+    none."""
     return f" (and {len(found) - 1} more)" if found[1:] else ""
 
 
@@ -467,9 +477,9 @@ def _is_htp_skel(name: str) -> bool:
 
 @APPS.check(
     "QNN866",
-    "{subject} is in {places}",
+    "{subject} is in several places: {places}",
     "the build fails with '2 files found with path lib/{abi}/{subject}'",
-    "remove one of them, or, if they are from the same build, add to the app's build file: "
+    "remove all but one, or, if they are from the same build, add to the app's build file: "
     'packaging {{ jniLibs {{ pickFirsts += "**/{subject}" }} }}',
     severity=Severity.WARNING,
 )
@@ -483,11 +493,11 @@ def see_duplicates(unit: AppUnit) -> Iterator[Seen]:
 
 @APPS.check(
     "QNN867",
-    "{subject} is packaged from {first}; the one in {others} has different contents",
-    "libraries built with the other one fail with 'cannot locate symbol', or crash in the C++ "
+    "{subject} is packaged from {first}, but has different contents in {others}",
+    "libraries that need the other file fail with 'cannot locate symbol', or crash in the C++ "
     "runtime",
-    "keep the newer one: for libc++_shared.so, the one of the newest NDK with which any of the "
-    "libraries was built; for QNN, use all libraries of one SDK",
+    "for libc++_shared.so, keep the file of the newest NDK with which any of the libraries was "
+    "built; for QNN, use all libraries of one SDK",
     severity=Severity.WARNING,
 )
 def see_different_duplicates(unit: AppUnit) -> Iterator[Seen]:
@@ -523,7 +533,7 @@ def see_missing_for_program(unit: AppUnit) -> Iterator[Seen]:
 @APPS.check(
     "QNN868",
     "{subject} comes from Maven and was not checked",
-    "its libraries are packaged with the existing ones, and may be from another build of QNN",
+    "Gradle adds this package's libraries to the app, and they may be from another build of QNN",
     "build the APK and check it",
     severity=Severity.NOTE,
 )
@@ -546,10 +556,10 @@ def see_computed_packaging(unit: AppUnit) -> Iterator[Seen]:
 
 @PAIRINGS.check(
     "QNN870",
-    "{subject} does not fit the app's libraries: {reason}",
+    "the app's libraries cannot run {subject}: {reason}",
     "the program is not loaded, or stops at its first call",
-    "package libraries and kernels that fit, or lower the model again for the packaged ones; "
-    "`qnn-ci compat` with --runtime lists what was compared",
+    "package libraries and kernels that can run it, or lower the model again for the packaged "
+    "ones; `qnn-ci compat` with --runtime lists what was compared",
 )
 def see_program_that_does_not_fit(pairing: Pairing) -> Iterator[Seen]:
     """Yield one finding per axis, without repeating the doctor's findings on the same program."""

@@ -34,9 +34,9 @@ Attributes = Mapping[str, str]
 class AppManifest:
     """The values of a manifest. A value is None if it is missing, or refers to a resource.
 
-    ``native_libraries`` maps each name of a uses-native-library to whether it is required.
-    ``split`` is the name of a split APK, empty for a base. ``fault`` is the reason if it was not
-    read.
+    ``extracts`` is extractNativeLibs. ``native_libraries`` maps the library in each
+    uses-native-library element to whether it is required. ``split`` is the name of a split APK, or
+    empty for a base APK. ``fault`` is the reason why the manifest could not be read, or empty.
     """
 
     package: str = ""
@@ -60,8 +60,8 @@ def parse_manifest(data: bytes) -> AppManifest:
 
 
 def merge_manifests(manifests: Iterable[AppManifest]) -> AppManifest | None:
-    """Return the merged manifest of an app, or None if there are none. The first one is the app's
-    own."""
+    """Return the merged manifest of an app, or None if ``manifests`` is empty. The first manifest
+    is the app's own: the others only add native libraries and a fault."""
     known = [*manifests]
     if not known:
         return None
@@ -150,7 +150,8 @@ def _read_compiled(data: bytes) -> list[tuple[str, Attributes]]:
 
 
 def _pair(one: object, strings: list[str], resources: list[int]) -> tuple[str, str]:
-    """Return name and value of an attribute. The value is empty for a reference."""
+    """Return the name and the value of an attribute. The value is empty for a reference to a
+    resource."""
     index, kind, value = (
         getattr(one, name) for name in ("name_index", "typed_value_datatype", "typed_value_data")
     )
@@ -164,8 +165,8 @@ def _pair(one: object, strings: list[str], resources: list[int]) -> tuple[str, s
 
 
 def _read_text(data: bytes) -> list[tuple[str, Attributes]]:
-    """Parse text. Raises _Refused if it is not XML, or has a document type, which could define
-    entities."""
+    """Parse a manifest in text form. Raises _Refused if it is not XML, or has a document type,
+    which could define entities."""
     from xml.parsers import expat
 
     elements: list[tuple[str, Attributes]] = []

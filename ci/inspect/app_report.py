@@ -82,8 +82,9 @@ def _describe(unit: AppUnit) -> list[str]:
 
 
 def measure(unit: AppUnit) -> dict[str, tuple[int, int, int]]:
-    """Return the files, the bytes, and the bytes in the archive, of each component of QNN's ABI and
-    of the assets. The libraries of each other ABI are one component."""
+    """Return for each component its number of files, its bytes and its bytes in the archive,
+    largest first. Libraries for QNN's ABI and assets are divided by ``COMPONENTS``; the libraries
+    of each other ABI are one component."""
     found: dict[str, tuple[int, int, int]] = {}
     for one in (*unit.libraries, *unit.assets):
         name = _component(one)
@@ -107,7 +108,7 @@ def _builds(unit: AppUnit) -> list[str]:
 def data_of(
     app: str, checked: Sequence[CheckedUnit], socs: Sequence[str], *, strict: bool
 ) -> dict[str, Any]:
-    """Return the data of the JSON form."""
+    """Return the checked app as data for JSON."""
     return {
         "schema_version": SCHEMA_VERSION,
         "app": app,

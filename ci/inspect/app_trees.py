@@ -36,8 +36,8 @@ OTHER_SETS = re.compile(r"main|(test|androidTest|benchmark).*")
 
 
 def read_app(path: Path, scratch: Path) -> list[AppUnit]:
-    """Return the app at ``path``, by flavour. Raises UsageError if it is not an app, UnfitError for
-    an LFS pointer, IntegrityError for a damaged or hostile archive, and OSError."""
+    """Return the app at ``path``, with one unit per flavour. Raises UsageError if it is not an app,
+    UnfitError for an LFS pointer, IntegrityError for a damaged or hostile archive, and OSError."""
     reader, path = ArchiveReader(scratch), path.absolute()
     if path.is_dir():
         units = list(_read_directory(path, reader))
@@ -76,7 +76,8 @@ def _survey(unit: AppUnit, scratch: Path) -> AppUnit:
 
 def _read_directory(root: Path, archives: ArchiveReader) -> Iterator[AppUnit]:
     """Yield the apps in a directory: from sources if there are build files, otherwise from
-    directories named after ABIs, otherwise from the APKs of one app."""
+    directories named after ABIs, otherwise from the APKs of one app, otherwise from a manifest
+    alone. Raises UsageError if there is none of these."""
     places = list(_walk(root, 0))
     modules = [place for place in places if any((place / one).is_file() for one in BUILD_FILES)]
     parents = sorted({one.parent for one in places if one.name in ABIS})
@@ -123,7 +124,8 @@ def _read_plain(root: Path, parent: Path) -> AppUnit:
 def _read_sources(
     root: Path, modules: Sequence[Path], archives: ArchiveReader
 ) -> Iterator[AppUnit]:
-    """Yield each app of the tree by flavour, and each library on which no app depends."""
+    """Yield each app of the tree by flavour, and also each library that no other module uses, if it
+    has native libraries."""
     known = {place: gradle for place in modules if (gradle := read_gradle(place))}
     whole = {place: _with_projects(root, place, known) for place in known}
     apps = [place for place in known if known[place].is_app]
@@ -206,8 +208,8 @@ def _read_variant(
 
 
 def _walk(place: Path, depth: int) -> Iterator[Path]:
-    """Yield the directory, and all directories below it that can have sources. Links are listed but
-    not followed."""
+    """Yield the directory, and all directories below it that may contain sources, to a depth of
+    MAX_DEPTH. Symbolic links are yielded but not followed."""
     yield place
     if place.is_symlink() or depth > MAX_DEPTH or place.name in ABIS:
         return
@@ -249,8 +251,8 @@ def _list_assets(root: Path, folders: Sequence[Path]) -> tuple[PackedFile, ...]:
 
 
 def _list_archives(module: Path, gradle: Gradle) -> Iterator[tuple[str, Path | None]]:
-    """Yield the AARs in ``libs`` and those that the build file names, or None for an AAR that is
-    missing."""
+    """Yield the name and path of each AAR in ``libs`` or in the build file. The path is None if the
+    AAR is missing."""
     found = {path.name: path for path in sorted((module / "libs").glob("*.aar"))}
     for archive in gradle.archives:
         name = archive.rpartition("/")[2]
@@ -265,8 +267,8 @@ def _list_archives(module: Path, gradle: Gradle) -> Iterator[tuple[str, Path | N
 
 
 def _with_projects(root: Path, module: Path, known: dict[Path, Gradle]) -> list[Path]:
-    """Return the module and all its dependencies, in the directories that Gradle uses by
-    default."""
+    """Return the directories of a module and of all modules that it depends on. Each is found where
+    Gradle expects it by default."""
     found, pending = [module], [module]
     while pending:
         for project in known[pending.pop()].projects:
@@ -284,8 +286,8 @@ def _with_projects(root: Path, module: Path, known: dict[Path, Gradle]) -> list[
 
 
 def _list_absent(root: Path, places: Sequence[Path]) -> Iterator[str]:
-    """Yield libraries, archives and programs below ``places`` that are in git's index, but not on
-    disk."""
+    """Yield libraries, AARs and programs below ``places`` that are in git's index but not on disk.
+    Outside a git checkout, yield nothing."""
     top = next((one for one in (root, *root.absolute().parents) if (one / ".git").exists()), None)
     if top is None:
         return

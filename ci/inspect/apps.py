@@ -43,15 +43,15 @@ class Kind(str, Enum):
 
     @property
     def is_part(self) -> bool:
-        """Return whether another app decides how this one is packaged."""
+        """Return whether this is a library, which another app will package."""
         return self in {Kind.AAR, Kind.LIBRARY}
 
 
 @dataclass(frozen=True)
 class PackedFile:
     """A library of an ABI, or an asset (then ``abi`` is empty). ``shown`` is its location as shown
-    to users. For a member of an archive, ``packed_bytes`` is its size there, and ``offset`` where
-    its bytes start, None if they are compressed."""
+    to users. For a member of an archive, ``packed_bytes`` is its size there, and ``offset`` is
+    where its bytes start, or None if they are compressed."""
 
     name: str
     path: Path
@@ -66,8 +66,8 @@ class PackedFile:
         return is_pointer(self.path)
 
     def find_needs(self) -> tuple[str, ...]:
-        """Return the libraries that a program needs besides libQnnHtp.so. Any library of a ``|``
-        list is enough."""
+        """Return the libraries that a program needs besides libQnnHtp.so. In a text such as
+        ``a.so|b.so``, one of the libraries is enough."""
         marks = {mark for mark in MARKS if self._holds(mark)}
         if self.path.suffix == ".pte":
             backend = ("libqnn_executorch_backend.so",) if QNN_BACKEND in marks else ()
@@ -90,10 +90,11 @@ class PackedFile:
 class AppUnit:
     """Files that are packaged together: an app, one flavour of an app, or a library.
 
-    ``libraries`` has one file per ABI and name, ``duplicates`` those that exist in several places.
-    ``absent`` are files in git's index or in a build file that are missing here. ``pointers`` are
-    files that are only LFS pointers here. ``damaged`` are AARs with the reason. ``tree`` has the
-    facts of the assets and of the files for QNN's ABI.
+    ``libraries`` has one file per ABI and name. ``duplicates`` has a group of files for each ABI
+    and name that occurs in several places. ``absent`` are files that git's index or a build file
+    lists but that are missing. ``pointers`` are files that are only Git LFS pointers. ``damaged``
+    maps AARs that cannot be read to the reason. ``tree`` has the facts of the assets and of the
+    files for QNN's ABI.
     """
 
     name: str
@@ -120,7 +121,7 @@ class AppUnit:
         return not (self.absent or self.pointers or self.damaged or brings or self.kind.is_part)
 
     def show(self, text: str) -> str:
-        """Return ``text`` with paths in the scratch directory replaced by locations that users
+        """Return ``text`` with paths in the scratch directory replaced by the locations that users
         know."""
         for relative, one in self.placed():
             text = text.replace(str(self.tree.root / relative), one.shown)
@@ -141,7 +142,7 @@ class AppUnit:
 
 
 def is_pointer(path: Path) -> bool:
-    """Return whether the file is only a pointer of Git LFS."""
+    """Return whether the file is only a Git LFS pointer."""
     with suppress(OSError), path.open("rb") as file:
         return file.read(len(LFS)) == LFS
     return False
@@ -150,7 +151,8 @@ def is_pointer(path: Path) -> bool:
 def gather(
     origins: Iterable[Iterable[PackedFile]],
 ) -> tuple[tuple[PackedFile, ...], tuple[tuple[PackedFile, ...], ...]]:
-    """Return the first file for each ABI and name, and all files that exist in several origins."""
+    """Return the first file for each ABI and name, and the groups of files with the same ABI and
+    name."""
     found: dict[tuple[str, str], list[PackedFile]] = {}
     for origin in origins:
         for one in origin:

@@ -1,13 +1,15 @@
-"""Judge whether a runtime can load a program on a SoC, with a row per axis. Reads no files.
+"""Judge whether a runtime can load a program on a SoC, with a row for each axis: a property in
+which the two must agree. Nothing here reads a file.
 
 The rules, and the evidence for them (docs/findings/versions.md has the tables):
 
 - Build: a runtime loads contexts of its QNN version or older. All 25 pairs of QNN 2.47 to 2.51
-  behave so on the emulator. A newer core API alone is no obstacle, so it is not an axis.
+  behave like this on the emulator. A newer core API alone is no obstacle, so it is not an axis.
 - Hexagon, SoC, VTCM: a device rejects a context for another Hexagon version or more VTCM (error
   5005 or 14001: pytorch/executorch#1176, #9084). The emulator runs all of them.
-- Adaptor: one whose headers are newer than the library is rejected (PR16011). One with headers up
-  to 2.37 cannot create a device with libraries that read socModel at another byte (error 14001).
+- Adaptor: QNN rejects an adaptor whose headers are newer than the library (PR16011). An adaptor
+  with headers up to 2.37 cannot create a device with libraries that read socModel at another byte
+  (error 14001).
 """
 
 from __future__ import annotations
@@ -54,11 +56,11 @@ class Axis(str, Enum):
 
 @dataclass(frozen=True)
 class Runtime:
-    """A runtime of QNN. ``qnn`` is its version, "" if unknown. ``stubs`` and ``skels`` are the
-    Hexagon versions for which it has these. ``adaptor`` is the QNN version whose headers
+    """A runtime of QNN. ``qnn`` is its version, or "" if unknown. ``stubs`` and ``skels`` are the
+    Hexagon versions for which it has stubs and skels. ``adaptor`` is the QNN version whose headers
     ExecuTorch's backend was built with: "" without such a library, "unknown" if the library does
-    not state it. ``kernels`` are those of the required CPU operators that its libraries name; None
-    without ExecuTorch."""
+    not state it. ``kernels`` are the required CPU operators whose names its libraries contain, or
+    None without ExecuTorch."""
 
     name: str
     qnn: str = ""
@@ -109,8 +111,8 @@ def judge_compat(program: Program, runtime: Runtime | None = None, soc: str = ""
 
 
 def _choose_contexts(program: Program, soc: str) -> tuple[ContextBinary, ...]:
-    """Return the contexts that a device would load: from a package the one for its SoC, otherwise
-    all."""
+    """Return the contexts that a device would load: all of them, unless the program is a package
+    that has one for the SoC."""
     if not program.is_package or not soc:
         return program.contexts
     number = find_soc(soc).id
@@ -121,9 +123,11 @@ def _judge_file(program: Program) -> Row:
     if program.damage:
         return Row(Axis.FILE, Verdict.NO, f"the file {program.damage}")
     if not program.contexts:
-        why = "it has no context binary of QNN; programs that the device compiles cannot be judged"
+        why = (
+            "the file has no QNN context binary; a program that a device compiles cannot be judged"
+        )
         return Row(Axis.FILE, Verdict.UNKNOWN, why)
-    return Row(Axis.FILE, Verdict.YES, "it is complete")
+    return Row(Axis.FILE, Verdict.YES, "the file is complete")
 
 
 def _judge_runtime(contexts: Iterable[ContextBinary], runtime: Runtime | None) -> Iterator[Row]:
@@ -136,11 +140,13 @@ def _judge_runtime(contexts: Iterable[ContextBinary], runtime: Runtime | None) -
     versions = {one.binary_info for one in contexts if one.binary_info}
     if not versions or not runtime.qnn:
         yield Row(
-            Axis.BINARY_INFO, Verdict.SKIPPED, "its version or the runtime's version is unknown"
+            Axis.BINARY_INFO,
+            Verdict.SKIPPED,
+            "the version of the binary info or of the runtime is unknown",
         )
     elif max(versions) > KNOWN_INFO or is_older(runtime.qnn, INFO_SINCE):
         which = ", ".join(map(str, sorted(versions)))
-        why = f"it is untested whether QNN {runtime.qnn} reads version {which}: try to load it"
+        why = f"it is untested whether QNN {runtime.qnn} reads version {which}: load it to find out"
         yield Row(Axis.BINARY_INFO, Verdict.UNKNOWN, why)
     else:
         yield Row(Axis.BINARY_INFO, Verdict.YES, f"QNN {INFO_SINCE} and later read version 3")
@@ -156,7 +162,7 @@ def _judge_build(compilers: list[str], runtime: Runtime) -> Row:
             why = f"{runtime.name} does not state its QNN version: pass it (--runtime 2.49.40)"
         return Row(Axis.BUILD, Verdict.UNKNOWN, why)
     newest = next((one for one in compilers if not is_loadable(one, runtime.qnn)), compilers[0])
-    why = f"compiled with QNN {newest}, the runtime is {runtime.qnn}"
+    why = f"compiled with QNN {newest}, and the runtime is QNN {runtime.qnn}"
     if is_loadable(newest, runtime.qnn):
         return Row(Axis.BUILD, Verdict.YES, why)
     return Row(Axis.BUILD, Verdict.NO, f"{why}, which is older: use {newest} or later")
@@ -171,7 +177,10 @@ def _judge_adaptor(runtime: Runtime) -> Row:
             else "the runtime does not contain it"
         )
         return Row(Axis.ADAPTOR, Verdict.SKIPPED, f"ExecuTorch's backend: {why}")
-    why = f"ExecuTorch's backend has the headers of QNN {headers}, the libraries are from QNN {qnn}"
+    why = (
+        f"ExecuTorch's backend was built with the headers of QNN {headers}, "
+        f"and the libraries are from QNN {qnn}"
+    )
     if is_older(qnn, headers):
         return Row(Axis.ADAPTOR, Verdict.NO, f"{why}: 'Qnn API version mismatched'")
     if qnn in MOVED_SOC and not is_older(OLD_HEADERS, headers):
@@ -195,10 +204,10 @@ def _judge_soc(
     if not versions:
         yield Row(Axis.HEXAGON, Verdict.UNKNOWN, "the program does not state its Hexagon version")
     elif versions != [wanted.hexagon]:
-        why = f"compiled for {made}, {soc} has V{wanted.hexagon}: error 5005 or 14001"
+        why = f"compiled for {made}, but {soc} has V{wanted.hexagon}: error 5005 or 14001"
         yield Row(Axis.HEXAGON, Verdict.NO, why)
     else:
-        yield _judge_parts(versions, runtime, f"compiled for {made}, as {soc} has")
+        yield _judge_parts(versions, runtime, f"compiled for {made}, which {soc} has")
     numbers = {one.soc_id for one in contexts}
     names = ", ".join(sorted({one.soc or f"SoC {one.soc_id}" for one in contexts}))
     if numbers == {wanted.id}:
@@ -210,41 +219,46 @@ def _judge_soc(
             "the program does not state its SoC: ask the person who compiled it",
         )
     elif versions == [wanted.hexagon]:
-        why = f"compiled for {names}, which also has V{wanted.hexagon}: never tried on a device"
+        why = f"compiled for {names}, also with V{wanted.hexagon}, but never tried on {soc}"
         yield Row(Axis.SOC, Verdict.UNKNOWN, why)
     else:
         yield Row(Axis.SOC, Verdict.NO, f"compiled for {names}, not for {soc}: lower it for {soc}")
     needed = max(one.vtcm_mb for one in contexts)
-    why = f"it needs {needed} MB, {soc} has {wanted.vtcm_mb}"
+    why = f"the program needs {needed} MB of VTCM, and {soc} has {wanted.vtcm_mb} MB"
     if not needed:
-        yield Row(Axis.VTCM, Verdict.UNKNOWN, "the program does not state how much it needs")
+        yield Row(Axis.VTCM, Verdict.UNKNOWN, "the program does not state how much VTCM it needs")
     else:
         fits = needed <= wanted.vtcm_mb
         yield Row(Axis.VTCM, Verdict.YES if fits else Verdict.NO, why)
 
 
 def _judge_parts(versions: list[int], runtime: Runtime | None, why: str = "") -> Row:
-    """Return whether a device runtime has the stubs or skels for these Hexagon versions."""
+    """Judge whether a runtime has a stub or skel for each of these Hexagon versions. If it lacks
+    none, ``why`` is the reason to print."""
     parts = {*runtime.stubs, *runtime.skels} if runtime else set()
     if lacking := [one for one in versions if parts and one not in parts]:
         has = ", ".join(f"V{one}" for one in sorted(parts))
         missing = ", ".join(f"V{one}" for one in lacking)
-        told = f"the runtime has stubs and skels for {has}, none for {missing}: error 14001 or 4000"
+        told = (
+            f"the runtime has stubs or skels for {has}, but none for {missing}: error 14001 or 4000"
+        )
         return Row(Axis.HEXAGON, Verdict.NO, told)
     if why:
         return Row(Axis.HEXAGON, Verdict.YES, why)
     if parts and versions:
-        return Row(Axis.HEXAGON, Verdict.YES, "the runtime has a stub or skel for it")
+        return Row(
+            Axis.HEXAGON, Verdict.YES, "the runtime has a stub or skel for each Hexagon version"
+        )
     return Row(Axis.HEXAGON, Verdict.SKIPPED, "no SoC and no runtime with stubs or skels was given")
 
 
 def _judge_operators(program: Program, runtime: Runtime | None) -> Row:
     names = sorted({one for method in program.methods for one in method.cpu_operators})
     if not names:
-        return Row(Axis.OPERATORS, Verdict.YES, "nothing runs on the CPU")
+        return Row(Axis.OPERATORS, Verdict.YES, "no operator runs on the CPU")
     listed = ", ".join(names)
     if program.kind == "onnx" or runtime is None or runtime.kernels is None:
-        why = f"no runtime was given in which to look for kernels for {listed}"
+        why = f"no ExecuTorch runtime was given that could have kernels for {listed}"
         return Row(Axis.OPERATORS, Verdict.SKIPPED, why)
     if lacking := [one for one in names if one not in runtime.kernels]:
         why = f"no library of the runtime contains a kernel for {', '.join(lacking)}: link one"

@@ -1,4 +1,4 @@
-"""Read any file that may be a program or a runtime, and return its contents."""
+"""Read any file that may be a program or a part of a runtime, and describe its contents."""
 
 from __future__ import annotations
 
@@ -33,8 +33,10 @@ DTYPES |= {9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 
 
 @dataclass(frozen=True)
 class Library:
-    """A library: its target, and its build of QNN. ``hexagon`` is 0 for another processor,
-    ``api_level`` is Android's. ``align`` is the smallest alignment of the LOAD segments."""
+    """A library: the processor and system that it is for, and its QNN build. ``hexagon`` is the
+    Hexagon version, or 0 for another processor. ``build`` is QNN's whole build id, and ``qnn`` the
+    version in it. ``api_level`` is Android's. ``align`` is the smallest alignment of the LOAD
+    segments."""
 
     machine: str
     hexagon: int = 0
@@ -69,8 +71,9 @@ class Inspection:
 
 
 def inspect_file(path: Path, name: str = "") -> Inspected:
-    """Return the contents of the file at ``path``, under ``name``. Raises UsageError if it cannot
-    be read, UnfitError if the onnx package is missing for an ONNX model."""
+    """Describe the contents of the file at ``path``. ``name`` replaces the file's name in the
+    result. Raises UsageError if the file cannot be read, and UnfitError for an ONNX model if the
+    onnx package is missing."""
     view, name = map_file(path), name or path.name
     if program := parse_program(view, name):
         return Inspected(name, program.kind, program.size_bytes, program.damage, program)
@@ -83,7 +86,7 @@ def inspect_file(path: Path, name: str = "") -> Inspected:
         return _inspect_onnx(path, name, size)
     damage = f"is of an unknown kind: it starts with {head[:8].hex(' ')}"
     if head.startswith(POINTER):
-        damage = "is a pointer of Git LFS: run `git lfs pull`"
+        damage = "is a Git LFS pointer: run `git lfs pull`"
     return Inspected(name, "unknown", size, damage if size else "is empty")
 
 
@@ -91,7 +94,7 @@ def _inspect_library(path: Path, name: str) -> Inspected:
     facts = read_file((name, path))
     if facts.elf is None:
         why = f"{facts.defect.value if facts.defect else 'unreadable'}: {facts.defect_why}"
-        return Inspected(name, "library", facts.size_bytes, f"cannot be read as ELF, it is {why}")
+        return Inspected(name, "library", facts.size_bytes, f"cannot be read as ELF: it is {why}")
     elf, build = facts.elf, facts.build
     library = Library(
         elf.machine_name,
@@ -122,8 +125,9 @@ def _inspect_package(path: Path, name: str, size: int) -> Inspected:
 
 
 def unpack_files(path: Path, scratch: Path) -> list[tuple[str, Path]]:
-    """Unpack libraries and programs of an archive below ``scratch``. Raises IntegrityError if it
-    is damaged or unpacks to more than MAX_UNPACKED bytes."""
+    """Unpack the libraries and programs of an archive into ``scratch``, and return their names with
+    their paths. Raises IntegrityError if the archive is damaged, or if they have more than
+    MAX_UNPACKED bytes."""
     with closing(FileSource(path)) as source:
         members = [
             one

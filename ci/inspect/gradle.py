@@ -1,5 +1,5 @@
-"""Read from a build file of Gradle how native libraries are packaged. The file is a program, but it
-is read as text, so only literal values are recognized."""
+"""Read from a Gradle build file how an app's native libraries are packaged. The build file is a
+program, but it is read as text, so only literal values are recognized."""
 
 from __future__ import annotations
 
@@ -49,11 +49,13 @@ APPLICATION = re.compile(r"\bandroid\.application\b(?![^\n;]*\bapply\b[\s(]*fals
 @dataclass(frozen=True)
 class Gradle:
     """A module's build file. ``is_app`` is true if it builds an app, not a library. ``legacy`` is
-    useLegacyPackaging, None if it is not set, or is computed (then ``is_legacy_computed``).
+    the value of useLegacyPackaging. It is None if that is not set, or if the build file computes
+    it, which ``is_legacy_computed`` tells.
 
-    ``kept`` and ``first`` are the patterns of keepDebugSymbols and pickFirsts. Its dependencies are
-    ``projects``, the modules (``lib:qnn``), ``archives``, the AARs, and ``maven``, the packages
-    with QNN or ExecuTorch from a repository.
+    ``kept`` and ``first`` are the patterns of keepDebugSymbols and pickFirsts, and ``libraries``
+    are the directories of jniLibs. The dependencies are ``projects`` (other modules, such as
+    ``lib:qnn``), ``archives`` (AARs) and ``maven`` (packages with QNN or ExecuTorch from a
+    repository).
     """
 
     file: str
@@ -88,7 +90,8 @@ def _matches(path: str, patterns: tuple[str, ...]) -> bool:
 
 
 def read_gradle(module: Path) -> Gradle | None:
-    """Read the build file in the directory ``module``. Return None if there is none."""
+    """Read the build file in the directory ``module``. Return None if there is none, or none that
+    can be read and has at most MAX_BYTES."""
     for name in BUILD_FILES:
         with suppress(OSError):
             path = module / name
