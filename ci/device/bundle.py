@@ -117,13 +117,15 @@ def stage(
     progress: Progress,
 ) -> Bundle:
     """Copy the files that ``socs`` need to run programs to ``out``, byte for byte, and return the
-    record. The files are ``runner``, QNN's libraries from ``runtimes``, and ``programs``. ``cases``
-    is a directory that a run kept: its programs and inputs are added, with a script that runs them.
-    ``evidence`` has statements about programs, ``signed`` LPAI's libraries with their record, as
-    `sign` wrote them.
+    record.
 
-    Raises UsageError for an unknown SoC, and UnfitError if a file is missing or does not fit;
-    nothing is written then. Raises StoreError if ``out`` cannot be written.
+    The files are ``runner``, QNN's libraries from ``runtimes``, and ``programs``. ``cases`` is a
+    directory that a run kept: its programs and inputs are added, with a script that runs them.
+    ``evidence`` is a directory with statements about programs. ``signed`` is a directory with
+    LPAI's signed libraries and their record, as `sign` wrote it.
+
+    Raises UsageError for an unknown SoC, UnfitError if a file is missing or cannot be used on the
+    SoCs, and StoreError if ``out`` cannot be written. After an error, ``out`` is as before.
     """
     names = tuple(dict.fromkeys(soc.upper() for soc in socs))
     versions = {name: find_soc(name).hexagon for name in names}
@@ -216,8 +218,9 @@ def read_library(path: Path) -> Found | None:
 def index_libraries(
     near: Iterable[Path], runtimes: Iterable[Path], like: ElfFacts, progress: Progress
 ) -> Mapping[str, Found]:
-    """Return the libraries for a runner's system, by file name, from the directories ``near`` it
-    and from anywhere below ``runtimes``. Earlier directories take precedence."""
+    """Return the libraries for the system of the runner ``like``, by file name, from the
+    directories ``near`` and from anywhere below ``runtimes``. Earlier directories take
+    precedence."""
     paths = [path for place in near if place.is_dir() for path in sorted(place.iterdir())]
     for place in runtimes:
         progress.step(f"looking for libraries in {place}")
@@ -232,16 +235,16 @@ def index_libraries(
 
 
 def is_alike(elf: ElfFacts, like: ElfFacts) -> bool:
-    """Return whether a library is for the same machine and system as the file ``like``."""
+    """Return whether a library is for the same processor and system as the runner ``like``."""
     return elf.machine == like.machine and (
         elf.machine == EM_X86_64 or bool(elf.android) == (find_target(like) is Target.ANDROID)
     )
 
 
 def close_over(wanted: Iterable[str], runner: Found, known: Mapping[str, Found]) -> dict[str, Path]:
-    """Return the wanted libraries and everything that they and the runner need. Other missing
-    libraries are assumed to be the system's. Raises UnfitError if a library of QNN or ExecuTorch is
-    missing."""
+    """Return the paths of the wanted libraries and of all libraries that they and the runner need.
+    Raises UnfitError if a wanted library is missing, or one of QNN, ExecuTorch or libc++. Any other
+    missing library is assumed to be part of the device's system."""
     found: dict[str, Path] = {}
     todo = [*wanted, *runner.elf.needed]
     required = {*wanted, *(name for name in runner.elf.needed if is_ours(name))}
@@ -262,12 +265,13 @@ def close_over(wanted: Iterable[str], runner: Found, known: Mapping[str, Found])
 
 
 def is_ours(name: str) -> bool:
-    """Return whether a library with this name is never part of a system."""
+    """Return whether the name belongs to QNN, ExecuTorch or libc++, which a bundle must contain."""
     return name.startswith(("libQnn", "libqnn", "libexecutorch", "libc++"))
 
 
 def find_skel(name: str, runtimes: Iterable[Path]) -> Path:
-    """Return the unsigned skel, or a signed one if there is no other. Raises UnfitError."""
+    """Return the path of a skel below ``runtimes``, preferably one in a directory called
+    ``unsigned``. Raises UnfitError if there is none."""
     found: list[Path] = []
     for place in runtimes:
         found += (top / name for top, _, names in walk(place) if name in names)
@@ -302,7 +306,8 @@ def list_parts(bundle: Bundle, directory: Path) -> list[Part]:
 
 
 def require_fit(target: Target, soc: str, directory: Path, progress: Progress) -> None:
-    """Raise UnfitError if the doctor finds an error in the files staged for a SoC."""
+    """Raise UnfitError if the doctor finds an error in the files staged for a SoC, or that its skel
+    is missing."""
     request = make_request(target.profile, {STAGING: directory}, os.environ)
     verdict = examine_request(replace(request, soc=soc), progress)
     grave = (one for one in verdict.findings if one in verdict.errors or one.id == NO_SKEL)
@@ -311,7 +316,7 @@ def require_fit(target: Target, soc: str, directory: Path, progress: Progress) -
 
 
 def require_loads(program: Path, directory: Path, socs: Sequence[str]) -> None:
-    """Raise UnfitError if the staged libraries or a SoC cannot load a program."""
+    """Raise UnfitError if the staged libraries cannot load a program on one of ``socs``."""
     found = inspect_file(program)
     if found.program is None:
         raise UnfitError(f"{program} is not a program", why=f"its kind is {found.kind}")
@@ -328,7 +333,7 @@ def require_loads(program: Path, directory: Path, socs: Sequence[str]) -> None:
 
 
 def copy_licences(runtimes: Iterable[Path], target: Path) -> None:
-    """Copy the licences next to QNN's libraries."""
+    """Copy the licence files in ``runtimes`` to the directory ``target``."""
     for path in list_licences(runtimes):
         target.mkdir(exist_ok=True)
         shutil.copyfile(path, target / path.name)

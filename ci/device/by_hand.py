@@ -1,5 +1,5 @@
-"""Write instructions and a script that run a bundle without this toolkit, for example in a device
-farm."""
+"""Write instructions and a script for running a bundle without this toolkit, for example in a
+device farm."""
 
 from __future__ import annotations
 
@@ -106,8 +106,9 @@ class KeptRecord(msgspec.Struct, frozen=True):
 
 
 def write_by_hand(bundle: Path, runner: str, kept: Path | None) -> None:
-    """Write the instructions. If a run kept cases, also write their files and a script. Raises
-    UsageError if the run's directory has no case."""
+    """Write the instructions into a bundle. ``kept`` is None, or the directory in which a run kept
+    cases: their files and a script that runs them are then added. Raises UsageError if it contains
+    no case."""
     text = BY_HAND_TEXT.format(runner=runner)
     if kept:
         for artifact in list_artifacts(kept):
@@ -132,13 +133,15 @@ def list_artifacts(kept: Path) -> list[Path]:
 
 
 def list_programs(kept: Path | None) -> Iterator[Path]:
-    """Yield the programs that a run kept. Raises the errors of list_artifacts."""
+    """Yield the programs that a run kept in the directory ``kept``, or none without one. Raises
+    UsageError if it contains no case or a damaged record."""
     for artifact in list_artifacts(kept) if kept else ():
         yield artifact / read_kept(artifact).program
 
 
 def read_kept(directory: Path) -> KeptProgram:
-    """Return the part of a record about the program. Raises UsageError if the record is damaged."""
+    """Return the part of a kept program's record that is needed to run it. Raises UsageError if the
+    record is damaged."""
     try:
         return msgspec.json.decode((directory / RECORD).read_bytes(), type=KeptRecord).compiled
     except msgspec.MsgspecError as error:

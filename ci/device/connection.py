@@ -1,5 +1,4 @@
-"""Run scripts on a phone or a board through adb's or OpenSSH's client, with bytes as input and
-output.
+"""Run scripts on a phone or a board through the adb or ssh client, with bytes as input and output.
 
 Both clients read their usual settings: ~/.ssh/config and known_hosts, ANDROID_ADB_SERVER_*.
 """
@@ -50,8 +49,8 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Device:
-    """A phone or a board. ``name`` is the user's name for it, ``client`` the command that takes a
-    script as its last argument, ``place`` our directory on the device."""
+    """A phone or a board. ``name`` is what the user calls it, ``client`` is the command that takes
+    a script as its last argument, and ``place`` is this project's directory on the device."""
 
     name: str
     client: tuple[str, ...]
@@ -72,7 +71,7 @@ class Device:
             raise ToolError(
                 f"{self.name} {how}",
                 why=said or f"{self.client[0]} {ended.describe()}",
-                fix=f"check that this works: {' '.join(map(quote, [*self.client, 'true']))}",
+                fix=f"see whether this works: {' '.join(map(quote, [*self.client, 'true']))}",
             )
         if NO_ROOM.search(said):
             raise StoreError(
@@ -83,13 +82,13 @@ class Device:
         return Answer(int(marks[-1]), ended.stdout.partition(BEGUN)[2], said)
 
     def ask(self, script: str, *, data: bytes | Path = b"", timeout_s: float = ANSWER_S) -> bytes:
-        """Return the stdout of a script. Raises ToolError if the script fails, and the errors of
-        call."""
+        """Return the stdout of a script. Raises ToolError if the script fails, and the same errors
+        as ``call``."""
         answer = self.call(f"set -e\n{script}", data=data, timeout_s=timeout_s)
         if answer.code:
             raise ToolError(
                 f"{self.name}: a command on the device exited with code {answer.code}",
-                why=answer.said or f"it is the last one of: {script.strip()}",
+                why=answer.said or f"one of these commands failed: {script.strip()}",
             )
         return answer.out
 
@@ -97,7 +96,8 @@ class Device:
         """Send ``files``, whose SHA-256 are ``digests``, to a directory of the device, except those
         that it already has. Return how many bytes were sent.
 
-        A file gets its name only when it is complete. Raises the errors of call.
+        A file gets its name only when it is complete. Raises ToolError if a file does not arrive
+        completely, and the same errors as ``call``.
         """
         for name in files:
             require_plain(name)
@@ -128,8 +128,8 @@ class Device:
         return sum(sizes.values())
 
     def list_digests(self, directory: str) -> dict[str, str]:
-        """Return the SHA-256 of each file in a directory, which is created if it is missing.
-        Remains of interrupted pushes are removed."""
+        """Return the SHA-256 of each file in a directory on the device. The directory is created if
+        it is missing, and remains of interrupted pushes are removed from it."""
         where = quote(directory)
         text = self.ask(
             f"mkdir -p {where}\ncd {where}\nrm -rf {PART}* || true\n"
@@ -181,7 +181,7 @@ def open_device(word: str, place: str = "") -> Device:
     if kind != "ssh" or not rest or rest.startswith("-"):
         raise UsageError(
             f"--device {word}: no such device",
-            fix="adb:SERIAL, adb: for the only phone, or ssh:[USER@]HOST[:PORT]",
+            fix="pass adb:SERIAL, adb: for the only phone, or ssh:[USER@]HOST[:PORT]",
         )
     host, port = split_port(rest)
     client = require_client("ssh", "install OpenSSH's client (Debian, Ubuntu: openssh-client)")
@@ -222,17 +222,17 @@ def list_phones(client: str = "adb") -> dict[str, str]:
 
 
 def choose_phone(client: str, wanted: str) -> str:
-    """Return the serial of the requested phone: ``wanted``, otherwise ANDROID_SERIAL, otherwise the
-    only phone. Raises UnfitError if there is no such phone or it is not ready, ToolError if adb
-    fails."""
+    """Return the serial number of the requested phone: ``wanted``, otherwise ANDROID_SERIAL,
+    otherwise the only phone. Raises UnfitError if there is no such phone or it is not ready,
+    ToolError if adb fails."""
     wanted = wanted or os.environ.get("ANDROID_SERIAL", "")
     phones = list_phones(client)
     listed = ", ".join(f"{serial} ({state})" for serial, state in phones.items()) or "none"
     if not wanted and len(phones) != 1:
         raise UnfitError(
             f"adb lists {'no phone' if not phones else f'{len(phones)} phones'}",
-            why=f"seen: {listed}",
-            fix="connect one with USB debugging on"
+            why=f"listed: {listed}",
+            fix="connect a phone with USB debugging enabled"
             if not phones
             else "select one with --device adb:SERIAL",
         )
@@ -247,7 +247,7 @@ def choose_phone(client: str, wanted: str) -> str:
 STATES = {
     "unauthorized": "accept this computer's key on the phone's screen",
     "authorizing": "accept this computer's key on the phone's screen",
-    "missing": "connect it, or select one that adb lists",
+    "missing": "connect this phone, or select one that adb lists",
 }
 
 
@@ -316,8 +316,8 @@ class DeviceFacts:
 
 
 def identify(device: Device) -> DeviceFacts:
-    """Return the facts of a device. Raises the errors of Device.call, and UnfitError if the device
-    lacks a tool."""
+    """Return the facts of a device. Raises the same errors as ``Device.ask``, and UnfitError if the
+    device lacks a required tool."""
     where = quote(device.place)
     room = f'mkdir -p {where}\nset -- $(df -kP {where} | tail -n 1)\necho "free_kb=$4"'
     text = device.ask(f"{QUESTIONS}\n{room}").decode("utf-8", "replace")
@@ -325,8 +325,8 @@ def identify(device: Device) -> DeviceFacts:
     if lacks := found.get("lacks"):
         raise UnfitError(
             f"{device.name} has no {' and no '.join(lacks)}",
-            why="it is needed to check files and to send them back",
-            fix="install toybox, busybox or coreutils there",
+            why="checking files and sending them back needs every one of these tools",
+            fix="install toybox, busybox or coreutils on the device",
         )
 
     def first(*names: str) -> str:

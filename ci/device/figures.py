@@ -1,4 +1,4 @@
-"""Times (from ExecuTorch's ETDump), memory and heat of the starts of a runner on a device.
+"""Compute the times (from ExecuTorch's ETDump), memory and heat of a runner's starts on a device.
 
 An ETDump is a flatbuffer with a size prefix (devtools/etdump/etdump_schema_flatcc.fbs): a list of
 blocks, each with a name and events. The block "Default" has the event Program::load_method, and a
@@ -41,8 +41,8 @@ class Start:
 
 
 def read_times(dump: bytes) -> tuple[float | None, tuple[float, ...]]:
-    """Return the times of loading and of each execution in ms. Return None and () if ``dump`` is
-    not an ETDump."""
+    """Return the time for loading, or None if there is none, and the times of all executions, in
+    ms. Return None and () if ``dump`` is not a valid ETDump."""
     loads: list[float] = []
     runs: list[float] = []
     if dump[IDENTIFIER_PLACE:][:4] != IDENTIFIER:
@@ -60,8 +60,9 @@ def read_times(dump: bytes) -> tuple[float | None, tuple[float, ...]]:
 
 
 def parse_heat(text: str) -> Heat:
-    """Return the heat. ``text`` is the output of the script ci.device.runner.RUN on the device,
-    with lines ``status N``, ``zone NAME MILLIDEGREES`` and ``cooling NAME STATE``."""
+    """Return the heat of a device. ``text`` is what the script ``ci.device.runner.RUN`` wrote
+    there, with lines such as ``status of_system 1``, ``zone NAME MILLIDEGREES`` and ``cooling NAME
+    STATE``."""
     zones: list[tuple[float, str]] = []
     slowed: list[str] = []
     status = None
@@ -88,8 +89,8 @@ def summarize_starts(
     figure. For each input set, ``iteration`` executions are timed, and the ``warm_up`` executions
     before them are ignored.
 
-    A figure's spread is half the range of the figure over the starts; with one start, half the
-    interquartile range of its runs.
+    A figure's spread is half of its range over the starts. With one start, it is half the
+    interquartile range of the timed executions, and the load time has no spread.
     """
     timed = [list(list_timed(one.runs_ms, warm_up, iteration)) for one in starts]
     timed = [runs for runs in timed if runs]
@@ -119,7 +120,8 @@ def summarize_starts(
 
 
 def list_timed(runs: Sequence[float], warm_up: int, iteration: int) -> Iterator[float]:
-    """Yield the timed executions. The very first one is included only if there is no other."""
+    """Yield the times of the executions that count. The very first execution counts only if there
+    is no other."""
     for number, run in enumerate(runs):
         if number % (warm_up + iteration) >= warm_up and (number or len(runs) == 1):
             yield run
@@ -143,5 +145,5 @@ def find_spread(starts: Iterable[Sequence[float]], percent: int) -> float | None
 
 
 def show(value: float | None) -> float | None:
-    """Return a time rounded to 0.0001."""
+    """Return a time in ms rounded to four decimals, or None for None."""
     return None if value is None else round(value, 4)

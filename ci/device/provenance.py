@@ -25,8 +25,8 @@ NAMESPACE = uuid.UUID("4f4d1c3e-6a51-5f0e-9a5c-0d3c5a3f7c11")
 
 @dataclass(frozen=True)
 class Part:
-    """A file of a bundle, as listed in an SBOM. ``needs`` are the names of the files that it
-    loads."""
+    """A file of a bundle, as an SBOM lists it. ``needs`` are the names of the libraries that it
+    links to."""
 
     name: str
     sha256: str
@@ -47,10 +47,10 @@ def has_sbom_library() -> bool:
 
 
 def write_sbom(target: Path, name: str, digest: str, parts: Sequence[Part]) -> None:
-    """Write a CycloneDX 1.6 document of a bundle's files and their dependencies. The licences are
-    in the folder next to it. The same bundle always has the same serial number.
+    """Write a CycloneDX 1.6 document that lists a bundle's files and their dependencies, but no
+    licences. The same bundle always has the same serial number.
 
-    Needs cyclonedx-python-lib. Raises UsageError as read_clock does.
+    Needs cyclonedx-python-lib. Raises UsageError if SOURCE_DATE_EPOCH is not a valid time.
     """
     from cyclonedx.model import HashAlgorithm, HashType
     from cyclonedx.model.bom import Bom
@@ -97,7 +97,7 @@ def find_evidence(programs: Iterable[Path], folder: Path) -> dict[Path, Path]:
             faults = [str(error)]
         if faults:
             raise UnfitError(
-                f"{program.name} did not pass, according to {path.name}",
+                f"{path.name} does not prove that {program.name} passed",
                 why="; ".join(faults),
                 fix=f"`qnn-ci verify-evidence {program} --evidence {path}` shows every fault",
             )
@@ -118,8 +118,8 @@ def copy_evidence(statements: Mapping[Path, Path], target: Path) -> None:
 
 
 def list_signed(folder: Path) -> dict[str, Path]:
-    """Return the signed libraries that `sign` wrote to ``folder``, by name. Raises UnfitError
-    unless every byte matches the record."""
+    """Return the signed libraries that `sign` wrote to ``folder``, by name. Raises UnfitError if a
+    file does not match the record in that folder."""
     if faults := check_record(folder):
         raise UnfitError(
             f"{folder} is not the output of `qnn-ci sign`",

@@ -1,4 +1,4 @@
-"""A Runner that runs programs on a device. It sends their files and fetches the outputs."""
+"""Run programs on a device: send their files, start the runner there, and fetch the outputs."""
 
 from __future__ import annotations
 
@@ -172,12 +172,13 @@ class DeviceRunner:
             yield DeviceProgram(self, program, timeout_s)
 
     def renew(self, seconds: float = LEASE_S) -> None:
-        """Take or extend the lease. Raises UnfitError if another computer has it."""
+        """Take or extend the lease. Raises UnfitError if another process or computer has it, and
+        the same errors as ``take``."""
         if holder := self.take(seconds):
             raise UnfitError(
                 f"{self.device.name} is in use by {holder.owner or 'another computer'}",
-                why=f"its lease expires in {holder.left_s or 'a few'} s, unless it is renewed",
-                fix="wait for it: --wait SECONDS",
+                why=f"the lease ends in {holder.left_s or 'a few'} s, unless its owner renews it",
+                fix="wait for the device with --wait SECONDS",
             )
 
     def take(self, seconds: float = LEASE_S) -> Holder | None:
@@ -202,7 +203,8 @@ class DeviceRunner:
 
 @contextmanager
 def lease_first(runners: Sequence[DeviceRunner], wait_s: float = 0.0) -> Iterator[DeviceRunner]:
-    """Lease the first free device during the block. Raises the errors of take_first."""
+    """Lease the first free device for the duration of the block. Raises the same errors as
+    ``take_first``."""
     runner = take_first(runners, wait_s)
     try:
         yield runner
@@ -213,8 +215,8 @@ def lease_first(runners: Sequence[DeviceRunner], wait_s: float = 0.0) -> Iterato
 
 
 def take_first(runners: Sequence[DeviceRunner], wait_s: float) -> DeviceRunner:
-    """Return the first device that is free, after taking its lease. Raises UnfitError if none
-    becomes free within ``wait_s`` seconds."""
+    """Take the lease of the first device that is free, and return its runner. Raises UnfitError if
+    no device becomes free within ``wait_s`` seconds."""
     ends = time.monotonic() + wait_s
     while True:
         held = []
@@ -229,7 +231,7 @@ def take_first(runners: Sequence[DeviceRunner], wait_s: float) -> DeviceRunner:
             raise UnfitError(
                 held[0] if len(held) == 1 else f"all {len(held)} devices are in use",
                 why="; ".join(held) if len(held) > 1 else "",
-                fix="wait for it: --wait SECONDS",
+                fix="wait for a device with --wait SECONDS",
             )
         runners[0].progress.step(f"waiting for a device: {'; '.join(held)}")
         time.sleep(min(PAUSE_S, max(ends - time.monotonic(), 0.1)))
@@ -253,15 +255,16 @@ class DeviceProgram:
 
     @property
     def iteration(self) -> int:
-        """How often each input set runs: the number in the model's entry, or RUNS on a device if
-        the entry has none."""
+        """How often each input set is run: as often as the model's entry says, or RUNS times on a
+        real device if the entry leaves the default of one."""
         asked = self.program.spec.source.run
         usual = asked.iteration == ONE_RUN.iteration and not self.is_emulated
         return RUNS if usual else asked.iteration
 
     def run(self, sets: Sets) -> Sets:
-        """Send missing files, then run the program in each start and read its outputs. Return those
-        of the first start. Raises RunError, and StoreError if the device has too little space."""
+        """Send the files that the device lacks, then run the program once per start. Return the
+        outputs of the first start, and note each later start whose outputs differ. Raises RunError,
+        and StoreError if the device has too little space."""
         try:
             self.send(sets)
         except ToolError as error:
@@ -278,7 +281,8 @@ class DeviceProgram:
         return first
 
     def run_once(self, sets: int) -> Sets:
-        """Start the runner once, and return the outputs per input set. Raises RunError."""
+        """Start the runner once, and return the outputs for each input set. Raises RunError, and
+        StoreError if the device has too little space."""
         try:
             archive = self.start()
         except ToolError as error:
@@ -326,8 +330,8 @@ class DeviceProgram:
         return max(LEASE_S, 2 * self.timeout_s)
 
     def start(self) -> bytes:
-        """Run the program, and return the files that it wrote as a tar archive. Raises the errors
-        of send."""
+        """Run the program, and return the files that it wrote as a tar archive. Raises the same
+        errors as ``send``."""
         runner = self.runner
         runner.renew(seconds=self.lease_s)
         flags = {
@@ -404,7 +408,8 @@ class DeviceProgram:
         self.starts.append(Start(load_ms, runs_ms, memory, before, after))
 
     def explain(self, error: ToolError) -> RunError:
-        """Return the error for a device that does not answer."""
+        """Return a RunError that blames the device, not the program, for an error of the
+        connection."""
         told = f"{error.what}: {error.why}\n  fix: {error.fix}"
         return RunError(told, lacks=self.runner.device.name)
 

@@ -77,13 +77,13 @@ def test_evidence_is_that_of_a_pass_of_the_program(program: Path, tmp_path: Path
     (path,) = find_evidence([program], tmp_path).values()
     assert path.name == f"{statements.SHA256}.intoto.json"
     path.write_text("{}")
-    with pytest.raises(UnfitError, match=r"model\.pte did not pass") as caught:
+    with pytest.raises(UnfitError, match=r"does not prove that model\.pte passed") as caught:
         find_evidence([program], tmp_path)
     assert path.name in caught.value.what
     assert caught.value.why
     assert f"verify-evidence {program} --evidence {path}" in caught.value.fix
     state(tmp_path, status=Status.FAILED)
-    with pytest.raises(UnfitError, match="did not pass"):
+    with pytest.raises(UnfitError, match="does not prove"):
         find_evidence([program], tmp_path)
 
 
