@@ -45,10 +45,10 @@ PARALLEL = ("-n3", "--dist", "loadfile", "--no-loadscope-reorder")
 PROBE_S, HEARTBEAT_S = 2.0, 15.0
 MKDOCS = "mkdocs build --strict --quiet --clean --config-file .ci/mkdocs.yml"
 USAGE, ENVIRONMENT, DOWNLOAD = 2, 3, 4  # docs/reference/exit-codes.md
-# Gigabytes, useful only on machines that QNN's host libraries run on.
+# Groups with gigabytes of packages, of use only on machines that can run QNN's host libraries.
 LARGE = ("lowering", "onnx", "test")
-# Modules that are rarely imported, half of an environment. They are compiled only when they are
-# imported.
+# Modules that are rarely imported, but are half of an environment. They are compiled only when
+# they are imported.
 RARE = (
     r"site-packages/((pip|setuptools|pygments/lexers|scipy|sklearn|sympy/physics|coremltools"
     r"|huggingface_hub|textual|narwhals|onnxruntime/transformers)/"
@@ -71,11 +71,11 @@ failures: list[Failure] = []
 
 
 def run_module(session: nox.Session, group: str, *words: str, executorch: str = "") -> None:
-    """Run ``python -m WORDS`` in the environment of a dependency group; ``executorch`` selects
+    """Run ``python -m WORDS`` in the environment of a dependency group. ``executorch`` selects
     another version of ExecuTorch.
 
-    stderr is kept separate from --json's output, and an interrupted verb gets time to end its
-    processes. A failure is recorded for end_run.
+    stderr is kept separate from the output of --json, and an interrupted verb gets time to end its
+    processes. A failure is recorded for ``end_run``.
     """
     started.append(session.name)
     python = make_environment(session, group, executorch)
@@ -112,9 +112,11 @@ def run_module(session: nox.Session, group: str, *words: str, executorch: str = 
 
 
 def choose_executorch(session: nox.Session) -> str:
-    """Return the version of ExecuTorch to use, '' for the pinned one: the version in --executorch,
-    else that of the runtime that a session of this call has built, if its SDK can lower on this
-    machine.
+    """Return the version of ExecuTorch to use, or '' for the default one.
+
+    This is the version in --executorch. Without --executorch and --sdk, it is the version of the
+    last runtime that a session of this call built, if that build's SDK can lower on this machine.
+    An unsupported version fails the session.
     """
     options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     options.add_argument("--executorch", default="")
@@ -145,8 +147,8 @@ def read_pairs() -> tuple[dict[str, str], str]:
 
 
 def list_sessions(session: nox.Session) -> str:
-    """Return the sessions of this call if there are several: they share the arguments after
-    ``--``."""
+    """Return the sessions of this call if there are several, because they share the arguments after
+    ``--``. Return "" for one session."""
     names: list[str] = list(session._runner.global_config.sessions or ())  # nox has no public API
     return " ".join(names) if len(names) > 1 else ""
 
@@ -159,10 +161,12 @@ def fail(session: nox.Session, code: int, cause: str) -> None:
 
 @atexit.register
 def end_run() -> None:
-    """Exit with the code of the first failure; after several sessions, print its cause again.
+    """Exit with the code of the first failure. After several sessions, print the cause of that
+    failure again.
 
     nox exits with 1 for any failure (final_reduce in nox/tasks.py), and a SystemExit in a session
-    would skip later sessions and the summary. None of our exit handlers runs after this one.
+    would skip later sessions and the summary. No other exit handler of this file runs after this
+    one.
     """
     if not failures:
         return
@@ -191,7 +195,8 @@ def list_packages(group: str, executorch: str = "") -> list[str]:
 
 
 def is_made(environment: Path, group: str, executorch: str = "") -> bool:
-    """Return whether an environment matches its group in the current pyproject.toml."""
+    """Return whether an environment is complete and matches its group in the current
+    pyproject.toml."""
     stamp = environment / "installed.sha256"
     return stamp.is_file() and stamp.read_text() == digest_group(group, executorch)
 
@@ -204,7 +209,7 @@ def digest_group(group: str, executorch: str = "") -> str:
 
 
 def make_environment(session: nox.Session, group: str, executorch: str = "") -> Path:
-    """Return the Python of a group's environment; create or update the environment if needed."""
+    """Return the Python of a group's environment. Create or update the environment if needed."""
     require_host(session, group)
     environment = find_environment(session, group, executorch)
     python = environment / "bin" / "python"
@@ -243,7 +248,7 @@ def locked(session: nox.Session, path: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            with heartbeat(session, f"waiting for another nox that creates {path.stem}"):
+            with heartbeat(session, f"waiting for another nox process that creates {path.stem}"):
                 fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -252,7 +257,8 @@ MOVE = "copy the checkout to a directory that you own, or install it: pip instal
 
 
 def install(session: nox.Session, environment: Path, group: str, executorch: str = "") -> None:
-    """Create an environment with the group's packages; it is incomplete until all are installed."""
+    """Create an environment with the group's packages. It counts as complete only after all of them
+    are installed."""
     stamp = environment / "installed.sha256"
     stamp.unlink(missing_ok=True)
     wanted = list_packages(group, executorch)
@@ -277,12 +283,16 @@ def install(session: nox.Session, environment: Path, group: str, executorch: str
 
 
 def choose_index(session: nox.Session) -> list[str]:
-    """Return pip's options for torch: QNN_CI_TORCH_INDEX, else PyTorch's CPU index if it
-    responds."""
+    """Return pip's options for the package index of torch: QNN_CI_TORCH_INDEX if it is set,
+    otherwise PyTorch's CPU index if it responds. Return none for pip's configured index."""
     index = os.environ.get("QNN_CI_TORCH_INDEX")
     if index is None:
         index = CPU_INDEX if answers(f"{CPU_INDEX}/torch/") else ""
-        why = "" if index else f" ({CPU_INDEX} does not respond; this may be a CUDA build of GBs)"
+        why = (
+            ""
+            if index
+            else f" ({CPU_INDEX} does not respond; this may be a CUDA build of several GB)"
+        )
     else:
         why = " (QNN_CI_TORCH_INDEX)"
     if index in {"", "none"}:
@@ -343,8 +353,8 @@ def test_emulator(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def test_onnx(session: nox.Session) -> None:
-    """Compile models with ONNX Runtime's QNN provider, run them on the HTP emulator, and judge
-    them.
+    """Compile models with ONNX Runtime's QNN provider, run them on the HTP emulator, and judge the
+    outputs.
     """
     fetch_library(session, "onnx")
     run_module(session, "onnx", "ci", "test-onnx", *session.posargs)
@@ -379,7 +389,7 @@ def test_llm(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def test_trained(session: nox.Session) -> None:
-    """Judge trained models whose correct verdicts are known: ``--model 'pnet*'``, ``--lane
+    """Judge trained models whose correct verdicts are known. Options: ``--model 'pnet*'``, ``--lane
     onnx``.
     """
     fetch_library(session, "test")
@@ -389,8 +399,8 @@ def test_trained(session: nox.Session) -> None:
 
 
 def fetch_library(session: nox.Session, group: str) -> None:
-    """If libatomic.so.1 is missing, build it or report how to install it, before installing
-    torch."""
+    """If libatomic.so.1 is missing, build it or report how to install it, before torch is
+    installed."""
     require_host(session, group)
     if is_made(find_environment(session, group), group):
         return
@@ -449,7 +459,7 @@ def lint(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def provision(session: nox.Session) -> None:
-    """Fetch, verify and publish artifacts or whole profiles."""
+    """Fetch and verify artifacts or whole profiles, and put them into the store."""
     run_module(session, "core", "ci", "fetch", *session.posargs)
 
 
@@ -490,7 +500,7 @@ def plan(session: nox.Session) -> None:
 
 
 def run_build(session: nox.Session, target: str) -> None:
-    """Build a target; before torch is installed, check for other missing requirements."""
+    """Build a target. Before torch is installed, check that no other requirement is missing."""
     if not is_made(find_environment(session, "lowering"), "lowering"):
         run_module(session, "core", "ci", "build", target, "--check", *session.posargs)
     executorch = choose_executorch(session) if target == "aot" else ""
@@ -506,25 +516,25 @@ def build_runner(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def build_aot(session: nox.Session) -> None:
-    """Build the AOT adaptor from a checkout, and test it."""
+    """Build the AOT adaptor, with which ExecuTorch lowers, from a checkout, and test it."""
     run_build(session, "aot")
 
 
 @nox.session(default=False)
 def build_android(session: nox.Session) -> None:
-    """Build runtime and runner for Android arm64-v8a."""
+    """Build the runtime and the runner for Android arm64-v8a."""
     run_build(session, "android")
 
 
 @nox.session(default=False)
 def build_linux(session: nox.Session) -> None:
-    """Build runtime and runner for aarch64 embedded Linux."""
+    """Build the runtime and the runner for embedded Linux on aarch64."""
     run_build(session, "linux")
 
 
 @nox.session(default=False)
 def build_direct(session: nox.Session) -> None:
-    """Build the QNN backend for Hexagon, for one ``--soc``."""
+    """Build the QNN backend that runs on the Hexagon DSP of the SoC in ``--soc``."""
     run_build(session, "direct")
 
 
@@ -544,7 +554,7 @@ def stage(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def deploy(session: nox.Session) -> None:
-    """Copy a bundle of ``stage`` to a phone or a board: ``--device adb: --bundle DIR``."""
+    """Copy a bundle that ``stage`` made to a phone or a board: ``--device adb: --bundle DIR``."""
     run_module(session, "device", "ci", "deploy", *session.posargs)
 
 
@@ -556,13 +566,13 @@ def docker_build(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def docker_shell(session: nox.Session) -> None:
-    """Open a shell, or run a command, in an image."""
+    """Open a shell, or run a command, in a Docker image."""
     run_module(session, "core", "ci", "image", "shell", *session.posargs)
 
 
 @nox.session(default=False)
 def release(session: nox.Session) -> None:
-    """Build sdist, wheel and the SBOM into dist/, and the pages into build/site."""
+    """Build the sdist, the wheel and the SBOM in dist/, and the documentation in build/site."""
     started.append(session.name)
     python = make_environment(session, "release")
     core = make_environment(session, "core")

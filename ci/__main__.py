@@ -1,4 +1,4 @@
-"""``qnn-ci VERB`` or ``python -m ci VERB``: run any verb. Those of provisioning are listed
+"""``qnn-ci VERB`` or ``python -m ci VERB``: run any verb. The help lists the verbs of provisioning
 first."""
 
 from __future__ import annotations
@@ -14,21 +14,23 @@ VERBS: dict[str, Verb] = {
     "setup": Verb("ci.verbs.setup", "provision and check a profile for the steps of a CI job"),
     "test-emulator": Verb(
         "ci.verbs.emulate",
-        "lower models, run them on the HTP emulator, judge the outputs",
+        "lower models, run them on the HTP emulator, and judge the outputs",
         "test_emulator",
     ),
     "test-onnx": Verb(
         "ci.verbs.lanes.onnx",
-        "compile models with ONNX Runtime, run them on the emulator",
+        "compile models with ONNX Runtime, and run them on the emulator",
         "test_onnx",
     ),
     "audit": Verb(
         "ci.verbs.audit",
-        "list the operators that QNN supports and those that stay on the CPU",
+        "list the operators of a model that QNN supports and those that stay on the CPU",
         "audit",
     ),
     "test-llm": Verb(
-        "ci.verbs.lanes.llm", "run a language model on the emulator, judge its tokens", "test_llm"
+        "ci.verbs.lanes.llm",
+        "run a language model on the emulator, and judge its tokens",
+        "test_llm",
     ),
     "init": Verb("ci.verbs.init", "write a policy and a workflow into a repository"),
     "build": Verb("ci.verbs.build", "build adaptors and runners with CMake", "build_"),
@@ -36,7 +38,7 @@ VERBS: dict[str, Verb] = {
     "report": Verb("ci.verbs.report", "show a report.json again, or rewrite its other files"),
     "judge": Verb("ci.verbs.judge", "judge the outputs that a run kept, without running anything"),
     "fuzz": Verb(
-        "ci.verbs.fuzz", "search for faults of the compiler with generated graphs", "fuzz"
+        "ci.verbs.fuzz", "search for faults in QNN's compiler with generated graphs", "fuzz"
     ),
     "localise": Verb("ci.verbs.localise", "name the operators at which a model loses accuracy"),
     "parity": Verb(
@@ -50,19 +52,19 @@ VERBS: dict[str, Verb] = {
     "sign": Verb("ci.verbs.sign", "sign and verify the libraries that a DSP loads", "sign_skel"),
     "inspect": Verb("ci.verbs.inspect", "show what a program, library, APK or AAR contains"),
     "check-app": Verb("ci.verbs.check_app", "check whether an Android app can run QNN"),
-    "compat": Verb("ci.verbs.compat", "check whether a runtime can load a program, and why not"),
+    "compat": Verb("ci.verbs.compat", "show whether a runtime can load a program and, if not, why"),
     "context": Verb("ci.verbs.context", "deprecated: use inspect and compat"),
     "explain": Verb(
         "ci.verbs.explain", "name the first cause of a failure in a log, with its fix and source"
     ),
     "completion": Verb("ci.verbs.completion", "print completions for bash or zsh"),
     "versions-matrix": Verb(
-        "ci.verbs.versions_matrix", "run the known faults of the compiler with each QNN"
+        "ci.verbs.versions_matrix", "run the known faults of QNN's compiler with each QNN version"
     ),
     "upgrade-report": Verb(
         "ci.verbs.upgrade_report", "show what another version of QNN or ExecuTorch changes"
     ),
-    "verify-evidence": Verb("ci.verbs.evidence", "check a program's evidence that it passed"),
+    "verify-evidence": Verb("ci.verbs.evidence", "check the evidence that a program passed"),
     "verify-signature": Verb(
         "ci.verbs.verify_signature", "verify a signed Hexagon library from its bytes"
     ),
@@ -70,15 +72,15 @@ VERBS: dict[str, Verb] = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one verb; the exit codes are those of provisioning.errors.ExitCode."""
+    """Run one verb, and return its exit code, which is one of provisioning.errors.ExitCode."""
     installed = Path(sys.argv[0]).name == "qnn-ci"
     words = sys.argv[1:] if argv is None else argv
     return run_program("qnn-ci" if installed else "python -m ci", VERBS, words, explain_error)
 
 
 def explain_error(text: str) -> str:
-    """Return the known fix for an error message that names none, or an empty string if no rule
-    matches it."""
+    """Return the known fix for an error message that contains none, or an empty string if no rule
+    matches the message."""
     from ci.explain.render import advise
 
     return advise(text)

@@ -42,15 +42,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("target", help="one of: " + ", ".join(read_targets()))
     add("--source", type=user_path, help="ExecuTorch checkout (default: EXECUTORCH_ROOT)")
-    add("--profile", default="", help="a profile like the target's, for example with another NDK")
+    add(
+        "--profile",
+        default="",
+        help="a profile to use instead of the target's, for example with another NDK",
+    )
     add("--jobs", type=int, default=0, help="parallel compilers (default: one per core)")
     add("--clean", action="store_true", help="remove the earlier build first")
-    add("--release", action="store_true", help="CMAKE_BUILD_TYPE Release")
+    add("--release", action="store_true", help="set CMAKE_BUILD_TYPE to Release")
     add("--dry-run", action="store_true", help="check, print the commands, and build nothing")
     add(
         "--check",
         action="store_true",
-        help="check everything except Python packages, build nothing",
+        help="check everything except Python packages, and build nothing",
     )
     add(
         "--python",
@@ -85,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     choice.add_arguments(parser, adaptor=False)
     add_executorch(parser)
     add("--soc", default="", help="direct: the SoC, such as SM8750")
-    add("--dsp-type", type=int, default=3, help="direct: 0 LPAI (aDSP), 3 HTP (cDSP)")
+    add("--dsp-type", type=int, default=3, help="direct: 0 for LPAI (aDSP), 3 for HTP (cDSP)")
     add("--reports", type=user_path, default=Path("reports"), help="directory of the reports")
 
 
@@ -126,8 +130,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def add_parity(outcome: Outcome, parity: ParityReport | None, *, strict: bool) -> Outcome:
-    """Return the outcome with parity's findings added. With ``strict``, the outcome fails if there
-    are findings that fail parity."""
+    """Return the outcome with parity's findings added. With ``strict``, the outcome fails if a
+    finding fails parity, or if parity could not read a file."""
     if not parity:
         return outcome
     fails = strict and (parity.failing or parity.unread)
@@ -150,8 +154,9 @@ def compare_parity(job: BuildJob, progress: Progress) -> ParityReport | None:
 
 
 def choose_target(args: argparse.Namespace) -> Target:
-    """Return the target that the command line selects. --source selects its variant for checkouts,
-    and DSP type 0 the profile for LPAI. Raises UsageError."""
+    """Return the target that the command line selects. --source selects the target's variant for
+    checkouts. The profile is that of --profile, or the one for LPAI with DSP type 0. Raises
+    UsageError."""
     target = find_target(args.target)
     if args.dsp_type == LPAI and target.lpai_profile and not args.profile:
         return msgspec.structs.replace(target, profile=target.lpai_profile)
@@ -160,8 +165,8 @@ def choose_target(args: argparse.Namespace) -> Target:
     if args.profile:
         if target.profile not in (args.profile, read_profile(args.profile).like):
             raise UsageError(
-                f"profile {args.profile} is not like {target.profile or 'what this target needs'}",
-                fix=f'name one with like = "{target.profile}" in manifests/profiles.toml',
+                f"target {target.name} cannot use profile {args.profile}",
+                fix=f'pass a profile that has like = "{target.profile}" in manifests/profiles.toml',
             )
         target = msgspec.structs.replace(target, profile=args.profile)
     if len(args.python) > 1 and not target.per_python:
@@ -198,20 +203,21 @@ def split_define(word: str) -> tuple[str, str]:
 
 
 def prepare_job(target: Target, request: BuildRequest, progress: Progress) -> BuildJob:
-    """Return a build that is ready to start.
+    """Return a planned build. Only its ``check`` is still to be called before it starts.
 
     Raises UsageError for an extra that the target does not have, UnfitError if anything is missing.
     """
     if unknown := request.extras - set(target.extras):
         raise UsageError(
             f"{target.name} has no extra {', '.join(sorted(unknown))}",
-            fix="it has: " + (", ".join(target.extras) or "none"),
+            fix="its extras: " + (", ".join(target.extras) or "none"),
         )
     return PREPARERS[target.origin](target, request, progress)
 
 
 def check_jobs(jobs: list[BuildJob]) -> Outcome:
-    """Check that licences, sources, tools and environment allow the builds. Raises UnfitError."""
+    """Run the ``check`` of each build: the doctor, for builds from a checkout. Everything else was
+    checked when the builds were planned. Raises UnfitError."""
     for job in jobs:
         job.check()
     names = [job.plan.target.name for job in jobs]

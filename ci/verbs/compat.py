@@ -1,4 +1,4 @@
-"""``compat FILE --runtime ... --soc ...``: check whether a program will load, and why not."""
+"""``compat FILE --runtime ... --soc ...``: show whether a program will load and, if not, why."""
 
 from __future__ import annotations
 
@@ -34,12 +34,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RUNTIME",
         help="a directory with QNN's libraries, an APK or AAR, ARTIFACT@VERSION, or a version",
     )
-    parser.add_argument("--soc", default="", type=str.upper, metavar="SOC", help="such as SM8750")
+    parser.add_argument(
+        "--soc", default="", type=str.upper, metavar="SOC", help="the SoC, such as SM8750"
+    )
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if not args.runtime and not args.soc:
-        raise UsageError("nothing to compare with", fix="add --runtime, --soc or both")
+        raise UsageError(
+            "no runtime and no SoC to check the program for", fix="add --runtime, --soc or both"
+        )
     if args.soc:
         find_soc(args.soc)
     progress.step(f"reading {args.file.name}")
@@ -47,7 +51,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if found.program is None:
         if found.kind == "onnx":
             raise FailedError(f"{found.file} cannot be checked", why=f"it {found.damage}")
-        why = f"it is of kind {found.kind}"
+        why = f"its kind is {found.kind}"
         raise UsageError(
             f"{found.file} is not a program", why=why, fix="pass a .pte or a context binary"
         )

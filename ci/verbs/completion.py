@@ -13,7 +13,7 @@ SHELLS = ("bash", "zsh")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=SHELLS, help="the shell to complete in")
+    parser.add_argument("shell", choices=SHELLS, help="the shell to print completions for")
 
 
 def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:

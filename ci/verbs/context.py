@@ -16,24 +16,26 @@ if TYPE_CHECKING:  # it imports the onnx package, which --help does not need
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=user_path, metavar="FILE", help="a NAME_ctx.onnx")
+    parser.add_argument(
+        "file", type=user_path, metavar="FILE", help="an ONNX context model, NAME_ctx.onnx"
+    )
     parser.add_argument(
         "--soc",
         type=str.upper,
         choices=sorted(read_socs()),
         metavar="SOC",
-        help="check it for this SoC",
+        help="check that this SoC can load the model",
     )
     parser.add_argument(
         "--qnn",
         default="",
         metavar="VERSION",
-        help="check it for a runtime with this version of QNN, such as 2.49.40",
+        help="also check that this version of QNN can load the model, such as 2.49.40",
     )
     parser.add_argument(
         "--seal",
         action="store_true",
-        help="write the SHA-256 of its binary into it, so that later changes are detected",
+        help="write the SHA-256 of the context binary into the model, to detect later changes",
     )
 
 

@@ -23,7 +23,7 @@ ROOM = 64 << 20  # bytes needed in addition to the bundle, for programs, inputs 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_device(parser)
     parser.add_argument(
-        "--clean", action="store_true", help="remove our directory from the device, and stop"
+        "--clean", action="store_true", help="only remove this project's directory from the device"
     )
 
 
@@ -46,13 +46,21 @@ def add_device(parser: argparse.ArgumentParser) -> None:
         " those that adb lists",
     )
     add("--bundle", type=user_path, metavar="DIR", help="the directory that `stage` wrote")
-    add("--place", default="", metavar="DIR", help="our directory on the device")
-    add("--wait", type=float, default=0.0, metavar="S", help="seconds to wait for a device in use")
+    add("--place", default="", metavar="DIR", help="this project's directory on the device")
+    add(
+        "--wait",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="seconds to wait for a device that is in use",
+    )
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if not (args.device or args.any):
-        raise UsageError("no device", fix="pass --device adb: or --device ssh:HOST, or --any")
+        raise UsageError(
+            "no device is given", fix="pass --device adb: or --device ssh:HOST, or --any"
+        )
     if args.clean:
         device = open_device(choose_word(args), args.place)
         device.ask(f"rm -rf {quote(device.place)}")
@@ -75,8 +83,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 def ready_device(
     args: argparse.Namespace, progress: Progress
 ) -> Iterator[tuple[DeviceRunner, DeviceFacts]]:
-    """Push the bundle to the device that the options name, and yield a runner on it. The device is
-    locked meanwhile. Raises UsageError, UnfitError, ToolError or StoreError."""
+    """Lease the device that the options select, push the bundle to it, and yield a runner on it
+    with its facts. The lease ends with the block. Raises UsageError, UnfitError, ToolError or
+    StoreError."""
     if not args.bundle:
         raise UsageError("--device without --bundle", fix="create one with `qnn-ci stage`")
     bundle = read_bundle(args.bundle)
@@ -105,11 +114,12 @@ def ready_device(
 
 
 def choose_word(args: argparse.Namespace) -> str:
-    """Return the only --device of the call. Raises UsageError if there are several, or --any."""
+    """Return the only --device of the call. Raises UsageError if there is none or several, or with
+    --any."""
     if len(args.device) != 1 or args.any:
         raise UsageError(
-            "one --device is needed here" if args.any else f"{len(args.device)} devices are named",
-            fix="pass one, or let --any soc=SOC choose",
+            "one --device is needed here" if args.any else f"{len(args.device)} devices are given",
+            fix="pass one --device, or, except with --clean, --any soc=SOC",
         )
     return str(args.device[0])
 
@@ -117,8 +127,8 @@ def choose_word(args: argparse.Namespace) -> str:
 def find_device(
     word: str, args: argparse.Namespace, bundle: Bundle, progress: Progress
 ) -> tuple[Device, DeviceFacts]:
-    """Return a device that matches a bundle, and its facts. Raises the errors of open_device,
-    identify and require_match."""
+    """Return a device that matches a bundle, and its facts. Raises the same errors as
+    ``open_device``, ``identify`` and ``require_match``."""
     device = open_device(word, args.place)
     facts = identify(device)
     progress.step(f"{device.name}: {facts.describe()}")
@@ -134,11 +144,13 @@ def list_candidates(
     key, _, soc = args.any.partition("=")
     soc = soc.upper()
     if key != "soc" or soc not in read_socs():
-        raise UsageError(f"--any {args.any}: no such SoC", fix="for example --any soc=SM8750")
+        raise UsageError(
+            f"--any {args.any}: no such SoC", fix="pass, for example, --any soc=SM8750"
+        )
     if soc not in bundle.socs:
         raise UnfitError(
             f"--any {args.any}: the bundle is for {', '.join(bundle.socs)}",
-            fix=f"stage one with --soc {soc}",
+            fix=f"stage a bundle with --soc {soc}",
         )
     words = args.device or [
         f"adb:{serial}" for serial, state in list_phones().items() if state == "device"
@@ -156,9 +168,9 @@ def list_candidates(
             others.append(f"{device.name} has {facts.soc or 'no known SoC'}")
     if not found:
         raise UnfitError(
-            f"no device with {soc}",
+            f"no usable device with {soc}",
             why="; ".join(others) or "adb lists no usable device",
-            fix="connect one, or pass boards: --device ssh:A --device ssh:B",
+            fix="connect a phone, or pass boards: --device ssh:A --device ssh:B",
         )
     return found
 
@@ -168,7 +180,7 @@ def describe_device(runner: DeviceRunner, facts: DeviceFacts) -> str:
     emulates = runner.bundle.target is Target.EMULATOR
     what = "the HTP emulator" if emulates else facts.soc or "an unknown SoC"
     return (
-        f"run on {runner.device.name} ({facts.describe()}), by {what} of QNN"
+        f"run on {runner.device.name} ({facts.describe()}), by {what} with QNN"
         f" {runner.bundle.qnn or 'unknown'}; {runner.sent:,} bytes were sent"
     )
 
@@ -178,35 +190,35 @@ def require_match(device: Device, facts: DeviceFacts, bundle: Bundle) -> None:
     StoreError if it has too little space."""
     if facts.machine != bundle.target.machine and (facts.machine, bundle.target.machine) not in ARM:
         raise UnfitError(
-            f"{device.name} is {facts.machine}, the bundle is for {bundle.target.value}",
-            fix="stage one with the runner and the libraries for that machine",
+            f"{device.name} is {facts.machine}, but the bundle is for {bundle.target.value}",
+            fix="stage a bundle with the runner and the libraries for that machine",
         )
     is_phone = bool(facts.android)
     if bundle.target is not Target.EMULATOR and is_phone is not (bundle.target is Target.ANDROID):
         raise UnfitError(
-            f"{device.name} runs {'Android' if is_phone else 'Linux'}, the bundle is for"
+            f"{device.name} runs {'Android' if is_phone else 'Linux'}, but the bundle is for"
             f" {bundle.target.value}",
-            fix="stage one with a runner of build_android or build_linux, and matching libraries",
+            fix="stage a bundle with a runner of build_android or build_linux",
         )
     other = facts.soc in read_socs() and facts.soc not in bundle.socs
     if other and bundle.target is not Target.EMULATOR:
         raise UnfitError(
-            f"{device.name} has {facts.soc}, the bundle is for {', '.join(bundle.socs)}",
+            f"{device.name} has {facts.soc}, but the bundle is for {', '.join(bundle.socs)}",
             why="with another Hexagon version or VTCM size, QNN fails with error 14001 or 5005",
-            fix=f"stage one with --soc {facts.soc}",
+            fix=f"stage a bundle with --soc {facts.soc}",
         )
     if facts.closed and not facts.dsp and bundle.target is not Target.EMULATOR:
         raise UnfitError(
             f"{device.name}: {facts.user} may not open {', '.join(facts.closed)}",
             why="without access to the DSP, QNN fails with error 4000 or 14001",
-            fix="give this user access, with a udev rule or a group",
+            fix="give this user access to the device files, with a udev rule or a group",
         )
     needed = sum(file.size_bytes for file in bundle.files) + ROOM
     if facts.free_bytes and facts.free_bytes < needed:
         raise StoreError(
             f"{device.name} has {facts.free_bytes >> 20} MiB free in {device.place}",
             why=f"the bundle and its runs may need {needed >> 20} MiB",
-            fix="free space there, or pass another directory with --place",
+            fix="free space on the device, or pass another directory with --place",
         )
 
 

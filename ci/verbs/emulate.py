@@ -1,5 +1,5 @@
-"""``test-emulator``: lower models, run the programs and judge their outputs. Runs all cases, or
-only those of a plan or a shard."""
+"""``test-emulator``: lower models, run the programs and judge their outputs, for all cases or for
+those of a plan or a shard."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--runner",
         default=NAME,
-        help="python, cpp, or a program with qnn_executor_runner's flags",
+        help="what runs the programs: python, cpp, or a program with qnn_executor_runner's flags",
     )
     add(
         "--backend",
@@ -95,8 +95,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=Backend.HTP.value,
         help="the processor to lower for; default: htp",
     )
-    add("--plan", type=user_path, metavar="FILE", help="only the cases of a plan.json")
-    add("--shard", default="", metavar="I/N", help="only part I of N of the cases, such as 2/3")
+    add("--plan", type=user_path, metavar="FILE", help="run only the cases in this plan.json")
+    add("--shard", default="", metavar="I/N", help="run only part I of N of the cases, such as 2/3")
     add("--plain", action="store_true", help="lower without the patches that save time")
     add(
         "--try-unsupported",
@@ -124,8 +124,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_suite_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options for running ExecuTorch's test suites."""
     add = parser.add_argument_group("ExecuTorch's own QNN test suites").add_argument
-    add("--suite", choices=[*SUITES, FAULTS], help="tests of ExecuTorch's wheel, or faults")
-    add("--filter", action="append", default=[], metavar="GLOB", help="only tests with this name")
+    add(
+        "--suite",
+        choices=[*SUITES, FAULTS],
+        help="a test suite in ExecuTorch's wheel, or the known faults",
+    )
+    add(
+        "--filter",
+        action="append",
+        default=[],
+        metavar="GLOB",
+        help="run only tests with a matching name",
+    )
     add("--source", type=user_path, metavar="DIR", help="run the tests of this checkout instead")
     add("--resume", action="store_true", help="continue an interrupted run")
     add(
@@ -157,10 +167,12 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def execute_cases(args: argparse.Namespace, progress: Progress) -> Outcome:
-    """Run the requested cases. Raises UsageError, and the errors of a run."""
+    """Run the requested cases. Raises UsageError, and the same errors as ``run``."""
     check_arguments(args, SESSION)
     if args.plan and (args.model or args.scheme or args.soc):
-        raise UsageError("--plan names the cases", fix="leave out --model, --scheme and --soc")
+        raise UsageError(
+            "--plan already selects the cases", fix="leave out --model, --scheme and --soc"
+        )
     backend = Backend(args.backend)
     require_options(backend, runner=args.runner, plan=bool(args.plan))
     if args.device or args.any:
@@ -205,7 +217,7 @@ def check_device(args: argparse.Namespace) -> None:
         raise UsageError(f"--starts {args.starts}", why="each program has to start at least once")
     if args.runner != NAME:
         raise UsageError(
-            "--device with --runner", fix="the bundle contains the runner: leave one out"
+            "--device with --runner", fix="leave out --runner: the bundle contains one"
         )
     if not args.bundle:
         raise UsageError("--device without --bundle", fix="create one with `qnn-ci stage`")
@@ -215,19 +227,19 @@ def check_device(args: argparse.Namespace) -> None:
     if unknown := [soc for soc in args.soc if soc.upper() not in socs]:
         raise UsageError(
             f"--soc {', '.join(unknown)}: the bundle is for {', '.join(socs)}",
-            fix="stage one for that SoC",
+            fix="stage a bundle for that SoC",
         )
 
 
 def require_executorch(wanted: str) -> None:
-    """Raise UnfitError if ``wanted`` is a version and ExecuTorch is installed in another
+    """Raise UnfitError if ``wanted`` is a version, and ExecuTorch is not installed in that
     version."""
     installed = installed_executorch()
     if wanted and not is_same(installed or "0", wanted):
         raise UnfitError(
             f"--executorch {wanted}: "
-            + (f"{installed} is installed" if installed else "none is installed"),
-            why="only `./nox -s` creates an environment with that version, qnn-ci does not",
+            + (f"{installed} is installed" if installed else "executorch is not installed"),
+            why="only `./nox -s` creates an environment with that version; qnn-ci does not",
             fix=f"./nox -s test_emulator -- --executorch {wanted}, or pip install "
             f"executorch=={wanted} into another environment",
         )
@@ -246,7 +258,7 @@ def check_runner(specs: Sequence[CaseSpec], runner: str, backend: Backend = Back
         choices = spec.source.choices
         if runner != NAME and (choices.traces or choices.methods):
             told = f"models.{spec.model}.lowering has {choices}"
-            why = f"--runner {runner} can only run forward"
+            why = f"--runner {runner} can run only the method forward"
             raise UsageError(told, why=why, fix="leave out --runner")
         own = spec.source.run.of_lpai
         if own and not backend.is_lpai:
@@ -314,7 +326,8 @@ def run(
 
 
 def check_backend(runner: str, environment: Environment, progress: Progress) -> Environment:
-    """Return the environment if its adaptor suits the runner. Raises UsageError or UnfitError."""
+    """Return the environment if its adaptor works with the runner. Raises UsageError or
+    UnfitError."""
     if runner == WHEEL_RUNNER and find_laid(environment):
         raise refuse_overlay()
     if runner == NAME:
@@ -346,8 +359,8 @@ def run_specs(
     """Run the cases in an environment. ``runner`` is a device's Runner, ``python``, ``cpp`` (built
     here against ExecuTorch's wheel), or the user's command.
 
-    Raises UsageError if that command does not exist, StoreError, and the errors of building
-    ``cpp``.
+    Raises UsageError if that command does not exist, StoreError, and the same errors as
+    ``ensure_wheel_runner``.
     """
     parts = tuple(describe_toolchain(environment))
     variables = environment.apply(os.environ)
@@ -398,7 +411,8 @@ def report_unrun(
 
 
 def list_planned(path: Path) -> list[CaseSpec]:
-    """Return the cases of a plan.json. Raises UsageError if it has none."""
+    """Return the cases of a plan.json. Raises UsageError if it has none, or one with an unknown
+    scheme."""
     cases = read_plan(path).cases
     if not cases:
         raise UsageError(f"{path} contains no case", fix="to run all cases, leave out --plan")
@@ -427,8 +441,8 @@ def take_shard(
 
 
 def digest_policy(policy: EmulatorPolicy, specs: Sequence[CaseSpec], runner: str) -> str:
-    """Return the SHA-256 of all that determines a shard's results: lowering options, limits,
-    runner."""
+    """Return the SHA-256 of everything that the shards of a run must have in common: the lowering
+    options, the limits and other rules of the policy, and the runner."""
     chosen = [str(spec.source.choices) for spec in specs]
     limits = policy.describe_limits(specs)
     parts = (chosen, limits, policy.reference, policy.unsupported, runner)

@@ -74,7 +74,7 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     signer = (
         f"signed by {args.repository}"
         if args.bundle
-        else "not signed: anyone could have written this"
+        else "not signed: anyone could have written this evidence"
     )
     lines = [
         f"{args.program.name}: "
@@ -97,8 +97,8 @@ def compare(statement: Statement, program: Path, policy: Path | None) -> Iterato
 
 
 def find_limits(path: Path, case: Mapping[str, str]) -> Threshold:
-    """Return a policy's limits for a case. Raises ManifestError for a bad policy or one without
-    limits, ValueError for a case that does not exist."""
+    """Return a policy's limits for a case. Raises ManifestError for an invalid policy or one
+    without limits for the case, ValueError for an unknown session, backend or scheme."""
     if case["session"] not in LANES:
         raise ValueError(f"there is no session {case['session']}")
     policy = read_emulator_policy(path, LANES[case["session"]])
@@ -116,7 +116,7 @@ def find_signature_faults(bundle: bytes, signed: bytes, repository: str) -> Iter
     if not importlib.util.find_spec("sigstore"):
         raise UnfitError(
             "this Python has no sigstore",
-            why="it verifies the signature of the evidence",
+            why="the package sigstore verifies the signature of the evidence",
             fix='pip install "executorch-qnn-ci[evidence]"',
         )
     from sigstore.errors import Error, VerificationError
@@ -136,7 +136,7 @@ def find_signature_faults(bundle: bytes, signed: bytes, repository: str) -> Iter
         subjects = json.loads(payload)["subject"] if kind == IN_TOTO else []
         digests = {one["digest"].get("sha256") for one in subjects}
     except (Error, VerificationError, ValueError, LookupError, TypeError) as error:
-        yield f"its signature is not valid: {error}"
+        yield f"the signature of the evidence is not valid: {error}"
         return
     if hashlib.sha256(signed).hexdigest() not in digests:
         yield "the bundle signs other files"

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a log, logcat or CI log, a directory of them, or - for standard input (the default)",
     )
     parser.add_argument(
-        "--policy", type=user_path, help="a policy whose [[advice]] rows count as rules"
+        "--policy", type=user_path, help="a policy whose [[advice]] rows are used as rules, too"
     )
     parser.add_argument(
         "--github", action="store_true", help="print the causes as GitHub annotations"
@@ -104,7 +104,7 @@ def read_parts(name: str) -> Iterator[bytes]:
     with nullcontext(sys.stdin.buffer) if name == STDIN else Path(name).open("rb") as file:
         part = file.read(PART_BYTES)
         if part.startswith(ARCHIVES):
-            fix = "unpack it, and name the directory"
+            fix = "unpack it, and pass the directory"
             raise UsageError(f"{name} is an archive, not a log", fix=fix)
         while part:
             yield part

@@ -43,12 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--frontend", choices=FRONTENDS, default="onnx", help="what lowers the graphs; default onnx"
     )
     add("--without-known", action="store_true", help="do not skip the known faults")
-    add("--soc", default=DEFAULT_SOC, help=f"a SoC; default {DEFAULT_SOC}")
+    add("--soc", default=DEFAULT_SOC, help=f"the SoC to compile for; default {DEFAULT_SOC}")
     add(
         "--graph",
         type=user_path,
         metavar="FILE",
-        help="do not search; try the graph in this file with ten seeds",
+        help="instead of a search, try the graph in this file with ten seeds",
     )
     cores = len(os.sched_getaffinity(0))
     add("--jobs", type=int, default=cores, help=f"number of parallel workers; default {cores}")
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--reports",
         type=user_path,
         default=Path("reports"),
-        help="the directory of fuzz/, with the results",
+        help="the directory in which to write fuzz/ with the results",
     )
     add("--offline", action="store_true", help="use only what is already provisioned")
     choice.add_arguments(parser)

@@ -45,7 +45,8 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
 
 
 def reach_verdict(plan_file: Path, needs_file: Path, directory: Path) -> GateVerdict:
-    """Read and judge a plan's results. A plan or result that cannot be read is a fault."""
+    """Read and judge the results of a plan's jobs. If the plan or GitHub's results cannot be read,
+    the verdict is red."""
     try:
         plan = read_plan(plan_file)
         needs = read_needs(needs_file)
@@ -55,8 +56,9 @@ def reach_verdict(plan_file: Path, needs_file: Path, directory: Path) -> GateVer
 
 
 def judge_shards(directory: Path, plan: Plan) -> list[str]:
-    """Return the faults of the plan's shards as a whole. Return none if a shard is missing or
-    unreadable: the verdict of its job reports that."""
+    """Return the faults that concern the shards of a plan together, such as a case in two shards.
+    If the report of a shard is missing or unreadable, return none: the verdict of its job reports
+    that."""
     paths = [
         directory / f"{PREFIX}{job.id}" / "reports" / job.session / job.report
         for job in plan.jobs

@@ -47,8 +47,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def choose_base(client: DockerClient, given: str, progress: Progress) -> str:
-    """Return the base given on the command line, otherwise the base of this checkout's last build
-    if the engine still has it, otherwise an empty string for the default."""
+    """Return the base given on the command line, otherwise the base that the user chose for this
+    checkout's last build, if it can still be used. Return an empty string for the default base."""
     known = recall_base(find_checkout())
     if given or not known:
         return given
@@ -182,7 +182,9 @@ def _switch(name: str, text: str) -> Argument:
 
 
 JSON = _switch("--json", "print the result as JSON")
-BASE = _argument("--base", type=nonempty_word, help="a base of images.toml, or an image you have")
+BASE = _argument(
+    "--base", type=nonempty_word, help="a base in images.toml, or an image that you have"
+)
 NAMES = _argument("words", nargs="*", metavar="IMAGE", help=f"default: {DEFAULT}")
 TOOLCHAINS = _switch(
     "--with-toolchains", "put the profile's artifacts into the image; such an image is never pushed"
@@ -204,7 +206,7 @@ ACTIONS = {
         _build,
         (
             NAMES,
-            _argument("--push", type=nonempty_word, metavar="REF", help="push it as REF"),
+            _argument("--push", type=nonempty_word, metavar="REF", help="push the image as REF"),
             TOOLCHAINS,
         ),
     ),

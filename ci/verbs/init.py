@@ -54,7 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the repository and commit of executorch-qnn-ci whose workflow to call",
     )
     add("--policy-only", action="store_true", help="write no workflow")
-    add("--directory", type=user_path, help="the repository; default: the one you are in")
+    add(
+        "--directory",
+        type=user_path,
+        help="the repository; default: the one that contains the current directory",
+    )
     add("--force", action="store_true", help="overwrite existing files")
 
 
@@ -68,7 +72,9 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     present = [name for name in files if os.path.lexists(root / name)]
     if present and not args.force:
         what = f"{', '.join(present)} {'exists' if len(present) == 1 else 'exist'} already"
-        raise UsageError(what, why="nothing was written", fix="--force overwrites them")
+        raise UsageError(
+            what, why="nothing was written", fix="pass --force to overwrite existing files"
+        )
     is_onnx = args.model.endswith(ONNX.suffix)
     files |= ignore_reports(root)
     with explain_writes(root, "pass another --directory"):
@@ -85,8 +91,8 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
 
 
 def ignore_reports(root: Path) -> dict[str, str]:
-    """Return .gitignore with reports/ added, by its name. Return nothing if it already lists
-    reports/ or is not a regular file."""
+    """Return the text of .gitignore with reports/ added, by the file's name. Return nothing if
+    .gitignore already lists reports/ or is not a regular file."""
     path = root / IGNORED
     if os.path.lexists(path) and not path.is_file():
         return {}
@@ -101,9 +107,9 @@ def make_files(model: str, root: Path, uses: str, *, policy_only: bool) -> dict[
     does not exist or the workflow to call is not known."""
     if not policy_only and not USES.fullmatch(uses):
         raise UsageError(
-            f"--uses {uses} is not a commit" if uses else "which workflow to call is not known",
+            f"--uses {uses} is not a commit" if uses else "it is not known which workflow to call",
             why="the workflow is pinned by commit, because a tag can be moved",
-            fix="--uses OWNER/REPOSITORY@COMMIT with all 40 digits; or --policy-only",
+            fix="pass --uses OWNER/REPOSITORY@COMMIT with all 40 digits, or --policy-only",
         )
     path, factory, files = MODEL, "factory", {}
     is_onnx = model.endswith(ONNX.suffix)
@@ -129,7 +135,7 @@ def make_files(model: str, root: Path, uses: str, *, policy_only: bool) -> dict[
 
 
 def name_model(path: str) -> str:
-    """Return the policy's key for a model file."""
+    """Return the key of a model file in the policy, which differs from the names in the suite."""
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(path).stem).strip("-_")[:40] or "model"
     return f"my-{name}" if name in SUITE else name
 

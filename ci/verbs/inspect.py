@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seal",
         action="store_true",
-        help="for an ONNX context model: write the SHA-256 of its binary into it",
+        help="write the SHA-256 of an ONNX context model's binary into the model",
     )
 
 

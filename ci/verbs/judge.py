@@ -22,7 +22,7 @@ from provisioning.manifest.targets import Backend
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("outputs", type=user_path, help="the directory that --keep-artifacts named")
+    add("outputs", type=user_path, help="the directory that a run wrote for --keep-artifacts")
     add(
         "--pulled",
         type=user_path,
@@ -36,7 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the name of that device, for the report",
     )
     add(
-        "--policy", type=user_path, metavar="FILE", help="the limits; default: those of the session"
+        "--policy",
+        type=user_path,
+        metavar="FILE",
+        help="the policy with the limits; default: that of the session",
     )
     add(
         "--reports",

@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--reproducer",
         type=user_path,
         metavar="OUT.py",
-        help="write the smallest part that is wrong as a Python file, and its tensors to OUT.pt",
+        help="write the smallest faulty part of the model to OUT.py, and its tensors to OUT.pt",
     )
     add("--no-cache", action="store_true", help="lower everything again")
     add_run(parser, "")
@@ -66,16 +66,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.limit < 1:
-        raise UsageError(f"--limit {args.limit}", fix="1 or more")
+        raise UsageError(f"--limit {args.limit}", fix="pass 1 or more")
     if not args.timeout_s > 0:
-        raise UsageError(f"--timeout-s {args.timeout_s}", fix="a number of seconds above 0")
+        raise UsageError(f"--timeout-s {args.timeout_s}", fix="pass a number of seconds above 0")
     policy = read_limits(args.policy, EMULATOR, progress).for_backend(Backend.HTP)
     specs = select_asked(args, policy, EXECUTORCH)
     for spec in specs:
         if spec.source.choices.methods:
             raise UsageError(
                 f"{spec.model} has several methods",
-                fix="localise only supports models with one method, forward",
+                fix="select models with only the method forward, which localise supports",
             )
     if args.reproducer:
         check_reproducer(args.reproducer, len(specs))
@@ -86,8 +86,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def check_reproducer(file: Path, cases: int) -> None:
-    """Raise UsageError if the file is not a Python file or if there are several cases, StoreError
-    if it cannot be written."""
+    """Raise UsageError if the file's name does not end in .py or if there are several cases,
+    StoreError if the file's directory cannot be written."""
     if file.suffix != ".py":
         raise UsageError(
             f"--reproducer {file}", why="a reproducer is a Python file", fix="name it OUT.py"
@@ -103,7 +103,7 @@ def check_reproducer(file: Path, cases: int) -> None:
 def localise(
     specs: list[CaseSpec], policy: EmulatorPolicy, args: argparse.Namespace, progress: Progress
 ) -> list[Localised]:
-    """Provision, check, and localise one case after the other."""
+    """Provision, check the environment, and localise one case after the other."""
     chosen = choice.read_choice(args.sdk, args.adaptor)
     options = SessionOptions(policy=policy, timeout_s=args.timeout_s, use_cache=not args.no_cache)
     found = []

@@ -1,4 +1,4 @@
-"""``parity``: report where the Buck and the CMake description of a source tree differ."""
+"""``parity``: report where the Buck files and the CMake files of a source tree differ."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=os.environ.get("EXECUTORCH_ROOT") or ".",
         help="an ExecuTorch checkout or git directory (default: EXECUTORCH_ROOT, or here)",
     )
-    parser.add_argument("--rev", help="read this revision, without a work tree")
+    parser.add_argument("--rev", help="read this revision instead of the work tree")
     parser.add_argument(
         "--scope",
         action="append",
         default=[],
         metavar="FOLDER",
-        help="only this folder; repeatable",
+        help="compare only this folder; repeatable",
     )
     parser.add_argument(
         "--base", metavar="REV", help="show only differences that this revision does not have"
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--annotate",
         action="store_true",
-        help="print annotations for the CI system instead",
+        help="print annotations for the CI system instead of the table",
     )
     parser.add_argument("--build-buck", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument(

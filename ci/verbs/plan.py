@@ -38,7 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--everything", action="store_true", help="plan all sessions and cases, whatever changed")
     add("--source", type=user_path, default=".", help="a checkout or git directory")
-    add("--rules", type=user_path, metavar="FILE", help="your own rules, like gate.toml")
+    add(
+        "--rules", type=user_path, metavar="FILE", help="your own rules, in the format of gate.toml"
+    )
     add("--out", type=user_path, metavar="FILE", help="also write the plan to FILE, as plan.json")
     add(
         "--verify",
@@ -62,8 +64,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def verify(repository: Repository, span: str, progress: Progress) -> Outcome:
-    """Replay the plans of a range of commits. The exit code is 1 if a plan would have missed
-    anything."""
+    """Replay the plans of a range of commits. The exit code is 1 if a plan skips a session or a
+    model that its commit needed."""
     replayed = []
     for step in repository.list_steps(span):
         replayed.append(replay_step(step, repository.rules))
@@ -118,8 +120,11 @@ def plan_changes(args: argparse.Namespace, repository: Repository) -> Plan:
 
 
 def find_base(args: argparse.Namespace, repository: Repository, head: str) -> tuple[str, str]:
-    """Return the commit to compare with and, if a push has to run everything, the reason: its base
-    no longer exists, as after a forced push, or it contains an nth commit. Raises UsageError."""
+    """Return the commit to compare with, and the reason why a push has to run everything, or an
+    empty string.
+
+    A push runs everything if it cannot be compared with its base, as after a forced push, or if it
+    contains an nth commit of the branch. Raises UsageError."""
     try:
         base = repository.find_base(args.base, head)
     except UsageError:

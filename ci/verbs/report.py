@@ -28,15 +28,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a report.json or its directory; several are the shards of one run",
     )
     parser.add_argument(
-        "--to", type=user_path, help="write report.json, junit.xml and index.html here"
+        "--to", type=user_path, help="write report.json, junit.xml and index.html to this directory"
     )
     parser.add_argument(
         "--summary",
         action="store_true",
-        help="show it on the CI system's page of the run; elsewhere, print Markdown instead",
+        help="show the report on the CI system's page of the run; elsewhere, print it as Markdown",
     )
     parser.add_argument(
-        "--annotate", action="store_true", help="print annotations for the CI system instead"
+        "--annotate",
+        action="store_true",
+        help="print annotations for the CI system instead of the table",
     )
     parser.add_argument(
         "--trend",
@@ -55,7 +57,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.trend:
         return show_trend(args, progress)
     if not args.path:
-        raise UsageError("no report named", fix="pass a report.json or its directory")
+        raise UsageError("no report is given", fix="pass a report.json or its directory")
     reports = [read_report(path) for path in args.path]
     report = merge_reports(reports) if len(reports) > 1 else reports[0]
     report = publishing.compare_base(report, args.base)
@@ -69,7 +71,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def show_trend(args: argparse.Namespace, progress: Progress) -> Outcome:
-    """Write the page of a trend and return its text. No verdict depends on it."""
+    """Write the page of a trend, and return the trend as text. The exit code does not depend on the
+    trend."""
     from ci.report.trend import (
         describe_trend,
         follow_cases,
@@ -87,8 +90,8 @@ def show_trend(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def render_text(report: Report, args: argparse.Namespace, progress: Progress) -> str:
-    """Return the table, or the output that an option asks for instead. Raises StoreError if that
-    cannot be written."""
+    """Return the table, or the output that --annotate or --summary asks for instead. Raises
+    StoreError if the CI system's summary cannot be written."""
     if args.annotate:
         warn_of_dropped(progress)
         return Provider().annotate(make_annotations(report))

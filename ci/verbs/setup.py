@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=user_path,
         default=[],
         metavar="PATH",
-        help="a path that a cache restored, to be checked; repeatable",
+        help="a path that a cache restored, and that has to be checked; repeatable",
     )
     parser.add_argument("--python", type=user_program, help="the Python interpreter to check")
     add_options(parser)
@@ -93,8 +93,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def identify(path: Path) -> tuple[int, int] | None:
-    """Return a path's inode and time, which change when it is replaced, or None if it does not
-    exist."""
+    """Return a path's inode and modification time, which change when the file is replaced, or None
+    if the path does not exist."""
     try:
         state = path.stat()
     except OSError:
@@ -118,7 +118,8 @@ def hand_over(provider: Provider, environment: Environment, outputs: Mapping[str
 def describe_repairs(
     artifacts: Iterable[Provisioned], replaced: Iterable[Path]
 ) -> Iterator[Annotation]:
-    """Yield a warning for each cached artifact and file that did not match its pin."""
+    """Yield a warning for each artifact that was repaired and each file that was replaced, because
+    what a cache restored did not match its pin."""
     for one in artifacts:
         if one.repaired:
             damaged = name_some(one.repaired, SHOWN)

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--testsig",
         type=nonempty_word,
         metavar="SERIAL",
-        help=f"make a device's test signature; {FROM_ADB!r} asks the device for its serial",
+        help=f"make a device's test signature; {FROM_ADB!r} asks the device for its serial number",
     )
     what.add_argument(
         "--device", default="", metavar="ID", help="the device's serial number in adb"
@@ -59,7 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default = f"default: {variable}, otherwise the directory in profile lpai"
         where.add_argument(flag, type=user_path, metavar="DIR", help=default)
     where.add_argument("--build-dir", type=user_path, default="build-direct", metavar="DIR")
-    where.add_argument("--out", type=user_path, metavar="DIR", help="default: signed")
+    where.add_argument(
+        "--out", type=user_path, metavar="DIR", help="where to write; default: signed"
+    )
     how = parser.add_argument_group("how")
     how.add_argument(
         "--signer", type=nonempty_word, metavar="CMD", help="a signer other than the SDK's"
@@ -74,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--timeout", type=float, default=300.0, metavar="S", help="seconds per library"
     )
     how.add_argument("--force", action="store_true", help="replace an existing --out")
-    how.add_argument("--dry-run", action="store_true", help="check everything, sign nothing")
+    how.add_argument("--dry-run", action="store_true", help="check everything, but sign nothing")
     how.add_argument(
         "--accept-unrecognised",
         action="store_true",
@@ -125,7 +127,8 @@ def _needed_roots(args: argparse.Namespace) -> set[str]:
 
 
 def _describe_signer(plan: SignPlan) -> str:
-    """Return the signer's command, or what it lacks. (A dry run works without a signer.)"""
+    """Return the signer's command, or the reason why there is none. (A dry run works without a
+    signer.)"""
     try:
         return shlex.join(mask_arguments(resolve_signer(plan).words))
     except UnfitError as error:
@@ -151,7 +154,10 @@ def _render_plan(plan: SignPlan, signer: str) -> Outcome:
     ]
     if plan.request.serial:
         lines.append("plus a device's test signature")
-    lines += [f"signer: {mask(signer)}", f"would be written to {plan.request.target}"]
+    lines += [
+        f"signer: {mask(signer)}",
+        f"the signed files would be written to {plan.request.target}",
+    ]
     data = {
         "dry_run": True,
         "libraries": rows,

@@ -34,7 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         required=True,
         metavar="ARTIFACT[@VERSION]|DIR",
-        help="where QNN's libraries or libc++_shared.so are; repeatable, the first match wins",
+        help="an artifact or directory with QNN's libraries or libc++_shared.so; repeatable, the"
+        " first match is used",
     )
     add(
         "--program",
@@ -48,8 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cases",
         type=user_path,
         metavar="DIR",
-        help="what test_emulator wrote for --keep-artifacts: adds its programs and inputs,"
-        " and a script that runs them on a device without this toolkit",
+        help="the directory that test_emulator wrote for --keep-artifacts: its programs and inputs"
+        " are added, with a script that runs them on a device without this toolkit",
     )
     add(
         "--evidence",
@@ -100,8 +101,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def find_runtime(word: str, progress: Progress) -> Path:
-    """Return the directory that ``word`` names, or that of a provisioned artifact. Raises
-    UsageError, UnfitError."""
+    """Return the directory at the path ``word``, otherwise that of the provisioned artifact
+    ``word``. Raises UsageError or UnfitError."""
     place = user_path(word)
     if place.is_dir():
         return place.absolute()

@@ -133,20 +133,23 @@ def check_word(word: str) -> None:
     pins = split_pins(word)
     for name, version in pins:
         if name not in PACKAGES or not is_version(version):
-            raise UsageError(f"no package {word!r}", fix=f"one of {', '.join(PACKAGES)}, ==VERSION")
+            raise UsageError(
+                f"no package {word!r}",
+                fix=f"pass NAME==VERSION, with a NAME of {', '.join(PACKAGES)}",
+            )
         if name == "executorch":
             check_executorch(version)
     if len({PACKAGES[name] for name, _ in pins}) > 1:
         raise UsageError(
-            f"{word!r} names packages of two sessions", fix="use packages of only one session"
+            f"{word!r} has packages of two sessions", fix="pass packages of only one session"
         )
     if not pins and not is_version(word) and not user_path(word).exists():
         raise UsageError(f"{word!r} is not a file, a directory or a version", fix=FORMS)
 
 
 def split_pins(word: str) -> list[tuple[str, str]]:
-    """Return the packages that an argument names, with their versions, or nothing if it names
-    something else, such as a directory of --reports."""
+    """Return the packages in an argument, with their versions. Return nothing if the argument is
+    something else, such as a version or an existing directory."""
     if "==" not in word or user_path(word).exists():
         return []
     return [
@@ -160,7 +163,7 @@ def check_executorch(version: str) -> None:
     torch = {row.executorch: row.torch for row in reversed(read_pairs().supported)}
     if version not in torch:
         raise UsageError(
-            f"executorch=={version} is not supported", fix=f"one of {', '.join(torch)}"
+            f"executorch=={version} is not supported", fix=f"pass one of {', '.join(torch)}"
         )
     installed = installed_executorch() or ""
     if torch[version] != torch.get(installed, torch[version]):
@@ -173,7 +176,7 @@ def check_executorch(version: str) -> None:
 
 
 def find_side(word: str, session: str, progress: Progress) -> Side:
-    """Return the version that an argument names, and fetch it if it is a package. Raises
+    """Return the side that an argument describes. If the argument is a package, fetch it. Raises
     DownloadError or UsageError."""
     if pins := split_pins(word):
         packages = tuple(fetch_package(*pin, progress) for pin in pins)
@@ -232,7 +235,7 @@ def lay_out_libraries(packages: Path) -> None:
     write_whole(
         packages / SDK / "sdk.yaml", f"product: QNN runtime of a wheel\nversion: {version}\n"
     )
-    write_whole(packages / SDK / "QNN_README.txt", "QNN's libraries out of a Python wheel\n")
+    write_whole(packages / SDK / "QNN_README.txt", "QNN's libraries from a Python wheel\n")
 
 
 def run_side(
@@ -279,15 +282,16 @@ def find_qnn(side: Side, report: Report | None) -> str:
 
 
 def list_ends(side: Side, qnn: str, progress: Progress, noted: list[Difference]) -> list[Rerun]:
-    """Return the results of the known faults with a side's QNN: those in the table if it has that
-    version, otherwise those of a run through onnxruntime. If that is not possible, the reason is
-    added to ``noted``."""
+    """Return the results of the known faults with a side's QNN: those recorded in faults.toml, if
+    it lists that version, otherwise those of a run through onnxruntime.
+
+    If no run is possible, return nothing, and add the reason to ``noted``."""
     faults = read_faults()
     tried = [one for frontend in FRONTENDS for one in list_tried(faults, frontend)]
     known = [one for one in tried if is_same(qnn, one.qnn)]
     if known:
         return known
-    why = "only a report was given, no libraries to run"
+    why = "only a report was given, and no libraries to run"
     if side.packages or side.sdk:
         try:
             return rerun_faults(side, faults, progress)[1]
@@ -301,8 +305,8 @@ def list_ends(side: Side, qnn: str, progress: Progress, noted: list[Difference])
 def rerun_faults(
     side: Side, faults: Sequence[Fault], progress: Progress
 ) -> tuple[str, list[Rerun]]:
-    """Run the known faults through onnxruntime. Return the QNN version and the result of each.
-    Raises the errors of provisioning."""
+    """Run the known faults through onnxruntime. Return the QNN version, and the result of each
+    fault. Raises the same errors as ``open_bench``."""
     progress.step(f"known faults with {side.name}")
     choice = read_choice(side.sdk or WHEEL, WHEEL)
     with open_bench("onnx", choice, progress, packages=side.packages) as bench:

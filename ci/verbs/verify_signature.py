@@ -51,13 +51,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--at",
         type=parse_date,
         metavar="DATE",
-        help="fail if a certificate is not valid at this date: 2026-11-20, or with a time in UTC, "
-        "2026-11-20T12:00:00; default: only note those not valid today",
+        help="fail if a certificate is not valid on this date, such as 2026-11-20, or at this time "
+        "in UTC, such as 2026-11-20T12:00:00; default: only note certificates not valid today",
     )
 
 
 def parse_date(text: str) -> datetime:
-    """Parse an ISO 8601 date or time. Without a time zone, it is in UTC."""
+    """Parse a date or time in ISO 8601 format. Without a time zone, it is in UTC."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError as error:

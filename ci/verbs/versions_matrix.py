@@ -1,5 +1,5 @@
-"""``versions-matrix``: run the known faults through onnxruntime with each QNN on the package
-index."""
+"""``versions-matrix``: run the known faults through onnxruntime with each QNN version that the
+package index has."""
 
 from __future__ import annotations
 

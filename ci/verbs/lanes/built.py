@@ -1,5 +1,5 @@
-"""Find the runtime that an earlier session of the same nox call built, and compare it with the
-programs."""
+"""Find the runtime that an earlier session of the same nox call built, and compare its versions
+with those of this session's programs."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class BuildRow(msgspec.Struct, frozen=True):
-    """A build in artifacts.json. ``lowers_with`` is its SDK if this machine can lower with this SDK
-    and with the build's version of ExecuTorch."""
+    """A build in artifacts.json. ``lowers_with`` is the build's SDK if this machine can lower with
+    that SDK and the build's version of ExecuTorch, otherwise empty."""
 
     identity: Identity
     lowers_with: str = ""
@@ -59,13 +59,13 @@ def add_executorch(parser: argparse.ArgumentParser) -> None:
         "--executorch",
         default="",
         metavar="VERSION",
-        help="a supported ExecuTorch, in an environment that `./nox -s` makes for it",
+        help="a supported version of ExecuTorch, for which `./nox -s` creates an environment",
     )
 
 
 def find_built(reports: Path) -> Built | None:
-    """Return the last runtime that this call built, or None. ``reports`` is the directory that the
-    sessions share."""
+    """Return the last runtime that a session of this nox call built with a QNN SDK, or None.
+    ``reports`` is the directory that the sessions share."""
     finished = [name for name in os.environ.get(FINISHED, "").split() if name in RUNTIMES]
     for name in reversed(finished):
         try:
@@ -112,7 +112,7 @@ def compare_built(built: Built, chosen: QnnChoice) -> tuple[str, bool]:
     """Return a sentence on the versions of a run's programs and of the built runtime, and whether
     that runtime loads them: it needs the same ExecuTorch, and a QNN that is not older."""
     executorch, qnn = installed_executorch(), find_qnn(chosen)
-    programs = f"programs are for ExecuTorch {executorch} and QNN {qnn}"
+    programs = f"the programs are for ExecuTorch {executorch} and QNN {qnn}"
     runtime = f"that {built.session} just built (ExecuTorch {built.executorch}, QNN {built.qnn})"
     if is_same(executorch, built.executorch) and is_loadable(qnn, built.qnn):
         return f"{programs}, like the runner {runtime}", True
@@ -120,11 +120,11 @@ def compare_built(built: Built, chosen: QnnChoice) -> tuple[str, bool]:
 
 
 def explain_apart(built: Built) -> str:
-    """Return advice: the options with which the runtime that was built can load the programs."""
+    """Return the advice to add the options with which the built runtime can load the programs."""
     installed = installed_executorch()
     ways = []
     if not is_same(installed, built.executorch):
         ways.append(f"--executorch {built.executorch}")
     if not built.sdk:
         ways.append(f"--sdk with a QNN SDK {built.qnn} that has libraries for x86-64")
-    return f"to judge programs that it can load, add {' and '.join(ways) or f'--sdk {built.sdk}'}"
+    return f"to judge programs that it loads, add {' and '.join(ways) or f'--sdk {built.sdk}'}"

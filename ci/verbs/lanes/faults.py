@@ -26,8 +26,8 @@ NEEDS = {"onnx": "onnxruntime_qnn", "executorch": "executorch"}
 
 
 def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
-    """Run the known faults that --filter names, and report each whose result differs from its row
-    in faults.toml. Raises UsageError."""
+    """Run the known faults that --filter selects, and report each fault whose result differs from
+    the one recorded in faults.toml. Raises UsageError."""
     check_arguments(args, SUITE)
     faults = [
         one
@@ -69,14 +69,17 @@ def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def make_case(one: Rerun, soc: str) -> Case:
-    """Return the report's case for a graph. It is skipped if faults.toml has no row for this
-    QNN."""
+    """Return the report's case for a graph. Its status is unsupported if faults.toml records no
+    result with this QNN."""
     status, reason = Status.PASSED, ""
     if one.problem:
-        status, reason = Status.FAILED, f"{one.problem}\n  fix: change its row in faults.toml"
+        status, reason = (
+            Status.FAILED,
+            f"{one.problem}\n  fix: change the row of this fault in faults.toml",
+        )
     elif not one.expected:
         status = Status.UNSUPPORTED
-        reason = f"its row of faults.toml does not list QNN {one.qnn}; the result is: {one.end}"
+        reason = f"faults.toml records no result with QNN {one.qnn}; the result is: {one.end}"
     return Case(
         model=f"{one.fault} {one.form} {one.frontend}",
         scheme=one.scheme,
@@ -90,8 +93,10 @@ def make_case(one: Rerun, soc: str) -> Case:
 
 
 def count_ends(runs: Sequence[Rerun]) -> list[str]:
-    """Return a line that counts the graphs with the result that faults.toml records."""
+    """Return one line with the number of graphs that have the result recorded in faults.toml."""
     known = [one for one in runs if one.expected]
     as_known = sum(not one.problem for one in known)
-    without = f"; {len(runs) - len(known)} have no row for this QNN" * (len(known) < len(runs))
+    without = f"; none is recorded for the other {len(runs) - len(known)} with this QNN" * (
+        len(known) < len(runs)
+    )
     return [f"{as_known} of {len(known)} graphs have the result recorded in faults.toml{without}"]

@@ -51,7 +51,7 @@ TINY = "tiny"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--model", choices=(TINY, *read_decoders()), default=TINY, help="default: tiny")
-    add("--weights", type=user_path, help="llama2.c's .bin, or a directory of Hugging Face")
+    add("--weights", type=user_path, help="a .bin file of llama2.c, or a directory of Hugging Face")
     add("--tokenizer", type=user_path, help="the tokenizer of --weights: .json, .model or .bin")
     add(
         "--program",
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--tokens", type=int, default=48, help="maximum number of tokens to generate; default 48")
     add("--context", type=int, default=64, help="context length in tokens; default 64")
     add("--prefill", type=int, default=8, help="tokens per prefill call; default 8")
-    add("--text", type=user_path, help="measure the perplexity of this text")
+    add("--text", type=user_path, help="measure the model's perplexity on this text")
     add("--max-perplexity", type=float, metavar="X", help="highest perplexity of --text allowed")
     add(
         "--keep-artifacts", type=user_path, metavar="DIR", help="keep programs, references and logs"
@@ -144,7 +144,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def choose_schemes(globs: Sequence[str]) -> Sequence[Scheme]:
-    """Return the schemes that match ``globs``. Raises UsageError for a glob that matches none."""
+    """Return the schemes that match ``globs``, or the default ones without any. Raises UsageError
+    for a glob that matches none."""
     named = match_all("scheme", globs, [one.value for one in RECIPES])
     return [one for one in RECIPES if one.value in named] or DEFAULT
 
@@ -165,10 +166,10 @@ def project_model(args: argparse.Namespace) -> Outcome:
 def require_context(context: int, most: int) -> None:
     """Raise UsageError for a context below 2 tokens, or longer than the model was trained for."""
     if context < 2:
-        raise UsageError(f"--context {context}", fix="2 or more")
+        raise UsageError(f"--context {context}", fix="pass 2 or more")
     if context > most:
         told = f"--context {context}: the model was trained for at most {most} tokens"
-        raise UsageError(told, fix="choose a shorter one")
+        raise UsageError(told, fix="choose a shorter context")
 
 
 def find_program(args: argparse.Namespace) -> ForeignJob:
@@ -186,7 +187,7 @@ def find_program(args: argparse.Namespace) -> ForeignJob:
     if not args.tokenizer:
         raise UsageError("--program without --tokenizer", fix="pass the tokenizer of its model")
     if not args.pte.is_file():
-        raise UsageError(f"no program {args.pte}")
+        raise UsageError(f"there is no program {args.pte}")
     held = read_program(args.pte)
     if held.kind != "program" or held.damage:
         told = f"it {held.damage}" if held.damage else "it is a context binary"
@@ -195,7 +196,7 @@ def find_program(args: argparse.Namespace) -> ForeignJob:
     if args.weights:
         read_weights(args.weights)
     if args.tokens < 1:
-        raise UsageError(f"--tokens {args.tokens}", fix="1 or more")
+        raise UsageError(f"--tokens {args.tokens}", fix="pass 1 or more")
     return ForeignJob(args.pte, args.tokenizer, args.prompt, args.tokens, args.weights)
 
 
@@ -233,7 +234,8 @@ def find_subject(args: argparse.Namespace, progress: Progress) -> tuple[Subject,
     if args.tokens < 1 or room < 1:
         told = f"--tokens {args.tokens} and a prompt of {max(map(len, prompts))} tokens"
         raise UsageError(
-            told, fix=f"reduce them: together they must fit into a context of {args.context}"
+            told,
+            fix=f"reduce them: together with --prefill, they must fit in {args.context} tokens",
         )
     windows = find_windows(args, tokenizer) if args.text else ()
     subject = Subject(
@@ -251,9 +253,9 @@ def find_subject(args: argparse.Namespace, progress: Progress) -> tuple[Subject,
 
 
 def find_windows(args: argparse.Namespace, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
-    """Return the token ids of --text in windows that fit the context. Each starts with BOS, or with
-    the preceding token if there is no BOS. Raises UsageError for a text that cannot be read or is
-    too short."""
+    """Return the token ids of --text in windows that fit in the context. Each starts with BOS, or
+    with the preceding token if there is no BOS. Raises UsageError for a text that cannot be read or
+    is too short."""
     try:
         ids = tokenizer.prompt(args.text.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

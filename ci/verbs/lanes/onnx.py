@@ -111,7 +111,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="REPORT",
         help="also compare with a report.json of test_emulator, by default the last one",
     )
-    add("--saver", action="store_true", help="also write QNN's calls as C, and count its operators")
+    add(
+        "--saver",
+        action="store_true",
+        help="also write the calls of QNN as C code, and count QNN's operators",
+    )
     add(
         "--profile",
         nargs="?",
@@ -130,7 +134,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--embed-mode",
         choices=("0", "1"),
         default="1",
-        help="context binary next to the ONNX file (0) or inside it (1)",
+        help="write the context binary next to the ONNX file (0) or inside it (1)",
     )
 
 
@@ -158,7 +162,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 def check_sessions(
     options: Mapping[str, str], profile: str, *, saver: bool, direct: bool = False
 ) -> None:
-    """Check the options of all sessions of a case: running, compiling, and recording with Saver.
+    """Check the options of all ONNX Runtime sessions of a case: those that run, compile, and record
+    with Saver.
 
     Raises UsageError, which lists every fault of the first session that has any.
     """
@@ -180,7 +185,7 @@ def parse_shapes(words: Sequence[str]) -> dict[str, tuple[int, ...]]:
         name, _, sizes = word.rpartition("=")
         if not name or not re.fullmatch(r"(?:[1-9]\d{0,9}(?:,[1-9]\d{0,9})*)?", sizes):
             raise UsageError(
-                f"--shape {word!r} is not a shape", fix="NAME=SIZES, like x=1,3,224,224"
+                f"--shape {word!r} is not a shape", fix="pass NAME=SIZES, such as x=1,3,224,224"
             )
         shapes[name] = tuple(map(int, sizes.split(","))) if sizes else ()
     return shapes
@@ -189,7 +194,8 @@ def parse_shapes(words: Sequence[str]) -> dict[str, tuple[int, ...]]:
 def fit_files(
     specs: Sequence[CaseSpec], shapes: Mapping[str, tuple[int, ...]]
 ) -> Iterator[CaseSpec]:
-    """Yield the cases. For .onnx files, ``shapes`` override the shapes of the policy."""
+    """Yield the cases with their shapes. For .onnx files, ``shapes`` override those of the policy.
+    Raises UsageError for shapes if no case is for an .onnx file."""
     if shapes and not any(spec.is_file for spec in specs):
         raise UsageError("--shape is for .onnx files", fix="pass one with --model")
     for spec in specs:
@@ -248,7 +254,7 @@ def require_python(version: str) -> None:
     if is_older(version, OLDEST_PYTHON):
         raise UnfitError(
             f"this is Python {version}, and the ONNX Runtime lane needs {OLDEST_PYTHON} or later",
-            why="onnxruntime-qnn has no wheel for it",
+            why="onnxruntime-qnn has no wheel for this version of Python",
             fix=f"run nox with Python {OLDEST_PYTHON} or later",
         )
 
@@ -295,8 +301,8 @@ def compare_lanes(executorch: Report, onnx: Report) -> str:
 
 
 def name_toolchain(parts: Sequence[Tool]) -> tuple[str, ...]:
-    """Return what determines a context binary besides the model: artifacts and packages, each with
-    its version or digest, and the digest of the packages' content."""
+    """Return what determines a context binary besides the model: artifacts and packages with their
+    versions, and a digest of the content of the packages that compile."""
     return (*map(str, parts), digest_packages(COMPILING_PACKAGES))
 
 
@@ -307,7 +313,8 @@ def run(
     args: argparse.Namespace,
     progress: Progress,
 ) -> Report:
-    """Provision, check, then run the cases. Show and time each step."""
+    """Provision, check the environment, then run the cases. Show and time each step. Raises
+    UnfitError for an unsupported Python or a missing package."""
     require_python(platform.python_version())
     require_packages(PACKAGES, PROFILE)
 

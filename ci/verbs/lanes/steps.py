@@ -1,4 +1,4 @@
-"""Code that the verbs that judge cases share: options, the list of choices, the steps, the
+"""Code shared by the verbs that judge cases: options, the list of choices, the steps, the
 report."""
 
 from __future__ import annotations
@@ -66,20 +66,20 @@ def add_case_arguments(parser: argparse.ArgumentParser, model: str, session: str
         "--log-level",
         choices=LOG_LEVELS,
         default="",
-        help="level of QNN's own log, which --keep-artifacts keeps",
+        help="the level of QNN's log, which --keep-artifacts keeps",
     )
     add("--no-cache", action="store_true", help="lower everything again")
     add(
         "--record",
         action="store_true",
-        help="record the figures of the cases that pass; commit the file",
+        help="record the figures of the cases that pass, in a file to commit",
     )
     publishing.add_arguments(parser)
 
 
 def add_selection(parser: argparse.ArgumentParser, model: str, session: str) -> None:
-    """Add the options that choose cases, jobs and policy. The arguments are those of
-    add_case_arguments."""
+    """Add the options that choose cases, jobs and policy. ``model`` and ``session`` are as for
+    ``add_case_arguments``."""
     add = parser.add_argument
     add("--model", action="append", default=[], help=model)
     add_schemes(parser)
@@ -95,10 +95,15 @@ def add_schemes(parser: argparse.ArgumentParser, soc: str = DEFAULT_SOC) -> None
 
 
 def add_run(parser: argparse.ArgumentParser, session: str, timeout_s: float = 300.0) -> None:
-    """Add the options for jobs, time limit, policy and reports. Without a ``session``, --jobs and
+    """Add the options for jobs, time limit, policy and reports. If ``session`` is empty, --jobs and
     --reports are left out."""
     add = parser.add_argument
-    add("--timeout-s", type=float, default=timeout_s, help="time limit per lowering and per run")
+    add(
+        "--timeout-s",
+        type=float,
+        default=timeout_s,
+        help="time limit for each lowering and each run, in seconds",
+    )
     add(
         "--policy",
         type=user_path,
@@ -111,7 +116,10 @@ def add_run(parser: argparse.ArgumentParser, session: str, timeout_s: float = 30
         cores = len(os.sched_getaffinity(0))
         jobs = os.environ.get("QNN_CI_JOBS") or cores
         add(
-            "--jobs", type=int, default=jobs, help=f"cases at a time (QNN_CI_JOBS; default {cores})"
+            "--jobs",
+            type=int,
+            default=jobs,
+            help=f"cases at a time; default: QNN_CI_JOBS or {cores}",
         )
         add("--reports", type=user_path, default=Path("reports"), help=f"where to write {session}/")
 
@@ -120,9 +128,9 @@ def check_arguments(args: argparse.Namespace, session: str) -> None:
     """Raise UsageError for a number that is out of range, StoreError if a directory that the run
     will write to is not writable."""
     if args.jobs < 1:
-        raise UsageError(f"--jobs {args.jobs}", fix="1 or more")
+        raise UsageError(f"--jobs {args.jobs}", fix="pass 1 or more")
     if not args.timeout_s > 0:
-        raise UsageError(f"--timeout-s {args.timeout_s}", fix="a number of seconds above 0")
+        raise UsageError(f"--timeout-s {args.timeout_s}", fix="pass a number of seconds above 0")
     if not args.list:
         require_writable(args.reports / session, REPORTS_FIX)
         if args.keep_artifacts:
@@ -130,12 +138,13 @@ def check_arguments(args: argparse.Namespace, session: str) -> None:
 
 
 def require_packages(names: Sequence[str], extra: str) -> None:
-    """Raise UnfitError if a package that is needed to lower models is not installed."""
+    """Raise UnfitError if one of the packages ``names`` is not installed. ``extra`` is the extra of
+    this project that installs them."""
     missing = [name for name in names if not importlib.util.find_spec(name)]
     if missing:
         raise UnfitError(
             f"this Python has no {' and no '.join(missing)}",
-            why="they are needed to lower models",
+            why="lowering models needs all of them",
             fix=f'pip install "executorch-qnn-ci[{extra}]", with the versions that were tested',
         )
 
@@ -183,11 +192,13 @@ def enter_environment(
     tolerated: Collection[str] = (),
     may_lack: bool = False,
 ) -> Iterator[tuple[Environment, ScratchPool, Verdict]]:
-    """Provision and check (the first two of the four steps), and open a pool in that environment.
+    """Provision, and check the environment (the first two of the four steps), and yield it with a
+    pool of processes and the doctor's verdict.
 
-    The pool imports ``imports``. Unless ``choice`` selects a QNN or adaptor other than the default,
-    it starts early, with the artifacts that seem to be provisioned. With ``may_lack``, a host
-    without the library of ``backend`` is accepted, and the verdict names the missing library.
+    The pool imports ``imports``. It starts before the check, with the artifacts that seem to be
+    provisioned, unless ``choice`` selects another QNN or adaptor than the default one. With
+    ``may_lack``, a host without the library of ``backend`` is accepted, and ``verdict.lacks``
+    reports it. Raises UnfitError if the doctor finds an error.
     """
     progress = phases.progress
     with open_scratch_pool(imports) as scratch:
@@ -210,9 +221,9 @@ def enter_environment(
 def select_asked(
     args: argparse.Namespace, policy: EmulatorPolicy, lane: Lane, soc: str = DEFAULT_SOC
 ) -> list[CaseSpec]:
-    """Return the requested cases. ``soc`` is used for a case without a SoC.
+    """Return the requested cases. ``soc`` is the SoC if none is requested.
 
-    Raises UsageError, also for a data file of a policy that does not fit its model.
+    Raises UsageError, also if a data file in the policy does not match its model.
     """
     specs = select_cases(
         policy.suite,
@@ -257,7 +268,8 @@ def read_options(
 
 def repeat_command(args: argparse.Namespace, *flags: str, **more: str | Sequence[str]) -> str:
     """Return the command line of this call without its choice of cases, as it is typed at the root
-    of a repository. An option of ``more`` that has several values is repeated."""
+    of a repository. An option in ``more`` that has several values is repeated. An option without a
+    value is left out."""
     words = ["--policy", name_argument(args.policy.absolute())] if args.policy else []
     words += [f"--{flag}" for flag in flags if getattr(args, flag.replace("-", "_"))]
     for name, given in more.items():
@@ -285,7 +297,8 @@ def publish(
 
 
 def keep_evidence(report: Report, directory: Path, policy: Path | None, progress: Progress) -> None:
-    """Write a statement for each judged program. Statements of an earlier run are removed."""
+    """Write a statement of the result for each judged program, if in-toto-attestation is installed.
+    Statements of an earlier run are removed."""
     shutil.rmtree(directory, ignore_errors=True)
     if not importlib.util.find_spec(evidence.PACKAGE):
         progress.step("note: evidence/ is not written: this Python has no in-toto-attestation")

@@ -30,8 +30,8 @@ USUAL = {"onnx": ("fp16", "u8", "u16a8w"), "executorch": ("fp16", "8a8w", "16a8w
 
 
 class Bench:
-    """Tries graphs with one front end in a provisioned environment. ``qnn`` is its version of
-    QNN."""
+    """Tries graphs with one front end in a provisioned environment. ``qnn`` is the QNN version in
+    that environment."""
 
     def __init__(self, frontend: Frontend, scratch: Path, workers: Pool, root: Path) -> None:
         self.frontend, self.scratch, self.workers, self.root = frontend, scratch, workers, root
@@ -70,8 +70,9 @@ def open_bench(
     offline: bool = False,
     packages: tuple[Path, ...] = (),
 ) -> Iterator[Bench]:
-    """Provision, check, and start workers that try graphs. ``packages`` are directories searched
-    before the installed packages. Raises the errors of provisioning."""
+    """Provision, check the environment, and start workers that try graphs. ``packages`` are
+    directories that are searched before the installed packages. Raises UnfitError for a missing
+    package, and the same errors as ``enter_environment``."""
     needed = PACKAGES if frontend == "onnx" else ("torch", "executorch")
     require_packages(needed, "onnx" if frontend == "onnx" else "lowering")
     if frontend == "onnx":
@@ -96,7 +97,8 @@ def open_bench(
 
 
 def choose_schemes(frontend: Frontend, asked: list[str]) -> list[Scheme]:
-    """Return the requested schemes, or the default ones. Raises UsageError."""
+    """Return the requested schemes, or the front end's default ones. Raises UsageError for a scheme
+    that it does not support."""
     known = {one.value: one for one in LANES[frontend].schemes if one is not Scheme.ASIS}
     if wrong := [one for one in asked if one not in known]:
         raise UsageError(

@@ -1,5 +1,5 @@
 """``test-emulator --suite``: run ExecuTorch's own QNN tests on the emulator, and judge each by its
-own assertions and by our gate."""
+own assertions and by this project's gate."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ WRONG: dict[str, Wrong | None] = {
 
 
 def run_suite(args: argparse.Namespace, progress: Progress) -> Outcome:
-    """Run a suite, or judge it again. Raises UsageError, and the errors of the steps of a run."""
+    """Run a suite, or judge its kept outputs again. Raises UsageError, and the same errors as
+    ``take_steps``."""
     suite = SUITES[args.suite]
     directory = args.reports / suite.name
     check_arguments(args, suite.name)
@@ -103,16 +104,18 @@ def check_suite_arguments(args: argparse.Namespace, suite: Suite) -> None:
         "--runner": args.runner != "python",
     }
     if given := [name for name, value in others.items() if value]:
-        raise UsageError(f"{given[0]} with --suite", fix="leave it out; choose tests with --filter")
+        raise UsageError(
+            f"{given[0]} with --suite", fix=f"leave out {given[0]}; choose tests with --filter"
+        )
     if suite.fixed_soc and args.soc:
         raise UsageError(f"--soc with --suite {suite.name}", why="its tests set the SoC themselves")
     if len(args.soc) > 1:
-        raise UsageError("--suite accepts only one --soc", fix="run it once per SoC")
+        raise UsageError("--suite accepts only one --soc", fix="run the suite once per SoC")
     places = [args.source / one for one in suite.places] if args.source else []
     if missing := [one for one in places if not one.exists()]:
         raise UsageError(f"--source {args.source} has no {missing[0]}")
     if args.repeat < 1:
-        raise UsageError(f"--repeat {args.repeat}", fix="1 or more")
+        raise UsageError(f"--repeat {args.repeat}", fix="pass 1 or more")
 
 
 def name_variables(suite: Suite, soc: str, source: Path | None) -> dict[str, str]:
@@ -171,8 +174,8 @@ def run_tests(
 def judge_entries(
     directory: Path, entries: Sequence[Entry], wrong: Wrong | None = None
 ) -> Iterator[Judged]:
-    """Yield the result of each test, from the files that it kept, in the order of the tests'
-    names."""
+    """Yield the result of each test, from the files that it kept, in the order of the tests' names.
+    ``wrong`` replaces the outputs with wrong ones."""
     limits = partial(read_emulator_policy(None, EMULATOR).limits_of, "")
     ordered = sorted(entries, key=lambda one: (one.test, one.repeat))
     for test, turns in groupby(ordered, key=lambda one: one.test):
@@ -239,8 +242,8 @@ def judge_again(
     args: argparse.Namespace,
     progress: Progress,
 ) -> Outcome:
-    """Judge the outputs that a run kept. Zeros or noise can replace them, and our gate must reject
-    those."""
+    """Judge the outputs that a run kept, or zeros or noise instead of them. In the latter case, the
+    exit code is 1 if this project's gate accepts any of these."""
     if args.judge_again == OUTPUTS:
         report = make_report(
             directory, header, entries, policy=policy, args=args, phases=Phases(progress)
@@ -249,7 +252,7 @@ def judge_again(
     judged = list(judge_entries(directory, entries, WRONG[args.judge_again]))
     compared = [one for one in judged if one.ours]
     accepted = [one.test for one in compared if one.outcome is Ending.PASSED]
-    text = f"{args.judge_again} instead of the outputs: our gate accepts {len(accepted)} of"
+    text = f"{args.judge_again} instead of the outputs: the gate accepts {len(accepted)} of"
     lines = [f"{text} {count(len(compared), 'test')} that compare something", *accepted]
     data = {"wrong": args.judge_again, "tests": len(compared), "accepted": accepted}
     return Outcome("\n".join(lines) + "\n", data, 1 if accepted or not compared else 0)
@@ -258,7 +261,8 @@ def judge_again(
 def publish_suite(
     report: Report, directory: Path, args: argparse.Namespace, progress: Progress
 ) -> Outcome:
-    """Write the report, and return the counts and every unexpected result."""
+    """Write the report, and return the counts and the unexpected results, of which at most SHOWN
+    are listed."""
     report = publishing.publish_run(report, directory, args, progress)
     failed = [one for one in report.cases if one.status is Status.FAILED]
     lines = [f"{one.model}: {one.reason.splitlines()[0]}" for one in failed]
