@@ -168,7 +168,7 @@ def list_candidates(
             others.append(f"{device.name} has {facts.soc or 'no known SoC'}")
     if not found:
         raise UnfitError(
-            f"no usable device with {soc}",
+            f"no device with {soc}",
             why="; ".join(others) or "adb lists no usable device",
             fix="connect a phone, or pass boards: --device ssh:A --device ssh:B",
         )

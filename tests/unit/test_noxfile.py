@@ -632,7 +632,7 @@ def test_an_environment_that_another_nox_makes_is_waited_for(
         thread.start()
         while not session.said:
             time.sleep(0.01)
-        assert "waiting for another nox that creates core" in session.said[0]
+        assert "waiting for another nox process that creates core" in session.said[0]
         make(linux, session, "core")
     thread.join()
 

@@ -96,7 +96,7 @@ def count_ends(runs: Sequence[Rerun]) -> list[str]:
     """Return one line with the number of graphs that have the result recorded in faults.toml."""
     known = [one for one in runs if one.expected]
     as_known = sum(not one.problem for one in known)
-    without = f"; none is recorded for the other {len(runs) - len(known)} with this QNN" * (
+    without = f"; {len(runs) - len(known)} more have no recorded result with this QNN" * (
         len(known) < len(runs)
     )
     return [f"{as_known} of {len(known)} graphs have the result recorded in faults.toml{without}"]

@@ -235,7 +235,7 @@ def find_subject(args: argparse.Namespace, progress: Progress) -> tuple[Subject,
         told = f"--tokens {args.tokens} and a prompt of {max(map(len, prompts))} tokens"
         raise UsageError(
             told,
-            fix=f"reduce them: together with --prefill, they must fit in {args.context} tokens",
+            fix=f"reduce them: with --prefill, they must fit in a context of {args.context}",
         )
     windows = find_windows(args, tokenizer) if args.text else ()
     subject = Subject(

@@ -128,7 +128,7 @@ def test_a_model_of_any_name_is_found_by_the_policy(root: Path, file: str, name:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "which workflow to call is not known"),
+        ([], "it is not known which workflow to call"),
         (["--uses", "example/executorch-qnn-ci@main"], "is not a commit"),
         (["--uses", f"{USES}; rm -rf"], "is not a commit"),
         (["--uses", USES, "--model", "gone.py:f"], "gone.py is not a file"),

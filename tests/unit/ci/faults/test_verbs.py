@@ -87,7 +87,7 @@ def run(form: str, end: str, expected: str) -> Rerun:
         (run(GRAPH, WRONG, RIGHT), Status.FAILED, "the fault is new in QNN 2.49.40"),
         (run(GRAPH, "crashed", WRONG), Status.FAILED, "the result differs: crashed"),
         (run(MENDED, WRONG, RIGHT), Status.FAILED, "the mended graph is wrong"),
-        (run(GRAPH, WRONG, ""), Status.UNSUPPORTED, "does not list QNN"),
+        (run(GRAPH, WRONG, ""), Status.UNSUPPORTED, "records no result with QNN"),
     ],
 )
 def test_a_graph_that_ends_otherwise_fails_its_case(one: Rerun, status: Status, word: str) -> None:
