@@ -1,4 +1,4 @@
-"""Gather the facts of an environment, run all checks on them and return a verdict; and choose the
+"""Gather the facts of an environment, run all checks on them and return a verdict. Also choose the
 QNN adaptor for a session: the wheel's if it is compatible, else an overlay's.
 """
 
@@ -91,7 +91,9 @@ class Verdict:
 
     @property
     def lacks(self) -> Finding | None:
-        """The only fault, if it is a missing or unusable library of a backend; else None."""
+        """The first error, if all errors are about a backend's library that is missing or unusable;
+        else None.
+        """
         alone = {one.id for one in self.errors} <= OF_BACKEND
         return self.errors[0] if self.errors and alone else None
 
@@ -136,10 +138,10 @@ def examine(
 ) -> Verdict:
     """Examine a profile's environment as a process in a job would see it.
 
-    ``python`` None means the running interpreter. ``tries_device`` lets the adaptor create a device
-    in a separate process, which happens anyway for a ``backend`` other than HTP. Findings with ids
-    in ``tolerated`` become warnings. Faults are returned as findings. Raises ManifestError only for
-    a profile without a policy.
+    If ``python`` is None, the running interpreter is examined. If ``tries_device`` is true, or for
+    a ``backend`` other than HTP, the adaptor has to create a device in a separate process. Faults
+    are returned as findings; those with ids in ``tolerated`` become warnings. Raises UsageError for
+    an unknown profile or SoC, and ManifestError for a profile without a policy.
     """
     roots = {artifact.name: artifact.root for artifact in environment.artifacts}
     request = replace(
@@ -181,8 +183,10 @@ def make_request(
 
 
 def find_pins(wanted: Sequence[ArtifactRequest], roots: Mapping[str, Path]) -> dict[str, str]:
-    """Return the pinned version of each artifact, or the one that QNN_CI_SDK chose. For the
-    checkout in ``roots``, return the pinned commit of its own version, else of the profile's.
+    """Return the pinned version of each artifact, or the version that the user chose with a
+    variable such as QNN_CI_SDK. An artifact has no pin if the user chose a directory. The pinned
+    commit of the checkout in ``roots`` is that of its own version, if the manifest contains that
+    version, else that of the profile's.
     """
     pins = {}
     for request in wanted:
@@ -215,8 +219,8 @@ def examine_request(request: SurveyRequest, progress: Progress | None = None) ->
 
 
 def find_fitness(profile: str) -> Fitness:
-    """Return the requirements of a profile, or of the one that it extends. Raises ManifestError if
-    neither has any.
+    """Return the requirements of a profile or, if it has none, of the profile that it extends.
+    Raises ManifestError if neither has any.
     """
     profiles = read_doctor_policy().profiles
     known = read_profiles()
@@ -311,7 +315,8 @@ def _with_host_glibc(case: Case) -> Case:
     return replace(case, kinds={**case.kinds, HOST_KIND: policy})
 
 
-# Findings that another adaptor fixes: it is missing, or does not fit Python, machine or SDK.
+# Findings that another adaptor fixes: it is missing, or does not match the Python, the machine or
+# the SDK.
 OF_HEADERS = frozenset({"QNN902", "QNN903"})
 OF_ADAPTOR = OF_HEADERS | {"QNN507", "QNN508", "QNN509", "QNN512", "QNN513", "QNN515", "QNN901"}
 PYTHONPATH = "PYTHONPATH"
@@ -326,11 +331,11 @@ def settle_adaptor(
     backend: Backend = Backend.HTP,
     tolerated: Collection[str] = (),
 ) -> tuple[Environment, Verdict]:
-    """Return the environment with the adaptor that ``choice`` selects, and its verdict. Findings
-    with ids in ``tolerated`` become warnings.
+    """Return the environment with the first compatible adaptor that ``choice`` allows, and its
+    verdict. Findings with ids in ``tolerated`` become warnings.
 
-    If no adaptor is compatible, returns the verdict on the first one. Raises UnfitError if there is
-    no overlay to choose.
+    If no adaptor is compatible, returns the environment with the first one, and its verdict. Raises
+    UnfitError if ``choice`` requires an overlay and there is none.
     """
     tried: list[tuple[Environment, Verdict]] = []
     for overlay in list_overlays(choice, environment):
@@ -355,8 +360,9 @@ def settle_adaptor(
 
 
 def require_runtime(environment: Environment, progress: Progress) -> None:
-    """Raise UnfitError if programs from an overlay's adaptor would run with the wheel's backend,
-    and the wheel's adaptor, which was built with the same headers, cannot create a device.
+    """Raise UnfitError if programs that an overlay's adaptor lowers would run with the wheel's
+    backend, which cannot create a device. This is tried with the wheel's adaptor, which was built
+    with the same headers as the wheel's backend.
     """
     overlay = find_laid(environment)
     if not overlay or find_backends(overlay):
@@ -368,16 +374,17 @@ def require_runtime(environment: Environment, progress: Progress) -> None:
         if fault.id in OF_HEADERS:
             raise UnfitError(
                 f"{overlay} has no QNN backend for Python's runtime, and the wheel's does not work",
-                why=f"it was built with the headers of the wheel's adaptor: {fault.what}; since "
-                "ExecuTorch 1.5, build_aot makes none",
+                why="the wheel's backend was built with the same headers as its adaptor: "
+                f"{fault.what}; since ExecuTorch 1.5, build_aot does not build a backend",
                 fix="build qnn_executor_runner with `qnn-ci build runner --source CHECKOUT` and "
                 "the same --sdk, and pass it as --runner",
             )
 
 
 def list_overlays(choice: QnnChoice, environment: Environment) -> Iterator[Path | None]:
-    """Yield the overlays that the choice allows, the best first; None is the wheel's adaptor.
-    Raises UnfitError.
+    """Yield the overlays that ``choice`` allows, in the order in which they are tried; None stands
+    for the wheel's adaptor. Raises UnfitError if the chosen directory is not an overlay, or if no
+    overlay was built.
     """
     if choice.adaptor in {"", WHEEL}:
         yield None
@@ -395,7 +402,7 @@ def list_overlays(choice: QnnChoice, environment: Environment) -> Iterator[Path 
         found = [path for path, _ in find_overlays(sdk.version)]
         if choice.adaptor == OVERLAY and not found:
             raise UnfitError(
-                f"no overlay is built for QNN {sdk.version} and {python_tag()}",
+                f"no overlay was built for QNN {sdk.version} and {python_tag()}",
                 why="--adaptor overlay needs one that was built by build_aot for this SDK and "
                 "Python",
                 fix=f"run `qnn-ci build aot --sdk {sdk.root}`",

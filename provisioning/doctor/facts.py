@@ -46,9 +46,10 @@ def parse_qnn_name(name: str) -> QnnName | None:
 
 @dataclass(frozen=True)
 class FileFacts:
-    """A library or program of a tree: its ELF facts, or why it has none. ``sha256`` is set for an
-    unsigned DSP library, ``proof`` proves that it is genuine. ``targets`` are the hardware that a
-    program was compiled for; ``misplaced`` is the reason why its segments cannot be mapped.
+    """A library or program of a tree: its ELF facts, or the defect because of which it has none.
+    ``sha256`` is set for an unsigned DSP library; ``proof`` is what catalogs, or the list of
+    genuine skels, prove about it. ``targets`` are the SoCs that a lowered program was compiled for;
+    ``misplaced`` is the reason why its segments cannot be mapped.
     """
 
     relative: str
@@ -81,8 +82,9 @@ class FileFacts:
 @dataclass(frozen=True)
 class TreeFacts:
     """The libraries and programs below ``root``. ``links`` maps symbolic links to their targets,
-    ``dangling`` those with a missing target; ``lowered`` are the programs. ``min_sdk`` is the
-    lowest API level of the Android app that the tree belongs to, None if unknown.
+    and ``dangling`` are the links with a missing target. ``lowered`` are the lowered programs.
+    ``min_sdk`` is the lowest API level of the Android app that the tree belongs to, None if
+    unknown.
     """
 
     root: Path
@@ -123,9 +125,9 @@ class SdkFacts:
     """A QNN SDK, or a tree with its layout.
 
     ``version`` and ``stamp`` (12 digits, from build_id) come from sdk.yaml. ``fault`` is the reason
-    why that cannot be read. ``api_version`` is that of the headers, ``library_api`` that of
-    libQnnHtp.so. ``soc_offset`` is the byte of QnnHtpDevice_CustomConfig_t at which the library
-    reads socModel.
+    why sdk.yaml cannot be read. ``api_version`` is the QNN API version of the headers,
+    ``library_api`` that of libQnnHtp.so. ``soc_offset`` is the byte of QnnHtpDevice_CustomConfig_t
+    at which libQnnHtp.so reads socModel.
     """
 
     root: Path
@@ -143,7 +145,9 @@ class SdkFacts:
 
 @dataclass(frozen=True)
 class ToolFacts:
-    """A program. ``path`` is None if it is not on PATH, ``version`` if it is unknown."""
+    """A program. ``path`` is None if it is not on PATH, ``version`` is None if it is unknown.
+    ``said`` is what it printed, or why it could not be run.
+    """
 
     name: str
     path: str | None
@@ -166,7 +170,9 @@ class NdkFacts:
 
 @dataclass(frozen=True)
 class HostFacts:
-    """The machine. Sizes are in GB (10**9 bytes); ``libraries`` maps wanted names to paths."""
+    """The machine. Sizes are in GB (10**9 bytes). ``libraries`` maps the names of wanted libraries
+    to the paths where the loader finds them, or to None.
+    """
 
     system: str
     machine: str
@@ -187,12 +193,12 @@ class PythonFacts:
     ``tag`` is the end of an extension module's file name, such as
     ``.cpython-311-x86_64-linux-gnu.so``. ``adaptors`` are the files of PyQnnManagerAdaptor.
     ``lacking`` are libraries that the adaptor needs and the loader does not find. ``unmet`` are
-    (distribution, installed version, version that executorch requires). ``error`` is set if the
-    interpreter did not answer. ``installed`` is the package directory of the installed executorch,
-    ``pth`` the .pth files that contain the parent directory of ``executorch``. ``headers`` is the
-    QNN release that provided the headers for the adaptor; ``checkout`` and ``built_with`` are the
-    ExecuTorch and the SDK that an overlay was built from. ``no_device`` is the reason why the
-    adaptor cannot create a device, None if it was not tried.
+    requirements of executorch that are not met, as (distribution, installed version, required
+    version). ``error`` is set if the interpreter did not answer. ``installed`` is the package
+    directory of the installed executorch, ``pth`` the .pth files that contain the parent directory
+    of ``executorch``. ``headers`` is the QNN release with whose headers the adaptor was built;
+    ``checkout`` and ``built_with`` are the ExecuTorch and the SDK that an overlay was built from.
+    ``no_device`` is the reason why the adaptor cannot create a device, None if it was not tried.
     """
 
     executable: str
@@ -219,7 +225,7 @@ class PythonFacts:
 class BackendFacts:
     """A backend other than HTP: whether its library is in the SDK; ``no_backend`` is the reason why
     the adaptor cannot create the backend, None if it was not tried. ``why`` and ``fix`` are the
-    texts for either fault.
+    texts for both faults.
     """
 
     name: str
@@ -246,7 +252,8 @@ class VariableFacts:
     """The variables that concern QNN; ``executorch_on_path`` are PYTHONPATH entries with an
     executorch, ``without_adaptor`` those of them that have no QNN adaptor.
 
-    ``real`` maps each path in them, and the SDK's root, to its path without symbolic links.
+    ``real`` maps each path in these variables, and the SDK's root, to the path without symbolic
+    links.
     """
 
     values: Mapping[str, str]
@@ -263,8 +270,9 @@ class VariableFacts:
 
 @dataclass(frozen=True)
 class InstallationFacts:
-    """An artifact at its root: the files that it lacks, and the value of the variable that points
-    to it.
+    """An artifact at its root: the marker files that it lacks, and the name and value of the
+    variable that should point to it. ``is_same`` is false if the variable points to another
+    directory.
     """
 
     name: str

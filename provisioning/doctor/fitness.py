@@ -1,5 +1,5 @@
-"""The requirements that profiles have for environments (manifests/policies/doctor.toml), and
-directories for ELF files (elf.toml).
+"""The requirements of profiles for environments (manifests/policies/doctor.toml), and of
+directories for the ELF files in them (elf.toml).
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import msgspec
 
 
 class ToolPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A program on PATH; a version below ``minimum`` is an error, below ``advised`` a warning.
+    """A program on PATH. A version below ``minimum`` is an error, and a version below ``advised`` a
+    warning.
 
-    If it is ``optional``, it may be missing.
+    If ``optional`` is true, the program may be missing.
     """
 
     program: str
@@ -28,8 +29,8 @@ class PythonPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Requirements for the interpreter that lowers models.
 
     ``torch`` and ``executorch`` are the pinned versions, from manifests/pairs.toml. ``modules``
-    maps imported modules to their distributions; ``flatc_below`` is the first executorch that
-    contains flatc.
+    maps imported modules to their distributions; ``flatc_below`` is the first version of executorch
+    that does not need flatc on PATH.
     """
 
     minimum: str
@@ -42,14 +43,16 @@ class PythonPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NdkPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Requirements for every NDK; its pin comes from the profile."""
+    """Requirements for every NDK: its oldest major version, and the tag of its host. The pinned
+    version comes from the profile.
+    """
 
     minimum: int
     host_tag: str
 
 
 class DevicePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is recommended for a device."""
+    """Recommendations for a device: the free space in MB (10**6 bytes)."""
 
     free_mb: int
 
@@ -57,9 +60,10 @@ class DevicePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Fitness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The requirements of a profile.
 
-    ``sdk`` names the artifacts that may serve as the SDK, the best first. ``libraries`` maps its
-    directories to required files. ``skels`` is whether stubs and skels are shipped from it,
-    ``staged`` what else a device needs. ``roots`` are other required artifacts.
+    ``sdk`` contains the names of the artifacts that may serve as the SDK, the best first.
+    ``libraries`` maps the SDK's directories to required files. ``skels`` is true if its stubs and
+    skels are pushed to a device; ``staged`` are the other files that a device needs. ``roots`` are
+    other required artifacts.
     """
 
     machines: tuple[str, ...] = ("x86_64",)
@@ -98,12 +102,12 @@ HEXAGON_DIRECTORY = re.compile(r"hexagon-v(?P<version>[0-9a-f]{2,3})(?:/|$)")
 class ElfPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Requirements for the files in one kind of directory.
 
-    ``directories`` are patterns for paths below a root. ``types`` are values of e_type; ``flags``
-    is the Hexagon version in e_flags (0x75), None for any. ``glibc``, ``glibcxx`` and ``cxxabi``
-    are the newest versions on the target, ``android_api`` is its API level, ``system`` are its
-    libraries. ``load_align`` is the recommended alignment of LOAD segments, in bytes. ``sonames``
-    lists known exceptions by file name. For files that match ``unused``, only target and alignment
-    are checked.
+    ``directories`` are patterns for paths below a root. ``types`` are the allowed values of e_type;
+    ``flags`` is the required Hexagon version in e_flags (0x75), None for any. ``glibc``,
+    ``glibcxx`` and ``cxxabi`` are the newest versions on the target, ``android_api`` is its API
+    level, ``system`` are its libraries. ``load_align`` is the recommended alignment of LOAD
+    segments, in bytes. ``sonames`` lists known exceptions by file name. For files that match
+    ``unused``, only target and alignment are checked.
     """
 
     bits: int

@@ -15,7 +15,7 @@ from provisioning.manifest.reader import find_row, read_policy
 
 @functools.cache
 def read_elf_policies() -> Mapping[str, ElfPolicy]:
-    """Read the ELF policies by kind of directory: manifests/policies/elf.toml. Raises
+    """Return the ELF policies in manifests/policies/elf.toml by kind of directory. Raises
     ManifestError.
     """
     return read_policy("elf", dict[str, ElfPolicy])
@@ -23,7 +23,8 @@ def read_elf_policies() -> Mapping[str, ElfPolicy]:
 
 @functools.cache
 def read_doctor_policy() -> DoctorPolicy:
-    """Read manifests/policies/doctor.toml, with torch and executorch from manifests/pairs.toml.
+    """Return the policy in manifests/policies/doctor.toml, with the versions of torch and
+    executorch from manifests/pairs.toml.
 
     Raises ManifestError.
     """
@@ -35,7 +36,8 @@ def read_doctor_policy() -> DoctorPolicy:
 
 
 def elf_policy(kind: str) -> ElfPolicy:
-    """Return a policy: x86_64-linux-clang, aarch64-android, aarch64-oe-linux, lpai or hexagon-v75.
+    """Return the ELF policy of a kind of directory: x86_64-linux-clang, aarch64-android,
+    aarch64-oe-linux, lpai, or one such as hexagon-v75.
 
     Raises UsageError for another kind.
     """

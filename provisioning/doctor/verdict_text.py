@@ -16,7 +16,9 @@ WIDTH = 100
 
 
 def render_verdict(verdict: Verdict, *, strict: bool = False, width: int = WIDTH) -> str:
-    """Return at most MAX_LINES lines of at most ``width`` columns."""
+    """Return the verdict as text of at most MAX_LINES lines, with findings wrapped or cut to
+    ``width`` columns.
+    """
     counts = Counter(one.severity for one in verdict.findings)
     faults = [*verdict.errors, *verdict.warnings]
     notes = [one for one in verdict.findings if one.severity is Severity.NOTE]
@@ -56,7 +58,7 @@ def _whole(finding: Finding, width: int) -> Iterator[str]:
 
 
 def _rest(findings: Sequence[Finding], room: int, width: int, heading: str = "Then:") -> list[str]:
-    """Return two lines per id, and the number of omitted ids."""
+    """Return the heading, two lines per id, and the number of ids that do not fit in ``room``."""
     if not findings:
         return []
     blocks = [list(_short(list(group), width)) for _, group in groupby(findings, attrgetter("id"))]

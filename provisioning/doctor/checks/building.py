@@ -36,8 +36,8 @@ class Checkout(NamedTuple):
         return seen(subject, where or root, root=root, checkout=self, **values)
 
     def submodules(self, state: str) -> Iterator[tuple[SubmoduleFacts, str]]:
-        """Yield each submodule in ``state`` that is needed or is inside a needed one, together with
-        the needed one.
+        """Yield each submodule in ``state`` that is needed or is nested in a needed one, and the
+        path of the needed one.
         """
         needed = self.case.facts.submodules
         known = {module.path for module in self.facts.submodules}
@@ -57,7 +57,7 @@ CHECKOUTS = Subjects(
 
 CHECKOUTS.add(
     "QNN701",
-    "the checkout of ExecuTorch is not a directory",
+    "the path of the ExecuTorch checkout is not a directory",
     "there is nothing to build",
     "correct --root executorch=DIR, or provision executorch",
     lambda checkout: not checkout.facts.is_directory,
@@ -65,7 +65,8 @@ CHECKOUTS.add(
 CHECKOUTS.add(
     "QNN702",
     "the checkout is named {root.name}, not executorch",
-    "its sources include <executorch/...> from the parent directory: 'file not found'",
+    "its sources include <executorch/...> from the parent directory, so compiling fails with "
+    "'file not found'",
     "rename the directory to executorch",
     lambda checkout: checkout.facts.root.name != "executorch",
     after=("QNN701",),
@@ -74,7 +75,7 @@ CHECKOUTS.add(
     "QNN703",
     "git finds no commit in the checkout",
     "its commit and its submodules cannot be checked",
-    "clone it with git; a release archive does not contain the submodules",
+    "clone ExecuTorch with git; a release archive does not contain the submodules",
     lambda checkout: not checkout.facts.is_git,
     after=("QNN701",),
 )
@@ -92,7 +93,8 @@ CHECKOUTS.add(
 @CHECKOUTS.check(
     "QNN705",
     "submodule {subject} is missing",
-    "CMake reports only the first missing group, or fails at a target that needs this one",
+    "CMake reports only the first group of missing submodules, or fails at a target that needs "
+    "this one",
     f"{UPDATE} {{subject}}",
     after=("QNN703",),
 )
@@ -105,7 +107,7 @@ def see_no_submodule(checkout: Checkout) -> Iterator[Seen]:
 @CHECKOUTS.check(
     "QNN706",
     "submodule {subject} inside {owner} is missing",
-    "CMake fails at a target that needs it",
+    "CMake fails at a target that needs this submodule",
     f"{UPDATE} {{owner}}",
     after=("QNN703",),
 )
@@ -132,7 +134,7 @@ def see_moved_submodule(checkout: Checkout) -> Iterator[Seen]:
 @CHECKOUTS.check(
     "QNN708",
     "flatcc's source tree contains outputs of an earlier build for {machine}",
-    "the build uses them and fails: 'is incompatible with' {wanted}, or 'Exec format error'",
+    "the build uses them and fails with 'is incompatible with' {wanted}, or 'Exec format error'",
     "remove {where}, or use a separate work tree per target",
     after=("QNN703",),
 )
@@ -195,8 +197,8 @@ NDKS.add(
 NDKS.add(
     "QNN602",
     "NDK {revision} is older than r{ndk.policy.minimum}",
-    "its clang and libc++ cannot compile the sources: __builtin_available, '[[]] "
-    "attributes are a C23 extension' (executorch#4230), or a header that "
+    "its clang and libc++ cannot compile the sources: they fail at __builtin_available, with '[[]] "
+    "attributes are a C23 extension' (executorch#4230), or at a header that "
     "QnnBackendUnifiedRegistry.h includes",
     "run `qnn-ci fetch android-ndk`, or set ANDROID_NDK_ROOT to {pinned}",
     lambda ndk: parse_version(ndk.facts.revision or "").major < ndk.policy.minimum,
@@ -205,7 +207,7 @@ NDKS.add(
 NDKS.add(
     "QNN603",
     "NDK {revision} was found, but the pin is {pinned}",
-    "upstream tests only with the pinned NDK",
+    "ExecuTorch is tested only with the pinned NDK",
     "use {pinned}, or run the Android build's tests with this NDK",
     lambda ndk: ndk.pin and ndk.facts.revision != ndk.pin,
     after=("QNN602",),

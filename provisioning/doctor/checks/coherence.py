@@ -23,8 +23,9 @@ from provisioning.versions import is_older, is_same
 class Family(NamedTuple):
     """A family of libraries that are used together; ``version`` and ``stamp`` come from sdk.yaml.
 
-    ``hexagon`` is the only relevant Hexagon version, such as 79, or '' for any. A staged family may
-    lack libraries that the device has.
+    ``soc`` is the name and the Hexagon version of the SoC that needs a skel from it. ``hexagon`` is
+    the only relevant Hexagon version, such as 79, or '' for any. A staged family may lack libraries
+    that the device has.
     """
 
     files: Sequence[FileFacts]
@@ -81,7 +82,9 @@ FAMILIES = Subjects(find_families)
 
 
 def most_common_build(files: Iterable[FileFacts]) -> QnnBuild | None:
-    """Return the most common QNN build among libraries that contain a complete build ID."""
+    """Return the most common QNN build among libraries that contain a complete build ID, None if
+    none does.
+    """
     builds = (file.build for file in files)
     counted = Counter(build for build in builds if build and build.version and build.stamp)
     return counted.most_common(1)[0][0] if counted else None
@@ -92,7 +95,7 @@ def most_common_build(files: Iterable[FileFacts]) -> QnnBuild | None:
     "{subject} is from {build}, but the others are from {usual}",
     "the device fails with 'Stub lib id mismatch' (error 1008) or 0x8000040e (AEE_EBADCLASS), the "
     "host with error 14001",
-    "copy all of them from one SDK",
+    "copy all QNN libraries from one SDK",
 )
 def see_other_build(family: Family) -> Iterator[Seen]:
     for file, build, usual in _strays(family):
@@ -103,8 +106,8 @@ def see_other_build(family: Family) -> Iterator[Seen]:
 @FAMILIES.check(
     "QNN316",
     "{subject} is from {build}, newer than the others, which are from {usual}",
-    "this has worked (System 2.48.40, the others 2.46.0), but QNN does not guarantee that it works",
-    "copy all of them from one SDK",
+    "this has worked (System 2.48.40, the others 2.46.0), but QNN does not guarantee it",
+    "copy all QNN libraries from one SDK",
     severity=Severity.WARNING,
 )
 def see_newer_system(family: Family) -> Iterator[Seen]:
@@ -152,8 +155,8 @@ def see_other_statement(family: Family) -> Iterator[Seen]:
 @FAMILIES.check(
     "QNN303",
     "no library states its QNN build",
-    "so it is unknown whether they belong together",
-    "copy them unchanged from an SDK",
+    "it is unknown whether the libraries belong together",
+    "copy the libraries unchanged from one SDK",
     severity=Severity.WARNING,
 )
 def see_no_build(family: Family) -> Iterator[Seen]:
@@ -165,7 +168,7 @@ def see_no_build(family: Family) -> Iterator[Seen]:
 @FAMILIES.check(
     "QNN314",
     "{subject} states no QNN build, but the others are from {usual}",
-    "despite its name it is not a library of that SDK: it lacks functions that the others call",
+    "despite its name, it is not a library of that SDK, so it lacks functions that the others call",
     "copy {subject} from the SDK again",
 )
 def see_unidentified_library(family: Family) -> Iterator[Seen]:
@@ -177,8 +180,8 @@ def see_unidentified_library(family: Family) -> Iterator[Seen]:
 
 
 def _names_a_build(file: FileFacts) -> bool:
-    """Return whether libraries with this name state their build in QNN 2.20, 2.37 and 2.47 to 2.51;
-    the LPAI skel, for example, does not.
+    """Return whether libraries with this name contain their build in all examined versions of QNN
+    (2.20, 2.37 and 2.47 to 2.51). The LPAI skel, for example, does not.
     """
     found = file.qnn_name
     is_htp = found and found.backend == "Htp" and bool(found.hexagon) == found.is_half
@@ -188,7 +191,7 @@ def _names_a_build(file: FileFacts) -> bool:
 @FAMILIES.check(
     "QNN304",
     "{subject} was found without {skel}",
-    "the DSP cannot load its part: error 4000, or 14001 on the device",
+    "the DSP cannot load its part of the backend: error 4000, or 14001 on the device",
     "add {skel} from the same SDK (lib/{directory}/unsigned)",
 )
 def see_lone_stub(family: Family) -> Iterator[Seen]:
@@ -200,16 +203,16 @@ def see_lone_stub(family: Family) -> Iterator[Seen]:
 @FAMILIES.check(
     "QNN317",
     "there is no skel for {subject}",
-    "a device needs the skel for its Hexagon version from the stub's build, for "
-    "example below /vendor: without a skel it fails with error 4000 or 14001, with a "
-    "skel of another build with 1008 or 0x8000040e",
+    "a device needs the skel for its Hexagon version from the same build as the stub, and may "
+    "have one, for example below /vendor; without a skel, runs fail with error 4000 or 14001, "
+    "and with a skel of another build with 1008 or 0x8000040e",
     "add {skel} of the same SDK (lib/{directory}/unsigned), or make sure that the device has it; "
     "with --soc, only the stub of that SoC is checked",
     severity=Severity.WARNING,
 )
 def see_no_skel(family: Family) -> Iterator[Seen]:
-    """Report a missing skel once per set, since an app may have many stubs, for devices that have
-    their own skel.
+    """Report all stubs of a backend of which the set contains no skel in one finding: an app may
+    contain many stubs, and rely on the device's own skels.
     """
     skels = _backends_with_skels(family)
     lone = [(file, stub) for file, stub in _lone_stubs(family) if stub.backend not in skels]
@@ -224,7 +227,7 @@ def see_no_skel(family: Family) -> Iterator[Seen]:
 
 
 def _lone_stubs(family: Family) -> Iterator[tuple[FileFacts, QnnName]]:
-    """Yield stubs of the relevant Hexagon version without their skel in the family."""
+    """Yield stubs of the relevant Hexagon version whose skel is not in the family."""
     skels = {file.qnn_name for file in family.files}
     for file in family.files:
         stub = file.qnn_name
@@ -280,8 +283,8 @@ def _see_proofs(family: Family, outcome: Genuine) -> Iterator[Seen]:
 
 
 def _is_reported(file: FileFacts) -> bool:
-    """Return whether other checks report how a skel was changed: QNN230, QNN231 and QNN236 from its
-    checksum, QNN214, QNN305 and QNN306 from its Hexagon version.
+    """Return whether another check reports a change of the skel: QNN230, QNN231 or QNN236 because
+    of its checksum, or QNN214, QNN305 or QNN306 because of its Hexagon version.
     """
     elf, name, version = file.elf, file.qnn_name, file.build.version if file.build else None
     if elf is None or name is None or name.hexagon != f"{elf.hexagon_version:x}":
@@ -293,8 +296,9 @@ def _is_reported(file: FileFacts) -> bool:
 
 @FAMILIES.check(
     "QNN305",
-    "{subject} is in {directory} but is for V{flags}",
-    "scripts that push the directory of the SoC's version miss this file, or push a wrong skel",
+    "{subject} is in {directory} and contains code for V{flags}, but its name states V{version}",
+    "scripts that push the directory for the SoC's Hexagon version miss this file, or push a "
+    "wrong skel",
     "copy {subject} from the SDK's hexagon-v{version}",
 )
 def see_misplaced_skel(family: Family) -> Iterator[Seen]:
@@ -322,8 +326,8 @@ def see_misnamed_skel(family: Family) -> Iterator[Seen]:
 
 
 def _skels(family: Family) -> Iterator[tuple[FileFacts, str, str, str]]:
-    """Yield skels of a stub's backend: the file, and the Hexagon versions in its name, flags and
-    directory.
+    """Yield HTP's libraries for the DSP with a Hexagon version in their name: the file, and the
+    Hexagon versions in its name, its flags and its directory ('' if the directory is for none).
     """
     for file in family.files if "Htp" in family.backends else ():
         found = file.qnn_name

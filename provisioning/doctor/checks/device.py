@@ -1,5 +1,5 @@
-"""Check an attached device, whose faults never make an environment unfit, and a staging directory,
-which has to contain everything that a program needs on a device.
+"""Check an attached device, whose faults are only warnings, and a staging directory, which has to
+contain everything that a program needs on a device.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Device(NamedTuple):
 
     @property
     def soc(self) -> str:
-        """The requested SoC, '' if none."""
+        """The name of the requested SoC, '' if none was requested."""
         return self.case.soc[0] if self.case.soc else ""
 
     @property
@@ -67,9 +67,9 @@ DEVICES.add(
 )
 DEVICES.add(
     "QNN802",
-    "{subject} is a {device.soc}, not a {soc}",
+    "{subject} has SoC {device.soc}, not {soc}",
     "a context binary for another SoC fails with error 5005 or 14001",
-    "use --soc {device.soc}, and lower the model for it",
+    "use --soc {device.soc}, and lower the model for this SoC",
     lambda device: device.soc and device.facts.soc.upper() not in {"", device.soc.upper()},
     where="{where}ro.soc.model",
     after=("QNN801",),
@@ -85,7 +85,7 @@ DEVICES.add(
 )
 DEVICES.add(
     "QNN804",
-    "{subject} has {device.free_mb} MB free, {case.policy.device.free_mb} are recommended",
+    "{subject} has {device.free_mb} MB free, but {case.policy.device.free_mb} MB are recommended",
     "a push stops midway with 'No space left on device'",
     "remove what you do not need from {device.directory}",
     lambda device: _is_below(device.facts.free_mb, device.case.policy.device.free_mb),
@@ -105,9 +105,9 @@ DEVICES.add(
 
 @DEVICES.check(
     "QNN806",
-    "{subject} has {name} from {there}, but the SDK is {build}",
+    "{subject} has {name} from {there}, but the SDK's libraries are from {build}",
     "a run that pushes only some libraries fails with 'Stub lib id mismatch' (error 1008)",
-    "push all of them again, or remove {device.directory}/libQnn*",
+    "push all of the SDK's libraries again, or remove {device.directory}/libQnn*",
     after=("QNN801",),
 )
 def see_stale_libraries(device: Device) -> Iterator[Seen]:
@@ -120,8 +120,9 @@ def see_stale_libraries(device: Device) -> Iterator[Seen]:
 
 DEVICES.add(
     "QNN807",
-    "{subject} has pages of {device.page_bytes} bytes, but libraries have a smaller alignment",
-    "the loader refuses segments aligned to {align} bytes",
+    "{subject} has pages of {device.page_bytes} bytes, but the SDK has libraries with a smaller "
+    "alignment",
+    "the loader refuses their segments, which are aligned to {align} bytes",
     "use libraries linked with -Wl,-z,max-page-size=16384 (QNN225 reports those that are not)",
     lambda device: device.facts.page_bytes and 0 < device.align < device.facts.page_bytes,
     where="{where}getconf PAGE_SIZE",
@@ -163,7 +164,7 @@ STAGINGS = Subjects(
 
 STAGINGS.add(
     "QNN308",
-    "the staging directory is not a directory",
+    "the path of the staging directory is not a directory",
     "there is nothing to push",
     "correct --root staging=DIR",
     lambda staging: not staging.tree.is_directory,
@@ -221,8 +222,8 @@ STAGINGS.add(
     severity=Severity.WARNING,
 )
 def see_unversioned_rpc(staging: Staging) -> Iterator[Seen]:
-    """Report it once. Libraries for Android are skipped: this library and libc have no version
-    there.
+    """Report all affected libraries in one finding. Libraries for Android are skipped, since the
+    names of libcdsprpc.so and libc.so contain no version there.
     """
     names = staging.names | {path.rpartition("/")[2] for path in staging.tree.links}
     versioned = sorted(name for name in names if name.startswith(f"{RPC}."))
@@ -240,7 +241,7 @@ def see_unversioned_rpc(staging: Staging) -> Iterator[Seen]:
 @STAGINGS.check(
     "QNN326",
     "{subject} {faults}",
-    "a runtime that maps the file into memory passes QNN a misplaced context, or copies it",
+    "a runtime that maps the file into memory passes a misplaced context to QNN, or has to copy it",
     "lower the model again, with extract_delegate_segments and a segment_alignment of "
     "at least {least} in to_executorch",
     after=("QNN322",),
@@ -255,7 +256,8 @@ def see_unaligned_program(staging: Staging) -> Iterator[Seen]:
 @STAGINGS.check(
     "QNN322",
     "{subject} {damage}",
-    "it cannot be loaded; a copy or a download was cut short, or a compiler failed",
+    "it cannot be loaded; possible causes are an incomplete copy or download, and a compiler "
+    "that failed",
     "copy the program again; if the original is not longer, lower the model again",
     after=("QNN308",),
 )
@@ -288,7 +290,8 @@ def see_program_for_another_hexagon(staging: Staging) -> Iterator[Seen]:
 @STAGINGS.check(
     "QNN324",
     "{subject} was compiled for {made}, not for {wanted}",
-    "both have the same Hexagon version, but error 5005 follows if their VTCM (memory) differs",
+    "both SoCs have the same Hexagon version, but if the sizes of their VTCM (the HTP's memory) "
+    "differ, the program fails with error 5005",
     "lower the model for {wanted}",
     after=("QNN323",),
     severity=Severity.WARNING,
@@ -358,7 +361,7 @@ def see_no_parts_for_soc(staging: Staging) -> Iterator[Seen]:
     "QNN313",
     "{subject} was compiled with QNN {compiler}, but the libraries next to it are from {runtime}",
     "an older runtime cannot read it: 'Unknown QNN BinaryInfo version', error 30010",
-    "lower it with QNN {runtime}, or stage libraries of QNN {compiler} or newer",
+    "lower the model with QNN {runtime}, or stage libraries of QNN {compiler} or newer",
     after=("QNN309", "QNN320", "QNN321"),
 )
 def see_newer_program(staging: Staging) -> Iterator[Seen]:
@@ -375,14 +378,15 @@ def see_newer_program(staging: Staging) -> Iterator[Seen]:
 @STAGINGS.check(
     "QNN315",
     "{subject} was compiled with QNN {compiler}, but this profile's SDK is {runtime}",
-    "libraries staged from it cannot read the program: 'Unknown QNN BinaryInfo "
+    "libraries staged from that SDK cannot read the program: 'Unknown QNN BinaryInfo "
     "version', error 30010",
-    "lower it with QNN {runtime} (test_emulator's --sdk), or use the libraries of {compiler}",
+    "lower the model with QNN {runtime} (test_emulator's --sdk), or stage libraries of QNN "
+    "{compiler} or newer",
     after=("QNN308",),
     severity=Severity.WARNING,
 )
 def see_program_of_another_profile(staging: Staging) -> Iterator[Seen]:
-    """Check programs without libraries next to them; for others, QNN313 reports this fault."""
+    """Check programs if no libraries are staged with them; otherwise, QNN313 reports this fault."""
     runtime = staging.case.sdk_version or staging.case.pin
     if staging.tree.files or not runtime:
         return

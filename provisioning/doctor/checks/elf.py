@@ -71,7 +71,9 @@ class Placed(NamedTuple):
 
     @property
     def damage(self) -> str:
-        """How the content differs; with the SHA-256 of the genuine file if that is known."""
+        """How the content differs from the checksum, and the SHA-256 of the genuine file if it is
+        known.
+        """
         what = self.wrong_checksum.describe() if self.wrong_checksum else ""
         if self.proof and self.proof.listed:
             listed, catalog = self.proof.listed, self.proof.catalog
@@ -109,7 +111,7 @@ def judge(facts: ElfFacts, policy: ElfPolicy, *, depth: int = 1) -> list[Finding
 
 
 def judge_placed(placed: Placed) -> list[Finding]:
-    """Return every fault of a file. For a file for another machine, only that fault is reported."""
+    """Return every fault of a file. If the file is for another target, return only that fault."""
     if identity := list(TARGET.judge(placed)):
         return identity
     is_unused = placed.policy.is_unused(placed.elf.path.name)
@@ -218,9 +220,9 @@ TARGET.add(
 @CONTENT.check(
     "QNN215",
     "{subject} has the soname {soname}",
-    "files that need {soname} do not find it, and loading {subject} loads another library",
-    "copy {subject} again from where it was built, and keep the file name {soname} for "
-    "the other library",
+    "files that need {soname} do not find it, and files that need {subject} load another library",
+    "copy {subject} again from where it was built, and use the file name {soname} for "
+    "the library with that soname",
 )
 def see_other_soname(file: Placed) -> Iterator[Seen]:
     name, soname = file.elf.path.name, file.elf.soname
@@ -230,12 +232,14 @@ def see_other_soname(file: Placed) -> Iterator[Seen]:
         return
     if _is_skel(name) and file.elf.machine != EM_QDSP6:  # QNN306 reports it
         return
-    if file.wanted is None or soname in file.wanted or _is_another_of_qnn(name, soname):
+    if file.wanted is None or soname in file.wanted or _are_two_qnn_libraries(name, soname):
         yield file.seen(soname=soname)
 
 
-def _is_another_of_qnn(name: str, soname: str) -> bool:
-    """Return whether a QNN library has the name of another one; QNN306 checks Hexagon versions."""
+def _are_two_qnn_libraries(name: str, soname: str) -> bool:
+    """Return whether ``name`` and ``soname`` belong to two different QNN libraries. A difference in
+    the Hexagon version alone does not count, because QNN306 checks it.
+    """
     if (one := parse_qnn_name(name)) and (other := parse_qnn_name(soname)):
         return one._replace(hexagon="") != other._replace(hexagon="")
     known = [parse_qnn_name(each) or QNN_LIBRARY.fullmatch(each) for each in (name, soname)]
@@ -245,8 +249,8 @@ def _is_another_of_qnn(name: str, soname: str) -> bool:
 @CONTENT.check(
     "QNN217",
     "{subject} has {entry} in its RPATH or RUNPATH",
-    "libraries outside the tree, which nobody checked, may be loaded",
-    "link with an rpath of $ORIGIN, or run patchelf --set-rpath '$ORIGIN' on it",
+    "libraries outside the tree, which are not checked, may be loaded",
+    "link it with an rpath of $ORIGIN, or run patchelf --set-rpath '$ORIGIN' on it",
 )
 def see_path_out(file: Placed) -> Iterator[Seen]:
     for entry in (*file.elf.rpath, *file.elf.runpath):
@@ -267,8 +271,8 @@ def _leaves(entry: str, depth: int) -> bool:
 @CONTENT.check(
     "QNN218",
     "{subject} has {entry} in its RPATH or RUNPATH",
-    "the directory was on the machine that built it; here it may contain another library",
-    "link with -Wl,-rpath,'$ORIGIN', set CMAKE_INSTALL_RPATH, or run patchelf --set-rpath "
+    "the directory was on the machine that built the file; here it may contain another library",
+    "link it with -Wl,-rpath,'$ORIGIN', set CMAKE_INSTALL_RPATH, or run patchelf --set-rpath "
     "'$ORIGIN' on it",
 )
 def see_fixed_path(file: Placed) -> Iterator[Seen]:
@@ -304,7 +308,7 @@ CONTENT.add(
 CONTENT.add(
     "QNN223",
     "{subject} is for API level {elf.android.api_level}, but the target has {policy.android_api}",
-    "it fails with 'cannot locate symbol' on a device of that level",
+    "it fails with 'cannot locate symbol' on a device with API level {policy.android_api}",
     "use a build for API level {policy.android_api} or lower: for your own libraries, "
     "build with ANDROID_PLATFORM android-{policy.android_api}; for QNN's, copy them "
     "from the SDK",
@@ -333,7 +337,7 @@ CONTENT.add(
     "QNN226",
     "{subject} has text relocations",
     "Android and hardened kernels refuse it: 'has text relocations'",
-    "compile it with -fPIC, or if it is prebuilt, copy it again from its source",
+    "compile it with -fPIC, or if it is prebuilt, copy it again from where it came from",
     lambda file: file.elf.textrel,
 )
 CONTENT.add(
@@ -341,7 +345,7 @@ CONTENT.add(
     "{subject} requires an executable stack",
     "kernels that enforce W^X refuse it: 'cannot enable executable stack'",
     "link with -Wl,-z,noexecstack (an assembly file without .note.GNU-stack is the "
-    "cause), or if it is prebuilt, copy it again from its source",
+    "cause), or if it is prebuilt, copy it again from where it came from",
     lambda file: file.elf.execstack,
 )
 
@@ -349,7 +353,8 @@ CONTENT.add(
 CONTENT.add(
     "QNN230",
     "{subject} is damaged: {file.damage}",
-    "a byte was changed after the build: the DSP may refuse it ('ELF verification') or run it",
+    "a byte was changed after the build: the DSP may refuse the file ('ELF verification'), or run "
+    "the changed code",
     "copy it from the SDK again, or fetch the artifact again; then compare the two files",
     lambda file: file.wrong_checksum and not file.wrong_checksum.is_stripped,
 )

@@ -1,4 +1,4 @@
-"""Check the files of a tree: each against the policy of its directory, and their dependencies."""
+"""Check each file of a tree against the policy of its directory, and check the dependencies."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from provisioning.elf.facts import EM_QDSP6, EM_X86_64, ElfError, ElfFacts
 @dataclass(frozen=True)
 class Group:
     """Files that one loader finds together. ``depth`` and ``knows_level`` are as in Placed.
-    ``brings`` maps system libraries that the machine may have to their path or None; ``beside`` are
-    names of libraries that the loader finds in other directories.
+    ``brings`` maps libraries that may be installed on the machine to their path, or to None if they
+    are not; ``beside`` are names of libraries that the loader finds in other directories.
     """
 
     files: Sequence[FileFacts]
@@ -53,7 +53,9 @@ def find_groups(case: Case) -> Iterator[Group]:
 
 
 def target_kind(case: Case) -> str:
-    """Return the kind of the libraries for a device, such as aarch64-android."""
+    """Return the kind of directory with the profile's libraries for a device, such as
+    aarch64-android.
+    """
     return next((kind for kind in case.fitness.kinds if kind != HOST_KIND), "aarch64-android")
 
 
@@ -105,7 +107,9 @@ def _group_staging(
 
 
 def judge_group(group: Group) -> Iterator[Finding]:
-    """Check each file by itself, then the dependencies of those without a fault."""
+    """Check each file by itself, and the dependencies of the files that are for the right target
+    and may be loaded.
+    """
     fitting = []
     for file in group.files:
         if file.elf is None:
@@ -133,7 +137,10 @@ def judge_group(group: Group) -> Iterator[Finding]:
 
 
 class Need(NamedTuple):
-    """A missing library: what needs it, and whether the machine could provide it."""
+    """A missing library. ``users`` are the names of the files that need it, ``where`` is the path
+    of the first, and ``chain`` names the files that need that one. ``is_libcxx`` is true for LLVM's
+    C++ libraries, which may be installed on the machine.
+    """
 
     name: str
     users: list[str]
@@ -170,7 +177,7 @@ def find_needs(
 ) -> Iterator[Need]:
     """Yield each missing library once, with the chain of files that need it.
 
-    ``files`` are those that meet their policy; ``provided`` are names that the loader finds in the
+    ``files`` are the files to check; ``provided`` are names that the loader finds in their
     directory, on the search path or in the system. ``host_brings`` maps names of libraries that may
     be installed on the machine to their path, or to None if they are not.
     """

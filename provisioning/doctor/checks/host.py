@@ -24,7 +24,7 @@ ENVIRONMENT.add(
     "QNN001",
     "this is {subject}, not {wanted}",
     "QNN's host libraries and the HTP emulator exist only for {wanted}",
-    "use a machine with {wanted}, or the project's container image on one",
+    "use a machine with {wanted}, or the project's container image on such a machine",
     lambda case: (
         case.facts.host.system != "Linux" or case.facts.host.machine not in case.fitness.machines
     ),
@@ -57,7 +57,7 @@ def see_lacking_flags(case: Case) -> Iterator[Seen]:
 
 ENVIRONMENT.add(
     "QNN005",
-    "{host.disk_free_gb:g} GB of disk space are free, {disk_needed_gb:g} GB are needed",
+    "{host.disk_free_gb:g} GB of disk space are free, but {disk_needed_gb:g} GB are needed",
     "unpacking or building fails with 'No space left on device'",
     "free some space, or set QNN_CI_HOME to a directory on a larger disk",
     lambda case: case.facts.host.disk_free_gb < case.fitness.disk_gb,
@@ -67,7 +67,7 @@ ENVIRONMENT.add(
 )
 ENVIRONMENT.add(
     "QNN006",
-    "the machine has {host.memory_gb:g} GB of memory, {memory_advised_gb:g} GB are recommended",
+    "the machine has {host.memory_gb:g} GB of memory, but {memory_advised_gb:g} GB are recommended",
     "the kernel may kill a compiler or a lowering (exit code 137)",
     "use fewer jobs (--jobs 1) or a larger machine",
     lambda case: 0 < case.facts.host.memory_gb < case.fitness.memory_gb,
@@ -94,7 +94,7 @@ ENVIRONMENT.add(
     "install it: {package}",
 )
 def see_missing_library(case: Case) -> Iterator[Seen]:
-    """Find system libraries that the SDK's host libraries need."""
+    """Find missing system libraries that the SDK's host libraries need."""
     system = case.host_policy.system if case.host_policy else ()
     needed = {
         name: file.name
@@ -148,7 +148,7 @@ TOOLS.add(
 TOOLS.add(
     "QNN011",
     "{subject} does not print its version: {answer}",
-    "a program that fails with --version cannot be used for a build",
+    "a program that fails when it is run with --version cannot be used for a build",
     "reinstall {subject}",
     lambda tool: tool.facts.path and tool.facts.version is None,
 )
@@ -161,7 +161,7 @@ TOOLS.add(
 )
 TOOLS.add(
     "QNN013",
-    "{subject} is {version}, {advised} or newer is recommended",
+    "{subject} is {version}, but {advised} or newer is recommended",
     "{reason}",
     "install {subject} {advised} or newer",
     lambda tool: tool.facts.version and is_older(tool.facts.version, tool.policy.advised),

@@ -117,8 +117,9 @@ def see_old_torch(python: Interpreter) -> Iterator[Seen]:
 @PYTHON.check(
     "QNN505",
     "executorch {executorch} with torch {torch}{qnn} is not supported",
-    "they have not been tested together and may fail: 'undefined symbol' at import, or error 14001",
-    "install the nearest supported versions: {nearest}; or try yours with test-emulator "
+    "these versions have not been tested together and may fail with 'undefined symbol' at import, "
+    "or with error 14001",
+    "install the nearest supported versions: {nearest}; or try your versions with test-emulator "
     "--try-unsupported",
     after=("QNN504",),
 )
@@ -147,7 +148,7 @@ PYTHON.add(
 @PYTHON.check(
     "QNN516",
     "{place} hides the installed executorch, {python.installed}",
-    "Python imports the first executorch that it finds, and that has no QNN adaptor",
+    "Python imports the first executorch that it finds, and this one has no QNN adaptor",
     "remove {parent} from Python's path{pth}",
     after=("QNN506",),
 )
@@ -218,7 +219,7 @@ def see_lone_adaptor(python: Interpreter) -> Iterator[Seen]:
 @PYTHON.check(
     "QNN514",
     "{subject} is {found}, but executorch requires {wanted}",
-    "executorch may import names from it that are missing or behave differently",
+    "executorch may import names from this package that are missing or behave differently",
     "install '{subject}{wanted}'",
     after=("QNN506",),
 )
@@ -231,7 +232,7 @@ def see_unmet(python: Interpreter) -> Iterator[Seen]:
     "QNN509",
     "the QNN adaptor needs GLIBC {need}, but the machine has {glibc}",
     'lowering fails with "version `GLIBC_{need}\' not found"',
-    "build it on this machine, or use the wheel's adaptor",
+    "build the adaptor on this machine, or use the wheel's adaptor",
     after=("QNN513",),
 )
 def see_newer_adaptor(python: Interpreter) -> Iterator[Seen]:
@@ -245,7 +246,7 @@ def see_newer_adaptor(python: Interpreter) -> Iterator[Seen]:
 @PYTHON.check(
     "QNN510",
     "{subject} is not installed",
-    "lowering fails with 'No module named {module}': ExecuTorch imports it, but some "
+    "lowering fails with 'No module named {module}': ExecuTorch imports it, but some of its "
     "wheels do not require it",
     "run `pip uninstall {subject}`, then `pip install {subject}`: if only its folder "
     "is missing, pip considers it installed until it is uninstalled",

@@ -65,8 +65,8 @@ class Finding:
 class Case:
     """An environment and its requirements.
 
-    ``soc`` is a SoC's name and its Hexagon version. ``minimum`` is the oldest usable SDK, and the
-    reason. ``pairs`` are versions that work together.
+    ``soc`` is the requested SoC's name and its Hexagon version. ``minimum`` is the oldest version
+    of the SDK that the profile can use, and the reason. ``pairs`` are versions that work together.
     """
 
     facts: EnvironmentFacts
@@ -117,7 +117,9 @@ class Case:
 
     @property
     def row(self) -> ExecutorchPairs | None:
-        """What works with its ExecuTorch; None if that or the SDK's version is unknown."""
+        """The versions that work with this environment's ExecuTorch; None if they, or the SDK's
+        version, are unknown.
+        """
         return self.pairs.find(self.executorch) if self.sdk_version else None
 
     @property
@@ -136,7 +138,9 @@ class Seen:
 
 
 def seen(subject: str, where: object, **values: object) -> Seen:
-    """Return a fault of ``subject`` at ``where``; the check's texts can refer to both, too."""
+    """Return a fault of ``subject`` at ``where``. The check's texts can refer to both, and to
+    ``values``.
+    """
     return Seen(subject, str(where), {"subject": subject, "where": where, **values})
 
 

@@ -27,7 +27,7 @@ REFETCH = "provision the profile again, or specify the root of another SDK"
 @ENVIRONMENT.check(
     "QNN100",
     "profile {profile} needs {subject}, which is missing",
-    "builds and runs of the profile use its files",
+    "builds and runs of the profile need its files",
     "run `qnn-ci fetch {profile}`, or pass --root {subject}=DIR",
 )
 def see_no_root(case: Case) -> Iterator[Seen]:
@@ -56,8 +56,8 @@ INSTALLATIONS.add(
 INSTALLATIONS.add(
     "QNN416",
     "{one.variable} points to another {subject} than the examined one",
-    "builds and runs would use that one",
-    "set it to {one.root}; `qnn-ci env PROFILE` prints the lines that set them all",
+    "builds and runs would use the one in {one.variable}",
+    "set {one.variable} to {one.root}; `qnn-ci env PROFILE` prints lines that set all variables",
     lambda one: not one.is_same and one.variable != "QNN_SDK_ROOT",  # reported by QNN403
     where="{one.value}",
 )
@@ -90,14 +90,16 @@ SDK = Subjects(lambda case: [Sdk(case.facts.sdk, case)] if case.facts.sdk else [
 SDK.add(
     "QNN101",
     "the root of the QNN SDK is not a directory",
-    "QNN_SDK_ROOT would point to nothing; with ExecuTorch, configuring succeeds and building fails",
+    "QNN_SDK_ROOT would point to nothing: CMake then configures ExecuTorch without an error, but "
+    "the build fails",
     "provision an SDK, or correct --root or QNN_SDK_ROOT",
     lambda sdk: not sdk.facts.is_directory,
 )
 SDK.add(
     "QNN102",
     "this is not a QNN SDK: sdk.yaml is missing",
-    "a partly unpacked SDK also looks like this; its missing files would make a build fail halfway",
+    "an SDK that was only partly unpacked also looks like this; because of its missing files, a "
+    "build would fail halfway",
     f"{REFETCH}; the root is the directory that contains sdk.yaml",
     lambda sdk: "sdk.yaml" not in sdk.facts.markers,
     after=("QNN101",),
@@ -105,7 +107,7 @@ SDK.add(
 SDK.add(
     "QNN103",
     "sdk.yaml states no version{fault}",
-    "programs that it compiles cannot be traced to a version",
+    "programs that this SDK compiles cannot be traced to a version",
     REFETCH,
     lambda sdk: sdk.facts.version is None,
     subject="sdk.yaml",
@@ -124,8 +126,9 @@ SDK.add(
 SDK.add(
     "QNN104",
     "QNN {sdk.version} was found, but the pin is {pin}",
-    "only the pinned one was tested; with others the emulator has failed with error 14001",
-    "choose it with --sdk {sdk.root} (QNN_CI_SDK) if you want this one, or provision QNN {pin}",
+    "only the pinned version was tested; with other versions, the emulator has failed with error "
+    "14001",
+    "to use this SDK, choose it with --sdk {sdk.root} (QNN_CI_SDK); otherwise, provision QNN {pin}",
     lambda sdk: sdk.pin and sdk.facts.version and not is_same(sdk.facts.version, sdk.pin),
     where="{sdk.root}/sdk.yaml",
     after=("QNN105",),
@@ -135,8 +138,8 @@ SDK.add(
 @SDK.check(
     "QNN106",
     "{subject} is missing",
-    "the profile's libraries are there; without them, linking fails with 'cannot find "
-    "-lQnnHtp', or a push fails",
+    "this directory contains libraries that the profile needs; without them, linking fails with "
+    "'cannot find -lQnnHtp', or a push fails",
     f"{REFETCH}; a provisioned subset must include this component",
     after=("QNN102",),
 )
@@ -177,7 +180,8 @@ def see_no_headers(sdk: Sdk) -> Iterator[Seen]:
 @SDK.check(
     "QNN110",
     "the headers have QNN API {headers}, but libQnnHtp.so has {library}",
-    "lowering fails with 'Qnn API version mismatched': the compiled code needs a newer library",
+    "lowering fails with 'Qnn API version mismatched': code that is compiled with these headers "
+    "needs another library",
     f"use headers and libraries of one SDK: {REFETCH}",
     after=("QNN108",),
 )
@@ -217,7 +221,7 @@ def see_dangling_links(sdk: Sdk) -> Iterator[Seen]:
 SDK.add(
     "QNN109",
     "QnnCommon.h has no QNN_API_VERSION",
-    "the sources compare it with the library's version at run time",
+    "ExecuTorch's sources compare this version with the library's at run time",
     REFETCH,
     lambda sdk: sdk.case.fitness.headers and sdk.facts.api_version is None,
     subject="QnnCommon.h",
@@ -231,8 +235,9 @@ HEXAGON_SDK = "hexagon-sdk"
 
 
 class Adaptor(NamedTuple):
-    """The adaptor, and the SDK with the libraries that it loads; ``library`` is their QNN
-    version."""
+    """The adaptor, and the SDK with the libraries that it loads; ``library`` is the QNN version of
+    these libraries.
+    """
 
     python: PythonFacts
     sdk: SdkFacts
@@ -272,7 +277,7 @@ REBUILD = (
 ADAPTOR.add(
     "QNN901",
     "the QNN adaptor was built from ExecuTorch {checkout}, but executorch {installed} is installed",
-    "Python code of another version passes it other structures",
+    "Python code of another version may pass structures to the adaptor that it does not know",
     "install executorch=={checkout}, or build the adaptor from a checkout of {installed}",
     lambda one: one.checkout and not is_same(one.checkout, one.installed or one.checkout),
 )
@@ -281,7 +286,8 @@ ADAPTOR.add(
 ADAPTOR.add(
     "QNN902",
     "the QNN adaptor was built with headers of QNN {headers}, but libQnnHtp.so is from {library}",
-    "it calls functions that an older library lacks: 'Qnn API version mismatched', error 30010",
+    "it calls functions that an older library lacks, and fails with 'Qnn API version mismatched' "
+    "or error 30010",
     REBUILD,
     lambda one: one.library[:1].isdigit() and is_older(one.library, one.python.headers),
 )
@@ -289,8 +295,8 @@ ADAPTOR.add(
     "QNN903",
     "the QNN adaptor (headers of QNN {headers}) cannot create a device with QNN {library}: "
     "{adaptor.python.no_device}",
-    "each lowering starts by creating one. If QNN's message mentions socModel, the "
-    "cause is that this library reads it at {place} of QnnHtpDevice_CustomConfig_t, "
+    "each lowering starts by creating a device. If QNN's message mentions socModel, the "
+    "cause is that this library reads socModel at {place} of QnnHtpDevice_CustomConfig_t, "
     "but the adaptor's headers have it elsewhere (error 14001)",
     REBUILD,
     lambda adaptor: adaptor.python.no_device,
@@ -300,10 +306,10 @@ ADAPTOR.add(
 
 ENVIRONMENT.add(
     "QNN904",
-    "QNN SDK {case.sdk_version} with ExecuTorch {case.executorch}: {case.row.qnn.oldest} is "
-    "the oldest SDK that works with it",
+    "QNN SDK {case.sdk_version} is too old for ExecuTorch {case.executorch}: "
+    "{case.row.qnn.oldest} is the oldest SDK that works with it",
     "ExecuTorch's sources need newer headers and libraries",
-    "use QNN {case.row.qnn.oldest} or later (upstream's pin is {case.row.qnn.pinned}), or an "
+    "use QNN {case.row.qnn.oldest} or later (ExecuTorch pins {case.row.qnn.pinned}), or an "
     "older ExecuTorch",
     lambda case: case.row and is_older(case.sdk_version, case.row.qnn.oldest),
     subject="QNN SDK",
@@ -311,9 +317,9 @@ ENVIRONMENT.add(
 )
 ENVIRONMENT.add(
     "QNN905",
-    "QNN SDK {case.sdk_version} with ExecuTorch {case.executorch}: {case.row.qnn.newest} is "
-    "the newest SDK that is known to work",
-    "newer headers may have changed structures: creating a device then fails with error 14001",
+    "QNN SDK {case.sdk_version} is newer than {case.row.qnn.newest}, the newest SDK that is "
+    "known to work with ExecuTorch {case.executorch}",
+    "structures in its headers may have changed: creating a device then fails with error 14001",
     "run the emulator's suite with this SDK before you ship it",
     lambda case: case.row and is_older(case.row.qnn.newest, case.sdk_version),
     subject="QNN SDK",
@@ -324,7 +330,8 @@ ENVIRONMENT.add(
 
 @ENVIRONMENT.check(
     "QNN906",
-    "Hexagon SDK {version} with {soc}: the first with tools for Hexagon V{hexagon} is {first}",
+    "Hexagon SDK {version} is too old for {soc}: the first with tools for Hexagon V{hexagon} is "
+    "{first}",
     "its compiler does not know the architecture: 'unknown target CPU'",
     "specify the root of Hexagon SDK {first} or later, or an SoC that this SDK supports",
 )
@@ -334,8 +341,8 @@ def see_older_hexagon(case: Case) -> Iterator[Seen]:
 
 
 def _see_older(case: Case, subject: str, version: str, field: str) -> Iterator[Seen]:
-    """Yield a fault if ``version`` is older than the first one for the SoC's Hexagon version, in
-    the column ``field`` of pairs.toml.
+    """Yield a fault if ``version`` is older than the first version for the SoC's Hexagon version,
+    which is in the key ``field`` of pairs.toml.
     """
     if case.soc and version:
         soc, hexagon = case.soc
@@ -346,7 +353,7 @@ def _see_older(case: Case, subject: str, version: str, field: str) -> Iterator[S
 
 @ENVIRONMENT.check(
     "QNN907",
-    "Hexagon tools {version} with {soc}: the first for Hexagon V{hexagon} are {first}",
+    "Hexagon tools {version} are too old for {soc}: the first for Hexagon V{hexagon} are {first}",
     "their compiler does not know the architecture: 'unknown target CPU'",
     "set HEXAGON_TOOLS_ROOT to tools {first} or later, such as those below tools/HEXAGON_Tools of "
     "the Hexagon SDK, or unset it",
@@ -358,9 +365,9 @@ def see_older_tools(case: Case) -> Iterator[Seen]:
 
 ENVIRONMENT.add(
     "QNN908",
-    "QNN SDK {case.sdk_version} with ExecuTorch {case.executorch}: {case.row.lpai} is the "
-    "first SDK for LPAI",
-    "ExecuTorch lowers for LPAI with that version or later; the runtime must not be older",
+    "QNN SDK {case.sdk_version} is too old for LPAI: with ExecuTorch {case.executorch}, "
+    "{case.row.lpai} is the first SDK that supports it",
+    "ExecuTorch lowers for LPAI only with that version or later, and the runtime must not be older",
     "use --sdk DIR with QNN {case.row.lpai} or later; profile lpai provisions one that works",
     lambda case: (
         case.facts.backend

@@ -13,7 +13,7 @@ from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, EM_X86_64
 
 LIBCXX = ("libc++", "libunwind")
 RIVALS = ("QAIRT_SDK_ROOT", "QAIRT_ROOT", "SNPE_ROOT", "AISW_SDK_ROOT")
-COMPOSE = "`qnn-ci env PROFILE` prints the lines that set them all"
+COMPOSE = "`qnn-ci env PROFILE` prints lines that set all variables"
 LIBSTDCXX = "libstdc++.so.6"
 FAMILIES = ("GLIBCXX", "CXXABI", "GCC")
 EMPTY_ENTRY = "(an empty entry: the current directory)"
@@ -69,7 +69,7 @@ VARIABLES.add(
 VARIABLES.add(
     "QNN402",
     "QNN_SDK_ROOT is not a directory",
-    "with a missing SDK, configuring succeeds and compiling fails",
+    "without an SDK, CMake configures ExecuTorch without an error, but compiling fails",
     "set it to {root}",
     lambda variables: variables.root not in variables.facts.roots_that_exist,
     after=("QNN401",),
@@ -77,7 +77,7 @@ VARIABLES.add(
 VARIABLES.add(
     "QNN403",
     "QNN_SDK_ROOT points to another SDK than the examined one",
-    "builds and runs would use that one",
+    "builds and runs would use the SDK in QNN_SDK_ROOT",
     f"set it to {{root}}; {COMPOSE}",
     lambda variables: not variables.facts.is_same(variables.root, variables.sdk_root),
     after=("QNN402",),
@@ -87,7 +87,8 @@ VARIABLES.add(
 VARIABLES.add(
     "QNN404",
     "LD_LIBRARY_PATH lacks {wanted}",
-    "'libQnnHtp.so: cannot open shared object file', or another libQnnHtp.so is loaded",
+    "loading fails with 'libQnnHtp.so: cannot open shared object file', or another libQnnHtp.so "
+    "is loaded",
     f"put {{wanted}} first in LD_LIBRARY_PATH before Python starts; {COMPOSE}",
     lambda variables: (
         variables.runs and not any(map(variables.is_wanted, variables.facts.library_path))
@@ -99,14 +100,15 @@ VARIABLES.add(
 
 @VARIABLES.check(
     "QNN405",
-    "{names} from another directory come first",
+    "{names} from another directory come before the SDK's libraries",
     "two builds of QNN mix in one process: error 14001 or a crash",
     "remove {where} from LD_LIBRARY_PATH, or put {wanted} before it",
     after=("QNN404",),
 )
 def see_shadows(variables: Variables) -> Iterator[Seen]:
-    """Find libraries of QNN, or with the same name, that the loader finds before those of the
-    SDK."""
+    """Find libraries of QNN, or with the name of a library in the SDK's directory, in entries of
+    LD_LIBRARY_PATH before that directory.
+    """
     path = variables.facts.library_path if variables.runs else ()
     before = list(takewhile(lambda entry: not variables.is_wanted(entry), path))
     own = {file.name for entry in path[len(before) :][:1] for file in entry.libraries}
@@ -123,7 +125,7 @@ def see_shadows(variables: Variables) -> Iterator[Seen]:
     "QNN406",
     "libraries of a device are on the host's search path: {names}",
     "loading fails with 'wrong ELF class', or 'cannot open shared object file' although it exists",
-    "remove {where} from LD_LIBRARY_PATH; for a device, set it on the device",
+    "remove {where} from LD_LIBRARY_PATH; set it for a device only on the device",
 )
 def see_device_libraries(variables: Variables) -> Iterator[Seen]:
     for entry in variables.facts.library_path:
@@ -141,7 +143,7 @@ def _is_for_device(file: FileFacts) -> bool:
 @VARIABLES.check(
     "QNN407",
     "{subject} points to another SDK",
-    "Qualcomm's converters and envsetup scripts prefer it to QNN_SDK_ROOT",
+    "Qualcomm's converters and envsetup scripts prefer this variable to QNN_SDK_ROOT",
     "unset {subject}",
     severity=Severity.WARNING,
 )
@@ -155,8 +157,9 @@ def see_rivals(variables: Variables) -> Iterator[Seen]:
 @VARIABLES.check(
     "QNN410",
     "DSP_LIBRARY_PATH hides ADSP_LIBRARY_PATH",
-    "FastRPC uses it instead (qualcomm/fastrpc#379) and finds no skel: error 14001 or 4000",
-    "unset it, or set it to {wanted}",
+    "FastRPC then uses only DSP_LIBRARY_PATH (qualcomm/fastrpc#379) and finds no skel: error 14001 "
+    "or 4000",
+    "unset DSP_LIBRARY_PATH, or set it to {wanted}",
     severity=Severity.WARNING,
 )
 def see_hidden_path(variables: Variables) -> Iterator[Seen]:
@@ -169,7 +172,7 @@ def see_hidden_path(variables: Variables) -> Iterator[Seen]:
 VARIABLES.add(
     "QNN414",
     "QNN_SDK_ROOT is a relative path: {where}",
-    "CMake and ExecuTorch resolve it in other directories, where it does not exist",
+    "CMake and ExecuTorch resolve the path in other directories, where it does not exist",
     "set it to {root}",
     lambda variables: not Path(variables.root).is_absolute(),
     after=("QNN402",),
@@ -219,7 +222,8 @@ RUNTIMES = Subjects(find_runtimes, Runtime.seen)
 
 @RUNTIMES.check(
     "QNN415",
-    "{subject} in {where} comes first and has at most {family} {found}, but {user} needs {need}",
+    "{subject} in {where} comes before the system's and has at most {family} {found}, but {user} "
+    "needs {need}",
     'loading {user} fails with "version `{family}_{need}\' not found"',
     "remove {where} from LD_LIBRARY_PATH",
 )
@@ -233,7 +237,7 @@ def see_old_runtime(runtime: Runtime) -> Iterator[Seen]:
 
 RUNTIMES.add(
     "QNN417",
-    "{subject} in {where} comes first and defines no version of GLIBCXX",
+    "{subject} in {where} comes before the system's and defines no version of GLIBCXX",
     "loading torch, or any other C++ library, fails with 'version `GLIBCXX_3.4' not found'",
     "remove {where} from LD_LIBRARY_PATH",
     lambda runtime: (
@@ -244,7 +248,7 @@ RUNTIMES.add(
 )
 RUNTIMES.add(
     "QNN411",
-    "{subject} in {where} comes first and is {defect}",
+    "{subject} in {where} comes before the system's and is {defect}",
     "loading any C++ library fails with 'file too short' or 'invalid ELF header'",
     "remove {where} from LD_LIBRARY_PATH, or repair that file",
     lambda runtime: runtime.file.defect,
@@ -253,9 +257,9 @@ RUNTIMES.add(
 
 @ENVIRONMENT.check(
     "QNN412",
-    "the directories in {subject} are separated by ':'",
+    "the directories in {subject} are separated with ':'",
     "FastRPC treats ':' as part of a name, so it finds no skel: error 4000",
-    "separate them by ';': {subject}='{joined}'",
+    "separate them with ';': {subject}='{joined}'",
 )
 def see_colons(case: Case) -> Iterator[Seen]:
     for name in ("ADSP_LIBRARY_PATH", "DSP_LIBRARY_PATH"):
@@ -285,7 +289,9 @@ def see_hiding(case: Case) -> Iterator[Seen]:
     severity=Severity.WARNING,
 )
 def see_no_checkout(case: Case) -> Iterator[Seen]:
-    """Find a checkout with an adaptor built into it but without its parent on PYTHONPATH."""
+    """Find a checkout that an adaptor was built into and whose parent directory is not on
+    PYTHONPATH.
+    """
     checkout, variables = case.facts.checkout, case.facts.variables
     if case.fitness.python or not variables or not checkout or not checkout.has_adaptor:
         return

@@ -1,1 +1,1 @@
-"""Gather facts about files, tools, variables and devices, without judging them."""
+"""Gather facts about files, tools, variables and devices. The checks judge them."""

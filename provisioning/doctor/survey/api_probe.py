@@ -1,5 +1,5 @@
-"""Ask libQnnHtp.so for its API version, and where it reads socModel. Uses only the standard
-library: it is run as a script, in a process that may crash.
+"""Find out libQnnHtp.so's API version, and where it reads socModel. This module uses only the
+standard library, since it is run as a script, in a process that may crash.
 
 QnnInterface_getProviders (QnnInterface.h) returns structs that start with the backend's id (32
 bits), a pointer to its name, and the core and backend API versions: six numbers of 32 bits. A table
@@ -20,7 +20,9 @@ WORD, POINTER = ctypes.c_uint32, ctypes.c_void_p
 
 
 def find_provider(path: str) -> int:
-    """Return the address of the first provider. Raises OSError if the library has no providers."""
+    """Return the address of the first provider in the library ``path``. Raises OSError if it cannot
+    be loaded or has no providers.
+    """
     providers, count = ctypes.POINTER(POINTER)(), WORD()
     library = ctypes.CDLL(path)
     if library.QnnInterface_getProviders(ctypes.byref(providers), ctypes.byref(count)) != 0:

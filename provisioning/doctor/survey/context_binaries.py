@@ -1,4 +1,5 @@
-"""Read QNN context binaries: compiler, target, and each graph with its inputs and outputs.
+"""Read QNN context binaries: the compiler's version, the target, and each graph with its inputs and
+outputs.
 
 The format is not published. In binaries of QNN 2.29, 2.31, 2.37 and 2.47 to 2.51, a flatbuffer
 starts at byte 40, after the header that provisioning/elf/programs.py describes; the u64 at byte 16
@@ -33,8 +34,8 @@ INFO_AT, SIZE_AT = 40, 16
 KNOWN_INFO = 3  # the supported versions of QnnSystemContext_BinaryInfo_t and of the graphs in it
 UNDEFINED = 0x7FFFFFFF
 MIN_ARCH = re.compile(rb"min_arch=(\d{1,3})")
-# HTP's data about a graph: its VTCM (u32) and the size of its constants (u64), which depends on the
-# bits per weight: 44, 28 and 20 KiB for an mlp with weights of 16, 8 and 4 bits.
+# Offsets in HTP's data about a graph: its VTCM (u32) and the size of its constants (u64), which
+# depends on the bits per weight: 44, 28 and 20 KiB for an mlp with weights of 16, 8 and 4 bits.
 VTCM_AT, CONSTANTS_AT = 16, 88
 SCALE_OFFSET = 0
 # Names of Qnn_DataType_t (QnnTypes.h).
@@ -121,8 +122,9 @@ class ContextBinary:
 
 
 def list_context_binaries(part: View, offset: int = 0) -> tuple[ContextBinary, ...]:
-    """Return the context binary in ``part``, or one per SoC of a package (a zip archive in which
-    they are stored uncompressed). One that cannot be loaded has ``damage``.
+    """Return the context binary in ``part``. If ``part`` is a package (a zip archive with an
+    uncompressed context binary per SoC), return all of them. A context binary that cannot be loaded
+    has ``damage``.
     """
     if bytes(part[: len(ARCHIVE)]) != ARCHIVE or find_context_damage(part):
         return (parse_context_binary(part, offset),)
@@ -169,7 +171,7 @@ def parse_context_binary(part: View, offset: int = 0) -> ContextBinary:
 
 
 def _parse_info(tables: Tables) -> dict[str, object]:
-    """Return the fields of the flatbuffer. Raises struct.error."""
+    """Return the fields of ContextBinary that the flatbuffer contains. Raises struct.error."""
     outer = tables.root().table(0)
     info = outer.table(2) if outer else None
     if not outer or not info:

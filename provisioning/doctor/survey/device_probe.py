@@ -1,9 +1,9 @@
 """Let the QNN adaptor that Python finds create a device for a backend (the only argument), as every
-lowering does first. Uses only the standard library and executorch: it is run as a script, in a
-process that may crash.
+lowering does first. This module uses only the standard library and executorch, since it is run as a
+script, in a process that may crash.
 
-The last line of its output is ``device`` followed by ok or by ExecuTorch's error. QNN's messages
-come before it.
+The last line of its output is ``device`` followed by ``ok`` or by ExecuTorch's error. QNN's
+messages come before this line.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ SOCS = {"htp": "SM8650", "gpu": "SM8650", "lpai": "SM8850", "lpai-arm": "SM8850"
 
 
 def create_device(backend: str) -> str:
-    """Create a device; return ``ok`` or the name of the error."""
+    """Create a device for ``backend``; return ``ok`` or the name of ExecuTorch's error."""
     from executorch.backends.qualcomm.python import PyQnnManagerAdaptor
     from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
     from executorch.backends.qualcomm.utils import utils
@@ -30,7 +30,7 @@ def create_device(backend: str) -> str:
 
 
 def main() -> None:
-    """Create a device and print the line."""
+    """Create a device for the backend in the first argument, and print ``device RESULT``."""
     try:
         text = create_device(sys.argv[1])
     except Exception as error:  # noqa: BLE001 - executorch may raise anything

@@ -51,11 +51,11 @@ DISTRIBUTIONS = ("torch", "executorch", "torchao")
 
 @dataclass(frozen=True)
 class SurveyRequest:
-    """What to examine: roots by artifact name, their pins, a job's variables.
+    """What to examine: the roots and pins of artifacts by name, and a job's variables.
 
-    If ``python`` is None, the running interpreter is examined. With ``tries_device``, its adaptor
-    creates a device of the emulator. ``backend`` is the one to lower for. With ``device``, adb is
-    asked for devices.
+    If ``python`` is None, the running interpreter is examined. If ``tries_device`` is true, the
+    interpreter's adaptor has to create a device of the emulator. ``backend`` is the backend to
+    lower for. If ``device`` is true, devices that adb lists are examined, too.
     """
 
     profile: str
@@ -80,7 +80,9 @@ def survey_environment(
     *,
     progress: Progress | None = None,
 ) -> EnvironmentFacts:
-    """Gather all facts that the profile has requirements for, without changing anything."""
+    """Gather all facts that the profile has requirements for. Nothing is changed except caches in
+    ``request.home``.
+    """
     cache = FactsCache(request.home / "doctor")
     progress = progress or Progress()
     sdk_name = next((name for name in fitness.sdk if name in request.roots), "")
@@ -156,7 +158,9 @@ def _survey_host(
 
 
 def _may_load(python: PythonFacts, sdk: SdkFacts | None) -> bool:
-    """Return whether no known fact about the adaptor prevents loading it."""
+    """Return whether Python can probably load the adaptor: it is for this machine, finds its
+    libraries, and its versions match those of the SDK and of the installed executorch.
+    """
     elf = python.adaptor.elf if python.adaptor else None
     if sdk and sdk.version and python.headers and is_older(sdk.version, python.headers):
         return False
@@ -178,7 +182,9 @@ def _survey_python(
 def _survey_backend(
     request: SurveyRequest, sdk: SdkFacts | None, python: PythonFacts | None
 ) -> BackendFacts | None:
-    """Survey a backend other than HTP; the adaptor loads the SDK's library for it."""
+    """Return facts about a requested backend other than HTP, for which the adaptor loads a library
+    of the SDK. Returns None for HTP, or without an SDK.
+    """
     if request.backend is Backend.HTP or not sdk:
         return None
     needs = read_backends()[request.backend]

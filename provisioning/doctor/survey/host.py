@@ -2,8 +2,8 @@
 libraries), the devices that adb lists, and installations: a QNN SDK, an Android NDK with its clang,
 a checkout of ExecuTorch with its submodules and leftovers of flatcc.
 
-Each device needs one shell call. If there is no adb, no server or no device, there are no facts
-about devices; that is not a fault.
+Each device needs one shell call. If there is no adb, no adb server or no device, there are no facts
+about devices, which is not a fault.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ VERSION = re.compile(r"\d+(?:\.\d+)+")
 def survey_tools(
     programs: Mapping[str, str], variables: Mapping[str, str]
 ) -> tuple[ToolFacts, ...]:
-    """Find each program (name -> candidate commands) on the PATH of ``variables``."""
+    """Find each program (name -> command) on the PATH in ``variables``, and ask for its version."""
 
     def look(name: str, program: str) -> ToolFacts:
         found = shutil.which(program, path=variables.get("PATH", ""))
@@ -150,7 +150,9 @@ done
 
 
 def survey_devices(variables: Mapping[str, str], directory: str) -> tuple[DeviceFacts, ...]:
-    """Return facts about each device, with its libraries in ``directory``."""
+    """Return facts about each device that adb lists, with the QNN libraries in the device's
+    ``directory``.
+    """
     adb = shutil.which("adb", path=variables.get("PATH", ""))
     if adb is None:
         return ()
@@ -210,8 +212,9 @@ TIMEOUT_S = 30.0
 
 
 def survey_sdk(root: Path, headers: Iterable[str], *, asks_library: bool = False) -> SdkFacts:
-    """Return facts about an SDK. ``headers`` are the paths below include/QNN to look for;
-    ``asks_library`` loads libQnnHtp.so in a separate process for its API version.
+    """Return facts about an SDK. ``headers`` are the paths below include/QNN to look for. If
+    ``asks_library`` is true, libQnnHtp.so is loaded in a separate process to find out its API
+    version and where it reads socModel.
     """
     if not root.is_dir():
         return SdkFacts(root, is_directory=False)
@@ -239,8 +242,8 @@ def survey_sdk(root: Path, headers: Iterable[str], *, asks_library: bool = False
 
 
 def ask_library(directory: Path) -> dict[str, Any]:
-    """Return the core API version of libQnnHtp.so, and where it reads socModel; nothing if it
-    cannot be loaded.
+    """Return the core API version of the libQnnHtp.so in ``directory``, and where it reads
+    socModel, as fields of SdkFacts. A value is None if the library does not provide it.
     """
     variables = {**os.environ, "LD_LIBRARY_PATH": str(directory)}
     words = [sys.executable, api_probe.__file__, str(directory / "libQnnHtp.so")]
@@ -261,7 +264,7 @@ TARGET = "aarch64-linux-android"
 
 
 def survey_ndk(root: Path, host_tag: str) -> NdkFacts:
-    """Return facts about an NDK; its clang is run once."""
+    """Return facts about an NDK. Its clang is run with --version."""
     revision = REVISION.search(read_text(root / "source.properties"))
     prebuilt = root / "toolchains" / "llvm" / "prebuilt"
     clang = prebuilt / host_tag / "bin" / "clang++"
@@ -285,7 +288,7 @@ MAX_VERSION = 40
 
 
 def survey_checkout(root: Path) -> CheckoutFacts:
-    """Return facts about a checkout; runs git twice and writes nothing."""
+    """Return facts about a checkout, which git reads. Nothing is written."""
     if not root.is_dir():
         return CheckoutFacts(root, is_directory=False)
     commit, status = None, ""
@@ -316,8 +319,9 @@ def _parse_status(output: str) -> Iterator[SubmoduleFacts]:
 
 
 def _look_again(root: Path, module: SubmoduleFacts) -> SubmoduleFacts:
-    """Check a submodule that git calls missing: without `git submodule init` it may still have its
-    files, as in a copy of a mirror. Its commit is compared if it has one.
+    """Correct the state of a submodule that git reports as missing: without `git submodule init`,
+    it may still have its files, as in a copy of a mirror. If it has a commit, that is compared with
+    the recorded one.
     """
     place = root / module.path
     if module.state != "missing" or not has_files(place):

@@ -84,8 +84,8 @@ class Partition:
 
 @dataclass(frozen=True)
 class Method:
-    """A method of a program; ``cpu_operators`` counts the calls of each operator that stays on the
-    CPU.
+    """A method of a program; ``cpu_operators`` maps each operator that stays on the CPU to the
+    number of its calls.
     """
 
     name: str
@@ -108,11 +108,11 @@ class SegmentSpan:
 
 @dataclass(frozen=True)
 class Program:
-    """A lowered file. Its ``kind`` is ``program``, ``context`` (a context binary alone), or
-    ``onnx`` (a model that contains one).
+    """A lowered file. Its ``kind`` is ``program``, ``context`` (only a context binary), or ``onnx``
+    (an ONNX model that contains context binaries).
 
-    ``is_package`` means that it has one equivalent context per SoC, and a device loads only its
-    own; otherwise a device needs them all.
+    ``is_package`` means that it has one equivalent context per SoC, and a device loads only the one
+    for its SoC; otherwise, a device needs them all.
 
     ``metadata`` are the methods without inputs that return constants, such as get_max_seq_len.
     ``constant_bytes`` is the size of the weights outside QNN by type. (A binary does not contain
@@ -247,8 +247,8 @@ def _parse(tables: Tables, program: Program) -> Program:
 
 
 def _find_context(view: View, start: int, size: int) -> ContextBinary | None:
-    """Return the context binary in a delegate's data; None for another delegate, or for a graph to
-    be compiled on the device.
+    """Return the context binary in the delegate's data of ``size`` bytes at byte ``start``; None if
+    it contains none, for example because the graph is compiled on the device.
     """
     end = start + size
     head = bytes(view[start : start + HEADER_ROOM])
@@ -272,7 +272,9 @@ def _pick(values: list[Table], number: int) -> Table:
 
 
 def parse_constant(value: Table) -> Constant:
-    """Return the value of a constant method; as text for a float that JSON cannot represent."""
+    """Return the value that a constant method returns. A float that JSON cannot represent is
+    returned as text, and a value of another type as None.
+    """
     kind, held = value.number(0, "B"), value.table(1)
     if held is None:
         return None
@@ -303,7 +305,7 @@ def _parse_tensor(value: Table, name: str) -> TensorSpec:
 
 
 def _list_constants(values: Iterable[Table]) -> Iterator[tuple[int, tuple[str, int]]]:
-    """Yield the data buffer, type and bytes of each constant tensor."""
+    """Yield each constant tensor's data buffer number, type and size in bytes."""
     for value in values:
         held = value.table(1) if value.number(0, "B") == TENSOR else None
         if held and (buffer := held.number(5)) and not held.find(6):

@@ -1,5 +1,5 @@
-"""Find an interpreter's installed packages and its QNN adaptor without importing any; and try in a
-separate process whether that adaptor creates a device, once per combination of files.
+"""Find an interpreter's installed packages and its QNN adaptor without importing them. In a
+separate process, try whether the adaptor can create a device, once per combination of files.
 """
 
 from __future__ import annotations
@@ -96,7 +96,9 @@ def _lacking(file: FileFacts, variables: Mapping[str, str]) -> Iterator[str]:
 
 
 def _unmet(asked: Sequence[Sequence[str]], version: str) -> Iterator[tuple[str, str, str]]:
-    """Yield distributions with an installed version that does not meet the requirement."""
+    """Yield the name, installed version and required versions of each distribution that does not
+    meet its requirement.
+    """
     from packaging.requirements import Requirement
 
     python = {"python_full_version": version, "python_version": ".".join(version.split(".")[:2])}
@@ -116,10 +118,11 @@ def try_device(
     *,
     backend: Backend = Backend.HTP,
 ) -> str:
-    """Return the reason why the adaptor that ``python`` finds cannot create a device (for a
-    ``backend`` other than HTP, a backend) with the backend's ``library``; '' if it can.
+    """Return the reason why the adaptor that ``python`` finds cannot create a device for
+    ``backend`` with ``library``, the backend's library in the SDK; '' if it can.
 
-    ``remembered`` is a cache directory: files with the same bytes are tried only once.
+    ``remembered`` is a cache directory: an adaptor and a library with the same bytes are tried only
+    once.
     """
     key = hashlib.sha256(backend.value.encode())
     for path in (adaptor, library, Path(device_probe.__file__)):

@@ -1,8 +1,8 @@
-"""Ask an interpreter what is installed for it. Uses only the standard library: it is also run as a
-script.
+"""Find out what is installed for the running interpreter. This module uses only the standard
+library, since it is also run as a script by other interpreters.
 
-Reads its request, {"distributions": [...], "modules": [...]}, as JSON from the first argument
-and prints one line of JSON. Only top-level packages are located; nothing is imported.
+The script reads its request, {"distributions": [...], "modules": [...]}, as JSON from the first
+argument and prints one line of JSON. Only top-level packages are located; nothing is imported.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ def _path_files(place: str | None) -> list[str]:
 
 
 def _asked(name: str) -> list[list[str]]:
-    """Return a distribution's requirements, each with the installed version."""
+    """Return a distribution's requirements, each with the installed version, '' if it is not
+    installed.
+    """
     try:
         asked = importlib.metadata.requires(name) or []
     except importlib.metadata.PackageNotFoundError:
@@ -88,7 +90,9 @@ def _locate(name: str) -> str | None:
 
 
 def find_adaptors(executorch: str | None) -> list[str]:
-    """Return the QNN adaptors of an executorch for any Python, sorted."""
+    """Return the paths of the QNN adaptors, for any version of Python, in the package directory
+    ``executorch``, sorted.
+    """
     if executorch is None:
         return []
     directory = Path(executorch) / "backends" / "qualcomm" / "python"

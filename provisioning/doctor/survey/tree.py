@@ -1,4 +1,4 @@
-"""Find every library and program below a root, with its ELF facts and its QNN build.
+"""Find every library and program below a root directory, with its ELF facts and its QNN build.
 
 Facts are cached by a file's inode, size and times, so that an unchanged tree costs one stat per
 file. Large trees are read by several processes.
@@ -36,10 +36,11 @@ Wanted = Callable[[str], bool]
 
 
 def survey_tree(root: Path, cache: FactsCache, wanted: Wanted = lambda _: True) -> TreeFacts:
-    """Return facts about all files below ``root`` in ``wanted`` (relative) directories.
+    """Return facts about the libraries and programs below ``root``, in directories whose relative
+    path ``wanted`` accepts.
 
-    Symbolic links are listed; a link that leads out of the tree is read as its target, since a push
-    to a device copies that. A missing root is an empty tree.
+    Symbolic links are listed. A link that leads out of the tree is examined like its target, since
+    a push to a device copies the target. If ``root`` is missing, the tree is empty.
     """
     links: dict[str, str] = {}
     dangling: set[str] = set()
@@ -73,8 +74,9 @@ def _status_outside(link: Path, root: Path) -> os.stat_result | None:
 
 
 def _prove(file: FileFacts) -> FileFacts:
-    """Return the file with the proof that it is genuine, which is not cached since catalogs
-    change."""
+    """Return the file with what is proven about it, if it is an unsigned DSP library. This is not
+    cached, since catalogs change.
+    """
     with suppress(OSError):
         if file.sha256:
             from provisioning.manifest.catalogs import prove_skel
@@ -84,8 +86,8 @@ def _prove(file: FileFacts) -> FileFacts:
 
 
 def find_min_sdk(root: Path) -> int | None:
-    """Return the minSdk in the nearest Gradle build file in or above ``root``, within its
-    repository, if it is a number.
+    """Return the minSdk in the nearest Gradle build file in or above ``root``, up to the root of
+    its git repository; None if no build file sets it to a number.
     """
     for directory in (root.absolute(), *root.absolute().parents):
         for name in BUILD_FILES:
@@ -98,8 +100,8 @@ def find_min_sdk(root: Path) -> int | None:
 
 
 def _read_lowered(relative: str, path: Path, size_bytes: int) -> FileFacts | None:
-    """Read an ExecuTorch program or a context binary, which states the QNN that compiled it; return
-    None for any other .bin. An empty file may be either.
+    """Return facts about an ExecuTorch program or a context binary, which states the QNN that
+    compiled it; None for any other .bin file. An empty .bin file is treated as a context binary.
     """
     from provisioning.doctor.survey.context_binaries import scan_context_binaries
     from provisioning.elf import programs
@@ -157,7 +159,7 @@ def read_files(
 
 
 def read_file(item: tuple[str, Path]) -> FileFacts:
-    """Return facts about one file; a defect is a fact too."""
+    """Return facts about one file. A file that cannot be read as ELF has a ``defect``."""
     from provisioning.elf.qnn_build import find_qnn_build
     from provisioning.elf.reader import read_elf
 
@@ -221,16 +223,16 @@ READERS = (_PROVISIONING / "elf", _PROVISIONING / "doctor" / "facts.py")
 
 
 def identify(status: os.stat_result) -> tuple[int, ...]:
-    """Return values that change if a file's content changes: a write changes ctime, which cannot be
-    reset.
+    """Return values of which at least one changes if the file's content changes: a write changes
+    ctime, which cannot be reset.
     """
     times = (status.st_mtime_ns, status.st_ctime_ns)
     return (status.st_dev, status.st_ino, status.st_size, *times)
 
 
 class FactsCache:
-    """A cache of facts by path and identity. The name of its file contains a digest of the readers'
-    code and result types.
+    """A cache of facts by path and identity. Its file name contains a digest of the code that reads
+    the facts, and of their types.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -250,8 +252,8 @@ class FactsCache:
         self.changed = True
 
     def save(self) -> None:
-        """Write the changes, and remove caches of other versions of the readers. If the cache
-        cannot be written, that is ignored.
+        """Write the cache if it was changed, and remove caches of other versions of the code.
+        Errors in writing are ignored.
         """
         if not self.changed:
             return

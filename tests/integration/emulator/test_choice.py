@@ -138,7 +138,7 @@ def test_no_overlay_names_the_one_command_that_builds_it(
     monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
     monkeypatch.setenv("QNN_CI_LIBCXX_ROOT", str(make_libcxx(tmp_path / "libcxx", runtime)))
     said = refuse(capfd, "--sdk", str(runtime), "--adaptor", "overlay")
-    assert said["what"].startswith("no overlay is built for QNN 2.49.40")
+    assert said["what"].startswith("no overlay was built for QNN 2.49.40")
     assert f"ci build aot --sdk {runtime}`" in said["fix"]
 
 

@@ -145,7 +145,7 @@ def test_which_adaptors_a_choice_allows(environment: Environment, tmp_path: Path
         list(list_overlays(QnnChoice("pinned", str(tmp_path)), environment))
     shutil.rmtree(tmp_path / "builds")
     assert list(list_overlays(ANY, environment)) == [None]
-    with pytest.raises(UnfitError, match=r"no overlay is built for QNN 2\.49\.40 and cpython-3"):
+    with pytest.raises(UnfitError, match=r"no overlay was built for QNN 2\.49\.40 and cpython-3"):
         list(list_overlays(QnnChoice("pinned", "overlay"), environment))
 
 
