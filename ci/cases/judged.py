@@ -398,7 +398,7 @@ def make_case(
     metric_name: str = "",
 ) -> Case:
     """Return the report row of a case, with every known figure."""
-    artifact, run = known.artifact, known.run
+    artifact, run, figures = known.artifact, known.run, known.figures
     compiled = artifact.compiled if artifact else None
     delegation = compiled.delegation if compiled else None
     accelerator = run.notes.accelerator if run else {}
@@ -407,7 +407,20 @@ def make_case(
         scheme=spec.scheme.value,
         soc=spec.soc,
         status=status,
-        **vars(known.figures),
+        sqnr_db=figures.sqnr_db,
+        sqnr_db_quantized=figures.sqnr_db_quantized,
+        cosine=figures.cosine,
+        cosine_quantized=figures.cosine_quantized,
+        max_abs=figures.max_abs,
+        sqnr_db_scheme=figures.sqnr_db_scheme,
+        predicted_sqnr_db=figures.predicted_sqnr_db,
+        above_noise_db=figures.above_noise_db,
+        above_noise_place=figures.above_noise_place,
+        gain=figures.gain,
+        offset=figures.offset,
+        equal=figures.equal,
+        equal_quantized=figures.equal_quantized,
+        equal_exact=figures.equal_exact,
         metric=known.metric.value if known.metric else None,
         metric_float=known.metric.float32 if known.metric else None,
         metric_quantized=known.metric.quantized if known.metric else None,

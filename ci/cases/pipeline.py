@@ -96,14 +96,11 @@ class CaseRun(CaseJudge):
         if not compiled.delegation.partitions:
             reasons = "; ".join(one.reason for one in compiled.delegation.fallback_ops)
             return self.refuse(f"QNN accepted no node: {reasons}", ended.log_tail)
-        # Read before the runner starts, so that nothing it writes can change the verdict.
-        references = read_references(directory, compiled)
         program = self.copy_program(self.spec, directory, compiled, self.directory)
         if self.setup.device:
             result = self.end_unrun(program)
         else:
-            inputs = read_inputs(directory, compiled)
-            result = self.run_and_judge(program, references, inputs)
+            result = self.run_and_judge(program, directory)
         if self.options.keep:
             shutil.copytree(directory, self.directory / ARTIFACT, dirs_exist_ok=True)
         return result
@@ -160,9 +157,13 @@ class CaseRun(CaseJudge):
         )
         return self.end(Status.UNSUPPORTED, reason)
 
-    def run_and_judge(self, program: Program, references: References, sets: Sets) -> CaseResult:
-        """Run and judge a program. If it fails in a process that had run other programs before, run
-        and judge it again in a new process; that result counts."""
+    def run_and_judge(self, program: Program, artifact: Path) -> CaseResult:
+        """Run a program and judge it by the references in the directory ``artifact``. If it fails
+        in a process that had run other programs before, run and judge it again in a new process;
+        that result counts."""
+        # Read before the runner starts, so that nothing it writes can change the verdict.
+        references = read_references(artifact, program.compiled)
+        sets = read_inputs(artifact, program.compiled)
         before = copy(self.evidence)
         run = self.execute(program, sets)
         if self.setup.emulator and not run.failure:

@@ -35,6 +35,8 @@ from provisioning.console.progress import Progress
 from provisioning.errors import QnnCiError, StoreError, UnfitError
 from provisioning.files import scratch_directory
 
+# multiprocessing has no public way to find or end its fork server.
+FORK_SERVER: Any = vars(forkserver)["_forkserver"]
 PRELOAD = ["ci.cases.fork_server"]
 ROOT = Path(__file__).resolve().parents[2]
 # The fork server's variables: the process that started it, and the modules to import.
@@ -177,9 +179,8 @@ class Worker:
 
 
 def find_fork_server() -> int | None:
-    """Return the process id of this process's fork server, or None if there is none.
-    multiprocessing has no public API for this."""
-    pid: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    """Return the process id of this process's fork server, or None if there is none."""
+    pid: int | None = FORK_SERVER._forkserver_pid
     return pid
 
 
@@ -187,7 +188,7 @@ def end_fork_server() -> None:
     """Kill the fork server. Its forks exit too."""
     if pid := find_fork_server():
         os.kill(pid, signal.SIGKILL)
-        forkserver._forkserver._stop()  # type: ignore[attr-defined]
+        FORK_SERVER._stop()
 
 
 class Lease:
@@ -397,7 +398,7 @@ def open_scratch_pool(imports: Sequence[str]) -> Iterator[ScratchPool]:
     multiprocessing creates its sockets in the directory too, unless the path is too long. If this
     process is killed, the next call therefore removes them.
     """
-    config: dict[str, str | None] = current_process()._config  # type: ignore[attr-defined]
+    config: dict[str, str | None] = vars(current_process())["_config"]
     before = config.get("tempdir")
     with scratch_directory(Path(tempfile.gettempdir()), "qnn-ci") as scratch:
         if len(str(scratch / SOCKET)) < MAX_SOCKET_PATH:

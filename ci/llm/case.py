@@ -11,15 +11,13 @@ from pathlib import Path
 import numpy as np
 from msgspec import structs
 
-from ci.cases.cache import CompileResult
-from ci.cases.engine import Program, RunError, RunNotes, Sets
+from ci.cases.engine import Program, RunError, RunNotes
 from ci.cases.judged import CaseResult, Run, name_excesses
 from ci.cases.pipeline import CaseRun, RunSetup
 from ci.cases.pool import read_tail
 from ci.cases.spec import CaseSpec
 from ci.judging.budget import advise_on_budget
 from ci.judging.figures import measure_pooled
-from ci.judging.gate import References
 from ci.judging.verdict import CaseFigures, ControlResult, name_reasons
 from ci.llm.controls import MAKERS, Repeated, judge_control
 from ci.llm.generation import (
@@ -69,15 +67,10 @@ class LlmRun(CaseRun):
         )
         return replace(result, case=case, noted=f"{self.text!r} ({result.remark})")
 
-    def note_compiled(self, directory: Path, made: CompileResult) -> None:
-        super().note_compiled(directory, made)
-        self.references_at = directory
-
-    def run_and_judge(self, program: Program, references: References, sets: Sets) -> CaseResult:
+    def run_and_judge(self, program: Program, artifact: Path) -> CaseResult:
         """Generate text with the program, and with the faults that the verdict must reject."""
-        del references, sets
         try:
-            runs = read_runs(self.references_at)
+            runs = read_runs(artifact)
         except (OSError, ValueError) as error:
             return self.end(Status.FAILED, f"the references cannot be read: {error}")
         began = time.monotonic()

@@ -76,10 +76,11 @@ class Subject:
 @dataclass(frozen=True)
 class LlmEngine:
     """Quantizes and lowers decoders with ExecuTorch. ``toolchain`` has the versions and digests of
-    all tools involved."""
+    all tools involved. ``plain`` disables the patches of ci.executorch.patches."""
 
     toolchain: tuple[str, ...]
     subject: Subject | None = None
+    plain: bool = False
     imports = ("ci.executorch.runtime", "ci.llm.lowering", "ci.models.model")
 
     def preload(self, spec: CaseSpec) -> None:
@@ -98,6 +99,7 @@ class LlmEngine:
             name_instructions(),
             msgspec.json.encode(recipes).decode(),
             spec.soc,
+            "plain" if self.plain else "",
         )
 
     def read_data(self, spec: CaseSpec) -> int:
@@ -110,7 +112,7 @@ class LlmEngine:
         from ci.executorch.patches import warm_up
 
         del spec
-        for note in warm_up(plain=False):
+        for note in warm_up(plain=self.plain):
             logging.getLogger(__name__).warning(note)
 
     def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:

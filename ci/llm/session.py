@@ -31,6 +31,7 @@ def run_specs(
     show: Show,
     options: SessionOptions,
     *,
+    plain: bool,
     environment: Environment,
     phases: Phases,
     scratch: ScratchPool,
@@ -46,7 +47,7 @@ def run_specs(
     session = Session(
         name=SESSION,
         specs=specs,
-        engine=LlmEngine(name_toolchain(parts, environment), subject),
+        engine=LlmEngine(name_toolchain(parts, environment), subject, plain),
         runner=make_runner(pool),
         parts=parts,
         options=options,

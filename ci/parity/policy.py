@@ -7,7 +7,7 @@ from functools import cached_property, lru_cache
 
 import msgspec
 
-from ci.parity.buck.globs import compile_pattern
+from ci.parity.patterns import compile_pattern
 from provisioning.versions import is_older, parse_version
 
 

@@ -67,3 +67,9 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
         "[e](https://example.org) `[f](code.md)`\n"
     )
     assert broken_links(page) == ["page.md#other", "gone.md", "d.png"]
+
+
+def test_every_schema_is_on_the_page_of_schemas() -> None:
+    page = ROOT / "docs/reference/sessions.md"
+    linked = {Path(link).name for link in links_of(page.read_text(encoding="utf-8"))}
+    assert {path.name for path in (ROOT / "docs/schemas").iterdir()} <= linked

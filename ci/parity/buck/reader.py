@@ -23,7 +23,7 @@ from ci.parity.buck.evaluate import (
     Parsed,
     Recorded,
 )
-from ci.parity.buck.globs import BUILD_NAMES, PackageFiles, compile_pattern
+from ci.parity.buck.globs import BUILD_NAMES, PackageFiles
 from ci.parity.buck.places import Literals
 from ci.parity.facts import (
     BuckFacts,
@@ -37,6 +37,7 @@ from ci.parity.facts import (
     is_inside,
     is_source,
 )
+from ci.parity.patterns import compile_pattern
 from ci.parity.policy import Layout
 from ci.parity.trees import SourceTree
 

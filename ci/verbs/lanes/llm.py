@@ -77,6 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--keep-artifacts", type=user_path, metavar="DIR", help="keep programs, references and logs"
     )
     add("--no-cache", action="store_true", help="lower everything again")
+    add("--plain", action="store_true", help="lower without the patches that save time")
     add_run(parser, SESSION, timeout_s=600.0)
     publishing.add_arguments(parser)
     choice.add_arguments(parser)
@@ -108,6 +109,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if not (args.pte or args.weights):
         command = repeat_command(
             args,
+            "plain",
             prompt=args.prompt,
             text=name_argument(args.text.absolute()) if args.text else "",
             **{"max-perplexity": f"{args.max_perplexity:g}" if args.max_perplexity else ""},
@@ -130,6 +132,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
                 subject,
                 show,
                 options,
+                plain=args.plain,
                 environment=environment,
                 phases=phases,
                 scratch=scratch,

@@ -99,6 +99,7 @@ def check_suite_arguments(args: argparse.Namespace, suite: Suite) -> None:
         "--plan": args.plan,
         "--device": args.device or args.any,
         "--record": args.record,
+        "--plain": args.plain,
         "--keep-artifacts": args.keep_artifacts,
         "--backend": args.backend != "htp",
         "--runner": args.runner != "python",

@@ -40,3 +40,11 @@ def test_a_job_clones_executorch_and_runs_every_test_that_reads_it() -> None:
     }
     assert len(needing) > 4
     assert [one for one in sorted(needing - LICENSED) if not one.startswith(tuple(run))] == []
+
+
+def test_every_test_that_is_skipped_by_day_runs_at_night() -> None:
+    steps = [step for job in NIGHTLY["jobs"].values() for step in job.get("steps", ())]
+    runs = [step["run"] for step in steps if "QNN_CI_NIGHTLY" in step.get("env", {})]
+    whole = [run.split("--ignore=")[1:] for run in runs if "-m nightly" in run]
+    assert whole == [["tests/integration/emulator"]]
+    assert "./nox -s tests -- tests/integration/emulator" in runs

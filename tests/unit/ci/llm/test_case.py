@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ci.cases.cache import CompileResult
 from ci.cases.engine import Delegation, Fallback, Program, RunError, RunNotes
 from ci.cases.judged import CaseResult, SessionOptions
 from ci.cases.pipeline import RunSetup
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
 from ci.judging.figures import Array
-from ci.judging.gate import References
 from ci.llm import case as llm_case
 from ci.llm.case import LlmRun, describe_speed
 from ci.llm.decoder import make_decoder
@@ -60,10 +58,9 @@ def judge(own: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
         setup = RunSetup(options=options, engine=engine, runner=runner, pool=pool, work=tmp_path)
         subject = Subject(Path(), (own.runs.prompt,), 40, CONTEXT, PREFILL, 1, 2, **text)
         one = LlmRun(CaseSpec("tiny", scheme, "SM8650"), setup, subject, own.tokenizer.decode)
-        one.note_compiled(tmp_path, CompileResult())
         compiled: Any = SimpleNamespace(delegation=delegation, footprint=footprint)
         program = Program(one.spec, tmp_path, compiled, tmp_path, tmp_path / "run.log")
-        return one.run_and_judge(program, References([], None), ())
+        return one.run_and_judge(program, tmp_path)
 
     return run
 

@@ -514,11 +514,11 @@ def test_a_session_of_weights_has_a_case_for_each_scheme(
     subject: Any = "subject"
     show: Any = "show"
     specs, options = [SPEC], SessionOptions(policy=read_emulator_policy(lane="llm"), timeout_s=9.0)
-    ran: Any = session.run_specs(specs, subject, show, options, **given)
+    ran: Any = session.run_specs(specs, subject, show, options, plain=True, **given)
     assert ran == (given["scratch"].pool, tmp_path, given["phases"])
     assert given["scratch"].pool.variables == {"ours": "1", "path": os.environ["PATH"]}
     engine, runner, make_run = (made.pop(name) for name in ("engine", "runner", "make_run"))
-    assert (engine.toolchain, engine.subject) == (("QNN",), "subject")
+    assert (engine.toolchain, engine.subject, engine.plain) == (("QNN",), "subject", True)
     assert (runner.name, runner.pool) == ("python", given["scratch"].pool)
     assert made == {"name": "test_llm", "specs": specs, "parts": (TOOL,), "options": options}
     setup = RunSetup(options=options, engine=engine, runner=runner, pool=ran[0], work=tmp_path)

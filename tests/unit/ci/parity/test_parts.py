@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from ci.parity.buck.evaluate import candidates
-from ci.parity.buck.globs import PackageFiles, compile_pattern
+from ci.parity.buck.globs import PackageFiles
 from ci.parity.buck.reader import walk
 from ci.parity.cmake.blocks import CMakeSyntaxError, nest_commands, parse_commands
 from ci.parity.cmake.conditions import Answer, Operand, Scope, constant_truth, decide
@@ -28,6 +28,7 @@ from ci.parity.cmake.values import (
 )
 from ci.parity.compare.findings import ParityReport
 from ci.parity.facts import Configuration, is_inside
+from ci.parity.patterns import compile_pattern
 from ci.parity.policy import Layout
 from ci.parity.run import match_sources
 from ci.parity.uses import absolute
