@@ -7,6 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Literal
 
@@ -129,10 +130,10 @@ def compare_cases(before: Case, now: Case) -> Iterator[Difference]:
         ("SQNR q", before.sqnr_db_quantized, now.sqnr_db_quantized),
     ):
         if was is not None and own is not None and not abs(own - was) < SEEN_DB and was != own:
-            words = [show_decibels(one) if math.isfinite(one) else "exact" for one in (was, own)]
-            apart = own - was if math.isfinite(own - was) else None
+            words = [f"{show_decibels(one)} dB" if isfinite(one) else "exact" for one in (was, own)]
+            apart = own - was if isfinite(own - was) else None
             verdict: Verdict = "worse" if own < was else "better"
-            yield note(subject, what, [f"{one} dB" for one in words], verdict, apart)
+            yield note(subject, what, words, verdict, apart)
     if before.metric is not None and now.metric is not None and before.metric != now.metric:
         texts = (f"{before.metric:.4g}", f"{now.metric:.4g}")
         yield note(subject, "metric", texts, "worse" if now.metric < before.metric else "better")

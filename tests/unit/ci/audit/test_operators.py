@@ -29,6 +29,7 @@ from ci.cases.spec import CaseSpec
 from ci.explain.rules import Advice
 from ci.models.graph_steps import Operand, Step
 from ci.models.schemes import Scheme
+from ci.models.user_models import ModelEntry
 from ci.report.annotation import Level
 from ci.report.schema import Status
 
@@ -48,7 +49,7 @@ SPLIT = Found(
 def judge(
     found: Found, scheme: Scheme = Scheme.FP16, soc: str = "SM8650", policy: EmulatorPolicy = POLICY
 ) -> Audited:
-    return judge_case(CaseSpec("net", scheme, soc), policy, found, 0.5)
+    return judge_case(CaseSpec("net", scheme, soc), policy, found, 0.12345)
 
 
 def permit_fallback(scheme: Scheme) -> EmulatorPolicy:
@@ -59,6 +60,7 @@ def permit_fallback(scheme: Scheme) -> EmulatorPolicy:
 def test_a_model_that_qnn_takes_whole_passes_and_costs_no_border() -> None:
     case = judge(WHOLE)
     assert case.status is Status.PASSED
+    assert (case.full_delegation, case.seconds) == (True, 0.123)
     assert (case.count(taken=True), case.count(taken=False)) == (2, 0)
     assert (case.border_bytes, measure_extra(case)) == (80, 0)
     (taken,) = case.operators
@@ -80,6 +82,14 @@ def test_a_policy_that_permits_the_fallback_is_green_and_still_shows_it() -> Non
     case = judge(SPLIT, policy=permit_fallback(Scheme.FP16))
     assert case.status is Status.PASSED
     assert len(case.left) == 1
+
+
+def test_limits_of_a_model_permit_the_fallback_of_that_model_alone() -> None:
+    limits = msgspec.structs.replace(POLICY.schemes[Scheme.FP16], full_delegation=False)
+    entry = ModelEntry("net.py:make", limits={Scheme.FP16: limits})
+    for name, status in (("net", Status.PASSED), ("other", Status.FAILED)):
+        policy = msgspec.structs.replace(POLICY, models={name: entry})
+        assert judge(SPLIT, policy=policy).status is status
 
 
 def test_what_the_entry_leaves_to_the_cpu_fails_nothing() -> None:

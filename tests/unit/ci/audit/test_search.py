@@ -118,6 +118,18 @@ def test_a_part_that_keeps_little_of_the_departure_is_too_small() -> None:
 
     found, _ = search(loses)
     assert [one.name for one in found.part] == ["b", "c"]
+    assert [(one.operator, one.excess_db) for one in found.departures] == [("c", 40.0)]
+
+
+def test_a_suspected_part_is_shrunk_within_itself() -> None:
+    def loses(cut: Cut) -> dict[str, float]:
+        return dict.fromkeys(("c", "d"), 40.0) if "c" in cut.kept else {}
+
+    found, tried = search(loses, outputs=("c", "d"), suspects=[("c", "d")])
+    assert [one.name for one in found.part] == ["c"]
+    start = next(index for index, one in enumerate(tried) if set(one.kept) == {"c", "d"})
+    assert all({"c", "d"} >= set(one.kept) for one in tried[start:])
+    assert len(tried) > start + 1
 
 
 def test_a_part_gives_its_outputs_even_if_it_reads_them_itself() -> None:

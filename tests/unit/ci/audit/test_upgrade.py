@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _ctypes
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,7 @@ def give(**figures: Any) -> Case:
             [("CPU", "worse"), ("NPU", "other")],
         ),
         (replace(CASE, footprint=None), []),
+        (replace(CASE, metric=0.5), []),  # nothing to compare it with
     ],
 )
 def test_each_difference_of_a_case_has_a_verdict(now: Case, seen: list[tuple[str, str]]) -> None:
@@ -106,6 +108,7 @@ def test_each_difference_of_a_case_has_a_verdict(now: Case, seen: list[tuple[str
     [
         ({"metric": 0.9}, {"metric": 0.8}, ("metric", "0.9", "0.8", "worse", None)),
         ({"metric": 0.8}, {"metric": 0.9}, ("metric", "0.8", "0.9", "better", None)),
+        ({"sqnr_db": None, "max_abs": 0.0}, {}, ("SQNR", "exact", "30.0 dB", "worse", None)),
         (
             {"sqnr_db_quantized": 40.0},
             {"sqnr_db_quantized": 30.0},
@@ -227,6 +230,13 @@ def test_a_type_is_shown_from_where_its_members_differ(tmp_path: Path) -> None:
     assert not found.before.endswith((" ", ",", ";"))
 
 
+def test_a_header_in_another_encoding_is_read(tmp_path: Path) -> None:
+    root = write_header(tmp_path, "")
+    (header,) = root.rglob("*.h")
+    header.write_bytes(HEADER.replace("which", "welche Gr\xf6\xdfe").encode("latin-1"))
+    assert len(read_types(root)) == 2
+
+
 def test_a_tree_without_headers_says_nothing_of_types(tmp_path: Path) -> None:
     old = write_header(tmp_path / "old", HEADER)
     assert list(compare_trees(old, tmp_path)) == []
@@ -240,7 +250,9 @@ def test_symbols_that_are_gone_are_worse_than_new_ones(tmp_path: Path) -> None:
     (old / "libQnnCpu.so").write_bytes(Path(_ctypes.__file__).read_bytes())
 
     def find(one: Path, other: Path) -> list[tuple[str, str]]:
-        return [(d.subject, d.verdict) for d in compare_trees(one.parents[1], other.parents[1])]
+        found = [*compare_trees(one.parents[1], other.parents[1])]
+        assert {d.what for d in found} <= {"library", "symbols"}
+        return [(d.subject, d.verdict) for d in found]
 
     assert find(old, new) == [("libQnnCpu.so", "worse")]
     assert find(new, old) == [("libQnnCpu.so", "other")]
@@ -339,7 +351,12 @@ def test_the_wheel_s_libraries_are_laid_out_as_an_sdk(tmp_path: Path) -> None:
 
 def test_the_page_has_all_rows_and_the_sums() -> None:
     old, new = (make_report([give(spill_bytes=size)]) for size in (100, 300))
-    page = render_upgrade_page(compare(("a==1", "a==2"), (old, new), (None, None)))
+    report = compare(("a==1", "a==2"), (old, new), (None, None))
+    page, text = render_upgrade_page(report), render_upgrade(report)
+    assert text.splitlines()[1].split() == ["of", "what", "before", "now", "change"]
+    heads = [re.findall(r"<th[^>]*>([^<]*)</th>", one) for one in page.split("</thead>")[:2]]
+    assert heads[0] == ["of", "what", "verdict", "before", "now", "change"]
+    assert heads[1][-6:] == ["figure", "cases", "before", "now", "change", "moved"]
     assert "a==1 to a==2" in page
     assert '<span class="chip failed">worse</span>' in page
     assert page.count("+200.0 %") == 2

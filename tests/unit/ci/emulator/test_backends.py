@@ -145,7 +145,7 @@ def test_htp_takes_all_of_it() -> None:
             Backend.GPU,
             "cpp",
             False,
-            ("--runner cpp with --backend gpu", "this machine", "--runner"),
+            ("--runner cpp with --backend gpu", "Adreno GPU", "--runner"),
         ),
     ],
 )
