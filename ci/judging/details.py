@@ -150,7 +150,7 @@ def _see_ids(wanted: Array, output: Array) -> str:
     if output.min() < wanted.min() or output.max() > 2 * max(int(wanted.max()), 1):
         return (
             f"values of {output.min()} to {output.max()} instead of {wanted.min()} to"
-            f" {wanted.max()}; likely another integer type, such as int32 read as int64"
+            f" {wanted.max()}; likely another integer type: int32 read as int64"
         )
     return ""
 

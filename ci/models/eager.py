@@ -1,4 +1,5 @@
-"""Computes a module's outputs in eager mode. A program is judged against these references."""
+"""Computes a module's outputs in eager mode. These are the references against which a program is
+judged."""
 
 from __future__ import annotations
 
@@ -19,8 +20,9 @@ from provisioning.errors import FailedError, UsageError
 def compute_reference(name: str, module: nn.Module, sets: Sequence[Inputs]) -> tuple[Inputs, ...]:
     """Return the outputs for each input set, in order. The module's state does not change.
 
-    Raises FailedError if the module fails or draws random numbers, UsageError if it has no
-    outputs or a dtype that HTP does not support.
+    Raises FailedError if the module fails, if its outputs are not the same in each run, or if their
+    shapes depend on the data; UsageError if it has no outputs, or outputs of a type that no program
+    can return or of a dtype that HTP does not support.
     """
     with blame_model(name, " on its inputs, before anything was lowered"):
         with keep_state(module):
@@ -50,8 +52,7 @@ def compute_reference(name: str, module: nn.Module, sets: Sequence[Inputs]) -> t
 
 
 def run_eager(module: Callable[..., Any], sets: Sequence[Inputs]) -> list[Inputs]:
-    """Return the outputs for each input set, as tuples of tensors that later runs do not
-    change."""
+    """Return the outputs for each input set, as tuples of tensors that later runs do not change."""
     with torch.no_grad():
         return [
             tuple(tensor.clone() for tensor in flatten_outputs(module(*copy_inputs(inputs))))
@@ -89,7 +90,7 @@ def flatten_outputs(made: Any) -> Inputs:
 
 @contextmanager
 def keep_state(module: nn.Module, names: Collection[str] | None = None) -> Iterator[None]:
-    """Restore buffers when the block ends: those in ``names``, or all.
+    """Restore the buffers of a module when the block ends: those in ``names``, or all.
 
     Otherwise the program would start with the state that the reference run left behind, such as a
     filled KV cache or the statistics of a BatchNorm layer.
@@ -116,8 +117,8 @@ DRAWS = 16
 class Disturbance(TorchDispatchMode):
     """Adds a small error to the input of each comparison, argmax, top-k or conversion.
 
-    Zeros stay zero, as in a program. Affected are all operators that take floating-point tensors
-    and return another dtype, except quantizing operators.
+    This affects all operators that take floating-point tensors and return another dtype, except
+    quantizing operators. Zeros stay zero, as in a program.
     """
 
     def __init__(self, share: float, seed: int) -> None:
@@ -147,8 +148,8 @@ class Disturbance(TorchDispatchMode):
 def find_ties(
     module: nn.Module, sets: Sequence[Inputs], scheme: Scheme, outputs: Sequence[Inputs]
 ) -> tuple[list[Inputs], list[Inputs]]:
-    """Return the minimum and the maximum of each integer element, over ``outputs`` and several
-    disturbed runs. Floating-point outputs are returned unchanged."""
+    """Return the minimum and the maximum of each integer or boolean element, over ``outputs`` and
+    several disturbed runs. Floating-point outputs are returned unchanged."""
     low, high = (list(map(list, outputs)) for _ in range(2))
     for seed in range(DRAWS):
         with keep_state(module), Disturbance(NOISE[scheme.recipe.activation_bits], seed):
@@ -181,7 +182,8 @@ class Concatenations(TorchDispatchMode):
 
 def find_joined(module: nn.Module, inputs: Inputs) -> list[tuple[int, tuple[int, ...]]]:
     """Return for each output the axis along which the model concatenates it, and the sizes of the
-    parts. Transposes after the concatenation are allowed. (0, ()) if there is no concatenation."""
+    parts. The concatenation may be followed by transposes. The result is (0, ()) for an output
+    without a concatenation."""
     with torch.no_grad(), Concatenations() as record:
         outputs = flatten_outputs(module(*(tensor.clone() for tensor in inputs)))
     return [_find_origin(output, record) for output in outputs]

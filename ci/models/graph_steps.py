@@ -1,5 +1,5 @@
-"""Lists the operator calls in a model's graph. The patterns of known faults are matched against
-them. Importing this module does not import torch."""
+"""Lists the operator calls in a model's graph, with which the patterns of known faults are
+compared. Importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ MOST_ELEMENTS, LARGEST = 1 << 24, 1e38
 
 class Operand(Struct, frozen=True):
     """An operand of an operator. A ``constant`` operand does not depend on any input. ``magnitude``
-    is the largest element of a constant or the factor of an earlier multiplication; 0 if
-    unknown."""
+    is the largest absolute element of a constant, or the factor or fill value that an earlier
+    operator applied; 0 if it is unknown."""
 
     shape: tuple[int, ...]
     constant: bool = False
@@ -30,9 +30,10 @@ class Operand(Struct, frozen=True):
 
 class Step(Struct, frozen=True):
     """An operator call in a model's graph. ``name`` is the node's name, ``operator`` is torch's
-    name without the overload. ``sources`` has the name of the step that produces each operand, or
-    an empty string. ``numbers`` has arguments that are numbers, including defaults, by torch's
-    names, and the results of ``measure_step``. ``place`` is file:line in the user's source."""
+    name without the overload. For each operand, ``sources`` has the name of the step that produces
+    it, or an empty string if there is none. ``numbers`` has the arguments that are numbers,
+    including defaults, by torch's names, and the results of ``measure_step``. ``place`` is
+    file:line in the user's source."""
 
     name: str
     operator: str
@@ -47,9 +48,10 @@ def measure_step(
     operands: Sequence[Operand], numbers: Mapping[str, tuple[float, ...]]
 ) -> dict[str, tuple[float, ...]]:
     """Return a step's numbers together with derived ones. ``kernel`` is the longest side of a
-    convolution's kernel. ``beyond`` is how much its padding exceeds the kernel size minus one.
-    ``height`` and ``width`` are those of an image operand. ``length`` is the size of the first
-    operand's last axis, and ``rows`` the product of its other sizes."""
+    convolution's kernel. ``beyond`` is how much the padding exceeds the kernel size minus one.
+    ``height`` and ``width`` are the size of an image operand. ``length`` is the size of the first
+    operand's last axis, and ``rows`` the product of its other sizes. An empty ``stride`` of a
+    pooling operator becomes the kernel size."""
     found = dict(numbers)
     if "groups" in found and len(operands) > 1:
         kernel = max(operands[1].shape[2:], default=0)
@@ -67,8 +69,8 @@ def measure_step(
 
 
 def describe_steps(module: Any, inputs: Any) -> tuple[Step, ...]:
-    """Return the steps of a torch module. If it cannot be exported, return none: lowering the
-    module reports the reason later."""
+    """Return the steps of a torch module. The result is empty if the module cannot be exported:
+    lowering the module reports the reason later."""
     import torch
 
     from ci.models.eager import keep_state
@@ -126,7 +128,8 @@ class _Reader:
             )
 
     def _list_operands(self, node: Any) -> Iterator[Any]:
-        """Yield the tensors that a node reads, and a number operand of a product, sum or power."""
+        """Yield the tensors that a node reads, and operands that are numbers, such as those of a
+        product, a sum or a power."""
         schema = getattr(node.target, "_schema", None)
         names = [one.name for one in schema.arguments] if schema else []
         for place, given in enumerate(node.args):
@@ -167,7 +170,8 @@ class _Reader:
         return True
 
     def _note_factor(self, node: Any, name: str) -> None:
-        """Record the factor of a multiplication or the value of a fill, also behind moves."""
+        """Record the factor of a multiplication or the value of a fill, and the same for nodes
+        after it that only move elements."""
         before = [one for one in node.args if hasattr(one, "op")]
         if name in MOVES_OR_PASSES_ON and before:
             self.factors[node] = self.factors.get(before[0], 0.0)

@@ -23,8 +23,8 @@ MOST_LAYERS, MOST_BYTES = 48, 16 << 20  # limits of the layers' outputs in one i
 
 
 def find_loss(module: nn.Module, inputs: Inputs, reference: Inputs) -> Loss | None:
-    """Return where a quantized model loses most accuracy on one input set; ``reference`` has the
-    float32 model's outputs. None if the model has no graph or loses no accuracy."""
+    """Return where a quantized model loses the most accuracy on one input set; ``reference`` has
+    the float32 model's outputs. None if the model has no graph or loses no accuracy."""
     found: list[Loss] = []
     for name, part in split_module(module).items():
         if isinstance(part, GraphModule):
@@ -33,9 +33,9 @@ def find_loss(module: nn.Module, inputs: Inputs, reference: Inputs) -> Loss | No
 
 
 def expose_layers(module: nn.Module, inputs: Inputs) -> tuple[GraphModule, tuple[str, ...]]:
-    """Return a copy of a model with one method that also returns the results of its operators, in
-    order and after its outputs, and the operators' names. Some are skipped if there are many or
-    they are large."""
+    """Return a copy of a model with one method that returns the results of its operators after its
+    own outputs, and the names of these operators, in the same order. If there are many results, or
+    if they are large, some are skipped."""
     part = copy.deepcopy(module)
     if not isinstance(part, GraphModule):
         with torch.no_grad():
@@ -91,7 +91,8 @@ def _rank(part: GraphModule, inputs: Inputs, reference: Inputs) -> list[Loss]:
 
 
 def _find_rounded(node: Node) -> Node | None:
-    """Return the node whose result a dequantization returns rounded; None for other nodes."""
+    """Return the node whose rounded result ``node`` dequantizes; None if it does not dequantize the
+    output of a quantizer."""
     taken: Any = node.args[0] if name_operator(node) == "dequantize_per_tensor" else None
     rounded = taken.args[0] if name_operator(taken) == "quantize_per_tensor" else None
     return rounded if isinstance(rounded, Node) else None
@@ -105,8 +106,8 @@ def _decibels(wanted: Tensor, given: Tensor) -> float:
 
 
 class _Recorder(Interpreter):
-    """Records the floating-point result of each call. With ``plain``, activations are not
-    rounded."""
+    """Records the floating-point result of each call and each input. With ``plain``, activations
+    are not rounded."""
 
     def __init__(self, module: GraphModule, *, plain: bool) -> None:
         super().__init__(module)

@@ -1,5 +1,5 @@
-"""``[models.NAME.lowering]``: the options besides a scheme that an entry passes to ExecuTorch, and
-which of them cannot be combined."""
+"""The lowering options of a model's entry, ``[models.NAME.lowering]``, and which of them cannot be
+combined; and its run options, ``[models.NAME.run]``."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ LOG_LEVELS = get_args(LogLevel)  # 0 to 5 in QNN
 
 
 class Part(Struct, frozen=True, forbid_unknown_fields=True):
-    """A different scheme for some nodes. It applies to a ``module`` by its name in the model, to
-    all modules of a ``type``, or to the ``node`` with this name in torch.export's graph."""
+    """A different scheme for some nodes: those of the ``module`` with this name in the model, those
+    of all modules of a ``type``, or the ``node`` with this name in torch.export's graph."""
 
     scheme: Scheme
     module: str = ""
@@ -35,9 +35,8 @@ class Part(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RunOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """``[models.NAME.run]``: flags of qnn_executor_runner. A flag of LPAI that is 0 is left to QNN.
-    The ``iteration`` runs are timed, after ``warm_up`` runs that are not.
-    """
+    """``[models.NAME.run]``: flags of qnn_executor_runner. For a flag of LPAI that is 0, QNN's
+    default applies. The ``iteration`` runs are timed, after ``warm_up`` runs that are not."""
 
     warm_up: Count = 0
     iteration: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
@@ -71,10 +70,10 @@ class Choices(Struct, frozen=True, forbid_unknown_fields=True):
 
     ``skip_nodes`` and ``skip_ops`` stay on the CPU. ``parts`` have different schemes.
     ``discard_nodes`` are not quantized. In a block scheme, ``block_size`` input channels share a
-    scale. ``log_level`` is QNN's, for compiler and runtime. ``annotation`` (takes a GraphModule)
-    and ``recipe`` (returns a QuantRecipe) are ``file.py:function``. ``methods`` are more functions
-    in the model's file: each becomes a method of the same program, and with ``weight_sharing``
-    their weights are stored once.
+    scale. ``log_level`` is the level of QNN's log, for compiler and runtime. ``annotation`` (takes
+    a GraphModule) and ``recipe`` (returns a QuantRecipe) are ``file.py:function``. ``methods`` are
+    more functions in the model's file: each becomes a method of the same program, and with
+    ``weight_sharing`` their weights are stored once.
     """
 
     skip_nodes: tuple[Word, ...] = ()
@@ -95,8 +94,8 @@ class Choices(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def functions(self) -> tuple[str, ...]:
-        """Return the user's functions that are called during lowering. Their effect is not part of
-        any cache key."""
+        """Return the user's functions that are called during lowering. No cache key can include
+        what they do."""
         return tuple(filter(None, (self.annotation, self.recipe)))
 
     @property
@@ -161,10 +160,10 @@ def _find_faults(choices: Choices, scheme: Scheme) -> Iterator[tuple[str, str]]:
     if quantizing and not scheme.quantized:
         yield f"{quantizing[0]} and {scheme.value} exclude each other", "nothing is quantized"
     elif choices.block_size and not scheme.recipe.block:
-        yield f"block_size and {scheme.value} exclude each other", "it is for 16a4w_block"
+        yield f"block_size and {scheme.value} exclude each other", "it is only for 16a4w_block"
     for part in choices.parts:
         recipe = part.scheme.recipe
         if not recipe.dtype or recipe.block:
             yield f"{part} cannot be a part", "it needs one of ExecuTorch's schemes without blocks"
         if bool(recipe.training_steps) != bool(scheme.recipe.training_steps):
-            yield f"{part} cannot be a part of {scheme.value}", "a model is trained as a whole"
+            yield f"{part} cannot be a part of {scheme.value}", "a model is trained only as a whole"

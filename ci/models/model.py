@@ -1,4 +1,5 @@
-"""A model to lower, its inputs, and the SHA-256 of everything that determines its program."""
+"""A model to lower, its inputs, and the SHA-256 of everything in them that determines its
+program."""
 
 from __future__ import annotations
 
@@ -45,17 +46,18 @@ class Model:
 
 
 def name_made(judged: str, calibration: str, *, quantized: bool) -> str:
-    """Return a note on generated inputs, such as ``calibrated on random inputs``, or an empty
-    string."""
+    """Return a note on generated inputs, such as ``random inputs`` or ``calibrated on random
+    inputs``; empty if no inputs were generated."""
     return judged or (f"calibrated on {calibration}" if calibration and quantized else "")
 
 
 def load_model(reference: str, source: Source = NO_SOURCE) -> Model:
-    """Build a model of the suite or load a user's model, and run it on the inputs for judging it:
+    """Return a model of the suite or a user's model, with its outputs for the inputs on which it is
+    judged.
 
-    the ``inputs`` of its source, or the first MIN_SETS of example and calibration.
-    Raises UsageError if the reference or the factory's result does not have the required form,
-    FailedError if the user's code fails.
+    These are the ``inputs`` of its source, or else the first MIN_SETS of example and calibration
+    sets. If there are fewer, variations of the example follow. Raises UsageError if the reference
+    or the factory's result does not have the required form, FailedError if the user's code fails.
     """
     module, example, calibration, given = read_source(reference, source)
     # Seen with ExecuTorch 1.5.1: if a convolution has channels-last weights, the program declares
@@ -76,8 +78,9 @@ def load_model(reference: str, source: Source = NO_SOURCE) -> Model:
 def read_source(
     reference: str, source: Source
 ) -> tuple[nn.Module, Inputs, tuple[Inputs, ...], tuple[Inputs, ...]]:
-    """Return module, example, calibration sets, and the source's input sets for judging. Raises as
-    load_model does; an error in a data file has its key."""
+    """Return module, example and calibration sets, and the input sets for judging that the source
+    specifies, if any. Raises as load_model does; the message for a data file starts with its
+    key."""
     module, example, calibration = make_model(reference, source.choices)
     judged: tuple[Inputs, ...] = ()
     with at_key("calibration"):
@@ -92,15 +95,15 @@ def read_source(
 
 
 def count_judged(reference: str, source: Source) -> int:
-    """Return the number of input sets for judging a model, without running it. Raises as
-    load_model does."""
+    """Return the number of input sets on which a model is judged, without running the model. Raises
+    as load_model does."""
     *_, judged = read_source(reference, source)
     return len(judged) or MIN_SETS
 
 
 def make_model(reference: str, choices: Choices) -> Made:
-    """Call a factory, or that of a suite model, and the functions of further methods, and return
-    the result."""
+    """Return module, example and calibration sets from a user's factory or a model of the suite.
+    For each method in ``choices``, another function is called, and the results are joined."""
     file, _, _ = reference.rpartition(":")
     functions = {
         FORWARD: reference,
@@ -111,7 +114,7 @@ def make_model(reference: str, choices: Choices) -> Made:
 
 
 def split_model(model: Model) -> dict[str, Model]:
-    """Return each method as a separate model."""
+    """Return each method of a model as a separate model, by the name of the method."""
     return {
         name: Model(
             f"{model.name}.{name}",
@@ -124,10 +127,10 @@ def split_model(model: Model) -> dict[str, Model]:
 
 
 def derive_inputs(example: Inputs) -> tuple[Inputs, ...]:
-    """Return ``example`` and DERIVED_SETS seeded variations of it.
+    """Return ``example`` and DERIVED_SETS variations of it, which are the same in each call.
 
-    The elements are shuffled, which keeps their range. Normal noise is added to a constant
-    floating-point tensor.
+    The elements of each tensor are shuffled, which keeps their range. If all elements of a
+    floating-point tensor are equal, normal noise is added instead.
     """
     sets = [example]
     for number in range(DERIVED_SETS):
@@ -146,7 +149,7 @@ def _vary(tensor: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def digest_model(model: Model) -> str:
-    """Return the SHA-256 of the graph, the inputs, and the outputs stored with the program."""
+    """Return the SHA-256 of a model's graph, inputs and reference outputs."""
     digest = hashlib.sha256(digest_graph(model.module, model.evaluation[0]).encode())
     digest.update(f"{model.made}, {model.calibration_made}".encode())
     for tensors in (*model.evaluation, *model.calibration, *model.reference):
@@ -157,7 +160,7 @@ def digest_model(model: Model) -> str:
 
 
 def digest_weights(module: nn.Module) -> str:
-    """Return the SHA-256 of parameters and buffers, with their names."""
+    """Return the SHA-256 of a module's parameters and buffers, including their names."""
     digest = hashlib.sha256()
     held = dict(module.named_parameters()) | dict(module.named_buffers())
     for name, tensor in sorted(held.items()):
@@ -168,7 +171,7 @@ def digest_weights(module: nn.Module) -> str:
 
 @cache
 def load_digested(reference: str, source: Source = NO_SOURCE) -> tuple[Model, str]:
-    """Return a model and its digest. A process loads each model once."""
+    """Return a model and its digest. Each process loads a model only once."""
     loaded = load_model(reference, source)
     return loaded, digest_model(loaded)
 
@@ -187,7 +190,8 @@ def before_forks() -> None:
 
 
 def digest_graph(module: nn.Module, inputs: Inputs) -> str:
-    """Return the digest of a module that can be exported, else a new random digest."""
+    """Return the SHA-256 of a module's exported graph and weights. If the module cannot be
+    exported, the digest is random."""
     with torch.no_grad(), keep_state(module):
         try:
             program = torch.export.export(module, inputs, strict=False)
@@ -240,7 +244,7 @@ Made = tuple[nn.Module, Inputs, tuple[Inputs, ...]]
 
 
 class Methods(nn.Module):
-    """Joins the modules of several methods. ``counts`` is the number of inputs per method."""
+    """Joins the modules of several methods. ``counts`` has the number of inputs of each method."""
 
     def __init__(self, modules: Mapping[str, nn.Module], counts: Mapping[str, int]) -> None:
         super().__init__()
@@ -254,7 +258,7 @@ class Methods(nn.Module):
         return tuple(outputs)
 
     def split(self, inputs: Inputs) -> dict[str, Inputs]:
-        """Split the concatenated inputs into those of each method."""
+        """Split the concatenated inputs into the inputs of each method, by its name."""
         given, start = {}, 0
         for name in self.names:
             given[name] = inputs[start : start + self.counts[name]]
@@ -263,7 +267,8 @@ class Methods(nn.Module):
 
 
 def join_methods(made: Mapping[str, Made]) -> Made:
-    """Join what the factories of several methods return: modules, examples and calibration."""
+    """Join the results of the factories of several methods: modules, examples and calibration
+    sets."""
     modules = {name: module for name, (module, _, _) in made.items()}
     counts = {name: len(example) for name, (_, example, _) in made.items()}
     example = _concatenate([example for _, example, _ in made.values()])
@@ -272,14 +277,15 @@ def join_methods(made: Mapping[str, Made]) -> Made:
 
 
 def split_module(module: nn.Module) -> dict[str, nn.Module]:
-    """Return the module of each method. A module that is not Methods is the method forward."""
+    """Return the module of each method by its name. A module that is not a Methods object has only
+    the method ``forward``."""
     if not isinstance(module, Methods):
         return {FORWARD: module}
     return dict(zip(module.names, module.parts, strict=True))
 
 
 def split_inputs(module: nn.Module, inputs: Inputs) -> dict[str, Inputs]:
-    """Split the inputs of a module into those of each method."""
+    """Split the inputs of a module into the inputs of each method, by its name."""
     return module.split(inputs) if isinstance(module, Methods) else {FORWARD: inputs}
 
 

@@ -1,5 +1,5 @@
-"""Predicts how far a correct program may be from its model. To do so, it runs the eager model with
-errors like those of QNN's arithmetic.
+"""Predicts how much the outputs of a correct program may differ from those of its model. To do so,
+it runs the eager model with errors like those of QNN's arithmetic.
 
 A program's rounding differs from the eager model's by a step here and there. The effect on an
 output depends on the model. The eager model is therefore run several times with such errors
@@ -52,11 +52,11 @@ MOVES = re.compile(
 
 
 def predict_noise(module: nn.Module, sets: Sequence[Inputs], *, float16: bool) -> list[Tensor]:
-    """Return the error of each floating-point output in disturbed runs, [run, input set, *shape].
+    """Return the errors of each floating-point output in disturbed runs, [run, input set, *shape].
     For other outputs, the tensor is empty.
 
     ``module`` is the quantized model or, with ``float16``, the float32 model. It is run once
-    without errors and RUNS times with random errors from fixed seeds. Its state is restored.
+    without errors and up to RUNS times with random errors from fixed seeds. Its state is restored.
     """
     traced = join_modules(module, trace_methods(module, sets[0])) if float16 else module
     with keep_state(traced):
@@ -82,7 +82,7 @@ def count_runs(sizes: Iterable[int]) -> int:
 
 
 def trace_methods(module: nn.Module, inputs: Inputs) -> dict[str, nn.Module]:
-    """Return each method as a graph of the operators into which torch decomposes it."""
+    """Return a graph for each method, with the operators into which torch decomposes the method."""
     aten, given = torch.ops.aten, split_inputs(module, inputs)
     cells = [aten.gru.input, aten.lstm.input, aten.rnn_tanh.input, aten.rnn_relu.input]
     with torch.no_grad():
@@ -101,11 +101,11 @@ class Dice:
         self.float16, self.generator = float16, torch.Generator().manual_seed(seed)
 
     def draw(self, shape: Sequence[int]) -> Tensor:
-        """Return uniform values from -1 to 1."""
+        """Return uniformly distributed values from -1 to 1 in this shape."""
         return 2 * torch.rand(tuple(shape), generator=self.generator) - 1
 
     def disturb(self, node: Node, value: Any) -> Any:
-        """Return a node's result with a random error that a correct program may have."""
+        """Return a node's result ``value`` with a random error that a correct program may have."""
         if not isinstance(value, Tensor):
             return value
         if self.float16:
@@ -142,7 +142,7 @@ class Dice:
 
 
 class Disturbed(nn.Module):
-    """A graph module that disturbs the result of each node."""
+    """A graph module with a random error in the result of each node."""
 
     def __init__(self, module: nn.Module, dice: Dice) -> None:
         super().__init__()
@@ -173,8 +173,8 @@ def computes(node: Any) -> bool:
 
 
 def _is_narrow(node: Node) -> bool:
-    """Return whether a node quantizes to 8 bits or fewer. If so, QNN first rounds the input's
-    values to float16."""
+    """Return whether a node quantizes to 8 bits or fewer. QNN rounds the inputs of such a node to
+    float16 first."""
     if name_operator(node) != "quantize_per_tensor":
         return False
     low, high = (int(str(number)) for number in node.args[3:5])
@@ -186,10 +186,11 @@ def _is_layer(node: Any) -> bool:
 
 
 def _find_fused(node: Any) -> Any:
-    """Return the layer that HTP fuses with the operators after it; None if there is none.
+    """Return the layer whose result ``node`` returns, because HTP fuses such a layer with the
+    operator after ``node``; None if there is none.
 
-    Only views and concatenations may be in between. After a convolution, a constant factor is also
-    allowed, because it is folded into the weights.
+    Between the layer and ``node``, only views and concatenations are allowed. After a convolution,
+    a constant factor is also allowed, because it is folded into the weights.
     """
     scaled = False
     while name_operator(node) in FUSED_THROUGH or _is_factor(node):

@@ -1,7 +1,8 @@
 """Fixes the settings on which the last bits of a float result depend. Cache keys include them.
 
-ExecuTorch switches oneDNN off on AMD hosts when a quantizer is created, so results computed before
-and after that differ. The number of threads changes the order in which sums are computed.
+ExecuTorch disables oneDNN on AMD hosts when a quantizer is created, so results that are computed
+afterwards would differ from earlier ones. The number of threads changes the order in which sums are
+computed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ VARIABLES = {
 
 
 def fix_numerics() -> None:
-    """Apply the settings. Call this before a process creates its first tensor."""
+    """Disable oneDNN and set the number of threads. Call this before a process creates its first
+    tensor."""
     import torch
 
     torch.backends.mkldnn.enabled = False

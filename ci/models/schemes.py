@@ -1,7 +1,8 @@
-"""The quantization schemes of ExecuTorch and ONNX Runtime, one per row. A scheme is named after its
-bits of activations and of weights: ``8a8w`` is ExecuTorch's notation, ``u8`` ONNX Runtime's.
+"""The quantization schemes of ExecuTorch and ONNX Runtime, one per row. The name of a scheme
+contains the numbers of bits of activations and weights: ``16a8w`` for ExecuTorch, ``u16a8w`` for
+ONNX Runtime.
 
-Both use ``fp16``.
+Both have ``fp16``.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from msgspec import Struct
 class Recipe(Struct, frozen=True):
     """How a scheme is lowered.
 
-    ``dtype`` is the member of ExecuTorch's QuantDtype. It is empty for float16, and then
-    ``activation_bits`` is the size of a float16 significand. ``block`` input channels share a
-    scale; 0 means one scale per output channel. ``linear_as_convolution`` lowers linear layers as
-    1x1 convolutions. ``training_steps`` is the length of quantization-aware training; 0 means that
-    only ranges are calibrated. ``activations`` and ``weights`` are members of ONNX Runtime's
-    QuantType. With ``per_channel``, each output channel of a convolution has a separate scale.
+    ``dtype`` is a member of ExecuTorch's QuantDtype; it is empty for ``fp16`` and for ONNX
+    Runtime's schemes. For float16 activations, ``activation_bits`` is the size of the significand.
+    ``block`` input channels share a scale; 0 means one scale per output channel.
+    ``linear_as_convolution`` lowers linear layers as 1x1 convolutions. ``training_steps`` is the
+    length of quantization-aware training; 0 means that only ranges are calibrated. ``activations``
+    and ``weights`` are members of ONNX Runtime's QuantType. With ``per_channel``, each output
+    channel of a convolution has a separate scale.
     """
 
     dtype: str = ""
@@ -86,8 +88,9 @@ class Scheme(str, Enum):
 
 @dataclass(frozen=True)
 class Lane:
-    """The schemes of a lane (ExecuTorch or ONNX): all, and the default ones for a user's model.
-    ``suffix`` is that of model files, which need no factory."""
+    """The schemes of a lane (ExecuTorch or ONNX Runtime): all of them, and the ``default`` for a
+    model that specifies none. ``suffix`` is the suffix of model files if the lane accepts models
+    that are files."""
 
     schemes: tuple[Scheme, ...]
     default: tuple[Scheme, ...]

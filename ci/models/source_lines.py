@@ -28,7 +28,8 @@ def name_file(path: Path) -> str:
 
 
 def name_argument(path: Path) -> str:
-    """Return a file's path for use in a command: relative to its repository if it is in one."""
+    """Return a file's path for use in a command: relative to its repository if it is in one, else
+    as shown to the user."""
     return name_file(path) if find_repository(path) else shown_path(path)
 
 
@@ -43,7 +44,8 @@ def is_installed(file: str) -> bool:
 
 
 def find_places(reason: str) -> list[Place]:
-    """Return the source lines in a reason, without duplicates. Files are named as by name_file."""
+    """Return the source lines that a reason names, without duplicates. Files are named as name_file
+    does."""
     rows = ((one[1] or one[3], int(one[2] or one[4])) for one in _PLACE.finditer(reason))
     return [Place(file=file, line=max(line, 1)) for file, line in dict.fromkeys(rows)]
 

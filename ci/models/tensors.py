@@ -16,9 +16,9 @@ FILE = "{}_{}.raw"  # <input set>_<index>
 class TensorInfo(Struct, frozen=True):
     """An input or output tensor of a program: the name of its numpy dtype, and its shape.
 
-    If the model concatenates it along ``joined_axis``, ``joined`` has the sizes of the parts. A
-    quantized output has multiples of ``step``, from ``lowest`` to ``highest``. If ``step`` is 0 or
-    the bounds are equal, it may have any value.
+    If the model concatenates it along ``joined_axis``, ``joined`` has the sizes of the parts. The
+    values of a quantized output are multiples of ``step``, from ``lowest`` to ``highest``. If
+    ``step`` is 0 or the bounds are equal, it may have any value.
     """
 
     dtype: str
@@ -31,7 +31,7 @@ class TensorInfo(Struct, frozen=True):
 
 
 class Loss(Struct, frozen=True):
-    """Where a quantized model loses most accuracy. ``name`` is an operator, or the range of its
+    """Where a quantized model loses the most accuracy. ``name`` is an operator, or the range of its
     output, with its source line. ``before_db`` and ``behind_db`` are the SQNR before and after it;
     ``weights_db`` is the SQNR of the outputs if only the weights are quantized. All are in dB."""
 
@@ -42,12 +42,12 @@ class Loss(Struct, frozen=True):
 
     @property
     def added(self) -> float:
-        """Return the power of the added noise relative to the signal's power."""
+        """Return the power of the noise that is added there, relative to the signal's power."""
         return float(10 ** (-self.behind_db / 10) - 10 ** (-self.before_db / 10))
 
 
 def describe_tensor(tensor: Any, axis: int = 0, parts: tuple[int, ...] = ()) -> TensorInfo:
-    """Return the info of an array, or of a tensor without gradient."""
+    """Return the description of an array, or of a tensor that does not require gradients."""
     array = np.asarray(tensor)
     return TensorInfo(str(array.dtype), array.shape, axis, parts)
 
@@ -72,9 +72,9 @@ def digest_sets(sets: Iterable[Iterable[Any]]) -> str:
 
 
 def read_sets(directory: Path, tensors: Sequence[TensorInfo], sets: int) -> list[list[Any]]:
-    """Read the files that write_sets wrote, as a list of arrays per input set.
+    """Return the arrays that write_sets wrote to ``directory``, one list per input set.
 
-    Raises OSError or ValueError.
+    Raises OSError if a file cannot be read, ValueError if it has the wrong size.
     """
     return [
         [

@@ -1,4 +1,4 @@
-"""Calls a user's ``path/to/file.py:factory``. Errors in it are reported with file and line.
+"""Calls a user's ``path/to/file.py:factory``. Exceptions in it are reported with file and line.
 
 A factory returns ``(module, example_inputs)`` or ``(module, example_inputs, calibration_inputs)``.
 """
@@ -34,15 +34,16 @@ Inputs = tuple[Tensor, ...]
 
 @contextmanager
 def users_code(reference: str) -> Iterator[None]:
-    """Run the block, which imports and calls a user's file, in the caller's directory, and turn its
-    exceptions into FailedError. The process must not have loaded another user's model before."""
+    """Run the block, which imports and calls a user's file, in the directory where the command was
+    started. Its exceptions become FailedError. The process must not have loaded another user's
+    model before."""
     with blame_model(reference), working_directory(user_path(".")), own_packages_hidden():
         yield
 
 
 def call_function(reference: str, contract: str = CONTRACT, *words: Any) -> Any:
-    """Call a function of the suite or of a user's file. Raises UsageError if it does not exist,
-    FailedError if the user's code raises."""
+    """Return the result of a function of the suite or of a user's file. Raises UsageError if the
+    function does not exist, FailedError if the user's code raises an exception."""
     name, _, function = reference.partition(":")
     if not is_suite(reference):
         with users_code(reference):
@@ -55,8 +56,8 @@ def call_function(reference: str, contract: str = CONTRACT, *words: Any) -> Any:
 
 
 def load_function(reference: str) -> Callable[..., Any]:
-    """Load the function in ``file.py:function``, an existing file. Raises UsageError, and every
-    exception of the file."""
+    """Return the function in ``file.py:function``; the file must exist. Raises UsageError if it
+    does not have the function, and any exception that importing the file raises."""
     file, _, attribute = reference.rpartition(":")
     path = Path(file).resolve()
     module = import_file(path)
@@ -71,8 +72,8 @@ def import_file(path: Path) -> ModuleType:
     """Import a file like a script, or as a module if it is in a package. Other files in its
     directory and its package can be imported too.
 
-    From then on the process writes no bytecode. If a file changes within a second but keeps its
-    length, Python would load outdated bytecode.
+    From then on, the process writes no bytecode. Otherwise Python could load outdated bytecode if a
+    file changes within a second and keeps its length.
     """
     sys.dont_write_bytecode = True
     packages: list[str] = []
@@ -98,8 +99,8 @@ def import_file(path: Path) -> ModuleType:
 def own_packages_hidden() -> Iterator[None]:
     """Let a user's file import its packages even if they have the names of this project's packages.
 
-    Its modules stay in sys.modules unless this project has one of that name, because torch.export
-    and ExecuTorch look up by name what a model calls.
+    The user's modules stay in sys.modules unless this project has a module of the same name,
+    because torch.export and ExecuTorch look up by name what a model calls.
     """
     names = [name for name in sys.modules if name.partition(".")[0] in OWN_PACKAGES]
     ours = {name: sys.modules.pop(name) for name in names}
@@ -126,8 +127,8 @@ def blame_model(reference: str, doing: str = "") -> Iterator[None]:
 
 
 def _find_place(error: BaseException) -> str:
-    """Return the innermost line in the user's code, such as ``nets/net.py, line 12, in
-    forward``."""
+    """Return the innermost line in the user's code, such as ``nets/net.py, line 12, in forward``;
+    empty if the exception was raised elsewhere."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if is_users_file(frame.filename)]
     if isinstance(error, SyntaxError) and error.filename:
@@ -164,8 +165,8 @@ def working_directory(directory: Path) -> Iterator[None]:
 
 
 def unpack(reference: str, made: Any) -> tuple[nn.Module, Inputs, tuple[Inputs, ...]]:
-    """Return module, example and calibration sets from a factory's result. Raises UsageError if the
-    result does not have the required form."""
+    """Return module, example and calibration sets from what a factory ``made``. Raises UsageError
+    if this does not have the required form."""
     name = Path(reference).name
     if not isinstance(made, tuple) or len(made) not in {2, 3}:
         length = f" of {len(made)}" if isinstance(made, (tuple, list)) else ""
@@ -187,8 +188,9 @@ def unpack(reference: str, made: Any) -> tuple[nn.Module, Inputs, tuple[Inputs, 
 def fit_sets(
     name: str, example: Any, sets: Sequence[Any], kind: str = "calibration"
 ) -> list[Inputs]:
-    """Return the example and the input sets as tuples of tensors. ``name`` is their origin for
-    error messages. Raises UsageError for a set whose shapes or dtypes differ from the example's."""
+    """Return the example and the input sets as tuples of tensors. ``name`` is the file or function
+    that provides them, for error messages. Raises UsageError for a set whose shapes or dtypes
+    differ from those of the example."""
     as_tuples = [_read_inputs(name, "example", example)]
     as_tuples += [_read_inputs(name, f"{kind} {n}", inputs) for n, inputs in enumerate(sets)]
     for number, inputs in enumerate(as_tuples):
@@ -219,7 +221,7 @@ def _read_inputs(name: str, place: str, inputs: Any) -> Inputs:
         kind = type(inputs).__name__
         raise _unwanted(name, f"the {place} is a {kind}, not a tuple of tensors")
     if not inputs:
-        raise _unwanted(name, f"the {place} is empty, and QNN has no graph without inputs")
+        raise _unwanted(name, f"the {place} is empty, but a QNN graph needs an input")
     return tuple(_read_input(name, f"{place}'s input {n}", one) for n, one in enumerate(inputs))
 
 
@@ -251,7 +253,7 @@ def is_users_file(file: str) -> bool:
 
 
 def find_line(node: Any) -> str:
-    """Return the source line of a node, such as `` [nets/net.py:12]``; empty if unknown.
+    """Return the source line of a node, such as `` [nets/net.py:12]``; empty if it is unknown.
 
     An installed file is shown without its directory, because cache keys contain this text and
     environments are in different directories.

@@ -34,10 +34,12 @@ UNNAMED = re.compile(r"arr_\d+")  # the names that numpy.savez gives to unnamed 
 
 
 def read_sets(source: str, names: Sequence[str] = ()) -> list[tuple[Tensor, ...]]:
-    """Return the input sets, each as a tuple of tensors. ``names`` are the model's input names, if
-    known. An .npz with named arrays must have exactly these names, in any order.
+    """Return the input sets, each as a tuple of tensors. ``names`` are the names of the model's
+    inputs, if they are known. An .npz with named arrays must have exactly these names, in any
+    order.
 
-    Raises UsageError, and FailedError if the user's function raises.
+    Raises UsageError if ``source`` does not contain input sets, FailedError if the user's function
+    raises an exception.
     """
     if is_function(source):
         given = call_function(source, FORM)
@@ -53,7 +55,8 @@ def read_sets(source: str, names: Sequence[str] = ()) -> list[tuple[Tensor, ...]
 
 
 def read_judged(source: str, names: Sequence[str] = ()) -> list[tuple[Tensor, ...]]:
-    """Return the input sets for judging a model, at least MIN_SETS. Raises as read_sets does."""
+    """Return the input sets on which a model is judged. Raises UsageError if there are fewer than
+    MIN_SETS, and otherwise as read_sets does."""
     sets = read_sets(source, names)
     if len(sets) < MIN_SETS:
         why = f"{Path(source).name} has {len(sets)} input sets"
@@ -63,7 +66,8 @@ def read_judged(source: str, names: Sequence[str] = ()) -> list[tuple[Tensor, ..
 
 
 def read_labels(source: str, sets: int) -> Tensor:
-    """Return the labels, [sets, ...]. Raises UsageError, and FailedError if a function raises."""
+    """Return the labels, [sets, ...]. Raises UsageError for labels of another form, FailedError if
+    the user's function raises an exception."""
     if is_function(source):
         given = call_function(source, FORM)
     else:
@@ -91,7 +95,7 @@ def _order_arrays(source: str, arrays: dict[str, Any], names: Sequence[str]) -> 
         return [*arrays.values()]
     if arrays.keys() != set(names):
         raise UsageError(
-            f"{Path(source).name} does not fit the model",
+            f"{Path(source).name} does not match the model",
             why=f"it has arrays {', '.join(arrays)}; the model's inputs are {', '.join(names)}",
             fix="write one array per input, with the input's name",
         )
@@ -102,9 +106,11 @@ CONTRACT = "a metric takes (outputs, labels) and returns a number; higher is bet
 
 
 def check_metric(metric: Metric, sets: int) -> None:
-    """Check a metric's labels and function before anything is run. Raises UsageError, with the key,
-    if the number of labels is not ``sets`` or the function cannot take a metric's arguments;
-    FailedError if the user's code raises."""
+    """Check a metric's labels and function before anything is run.
+
+    Raises UsageError, with the key, if the number of labels is not ``sets`` or the function cannot
+    be called with outputs and labels; FailedError if the user's code raises an exception.
+    """
     with at_key("metric.labels"):
         read_labels(metric.labels, sets)
     with users_code(metric.function):
@@ -120,8 +126,9 @@ def check_metric(metric: Metric, sets: int) -> None:
 def run_metric(
     metric: Metric, outputs: list[Any], float32: list[Any], quantized: list[Any] | None
 ) -> MetricResult:
-    """Compute a metric. Raises UsageError if labels or values have the wrong form, FailedError if
-    the function raises."""
+    """Return the metric of the program, of the float32 model, of its shifted outputs and of the
+    quantized model. Raises UsageError if labels or results have the wrong form, FailedError if the
+    function raises an exception."""
     labels = read_labels(metric.labels, len(float32[0]))
     shifted = [np.roll(column, 1, axis=0) for column in float32]
     sets = [outputs, float32, shifted, *([quantized] if quantized else [])]
@@ -135,8 +142,8 @@ def run_metric(
 
 
 def read_value(reference: str, made: Any) -> float:
-    """Return a metric's result as a number. Raises UsageError for another type, FailedError for
-    NaN."""
+    """Return a metric's result as a number. Raises UsageError for another type, FailedError if it
+    is NaN or infinite."""
     name = Path(reference).name
     try:
         value = float(made)

@@ -35,8 +35,9 @@ class OutputLimits(AccuracyLimits, frozen=True, kw_only=True, forbid_unknown_fie
     """The limits of an output.
 
     ``min_sqnr_db`` and ``min_cosine`` apply to the worst input set, ``min_sqnr_db_all`` to all sets
-    together. Limits named ``_quantized`` apply to the error against the quantized model. That error
-    may exceed the predicted rounding noise by ``max_above_noise_db``.
+    together. Limits whose names end in ``_quantized`` apply to the error against the quantized
+    model. The error of the program may exceed the predicted rounding noise by
+    ``max_above_noise_db``.
     """
 
     def __post_init__(self) -> None:
@@ -46,7 +47,7 @@ class OutputLimits(AccuracyLimits, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Limits(OutputLimits, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The limits of a scheme. ``outputs`` has specific limits for single outputs, by index."""
+    """The limits of a scheme. ``outputs`` has different limits for single outputs, by index."""
 
     full_delegation: bool = True
     outputs: dict[Annotated[str, Meta(pattern="^[0-9]+$")], OutputLimits] = field(
@@ -60,24 +61,25 @@ class ModelBudget(Budget, frozen=True, kw_only=True, forbid_unknown_fields=True)
     schemes: dict[Scheme, Budget] = field(default_factory=dict)
 
     def of(self, scheme: Scheme) -> Budget:
-        """Return the budget of a scheme."""
+        """Return the budget for a scheme: the limits for all schemes, replaced by those for this
+        one."""
         return Budget().merge(self).merge(self.schemes.get(scheme, Budget()))
 
 
 class ReferencePolicy(Struct, frozen=True, forbid_unknown_fields=True):
-    """Limits for references. A reference is rejected if its RMS is below ``min_rms``, or if its
-    spread is below ``min_spread`` times the RMS."""
+    """Limits for references. An output of the float32 model cannot be used as a reference if its
+    RMS is below ``min_rms``, or if its spread is below ``min_spread`` times the RMS."""
 
     min_rms: float
     min_spread: float
 
 
 class Source(Struct, frozen=True):
-    """A user's model: ``/absolute/path/file.py:factory``. ``reference`` can also name a model of
-    the suite. ``calibration`` and ``inputs`` are files, or functions in the same form, that replace
-    the factory's inputs. ``choices`` are lowering options, ``run`` are run options. ``shapes`` are
-    the shapes of an ONNX file's inputs, by name. ``float_model`` is the float file from which a
-    quantized ONNX file was made."""
+    """What determines a user's model: ``reference`` is ``/absolute/path/file.py:factory``, an ONNX
+    file or a model of the suite. ``calibration`` and ``inputs`` are files, or functions in the same
+    form, that replace the factory's inputs. ``choices`` are lowering options, ``run`` are run
+    options. ``shapes`` are the shapes of an ONNX file's inputs, by name. ``float_model`` is the
+    float file from which a quantized ONNX file was made."""
 
     reference: str = ""
     calibration: str = ""
@@ -98,8 +100,8 @@ NO_SOURCE = Source()
 class Metric(Struct, frozen=True, forbid_unknown_fields=True):
     """A user's metric. ``function`` takes (outputs, labels); higher results are better.
 
-    The program's score may be lower than the float32 model's by ``max_drop``, but must be at least
-    ``min``. With ``strict``, the quality of the quantization must also be sufficient.
+    The program's result may be lower than the float32 model's by at most ``max_drop``, and must be
+    at least ``min``. With ``strict``, the quality of the quantization must also be sufficient.
     """
 
     function: FileOrFunction
@@ -117,16 +119,17 @@ class Metric(Struct, frozen=True, forbid_unknown_fields=True):
 def call_metric(
     metric: Metric, outputs: list[Any], float32: list[Any], quantized: list[Any] | None
 ) -> MetricResult:
-    """Compute a metric in a worker, from the outputs of a program, of the ``float32`` and of the
-    ``quantized`` model: an array per output, [sets, *shape]."""
+    """Compute a metric in a worker, from the ``outputs`` of a program and those of the ``float32``
+    and the ``quantized`` model: one array per output, [sets, *shape]."""
     from ci.models.user_data import run_metric
 
     return run_metric(metric, outputs, float32, quantized)
 
 
 class MetricResult(Struct, frozen=True):
-    """The metric of the program, of the float32 model, of the quantized model, and of the float32
-    outputs ``shifted`` to the next input, which a useful metric has to score lower."""
+    """A metric of the outputs of the program (``value``), of the float32 and of the quantized
+    model. ``shifted`` is the metric of the float32 outputs if each is moved to the next input; a
+    useful metric has to be lower there."""
 
     value: float
     float32: float
@@ -225,7 +228,8 @@ def is_suite(reference: str) -> bool:
 
 
 def resolve_file(word: str, kind: str = "") -> str:
-    """Return ``file.py:function`` with an absolute path; if ``kind`` is empty, a data file's path.
+    """Return ``file.py:function`` with an absolute path. Without ``kind``, ``word`` may also be a
+    data file; with FACTORY, it may also be an ONNX file.
 
     Raises UsageError.
     """
@@ -240,7 +244,7 @@ def resolve_file(word: str, kind: str = "") -> str:
         fix = "paths in a policy are relative to the policy file"
         raise UsageError(what, why=f"{path} is not a file", fix=fix)
     if kind and not has_function and not is_model:
-        raise UsageError(what, why=f"{path} is not a Python file", fix=f"file.py:{kind}")
+        raise UsageError(what, why=f"{path} is not a Python file", fix=f"write file.py:{kind}")
     if not str(path).isprintable():  # reports, which are UTF-8 text, show it
         why = "its path has bytes that are not UTF-8, or control characters"
         raise UsageError(what, why=why, fix="rename or copy it")
@@ -250,9 +254,9 @@ def resolve_file(word: str, kind: str = "") -> str:
 
 
 def require_function(path: Path, function: str) -> None:
-    """Raise UsageError if a Python file does not define a function. Names that only an import can
-    determine, as with ``from models import *``, and syntax errors are not checked here: the import
-    reports them."""
+    """Raise UsageError if a Python file does not define a function. Syntax errors, and names that
+    only an import can determine, as with ``from models import *``, are not reported here, but when
+    the file is imported."""
     bound: set[str] = set()
     used: set[str] = set()
     try:
@@ -275,7 +279,7 @@ def require_function(path: Path, function: str) -> None:
 
 
 def lacks_function(path: Path, function: str, own: Sequence[str]) -> UsageError:
-    """Return the error for a function that is not in a file; ``own`` are the file's functions."""
+    """Return the error for a function that a file lacks; ``own`` are the functions that it has."""
     near = difflib.get_close_matches(function, own, n=1)
     has = f"it has {', '.join(own)}" if own else "it defines no function"
     return UsageError(
@@ -320,13 +324,17 @@ def read_arrays(path: Path) -> dict[str, Any]:
 
 def count_sets(arrays: Collection[Any], called: str) -> int:
     """Return the number of input sets: the length of the first axis, which all arrays of a file
-    must share. Raises UsageError for arrays that are not sets of finite numbers."""
+    must share. ``called`` is the file's name. Raises UsageError for arrays that are not sets of
+    finite numbers."""
     import numpy as np
 
     shapes = ", ".join(str(list(array.shape)) for array in arrays) or "none"
     lengths = {len(array) if array.ndim else 0 for array in arrays}
     if len(lengths) != 1 or not all(array.size for array in arrays) or lengths == {0}:
-        why = f"its arrays are {shapes}, and the length of the first axis is the number of sets"
+        why = (
+            f"the shapes of its arrays are {shapes}, and the length of the first axis is the number"
+            " of sets"
+        )
         raise UsageError(f"{called} does not contain input sets", why=why, fix=f"write {SETS}")
     kinds = [array.dtype for array in arrays]
     if not all(one.kind in "biuf" and one.itemsize <= 8 and one.isnative for one in kinds):

@@ -90,9 +90,10 @@ def compile_source(
 ) -> Compiled:
     """Export the model, quantize it if the scheme requires that, compile it, and write all files.
 
-    ``options`` are the provider's. ``saver`` is the library that records QNN's calls, if requested.
-    With ``embed``, the context binary is stored in the ONNX file; with None, the program is the
-    model itself. Raises FailedError if the model's outputs prove nothing, and errors of the tools.
+    ``options`` are the provider's options. ``saver`` is the library that records QNN's calls, or
+    empty. With ``embed``, the context binary is stored in the ONNX file; if it is None, the program
+    is the model itself instead of a context. Raises FailedError if the model's outputs prove
+    nothing or the export changed them, StageError if a tool fails.
     """
     staging.write_inputs(source.evaluation)
     model = write_float(source, staging.directory.with_name("float.onnx"), spec.source.shapes)
@@ -158,8 +159,8 @@ def compile_source(
 
 
 def digest_source(source: Source) -> str:
-    """Return the SHA-256 of a model's weights: a module's parameters and buffers, or a file's
-    constants."""
+    """Return the SHA-256 of a model's weights: the parameters and buffers of a module, or the
+    constants of a file."""
     if not isinstance(source.origin, Path):
         return digest_weights(source.origin.module)
     digest = hashlib.sha256()
@@ -174,7 +175,7 @@ def digest_source(source: Source) -> str:
 def add_grids(
     infos: Sequence[TensorInfo], grids: Sequence[tuple[float, int, int]]
 ) -> tuple[TensorInfo, ...]:
-    """Return the outputs with their possible values."""
+    """Return descriptions of the outputs that include the outputs' possible values."""
     return tuple(
         structs.replace(info, step=step, lowest=low, highest=high)
         for info, (step, low, high) in zip(infos, grids, strict=True)
@@ -192,7 +193,7 @@ def write_float(source: Source, target: Path, shapes: Shapes = ()) -> Path:
 
 
 def run_reference(model: Path, sets: Sequence[Arrays]) -> list[Arrays]:
-    """Return the outputs for each input set, computed by ONNX Runtime on the CPU."""
+    """Return the model's outputs for each input set, computed by ONNX Runtime on the CPU."""
     with stage(ONNXRUNTIME):
         session = open_reference(model)
     names = [one.name for one in session.get_inputs()]
@@ -204,7 +205,8 @@ def run_reference(model: Path, sets: Sequence[Arrays]) -> list[Arrays]:
 
 
 def require_export(source: Source, reference: Sequence[Arrays]) -> None:
-    """Raise FailedError if the exported model computes other outputs than the module."""
+    """Raise FailedError if an output of the exported model has less than EXPORTED_DB of SQNR
+    against the module's output."""
     for wanted, got in zip(source.reference, reference, strict=False):
         for index, (one, other) in enumerate(zip(wanted, got, strict=True)):
             reached = measure_pooled(one, other)
@@ -226,12 +228,11 @@ def write_context(
     *,
     embed: bool | None,
 ) -> tuple[Delegation, Footprint]:
-    """Compile ``model`` with QNN's provider.
+    """Compile ``model`` with QNN's provider, and return its delegation and footprint.
 
-    Return which nodes stay on the CPU, and the size of the program and the cost of its compilation.
-    The context is checked to be for ``soc``, and sealed. If QNN executes no node, there is no
-    context. If ``embed`` is None, the program is a copy of the model instead of a context. Raises
-    the errors of onnxruntime and check_context.
+    The context is checked to be for ``soc``, and sealed. If QNN executes no node, no context is
+    written. If ``embed`` is None, a copy of the model is written instead of a context. Raises the
+    errors of onnxruntime and check_context.
     """
     directory.mkdir()
     log = log.with_name(PROVIDER_LOG)
@@ -274,7 +275,7 @@ def write_context(
 
 @stage(QNN)
 def write_calls(model: Path, staging: Staging, options: Mapping[str, str]) -> None:
-    """Record with QNN's Saver the calls that QNN receives for ``model``; nothing is compiled.
+    """Record the API calls that QNN receives for ``model``, with QNN's Saver; nothing is compiled.
 
     Saver writes to the working directory, so call this in a fork. Raises onnxruntime's errors.
     """
@@ -284,13 +285,15 @@ def write_calls(model: Path, staging: Staging, options: Mapping[str, str]) -> No
 
 @contextmanager
 def output_to(log: Path) -> Iterator[None]:
-    """Redirect the output of this process, including C++ code, to a file during the block."""
+    """Redirect the output of this process, including that of C++ code, to ``log`` during the
+    block."""
     with log.open("wb") as stream, redirected(stream.fileno(), 1, 2):
         yield
 
 
 def describe_outputs(model: Path, outputs: Arrays) -> tuple[TensorInfo, ...]:
-    """Return dtype and shape of each output and, if the model concatenates it, the parts' sizes."""
+    """Return dtype and shape of each output. For an output that the model concatenates, the sizes
+    of its parts are included."""
     joined = find_joined(onnx.load(model, load_external_data=False))
     return tuple(
         describe_tensor(array, *origin) for array, origin in zip(outputs, joined, strict=True)

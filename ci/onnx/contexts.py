@@ -2,8 +2,8 @@
 
 The execution provider (EP) loads the binary of another SoC, or one with changed weights, and the
 emulator runs it (seen with 2.3.0 to 2.7.0). On a device, the first fails and the second returns
-wrong values. A binary of a newer QNN is rejected without a reason (INVALID_ARGUMENT). The bytes are
-therefore checked here.
+wrong values. A binary of a newer QNN is rejected without a reason (INVALID_ARGUMENT). This module
+therefore checks the binary itself.
 
 provisioning/elf/programs.py reads the fields inside a binary. The EP writes the target of the
 compilation to the model's metadata: ``v2:BACKEND:QNN:FORMAT:ARCH:SOC:VTCM:0``, with commas between
@@ -47,10 +47,12 @@ AGAIN = "compile the model again; keep NAME_ctx.onnx and NAME_ctx_qnn.bin togeth
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A context model and its binary. ``file`` is None if the binary is inside the model. ``qnn``
-    is the version in the binary's bytes, ``sdk_version`` the version in the model's metadata.
-    ``socs`` are QNN's SoC numbers in the metadata, if any. ``seal`` is the SHA-256 of the binary
-    that seal_context wrote, if any.
+    """A context model and its binary. ``file`` is None if the binary is inside the model.
+
+    ``source`` is the provider that the model names. ``qnn`` is the QNN version in the binary,
+    ``sdk_version`` the one in the model's metadata. ``socs`` are QNN's SoC numbers in the metadata,
+    and ``targets`` are the hardware for which the binary's graphs were compiled, if they are known.
+    ``seal`` is the SHA-256 of the binary that seal_context wrote, if any.
     """
 
     path: Path
@@ -91,7 +93,7 @@ def read_context(path: Path) -> Context:
 
 
 def open_context(path: Path) -> tuple[Any, Context, Blob]:
-    """Return the model, its context, and its binary. Raises as read_context does."""
+    """Return the model at ``path``, its context, and its binary. Raises as read_context does."""
     model = parse_model(path)
     metadata = {one.key: str(one.value) for one in model.metadata_props}
     nodes = [
@@ -133,8 +135,8 @@ def open_context(path: Path) -> tuple[Any, Context, Blob]:
 
 
 def check_context(path: Path, soc: str, runtime: str = "") -> Context:
-    """Check a context for a ``soc`` such as SM8750 and the version of the QNN ``runtime``, such as
-    2.49.40; without a version, only for the SoC.
+    """Return the context at ``path`` after checking that it is for ``soc``, such as SM8750, and, if
+    the QNN version ``runtime`` is given, such as 2.49.40, that this version can load it.
 
     Raises UsageError and FailedError as read_context does, UnfitError if the context is for another
     SoC or from a newer QNN.
@@ -149,8 +151,8 @@ def check_context(path: Path, soc: str, runtime: str = "") -> Context:
         made_for = " and ".join(others) or ", ".join(map(str, context.socs)) or "no SoC"
         raise UnfitError(
             f"{path.name} is compiled for {made_for}, not for {soc}",
-            why=f"{soc} has number {wanted.id} and V{wanted.hexagon}; on a device this is error"
-            " 5005 or 14001, although the emulator runs it",
+            why=f"{soc} has number {wanted.id} and Hexagon V{wanted.hexagon}; a device rejects the"
+            " context with error 5005 or 14001, although the emulator runs it",
             fix=f"compile it with soc_model={wanted.id}",
         )
     newest = context.qnn or context.sdk_version  # they are equal if both are known
@@ -158,13 +160,13 @@ def check_context(path: Path, soc: str, runtime: str = "") -> Context:
         raise UnfitError(
             f"{path.name} was compiled with QNN {newest}, but the runtime is {runtime}",
             why="a runtime loads contexts of its QNN version or an older one, not of a newer one",
-            fix=f"use a runtime of {newest} or newer, or compile with {runtime}",
+            fix=f"use QNN {newest} or newer as the runtime, or compile with QNN {runtime}",
         )
     return context
 
 
 def seal_context(path: Path) -> str:
-    """Write the SHA-256 of the binary to the context model's metadata, and return it.
+    """Return the SHA-256 of the binary after writing it to the context model's metadata.
 
     read_context can then detect a changed binary. Raises as read_context does.
     """

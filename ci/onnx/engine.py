@@ -33,10 +33,10 @@ class OnnxEngine:
 
     ``sdk`` is the root of QNN's libraries. ``given`` are the user's provider options. With
     ``embed``, the context binary is inside the ONNX file (embed mode 1), else next to it (0).
-    ``saver`` requests a record of QNN's calls. ``log_level`` is QNN's while a program runs. With
-    ``direct``, a session loads the model itself instead of a context binary. ``exports`` is true if
-    any model is exported from torch. ``command`` is the command line of the session, without the
-    selection of cases.
+    ``saver`` requests a record of QNN's API calls. ``log_level`` is the level of QNN's log while a
+    program runs. With ``direct``, a session loads the model itself instead of a context binary.
+    ``exports`` is true if any model is exported from torch. ``command`` is the command line of the
+    session, without the selection of cases.
     """
 
     toolchain: tuple[str, ...]
@@ -60,7 +60,8 @@ class OnnxEngine:
         return {"backend_path": str(find_library(self.sdk, self.given)), **own}
 
     def repeat(self, spec: CaseSpec) -> str:
-        """Return the command that runs only this case again; empty if unknown."""
+        """Return the command that runs only this case again; empty if the session's command is
+        unknown."""
         return self.command and choose_case(self.command, spec.model, spec.scheme.value, spec.soc)
 
     def preload(self, spec: CaseSpec) -> None:
@@ -129,10 +130,9 @@ class Executed(NamedTuple):
 
 def open_program(program: Program, engine: OnnxEngine, level: str) -> RecoveringSession:
     """Open a program of ``engine`` in a worker: a context or, if the engine is ``direct``, a model.
-    ``level`` is that of QNN's profile; without one, there is no profile. No node may fall back to
-    the CPU unless it was compiled to do so. Raises UnfitError if the context is for another SoC,
-    because the emulator would run it.
-    """
+    ``level`` is the level of QNN's profile; if it is empty, no profile is written. If the program
+    was compiled without nodes on the CPU, nodes must not fall back to the CPU. Raises UnfitError if
+    the context is for another SoC, because the emulator would run it."""
     from ci.onnx.contexts import check_context
     from ci.onnx.session import NO_FALLBACK, name_severity, open_session
 
@@ -148,16 +148,17 @@ def open_program(program: Program, engine: OnnxEngine, level: str) -> Recovering
 
 
 class RecoveringSession:
-    """A session that is recreated after the subsystem, the NPU's operating system, has restarted.
+    """A session that is created again if the NPU's operating system, the subsystem, restarts.
 
-    QNN's provider then raises ENGINE_ERROR, and the session cannot be used again.
+    QNN's provider then raises EngineError, and the session cannot be used again.
     """
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self.make, self.session, self.restarts = make, make(), 0
 
     def run(self, sets: Sets) -> Sets:
-        """Return the outputs per input set. Raises FailedError after MAX_RESTARTS restarts."""
+        """Return the outputs, one list per input set. Raises FailedError if the subsystem restarts
+        more than MAX_RESTARTS times."""
         return [self.run_set(tensors) for tensors in sets]
 
     def run_set(self, tensors: Sequence[Any]) -> list[Any]:
@@ -179,15 +180,17 @@ class RecoveringSession:
             return self.run_set(tensors)
 
     def finish(self) -> Executed:
-        """Return the nodes that each provider executed, from the session's profile."""
+        """Return the nodes that each provider executed, from the session's profile, and the number
+        of restarts."""
         return Executed(read_profile(Path(self.session.end_profiling())), self.restarts)
 
 
 def make_runner(engine: OnnxEngine, pool: Pool, level: str = "") -> PooledRunner:
-    """Return a runner for programs of ``engine``.
+    """Return a runner for programs of ``engine``. ``level`` is the level of QNN's profile; if it is
+    empty, no profile is written.
 
-    ``level`` is the level of QNN's profile, if requested. Each program runs in a separate process.
-    QNN's libraries keep a device, so a later session for another SoC would use the wrong one.
+    Each program runs in a separate process, because QNN's libraries keep the device of a process's
+    first session, and a later session for another SoC would use it.
     """
 
     opening = partial(open_program, engine=engine, level=level)
@@ -195,7 +198,7 @@ def make_runner(engine: OnnxEngine, pool: Pool, level: str = "") -> PooledRunner
 
 
 def note_execution(opened: PooledProgram, executed: Executed) -> RunNotes:
-    """Return notes on a run: nodes on the wrong provider, restarts, and QNN's profile."""
+    """Return notes on a run: nodes that ran on the wrong provider, restarts, and QNN's profile."""
     program, compiled = opened.program, opened.program.compiled
     profile = program.directory / PROFILE_CSV
     return RunNotes(
@@ -209,7 +212,8 @@ def note_execution(opened: PooledProgram, executed: Executed) -> RunNotes:
 
 
 def find_lies(executed: Executed, compiled: Compiled) -> Iterator[str]:
-    """Yield differences between where nodes were executed and where they were compiled to run."""
+    """Yield the differences between the providers that executed nodes and those for which the nodes
+    were compiled."""
     if not executed.providers.get(QNN):
         seen = describe_providers(executed)
         yield f"QNN executed nothing, according to the session's profile: {seen}"
@@ -224,7 +228,8 @@ def find_lies(executed: Executed, compiled: Compiled) -> Iterator[str]:
 
 
 def describe_providers(executed: Executed) -> str:
-    """Return which nodes ran on other providers, such as ``CPUExecutionProvider ran node_1``."""
+    """Return text on the nodes that ran on other providers, such as ``CPUExecutionProvider ran
+    node_1``."""
     listed = (
         f"{name} ran {name_some(nodes, 4)}"
         for name, nodes in executed.providers.items()

@@ -1,5 +1,5 @@
-"""Finds the provider that runs each node, from a new session's assignment or the profile of its
-runs."""
+"""Finds the provider that runs each node, from the assignment of a new session or from the profile
+of a session that has run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ Nodes = Sequence[tuple[str, str]]
 
 
 def read_reasons(log: str) -> dict[str, str]:
-    """Return why QNN's provider rejected nodes, by the node's name. The last message is used."""
+    """Return why QNN's provider rejected nodes, by the nodes' names. The provider may check a node
+    several times; the last result counts."""
     reasons: dict[str, str] = {}
     before, *units = UNIT.split(log)
     for unit in units:
@@ -54,8 +55,8 @@ def read_reasons(log: str) -> dict[str, str]:
 
 
 def _describe_offer(log: str) -> str:
-    """Return which operator QNN refused last in this part of the log, in the form ``QNN refuses
-    FullyConnected of ufixed_point_16, ufixed_point_16 (error 3110)``."""
+    """Return which operator QNN refused last in this part of the log, such as ``QNN refuses
+    FullyConnected of ufixed_point_16, ufixed_point_16 (error 3110)``; empty if none was refused."""
     *_, (at, kind) = [(0, ""), *((one.start(), one[1]) for one in OFFERED.finditer(log))]
     codes = REFUSED.findall(log, at) if kind else []
     types = ", ".join(DATATYPE.findall(log, at)).lower()
@@ -63,8 +64,9 @@ def _describe_offer(log: str) -> str:
 
 
 def count_nodes(parts: Iterable[tuple[str, Nodes]], reasons: Mapping[str, str]) -> Delegation:
-    """Count the nodes that QNN executes. ``parts`` are the subgraphs of the session, each with its
-    provider and its nodes as (name, operator), where operators are named by name_operator."""
+    """Return how many nodes QNN executes, and which it does not. ``parts`` are the subgraphs of the
+    session, each with its provider and its nodes as (name, operator), where the operators are named
+    by name_operator."""
     taken = [nodes for provider, nodes in parts if provider == QNN]
     left = [node for provider, nodes in parts if provider != QNN for node in nodes]
     return Delegation(
@@ -83,7 +85,7 @@ def count_nodes(parts: Iterable[tuple[str, Nodes]], reasons: Mapping[str, str]) 
 
 
 def count_operators(parts: Iterable[tuple[str, Nodes]]) -> Iterator[OperatorCount]:
-    """Yield per operator the number of nodes that QNN and other providers execute."""
+    """Yield for each operator how many nodes QNN and how many other providers execute."""
     counts: dict[str, Counter[bool]] = {}
     for provider, nodes in parts:
         for _, operator in nodes:
@@ -93,7 +95,7 @@ def count_operators(parts: Iterable[tuple[str, Nodes]]) -> Iterator[OperatorCoun
 
 
 def _explain(name: str, operator: str, reasons: Mapping[str, str]) -> str:
-    """Return the provider's reason, and a workaround if there is one."""
+    """Return why the provider rejected a node, and the advice on its operator, if there is any."""
     reason = reasons.get(name, "not offered to QNN")
     note = read_notes().get(operator)
     return f"{reason}; {note}" if note else reason
@@ -120,7 +122,7 @@ class _File(Struct, forbid_unknown_fields=True):
 
 @functools.cache
 def read_notes() -> Mapping[str, str]:
-    """Return advice by operator, in the form of name_operator.
+    """Return advice by operator. The operators are named as name_operator does.
 
     Raises ManifestError.
     """
@@ -128,6 +130,6 @@ def read_notes() -> Mapping[str, str]:
 
 
 def name_operator(domain: str, op_type: str) -> str:
-    """Return an operator's name, such as ``Relu``, with a domain that is not ONNX's before it:
+    """Return an operator's name, such as ``Relu``. If its domain is not ONNX's, it comes first:
     ``com.microsoft:Inverse``."""
     return op_type if domain in ("", "ai.onnx") else f"{domain}:{op_type}"

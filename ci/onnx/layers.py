@@ -24,9 +24,9 @@ EXPOSED = "{}/layer"
 
 
 def find_loss(model: Path, scratch: Path, inputs: Arrays, reference: Arrays) -> Loss | None:
-    """Return where a quantized model loses most accuracy on one input set; ``reference`` has the
-    float32 model's outputs. None if it loses none or if its values need too much memory. A model
-    with all values as outputs is written to ``scratch``."""
+    """Return the node where a quantized model loses the most accuracy on one input set;
+    ``reference`` has the float32 model's outputs. None if the model loses none, or if its values
+    need too much memory. A model that returns all values is written to ``scratch``."""
     graph = onnx.load(model).graph
     rounded = find_rounded(graph)
     names = {name: elements for name, elements in list_values(onnx.load(model)).items() if elements}
@@ -58,9 +58,9 @@ def find_loss(model: Path, scratch: Path, inputs: Arrays, reference: Arrays) -> 
 
 
 def expose_layers(model: Path, target: Path) -> tuple[str, ...]:
-    """Write a model to ``target`` that also returns the results of its nodes, in order and after
-    its outputs, and return the nodes' names. Some are skipped if there are many or they are large.
-    Raises FailedError if there are none."""
+    """Write to ``target`` a model that returns the results of nodes after the model's own outputs.
+    Return the names of these nodes, in the same order. If there are many results, or if they are
+    large, some are skipped. Raises FailedError if none can be returned."""
     proto = onnx.load(model)
     graph = proto.graph
     makers = {name: node for node in graph.node for name in node.output}
@@ -101,8 +101,8 @@ def name_node(name: str, makers: Mapping[str, Any]) -> str:
 
 
 def find_rounded(graph: Any) -> dict[str, str]:
-    """Return the name of the value before rounding, by the name of each value that was quantized
-    and dequantized."""
+    """Return for each value that was quantized and dequantized the name of the value before this,
+    by the value's own name."""
     quantizers = {node.output[0]: node for node in graph.node if node.op_type == "QuantizeLinear"}
     return {
         node.output[0]: quantizers[node.input[0]].input[0]
@@ -126,7 +126,8 @@ def infer(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def list_values(model: onnx.ModelProto) -> dict[str, int]:
-    """Return the number of elements of each floating-point result of a node; 0 if unknown."""
+    """Return the number of elements of each float32 result of a node, by name; 0 if it is
+    unknown."""
     inferred = infer(model).graph
     made = {name for node in model.graph.node for name in node.output}
     return {
@@ -139,8 +140,8 @@ def list_values(model: onnx.ModelProto) -> dict[str, int]:
 def compute_values(
     model: onnx.ModelProto, scratch: Path, inputs: Arrays, names: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Return the values called ``names`` for one input set. A model with them as outputs is written
-    to ``scratch``."""
+    """Return the values in ``names`` for one input set. A model that returns them is written to
+    ``scratch``."""
     known = {one.name for one in model.graph.output}
     model.graph.output.extend(
         helper.make_empty_tensor_value_info(name) for name in names if name not in known
@@ -152,7 +153,7 @@ def compute_values(
 
 
 def _compare(wanted: Any, given: Any) -> float:
-    """Return the SQNR in dB, between -BEST_DB and BEST_DB."""
+    """Return the SQNR in dB, limited to the range from -BEST_DB to BEST_DB."""
     with np.errstate(all="ignore"):
         reached = measure_pooled(np.asarray(wanted), given)
     return -BEST_DB if np.isnan(reached) else max(-BEST_DB, min(BEST_DB, reached))

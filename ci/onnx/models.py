@@ -72,11 +72,12 @@ class Fault(NamedTuple):
 
 
 def read_model(path: Path, shapes: Shapes = (), command: str = "") -> Any:
-    """Return the onnx.ModelProto without external weights, with its inputs in these ``shapes``.
+    """Return the onnx.ModelProto at ``path`` without external weights, with its inputs in these
+    ``shapes``.
 
-    ``command`` is the command line of the case, for a fix that needs more options.
-    Raises UsageError if the file is not a complete ONNX model, or if QNN cannot execute it: a shape
-    that is not fixed, a loop, weights that are missing or outside its directory, etc.
+    ``command`` is the command line of the case, for a fix that needs more options. Raises
+    UsageError if the file is not a complete ONNX model, or if QNN cannot execute the model: a shape
+    is not fixed, it has a loop, its weights are missing or outside its directory, etc.
     """
     model = parse_model(path)
     fix_shapes(model, shapes)
@@ -85,23 +86,24 @@ def read_model(path: Path, shapes: Shapes = (), command: str = "") -> Any:
 
 
 def is_quantized(model: Any) -> bool:
-    """Return whether a model already has quantized values."""
+    """Return whether a model has operators that only quantized models have."""
     return any(node.op_type in QUANTIZED for node in model.graph.node)
 
 
 def external_files(path: Path, shapes: Shapes = ()) -> list[Path]:
-    """Return the weight files next to a model. Raises UsageError as read_model does."""
+    """Return the paths of a model's external weight files, sorted. Raises UsageError as read_model
+    does."""
     model = read_model(path, shapes)
     return sorted({path.parent / find_location(one) for one in list_external(model)})
 
 
 def fix_shapes(model: Any, shapes: Shapes) -> None:
-    """Set the shapes of inputs by name. Raises UsageError for an unknown input, or for a shape that
-    differs from a fixed one."""
+    """Set the shapes of the inputs that ``shapes`` names. Raises UsageError for an unknown input,
+    or for a shape that differs from a fixed one."""
     ports = {one.name: one for one in model.graph.input}
     for name, shape in shapes:
         if name not in ports:
-            raise UsageError(f"no input {name!r}", fix=f"one of: {', '.join(ports)}")
+            raise UsageError(f"no input {name!r}", fix=f"use one of: {', '.join(ports)}")
         held = ports[name].type.tensor_type
         pairs = zip(held.shape.dim, shape, strict=False)
         contradicts = len(held.shape.dim) != len(shape) or any(
@@ -110,7 +112,7 @@ def fix_shapes(model: Any, shapes: Shapes) -> None:
         if held.HasField("shape") and contradicts:
             raise UsageError(
                 f"input {name!r} cannot have the shape {list(shape)}",
-                why=f"the model has {describe_shape(ports[name])}",
+                why=f"its shape in the model is {describe_shape(ports[name])}",
             )
         held.shape.CopyFrom(onnx.TensorShapeProto(dim=[{"dim_value": size} for size in shape]))
     if shapes:
@@ -118,7 +120,8 @@ def fix_shapes(model: Any, shapes: Shapes) -> None:
 
 
 def describe_shape(port: Any) -> str:
-    """Return the shape of an input, such as ``[batch, 3, ?, ?]``. ``?`` is an unknown size."""
+    """Return the shape of an input, such as ``[batch, 3, ?, ?]``, where ``?`` is an unknown size,
+    or ``without a shape``."""
     held = port.type.tensor_type
     if not held.HasField("shape"):
         return "without a shape"
@@ -134,8 +137,8 @@ def is_fixed(dimension: Any) -> bool:
 
 
 def parse_model(path: Path) -> Any:
-    """Return the onnx.ModelProto without checking it. Raises UsageError if the file is
-    incomplete."""
+    """Return the onnx.ModelProto without checking it. Raises UsageError if the file is incomplete
+    or not an ONNX model."""
     data = read_user_file(path, "the model", LIMIT_BYTES)
     what = f"{path.name} is not an ONNX model"
     for start, kind in OTHERS.items():
@@ -154,7 +157,8 @@ def parse_model(path: Path) -> Any:
 
 @contextmanager
 def limited_memory(size_bytes: int) -> Iterator[None]:
-    """Limit the additional memory that this process can allocate during the block, on Linux."""
+    """Limit the memory that this process can allocate in addition during the block. Only Linux
+    supports this."""
     if sys.platform != "linux":
         yield
         return
@@ -172,7 +176,7 @@ def limited_memory(size_bytes: int) -> Iterator[None]:
 
 
 def check_model(model: Any, path: Path, command: str = "") -> None:
-    """Raise UsageError with the first faults of the model at ``path``, if it has any."""
+    """Raise UsageError with the first MOST_SHOWN faults of the model at ``path``, if it has any."""
     faults = list(itertools.islice(find_faults(model, path), MOST_SHOWN))
     if faults:
         first, *others = faults
@@ -183,12 +187,12 @@ def check_model(model: Any, path: Path, command: str = "") -> None:
 
 
 def find_faults(model: Any, path: Path) -> Iterator[Fault]:
-    """Yield faults in the order in which they should be fixed."""
+    """Yield the faults of the model at ``path``, in the order in which they should be fixed."""
     yield from _find_version_faults(model)
     constants = {one.name for one in model.graph.initializer}
     inputs = [one for one in model.graph.input if one.name not in constants]
     if not inputs:
-        yield Fault("it has no inputs", "make a variable value an input: a QNN graph needs one")
+        yield Fault("it has no inputs", "turn a constant into an input: a QNN graph needs one")
     if not model.graph.output:
         yield Fault("it has no outputs")
     yield from _find_free_shapes(inputs)
@@ -229,7 +233,8 @@ def _find_version_faults(model: Any) -> Iterator[Fault]:
 
 
 def _find_free_shapes(inputs: Iterable[Any]) -> Iterator[Fault]:
-    """Yield one fault with all sizes that are not fixed, and with options that set them."""
+    """Yield one fault that lists all inputs with sizes that are not fixed, with options that fix
+    them."""
     free = [
         port
         for port in inputs
@@ -244,15 +249,15 @@ def _find_free_shapes(inputs: Iterable[Any]) -> Iterator[Fault]:
         known: dict[str, int] = {}
         words = [f"--shape {shlex.quote(_suggest_shape(port, known))}" for port in free]
         yield Fault(
-            f"QNN has only fixed shapes, but some sizes of its inputs are not fixed: {named}",
+            f"QNN supports only fixed shapes, but some sizes of its inputs are not fixed: {named}",
             "set the sizes that you use in practice, here or as `shapes` in a policy:",
             " ".join(words),
         )
 
 
 def _suggest_shape(port: Any, known: dict[str, int]) -> str:
-    """Return an option's value such as ``x=1,3,224,224``. ``known`` has the sizes chosen so far for
-    named dimensions."""
+    """Return a value for --shape, such as ``x=1,3,224,224``. ``known`` has the sizes that were
+    chosen so far for named dimensions."""
     dimensions = port.type.tensor_type.shape.dim
     usual = PIXELS if len(dimensions) == PICTURE_RANK else LENGTH
     sizes = []
@@ -288,7 +293,8 @@ def _find_input_faults(port: Any) -> Iterator[Fault]:
 
 
 def list_graphs(graph: Any) -> Iterator[Any]:
-    """Yield the graph and the graphs inside its nodes. protobuf limits the depth."""
+    """Yield the graph and the graphs inside its nodes. protobuf limits how deeply they are
+    nested."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -318,22 +324,25 @@ def list_external(model: Any) -> Iterator[Any]:
 
 
 def find_location(tensor: Any) -> str:
-    """Return the file of an external tensor, relative to its model; empty if there is none."""
+    """Return the file of an external tensor, relative to its model; empty if the tensor has
+    none."""
     found = [one.value for one in tensor.external_data if one.key == "location"]
     return os.fsdecode(found[-1]) if found else ""  # protobuf returns bytes if it is not UTF-8
 
 
 def find_location_fault(location: str, directory: Path) -> str:
-    """Return why a weight file of a model must not be read; empty if it may.
+    """Return why a weight file of a model in ``directory`` must not be read; empty if it may be
+    read.
 
-    ONNX Runtime rejects a symbolic link out of the directory, but QNN's provider follows it.
+    ONNX Runtime rejects a symbolic link that leads out of the directory, but QNN's provider follows
+    it.
     """
     parts = PurePosixPath(location.replace("\\", "/"))
     path = directory / location
     if not location or "\0" in location:
         return "has no name"
     if parts.is_absolute() or any(":" in one for one in parts.parts[:1]):
-        return "is an absolute path: it has to be next to the model"
+        return "is an absolute path: the file has to be next to the model"
     if ".." in parts.parts:
         return "leads out of the model's directory with '..'"
     try:

@@ -50,7 +50,7 @@ ROUNDED = "{}/before_noise"
 def predict_noise(
     model: Path, target: Path, sets: Sequence[Arrays], right: Sequence[Arrays]
 ) -> list[Any]:
-    """Return the error of each floating-point output in disturbed runs, [run, input set, *shape].
+    """Return the errors of each floating-point output in disturbed runs, [run, input set, *shape].
     For other outputs the array is empty. ``right`` has the outputs of the original model. The
     disturbed model is written to ``target``. Raises onnxruntime's errors."""
     onnx.save(disturb(onnx.load(model)), target)
@@ -125,8 +125,9 @@ def find_float16(nodes: Sequence[Any]) -> frozenset[str]:
 
 
 def _round_given(graph: Any, writer: _Writer) -> list[Any]:
-    """Add float16's rounding error to each float input and constant where it is read. Constants
-    that float16 represents exactly, such as an exponent of 2, get no error."""
+    """Return nodes that add float16's rounding error to each float32 input and constant, and make
+    the graph's nodes read the results. Constants that float16 represents exactly, such as an
+    exponent of 2, get no error."""
     constants = {
         one.name: numpy_helper.to_array(one)
         for one in graph.initializer
@@ -146,7 +147,7 @@ def _round_given(graph: Any, writer: _Writer) -> list[Any]:
 
 
 class _Writer:
-    """Makes the nodes that draw an error and add it to a value."""
+    """Makes nodes that draw a random error and add it to a value."""
 
     def __init__(self, made_by: Mapping[str, Any], graph: Any) -> None:
         self.made_by, self.known = made_by, read_constants(graph)
@@ -156,8 +157,8 @@ class _Writer:
         self.count = 0
 
     def round(self, node: Any, raw: str, name: str, place: int = 0) -> list[Any]:
-        """Add a relative error to the tensor ``raw``, which is output ``place`` of a node, or an
-        input of the model. The result is called ``name``."""
+        """Return nodes that add a relative error to the tensor ``raw``, which is output ``place``
+        of ``node``, or an input or constant if the node is None. The result is called ``name``."""
         self.nodes = []
         softmax = node is not None and node.op_type == "Softmax"
         limits = (self.constant(np.float32(one)) for one in (-FLOAT16_MAX, FLOAT16_MAX))
@@ -180,13 +181,15 @@ class _Writer:
         return self.nodes
 
     def blur(self, raw: str, name: str) -> list[Any]:
-        """Add QNN's error in reading an input that it quantizes to 8 bits: rounding to float16."""
+        """Return nodes that add the rounding error of float16 to the tensor ``raw``, an input that
+        QNN quantizes to 8 bits. The result is called ``name``."""
         self.nodes = []
         self.add("Add", raw, self.add("Mul", raw, self.draw(raw, RELATIVE)), result=name)
         return self.nodes
 
     def read_zero(self, node: Any) -> Any:
-        """Return the zero point of a quantizer. Its dtype is that of the quantizer's output."""
+        """Return the zero point of a quantizer, in the dtype of the quantizer's output. The default
+        is 0 in uint8."""
         has_zero = len(node.input) > 2
         return read_constant(node.input[2], self.known) if has_zero else np.zeros((), np.uint8)
 
@@ -195,8 +198,8 @@ class _Writer:
         return np.iinfo(self.read_zero(node).dtype).bits == 8
 
     def move(self, node: Any, source: Any, raw: str, name: str) -> list[Any]:
-        """Move elements of the quantized tensor ``raw`` by steps. The result is called
-        ``name``."""
+        """Return nodes that move elements of the quantized tensor ``raw`` by random steps. The
+        result is called ``name``."""
         self.nodes = []
         zero = self.read_zero(node)
         limits = np.iinfo(zero.dtype)
@@ -224,15 +227,15 @@ class _Writer:
         return self.nodes
 
     def choose(self, rolled: str, share: float) -> str:
-        """Return the name of a mask that selects a ``share`` of the elements at random; ``rolled``
-        has uniform values from -1 to 1."""
+        """Return the name of a mask that selects a ``share`` of the elements at random. ``rolled``
+        has uniformly distributed values from -1 to 1."""
         limit = self.constant(np.float32(1 - share))
         far = self.add("Greater", self.add("Abs", rolled), limit)
         return self.add("Cast", far, to=TensorProto.FLOAT)
 
     def find_weights(self, source: Any) -> int:
-        """Return the type of a layer's quantized weights. A product of two activations returns
-        UINT8, because it has the same error; other operators return 0."""
+        """Return the element type of a layer's quantized weights. For a product of two activations
+        it is UINT8, because the error is the same; for other operators it is 0."""
         maker = self.made_by.get(source.input[1]) if source.op_type in LAYERS else None
         if maker is None or maker.op_type != "DequantizeLinear":
             return 0
@@ -242,26 +245,27 @@ class _Writer:
         return int(weight.data_type)
 
     def is_layer(self, node: Any) -> bool:
-        """Return whether a node is a layer, or applies a constant bias or factor to its result."""
+        """Return whether a node is a layer, or adds a constant to a layer's result or multiplies it
+        by one."""
         while node is not None and (node.op_type in FUSED_THROUGH or self.adds_bias(node)):
             node = next(filter(None, map(self.made_by.get, node.input)), None)
         return node is not None and node.op_type in LAYERS
 
     def adds_bias(self, node: Any) -> bool:
-        """Return whether a node adds or multiplies by a constant."""
+        """Return whether a node adds a constant or multiplies by one."""
         given = (name.removesuffix("/rounded") for name in node.input)
         return node.op_type in {"Add", "Mul"} and any(name in self.weights for name in given)
 
     def draw(self, like: str, amount: float) -> str:
-        """Draw uniform values from -amount to amount, with the shape of ``like``; return their
-        name."""
+        """Add a node that draws uniformly distributed values from -amount to amount, in the shape
+        of ``like``, and return the name of its result."""
         self.count += 1
         seed = float(self.count)
         low, high = -float(amount), float(amount)
         return self.add("RandomUniformLike", like, low=low, high=high, seed=seed, dtype=1)
 
     def constant(self, value: Any) -> str:
-        """Add a constant, and return its name."""
+        """Add a constant to the graph, and return its name."""
         self.count += 1
         name = f"noise/constant_{self.count}"
         self.constants.append(numpy_helper.from_array(np.asarray(value), name))
@@ -276,8 +280,8 @@ class _Writer:
 
 
 def read_constant(name: str, constants: Mapping[str, Any]) -> Any:
-    """Return the value of one of the ``constants`` of a graph. Raises FailedError for a name that
-    is none of them."""
+    """Return the value of one of the ``constants`` of a graph. Raises FailedError if ``name`` is
+    not among them."""
     if name not in constants:
         raise FailedError(f"{name}, a scale or zero point of the model, is not a constant")
     return numpy_helper.to_array(constants[name])
@@ -285,7 +289,7 @@ def read_constant(name: str, constants: Mapping[str, Any]) -> Any:
 
 def find_grids(model: Path) -> list[tuple[float, int, int]]:
     """Return the possible values of each output: the step, and the lowest and highest multiple of
-    it. The step is 0 for an output that is not dequantized."""
+    it. The step is 0 for an output that is not dequantized from 8 bits with a single scale."""
     graph = onnx.load(model, load_external_data=False).graph
     made_by = {name: node for node in graph.node for name in node.output}
     constants = read_constants(graph)

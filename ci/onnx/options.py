@@ -1,7 +1,7 @@
 """Checks a case's options of the QNN execution provider (EP) before a session is created.
 
 The EP ignores an unknown key and most invalid values. The session then runs with other settings
-than requested, without an error. The table is manifests/policies/onnx-options.toml.
+than requested, without an error. manifests/policies/onnx-options.toml lists the known options.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Kind(str, Enum):
 
 
 class Option(Struct, frozen=True, forbid_unknown_fields=True):
-    """One option. The comment at the top of the policy explains each field."""
+    """One option. The comment at the top of onnx-options.toml explains each field."""
 
     name: str
     kind: Kind
@@ -82,7 +82,7 @@ class Option(Struct, frozen=True, forbid_unknown_fields=True):
         return words[self.kind]
 
     def fits(self, value: str) -> bool:
-        """Return whether ``value`` is allowed. Paths are not checked here."""
+        """Return whether ``value`` is allowed. This does not check paths."""
         if self.kind is Kind.NUMBER:
             most = 2**31 if self.most is None else self.most
             is_number = re.fullmatch(r"\d{1,9}", value, re.ASCII)
@@ -93,7 +93,7 @@ class Option(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OptionTable(Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole table. ``others`` are session entries that have nothing to do with QNN."""
+    """All options in onnx-options.toml. ``others`` are session entries that do not concern QNN."""
 
     checked: str
     newest: str
@@ -106,12 +106,13 @@ class OptionTable(Struct, frozen=True, forbid_unknown_fields=True):
 
 @functools.cache
 def read_options() -> OptionTable:
-    """Return the table. Raises ManifestError."""
+    """Return the table of options. Raises ManifestError."""
     return read_policy("onnx-options", OptionTable)
 
 
 def parse_options(words: Sequence[str]) -> dict[str, str]:
-    """Parse ``KEY=VALUE`` arguments. Dependencies between options are left to check_options.
+    """Return the options in ``KEY=VALUE`` arguments. Each value is checked, but conflicts between
+    options are left to check_options.
 
     Raises UsageError with all faults.
     """
@@ -150,8 +151,8 @@ def check_options(
 
 
 def installed_version() -> str:
-    """Return the version of onnxruntime-qnn. If it is not installed, return the version with which
-    the table was checked."""
+    """Return the version of onnxruntime-qnn. If it is not installed, return the version for which
+    the table of options was checked."""
     try:
         return importlib.metadata.version(PACKAGE)
     except importlib.metadata.PackageNotFoundError:
@@ -227,7 +228,8 @@ def _find_path_fault(option: Option, value: str) -> str:
 
 
 def find_conflicts(options: Mapping[str, str], entries: Mapping[str, str]) -> Iterator[str]:
-    """Yield conflicts between provider options and session entries with valid values."""
+    """Yield the conflicts between provider options and session entries. All values must be
+    valid."""
     table = read_options()
     given = {**options, **entries}
     for option in (*table.provider, *table.session):
@@ -310,11 +312,12 @@ def _find_contradictions(
 
 
 def choose_options(scheme: Scheme, soc: str, given: Mapping[str, str]) -> dict[str, str]:
-    """Return all options except the backend's path.
+    """Return all provider options of a case except the backend's path.
 
     Options that a user has ``given`` take precedence. By default, the emulator computes float
     models in float32, which no HTP does, and the provider leaves the quantization of inputs and
-    outputs to the CPU. Both are changed here for HTP; other backends have only the given options.
+    outputs to the CPU. Both defaults are changed for HTP; for other backends, only the given
+    options are returned.
     """
     if find_backend(given) != "htp":
         return dict(given)
@@ -327,8 +330,8 @@ def choose_options(scheme: Scheme, soc: str, given: Mapping[str, str]) -> dict[s
 
 
 def find_library(sdk: Path, given: Mapping[str, str]) -> Path:
-    """Return the backend's library: HTP's by default, or that of backend_path or backend_type in
-    ``given``. Raises UnfitError if the SDK at ``sdk`` does not have it."""
+    """Return the library of the backend: that of backend_path or backend_type in ``given``, by
+    default HTP's. Raises UnfitError if the SDK at ``sdk`` does not have it."""
     kind = given.get("backend_type", "")
     name = given.get("backend_path") or (f"libQnn{kind.capitalize()}.so" if kind else "")
     if not name or len(Path(name).parts) > 1:
@@ -337,8 +340,8 @@ def find_library(sdk: Path, given: Mapping[str, str]) -> Path:
     if not path.is_file():
         raise UnfitError(
             f"{sdk} has no {path.name}",
-            why="the wheels have no such library for the CPU; one of Qualcomm's QNN SDKs has it",
-            fix="pass such an SDK with --sdk, or omit the backend",
+            why="the wheels do not contain this library; QNN SDKs from Qualcomm may contain it",
+            fix="pass an SDK that contains it with --sdk, or omit the option for the backend",
         )
     return path
 

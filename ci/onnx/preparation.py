@@ -23,7 +23,7 @@ from ci.models.schemes import Recipe, Scheme
 from ci.onnx.models import Shapes, fix_shapes, list_graphs, read_constants
 from ci.onnx.source import Arrays, list_inputs
 from ci.onnx.stages import ONNXRUNTIME, QUANTIZER, stage
-from ci.report.text import name_some
+from ci.report.text import count, name_some
 from provisioning.errors import FailedError
 
 OLDEST_OPSET = 13  # the first opset with per-channel scales in DequantizeLinear
@@ -46,10 +46,11 @@ MOST_NAMED = 3
 
 @stage(ONNXRUNTIME)
 def write_normal_form(path: Path, target: Path, shapes: Shapes = ()) -> Path:
-    """Return the file itself if its weights are constants and its opset is recent. Otherwise write
-    an equivalent copy to ``target``, with inputs of these ``shapes``, and return that.
+    """Return ``path`` itself if no ``shapes`` are given, the weights are constants and the opset is
+    recent. Otherwise write an equivalent model with inputs of these shapes to ``target``, and
+    return that.
 
-    Up to IR version 3, each initializer is also an input that a caller may replace, and QNN
+    Up to IR version 3, each initializer is also an input that a caller may replace, but QNN
     executes only nodes with constant weights. Raises onnx's errors for an opset that it cannot
     convert.
     """
@@ -69,7 +70,8 @@ def write_normal_form(path: Path, target: Path, shapes: Shapes = ()) -> Path:
 
 
 def copy_file(path: Path, target: Path) -> Path:
-    """Copy a model with all its weights in one file, and return the copy."""
+    """Write a copy of a model, with all its weights in one file, to ``target``, and return the
+    target."""
     onnx.save(onnx.load(path), target)
     return target
 
@@ -112,8 +114,8 @@ def prepare_file(source: Path) -> Any:
 
 
 def mend_names(graph: Any) -> None:
-    """Rename initializers whose name plus a number is the name of another value. The quantizer
-    forms names in this way for copies of a bias, without checking for existing names. The error
+    """Rename initializers whose name is followed by digits in the name of another value. The
+    quantizer makes such names for copies of a bias without checking for existing ones. The error
     would be "All inputs to Concat must have same rank"."""
     made = [name for node in graph.node for name in node.output]
     heads = {name[:end] for name in made for end in range(len(name.rstrip(digits)), len(name))}
@@ -126,8 +128,8 @@ def mend_names(graph: Any) -> None:
 
 
 def mend_constants(graph: Any) -> None:
-    """Change constants that the quantizer cannot handle: replace infinite elements by float16's
-    limits, and make Gemm's bias one-dimensional ("truth value of an array ...")."""
+    """Change constants that the quantizer cannot handle: limit infinite elements to float16's
+    range, and make Gemm's bias one-dimensional ("truth value of an array ...")."""
     biases = {
         node.input[2] for node in graph.node if node.op_type == "Gemm" and len(node.input) > 2
     }
@@ -149,9 +151,9 @@ def quantize_file(source: Path, target: Path, scheme: Scheme, sets: Sequence[Arr
     """Quantize the model ``source`` and write it to ``target``, with QuantizeLinear and
     DequantizeLinear as QNN's provider expects them.
 
-    Ranges cover all of ``sets``. The metadata of the source is kept.
-    Raises the errors of onnxruntime's quantizer, and FailedError if a weight does not have the
-    scheme's type.
+    The quantization ranges cover the values for all of ``sets``. The metadata of the source is
+    kept. Raises the errors of onnxruntime's quantizer, and FailedError if a weight does not have
+    the scheme's type.
     """
     recipe = scheme.recipe
     model = prepare_file(source)
@@ -169,7 +171,8 @@ def quantize_file(source: Path, target: Path, scheme: Scheme, sets: Sequence[Arr
 
 
 def override_weights(graph: Any, recipe: Recipe) -> dict[str, list[dict[str, Any]]]:
-    """Return overrides with which the quantizer uses the recipe's type for weights of OVERRIDDEN.
+    """Return overrides that make the quantizer use the recipe's type for the weights of the
+    operators in OVERRIDDEN.
 
     With per-channel weights, a layer norm's scale stays unsigned, because HTP requires it.
     """
@@ -187,17 +190,16 @@ def override_weights(graph: Any, recipe: Recipe) -> dict[str, list[dict[str, Any
 
 
 def require_weights(model: Any, scheme: Scheme) -> None:
-    """Raise FailedError with the weights of a quantized model that do not have the scheme's
-    type."""
+    """Raise FailedError if weights of a quantized model do not have the scheme's type."""
     wanted = QuantType[scheme.recipe.weights].tensor_type
     wrong = {name: kind for name, kind in find_weights(model) if kind != wanted}
     if wrong:
         named = [f"{name} {_name_type(kind)}" for name, kind in wrong.items()]
         raise FailedError(
-            f"{len(wrong)} weights do not have the type of {scheme.value}, {_name_type(wanted)}:"
-            f" {name_some(named, MOST_NAMED)}",
-            why="the case would have the name of a scheme that it does not use; the quantizer skips"
-            " branches of an If, and weights that another node computes",
+            f"{count(len(wrong), 'weight does', 'weights do')} not have the type of {scheme.value},"
+            f" {_name_type(wanted)}: {name_some(named, MOST_NAMED)}",
+            why="the quantizer skips branches of an If, and weights that another node computes; a"
+            " report would show a scheme that the model does not use",
             fix="export the model without branches and with its weights as initializers, or use"
             " fp16",
         )
@@ -208,8 +210,8 @@ def _name_type(kind: int) -> str:
 
 
 def find_weights(model: Any) -> Iterator[tuple[str, int]]:
-    """Yield the name and element type of each weight in WEIGHTS, also in branches. The name has the
-    form ``Conv 'first' input 1``."""
+    """Yield name and element type of each constant weight of the operators in WEIGHTS, also of
+    those in branches. A name has the form ``Conv 'first' input 1``."""
     for graph in list_graphs(model.graph):
         types = {name: one.data_type for name, one in read_constants(graph).items()}
         types |= {
@@ -225,9 +227,8 @@ def find_weights(model: Any) -> Iterator[tuple[str, int]]:
 
 def find_joined(model: onnx.ModelProto) -> list[tuple[int, tuple[int, ...]]]:
     """Return for each output the axis along which the model concatenates it, and the sizes of the
-    parts, which are judged separately. Transposes after the concatenation are allowed. (0, ()) if
-    there is no concatenation or if shapes are unknown.
-    """
+    parts, which are judged separately. The concatenation may be followed by transposes. The result
+    is (0, ()) for an output without a concatenation or with unknown shapes."""
     graph = onnx.shape_inference.infer_shapes(model).graph
     makers = {name: node for node in graph.node for name in node.output}
     shapes = {

@@ -1,7 +1,8 @@
 """Creates all sessions: on QNN's provider with checked options, or only on the CPU.
 
-By default, Python's InferenceSession falls back to the CPU if a provider raises, and prints the
-error; here this is off. QNN and the provider log to stderr, which a job redirects to its log.
+By default, Python's InferenceSession falls back to the CPU if a provider raises an exception, and
+prints the error. This fallback is disabled here. QNN and the provider log to stderr, which a job
+redirects to its log.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ RECORD_ASSIGNMENT = {"session.record_ep_graph_assignment_info": "1"}
 
 
 def name_severity(log_level: str) -> int:
-    """Return ONNX Runtime's severity for a level of QNN's log; the provider derives QNN's level
-    from it. The default severity if ``log_level`` is empty."""
+    """Return ONNX Runtime's severity for a level of QNN's log, because the provider derives QNN's
+    level from it. If ``log_level`` is empty, return the default severity."""
     return max(FATAL - LOG_LEVELS.index(log_level), VERBOSE) if log_level else WARNING
 
 
 def context_entries(path: Path, *, embed: bool) -> dict[str, str]:
-    """Return session entries with which a session writes a context binary."""
+    """Return the session entries that make a session write a context model to ``path``."""
     return {
         "ep.context_enable": "1",
         "ep.context_file_path": str(path),
@@ -61,8 +62,8 @@ def open_session(
 
 
 def open_reference(model: Path, *, optimize: bool = False) -> Any:
-    """Open a session on the CPU. Without ``optimize``, it runs the nodes one by one and fuses
-    none."""
+    """Open a session on the CPU. Without ``optimize``, it runs the nodes one by one, without fusing
+    any."""
     settings = onnxruntime.SessionOptions()
     if not optimize:
         settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -80,7 +81,7 @@ def find_device() -> Any:
     if not found:
         raise FailedError(
             "ONNX Runtime has no device for QNN's provider",
-            why=f"it registered {library} without one",
+            why=f"{library} was registered, but it provides no device",
             fix="install the onnxruntime and onnxruntime-qnn that pyproject.toml pins",
         )
     return found[0]

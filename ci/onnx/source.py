@@ -40,7 +40,7 @@ Ports = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]  # dtype and shape b
 
 @dataclass(frozen=True)
 class Source:
-    """A model and its inputs. ``digest`` covers everything that determines both.
+    """A model and its inputs. ``digest`` is a hash of everything that determines both.
 
     ``origin`` is a user's file, or a torch model whose outputs for ``evaluation`` are
     ``reference``. ``made`` and ``calibration_made`` describe inputs that were generated because the
@@ -83,7 +83,8 @@ def from_file(
 
     Its inputs are the policy's ``data`` or the sets next to the file: the model is judged on the
     first MIN_SETS and calibrated on the others. Only a policy can use a set for both. Raises
-    UsageError for data that does not fit, FailedError if a user's function raises.
+    UsageError for data that does not match the model, FailedError if a user's function raises an
+    exception.
     """
     inputs = list_inputs(model)
     beside = () if data.calibration and data.inputs else tuple(read_beside(path, inputs))
@@ -114,9 +115,10 @@ def from_file(
 
 
 def read_float(path: Path, quantized: onnx.ModelProto, shapes: Shapes = ()) -> None:
-    """Check the float model from which a quantized model was made, with inputs of these ``shapes``.
+    """Check the float model at ``path``, with inputs of these ``shapes``. A quantized model was
+    made from it.
 
-    Raises UsageError as read_model does, and if their inputs or outputs differ.
+    Raises UsageError as read_model does, and if the inputs or outputs of the two models differ.
     """
     model = read_model(path, shapes)
     if not is_quantized(quantized):
@@ -130,8 +132,9 @@ def read_float(path: Path, quantized: onnx.ModelProto, shapes: Shapes = ()) -> N
     if list_ports(model) != list_ports(quantized):
         own, others = (_describe_ports(list_inputs(one)) for one in (model, quantized))
         raise UsageError(
-            f"{path.name} does not fit the quantized model",
-            why=f"it takes {own} and the quantized model {others}, or their outputs differ",
+            f"{path.name} does not match the quantized model",
+            why=f"its inputs are {own}, and those of the quantized model {others}, or their outputs"
+            " differ",
             fix="specify the file from which the quantized model was made",
         )
 
@@ -143,7 +146,7 @@ def list_ports(model: onnx.ModelProto) -> tuple[list[Any], list[int]]:
 
 
 def list_inputs(model: onnx.ModelProto) -> Ports:
-    """Return dtype and shape of each input without an initializer, in the model's order."""
+    """Return dtype and shape of each input that has no initializer, in the model's order."""
     known = {one.name for one in model.graph.initializer}
     return {
         one.name: (
@@ -156,7 +159,7 @@ def list_inputs(model: onnx.ModelProto) -> Ports:
 
 
 def read_beside(path: Path, inputs: Ports) -> Iterator[Arrays]:
-    """Yield the input sets next to a model. Raises UsageError if a set does not fit the model."""
+    """Yield the input sets next to a model. Raises UsageError if a set does not match the model."""
     packed = path.with_suffix(".npz")
     if packed.is_file():
         yield from fit_sets(str(packed), read_sets(str(packed), [*inputs]), inputs)
@@ -174,8 +177,8 @@ def _read_tensor(file: Path) -> Array:
 
 
 def fit_sets(place: str, sets: Sequence[Sequence[Any]], inputs: Ports) -> tuple[Arrays, ...]:
-    """Return the sets as arrays, matched by name or in the order of ``inputs``. Raises UsageError
-    if a set has other dtypes or shapes."""
+    """Return the sets as arrays, with the inputs in the order of ``inputs``. Sets that are mappings
+    are ordered by name. Raises UsageError if a set has other dtypes or shapes."""
     rows = []
     for number, given in enumerate(sets):
         if len(given) == 1 and isinstance(given[0], Mapping):
@@ -185,7 +188,7 @@ def fit_sets(place: str, sets: Sequence[Sequence[Any]], inputs: Ports) -> tuple[
         if [(one.dtype, one.shape) for one in row] != list(inputs.values()):
             told = ", ".join(f"{one.dtype}{list(one.shape)}" for one in row)
             raise UsageError(
-                f"{place} does not fit the model",
+                f"{place} does not match the model",
                 why=f"its set {number} has {told}",
                 fix=f"provide one array per input: {_describe_ports(inputs)}",
             )
@@ -204,9 +207,9 @@ def is_same(one: Arrays, other: Arrays) -> bool:
 
 
 def find_rates(path: Path, model: onnx.ModelProto, inputs: Ports) -> dict[str, int]:
-    """Return a value for each integer input whose name is that of a sampling rate. It is taken from
-    the model's metadata or from a comparison in the model. Raises UsageError if there is none.
-    """
+    """Return a value for each integer input whose name is that of a sampling rate. The value is
+    taken from the model's metadata, or else from a comparison in the model. Raises UsageError
+    unless exactly one value is found."""
     told = {_plain_name(one.key): one.value for one in model.metadata_props}
     known = [told[name] for name in told.keys() & RATES if told[name].isdecimal()]
     rates: dict[str, int] = {}
@@ -224,7 +227,7 @@ def _plain_name(name: str) -> str:
 
 
 def find_compared(model: onnx.ModelProto, name: str) -> set[int]:
-    """Return the constants with which the model compares a single-element input."""
+    """Return the constants with which the model compares the single-element input ``name``."""
     reached, found, constants = {name}, set(), read_constants(model.graph)
     for node in model.graph.node:
         if node.op_type in PASSING and node.input[0] in reached:
@@ -252,10 +255,10 @@ def _ask_for_rate(path: Path, name: str, inputs: Ports) -> UsageError:
 def make_sets(
     inputs: Ports, examples: Sequence[Arrays], fixed: Mapping[str, int], count: int, seed: int
 ) -> tuple[Arrays, ...]:
-    """Return ``count`` seeded input sets. With ``examples``, their elements are shuffled, which
-    keeps the range, and normal noise is added to floats that are all equal. Without examples, draw
-    normal floats, integers below RANDOM_IDS, and booleans; ``fixed`` inputs have their value.
-    """
+    """Return ``count`` input sets; the same seed makes the same sets. With ``examples``, the
+    elements of each are shuffled, which keeps their range; floats that are all equal get normal
+    noise instead. Without examples, floats are normally distributed, and integers are below
+    RANDOM_IDS. Inputs in ``fixed`` have the given value."""
     random = np.random.default_rng(seed)
 
     def draw_normal(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:

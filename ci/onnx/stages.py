@@ -24,7 +24,8 @@ class StageError(Exception):
 
 @contextmanager
 def stage(name: str) -> Iterator[None]:
-    """Turn an exception in the block into a StageError with this name, unless it already is one."""
+    """Turn an exception in the block into a StageError with the stage's ``name``, unless it already
+    is one."""
     try:
         yield
     except StageError:
@@ -34,8 +35,8 @@ def stage(name: str) -> Iterator[None]:
 
 
 def describe_refusal(error: Exception, log: Path) -> str:
-    """Return the stage that failed, the provider's error lines and the exception, such as
-    ``QNN: ...``. The traceback and all error lines are written to a log next to ``log``."""
+    """Return the stage that failed, the provider's error lines and the exception, such as ``QNN:
+    ...``. The traceback and all error lines are written to TRACEBACK_LOG next to ``log``."""
     cause = error.__cause__ if isinstance(error, StageError) else error
     raised = str(cause)
     if not isinstance(cause, QnnCiError):

@@ -11,7 +11,7 @@ STEPS, FEATURES, WIDTH = 8, 32, 48
 
 
 class Recurrent(nn.Module):
-    """An unrolled LSTM, because QNN 2.49.40 rejects nn.LSTM's quantized graph: it has a stack."""
+    """An unrolled LSTM, because QNN 2.49.40 rejects the stack in nn.LSTM's quantized graph."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -27,13 +27,13 @@ def make_case() -> Case:
 
 
 def make_row() -> Case:
-    """Return the same weights with a batch of one: another graph of the same model."""
+    """Return the model with the same weights and a batch of 1: another graph of the same model."""
     return (seed_weights(Mlp(), 1, gain=1.4), *make_inputs(draw_normal(1, 64), 151))
 
 
 def make_ternary() -> Case:
-    """Return an MLP whose weights are -1, 0 and 1 times a scale per output, except one that is 1.5
-    times the scale: ExecuTorch's 2-bit scale (-2 to 1) is two thirds of the largest weight."""
+    """Return an MLP whose weights are -1, 0 or 1 times a scale, except for one per output that is
+    1.5 times the scale: ExecuTorch's 2-bit scale (-2 to 1) is two thirds of the largest weight."""
     model, example, calibration = make_case()
     with torch.no_grad():
         for weight in (one for one in model.parameters() if one.dim() > 1):

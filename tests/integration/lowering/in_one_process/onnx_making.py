@@ -155,7 +155,7 @@ def test_data_beside_a_file_has_to_fit_it_and_decides_its_digest(tmp_path: Path)
     np.testing.assert_array_equal(given.evaluation[0][0], row)
     assert given.digest != alone.digest
     write(row.astype("float64"))
-    with pytest.raises(UsageError, match="test_data_set_0 does not fit the model") as caught:
+    with pytest.raises(UsageError, match="test_data_set_0 does not match the model") as caught:
         from_file(path, model, [])
     assert "float64[2, 3]" in caught.value.why
     assert "x float32[2, 3]" in caught.value.fix

@@ -78,11 +78,11 @@ def test_each_row_of_an_archive_is_an_input_set(tmp_path: Path) -> None:
 
 def test_an_archive_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "net.onnx", x=np.zeros((1, 2, 3), "float32"))
-    with pytest.raises(UsageError, match=r"net\.npz does not fit") as caught:
+    with pytest.raises(UsageError, match=r"net\.npz does not match") as caught:
         list(read_beside(path, INPUTS))
     assert "x, ids" in caught.value.why
     write(path, x=np.zeros((1, 2, 3), "float64"), ids=np.zeros((1, 4), "int64"))
-    with pytest.raises(UsageError, match=r"net\.npz does not fit") as caught:
+    with pytest.raises(UsageError, match=r"net\.npz does not match") as caught:
         list(read_beside(path, INPUTS))
     assert "float64[2, 3]" in caught.value.why
     assert "ids int64[4]" in caught.value.fix
@@ -126,7 +126,7 @@ def test_a_function_of_a_policy_gives_arrays_in_order_or_by_name(tmp_path: Path)
     )
     for name in ("by_name", "in_order"):
         assert first(load(tmp_path, inputs=f"{tmp_path}/data.py:{name}").evaluation) == [*range(5)]
-    with pytest.raises(UsageError, match=r"data\.py:other does not fit the model"):
+    with pytest.raises(UsageError, match=r"data\.py:other does not match the model"):
         load(tmp_path, inputs=f"{tmp_path}/data.py:other")
 
 
@@ -139,7 +139,7 @@ def test_inputs_of_another_model_are_refused(
     tmp_path: Path, key: str, name: str, shape: tuple[int, ...], dtype: str
 ) -> None:
     np.savez(tmp_path / "other.npz", **{name: np.ones(shape, dtype)})
-    with pytest.raises(UsageError, match=r"other\.npz does not fit the model"):
+    with pytest.raises(UsageError, match=r"other\.npz does not match the model"):
         load(tmp_path, **{key: str(tmp_path / "other.npz")})
 
 
@@ -313,15 +313,15 @@ def test_a_float_model_has_the_ports_of_the_quantized_one(tmp_path: Path) -> Non
     quantized.graph.node.append(helper.make_node("QuantizeLinear", ["y", "step", "zero"], ["q"]))
     read_float(tmp_path / "net.onnx", quantized)
     quantized.graph.input[0].name = "z"
-    with pytest.raises(UsageError, match=r"net\.onnx does not fit the quantized model") as caught:
+    with pytest.raises(UsageError, match=r"net\.onnx does not match the quantized model") as caught:
         read_float(tmp_path / "net.onnx", quantized)
-    assert "x float32[2, 3] and the quantized model z float32[2, 3]" in caught.value.why
+    assert "x float32[2, 3], and those of the quantized model z float32[2, 3]" in caught.value.why
     assert caught.value.fix
     with pytest.raises(UsageError, match="only for a model that is already quantized"):
         read_float(tmp_path / "net.onnx", plain)
     quantized.graph.input[0].name = "x"
     quantized.graph.output[0].type.tensor_type.elem_type = TensorProto.UINT8
-    with pytest.raises(UsageError, match="does not fit the quantized model"):
+    with pytest.raises(UsageError, match="does not match the quantized model"):
         read_float(tmp_path / "net.onnx", quantized)
     onnx.save(quantized, tmp_path / "other.onnx")
     with pytest.raises(UsageError, match=r"other\.onnx is itself quantized"):

@@ -78,8 +78,8 @@ def test_a_float_model_has_the_form_of_the_quantized_one(tmp_path: Path, quantiz
 
     assert fit_pair(quantized, files["plain"])[0].source.float_model == str(files["plain"])
     wrong = [
-        (quantized, files["wide"], "does not fit"),
-        (quantized, files["short"], "does not fit"),
+        (quantized, files["wide"], "does not match"),
+        (quantized, files["short"], "does not match"),
         (quantized, quantized, "is itself quantized"),
         (files["plain"], files["plain"], "only for a model that is already quantized"),
         (quantized, tmp_path / "none.onnx", "cannot read"),
