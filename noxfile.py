@@ -227,7 +227,9 @@ def require_host(session: nox.Session, group: str) -> None:
     if system == "Windows":
         fail(session, ENVIRONMENT, "sessions do not run on Windows; on x86-64, all run in WSL 2")
     if group in LARGE and (system, machine) != ("Linux", "x86_64"):
-        needs = f"{session.name} needs x86-64 Linux, such as a CI job; this is {system} {machine}"
+        needs = (
+            f"{session.name} needs Linux on x86-64, such as in a CI job; this is {system} {machine}"
+        )
         fail(session, ENVIRONMENT, f"{needs}, where {ELSEWHERE} work")
 
 
@@ -236,7 +238,8 @@ ELSEWHERE = "parity, plan, sign_skel and `./nox -s qnn_ci -- report`"
 
 @contextmanager
 def locked(session: nox.Session, path: Path) -> Iterator[None]:
-    """Hold a lock; print a note while another nox holds it."""
+    """Hold a lock for the duration of the block. While another process holds it, print a note and
+    wait."""
     import fcntl  # not on Windows
 
     try:
@@ -370,7 +373,7 @@ def audit(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def fuzz(session: nox.Session) -> None:
-    """Find faults of QNN's compiler with small generated graphs, run on the HTP emulator."""
+    """Find faults in QNN's compiler with small generated graphs, which run on the HTP emulator."""
     words = session.posargs
     if {"executorch", "--frontend=executorch"} & {*words}:
         fetch_library(session, "lowering")

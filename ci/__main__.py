@@ -11,7 +11,9 @@ from provisioning.console.command import Verb, run_program
 
 VERBS: dict[str, Verb] = {
     **provisioning.__main__.VERBS,
-    "setup": Verb("ci.verbs.setup", "provision and check a profile for the steps of a CI job"),
+    "setup": Verb(
+        "ci.verbs.setup", "provision and check a profile for the later steps of a CI job"
+    ),
     "test-emulator": Verb(
         "ci.verbs.emulate",
         "lower models, run them on the HTP emulator, and judge the outputs",
@@ -47,7 +49,9 @@ VERBS: dict[str, Verb] = {
     "plan": Verb("ci.verbs.plan", "list which sessions a change needs, and why", "plan"),
     "matrix": Verb("ci.verbs.matrix", "print a plan's jobs as the matrix of a GitHub workflow"),
     "gate": Verb("ci.verbs.gate", "judge the results of a plan's jobs together"),
-    "stage": Verb("ci.verbs.stage", "collect what a device needs to run programs", "stage"),
+    "stage": Verb(
+        "ci.verbs.stage", "collect the files that a device needs to run programs", "stage"
+    ),
     "deploy": Verb("ci.verbs.deploy", "push a bundle to a phone or a board", "deploy"),
     "sign": Verb("ci.verbs.sign", "sign and verify the libraries that a DSP loads", "sign_skel"),
     "inspect": Verb("ci.verbs.inspect", "show what a program, library, APK or AAR contains"),

@@ -82,7 +82,8 @@ def _find_built(plan: BuildPlan, row: Artifact) -> list[Path]:
 
 
 def split_symbols(plan: BuildPlan) -> None:
-    """Strip the files whose rows ask for it, if the toolchain has an objcopy. Raises ToolError.
+    """Strip the files whose rows set ``split_symbols``, if the toolchain has an objcopy. Raises
+    ToolError.
 
     gdb, lldb and ndk-stack find the symbols through the debug link and the build id. Hexagon skels
     must never be stripped, because that invalidates the signature or checksum in them.

@@ -146,7 +146,8 @@ def wanted_submodules(source: Path, components: tuple[str, ...]) -> tuple[str, .
 
 
 def check_submodules(source: Path, components: tuple[str, ...]) -> None:
-    """Raise UnfitError with all missing submodules, not only the first."""
+    """Raise UnfitError if a submodule is missing. The error lists all missing submodules, not only
+    the first."""
     wanted = wanted_submodules(source, components)
     missing = [path for path in wanted if not has_files(source / path)]
     if missing:
@@ -239,7 +240,7 @@ def check_programs(programs: tuple[str, ...]) -> None:
     if missing:
         raise UnfitError(
             f"not on PATH: {', '.join(missing)}",
-            why="ExecuTorch builds flatc and flatcc for this machine with them",
+            why="ExecuTorch builds flatc and flatcc for this machine with these programs",
             fix="Debian, Ubuntu: apt-get install make g++",
         )
 
@@ -261,7 +262,7 @@ def probe_python(needs: Needs, request: BuildRequest) -> tuple[str, str]:
         ways = [f", or add -D {one}=OFF" for one in optional if {*optional[one]} & {*missing}]
         raise UnfitError(
             f"{request.python} has no module {', '.join(missing)}",
-            why="ExecuTorch's build runs it to generate code",
+            why="ExecuTorch's build runs this Python to generate code",
             fix=f"{request.python} -m pip install {' '.join(packages)}{''.join(ways)}",
         )
     tag = "-".join(facts.tag.strip(".").split("-")[:2])

@@ -99,9 +99,10 @@ def check_delivery(job: BuildJob, where: str, *, with_proof: bool) -> None:
                 f"the checkout is ExecuTorch {checkout}, but executorch {installed} is installed",
                 why="an overlay is the installed wheel with the checkout's adaptor: the versions "
                 f"must match ({job.request.python})",
-                fix=f"`./nox -s build_aot -- --executorch {checkout}` makes an environment for it, "
-                f"if supported; or install executorch=={checkout} for {job.request.python}, "
-                f"build ExecuTorch {installed} (--source), or add --install none",
+                fix=f"run `./nox -s build_aot -- --executorch {checkout}`, which creates an "
+                f"environment if {checkout} is supported; or install executorch=={checkout} for "
+                f"{job.request.python}; or build ExecuTorch {installed} (--source); or add "
+                "--install none",
             )
         if with_proof:
             check_provable(job.request.python)
@@ -271,7 +272,7 @@ def run_import(adaptor: Path, python: Path, variables: Mapping[str, str]) -> str
         raise FailedError(
             f"{python} cannot import {adaptor.name}",
             why=last,
-            fix="build it for this Python with --python, and with --clean",
+            fix="build the adaptor for this Python, with --python and --clean",
         )
     return ""
 

@@ -51,7 +51,7 @@ class Place:
             raise UnfitError(
                 f"another build is running in {self.root}",
                 why=f"process {lock.read_holder()} holds {lock.path}",
-                fix="wait for it to end, or set another QNN_CI_HOME",
+                fix="wait for that build to end, or set another QNN_CI_HOME",
             )
         try:
             yield

@@ -78,7 +78,7 @@ def refuse_options(plan: BuildPlan, unused: frozenset[str]) -> UsageError:
     near = [name for one in sorted(unused) for name in get_close_matches(one, known, 1, 0.8)]
     return UsageError(
         f"-D {', '.join(sorted(unused))}: CMake has no such option",
-        why=f"nothing in {plan.source} reads it, so it has no effect",
+        why=f"nothing in {plan.source} reads this name, so setting it has no effect",
         fix=f"did you mean {', '.join(near)}?" if near else "remove it, or correct its name",
     )
 
@@ -161,7 +161,7 @@ def explain_failure(
         return StoreError(
             f"{label}: the disk is full",
             why=output.first_error,
-            fix="free space or set QNN_CI_HOME to another disk; the next run continues from here",
+            fix="free space, or set QNN_CI_HOME to a place on another disk; the next run continues",
         )
     what = output.first_error or how
     return ToolError(

@@ -154,7 +154,7 @@ class TargetsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The contents of manifests/targets.toml: recipes, and targets whose rows are merged over one
     of them.
 
-    A table in the row, such as needs, is merged into the recipe's table of that name.
+    A table in the row, such as ``needs``, is merged into the recipe's table with the same name.
     """
 
     recipe: dict[str, dict[str, Any]]
@@ -182,7 +182,7 @@ def _merge(row: dict[str, Any], recipes: Mapping[str, dict[str, Any]]) -> Target
         ) from error
     except msgspec.ValidationError as error:
         name = row.get("name", "a target without a name")
-        raise ManifestError(f"{FILE}: {name} does not fit its schema", why=str(error)) from error
+        raise ManifestError(f"{FILE}: {name} does not match its schema", why=str(error)) from error
 
 
 def find_target(name: str) -> Target:

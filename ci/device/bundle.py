@@ -131,7 +131,10 @@ def stage(
     versions = {name: find_soc(name).hexagon for name in names}
     head = read_library(runner)
     if not head:
-        raise UnfitError(f"{runner} is not a program", fix="pass a runner that build_android built")
+        raise UnfitError(
+            f"{runner} is not a program",
+            fix="pass a runner that build_android or build_linux built",
+        )
     target = find_target(head.elf)
     near = [runner.parent, *map(Path, head.elf.runpath)]
     known = index_libraries(near, runtimes, head.elf, progress)
@@ -258,8 +261,8 @@ def close_over(wanted: Iterable[str], runner: Found, known: Mapping[str, Found])
         elif name in required or is_ours(name):
             raise UnfitError(
                 f"{name} is missing",
-                why="no directory has it for this runner's machine and system",
-                fix="pass the directory that has it with --runtime, which may be repeated",
+                why="no directory has this library for the runner's machine and system",
+                fix="pass a directory with this library to --runtime, which may be repeated",
             )
     return found
 
@@ -278,7 +281,7 @@ def find_skel(name: str, runtimes: Iterable[Path]) -> Path:
     if not found:
         raise UnfitError(
             f"{name} is missing",
-            why="the SoC's DSP loads it, but no --runtime has it",
+            why="the SoC's DSP loads this skel, but no --runtime contains it",
             fix="pass an SDK, or qnn-runtime-aarch64, which has the skels V68 to V81",
         )
     return min(found, key=lambda path: ("unsigned" not in path.parts, str(path)))

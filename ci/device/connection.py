@@ -77,7 +77,7 @@ class Device:
             raise StoreError(
                 f"{self.name} has no space left",
                 why=said.splitlines()[-1],
-                fix=f"free space there, or remove {self.place} on it",
+                fix=f"free space on the device, or remove {self.place} from it",
             )
         return Answer(int(marks[-1]), ended.stdout.partition(BEGUN)[2], said)
 
@@ -123,7 +123,7 @@ class Device:
                     why="the SHA-256 on the device differs from the one here"
                     if code == DAMAGED
                     else "",
-                    fix="run this again: complete files are not sent again",
+                    fix="run the command again: complete files are not sent again",
                 )
         return sum(sizes.values())
 
@@ -239,7 +239,7 @@ def choose_phone(client: str, wanted: str) -> str:
     serial = wanted or next(iter(phones))
     if phones.get(serial) != "device":
         state = phones.get(serial, "missing")
-        fix = STATES.get(state, "reconnect it, or run `adb reconnect`")
+        fix = STATES.get(state, "reconnect the phone, or run `adb reconnect`")
         raise UnfitError(f"{serial} is {state}", why=f"adb lists: {listed}", fix=fix)
     return serial
 

@@ -27,7 +27,7 @@ def render(explanation: Explanation) -> str:
 
 
 def _render_cause(number: int, cause: Finding, one: Explanation) -> str:
-    seen = "" if cause.seen else " (not seen by this project itself)"
+    seen = "" if cause.seen else " (this project has not seen such a line itself)"
     versions = f"    for     {cause.versions}\n" if cause.versions else ""
     return (
         f"\n{number}. line {cause.line}: {_cut(cause.text)}\n"

@@ -63,8 +63,8 @@ Chooser = Callable[[str, Suite, str], Iterable[CaseName]]
 
 
 def _by_name(key: str, suite: Suite, _probe: str) -> Iterable[CaseName]:
-    """Return the cases that the changed row is named after, such as ``suite.mlp`` (see ``NAMES``),
-    or all cases if ``key`` is in another table."""
+    """Return the cases that a changed key is for: those of the model mlp for ``suite.mlp``, for
+    example, or all cases for a key in a table that ``NAMES`` lacks."""
     table, _, name = key.partition(".")
     find = NAMES.get(table) if name else None
     return [case for case in suite if find(case) == name] if find else suite

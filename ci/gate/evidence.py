@@ -95,10 +95,10 @@ def weigh_report(
         faults.append(own)
     if counts != report.summary:
         told = describe_counts(report.summary)
-        faults.append(f"its summary says {told}, but its cases add up to {own}")
+        faults.append(f"the report's summary says {told}, but its cases add up to {own}")
     if true.exit_code.value != exit_code:
         code = true.exit_code.value
-        faults.append(f"its exit code is {exit_code}, but its cases ({own}) require {code}")
+        faults.append(f"the job's exit code is {exit_code}, but its cases ({own}) require {code}")
     faults += [*_compare_junit(true, junit), *_compare_plan(true, job), *_doubt_cases(true)]
     if policy:
         faults += [*_compare_policy(true, policy), *_compare_recorded(true, recorded)]
@@ -139,18 +139,18 @@ def _compare_plan(report: Report, job: PlannedJob) -> Iterator[str]:
     """Yield a fault if the report has another backend than HTP, or another session, shard or set of
     cases than the plan, or if it lists a case twice."""
     if (report.session, report.backend) != (job.session, HTP):
-        yield f"it is a report of {report.title}, not of {job.session}"
+        yield f"the report is of {report.title}, not of {job.session}"
     shard = f"{report.shard.index}/{report.shard.count}" if report.shard else ""
     if shard != job.shard:
-        yield f"its shard is {shard or 'none'}, but the shard of the job is {job.shard or 'none'}"
+        yield f"the report's shard is {shard or 'none'}, but the job's is {job.shard or 'none'}"
     names = [case.name for case in report.cases]
     planned = set(job.cases)
     if len(set(names)) < len(names):
         many = sum(number > 1 for number in Counter(names).values())
-        yield f"it lists {count(many, 'case')} more than once"
+        yield f"the report lists {count(many, 'case')} more than once"
     if planned and planned != set(names):
         had, others = len(planned & set(names)), len(set(names) - planned)
-        yield f"it has {had} of {len(planned)} planned cases, and {others} unplanned cases"
+        yield f"the report has {had} of {len(planned)} planned cases, and {others} unplanned ones"
 
 
 def _compare_policy(report: Report, policy: EmulatorPolicy) -> Iterator[str]:
@@ -166,7 +166,7 @@ def _compare_policy(report: Report, policy: EmulatorPolicy) -> Iterator[str]:
         for rules in (report.thresholds, policy.describe_limits(specs))
     )
     if given != own or len(given) < len(report.thresholds):
-        yield "its cases were not judged by the limits of the policy"
+        yield "the report's cases were not judged by the limits of the policy"
     refused = [
         str(one)
         for one, spec in zip(report.cases, specs, strict=True)

@@ -30,7 +30,8 @@ PLAN_JOB = "plan"
 
 
 class JobVerdict(str, Enum):
-    """The result of a planned job, and whether the change or the infrastructure caused it."""
+    """The result of a planned job. A failure is either ``failed``, because of the change, or
+    ``infrastructure``."""
 
     PASSED = "passed"
     FAILED = "failed"

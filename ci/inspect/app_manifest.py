@@ -51,7 +51,7 @@ class AppManifest:
 def parse_manifest(data: bytes) -> AppManifest:
     """Parse a manifest. If that fails, the result has a ``fault``."""
     if len(data) > MAX_BYTES:
-        return AppManifest(fault=f"it has {len(data)} bytes, more than {MAX_BYTES}")
+        return AppManifest(fault=f"it has {len(data)} bytes, more than the limit of {MAX_BYTES}")
     try:
         is_compiled = data.startswith(COMPILED)
         return _gather(_read_compiled(data) if is_compiled else _read_text(data))

@@ -68,11 +68,11 @@ def render_units(checked: Sequence[CheckedUnit], *, strict: bool, width: int) ->
 
 
 def _describe(unit: AppUnit) -> list[str]:
-    extraction = {True: "yes", False: "no", None: "not known"}[find_extraction(unit)]
+    extraction = {True: "yes", False: "no", None: "unknown"}[find_extraction(unit)]
     level = unit.min_sdk if unit.min_sdk is not None else "not stated"
     rows = [
         f"{unit.name} ({unit.kind.value}), minSdk {level}, libraries extracted: {extraction}",
-        f"  ABIs: {', '.join(unit.abis) or 'none'}; QNN: {', '.join(_builds(unit)) or 'not named'}",
+        f"  ABIs: {', '.join(unit.abis) or 'none'}; QNN: {', '.join(_builds(unit)) or 'unknown'}",
     ]
     for name, (count, size, packed) in measure(unit).items():
         is_packed = packed and not unit.kind.is_copy

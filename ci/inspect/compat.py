@@ -72,8 +72,8 @@ class Runtime:
 
 @dataclass(frozen=True)
 class Row:
-    """The verdict on an axis, with the reason. If the verdict is unknown, the reason is the missing
-    information."""
+    """The verdict on an axis, with the reason. If the verdict is unknown, the reason says which
+    information is missing."""
 
     axis: Axis
     verdict: Verdict
@@ -146,10 +146,16 @@ def _judge_runtime(contexts: Iterable[ContextBinary], runtime: Runtime | None) -
         )
     elif max(versions) > KNOWN_INFO or is_older(runtime.qnn, INFO_SINCE):
         which = ", ".join(map(str, sorted(versions)))
-        why = f"it is untested whether QNN {runtime.qnn} reads version {which}: load it to find out"
+        why = (
+            f"QNN {runtime.qnn} was not tested with binary info of version {which}: try to load it"
+        )
         yield Row(Axis.BINARY_INFO, Verdict.UNKNOWN, why)
     else:
-        yield Row(Axis.BINARY_INFO, Verdict.YES, f"QNN {INFO_SINCE} and later read version 3")
+        yield Row(
+            Axis.BINARY_INFO,
+            Verdict.YES,
+            f"QNN {INFO_SINCE} and later read binary info of version 3",
+        )
     yield _judge_adaptor(runtime)
 
 
@@ -219,7 +225,7 @@ def _judge_soc(
             "the program does not state its SoC: ask the person who compiled it",
         )
     elif versions == [wanted.hexagon]:
-        why = f"compiled for {names}, also with V{wanted.hexagon}, but never tried on {soc}"
+        why = f"compiled for {names}: V{wanted.hexagon} matches, but {soc} was never tried"
         yield Row(Axis.SOC, Verdict.UNKNOWN, why)
     else:
         yield Row(Axis.SOC, Verdict.NO, f"compiled for {names}, not for {soc}: lower it for {soc}")
@@ -246,9 +252,7 @@ def _judge_parts(versions: list[int], runtime: Runtime | None, why: str = "") ->
     if why:
         return Row(Axis.HEXAGON, Verdict.YES, why)
     if parts and versions:
-        return Row(
-            Axis.HEXAGON, Verdict.YES, "the runtime has a stub or skel for each Hexagon version"
-        )
+        return Row(Axis.HEXAGON, Verdict.YES, "the runtime has a stub or skel for the program")
     return Row(Axis.HEXAGON, Verdict.SKIPPED, "no SoC and no runtime with stubs or skels was given")
 
 

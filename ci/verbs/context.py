@@ -66,7 +66,7 @@ def _render(context: Context, soc: str | None) -> str:
         "compiled with": f"QNN {context.qnn or 'unknown'}",
         "compiled for": made_for or "unknown",
         "graphs": ", ".join(context.partitions),
-        "sealed": "yes, the binary is unchanged since it was compiled" if context.seal else "no",
+        "sealed": "yes, and the binary has not changed since" if context.seal else "no",
         **({"verdict": f"fits {soc}"} if soc else {}),
     }
     return "".join(f"{name:14} {value}\n" for name, value in rows.items())

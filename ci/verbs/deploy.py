@@ -59,7 +59,7 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if not (args.device or args.any):
         raise UsageError(
-            "no device is given", fix="pass --device adb: or --device ssh:HOST, or --any"
+            "no device is given", fix="pass --device adb:, --device ssh:HOST or --any soc=SOC"
         )
     if args.clean:
         device = open_device(choose_word(args), args.place)
@@ -109,7 +109,7 @@ def ready_device(
         files = {file.name: args.bundle / FILES / file.name for file in bundle.files}
         digests = {file.name: file.sha256 for file in bundle.files}
         runner.sent = runner.device.push(runner.directory, files, digests)
-        progress.step(f"{runner.device.name}: {runner.sent:,} bytes of the bundle sent")
+        progress.step(f"{runner.device.name}: sent {runner.sent:,} bytes of the bundle")
         yield runner, found[runners.index(runner)][1]
 
 

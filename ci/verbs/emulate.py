@@ -136,7 +136,12 @@ def add_suite_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="GLOB",
         help="run only tests with a matching name",
     )
-    add("--source", type=user_path, metavar="DIR", help="run the tests of this checkout instead")
+    add(
+        "--source",
+        type=user_path,
+        metavar="DIR",
+        help="run the tests of this ExecuTorch checkout instead of the wheel's",
+    )
     add("--resume", action="store_true", help="continue an interrupted run")
     add(
         "--repeat",

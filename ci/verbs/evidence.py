@@ -39,9 +39,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--policy",
         type=user_path,
         metavar="FILE",
-        help="limits; the program must have passed under these or stricter limits",
+        help="a policy: the program must have passed under its limits, or under stricter ones",
     )
-    add("--bundle", type=user_path, metavar="FILE", help="the Sigstore bundle of its signature")
+    add(
+        "--bundle",
+        type=user_path,
+        metavar="FILE",
+        help="the Sigstore bundle with the signature of the evidence",
+    )
     add(
         "--repository",
         default="",

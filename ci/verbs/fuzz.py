@@ -42,7 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--frontend", choices=FRONTENDS, default="onnx", help="what lowers the graphs; default onnx"
     )
-    add("--without-known", action="store_true", help="do not skip the known faults")
+    add(
+        "--without-known",
+        action="store_true",
+        help="report known faults like new ones, instead of only counting them",
+    )
     add("--soc", default=DEFAULT_SOC, help=f"the SoC to compile for; default {DEFAULT_SOC}")
     add(
         "--graph",
@@ -126,8 +130,8 @@ def try_graph(text: str, trials: list[tuple[Scheme, Trial]]) -> Outcome:
         for one in trial.run([Item(text, seed) for seed in SEEDS], 1):
             wrong = wrong or one.end in SUSPECT
             lines.append(
-                f"{scheme.value} seed {one.seed}: {one.end}, {one.sqnr_db:.1f} dB of"
-                f" {one.predicted_db:.1f} predicted {one.place} {one.why}".rstrip()
+                f"{scheme.value} seed {one.seed}: {one.end}, {one.sqnr_db:.1f} dB"
+                f" ({one.predicted_db:.1f} dB predicted) {one.place} {one.why}".rstrip()
             )
             data.append({"scheme": scheme.value, **msgspec.to_builtins(one)})
     text = "".join(f"{line}\n" for line in lines)

@@ -85,7 +85,7 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     policy = shlex.quote(shown_path(root / POLICY))
     return Outcome(
         "".join(f"wrote {name}\n" for name in written)
-        + f"next: `qnn-ci {verb} --policy {policy}`, then commit them\n",
+        + f"next: run `qnn-ci {verb} --policy {policy}`, then commit these files\n",
         {"written": written, "policy": policy},
     )
 
@@ -135,7 +135,8 @@ def make_files(model: str, root: Path, uses: str, *, policy_only: bool) -> dict[
 
 
 def name_model(path: str) -> str:
-    """Return the key of a model file in the policy, which differs from the names in the suite."""
+    """Return a key for a model file in the policy, made from the file's name. It is never the name
+    of a model in the suite."""
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(path).stem).strip("-_")[:40] or "model"
     return f"my-{name}" if name in SUITE else name
 

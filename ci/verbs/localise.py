@@ -75,7 +75,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         if spec.source.choices.methods:
             raise UsageError(
                 f"{spec.model} has several methods",
-                fix="select models with only the method forward, which localise supports",
+                fix="select a model whose only method is forward",
             )
     if args.reproducer:
         check_reproducer(args.reproducer, len(specs))

@@ -41,12 +41,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--rules", type=user_path, metavar="FILE", help="your own rules, in the format of gate.toml"
     )
-    add("--out", type=user_path, metavar="FILE", help="also write the plan to FILE, as plan.json")
+    add(
+        "--out",
+        type=user_path,
+        metavar="FILE",
+        help="also write the plan to FILE, in the format of plan.json",
+    )
     add(
         "--verify",
         default="",
         metavar="RANGE",
-        help="plan the commits of a range again, such as main~20..main",
+        help="plan each commit of a range, such as main~20..main, and find needed sessions that"
+        " its plan skips",
     )
     add("--markdown", action="store_true", help="print Markdown for a job's summary")
 

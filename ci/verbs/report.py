@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "path",
         type=user_path,
         nargs="*",
-        help="a report.json or its directory; several are the shards of one run",
+        help="a report.json or its directory; several are merged as the shards of one run",
     )
     parser.add_argument(
         "--to", type=user_path, help="write report.json, junit.xml and index.html to this directory"

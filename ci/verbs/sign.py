@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--direct-mode", action="store_true", help="sign the libraries of direct mode"
     )
     what.add_argument(
-        "--htp-arch", default="", metavar="vNN", help="HTP version for direct mode, such as v81"
+        "--htp-arch", default="", metavar="vNN", help="Hexagon version for direct mode, such as v81"
     )
     what.add_argument(
         "--op-package-dir",
@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--accept-unrecognised",
         action="store_true",
-        help="accept a signature by a key without a published scheme",
+        help="accept a signature that no known scheme can verify, even though it may be wrong",
     )
 
 

@@ -314,7 +314,7 @@ def rerun_faults(
 
 
 def explain_run(side: Side, ended: str, lines: Sequence[str], log: Path) -> Difference:
-    """Return the reason why a run left no report, as a difference."""
+    """Return a Difference that gives the reason why a run left no report."""
     told = " ".join(line.strip() for line in lines if line.strip())
     words = ["a report", f"{ended}: {told} (whole log: {log})"]
     return note(side.name, "run", words, "worse")

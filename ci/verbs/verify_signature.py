@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accept-unrecognised",
         action="store_true",
-        help="accept a signature by a key without a published scheme",
+        help="accept a signature that no known scheme can verify, even though it may be wrong",
     )
     parser.add_argument(
         "--at",

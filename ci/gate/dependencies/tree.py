@@ -71,8 +71,8 @@ class TreeFiles:
         return {one for one in found - {path} if not any(matches(one, files) for files in unread)}
 
     def expand(self, path: str) -> tuple[str, ...]:
-        """Return ``path`` itself if it is a file, otherwise the files below it, if it is a
-        folder."""
+        """Return ``path`` itself if it is a file, the files below it if it is a folder, otherwise
+        nothing."""
         return (path,) if path in self.files else self.folders.get(path, ())
 
     def find_module(self, name: str, importer: str) -> Iterator[str]:

@@ -51,7 +51,11 @@ TINY = "tiny"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--model", choices=(TINY, *read_decoders()), default=TINY, help="default: tiny")
-    add("--weights", type=user_path, help="a .bin file of llama2.c, or a directory of Hugging Face")
+    add(
+        "--weights",
+        type=user_path,
+        help="a .bin file of llama2.c, or a Hugging Face model directory",
+    )
     add("--tokenizer", type=user_path, help="the tokenizer of --weights: .json, .model or .bin")
     add(
         "--program",
@@ -188,7 +192,9 @@ def find_program(args: argparse.Namespace) -> ForeignJob:
             "--program with --text", why="perplexity needs a model that is lowered here"
         )
     if not args.tokenizer:
-        raise UsageError("--program without --tokenizer", fix="pass the tokenizer of its model")
+        raise UsageError(
+            "--program without --tokenizer", fix="pass the tokenizer of the program's model"
+        )
     if not args.pte.is_file():
         raise UsageError(f"there is no program {args.pte}")
     held = read_program(args.pte)

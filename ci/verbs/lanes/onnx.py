@@ -109,7 +109,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=Path(),
         metavar="REPORT",
-        help="also compare with a report.json of test_emulator, by default the last one",
+        help="also compare with a report.json of test_emulator, by default the one below --reports",
     )
     add(
         "--saver",

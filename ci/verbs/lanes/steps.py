@@ -83,7 +83,7 @@ def add_selection(parser: argparse.ArgumentParser, model: str, session: str) -> 
     add = parser.add_argument
     add("--model", action="append", default=[], help=model)
     add_schemes(parser)
-    add("--list", action="store_true", help="list models, schemes and SoCs, run nothing")
+    add("--list", action="store_true", help="list the models, schemes and SoCs, and run nothing")
     add_run(parser, session)
 
 
@@ -253,7 +253,7 @@ def read_options(
     args: argparse.Namespace, session: str, policy: EmulatorPolicy, command: str, **more: Any
 ) -> SessionOptions:
     """Return the options of a run. ``command`` is the start of the command that repeats a case, and
-    ``more`` are further fields."""
+    ``more`` are further fields of SessionOptions."""
     given = {
         "jobs": args.jobs,
         "timeout_s": args.timeout_s,

@@ -262,8 +262,7 @@ def judge_again(
 def publish_suite(
     report: Report, directory: Path, args: argparse.Namespace, progress: Progress
 ) -> Outcome:
-    """Write the report, and return the counts and the unexpected results, of which at most SHOWN
-    are listed."""
+    """Write the report, and return its verdict with up to SHOWN of the cases that failed."""
     report = publishing.publish_run(report, directory, args, progress)
     failed = [one for one in report.cases if one.status is Status.FAILED]
     lines = [f"{one.model}: {one.reason.splitlines()[0]}" for one in failed]

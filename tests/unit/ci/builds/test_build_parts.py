@@ -199,8 +199,8 @@ def test_wrong_names_are_told() -> None:
     ("text", "message"),
     [
         ("[recipe.a]\n[[target]]\nname='t'\nrecipe='b'", "no recipe 'b'"),
-        ("[recipe.a]\n[[target]]\nname='t'\nrecipe='a'", "t does not fit its schema"),
-        ("[recipe.a]\nx=1\n[[target]]\nname='t'\nrecipe='a'", "t does not fit its schema"),
+        ("[recipe.a]\n[[target]]\nname='t'\nrecipe='a'", "t does not match its schema"),
+        ("[recipe.a]\nx=1\n[[target]]\nname='t'\nrecipe='a'", "t does not match its schema"),
     ],
 )
 def test_a_wrong_file_of_targets_is_told(

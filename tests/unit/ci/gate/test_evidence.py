@@ -129,20 +129,20 @@ PLANNED = tuple(CaseName(name, "8a8w", "S") for name in "mn")
     [
         ({}, {}, []),
         ({}, {"cases": PLANNED[:1]}, []),
-        ({}, {"cases": PLANNED}, ["it has 1 of 2 planned cases, and 0 unplanned cases"]),
-        ({}, {"cases": PLANNED[1:]}, ["it has 0 of 1 planned cases, and 1 unplanned cases"]),
+        ({}, {"cases": PLANNED}, ["the report has 1 of 2 planned cases, and 0 unplanned ones"]),
+        ({}, {"cases": PLANNED[1:]}, ["the report has 0 of 1 planned cases, and 1 unplanned ones"]),
         (
             {"cases": (GOOD, replace(GOOD, model="more"))},
             {"cases": PLANNED[:1]},
-            ["it has 1 of 1 planned cases, and 1 unplanned cases"],
+            ["the report has 1 of 1 planned cases, and 1 unplanned ones"],
         ),
-        ({"session": "x"}, {}, ["it is a report of x, not of test_emulator"]),
-        ({"cases": (GOOD, GOOD)}, {}, ["it lists 1 case more than once"]),
-        ({}, {"shard": "1/2"}, ["its shard is none, but the shard of the job is 1/2"]),
+        ({"session": "x"}, {}, ["the report is of x, not of test_emulator"]),
+        ({"cases": (GOOD, GOOD)}, {}, ["the report lists 1 case more than once"]),
+        ({}, {"shard": "1/2"}, ["the report's shard is none, but the job's is 1/2"]),
         (
             {"shard": ShardMark(index=1, count=2, positions=(0,), whole="0" * 64, policy="0" * 64)},
             {},
-            ["its shard is 1/2, but the shard of the job is none"],
+            ["the report's shard is 1/2, but the job's is none"],
         ),
     ],
 )
@@ -164,7 +164,7 @@ def test_a_report_is_weighed_by_its_cases() -> None:
     assert weigh(good, junit=None).faults == ("the job left no junit.xml",)
     counts = "1 passed, 0 failed, 0 unsupported, 0 cached; 0 of 1 controls passed"
     assert weigh(good, exit_code=1).faults == (
-        f"its exit code is 1, but its cases ({counts}) require 0",
+        f"the job's exit code is 1, but its cases ({counts}) require 0",
     )
     failed = report_of(replace(GOOD, status=Status.FAILED, reason="x")).recounted
     own = "0 passed, 1 failed, 0 unsupported, 0 cached; 0 of 1 controls passed"
@@ -174,7 +174,9 @@ def test_a_report_is_weighed_by_its_cases() -> None:
         assert len(weigh(lacking.recounted, exit_code=code).faults) == faults
     told = replace(good, summary=replace(good.summary, passed=2))
     wrong = counts.replace("1 passed", "2 passed")
-    assert weigh(told).faults == (f"its summary says {wrong}, but its cases add up to {counts}",)
+    assert weigh(told).faults == (
+        f"the report's summary says {wrong}, but its cases add up to {counts}",
+    )
     skipped = report_of(GOOD, replace(GOOD, model="n", status=Status.UNSUPPORTED, reason="r"))
     assert weigh(skipped.recounted) == Evidence(1, 0, ())
     other = render_junit(replace(good, cases=(replace(GOOD, soc="T"),)))
