@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from ci.cases.policy import EmulatorPolicy, read_emulator_policy
 from ci.judging.controls import MAKERS, is_rejected, make_controls
 from ci.judging.gate import Expected, judge
-from ci.judging.verdict import feed_control, judge_outputs
+from ci.judging.verdict import feed_control, feed_controls, find_vague, judge_outputs
 from ci.models.schemes import EXECUTORCH, ONNX, Scheme
 from ci.models.tensors import TensorInfo
-from ci.report.schema import ControlKind, Threshold
+from ci.report.schema import ControlKind, OutputThreshold, Threshold
 from tests.stand_ins.lanes import expect, make_references, predict
 
 POLICIES = (
@@ -119,8 +121,8 @@ def test_sets_with_equal_answers_are_replaced_and_only_if_all_are_equal_it_is_a_
     verdict = judge_outputs(references, [right], (), [info], LIMITS)
     assert not verdict.reasons
     assert (verdict.proofless, bool(verdict.warnings)) == ("", warned)
-    kinds = {one.kind for one in verdict.controls if one.rejected}
-    assert (ControlKind.OTHER_INPUT in kinds) != warned
+    assert all(one.rejected for one in verdict.controls)  # else the run would fail
+    assert (ControlKind.OTHER_INPUT in {one.kind for one in verdict.controls}) != warned
 
 
 def test_a_gate_that_accepts_what_is_wrong_proves_nothing() -> None:
@@ -180,3 +182,42 @@ def test_a_garbage_tail_is_the_last_2_percent_of_every_set(
     assert np.argwhere(wrong != right).tolist() == tail
     if dtype is np.int64:
         assert (wrong - right).sum() == len(tail)
+
+
+def pair_outputs(first: Any, second: Any, noise: float = QUIET) -> tuple[Any, list[TensorInfo]]:
+    """References of a program with two outputs."""
+    one, other = (make_references(right, noise=noise) for right in (first, second))
+    both = replace(one, float32=[*one.float32, *other.float32], noise=[*one.noise, *other.noise])
+    return both, [TensorInfo("float64", right.shape[1:]) for right in (first, second)]
+
+
+def test_a_control_has_the_highest_sqnr_of_its_outputs() -> None:
+    """It is the closest that any wrong output came to the right one."""
+    offset = OUTPUTS["logits"] + 10  # other inputs give nearly the same
+    references, infos = pair_outputs(OUTPUTS["logits"], offset)
+    for one in feed_controls(references, infos, LIMITS):
+        results = [feed_control(one.kind, references, n, infos[n], LIMITS) for n in range(2)]
+        figures = [result[1] for result in results if result and result[1] is not None]
+        assert one.sqnr_db == max(figures, default=None)
+        if one.kind is ControlKind.OTHER_INPUT:
+            assert max(figures) > min(figures) + 10
+
+
+def test_a_control_is_rejected_only_if_it_is_for_every_output() -> None:
+    """The margin of the second output accepts anything."""
+    references, infos = pair_outputs(OUTPUTS["logits"], OUTPUTS["picture"])
+    blind = OutputThreshold(output=1, max_above_noise_db=90.0)
+    limits = Threshold(scheme="8a8w", outputs=(blind,))
+    for rule, rejected in ((LIMITS, True), (limits, False)):
+        found = {one.kind: one.rejected for one in feed_controls(references, infos, rule)}
+        assert found[ControlKind.ZEROS] is rejected
+
+
+def test_an_output_is_vague_by_its_own_margin() -> None:
+    references, infos = pair_outputs(OUTPUTS["logits"], OUTPUTS["picture"], noise=0.1)
+    wide = OutputThreshold(output=1, max_above_noise_db=30.0)
+    limits = Threshold(scheme="8a8w", max_above_noise_db=10.0)
+    assert list(find_vague(references, infos, limits)) == []
+    own = structs.replace(limits, outputs=(wide,))
+    (warning,) = find_vague(references, infos, own)
+    assert warning.startswith("output 1: ")
