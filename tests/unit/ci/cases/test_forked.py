@@ -13,6 +13,7 @@ import pytest
 
 from ci.cases.forked import note_step, run_forked
 from ci.cases.pool import Lease, Worker, read_tail
+from provisioning.console.process import TAIL_LINES
 from provisioning.errors import FailedError, QnnCiError, StoreError, UsageError
 
 
@@ -73,6 +74,9 @@ def test_the_end_of_a_log_is_what_went_wrong(tmp_path: Path) -> None:
     log.write_text(f"the cause\n{warning}\n  return cls.__new__(cls, *args)\n" * 9 + "the end\n")
     assert read_tail(log) == "the cause\n" * 9 + "the end"
     assert read_tail(tmp_path / "none") == ""
+    lines = [f"line {number} {'x' * 400}" for number in range(3 * TAIL_LINES)]
+    log.write_text("\n\n".join(lines))
+    assert read_tail(log) == "\n".join(one[:400] for one in lines[-TAIL_LINES:])
 
 
 def test_all_calls_of_a_lease_share_its_time(tmp_path: Path) -> None:

@@ -435,6 +435,33 @@ def test_what_a_device_gives_is_compared_with_the_emulator_s(tmp_path: Path, giv
         assert result.remark.startswith("not compared with the emulator: ")
 
 
+def test_the_emulator_s_run_leaves_the_log_and_the_files_of_the_device_alone(
+    tmp_path: Path,
+) -> None:
+    """Its directory and log are its own; the row has the end of the device's log."""
+    opened: list[Program] = []
+
+    class Noting(EchoRunner):
+        @contextmanager
+        def open(
+            self, program: Program, timeout_s: float, *, fresh: bool = False
+        ) -> Iterator[EchoRunner]:
+            opened.append(program)
+            with super().open(program, timeout_s, fresh=fresh) as held:
+                program.log.write_text(f"the log of {self.name}")
+                yield held
+
+    device, emulator = (
+        Noting(echo(made).answer, name=name)
+        for name, made in (("phone", [-COARSE, IDS, MASK]), ("emulator", RIGHT))
+    )
+    case = run_case(tmp_path, make_engine(), device, emulator=emulator).case
+    assert (case.status, case.log_tail) == (Status.FAILED, "the log of phone")
+    first, second = opened
+    assert first.path == second.path
+    assert first.directory != second.directory
+
+
 def test_a_run_that_failed_is_not_compared(tmp_path: Path) -> None:
     emulator = echo(RIGHT)
     case = run_case(tmp_path, make_engine(), EchoRunner(fail), emulator=emulator).case

@@ -85,6 +85,28 @@ def test_an_interrupted_run_keeps_the_cases_that_were_judged(judged: int) -> Non
     assert pool.closed
 
 
+def test_the_longest_case_runs_first_and_rows_keep_the_order_of_the_cases() -> None:
+    names = ("mlp", "lstm", "resnet")
+    began: list[str] = []
+
+    class Noting(StubRun):
+        def run(self) -> CaseResult:
+            began.append(self.spec.model)
+            return super().run()
+
+    runs: Any = [
+        Noting(
+            CaseSpec(name, Scheme.A8W8, "SM8650"),
+            CaseResult(Case(model=name, scheme="8a8w", soc="SM8650", status=Status.PASSED)),
+        )
+        for name in sorted(names, key=lambda one: expect_s(one, "8a8w"))
+    ]
+    pool: Any = StubPool()
+    results = run_cases(runs, pool, 1, Progress(io.StringIO()))
+    assert [one.case.model for one in results] == [one.spec.model for one in runs]
+    assert began == [one.spec.model for one in runs[::-1]]
+
+
 def test_a_session_s_report_counts_the_cases_that_it_did_not_judge() -> None:
     specs = [CaseSpec("mlp", Scheme.FP16, soc) for soc in ("SM8650", "SM8750", "SM8550")]
     options = SessionOptions(policy=read_emulator_policy(), timeout_s=9.0)
