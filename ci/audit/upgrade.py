@@ -223,7 +223,7 @@ def read_types(root: Path) -> dict[str, str]:
             name = NAME.match(text, end)
             if name:
                 members = " ".join(text[one.end() : end - 1].split())
-                found[f"{path.name} {name[1]}"] = members
+                found[f"{path.name} {name[1]}"] = members.rstrip(";, ")
     return found
 
 
@@ -255,8 +255,9 @@ def compare_trees(old: Path, new: Path) -> Iterator[Difference]:
         was, own = before.get(name), now.get(name)
         if was == own:
             continue
-        members = [(one or "").rstrip(";, ") for one in (was, own)]
-        grew = was is None or (own is not None and own.startswith(members[0]))
+        members = [one or "" for one in (was, own)]
+        # What follows the old members must be a further one, not the rest of a longer number.
+        grew = was is None or members[1].removeprefix(members[0]).startswith((";", ","))
         texts = [_tail(one, other) for one, other in (members, members[::-1])]
         yield note(name, "type", texts, "other" if grew else "worse")
     yield from _compare_symbols(read_symbols(old), read_symbols(new))

@@ -85,6 +85,8 @@ def give(**figures: Any) -> Case:
         (replace(CASE, sqnr_db=29.0), [("SQNR", "worse")]),
         (replace(CASE, sqnr_db=None, max_abs=0.0), [("SQNR", "better")]),
         (replace(CASE, sqnr_db=30.04), []),
+        (replace(CASE, sqnr_db=None), []),  # not exact: an output differs
+        (replace(CASE, sqnr_db=None, max_abs=None), []),
         (give(spill_bytes=11), [("spill_bytes", "worse")]),
         (give(read_bytes=300), [("read_bytes", "better")]),
         (give(segment_align=128), [("segment_align", "worse")]),
@@ -205,6 +207,10 @@ def write_header(root: Path, text: str) -> Path:
         ("    uint32_t arch;\n", "", "worse"),
         ("B = 2", "B = 2, C = 3", "other"),
         ("B = 2", "B = 3", "worse"),
+        ("B = 2", "B = 20", "worse"),
+        ("B = 2", "B = 2,", ""),
+        ("uint32_t arch;\n  };", "uint32_t arch;\n  } named;", "worse"),
+        ("};\n} Qnn", "};\n  uint32_t more;\n} Qnn", "other"),
         ("typedef enum { A = 1, B = 2 } Qnn_Kind_t;", "", "worse"),
     ],
 )
@@ -378,6 +384,19 @@ def test_known_faults_that_end_otherwise_are_differences() -> None:
     back = list(compare_faults(end("2.49.40"), end("2.48.40")))
     assert [one.verdict for one in back] == ["better", "better"]
     assert not list(compare_faults(end("2.50.40"), end("2.51.0")))
+
+
+@pytest.mark.parametrize(
+    "other", [{"form": "mended"}, {"frontend": "executorch"}, {"scheme": "8a8w"}]
+)
+def test_a_fault_is_compared_with_itself_in_its_form_front_end_and_scheme(
+    other: dict[str, str],
+) -> None:
+    (one, *_) = list_tried(read_faults(), "onnx")
+    right, wrong = replace(one, end="right"), replace(one, end="wrong", **other)
+    assert not list(compare_faults([right], [wrong]))
+    for both in ([right, wrong], [wrong, right]):
+        assert not list(compare_faults(both, both[::-1]))
 
 
 @pytest.mark.parametrize("is_run", [False, True])
