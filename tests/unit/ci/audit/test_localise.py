@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -12,7 +13,7 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 from torch.fx import GraphModule, Interpreter, Node  # noqa: E402
 
-from ci.audit.localise import Localised, find_suspect  # noqa: E402
+from ci.audit.localise import Localised, find_suspect, measure_departure  # noqa: E402
 from ci.audit.localise_cuts import Graphs, make_graphs  # noqa: E402
 from ci.audit.localise_quantized import find_bias_off, find_range, measure_clipping  # noqa: E402
 from ci.audit.localise_report import (  # noqa: E402
@@ -35,10 +36,14 @@ from ci.audit.localise_search import (  # noqa: E402
 )
 from ci.cases.spec import CaseSpec  # noqa: E402
 from ci.faults.match import KnownFault  # noqa: E402
+from ci.judging.gate import judge_output  # noqa: E402
 from ci.models.eager import run_eager  # noqa: E402
 from ci.models.model import load_model  # noqa: E402
 from ci.models.schemes import Scheme  # noqa: E402
+from ci.models.tensors import TensorInfo  # noqa: E402
+from ci.report.schema import Threshold  # noqa: E402
 from provisioning.errors import UsageError  # noqa: E402
+from tests.stand_ins.lanes import make_references  # noqa: E402
 
 PREDICTED_DB = 60.0
 Spoils = Callable[[GraphModule, Node], bool]
@@ -435,3 +440,31 @@ def test_what_is_within_the_prediction_s_room_is_not_wrong() -> None:
     near = Departure(operator="y", reached_db=55, predicted_db=60, faithful=False)
     assert not near.wrong
     assert Departure(operator="y", reached_db=54, predicted_db=60, faithful=False).wrong
+
+
+@pytest.mark.parametrize(("noise", "predicted_db"), [(0.1, 20.0), (1e-3, 60.0), (0.0, 78.3)])
+@pytest.mark.parametrize("quantized", [True, False])
+def test_a_departure_is_from_the_lowered_model_and_no_prediction_is_better_than_its_floor(
+    noise: float, predicted_db: float, quantized: bool
+) -> None:
+    right = np.random.default_rng(3).standard_normal((4, 2, 50)).astype(np.float32)
+    coarse = right * np.float32(1.1)
+    references = make_references(right, coarse if quantized else None, noise)
+    info, limits = TensorInfo("float32", (2, 50)), Threshold(scheme="8a8w")
+    wanted = coarse if quantized else right
+    for share, reached_db, faithful in ((0.0, 120.0, True), (0.5, 6.0, False)):
+        judged = judge_output(references, 0, wanted * np.float32(1 - share), info, limits)
+        found = measure_departure("y", judged, references, 0, info)
+        assert found.faithful is faithful
+        assert found.reached_db == pytest.approx(reached_db, abs=0.1)
+        assert found.predicted_db == pytest.approx(predicted_db, abs=1)
+
+
+def test_an_index_has_no_distance() -> None:
+    ids = np.arange(8).reshape(4, 2)
+    references, info = make_references(ids), TensorInfo("int64", (2,))
+    limits = Threshold(scheme="fp16", min_equal=1.0)
+    for off in (0, 1):
+        judged = judge_output(references, 0, ids + off, info, limits)
+        found = measure_departure("y", judged, references, 0, info)
+        assert (found.reached_db, found.predicted_db, found.faithful) == (0, 0, not off)

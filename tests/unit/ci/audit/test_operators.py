@@ -231,6 +231,18 @@ def test_a_failure_without_an_operator_is_annotated_too() -> None:
     assert annotation.path == ""
 
 
+def test_what_the_policy_permits_on_the_cpu_is_no_error_in_the_source() -> None:
+    """Of a case that passes and one that fails, with operators on other lines."""
+    other = msgspec.structs.replace(
+        SPLIT, left=(("aten.pdist", "No node visitor [nets/other.py:7]", False),)
+    )
+    passed = judge(other, policy=permit_fallback(Scheme.FP16))
+    assert passed.status is Status.PASSED
+    assert make_annotations(Audit(cases=(passed,))) == []
+    (annotation,) = make_annotations(Audit(cases=(passed, judge(SPLIT))))
+    assert (annotation.path, annotation.line) == ("nets/net.py", 22)
+
+
 def test_words_of_a_model_are_no_command_of_a_ci_system() -> None:
     evil = Found({"a": 1}, (("aten.x", "::error::\x1b[31mred [net.py:1]", False),), (), 1)
     text = render_text(Audit(cases=(judge(evil),)))
