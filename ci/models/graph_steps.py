@@ -94,11 +94,11 @@ class _Reader:
             **signature.inputs_to_buffers,
             **signature.inputs_to_lifted_tensor_constants,
         }
-        changed = set(signature.buffers_to_mutate.values())
+        changed = set(_list_changed(self.graph))
         self.held = {
             name: held[target]
             for name, target in names.items()
-            if target in held and target not in changed
+            if target in held and name not in changed
         }
         self.values: dict[Any, Any] = {}
         self.factors: dict[Any, float] = {}
@@ -204,6 +204,24 @@ def _list_numbers(node: Any) -> Iterator[tuple[str, tuple[float, ...]]]:
         values = value if isinstance(value, (list, tuple)) else (value,)
         if all(isinstance(number, (bool, int, float)) for number in values):
             yield one.name, tuple(map(float, values))
+
+
+def _list_changed(graph: Any) -> Iterator[str]:
+    """Yield the names of the nodes into which an operator writes, directly or through a view."""
+    for node in graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        for place, one in enumerate(schema.arguments if schema else ()):
+            if one.alias_info and one.alias_info.is_write and place < len(node.args):
+                changed = node.args[place]
+                while _is_view(changed):
+                    changed = changed.args[0]
+                yield getattr(changed, "name", "")
+
+
+def _is_view(node: Any) -> bool:
+    """Return whether the first result of a node has the memory of its first operand."""
+    schema = getattr(getattr(node, "target", None), "_schema", None)
+    return bool(schema and schema.returns and schema.returns[0].alias_info and node.args)
 
 
 def _find_shape(node: Any) -> tuple[int, ...]:

@@ -179,18 +179,32 @@ def test_steps_have_shapes_sources_and_what_was_folded() -> None:
     assert add.shape == (2, 6, 16)
 
 
-def test_a_buffer_that_the_model_changes_is_no_constant() -> None:
+@pytest.mark.parametrize("when", ["before", "after", "in part", "in part of a copy", "never"])
+def test_a_buffer_that_the_model_changes_is_no_constant(when: str) -> None:
+    """Whether it is changed before it is read or after, as a whole or through a view."""
+
     class Cache(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.register_buffer("cache", torch.zeros(6, 16))
 
         def forward(self, x: Tensor) -> Tensor:
-            self.cache.add_(x[0])
-            return nn.functional.layer_norm(x + self.cache, (16,))
+            if when == "before":
+                self.cache.add_(x[0])
+            moved = x + self.cache
+            if when == "after":
+                self.cache.add_(x[0])
+            if when == "in part":
+                self.cache[2:4].view(-1, 16)[0].copy_(x[0, 0])
+            if when == "in part of a copy":
+                moved = moved + (self.cache * 2)[2].copy_(x[0, 0])
+            return nn.functional.layer_norm(moved, (16,))
 
     steps = describe_steps(Cache(), (X,))
-    assert match_faults(steps, "fp16", "") == ()
+    assert next(one.operands[1].constant for one in steps if one.operator == "add") is (
+        when in {"in part of a copy", "never"}
+    )
+    assert bool(match_faults(steps, "fp16", "")) is (when == "never")
 
 
 def test_a_kernel_is_that_of_the_weights() -> None:
