@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec import structs
 
 from ci.faults.graph import parse_graph
 from ci.faults.known import (
     Operand,
     Pattern,
     Step,
+    Tried,
     describe,
     find_pattern,
     read_faults,
@@ -182,6 +185,52 @@ def test_an_argument_counts_by_its_size(value: float, fits: bool) -> None:
 def test_how_a_constant_relates_to_the_result(shape: tuple[int, ...], relations: set[str]) -> None:
     operands = (Operand((2, 16, 64)), Operand(shape, constant=True))
     assert relate(Step("s", "add", operands, ("", ""), (2, 16, 64))) == relations
+
+
+@pytest.mark.parametrize(
+    ("shape", "relations"),
+    [
+        ((16, 64), {"any", "whole"}),
+        ((16, 1), {"any"}),
+        ((1, 16, 1), {"any"}),
+        ((64,), {"any", "over_rows"}),
+    ],
+)
+def test_nothing_is_over_a_batch_of_one(shape: tuple[int, ...], relations: set[str]) -> None:
+    operands = (Operand((1, 16, 64)), Operand(shape, constant=True))
+    assert relate(Step("s", "add", operands, ("", ""), (1, 16, 64))) == relations
+
+
+def row(scheme: str, frontend: Any = "onnx", **versions: Any) -> Tried:
+    return Tried(frontend, scheme, **versions)
+
+
+OLD, NEW = ("2.49.40",), ("2.50.40",)
+
+
+@pytest.mark.parametrize(
+    ("tried", "applies"),
+    [
+        ((), True),
+        ((row("fp16", right=NEW),), False),
+        ((row("fp16", wrong=NEW),), True),
+        ((row("fp16", right=OLD),), True),  # not tried with this version
+        ((row("16a8w", right=NEW),), False),  # right wherever it was tried
+        ((row("16a8w", refused=NEW),), True),
+        ((row("fp16", right=NEW), row("16a8w", wrong=NEW)), False),  # its own scheme's counts
+        ((row("fp16", wrong=NEW), row("16a8w", right=NEW)), True),
+        ((row("fp16", right=NEW), row("fp16", "executorch", crashed=NEW)), True),
+        ((row("fp16", right=NEW), row("fp16", "executorch", right=NEW)), False),
+    ],
+)
+def test_a_fault_is_told_unless_all_that_was_tried_is_right(
+    tried: tuple[Tried, ...], applies: bool
+) -> None:
+    first = read_faults()[0]
+    pattern = structs.replace(first.pattern, schemes=("fp16", "16a8w"))
+    fault = structs.replace(first, pattern=pattern, tried=tried)
+    assert fault.applies("fp16", "2.50.40") is applies
+    assert not fault.applies("8a8w", "2.50.40")
 
 
 def test_a_batch_of_one_a_plain_operand_and_another_rank_are_not_the_pattern() -> None:

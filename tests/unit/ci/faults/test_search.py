@@ -34,8 +34,10 @@ from ci.faults.results import (
     Item,
     Output,
     Result,
+    Runs,
     Searched,
     judge,
+    judge_graphs,
 )
 from ci.faults.search import Search
 from ci.faults.shrink import fit_variations, shrink
@@ -208,6 +210,26 @@ def test_what_is_refused_waits_for_what_is_wrong() -> None:
     assert [one.end for one in finder.findings] == [WRONG, REFUSED]
 
 
+def test_a_finding_explains_only_suspects_that_end_like_it() -> None:
+    def suspect(end: str, operator: str = "gelu") -> tuple[int, Result]:
+        return 0, Result(f"x = input(2, 4)\ny = {operator}(x)\nreturn y\n", 0, end)
+
+    class Refuses(StandIn):
+        def run(self, items: Iterable[Item], bundle: int = 0, *late: float) -> Iterator[Result]:
+            return (Result(one.text, one.seed, REFUSED) for one in items)
+
+    finder = make_search(lambda graph: "gelu" in graph.operators)
+    answering = finder.trial
+    finder.trial = Refuses(answering.is_wrong)
+    assert finder.examine([suspect(REFUSED)]) == []
+    finder.trial = answering
+    assert finder.examine([suspect(WRONG)]) == []
+    assert [one.end for one in finder.findings] == [REFUSED, WRONG]
+    finder.examine([suspect(WRONG), suspect(REFUSED), suspect(WRONG)])
+    assert len(finder.findings) == 2
+    assert dict(finder.covered) == {0: 1, 1: 2}
+
+
 def test_a_provider_without_a_fault_has_no_suspects() -> None:
     found = search(lambda _: False, 40)
     assert (found.findings, found.ends) == ((), {RIGHT: 40})
@@ -361,6 +383,40 @@ def test_one_element_that_leaves_its_row_as_predicted_is_no_fault() -> None:
     result = judge(Item("", 0), [Output(plain.right, plain.runs * 6, made)], 45.0)
     assert result.over_db > EXTRA_DB
     assert result.end == RIGHT
+
+
+def test_each_graph_of_a_program_is_judged_by_its_own_outputs() -> None:
+    """Four graphs with 1, 2, 1 and 1 outputs; the second is refused, the third is wrong, and an
+    8-bit step excuses the last."""
+    outputs = [make_output(1e-3) for _ in range(3)]
+    outputs += [make_output(0.5), make_output(0.02, step=0.5)]
+    runs = Runs(
+        [[one.right[n] for one in outputs] for n in range(2)],
+        [[one.made[n] for one in outputs] for n in range(2)],
+        [one.runs for one in outputs],
+        [one.step for one in outputs],
+    )
+    items = [Item(str(number), number) for number in range(4)]
+    results = judge_graphs(items, (1, 2, 1, 1), runs, {1: "erf is left to the CPU"}, Scheme.FP16)
+    assert [one.end for one in results] == [RIGHT, REFUSED, WRONG, RIGHT]
+    assert [(one.text, one.seed) for one in results] == [(str(n), n) for n in range(4)]
+    assert [one.is_left for one in results] == [False, True, False, False]
+
+
+def test_what_is_good_enough_depends_on_the_bits() -> None:
+    """An output of 38 dB, with hardly any noise predicted."""
+    near = make_output(1.3e-2)
+    runs = Runs(
+        [[near.right[n]] for n in range(2)],
+        [[near.made[n]] for n in range(2)],
+        [near.runs],
+        [0.0],
+    )
+    ends = {
+        scheme: judge_graphs([Item("", 0)], (1,), runs, {}, scheme)[0].end
+        for scheme in (Scheme.A8W8, Scheme.A16W8, Scheme.FP16)
+    }
+    assert ends == {Scheme.A8W8: RIGHT, Scheme.A16W8: WRONG, Scheme.FP16: WRONG}
 
 
 def test_an_output_that_rounding_alone_ruins_proves_nothing() -> None:
