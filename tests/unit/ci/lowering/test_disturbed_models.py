@@ -177,6 +177,33 @@ def test_layers_of_4_bits_have_a_bias_and_of_16_bits_noise_of_six_steps(
     assert rms(steps - steps.mean(-2, keepdims=True)) == pytest.approx(within, rel=0.2)
 
 
+class Tokens(Coarse):
+    """The same layer for tokens, [batch, token, channel], or as a convolution over them,
+    [batch, channel, token]."""
+
+    def __init__(self, *, convolves: bool) -> None:
+        super().__init__(4)
+        self.convolves = convolves
+        self.levels = self.levels[..., None] if convolves else self.levels
+
+    def forward(self, values: Tensor) -> Tensor:
+        weights = OPS.dequantize_per_channel(self.levels, self.scales, self.zeros, 0, *self.range)
+        given = values.reshape(2, 4, 16)
+        if self.convolves:
+            return round_to(nn.functional.conv1d(given.transpose(1, 2), weights), 1e-3, 16)
+        return round_to(nn.functional.linear(given, weights), 1e-3, 16)
+
+
+@pytest.mark.parametrize("convolves", [False, True])
+def test_the_bias_of_4_bits_is_that_of_a_channel_wherever_its_axis_is(convolves: bool) -> None:
+    module = torch.export.export(Tokens(convolves=convolves), inputs()[0], strict=True).module()
+    (noise,) = predict_noise(module, inputs(), float16=False)
+    steps = np.asarray(noise) / 1e-3
+    token = -1 if convolves else -2
+    assert rms(steps) == pytest.approx(3.6, rel=0.15)
+    assert rms(steps - steps.mean(token, keepdims=True)) < 1.3
+
+
 @pytest.mark.parametrize(("kept", "runs"), [(2, RUNS), (0.5, 4), (1e-9, 2)])
 def test_large_outputs_are_disturbed_less_often(
     monkeypatch: pytest.MonkeyPatch, kept: float, runs: int
@@ -342,6 +369,22 @@ def test_the_coarsest_or_clipped_range_is_where_most_is_lost(
     assert place in found.name
     assert found.behind_db < 15 < found.before_db
     assert found.weights_db == 60
+
+
+def test_what_a_layer_loses_is_counted_from_its_worst_input() -> None:
+    """A difference shrinks the signal by 20 dB; one of its operands was rounded before."""
+
+    class Cancels(nn.Module):
+        def forward(self, values: Tensor) -> Tensor:
+            return round_to(values, 0.5) - values * 0.9
+
+    ((one,), *_) = inputs()
+    graph: Any = torch.export.export(Cancels(), (one,), strict=True).module()
+    found = find_loss(graph, (one,), (one * 0.1,))
+    assert found is not None
+    assert found.name.startswith("sub")
+    assert 15 < found.before_db < 20
+    assert found.before_db - found.behind_db == pytest.approx(20, abs=0.1)
 
 
 def test_a_loss_is_ranked_by_the_power_that_it_adds() -> None:

@@ -83,6 +83,24 @@ def test_data_are_read_in_place_of_the_factorys_and_an_error_names_their_key(
     assert ("set 0" if key == "inputs" else "calibration 0") in caught.value.why
 
 
+@pytest.mark.parametrize("key", ["", "inputs", "calibration"])
+def test_inputs_that_a_user_gave_are_not_called_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    """The factory gives an example alone."""
+    monkeypatch.setattr(loading, "make_model", lambda *_: (nn.ReLU(), (draw(0),), ()))
+    sets = torch.stack([draw(seed) for seed in range(1, 6)])
+    np.save(tmp_path / "sets.npy", sets.numpy())
+    loaded = load_model("net.py:f", Source(**({key: str(tmp_path / "sets.npy")} if key else {})))
+    assert (loaded.made == "", loaded.calibration_made == "") == (
+        key != "",
+        key == "calibration",
+    )
+    if key:
+        judged = [(one,) for one in sets]
+        assert same(loaded.evaluation, judged if key == "inputs" else [(draw(0),), *judged[:3]])
+
+
 def test_a_model_is_exported_once_before_the_workers_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
     export = torch.export.export
