@@ -20,6 +20,7 @@ with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     from ci.executorch import runtime
     from ci.executorch.quantize import quantize_model, round_blocks
     from ci.llm.runtime import StaticProgram
+    from ci.upstream import emulator
     from ci.upstream.capture import Capture, Seen
     from ci.upstream.kept import Member
     from ci.upstream.record import find_scheme, work_out
@@ -112,6 +113,56 @@ def test_no_program_finds_what_another_left_in_memory(
     monkeypatch.setattr(runtime, "overwrite_freed_memory", lambda: calls.append(1))
     load()
     assert calls == [1]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_each_dumped_tensor_has_its_own_file(tmp_path: Path, count: int) -> None:
+    events = [
+        SimpleNamespace(name=name, debug_data=[torch.full((2,), float(n)) for n in range(count)])
+        for name in ("aten.conv: 1", "add")
+    ]
+    events.append(SimpleNamespace(name="other", debug_data=None))
+    written = list(runtime.write_tensors(events, tmp_path / runtime.INTERMEDIATES))
+    assert len(written) == len(set(written)) == 2 * count
+    values = [np.load(tmp_path / name).tolist() for name in written]
+    assert values == [[n, n] for n in range(count)] * 2
+    with pytest.raises(FailedError):
+        list(runtime.write_tensors(events[2:], tmp_path / "none"))
+
+
+@pytest.mark.parametrize(("index", "factor"), [(None, 2), (0, 2), (1, 10)])
+def test_upstream_s_test_gets_the_outputs_of_the_method_that_it_asks_for(
+    methods: dict[str, Method],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    index: int | None,
+    factor: int,
+) -> None:
+    names = [*methods]
+    loaded = SimpleNamespace(load_method=methods.get, get_method_name=names.__getitem__)
+    bindings = SimpleNamespace(_load_program=lambda *_: loaded)
+    monkeypatch.setattr(
+        emulator, "internals", SimpleNamespace(pybindings=bindings, quantized_kernels=None)
+    )
+    monkeypatch.setattr(emulator, "overwrite_freed_memory", lambda: None)
+    (tmp_path / "p.pte").write_bytes(b"program")
+    for number in range(2):
+        (tmp_path / f"x{number}.raw").write_bytes(array(number, 5).tobytes())
+    (tmp_path / "inputs.txt").write_text("x0.raw\n\nx1.raw\n")
+    paths = {"model": "p.pte", "input_list": "inputs.txt", "output_folder": "."}
+    words = [f"--{name}_path={path}" for name, path in paths.items()]
+    words += [] if index is None else [f"--method_index={index}"]
+    keep = tmp_path / "kept/0.pte"
+    assert emulator.run_call(tmp_path, words, keep) == "2 input sets were run"
+    assert keep.read_bytes() == b"program"
+    for number in range(2):
+        made = np.fromfile(tmp_path / f"output_{number}_0.raw", np.float32)
+        assert made.tolist() == [factor * number, factor * 5]
+    (tmp_path / "inputs.txt").write_text("x0.raw x1.raw\n")
+    with pytest.raises(FailedError, match="input set 0 has 2 inputs, not 1"):
+        emulator.run_call(tmp_path, words, keep)
+    with pytest.raises(FailedError, match="--shared_buffer"):
+        emulator.run_call(tmp_path, [*words, "--shared_buffer=1"], keep)
 
 
 # -- what is noted of upstream's tests -------------------------------------------------------------

@@ -713,6 +713,21 @@ def test_what_stays_on_the_cpu_is_counted_and_named(monkeypatch: pytest.MonkeyPa
     )
 
 
+def test_the_graphs_of_all_methods_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    infos = {
+        "first": SimpleNamespace(num_delegated_nodes=9, num_delegated_subgraphs=2),
+        "second": SimpleNamespace(num_delegated_nodes=4, num_delegated_subgraphs=1),
+    }
+    monkeypatch.setattr(audit, "get_delegation_info", lambda one: infos[one.name])
+    graphs = [
+        SimpleNamespace(name=name, graph=SimpleNamespace(nodes=[node(op, Operator(f"aten.{op}"))]))
+        for name, op in (("first", "erf"), ("second", "topk"))
+    ]
+    found = audit_delegation(graphs, audit.Refusals())
+    assert (found.delegated_nodes, found.fallback_nodes, found.partitions) == (13, 2, 3)
+    assert [one.op for one in found.fallback_ops] == ["aten.erf", "aten.topk"]
+
+
 @pytest.mark.parametrize("way", ["quantize", "dequantize"])
 def test_a_conversion_on_the_cpu_counts_except_on_lpai(
     monkeypatch: pytest.MonkeyPatch, way: str

@@ -244,6 +244,13 @@ def test_failures_without_a_cause_are_counted() -> None:
     bad = end("C::test_abs", Ending.FAILED, "died")
     checked = [expectations.check(one) for one in (ONE_SIDED, bad)]
     assert count_causes(checked) == ["cause acos: 1", "failures without a known cause: 1 of 2"]
+    unlike = expectations.check(end("C::test_acos", Ending.FAILED, "died"))  # it has another row
+    assert count_causes([*checked, unlike]) == [
+        "cause acos: 1",
+        "failures without a known cause: 2 of 3",
+    ]
+    fine = expectations.check(end("C::test_abs", Ending.PASSED))
+    assert count_causes([fine]) == ["failures without a known cause: 0 of 0"]
 
 
 def test_a_filter_matches_whole_names_and_last_parts_with_brackets() -> None:
