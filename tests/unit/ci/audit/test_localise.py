@@ -13,7 +13,13 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 from torch.fx import GraphModule, Interpreter, Node  # noqa: E402
 
-from ci.audit.localise import Localised, find_suspect, measure_departure  # noqa: E402
+from ci.audit.localise import (  # noqa: E402
+    LIMIT_DB,
+    Localised,
+    clip,
+    find_suspect,
+    measure_departure,
+)
 from ci.audit.localise_cuts import Graphs, make_graphs  # noqa: E402
 from ci.audit.localise_quantized import find_bias_off, find_range, measure_clipping  # noqa: E402
 from ci.audit.localise_report import (  # noqa: E402
@@ -468,3 +474,8 @@ def test_an_index_has_no_distance() -> None:
         judged = judge_output(references, 0, ids + off, info, limits)
         found = measure_departure("y", judged, references, 0, info)
         assert (found.reached_db, found.predicted_db, found.faithful) == (0, 0, not off)
+
+
+def test_what_is_no_number_is_as_far_off_as_can_be_shown() -> None:
+    figures = (float("nan"), float("-inf"), 3.0, float("inf"))
+    assert [clip(one) for one in figures] == [-LIMIT_DB, -LIMIT_DB, 3.0, LIMIT_DB]

@@ -15,7 +15,9 @@ from ci.__main__ import main
 from ci.audit.upgrade import (
     MOST_ROWS,
     Difference,
+    Total,
     UpgradeReport,
+    add_figures,
     compare,
     compare_faults,
     compare_runs,
@@ -178,6 +180,22 @@ def test_the_worst_comes_first() -> None:
     assert "read_bytes of 6 cases: 2,400 -> 6,000 (+150.0 %), 1 moved" in text
     assert "-10.0 dB" in text
     assert not any(line != line.rstrip() for line in text.splitlines())
+
+
+def test_a_figure_is_summed_over_the_cases_that_have_it_in_both_runs() -> None:
+    def run(**spills: int | None) -> Report:
+        cases = [
+            replace(CASE, model=name, footprint=replace(TAKEN, spill_bytes=spill, vtcm_mb=8))
+            for name, spill in spills.items()
+        ]
+        return make_report([*cases, replace(CASE, model="bare", footprint=None)])
+
+    old = run(less=10, more=10, same=5, gone=100, unknown=None)
+    new = run(less=7, more=30, same=5, fresh=100, unknown=1)
+    totals = {one.what: one for one in add_figures(old, new)}
+    assert totals["spill_bytes"] == Total(what="spill_bytes", before=25, now=42, moved=2, cases=3)
+    assert totals["program_bytes"].cases == 4
+    assert not {"vtcm_mb", "segment_align", "write_bytes"} & totals.keys()  # no sums, or not known
 
 
 def make(old: Report, new: Report) -> UpgradeReport:
@@ -397,6 +415,9 @@ def test_a_fault_is_compared_with_itself_in_its_form_front_end_and_scheme(
     assert not list(compare_faults([right], [wrong]))
     for both in ([right, wrong], [wrong, right]):
         assert not list(compare_faults(both, both[::-1]))
+    unjudged = replace(one, end="unjudged")  # it proves nothing
+    assert not list(compare_faults([right], [unjudged]))
+    assert not list(compare_faults([unjudged], [right]))
 
 
 @pytest.mark.parametrize("is_run", [False, True])

@@ -211,6 +211,7 @@ def test_a_control_is_rejected_only_if_it_is_for_every_output() -> None:
     for rule, rejected in ((LIMITS, True), (limits, False)):
         found = {one.kind: one.rejected for one in feed_controls(references, infos, rule)}
         assert found[ControlKind.ZEROS] is rejected
+        assert found[ControlKind.WEAKEST_CHANNEL]  # the second then has no channel that is heard
 
 
 def test_an_output_is_vague_by_its_own_margin() -> None:

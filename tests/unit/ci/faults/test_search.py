@@ -230,6 +230,20 @@ def test_a_finding_explains_only_suspects_that_end_like_it() -> None:
     assert dict(finder.covered) == {0: 1, 1: 2}
 
 
+def test_the_worst_of_the_new_findings_comes_first() -> None:
+    finder = make_search(lambda _: True)
+    finder.run(1e18, 1)
+    (one,) = finder.findings
+    rows = [
+        replace(one, known="broadcast-add", sqnr_db=1.0),
+        replace(one, end=CRASHED, sqnr_db=None),
+        replace(one, sqnr_db=20.0),
+        replace(one, sqnr_db=-3.0),
+    ]
+    finder.findings = rows
+    assert [replace(found, suspects=1) for found in finder.run(0.0, 1).findings] == rows[::-1]
+
+
 def test_a_provider_without_a_fault_has_no_suspects() -> None:
     found = search(lambda _: False, 40)
     assert (found.findings, found.ends) == ((), {RIGHT: 40})
@@ -386,21 +400,24 @@ def test_one_element_that_leaves_its_row_as_predicted_is_no_fault() -> None:
 
 
 def test_each_graph_of_a_program_is_judged_by_its_own_outputs() -> None:
-    """Four graphs with 1, 2, 1 and 1 outputs; the second is refused, the third is wrong, and an
-    8-bit step excuses the last."""
+    """Graphs with 1, 2, 1, 1 and 1 outputs; the second is refused, the third is wrong, and an 8-bit
+    step or its own prediction excuses the last two."""
+    coarse = make_output(0.02)
     outputs = [make_output(1e-3) for _ in range(3)]
     outputs += [make_output(0.5), make_output(0.02, step=0.5)]
+    outputs.append(coarse._replace(runs=coarse.runs * 30))
     runs = Runs(
         [[one.right[n] for one in outputs] for n in range(2)],
         [[one.made[n] for one in outputs] for n in range(2)],
         [one.runs for one in outputs],
         [one.step for one in outputs],
     )
-    items = [Item(str(number), number) for number in range(4)]
-    results = judge_graphs(items, (1, 2, 1, 1), runs, {1: "erf is left to the CPU"}, Scheme.FP16)
-    assert [one.end for one in results] == [RIGHT, REFUSED, WRONG, RIGHT]
-    assert [(one.text, one.seed) for one in results] == [(str(n), n) for n in range(4)]
-    assert [one.is_left for one in results] == [False, True, False, False]
+    items = [Item(str(number), number) for number in range(5)]
+    left = {1: "erf is left to the CPU"}
+    results = judge_graphs(items, (1, 2, 1, 1, 1), runs, left, Scheme.FP16)
+    assert [one.end for one in results] == [RIGHT, REFUSED, WRONG, RIGHT, RIGHT]
+    assert [(one.text, one.seed) for one in results] == [(str(n), n) for n in range(5)]
+    assert [one.is_left for one in results] == [False, True, False, False, False]
 
 
 def test_what_is_good_enough_depends_on_the_bits() -> None:

@@ -371,20 +371,28 @@ def test_the_coarsest_or_clipped_range_is_where_most_is_lost(
     assert found.weights_db == 60
 
 
-def test_what_a_layer_loses_is_counted_from_its_worst_input() -> None:
+@pytest.mark.parametrize("sign", [1, -1])
+def test_what_a_layer_loses_is_counted_from_its_worst_input(sign: int) -> None:
     """A difference shrinks the signal by 20 dB; one of its operands was rounded before."""
 
     class Cancels(nn.Module):
         def forward(self, values: Tensor) -> Tensor:
-            return round_to(values, 0.5) - values * 0.9
+            rounded, plain = round_to(values, 0.5), values * 0.9
+            return rounded - plain if sign > 0 else plain - rounded
 
     ((one,), *_) = inputs()
     graph: Any = torch.export.export(Cancels(), (one,), strict=True).module()
-    found = find_loss(graph, (one,), (one * 0.1,))
+    found = find_loss(graph, (one,), (one * sign * 0.1,))
     assert found is not None
     assert found.name.startswith("sub")
     assert 15 < found.before_db < 20
     assert found.before_db - found.behind_db == pytest.approx(20, abs=0.1)
+
+
+def test_a_model_that_loses_nothing_has_no_place_of_a_loss() -> None:
+    ((one,), *_) = inputs()
+    plain = trace(0.0, 0.0, 0.0)
+    assert find_loss(plain, (one,), (plain(one).detach(),)) is None
 
 
 def test_a_loss_is_ranked_by_the_power_that_it_adds() -> None:
