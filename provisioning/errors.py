@@ -58,7 +58,7 @@ class FailedError(QnnCiError):
 
 
 class UsageError(QnnCiError):
-    """The command, a selection or a file given by the user is wrong."""
+    """The command line, or a name, path or file that the user gave, is wrong."""
 
     exit_code = ExitCode.USAGE
 
@@ -88,7 +88,7 @@ class DownloadError(QnnCiError):
 
 
 class IntegrityError(QnnCiError):
-    """Content does not match its pin."""
+    """Content does not match its pin, or cannot be trusted for another reason."""
 
     exit_code = ExitCode.DOWNLOAD
 
@@ -100,13 +100,13 @@ class StoreError(QnnCiError):
 
 
 class ManifestError(QnnCiError):
-    """A file below manifests/ does not match its schema."""
+    """A file below manifests/ cannot be read, does not match its schema, or contradicts another."""
 
     exit_code = ExitCode.USAGE
 
 
 class ToolError(QnnCiError):
-    """A tool that was run failed, hung or wrote nothing."""
+    """A tool that was run failed, exceeded its time limit, or did not produce its result."""
 
     exit_code = ExitCode.TOOL
 

@@ -105,7 +105,8 @@ def hash_stream(file: Any, digest: Any) -> str:
 def digest_sources(*places: Path) -> str:
     """Return the SHA-256 of the code that computes a result, for the result's cache key.
 
-    A directory stands for all files in it. The path and the content of every file are hashed.
+    A directory in ``places`` stands for all files below it, except those in __pycache__. The path
+    and the content of every file are hashed.
     """
     rows = [
         f"{path.relative_to(place.parent)}\0{hash_file(path)}\n"

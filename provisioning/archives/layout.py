@@ -205,7 +205,9 @@ class Census:
 
 
 def check_name(archive: str, member: Member) -> None:
-    """Refuse a member if its name could lead outside the tree or its kind is not supported."""
+    """Raise IntegrityError if a member's name is unsafe or too long, or if its kind is not
+    supported.
+    """
     name = member.name
     parts = name.rstrip("/").split("/")
     problems = {

@@ -111,7 +111,7 @@ class TarReader:
         block = self._read(BLOCK_BYTES)
         if block == NO_BLOCK:
             if self._read(BLOCK_BYTES) != NO_BLOCK:
-                raise unsafe(self.name, "it has a member after an empty header")
+                raise unsafe(self.name, "its end is marked by one empty header instead of two")
             return None
         stated = self._number(block[148:156])
         blank = block[:148] + b" " * 8 + block[156:]
@@ -137,7 +137,9 @@ class TarReader:
                 raise unsafe(self.name, "there is data after its end")
 
     def _number(self, raw: bytes) -> int:
-        """Parse octal digits or GNU's base 256. Raises IntegrityError for a negative number."""
+        """Parse octal digits or GNU's base 256. Raises IntegrityError for anything else, such as a
+        negative number.
+        """
         text = raw.strip(b" \0")
         if raw[0] == 0x80:
             number = int.from_bytes(raw[1:], "big")

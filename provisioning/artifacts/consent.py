@@ -1,5 +1,5 @@
-"""Ask the user to accept a licence, or to trust an archive for which the vendor publishes no hash.
-This happens once, before the first fetch, and is recorded.
+"""Make sure that the user accepts a licence, and trusts an archive for which the vendor publishes
+no hash. This is necessary once, before the first fetch, and is recorded.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def require_trust(request: ArtifactRequest) -> None:
 def make_lock(request: ArtifactRequest, store: Store, progress: Progress) -> Lock:
     """Fetch and unpack the whole artifact, and return its lock.
 
-    Raises IntegrityError if a CRC is wrong, or the version or an ELF machine contradicts the
-    manifest. A download without a known hash is removed in that case, so that it is fetched again.
+    Raises IntegrityError if the archive is damaged, or if its content contradicts the manifest or
+    itself. A download without a known hash is removed in that case, so that it is fetched again.
     """
     with _unpack_whole(request, store, progress) as (lock, _):
         return lock
@@ -144,7 +144,7 @@ def _count_files(release: FileRelease, entries: Sequence[TreeEntry]) -> str:
         return f"{count} files: the sources, and the files that the pinned compiler built from them"
     if is_tarball(release.filename):
         return (
-            f"{count} files unpacked, the tarball is complete, but has no checksums of single files"
+            f"{count} files unpacked; the tarball is complete, but has no checksums of single files"
         )
     return f"{count} files unpacked, each matches its checksum in the archive"
 

@@ -191,7 +191,7 @@ def render_shell(environment: Environment) -> str:
 
 
 def render_github(environment: Environment) -> str:
-    """Return lines for the file in GITHUB_ENV; a value of several lines gets a delimiter.
+    """Return lines for the file in GITHUB_ENV. A value of several lines is enclosed in a delimiter.
 
     The format is that of GitHub's workflow commands. It cannot unset a variable, so variables of
     another QNN are set to ''.

@@ -112,7 +112,9 @@ def _learn(request: ArtifactRequest, store: Store, progress: Progress) -> Lock:
 
 
 def _change_lock(request: ArtifactRequest, lock: Lock, version: str) -> Iterator[Change]:
-    """Yield the change that replaces the lock of ``version``, unless only the date differs."""
+    """Yield the change that replaces the project's lock of ``version`` with ``lock``, unless only
+    the date differs.
+    """
     path = project_lock_path(request.name, version)
     old = read_lock(path)
     if old is None or msgspec.structs.replace(old, recorded=lock.recorded) != lock:

@@ -119,8 +119,9 @@ def adopt_artifact(
 
 
 def _is_of_env(root: Path, request: ArtifactRequest, store: Store) -> bool:
-    """Return whether the variable was set by `qnn-ci env`: ``root`` is in the store, and is either
-    the requested version or another artifact, such as the runtime of profile emulator.
+    """Return whether ``root``, the value of a variable, comes from `qnn-ci env`: it is in the
+    store, and contains either the requested version or another artifact, such as the QNN runtime of
+    profile emulator.
     """
     trees = store.trees.resolve()
     if not root.is_relative_to(trees):
@@ -133,8 +134,8 @@ def _is_of_env(root: Path, request: ArtifactRequest, store: Store) -> bool:
 def check_adopted(request: ArtifactRequest, adopted: Provisioned) -> None:
     """Compare the hashes of an installation's files with the lock of its version, if there is one.
 
-    Different modes and additional files are accepted. Raises UnfitError for the first file that
-    differs.
+    Different modes and additional files are accepted. Raises UnfitError, which shows the first file
+    that differs.
     """
     if not adopted.version.startswith(request.release.version):
         return

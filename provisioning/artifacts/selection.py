@@ -57,7 +57,7 @@ def unique_requests(requests: Iterable[ArtifactRequest]) -> list[ArtifactRequest
 
 
 def stored_trees(store: Store) -> Iterator[tuple[Published, Tree]]:
-    """Yield every published directory that has a readable tree.json, with its content."""
+    """Yield every published directory that has a valid tree.json, with the content of that file."""
     paths = sorted(store.trees.iterdir()) if store.trees.is_dir() else []
     return filter(None, map(find_published, paths))
 

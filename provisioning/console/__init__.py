@@ -1,1 +1,1 @@
-"""The user interface: command line, terminals, progress, and the processes that we start."""
+"""The user interface: command line, terminals, progress, and the processes that verbs start."""

@@ -189,7 +189,9 @@ def find_verb(verbs: Mapping[str, Verb], word: str) -> str:
 
 
 def read_version() -> str:
-    """Return the version of this distribution; in a checkout, read it from pyproject.toml."""
+    """Return the version of the installed distribution, else the version in the checkout's
+    pyproject.toml.
+    """
     from importlib import metadata
 
     try:
@@ -348,8 +350,8 @@ def user_path(text: str) -> Path:
 
 
 def user_program(text: str) -> str:
-    """Return the program that a user gave: an absolute path if it contains a slash, else a name to
-    find on PATH.
+    """Return ``text``, a program that a user gave: as an absolute path if it contains a slash, else
+    unchanged, as a name to find on PATH. Raises UsageError if it is empty.
     """
     return os.path.abspath(user_path(text)) if "/" in text or not text else text  # noqa: PTH100
 

@@ -65,7 +65,7 @@ def ask_git(
 
 
 def read_commit(root: Path, revision: str = "HEAD") -> str:
-    """Return the commit hash (40 digits) of a revision of ``root``. Raises ToolError."""
+    """Return the hash of the commit that ``revision`` names in ``root``. Raises ToolError."""
     words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
     return ask_git(root, *words).decode().strip()
 

@@ -48,7 +48,9 @@ class Bar:
     _shown: float = field(default_factory=time.monotonic)
 
     def advance(self, amount: float, note: str = "") -> None:
-        """Add ``amount`` to the count, and redraw the bar if it is due."""
+        """Add ``amount`` to the count. If it is time to redraw the bar, do so, with ``note`` after
+        it.
+        """
         self.done += amount
         self._counted += amount
         self._note = note
@@ -131,7 +133,9 @@ class Progress:
 
     @classmethod
     def to_stderr(cls) -> Progress:
-        """Return progress on stderr: live bars on a terminal outside CI, else plain lines."""
+        """Return a Progress for stderr: with live bars on a terminal outside CI, else with plain
+        lines.
+        """
         return cls(sys.stderr, live=sys.stderr.isatty() and not is_ci())
 
     def step(self, message: str) -> None:

@@ -118,7 +118,7 @@ def write_message(text: str) -> None:
 
 
 def write_through(stream: TextIO, text: str) -> None:
-    """Write ``text`` unchanged and flush. A closed stream is not an error."""
+    """Write ``text`` unchanged and flush. If ``stream`` cannot be written, silence it."""
     try:
         stream.write(text)
         stream.flush()

@@ -24,8 +24,9 @@ QNN_NAME = re.compile(
 
 
 class QnnName(NamedTuple):
-    """The parts of a library's name: its backend, its Hexagon version, and its part: ``Stub`` on
-    the CPU or ``Skel`` on the DSP. Parts that the name does not contain are ''.
+    """The parts of a library's name: the backend, the Hexagon version, and ``part``: ``Stub`` (runs
+    on the CPU), ``Skel`` (runs on the DSP) or ``Prepare`` (compiles graphs). What the name does not
+    contain is ''.
     """
 
     backend: str
@@ -238,8 +239,8 @@ class BackendFacts:
 
 @dataclass(frozen=True)
 class PathEntry:
-    """An entry of LD_LIBRARY_PATH: its libraries that concern QNN, and those that hide the
-    compiler's runtime.
+    """An entry of LD_LIBRARY_PATH, with the libraries in it that concern QNN, and its copies of the
+    compiler's runtime libraries (libstdc++, libgcc_s, libatomic), which hide the system's.
     """
 
     directory: str

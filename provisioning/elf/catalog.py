@@ -1,8 +1,8 @@
 """Verify Windows catalogs: files signed by Microsoft that list other files by their SHA-256.
 
-Qualcomm's SDKs and wheels have one next to the skels of V73 and, from QNN 2.40 on, of V81, such as
-libqnnhtpv73.cat. A catalog is a PKCS #7 SignedData (RFC 2315) that contains a trust list (MS-CAESO
-2.2.1.1); each entry has the name and the hash of one file, as SpcIndirectDataContent
+Qualcomm's SDKs and wheels contain a catalog, such as libqnnhtpv73.cat, next to the skels of V73
+and, from QNN 2.40 on, of V81. A catalog is a PKCS #7 SignedData (RFC 2315) that contains a trust
+list (MS-CAESO 2.2.1.1); each entry has the name and the hash of one file, as SpcIndirectDataContent
 (Authenticode_PE.docx). The signature remains valid after its certificate has expired, if a
 timestamp (RFC 3161) proves that it was made before.
 """
@@ -160,7 +160,7 @@ def _read_timestamp(info: Any, root: x509.Certificate) -> datetime | None:
     """Return the time of signing according to the countersignature of ``info``, None if there is
     none.
 
-    Raises CatalogError for any other unsigned attribute.
+    Raises CatalogError if the timestamp is not valid, or if there are other unsigned attributes.
     """
     unsigned = [*(info["unsigned_attrs"] or ())]
     if [attribute["type"].native for attribute in unsigned] not in ([], [TIMESTAMP]):
@@ -185,8 +185,9 @@ def _read_timestamp(info: Any, root: x509.Certificate) -> datetime | None:
 
 
 def _verify(signed: Any, kind: str, trust: Trust, when: datetime) -> None:
-    """Raise CatalogError unless content, signature, signer and certificate chain satisfy
-    ``trust``."""
+    """Raise CatalogError unless the content has type ``kind``, the signature matches it, and the
+    signer and the certificate chain satisfy ``trust`` at the time ``when``.
+    """
     info, encapsulated = signed["signer_infos"][0], signed["encap_content_info"]
     algorithm = info["digest_algorithm"]["algorithm"].native
     if algorithm not in DIGESTS:

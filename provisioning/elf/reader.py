@@ -170,7 +170,7 @@ class _Elf:
         self.size_bytes = len(mapped)
         self.links = 0
         if self.size_bytes < 64:
-            raise HeadersTruncatedError("a header has 52 or 64 bytes")
+            raise HeadersTruncatedError("an ELF header has 52 or 64 bytes")
         self.bits, self.little_endian = _identify(self.map[:6])
         basic = _make_structs(self.bits, self.little_endian)
         self.head = struct_parse(basic.Elf_Ehdr, self.stream, 0)
@@ -418,7 +418,7 @@ class Note(NamedTuple):
 
 
 def parse_notes(blob: bytes, order: Literal["little", "big"], align: int) -> Iterator[Note]:
-    """Yield the notes of a segment with p_align ``align``; stop at a note that exceeds it."""
+    """Yield the notes in ``blob``, a segment with p_align ``align``, up to one that exceeds it."""
     step = 8 if align == 8 else 4
     at = 0
     while at + NOTE_HEADER_BYTES <= len(blob):

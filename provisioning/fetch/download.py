@@ -1,5 +1,5 @@
-"""Download a file from the first mirror that has it; resume interrupted downloads, and hash the
-content as it arrives.
+"""Download a file from the first URL that has it. Interrupted downloads are resumed, and the
+content is hashed as it arrives.
 """
 
 from __future__ import annotations

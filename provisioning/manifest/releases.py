@@ -163,7 +163,7 @@ class ZigRelease(WheelRelease, frozen=True, kw_only=True, tag="zig"):
 
 
 class AarRelease(PackageRelease, frozen=True, kw_only=True, tag="aar"):
-    """An archive of a Maven repository; ``package`` is ``group:artifact``."""
+    """An Android archive (AAR) in a Maven repository; ``package`` is ``group:artifact``."""
 
 
 class GitRelease(Release, frozen=True, kw_only=True, tag="git"):

@@ -1,4 +1,6 @@
-"""Find and remove garbage in the store: unused published trees, and leftovers."""
+"""Find and remove what can be recreated: unused published trees, builds and packages, leftovers of
+killed processes, and parts of the cache.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ FETCHED_NAME = re.compile(r"[\w.-]+-\d[\w.]*-cpython-\d+")  # NAME-VERSION-PYTHO
 
 @dataclass(frozen=True)
 class Garbage:
-    """Something that can be removed, with the number of bytes that this frees."""
+    """A file or directory that can be removed, with the number of bytes that this frees."""
 
     path: Path
     size_bytes: int
@@ -32,7 +34,7 @@ class Garbage:
 
 @dataclass(frozen=True)
 class Kept:
-    """Something that is kept, and why."""
+    """A file or directory that is kept, and why."""
 
     path: Path
     why: str
@@ -245,8 +247,8 @@ def list_parts(store: Store) -> list[CachePart]:
 
 
 def find_removable(parts: Iterable[CachePart]) -> tuple[list[Garbage], list[Kept]]:
-    """Find what can be removed from these parts, and what is kept because a process uses it or this
-    project did not make it.
+    """Find what can be removed from ``parts`` of the cache, and what is kept because a process uses
+    it or this project did not make it.
     """
     entries = [(part, path) for part in parts for path in part.entries()]
     users = find_users(path for _, path in entries)

@@ -192,7 +192,7 @@ def find_parents(paths: Iterable[str]) -> set[str]:
 
 
 def add_parents(path: str, parents: set[str]) -> None:
-    """Add every directory that contains ``path``, each with a final ``/``."""
+    """Add to ``parents`` every directory that contains ``path``, each with a final ``/``."""
     at = path.rstrip("/").rfind("/") + 1
     while at and (parent := path[:at]) not in parents:
         parents.add(parent)

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "action", choices=("info", "clean"), help="show the parts' sizes, or remove parts"
     )
-    parser.add_argument("parts", nargs="*", metavar="PART", help="names as printed by info, or all")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="a name that info prints, or all")
     parser.add_argument("--dry-run", action="store_true", help="only show what would be removed")
 
 

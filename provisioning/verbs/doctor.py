@@ -89,7 +89,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def check_backend(profile: str, backend: Backend) -> None:
-    """Raise UsageError if a backend is given for a profile that lowers nothing on this machine."""
+    """Raise UsageError for a backend other than HTP with a profile that lowers nothing on this
+    machine.
+    """
     if backend is not Backend.HTP and profile not in EMULATORS:
         raise UsageError(
             f"--backend {backend.value} cannot be used with profile {profile}",

@@ -31,7 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="hash the files that are already in the store, and repair those that differ",
     )
-    parser.add_argument("--to", type=user_path, help="put the files into a mirror directory")
+    parser.add_argument(
+        "--to",
+        type=user_path,
+        help="put the files that another machine needs into this mirror directory",
+    )
     add_options(parser)
 
 

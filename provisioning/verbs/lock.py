@@ -1,4 +1,4 @@
-"""``lock``: pin every file of an artifact in the project; print a diff first."""
+"""``lock``: show as a diff how an artifact's lock would change; --write changes it."""
 
 from __future__ import annotations
 

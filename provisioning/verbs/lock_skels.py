@@ -1,4 +1,6 @@
-"""``lock-skels``: pin the genuine skels (QNN's DSP libraries) in wheels; print a diff first."""
+"""``lock-skels``: show as a diff which genuine skels (QNN's DSP libraries) in wheels are not pinned
+yet; --write pins them.
+"""
 
 from __future__ import annotations
 

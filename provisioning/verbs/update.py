@@ -1,4 +1,6 @@
-"""``update``: pin another version of an artifact in the project; print a diff first."""
+"""``update``: show as a diff what would change if another version of an artifact were pinned;
+--write pins it.
+"""
 
 from __future__ import annotations
 

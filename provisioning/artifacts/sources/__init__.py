@@ -101,7 +101,9 @@ class ArtifactRequest:
         return self.release.filename if isinstance(self.release, FileRelease) else ""
 
     def key(self) -> Key:
-        """Return the key of the published directory, made from pins, layout and components."""
+        """Return the key of the published directory, made from the pin, the layout, the files to
+        add and the components.
+        """
         release = self.release
         recipe = {
             "source": release.pin or self.installation or release.place,
@@ -133,9 +135,9 @@ class ArtifactRequest:
     def pinned(self, store: Store) -> ArtifactRequest:
         """Return the request with the hash, size and files of its lock, if there is one.
 
-        Call it once per request, at the start. Only a request that had no lock may be pinned a
-        second time, while the artifact is locked in the store. Raises IntegrityError or
-        ManifestError.
+        Call this once per request, at the start. Only a request for which there was no lock may be
+        pinned again, by a process that holds the artifact's lock file in the store. Raises
+        IntegrityError or ManifestError.
         """
         lock = find_lock(self.name, self.release, store)
         return self.locked_by(lock) if lock else self
@@ -195,8 +197,9 @@ class Source(Protocol):
     def find_release(self, job: FillJob, version: str) -> Release:
         """Return the release for another version than the job's; '' means the newest.
 
-        The job's root is a scratch directory. Fields that are unknown before the first use stay
-        empty. Raises UsageError if the source needs a version, DownloadError.
+        The job's root is a scratch directory. Fields that are unknown before the first download,
+        such as the hash, stay empty. Raises UsageError if the source needs a version,
+        DownloadError.
         """
         ...
 

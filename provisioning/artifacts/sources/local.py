@@ -120,7 +120,9 @@ def find_release(job: FillJob, version: str) -> Release:
 
 
 def copy_file(source: Path, root: Path, target: str) -> TreeEntry:
-    """Copy ``source`` to ``target`` below ``root``, read-only. Raises OSError."""
+    """Copy ``source`` to ``target`` below ``root``, read-only, and return its tree entry. Raises
+    OSError.
+    """
     make_parents(root, [target])
     state = source.stat()
     with (

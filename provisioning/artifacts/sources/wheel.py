@@ -215,8 +215,8 @@ def download_with_pip(
 
 
 def _last_words(output: str) -> str:
-    """Return why pip failed. A broken connection takes precedence, since pip's last line does not
-    show it.
+    """Return the reason in pip's ``output``. A broken connection is stated first, since pip's last
+    line does not show it.
     """
     lines = output.splitlines()
     said = [line for line in lines if line.startswith("ERROR:")] or lines[-1:]

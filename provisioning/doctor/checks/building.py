@@ -134,7 +134,8 @@ def see_moved_submodule(checkout: Checkout) -> Iterator[Seen]:
 @CHECKOUTS.check(
     "QNN708",
     "flatcc's source tree contains outputs of an earlier build for {machine}",
-    "the build uses them and fails with 'is incompatible with' {wanted}, or 'Exec format error'",
+    "the build uses them instead of outputs for {wanted}, and fails with 'is incompatible with' or "
+    "'Exec format error'",
     "remove {where}, or use a separate work tree per target",
     after=("QNN703",),
 )
@@ -235,7 +236,7 @@ NDKS.add(
     "QNN606",
     "the NDK's clang++ does not run: {ndk.facts.clang.said}",
     "nothing can be compiled; one possible cause is that the files lost their executable bits",
-    "run chmod +x on it; if it still does not run, unpack the NDK again with `unzip`",
+    "run chmod +x on clang++; if it still does not run, unpack the NDK again with `unzip`",
     lambda ndk: ndk.facts.clang and ndk.facts.clang.version is None,
     where="{place}",
     after=("QNN605",),

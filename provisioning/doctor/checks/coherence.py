@@ -266,7 +266,7 @@ def see_forged_catalog(family: Family) -> Iterator[Seen]:
 @FAMILIES.check(
     "QNN319",
     "{subject} does not match {catalog}",
-    "it was changed, for example stripped, or is from another build: {reason}",
+    "the file was changed, for example stripped, or is from another build: {reason}",
     "copy {subject} and the catalog next to it from the SDK again, and change neither",
     severity=Severity.WARNING,
 )
@@ -311,7 +311,8 @@ def see_misplaced_skel(family: Family) -> Iterator[Seen]:
 @FAMILIES.check(
     "QNN306",
     "{subject} contains code for {machine}",
-    "the DSP refuses it, or runs code for another version than its name states: error 4000",
+    "the DSP refuses the skel with error 4000, or runs code for another version than the file name "
+    "states",
     "copy it from the SDK's lib/hexagon-v{version}/unsigned again",
 )
 def see_misnamed_skel(family: Family) -> Iterator[Seen]:

@@ -65,7 +65,7 @@ def group_tree(
     brings: Mapping[str, str | None],
     beside: Collection[str] = (),
 ) -> Iterator[Group]:
-    """Yield a group per directory of a kind in ``policies``; other directories are ignored."""
+    """Yield a group for each directory to which one of ``policies`` applies. Others are ignored."""
     groups: dict[str, list[FileFacts]] = {}
     for file in files:
         groups.setdefault(file.directory, []).append(file)
@@ -78,7 +78,9 @@ def group_tree(
 def _searched(
     group: Iterable[FileFacts], groups: Mapping[str, Iterable[FileFacts]]
 ) -> Iterator[str]:
-    """Yield the names in directories of the tree that a group's RPATH and RUNPATH lead to."""
+    """Yield the names of files in the directories of the tree to which a group's RPATH and RUNPATH
+    lead.
+    """
     for file in group:
         for entry in (*file.elf.rpath, *file.elf.runpath) if file.elf else ():
             below = entry.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", file.directory)

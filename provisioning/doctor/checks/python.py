@@ -13,7 +13,7 @@ from provisioning.elf.facts import EM_X86_64, MACHINE_NAMES, ElfFacts
 from provisioning.versions import is_older
 
 QNN_WHEEL = "qnn-runtime"
-REINSTALL = "install the executorch wheel for this Python, or build target aot for it"
+REINSTALL = "install the executorch wheel for this Python, or build the target aot for it"
 
 
 class Interpreter(NamedTuple):
@@ -79,7 +79,8 @@ PYTHON.add(
 
 @PYTHON.check(
     "QNN502",
-    "this is Python {version}; {policy.minimum} to below {policy.below} are supported",
+    "this is Python {version}, but only versions from {policy.minimum} to below {policy.below} are "
+    "supported",
     "there is no wheel of ExecuTorch for it",
     "use a Python from {policy.minimum} to below {policy.below}: pass it with --python",
     after=("QNN501",),

@@ -168,7 +168,7 @@ def see_no_library(sdk: Sdk) -> Iterator[Seen]:
     "QNN108",
     "headers are missing: {names}",
     "CMake configures without an error, then the compiler fails: 'no such file or directory'",
-    f"{REFETCH}, one with include/QNN, which the runtime in a wheel does not have",
+    f"{REFETCH}; it must contain include/QNN, which the runtime in a wheel lacks",
     after=("QNN102",),
 )
 def see_no_headers(sdk: Sdk) -> Iterator[Seen]:
@@ -260,7 +260,7 @@ class Adaptor(NamedTuple):
 
 
 def find_adaptor(case: Case) -> Iterator[Adaptor]:
-    """Yield the adaptor, if there is one and an SDK."""
+    """Yield the adaptor with its SDK, if both exist."""
     facts = case.facts
     if facts.python and facts.python.adaptor and facts.sdk and facts.sdk.is_directory:
         usual = most_common_build(facts.trees[facts.sdk_name].files)

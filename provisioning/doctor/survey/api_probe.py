@@ -31,7 +31,9 @@ def find_provider(path: str) -> int:
 
 
 def bind_function(provider: int, place: int, *kinds: Any) -> Any:
-    """Return a function of the provider's table; it returns a QNN error number, 0 for success."""
+    """Return the function at index ``place`` of the provider's table. It takes arguments of the
+    types ``kinds``, and returns a QNN error number, 0 for success.
+    """
     address = POINTER.from_address(provider + FUNCTIONS + place * ctypes.sizeof(POINTER)).value
     return ctypes.CFUNCTYPE(ctypes.c_uint64, *kinds)(address or 0)
 
@@ -43,8 +45,8 @@ class DeviceConfig(ctypes.Structure):
 
 
 def find_soc_offset(provider: int) -> int:
-    """Return the offset in QnnHtpDevice_CustomConfig_t at which the library reads the SoC, 0 if
-    there is none.
+    """Return the offset in QnnHtpDevice_CustomConfig_t at which the library reads the SoC, 0 if no
+    offset works.
 
     Tries each offset by creating a device with an SoC there and zeros elsewhere.
     """

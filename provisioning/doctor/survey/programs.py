@@ -70,8 +70,8 @@ Constant = int | float | bool | str | tuple[int | float | bool, ...] | None
 @dataclass(frozen=True)
 class Partition:
     """The part of a method that a backend runs. ``context`` is the number of its context binary in
-    the program, None for another backend. ``soc_id``, ``hexagon`` and ``vtcm_mb`` describe the
-    hardware that it was lowered for, according to the options that ExecuTorch stores; 0 if unknown.
+    the program, None if it has none. ``soc_id``, ``hexagon`` and ``vtcm_mb`` describe the hardware
+    that it was lowered for, according to the options that ExecuTorch stores; 0 if unknown.
     """
 
     backend: str

@@ -216,7 +216,7 @@ def signed(blank: bytes) -> bytes:
             "a header's checksum is wrong",
         ),
         (header(checksum=signed)[:-1] + b"\xfe", "a header's checksum is wrong"),
-        (bytes(BLOCK_BYTES) + file(), "it has a member after an empty header"),
+        (bytes(BLOCK_BYTES) + file(), "its end is marked by one empty header instead of two"),
         (bytes(BLOCK_BYTES), "it is cut short"),
         (b"", "it is cut short"),
         (file(), "it is cut short"),
