@@ -35,7 +35,7 @@ VERBS: dict[str, Verb] = {
     ),
     "gc": Verb(
         "provisioning.verbs.gc",
-        "remove from the store everything that no profile needs and no process uses",
+        "remove trees that no profile needs and no process uses from the store, and leftovers",
     ),
     "cache": Verb("provisioning.verbs.cache", "show the size of each cache, or remove caches"),
     "cache-key": Verb(

@@ -110,7 +110,9 @@ class Layout:
         return path if path and self.wants(path) else ""
 
     def wants(self, path: str) -> bool:
-        """Return whether the tree's ``path`` belongs to one of the components, if there are any."""
+        """Return whether the tree's ``path`` belongs to a selected component. Without components,
+        every path does.
+        """
         return not self.wanted or any(pattern.fullmatch(path) for pattern in self.wanted)
 
     @property

@@ -335,9 +335,7 @@ class _Extraction:
         self.census = Census(name, limits)
 
     def take(self, reader: TarReader, member: Member) -> None:
-        """Check one member. If it is wanted, write it if it is a file, and record it if it is a
-        link.
-        """
+        """Check one member. Write it if it is a wanted file; record it if it is a wanted link."""
         self.census.add(member)
         self.members.append(member)
         path = self.layout.place(member.name) if member.kind != "dir" else ""

@@ -44,7 +44,7 @@ MACHINES = (
 def trust_first_use(
     request: ArtifactRequest, store: Store, progress: Progress
 ) -> Iterator[tuple[ArtifactRequest, Path | None]]:
-    """Yield ``request`` with its pin, and None.
+    """Yield the pinned ``request``, and None.
 
     If the release is a single file without a known hash, first fetch and unpack the whole artifact,
     and record its hash, which is trusted from now on. Then yield the request with that hash, and

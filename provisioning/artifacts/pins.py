@@ -232,7 +232,7 @@ def rewrite_release(text: str, request: ArtifactRequest, new: Release) -> tuple[
     found = parse_toml(after, Toolchain).releases[index]
     if msgspec.structs.replace(found, write=new.write) != new:
         raise _cannot_rewrite(
-            name, f"its table of {old.version} lacks a value that has to be changed"
+            name, f"its [[releases]] table of {old.version} lacks a value to be changed"
         )
     return after, found
 

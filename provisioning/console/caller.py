@@ -37,8 +37,8 @@ class Caller:
     nox: str = ""
 
     def label(self, verb: str = "", *, passing: bool = False) -> str:
-        """Return the command that the user typed, without options. If ``passing`` is true, options
-        can be appended to it.
+        """Return the command that the user typed, without options. If ``passing`` is true, it
+        includes the ``--`` that nox needs before options.
         """
         if verb and self.nox and self.sessions[verb]:
             command = self.command(verb, self.words[1:2] if self.sessions[verb][-1] == "_" else ())

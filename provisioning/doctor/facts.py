@@ -224,9 +224,10 @@ class PythonFacts:
 
 @dataclass(frozen=True)
 class BackendFacts:
-    """A backend other than HTP: whether its library is in the SDK; ``no_backend`` is the reason why
-    the adaptor cannot create the backend, None if it was not tried. ``why`` and ``fix`` are the
-    texts for both faults.
+    """A backend other than HTP. ``is_there`` states whether its library is in the SDK;
+    ``no_backend`` is the reason why the adaptor cannot create the backend, '' if it can, None if it
+    was not tried. ``why`` and ``fix`` are shown if the library is missing or the backend cannot be
+    created.
     """
 
     name: str

@@ -37,7 +37,7 @@ def read_doctor_policy() -> DoctorPolicy:
 
 def elf_policy(kind: str) -> ElfPolicy:
     """Return the ELF policy of a kind of directory: x86_64-linux-clang, aarch64-android,
-    aarch64-oe-linux, lpai, or one such as hexagon-v75.
+    aarch64-oe-linux, lpai, or a Hexagon version such as hexagon-v75.
 
     Raises UsageError for another kind.
     """

@@ -50,8 +50,8 @@ class QnnBuild(NamedTuple):
 
 
 def find_qnn_build(path: Path, likely: tuple[int, int] | None = None) -> QnnBuild | None:
-    """Return the build that ``path`` contains, None if it contains none. Raises ElfError if
-    unreadable.
+    """Return the QNN build that the file ``path`` contains, None if it contains none. Raises
+    ElfError if it cannot be read.
 
     ``likely`` is the (offset, size) of .rodata, which contains the full version in most libraries.
     It is searched first, to avoid reading the rest of the file.

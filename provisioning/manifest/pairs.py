@@ -13,7 +13,7 @@ from provisioning.versions import is_same, parse_version
 
 class Supported(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Versions of ExecuTorch, torch and the QNN in a wheel with which models were lowered and run;
-    ``seen`` states which.
+    ``seen`` states which models.
     """
 
     executorch: str

@@ -1,7 +1,7 @@
 """Releases: pinned versions of an artifact, with one struct per kind of source.
 
 ``source`` in a manifest's [[releases]] table is the kind of source. The module in
-artifacts/sources/ that fetches it has the same name.
+artifacts/sources/ for this kind has the same name.
 """
 
 from __future__ import annotations

@@ -104,8 +104,8 @@ class Published:
 
     def find_exposed(self, owners: frozenset[int]) -> Iterator[Difference]:
         """Yield a Difference for each place that users other than ``owners`` can change: the tree's
-        root, the published directory, its tree.json, and ``store/``. If others may write to the
-        store's home, they may also write to ``store/``.
+        root, the published directory, its tree.json, and ``store/``. Write access to ``store/`` is
+        accepted if others may also write to the store's home.
         """
         home = self.path.parents[1].stat().st_mode
         places = (("./", self.root), ("../", self.path), ("../tree.json", self.path / TREE_FILE))

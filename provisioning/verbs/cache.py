@@ -40,7 +40,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def choose_parts(parts: list[CachePart], names: list[str]) -> list[CachePart]:
-    """Return the parts with these names. Raises UsageError for an unknown name."""
+    """Return the parts with these names; ``all`` stands for all parts. Raises UsageError for an
+    unknown name.
+    """
     known = {part.name: part for part in parts}
     if unknown := [name for name in names if name not in {*known, "all"}]:
         raise UsageError(

@@ -48,8 +48,11 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def _compose(args: argparse.Namespace, progress: Progress) -> Environment:
-    """Return the profile's environment. If an overlay (an executorch package with an adaptor that
-    was built from source) was built for its SDK or chosen, the environment uses it.
+    """Return the profile's environment, with the adaptor that the options choose for an emulator
+    profile.
+
+    For profile aot, use the newest matching overlay (an executorch package with an adaptor that was
+    built from source), if there is one.
     """
     chosen = choice.read_choice(args.sdk, args.adaptor)
     is_emulator = args.profile in {choice.WHEEL_PROFILE, choice.SDK_PROFILE}

@@ -1,4 +1,6 @@
-"""``gc``: remove from the store everything that no profile needs and no process uses."""
+"""``gc``: remove trees that no profile needs and no process uses from the store, and leftovers such
+as builds without sources.
+"""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def join(old: KnownBuild, new: KnownBuild) -> KnownBuild:
 
 
 def refuse(what: str, why: str) -> IntegrityError:
-    return IntegrityError(what, why=why, fix="use wheels as the package index serves them")
+    return IntegrityError(what, why=why, fix="use unchanged wheels from the package index")
 
 
 def order(text: str) -> tuple[object, str]:

@@ -118,8 +118,8 @@ def reuse_published(job: FillJob) -> list[TreeEntry]:
     and return their entries.
 
     Only files with the locked hashes are used. If they are all the files that the job needs, the
-    locked links and empty directories are created, too. If some are missing from a tarball, none
-    are used.
+    locked links and empty directories are created, too. If some files of a tarball are not found,
+    none are used, since the tarball has to be read from its start anyway.
     """
     locked = job.locked
     wanted = {entry.path: entry for entry in locked if entry.sha256}
@@ -185,7 +185,9 @@ def member_spans(members: Iterable[Member], size_bytes: int) -> list[Span]:
 
 
 def archive_urls(release: ArchiveRelease) -> list[str]:
-    """Return the URLs of an archive, in order: QNN_CI_MIRROR's, the vendor's, its mirrors'."""
+    """Return the URLs of an archive in QNN_CI_MIRROR, at its vendor, and at the vendor's mirrors,
+    in this order.
+    """
     own = [release.url] if release.url else []
     return [*mirror_urls(release.filename, release.sha256), *own, *release.mirrors]
 

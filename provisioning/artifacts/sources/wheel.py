@@ -57,7 +57,8 @@ def find_release(job: FillJob, version: str) -> WheelRelease:
     """Return the release of ``version`` that pip selects for the pinned release's Python version
     and machine.
 
-    '' means the newest version, unless that is older than the pinned one because of the cooldown.
+    '' means the newest version. If the cooldown makes this a version older than the pinned one,
+    return the pinned release.
     """
     old = job.request.release_as(WheelRelease)
     wheel = _download_version(job, old, version)

@@ -23,9 +23,9 @@ from provisioning.versions import is_older, is_same
 class Family(NamedTuple):
     """A family of libraries that are used together; ``version`` and ``stamp`` come from sdk.yaml.
 
-    ``soc`` is the name and the Hexagon version of the SoC that needs a skel from it. ``hexagon`` is
-    the only relevant Hexagon version, such as 79, or '' for any. A staged family may lack libraries
-    that the device has.
+    ``soc`` is the name and the Hexagon version of an SoC for which the family must contain a skel.
+    ``hexagon`` is the only relevant Hexagon version, such as 79, or '' for any. A staged family may
+    lack libraries that the device has.
     """
 
     files: Sequence[FileFacts]
@@ -211,7 +211,7 @@ def see_lone_stub(family: Family) -> Iterator[Seen]:
     severity=Severity.WARNING,
 )
 def see_no_skel(family: Family) -> Iterator[Seen]:
-    """Report all stubs of a backend of which the set contains no skel in one finding: an app may
+    """Report the stubs of backends without any skel in the set, all in one finding. An app may
     contain many stubs, and rely on the device's own skels.
     """
     skels = _backends_with_skels(family)

@@ -344,8 +344,8 @@ CONTENT.add(
     "QNN227",
     "{subject} requires an executable stack",
     "kernels that enforce W^X refuse it: 'cannot enable executable stack'",
-    "link with -Wl,-z,noexecstack (an assembly file without .note.GNU-stack is the "
-    "cause), or if it is prebuilt, copy it again from where it came from",
+    "link with -Wl,-z,noexecstack (a usual cause is an assembly file without "
+    ".note.GNU-stack), or if it is prebuilt, copy it again from where it came from",
     lambda file: file.elf.execstack,
 )
 

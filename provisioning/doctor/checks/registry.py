@@ -33,7 +33,7 @@ class Severity(str, Enum):
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """One fault. ``id`` is stable and has a section in docs/reference/checks.md.
+    """One fault. ``id`` is stable; docs/reference/checks.md lists it.
 
     ``subject`` is the thing at fault, ``where`` the place where it was found, ``why`` the
     consequence, and ``fix`` the next step. Findings are sorted by id, so that causes come before
