@@ -236,7 +236,7 @@ def bake_toolchains(
         raise UnfitError(
             f"{adopted[0].name} is not in the store",
             why=f"an existing installation is used: {adopted[0].root}",
-            fix="unset the variable that names the installation, and provision the artifact",
+            fix="unset the variable that selects the installation, and provision the artifact",
         )
     names = " ".join(f"{one.name}-{one.version}" for one in environment.artifacts)
     store = Store()

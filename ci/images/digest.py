@@ -96,7 +96,9 @@ def _describe(layer: tarfile.TarFile, member: tarfile.TarInfo) -> str:
 def describe_comparison(compared: Comparison) -> list[str]:
     """Return the verdict and, if layers differ, at most SHOWN paths per layer."""
     verdict = "equal" if compared.equal else "NOT equal"
-    lines = [f"{compared.name}: two clean builds are {verdict}, {compared.layers} layers"]
+    lines = [
+        f"{compared.name}: two clean builds with {count(compared.layers, 'layer')} are {verdict}"
+    ]
     lines += [f"  id {one}" for one in compared.ids]
     for index, paths in compared.differences.items():
         lines.append(f"  layer {index}: {count(len(paths), 'path')} with differences")

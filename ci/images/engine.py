@@ -22,8 +22,8 @@ GROUP_FIX = (
     "or set DOCKER_HOST to another engine's socket"
 )
 START_FIX = (
-    "start it (sudo systemctl start docker, or for Podman systemctl --user start podman.socket and "
-    "DOCKER_HOST=unix://$XDG_RUNTIME_DIR/podman/podman.sock), or install docker.io"
+    "start Docker (sudo systemctl start docker) or Podman (systemctl --user start podman.socket, "
+    "and DOCKER_HOST=unix://$XDG_RUNTIME_DIR/podman/podman.sock), or install docker.io"
 )
 
 

@@ -41,9 +41,10 @@ def push_image(client: DockerClient, built: Built, reference: str, progress: Pro
     if TOOLCHAINS_LABEL in labels:
         raise UsageError(
             f"{built.reference} is not pushed",
-            why=f"it contains {labels[TOOLCHAINS_LABEL]}, whose licences forbid publishing it",
-            fix="build it without --with-toolchains, and provision the toolchains on the machine "
-            "that runs it",
+            why=f"the image contains {labels[TOOLCHAINS_LABEL]}, which must not be published "
+            "according to the licence",
+            fix="build the image without --with-toolchains, and provision the toolchains on the "
+            "machine that runs it",
         )
     if not REFERENCE.fullmatch(reference):
         raise UsageError(f"{reference!r} is not an image reference", fix="pass REGISTRY/NAME:TAG")

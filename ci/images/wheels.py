@@ -44,7 +44,7 @@ def resolve_lock(plan: ImagePlan, progress: Progress) -> str:
         raise UnfitError(
             f"python{plan.base.python} is not on PATH",
             why="pip resolves packages for the Python that runs it",
-            fix=f"install it, or run this command in a container of {plan.base.image}",
+            fix=f"install this Python, or run this command in a container of {plan.base.image}",
         )
     progress.step(f"resolving the packages of Python {plan.base.python}")
     answer = _run_pip(

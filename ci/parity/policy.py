@@ -82,7 +82,7 @@ class Allowance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not self.reason.strip():
             raise ValueError("an allowance needs a reason")
         if self.until is None and not self.exists and not self.absent:
-            raise ValueError("an allowance needs one of until, exists and absent")
+            raise ValueError("an allowance needs 'until', 'exists' or 'absent'")
 
 
 class ParityPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):

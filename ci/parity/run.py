@@ -127,7 +127,7 @@ def orphan(path: str) -> Finding:
     return Finding(
         kind=Kind.UNREAD,
         path=path,
-        message="no CMakeLists.txt adds this one any more, so nothing in it is built",
+        message="no CMakeLists.txt adds the folder of this file now, so nothing in it is built",
         cmake_place=Place(path),
         fix=f"call add_subdirectory() for {directory_of(path)}, or remove the file",
     )

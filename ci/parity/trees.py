@@ -191,7 +191,8 @@ def resolve_revision(git_dir: Path, revision: str) -> str:
     """Return the commit of a revision. Raises UsageError if there is no such revision."""
     if not revision or revision.startswith("-") or "\0" in revision:
         raise UsageError(
-            f"{revision!r} is not a revision", fix="if a variable contains it, check its value"
+            f"{revision!r} is not a revision",
+            fix="if the revision comes from a variable, check that the variable is set",
         )
     try:
         return read_commit(git_dir, revision)

@@ -190,12 +190,12 @@ COLUMNS = (
     Column(
         "SQNR q",
         lambda case: show_decibels(case.sqnr_db_quantized),
-        told="against the quantized model {} dB",
+        told="SQNR against the quantized model {} dB",
     ),
     Column(
         "predicted",
         lambda case: show_decibels(case.predicted_sqnr_db),
-        told="{} dB predicted",
+        told="predicted SQNR {} dB",
     ),
     Column(
         "noise",
@@ -209,7 +209,7 @@ COLUMNS = (
     Column(
         "scheme SQNR",
         lambda case: show_decibels(case.sqnr_db_scheme),
-        told="the quantized model has {} dB",
+        told="SQNR of the quantized model {} dB",
     ),
     Column(
         "equal",
@@ -322,7 +322,7 @@ COLUMNS = (
         lambda case: show_decibels(case.sqnr_db_emulator),
         lambda case: case.sqnr_db_emulator,
         summary="SQNR to the emulator, dB",
-        told="{} dB against the emulator's outputs",
+        told="SQNR against the emulator's outputs {} dB",
     ),
     Column(
         ".pte",

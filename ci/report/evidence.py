@@ -211,34 +211,40 @@ def find_faults(
     result = statement.predicate
     if not any(one.digest.get("sha256") == sha256 for one in statement.subject):
         told = ", ".join(one.digest.get("sha256", "none")[:16] for one in statement.subject)
-        yield f"it is about another program, with SHA-256 {told}; this one has {sha256[:16]}"
+        yield (
+            f"the evidence is about a program with SHA-256 {told}, but this program has "
+            f"{sha256[:16]}"
+        )
     if result.result not in PASSES:
         yield (
-            f"its result is {result.result}; failed tests: "
+            f"the evidence states the result {result.result}; failed tests: "
             f"{', '.join(result.failed_tests) or 'none'}"
         )
     if result.result in PASSES and result.failed_tests:
         yield (
-            f"its result is {result.result}, but these tests failed: "
+            f"the evidence states the result {result.result}, but these tests failed: "
             f"{', '.join(result.failed_tests)}"
         )
     every = [*result.passed_tests, *result.warned_tests, *result.failed_tests]
     if len(set(every)) < len(every):
-        yield "a test is listed twice"
+        yield "the evidence lists a test twice"
     if not {*QUESTIONS, OTHER} <= set(result.passed_tests):
-        yield "not all questions passed"
+        yield "the evidence does not state a pass for every question"
     if not any(name.startswith(CONTROL.format("")) for name in result.passed_tests):
         yield "no control was rejected, so nothing shows that the gate rejects wrong outputs"
     names = [one.name for one in result.configuration]
     twice = {name for name in names if names.count(name) > 1}
     if twice or NEEDED - set(names):
-        yield f"its configuration lacks or repeats {', '.join(sorted(twice | NEEDED - set(names)))}"
+        yield (
+            "the configuration in the evidence lacks or repeats "
+            f"{', '.join(sorted(twice | NEEDED - set(names)))}"
+        )
         return
     own = result.describe(BUILD).get("version")
     if own != build:
         yield (
-            f"it is about a program that QNN {own} compiled, but this program was compiled by "
-            f"{build or 'no known QNN'}"
+            f"the evidence is about a program that QNN {own} compiled, but this program was "
+            f"compiled by {build or 'no known QNN'}"
         )
     yield from _find_limit_faults(result, wanted)
 
@@ -248,24 +254,24 @@ def _find_limit_faults(result: TestResult, wanted: Wanted | None) -> Iterator[st
     try:
         limits = msgspec.convert(result.describe(LIMITS), Threshold, strict=False)
     except msgspec.ValidationError as error:
-        yield f"its limits cannot be read: {error}"
+        yield f"the limits in the evidence cannot be read: {error}"
         return
     given = result.find(LIMITS)
     if given is None or given.digest != {"sha256": digest_limits(limits, given.annotations)}:
-        yield "its limits do not match the digest that it states for them"
+        yield "the limits in the evidence do not match their digest"
     if not all(isinstance(case.get(name), str) for name in NAMES):
-        yield "it does not name its case"
+        yield "the evidence does not specify its case"
         return
     if limits.scheme != case["scheme"] or limits.model not in {ANY_MODEL, case["model"]}:
-        yield f"its limits are for {limits.model} {limits.scheme}"
+        yield f"the limits in the evidence are for another case: {limits.model} {limits.scheme}"
     if wanted:
         try:
             asked = wanted(case)
         except ValueError as error:
-            yield f"its case does not exist: {error}"
+            yield f"the case in the evidence does not exist: {error}"
         else:
             for what in find_weaker(limits, asked):
-                yield f"its limits are weaker than the required ones: {what}"
+                yield f"the limits in the evidence are weaker than the required ones: {what}"
 
 
 def find_weaker(limits: Threshold, wanted: Threshold) -> Iterator[str]:

@@ -124,7 +124,7 @@ def _describe_controls(report: Report) -> Iterator[str]:
     passing = [control for control in report.controls if not control.rejected]
     for control in passing[:NAMES]:
         name = escape_name(str(control))
-        yield f"- :x: the gate let {control.kind.value} pass for {name}\n\n"
+        yield f"- :x: the gate let wrong outputs pass: {control.kind.value} for {name}\n\n"
     if len(passing) > NAMES:
         yield f"- and {len(passing) - NAMES} more in report.json\n\n"
 
@@ -157,7 +157,7 @@ def _describe_changes(report: Report) -> Iterator[str]:
     yield f"Against the base: {differ}, {base.same} do not.\n\n"
     for one in base.tools:
         name, was, now = (escape_name(word or "none") for word in (one.name, one.before, one.now))
-        yield f"- made with {name} {now}, the base with {name} {was}\n"
+        yield f"- made with {name} {now}; the base was made with {name} {was}\n"
     for cases, what in (
         (base.missing, ":warning: in the base, but not here"),
         (base.skipped, ":warning: unsupported, but not in the base"),

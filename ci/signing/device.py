@@ -45,7 +45,7 @@ def read_device_serial(device: str = "") -> str:
     adb = shutil.which("adb")
     if not adb:
         raise UnfitError(
-            "adb is not on PATH", fix="install platform-tools, or pass the serial number itself"
+            "adb is not on PATH", fix="install platform-tools, or pass the SoC's serial number"
         )
     command = [adb, *(["-s", device] if device else []), "shell", "cat", SERIAL_FILE]
     try:
@@ -54,8 +54,8 @@ def read_device_serial(device: str = "") -> str:
         raise UnfitError(
             "the device's serial number cannot be read",
             why=error.why,
-            fix="connect one device, or select one with --device; on some devices, only `adb root` "
-            "permits reading it",
+            fix="connect one device, or select one with --device; some devices permit reading the "
+            "number only after `adb root`",
         ) from error
     found = re.search(r"^\s*(\d+|0x[0-9a-fA-F]+)\s*$", said, re.MULTILINE)
     if not found:

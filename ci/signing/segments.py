@@ -30,8 +30,8 @@ from provisioning.elf.reader import HeadersTruncatedError, parse_headers
 MAX_SEGMENTS = 100
 TYPE_HEADERS = 7
 SPLIT = (
-    "the first part (.mdt) of a split image, with its segments in .b00, .b01, ... next to it: join "
-    "them (pil-squasher OUT.mbn IN.mdt) and verify the result"
+    "this is the first part (.mdt) of a split image, with its segments in .b00, .b01, ... next to "
+    "it: join the parts (pil-squasher OUT.mbn IN.mdt) and verify the result"
 )
 
 
@@ -114,9 +114,9 @@ def parse_image(data: memoryview) -> Image:
     except HeadersTruncatedError as error:
         raise TruncatedError(f"truncated: {error}") from error
     except ValueError as error:
-        raise MalformedError(f"not an ELF file that a DSP can load: {error}") from error
+        raise MalformedError(f"this is not an ELF file that a DSP can load: {error}") from error
     if bytes(data[5:7]) != b"\1\1":
-        raise MalformedError("not a little-endian ELF file of version 1")
+        raise MalformedError("this is not a little-endian ELF file of version 1")
     if not 0 < len(headers.program_headers) <= MAX_SEGMENTS:
         raise MalformedError(
             f"there are {len(headers.program_headers)} program headers instead of "

@@ -124,7 +124,7 @@ def list_wanted(
         found = list_op_package(selection.op_package, policy)
         wanted += found
         if not found:
-            missing.append(f"{selection.op_package} (no .so file in it)")
+            missing.append(f"{selection.op_package} (contains no library to sign)")
     if missing:
         raise UnfitError(
             f"{len(missing)} of the libraries to sign are missing",

@@ -216,21 +216,23 @@ def _explain_exit(ended: Completed, name: str, mask: Masker) -> SignerError:
         return SignerError(
             Failure.PROMPT,
             name,
-            why=f"after {ended.wall_s:.0f} s it was still waiting for an answer to: {last}",
+            why=f"after {ended.wall_s:.0f} s the signer was still waiting for an answer to: {last}",
             fix="configure the signer so that it asks only for consent to its terms",
         )
     if ended.timed_out:
         return SignerError(
             Failure.HUNG,
             name,
-            why=f"it was stopped after {ended.wall_s:.0f} s; its last output: {last}",
+            why=f"the signer was stopped after {ended.wall_s:.0f} s; its last output: {last}",
             fix="check whether the signer can reach its server, or raise the limit with --timeout",
         )
     if "No module named 'imp'" in ended.output:
         return SignerError(
             Failure.WRONG_PYTHON, name, why=last, fix="run the signer with Python 3.11 or earlier"
         )
-    return SignerError(Failure.EXITED, name, why=f"it {ended.describe()} and printed:\n{said}")
+    return SignerError(
+        Failure.EXITED, name, why=f"the signer {ended.describe()} and printed:\n{said}"
+    )
 
 
 def find_output(scratch: Path, output: Path, source: Path, before: bytes, mask: Masker) -> Path:
@@ -253,14 +255,16 @@ def find_output(scratch: Path, output: Path, source: Path, before: bytes, mask: 
         raise SignerError(
             Failure.ELSEWHERE,
             name,
-            why=mask(f"it wrote {places} instead of a file in {output.relative_to(scratch)}/"),
+            why=mask(
+                f"the signer wrote {places} instead of a file in {output.relative_to(scratch)}/"
+            ),
             fix="correct --signer: {input} is the file to sign, {output} the directory to write to",
         )
     others = ", ".join(sorted(path.name for path in output.rglob("*"))) or "nothing"
     raise SignerError(
         Failure.NO_OUTPUT,
         name,
-        why=mask(f"it exited with status 0, but its output directory contains {others}"),
+        why=mask(f"the signer exited with status 0, but its output directory contains {others}"),
         fix="run the signer by hand on this library and read its log",
     )
 

@@ -186,7 +186,7 @@ def render_reports(reports: Mapping[Path, Verification]) -> str:
     text = "".join(render_report(path, one) for path, one in reports.items())
     if any(one.signed for one in reports.values()):
         text += "".join(
-            f"not checked here, since only the device can: {what}\n" for what in NOT_JUDGED
+            f"not checked, because only the device can check it: {what}\n" for what in NOT_JUDGED
         )
     return text
 

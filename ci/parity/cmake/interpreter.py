@@ -179,7 +179,7 @@ class Interpreter:
             self.note_broken(line, f"list files include each other: {chain}")
             return
         if len(self.stack) > MOST_DEPTH:
-            raise LimitError(f"more than {MOST_DEPTH} nested list files")
+            raise LimitError(f"list files are nested more than {MOST_DEPTH} deep")
         nodes = self.state.sources.nodes(path)
         self.state.read.add(path)
         with self._within(path=path, stack=(*self.stack, path)):
@@ -218,7 +218,7 @@ class Interpreter:
         for node in nodes:
             self.state.steps += 1
             if self.state.steps > MOST_STEPS:
-                raise LimitError(f"more than {MOST_STEPS} commands")
+                raise LimitError(f"the run has more than {MOST_STEPS} commands")
             flow = self._run_block(node) if isinstance(node, Block) else self._run_command(node)
             if flow is not Flow.NORMAL:
                 return flow
@@ -374,7 +374,7 @@ class Interpreter:
         names, rows = self._foreach_rows(block)
         before = {name: self.scope.maps[0].get(name) for name in names}
         if len(rows) > MOST_TURNS:
-            self.note_unread(block.head.line, f"foreach() over more than {MOST_TURNS} items")
+            self.note_unread(block.head.line, f"foreach() has more than {MOST_TURNS} items")
         flow = Flow.NORMAL
         for row in rows[:MOST_TURNS]:
             words = zip(names, row, strict=False)
@@ -425,7 +425,7 @@ class Interpreter:
             flow = self.run(block.body)
             if flow in {Flow.RETURN, Flow.BREAK}:
                 return flow if flow is Flow.RETURN else Flow.NORMAL
-        self.note_unread(block.head.line, f"while() with more than {MOST_TURNS} iterations")
+        self.note_unread(block.head.line, f"while() has more than {MOST_TURNS} iterations")
         return Flow.NORMAL
 
     # Paths

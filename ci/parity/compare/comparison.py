@@ -186,7 +186,7 @@ def apply_allowances(
     if is_current:
         unused = [entry for entry in live if id(entry) not in used] if whole else []
         stale = [(entry, why) for entry in policy.allow if (why := effect[id(entry)])]
-        stale += [(entry, "no finding matches it any more") for entry in unused]
+        stale += [(entry, "no finding matches the entry") for entry in unused]
         kept += [_stale(entry, why) for entry, why in stale]
     return kept, allowed
 
@@ -194,11 +194,11 @@ def apply_allowances(
 def why_without_effect(entry: Allowance, files: Container[str], today: date) -> str:
     """Return why an entry of the allow-list has no effect, or "" if it has an effect."""
     if entry.until is not None and today >= entry.until:
-        return f"it expired on {entry.until.isoformat()}"
+        return f"the entry expired on {entry.until.isoformat()}"
     if entry.exists and entry.exists not in files:
-        return f"its condition is not met: {entry.exists} is not in the tree"
+        return f"the entry's condition is not met: {entry.exists} is not in the tree"
     if entry.absent and entry.absent in files:
-        return f"its condition is not met: {entry.absent} is in the tree"
+        return f"the entry's condition is not met: {entry.absent} is in the tree"
     return ""
 
 
@@ -219,5 +219,5 @@ def _stale(entry: Allowance, why: str) -> Finding:
         message=f"the entry for {', '.join(entry.kinds)} in {about} has no effect: {why}",
         detail=about,
         buck_place=Place(POLICY_SOURCE),
-        fix="remove the entry, or renew it with a reason",
+        fix="remove the entry, or renew it and give a reason",
     )

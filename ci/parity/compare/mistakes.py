@@ -27,7 +27,7 @@ def find_repeated(index: Index) -> Iterator[Finding]:
                 path=target.place.path,
                 message=f"{side}{target.label} is defined twice",
                 detail=target.label,
-                fix="rename or remove one of them",
+                fix="rename or remove one of the targets",
                 **at(target),
             )
 
@@ -71,7 +71,7 @@ def find_missing(index: Index) -> Iterator[Finding]:
                     path=entry.path,
                     message=f"{target.label} lists this file, but it is not in the tree",
                     detail=side + again,
-                    fix="remove it, or correct its name",
+                    fix="remove the file from the list, or correct its name",
                     **at(target, entry.place),
                 )
 
@@ -100,9 +100,9 @@ def find_unknown_labels(index: Index, groups: Groups) -> Iterator[Finding]:
             yield Finding(
                 kind=Kind.DEPENDENCY,
                 path=word.place.path,
-                message=f"{target.label} depends on {label}, but that package has no such target",
+                message=f"{target.label} depends on {label}, but that target does not exist",
                 detail=f"{target.label} -> {label}",
-                fix=f"name //{package}:{near[0]}" if near else f"define it in {package}/BUCK",
+                fix=f"depend on //{package}:{near[0]}" if near else f"define it in {package}/BUCK",
                 **at(target, word.place),
             )
 

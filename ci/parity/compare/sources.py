@@ -133,9 +133,9 @@ def find_buck_only(index: Index) -> Iterator[Finding]:
             path=area,
             level=Level.NOTE,
             message=f"Buck compiles this folder's tests, such as {uses[0].entry.path}, "
-            "but CMake compiles none",
+            "but CMake compiles none of them",
             detail=WHOLE_FOLDER,
-            fix=f"add them to a CMakeLists.txt of {area}",
+            fix=f"add the tests to a CMakeLists.txt in {area}",
             **at(uses[0].target, uses[0].entry.place),
         )
 

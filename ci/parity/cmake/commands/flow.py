@@ -39,7 +39,7 @@ def include_file(run: Interpreter, call: Call) -> None:
     if path in run.state.sources.tree.files:
         run.run_file(path, call.command.line)
     elif words[0].endswith(".cmake") and "OPTIONAL" not in words:
-        run.note_broken(call.command.line, f"includes {path}, which is not in the tree")
+        run.note_broken(call.command.line, f"include() of {path}, which is not in the tree")
 
 
 def add_subdirectory(run: Interpreter, call: Call) -> None:
@@ -55,7 +55,11 @@ def add_subdirectory(run: Interpreter, call: Call) -> None:
     if posixpath.join(directory, LIST_FILE) in run.state.sources.tree.files:
         run.add_directory(directory, call.command.line)
     elif run.branch == run.entered:
-        run.note_unread(call.command.line, f"adds {directory}, which has no {LIST_FILE}", directory)
+        run.note_unread(
+            call.command.line,
+            f"add_subdirectory() of {directory}, which has no {LIST_FILE}",
+            directory,
+        )
 
 
 def guard_include(run: Interpreter, _call: Call) -> Flow | None:

@@ -167,7 +167,9 @@ class Targets:
         if is_unknown(text):
             target.complete = False
             name = text.split("\x01")[1]
-            run.note_unread(line, f"the sources of {target.name} depend on {name}")
+            run.note_unread(
+                line, f"the sources of {target.name} depend on {name}, which is unknown"
+            )
             return
         if text.startswith("TARGET_OBJECTS:"):
             target.links.append(Word(text.partition(":")[2], run.place(line)))

@@ -147,7 +147,7 @@ def test_a_comparison_is_told_with_ids_and_the_first_paths() -> None:
     paths = tuple(f"p{n:02}" for n in range(SHOWN + 5))
     unequal = Comparison("tiny", ("a", "b"), 3, {1: ("one",), 2: paths})
     assert describe_comparison(unequal) == [
-        "tiny: two clean builds are NOT equal, 3 layers",
+        "tiny: two clean builds with 3 layers are NOT equal",
         "  id a",
         "  id b",
         "  layer 1: 1 path with differences",
@@ -159,7 +159,7 @@ def test_a_comparison_is_told_with_ids_and_the_first_paths() -> None:
     assert not Comparison("tiny", ("a", "b"), 3, {}).equal
     assert not Comparison("tiny", ("a", "a"), 3, {1: ()}).equal
     equal = describe_comparison(Comparison("tiny", ("a", "a"), 1, {}))
-    assert equal == ["tiny: two clean builds are equal, 1 layers", "  id a", "  id a"]
+    assert equal == ["tiny: two clean builds with 1 layer are equal", "  id a", "  id a"]
 
 
 def test_two_builds_are_both_clean_and_on_the_base_that_was_named(built: Any) -> None:
@@ -554,7 +554,10 @@ def test_what_is_not_pushed_says_why_and_what_to_do() -> None:
     with pytest.raises(UsageError) as caught:
         Registry(LOW, **{TOOLCHAINS_LABEL: "ndk-1"}).publish("host/tiny")
     assert caught.value.what == f"{TINY.reference} is not pushed"
-    assert caught.value.why == "it contains ndk-1, whose licences forbid publishing it"
+    assert (
+        caught.value.why
+        == "the image contains ndk-1, which must not be published according to the licence"
+    )
     assert "--with-toolchains" in caught.value.fix
     for reference in ("-x", "X/y", "a", "a-", "host/tiny:2 "):
         with pytest.raises(UsageError) as wrong:

@@ -38,7 +38,7 @@ CMAKE = {
     "string is not closed": ('set(x "abc)\n', "unexpected"),
     "if is not closed": ("if(X)\nset(y 1)\n", "is not closed"),
     "endif without if": ("endif()\n", "endif() without"),
-    "crossed blocks": ("if(X)\nforeach(a b)\nendif()\nendforeach()\n", "ends with"),
+    "crossed blocks": ("if(X)\nforeach(a b)\nendif()\nendforeach()\n", "is closed by endif()"),
     "includes in a circle": ("include(a.cmake)\n", "include each other"),
     "adds itself": ("add_subdirectory(q)\n", "include each other"),
     "calls itself": ("function(f)\n  f()\nendfunction()\nf()\n", "f() recurses"),

@@ -131,7 +131,7 @@ def test_what_only_a_device_can_judge_is_told_once(library: bytes) -> None:
         "  AArch64, MBN header 6, no hash table, 0 segments hashed",
     ]
     assert lines[3:] == [
-        f"not checked here, since only the device can: {what}" for what in NOT_JUDGED
+        f"not checked, because only the device can check it: {what}" for what in NOT_JUDGED
     ]
 
 

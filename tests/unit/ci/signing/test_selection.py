@@ -93,7 +93,7 @@ def test_missing_libraries_are_named_by_what_would_hold_them(tmp_path: Path) -> 
         "lib/lpai-v6/unsigned/libQnnLpai.so of the QNN SDK (--qnn-sdk or QNN_SDK_ROOT is not set)"
     )
     assert lines[2] == f"{tmp_path}/Tools/target/hexagon/lib/v81/G0/pic/libc++abi.so.1"
-    assert lines[6] == f"{tmp_path}/op (no .so file in it)"
+    assert lines[6] == f"{tmp_path}/op (contains no library to sign)"
     with pytest.raises(UnfitError, match=r"\{build\}/backends/qualcomm/libqnn_executorch_backend"):
         list_wanted(DIRECT, POLICY, {**roots, "build": None})
 

@@ -204,7 +204,7 @@ def test_output_is_masked_and_questions_are_answered(tmp_path: Path) -> None:
             Failure.EXITED,
             "exited with 3 and printed:\none\na ***",
         ),
-        ("exit 3", Failure.EXITED, "it exited with 3 and printed:\n(nothing)"),
+        ("exit 3", Failure.EXITED, "the signer exited with 3 and printed:\n(nothing)"),
         (
             "echo first; echo \"No module named 'imp'\"; exit 1",
             Failure.WRONG_PYTHON,
@@ -213,7 +213,7 @@ def test_output_is_masked_and_questions_are_answered(tmp_path: Path) -> None:
         (
             "echo one; printf 'Secret password:'; exec sleep 60",
             Failure.PROMPT,
-            " s it was still waiting for an answer to: *** password:",
+            " s the signer was still waiting for an answer to: *** password:",
         ),
         ("echo a: b; echo at work.; exec sleep 60", Failure.HUNG, " s; its last output: at work."),
     ],
@@ -264,8 +264,8 @@ def test_name_of_an_output(name: str, wanted: str, same: bool) -> None:
 
 
 SERIAL = "testsig-0xbadcafe.so"
-NOTHING = "it exited with status 0, but its output directory contains {}"
-ELSEWHERE = "it wrote {} instead of a file in out/"
+NOTHING = "the signer exited with status 0, but its output directory contains {}"
+ELSEWHERE = "the signer wrote {} instead of a file in out/"
 
 
 @pytest.mark.parametrize(
