@@ -181,7 +181,9 @@ def chain(name: str) -> list[str]:
 
 
 def find_checkout() -> Path:
-    """Return the checkout that contains this code and docker/. Raises UnfitError."""
+    """Return the checkout that contains this code. Raises UnfitError if it has no
+    docker/Dockerfile.
+    """
     checkout = Path(__file__).resolve().parents[2]
     if not (checkout / "docker" / "Dockerfile").is_file():
         raise UnfitError(

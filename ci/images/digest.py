@@ -94,7 +94,9 @@ def _describe(layer: tarfile.TarFile, member: tarfile.TarInfo) -> str:
 
 
 def describe_comparison(compared: Comparison) -> list[str]:
-    """Return the verdict and, if layers differ, at most SHOWN paths per layer."""
+    """Return lines with the verdict, the ids and, if layers differ, up to SHOWN paths for each
+    layer.
+    """
     verdict = "equal" if compared.equal else "NOT equal"
     lines = [
         f"{compared.name}: two clean builds with {count(compared.layers, 'layer')} are {verdict}"

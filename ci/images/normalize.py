@@ -137,7 +137,7 @@ def read_layers(client: DockerClient, image_id: str) -> Iterator[tarfile.TarFile
 
 
 def save_image(client: DockerClient, image_id: str, target: Path) -> None:
-    """Write the image to a tar, in the engine's format."""
+    """Write the image ``image_id`` to ``target`` as a tar, in the engine's format."""
     with target.open("wb") as file:
         for chunk in client.images.get(image_id).save(named=False):
             file.write(chunk)

@@ -162,7 +162,9 @@ class RevisionTree(SourceTree):
 
 
 def show_path(path: str) -> str:
-    r"""Return a path as text that can be printed; bytes that are not UTF-8 become ``\udcff``."""
+    """Return a path as text that can be printed. A byte that is not UTF-8 becomes text such as
+    ``\\udcff``.
+    """
     return path.encode("utf-8", "backslashreplace").decode("utf-8")
 
 

@@ -212,7 +212,7 @@ def find_faults(
     if not any(one.digest.get("sha256") == sha256 for one in statement.subject):
         told = ", ".join(one.digest.get("sha256", "none")[:16] for one in statement.subject)
         yield (
-            f"the evidence is about a program with SHA-256 {told}, but this program has "
+            f"the evidence is about a program with SHA-256 {told}, but this program has SHA-256 "
             f"{sha256[:16]}"
         )
     if result.result not in PASSES:

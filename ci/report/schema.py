@@ -598,8 +598,9 @@ class ToolChange(Record, frozen=True, kw_only=True):
 
 class Comparison(Record, frozen=True, kw_only=True):
     """The differences from a base. ``changed`` are the cases that differ, worst first. ``missing``
-    cases are only in the base, and ``new`` cases only here. ``same`` counts the cases that do not
-    differ."""
+    cases are only in the base, and ``new`` cases only in this report. ``same`` counts the cases
+    that do not differ.
+    """
 
     source: Source
     started: str
@@ -695,7 +696,9 @@ class Report(Record, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> ExitCode:
-        """The exit code of a run. Failed cases take precedence over cases that could not run."""
+        """The exit code of a run. That of an interrupted run takes precedence over failed cases,
+        and these over cases that could not run.
+        """
         if self.unjudged:
             return ExitCode.INTERRUPTED
         if self.lacking and not (self.summary.failed or self.summary.controls_passed):

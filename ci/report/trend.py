@@ -39,7 +39,9 @@ class Line:
 
     @property
     def label(self) -> str:
-        """Return the figure of the last run that has it, as shown on the page."""
+        """Return the figure of the last run that has it, as shown on the page, or ``-`` if no run
+        has it.
+        """
         labels = (bar.label for bar in reversed(self.bars) if bar)
         return next((one for one in labels if one != NOTHING), NOTHING)
 

@@ -129,7 +129,8 @@ class HashSegment:
 def parse_hash_segment(data: memoryview) -> HashSegment:
     """Parse ``data``, the bytes of a hash segment.
 
-    Raises MalformedError if the parts cannot be distinguished.
+    Raises MalformedError if the header is incomplete or of an unknown version, or if the parts of
+    the segment are larger than ``data``.
     """
     if len(data) < SHORT_HEADER.size:
         raise MalformedError(f"the hash segment has {len(data)} bytes, too few for an MBN header")

@@ -47,8 +47,8 @@ def buck_names(index: Index, groups: Groups, labels: Iterable[str]) -> set[str]:
 
 
 def cmake_names(groups: Groups, names: Iterable[str]) -> set[str]:
-    """Return the macros of CMake targets: their own, and those that other targets export to
-    them.
+    """Return the macros of CMake targets: their own, those of their directories, and those that
+    other targets export to them.
     """
     found: set[str] = set()
     for name in names:
@@ -153,8 +153,8 @@ def find_lacking(
 
 
 def names_that_read(index: Index, groups: Groups, target: BuckTarget, macro: str) -> set[str]:
-    """Return the CMake counterparts of a Buck target that compile one of its files that read a
-    macro.
+    """Return the CMake counterparts of a Buck target that compile a file of the target which reads
+    ``macro``.
     """
     files = index.files_that_read(macro) & index.files_of(target)
     names = groups.cmake_of[target.label]

@@ -224,12 +224,14 @@ class Groups:
 
     @cached_property
     def linked(self) -> set[str]:
-        """The names of all targets that some CMake target links."""
+        """The names of all CMake targets, and of everything that they link."""
         return set[str]().union(*self._cmake_reach.values())
 
     @cached_property
     def consumers(self) -> dict[str, set[str]]:
-        """The executables and shared libraries that link a CMake target, directly or not."""
+        """For each CMake target, the executables and shared libraries that link it, directly or
+        not.
+        """
         targets = (target for targets in self.cmake.values() for target in targets)
         finals = {target.name for target in targets if target.kind in FINAL_KINDS}
         return collect((linked, name) for name in finals for linked in self.cmake_reach(name))

@@ -128,13 +128,13 @@ class Index:
 
     @cached_property
     def includers(self) -> dict[str, list[str]]:
-        """The files that include each header."""
+        """For each header, the files that include it."""
         rows = self.facts.headers.items()
         return group((header, path) for path, headers in rows for header in headers)
 
     @cached_property
     def exporting(self) -> dict[str, set[str]]:
-        """The macros that Buck targets export, by label."""
+        """The macros that each Buck target exports, by the label of the target."""
         words = ((t.label, word) for t in self.by_label.values() for word in t.defines)
         return collect((label, name_of(word)) for label, word in words if word.exported)
 

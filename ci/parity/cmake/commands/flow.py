@@ -71,8 +71,8 @@ def guard_include(run: Interpreter, _call: Call) -> Flow | None:
 
 
 def run_program(run: Interpreter, call: Call) -> None:
-    """Evaluate execute_process(). The variables that it sets become unknown, unless the program
-    prints a file list in a .bzl file.
+    """Evaluate execute_process(). The variables that it sets become unknown, except for the output
+    and the exit status of a program that prints a list from a .bzl file.
     """
     words = call.words
     results = dict(pairwise(words))
@@ -110,7 +110,7 @@ def file_list(run: Interpreter, path: str, name: str) -> list[str] | None:
 def read_file_lists(text: str | None, path: str) -> Mapping[str, list[str]] | str:
     """Return the top-level lists of a .bzl file, or the reason why it cannot be evaluated."""
     if text is None:
-        return "it is not in the tree"
+        return "the file is not in the tree"
     module = starlark.Module()
     try:
         ast = starlark.parse(path, text, starlark.Dialect.extended())

@@ -150,7 +150,7 @@ class Targets:
         self._list(run, target, [item for item in call.items[1:] if item.text not in LIBRARY_WORDS])
 
     def add_sources(self, run: Interpreter, call: Call) -> None:
-        """target_sources(), including file sets."""
+        """Evaluate target_sources(), including its file sets."""
         if target := self.find_known(run, call):
             self._list(run, target, file_set_items(call.items[1:]))
 
