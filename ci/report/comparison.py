@@ -46,7 +46,8 @@ def compare_case(before: Case, now: Case, *, same_host: bool) -> Change:
     """Return the changes of one case. A change of the SQNR that is too small to be shown is
     ignored.
 
-    The outputs of the float32 model are not compared if the processor is another one.
+    The outputs of the float32 model are compared only if ``same_host`` is true, because their last
+    bits depend on the processor.
     """
     sqnr_db = _subtract(now.sqnr_db, before.sqnr_db)
     same_metric = now.metric_name == before.metric_name

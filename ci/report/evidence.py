@@ -89,9 +89,10 @@ def write_evidence(
 ) -> list[Path]:
     """Write a statement into ``directory`` for each program that was judged, and return the files.
 
-    Unsupported cases have no statement. If several cases share a program, a failed one is stated.
-    ``version`` is that of this project; ``digests`` are those of the policy and the baselines, by
-    name. Needs in-toto-attestation. Raises StoreError if a file cannot be written.
+    Unsupported cases have no statement. If several cases share a program, the statement is about a
+    failed one if there is any. ``version`` is that of this project; ``digests`` are those of the
+    policy and the baselines, by name. Needs in-toto-attestation. Raises StoreError if a file cannot
+    be written.
     """
     judged = [case for case in report.cases if case.program and case.status is not REFUSED]
     written: dict[Path, Case] = {}

@@ -627,11 +627,11 @@ class Report(Record, frozen=True, kw_only=True):
     """A run of a session. ``started`` is in UTC and ISO 8601; SOURCE_DATE_EPOCH overrides it.
     ``command`` is the start of the command that repeats a case; the case's model, scheme and SoC
     are appended to it. ``runtimes`` are the versions of QNN on devices, if the policy specifies
-    where devices get QNN from. ``backend`` is the QNN backend of the run. ``unsupported`` states
-    which versions that are not known to work together were tried, and is empty if there were none.
-    ``remarks`` are further notes on the run. ``unjudged`` counts the cases that an interrupted run
-    did not judge. ``comparison`` has the differences from the base, or ``uncompared`` the reason
-    why there are none.
+    where devices get QNN from. ``backend`` is the QNN backend of the run. ``unsupported`` describes
+    versions that the run combined although they are not known to work together; it is empty if
+    there are none. ``remarks`` are further notes on the run. ``unjudged`` counts the cases that an
+    interrupted run did not judge. ``comparison`` has the differences from the base, or
+    ``uncompared`` the reason why there are none.
     """
 
     session: str

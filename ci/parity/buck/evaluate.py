@@ -257,7 +257,9 @@ class Evaluator:
         name = found.module.rpartition(":")[2].rpartition("/")[2]
         known = name in self.tree.layout.stubbed or symbols <= {"runtime"}
         if found.own and found.path is None and not known:
-            raise NotEvaluatedError(path, f"load() of {found.module}, which is not in the tree")
+            raise NotEvaluatedError(
+                path, f"load() refers to {found.module}, which is not in the tree"
+            )
         return self._stub_module(symbols, text, "[]" if found.vendored else "'{}'")
 
     def _stub_module(

@@ -180,7 +180,9 @@ class Merger:
         return found
 
     def evaluate_unloaded(self, evaluator: Evaluator, path: str) -> None:
-        """Add the content of a targets.bzl that no build file loads, as if one loaded it."""
+        """Add the content of a targets.bzl that no build file loads, as if a build file
+        loaded it.
+        """
         folder = path.rpartition("/")[0]
         row = NotEvaluated("buck", Place(path), "no build file loads it", folder, is_broken=True)
         try:

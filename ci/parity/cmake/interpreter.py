@@ -201,7 +201,9 @@ class Interpreter:
 
     @contextmanager
     def _within(self, **state: Any) -> Iterator[None]:
-        """Run the body of a with statement with other values of the attributes in ``state``."""
+        """Set the attributes in ``state`` for the body of a with statement, and restore them
+        afterwards.
+        """
         outer = {name: getattr(self, name) for name in state}
         vars(self).update(state)
         try:

@@ -129,8 +129,8 @@ class Groups:
         return min(labels, key=rank)
 
     def main_name(self, names: Iterable[str], label: str) -> str:
-        """Return the CMake target in ``names`` of which the largest part of the sources belongs to
-        the Buck dependency ``label``.
+        """Return the name in ``names`` of the CMake target that shares the largest fraction of its
+        sources with the Buck dependency ``label``.
         """
         bucks = [t for each in self.standing_for(label) for t in self.index.labelled.get(each, ())]
         wanted = {entry.path for buck in bucks for entry in self.index.resolved(buck.srcs)}

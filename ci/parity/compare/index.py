@@ -84,8 +84,8 @@ def folders_above(path: str) -> list[str]:
 
 
 def topmost_of(path: str, others: Container[str]) -> str:
-    """Return the outermost folder above a file that is not one of ``others``, or the file's own
-    folder.
+    """Return the outermost of the folders above ``path`` that are not in ``others``; if all are,
+    the innermost one.
     """
     return next((f for f in folders_above(path) if f not in others), directory_of(path))
 

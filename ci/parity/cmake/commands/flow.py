@@ -39,7 +39,7 @@ def include_file(run: Interpreter, call: Call) -> None:
     if path in run.state.sources.tree.files:
         run.run_file(path, call.command.line)
     elif words[0].endswith(".cmake") and "OPTIONAL" not in words:
-        run.note_broken(call.command.line, f"include() of {path}, which is not in the tree")
+        run.note_broken(call.command.line, f"include() refers to {path}, which is not in the tree")
 
 
 def add_subdirectory(run: Interpreter, call: Call) -> None:
@@ -57,7 +57,7 @@ def add_subdirectory(run: Interpreter, call: Call) -> None:
     elif run.branch == run.entered:
         run.note_unread(
             call.command.line,
-            f"add_subdirectory() of {directory}, which has no {LIST_FILE}",
+            f"add_subdirectory() refers to {directory}, which has no {LIST_FILE}",
             directory,
         )
 
