@@ -269,12 +269,12 @@ def is_inside(path: str, folders: Iterable[str]) -> bool:
 
 
 def is_source(path: str) -> bool:
-    """Return whether the extension of ``path`` is that of a file that a compiler compiles."""
+    """Return whether ``path`` has the extension of a source, such as ``.cpp``."""
     return suffix_of(path) in SOURCE_SUFFIXES
 
 
 def is_header(path: str) -> bool:
-    """Return whether the extension of ``path`` is that of a header."""
+    """Return whether ``path`` has the extension of a header, such as ``.h``."""
     return suffix_of(path) in HEADER_SUFFIXES
 
 

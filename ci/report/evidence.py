@@ -1,5 +1,5 @@
-"""Statements that a program was judged, to ship with the program: an in-toto Statement with the
-test-result predicate.
+"""Evidence that a program was judged, which can be shipped with the program: an in-toto Statement
+with the test-result predicate.
 
 The file evidence/SHA256.intoto.json is named after the SHA-256 of the program, which is the subject
 of the statement. The predicate's configuration contains the case, its limits, and the versions and

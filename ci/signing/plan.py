@@ -93,8 +93,8 @@ def find_roots(
 def locate_roots(
     missing: AbstractSet[str], hexagon_sdk: Path | None, progress: Progress
 ) -> dict[str, Path | None]:
-    """Return the roots in ``missing`` as profile lpai has them in the store; None for each that it
-    lacks.
+    """Return the roots in ``missing`` that the store has for profile lpai, and None for each of the
+    others.
 
     The Hexagon tools are a sub-directory of the Hexagon SDK: of ``hexagon_sdk``, or of the one in
     the store.

@@ -162,8 +162,8 @@ def sign(plan: SignPlan, signer: Signer, progress: Progress) -> Signed:
 
 @contextmanager
 def stage(target: Path, *, force: bool) -> Iterator[Path]:
-    """Yield an empty directory, except for a sub-directory SCRATCH. If the block succeeds, the
-    directory replaces ``target``, without SCRATCH.
+    """Yield a directory that is empty except for a sub-directory SCRATCH. If the block succeeds,
+    the directory replaces ``target``, without SCRATCH.
 
     Raises StoreError if nothing can be written there, and UsageError if another run created the
     target in the meantime and ``force`` is false.

@@ -88,7 +88,7 @@ def read_buck(tree: SourceTree) -> BuckFacts:
 
 @dataclass
 class BuckWord:
-    """A string in an attribute, with the select() key under which it is.
+    """A string in an attribute, with the key of the select() alternative that contains it.
 
     In a map, ``text`` is the value and ``key`` its key. In a map of headers the value is the file,
     but in a map of resources the key is.

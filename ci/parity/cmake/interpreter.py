@@ -220,7 +220,7 @@ class Interpreter:
         for node in nodes:
             self.state.steps += 1
             if self.state.steps > MOST_STEPS:
-                raise LimitError(f"the run has more than {MOST_STEPS} commands")
+                raise LimitError(f"the evaluation was stopped after {MOST_STEPS} commands")
             flow = self._run_block(node) if isinstance(node, Block) else self._run_command(node)
             if flow is not Flow.NORMAL:
                 return flow

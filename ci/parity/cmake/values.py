@@ -24,7 +24,7 @@ ESCAPED = {"n": "\n", "t": "\t", "r": "\r", ";": "\\;", "\n": ""}
 
 
 def unknown(name: str) -> Value:
-    """Return an unknown value that contains ``name``, from which it originates."""
+    """Return an unknown value. ``name`` states where it comes from."""
     return (f"{UNKNOWN}{name}{UNKNOWN}",)
 
 

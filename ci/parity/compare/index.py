@@ -224,8 +224,8 @@ class Index:
     # Configurations of the Buck side
 
     def configurations(self, use: Use[BuckTarget]) -> tuple[Configuration, ...]:
-        """Return the configurations in which Buck uses a file, according to its select() key,
-        otherwise to the target.
+        """Return the configurations in which Buck uses a file: according to the select() key of the
+        entry, otherwise according to the target.
         """
         condition = use.entry.condition.lower()
         if any(key in condition for key in ANDROID_KEYS):
