@@ -114,7 +114,7 @@ def run_worker(tree: RevisionTree | DirectoryTree, side: str) -> bytes | str:
         except (ToolError, OSError) as error:
             why = getattr(error, "why", "") or str(error)
             lines = [line.strip() for line in why.splitlines() if line.strip()]
-            return ": ".join(["the process that reads this side failed", *lines[-1:]])
+            return ": ".join(["the process that reads this side of the tree failed", *lines[-1:]])
 
 
 def main(argv: list[str]) -> int:

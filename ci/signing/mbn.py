@@ -79,8 +79,8 @@ class Authority:
 
 @dataclass(frozen=True)
 class HashSegment:
-    """A parsed hash segment. ``faults`` are its inconsistencies, and ``named_algorithm`` is the
-    hash algorithm in the metadata, "" if they state none that is known.
+    """A parsed hash segment. ``faults`` are its inconsistencies. ``named_algorithm`` is the hash
+    algorithm that the metadata state, "" if they state no known one.
 
     ``is_encrypted`` is whether it contains encryption parameters, which no signature covers.
     """

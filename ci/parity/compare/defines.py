@@ -1,4 +1,4 @@
-"""Find defines that only one side sets and on which files that both sides compile depend."""
+"""Find defines that only one side sets, if files that both sides compile depend on them."""
 
 from __future__ import annotations
 

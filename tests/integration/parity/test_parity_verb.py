@@ -143,7 +143,7 @@ def test_a_build_file_that_eats_memory_ends_alone(source: Path, parity: Parity) 
     ended = parity("--source", source, "--json")
 
     reasons = " ".join(row["reason"] for row in document(ended)["not_evaluated"])
-    assert "q/BUCK" in reasons or "the reader of this side" in reasons
+    assert "q/BUCK" in reasons or "the process that reads this side" in reasons
 
 
 @pytest.mark.parametrize("scope", [[], ["--scope", "p"]], ids=["whole", "scope"])
