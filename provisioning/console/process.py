@@ -1,5 +1,6 @@
-"""Run processes without a shell, each in its own process group and with an optional time limit. Run
-tasks in threads; an interrupt ends the processes of all tasks. No other module uses subprocess.
+"""Run processes without a shell and with an optional time limit; run_process starts each in its own
+process group. Run tasks in threads; an interrupt ends the processes of all tasks. No other module
+uses subprocess.
 """
 
 from __future__ import annotations

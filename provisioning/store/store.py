@@ -278,8 +278,7 @@ class Store:
 
     def find_user(self, path: Path) -> int | None:
         """Return the process ID of a running shell that note_use recorded for the published
-        directory ``path``, None if there is none. Records of shells that have ended are removed on
-        the way.
+        directory ``path``, None if there is none. Records of shells that have ended are removed.
         """
         for note in self.uses.glob(f"{glob.escape(path.name)}.*.*"):
             pid, start = note.name.rsplit(".", 2)[1:]

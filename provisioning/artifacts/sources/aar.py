@@ -64,8 +64,8 @@ def read_start(body: Iterator[bytes], most_bytes: int) -> bytes:
 
 
 def check_published_sha1(job: FillJob) -> None:
-    """Compare the download with its .sha1 file in the Maven repository. If there is no such file,
-    print a message.
+    """Compare the download with its .sha1 file in the Maven repository. If that file is missing or
+    cannot be fetched, only print a message.
 
     Raises IntegrityError if the hashes differ; the download is removed.
     """

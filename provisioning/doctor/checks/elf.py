@@ -111,7 +111,7 @@ def judge(facts: ElfFacts, policy: ElfPolicy, *, depth: int = 1) -> list[Finding
 
 
 def judge_placed(placed: Placed) -> list[Finding]:
-    """Return every fault of a file. If the file is for another target, return only that fault."""
+    """Return every fault of a file. If it is for another target, return only those of TARGET."""
     if identity := list(TARGET.judge(placed)):
         return identity
     is_unused = placed.policy.is_unused(placed.elf.path.name)
@@ -210,7 +210,8 @@ TARGET.add(
 TARGET.add(
     "QNN214",
     "{subject} is for Hexagon V{elf.hexagon_version:x}, but its directory is for V{policy.flags:x}",
-    "the DSP refuses code for a newer Hexagon, with error 4000 or 14001 on a device",
+    "a DSP refuses code for a newer Hexagon version than its own, with error 4000 or 14001 on a "
+    "device",
     "copy {subject} from an unchanged SDK, or provision the SDK again",
     lambda file: file.policy.flags not in {None, file.elf.hexagon_version},
     after=("QNN213",),

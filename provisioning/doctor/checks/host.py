@@ -148,7 +148,7 @@ TOOLS.add(
 TOOLS.add(
     "QNN011",
     "{subject} does not print its version: {answer}",
-    "a program that fails when it is run with --version cannot be used for a build",
+    "the program is broken, or is not the expected one, so a build with it would fail",
     "reinstall {subject}",
     lambda tool: tool.facts.path and tool.facts.version is None,
 )

@@ -270,7 +270,7 @@ def find_adaptor(case: Case) -> Iterator[Adaptor]:
 
 ADAPTOR = Subjects(find_adaptor, Adaptor.seen)
 REBUILD = (
-    "`qnn-ci build aot --sdk {root}` builds an adaptor for this SDK; then add --adaptor overlay"
+    "`qnn-ci build aot --sdk {root}` builds an adaptor for this SDK; then pass --adaptor overlay"
 )
 
 
