@@ -32,8 +32,8 @@ def connect_engine() -> Iterator[DockerClient]:
     """Yield a client of the engine in the variable DOCKER_HOST, or of the local engine if it is not
     set.
 
-    Raises UnfitError if no engine answers. Errors of the engine in the block are raised as
-    ``explain_error`` returns them.
+    Raises UnfitError if no engine answers. An error of the engine in the block is raised as the
+    exception that ``explain_error`` returns for it.
     """
     try:
         client = DockerClient.from_env(timeout=TIMEOUT_S)

@@ -198,8 +198,8 @@ def _mounts(request: ShellRequest, pipe: Path, volumes: dict[str, str]) -> list[
 
 
 def _outer_git(checkout: Path) -> list[Path]:
-    """Return the common git directory of the checkout if it is outside the checkout, as in a work
-    tree of git; otherwise an empty list.
+    """Return a list with the common git directory of the checkout if that is outside the checkout,
+    as for a linked work tree; otherwise an empty list.
     """
     try:
         words = ("rev-parse", "--path-format=absolute", "--git-common-dir")

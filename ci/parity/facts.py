@@ -1,4 +1,4 @@
-"""What the two build descriptions of a tree state, as immutable values without any I/O.
+"""The facts that the two build descriptions of a tree state, as immutable values without any I/O.
 
 Paths are relative to the root of the tree, with forward slashes. The readers produce these facts
 and the comparison uses them; between processes they are sent as JSON.

@@ -16,8 +16,8 @@ class Bar:
     """A figure drawn as a bar: a ``label``, and ``segments`` placed end to end, each with a length
     and a CSS class.
 
-    ``limit`` is the figure's limit, and ``marker`` is a second figure; None draws none. ``note`` is
-    shown after the label, ``hint`` as a tooltip.
+    ``limit`` is the figure's limit, and ``marker`` is a second figure; each is None if there is
+    none. ``note`` is shown after the label, ``hint`` as a tooltip.
     """
 
     label: str = "-"

@@ -477,7 +477,7 @@ def find_margin(report: Report, case: Case) -> tuple[float, str, float] | None:
     """Return the smallest margin in dB between a figure and its limit, with that figure's name and
     value.
 
-    The margin is negative if the figure exceeds its limit. None means that no figure has a limit.
+    The margin is negative if the limit is not met. None means that no figure has a limit.
     """
     rule, noise = report.threshold_for(case), case.above_noise_db
     if rule is None:

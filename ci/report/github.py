@@ -100,8 +100,8 @@ class SizeBudget:
 
 
 def escape_markdown(text: str) -> str:
-    """Return ``text`` on one line, so that it contains no markup, links, mentions of people or cell
-    borders.
+    """Return ``text`` on one line, escaped so that it is shown without markup, links, mentions of
+    people or cell borders.
     """
     line = _REFERENCE.sub(WORD_JOINER, clean_log_line(text))
     return _MARKDOWN.sub(lambda m: f"&#{ord(m[1])};" if m[1] else m[0], line)

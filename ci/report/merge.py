@@ -80,7 +80,7 @@ def _longest_phases(reports: Sequence[Report]) -> list[Phase]:
 
 def find_faults(reports: Sequence[Report], wanted: Collection[CaseName] = ()) -> list[str]:
     """Return why ``reports`` are not all the shards of one run. If ``wanted`` is given, also return
-    whether they have other cases.
+    which of these cases they lack and which others they have.
     """
     shards = [(report, report.shard) for report in reports if report.shard]
     if not shards or len(shards) < len(reports):

@@ -180,9 +180,9 @@ class Sizes(Record, frozen=True, kw_only=True):
 
 class Budget(Sizes, frozen=True, kw_only=True):
     """Upper limits for the figures of Footprint, except ``segment_align``, which is a lower limit.
-    ``operators`` maps globs to upper limits: of all nodes whose type matches the glob, no more may
-    be in the lowered model. ``p50_ms``, ``p90_ms``, ``load_ms`` and ``device_memory_bytes`` limit
-    the figures of DeviceFigures. None means no limit.
+    ``operators`` maps a glob to the largest number of nodes whose types may match it. ``p50_ms``,
+    ``p90_ms``, ``load_ms`` and ``device_memory_bytes`` limit the figures of DeviceFigures. None
+    means no limit.
     """
 
     p50_ms: Milliseconds | None = None

@@ -1,5 +1,5 @@
-"""Parse and check the certificate chain of a hash segment, which is a sequence of DER certificates
-followed by padding.
+"""Parse and check the certificate chain in a hash segment. A chain is a sequence of DER
+certificates followed by padding.
 
 Whether a device trusts the root depends on the fuses of the device, so it is not checked here.
 """

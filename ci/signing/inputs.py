@@ -49,7 +49,7 @@ def read_inputs(
 ) -> tuple[Input, ...]:
     """Read and check all of ``wanted``.
 
-    Raises UnfitError, which lists the faults of all libraries, or if the QNN SDK is too old for
+    Raises UnfitError with the faults of all libraries, or if the QNN SDK is too old for
     ``selection``. Raises UsageError if a file cannot be read.
     """
     with ThreadPoolExecutor(READERS) as readers:

@@ -161,8 +161,8 @@ class Interpreter:
         self._run_directory(0)
 
     def _run_directory(self, line: int) -> None:
-        """Run the CMakeLists.txt of the current directory. If it exceeds a limit, only this
-        directory ends.
+        """Run the CMakeLists.txt of the current directory. If the run exceeds a limit, it is ended
+        for this directory only.
         """
         path, steps = posixpath.join(self.directory, LIST_FILE), self.state.steps
         try:

@@ -43,7 +43,8 @@ class Groups:
         """Return whether Buck compiles more than half of a CMake target's sources, and at least one
         of them is in the target's folder.
 
-        For example, an example that compiles one file of a library is not mapped to that library.
+        An example program that compiles one file of a library is therefore not mapped to that
+        library.
         """
         paths = set(filter(is_source, target.sources))
         shared = paths & self.index.shared_files

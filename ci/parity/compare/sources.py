@@ -112,8 +112,8 @@ def find_buck_only(index: Index) -> Iterator[Finding]:
     """Yield sources that Buck compiles and no CMake target does, except that test programs of CMake
     do not count for files of the product.
 
-    If CMake builds no tests at all in the first two folders of a test's path, these are reported
-    instead, as a note.
+    If CMake builds no tests at all in the first two folders of a test's path, the two folders are
+    reported instead, as a note.
     """
     everywhere = index.cmake_mentions - index.only_in_tests
     untested: dict[str, list[Use[BuckTarget]]] = defaultdict(list)
@@ -157,8 +157,10 @@ def _buck_only(index: Index, path: str, use: Use[BuckTarget]) -> Finding:
 
 
 def find_unlisted(index: Index) -> Iterator[Finding]:
-    """Yield sources that neither side lists, in folders where other sources are listed, and Python
-    files that Buck does not list although it lists files that import them or most of their folder.
+    """Yield sources that neither side lists, in folders where other sources are listed.
+
+    Also yield Python files that Buck does not list, if listed files import them, or if Buck lists
+    most of the Python modules in their folder.
     """
     listed = index.buck_mentions | index.cmake_mentions
     folders = {directory_of(path) for path in listed if is_source(path)}
@@ -362,8 +364,8 @@ def nearest_buck_target(
 
 
 def fix_in_buck(index: Index, path: str, target: BuckTarget | None, what: str = "") -> str:
-    """Return a fix that adds the file ``path`` to ``target`` or, if ``what`` is given, to that
-    attribute of it.
+    """Return a fix that adds the file ``path`` to ``target``. ``what`` may name an attribute of the
+    target, as in "the exported_headers of ".
 
     The fix is a new target if ``target`` is None. It is also a new target if the targets next to
     the file have a single source each, unless ``what`` is given or ``target`` lists the file's
