@@ -125,8 +125,8 @@ class ParityReport:
 
     @property
     def unread(self) -> tuple[NotEvaluated, ...]:
-        """The sides that could not be read at all. If there is any, nothing was compared, and a
-        gate fails.
+        """The sides that could not be read at all. If there is any, the comparison is incomplete,
+        and a gate fails.
         """
         return tuple(row for row in self.not_evaluated if row.is_whole)
 

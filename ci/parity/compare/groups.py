@@ -154,7 +154,7 @@ class Groups:
 
     @cached_property
     def buck_edges(self) -> Callable[[str], Iterable[str]]:
-        """A function that returns the direct dependencies of the Buck target with a label,
+        """A function from the label of a Buck target to the direct dependencies of the target,
         including names outside the tree.
         """
         found: dict[str, set[str]] = {}
@@ -166,11 +166,11 @@ class Groups:
 
     @cached_property
     def exported_edges(self) -> Callable[[str], Iterable[str]]:
-        """A function that returns the dependencies whose headers the Buck target with a label
+        """A function from the label of a Buck target to the dependencies whose headers the target
         passes on.
 
-        These are the exported dependencies of C++ rules with files, and all dependencies of other
-        rules.
+        These are the exported dependencies of a C++ rule with files, and all dependencies of any
+        other rule.
         """
         found: dict[str, set[str]] = defaultdict(set)
         for label, targets in self.index.labelled.items():
