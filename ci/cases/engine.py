@@ -110,7 +110,7 @@ class Staging:
         try:
             require_proof([list(map(np.asarray, tensors)) for tensors in outputs], self.reference)
         except FailedError as error:
-            why = f"it was computed from {made}; real inputs may give a usable one" if made else ""
+            why = f"it was computed from {made}; real inputs may be better" if made else ""
             raise FailedError(error.what, why=error.why or why, fix=error.fix) from error
 
     def write_quantized(self, outputs: Sequence[Sequence[Any]]) -> None:

@@ -170,7 +170,7 @@ class CaseJudge:
         try:
             both = [stack_outputs(one, compiled) for one in (emulated, outputs)]
         except ValueError as error:
-            self.remarks.append(f"not compared with the emulator: {error}")
+            self.remarks.append(f"outputs not compared with the emulator: {error}")
         else:
             self.evidence.nearness = find_nearness(zip(*both, strict=True))
 
@@ -311,7 +311,7 @@ class CaseJudge:
         spec, choices = self.spec, str(self.spec.source.choices)
         known = self.policy.find_unmet(spec.model, spec.scheme, spec.soc, choices)
         return known and (
-            f"it passed, but the policy expects it to be unsupported: {known}\n"
+            f"the case passed, but the policy expects it to be unsupported: {known}\n"
             "  fix: remove that row of [[unsupported]] or narrow its globs; set strict = false if"
             " only some of its cases are refused"
         )

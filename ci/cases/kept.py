@@ -144,13 +144,13 @@ def judge_unrun(case: Case, judging: CaseJudge) -> Case:
     """Judge a row without outputs. It fails if it passed in the run, or if it is unsupported and
     the policy does not expect its refusal. Any other row is unchanged."""
     if case.status is Status.PASSED:
-        told = "it passed in the run, but its outputs were not kept"
+        told = "the case passed in the run, but its outputs were not kept"
     elif (
         case.status is Status.UNSUPPORTED
         and not case.lacks
         and not judging.find_refusal(case.reason)
     ):
-        told = f"the policy does not expect it to be unsupported: {case.reason}"
+        told = f"the policy does not expect the case to be unsupported: {case.reason}"
     else:
         return case
     return structs.replace(case, status=Status.FAILED, reason=told)
@@ -192,7 +192,9 @@ def read_kept(folder: Path, spec: CaseSpec) -> Artifact:
         raise ValueError(f"{RECORD} does not match the files next to it")
     own = artifact.model if spec.model in SUITE else spec.model
     if (own, artifact.scheme, artifact.soc) != (spec.model, spec.scheme.value, spec.soc):
-        raise ValueError(f"its files belong to {artifact.model} {artifact.scheme} {artifact.soc}")
+        raise ValueError(
+            f"the kept files belong to {artifact.model} {artifact.scheme} {artifact.soc}"
+        )
     compiled = artifact.compiled
     if not {compiled.program, compiled.binary} <= artifact.files.keys():
         raise ValueError(f"{RECORD} names a program that is not among the artifact's files")
@@ -220,7 +222,7 @@ def find_contradictions(case: Case, judged: Case) -> Iterator[str]:
     """Yield the reason if the run's row had failed or was refused, and each figure of a passed row
     that differs from the figure of the outputs that the run kept."""
     if case.status is Status.FAILED or (case.status is Status.UNSUPPORTED and not case.lacks):
-        yield f"its status in the run was {case.status.value}: {case.reason}"
+        yield f"the status of the case in the run was {case.status.value}: {case.reason}"
     for name in FIGURES if case.status is Status.PASSED else ():
         told, found = getattr(case, name), getattr(judged, name)
         same = None not in {told, found} and math.isclose(told, found, rel_tol=1e-3, abs_tol=1e-3)

@@ -151,7 +151,7 @@ class CaseRun(CaseJudge):
             return self.end(Status.FAILED, "\n".join([told, *advise_on_budget(over)]))
         self.evidence.lacks = self.setup.device
         reason = (
-            f"lowered; cannot run here: it needs {self.setup.device}\n"
+            f"lowered; the program cannot run here: it needs {self.setup.device}\n"
             "  fix: set --runner to a command that runs it on such a device; the program is kept"
             f" next to the report, in qnn/{self.spec.slug}"
         )
@@ -190,7 +190,7 @@ class CaseRun(CaseJudge):
         if not emulated.failure:
             self.compare_emulator(run.outputs, emulated.outputs, program.compiled)
         else:
-            self.remarks.append(f"not compared with the emulator: {emulated.failure}")
+            self.remarks.append(f"outputs not compared with the emulator: {emulated.failure}")
 
     def execute(
         self, program: Program, sets: Sets, *, fresh: bool = False, runner: Runner | None = None
@@ -266,8 +266,8 @@ def describe_departure(judgement: Judgement, layers: Sequence[str]) -> str:
     behind = [index for index in wrong if index >= first]
     if not wrong:
         return (
-            "  where: a program that also returns its layers' outputs is right: QNN computes this"
-            " model wrongly only because of how it joins layers or outputs"
+            "  where: a program that also returns its layers' outputs is right, so the cause is how"
+            " QNN combines layers or outputs"
         )
     if not behind:
         return f"  where: right up to {layers[-1]}, wrong after it" if layers else ""

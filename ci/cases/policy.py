@@ -250,7 +250,7 @@ def extend_default(own: dict[str, Any], lane: str = EMULATOR) -> dict[str, Any]:
     elif "extends" not in own and not {"reference", "schemes"} <= own.keys():
         raise UsageError(
             "the policy lacks [reference] or [schemes], and does not extend another policy",
-            fix=f'write extends = "{DEFAULT}" as its first line',
+            fix=f'write extends = "{DEFAULT}" as the first line of the policy',
         )
     for entry in _tables(merged.get("models")).values():
         limits = _tables(_tables(entry).get("limits"))

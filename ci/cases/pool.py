@@ -147,7 +147,7 @@ class Worker:
                 if time.monotonic() >= deadline:
                     return None, LATE
                 if self.size_bytes() > max_bytes:
-                    return None, f"its process grew beyond {max_bytes / (1 << 30):g} GiB"
+                    return None, f"its process needs more than {max_bytes / (1 << 30):g} GiB"
             return self.connection.recv(), ""
         except (EOFError, OSError):
             self.process.join(GRACE_S)

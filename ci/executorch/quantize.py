@@ -92,7 +92,7 @@ def quantize_method(
         quantizer.set_block_size_map(block_sizes(exported, block, others))
         if choices.block_size and not quantizer.block_size_map:
             raise UsageError(
-                f"block_size: blocks of {block} fit no layer of {Path(model.name).name}",
+                f"block_size: no layer of {Path(model.name).name} can have blocks of {block}",
                 why="a layer needs a kernel of size 1, and its number of input channels must be a"
                 " multiple of the block size",
             )
@@ -266,7 +266,9 @@ def annotated(
     yield
     for part in choices.parts:
         if part not in found:
-            why = "module and type are names in the model, node is a name in torch.export's graph"
+            why = (
+                "`module` and `type` are names in the model, `node` is one in torch.export's graph"
+            )
             raise UsageError(f"no node belongs to the part {part}", why=why)
     for name in choices.discard_nodes:
         if name not in names:

@@ -32,7 +32,7 @@ FIGURES = {
     "read_bytes": ("reading from DDR", TRAFFIC),
     "write_bytes": ("writing to DDR", TRAFFIC),
     "vtcm_mb": ("VTCM", "compile with less VTCM, or for a SoC that has more"),
-    "partitions": ("partitions", "move the operators between them from the CPU to the NPU"),
+    "partitions": ("partitions", "move the operators between partitions from the CPU to the NPU"),
     LEAST: ("the alignment of segments", "set ExecutorchBackendConfig.segment_alignment"),
     "lowering_memory_bytes": ("peak memory of lowering", "split the model"),
 }

@@ -22,7 +22,7 @@ CALIBRATE = (
 )
 APART = "return the parts as separate outputs, because a concatenation has only one step size"
 FLOAT16 = "float16 has 11 significant bits: keep values small, or choose a 16-bit quantized scheme"
-OTHER_FORM = "in another scheme, or write that part of the model differently"
+OTHER_FORM = "in another scheme, or write the wrong part of the model differently"
 BATCH = "lower the model with batch 1, because QNN is known to compute some rows incorrectly"
 UINT8 = "use int32 or float32 inputs, because QNN reads each uint8 of an input as 0 or 1"
 NEAR_DB = 3.0  # noise alone decides which of two parts has the larger excess
@@ -238,7 +238,7 @@ def _advise_on_scheme(judgement: Judgement, references: References) -> Iterator[
         yield "  why: the program is faithful to its model, but float16 cannot represent its values"
         yield f"  fix: {FLOAT16}"
         return
-    yield "  why: the program is faithful to its quantized model, but that is too far from float32"
+    yield "  why: the program is faithful to the quantized model, which is too far from float32"
     parted = any(" in part " in reason.text for one in judgement.outputs for reason in one.reasons)
     yield f"  fix: {APART if parted else CALIBRATE}"
 
@@ -268,7 +268,7 @@ def judge_metric(metric: Metric, result: MetricResult) -> Iterator[Reason]:
     if float32 - shifted <= metric.max_drop:
         text = (
             f"{metric.name} also returns {shifted:.4g} for the outputs of other inputs: use labels"
-            " and inputs that vary, and a max_drop that such outputs exceed"
+            " and inputs that vary, or a smaller max_drop"
         )
         yield Reason(Question.TASK, text, is_model=True)
 

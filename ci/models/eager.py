@@ -30,7 +30,9 @@ def compute_reference(name: str, module: nn.Module, sets: Sequence[Inputs]) -> t
         with keep_state(module):
             again = run_eager(module, sets[:1])
     if not outputs[0]:
-        raise UsageError(f"{name} returns no tensor", fix="return a tensor, or a tuple or dict")
+        raise UsageError(
+            f"{name} returns no tensor", fix="return a tensor, or a tuple or dict of tensors"
+        )
     for index, tensor in enumerate(outputs[0]):
         check_dtype(name, f"output {index}", tensor)
     shapes = {tuple(tuple(tensor.shape) for tensor in tensors): None for tensors in outputs}

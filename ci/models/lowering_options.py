@@ -135,7 +135,11 @@ EXCLUSIONS = (
     ("profile_level", "dump_intermediate_outputs", "dumping outputs changes the times"),
     ("profile_level", "methods", "a trace does not name the method of an event"),
     ("saver", "methods", "ExecuTorch saves only the first method"),
-    ("online_prepare", "weight_sharing", "weights are shared when a context is compiled"),
+    (
+        "online_prepare",
+        "weight_sharing",
+        "weights are shared only if this host compiles the context",
+    ),
     ("online_prepare", "methods", "a DLC is loaded by the name of a single graph"),
 )
 QUANTIZING = ("parts", "annotation", "recipe", "discard_nodes", "block_size")
@@ -164,6 +168,9 @@ def _find_faults(choices: Choices, scheme: Scheme) -> Iterator[tuple[str, str]]:
     for part in choices.parts:
         recipe = part.scheme.recipe
         if not recipe.dtype or recipe.block:
-            yield f"{part} cannot be a part", "it needs one of ExecuTorch's schemes without blocks"
+            yield (
+                f"{part} cannot be a part",
+                "a part needs one of ExecuTorch's schemes without blocks",
+            )
         if bool(recipe.training_steps) != bool(scheme.recipe.training_steps):
             yield f"{part} cannot be a part of {scheme.value}", "a model is trained only as a whole"

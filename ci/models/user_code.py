@@ -242,7 +242,7 @@ def check_dtype(name: str, place: str, tensor: Tensor) -> None:
         raise UsageError(
             f"{name} has a dtype that HTP does not support",
             why=f"{place} is {str(tensor.dtype).removeprefix('torch.')}",
-            fix="convert the module and its inputs with .float(); the scheme sets the bits",
+            fix="convert the module and its inputs with .float(); the scheme determines the bits",
         )
 
 

@@ -214,7 +214,7 @@ def require_export(source: Source, reference: Sequence[Arrays]) -> None:
                 raise FailedError(
                     f"torch.onnx.export changed the model: output {index} has {reached:.1f} dB"
                     f" against torch, {EXPORTED_DB:g} dB required",
-                    why="both are float32 on the CPU, so QNN is not involved",
+                    why="both were computed in float32 on the CPU, so QNN is not the cause",
                 )
 
 

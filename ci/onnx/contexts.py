@@ -112,7 +112,9 @@ def open_context(path: Path) -> tuple[Any, Context, Blob]:
         raise UsageError(f"{path.name} is not a context model of {PROVIDER}", why=why)
     main = [node for node in nodes if _number(node, "main_context")]
     if len(main) != 1:
-        raise _broken(path, f"{len(main)} of its EPContext nodes are main nodes, not exactly one")
+        raise _broken(
+            path, f"{len(main)} of its EPContext nodes are main nodes instead of exactly one"
+        )
     file, blob = _find_binary(path, main[0])
     build = search_whole(blob, 0, len(blob))
     claimed = re.match(r"v?(\d+(?:\.\d+){2})", _text(main[0], "ep_sdk_version"))
@@ -192,8 +194,8 @@ def _find_binary(path: Path, node: Mapping[str, Any]) -> tuple[Path | None, Blob
     location = _text(node, "ep_cache_context")
     if fault := find_location_fault(location, path.parent):
         back = (
-            "put it back next to the model. If contexts are shared, the last session writes"
-            " it, with ep.stop_share_ep_contexts=1"
+            "put the binary back next to the model; if sessions share it, the last one writes it,"
+            " with ep.stop_share_ep_contexts=1"
         )
         why = f"its context binary, {location!r}, {fault}"
         raise _broken(path, why, back if fault == MISSING else AGAIN)

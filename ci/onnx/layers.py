@@ -85,7 +85,9 @@ def expose_layers(model: Path, target: Path) -> tuple[str, ...]:
             graph.node.append(node)
         graph.output.append(helper.make_empty_tensor_value_info(output))
     if not chosen:
-        raise FailedError("the sizes of the nodes' results are not known")
+        raise FailedError(
+            "no node's result can be returned: the sizes of the results are not known"
+        )
     onnx.save(infer(proto), target)
     return tuple(name_node(source, makers) for source, _ in chosen)
 

@@ -204,8 +204,8 @@ def find_faults(model: Any, path: Path) -> Iterator[Fault]:
         if node.op_type in CONTROL_FLOW and node.domain in ("", "ai.onnx"):
             yield Fault(
                 f"it has {label}: QNN has no loops",
-                "export it with a fixed number of steps, unrolled:"
-                " torch.onnx.export(..., dynamo=True) does so for a loop over a range",
+                "export it with the loop unrolled to a fixed number of steps:"
+                " torch.onnx.export(..., dynamo=True) does this for a loop over a range",
             )
         if node.domain not in DOMAINS and (node.domain, node.op_type) not in functions:
             yield Fault(
@@ -250,7 +250,7 @@ def _find_free_shapes(inputs: Iterable[Any]) -> Iterator[Fault]:
         words = [f"--shape {shlex.quote(_suggest_shape(port, known))}" for port in free]
         yield Fault(
             f"QNN supports only fixed shapes, but some sizes of its inputs are not fixed: {named}",
-            "set the sizes that you use in practice, here or as `shapes` in a policy:",
+            "set the sizes that you use in practice, with --shape or as `shapes` in a policy:",
             " ".join(words),
         )
 

@@ -221,7 +221,11 @@ def _find_path_fault(option: Option, value: str) -> str:
     if option.kind is Kind.DIRECTORY:
         return "" if path.is_dir() else "no such directory"
     if option.made:
-        return "" if path.parent.is_dir() and not path.is_dir() else "its directory does not exist"
+        return (
+            ""
+            if path.parent.is_dir() and not path.is_dir()
+            else "allowed: a file in an existing directory"
+        )
     if len(path.parts) == 1:  # the loader searches for such a name
         return "" if re.fullmatch(r"lib\w+\.so", value) else "allowed: a library (libQnnHtp.so)"
     return "" if path.is_file() else "no such file"

@@ -123,7 +123,7 @@ def read_float(path: Path, quantized: onnx.ModelProto, shapes: Shapes = ()) -> N
     model = read_model(path, shapes)
     if not is_quantized(quantized):
         raise UsageError(
-            "it is only for a model that is already quantized",
+            "this key is only for a model that is already quantized",
             why="the model of `path` is a float model itself",
             fix="remove this key",
         )

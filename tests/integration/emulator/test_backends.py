@@ -87,7 +87,9 @@ def test_a_program_for_the_emulator_of_lpai_runs_and_is_judged(pool: Pool, tmp_p
     unrun = run_case(pool, tmp_path, Backend.LPAI_ARM, spec)
     assert (unrun.case.status, unrun.case.cached) == (Status.UNSUPPORTED, False), unrun.case.reason
     assert unrun.controls == ()
-    assert unrun.case.reason.startswith("lowered; cannot run here: it needs LPAI hardware")
+    assert unrun.case.reason.startswith(
+        "lowered; the program cannot run here: it needs LPAI hardware"
+    )
     assert unrun.case.lacks == read_backends()[Backend.LPAI_ARM].device
     (program,) = (tmp_path / "qnn" / spec.slug).iterdir()
     assert program.stat().st_size == unrun.case.pte_bytes

@@ -432,7 +432,7 @@ def test_what_a_device_gives_is_compared_with_the_emulator_s(tmp_path: Path, giv
         assert 15 < (case.sqnr_db_emulator or 0) < 25
     else:
         assert (case.equal_emulator, case.sqnr_db_emulator) == (None, None)
-        assert result.remark.startswith("not compared with the emulator: ")
+        assert result.remark.startswith("outputs not compared with the emulator: ")
 
 
 def test_the_emulator_s_run_leaves_the_log_and_the_files_of_the_device_alone(
@@ -834,7 +834,7 @@ def test_a_program_that_cannot_run_here_is_lowered_and_left_near_the_report(
         assert case.reason.startswith("1 node falls back to the CPU (aten.erf: no builder)\n")
     else:
         assert (case.status, case.lacks) == (Status.UNSUPPORTED, "an Adreno")
-        assert case.reason.startswith("lowered; cannot run here: it needs an Adreno\n")
+        assert case.reason.startswith("lowered; the program cannot run here: it needs an Adreno\n")
         assert f"qnn/{SPEC.slug}" in case.reason
 
 

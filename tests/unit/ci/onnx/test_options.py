@@ -190,7 +190,7 @@ def test_files_and_directories_are_looked_for(tmp_path: Path) -> None:
         check_options({"backend_path": str(library)})
     library.touch()
     check_options({"backend_path": str(library)})
-    with pytest.raises(UsageError, match="its directory does not exist"):
+    with pytest.raises(UsageError, match="a file in an existing directory"):
         check_options({}, {**CONTEXT, "ep.context_file_path": str(tmp_path)})
     with pytest.raises(UsageError, match="allowed: a file"):
         check_options({"backend_path": "a\0b"})
