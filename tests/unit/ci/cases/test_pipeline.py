@@ -357,7 +357,7 @@ def test_what_is_refused_in_a_used_process_is_asked_of_a_fresh_one(tmp_path: Pat
     runner = EchoRunner(answer, used=True)
     case = run_case(tmp_path, make_engine(), runner, policy.for_backend(Backend.HTP)).case
     assert runner.calls == ["open", "run", "fresh", "run"]
-    assert case.reason.startswith("it passed")
+    assert case.reason.startswith("the case passed")
 
 
 def test_a_run_that_dies_fails_the_case_with_its_log(tmp_path: Path) -> None:
