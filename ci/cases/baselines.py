@@ -57,8 +57,8 @@ def users_folder(policy: Path | None) -> Path | None:
 
 
 def name_figures(tools: Iterable[Tool], backend: str = Backend.HTP.value) -> str:
-    """Return the file name of a toolchain's baselines. It has the versions of the ExecuTorch or
-    ONNX Runtime package and of QNN, and the backend unless that is HTP."""
+    """Return the file name of a toolchain's baselines. It contains the names and versions of the
+    ExecuTorch or ONNX Runtime package and of QNN, and the backend unless that is HTP."""
     parts = sorted(f"{tool.name}-{tool.version}" for tool in tools if is_part(tool.name))
     parts += [backend] if backend != Backend.HTP.value else []
     return f"{'-'.join(parts).replace('/', '_')}.toml"

@@ -1,4 +1,4 @@
-"""Prepares the fork server, which imports this module once. This imports the modules that
+"""Prepares the fork server, which imports this module once. The module imports those that
 ci.cases.pool.Pool was given, so that they are already loaded in every worker.
 
 If one of these modules defines before_forks(), the function is called after the import, for work

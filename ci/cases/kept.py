@@ -109,7 +109,8 @@ def judge_case(case: Case, judging: CaseJudge, folder: Path, pulled: Path | None
 
 def compare_rows(case: Case, row: Case) -> Case:
     """Return the new row together with those figures of the run's row that only the run could
-    measure. It fails if the run's row had failed, or if the two rows differ."""
+    measure. The new row fails if the case had failed or was refused in the run, or if the two rows
+    differ."""
     faults = list(find_contradictions(case, row))
     return structs.replace(
         row,

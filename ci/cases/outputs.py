@@ -59,7 +59,8 @@ def read_noise(file: Path, reference: Array, info: TensorInfo) -> Prediction | N
 
 def read_expected(directory: Path, compiled: Compiled) -> list[Expected]:
     """Return the outputs of the float32 or the quantized model from ``directory``. If an output has
-    files with its lowest and highest correct values, these are its bounds; else its values are."""
+    files with its lowest and highest correct values, these are its bounds; otherwise both bounds
+    are the output itself."""
     expected = []
     for index, info in enumerate(compiled.outputs):
         values = low = high = read_column(directory, FILE, index, info, compiled.sets)

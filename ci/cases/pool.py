@@ -138,8 +138,8 @@ class Worker:
     ) -> tuple[Any, str]:
         """Run ``job`` and return its result, or the QnnCiError that it raised, together with "".
         Return None and the reason if there is no answer within ``timeout_s`` seconds, if the
-        process dies, or if it needs more than ``max_bytes`` of memory. The worker cannot be used
-        afterwards."""
+        process dies, or if it needs more than ``max_bytes`` of memory. After that, the worker
+        cannot be used again."""
         deadline = time.monotonic() + timeout_s
         try:
             self.connection.send((job, str(log)))
@@ -194,8 +194,8 @@ def end_fork_server() -> None:
 class Lease:
     """A worker for several related jobs, which share one log, one time limit and one memory limit.
 
-    ``worker`` is None if the pool is already closed; then every job fails. After a job has failed
-    without raising an exception itself, all later jobs fail.
+    ``worker`` is None if the pool is already closed; then every job fails. If the process dies or
+    exceeds a limit during a job, all later jobs fail too.
     """
 
     def __init__(
@@ -368,7 +368,7 @@ class ScratchPool:
         self.variables: Mapping[str, str] = {}
 
     def guess(self, profile: str) -> None:
-        """Start a pool before the artifacts of ``profile`` are verified, because its imports take
+        """Start a pool before the artifacts of ``profile`` are verified, because the imports take
         seconds. If any of the artifacts is missing, no pool is started."""
         with suppress(QnnCiError):
             self.open(locate_profile(profile, Progress()).apply(os.environ))

@@ -28,7 +28,7 @@ class HeldProgram(Protocol):
     """A program that is open in a worker."""
 
     def run(self, sets: Sets) -> Sets:
-        """Return the outputs per input set."""
+        """Return the outputs, one list per input set."""
 
     def finish(self) -> Any:
         """Return the data from which ``PooledRunner.note`` makes the notes on the runs."""
@@ -125,7 +125,7 @@ class ProgramRunner:
 
 @dataclass
 class ExternalProgram:
-    """A program for which a ProgramRunner starts its external program once per run."""
+    """A program that a ProgramRunner runs. Each run starts the external program again."""
 
     runner: ProgramRunner
     program: Program

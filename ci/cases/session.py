@@ -148,7 +148,8 @@ class Session:
     def run(self, pool: Pool, work: Path, phases: Phases) -> Report:
         """Run every case. A case that fails does not stop the others.
 
-        Raises StoreError if the disk is full.
+        Raises UsageError if data files do not match their models, StoreError if the disk is full,
+        UnfitError if no process can be started.
         """
         clear_beside(self.options)
         baselines, compared = self.find_baselines()

@@ -66,7 +66,7 @@ class Refusals(logging.Handler):
 
     def is_skipped(self, node: Any) -> bool:
         """Return whether the model's entry requests the CPU for a node. If the entry does so for
-        any node, nodes that quantize or dequantize count too."""
+        any node, the result is also true for nodes that quantize or dequantize."""
         choices, name = self.choices, name_operator(node)
         skips = bool(choices.skip_nodes or choices.skip_ops)
         return (

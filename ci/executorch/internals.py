@@ -1,7 +1,7 @@
 """The objects of ExecuTorch that this project uses; other modules import them from here.
 
 A name is resolved on first use, so that a process that only runs programs does not import the
-compiler. docs/reference/pairs.md lists the places. If a new release moves an object, nightly.yml
+compiler. docs/reference/pairs.md lists the names. If a new release moves an object, nightly.yml
 reports it, because it runs the suite on the newest wheel.
 """
 

@@ -138,9 +138,9 @@ def find_grids(module: Any) -> list[Grid]:
     """Return the grid of each output, which describes its possible values: the step, and the lowest
     and the highest multiple of it.
 
-    The grid is NO_GRID for an output that is not dequantized. For an output that only moves the
-    elements of an input, it has a step but no bounds, because ExecuTorch may not quantize the
-    output. The list is empty for a model without a graph.
+    The grid is NO_GRID for an output that is not dequantized. If an output only moves the elements
+    of an input, its grid has a step but no bounds, because ExecuTorch may not quantize the output.
+    The list is empty for a model without a graph.
     """
     return [
         _find_grid(leaf)

@@ -87,7 +87,7 @@ def find_nearness(pairs: Iterable[tuple[Array, Array]]) -> Nearness:
 
 def decibels(signal: float, noise: float) -> float:
     """Return the ratio of two powers in dB: infinity if the noise is zero, else minus infinity if
-    the signal is."""
+    the signal is zero."""
     if not noise:
         return math.inf
     ratio = signal / noise

@@ -51,8 +51,8 @@ class Expected:
 @dataclass(frozen=True)
 class References:
     """The outputs of the float32 and the quantized model, and the predicted noise of a correct
-    program. Each list has one entry per output. An output without a prediction has None, and so
-    does ``quantized`` if there is no quantized model."""
+    program, with one entry per output. ``quantized`` is None if there is no quantized model.
+    ``noise`` has None for an output without a prediction."""
 
     float32: Sequence[Expected]
     quantized: Sequence[Expected] | None = None
@@ -216,8 +216,9 @@ def _judge_magnitudes(
     if is_short:
         given = "the program" if references.quantized is None else "the quantized model"
         text = (
-            f"SQNR {pooled:.1f} dB over all input sets, {limits.min_sqnr_db_all:g} dB required,"
-            f" {given} against the float32 {'model' if references.quantized is None else 'one'}"
+            f"SQNR {pooled:.1f} dB of {given} against the float32"
+            f" {'model' if references.quantized is None else 'one'} over all input sets,"
+            f" {limits.min_sqnr_db_all:g} dB required"
         )
         reasons.append(Reason(Question.QUANTIZED, text))
     reasons += _parts_too_far(eager, asked, info, limits.min_sqnr_db_all)

@@ -93,7 +93,7 @@ def judge_outputs(
     infos: Sequence[TensorInfo],
     limits: Threshold,
 ) -> Verdict:
-    """Compare ``outputs``, [input set, *shape] each, with both references, and test the gate with
+    """Compare ``outputs``, [input set, *shape] each, with the references, and test the gate with
     controls. ``infos`` describe the outputs, ``inputs`` the program's inputs."""
     judgement = judge(references, outputs, infos, limits)
     controls = tuple(feed_controls(references, infos, limits))

@@ -33,9 +33,9 @@ def find_loss(module: nn.Module, inputs: Inputs, reference: Inputs) -> Loss | No
 
 
 def expose_layers(module: nn.Module, inputs: Inputs) -> tuple[GraphModule, tuple[str, ...]]:
-    """Return a copy of a model with one method that returns the results of its operators after its
-    own outputs, and the names of these operators, in the same order. If there are many results, or
-    if they are large, some are skipped."""
+    """Return a copy of a model, and the names of some of its operators. The copy returns the
+    results of these operators after the model's own outputs. All operators are included unless
+    there are many results, or they are large. The model must have a single method."""
     part = copy.deepcopy(module)
     if not isinstance(part, GraphModule):
         with torch.no_grad():

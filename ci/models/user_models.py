@@ -231,7 +231,7 @@ def resolve_file(word: str, kind: str = "") -> str:
     """Return ``file.py:function`` with an absolute path. Without ``kind``, ``word`` may also be a
     data file; with FACTORY, it may also be an ONNX file.
 
-    Raises UsageError.
+    Raises UsageError if the file or its function does not exist.
     """
     file, _, function = word.rpartition(":")
     has_function = is_function(word)

@@ -85,7 +85,8 @@ def count_nodes(parts: Iterable[tuple[str, Nodes]], reasons: Mapping[str, str]) 
 
 
 def count_operators(parts: Iterable[tuple[str, Nodes]]) -> Iterator[OperatorCount]:
-    """Yield for each operator how many nodes QNN and how many other providers execute."""
+    """Yield for each operator how many of its nodes QNN executes, and how many the other
+    providers."""
     counts: dict[str, Counter[bool]] = {}
     for provider, nodes in parts:
         for _, operator in nodes:

@@ -103,8 +103,8 @@ def name_node(name: str, makers: Mapping[str, Any]) -> str:
 
 
 def find_rounded(graph: Any) -> dict[str, str]:
-    """Return for each value that was quantized and dequantized the name of the value before this,
-    by the value's own name."""
+    """Return the names of values before they are quantized, by the names of the same values after
+    they are dequantized."""
     quantizers = {node.output[0]: node for node in graph.node if node.op_type == "QuantizeLinear"}
     return {
         node.output[0]: quantizers[node.input[0]].input[0]

@@ -157,8 +157,8 @@ def parse_model(path: Path) -> Any:
 
 @contextmanager
 def limited_memory(size_bytes: int) -> Iterator[None]:
-    """Limit the memory that this process can allocate in addition during the block. Only Linux
-    supports this."""
+    """Limit the additional memory that this process can allocate during the block. This has an
+    effect only on Linux."""
     if sys.platform != "linux":
         yield
         return

@@ -245,14 +245,14 @@ class _Writer:
         return int(weight.data_type)
 
     def is_layer(self, node: Any) -> bool:
-        """Return whether a node is a layer, or adds a constant to a layer's result or multiplies it
-        by one."""
+        """Return whether a node is a layer, perhaps followed by operators that HTP fuses with it:
+        views, concatenations, and a constant that is added or a constant factor."""
         while node is not None and (node.op_type in FUSED_THROUGH or self.adds_bias(node)):
             node = next(filter(None, map(self.made_by.get, node.input)), None)
         return node is not None and node.op_type in LAYERS
 
     def adds_bias(self, node: Any) -> bool:
-        """Return whether a node adds a constant or multiplies by one."""
+        """Return whether a node adds a constant or multiplies by a constant."""
         given = (name.removesuffix("/rounded") for name in node.input)
         return node.op_type in {"Add", "Mul"} and any(name in self.weights for name in given)
 

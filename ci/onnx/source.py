@@ -115,8 +115,8 @@ def from_file(
 
 
 def read_float(path: Path, quantized: onnx.ModelProto, shapes: Shapes = ()) -> None:
-    """Check the float model at ``path``, with inputs of these ``shapes``. A quantized model was
-    made from it.
+    """Check that a ``quantized`` model can have been made from the float model at ``path``, with
+    inputs of these ``shapes``.
 
     Raises UsageError as read_model does, and if the inputs or outputs of the two models differ.
     """
