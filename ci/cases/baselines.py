@@ -41,7 +41,7 @@ class Baseline(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Baselines(Struct, frozen=True, forbid_unknown_fields=True):
-    """A baselines file. Its keys are "MODEL SCHEME SOC"."""
+    """A baselines file. The keys of ``cases`` are "MODEL SCHEME SOC"."""
 
     cases: dict[str, Baseline]
 
@@ -52,7 +52,8 @@ def suite_folder() -> Path:
 
 
 def users_folder(policy: Path | None) -> Path | None:
-    """Return the baselines directory of a policy: ``qnn-baselines`` for ``qnn.toml``."""
+    """Return the baselines directory of a policy: ``qnn-baselines`` for ``qnn.toml``. Return None
+    without a policy."""
     return policy.with_name(f"{policy.stem}-baselines") if policy else None
 
 
@@ -65,7 +66,7 @@ def name_figures(tools: Iterable[Tool], backend: str = Backend.HTP.value) -> str
 
 
 def is_part(name: str) -> bool:
-    """Return whether each version of this artifact or package gets its own baselines."""
+    """Return whether each version of this artifact or package has a separate baselines file."""
     return name in {"executorch", "onnxruntime"} or name.startswith("qnn-")
 
 

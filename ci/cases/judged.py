@@ -287,7 +287,8 @@ class CaseJudge:
         return [f"{many} back to the CPU ({named})"]
 
     def find_excesses(self, compiled: Compiled) -> tuple[Overrun, ...]:
-        """Return each figure of a program or of its lowering that exceeds the case's budget."""
+        """Return each limit of the case's budget that the program or its lowering exceeds, or that
+        cannot be checked."""
         return tuple(find_excesses(compiled.footprint, self.limits.budget, self.budget))
 
     def refuse(self, reason: str, log_tail: str, *, is_ours: bool = False) -> CaseResult:
@@ -473,7 +474,8 @@ def make_case(
 
 
 def list_program(artifact: Artifact) -> tuple[ProgramFile, ...]:
-    """Return the files of a program. The file that a runner opens comes first."""
+    """Return the files of a program with their SHA-256. The file that a runner opens comes
+    first."""
     first = artifact.compiled.program
     folder = f"{first.rpartition('/')[0]}/"
     names = [name for name in artifact.files if folder != "/" and name.startswith(folder)]

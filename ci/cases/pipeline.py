@@ -129,7 +129,8 @@ class CaseRun(CaseJudge):
     def copy_program(
         self, spec: CaseSpec, directory: Path, compiled: Compiled, place: Path
     ) -> Program:
-        """Copy the program for the runner, which must not have access to the references."""
+        """Return a copy of the program for the runner, which must not have access to the
+        references."""
         given = place / ARTIFACT
         given.mkdir()
         part = Path(compiled.program).parts[0]

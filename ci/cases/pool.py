@@ -169,7 +169,8 @@ class Worker:
         self.end()
 
     def end(self) -> None:
-        """Kill the process and its process group."""
+        """End the process and its process group with SIGTERM or, after a grace period, with
+        SIGKILL."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             if self.process.exitcode is not None:
                 return

@@ -56,8 +56,8 @@ def count_operators(calls: str) -> tuple[OpCount, ...]:
 
 
 def read_accelerator(profile: Path, runs: int, partitions: int) -> dict[str, int]:
-    """Return the figures of a profile in CSV format, as sum_figures does. They are empty if the
-    file is missing."""
+    """Return the figures of sum_figures for a profile in CSV format. They are empty if the file is
+    missing."""
     rows: list[tuple[str, str, int]] = []
     with suppress(FileNotFoundError, csv.Error):
         lines = profile.read_text(encoding="utf-8", errors="replace").splitlines()

@@ -295,7 +295,8 @@ def run_cases(
 
 
 def describe_progress(done: int, total: int, result: CaseResult) -> str:
-    """Return one line with a case's name, status, SQNR and, if it failed, the reason."""
+    """Return one line with a case's name, status, SQNR and remarks and, unless it passed, the first
+    line of the reason."""
     case = result.case
     figure = f"{case.sqnr_db:.1f} dB" if case.sqnr_db is not None else ""
     notes = ["cached" if case.cached else "", case.made_inputs, result.remark]

@@ -151,7 +151,8 @@ class Lowering:
         return structs.replace(exposed.write_program(module), layers=layers)
 
     def write_program(self, module: Any) -> Compiled:
-        """Lower the float or quantized ``module``, and write the program and its references."""
+        """Lower the float or quantized ``module``, write the program and its references, and return
+        the program's description."""
         model, scheme, choices = self.model, self.spec.scheme, self.spec.source.choices
         weights = digest_weights(model.module)
         self.staging.write_inputs(model.evaluation)

@@ -36,8 +36,8 @@ WRITTEN = ("_code", "_lineno_map", "_prologue_start")  # set when code is genera
 
 @functools.cache
 def warm_up(*, plain: bool) -> tuple[str, ...]:
-    """Apply the patches, then quantize and lower a small model without QNN. This is done once per
-    process.
+    """Apply the patches unless ``plain`` is true, then quantize and lower a small model without
+    QNN. This is done once per process.
 
     Returns one line per patch that is disabled because it is not verified with the installed
     versions.

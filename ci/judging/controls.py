@@ -85,14 +85,15 @@ def draw_noise(right: Array, random: Random) -> Array:
 
 
 def _permute(asked: Asked) -> Iterator[Array]:
-    """Yield the elements of all input sets in a random order."""
+    """Yield the output with the elements of all input sets in a random order."""
     flat, random = asked.right.reshape(-1), asked.random
     shift = 1 + int(random.integers(flat.size - 1)) if flat.size > 1 else 0
     yield np.roll(flat[random.permutation(flat.size)], shift).reshape(asked.right.shape)
 
 
 def _give_other_input(asked: Asked) -> Iterator[Array]:
-    """Yield the outputs in a wrong order: shifted by one input set, then by two, and so on."""
+    """Yield the output with its input sets in a wrong order: shifted by one, then by two, and so
+    on."""
     for shift in range(1, len(asked.right)):
         yield np.roll(asked.right, -shift, axis=0)
 

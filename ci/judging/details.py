@@ -1,5 +1,5 @@
-"""Describes outputs. For a report: the SQNR of each input set and of the worst channels, a
-histogram of errors, and the worst element. For a wrong output: the pattern of its errors and its
+"""Describes outputs: for a report, the SQNR of each input set and of the worst channels, a
+histogram of errors, and the worst element; for a wrong output, the pattern of its errors and the
 likely cause. The verdict does not depend on these descriptions."""
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Excess:
 
     A message names the part with the largest ``over_db`` after ``names_db`` is subtracted;
     otherwise it would always name an element, because an element differs by more than its row.
-    ``is_partial`` is true if other parts of the same kind are accepted.
+    ``is_partial`` is true if at least one part of the same kind is accepted.
     """
 
     place: str
@@ -68,8 +68,8 @@ class Parts(NamedTuple):
 
 
 def divide(squares: Array, info: TensorInfo) -> Iterator[Parts]:
-    """Yield the mean power of squared errors, [..., input set, *shape], per part: for input sets,
-    rows, channels, parts of a concatenation, and elements."""
+    """Yield the mean power of squared errors, [..., input set, *shape], per part: for the whole
+    output, input sets, rows, channels, parts of a concatenation, and elements."""
     rank = len(info.shape)
     lead = squares.ndim - rank - 1
     places = tuple(range(lead, squares.ndim))
@@ -175,7 +175,8 @@ class Prediction:
         return sorted(found, key=lambda one: (one.over_db <= 0, one.names_db - one.over_db))
 
     def _compare_line(self, error: Array, margin_db: float) -> Iterator[Excess]:
-        """Compare gain and offset with their predictions, as shares of the reference's RMS."""
+        """Yield how far gain and offset are above their predictions and limits. All are shares of
+        the reference's RMS."""
         noise = self.noise
         right = self.reference.astype(np.float64)
         lines = (

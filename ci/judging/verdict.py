@@ -228,7 +228,7 @@ def _advise_on_program(
 
 
 def _find_worst(excesses: Sequence[Excess]) -> list[Excess]:
-    """Return the largest excess, as messages rank them, and those within NEAR_DB of it."""
+    """Return the excess that messages name, and those that are ranked at most NEAR_DB behind it."""
     ranks = [one.over_db - one.names_db for one in excesses]
     return [one for one, rank in zip(excesses, ranks, strict=True) if rank > max(ranks) - NEAR_DB]
 

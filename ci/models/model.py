@@ -1,5 +1,5 @@
-"""A model to lower, its inputs, and the SHA-256 of everything in them that determines its
-program."""
+"""A model to lower with its inputs, and the SHA-256 digest with which they are part of a cache
+key."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def read_source(
     reference: str, source: Source
 ) -> tuple[nn.Module, Inputs, tuple[Inputs, ...], tuple[Inputs, ...]]:
     """Return module, example and calibration sets, and the input sets for judging that the source
-    specifies, if any. Raises as load_model does; the message for a data file starts with its
-    key."""
+    specifies, if any. Raises as load_model does; the message on a data file starts with the file's
+    key in the policy."""
     module, example, calibration = make_model(reference, source.choices)
     judged: tuple[Inputs, ...] = ()
     with at_key("calibration"):
@@ -177,8 +177,8 @@ def load_digested(reference: str, source: Source = NO_SOURCE) -> tuple[Model, st
 
 
 def preload_model(reference: str, source: Source) -> None:
-    """Load a model of the suite before workers fork. A user's modules may be loaded only in a
-    fork."""
+    """Load a model of the suite before workers fork. A user's modules and data may be loaded only
+    in a fork."""
     if is_suite(reference) and not source.has_data:
         load_digested(reference, source)
 
@@ -290,7 +290,7 @@ def split_inputs(module: nn.Module, inputs: Inputs) -> dict[str, Inputs]:
 
 
 def join_modules(module: nn.Module, modules: Mapping[str, Any]) -> Any:
-    """Return a copy of ``module`` with its methods replaced by ``modules``."""
+    """Return a module like ``module`` in which the methods are replaced by ``modules``."""
     return Methods(modules, module.counts) if isinstance(module, Methods) else modules[FORWARD]
 
 

@@ -42,7 +42,8 @@ class Loss(Struct, frozen=True):
 
     @property
     def added(self) -> float:
-        """Return the power of the noise that is added there, relative to the signal's power."""
+        """Return the power of the noise that the operator or the rounding of its output adds,
+        relative to the signal's power."""
         return float(10 ** (-self.behind_db / 10) - 10 ** (-self.before_db / 10))
 
 

@@ -223,7 +223,8 @@ def is_function(source: str) -> bool:
 
 
 def is_suite(reference: str) -> bool:
-    """Return whether a reference is a model of the suite, or a ``model:function`` in one."""
+    """Return whether a reference is a model of the suite, or ``model:function`` for a function in
+    one."""
     return reference.partition(":")[0] in SUITE
 
 

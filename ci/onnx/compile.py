@@ -66,8 +66,8 @@ EXPORTED_DB = 60.0  # limit for the exported model against torch; measured value
 
 
 def load_source(spec: CaseSpec, command: str = "") -> Source:
-    """Return the model of a case, with its digest, from the suite, a user's function or a file.
-    ``command`` is the command line that runs the case, for error messages."""
+    """Return the model and the inputs of a case, with their digest: from the suite, a user's
+    function or a file. ``command`` is the command line that runs the case, for error messages."""
     if spec.is_file:
         path = Path(spec.reference)
         shapes = spec.source.shapes

@@ -162,7 +162,8 @@ class RecoveringSession:
         return [self.run_set(tensors) for tensors in sets]
 
     def run_set(self, tensors: Sequence[Any]) -> list[Any]:
-        """Return the outputs of one input set."""
+        """Return the outputs of one input set. If the subsystem restarts, create the session again
+        and repeat the run."""
         from onnxruntime.capi.onnxruntime_pybind11_state import EngineError
 
         feed = dict(zip((one.name for one in self.session.get_inputs()), tensors, strict=True))

@@ -114,7 +114,8 @@ def find_rounded(graph: Any) -> dict[str, str]:
 
 
 def skip_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model without the rounding of activations; weights stay rounded."""
+    """Remove the rounding of activations from a model, and return the model. Weights stay
+    rounded."""
     rounded = find_rounded(model.graph)
     for node in model.graph.node:
         if node.output[0] in rounded:

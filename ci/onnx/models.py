@@ -192,7 +192,7 @@ def find_faults(model: Any, path: Path) -> Iterator[Fault]:
     constants = {one.name for one in model.graph.initializer}
     inputs = [one for one in model.graph.input if one.name not in constants]
     if not inputs:
-        yield Fault("it has no inputs", "turn a constant into an input: a QNN graph needs one")
+        yield Fault("it has no inputs", "add an input, because a QNN graph needs at least one")
     if not model.graph.output:
         yield Fault("it has no outputs")
     yield from _find_free_shapes(inputs)

@@ -68,8 +68,8 @@ def predict_noise(
 
 
 def disturb(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with added errors: after each quantizer of a computed value, after each
-    float16 computation, and in the model's inputs and constants."""
+    """Add errors to a model, and return the model: after each quantizer of a computed value, after
+    each float16 computation, and in the model's inputs and constants."""
     graph = model.graph
     inferred = onnx.shape_inference.infer_shapes(model).graph
     known = {

@@ -198,8 +198,8 @@ def require_weights(model: Any, scheme: Scheme) -> None:
         raise FailedError(
             f"{count(len(wrong), 'weight does', 'weights do')} not have the type of {scheme.value},"
             f" {_name_type(wanted)}: {name_some(named, MOST_NAMED)}",
-            why="the quantizer skips branches of an If, and weights that another node computes; a"
-            " report would show a scheme that the model does not use",
+            why="the quantizer skips branches of an If, and weights that another node computes; the"
+            " report would name a scheme that the model does not use",
             fix="export the model without branches and with its weights as initializers, or use"
             " fp16",
         )
