@@ -199,7 +199,7 @@ def block_sizes(
     }
 
 
-ANNOTATION = "an annotation takes the exported GraphModule and sets quantization_annotation"
+ANNOTATION = "an annotation function takes the exported GraphModule and annotates its nodes"
 RECIPE = "a recipe's function has no parameters and returns ExecuTorch's QuantRecipe"
 
 

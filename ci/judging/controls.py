@@ -40,7 +40,7 @@ Maker = Callable[[Asked], Iterator[Array]]
 def make_controls(
     kind: ControlKind, right: Expected, prediction: Prediction, limits: Threshold
 ) -> Iterator[Array]:
-    """Yield outputs that are wrong in the way ``kind``, to an increasing degree. Outputs that are
+    """Yield outputs with a fault of this ``kind``, to an increasing degree. Outputs that are
     correct by chance are skipped.
 
     ``right`` is the output that the program should compute, and ``prediction`` the noise that it

@@ -175,8 +175,8 @@ class Prediction:
         return sorted(found, key=lambda one: (one.over_db <= 0, one.names_db - one.over_db))
 
     def _compare_line(self, error: Array, margin_db: float) -> Iterator[Excess]:
-        """Yield how far gain and offset are above their predictions and limits. All are shares of
-        the reference's RMS."""
+        """Yield how far the gain and the offset of an error are above their predictions and limits.
+        All of them are shares of the reference's RMS."""
         noise = self.noise
         right = self.reference.astype(np.float64)
         lines = (

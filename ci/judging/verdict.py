@@ -149,8 +149,8 @@ def feed_controls(
 def feed_control(
     kind: ControlKind, references: References, index: int, info: TensorInfo, limits: Threshold
 ) -> tuple[bool, float | None] | None:
-    """Return whether the gate rejects an output that is wrong in the way ``kind``, and its SQNR in
-    dB; None if this output cannot be wrong in that way."""
+    """Return whether the gate rejects an output with a fault of this ``kind``, and the output's
+    SQNR in dB; None if the output cannot have such a fault."""
     right, noise = references.best(index)[0], references.predict(index, info)
     own, result = limits.of_output(index), None
     for wrong in make_controls(kind, right, noise, own):

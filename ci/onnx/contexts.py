@@ -210,7 +210,7 @@ def _find_binary(path: Path, node: Mapping[str, Any]) -> tuple[Path | None, Blob
 
 
 def _find_strangeness(context: Context, blob: Blob) -> str:
-    """Return why a binary cannot belong to its model; empty if it can."""
+    """Return why a binary cannot be the one that was compiled for its model; empty if it can be."""
     made, claimed = context.qnn, context.sdk_version
     if not made and blob[:4] != ARCHIVE:
         return "its context binary has no version of QNN"
