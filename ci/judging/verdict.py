@@ -22,7 +22,7 @@ CALIBRATE = (
 )
 APART = "return the parts as separate outputs, because a concatenation has only one step size"
 FLOAT16 = "float16 has 11 significant bits: keep values small, or choose a 16-bit quantized scheme"
-OTHER_FORM = "in another scheme, or write the wrong part of the model differently"
+OTHER_FORM = "in another scheme, or write the affected part of the model differently"
 BATCH = "lower the model with batch 1, because QNN is known to compute some rows incorrectly"
 UINT8 = "use int32 or float32 inputs, because QNN reads each uint8 of an input as 0 or 1"
 NEAR_DB = 3.0  # noise alone decides which of two parts has the larger excess
@@ -115,8 +115,8 @@ def judge_outputs(
 def find_vague(
     references: References, infos: Sequence[TensorInfo], limits: Threshold
 ) -> Iterator[str]:
-    """Yield a warning for each output whose error may be as large as the output itself. A wrong
-    program cannot be distinguished from a correct one by such an output."""
+    """Yield a warning for each output whose error may be as large as the output itself. With such
+    an output, a wrong program cannot be distinguished from a correct one."""
     for index, info in enumerate(infos):
         db = limits.of_output(index).max_above_noise_db
         noise = references.predict(index, info).noise if info.dtype.startswith("float") else 0.0

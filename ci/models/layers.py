@@ -34,8 +34,9 @@ def find_loss(module: nn.Module, inputs: Inputs, reference: Inputs) -> Loss | No
 
 def expose_layers(module: nn.Module, inputs: Inputs) -> tuple[GraphModule, tuple[str, ...]]:
     """Return a copy of a model, and the names of some of its operators. The copy returns the
-    results of these operators after the model's own outputs. All operators are included unless
-    there are many results, or they are large. The model must have a single method."""
+    results of these operators after the model's own outputs. Operators that only move elements are
+    omitted, and so are others if there are many results, or if they are large. The model must have
+    a single method."""
     part = copy.deepcopy(module)
     if not isinstance(part, GraphModule):
         with torch.no_grad():

@@ -212,7 +212,7 @@ def require_export(source: Source, reference: Sequence[Arrays]) -> None:
             reached = measure_pooled(one, other)
             if not reached >= EXPORTED_DB:
                 raise FailedError(
-                    f"torch.onnx.export changed the model: output {index} has {reached:.1f} dB"
+                    f"torch.onnx.export changed the model: SQNR {reached:.1f} dB of output {index}"
                     f" against torch, {EXPORTED_DB:g} dB required",
                     why="both were computed in float32 on the CPU, so QNN is not the cause",
                 )

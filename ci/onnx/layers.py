@@ -59,8 +59,9 @@ def find_loss(model: Path, scratch: Path, inputs: Arrays, reference: Arrays) -> 
 
 def expose_layers(model: Path, target: Path) -> tuple[str, ...]:
     """Write to ``target`` a model that returns the results of nodes after the model's own outputs.
-    Return the names of these nodes, in the same order. If there are many results, or if they are
-    large, some are skipped. Raises FailedError if none can be returned."""
+    Return the names of these nodes, in the same order. Nodes that only move elements are omitted,
+    and so are others if there are many results, or if they are large. Raises FailedError if none
+    can be returned."""
     proto = onnx.load(model)
     graph = proto.graph
     makers = {name: node for node in graph.node for name in node.output}

@@ -310,7 +310,7 @@ def _find_contradictions(
     if vtcm > soc.vtcm_mb:
         yield f"vtcm_mb={vtcm} is more than {name} (soc_model={soc.id}) has: {soc.vtcm_mb} MB"
     if _is_on(options, "htp_bf16_enable") and soc.id < BF16_SOC:
-        yield f"htp_bf16_enable=1 needs a soc_model of {BF16_SOC} or more, but {soc.id} is {name}"
+        yield f"htp_bf16_enable=1 needs soc_model={BF16_SOC} or more, but {name} has {soc.id}"
     if _is_on(options, "extended_udma") and soc.hexagon < UDMA_HEXAGON:
         yield f"extended_udma=1 needs V{UDMA_HEXAGON}, but {name} ({soc.id}) has V{soc.hexagon}"
 

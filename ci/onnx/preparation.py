@@ -91,7 +91,7 @@ class SetReader(CalibrationDataReader):
 @stage(ONNXRUNTIME)
 def prepare_file(source: Path) -> Any:
     """Return the float model in a form that can be quantized: constants are folded, batch norms are
-    merged into convolutions, shapes are inferred, and all operators are supported by QNN.
+    merged into convolutions, shapes are inferred, and operators are rewritten for QNN.
 
     Raises onnxruntime's errors.
     """
@@ -114,9 +114,9 @@ def prepare_file(source: Path) -> Any:
 
 
 def mend_names(graph: Any) -> None:
-    """Rename initializers whose name is followed by digits in the name of another value. The
-    quantizer makes such names for copies of a bias without checking for existing ones. The error
-    would be "All inputs to Concat must have same rank"."""
+    """Rename each initializer for which another value has the same name followed by digits. The
+    quantizer makes such names for copies of a bias, without checking whether they already exist; it
+    would then raise "All inputs to Concat must have same rank"."""
     made = [name for node in graph.node for name in node.output]
     heads = {name[:end] for name in made for end in range(len(name.rstrip(digits)), len(name))}
     renamed = {one.name: f"{one.name}_weight" for one in graph.initializer if one.name in heads}
