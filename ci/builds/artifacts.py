@@ -158,7 +158,7 @@ def _judge_build(facts: ElfFacts, policy: ElfPolicy, row: Artifact, tag: str) ->
             name,
             f"{name} has {facts.size_bytes} bytes, but its size budget is {row.size_budget}",
             where,
-            "the DSP has little memory; upstream has the same budget",
+            "the DSP has little memory, and ExecuTorch sets the same budget",
             "build with --release, or find what was linked in with `nm --size-sort`",
         )
     if tag and name.startswith("Py") and f".{tag}-" not in name:

@@ -249,7 +249,7 @@ def check_provable(python: Path) -> None:
     if not ask_python(python, ["torch"]).modules["torch"]:
         raise UnfitError(
             f"torch is not installed in {python}",
-            why="the adaptor is proven by lowering a model with it",
+            why="the proof that the adaptor works is to lower a model with it",
             fix="install torch there, or add --no-proof to only import the adaptor",
         )
 

@@ -144,7 +144,8 @@ def has_artifacts(directory: Path, state: State) -> bool:
 
 
 class CopyRecord(msgspec.Struct, frozen=True):
-    """The copy of the sources as a build left it: all files, and those that the build wrote."""
+    """The copy of the sources as a build left it: all its files, and the paths of those that are
+    not in the sources, because the build wrote them."""
 
     files: Snapshot = msgspec.field(default_factory=dict)
     generated: frozenset[str] = frozenset()
@@ -166,9 +167,8 @@ class Copy:
 
 
 def inspect_copy(overlay: Path, sources: Snapshot, record: Path) -> Copy:
-    """Compare ``overlay`` with the ``sources`` and the record of the last build, by content.
-
-    Raises UnfitError if it cannot be read.
+    """Compare ``overlay``, the copy of the sources, with the ``sources`` and the record of the last
+    build, by content. Raises UnfitError if ``overlay`` cannot be read.
     """
     known = read_record(record, CopyRecord)
     if not sources or not known.files or not overlay.is_dir():

@@ -170,7 +170,8 @@ class BuildPlan:
 
     @property
     def settings_digest(self) -> str:
-        """The SHA-256 of everything except the sources. If it changes, everything is rebuilt."""
+        """The SHA-256 of the build's options, tools, flags and target, but not of the files that it
+        reads. If it changes, everything is rebuilt."""
         rows = [
             [
                 [stage.name, stage.source, *stage.defines, *stage.targets, *stage.if_present]

@@ -239,7 +239,9 @@ def choose_program(name: str, floor: Version) -> Program:
             program = probe_program(Path(path))
             if program and program.version >= floor:
                 return program
-            seen.append(f"{path} {f'is {program.version}' if program else 'does not work'}")
+            seen.append(
+                f"{path} {f'has version {program.version}' if program else 'does not work'}"
+            )
     raise UnfitError(
         f"no {name} of version {floor} or newer",
         why="; ".join(seen) or f"{name} is neither next to this Python nor on PATH",

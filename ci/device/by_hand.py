@@ -107,8 +107,8 @@ class KeptRecord(msgspec.Struct, frozen=True):
 
 def write_by_hand(bundle: Path, runner: str, kept: Path | None) -> None:
     """Write the instructions into a bundle. ``kept`` is None, or the directory in which a run kept
-    cases: their files and a script that runs them are then added. Raises UsageError if it contains
-    no case."""
+    cases: their files and a script that runs them are then added. Raises UsageError if that
+    directory contains no case or a damaged record."""
     text = BY_HAND_TEXT.format(runner=runner)
     if kept:
         for artifact in list_artifacts(kept):

@@ -1,2 +1,2 @@
-"""Explain a log: find the cause, its fix and their source, by the rules in
+"""Explain a log: find the cause, its fix and their source with the rules in
 manifests/policies/errors.toml."""

@@ -37,7 +37,7 @@ _QUOTED = re.compile(
 
 class Finding(Struct, frozen=True):
     """A rule that matches lines of a log. ``line`` is the number of the first of these lines,
-    ``text`` its text, and ``count`` how many there are.
+    ``text`` its text, and ``count`` how many there are (counting stops soon after MOST_MATCHES).
 
     ``consequence_of`` is the id of the rule that is the cause of this one, or empty if there is
     none.
@@ -66,8 +66,8 @@ class Unknown(Struct, frozen=True):
 class Explanation(Struct, frozen=True):
     """The explanation of a log. ``causes`` are in the order of their lines.
 
-    ``unknown_count`` is the number of error lines that match no rule, and ``unknown`` has the first
-    of them.
+    ``unknown_count`` is the number of error lines that match no rule (counting stops soon after
+    MOST_MATCHES), and ``unknown`` has the first of them.
     """
 
     file: str

@@ -1,4 +1,5 @@
-"""Make a plan from changes: the sessions, cases and jobs that have to run, each with its reason."""
+"""Make a plan from changes: the sessions that have to run, each with its reason, and their cases
+and jobs."""
 
 from __future__ import annotations
 

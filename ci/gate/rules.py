@@ -13,8 +13,9 @@ ALL = "*"
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A change to ``files`` (globs; ``FILE#KEY`` is a key of a TOML file) needs ``sessions``,
-    because of ``reason``. With ``alone``, derived dependencies on these files are ignored."""
+    """A change to ``files`` (globs of paths, or of parts of files such as ``FILE#KEY``) needs
+    ``sessions``, because of ``reason``. With ``alone``, derived dependencies on these files are
+    ignored."""
 
     files: tuple[str, ...]
     sessions: tuple[str, ...]

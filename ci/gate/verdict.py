@@ -74,7 +74,7 @@ class GateVerdict:
 
     @property
     def is_infrastructure(self) -> bool:
-        """Whether all failures are failures of the infrastructure."""
+        """Whether the verdict is red only because of failures of the infrastructure."""
         verdicts = {one.verdict for one in self.jobs}
         return not self.notes and not self.is_green and JobVerdict.FAILED not in verdicts
 

@@ -52,9 +52,9 @@ APPS: Subjects[AppUnit] = Subjects()
 
 
 class Pairing(NamedTuple):
-    """A program of an app, whether the app's libraries can load it, the ids and file names of the
-    doctor's findings, and the axes that are not judged because another program of the app was
-    compiled for the SoC."""
+    """A program of an app, and the answer of `compat` for it and the app's libraries. ``known`` are
+    the ids and file names of the doctor's findings. ``spared`` are the axes that are not judged,
+    because a program of the app was compiled for the SoC."""
 
     program: PackedFile
     answer: Answer

@@ -239,8 +239,8 @@ def _judge_soc(
 
 
 def _judge_parts(versions: list[int], runtime: Runtime | None, why: str = "") -> Row:
-    """Judge whether a runtime has a stub or skel for each of these Hexagon versions. If it lacks
-    none, ``why`` is the reason to print."""
+    """Judge whether a runtime has a stub or skel for each of these Hexagon versions. If none is
+    missing, ``why`` is the reason for the verdict, unless it is empty."""
     parts = {*runtime.stubs, *runtime.skels} if runtime else set()
     if lacking := [one for one in versions if parts and one not in parts]:
         has = ", ".join(f"V{one}" for one in sorted(parts))

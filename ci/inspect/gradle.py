@@ -50,7 +50,7 @@ APPLICATION = re.compile(r"\bandroid\.application\b(?![^\n;]*\bapply\b[\s(]*fals
 class Gradle:
     """A module's build file. ``is_app`` is true if it builds an app, not a library. ``legacy`` is
     the value of useLegacyPackaging. It is None if that is not set, or if the build file computes
-    it, which ``is_legacy_computed`` tells.
+    it. In the latter case, ``is_legacy_computed`` is true.
 
     ``kept`` and ``first`` are the patterns of keepDebugSymbols and pickFirsts, and ``libraries``
     are the directories of jniLibs. The dependencies are ``projects`` (other modules, such as

@@ -1,4 +1,5 @@
-"""``build TARGET``: check requirements, build, check every artifact, write artifacts.json."""
+"""``build TARGET``: check the requirements, build, check every artifact, and write
+artifacts.json."""
 
 from __future__ import annotations
 
@@ -61,10 +62,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         type=user_program,
         default=[],
-        help="the Python to use: path, command or version (aot: repeatable)",
+        help="the Python to use: path, command or version; repeatable for target aot",
     )
-    add("--install", choices=PLACES, default=PLACES[0], help="aot: where to install the adaptor")
-    add("--no-proof", action="store_true", help="aot: do not lower a model with the new adaptor")
+    add(
+        "--install",
+        choices=PLACES,
+        default=PLACES[0],
+        help="for target aot: where to install the adaptor",
+    )
+    add(
+        "--no-proof",
+        action="store_true",
+        help="for target aot: do not lower a model with the new adaptor",
+    )
     add("--no-doctor", action="store_true", help="build even if the doctor reports errors")
     add(
         "--with",
@@ -88,8 +98,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     choice.add_arguments(parser, adaptor=False)
     add_executorch(parser)
-    add("--soc", default="", help="direct: the SoC, such as SM8750")
-    add("--dsp-type", type=int, default=3, help="direct: 0 for LPAI (aDSP), 3 for HTP (cDSP)")
+    add("--soc", default="", help="for target direct: the SoC, such as SM8750")
+    add(
+        "--dsp-type",
+        type=int,
+        default=3,
+        help="for target direct: 0 for LPAI (aDSP), 3 for HTP (cDSP)",
+    )
     add("--reports", type=user_path, default=Path("reports"), help="directory of the reports")
 
 

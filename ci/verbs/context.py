@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--qnn",
         default="",
         metavar="VERSION",
-        help="also check that this version of QNN can load the model, such as 2.49.40",
+        help="also check that this version of QNN, such as 2.49.40, can load the model",
     )
     parser.add_argument(
         "--seal",

@@ -83,9 +83,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 def ready_device(
     args: argparse.Namespace, progress: Progress
 ) -> Iterator[tuple[DeviceRunner, DeviceFacts]]:
-    """Lease the device that the options select, push the bundle to it, and yield a runner on it
-    with its facts. The lease ends with the block. Raises UsageError, UnfitError, ToolError or
-    StoreError."""
+    """Lease the device that the options select, push the bundle to it, and yield a runner for it
+    and the facts of the device. The lease ends with the block. Raises UsageError, UnfitError,
+    ToolError or StoreError."""
     if not args.bundle:
         raise UsageError("--device without --bundle", fix="create one with `qnn-ci stage`")
     bundle = read_bundle(args.bundle)
@@ -216,7 +216,7 @@ def require_match(device: Device, facts: DeviceFacts, bundle: Bundle) -> None:
     needed = sum(file.size_bytes for file in bundle.files) + ROOM
     if facts.free_bytes and facts.free_bytes < needed:
         raise StoreError(
-            f"{device.name} has {facts.free_bytes >> 20} MiB free in {device.place}",
+            f"{device.name} has only {facts.free_bytes >> 20} MiB free in {device.place}",
             why=f"the bundle and its runs may need {needed >> 20} MiB",
             fix="free space on the device, or pass another directory with --place",
         )

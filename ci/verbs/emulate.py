@@ -257,8 +257,8 @@ def set_log_level(spec: CaseSpec, level: str) -> CaseSpec:
 
 
 def check_runner(specs: Sequence[CaseSpec], runner: str, backend: Backend = Backend.HTP) -> None:
-    """Raise UsageError for a case that only ExecuTorch's Python runtime can run, and for options of
-    LPAI that the runner or the backend does not support."""
+    """Raise UsageError for a case that only ExecuTorch's Python runtime can run, and for LPAI
+    options that the runner or the backend does not support."""
     for spec in specs:
         choices = spec.source.choices
         if runner != NAME and (choices.traces or choices.methods):

@@ -76,7 +76,7 @@ def list_logs(names: list[str]) -> Iterator[str]:
         if not found:
             raise UsageError(
                 f"{path} contains no logs",
-                why=f"no file in it ends in {', '.join(LOGS)}",
+                why=f"none of its files has a suffix of {', '.join(LOGS)}",
                 fix="pass the paths of the log files",
             )
         yield from map(str, found)

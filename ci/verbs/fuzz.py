@@ -1,4 +1,4 @@
-"""``fuzz``: run small generated graphs, compare their outputs with a prediction, shrink each
+"""``fuzz``: run small generated graphs, compare their outputs with a prediction, and shrink each
 fault."""
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--uses",
         default="",
         metavar="OWNER/REPOSITORY@COMMIT",
-        help="the repository and commit of executorch-qnn-ci whose workflow to call",
+        help="the repository and commit of executorch-qnn-ci with the workflow to call",
     )
     add("--policy-only", action="store_true", help="write no workflow")
     add(
@@ -104,7 +104,7 @@ def ignore_reports(root: Path) -> dict[str, str]:
 
 def make_files(model: str, root: Path, uses: str, *, policy_only: bool) -> dict[str, str]:
     """Return the text of each file to write, by path below ``root``. Raises UsageError if the model
-    does not exist or the workflow to call is not known."""
+    does not exist or is not below ``root``, or if the workflow to call is not known."""
     if not policy_only and not USES.fullmatch(uses):
         raise UsageError(
             f"--uses {uses} is not a commit" if uses else "it is not known which workflow to call",

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--source",
         type=user_path,
         default=os.environ.get("EXECUTORCH_ROOT") or ".",
-        help="an ExecuTorch checkout or git directory (default: EXECUTORCH_ROOT, or here)",
+        help="an ExecuTorch checkout or git directory (default: EXECUTORCH_ROOT, or '.')",
     )
     parser.add_argument("--rev", help="read this revision instead of the work tree")
     parser.add_argument(

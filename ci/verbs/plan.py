@@ -34,7 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--event",
         default="",
-        help="the GitHub event that started the workflow; for some events, everything runs",
+        help="the GitHub event that started the workflow; unless it is push or pull_request, all"
+        " sessions run",
     )
     add("--everything", action="store_true", help="plan all sessions and cases, whatever changed")
     add("--source", type=user_path, default=".", help="a checkout or git directory")
@@ -129,8 +130,8 @@ def find_base(args: argparse.Namespace, repository: Repository, head: str) -> tu
     """Return the commit to compare with, and the reason why a push has to run everything, or an
     empty string.
 
-    A push runs everything if it cannot be compared with its base, as after a forced push, or if it
-    contains an nth commit of the branch. Raises UsageError."""
+    A push runs everything if it cannot be compared with its base, as after a forced push, or if
+    ``describe_due`` returns a reason. Raises UsageError."""
     try:
         base = repository.find_base(args.base, head)
     except UsageError:
@@ -143,8 +144,8 @@ def find_base(args: argparse.Namespace, repository: Repository, head: str) -> tu
 
 
 def describe_due(repository: Repository, base: str, head: str) -> str:
-    """Return the reason why a push runs everything if one of its commits is an nth commit of the
-    branch, otherwise an empty string."""
+    """Return the reason why a push runs everything, if it contains a commit whose number is a
+    multiple of the rules' ``every_nth``, otherwise an empty string."""
     first, last = (repository.count_commits(one) for one in (base, head or "HEAD"))
     branch, every = repository.rules.branch, repository.rules.every_nth
     due = count_due(first, last, every)

@@ -1,4 +1,5 @@
-"""``report PATH``: show a report.json again, rewrite its other files, merge shards."""
+"""``report PATH``: show a report.json again, rewrite the other files of the report, or merge
+shards."""
 
 from __future__ import annotations
 

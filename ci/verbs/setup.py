@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=user_path,
         default=[],
         metavar="PATH",
-        help="a path that a cache restored, and that has to be checked; repeatable",
+        help="a path that a cache restored and that has to be checked; repeatable",
     )
     parser.add_argument("--python", type=user_program, help="the Python interpreter to check")
     add_options(parser)

@@ -56,7 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--evidence",
         type=user_path,
         metavar="DIR",
-        help="a directory with statements about the programs: reports/test_emulator/evidence",
+        help="a directory with statements about the programs, such as"
+        " reports/test_emulator/evidence",
     )
     add("--signed", type=user_path, metavar="DIR", help="LPAI's libraries, signed by `sign`")
     add(

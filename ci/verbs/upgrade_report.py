@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model",
         action="append",
         default=[],
-        help="a model, as for the session that runs; repeatable",
+        help="a model, as in --model of the session that runs; repeatable",
     )
     add("--scheme", action="append", default=[], help="name or glob of a quantization scheme")
     add("--soc", action="append", default=[], help="name or glob of a SoC")

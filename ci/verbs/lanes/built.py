@@ -22,8 +22,8 @@ RUNTIMES = ("build_android", "build_linux", "build_runner", "build_direct")
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """The versions of a build's sources, as in artifacts.json. They are empty for a build without a
-    checkout."""
+    """The versions of a build's ExecuTorch and QNN SDK, as in artifacts.json. A version is empty if
+    the build did not use a known one."""
 
     executorch_version: str = ""
     qnn_sdk_version: str = ""

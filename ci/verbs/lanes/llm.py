@@ -151,8 +151,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def choose_schemes(globs: Sequence[str]) -> Sequence[Scheme]:
-    """Return the schemes that match ``globs``, or the default ones without any. Raises UsageError
-    for a glob that matches none."""
+    """Return the schemes that match ``globs`` or, without globs, the default schemes. Raises
+    UsageError for a glob that matches none."""
     named = match_all("scheme", globs, [one.value for one in RECIPES])
     return [one for one in RECIPES if one.value in named] or DEFAULT
 

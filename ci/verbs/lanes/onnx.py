@@ -279,8 +279,8 @@ def find_pairs(executorch: Report, onnx: Report) -> Iterator[tuple[Case, Case]]:
 
 
 def compare_lanes(executorch: Report, onnx: Report) -> str:
-    """Return a Markdown table with cells such as ``ExecuTorch / ONNX Runtime``. Return a sentence
-    if no case is in both reports."""
+    """Return a Markdown table whose cells have ExecuTorch's figure, a slash, and ONNX Runtime's
+    figure. Return a sentence if no case is in both reports."""
     rows = [
         (
             onnx_case.model,
