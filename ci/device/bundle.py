@@ -176,7 +176,8 @@ def stage(
 
 
 def read_bundle(directory: Path) -> Bundle:
-    """Return the record of a bundle. Raises UnfitError if a file is missing or has changed."""
+    """Return the record of a bundle. Raises UnfitError if ``directory`` is not a bundle, or if one
+    of the bundle's files is missing or has changed."""
     try:
         bundle = msgspec.json.decode((directory / BUNDLE).read_bytes(), type=Bundle)
     except (OSError, msgspec.MsgspecError) as error:

@@ -64,7 +64,7 @@ Chooser = Callable[[str, Suite, str], Iterable[CaseName]]
 
 def _by_name(key: str, suite: Suite, _probe: str) -> Iterable[CaseName]:
     """Return the cases that a changed key is for: those of the model mlp for ``suite.mlp``, for
-    example, or all cases for a key in a table that ``NAMES`` lacks."""
+    example, or all cases for any key that is not a row of a table in ``NAMES``."""
     table, _, name = key.partition(".")
     find = NAMES.get(table) if name else None
     return [case for case in suite if find(case) == name] if find else suite

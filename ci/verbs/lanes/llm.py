@@ -236,7 +236,7 @@ def find_subject(args: argparse.Namespace, progress: Progress) -> tuple[Subject,
     if args.prefill < 2 or args.context < 2 * args.prefill or args.context % args.prefill:
         raise UsageError(
             f"--prefill {args.prefill} does not work with --context {args.context}",
-            why="--prefill must be at least 2, and --context a larger multiple of it",
+            why="--prefill must be at least 2, and --context a multiple of it that is larger",
         )
     require_context(args.context, config.most_context)
     room = args.context - max(map(len, prompts)) - args.prefill
