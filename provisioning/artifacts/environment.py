@@ -41,7 +41,7 @@ DROPPED_VARIABLES = (
 
 @dataclass(frozen=True)
 class Environment:
-    """The artifacts of a profile, all of which exist, and the variables that point to them."""
+    """The existing artifacts of a profile, and the variables that point to them."""
 
     profile: str
     artifacts: tuple[Provisioned, ...]

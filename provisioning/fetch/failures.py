@@ -19,7 +19,9 @@ BUNDLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 
 
 def check_bundle() -> None:
-    """Raise PermanentError if REQUESTS_CA_BUNDLE, else CURL_CA_BUNDLE, names a missing file."""
+    """Raise PermanentError if REQUESTS_CA_BUNDLE or, if that is not set, CURL_CA_BUNDLE points to a
+    missing file.
+    """
     for name in BUNDLES:
         if path := os.environ.get(name):
             if not Path(path).exists():

@@ -277,7 +277,7 @@ REBUILD = (
 ADAPTOR.add(
     "QNN901",
     "the QNN adaptor was built from ExecuTorch {checkout}, but executorch {installed} is installed",
-    "Python code of another version may pass structures to the adaptor that it does not know",
+    "executorch's Python code may pass structures of another version to the adaptor",
     "install executorch=={checkout}, or build the adaptor from a checkout of {installed}",
     lambda one: one.checkout and not is_same(one.checkout, one.installed or one.checkout),
 )
