@@ -48,7 +48,9 @@ def clean_message(text: str) -> str:
 
 
 def defuse_commands(text: str) -> str:
-    """Return ``text`` without the commands that CI runners execute in the middle of a line."""
+    """Return ``text`` with a space in the commands that CI runners would execute in the middle of a
+    line, so that they are not executed.
+    """
     return _RUNNER_COMMAND.sub("# #", text)
 
 

@@ -1,5 +1,5 @@
-"""An HTTP client for one download. It checks each redirect, and limits how long each response may
-take.
+"""An HTTP client for one download. It checks each redirect, and limits the time without a response
+or new data.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def describe_parts(store: Store, parts: list[CachePart]) -> Outcome:
 
 
 def clean_parts(store: Store, parts: list[CachePart], *, dry_run: bool) -> Outcome:
-    """Remove everything in these parts that no process uses. If ``dry_run`` is true, only list it."""
+    """Remove everything in these parts that no process uses, or only list it if ``dry_run``."""
     with explain_errors(store.home):
         garbage, kept = find_removable(parts)
         freed = 0 if dry_run else remove_garbage(store, garbage)
