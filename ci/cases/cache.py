@@ -198,11 +198,11 @@ def read_artifact(directory: Path) -> Artifact | None:
 
 
 def publish_artifact(staging: Path, directory: Path) -> bool:
-    """Move ``staging`` to ``directory`` atomically and return True.
+    """Move ``staging`` to ``directory`` atomically and return True. A damaged artifact there is
+    replaced.
 
     If a good artifact is already there, leave it, because another process may be using it, and
-    return False. A damaged artifact is exchanged with the new one, so ``staging`` then contains the
-    damaged one. Raises OSError.
+    return False. Raises OSError.
     """
     directory.parent.mkdir(parents=True, exist_ok=True)
     if read_artifact(directory):

@@ -46,8 +46,8 @@ PLACES: dict[str, tuple[str, ...]] = {
 
 
 def __getattr__(name: str) -> Any:
-    """Return the object called ``name`` in PLACES. Raises ImportError or AttributeError if it is at
-    none of its places, AttributeError if PLACES does not have the name."""
+    """Return the object called ``name`` in PLACES. Raises AttributeError if PLACES does not have
+    the name, ImportError or AttributeError if the object is at none of the places."""
     if name not in PLACES:
         raise AttributeError(name)
     *others, last = PLACES[name]

@@ -128,7 +128,8 @@ def _add_one(asked: Asked) -> Iterator[Array]:
 
 
 def _spoil_tail(asked: Asked) -> Iterator[Array]:
-    """Yield outputs with garbage in the last elements of each input set, in increasing numbers."""
+    """Yield outputs with garbage in the last elements of each input set, and each time in more of
+    them."""
     right = asked.right
     garbage = draw_noise(right, asked.random) if is_floating(right) else right + np.ones_like(right)
     for share in GARBAGE_SHARES:

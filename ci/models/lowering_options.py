@@ -35,8 +35,8 @@ class Part(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RunOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """``[models.NAME.run]``: flags of qnn_executor_runner. For a flag of LPAI that is 0, QNN's
-    default applies. The ``iteration`` runs are timed, after ``warm_up`` runs that are not."""
+    """``[models.NAME.run]``: flags of qnn_executor_runner. A flag of LPAI that is 0 is not passed
+    to it. The ``iteration`` runs are timed, after ``warm_up`` runs that are not."""
 
     warm_up: Count = 0
     iteration: Annotated[int, Meta(ge=1, le=1_000_000)] = 1

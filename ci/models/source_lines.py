@@ -28,8 +28,8 @@ def name_file(path: Path) -> str:
 
 
 def name_argument(path: Path) -> str:
-    """Return a file's path for use in a command: relative to its repository if it is in one, else
-    as shown to the user."""
+    """Return a file's path for use in a command: relative to its repository if it is in one,
+    otherwise relative to the caller's directory if it is there, otherwise absolute."""
     return name_file(path) if find_repository(path) else shown_path(path)
 
 

@@ -1,9 +1,9 @@
 """Context models: ONNX files whose EPContext nodes contain QNN's context binary, or its file name.
 
 The execution provider (EP) loads the binary of another SoC, or one with changed weights, and the
-emulator runs it (seen with 2.3.0 to 2.7.0). On a device, the first fails and the second returns
-wrong values. A binary of a newer QNN is rejected without a reason (INVALID_ARGUMENT). This module
-therefore checks the binary itself.
+emulator runs it (seen with onnxruntime-qnn 2.3.0 to 2.7.0). On a device, the first fails and the
+second returns wrong values. A binary of a newer QNN is rejected without a reason
+(INVALID_ARGUMENT). This module therefore checks the binary itself.
 
 provisioning/elf/programs.py reads the fields inside a binary. The EP writes the target of the
 compilation to the model's metadata: ``v2:BACKEND:QNN:FORMAT:ARCH:SOC:VTCM:0``, with commas between
@@ -137,8 +137,9 @@ def open_context(path: Path) -> tuple[Any, Context, Blob]:
 
 
 def check_context(path: Path, soc: str, runtime: str = "") -> Context:
-    """Return the context at ``path`` after checking that it is for ``soc``, such as SM8750, and, if
-    the QNN version ``runtime`` is given, such as 2.49.40, that this version can load it.
+    """Return the context at ``path``. Check before that it is for ``soc``, such as SM8750, and that
+    the QNN version ``runtime``, such as 2.49.40, can load it. Without ``runtime``, only the SoC is
+    checked.
 
     Raises UsageError and FailedError as read_context does, UnfitError if the context is for another
     SoC or from a newer QNN.

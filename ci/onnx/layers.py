@@ -1,5 +1,5 @@
-"""Finds the node at which a quantized ONNX model starts to differ from the float32 model, and adds
-the results of nodes to a model's outputs."""
+"""Finds the node at which a quantized ONNX model loses the most accuracy, and adds the results of
+nodes to a model's outputs."""
 
 from __future__ import annotations
 

@@ -129,7 +129,8 @@ def mend_names(graph: Any) -> None:
 
 def mend_constants(graph: Any) -> None:
     """Change constants that the quantizer cannot handle: limit infinite elements to float16's
-    range, and make Gemm's bias one-dimensional ("truth value of an array ...")."""
+    range, and make Gemm's bias one-dimensional, because the quantizer would raise "truth value of
+    an array ..."."""
     biases = {
         node.input[2] for node in graph.node if node.op_type == "Gemm" and len(node.input) > 2
     }

@@ -50,7 +50,7 @@ def open_session(
 ) -> Any:
     """Open a session on QNN's provider. Raises onnxruntime's errors, and FailedError if the
     provider is missing. All sessions of a process must be for the same SoC, because a second
-    session can inherit the device of the first (seen with 2.5.0)."""
+    session can inherit the device of the first (seen with onnxruntime-qnn 2.5.0)."""
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = severity
     for key, value in entries.items():
