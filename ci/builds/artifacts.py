@@ -150,7 +150,8 @@ def _judge_build(facts: ElfFacts, policy: ElfPolicy, row: Artifact, tag: str) ->
                 f"{name} needs {library}",
                 where,
                 "neither the target's system nor this build provides that library",
-                "link it statically, or list it in the artifact's row of manifests/targets.toml",
+                "link that library statically, or list it in the artifact's row of "
+                "manifests/targets.toml",
             )
     if row.size_budget and facts.size_bytes > row.size_budget:
         yield Finding(

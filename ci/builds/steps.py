@@ -161,7 +161,7 @@ def explain_failure(
         return StoreError(
             f"{label}: the disk is full",
             why=output.first_error,
-            fix="free space, or set QNN_CI_HOME to a place on another disk; the next run continues",
+            fix="free space, or set QNN_CI_HOME to another disk; the next run continues this build",
         )
     what = output.first_error or how
     return ToolError(

@@ -190,7 +190,7 @@ def read_bundle(directory: Path) -> Bundle:
         if not path.is_file() or hash_file(path) != file.sha256:
             raise UnfitError(
                 f"{path} is not the file that {BUNDLE} lists",
-                why="it was changed or removed after staging",
+                why="the file was changed or removed after staging",
                 fix="stage the bundle again",
             )
     require_plain(bundle.runner)

@@ -202,8 +202,8 @@ def _doubt_cases(report: Report) -> Iterator[str]:
 
 
 def _doubt_case(case: Case, rule: Threshold | None) -> Iterator[str]:
-    """Yield details of a case that contradict a pass. No limits are checked if ``rule`` has limits
-    for single outputs."""
+    """Yield details of a case that contradict a pass. No limits are checked if ``rule`` is None or
+    has limits for single outputs."""
     for what, value in (
         ("a failed question", case.question),
         ("a missing library", case.lacks),

@@ -16,7 +16,8 @@ SHOWN_FILES = 20
 
 
 def render_table(plan: Plan) -> str:
-    """Return one line per session: whether it runs, and why."""
+    """Return a line that describes the plan, then one line per session: whether it runs, and
+    why."""
     rows = [(one.name, show_fate(one, plan), show_reason(one)) for one in order(plan.sessions)]
     widths = [max((len(row[index]) for row in rows), default=0) for index in range(2)]
     lines = [f"  {name:<{widths[0]}}  {fate:<{widths[1]}}  {why}" for name, fate, why in rows]

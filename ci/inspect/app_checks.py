@@ -333,7 +333,8 @@ def _is_off(file: PackedFile, page_bytes: int) -> bool:
 
 
 def _see_packing(unit: AppUnit, is_wrong: Callable[[PackedFile], bool]) -> Iterator[Seen]:
-    """Yield the misaligned or compressed libraries of an APK whose libraries are not extracted."""
+    """Yield one finding for all libraries that ``is_wrong`` selects, if this is an APK whose
+    libraries are not extracted."""
     if unit.kind is not Kind.APK or find_extraction(unit) is not False:
         return
     wrong = [one for one in unit.libraries if is_wrong(one)]
@@ -562,7 +563,8 @@ def see_computed_packaging(unit: AppUnit) -> Iterator[Seen]:
     "ones; `qnn-ci compat` with --runtime lists what was compared",
 )
 def see_program_that_does_not_fit(pairing: Pairing) -> Iterator[Seen]:
-    """Yield one finding per axis, without repeating the doctor's findings on the same program."""
+    """Yield a finding for each axis on which the program does not load, unless the axis is spared
+    or the doctor already reports it for this program."""
     for row in pairing.answer.rows:
         same = (SAME_AXIS.get(row.axis, ""), pairing.program.name)
         is_new = row.axis not in pairing.spared and same not in pairing.known

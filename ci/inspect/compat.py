@@ -33,7 +33,8 @@ OLD_HEADERS = "2.37"
 
 
 class Verdict(str, Enum):
-    """The verdict of a row or an answer. ``skipped`` means not requested or not applicable."""
+    """The verdict of a row or an answer. ``SKIPPED`` means that a row was not requested or does not
+    apply."""
 
     YES = "yes"
     NO = "no"
@@ -165,7 +166,7 @@ def _judge_build(compilers: list[str], runtime: Runtime) -> Row:
     if not all(compilers) or not runtime.qnn:
         why = "the program does not state its QNN version: ask the person who compiled it"
         if all(compilers):
-            why = f"{runtime.name} does not state its QNN version: pass it (--runtime 2.49.40)"
+            why = f"{runtime.name} does not state its QNN version: pass one (--runtime 2.49.40)"
         return Row(Axis.BUILD, Verdict.UNKNOWN, why)
     newest = next((one for one in compilers if not is_loadable(one, runtime.qnn)), compilers[0])
     why = f"compiled with QNN {newest}, and the runtime is QNN {runtime.qnn}"
@@ -228,7 +229,9 @@ def _judge_soc(
         why = f"compiled for {names}: V{wanted.hexagon} matches, but {soc} was never tried"
         yield Row(Axis.SOC, Verdict.UNKNOWN, why)
     else:
-        yield Row(Axis.SOC, Verdict.NO, f"compiled for {names}, not for {soc}: lower it for {soc}")
+        yield Row(
+            Axis.SOC, Verdict.NO, f"compiled for {names}, not for {soc}: lower the model for {soc}"
+        )
     needed = max(one.vtcm_mb for one in contexts)
     why = f"the program needs {needed} MB of VTCM, and {soc} has {wanted.vtcm_mb} MB"
     if not needed:
@@ -265,6 +268,6 @@ def _judge_operators(program: Program, runtime: Runtime | None) -> Row:
         why = f"no ExecuTorch runtime was given that could have kernels for {listed}"
         return Row(Axis.OPERATORS, Verdict.SKIPPED, why)
     if lacking := [one for one in names if one not in runtime.kernels]:
-        why = f"no library of the runtime contains a kernel for {', '.join(lacking)}: link one"
+        why = f"the runtime's libraries lack kernels for {', '.join(lacking)}: link such kernels"
         return Row(Axis.OPERATORS, Verdict.NO, why)
     return Row(Axis.OPERATORS, Verdict.YES, f"the runtime contains kernels for {listed}")

@@ -119,7 +119,7 @@ def choose_word(args: argparse.Namespace) -> str:
     if len(args.device) != 1 or args.any:
         raise UsageError(
             "one --device is needed here" if args.any else f"{len(args.device)} devices are given",
-            fix="pass one --device, or, except with --clean, --any soc=SOC",
+            fix="pass one --device; without --clean, --any soc=SOC chooses from several",
         )
     return str(args.device[0])
 

@@ -282,8 +282,9 @@ def check_runner(specs: Sequence[CaseSpec], runner: str, backend: Backend = Back
 def run(
     specs: Sequence[CaseSpec], policy: EmulatorPolicy, args: argparse.Namespace, progress: Progress
 ) -> Report:
-    """Provision, check, then run the cases, on a device if the call names one. Show and time each
-    step. Raises UsageError for an unsuitable runner before anything is fetched."""
+    """Provision, check the environment, then run the cases, on a device if the call selects one.
+    Show and time each step. Raises UsageError for an unsuitable runner before anything is
+    fetched."""
     chosen, backend = read_choice(args.sdk, args.adaptor), Backend(args.backend)
     if args.runner == WHEEL_RUNNER and chosen.adaptor not in {"", WHEEL}:
         raise refuse_overlay()

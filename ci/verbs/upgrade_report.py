@@ -81,7 +81,7 @@ class Side:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("old", metavar="OLD", help=FORMS)
-    add("new", metavar="NEW", help="the same, for the version that would replace OLD")
+    add("new", metavar="NEW", help="the version that would replace OLD, in one of the same forms")
     add(
         "--model",
         action="append",

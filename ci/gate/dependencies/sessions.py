@@ -122,7 +122,7 @@ def list_uses(
                     row.get("name", "") for row in known.get(name, {}).get("artifacts", [])
                 ]
                 for path in list_pins(artifacts, files):
-                    yield path, f"it pins an artifact of profile {profile}"
+                    yield path, f"a pin or lock of profile {profile}, which the session uses"
 
 
 def close_groups(groups: Iterable[str], project: Mapping[str, Any]) -> tuple[str, ...]:

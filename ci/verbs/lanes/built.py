@@ -127,4 +127,7 @@ def explain_apart(built: Built) -> str:
         ways.append(f"--executorch {built.executorch}")
     if not built.sdk:
         ways.append(f"--sdk with a QNN SDK {built.qnn} that has libraries for x86-64")
-    return f"to judge programs that it loads, add {' and '.join(ways) or f'--sdk {built.sdk}'}"
+    return (
+        "to judge programs that this runner can load, add "
+        f"{' and '.join(ways) or f'--sdk {built.sdk}'}"
+    )

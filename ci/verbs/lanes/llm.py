@@ -180,8 +180,8 @@ def require_context(context: int, most: int) -> None:
 
 
 def find_program(args: argparse.Namespace) -> ForeignJob:
-    """Return the job for --program, a program lowered elsewhere. Raises UsageError for missing
-    files, and for options that only apply to lowering."""
+    """Return the job for --program, a program lowered elsewhere. Raises UsageError for missing or
+    damaged files, and for options that are invalid or apply only to lowering."""
 
     from ci.llm.weights import read_weights  # it imports torch
 
@@ -210,8 +210,9 @@ def find_program(args: argparse.Namespace) -> ForeignJob:
 
 
 def find_subject(args: argparse.Namespace, progress: Progress) -> tuple[Subject, Show]:
-    """Return the model to lower, and a function that shows its token ids as text. Raises
-    UsageError, before anything is fetched, for weights, a tokenizer or sizes that do not match."""
+    """Return the model to lower, and a function that shows its token ids as text. The files of a
+    known model are fetched if necessary. Raises UsageError for weights, a tokenizer, a text or
+    sizes that do not match, and the same errors as ``find_files``."""
 
     from ci.llm.weights import read_weights  # it imports torch
 

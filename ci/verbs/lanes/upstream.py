@@ -92,7 +92,8 @@ def run_suite(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def check_suite_arguments(args: argparse.Namespace, suite: Suite) -> None:
-    """Raise UsageError for options that apply to cases but not to suites."""
+    """Raise UsageError for options that apply only to cases, and for values of --soc, --source or
+    --repeat that the suite cannot use."""
     others = {
         "--model": args.model,
         "--scheme": args.scheme,
@@ -109,7 +110,9 @@ def check_suite_arguments(args: argparse.Namespace, suite: Suite) -> None:
             f"{given[0]} with --suite", fix=f"leave out {given[0]}; choose tests with --filter"
         )
     if suite.fixed_soc and args.soc:
-        raise UsageError(f"--soc with --suite {suite.name}", why="its tests set the SoC themselves")
+        raise UsageError(
+            f"--soc with --suite {suite.name}", why="the tests of this suite set the SoC themselves"
+        )
     if len(args.soc) > 1:
         raise UsageError("--suite accepts only one --soc", fix="run the suite once per SoC")
     places = [args.source / one for one in suite.places] if args.source else []
@@ -244,7 +247,7 @@ def judge_again(
     progress: Progress,
 ) -> Outcome:
     """Judge the outputs that a run kept, or zeros or noise instead of them. In the latter case, the
-    exit code is 1 if this project's gate accepts any of these."""
+    exit code is 1 if this project's gate accepts any of these, or if no test compares anything."""
     if args.judge_again == OUTPUTS:
         report = make_report(
             directory, header, entries, policy=policy, args=args, phases=Phases(progress)
