@@ -97,7 +97,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--plan", type=user_path, metavar="FILE", help="run only the cases in this plan.json")
     add("--shard", default="", metavar="I/N", help="run only part I of N of the cases, such as 2/3")
-    add("--plain", action="store_true", help="lower without the patches that save time")
+    add(
+        "--plain",
+        action="store_true",
+        help="lower without this project's patches of ExecuTorch that save time",
+    )
     add(
         "--try-unsupported",
         action="store_true",

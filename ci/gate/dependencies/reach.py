@@ -23,8 +23,9 @@ class Reach:
         return path in self.parents
 
     def explain(self, path: str) -> str:
-        """Return up to three files through which ``path`` was reached, starting with the one that
-        depends on it, such as ``a.py, by b.py, by c.py``. Return "" for a first file."""
+        """Return the files through which ``path`` was reached, starting with the one that depends
+        on it, such as ``a.py, by b.py, by c.py``. After three files, the rest is shown as ``...``.
+        Return "" for a first file."""
         way: list[str] = []
         while (path := self.parents[path]) and len(way) < SHOWN:
             way.append(path)
