@@ -1,1 +1,1 @@
-"""Build, lower, emulate, compare, sign, report."""
+"""Builds, lowers, runs, judges, signs and reports on programs for Qualcomm's QNN."""

@@ -37,8 +37,10 @@ VERBS: dict[str, Verb] = {
     "init": Verb("ci.verbs.init", "write a policy and a workflow into a repository"),
     "build": Verb("ci.verbs.build", "build adaptors and runners with CMake", "build_"),
     "image": Verb("ci.verbs.image", "build Docker images, and run a dev shell in one"),
-    "report": Verb("ci.verbs.report", "show a report.json again, or rewrite its other files"),
-    "judge": Verb("ci.verbs.judge", "judge the outputs that a run kept, without running anything"),
+    "report": Verb(
+        "ci.verbs.report", "show a report.json again, or rewrite the report's other files"
+    ),
+    "judge": Verb("ci.verbs.judge", "judge the outputs that a run kept, without running it again"),
     "fuzz": Verb(
         "ci.verbs.fuzz", "search for faults in QNN's compiler with generated graphs", "fuzz"
     ),
@@ -46,14 +48,14 @@ VERBS: dict[str, Verb] = {
     "parity": Verb(
         "ci.verbs.parity", "report where Buck and CMake build different things", "parity"
     ),
-    "plan": Verb("ci.verbs.plan", "list which sessions a change needs, and why", "plan"),
+    "plan": Verb("ci.verbs.plan", "list the sessions that a change requires, and why", "plan"),
     "matrix": Verb("ci.verbs.matrix", "print a plan's jobs as the matrix of a GitHub workflow"),
-    "gate": Verb("ci.verbs.gate", "judge the results of a plan's jobs together"),
+    "gate": Verb("ci.verbs.gate", "judge the results of all jobs of a plan together"),
     "stage": Verb(
         "ci.verbs.stage", "collect the files that a device needs to run programs", "stage"
     ),
     "deploy": Verb("ci.verbs.deploy", "push a bundle to a phone or a board", "deploy"),
-    "sign": Verb("ci.verbs.sign", "sign and verify the libraries that a DSP loads", "sign_skel"),
+    "sign": Verb("ci.verbs.sign", "sign and verify the libraries that the DSP loads", "sign_skel"),
     "inspect": Verb("ci.verbs.inspect", "show what a program, library, APK or AAR contains"),
     "check-app": Verb("ci.verbs.check_app", "check whether an Android app can run QNN"),
     "compat": Verb("ci.verbs.compat", "show whether a runtime can load a program and, if not, why"),
@@ -66,7 +68,7 @@ VERBS: dict[str, Verb] = {
         "ci.verbs.versions_matrix", "run the known faults of QNN's compiler with each QNN version"
     ),
     "upgrade-report": Verb(
-        "ci.verbs.upgrade_report", "show what another version of QNN or ExecuTorch changes"
+        "ci.verbs.upgrade_report", "show what changes with another version of QNN or ExecuTorch"
     ),
     "verify-evidence": Verb("ci.verbs.evidence", "check the evidence that a program passed"),
     "verify-signature": Verb(

@@ -1,1 +1,2 @@
-"""Finds which parts of a model QNN executes, what the others cost, and where accuracy is lost."""
+"""Finds which parts of a model QNN executes, what the parts on the CPU cost, and where accuracy is
+lost."""

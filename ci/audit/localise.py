@@ -1,4 +1,4 @@
-"""Finds where a case loses accuracy. The search lowers parts of the model; each part is cached, run
+"""Finds where a case loses accuracy. The search lowers parts of the model. Each part is cached, run
 and judged like any other program."""
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ LIMIT_DB = 120.0  # SQNR is clipped to this
 
 class Localised(Struct, frozen=True, kw_only=True):
     """The results of one case. ``program`` compares the program with the model that was lowered,
-    ``losses`` compare that model with float32. ``known_faults`` are the known faults that the graph
-    triggers. ``programs`` is the number of lowered programs, ``reproducer`` the file that was
-    written."""
+    and ``losses`` compare that model with float32. ``known_faults`` are the known faults whose
+    pattern the graph contains. ``programs`` is the number of programs that were tried.
+    ``reproducer`` is the file that was written, or empty."""
 
     spec: CaseSpec
     program: Located
@@ -55,7 +55,8 @@ class Localised(Struct, frozen=True, kw_only=True):
 
 @dataclass
 class Localiser:
-    """Finds where one case loses accuracy. ``qnn`` is the version of QNN."""
+    """Finds where one case loses accuracy. ``qnn`` is the version of QNN. ``count`` is the number
+    of parts that were tried."""
 
     spec: CaseSpec
     setup: RunSetup
@@ -65,9 +66,9 @@ class Localiser:
     count: int = field(default=0, init=False)
 
     def run(self, limit: int, reproducer: Path | None) -> Localised:
-        """Search with at most ``limit`` programs, and write the smallest wrong part to
-        ``reproducer``. Raises FailedError if the model cannot be loaded, exported or quantized.
-        """
+        """Search with at most ``limit`` programs. If there is a wrong part and ``reproducer`` is
+        not None, write the smallest wrong part to that file. Raises FailedError if the model cannot
+        be loaded, exported or quantized, or if the file cannot be made."""
         described = self.call(DescribeJob(self.engine, self.spec), self.setup.work / "model.log")
         if described.failure:
             raise FailedError(f"{self.spec.model}: {described.failure}", why=described.log_tail)
@@ -98,7 +99,8 @@ class Localiser:
             return lease.call(job)
 
     def try_cut(self, cut: Cut) -> Trial:
-        """Lower, run and judge a part of the model."""
+        """Lower, run and judge a part of the model. A part that fails in a process that was used
+        before is run again in a fresh one, whose result counts."""
         self.count += 1
         work = self.setup.work / f"part-{self.count}"
         run = CaseRun(self.spec, replace(self.setup, work=work))
@@ -141,8 +143,8 @@ class Localiser:
         return trial
 
     def write(self, file: Path, found: Located, cut: Cut) -> str:
-        """Write the part as a Python file, with its tensors next to it, and return the file's
-        name."""
+        """Write the part as a Python file, with its tensors next to it, and return the path of the
+        Python file. Raises FailedError."""
         tensors = file.with_suffix(".pt")
         source = self.call(
             SourceJob(self.engine, self.spec, cut, tensors), self.setup.work / "source.log"
@@ -154,8 +156,8 @@ class Localiser:
 
 
 def find_suspect(operators: Mapping[str, Operator], fault: KnownFault) -> list[str]:
-    """Return the operators that match a known fault's pattern: a chain with the fault's kinds,
-    which starts at the fault's line. Empty if there is none."""
+    """Return the names of the operators at which a known fault was found: a chain of operators of
+    the fault's kinds that starts at the fault's line. Empty if there is no such chain."""
     place = f"{fault.file}:{fault.line}"
     for first in operators.values():
         chain = [first] if first.line == place and first.kind == fault.operators[0] else []
@@ -172,7 +174,8 @@ def find_suspect(operators: Mapping[str, Operator], fault: KnownFault) -> list[s
 def measure_departure(
     name: str, judged: OutputJudgement, references: References, index: int, info: TensorInfo
 ) -> Departure:
-    """Return how far an output is from its model. For indices and booleans, the distance is 0."""
+    """Return how far an output is from that of the model. Outputs without an SQNR, such as indices
+    and booleans, get 0 dB for both figures."""
     faithful = not judged.fails(Question.FAITHFUL)
     figures = judged.quantized_figures or judged.float_figures
     if figures is None:
@@ -189,5 +192,6 @@ def measure_departure(
 
 
 def clip(figure: float) -> float:
-    """Clip an SQNR in dB to the range that JSON and a table can show."""
+    """Return an SQNR in dB, limited to the range that JSON and a table can show. NaN becomes the
+    lowest value."""
     return -LIMIT_DB if math.isnan(figure) else max(-LIMIT_DB, min(LIMIT_DB, figure))

@@ -1,5 +1,5 @@
-"""Extracts parts of a model's graph as separate graphs. Their inputs are recorded in a run of the
-whole graph."""
+"""Extracts parts of a model's graph as separate graphs. The inputs of a part are recorded in a run
+of the whole graph."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ EQUAL_DB = 120.0  # the SQNR of float32 itself
 
 @dataclass(frozen=True)
 class Graphs:
-    """The graph that is lowered, the graph of the float32 model, and the input sets."""
+    """The graph that is lowered (``module``), the graph of the float32 model, and the input
+    sets."""
 
     module: GraphModule
     float32: GraphModule
@@ -43,7 +44,7 @@ class Graphs:
     def operators(self) -> dict[str, Node]:
         """Return the nodes that compute an activation, by name, in the graph's order.
 
-        Quantizers and dequantizers belong to the operator whose result they round. An operator with
+        Quantizers and dequantizers belong to the operator whose result they round. A node with
         several results, such as a split, belongs to the operators that read it.
         """
         live = _find_live(self.module)
@@ -60,8 +61,8 @@ class Graphs:
 
     @cached_property
     def results(self) -> dict[str, Node]:
-        """Return the node from which others read an operator's result. This is a dequantizer if the
-        result is quantized."""
+        """Return the node from which other nodes read the result of each operator, by the
+        operator's name. If the result is quantized, this is a dequantizer."""
         found: dict[str, Node] = {}
         for node in (*self._leaves, *self.module.graph.nodes):
             source = find_source(node)
@@ -78,7 +79,7 @@ class Graphs:
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
-        """Return the operators whose results are the model's outputs."""
+        """Return the names of the operators whose results are the model's outputs."""
         leaves = map(find_source, self._leaves)
         return tuple(dict.fromkeys(leaf.name for leaf in leaves if leaf.name in self.operators))
 
@@ -111,9 +112,10 @@ class Graphs:
                 yield from self._find_inputs(source)
 
     def rank_losses(self) -> list[Row]:
-        """Return how much SQNR in dB is lost against the float32 model in the worst input set, by
-        operators (with their quantized weights) and by the ranges of their results, worst
-        first."""
+        """Return where SQNR is lost against the float32 model, and how many dB in the worst input
+        set: at operators (including the effect of their quantized weights) and at the quantization
+        ranges of their results. The rows that add most noise come first. If the model is not
+        quantized, there are none."""
         if self.module is self.float32:
             return []
         nodes = self._list_comparable()
@@ -150,8 +152,9 @@ class Graphs:
         return sorted((row for row in rows if row.lost_db > 0), key=_added, reverse=True)
 
     def _list_comparable(self) -> set[str]:
-        """Return the inputs and operators that are also in the float32 graph. An operator that has
-        the same name but was made by a pass of the quantizer is not included."""
+        """Return the names of the inputs and operators that are also in the float32 graph and have
+        floating-point results. If the operators with the same name call different functions or come
+        from different source lines, the name is not included."""
         alike = {node.name: node for node in self.float32.graph.nodes}
         inputs = {node.name: node for node in self.module.graph.nodes if node.op == "placeholder"}
         (first,) = record(self.float32, self.sets[:1], alike)
@@ -165,8 +168,9 @@ class Graphs:
         }
 
     def cut(self, cut: Cut) -> tuple[GraphModule, list[Inputs]]:
-        """Return the part of the graph that ``cut`` keeps, and its inputs per input set. These are
-        inputs of the model and recorded results of operators that are not kept."""
+        """Return the part of the graph that ``cut`` keeps, with the changes in ``cut.mended``, and
+        its inputs per input set. These are inputs of the model and recorded results of operators
+        that are not kept."""
         wanted = [self.results[name] for name in cut.given]
         kept, needed, inputs = set(cut.kept), set[Node](), set[Node]()
         left = list(wanted)
@@ -205,8 +209,7 @@ class Graphs:
 
 def make_graphs(module: nn.Module, float32: nn.Module, sets: Sequence[Inputs]) -> Graphs:
     """Return the graphs of a model with one method. ``module`` is ``float32`` or its quantized
-    form.
-    Raises UsageError if the model changes its buffers."""
+    form. Raises UsageError if the model changes its buffers."""
     with torch.no_grad():
         program = torch.export.export(float32, sets[0], strict=True)
     plain: Any = program.module(check_guards=False)
@@ -225,8 +228,8 @@ def make_graphs(module: nn.Module, float32: nn.Module, sets: Sequence[Inputs]) -
 
 
 def find_source(node: Node) -> Node:
-    """Return the node whose result is rounded by a chain of quantizers and dequantizers. Other
-    nodes are returned unchanged."""
+    """Return the node whose result ``node`` rounds, possibly after other quantizers and
+    dequantizers. If ``node`` does not round, return it."""
     source: Any = node.args[0] if _rounds(node) else None
     return find_source(source) if isinstance(source, Node) else node
 
@@ -236,7 +239,7 @@ def _rounds(node: Node) -> bool:
 
 
 def _find_live(module: GraphModule) -> set[Node]:
-    """Return the nodes that depend on an input of the graph."""
+    """Return the inputs of a graph, and the nodes that depend on them."""
     live: set[Node] = set()
     for node in module.graph.nodes:
         if node.op == "placeholder" or any(one in live for one in node.all_input_nodes):
@@ -247,7 +250,8 @@ def _find_live(module: GraphModule) -> set[Node]:
 def _measure_sets(
     right: Sequence[dict[str, Tensor]], name: str, given: Sequence[dict[str, Tensor]], node: str
 ) -> float:
-    """Return the SQNR in dB of the worst input set."""
+    """Return the SQNR in dB of the node ``node`` in ``given`` against the node ``name`` in
+    ``right``, for the worst input set."""
     return min(_decibels(a[name], b[node]) for a, b in zip(right, given, strict=True))
 
 
@@ -262,20 +266,22 @@ def _decibels(wanted: Tensor, given: Tensor) -> float:
 
 
 def _name_module(node: Node) -> str:
-    """Return the innermost module that calls an operator, such as ``layers.0.norm``."""
+    """Return the path of the innermost module that calls an operator, such as ``layers.0.norm``;
+    empty if it is unknown."""
     paths = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
     return str(paths[-1]) if paths else ""
 
 
 def _added(row: Row) -> float:
-    """Return the power of the added noise relative to the signal's power."""
+    """Return the power of the noise that an operator or a range adds, relative to the signal's
+    power."""
     return float(10 ** (-row.behind_db / 10) - 10 ** (-row.before_db / 10))
 
 
 def record(
     module: GraphModule, sets: Sequence[Inputs], names: Collection[str]
 ) -> list[dict[str, Any]]:
-    """Return the results of the nodes with these names, per input set."""
+    """Run a graph on each input set, and return the results of the nodes with these names."""
     recorders = [_Recorder(module, names) for _ in sets]
     with torch.no_grad(), keep_state(module):
         for recorder, inputs in zip(recorders, sets, strict=True):

@@ -20,7 +20,7 @@ from ci.models.graph_steps import Step, describe_steps
 from provisioning.files import digest_sources
 from provisioning.manifest.targets import Backend
 
-MOST_SETS = 4  # the number of input sets that are used, because there are many programs
+MOST_SETS = 4  # input sets that are used; not more, because many programs run them
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class PartEngine:
 
 @cache
 def hold(spec: CaseSpec, backend: Backend) -> Any:
-    """Return the graphs of a case's model with up to MOST_SETS of its input sets. A process makes
-    them once."""
+    """Return the graphs of a case's model, with at most MOST_SETS of its input sets. They are made
+    once per process."""
     from ci.audit.localise_cuts import make_graphs
     from ci.executorch.quantize import quantize_model
     from ci.models.model import load_digested
@@ -81,8 +81,9 @@ def hold(spec: CaseSpec, backend: Backend) -> Any:
 
 
 class Description(Struct, frozen=True):
-    """A model's operators in the graph's order, the operators whose results are outputs, how much
-    each loses in quantization (worst first), and the steps of the float32 graph."""
+    """A description of a model. ``operators`` are in the graph's order, ``outputs`` are the names
+    of those whose results are outputs. ``losses`` are how much SQNR each loses in quantization,
+    worst first. ``steps`` are those of the float32 graph."""
 
     operators: Sequence[Operator]
     outputs: Sequence[str]
@@ -109,7 +110,8 @@ class DescribeJob:
 
 @dataclass(frozen=True)
 class SourceJob:
-    """A job that writes the weights and inputs of a part, and returns its Python code."""
+    """A job that writes the weights and inputs of a part to the file ``weights``, and returns the
+    Python code of the part's ``forward`` method."""
 
     engine: ExecutorchEngine
     spec: CaseSpec

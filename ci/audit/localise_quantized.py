@@ -1,5 +1,5 @@
-"""Ranges and biases of a quantized graph, where a program may differ from it, and changes that
-remove the difference."""
+"""Finds ranges and biases of a quantized graph from which a program may deviate, and changes the
+graph so that the difference disappears."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ WIDER = 1.01  # an additional factor, because values may grow when other ranges 
 
 
 def find_range(node: Node) -> Range | None:
-    """Return the lowest and the highest value that a quantizer can represent; None for other
-    nodes."""
+    """Return the lowest and the highest value that a quantizer or dequantizer of a whole tensor can
+    represent; None for other nodes."""
     if name_operator(node) not in TENSOR:
         return None
     scale, zero, low, high = (float(str(number)) for number in node.args[1:5])
@@ -27,8 +27,8 @@ def find_range(node: Node) -> Range | None:
 
 
 def measure_clipping(value: Tensor, bounds: Range | None) -> float:
-    """Return how far values exceed the bounds of a range, as a share of the bound. A bound of 0 is
-    ignored, because it comes from a fused activation such as ReLU."""
+    """Return how far values exceed a bound of a range, as a share of the bound; 0 if they do not. A
+    bound of 0 is ignored, because it comes from a fused activation such as ReLU."""
     if bounds is None or not value.is_floating_point():
         return 0.0
     low, high = bounds
@@ -40,7 +40,7 @@ def measure_clipping(value: Tensor, bounds: Range | None) -> float:
 
 def find_bias_off(module: GraphModule, node: Node) -> float:
     """Return the relative difference between the scale of a layer's bias and the product of the
-    scales of its input and its weights; 0 if the node is not a quantized layer."""
+    scales of its input and its weights; 0 if the node is not a quantized layer with a bias."""
     scales = _read_scales(module, node)
     if scales is None:
         return 0.0
@@ -49,8 +49,8 @@ def find_bias_off(module: GraphModule, node: Node) -> float:
 
 
 def mend_biases(module: GraphModule) -> None:
-    """Give each layer a separate bias. Its scale is the product of the scales of the layer's input
-    and weights."""
+    """Give each layer whose bias has another scale a separate bias. Its scale is the product of the
+    scales of the layer's input and weights."""
     for node in list(module.graph.nodes):
         if find_bias_off(module, node):
             _, wanted = _read_scales(module, node) or (None, None)
@@ -69,8 +69,8 @@ def mend_biases(module: GraphModule) -> None:
 
 
 def widen_ranges(module: GraphModule, clipped: Mapping[Range | None, float]) -> None:
-    """Widen quantization ranges so that no values are clipped. ``clipped`` maps a
-    range to the share that measure_clipping returned."""
+    """Widen quantization ranges so that no values are clipped. ``clipped`` maps a range to the
+    share that measure_clipping returned."""
     for node in module.graph.nodes:
         exceeded = clipped.get(find_range(node))
         if exceeded:
@@ -80,8 +80,9 @@ def widen_ranges(module: GraphModule, clipped: Mapping[Range | None, float]) -> 
 
 
 def _read_scales(module: GraphModule, node: Node) -> tuple[Tensor, Tensor] | None:
-    """Return two scales of a layer's bias per channel: the actual scale, and the product of the
-    scales of its input and its weights."""
+    """Return two scales of a layer's bias, per channel: the actual scale, and the product of the
+    scales of the layer's input and weights. Return None if the node is not a quantized layer with a
+    bias."""
     if name_operator(node) not in LAYERS or len(node.args) < 3:
         return None
     rounded = [one for one in node.args[:3] if isinstance(one, Node)]
@@ -93,7 +94,7 @@ def _read_scales(module: GraphModule, node: Node) -> tuple[Tensor, Tensor] | Non
 
 
 def _read(module: GraphModule, value: Any) -> Any:
-    """Return a number unchanged, or the tensor that a node reads."""
+    """Return the tensor to which a get_attr node refers. Any other value is returned unchanged."""
     if not isinstance(value, Node):
         return value
     owner, _, name = str(value.target).rpartition(".")

@@ -22,8 +22,9 @@ class LocalisedCase(Struct, frozen=True, kw_only=True):
     """A case in JSON. Numbers in dB are the SQNR of the worst input set.
 
     ``program_rows`` compare the program with the model that was lowered, ``model_rows`` compare
-    that model with float32. ``part`` is the smallest part that is still wrong, ``part_outputs`` are
-    its outputs. The other fields are described in ci.audit.localise_search.Located.
+    that model with float32. ``part`` has the operators of the smallest part that is still wrong,
+    ``part_outputs`` are its outputs. The other fields are described in
+    ci.audit.localise_search.Located.
     """
 
     model: str
@@ -61,7 +62,8 @@ def data_of(cases: Sequence[Localised]) -> dict[str, Any]:
 
 
 def choose_exit(cases: Iterable[Localised]) -> ExitCode:
-    """Return FAILED if a program differs from its model, or if there is no program."""
+    """Return FAILED if an output of a program is wrong, or if a case has no program, otherwise
+    OK."""
     failed = any(is_wrong(one.program) or not one.program.outputs for one in cases)
     return ExitCode.FAILED if failed else ExitCode.OK
 
@@ -128,7 +130,7 @@ def _conclude(found: Located, *, quantized: bool) -> Iterator[str]:
     if found.first:
         yield f"  first wrong operator: {found.first}"
     elif is_wrong(found) and found.rows:
-        yield "  if all results are returned, they are right: QNN's fusion of operators is wrong"
+        yield "  all operators are right if their results are returned: QNN's fusion is wrong"
     if found.part:
         yield f"  smallest part that is still wrong, {count(len(found.part), 'operator')}:"
         yield from (f"    {one.name}: {one}{_note(one)}" for one in found.part)
@@ -136,11 +138,11 @@ def _conclude(found: Located, *, quantized: bool) -> Iterator[str]:
             yield f"    returns {one.operator}: {_pair(one)}{', wrong' if one.wrong else ''}"
     if found.cured_by:
         names = ", ".join(f"{one.name} ({one})" for one in found.cured_by)
-        yield f"  it is right if it also returns: {names}"
+        yield f"  the part is right if it also returns: {names}"
     for operator in found.readers:
-        yield f"  they lead to: {operator.name} ({operator})"
+        yield f"  these results lead to: {operator.name} ({operator})"
     for operator in found.sharing:
-        yield f"  the quantizer uses the same range for it and for {operator.name} ({operator})"
+        yield f"  the quantizer uses the same range for the part and {operator.name} ({operator})"
     if found.part:
         yield f"  cause: {name_cause(found, quantized=quantized)}"
 
@@ -152,20 +154,20 @@ def _note(one: Operator) -> str:
 
 
 def name_cause(found: Located, *, quantized: bool) -> str:
-    """Return why the smallest part is wrong. The reason is derived from the changes that mend
-    it."""
+    """Return why the smallest part is wrong, according to the change that makes it right."""
     if Mend.BIASES in found.mended_by:
         return (
-            "the quantizer: a bias that several layers use has one scale, but QNN uses each"
-            " layer's input times its weights. With separate biases, the part is right"
+            "the quantizer: a bias that several layers share has one scale, but QNN expects the"
+            " product of the scales of each layer's input and weights. With separate biases, the"
+            " part is right"
         )
     if Mend.RANGES in found.mended_by:
         return (
-            "calibration: the quantized model clips values, but QNN, which merges roundings, does"
-            " not. With wider ranges, the part is right"
+            "calibration: the quantized model clips values, but QNN merges roundings and does not"
+            " clip them. With wider ranges, the part is right"
         )
     model = "quantized model" if quantized else "float32 model"
-    return f"ExecuTorch's passes or QNN: the part's {model} has the expected results"
+    return f"ExecuTorch's passes or QNN: the program differs from the part's {model}"
 
 
 def _pair(one: Departure) -> str:

@@ -1,5 +1,5 @@
-"""Writes a part of a model as a Python file that lowers it, runs it and compares the results
-without this project."""
+"""Writes a part of a model as a Python file that lowers it, runs it and compares the results. The
+file does not need this project."""
 
 from __future__ import annotations
 
@@ -94,7 +94,8 @@ MARGIN_DB = 6.0
 
 
 def write_tensors(graphs: Graphs, cut: Cut, file: Path) -> str:
-    """Write the weights and inputs of a part, and return the source of its ``forward`` method."""
+    """Write the weights and inputs of a part to ``file``, and return the Python code of the part's
+    ``forward`` method."""
     import torch
     from torch.fx import Graph
 
@@ -121,7 +122,8 @@ def write_tensors(graphs: Graphs, cut: Cut, file: Path) -> str:
 
 
 def write_reproducer(file: Path, forward: str, spec: CaseSpec, found: Located) -> None:
-    """Write the Python file of the smallest part that is wrong."""
+    """Write the Python file for the smallest part that is wrong. ``forward`` is the code of its
+    method."""
     worst = max(found.departures, key=lambda one: one.excess_db)
     rows = [f"    {one.name}: {one}" for one in found.part]
     text = TEMPLATE.substitute(

@@ -1,7 +1,7 @@
 """Searches for the operators at which a program starts to differ from its model.
 
-A part of the model is tried by lowering and running it. The result is how far each of its outputs
-is from the part's eager model, and which error is predicted from rounding.
+A part of the model is tried by lowering and running it. The result states how far each of its
+outputs is from that of the part's eager model, and which SQNR is predicted from rounding alone.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import TypeVar
 from msgspec import Struct, structs
 
 T = TypeVar("T")
-# A part is still wrong if it has this share of the whole excess, and at least this many dB.
+# A part is still wrong if its SQNR is below the prediction by this share of the dB of the part to
+# shrink, and by at least LEAST_DB.
 KEPT_SHARE, LEAST_DB = 0.5, 6.0
 LEAST_OFF = 1e-4  # a smaller relative difference of a bias's scale is ignored
 JOINS = ("cat", "stack")
-MOST_REFUSED = 3  # programs with additional outputs that QNN may refuse
+MOST_REFUSED = 3  # the search gives up additional outputs after this many refusals
 MOST_BYTES = 64 << 20  # additional outputs of one program, per input set
 
 
@@ -33,10 +34,11 @@ class Mend(str, Enum):
 class Operator(Struct, frozen=True, kw_only=True):
     """A node that computes an activation, with its source line and module.
 
-    ``inputs`` are the operators whose results it reads, ``computes`` is false if it only moves
-    elements, ``size_bytes`` is the size of its result. ``range`` has the lowest and highest value
-    of its quantized result. ``clipped`` is how far values exceed it, as a share. ``bias_off`` is
-    the relative difference between the scale of its bias and that of its input times its weights.
+    ``inputs`` are the operators whose results it reads. ``computes`` is false if it only moves
+    elements. ``size_bytes`` is the size of its result. ``range`` has the lowest and highest value
+    of its quantized result, and ``clipped`` is how far values exceed that range, as a share.
+    ``bias_off`` is the relative difference between the scale of its bias and the product of the
+    scales of its input and its weights.
     """
 
     name: str
@@ -57,8 +59,8 @@ class Operator(Struct, frozen=True, kw_only=True):
 
 class Cut(Struct, frozen=True):
     """A part of a graph, with names of operators: those that it keeps (``kept``), and those whose
-    results it returns (``given``). Its inputs are all other values that these read. ``mended`` has
-    the changes to try."""
+    results it returns (``given``). Its inputs are all other values that the kept operators read.
+    ``mended`` has the changes that are made to it."""
 
     kept: tuple[str, ...]
     given: tuple[str, ...]
@@ -67,7 +69,8 @@ class Cut(Struct, frozen=True):
 
 class Departure(Struct, frozen=True, kw_only=True):
     """An output of a program: its SQNR in dB against the eager model in the worst input set, and
-    the prediction with only rounding errors. ``faithful`` is the gate's verdict."""
+    the SQNR that is predicted from rounding errors alone. ``faithful`` is false if the gate rejects
+    the output as not faithful to the model."""
 
     operator: str
     reached_db: float
@@ -86,7 +89,7 @@ class Departure(Struct, frozen=True, kw_only=True):
 
 class Trial(Struct, frozen=True):
     """The outputs of a part's program, in the order of the cut's ``given``. ``refused`` is why
-    there is no program or why it does not run."""
+    there is no program, or why it does not run; it is empty if it runs."""
 
     outputs: tuple[Departure, ...] = ()
     refused: str = ""
@@ -101,7 +104,8 @@ class Trial(Struct, frozen=True):
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """How much SQNR an operator loses, or the quantization range of its result."""
+    """The SQNR in dB before and after an operator, or, if ``is_range`` is true, before and after
+    its result is quantized, and the loss."""
 
     operator: Operator
     before_db: float
@@ -124,7 +128,8 @@ class Laboratory:
     tried: dict[Cut, Trial] = field(default_factory=dict)
 
     def measure(self, cut: Cut, what: str) -> Trial:
-        """Try a part, or return its earlier result. Raises Spent."""
+        """Try a part, or return its earlier result. ``what`` describes the part in messages. Raises
+        Spent if the limit is reached."""
         if cut not in self.tried:
             if len(self.tried) >= self.limit:
                 raise Spent(f"--limit: {self.limit} programs were lowered")
@@ -139,12 +144,14 @@ class Laboratory:
 
 
 class Located(Struct, frozen=True, kw_only=True):
-    """The results of a search: the program's ``outputs``, the ``rows`` of its operators, the
-    ``first`` wrong operator, and the ``smallest`` part that is still wrong, with its operators and
-    outputs. ``cured_by`` is the smallest set of results such that the part is right if it also
-    returns them, and ``readers`` is the first operator that depends on all of them. ``mended_by``
-    is the change that makes the part right. ``sharing`` are operators outside the part that join
-    several results and share a range with it. ``ended`` is why the search stopped early."""
+    """The results of a search. ``outputs`` are those of the program, ``exposed`` those of the
+    program that returns all results, and ``rows`` the losses of its operators. ``first`` is the
+    first wrong operator. ``smallest`` is the smallest part that is still wrong, with its operators
+    (``part``) and outputs (``departures``). ``cured_by`` is the smallest set of results such that
+    the part is right if it also returns them, and ``readers`` is the first operator that depends on
+    all of them. ``mended_by`` is the change that makes the part right. ``sharing`` are operators
+    outside the part that join several results and share a range with it. ``ended`` is why the
+    search stopped early."""
 
     outputs: tuple[Departure, ...]
     exposed: tuple[Departure, ...] = ()
@@ -174,11 +181,12 @@ class Search:
     refused: int = field(default=0, init=False)
 
     def run(self) -> Located:
-        """Return everything that is found before the limit of programs is reached."""
+        """Return everything that is found before the limit of programs is reached. If the whole
+        model yields no program, the result has only the reason."""
         whole = Cut(tuple(self.operators), self.outputs)
         trial = self.laboratory.measure(whole, "the whole model")
         if trial.refused:
-            return Located(outputs=(), ended=f"the model yields no program: {trial.refused}")
+            return Located(outputs=(), ended=f"the model has no program that runs: {trial.refused}")
         found = Located(outputs=trial.outputs)
         try:
             exposed = self.expose(whole, self.choose_exposed(whole))
@@ -192,14 +200,16 @@ class Search:
             return structs.replace(found, ended=str(spent))
 
     def choose_exposed(self, cut: Cut) -> list[str]:
-        """Return the operators that compute, unless the part already returns their results."""
+        """Return the operators of a part that compute and whose results it does not already
+        return."""
         return [
             name for name in cut.kept if self.operators[name].computes and name not in cut.given
         ]
 
     def expose(self, cut: Cut, names: Sequence[str]) -> list[Departure]:
         """Return how far a part's outputs and the results of these operators are from the model. If
-        QNN refuses a program with so many outputs, try two halves, up to MOST_REFUSED times."""
+        these results are too large for one program, or if QNN refuses that program, try two halves.
+        After MOST_REFUSED refusals, give up and leave out the rest."""
         size = sum(self.operators[name].size_bytes for name in names)
         if size <= MOST_BYTES and self.refused < MOST_REFUSED:
             exposing = Cut(cut.kept, (*cut.given, *names))
@@ -214,13 +224,15 @@ class Search:
         return list({one.operator: one for one in halves}.values())
 
     def find_first(self, exposed: Iterable[Departure]) -> Operator | None:
-        """Return the first operator that is wrong although everything that it reads is right."""
+        """Return the first operator in the graph's order whose result is wrong; None if there is
+        none."""
         wrong = {one.operator for one in exposed if one.wrong}
         return next((one for name, one in self.operators.items() if name in wrong), None)
 
     def choose_start(self, whole: Cut, trial: Trial, first: Operator | None) -> Cut:
-        """Return the part with which to start: a suspect that is wrong, everything that leads to
-        the first wrong operator if that part is wrong, or the whole model."""
+        """Return the part to shrink: a suspect that is wrong, or else everything that leads to the
+        first wrong operator if that part is wrong, or else the whole model. If the model is wrong
+        only while it returns all results, it returns them in this part, too."""
         for names in self.suspects:
             part = self.close(names, ())
             if self.laboratory.measure(part, "a known fault").worst:
@@ -249,7 +261,7 @@ class Search:
 
     def shrink(self, found: Located, start: Cut) -> Located:
         """Return ``found`` with the smallest part of ``start`` that is still wrong, and with what
-        makes it right."""
+        makes that part right. If ``start`` is right, return ``found`` unchanged."""
         self.found = found
         try:
             worst = self.laboratory.measure(start, "the part to shrink").worst
@@ -272,7 +284,8 @@ class Search:
             return structs.replace(self.found, ended=str(spent))
 
     def is_wrong(self, cut: Cut, what: str) -> bool:
-        """Try a part. If it is still wrong, record it as the smallest."""
+        """Try a part, and return whether it is wrong by at least ``self.wanted_db``. If it is,
+        record it as the smallest."""
         trial = self.laboratory.measure(cut, what)
         wrong = bool(trial.worst and trial.worst.excess_db >= self.wanted_db)
         if wrong:
@@ -285,7 +298,8 @@ class Search:
         return wrong
 
     def drop_operators(self, kept: Sequence[str], given: Sequence[str]) -> None:
-        """Remove operators as long as the part stays wrong. Their results become inputs."""
+        """Remove operators as long as the part stays wrong. If other operators read their results,
+        these become inputs."""
         minimize(kept, lambda left: self.is_wrong(self.close(left, given), "fewer operators"))
 
     def trim(self, kept: Collection[str], given: Sequence[str]) -> Cut:
@@ -293,8 +307,8 @@ class Search:
         return Cut(self.order(self.find_cone(given, kept)), tuple(given))
 
     def close(self, kept: Collection[str], given: Sequence[str]) -> Cut:
-        """Return the part with the ``kept`` operators. Its outputs are the previous ones and every
-        result that no kept operator reads."""
+        """Return the part with the ``kept`` operators. Its outputs are those operators that are in
+        ``given``, and those whose results no kept operator reads."""
         read = {name for one in kept for name in self.operators[one].inputs}
         last = [name for name in kept if name in given or name not in read]
         return Cut(self.order(kept), self.order(last))
@@ -311,7 +325,7 @@ class Search:
         )
 
     def mend(self) -> None:
-        """Record the change that makes the smallest wrong part right, if there is one."""
+        """Record the first change that makes the smallest wrong part right, if there is one."""
         cut, part = self.found.smallest, self.found.part
         known = {
             Mend.BIASES: any(one.bias_off > LEAST_OFF for one in part),
@@ -326,8 +340,9 @@ class Search:
                 return
 
     def cure(self) -> Located:
-        """Return the results with the fewest operators such that the smallest part is right if it
-        also returns their results."""
+        """Return the results of the search, with the fewest operators such that the smallest part
+        is right if it also returns their results. There are none if the part stays wrong when it
+        returns all results."""
         found = self.found
         cut = found.smallest or Cut((), ())
 
@@ -354,8 +369,8 @@ class Search:
 
 
 def rank_departures(operators: dict[str, Operator], exposed: Iterable[Departure]) -> list[Row]:
-    """Return how many dB each operator loses in addition to the loss of its inputs and the
-    prediction, worst first."""
+    """Return how many dB each operator loses in addition to what its inputs lost and to what is
+    predicted, worst first."""
     known = {one.operator: one for one in exposed}
     reached: dict[str, float] = {}  # by how much an operator's result is worse than predicted
     rows = []

@@ -1,5 +1,6 @@
-"""Finds the operators of a model that QNN accepts or leaves to the CPU, and the cost: data types,
-the job for a worker, and the verdict. Importing this module does not import torch."""
+"""Finds the operators of a model that QNN accepts, those that stay on the CPU, and what the latter
+cost. This module has the data types, the job for a worker, and the verdict. Importing it does not
+import torch."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ LINE = re.compile(r" \[([^\[\]\n]+):(\d+)\]$")  # the form in which find_line ad
 # Text that differs between nodes although they are refused for the same reason.
 NODE = re.compile(r" in the node '[^']*'|(?<=Failed to validate) op \S+(?= with error)")
 PASSES = re.compile(r" after the following passes: \[.*?(?:\]|\.\.\.)")  # all earlier passes
-# ExecuTorch keeps some operators whole for QNN. If QNN refuses one of them, the lowering fails.
+# ExecuTorch does not decompose some operators, so that QNN can execute them. If QNN refuses one of
+# them, the lowering fails.
 KEPT_WHOLE = re.compile(r"Node (\S+) with op .*was not decomposed or delegated", re.DOTALL)
 Bytes = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=0)]
@@ -41,8 +43,8 @@ Count = Annotated[int, Meta(ge=0)]
 class Remedy(Struct, frozen=True, forbid_unknown_fields=True):
     """A row of manifests/policies/operators.toml: why QNN refuses an operator, and what to write
     instead. ``operator`` and ``reason`` are patterns for the operator's name and QNN's reason. The
-    row applies to ``schemes`` (globs) and to ``socs``. If there are no ``socs``, it applies to SoCs
-    whose Hexagon is older than ``before_hexagon``, or to all if that is 0."""
+    row applies to ``schemes`` (globs) and to ``socs``. If ``socs`` is empty, it applies to SoCs
+    whose Hexagon version is lower than ``before_hexagon``, or to all SoCs if that is 0."""
 
     operator: str
     fix: str
@@ -75,7 +77,8 @@ class _Remedies(Struct, frozen=True, forbid_unknown_fields=True):
 
 @functools.cache
 def read_remedies() -> tuple[Remedy, ...]:
-    """Return the rows of manifests/policies/operators.toml. Raises ManifestError."""
+    """Return the rows of manifests/policies/operators.toml. Raises ManifestError if the file is
+    invalid."""
     return read_policy("operators", _Remedies).remedy
 
 
@@ -92,8 +95,9 @@ class Partition(Struct, frozen=True):
 class OperatorRow(Struct, frozen=True):
     """The nodes of one operator that run on the same processor and come from the same source line.
 
-    ``reason`` is why they stay on the CPU; it is empty if QNN executes them. ``asked`` is true if
-    the policy's entry requests the CPU. ``line`` is 0 if unknown.
+    ``taken`` is true if QNN executes them. Otherwise ``reason`` is why they stay on the CPU, and
+    ``why`` and ``fix`` explain it if a remedy is known. ``asked`` is true if the model's entry in
+    the policy requests the CPU for them. ``line`` is 0 if unknown.
     """
 
     op: str
@@ -112,9 +116,9 @@ class Found(Struct, frozen=True):
 
     ``taken`` has the number of nodes that QNN executes, by operator and line in find_line's form.
     ``left`` has (operator, reason, asked) for each node on the CPU. ``failure`` is why a lowering
-    would fail. ``io_bytes`` is the size of the model's inputs and outputs. ``written_back`` is the
-    number of buffers that the model changes, which the CPU copies after each inference. ``steps``
-    are those of the float32 model's graph.
+    would fail; it is empty if it would not. ``io_bytes`` is the size of the model's inputs and
+    outputs. ``written_back`` is the number of buffers that the model changes, which the CPU copies
+    after each inference. ``steps`` are those of the float32 model's graph.
     """
 
     taken: dict[str, int] = {}
@@ -183,7 +187,8 @@ class Audited(Struct, frozen=True, kw_only=True):
         return [one for one in self.operators if not one.taken]
 
     def count(self, *, taken: bool) -> int:
-        """Return the number of nodes that QNN executes, or of those on the CPU."""
+        """Return the number of nodes that QNN executes or, if ``taken`` is false, of those on the
+        CPU."""
         return sum(one.count for one in self.operators if one.taken is taken)
 
 
@@ -252,7 +257,7 @@ def explain_failure(failure: str) -> str:
     if kept := KEPT_WHOLE.search(failure):
         return (
             f"a lowering ends with an error at {kept[1]}: ExecuTorch keeps this operator whole for"
-            " QNN, which refuses it"
+            " QNN instead of decomposing it, but QNN refuses it"
         )
     return f"a lowering ends with an error: {PASSES.sub('', failure)}"
 
@@ -260,7 +265,8 @@ def explain_failure(failure: str) -> str:
 def list_operators(
     found: Found, scheme: str, soc: str, policy: EmulatorPolicy
 ) -> tuple[OperatorRow, ...]:
-    """Return the operators on the CPU in the graph's order, and then those on QNN by name."""
+    """Return the rows of operators on the CPU in the graph's order, and then those of operators on
+    QNN by name."""
     rows = []
     left = ((op, NODE.sub("", reason), asked) for op, reason, asked in found.left)
     for (op, reason, asked), count in Counter(left).items():
@@ -295,8 +301,8 @@ def split_line(text: str) -> tuple[str, str, int]:
 def find_remedy(
     op: str, reason: str, scheme: str, soc: str, policy: EmulatorPolicy
 ) -> tuple[str, str]:
-    """Return why an operator is refused and what to do, from the policy's advice, from
-    manifests/policies/operators.toml or from errors.toml; empty if none of them has a match."""
+    """Return why an operator is refused, and what to do about it, from the policy's advice, from
+    manifests/policies/operators.toml or from errors.toml. Each text is empty if it is unknown."""
     text = f"{op}: {reason}"
     if own := next((one for one in policy.advice if re.search(one.pattern, text)), None):
         return own.why, own.fix
@@ -320,8 +326,8 @@ def sum_bytes(sizes: Iterable[int | None]) -> int | None:
 def group_refusals(
     cases: Sequence[Audited],
 ) -> Mapping[tuple[str, str, str, int], list[tuple[Audited, OperatorRow]]]:
-    """Group what stays on the CPU by model, operator, file and line. A line of a model then appears
-    once for all schemes and SoCs."""
+    """Group the operators on the CPU by model, operator, file and line, so that a line of a model
+    appears once for all schemes and SoCs."""
     groups: dict[tuple[str, str, str, int], list[tuple[Audited, OperatorRow]]] = {}
     for case in cases:
         for one in case.left:

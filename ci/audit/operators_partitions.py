@@ -1,4 +1,4 @@
-"""Runs ExecuTorch's QnnPartitioner on a model: the documented lowering without QNN's
+"""Runs ExecuTorch's QnnPartitioner on a model. This is the documented lowering without QNN's
 compilation."""
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ Programs = Mapping[str, Sequence[Any]]  # per method: the programs that QNN woul
 
 def partition_model(model: Model, spec: CaseSpec, staging: Staging) -> Found:
     """Return which parts of a model QNN accepts. If the lowering fails, the result has the error.
-    If the partitioner fails at an operator, that operator stays on the CPU and the others are
-    checked."""
+    If the partitioner fails at an operator, that operator stays on the CPU, and the others are
+    still checked."""
     staging.log.touch()
     choices = spec.source.choices
     refusals, programs, edge = Refusals(choices), dict[str, Sequence[Any]](), None
@@ -98,8 +98,8 @@ def partition_model(model: Model, spec: CaseSpec, staging: Staging) -> Found:
 
 @contextmanager
 def uncompiled() -> Iterator[dict[str, Sequence[Any]]]:
-    """Replace QNN's compilation by empty contexts, and yield the programs that would be
-    compiled."""
+    """Replace QNN's compiler with a function that returns empty contexts until the block ends.
+    Yield a dict, to which the programs that would be compiled are added by method."""
     found: dict[str, Sequence[Any]] = {}
     original = vars(QnnBackend)["preprocess_multimethod"]
 
@@ -160,7 +160,8 @@ def list_nodes(programs: Programs) -> Iterator[tuple[str, Node]]:
 
 
 def measure(graph: Any, names: Sequence[Any]) -> int | None:
-    """Return the size in bytes of the results of nodes; None if a shape varies."""
+    """Return the total size in bytes of the results of the nodes with these names; None if a shape
+    varies."""
     nodes = {node.name: node for node in graph.nodes}
     values = [nodes[name].meta.get("val") for name in names if name in nodes]
     return sum_bytes(map(measure_value, values))
@@ -172,7 +173,8 @@ def measure_value(value: Any) -> int | None:
 
 
 def shorten(error: Exception) -> str:
-    """Return the first sentence of an exception, because pybind11 appends all signatures."""
+    """Return the first sentence of an exception's message, because pybind11 appends the signatures
+    of all overloads."""
     return describe_error(error).partition(". ")[0]
 
 

@@ -14,12 +14,13 @@ from ci.report.schema import Status
 from ci.report.text import clean_log_line, count, show_bytes
 
 HEAD = ("model", "scheme", "SoC", "status", "on QNN", "parts", "border", "extra")
-UNCOMPILED = "an audit does not run QNN's compiler, which may refuse more"
+UNCOMPILED = "an audit does not run QNN's compiler, which may refuse more operators"
 
 
 def make_rows(audit: Audit) -> list[tuple[str, ...]]:
     """Return a table row per case. ``border`` are the bytes that are transferred between CPU and
-    QNN per inference. ``extra`` are the bytes that would not be if QNN executed everything."""
+    QNN per inference. ``extra`` are those that would not be transferred if QNN executed
+    everything."""
     names = name_models(one.model for one in audit.cases)
     rows: list[tuple[str, ...]] = []
     for one in audit.cases:
@@ -48,8 +49,8 @@ def measure_extra(one: Audited) -> int | None:
 
 
 def render_text(audit: Audit) -> str:
-    """Return a table of cases, followed by every source line with operators on the CPU, with the
-    schemes, SoCs, reasons and fixes."""
+    """Return a table of the cases, followed by each source line with operators on the CPU, with the
+    schemes, SoCs, reasons and fixes, and by the known faults."""
     rows = [HEAD, *make_rows(audit)]
     widths = [max(len(row[at]) for row in rows) for at in range(len(HEAD))]
     names = name_models(one.model for one in audit.cases)
@@ -111,7 +112,7 @@ def group_faults(audit: Audit) -> dict[tuple[str, KnownFault], str]:
 
 
 def summarize(audit: Audit) -> str:
-    """Return the number of cases per status."""
+    """Return the verdict on all cases, and their number per status."""
     counts = {status: sum(one.status is status for one in audit.cases) for status in Status}
     verdict = "failed" if counts[Status.FAILED] else "passed"
     named = ", ".join(f"{number} {status.value}" for status, number in counts.items())
@@ -137,7 +138,7 @@ def make_sheets(audit: Audit) -> list[Sheet]:
         Sheet(
             "Cases",
             "Nodes on QNN, partitions of the model, bytes that are transferred between CPU and QNN"
-            " per inference, and those that would not be if QNN executed everything",
+            " per inference, and how many of them would not be if QNN executed everything",
             (*HEAD, "reason"),
             tuple(SheetRow((*row, one.reason), one.status.value) for row, one in rows),
             HEAD.index("status"),
@@ -171,8 +172,8 @@ def make_sheets(audit: Audit) -> list[Sheet]:
 
 
 def make_annotations(audit: Audit) -> list[Annotation]:
-    """Return an annotation for each source line with an operator on the CPU that violates the
-    policy, and for each known fault."""
+    """Return an annotation for each source line with an operator on the CPU in a failed case, for
+    each known fault, and for each failed case without an operator on the CPU."""
     made = []
     failed = [one for one in audit.cases if one.status is Status.FAILED]
     for (_, op, file, line), found in group_refusals(failed).items():

@@ -1,5 +1,5 @@
-"""Compares two versions: the results of two runs, and the headers and symbols of two QNN trees, in
-one table, worst first."""
+"""Compares two versions of QNN or ExecuTorch in one table, worst differences first: the results of
+two runs, and the headers and exported symbols of two QNN trees."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from provisioning.errors import FailedError
 MEASURED_SHARE = 0.1  # smaller changes of a figure that varies between runs are ignored
 NAMES, MOST_ROWS, MOST_CHARS = 4, 40, 40
 HEADERS, LIBRARIES = "include", "lib"
-# Libraries for hosts. Those for devices are built from the same sources.
+# Libraries for hosts are compared. Those for devices are built from the same sources.
 HOST = "x86_64-*/libQnn*.so"
 MANGLED = "_Z"
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
@@ -92,7 +92,7 @@ def compare_faults(before: Iterable[Rerun], now: Iterable[Rerun]) -> Iterator[Di
 
 
 def pair_cases(old: Report, new: Report) -> list[tuple[Case, Case]]:
-    """Return the cases that are in both runs."""
+    """Return the cases that are in both runs, as pairs of the old and the new result."""
     now = {one.name: one for one in new.cases}
     return [(one, now[one.name]) for one in old.cases if one.name in now]
 
@@ -117,7 +117,7 @@ def compare_runs(old: Report, new: Report) -> Iterator[Difference]:
 
 
 def compare_cases(before: Case, now: Case) -> Iterator[Difference]:
-    """Yield how a case differs in status, operators, accuracy and footprint."""
+    """Yield how a case differs in status, operators, accuracy, metric and footprint."""
     subject = str(before.name)
     if before.status is not now.status:
         words = [f"{one.status.value} {one.reason}".splitlines()[0][:120] for one in (before, now)]
@@ -194,7 +194,8 @@ def _compare_figures(
 
 
 def add_figures(old: Report, new: Report) -> Iterator[Total]:
-    """Yield each figure, summed over the cases that have it in both runs."""
+    """Yield each figure of the footprint that can be added, summed over the cases that have it in
+    both runs."""
     for name in (one for one in FIGURES if one not in {LEAST, "vtcm_mb"}):
         found = [
             (was, own)
@@ -228,7 +229,8 @@ def read_types(root: Path) -> dict[str, str]:
 
 
 def _find_end(text: str, start: int) -> int:
-    """Return the position after the closing brace that matches the one before ``start``."""
+    """Return the position after the closing brace that matches the opening brace before
+    ``start``."""
     depth = 1
     for one in re.finditer(r"[{}]", text[start:]):
         depth += 1 if one[0] == "{" else -1
@@ -264,7 +266,8 @@ def compare_trees(old: Path, new: Path) -> Iterator[Difference]:
 
 
 def _tail(own: str, other: str) -> str:
-    """Return the members of a type that are not in the other one."""
+    """Return the members of a type that the other version of the type does not have, at most NAMES
+    of them by name; ``-`` if there are none."""
     parts = [one.strip() for one in SEPARATOR.split(own)]
     others = {one.strip() for one in SEPARATOR.split(other)}
     return name_some([one for one in parts if one and one not in others], NAMES) or "-"
@@ -286,7 +289,8 @@ def _compare_symbols(
 
 
 def rank(differences: Iterable[Difference]) -> tuple[Difference, ...]:
-    """Return the differences, worst first: by verdict, then by importance, then by size."""
+    """Return the differences, worst first: by verdict, then by the importance of what differs, then
+    by the size of the change."""
     order = {name: place for place, name in enumerate(ORDER)}
 
     def key(one: Difference) -> tuple[int, int, float]:
@@ -309,7 +313,7 @@ def render_upgrade(report: UpgradeReport) -> str:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         lines.append("  ".join(cells).rstrip())
     if len(report.differences) > MOST_ROWS:
-        lines.append(f"and {len(report.differences) - MOST_ROWS} more: --json has them all")
+        lines.append(f"and {len(report.differences) - MOST_ROWS} more: use --json to show them all")
     for one in report.totals:
         share = f" ({_show_share(one)})" if one.before else ""
         lines.append(
@@ -320,7 +324,8 @@ def render_upgrade(report: UpgradeReport) -> str:
 
 
 def summarize_upgrade(report: UpgradeReport) -> str:
-    """Return the number of differences per verdict."""
+    """Return the number of differences per verdict, and the number of cases without a
+    difference."""
     counts = Counter[str](one.verdict for one in report.differences)
     named = ", ".join(f"{counts[one]} {one}" for one in VERDICTS)
     return f"{named}, {count(report.same, 'case')} the same"
@@ -375,8 +380,9 @@ def compare(
     trees: tuple[Path | None, Path | None],
     failures: Sequence[Difference] = (),
 ) -> UpgradeReport:
-    """Return the differences between two versions with these ``names``. Runs and trees are compared
-    if both exist. ``failures`` are why a run is missing. Raises FailedError."""
+    """Return the differences between two versions, whose ``names`` are given. The runs are compared
+    if both exist, and so are the trees. ``failures`` are why a run is missing. Raises FailedError
+    if the runs have no case in common, and ElfError for a damaged library."""
     differences, same = list(failures), 0
     totals: tuple[Total, ...] = ()
     before, now = runs

@@ -1,4 +1,5 @@
-"""Runs graphs through ExecuTorch: many in one program, as separate subgraphs."""
+"""Lowers and runs several graphs in one ExecuTorch program, in which each is a separate
+subgraph."""
 
 from __future__ import annotations
 
@@ -27,18 +28,19 @@ AROUND = ("executorch_call_delegate", "getitem", "quantize", "view_copy", "to_di
 
 
 class NotTakenError(Exception):
-    """QNN rejected a node, but its graph is unknown, so the graphs must be tried one by one."""
+    """Raised if a node of several graphs stays on the CPU, but it is unknown to which graph the
+    node belongs. The caller must try fewer graphs at a time."""
 
 
 def before_forks() -> None:
-    """Warm up and apply patches once, before workers fork."""
+    """Warm up ExecuTorch and apply the patches of the search, once before workers are forked."""
     warm_up(plain=False)
     list(apply_patches(PATCHES_OF_SEARCH))
 
 
 def run_modules(items: Sequence[Item], scheme: Scheme, soc: str) -> list[Result]:
-    """Lower graphs as one program, run it, and return a result per graph. Raises ExecuTorch's
-    errors; any of the graphs may be the cause."""
+    """Lower the graphs of ``items`` as one program, run it, and return a result per graph. Raises
+    NotTakenError, and ExecuTorch's errors, which any of the graphs may have caused."""
     from ci.onnx.stages import QNN, stage
 
     fix_numerics()
@@ -72,8 +74,9 @@ def run_modules(items: Sequence[Item], scheme: Scheme, soc: str) -> list[Result]
 def lower_and_run(
     module: Any, sets: Sequence[Any], scheme: Scheme, soc: str
 ) -> tuple[list[list[Any]], dict[int, str]]:
-    """Return the outputs per input set, and the operators that stay on the CPU by the number of
-    their graph, or by UNKNOWN if that cannot be determined."""
+    """Lower a module with several graphs, run it on the input sets, and return the outputs per
+    input set. Also return a text about an operator that stays on the CPU, by the number of its
+    graph, or by UNKNOWN if the graph cannot be determined."""
     with torch.no_grad():
         edge = utils.to_edge_transform_and_lower_to_qnn(
             module,

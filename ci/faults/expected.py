@@ -1,5 +1,5 @@
-"""Runs known faults again: compares the results of each graph and its mended form with the
-table."""
+"""Runs the graphs of known faults again, and compares the results with those in
+manifests/policies/faults.toml. The mended form of a graph is expected to be right."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ Try = Callable[[str, Sequence[Item]], Iterable[Result]]  # from a scheme and ite
 
 
 class Rerun(Struct, frozen=True, kw_only=True):
-    """The result of a fault's graph, or of its ``mended`` form, with SEEDS. ``end`` is ``expected``
-    if all seeds have that result, or else the first that differs; the SQNR and its prediction are
-    those of the worst seed. ``expected`` is empty if the table has no result for this version of
-    QNN."""
+    """The result of a fault's graph, or of its mended form, with all SEEDS. ``form`` is ``graph``
+    or ``mended``. ``expected`` is the result in the table of faults, or empty if the table has none
+    for this version of QNN. ``end`` is the first result that differs from ``expected``, or the
+    first of all if none differs or nothing is expected. ``sqnr_db`` and ``predicted_db`` are those
+    of the worst seed with the result ``end``; they are None unless it is ``right`` or ``wrong``."""
 
     fault: str
     form: str
@@ -35,7 +36,8 @@ class Rerun(Struct, frozen=True, kw_only=True):
 
     @property
     def problem(self) -> str:
-        """Return how the result differs from the expected one; empty if it does not."""
+        """Return how the result differs from the expected one; empty if it does not differ, or if
+        no result is expected."""
         if not self.expected or self.end == self.expected:
             return ""
         if self.form == MENDED:
@@ -53,8 +55,8 @@ class Rerun(Struct, frozen=True, kw_only=True):
 
 
 def rerun(faults: Sequence[Fault], frontend: str, qnn: str, attempt: Try) -> Iterator[Rerun]:
-    """Try each fault that has rows for this front end, scheme by scheme. Yield the results of the
-    graph and of its mended form."""
+    """Run the graph and the mended form of each fault in every scheme in which the fault was tried
+    with this front end, and yield the results. ``attempt`` runs graphs in a scheme."""
     for fault, tried in _list_rows(faults, frontend):
         for form, text in ((GRAPH, fault.graph), (MENDED, fault.mended)):
             if not text:
@@ -80,7 +82,8 @@ def rerun(faults: Sequence[Fault], frontend: str, qnn: str, attempt: Try) -> Ite
 
 
 def list_tried(faults: Sequence[Fault], frontend: str) -> Iterator[Rerun]:
-    """Yield the results in the table as they were recorded, without running the graphs."""
+    """Yield the results that the table of faults has for a front end, without running the
+    graphs."""
     for fault, tried in _list_rows(faults, frontend):
         for end in ENDS:
             for qnn in tried[end]:
@@ -100,8 +103,9 @@ def _list_rows(faults: Sequence[Fault], frontend: str) -> list[tuple[Fault, Trie
 
 
 class VersionsMatrix(Struct, frozen=True, kw_only=True):
-    """The known faults by version of QNN, oldest first. ``regressions`` and ``fixes`` state the
-    version with which a graph's result became worse or better."""
+    """The results of known faults with several versions of QNN, oldest first. Each text in
+    ``regressions`` and ``fixes`` names a version with which the result of a graph became worse or
+    better. ``failures`` are the reasons why a version was not run."""
 
     versions: tuple[str, ...]
     runs: tuple[Rerun, ...]
@@ -114,7 +118,7 @@ class VersionsMatrix(Struct, frozen=True, kw_only=True):
 def make_matrix(
     versions: Sequence[str], runs: Sequence[Rerun], failures: Sequence[str] = ()
 ) -> VersionsMatrix:
-    """Return the matrix of runs; ``versions`` must be sorted."""
+    """Return the matrix for the results in ``runs``. ``versions`` must be sorted, oldest first."""
     regressions, fixes = [], []
     for (name, form, scheme), row in _rows(runs).items():
         ends = [(one, row[one].end) for one in versions if one in row and row[one].end in ENDS]
@@ -141,7 +145,8 @@ def _rows(runs: Sequence[Rerun]) -> dict[tuple[str, str, str], dict[str, Rerun]]
 
 
 def render_matrix(matrix: VersionsMatrix) -> str:
-    """Return the matrix as Markdown: changes and failures, then a row per fault and scheme."""
+    """Return the matrix as Markdown: changes and failures, followed by a table with a row per
+    fault, form and scheme. Rows with different results come first."""
     lines = [f"- regression: {one}" for one in matrix.regressions]
     lines += [f"- fixed: {one}" for one in matrix.fixes]
     lines += [f"- not run: {one}" for one in matrix.failures]
@@ -157,7 +162,7 @@ def render_matrix(matrix: VersionsMatrix) -> str:
 
 
 def show_end(one: Rerun | None) -> str:
-    """Return a result as text, such as ``wrong, 2.0 dB``."""
+    """Return a result as text, such as ``wrong, 2.0 dB``, or ``not run`` for None."""
     if one is None:
         return "not run"
     return one.end if one.sqnr_db is None else f"{one.end}, {one.sqnr_db:.1f} dB"

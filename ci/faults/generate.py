@@ -1,6 +1,6 @@
-"""Makes small random graphs with properties that often break fusions: broadcasts in each direction,
-small batches, lengths near tile sizes, constants on either side, values that are read twice or that
-are also outputs."""
+"""Makes small random graphs with properties that often cause faults when operators are fused:
+operands that are broadcast, small batches, lengths near tile sizes, constants as either operand,
+and results that are read twice or are also outputs."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ Name = str
 
 
 def generate(seed: int, number: int, frontend: Frontend = "onnx") -> Graph:
-    """Return graph ``number`` of a seed, with operators that the front end supports. The same
-    arguments always yield the same graph."""
+    """Return the graph with this ``number`` for ``seed``. It has only operators that the front end
+    supports. The same arguments always yield the same graph."""
     return Maker(random.Random(f"{seed} {number}"), frontend).make()  # noqa: S311 - repeatable
 
 
 def find_unfit(graph: Graph, seed: int) -> str:
-    """Return why a graph cannot be judged with a seed; empty if it can. Such a graph has a value
-    that depends on rounding, is too large, or is nearly zero."""
+    """Return why a graph cannot be judged with a seed; empty if it can. It cannot be judged if a
+    value is too large, is nearly zero, or strongly depends on rounding."""
     for values in compute(graph, seed):
         for name, node in graph.nodes.items():
             if fault := _find_fault(node, values[name], [values[one] for one in node.reads]):
@@ -47,7 +47,7 @@ def _find_fault(node: Node, value: torch.Tensor, given: list[torch.Tensor]) -> s
     if divisor is not None and not float(divisor.abs().min()) > LEAST_DIVISOR:
         return "a divisor near zero"
     if node.operator in {"log", "sqrt"} and not float(given[0].min()) > LEAST_DIVISOR:
-        return "a logarithm or a root near zero"
+        return "a logarithm or a square root of values near zero"
     is_norm = kind == "norm" and node.operator != "batch_norm" and given[0].shape[-1] > 1
     if is_norm and not float(given[0].std(-1).min()) > LEAST_DIVISOR:
         return "a norm of nearly equal values"
@@ -76,18 +76,18 @@ class Maker:
         self.clear()
 
     def clear(self) -> None:
-        """Start with an empty graph. ``values`` has those of the nodes and their operands for the
-        first input set."""
+        """Start with an empty graph. ``self.values`` has the values of its nodes and of the tensors
+        that they read, for the first input set."""
         self.tensors: dict[Name, Tensor] = {}
         self.nodes: dict[Name, Node] = {}
         self.values: dict[Name, torch.Tensor] = {}
 
     def shape(self, name: Name) -> Shape:
-        """Return the shape of a node, or of a tensor that nodes read."""
+        """Return the shape of a node's result, or of a tensor that a node reads."""
         return tuple(self.values[name].shape)
 
     def make(self) -> Graph:
-        """Return a graph of one to MOST_NODES operators that can be judged."""
+        """Return a random graph that has one to MOST_NODES operators and can be judged."""
         while True:
             self.clear()
             rank = self.dice.choice((2, 3, 3, 4, 4, 5))
@@ -106,7 +106,7 @@ class Maker:
                     return graph
 
     def finish(self) -> Graph:
-        """Return the finished graph. Its outputs are the last node and sometimes an earlier
+        """Return the finished graph. Its outputs are the last node and, in some graphs, an earlier
         node."""
         *others, last = self.nodes
         outputs = [last]
@@ -115,14 +115,14 @@ class Maker:
         return trim(Graph(dict(self.tensors), dict(self.nodes), tuple(outputs)))
 
     def declare(self, shape: Shape, *, is_input: bool = False, like: str = "normal") -> Name:
-        """Add an input or a constant, and return its name."""
+        """Add an input or a constant with the distribution ``like``, and return its name."""
         name = f"{'x' if is_input else 'c'}{len(self.tensors)}"
         self.tensors[name] = Tensor(shape, is_input, like)  # type: ignore[arg-type]
         return name
 
     def extend(self) -> None:
-        """Add a node with a random operator, if that operator can read the chosen value. This is
-        usually the last value."""
+        """Add a node with a random operator that reads a previous value, usually the last one. If
+        the operator cannot read that value, leave the graph unchanged."""
         values = [*self.nodes] or [*self.tensors][:1]
         x = values[-1] if self.dice.random() < 0.8 else self.dice.choice(values)
         kind = self.dice.choice(KINDS)
@@ -133,20 +133,22 @@ class Maker:
             self.tensors, self.values = before
 
     def add(self, name: Name, made: Node) -> bool:
-        """Add a node if its values can be judged, and return whether it was added."""
+        """Add a node and return True, or return False if its operands do not match, or if its
+        result is too large or cannot be judged."""
         given = self.compute(made.reads, {**self.nodes, name: made})
         try:
             value = apply(made, given)
             fault = _find_fault(made, value, given)
         except (RuntimeError, ValueError, IndexError, TypeError):
-            return False  # its operands' shapes do not match
+            return False  # the shapes of its operands do not match
         if fault or value.numel() > MOST_SIZE or value.dim() > MOST_RANK:
             return False
         self.nodes[name], self.values[name] = made, value
         return True
 
     def compute(self, names: Sequence[Name], nodes: Mapping[Name, Node]) -> list[torch.Tensor]:
-        """Return the values of nodes and tensors. Elements of new tensors are drawn at random."""
+        """Return the values of the nodes or tensors with these names. The elements of a tensor that
+        has no value yet are drawn at random."""
         graph = Graph(self.tensors, nodes, ())
         for one in names:
             if one not in self.values:
@@ -161,8 +163,9 @@ def node(operator: str, *reads: Name, **attributes: Value) -> Node:
 
 
 def make_binary(maker: Maker, operator: str, x: Name) -> Node | None:
-    """Return a binary operator on ``x`` and a constant, an input or another value, with broadcast
-    in either direction."""
+    """Return a binary operator on ``x`` and a constant, an input or another node. A constant or an
+    input may have axes of size 1, along which it is broadcast. Except for ``div``, the operands may
+    be in either order."""
     dice, shape = maker.dice, maker.shape(x)
     like = "positive" if operator == "div" else dice.choice(("normal", "normal", "positive"))
     same = [one for one in maker.nodes if maker.shape(one) == shape and one != x]
@@ -179,7 +182,8 @@ def make_binary(maker: Maker, operator: str, x: Name) -> Node | None:
 
 
 def make_norm(maker: Maker, operator: str, x: Name) -> Node | None:
-    """Return a norm over the last axis, with or without weight and bias."""
+    """Return a norm over the last axis of ``x``, with or without a weight and, for ``layer_norm``,
+    a bias."""
     if maker.dice.random() < 0.5:
         return node(operator, x)
     size = maker.shape(x)[-1:]
@@ -189,7 +193,7 @@ def make_norm(maker: Maker, operator: str, x: Name) -> Node | None:
 
 
 def make_batch_norm(maker: Maker, operator: str, x: Name) -> Node | None:
-    """Return a batch norm of an image or a sequence."""
+    """Return a batch norm if ``x`` is a batch of images or sequences, otherwise None."""
     shape = maker.shape(x)
     if len(shape) not in (3, 4):
         return None
@@ -198,12 +202,12 @@ def make_batch_norm(maker: Maker, operator: str, x: Name) -> Node | None:
 
 
 def make_instance_norm(maker: Maker, operator: str, x: Name) -> Node | None:
-    """Return an instance norm of an image."""
+    """Return an instance norm if ``x`` is a batch of images, otherwise None."""
     return node(operator, x) if len(maker.shape(x)) == 4 else None
 
 
 def make_linear(maker: Maker, operator: str, x: Name) -> Node | None:
-    """Return a linear layer."""
+    """Return a linear layer with or without a bias, or None if ``x`` has more than four axes."""
     if len(maker.shape(x)) > 4:
         return None
     out = maker.dice.choice(LENGTHS[2:])
@@ -213,7 +217,8 @@ def make_linear(maker: Maker, operator: str, x: Name) -> Node | None:
 
 
 def make_matmul(maker: Maker, operator: str, x: Name) -> Node | None:
-    """Return a matrix product with a new input."""
+    """Return the matrix product of ``x`` and a new input, or None unless ``x`` has three or four
+    axes."""
     *lead, size = maker.shape(x)
     if not 3 <= len(lead) + 1 <= 4:
         return None
@@ -223,7 +228,8 @@ def make_matmul(maker: Maker, operator: str, x: Name) -> Node | None:
 
 
 def make_conv(maker: Maker, operator: str, x: Name) -> Node | None:
-    """Return an ordinary, depthwise or transposed convolution."""
+    """Return an ordinary, depthwise or transposed convolution if ``x`` is a batch of images, or
+    also of sequences unless it is transposed; otherwise None."""
     dice, shape = maker.dice, maker.shape(x)
     if len(shape) not in (3, 4) or (operator == "conv_transpose" and len(shape) == 3):
         return None
@@ -243,7 +249,7 @@ def make_conv(maker: Maker, operator: str, x: Name) -> Node | None:
 
 
 def make_pool(maker: Maker, operator: str, x: Name) -> Node | None:
-    """Return a pooling operator for an image."""
+    """Return a pooling operator if ``x`` is a batch of images, otherwise None."""
     if len(maker.shape(x)) != 4:
         return None
     sizes = {"kernel": maker.dice.choice((2, 3)), "stride": maker.dice.choice((1, 2))}
@@ -255,8 +261,8 @@ def make_pool(maker: Maker, operator: str, x: Name) -> Node | None:
 def make_other(  # noqa: C901, PLR0911 - a table
     maker: Maker, operator: str, x: Name
 ) -> Node | None:
-    """Return an operator with axes, sizes or limits. An operator with a single axis usually uses
-    the last one."""
+    """Return any other operator, with random axes, sizes or limits if it has such attributes, or
+    None if it cannot read ``x``. An operator with a single axis usually uses the last one."""
     dice, shape = maker.dice, maker.shape(x)
     rank = len(shape)
     match operator, OPERATORS[operator].kind:
@@ -296,7 +302,8 @@ def make_other(  # noqa: C901, PLR0911 - a table
 
 
 def make_reshape(maker: Maker, x: Name) -> Node | None:
-    """Return a reshape that joins two axes or splits one."""
+    """Return a reshape that joins two axes of ``x`` or splits one, or None if the axis cannot be
+    split."""
     dice, shape = maker.dice, maker.shape(x)
     axis = dice.randrange(len(shape))
     lead, size, behind = shape[:axis], shape[axis], shape[axis + 1 :]
@@ -307,7 +314,8 @@ def make_reshape(maker: Maker, x: Name) -> Node | None:
 
 
 def make_concat(maker: Maker, operator: str, x: Name) -> Node | None:
-    """Return a value concatenated with another one, which sometimes has a different range."""
+    """Return a concatenation of ``x`` with another node, or with a new input or constant, which may
+    have a different range of values."""
     dice, shape = maker.dice, maker.shape(x)
     same = [one for one in maker.nodes if maker.shape(one) == shape]
     if same and dice.random() < 0.5:

@@ -1,15 +1,15 @@
-"""A small graph as text. Both front ends build it, as an ONNX model and as a torch module.
+"""A small graph as text. Each front end builds it: as an ONNX model, or as a torch module.
 
     x = input(2, 16, 64)
     p = constant(16, 64)
     s = add(x, p)
     return layer_norm(s)
 
-Each line but the last defines a tensor. ``input`` and ``constant`` take the shape, and the
+Each line except the last defines a tensor. ``input`` and ``constant`` take the shape, and the
 distribution of the elements: ``like="normal"`` (the default), ``"positive"`` (0.5 to 1.5),
-``"large"`` (normal, 16 times as large). With ``value=0.5``, all elements are equal. An operator of
-ci.faults.operators takes tensors, and keyword arguments that are numbers or lists of integers, such
-as ``axis=-1``. The last line returns tensors.
+``"large"`` (normal, 16 times as large). With ``value=0.5``, all elements have that value instead.
+An operator of ci.faults.operators takes tensors, and keyword arguments that are numbers or lists of
+integers, such as ``axis=-1``. The last line returns one or more results of operators.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """Tensors and nodes by name, where nodes are in execution order, and the names of outputs."""
+    """A graph: its inputs and constants (``tensors``) and its nodes, each by name, and the names of
+    its outputs. The nodes are in execution order."""
 
     tensors: Mapping[str, Tensor]
     nodes: Mapping[str, Node]
@@ -78,12 +79,12 @@ class Graph:
 
     @property
     def inputs(self) -> list[str]:
-        """Return the names of the inputs, in order."""
+        """Return the names of the inputs, in the order of their definition."""
         return [name for name, one in self.tensors.items() if one.is_input]
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """Return the names of the operators, in order."""
+        """Return the names of the nodes' operators, in execution order."""
         return tuple(one.operator for one in self.nodes.values())
 
     def is_constant(self, name: str) -> bool:
@@ -96,9 +97,10 @@ class Graph:
 
 
 def parse_graph(text: str) -> Graph:
-    """Parse a graph. Raises UsageError with the line of the first error: an unknown name, a name
-    that is defined twice, anything except calls with literal attributes, or a graph that is too
-    large."""
+    """Parse a graph, and leave out the parts on which no output depends. Raises UsageError for an
+    unknown name, a name that is defined twice, anything except calls with literal attributes, or a
+    graph that is too large. The error has the number of the first wrong line, unless the text is
+    not Python or its size is wrong."""
     line = 0
     try:
         lines = _read_lines(text)
@@ -113,12 +115,12 @@ def parse_graph(text: str) -> Graph:
         why = f"it cannot be parsed: {error}"
     except ValueError as error:
         why = f"line {line}: {error}" if line else str(error)
-    raise UsageError("this is not a graph of a fault", why=why, fix=FIX)
+    raise UsageError("the text does not define a valid graph", why=why, fix=FIX)
 
 
 def _read_lines(text: str) -> list[ast.stmt]:
     if len(text) > MOST_CHARS:
-        raise ValueError(f"it has {len(text)} characters, more than {MOST_CHARS}")
+        raise ValueError(f"it has {len(text)} characters, but at most {MOST_CHARS} are allowed")
     lines = ast.parse(text).body
     if not 0 < len(lines) <= MOST_LINES:
         raise ValueError(f"it has {len(lines)} lines, not 1 to {MOST_LINES}")
@@ -131,7 +133,7 @@ def _read_outputs(line: ast.stmt, nodes: Collection[str]) -> tuple[str, ...]:
             return tuple(_read_name(one, nodes, RESULT) for one in given)
         case ast.Return(value=ast.expr() as one):
             return (_read_name(one, nodes, RESULT),)
-    raise ValueError("it is the last line and returns nothing")
+    raise ValueError("the last line must return results of operators")
 
 
 def _add_line(line: ast.stmt, tensors: dict[str, Tensor], nodes: dict[str, Node]) -> None:
@@ -141,7 +143,7 @@ def _add_line(line: ast.stmt, tensors: dict[str, Tensor], nodes: dict[str, Node]
         ):
             options = {one.arg or "": _read_literal(one.value) for one in call.keywords}
         case _:
-            raise ValueError("it is not NAME = OPERATOR(...)")
+            raise ValueError("the line does not have the form NAME = OPERATOR(...)")
     if name in tensors or name in nodes:
         raise ValueError(f"{name} is defined twice")
     if operator in (INPUT, CONSTANT):
@@ -152,10 +154,10 @@ def _add_line(line: ast.stmt, tensors: dict[str, Tensor], nodes: dict[str, Node]
         raise ValueError(f"there is no operator {operator[:40]!r}")
     reads = tuple(_read_name(one, {**tensors, **nodes}, TENSOR) for one in call.args)
     if not reads:
-        raise ValueError(f"{operator} reads nothing")
+        raise ValueError(f"{operator} needs at least one tensor")
     attributes = {key: value for key, value in options.items() if not isinstance(value, str)}
     if unknown := options.keys() - attributes.keys():
-        raise ValueError(f"{min(unknown)} is not a number or a list of integers")
+        raise ValueError(f"the value of {min(unknown)!r} is not a number or a list of integers")
     nodes[name] = Node(operator, reads, attributes)
 
 
@@ -171,18 +173,19 @@ def _read_tensor(
     sizes = tuple(one for one in shape if type(one) is int and one > 0)
     if len(sizes) < len(shape) or len(shape) > MOST_RANK or math.prod(sizes) > MOST_ELEMENTS:
         raise ValueError(
-            f"a shape has at most {MOST_RANK} positive sizes and {MOST_ELEMENTS} elements"
+            f"a shape must have at most {MOST_RANK} sizes, which are positive integers, and"
+            f" {MOST_ELEMENTS} elements"
         )
     if unknown := options.keys() - {"like", "value"}:
-        raise ValueError(f"a tensor has no attribute {min(unknown)}")
+        raise ValueError(f"a tensor has no attribute {min(unknown)!r}")
     like, value = options.get("like", "normal"), options.get("value")
     if like not in get_args(Like):
-        raise ValueError(f"like must be one of {', '.join(get_args(Like))}")
+        raise ValueError(f"'like' must be one of {', '.join(get_args(Like))}")
     match value:
         case None | int() | float():
             given = None if value is None else float(value)
             return Tensor(sizes, is_input, cast(Like, like), given)
-    raise ValueError("value must be a finite number")
+    raise ValueError("'value' must be a finite number")
 
 
 def _read_literal(expression: ast.expr) -> Value | str:
@@ -194,11 +197,11 @@ def _read_literal(expression: ast.expr) -> Value | str:
         return tuple(value)
     if type(value) in (int, str) or (type(value) is float and math.isfinite(value)):
         return cast("int | float | str", value)
-    raise ValueError(f"{str(value)[:40]!r} is not a number, a word or a list of integers")
+    raise ValueError(f"{str(value)[:40]!r} is not a number, a string or a list of integers")
 
 
 def trim(graph: Graph) -> Graph:
-    """Return the graph without parts that no output depends on."""
+    """Return the graph without tensors and nodes on which no output depends."""
     needed = set(graph.outputs)
     for name in reversed(list(graph.nodes)):
         if name in needed:

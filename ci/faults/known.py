@@ -1,8 +1,8 @@
-"""Known faults, which are data in manifests/policies/faults.toml, and the search for them in a
-graph.
+"""Reads known faults, which are data in manifests/policies/faults.toml, and finds their patterns in
+a graph.
 
-A pattern is a chain of operators, each of which reads the result of the previous one, with
-conditions on the shapes and constants of the first operator.
+A pattern is a chain of operators, each of which reads the result of the previous one. Most of its
+conditions are on the shapes and constants of the first operator.
 """
 
 from __future__ import annotations
@@ -28,21 +28,27 @@ FRONTENDS: tuple[Frontend, ...] = ("onnx", "executorch")
 WRONG, RIGHT, REFUSED, CRASHED = "wrong", "right", "refused", "crashed"
 ENDS = (RIGHT, REFUSED, CRASHED, WRONG)  # worst last: a wrong result raises no error
 
-# How a constant operand relates to the result of its operator.
+# How a constant operand relates to the result of its operator, see Pattern and relate.
 Relation = Literal["", "any", "first", "whole", "over_batch", "over_rows", "scalar"]
 
 
 class Pattern(Struct, frozen=True, forbid_unknown_fields=True):
-    """A pattern of a fault. ``operators`` are names of ci.faults.operators, with ``|`` between
-    alternatives. Most other fields are conditions on the first operator. ``constant`` is how its
-    constant operand relates to its result: ``over_batch`` (broadcast along the first axis, which
-    is 2 or more), ``over_rows`` (elements only along the last axis), ``first`` (it is the first
-    operand). ``min_batch`` is the least size of the first axis, ``ranks`` are those of the result
-    (empty for all), ``min_magnitude`` is the least magnitude of the constant, ``not_after`` are
-    operators that must not produce its operands. ``not_before`` are operators that must not read
-    the last operator's result. ``numbers`` limit the magnitudes of an argument of any operator in
-    the chain, or of a number from ci.models.graph_steps.measure_step: a pair of the least and
-    greatest magnitude for the whole list, or for each of its numbers."""
+    """The pattern of a fault. ``operators`` is a chain of names of ci.faults.operators, with ``|``
+    between alternatives. ``schemes`` are the schemes with the fault.
+
+    These fields are conditions on the first operator. ``constant`` is how a constant operand
+    relates to the result: ``any``, ``whole`` (same shape), ``scalar``, ``over_rows`` (more than one
+    element only along the last axis), ``over_batch`` (broadcast along the first axis, which is 2 or
+    more) or ``first`` (it is the first operand). ``min_batch`` is the least size of the result's
+    first axis. ``ranks`` are the permitted ranks of the result; if it is empty, all are.
+    ``min_magnitude`` is the least magnitude that one of the operands must have. ``not_after`` are
+    operators that must not produce an operand.
+
+    ``not_before`` are operators that must not read the result of the last operator. ``numbers``
+    limits arguments of any operator in the chain, or numbers of ci.models.graph_steps.measure_step,
+    by name. Each has a pair of the least and the greatest magnitude, either one pair for the whole
+    list of numbers, or a pair for each of its numbers.
+    """
 
     operators: tuple[str, ...]
     schemes: tuple[str, ...]
@@ -56,12 +62,13 @@ class Pattern(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def chain(self) -> list[list[str]]:
-        """Return the alternatives for each operator of the chain."""
+        """Return the alternative operators at each place of the chain."""
         return [one.split("|") for one in self.operators]
 
 
 class Tried(Struct, frozen=True, forbid_unknown_fields=True):
-    """The results of the smallest graph in a front end and scheme, as versions of QNN."""
+    """The results of a fault's graph in a front end and a scheme. Each result has the versions of
+    QNN with which it was seen."""
 
     frontend: Frontend
     scheme: str
@@ -71,18 +78,20 @@ class Tried(Struct, frozen=True, forbid_unknown_fields=True):
     crashed: tuple[str, ...] = ()
 
     def find_end(self, qnn: str) -> str:
-        """Return the result with a version of QNN; empty if it was not tried with that version."""
+        """Return the result with a version of QNN; empty if the graph was not tried with that
+        version."""
         return next((end for end in ENDS if any(is_same(qnn, one) for one in self[end])), "")
 
     def __getitem__(self, end: str) -> tuple[str, ...]:
-        """Return the versions that have this result."""
+        """Return the versions of QNN with the result ``end``."""
         return cast("tuple[str, ...]", getattr(self, end))
 
 
 class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A known fault. ``graph`` and ``mended`` are graphs in the format of ci.faults.graph: the
-    smallest that is wrong, and an equivalent one that is right. ``seen`` is what a user observes,
-    ``remedy`` is the fix. A fault without a graph is reported to users but cannot be run."""
+    smallest graph with the fault, and an equivalent graph without it. ``seen`` is what a user
+    observes, ``remedy`` is the fix. ``tried`` has the results of ``graph``. A fault without a graph
+    is reported to users but cannot be run."""
 
     name: str
     title: str
@@ -95,9 +104,10 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     tried: tuple[Tried, ...] = ()
 
     def applies(self, scheme: str, qnn: str = "") -> bool:
-        """Return whether models in a scheme are affected. If the fault was tried with ``qnn``, they
-        are unless all results with that version are right, in any front end. Results in this
-        scheme are preferred to those in others."""
+        """Return whether models in ``scheme`` are affected with the QNN version ``qnn``. Only
+        results in this scheme count or, if the fault was not tried in this scheme, those in all
+        schemes. Models are affected unless there are results with that version and all of them are
+        right."""
         if scheme not in self.pattern.schemes:
             return False
         rows = [one for one in self.tried if one.scheme == scheme] or list(self.tried)
@@ -106,14 +116,14 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Faults(Struct, frozen=True, forbid_unknown_fields=True):
-    """The contents of faults.toml."""
+    """The contents of manifests/policies/faults.toml."""
 
     fault: tuple[Fault, ...]
 
 
 def read_faults(path: Path | None = None) -> tuple[Fault, ...]:
-    """Return the known faults. Raises ManifestError for a row that does not match the schema, has
-    an unknown name, or contradicts itself."""
+    """Return the known faults in the file ``path``, by default this project's. Raises ManifestError
+    for a fault that does not match the schema, has an unknown name, or contradicts itself."""
     faults = read_policy(POLICY, Faults, path).fault
     names = [one.name for one in faults]
     for one in faults:
@@ -123,14 +133,14 @@ def read_faults(path: Path | None = None) -> tuple[Fault, ...]:
         if problems:
             raise ManifestError(
                 f"{path or f'policies/{POLICY}.toml'}, fault {one.name!r}: {problems[0]}",
-                why="a pattern with an unknown name would never be found",
+                why="an invalid fault could not be found in a model, or not be run again",
                 fix="docs/guides/faults.md describes every key",
             )
     return faults
 
 
 def find_problems(fault: Fault) -> Iterator[str]:
-    """Yield the reasons to reject a row of the file."""
+    """Yield the reasons to reject a fault. A valid fault has none."""
     pattern = fault.pattern
     if not pattern.operators:
         yield "the pattern has no operator"
@@ -138,24 +148,24 @@ def find_problems(fault: Fault) -> Iterator[str]:
     if not pattern.schemes:
         yield "the pattern has no scheme"
     if not fault.name.replace("-", "").isalnum() or fault.name != fault.name.lower():
-        yield "a name consists of lowercase letters, digits and hyphens"
+        yield "its name has other characters than lowercase letters, digits and hyphens"
     for place in (*pattern.chain, pattern.not_after, pattern.not_before):
         yield from (f"there is no operator {one!r}" for one in place if one not in OPERATORS)
     known = {one.value for one in Scheme}
     used = (*pattern.schemes, *(one.scheme for one in fault.tried))
     yield from (f"there is no scheme {one!r}" for one in used if one not in known)
     if not (fault.title and fault.seen and fault.remedy):
-        yield "title, seen and remedy are required"
+        yield "'title', 'seen' and 'remedy' must not be empty"
     yield from _find_tried_problems(fault)
     try:
         graph = parse_graph(fault.graph) if fault.graph else None
         if fault.mended:
             parse_graph(fault.mended)
     except UsageError as error:
-        yield f"graph: {error.why}"
+        yield f"'graph' or 'mended' is invalid: {error.why}"
         return
     if graph is not None and not find_pattern(pattern, describe(graph)):
-        yield "its graph does not have the pattern"
+        yield "its graph does not contain its pattern"
 
 
 def _find_tried_problems(fault: Fault) -> Iterator[str]:
@@ -163,14 +173,14 @@ def _find_tried_problems(fault: Fault) -> Iterator[str]:
         versions = [one for end in ENDS for one in tried[end]]
         yield from (f"{one!r} is not a version of QNN" for one in versions if not is_version(one))
         if len(set(versions)) < len(versions):
-            yield "one version of QNN has two different results"
+            yield "a row in 'tried' has a version of QNN twice"
         if not fault.graph:
-            yield "it was tried, but has no graph"
+            yield "it has results in 'tried', but no graph"
 
 
 def find_pattern(pattern: Pattern, steps: Sequence[Step]) -> list[list[Step]]:
-    """Return the chain of steps for each place where a graph has a pattern. ``steps`` are in
-    execution order."""
+    """Return the chains of steps that match a pattern, one for each possible last step. ``steps``
+    are in execution order."""
     by_name = {one.name: one for one in steps}
     found = []
     for last in steps:
@@ -183,7 +193,8 @@ def find_pattern(pattern: Pattern, steps: Sequence[Step]) -> list[list[Step]]:
 
 
 def _follow(places: Sequence[Sequence[str]], last: Step, steps: Mapping[str, Step]) -> list[Step]:
-    """Return the chain that ends with ``last``; empty if there is none."""
+    """Return a chain of steps that ends with ``last`` and has an operator of each place; empty if
+    there is none."""
     if last.operator not in places[-1]:
         return []
     if len(places) == 1:
@@ -195,7 +206,7 @@ def _follow(places: Sequence[Sequence[str]], last: Step, steps: Mapping[str, Ste
 
 
 def _fits(pattern: Pattern, step: Step, steps: Mapping[str, Step]) -> bool:
-    """Return whether the chain's first operator meets the pattern's conditions."""
+    """Return whether ``step``, the first of a chain, meets the pattern's conditions on it."""
     relations = relate(step)
     shape = step.operands[0].shape if step.operands else step.shape
     whole = step.shape or shape
@@ -211,7 +222,7 @@ def _fits(pattern: Pattern, step: Step, steps: Mapping[str, Step]) -> bool:
 
 
 def _has_numbers(pattern: Pattern, chain: Sequence[Step]) -> bool:
-    """Return whether the numbers in a chain are within the pattern's limits."""
+    """Return whether the numbers of a chain's steps are within the pattern's limits."""
     for name, limits in pattern.numbers.items():
         found = next((one.numbers[name] for one in chain if one.numbers.get(name)), ())
         pairs = limits * len(found) if len(limits) == 1 else limits
@@ -243,8 +254,9 @@ def relate(step: Step) -> set[str]:
 
 
 def describe(graph: Graph) -> list[Step]:
-    """Return the steps of a ci.faults graph. Shapes of results are correct for elementwise
-    operators. Others get the shape of their first operand, which is sufficient for patterns."""
+    """Return the steps of a ci.faults graph. The shapes of the results of elementwise operators are
+    exact. The result of any other operator gets the shape of its first operand, which is sufficient
+    for patterns."""
     shapes = {name: one.shape for name, one in graph.tensors.items()}
     steps = []
     for name, node in graph.nodes.items():
@@ -266,7 +278,8 @@ def describe(graph: Graph) -> list[Step]:
 
 
 def _name_numbers(node: Node, rank: int) -> dict[str, tuple[float, ...]]:
-    """Return the arguments that patterns can use, with torch's names."""
+    """Return the arguments of a node to which patterns may refer, with torch's names and
+    defaults."""
     given = {"value": 0.0, **cast("Mapping[str, float]", node.attributes)}
     if node.operator == "pad":
         behind = rank - 1 - int(given["axis"]) % rank
@@ -276,7 +289,7 @@ def _name_numbers(node: Node, rank: int) -> dict[str, tuple[float, ...]]:
     return {name: (float(given.get(own, one)),) for own, (name, one) in usual.items()}
 
 
-# Attributes of this module's operators, with torch's name and default.
+# Attributes of operators in ci.faults, each with torch's name and default.
 USUAL_NUMBERS: Mapping[str, Mapping[str, tuple[str, float]]] = {
     "conv": {"stride": ("stride", 1), "pad": ("padding", 0), "groups": ("groups", 1)},
     "avg_pool": {

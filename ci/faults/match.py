@@ -1,4 +1,5 @@
-"""Finds known faults in a user's model: which patterns its graph has, where, and the fixes."""
+"""Finds known faults in a user's model: the patterns that its graph contains, their places, and the
+fixes."""
 
 from __future__ import annotations
 
@@ -13,9 +14,10 @@ from ci.models.graph_steps import Operand, Step
 
 
 class KnownFault(Struct, frozen=True, kw_only=True):
-    """A known fault at a place in a model. ``calls`` are the pattern's operators, with the operands
-    of the first. ``nodes`` are their names in the exported graph, ``operators`` torch's names.
-    ``line`` is 0 if unknown."""
+    """A known fault at a place in a model. ``calls`` describes the calls of the pattern's
+    operators, with the operands of the first call. ``nodes`` are the names of the calls' nodes in
+    the exported graph, and ``operators`` are their names in torch. ``file`` and ``line`` are the
+    place in the source; they are empty and 0 if it is unknown."""
 
     fault: str
     title: str
@@ -29,7 +31,8 @@ class KnownFault(Struct, frozen=True, kw_only=True):
 
     @property
     def place(self) -> str:
-        """Return the source line, such as ``nets/net.py:41``, or else the exported graph's node."""
+        """Return the source line, such as ``nets/net.py:41``, or else the first node of the pattern
+        in the exported graph."""
         return f"{self.file}:{self.line}" if self.line else f"node {self.nodes[0]}"
 
     def __str__(self) -> str:
@@ -43,8 +46,8 @@ def name_operators() -> dict[str, str]:
 
 
 def match_faults(steps: Sequence[Step], scheme: str, qnn: str) -> tuple[KnownFault, ...]:
-    """Return the known faults in a graph that apply to a scheme and a version of QNN, each once per
-    source line. Raises ManifestError."""
+    """Return the known faults in a graph that apply to a scheme and a version of QNN, each at most
+    once per source line. Raises ManifestError if the file of known faults is invalid."""
     names = name_operators()
     renamed = [
         structs.replace(one, operator=names.get(one.operator, one.operator)) for one in steps
@@ -61,7 +64,8 @@ def match_faults(steps: Sequence[Step], scheme: str, qnn: str) -> tuple[KnownFau
 
 
 def make_known(fault: Fault, chain: Sequence[Step], operators: dict[str, str]) -> KnownFault:
-    """Return the known fault for a chain of steps that matches its pattern."""
+    """Return the known fault for a chain of steps that matches its pattern. ``operators`` has
+    torch's name of the operator of each step."""
     places = [one.place for one in chain if one.place]
     file, _, line = (places[0] if places else "").rpartition(":")
     return KnownFault(
@@ -90,5 +94,5 @@ def _describe_operand(one: Operand) -> str:
 
 
 def warn_of_faults(steps: Sequence[Step], scheme: str, qnn: str) -> tuple[str, ...]:
-    """Return two lines of text per known fault: what it is and where, and the fix."""
+    """Return a text of two lines for each known fault: the fault and its place, and the fix."""
     return tuple(f"{one}\n  fix: {one.fix}" for one in match_faults(steps, scheme, qnn))

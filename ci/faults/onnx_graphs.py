@@ -19,11 +19,12 @@ OPSET, IR = 21, 10
 
 
 def write_model(graphs: Sequence[Graph], seeds: Sequence[int], path: Path) -> None:
-    """Write the model; ``seeds`` are for the graphs' constants. Raises torch's errors if the shapes
-    in a graph do not match, FailedError for an operator that ONNX does not have."""
+    """Write one ONNX model with all graphs to ``path``. ``seeds`` has a seed for the constants of
+    each graph. Raises torch's errors if the shapes in a graph do not match, and FailedError for an
+    operator that does not exist in ONNX."""
     for name in (name for graph in graphs for name in graph.operators):
         if not OPERATORS[name].onnx:
-            raise FailedError(f"{name} has no form in ONNX")
+            raise FailedError(f"the operator {name} does not exist in ONNX")
     builder = Builder()
     for number, (graph, seed) in enumerate(zip(graphs, seeds, strict=True)):
         builder.add_graph(graph, f"g{number}_", seed)
@@ -34,7 +35,7 @@ def write_model(graphs: Sequence[Graph], seeds: Sequence[int], path: Path) -> No
 
 
 class Builder:
-    """Collects the parts of a model."""
+    """Collects the parts of an ONNX model."""
 
     def __init__(self) -> None:
         self.nodes: list[Any] = []
@@ -45,7 +46,7 @@ class Builder:
         self.shapes: dict[str, Shape] = {}
 
     def add_graph(self, graph: Graph, prefix: str, seed: int) -> None:
-        """Add a graph. ``prefix`` precedes all of its names."""
+        """Add a graph, with ``prefix`` before all of its names."""
         self.prefix = prefix
         self.shapes = {name: tuple(one.shape) for name, one in compute(graph, seed)[0].items()}
         for name in graph.tensors:
@@ -72,7 +73,7 @@ class Builder:
         return name
 
     def add(self, kind: str, name: str, reads: Sequence[str], **attributes: Any) -> None:
-        """Add a node whose result is called ``name``."""
+        """Add a node of type ``kind``, whose result is called ``name``."""
         whole = self.prefix + name
         given = [self.prefix + one if one else "" for one in reads]
         self.nodes.append(helper.make_node(kind, given, [whole], name=whole, **attributes))
@@ -80,7 +81,7 @@ class Builder:
     def add_with(
         self, kind: str, name: str, reads: Sequence[str], *values: Any, **more: Any
     ) -> None:
-        """Add a node that reads additional constants after its operands."""
+        """Add a node that reads its operands and then ``values``, which are added as constants."""
         self.add(kind, name, [*reads, *map(self.constant, values)], **more)
 
 
@@ -171,8 +172,8 @@ def number_of(name: str) -> int:
 
 
 def list_calls(graph: Graph) -> tuple[list[str], dict[str, str]]:
-    """Return the nodes of a graph as Python calls, and the additional constants that ONNX needs for
-    its operators as Python expressions."""
+    """Return the ONNX nodes of a graph as Python calls. Also return the additional constants that
+    these nodes read, as Python expressions by name."""
     builder = Builder()
     builder.add_graph(graph, "", 0)
     calls = []

@@ -1,4 +1,4 @@
-"""Runs graphs through onnxruntime and QNN's provider, several in one model."""
+"""Compiles and runs several graphs in one ONNX model, with onnxruntime and QNN's provider."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def run_items(
     scheme: Scheme,
     options: Mapping[str, str],
 ) -> list[Result]:
-    """Compile graphs as one model, run it, and return a result per graph. Raises onnxruntime's
-    errors; any of the graphs may be the cause."""
+    """Compile the graphs of ``items`` as one model, run it, and return a result per graph. Raises
+    onnxruntime's errors, which any of the graphs may have caused."""
     graphs = [parse_graph(one.text) for one in items]
     drawn = [draw_sets(graph, one.seed) for graph, one in zip(graphs, items, strict=True)]
     sets = [tuple(array for part in one for array in part) for one in zip(*drawn, strict=True)]
@@ -55,7 +55,7 @@ def run_items(
 
 
 def list_left(session: Any) -> dict[int, str]:
-    """Return the operators that stay on the CPU, by the number of their graph."""
+    """Return a text about an operator that stays on the CPU, by the number of its graph."""
     left: dict[int, str] = {}
     for part in session.get_provider_graph_assignment_info():
         for node in part.get_nodes():

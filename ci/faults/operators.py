@@ -1,4 +1,4 @@
-"""The operators that graphs of faults can have, with their names in torch and in ONNX."""
+"""The operators that graphs in ci.faults can have, with their names in torch and in ONNX."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator. ``kind`` determines how the generator uses it: ``positive`` operators read
-    values away from zero, ``power`` is never generated. ``aten`` are its names in torch graphs
-    without overload and final underscore. ``onnx`` is ONNX's name, or empty if ONNX cannot express
-    it."""
+    """An operator. ``kind`` determines how the generator uses it: operators of kind ``positive``
+    read only values that are not near zero, and those of kind ``power`` are never generated.
+    ``aten`` are its names in torch graphs, without the overload and without a final underscore.
+    ``onnx`` is its name in ONNX, or empty if it cannot be used there."""
 
     kind: str
     aten: tuple[str, ...]
     onnx: str
 
 
-# ONNX's RMSNormalization needs an opset in which onnxruntime cannot draw random numbers, which the
-# noise prediction needs. Front ends support different operators: see docs/findings/operators.md and
-# docs/findings/onnx.md.
+# RMSNormalization has no name for ONNX here: it needs an opset in which onnxruntime cannot draw the
+# random numbers that the noise prediction needs. docs/findings/operators.md and
+# docs/findings/onnx.md list the operators that each front end supports.
 TABLE = """
 unary     relu            relu                                             Relu
 unary     sigmoid         sigmoid                                          Sigmoid

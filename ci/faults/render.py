@@ -1,4 +1,5 @@
-"""Renders findings for a terminal, and each finding as a self-contained report with a script."""
+"""Renders the results of a search for a terminal, and each finding as a self-contained bug report
+with a script."""
 
 from __future__ import annotations
 
@@ -64,8 +65,9 @@ quantize(path, "quantized.onnx", config)
 path = "quantized.onnx"''')
 
 EXECUTORCH = Template("""\
-# pip install executorch==$version torch torchao; QNN_SDK_ROOT names QNN, and LD_LIBRARY_PATH its
-# lib/x86_64-linux-clang, before Python starts
+# pip install executorch==$version torch torchao
+# Before you start Python, set QNN_SDK_ROOT to the directory of QNN, and LD_LIBRARY_PATH to its
+# subdirectory lib/x86_64-linux-clang.
 import torch
 from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
 from executorch.backends.qualcomm.utils.utils import (
@@ -117,23 +119,24 @@ net = convert_pt2e(prepared)""")
 
 
 def render_found(found: Sequence[Searched]) -> str:
-    """Return the findings as text, one line per finding."""
+    """Return the results of searches as text: a line per search, followed by lines about known
+    faults, about suspects without a result, and about each finding."""
     lines = []
     for one in found:
         ends = ", ".join(f"{count} {end}" for end, count in sorted(one.ends.items()))
         lines.append(
             f"{one.frontend} {one.scheme} {one.soc}, seed {one.seed}: {one.graphs} graphs in"
-            f" {one.seconds:.0f} s ({one.per_minute:.0f} a minute, {one.cpu_s:.3f} s of CPU each):"
-            f" {ends or 'none'}"
+            f" {one.seconds:.0f} s ({one.per_minute:.0f} per minute, {one.cpu_s:.3f} s of CPU time"
+            f" each): {ends or 'none'}"
         )
         lines += [f"  known: {name}, {count} suspects" for name, count in one.known.items()]
         if one.unconfirmed:
-            lines.append(f"  {one.unconfirmed} suspects were right alone or with other seeds")
+            lines.append(f"  {one.unconfirmed} suspects were not confirmed: they are usually right")
         if one.unexamined:
-            lines.append(f"  {one.unexamined} suspects were not examined: use more --minutes")
+            lines.append(f"  {one.unexamined} suspects were not examined: increase --minutes")
         lines += [
-            f"  {describe_finding(finding)}, {finding.suspects} suspects; right: "
-            + ("; ".join(finding.right[:2]) or "nothing next to it")
+            f"  {describe_finding(finding)}, {finding.suspects} suspects; right variations: "
+            + ("; ".join(finding.right[:2]) or "none")
             for finding in one.findings
         ]
     return "".join(f"{line}\n" for line in lines)
@@ -152,7 +155,8 @@ def describe_finding(one: Finding) -> str:
 
 
 def render_markdown(one: Finding, version: str, toolchain: str) -> str:
-    """Return a bug report: the result, versions, the graph, a table of variations, and a script."""
+    """Return a bug report: the result, the versions, the graph, a table of variations, and a
+    script."""
     reached = "" if one.sqnr_db is None else f": {one.sqnr_db} dB, {one.predicted_db} expected"
     lines = [f"# {' -> '.join(one.operators)} in {one.scheme} is {one.end}{reached}", ""]
     lines += [f"Found on the HTP emulator with {toolchain}, SoC {one.soc}.", ""]
@@ -171,7 +175,8 @@ def render_markdown(one: Finding, version: str, toolchain: str) -> str:
 
 
 def write_script(graph: Graph, one: Finding, version: str) -> str:
-    """Return a Python file that builds, runs and compares a graph with onnx and onnxruntime."""
+    """Return Python code that builds a graph as an ONNX model, runs it with onnxruntime on the CPU
+    and on QNN, and compares the outputs."""
     from ci.faults.onnx_graphs import list_calls
     from ci.onnx.options import choose_options
 
@@ -199,7 +204,8 @@ def write_script(graph: Graph, one: Finding, version: str) -> str:
 
 
 def write_executorch_script(graph: Graph, one: Finding, version: str) -> str:
-    """Return a Python file that lowers, runs and compares a graph with torch and ExecuTorch."""
+    """Return Python code that lowers a graph with ExecuTorch, runs it, and compares the outputs
+    with those of torch."""
     from ci.faults.torch_graphs import write_forward
 
     recipe = Scheme(one.scheme).recipe

@@ -1,4 +1,4 @@
-"""The result of a graph, and how far its outputs exceed the error that noise explains."""
+"""Judges graphs: by how much their errors exceed the error that rounding explains."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from ci.models.tensors import TensorInfo
 UNJUDGED, LATE, UNTRIED = "unjudged", "late", "untried"
 LEFT = " is left to the CPU"
 SUSPECT = (WRONG, REFUSED, CRASHED, LATE)
-# Added to the gate's margin, because thousands of graphs are judged and noise must never be
-# reported as a fault. The worst row of a batch must also be this far below its prediction.
+# EXTRA_DB is added to the gate's margin, MARGIN_DB, because thousands of graphs are judged and
+# noise must never be reported as a fault. In addition, the SQNR of the worst row must be ROW_DB
+# below its prediction.
 MARGIN_DB, EXTRA_DB, ROW_DB = 6.0, 3.0, 6.0
 LEAST_PREDICTED_DB = 12.0
-# An 8-bit output may differ by a step everywhere. Rows with at least this SQNR are right.
+# An output may differ by this many of its quantization steps everywhere. It is also right if its
+# worst row has at least the SQNR GOOD_DB, or GOOD_8_BITS_DB with 8-bit activations.
 MOST_STEPS = 1.05
 GOOD_DB, GOOD_8_BITS_DB = 45.0, 33.0
 
@@ -35,10 +37,11 @@ class Item(Struct, frozen=True):
 
 
 class Result(Struct, frozen=True):
-    """The result of a graph in a front end: the SQNR in dB of the worst row of the worst output,
-    the prediction for that row, by how much its error exceeds the limit, and where. ``why`` is the
-    error message if the graph was refused, crashed or cannot be judged. ``cpu_s`` is its share of
-    the CPU time of the graphs that were compiled with it."""
+    """The result of a graph in a front end. ``sqnr_db`` is the SQNR of the worst row of the worst
+    output, and ``predicted_db`` is the prediction for that row. ``over_db`` is by how much the
+    error exceeds the limit, in dB, and ``place`` is where. ``why`` is the reason if the graph was
+    refused, crashed or cannot be judged, or if an output has a wrong shape or NaN. ``cpu_s`` is the
+    graph's share of the CPU time for all graphs that were compiled with it."""
 
     text: str
     seed: int
@@ -57,14 +60,15 @@ class Result(Struct, frozen=True):
 
     @property
     def is_left(self) -> bool:
-        """Return whether an operator stays on the CPU, but other graphs can run nevertheless."""
+        """Return whether the graph was refused because an operator stays on the CPU. In that case,
+        the graphs that were compiled with it can still run."""
         return self.why.endswith(LEFT)
 
 
 class Output(NamedTuple):
-    """An output: the reference ``right`` and the program's output ``made``, [input set, *shape],
-    the errors of disturbed ``runs``, [run, input set, *shape], and the step of its 8-bit grid or
-    0."""
+    """An output of a graph: the reference (``right``) and the program's output (``made``), both
+    [input set, *shape], and the errors of disturbed ``runs``, [run, input set, *shape]. ``step`` is
+    the output's quantization step, or 0 if it is not used for the verdict."""
 
     right: Any
     runs: Any
@@ -73,8 +77,9 @@ class Output(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """What a program is judged by: outputs of the reference and of the program per input set, and
-    per output the errors of disturbed runs and the step of its 8-bit grid."""
+    """The data for judging a program: the outputs of the reference (``right``) and of the program
+    (``made``), per input set; the errors of disturbed runs (``noise``) and the quantization steps,
+    per output."""
 
     right: Sequence[Sequence[Any]]
     made: Sequence[Sequence[Any]]
@@ -89,8 +94,8 @@ def judge_graphs(
     left: Mapping[int, str],
     scheme: Scheme,
 ) -> list[Result]:
-    """Return the results of graphs that ran as one program, where graph n has ``counts[n]``
-    outputs. ``left`` has the reason for each refused graph, by the graph's number."""
+    """Return the results of graphs that ran as one program, in which graph n has ``counts[n]``
+    outputs. ``left`` has the reason for each graph that QNN refused, by the graph's number."""
     good_db = GOOD_8_BITS_DB if scheme.recipe.activation_bits == 8 else GOOD_DB
     results, first = [], 0
     for number, (item, count) in enumerate(zip(items, counts, strict=True)):
@@ -112,13 +117,14 @@ def judge_graphs(
 
 
 def judge(item: Item, outputs: Sequence[Output], good_db: float) -> Result:
-    """Return the result of a graph. Rows with an SQNR of at least ``good_db`` are right."""
+    """Return the result of a graph, which is that of its worst output. An output that can be judged
+    is right if the SQNR of its worst row is at least ``good_db``."""
     worst: Result | None = None
     for index, output in enumerate(outputs):
         one = _judge_output(item, index, output, good_db)
         if worst is None or _badness(one) > _badness(worst):
             worst = one
-    return worst or Result(item.text, item.seed, UNJUDGED, why="it has no output")
+    return worst or Result(item.text, item.seed, UNJUDGED, why="the graph has no output")
 
 
 def _badness(one: Result) -> tuple[bool, float]:
@@ -144,8 +150,11 @@ def _judge_output(item: Item, index: int, output: Output, good_db: float) -> Res
     reached, predicted = (
         decibels(float(signal[place]), float(one[place])) for one in (error, noise)
     )
-    if prediction.sqnr_db < LEAST_PREDICTED_DB or not signal.min():
-        return Result(text, seed, UNJUDGED, why="too little of the signal remains")
+    if prediction.sqnr_db < LEAST_PREDICTED_DB:
+        why = f"the predicted SQNR is below {LEAST_PREDICTED_DB:g} dB"
+        return Result(text, seed, UNJUDGED, why=why)
+    if not signal.min():
+        return Result(text, seed, UNJUDGED, why="a row of the correct output is all zeros")
     excess = prediction.find_excesses(made, MARGIN_DB)[0]
     is_near = float(np.abs(made - right).max()) <= MOST_STEPS * step
     wrong = not is_near and excess.over_db > EXTRA_DB and reached < min(predicted - ROW_DB, good_db)
@@ -155,10 +164,12 @@ def _judge_output(item: Item, index: int, output: Output, good_db: float) -> Res
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """A fault that was found: its smallest graph, its symptom, the variations that are ``right``
-    and those that are ``also_wrong``. ``failed`` of the ``repeats`` other seeds fail. ``suspects``
-    is the number of suspects with its operators. ``known`` is the name of the known fault that it
-    is, if any. It was found ``seconds`` after the search in its scheme began."""
+    """A fault that a search found. ``graph`` is the smallest graph with the fault, and ``end`` is
+    its result. ``right`` describes variations of the graph that are right, and ``also_wrong`` those
+    that are not. With ``failed`` of the ``repeats`` other seeds, the graph has the same result.
+    ``suspects`` is the number of suspects with this result and these operators. ``known`` is the
+    name of the known fault in the graph; it is empty if there is none. ``seconds`` is the time from
+    the start of the search until the fault was found."""
 
     graph: str
     end: str
@@ -183,9 +194,12 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 class Searched(Struct, frozen=True, kw_only=True):
-    """The results of a search in a scheme: numbers of graphs per result, suspects per known fault,
-    and other faults, worst first. ``seconds`` and ``per_minute`` are for generated graphs without
-    shrinking. ``cpu_s`` is the CPU time per graph."""
+    """The results of a search in a scheme. ``ends`` has the number of graphs per result,
+    ``unjudged`` the number of graphs per reason why they cannot be judged, and ``known`` the number
+    of suspects per known fault. ``findings`` are sorted: unknown faults come first, then wrong
+    results, then a low SQNR. ``unconfirmed`` suspects did not fail again, and ``unexamined`` ones
+    were not tried again. ``seconds`` and ``per_minute`` refer to trying the generated graphs,
+    without shrinking. ``cpu_s`` is the CPU time per graph."""
 
     frontend: str
     scheme: str

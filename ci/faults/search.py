@@ -1,5 +1,5 @@
-"""The search: generates graphs, confirms suspects with other seeds, shrinks them, and groups
-them."""
+"""Searches for faults: generates graphs, confirms suspects with other seeds, shrinks them, and
+groups them by operators."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class LateError(Exception):
 @dataclass
 class Search:
     """A search in one front end and scheme, with ``jobs`` trials in parallel. With ``uses_known``,
-    suspects with a known fault are only counted, not shrunk."""
+    suspects with a known fault are only counted; they are neither confirmed nor shrunk."""
 
     trial: Trial
     frontend: Frontend
@@ -65,11 +65,12 @@ class Search:
     deadline: float = math.inf
 
     def __post_init__(self) -> None:
-        fix_numerics()  # torch's threads would take 20 ms to start, a graph 0.1 ms
+        fix_numerics()  # starting torch's threads takes 20 ms, a graph takes 0.1 ms
         self.threads = ThreadPoolExecutor(self.jobs)  # each worker belongs to a thread
 
     def run(self, deadline: float, most_graphs: int = 0) -> Searched:
-        """Search until ``deadline`` (of time.monotonic) or until ``most_graphs`` were tried."""
+        """Search until ``deadline`` (a time of time.monotonic), or until ``most_graphs`` graphs
+        were tried if that is not 0. Return the results."""
         self.started, self.deadline = time.monotonic(), deadline
         number = graphs = 0
         waiting: list[tuple[int, Result]] = []
@@ -111,7 +112,8 @@ class Search:
         )
 
     def make_items(self, first: int, most_graphs: int) -> list[Item]:
-        """Return the graphs of a round that starts with number ``first``; empty after the last."""
+        """Return the generated graphs of a round, the first of which has the number ``first``. The
+        result is empty once ``most_graphs`` graphs were generated."""
         last = min(first + self.jobs * BATCH, most_graphs or sys.maxsize)
         return [
             Item(str(generate(self.seed, number, self.frontend)), 0)
@@ -119,15 +121,17 @@ class Search:
         ]
 
     def try_items(self, items: Sequence[Item], bundle: int, until: float) -> Iterator[Result]:
-        """Try graphs in parallel ``until`` a deadline, with one worker per job. All of them start
-        at once."""
+        """Try graphs in parallel, with one worker per job, and return an iterator over the results.
+        All workers start at once. A worker compiles ``bundle`` graphs together. Graphs without a
+        result at the time ``until`` are UNTRIED."""
         size = -(-len(items) // self.jobs) or 1
         parts = [items[start : start + size] for start in range(0, len(items), size)]
         tried = self.threads.map(lambda part: list(self.trial.run(part, bundle, until)), parts)
         return chain.from_iterable(tried)
 
     def confirm(self, items: Sequence[Item], bundle: int) -> list[Result]:
-        """Try graphs of a suspect, until CONFIRM_S after the deadline. Raises LateError."""
+        """Try graphs of a suspect, ``bundle`` at a time, and return the results. Raises LateError
+        if one has no result CONFIRM_S after the deadline of the search."""
         results = list(self.try_items(items, bundle, self.deadline + CONFIRM_S))
         if any(one.end == UNTRIED for one in results):
             raise LateError
@@ -136,8 +140,9 @@ class Search:
     def examine(
         self, waiting: Sequence[tuple[int, Result]], *, all_of_them: bool = False
     ) -> list[tuple[int, Result]]:
-        """Confirm and shrink suspects, the smallest first. Return those that are left for later
-        rounds."""
+        """Confirm and shrink suspects: wrong results first, and small graphs before large ones.
+        Return the suspects that are left for later rounds. Unless ``all_of_them`` is true, a round
+        examines only a few."""
         graphs = [(number, one, parse_graph(one.text)) for number, one in waiting]
         graphs.sort(key=lambda row: (ORDER.index(row[1].end), len(row[2].nodes), row[0]))
         done = 0
@@ -156,8 +161,8 @@ class Search:
         return []
 
     def count_explained(self, graph: Graph, end: str) -> bool:
-        """Count a suspect if it has a known fault or the operators of a finding, and return whether
-        it has."""
+        """Count a suspect that needs no examination, because its graph has a known fault, or
+        because it has the result and the operators of a finding. Return whether it was counted."""
         if self.uses_known and (known := self.find_known(graph)):
             self.known[known] += 1
             return True
@@ -169,7 +174,8 @@ class Search:
 
     def locate(self, number: int, suspect: Result, graph: Graph) -> None:
         """Confirm a suspect alone and with other seeds, shrink it while the search has time, and
-        add it to the findings. Raises LateError if there is not enough time to confirm it."""
+        add it to the findings. A suspect that does not fail again is only counted. Raises LateError
+        if there is not enough time to confirm it."""
         end, start = suspect.end, time.monotonic()
         alone = self.confirm([Item(str(graph), seed) for seed in SEEDS], 1)
         seeds = [one.seed for one in alone if one.end == end]
@@ -234,15 +240,16 @@ class Search:
         *,
         anything: bool = False,
     ) -> list[bool]:
-        """Return for each graph whether it has this result with any seed; with ``anything``,
-        whether it has any result except right."""
+        """Return for each graph whether it has the result ``end`` with any of ``seeds``. With
+        ``anything``, return whether it is wrong, refused, crashed or late with any of them. Raises
+        LateError."""
         items = [Item(str(one), seed) for one in graphs for seed in seeds]
         tried = self.confirm(items, bundle)
         failed = [one.is_suspect if anything else one.end == end for one in tried]
         return [any(failed[n : n + len(seeds)]) for n in range(0, len(failed), len(seeds))]
 
     def find_known(self, graph: Graph) -> str:
-        """Return the name of the known fault in a graph, or an empty string."""
+        """Return the name of the first known fault in a graph; empty if it has none."""
         known = match_faults(describe(graph), self.scheme, self.qnn)
         return known[0].fault if known else ""
 

@@ -1,4 +1,5 @@
-"""Finds the smallest graph that still fails, and variations that are right or wrong."""
+"""Simplifies a failing graph as long as it still fails, and finds out which variations of it
+fail."""
 
 from __future__ import annotations
 
@@ -18,17 +19,17 @@ SMALLER = (1, 2, 3, 4, 8, 16, 32)
 MOST_ROUNDS, CHUNK = 24, 16
 SEEDS = (11, 12)
 BINARY = frozenset({"add", "sub", "mul", "div", "maximum", "minimum"})
-# Operators that are tried instead of a fault's last one.
+# Operators that replace the last one of a failing graph.
 FOLLOWERS = ("relu", "sigmoid", "tanh", "gelu", "softmax", "layer_norm", "rms_norm")
 WIDE = 16
 
-# Returns for each graph whether it fails. Shrinking needs nothing else.
+# A function that returns for each graph whether it fails.
 Fails = Callable[[Sequence[Graph]], Sequence[bool]]
 
 
 def shrink(graph: Graph, fails: Fails, chunk: int = CHUNK) -> Graph:
-    """Return the smallest failing graph that simplifying steps from ``graph`` lead to. ``chunk``
-    graphs are tried at a time."""
+    """Simplify a graph step by step as long as it still fails, and return the result. Each step
+    takes the smallest of the simpler graphs that fails. ``chunk`` graphs are tried at a time."""
     for _ in range(MOST_ROUNDS):
         smaller = (one for one in list_simpler(graph) if measure(one) < measure(graph))
         fit = filter(is_fit, sorted(smaller, key=measure))
@@ -42,8 +43,9 @@ def shrink(graph: Graph, fails: Fails, chunk: int = CHUNK) -> Graph:
 
 
 def measure(graph: Graph) -> tuple[int, int, int, int, int, str]:
-    """Return the size of a graph for comparisons: operators, tensors and outputs, elements and
-    axes, constants that are not plain, attributes."""
+    """Return a tuple by which the sizes of graphs are compared: the numbers of operators, of
+    tensors and outputs, of elements and axes, of special properties of tensors, and of attributes.
+    The text of the graph decides between graphs of the same size."""
     tensors = graph.tensors.values()
     words = len(tensors) + len(graph.outputs)
     elements = sum(math.prod(one.shape) + len(one.shape) for one in tensors)
@@ -53,7 +55,7 @@ def measure(graph: Graph) -> tuple[int, int, int, int, int, str]:
 
 
 def list_simpler(graph: Graph) -> list[Graph]:
-    """Return all graphs that are one step simpler."""
+    """Return all graphs that are one step simpler than ``graph``."""
     return [*{str(one): one for one in map(trim, _simplify(graph))}.values()]
 
 
@@ -91,18 +93,18 @@ def _simplify_tensors(graph: Graph) -> Iterator[Graph]:
 
 
 def find_shapes(graph: Graph) -> dict[str, Shape]:
-    """Return the shape of each tensor and node."""
+    """Return the shape of each tensor and of each node's result."""
     return {name: tuple(one.shape) for name, one in compute(graph, SEEDS[0])[0].items()}
 
 
 def change(graph: Graph, name: str, **changes: Any) -> Graph:
-    """Return the graph with an input or a constant changed."""
+    """Return the graph with ``changes`` to the fields of an input or a constant."""
     return replace(graph, tensors={**graph.tensors, name: replace(graph.tensors[name], **changes)})
 
 
 def bypass(graph: Graph, old: str, new: str) -> Graph:
-    """Return the graph without the node ``old``. Its readers read ``new`` instead, one of its
-    operands."""
+    """Return the graph without the node ``old``. What reads that node reads ``new``, one of its
+    operands, instead."""
     nodes = {
         name: replace(node, reads=tuple(new if one == old else one for one in node.reads))
         for name, node in graph.nodes.items()
@@ -113,8 +115,8 @@ def bypass(graph: Graph, old: str, new: str) -> Graph:
 
 
 def resize(graph: Graph, old: int, new: int) -> Graph:
-    """Return the graph after changing each size ``old`` to ``new``, in shapes of tensors and in
-    operators' shape arguments."""
+    """Return the graph after changing each size ``old`` to ``new`` in the shapes of tensors and in
+    operators' ``shape`` attributes."""
 
     def change(sizes: Value) -> Value:
         if not isinstance(sizes, tuple):
@@ -139,8 +141,8 @@ def resize(graph: Graph, old: int, new: int) -> Graph:
 
 
 def vary(graph: Graph) -> Iterator[tuple[str, Graph]]:  # noqa: C901 - a list
-    """Yield variations of a graph, each with a description. The variations that are right show what
-    a fault depends on."""
+    """Yield variations of a graph, each with a description. Variations that are right show on what
+    a fault depends."""
     shapes = find_shapes(graph)
     batch = next((one.shape[0] for one in graph.tensors.values() if one.is_input and one.shape), 1)
     if batch > 1:
@@ -166,8 +168,9 @@ def vary(graph: Graph) -> Iterator[tuple[str, Graph]]:  # noqa: C901 - a list
 
 
 def vary_last(graph: Graph, frontend: Frontend) -> Iterator[tuple[str, Graph]]:
-    """Yield graphs with another last operator, to find out which operators cause the fault there.
-    For a norm, the last axis gets size WIDE."""
+    """Yield variations with another last operator, each with a description, to find out which
+    operators fail at that place. If the operator is a norm, the last axis gets the size WIDE. Only
+    a unary operator, a norm or an operator with an axis is replaced."""
     name = graph.outputs[-1]
     last = graph.nodes[name]
     if len(graph.nodes) < 2 or OPERATORS[last.operator].kind not in {"unary", "axis", "norm"}:
@@ -188,14 +191,14 @@ def vary_last(graph: Graph, frontend: Frontend) -> Iterator[tuple[str, Graph]]:
 
 
 def fit_variations(graph: Graph, frontend: Frontend) -> list[tuple[str, Graph]]:
-    """Return the variations that can be judged."""
+    """Return the variations of a graph that can be judged, each with a description."""
     varied = [(text, trim(one)) for text, one in (*vary(graph), *vary_last(graph, frontend))]
     return [(text, one) for text, one in varied if is_fit(one)]
 
 
 def is_fit(graph: Graph) -> bool:
-    """Return whether a graph can be judged: it has inputs, shapes match, and find_unfit accepts
-    it."""
+    """Return whether a graph can be judged: it has nodes and inputs, its shapes match, and
+    find_unfit has no objection."""
     try:
         fits = not any(find_unfit(graph, seed) for seed in SEEDS)
     except (RuntimeError, ValueError, IndexError, KeyError, TypeError):
@@ -204,8 +207,9 @@ def is_fit(graph: Graph) -> bool:
 
 
 def list_relations(graph: Graph) -> tuple[str, ...]:
-    """Return how constants relate to results, such as ``add: over_batch``, and ``add: batch`` if
-    the first axis is larger than 1."""
+    """Return how constants relate to the results of operators, such as ``add: over_batch``. An
+    operator with such a constant also has ``add: batch`` if the first axis of its result is larger
+    than 1."""
     found = []
     for step in describe(graph):
         words = sorted(relate(step) - {"any"})
@@ -215,5 +219,6 @@ def list_relations(graph: Graph) -> tuple[str, ...]:
 
 
 def has_chain(graph: Graph, operators: Sequence[str]) -> bool:
-    """Return whether a graph has these operators in a chain, each reading the previous result."""
+    """Return whether a graph has a chain of these operators, in which each reads the result of the
+    previous one."""
     return bool(find_pattern(Pattern(tuple(operators), ()), describe(graph)))

@@ -20,8 +20,8 @@ Call = Callable[..., Any]
 
 
 def draw(graph: Graph, name: str, seed: int, number: int = 0) -> Any:
-    """Return the float32 elements of an input in input set ``number``, or of a constant. The same
-    name, seed and number always yield the same elements."""
+    """Return the float32 elements of an input for input set ``number``, or those of a constant. The
+    same name, seed and number always yield the same elements."""
     declared = graph.tensors[name]
     if declared.value is not None:
         return np.full(declared.shape, declared.value, np.float32)
@@ -47,7 +47,8 @@ def draw_sets(graph: Graph, seed: int) -> list[tuple[Any, ...]]:
 
 class Module(nn.Module):  # type: ignore[misc, unused-ignore]
     """A graph as a module. Its constants, drawn with ``seed``, are parameters called ``c_NAME``.
-    With buffers instead, torchao could not fold a batch norm into a convolution's weights."""
+    They are not buffers, because torchao could then not fold a batch norm into the weights of a
+    convolution."""
 
     def __init__(self, graph: Graph, seed: int) -> None:
         super().__init__()
@@ -86,8 +87,8 @@ class Bundle(nn.Module):  # type: ignore[misc, unused-ignore]
 
 
 def find_part(node: Any) -> int:
-    """Return the number of the graph in a Bundle from which a node comes, or UNKNOWN if the node
-    does not have its module."""
+    """Return the number of the graph in a Bundle to which a node belongs, or UNKNOWN if the node's
+    metadata does not contain the graph's module."""
     stack = node.meta.get("nn_module_stack") or {}
     parts = [name.split(".")[1] for name, _ in stack.values() if name.startswith("parts.")]
     return int(parts[0]) if parts else UNKNOWN
@@ -111,8 +112,8 @@ def write_forward(graph: Graph) -> str:
 
 
 def compute(graph: Graph, seed: int) -> list[dict[str, Tensor]]:
-    """Return the value of each tensor and node per input set. Raises torch's errors if shapes do
-    not match, TypeError if an attribute is missing."""
+    """Return the values of all tensors and nodes by name, for each input set. Raises torch's errors
+    if shapes do not match, and TypeError if an attribute is missing."""
     constants = {
         name: torch.from_numpy(draw(graph, name, seed))
         for name in graph.tensors
@@ -126,7 +127,7 @@ def compute(graph: Graph, seed: int) -> list[dict[str, Tensor]]:
 def evaluate(
     graph: Graph, constants: Mapping[str, Tensor], inputs: Sequence[Tensor]
 ) -> dict[str, Tensor]:
-    """Return the value of each tensor and node for one input set."""
+    """Return the values of all tensors and nodes by name, for one input set."""
     values = {**constants, **dict(zip(graph.inputs, inputs, strict=True))}
     for name, node in graph.nodes.items():
         values[name] = apply(node, [values[read] for read in node.reads])
@@ -164,7 +165,7 @@ def _pad(x: Tensor, axis: int, before: int, after: int, value: float = 0.0) -> T
 
 def _slice(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
     if not 0 <= start < stop <= x.shape[axis]:
-        raise ValueError("the slice is empty")
+        raise ValueError("the slice is empty or exceeds the axis")
     return x.narrow(axis, start, stop - start)
 
 

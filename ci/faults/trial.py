@@ -26,8 +26,8 @@ NUMBERS = count()
 
 @dataclass(frozen=True)
 class TrialJob:
-    """A job that tries graphs as one program. If all are refused together, each half is tried
-    again."""
+    """A job that tries graphs as one program. If that program fails, each half of the graphs is
+    tried as a program."""
 
     items: Sequence[Item]
     frontend: Frontend
@@ -36,7 +36,7 @@ class TrialJob:
     options: Mapping[str, str]
 
     def __call__(self) -> list[Result]:
-        """Return the results, in the order of the items."""
+        """Return the results, in the order of the items, each with its share of the CPU time."""
         before = time.process_time()
         results = self.run_bundle(self.items)
         share = (time.process_time() - before) / len(results)
@@ -57,7 +57,8 @@ class TrialJob:
             return [Result(items[0].text, items[0].seed, end, why=text)]
 
     def run_together(self, items: Sequence[Item]) -> list[Result]:
-        """Compile and run graphs as one program. Raises the front end's errors."""
+        """Compile and run graphs as one program, and return their results. Raises the front end's
+        errors."""
         if self.frontend == "onnx":
             from ci.faults.onnx_runner import run_items
 
@@ -69,7 +70,7 @@ class TrialJob:
 
 @dataclass(frozen=True)
 class Trial:
-    """Tries graphs through a front end in a scheme. ``scratch`` is an empty directory."""
+    """Tries graphs with a front end in a scheme. ``scratch`` is an empty directory for logs."""
 
     workers: pool.Pool
     frontend: Frontend
@@ -81,15 +82,17 @@ class Trial:
     def run(
         self, items: Iterable[Item], bundle: int = 0, deadline: float = math.inf
     ) -> Iterator[Result]:
-        """Yield the result of each graph, in order. ``bundle`` graphs are tried at a time. Graphs
-        without a result at ``deadline`` (of time.monotonic) are UNTRIED."""
+        """Yield the result of each graph, in order. ``bundle`` graphs are tried at a time, by
+        default the number in BUNDLE. Graphs without a result at ``deadline`` (a time of
+        time.monotonic) are UNTRIED."""
         left, size = list(items), bundle or BUNDLE[self.frontend]
         for start in range(0, len(left), size):
             yield from self.run_bundle(left[start : start + size], deadline)
 
     def run_bundle(self, items: Sequence[Item], deadline: float) -> list[Result]:
-        """Return the results of graphs that are tried together. If their worker crashes, is late or
-        grows too large, each graph is tried alone. If that happens again, it is a fault."""
+        """Return the results of graphs that are tried together. If their worker crashes, exceeds
+        its time limit or grows too large, each graph is tried alone. A single graph with which that
+        happens is CRASHED or LATE."""
         limit_s = min(FIRST_S + EACH_S * len(items), deadline - time.monotonic())
         if limit_s > 0:
             log = self.scratch / f"{next(NUMBERS)}.log"

@@ -1,2 +1,2 @@
-"""Large language models: decoders with static shapes run on the emulator and are judged by their
+"""Runs large language models on the emulator, as decoders with static shapes, and judges their
 tokens and logits."""

@@ -39,15 +39,15 @@ from ci.report.schema import ControlKind, Question, Status
 AGREEMENT = "top-1 agreement with float32"
 LEAST_DECIDED = 0.9
 LOUDER = (
-    "use a --prompt after which such a fault exceeds the scheme's noise, or use a scheme with"
-    " less noise"
+    "use a --prompt after which such a fault changes the logits by more than the scheme's noise,"
+    " or use a scheme with less noise"
 )
 Show = Callable[[tuple[int, ...]], str]  # from ids to text
 
 
 class LlmRun(CaseRun):
-    """A decoder's case. The program is opened once, runs step by step in several generations, and
-    is judged by tokens and logits."""
+    """The case of a decoder. Its program is opened once, generates text several times, step by
+    step, and is judged by its tokens and logits."""
 
     def __init__(self, spec: CaseSpec, setup: RunSetup, subject: Subject, show: Show) -> None:
         super().__init__(spec, setup)
@@ -68,11 +68,13 @@ class LlmRun(CaseRun):
         return replace(result, case=case, noted=f"{self.text!r} ({result.remark})")
 
     def run_and_judge(self, program: Program, artifact: Path) -> CaseResult:
-        """Generate text with the program, and with the faults that the verdict must reject."""
+        """Generate text with the program, judge it, and try the faults that the verdict must
+        reject. Return the result of the case. The runs for comparison are in ``artifact``, the
+        directory of the compiled program."""
         try:
             runs = read_runs(artifact)
         except (OSError, ValueError) as error:
-            return self.end(Status.FAILED, f"the references cannot be read: {error}")
+            return self.end(Status.FAILED, f"the reference runs cannot be read: {error}")
         began = time.monotonic()
         try:
             with self.setup.runner.open(program, self.options.timeout_s) as opened:
@@ -94,7 +96,8 @@ class LlmRun(CaseRun):
         return self.end(Status.FAILED, "\n".join(lines))
 
     def judge_generation(self, step: Step, runs: ReferenceRuns) -> list[str]:
-        """Return what is wrong with the program. Record its figures, text and controls."""
+        """Return the reasons to reject the program or its quantized model; empty if there are none.
+        Record the figures, the text and the controls."""
         interface = runs.interface
         model, prompt = runs.model.run, runs.prompt
         free = run_free(Loop(interface, step), prompt, self.subject.tokens, (self.subject.eos,))
@@ -124,8 +127,9 @@ class LlmRun(CaseRun):
     def compare_prefill(
         self, forced: Generated, alone: Generated, runs: ReferenceRuns
     ) -> list[str]:
-        """Return the step at which decoding after prefill chooses another token than decoding
-        alone. Steps at which the model also differs, or within the noise, are ignored."""
+        """Return a fault for the first step at which the program chooses another token after
+        prefill than with the decode method alone; empty if there is none. A step at which the model
+        also chooses two different tokens does not count, nor does a difference within the noise."""
         start, ties = len(runs.prompt) - 1, runs.model.ties()
         for step, token in enumerate(alone.tokens[start:]):
             row, prefilled = runs.model.run.logits[step], forced.tokens[step]
@@ -139,28 +143,30 @@ class LlmRun(CaseRun):
     def judge_text(
         self, interface: Interface, step: Step, right: tuple[float, ...]
     ) -> Iterator[str]:
-        """Yield a fault if the program's perplexity exceeds the limit. If the model's perplexity
-        exceeds it too, judge_quantized reports that instead."""
+        """Yield a fault if the program's perplexity of the text exceeds the limit. If the
+        perplexity of the model that was lowered exceeds it too, judge_quantized reports that
+        instead. Record both."""
         made, most = self.subject.perplexity(interface, step), self.subject.max_perplexity
         if made is None:
             return
         model, float32 = right
         quantized = f"{model:.3f} with the quantized model, " if self.spec.scheme.quantized else ""
-        told = f"perplexity of the text {made:.3f}, {quantized}{float32:.3f} with float32"
+        told = f"the perplexity is {made:.3f}, {quantized}{float32:.3f} with float32"
         self.remarks.append(told)
         if most is not None and made > most >= model:
             yield f"{told}; the limit is {most:g}"
 
     def judge_quantized(self, perplexity: tuple[float, ...]) -> list[str]:
-        """Return what is wrong with the quantized model, before it is lowered."""
+        """Return the reasons to reject the model that was lowered, without regard to the program:
+        its logits have too low an SQNR against float32, or its perplexity exceeds the limit."""
         least, most = self.limits.min_sqnr_db_all, self.subject.max_perplexity
         reached = self.evidence.figures.sqnr_db_scheme
         faults = []
         if self.spec.scheme.quantized and least is not None and reached and reached < least:
-            told = f"its logits have {reached:.1f} dB against float32"
-            faults.append(f"{told}, but {least:g} are required")
+            told = f"its logits have an SQNR of {reached:.1f} dB against float32"
+            faults.append(f"{told}, but at least {least:g} dB are required")
         if perplexity and most is not None and perplexity[0] > most:
-            told = f"its perplexity of the text is {perplexity[0]:.3f}"
+            told = f"its perplexity is {perplexity[0]:.3f}"
             faults.append(f"{told}, but the limit is {most:g}")
         return [f"{Question.QUANTIZED.value}: {told}" for told in faults]
 
@@ -187,23 +193,25 @@ class LlmRun(CaseRun):
         )
 
     def describe(self, free: Generated, runs: ReferenceRuns) -> None:
-        """Record the text, and how many of its first tokens equal the float32 model's."""
+        """Record the text, and how many of its first tokens equal the float32 model's. Warn if many
+        steps have a margin within the noise."""
         self.text = self.show((*runs.prompt, *free.tokens))
         same = count_same(free.tokens, runs.text)
         if same < min(len(free.tokens), len(runs.text)):
-            self.remarks.append(f"{same} tokens equal those of float32, the others differ")
+            self.remarks.append(f"only the first {same} tokens equal those of float32")
         decided = float(np.mean(runs.model.decided()))
         if decided < LEAST_DECIDED:
             told = (
-                f"only {decided:.0%} of the steps have a margin above the noise: in the others, two"
-                " tokens are equally good, and a wrong one may go unnoticed"
+                f"only {decided:.0%} of the steps have a margin above the noise: in the others,"
+                " two tokens are equally good, and a wrong one may go unnoticed"
             )
             self.evidence.warnings += (told,)
 
     def judge_controls(
         self, interface: Interface, step: Step, forced: Generated, runs: ReferenceRuns
     ) -> list[str]:
-        """Return a reason if the verdict accepts a control, because it then proves nothing."""
+        """Record whether the verdict rejects the controls. Return a reason if it accepts any of
+        them, because the case then proves nothing; otherwise an empty list."""
         subject = Repeated(interface, step, runs.prompt, forced, runs.model, self.subject.eos)
         results = []
         for kind, make in MAKERS.items():
@@ -223,5 +231,6 @@ class LlmRun(CaseRun):
 
 
 def describe_speed(notes: RunNotes) -> str:
-    """Return the decoding speed on the emulator, which does not predict that of a phone."""
+    """Return a text with the decoding speed on the emulator, which does not predict the speed on a
+    phone; empty if it was not measured."""
     return f"{1000 / notes.run_ms:.1f} tokens/s on the emulator" if notes.run_ms else ""

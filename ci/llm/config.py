@@ -11,7 +11,8 @@ from provisioning.errors import UsageError
 
 
 class RopeScaling(Struct, frozen=True, forbid_unknown_fields=True):
-    """The RoPE scaling of Llama 3.1 and later, with the names in Hugging Face's config.json."""
+    """The RoPE scaling of Llama 3.1 and later. The fields have the names in Hugging Face's
+    config.json."""
 
     factor: float
     low_freq_factor: float
@@ -30,8 +31,9 @@ class RopeScaling(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DecoderConfig(Struct, frozen=True, kw_only=True):
-    """The dimensions of a decoder. ``most_context`` is the longest text for which it was
-    trained."""
+    """The dimensions of a decoder. ``most_context`` is the length of the longest text for which it
+    was trained, in tokens. ``tied`` is true if the output layer has the weights of the
+    embedding."""
 
     dim: int
     hidden: int
@@ -47,7 +49,8 @@ class DecoderConfig(Struct, frozen=True, kw_only=True):
     tied: bool = True
 
     def require_shape(self, name: str) -> None:
-        """Raise UsageError for dimensions that no Llama has; ``name`` is the name of the file."""
+        """Raise UsageError for dimensions that a Llama cannot have. ``name`` is the name of the
+        file with the dimensions."""
         for why in self._find_faults():
             raise UsageError(f"{name} is not a Llama that is supported here", why=why)
 
@@ -59,7 +62,7 @@ class DecoderConfig(Struct, frozen=True, kw_only=True):
         if self.heads % self.kv_heads:
             yield f"heads = {self.heads} is not a multiple of kv_heads = {self.kv_heads}"
         if self.head_dim % 2:
-            yield f"a head of {self.head_dim} values cannot be rotated in pairs"
+            yield f"head_dim = {self.head_dim} is odd, but RoPE rotates pairs of values"
 
     def frequencies(self) -> list[float]:
         """Return the angle by which each pair of values in a head rotates per position, in

@@ -1,5 +1,5 @@
-"""Controls: runs with one fault that was seen in hosts or programs. The verdict must reject
-them."""
+"""Controls: wrong runs, each with a fault that was observed in a host or a program. The verdict
+must reject them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from ci.report.schema import ControlKind
 
 @dataclass(frozen=True)
 class Repeated:
-    """A program that passed: its ``run`` after ``prompt``, the ``reference`` for judging it, and
-    the step function that runs the program."""
+    """A program that passed: ``run`` is what it generated after ``prompt``, ``reference`` is what
+    this was judged by, and ``step`` runs the program. ``eos`` is the token for the end of a
+    text."""
 
     interface: Interface
     step: Step
@@ -34,11 +35,14 @@ class Repeated:
         *,
         in_prefill: bool = True,
     ) -> Iterator[Generated]:
-        """Yield runs with a fault in one step. Steps with the largest margin come first.
+        """Yield runs whose last step is computed with a fault; their earlier steps are those of
+        ``run``. The last step is each step of ``run``, except the first, whose margin exceeds the
+        noise. Steps with the largest margin come first.
 
-        ``spoil`` changes the inputs of each call. Prefill receives the text before the step except
-        its last token, which decode receives. With ``in_prefill``, there is also a run in which
-        prefill receives all. ``caches`` returns the caches that decode receives.
+        In each run, prefill receives the text before the step except its last token, which decode
+        receives. ``spoil`` changes the inputs of each call, and ``caches`` returns the caches that
+        decode receives. With ``spoil`` and ``in_prefill``, there is also a run per step in which
+        prefill receives the whole text.
         """
 
         def step(arrays: Sequence[Array]) -> Sequence[Array]:
@@ -74,7 +78,8 @@ def _previous_logits(one: Repeated) -> Iterator[Generated]:
 
 
 def _endless(one: Repeated) -> Iterator[Generated]:
-    """Yield a text that never ends; nothing if the correct text does not end either."""
+    """Yield a run in which the text does not end; nothing if the correct text does not end
+    either."""
     if one.eos in one.run.tokens:
         pairs = zip(one.run.tokens, one.run.logits, strict=True)
         tokens = (int(row.argsort()[-2]) if token == one.eos else token for token, row in pairs)
@@ -98,7 +103,7 @@ def _mask_inverted(one: Repeated) -> Iterator[Generated]:
 
 
 def _mask_infinite(one: Repeated) -> Iterator[Generated]:
-    """Attend to nothing: https://github.com/pytorch/executorch/issues/18812"""
+    """Mask all positions: https://github.com/pytorch/executorch/issues/18812"""
 
     def spoil(arrays: Sequence[Array], _: int) -> list[Array]:
         least = -np.inf if arrays[1].dtype.kind == "f" else 0
@@ -108,8 +113,8 @@ def _mask_infinite(one: Repeated) -> Iterator[Generated]:
 
 
 def _position_off(one: Repeated) -> Iterator[Generated]:
-    """Decode one position too far after a correct prefill. If all positions were wrong by the same
-    amount, almost nothing would change, because RoPE is relative."""
+    """After a correct prefill, decode at a position that is one too large. If all positions were
+    wrong by the same amount, almost nothing would change, because RoPE is relative."""
 
     def spoil(arrays: Sequence[Array], _: int) -> list[Array]:
         off = np.int32(arrays[0].shape[1] == 1)
@@ -146,8 +151,9 @@ MAKERS: Mapping[ControlKind, Callable[[Repeated], Iterator[Generated]]] = {
 
 
 def judge_control(runs: Iterable[Generated], reference: Reference) -> tuple[bool, Verdict | None]:
-    """Return whether one of the wrong runs is rejected at a step with a margin above the noise, and
-    the last verdict, or None if there are no runs."""
+    """Return whether one of the wrong runs is rejected at a step whose margin exceeds the noise.
+    Also return the verdict on that run or, if none is rejected, on the last run; it is None if
+    there are no runs."""
     decided, verdict = set(np.flatnonzero(reference.decided())), None
     for run in runs:
         verdict = judge_part(run, reference)

@@ -1,9 +1,9 @@
 """A Llama with static shapes and with the same interface as ExecuTorch's static Llama for QNN
 (examples/qualcomm/oss_scripts/llama/model/static_llama.py).
 
-ExecuTorch's wheel contains those classes. But they import transformers, torchtune and tabulate,
+ExecuTorch's wheel contains that Llama, but importing it needs transformers, torchtune and tabulate,
 which the wheel does not require. This module therefore defines the same graph: RoPE on halves
-instead of adjacent pairs, grouped heads with expand, new keys and values as separate outputs.
+instead of adjacent pairs, grouped heads with ``expand``, new keys and values as separate outputs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from ci.llm.config import DecoderConfig
 
 
 class Attention(nn.Module):
-    """Attention of ``n`` new tokens to a cache and to each other, with grouped key heads."""
+    """Attention of new tokens to a cache and to each other. Each key head serves a group of
+    query heads."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -109,15 +110,16 @@ class Decoder(nn.Module):
 
 
 def rotate(x: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotate pairs of values from the two halves of each head, as Hugging Face's weights need."""
+    """Apply RoPE to pairs that consist of a value from each half of a head, as Hugging Face's
+    weights require."""
     cosine, sine = (one[None, None] for one in turns)
     first, second = x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]
     return torch.cat([first * cosine - second * sine, first * sine + second * cosine], dim=-1)
 
 
 def repeat_heads(x: Tensor, times: int) -> Tensor:
-    """Repeat each key head for its query heads. When quantized, repeat_interleave would stay on the
-    CPU."""
+    """Repeat each key or value head for its group of query heads. In a quantized model,
+    repeat_interleave would stay on the CPU."""
     if times == 1:
         return x
     _, heads, *rest = x.shape
@@ -125,8 +127,8 @@ def repeat_heads(x: Tensor, times: int) -> Tensor:
 
 
 def pair_to_half(weight: Tensor, heads: int) -> Tensor:
-    """Reorder the rows of a query or key weight for rotation of halves. The weights of Meta and
-    llama2.c are for rotation of adjacent pairs."""
+    """Reorder the rows of a query or key weight for ``rotate``, which pairs values of the two
+    halves of a head. The weights of Meta and llama2.c are for pairs of adjacent values."""
     rows, columns = weight.shape
     return weight.view(heads, rows // heads // 2, 2, columns).transpose(1, 2).reshape(rows, columns)
 

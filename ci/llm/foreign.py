@@ -1,7 +1,8 @@
 """Runs foreign programs: decoders that another tool lowered, such as upstream's static Llamas.
 
-Their model is unknown, so their rounding error cannot be predicted. If float32 weights are
-available, the tokens and logits are compared with the results of these weights.
+The model from which they were lowered is unknown, so their rounding error cannot be predicted. If
+float32 weights are available, the tokens and logits are compared with those of a decoder with these
+weights.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ class Declared:
 
 
 def read_interface(name: str, declared: Declared) -> Interface:
-    """Return the interface of upstream's static Llama. Raises UsageError if the program has another
-    interface, or constants that do not match its tensors."""
+    """Return the interface of the program ``name`` if it is like upstream's static Llama. Raises
+    UsageError if the program has another interface, or constants that do not match its tensors."""
     missing = [one for one in (PREFILL, DECODE) if one not in declared.inputs]
     if missing:
         raise UsageError(
@@ -69,7 +70,9 @@ def read_interface(name: str, declared: Declared) -> Interface:
         _, count, vocabulary = declared.outputs[DECODE][0].sizes
         size, context = prefill[0].sizes[1], decode[1].sizes[3]
     except (IndexError, ValueError) as error:
-        raise _refuse(name, f"its inputs are {[one.sizes for one in decode[:4]]}") from error
+        raise _refuse(
+            name, f"its inputs have the shapes {[one.sizes for one in decode[:4]]}"
+        ) from error
     told = declared.constants
     interface = Interface(
         layers=layers,
@@ -80,7 +83,9 @@ def read_interface(name: str, declared: Declared) -> Interface:
         prefill=size,
     )
     if (count, left) != (1, context - 1) or size < 2:
-        raise _refuse(name, f"decode takes {count} tokens and caches for {left} of {context}")
+        raise _refuse(
+            name, f"decode takes {count} tokens and caches for {left} of {context} tokens"
+        )
     for method, taken in ((PREFILL, size), (DECODE, 1)):
         _require_caches(name, interface, declared.inputs[method][3:], taken)
     own = {
@@ -95,17 +100,17 @@ def read_interface(name: str, declared: Declared) -> Interface:
         if constant in told and told[constant] != number:
             raise UsageError(
                 f"{name} contradicts itself",
-                why=f"{constant} is {told[constant]}, but its methods have {number}",
-                fix="export it again: its metadata belongs to another model",
+                why=f"{constant} returns {told[constant]}, but its tensors imply {number}",
+                fix="export the program again: its metadata is that of another model",
             )
     if declared.outputs[DECODE][0].dtype != "float32" and not told.get("get_logits_scale"):
-        raise _refuse(name, "its logits are integers, and there is no get_logits_scale")
+        raise _refuse(name, "its logits are integers, but it has no method get_logits_scale")
     return interface
 
 
 def read_border(declared: Declared, method: str) -> Border:
-    """Return the codings of a method's inputs and outputs. The meaning of integers in caches is
-    unknown, so they are not changed."""
+    """Return the codings of the inputs and outputs of a method. The scale of integers in caches is
+    unknown, so they are passed on unchanged."""
     told = declared.constants
     mask, logits = declared.inputs[method][1], declared.outputs[method][0]
     most = np.iinfo(mask.dtype).max if mask.dtype in INTEGERS else 1
@@ -127,11 +132,15 @@ def _require_caches(name: str, one: Interface, caches: tuple[Shape, ...], taken:
     key, value = (one.head_dim, left), (left, one.head_dim)
     wanted = [(1, one.kv_heads, *shape) for shape in [key] * one.layers + [value] * one.layers]
     if [shape.sizes for shape in caches] != wanted:
-        raise _refuse(name, f"the method for {taken} tokens does not have caches of {wanted[0]}")
+        raise _refuse(
+            name,
+            f"the caches of its method for {taken} tokens do not all have the expected shapes,"
+            f" such as {wanted[0]}",
+        )
 
 
 def _refuse(name: str, why: str) -> UsageError:
-    return UsageError(f"{name} is not a static Llama that can be run here", why=why)
+    return UsageError(f"{name} is not a static Llama that is supported here", why=why)
 
 
 def read_declared(path: Path) -> Declared:
@@ -162,9 +171,11 @@ def _list_shapes(count: int, describe: Any) -> tuple[Shape, ...]:
 
 @dataclass(frozen=True)
 class Foreign:
-    """The result of a foreign program. ``tokens`` follow the prompt. ``alone`` are the first tokens
-    when only the decode method is used. With weights, ``same`` is the number of first tokens that
-    equal the float32 model's, and ``likeness`` compares the logits for the program's text."""
+    """The result of a foreign program. ``tokens`` follow the prompt. ``alone`` are the first of
+    these tokens as chosen by the decode method without prefill. ``step_s`` is the mean time of a
+    decode step in seconds. With weights, ``same`` is the number of tokens at the start that equal
+    those of the float32 model's text, and ``likeness`` compares the logits for the program's text.
+    ``faults`` are the reasons to reject the program."""
 
     tokens: tuple[int, ...]
     alone: tuple[int, ...]
@@ -175,7 +186,8 @@ class Foreign:
 
 
 class UsageWords(NamedTuple):
-    """The text of a UsageError in a worker. A raised exception would fail the job."""
+    """The text of a UsageError that a worker returns. If the worker raised the error, the job would
+    count as failed."""
 
     what: str
     why: str
@@ -184,7 +196,8 @@ class UsageWords(NamedTuple):
 
 @dataclass(frozen=True)
 class ForeignJob:
-    """A job that opens a program and generates text. ``weights`` may be None."""
+    """A job that opens a program and generates text. ``weights`` are float32 weights for
+    comparison, or None."""
 
     path: Path
     tokenizer: Path
@@ -201,7 +214,8 @@ class ForeignJob:
             return UsageWords(error.what, error.why, error.fix)
 
     def run(self) -> tuple[Foreign, str]:
-        """Check that all parts match, and generate text. Raises UsageError."""
+        """Check that program, tokenizer and weights match, and generate text. Return the result and
+        the text. Raises UsageError."""
         from ci.llm.tokenizers import read_tokenizer
         from ci.models.numerics import fix_numerics
 
@@ -228,13 +242,16 @@ class ForeignJob:
         )
 
     def generate(self, interface: Interface, tokenizer: Tokenizer, step: Step) -> Foreign:
-        """Generate with prefill and decode, and again the first tokens with decode alone."""
+        """Generate tokens with prefill and decode, repeat the first of them with decode alone, and
+        compare them with float32 if there are weights. Raises UsageError if the prompt is too
+        long."""
         prompt = tokenizer.prompt(self.prompt)
         room = interface.context - len(prompt) - interface.prefill
         if room < 1:
             raise UsageError(
-                f"a prompt of {len(prompt)} tokens does not fit a context of {interface.context}",
-                why=f"one call of prefill uses {interface.prefill} of it",
+                f"a prompt of {len(prompt)} tokens does not fit in a context of"
+                f" {interface.context} tokens",
+                why=f"each call of prefill needs room for {interface.prefill} tokens",
             )
         count = min(self.tokens, room)
         free = run_free(Loop(interface, step), prompt, count, (tokenizer.eos,))
@@ -254,8 +271,8 @@ class ForeignJob:
         return Foreign(free.tokens, after, 0.0, same, likeness, tuple(faults))
 
     def load(self, interface: Interface) -> dict[int, Any]:
-        """Return the float32 decoder for both methods. Raises UsageError if the weights and the
-        program have different dimensions."""
+        """Return the float32 decoder for each method, by the method's number of tokens. Raises
+        UsageError if the weights and the program have different dimensions."""
         from ci.llm.decoder import make_decoder
         from ci.llm.weights import read_weights
 
@@ -273,7 +290,7 @@ class ForeignJob:
 
 
 def find_faults(tokens: tuple[int, ...], logits: Array) -> list[str]:
-    """Return faults that do not depend on the model: no correct program has them."""
+    """Return a fault that no correct program has, whatever its model is; empty if there is none."""
     if not np.isfinite(logits).all():
         return ["its logits are not finite"]
     if float(np.ptp(logits, axis=1).min()) == 0.0:

@@ -1,7 +1,8 @@
 """The generation loop for a static decoder. The host computes masks, positions and caches, as in
 upstream's C++ runner (examples/qualcomm/oss_scripts/llama/runner).
 
-Caches are filled from the left. The last columns of the mask are for the new tokens.
+Caches are filled from the start of their time axis. The last columns of the mask are for the new
+tokens.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import numpy as np
 from ci.judging.figures import Array
 from ci.llm.interface import Interface
 
-# Runs one method, selected by the number of tokens in the first array. Inputs and outputs are
-# arrays.
+# A function that runs one method and returns its outputs. The number of tokens in the first input
+# selects the method.
 Step = Callable[[Sequence[Array]], Sequence[Array]]
 
 
@@ -46,8 +47,8 @@ class Loop:
         return np.concatenate([self.call(part, size) for part in parts])
 
     def call(self, tokens: Sequence[int], size: int) -> Array:
-        """Call the method for ``size`` tokens once. Raises ValueError if the context is too
-        short."""
+        """Call the method for ``size`` tokens once, and return the logits [tokens, vocabulary].
+        Raises ValueError if ``size`` more tokens exceed the context."""
         one, count = self.interface, len(tokens)
         if self.position + size > one.context:
             raise ValueError(f"{self.position} and {size} tokens exceed a context of {one.context}")
@@ -82,8 +83,9 @@ class Loop:
 
 @dataclass(frozen=True)
 class Generated:
-    """The result of a generation. ``fed`` are the input tokens. ``tokens`` are the chosen tokens,
-    ``logits`` [step, vocabulary] those from which each was chosen."""
+    """The result of a generation. ``fed`` are the input tokens, including the prompt. ``tokens``
+    are the chosen tokens, and ``logits`` [step, vocabulary] those from which each of them was
+    chosen."""
 
     fed: tuple[int, ...]
     tokens: tuple[int, ...]
@@ -91,8 +93,8 @@ class Generated:
 
 
 def run_free(loop: Loop, prompt: Sequence[int], count: int, stop: Sequence[int] = ()) -> Generated:
-    """Generate up to ``count`` tokens greedily, and feed each back. Stop after a token in
-    ``stop``."""
+    """Feed the prompt, choose up to ``count`` tokens greedily, and feed back each of them. Stop
+    after a token in ``stop``."""
     rows = [loop.feed(prompt)[-1]]
     tokens = [int(np.argmax(rows[-1]))]
     while len(tokens) < count and tokens[-1] not in stop:
@@ -103,20 +105,21 @@ def run_free(loop: Loop, prompt: Sequence[int], count: int, stop: Sequence[int] 
 
 def run_forced(loop: Loop, prompt: Sequence[int], given: Sequence[int]) -> Generated:
     """Feed the prompt and then the ``given`` tokens instead of the chosen ones. Return the logits
-    after the prompt and after each of these tokens."""
+    after the prompt and after each given token, with the tokens that they would choose."""
     rows = [loop.feed(prompt)[-1], *(loop.feed([token])[0] for token in given)]
     return Generated((*prompt, *given), tuple(int(np.argmax(row)) for row in rows), np.stack(rows))
 
 
 def run_decode(loop: Loop, tokens: Sequence[int]) -> Generated:
-    """Feed tokens one by one with the decode method, and return the logits after each."""
+    """Feed tokens one by one with the decode method. Return the logits after each, with the tokens
+    that they would choose."""
     rows = [loop.feed([token])[0] for token in tokens]
     return Generated(tuple(tokens), tuple(int(np.argmax(row)) for row in rows), np.stack(rows))
 
 
 def run_windows(loop: Callable[[], Loop], windows: Sequence[Sequence[int]]) -> Array:
-    """Feed each window of a text to prefill in a new loop. Return the logits for every token except
-    the first of each window, [token, vocabulary]."""
+    """Feed each window of a text to prefill, each in a new loop. Return the logits that predict the
+    tokens after the first of each window, [token, vocabulary]."""
     return np.concatenate([loop().feed(window)[:-1] for window in windows])
 
 
@@ -128,7 +131,7 @@ def count_same(tokens: Sequence[int], others: Sequence[int]) -> int:
 
 
 def eager_step(modules: dict[int, Any]) -> Step:
-    """Return a step function for eager modules, which are keyed by their number of tokens."""
+    """Return a step function for eager modules. ``modules`` are keyed by their number of tokens."""
     import torch
 
     def step(arrays: Sequence[Array]) -> list[Array]:

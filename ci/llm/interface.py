@@ -37,7 +37,8 @@ class Coding(Struct, frozen=True):
         return (made.astype(np.float32) - self.zero_point) * np.float32(self.scale)
 
     def is_like(self, other: Coding) -> bool:
-        """Return whether both decode each integer to the same value, within a tenth of a step."""
+        """Return whether this coding and ``other`` decode each integer to the same value, within a
+        tenth of a step."""
         same = self.dtype == other.dtype and self.zero_point == other.zero_point
         return same and abs(self.scale / other.scale - 1) * 2**self.bits < 0.1
 
@@ -54,9 +55,9 @@ class Border(Struct, frozen=True):
 
 class Interface(Struct, frozen=True, kw_only=True):
     """The shapes of a decoder. One method takes ``prefill`` tokens, the other takes one. The mask
-    has ``context`` columns. ``masked`` is the mask's value for positions that are not attended to,
-    ``empty`` the value of each unused cache position, by default 0. All tensors are float32; a
-    Border has the types of a program's tensors."""
+    has ``context`` columns. ``masked`` is the mask's value for positions that are not attended to.
+    ``empty`` has the value of unused positions for each cache; if it is empty, this is 0.
+    Floating-point tensors are float32 here; a Border describes how a program encodes them."""
 
     layers: int
     kv_heads: int
@@ -71,7 +72,7 @@ class Interface(Struct, frozen=True, kw_only=True):
     def of(
         cls, config: DecoderConfig, context: int, prefill: int, masked: float = MASKED
     ) -> Interface:
-        """Return the interface of a decoder of this project."""
+        """Return the interface of a decoder that this project lowers."""
         return cls(
             layers=config.layers,
             kv_heads=config.kv_heads,
@@ -87,7 +88,8 @@ class Interface(Struct, frozen=True, kw_only=True):
         return 3 if index < self.layers else 2
 
     def empty_caches(self) -> list[Array]:
-        """Return empty caches for a whole context: keys of all layers, then values."""
+        """Return caches without tokens, for a whole context: the keys of all layers, then the
+        values."""
         key, value = (self.head_dim, self.context), (self.context, self.head_dim)
         shapes = [key] * self.layers + [value] * self.layers
         pairs = zip(shapes, self.empty or [0.0] * len(shapes), strict=True)
@@ -104,7 +106,7 @@ def describe_methods(
     config: DecoderConfig, context: int, bos: int, eos: int, border: Border | None
 ) -> Mapping[str, Any]:
     """Return the values of upstream's constant methods (see get_metadata in static_llama.py).
-    ``border`` is the Border of decode if the program is quantized."""
+    ``border`` is the Border of the decode method of a quantized program, otherwise None."""
     logits, cache = border.outputs[:2] if border else (None, None)
     quantized = (
         {"get_logits_scale": logits.scale, "get_logits_zero_point": logits.zero_point}

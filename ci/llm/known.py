@@ -17,9 +17,10 @@ from provisioning.store.store import store_home
 def find_files(
     name: str, progress: Progress, *, offline: bool, environ: Mapping[str, str] = os.environ
 ) -> tuple[Path, Path]:
-    """Return the paths of weights and tokenizer: in the directory that QNN_CI_NAME specifies, or in
-    the store, after a download if necessary. Raises IntegrityError if the content does not match
-    the pin, DownloadError if a file cannot be obtained."""
+    """Return the paths of the weights and the tokenizer. They are in the directory in the
+    environment variable QNN_CI_NAME (with the name in capitals), or else in the store, to which
+    they are downloaded if necessary. Raises IntegrityError if a file in that directory does not
+    match its pin, and DownloadError if a file cannot be obtained."""
     known = read_decoders()[name]
     variable = f"QNN_CI_{name.upper()}"
     given = environ.get(variable)
@@ -28,9 +29,9 @@ def find_files(
         if not is_whole(place / pin.name, pin):
             if given:
                 raise IntegrityError(
-                    f"{place / pin.name} is not the pinned file",
+                    f"{place / pin.name} is missing or not the pinned file",
                     why=f"{variable} specifies its directory; the pin has SHA-256 {pin.sha256}",
-                    fix="put the published file there, or unset the variable",
+                    fix=f"put the published file there, or unset {variable}",
                 )
             if offline:
                 raise DownloadError(

@@ -1,4 +1,5 @@
-"""The engine of test_llm. It lowers weights to a program with two methods, and runs references."""
+"""The engine of test_llm. It lowers a decoder to a program with two methods, and runs the models
+with which the program is compared."""
 
 from __future__ import annotations
 
@@ -40,10 +41,10 @@ ALONE = 2  # the number of tokens after the prompt that are also decoded without
 
 @dataclass(frozen=True)
 class Subject:
-    """The model to lower. ``weights`` is a file or directory, ``prompts`` are token ids. The model
-    is judged by the ``tokens`` that follow the first prompt. Ranges are calibrated on the float32
-    model's texts for all prompts. ``text`` has windows of ids for measuring the perplexity, whose
-    limit is ``max_perplexity``."""
+    """The model to lower. ``weights`` is a file or directory, ``prompts`` are token ids. The
+    program is judged by up to ``tokens`` tokens after the first prompt. Quantization ranges are
+    calibrated on the float32 model's texts for all prompts. ``text`` has windows of ids for
+    measuring the perplexity, whose limit is ``max_perplexity``."""
 
     weights: Path
     prompts: tuple[tuple[int, ...], ...]
@@ -56,7 +57,8 @@ class Subject:
     max_perplexity: float | None = None
 
     def digest(self) -> str:
-        """Return the SHA-256 of these fields and of the weights' contents."""
+        """Return the SHA-256 of the contents of the weights and of all fields except
+        ``max_perplexity``, which does not affect the program."""
         files = sorted(self.weights.iterdir()) if self.weights.is_dir() else [self.weights]
         held = [
             hash_file(path) for path in files if path.suffix in {".bin", ".json", ".safetensors"}
@@ -65,8 +67,8 @@ class Subject:
         return hash_words(*held, msgspec.json.encode((*words, self.text)).decode())
 
     def perplexity(self, interface: Interface, step: Step) -> float | None:
-        """Return the perplexity of the text for the program or model that ``step`` runs; None
-        without a text."""
+        """Return the perplexity of the text for the program or model that ``step`` runs; None if
+        there is no text."""
         if not self.text:
             return None
         logits = run_windows(lambda: Loop(interface, step), self.text)
@@ -76,7 +78,8 @@ class Subject:
 @dataclass(frozen=True)
 class LlmEngine:
     """Quantizes and lowers decoders with ExecuTorch. ``toolchain`` has the versions and digests of
-    all tools involved. ``plain`` disables the patches of ci.executorch.patches."""
+    all tools involved. ``subject`` is None for foreign programs, which are not lowered. ``plain``
+    disables the patches of ci.executorch.patches."""
 
     toolchain: tuple[str, ...]
     subject: Subject | None = None
@@ -124,7 +127,7 @@ class LlmEngine:
     def require_subject(self) -> Subject:
         """Return the model to lower. Raises FailedError if the engine is for foreign programs."""
         if self.subject is None:
-            raise FailedError("there is nothing to lower")
+            raise FailedError("this engine has no model to lower")
         return self.subject
 
     def explain(self, error: Exception, log: Path) -> str:
@@ -142,7 +145,9 @@ class DecoderLowering:
     staging: Staging
 
     def write(self) -> Compiled:
-        """Run the float32 model, calibrate on its texts, lower it, and write the reference runs."""
+        """Calibrate and quantize the decoder on texts of the float32 model, run the models for
+        comparison, and lower the decoder. Write the program and the reference runs. Raises
+        FailedError."""
         from ci.executorch.lower import PROGRAM, Lowering
         from ci.llm.decoder import make_decoder
         from ci.llm.weights import read_weights
@@ -193,14 +198,16 @@ class DecoderLowering:
 
     @property
     def methods(self) -> dict[str, int]:
-        """Return the number of tokens of each method."""
+        """Return the number of tokens that each method takes."""
         return {PREFILL: self.subject.prefill, DECODE: 1}
 
     def collect_inputs(self, decoder: Any, interface: Interface) -> dict[int, list[Any]]:
-        """Return the inputs of each method for the float32 model's texts, as tuples of tensors.
+        """Return the inputs that each method gets while it processes the float32 model's texts for
+        all prompts, by the method's number of tokens. Each is a tuple of tensors.
 
-        Texts are cut to whole chunks of prefill, and both methods process all texts. They therefore
-        get the same ranges for the caches that they share.
+        The length of a text is reduced to a multiple of the number of tokens that prefill takes,
+        and both methods process all texts. They therefore get the same ranges for the caches, which
+        they share. Raises FailedError if a text is too short.
         """
         import torch
 
@@ -219,7 +226,8 @@ class DecoderLowering:
             whole = text[: len(text) // one.prefill * one.prefill]
             if not whole:
                 raise FailedError(
-                    f"a text of {len(text)} tokens is shorter than a prefill of {one.prefill}",
+                    f"a text of {len(text)} tokens is shorter than one prefill of"
+                    f" {one.prefill} tokens",
                     fix="use a longer prompt, or a smaller --prefill",
                 )
             run_decode(Loop(interface, step), whole)
@@ -227,7 +235,8 @@ class DecoderLowering:
         return found
 
     def quantize(self, decoder: Any, sets: dict[int, list[Any]]) -> dict[int, Any]:
-        """Return a quantized module per number of tokens; for float16, the decoder itself."""
+        """Return the module to lower for each number of tokens: a quantized module or, in fp16, the
+        decoder itself."""
         if not self.spec.scheme.quantized:
             return dict.fromkeys(sets, decoder)
         from ci.executorch.internals import annotate_kv_8bit
@@ -256,8 +265,9 @@ class DecoderLowering:
         sets: dict[int, list[Any]],
         borders: Mapping[int, Border],
     ) -> ReferenceRuns:
-        """Return the runs of the float32 ``decoder`` and of ``modules``. The caches start with zero
-        bytes, as in upstream's runner."""
+        """Return the runs of the float32 ``decoder`` and of ``modules``, which are lowered, and the
+        errors that rounding adds. The caches of ``modules`` initially contain the values of zero
+        bytes, as in upstream's runner. In a quantized cache, these need not be 0."""
         from ci.models.noise import Dice, Disturbed, trace_methods
 
         one, float16 = self.subject, not self.spec.scheme.quantized
@@ -310,7 +320,8 @@ def find_border(module: Any) -> Border:
 
 
 def read_coding(node: Any) -> Coding | None:
-    """Return the coding of a node that quantizes to unsigned integers or dequantizes them."""
+    """Return the coding of a node that quantizes to unsigned integers or dequantizes them; None for
+    other nodes."""
     from ci.models.noise import name_operator
 
     if not name_operator(node).endswith("quantize_per_tensor"):
@@ -327,12 +338,13 @@ def require_caches(borders: Mapping[int, Border], layers: int) -> None:
             for number, (coding, other) in enumerate(zip(given, wanted, strict=True)):
                 if coding != other and not (coding and other and coding.is_like(other)):
                     kind = "values" if number >= layers else "keys"
-                    told = f"{kind} of layer {number % layers} are quantized differently"
+                    told = f"the methods quantize {kind} of layer {number % layers} differently"
                     raise FailedError(told, why=f"{coding} and {other}")
 
 
 def as_convolutions(decoder: Any) -> Any:
-    """Return a copy with 1x1 convolutions instead of linear layers, as upstream lowers them."""
+    """Return a copy of the decoder with 1x1 convolutions instead of linear layers, as upstream
+    lowers them."""
     import copy
 
     from ci.executorch.internals import utils
@@ -342,11 +354,12 @@ def as_convolutions(decoder: Any) -> Any:
 
 @dataclass(frozen=True)
 class ReferenceRuns:
-    """The runs by which a program is judged. ``model`` is the run of the lowered model, with
-    prefill for the prompt and greedy tokens; ``alone`` is the same text with only the decode
-    method. ``float32`` has the float32 model's logits for the same tokens, ``text`` the tokens that
-    it chooses. ``perplexity`` is that of the lowered and of the float32 model. ``borders`` are
-    those of a quantized program's methods, by number of tokens."""
+    """The runs with which a program is compared. ``model`` is a greedy run of the model that was
+    lowered, with prefill for the prompt. ``alone`` is its run with the decode method alone, on the
+    prompt and the first ALONE tokens. ``float32`` has the float32 model's logits for the text of
+    ``model``, and ``text`` has the tokens that the float32 model itself chooses. ``perplexity`` has
+    two numbers, for the lowered and for the float32 model; it is empty if there is no text to
+    measure. ``borders`` are those of a quantized program's methods, by number of tokens."""
 
     interface: Interface
     prompt: tuple[int, ...]
@@ -377,5 +390,6 @@ READER = msgspec.msgpack.Decoder(ReferenceRuns, dec_hook=_read_array)
 
 
 def read_runs(directory: Path) -> ReferenceRuns:
-    """Read the reference runs of a program. Raises OSError or ValueError if the file is damaged."""
+    """Return the reference runs of a program. Raises OSError or ValueError if the file is missing
+    or damaged."""
     return READER.decode((directory / RUNS).read_bytes())

@@ -1,7 +1,8 @@
-"""Estimates the size of a decoder's program from its dimensions, without a measurement.
+"""Estimates the size of a decoder's program from the decoder's dimensions, without lowering it.
 
-The constants were compared with program sizes of QNN 2.49.40 for the two decoders that are lowered
-here (tests/unit/ci/llm/test_projection.py). Host memory is extrapolated from an issue report.
+The constants were compared with the sizes of programs of QNN 2.49.40, for the two decoders that
+this project lowers (tests/unit/ci/llm/test_projection.py). Host memory is extrapolated from an
+issue report.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def project(config: DecoderConfig, schemes: Sequence[Scheme], context: int) -> P
 
 
 def list_weights(config: DecoderConfig) -> Iterator[tuple[int, int]]:
-    """Yield the numbers of output and input channels of the weights of a layer."""
+    """Yield the number of output channels and of input channels for each weight of a layer."""
     queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
     yield from ((queries, config.dim), (keys, config.dim), (keys, config.dim))
     yield config.dim, queries
@@ -103,14 +104,16 @@ def _project(config: DecoderConfig, scheme: Scheme, context: int, parameters: in
 
 
 def measure_weight(outputs: int, inputs: int, bits: int) -> int:
-    """Return the size of a weight in HTP's layout with its scales, in bytes."""
+    """Return the size in bytes of a weight in HTP's layout, including its scales."""
     wide, deep = (-(-size // TILE) * TILE for size in (outputs, inputs))
     return wide * deep * bits // 8 + (OF_CHANNEL * wide if bits < 16 else 0)
 
 
 def cut(table: int, layers: Sequence[int], last: int) -> tuple[int | None, int]:
-    """Return the number of shards with the same number of layers into which a decoder must be
-    split, and the size of the largest. The first has the embedding, the last the output layer."""
+    """Return the number of shards into which a decoder must be split so that none exceeds
+    MOST_BYTES, and the size of the largest in bytes. The layers are divided evenly. The first shard
+    also has the embedding, the last one the output layer. If a shard with a single layer is still
+    too large, the number is None."""
     for shards in range(1, len(layers) + 1):
         size = -(-len(layers) // shards)
         sums = [sum(layers[start : start + size]) for start in range(0, len(layers), size)]
@@ -144,8 +147,8 @@ def render_projection(projection: Projection) -> str:
         [
             f"projected, not measured: {size}, a context of {count(projection.context, 'token')}",
             *lines,
-            "weights: per method; a phone's program shares them, the emulator's has two copies",
-            "shards: the number of programs for the layers if each may have at most 2 GiB",
+            "weights: per method; a phone's program has them once, the emulator's for each method",
+            "shards: into how many programs the layers must be split so that none exceeds 2 GiB",
             "host memory: extrapolated from executorch issue 14402, 117 GB for 8 B parameters",
         ]
     )

@@ -15,9 +15,10 @@ from ci.models.schemes import Scheme
 class LlmRecipe(Struct, frozen=True):
     """A recipe. ``cache_bits`` is the number of bits of cached keys and values; for 8 with 16-bit
     activations, upstream's annotate_kv_8bit is used. ``head`` is the output layer's scheme if it
-    differs. ``masked`` is the mask's value for positions that are not attended to. With upstream's
-    -255 and scores of about 10, 8 bits would have a step of 1. But -20 would not hide the empty
-    caches of upstream's runner: their zero bytes encode the lowest values."""
+    differs. ``masked`` is the mask's value for positions that are not attended to. With 8 bits and
+    upstream's -255, a step would be 1, which is too coarse for scores of about 10. But -20 would
+    not hide the unused positions of caches in upstream's runner: their zero bytes encode the lowest
+    values."""
 
     cache_bits: int = 16
     head: Scheme | None = None
@@ -25,7 +26,8 @@ class LlmRecipe(Struct, frozen=True):
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """Return the parts for ExecuTorch's quantizer: the output layer, if its scheme differs."""
+        """Return the parts of the model that ExecuTorch's quantizer treats differently: the output
+        layer, if its scheme differs."""
         return (Part(self.head, module="output"),) if self.head else ()
 
 

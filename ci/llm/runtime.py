@@ -1,4 +1,4 @@
-"""Runs a program with two methods in a worker: it is opened once and called many times."""
+"""Runs a program with two methods in a worker. The program is opened once and called many times."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ NAME = "python"
 
 
 class StaticProgram:
-    """A program with both methods. The number of tokens in the first array selects the method."""
+    """An opened program with the methods for prefill and decode. The number of tokens in the first
+    input selects the method."""
 
     def __init__(self, path: Path) -> None:
         from ci.executorch import internals
@@ -38,11 +39,12 @@ class StaticProgram:
         self.times_s: list[float] = []
 
     def run(self, sets: Sets) -> Sets:
-        """Return the outputs of one call per input set. Raises FailedError if a size differs."""
+        """Return the outputs of one call per input set. Raises FailedError if an input has another
+        size than the program declares."""
         return [self.call(arrays) for arrays in sets]
 
     def call(self, arrays: Sequence[Array]) -> list[Array]:
-        """Return the outputs of the method for this number of tokens."""
+        """Return the outputs of the method for the number of tokens in the first array."""
         from ci.executorch.runtime import convert_input
 
         size = arrays[0].shape[1]
@@ -54,7 +56,7 @@ class StaticProgram:
         return [np.array(one.detach()) for one in made]
 
     def finish(self) -> float:
-        """Return the mean time of a decode step, in seconds."""
+        """Return the mean time of a decode step in seconds; 0 if there was none."""
         return sum(self.times_s) / max(len(self.times_s), 1)
 
 

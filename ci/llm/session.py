@@ -1,4 +1,4 @@
-"""The session of test_llm. It is imported only after the environment was checked."""
+"""The session of test_llm. This module is imported only after the environment was checked."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def run_specs(
     phases: Phases,
     scratch: ScratchPool,
 ) -> Report:
-    """Lower, run and judge a decoder in each scheme of ``specs``. Raises StoreError if the disk is
-    full."""
+    """Lower, run and judge a decoder in each scheme of ``specs``, and return the report. Raises
+    StoreError if the disk is full."""
     parts = tuple(describe_toolchain(environment))
     pool = scratch.open(environment.apply(os.environ))
 
@@ -65,7 +65,8 @@ def run_program(
     phases: Phases,
     scratch: ScratchPool,
 ) -> Report:
-    """Run a foreign program. Raises UsageError if program, tokenizer and weights do not match."""
+    """Run a foreign program, and return the report. Raises UsageError if program, tokenizer and
+    weights do not match."""
     parts = tuple(describe_toolchain(environment))
     pool = scratch.open(environment.apply(os.environ))
     with phases.measure("cases"):
@@ -96,19 +97,19 @@ def run_program(
 
 
 def judge_program(spec: CaseSpec, foreign: Foreign, text: str, least: float) -> CaseResult:
-    """Return the row of a foreign program. ``least`` is the share of its tokens that must equal the
-    float32 model's for the same text."""
+    """Return the result of a foreign program. ``least`` is the share of steps at which its token
+    must equal the float32 model's after the same text."""
     likeness, faults = foreign.likeness, list(foreign.faults)
     if likeness and likeness.agreement < least:
-        share = f"{likeness.agreement:.0%} of its tokens are the float32 model's"
-        faults.append(f"{share}, but {least:.0%} are required")
+        share = f"{likeness.agreement:.0%} of its tokens equal the float32 model's"
+        faults.append(f"{share}, but at least {least:.0%} are required")
     notes = RunNotes(run_ms=foreign.step_s * 1000)
     known = Evidence(
         figures=CaseFigures(equal=likeness.agreement if likeness else None),
         run=Run(notes=notes),
         warnings=()
         if likeness
-        else ("without --weights, only obvious faults in its tokens and logits are detected",),
+        else ("without --weights, only obvious faults in the tokens and logits are detected",),
     )
     status = Status.FAILED if faults else Status.PASSED
     case = make_case(spec, known, status=status, reason="; ".join(faults), runner="python")

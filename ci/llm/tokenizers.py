@@ -22,8 +22,9 @@ SPECIALS = {"bos": ("<|begin_of_text|>", "<s>"), "eos": ("<|end_of_text|>", "</s
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A tokenizer. ``encode`` returns ids without BOS, ``decode`` returns text. ``vocabulary`` is
-    the number of pieces. ``bos`` and ``eos`` are -1 if the file does not define them."""
+    """A tokenizer of a certain ``kind``. ``encode`` returns ids without BOS, ``decode`` returns
+    text. ``vocabulary`` is the number of pieces. ``bos`` and ``eos`` are -1 if the file does not
+    define them."""
 
     kind: str
     vocabulary: int
@@ -33,15 +34,18 @@ class Tokenizer:
     decode: Callable[[Sequence[int]], str]
 
     def prompt(self, text: str) -> tuple[int, ...]:
-        """Return BOS and the ids of a text. Raises UsageError if a character has no piece."""
+        """Return the ids of a text, after BOS if the tokenizer has it. Raises UsageError if there
+        is no id at all, or if a character has no piece."""
         ids = (*((self.bos,) if self.bos >= 0 else ()), *self.encode(text))
         if not ids:
-            raise UsageError("the prompt has no token", why="it is empty, and there is no BOS")
+            raise UsageError(
+                "the prompt has no token", why="it is empty, and there is no BOS token"
+            )
         return ids
 
     def require(self, owner: str, **wanted: int | None) -> None:
-        """Raise UsageError if ``vocabulary``, ``bos`` or ``eos`` differs from that of ``owner``.
-        None is ignored."""
+        """Raise UsageError if the tokenizer's ``vocabulary``, ``bos`` or ``eos`` is not the wanted
+        one, which is that of ``owner``. A wanted value of None is ignored."""
         for name, number in wanted.items():
             own = getattr(self, name)
             if number is not None and own != number:
@@ -56,12 +60,13 @@ def read_tokenizer(path: Path) -> Tokenizer:
     """Read a tokenizer file: .json from Hugging Face, .model from sentencepiece or tiktoken, or
     .bin from llama2.c.
 
-    Raises UsageError for other files.
+    Raises UsageError for other files, and for files that cannot be read.
     """
     readers = {".json": _read_json, ".model": _read_model, ".bin": _read_bin}
     if path.suffix not in readers or not path.is_file():
         raise UsageError(
-            f"{path} is not a tokenizer", why=f"its suffix is not {', '.join(readers)}"
+            f"{path} is not a tokenizer",
+            why=f"it is no file with the suffix {', '.join(readers)}",
         )
     try:
         return readers[path.suffix](path)
@@ -122,9 +127,9 @@ def _read_model(path: Path) -> Tokenizer:
 
 
 def _read_bin(path: Path) -> Tokenizer:
-    """Read llama2.c's or ExecuTorch's file of pieces. llama2.c's header is the length of the
-    longest piece; ExecuTorch's is vocabulary size, BOS, EOS, longest piece. All numbers are
-    int32."""
+    """Read llama2.c's or ExecuTorch's file of pieces. The header of the former is the length of the
+    longest piece. The header of the latter has the vocabulary size, BOS, EOS and the length of the
+    longest piece. All numbers are int32."""
     data = path.read_bytes()
     longest, bos, eos = struct.unpack_from("<i", data)[0], 1, 2
     pieces = _list_pieces(data, 4)
@@ -132,7 +137,10 @@ def _read_bin(path: Path) -> Tokenizer:
         count, bos, eos, longest = struct.unpack_from("<4i", data)
         pieces = _list_pieces(data, 16)
         if pieces is None or len(pieces) != count:
-            raise UsageError(f"{path.name} is not a tokenizer of llama2.c", why="its sizes differ")
+            raise UsageError(
+                f"{path.name} is not a tokenizer of llama2.c",
+                why="its pieces contradict its header",
+            )
     table = PieceTable(pieces, bos, eos)
     return Tokenizer("llama2.c", len(pieces), bos, eos, table.encode, table.decode)
 
@@ -149,8 +157,9 @@ def _list_pieces(data: bytes, start: int) -> list[tuple[bytes, float]] | None:
 
 
 class PieceTable:
-    """Encodes like llama2.c's run.c: it adds a leading space, splits the text into characters, and
-    then merges the best pair until there is none."""
+    """Encodes text like llama2.c's run.c: it adds a leading space, splits the text into characters,
+    and then repeatedly merges the adjacent pair with the highest score, as long as there is a pair
+    that can be merged."""
 
     def __init__(self, pieces: Sequence[tuple[bytes, float]], bos: int, eos: int) -> None:
         self.pieces, self.ends = pieces, {bos, eos}
@@ -159,8 +168,8 @@ class PieceTable:
             self.ids.setdefault(piece, number)
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text. Raises UsageError if a character and its bytes have no
-        pieces."""
+        """Return the ids of a text. Raises UsageError if there is no piece for a character, nor for
+        one of its bytes."""
         ids: list[int] = []
         for character in f" {text}" if text else "":
             held = character.encode()
@@ -168,7 +177,7 @@ class PieceTable:
             if missing := [part for part in parts if part not in self.ids]:
                 raise UsageError(
                     f"the tokenizer has no piece for {character!r}",
-                    why=f"nor {missing[0].decode()}",
+                    why=f"it has no piece {missing[0].decode()} for a byte of it, either",
                 )
             ids += [self.ids[part] for part in parts]
         while best := self._find_pair(ids):

@@ -1,7 +1,7 @@
 """Judges a generation: compares tokens and logits with those of the model that was lowered.
 
-The functions here are pure. The effect of rounding on the logits is predicted by runs of the
-quantized model with such errors added (ci.models.noise). They use the same loop, so the prediction
+The functions here are pure. The effect of rounding on the logits is predicted by runs of the model
+with random rounding errors (ci.models.noise). These runs use the same loop, so the prediction
 includes errors that accumulate in the caches.
 """
 
@@ -16,30 +16,32 @@ import numpy as np
 from ci.judging.figures import Array, decibels
 from ci.llm.generation import Generated, count_same
 
-MARGIN_DB = 10.0  # an error may exceed its prediction by this; max_above_noise_db has this default
+MARGIN_DB = 10.0  # an error may exceed its prediction by this, the default of max_above_noise_db
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What a run is judged by: the model's ``run``, and the predicted ``noise``, which has the mean
-    squares of the logits' errors, [disturbed run, step]."""
+    """The data for judging a run: the model's ``run``, and the predicted ``noise``, which has the
+    mean squares of the logits' errors, [disturbed run, step]."""
 
     run: Generated
     noise: Array
 
     def allowed(self) -> Array:
-        """Return the largest mean square error that each step may have. A step with less noise than
-        the others may have as much as the average."""
+        """Return the largest mean square error that each step may have. It is MARGIN_DB above the
+        largest error of the disturbed runs at this step, or above their average error over all
+        steps if that is larger."""
         usual = self.noise.mean(axis=1).max()
         return np.maximum(self.noise.max(axis=0), usual) * 10 ** (MARGIN_DB / 10)
 
     def ties(self) -> Array:
-        """Return how much the best logit of each step may exceed the chosen one. Both may differ by
-        the allowed error."""
+        """Return by how much the best logit of each step may exceed the chosen token's logit. Each
+        of the two may be wrong by the root of the allowed error."""
         return 2 * np.sqrt(self.allowed())
 
     def margins(self) -> Array:
-        """Return the margin between the two best tokens of each step, relative to the noise."""
+        """Return the difference between the two largest logits of each step, relative to the
+        noise."""
         best = np.sort(self.run.logits, axis=1)[:, -2:]
         return (best[:, 1] - best[:, 0]) / self.ties()
 
@@ -64,28 +66,29 @@ class Verdict:
 
 
 def judge_forced(run: Generated, reference: Reference) -> Verdict:
-    """Compare all steps of a run that was fed the reference's tokens. Raises ValueError if it was
-    fed other tokens."""
+    """Compare all steps of a run with the reference. Raises ValueError if the run was fed other
+    tokens than the reference."""
     if run.fed != reference.run.fed:
         raise ValueError("the run was fed other tokens than the reference")
     return judge_part(run, reference)
 
 
 def judge_free(run: Generated, reference: Reference) -> Verdict:
-    """Compare a run that was fed its own tokens. After the first differing token the texts differ,
-    so later steps are ignored. A run that ends earlier or later than the reference is wrong, unless
-    there was a tie before."""
+    """Compare a run that was fed its own tokens with the reference. Steps after the first differing
+    token are ignored, because the texts differ from there on. If no token differs, a run that ends
+    earlier or later than the reference is wrong."""
     made, wanted = len(run.tokens), len(reference.run.tokens)
     same = count_same(run.tokens, reference.run.tokens)
     verdict = judge_part(run, reference, min(same + 1, made, wanted))
     if same == min(made, wanted) and made != wanted:
-        told = f"it has {made} tokens, but the model has {wanted}"
+        told = f"its text has {made} tokens, but the model's has {wanted}"
         return replace(verdict, faults=(*verdict.faults, told))
     return verdict
 
 
 def judge_part(run: Generated, reference: Reference, steps: int = 0) -> Verdict:
-    """Compare the first ``steps`` steps of a run, by default all."""
+    """Compare the first ``steps`` steps of a run with the reference, or all steps if ``steps`` is
+    0."""
     steps = steps or len(run.tokens)
     wanted, allowed, ties = reference.run, reference.allowed(), reference.ties()
     made = run.logits[:steps].astype(np.float64)
@@ -105,11 +108,11 @@ def judge_part(run: Generated, reference: Reference, steps: int = 0) -> Verdict:
         elif chosen != best and gap > ties[step]:
             rows[step] = (
                 f"token {chosen} instead of {best}, whose logit is {gap:.2f} higher"
-                f" ({ties[step]:.2f} is within the noise)"
+                f" (up to {ties[step]:.2f} is within the noise)"
             )
         elif power[step] > allowed[step]:
             above = 10 * math.log10(power[step] / allowed[step]) + MARGIN_DB
-            rows[step] = f"its logits are {above:.1f} dB above the predicted noise"
+            rows[step] = f"the error of its logits is {above:.1f} dB above the predicted noise"
     noise = reference.noise[:, :steps].sum(axis=1).max()
     signal = float(np.mean(right**2, axis=1).sum())
     sqnr, predicted = (decibels(signal, float(one)) for one in (power.sum(), noise))
@@ -117,14 +120,16 @@ def judge_part(run: Generated, reference: Reference, steps: int = 0) -> Verdict:
     if len(rows) > len(faults):
         faults.append(f"{len(rows)} of {steps} steps are wrong")
     if not rows and sqnr < predicted - MARGIN_DB:
-        faults.append(f"the logits have {sqnr:.1f} dB, but {predicted:.1f} dB are predicted")
+        faults.append(
+            f"its logits have {sqnr:.1f} dB of SQNR, but {predicted:.1f} dB are predicted"
+        )
     return Verdict(tuple(faults), steps, equal, tied, sqnr, predicted, frozenset(rows))
 
 
 @dataclass(frozen=True)
 class Likeness:
     """How similar logits are to the float32 model's for the same text: the share of steps with the
-    same best token, and the mean Kullback-Leibler divergence of the distributions in nats."""
+    same best token, and the mean Kullback-Leibler divergence of the distributions, in nats."""
 
     agreement: float
     divergence: float

@@ -1,4 +1,5 @@
-"""Reads weights: llama2.c's .bin, or Hugging Face's safetensors with config.json."""
+"""Reads a decoder's weights: llama2.c's .bin files, or Hugging Face's safetensors with
+config.json."""
 
 from __future__ import annotations
 
@@ -42,24 +43,25 @@ OF_LAYER = {
 
 
 def read_weights(path: Path) -> tuple[DecoderConfig, Weights]:
-    """Return dimensions and float32 weights, with the names of ci.llm.decoder. The rows of queries
-    and keys are ordered for RoPE on halves. Raises UsageError if the files are not a Llama's."""
+    """Return the dimensions and the float32 weights, with the names in ci.llm.decoder. The rows of
+    queries and keys are in the order for RoPE on halves. Raises UsageError if the files are not
+    those of a Llama."""
     if path.is_dir():
         return read_huggingface(path)
     if path.suffix != ".bin" or not path.is_file():
-        raise UsageError(f"{path} has no weights", why=f"weights are {FORMS}")
+        raise UsageError(f"{path} has no weights", why=f"weights are read from {FORMS}")
     return read_llama2c(path)
 
 
 def read_llama2c(path: Path) -> tuple[DecoderConfig, Weights]:
-    """Read the first version of llama2.c's format.
+    """Read a file in the first version of llama2.c's format.
 
     A negative vocabulary size means that the output layer is separate. Raises UsageError if the
     file's size contradicts its header.
     """
     data = path.read_bytes()
     if len(data) < HEADER.size:
-        raise UsageError(f"{path.name} has {len(data)} bytes", why="llama2.c's header has 28")
+        raise UsageError(f"{path.name} has {len(data)} bytes", why="llama2.c's header alone has 28")
     dim, hidden, layers, heads, kv_heads, vocabulary, longest = HEADER.unpack_from(data)
     config = DecoderConfig(
         dim=dim,
@@ -78,7 +80,7 @@ def read_llama2c(path: Path) -> tuple[DecoderConfig, Weights]:
     if len(data) != size:
         raise UsageError(
             f"{path.name} has {len(data)} bytes, not {size}",
-            why=f"its header has {layers} layers of {dim}, {vocabulary} tokens",
+            why=f"its header has {layers} layers of width {dim} and {vocabulary} tokens",
             fix=f"use {FORMS}",
         )
     stacked: Weights = {}
@@ -172,7 +174,8 @@ class HuggingFaceConfig(Struct, frozen=True):
 
 
 def parse_scaling(given: dict[str, Any] | None) -> RopeScaling | None:
-    """Return Llama 3's RoPE scaling. Raises UsageError for other kinds."""
+    """Return Llama 3's RoPE scaling, or None if there is no scaling. Raises UsageError for other
+    kinds."""
     if not given:
         return None
     kind = given.get("rope_type", given.get("type"))
@@ -188,7 +191,8 @@ def parse_scaling(given: dict[str, Any] | None) -> RopeScaling | None:
 
 
 def read_config(path: Path) -> DecoderConfig:
-    """Read Hugging Face's config.json. Raises UsageError if the model is not a Llama."""
+    """Read Hugging Face's config.json. Raises UsageError if the file cannot be read, or if its
+    model is not a Llama that is supported."""
     try:
         config = msgspec.json.decode(path.read_bytes(), type=HuggingFaceConfig).convert()
     except (OSError, msgspec.MsgspecError) as error:
@@ -198,7 +202,8 @@ def read_config(path: Path) -> DecoderConfig:
 
 
 def read_huggingface(directory: Path) -> tuple[DecoderConfig, Weights]:
-    """Read config.json and the tensors in a single safetensors file or in all files of an index."""
+    """Read config.json and the tensors, which are in a single safetensors file or in all files of
+    an index. Raises UsageError if a weight is missing."""
     config = read_config(directory / CONFIG)
     tensors: Weights = {}
     for file in _list_files(directory):
@@ -214,7 +219,7 @@ def read_huggingface(directory: Path) -> tuple[DecoderConfig, Weights]:
     }
     if missing := [name for name in names.values() if name not in tensors]:
         raise UsageError(
-            f"{directory} lacks {missing[0]}",
+            f"{directory} does not contain the weight {missing[0]}",
             why=f"{len(missing)} of {len(names)} weights that {CONFIG} requires are missing",
         )
     return config, {ours: tensors[theirs].float() for ours, theirs in names.items()}
@@ -242,9 +247,9 @@ class TensorRow(Struct, frozen=True):
 
 
 def read_safetensors(path: Path) -> Weights:
-    """Return the tensors of a file. It has the u64 size of a JSON header (name: dtype, shape,
-    data_offsets), the header and the data; all numbers are little-endian
-    (https://github.com/huggingface/safetensors).
+    """Return the tensors of a file. The file starts with the size of a JSON header as a u64,
+    followed by the header (name: dtype, shape, data_offsets) and the data. All numbers are
+    little-endian (https://github.com/huggingface/safetensors).
 
     Raises UsageError for a damaged file, or for dtypes other than F32, F16 and BF16.
     """
@@ -252,7 +257,7 @@ def read_safetensors(path: Path) -> Weights:
         held = np.memmap(path, np.uint8, "r")
         size = int.from_bytes(held[:8].tobytes(), "little")
         if size > min(len(held) - 8, MOST_HEADER):
-            raise ValueError(f"its header would have {size} bytes")  # noqa: TRY301
+            raise ValueError(f"its first 8 bytes give {size} as the size of its header")  # noqa: TRY301
         rows = json.loads(held[8 : 8 + size].tobytes())
         rows.pop("__metadata__", None)
         listed = msgspec.convert(rows, dict[str, TensorRow])
@@ -264,11 +269,11 @@ def read_safetensors(path: Path) -> Weights:
 
 def _take(data: Any, row: TensorRow) -> Tensor:
     if row.dtype not in DTYPES:
-        raise ValueError(f"dtype {row.dtype}: {', '.join(DTYPES)} are supported")
+        raise ValueError(f"the dtype {row.dtype} is not supported, only {', '.join(DTYPES)}")
     begin, end = row.data_offsets
     if not 0 <= begin <= end <= len(data):
-        raise ValueError(f"data from {begin} to {end} of {len(data)} bytes")
+        raise ValueError(f"a tensor's data is at {begin} to {end}, but there are {len(data)} bytes")
     dtype = DTYPES[row.dtype]
     if math.prod(row.shape) * dtype.itemsize != end - begin:
-        raise ValueError(f"{end - begin} bytes for {row.dtype} of {list(row.shape)}")
+        raise ValueError(f"a tensor of {row.dtype} {list(row.shape)} has {end - begin} bytes")
     return torch.frombuffer(bytearray(data[begin:end]), dtype=dtype).reshape(row.shape)

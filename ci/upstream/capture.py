@@ -1,7 +1,8 @@
-"""Records what a test compares while it runs.
+"""Records the values that a test compares while it runs.
 
-Functions in upstream's test files are wrapped in the process that runs the tests; the files are not
-changed. A wrapper records arguments or results, and does not change the function's behaviour.
+Some functions that upstream's tests call are wrapped in the process that runs the tests; upstream's
+files are not changed. A wrapper records arguments or results, and does not change what the function
+does.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ Tensors = Sequence[torch.Tensor]
 @dataclass(kw_only=True)
 class Seen:
     """A comparison in a test. ``program`` is the module that was lowered. ``float_model`` is the
-    module from which it was quantized, or None. ``inputs`` may be nested. ``is_own`` is true if
-    upstream compares with the outputs of ``program``, and false for those of the float32 model."""
+    module from which it was quantized, or None if it is not quantized. ``inputs`` may be nested.
+    Upstream compares ``outputs`` with ``wanted``, which are the outputs of ``program`` if
+    ``is_own`` is true, and those of the float32 model if it is false. ``pte_bytes`` is the size of
+    the program, or 0 if it is not known."""
 
     program: Any
     float_model: Any
@@ -38,14 +41,17 @@ class Seen:
 
 @dataclass
 class Capture:
-    """The comparisons in the current test so far, and the program that is running."""
+    """The comparisons in the current test. ``seen`` has the completed ones, and ``now`` the one
+    whose program is running. ``sources`` has the float32 model of each quantized module, by the id
+    of the latter."""
 
     seen: list[Seen] = field(default_factory=list)
     now: Seen | None = None
     sources: dict[int, tuple[Any, Any]] = field(default_factory=dict)
 
     def note_quantized(self, quantized: Any, float_model: Any) -> None:
-        """Record from which model ``quantized`` was made, and keep it alive so its id is unique."""
+        """Record that ``quantized`` was made from ``float_model``, and keep ``quantized`` alive so
+        that its id stays unique."""
         self.sources[id(quantized)] = (float_model, quantized)
 
     def begin(
@@ -62,7 +68,8 @@ class Capture:
         )
 
     def compare(self, outputs: Tensors, wanted: Tensors) -> None:
-        """Record outputs, and the values with which upstream is about to compare them."""
+        """Record the outputs of the program that ran last, and the values with which upstream is
+        about to compare them. Without such a program, nothing is recorded."""
         if self.now:
             self.now.outputs, self.now.wanted = tree_map(_copy, [[*outputs], [*wanted]])
             self.seen.append(self.now)
@@ -77,8 +84,8 @@ capture = Capture()
 
 
 def wrap(owner: Any, name: str, *, before: Any = None, after: Any = None) -> None:
-    """Wrap ``owner.name``. Each call also calls ``before`` with its arguments, and ``after`` with
-    its result and its arguments."""
+    """Replace ``owner.name``, a function, with a wrapper. The wrapper calls ``before`` with its
+    arguments, then the function, and then ``after`` with the result and the arguments."""
     held = vars(owner)[name]
     inner: Callable[..., Any] = held.__func__ if isinstance(held, staticmethod) else held
 
@@ -95,7 +102,8 @@ def wrap(owner: Any, name: str, *, before: Any = None, after: Any = None) -> Non
 
 
 def watch_delegate() -> None:
-    """Record the comparisons of test_qnn_delegate.py, which are with the lowered model."""
+    """Record the comparisons of test_qnn_delegate.py. Its tests compare with the outputs of the
+    module that was lowered."""
     case = importlib.import_module(f"{TESTS}.utils").TestQNN
 
     def begin(
@@ -115,7 +123,8 @@ def watch_delegate() -> None:
 
 
 def watch_rework() -> None:
-    """Record the comparisons of tests/rework, which are always with the float32 model."""
+    """Record the comparisons of tests/rework. Its tests always compare with the outputs of the
+    float32 model."""
     shared = importlib.import_module(f"{TESTS}.rework.conftest")
     lowered: dict[int, Any] = {}
 
@@ -139,7 +148,8 @@ def watch_rework() -> None:
 
 
 def watch_backend_suite() -> None:
-    """Record the comparisons of backends/test/suite, which are with the exported program."""
+    """Record the comparisons of backends/test/suite. Its tests compare with the outputs of the
+    exported program."""
     tester = importlib.import_module("executorch.backends.test.harness.tester").Tester
     running: list[Any] = []
 

@@ -1,9 +1,9 @@
 """Replaces qnn_executor_runner: runs programs on the emulator with ExecuTorch's Python runtime.
 
-Upstream's tests start an executable for each program. The executable written here passes its
-arguments to a process that was forked before the test began. That process has loaded torch but not
-QNN's compiler, and forks again for each program. The exit code is 0, or nonzero with the error on
-stdout.
+Upstream's tests start an executable for each program. The executable that ``write_client`` writes
+passes its arguments to a process that was forked before the test began. That process has loaded
+torch but not QNN's compiler, and forks again for each program. The executable prints the output or
+the error to stdout, and exits with 0, FAILED or, if the fork dies, DEAD.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ci.upstream.stubs import LACKS
 from provisioning.console.process import end_with_parent
 from provisioning.errors import FailedError, QnnCiError
 
-ADDRESS = "QNN_CI_EMULATOR"  # the abstract address (unix(7)) to which the executable writes
+ADDRESS = "QNN_CI_EMULATOR"  # the abstract socket address (unix(7)) for calls
 
 FAILED, DEAD = 1, 134
 CLIENT = """#!{python} -SE
@@ -39,14 +39,14 @@ line = socket.socket(socket.AF_UNIX)
 line.connect("\\0" + os.environ["{address}"])
 line.sendall(json.dumps([os.getcwd(), *sys.argv[1:]]).encode())
 line.shutdown(socket.SHUT_WR)
-code, told = json.load(line.makefile())
-print(told)
+code, output = json.load(line.makefile())
+print(output)
 sys.exit(code)
 """
 
 
 def write_client(path: Path) -> None:
-    """Write the executable that upstream's tests start for each program."""
+    """Write to ``path`` the executable that upstream's tests start for each program."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(CLIENT.format(python=sys.executable, address=ADDRESS), encoding="utf-8")
     path.chmod(0o755)
@@ -54,7 +54,8 @@ def write_client(path: Path) -> None:
 
 @contextmanager
 def serve_programs(keep: Path) -> Iterator[None]:
-    """Run a process that serves programs during a test, and copies each to ``keep``."""
+    """Run a process that serves the executable's calls until the block ends. It copies each program
+    to the directory ``keep``."""
     address = f"qnn-ci-{secrets.token_hex(8)}"
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(f"\0{address}")
@@ -83,7 +84,9 @@ def _answer_calls(listener: socket.socket, keep: Path) -> None:
 
 
 def answer_call(place: Path, words: Sequence[str], keep: Path) -> tuple[int, str]:
-    """Return the exit code and the output of a call that was made in the directory ``place``."""
+    """Run a program in a fork, and return the exit code and the output for the executable, which
+    was called with the arguments ``words`` in the directory ``place``. ``keep`` is the path for a
+    copy of the program."""
     try:
         return 0, run_forked(lambda: run_call(place, words, keep), "running the program")
     except QnnCiError as error:
@@ -92,7 +95,9 @@ def answer_call(place: Path, words: Sequence[str], keep: Path) -> tuple[int, str
 
 
 def run_call(place: Path, words: Sequence[str], keep: Path) -> str:
-    """Run a program as qnn_executor_runner does with these arguments. Raises FailedError."""
+    """Run a program as qnn_executor_runner does with the arguments ``words``, and return a message.
+    Raises FailedError for an unknown argument, or for an input set with the wrong number of
+    inputs."""
     parser = argparse.ArgumentParser(exit_on_error=False, add_help=False)
     for name in ("model_path", "input_list_path", "output_folder_path"):
         parser.add_argument(f"--{name}", type=place.joinpath, required=True)
@@ -112,7 +117,7 @@ def run_call(place: Path, words: Sequence[str], keep: Path) -> str:
     for number, line in enumerate(lines or [""]):
         files = [args.input_list_path.parent / name for name in line.split()]
         if len(files) != len(metas):
-            raise FailedError(f"input set {number} has {len(files)} inputs, not {len(metas)}")
+            raise FailedError(f"input set {number} has {len(files)} inputs instead of {len(metas)}")
         given = [convert_input(_read(*pair), pair[1]) for pair in zip(files, metas, strict=True)]
         made = [one for one in method(given) if isinstance(one, torch.Tensor)]
         for index, tensor in enumerate(made):

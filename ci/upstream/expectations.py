@@ -1,9 +1,9 @@
 """The expected results of upstream's tests: manifests/policies/upstream.toml, with rows grouped by
 cause.
 
-A row applies to tests that do not pass both verdicts. It has their result, the versions of QNN and
-the SoCs, and the condition for removing the row. A test with another result fails the run, even if
-it passes.
+A row lists tests that are not expected to pass both verdicts, with their expected result and the
+versions of QNN and the SoCs to which it applies. The cause states when its rows can be removed. A
+test with another result fails the run, even if the test passes.
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ WORDS = {
 
 
 class Row(Struct, frozen=True, forbid_unknown_fields=True):
-    """A row: tests of a suite, as globs, with ``outcome`` and a reason that matches ``pattern``.
+    """A row of the policy: the tests of ``suite`` that match a glob in ``tests`` are expected to
+    have the result ``outcome``, with a reason that matches ``pattern``. ``socs`` and ``qnn`` are
+    globs for the SoCs and versions of QNN to which the row applies.
 
-    A ``flaky`` test sometimes passes, because its program differs between runs. Its result
-    is then ``outcome`` as well.
+    A ``flaky`` test sometimes passes, because its program differs between runs. Its result is
+    reported as ``outcome`` even then.
     """
 
     suite: str
@@ -48,7 +50,8 @@ class Row(Struct, frozen=True, forbid_unknown_fields=True):
     flaky: bool = False
 
     def covers(self, suite: str, soc: str, qnn: str, test: str) -> bool:
-        """Return whether the row applies to a test of a run."""
+        """Return whether the row applies to ``test`` in a run of ``suite`` for ``soc`` with
+        ``qnn``."""
         pairs = ((test, self.tests), (soc, self.socs), (qnn, self.qnn))
         return suite == self.suite and all(
             any(match(name, glob) for glob in globs) for name, globs in pairs
@@ -56,8 +59,9 @@ class Row(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Cause(Struct, frozen=True, forbid_unknown_fields=True):
-    """Why tests have their results: whose ``fault`` it is, a command to ``reproduce`` it, the
-    ``report`` for the owner, and in ``until`` the condition for removing the rows."""
+    """The cause of known results: what it is (``about``), whose ``fault`` it is, a command to
+    ``reproduce`` it, the text of a ``report`` for the project at fault, and in ``until`` the
+    condition for removing the rows."""
 
     name: str
     fault: Literal["upstream", "executorch", "qnn", "host", "ours", "unknown"]
@@ -69,9 +73,9 @@ class Cause(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Ratchet(Struct, frozen=True, forbid_unknown_fields=True):
-    """The least that a complete run of a suite must achieve. ``run`` is the number of tests that
-    are neither unsupported nor timed out. A test may take ``timeout_s`` plus twice its time in
-    ``slow``."""
+    """The limits for a complete run of a suite. At least ``run`` tests must be neither unsupported
+    nor timed out, and at most ``unsupported`` tests may be unsupported. A test may take
+    ``timeout_s`` seconds, plus twice its duration in ``slow``, which has seconds by glob."""
 
     run: int
     unsupported: int
@@ -79,12 +83,13 @@ class Ratchet(Struct, frozen=True, forbid_unknown_fields=True):
     slow: dict[str, float] = {}
 
     def expect_s(self, test: str) -> float:
-        """Return the duration of a slow test on an idle machine in seconds; 0 for other tests."""
+        """Return how long a test that matches a glob in ``slow`` takes on an idle machine, in
+        seconds; 0 for other tests."""
         return max((s for glob, s in self.slow.items() if match(test, glob)), default=0.0)
 
 
 class UpstreamPolicy(Struct, frozen=True, forbid_unknown_fields=True):
-    """The contents of the policy file."""
+    """The contents of manifests/policies/upstream.toml."""
 
     suites: dict[str, Ratchet]
     cause: tuple[Cause, ...] = ()
@@ -99,45 +104,50 @@ class Known:
 
 
 def read_expectations(path: Path | None = None) -> UpstreamPolicy:
-    """Return the policy. Raises ManifestError for a row that is invalid or would match any test."""
+    """Return the policy in the file ``path``, by default this project's. Raises ManifestError for a
+    row that is invalid or would match every test, and for a cause that needs a report but has
+    none."""
     policy = read_policy(POLICY, UpstreamPolicy, path)
     for cause in policy.cause:
         for row in cause.row:
             for fault in find_row_faults(row, policy.suites):
                 raise ManifestError(
                     f"policies/{POLICY}.toml, cause {cause.name}: {fault}",
-                    why="it would hide failures that were not examined",
-                    fix="specify the tests and their result",
+                    why="a row that is invalid or too general hides failures that nobody examined",
+                    fix="name the suite, the tests, their outcome and a pattern for the reason",
                 )
         if cause.fault in {"upstream", "executorch", "qnn"} and not cause.report:
             raise ManifestError(
-                f"policies/{POLICY}.toml, cause {cause.name}: no report",
-                why=f"its fault is {cause.fault}",
-                fix="add `report`, a text for the owner of the fault",
+                f"policies/{POLICY}.toml, cause {cause.name}: it has no report",
+                why=f"`fault` is {cause.fault!r}, so the fault must be reported to that project",
+                fix="add `report`, the text of the bug report",
             )
     return policy
 
 
 def find_row_faults(row: Row, suites: Mapping[str, Ratchet]) -> Iterator[str]:
-    """Yield the reasons to reject a row of the policy."""
+    """Yield the reasons to reject a row of the policy. A valid row has none."""
     if row.suite not in suites:
         yield f"there is no suite {row.suite!r}"
     for glob in row.tests:
         if not WILD.sub("", glob):
-            yield f"tests {glob!r} has only wildcards"
+            yield f"the glob {glob!r} in 'tests' has only wildcards"
     if not row.tests:
-        yield "it has no tests"
+        yield f"a row for suite {row.suite!r} has no tests"
     if row.outcome != "timed-out" and not row.pattern:
-        yield "it has no pattern for the reason"
+        yield (
+            f"a row for suite {row.suite!r} has no pattern that the reason of its result must match"
+        )
     try:
         re.compile(row.pattern)
     except re.error as error:
-        yield f"pattern {row.pattern!r}: {error}"
+        yield f"pattern {row.pattern!r} is not a regular expression: {error}"
 
 
 @dataclass(frozen=True)
 class Checked:
-    """A test with its expectation. ``fault`` is empty if the result is the expected one."""
+    """The result of a test, and the row that applies to it, if there is one. ``fault`` states how
+    the result differs from the expected one; it is empty if it does not differ."""
 
     judged: Judged
     known: Known | None = None
@@ -145,7 +155,7 @@ class Checked:
 
 
 class Expectations:
-    """The expectations for a run."""
+    """The expected results in a run of ``suite`` for ``soc`` with the QNN version ``qnn``."""
 
     def __init__(self, policy: UpstreamPolicy, suite: str, soc: str, qnn: str) -> None:
         self.policy, self.suite, self.soc = policy, suite, soc
@@ -157,15 +167,17 @@ class Expectations:
         return [one for one in self.known if one.row.covers(self.suite, self.soc, self.qnn, test)]
 
     def check(self, judged: Judged) -> Checked:
-        """Compare the result of a test with its row."""
+        """Compare the result of a test with the rows that apply to it. If a flaky test passed, its
+        result becomes the row's outcome. A test that passes because it expects an error needs no
+        row."""
         found = self.find(judged.test)
         if judged.outcome is Ending.PASSED:
             flaky = next((one for one in found if one.row.flaky), None)
             if flaky:
-                reason = f"flaky: passed this time ({flaky.cause.name})"
+                reason = f"flaky: the test passed in this run ({flaky.cause.name})"
                 outcome = WORDS[flaky.row.outcome]
                 return Checked(replace(judged, outcome=outcome, reason=reason), flaky)
-            told = found and f"it passed, but another result is expected: {found[0].cause.name}"
+            told = found and f"the test passed, but cause {found[0].cause.name} lists it"
             return Checked(judged, found[0] if found else None, told or "")
         if judged.entry and judged.entry.refusal and not found:
             return Checked(judged)  # upstream's test itself asserts the refusal
@@ -186,7 +198,8 @@ class Expectations:
         return Checked(judged, None, f"{judged.outcome.value}: {judged.reason}")
 
     def find_stale(self, tests: Sequence[str]) -> list[str]:
-        """Return globs of this suite's rows that match none of its tests."""
+        """Return globs of this suite's rows that match none of its tests, each with the name of its
+        cause."""
         return [
             f"{one.cause.name}: {glob}"
             for one in self.known
@@ -196,12 +209,12 @@ class Expectations:
         ]
 
     def find_losses(self, every: Sequence[Judged]) -> list[str]:
-        """Return how a complete run is worse than before: fewer tests ran or more are
-        unsupported."""
+        """Return how a complete run violates the suite's Ratchet: too few tests ran, or too many
+        are unsupported."""
         ratchet = self.policy.suites[self.suite]
         without = sum(one.outcome is Ending.UNSUPPORTED for one in every)
         ran = sum(one.outcome not in {Ending.UNSUPPORTED, Ending.LATE} for one in every)
-        losses = [f"{ran} tests ran, but {ratchet.run} did before"] if ran < ratchet.run else []
+        losses = [f"only {ran} of {ratchet.run} required tests ran"] if ran < ratchet.run else []
         if without > ratchet.unsupported:
-            losses.append(f"{without} tests are unsupported, but {ratchet.unsupported} were before")
+            losses.append(f"{without} tests are unsupported, at most {ratchet.unsupported} may be")
         return losses

@@ -1,4 +1,5 @@
-"""The journal of a run: each test's result is appended to it, so that it remains after a kill."""
+"""The journal of a run: a file to which the result of each test is appended immediately. The
+results remain even if the run is killed."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from enum import Enum
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from ci.report.schema import Tool
 from provisioning.errors import UsageError
@@ -20,7 +21,8 @@ JOURNAL, KEPT = "journal.jsonl", "kept"
 
 
 class Ran(str, Enum):
-    """A test's result for upstream. A crash or a timeout is different from a failure."""
+    """The result of a test according to upstream. ``DIED`` is a crash of the test's process,
+    ``LATE`` is a timeout."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -30,14 +32,16 @@ class Ran(str, Enum):
 
 
 class Entry(Struct, frozen=True, kw_only=True):
-    """One run of a test. ``told`` is why it did not pass, ``test_s`` is upstream's part of
-    ``wall_s``, ``repeat`` counts from 0. The ``comparisons`` are in KEPT below the test's
-    directory. If a test passed because it expects an error, ``refusal`` is that error."""
+    """The result of one run of a test. ``repeat`` is the number of the run, from 0. ``message`` is
+    why the test did not pass. ``wall_s`` is the duration of the run in seconds, and ``test_s`` that
+    of upstream's part of it. ``comparisons`` is the number of comparisons in the directory that
+    kept_directory returns. If the test passed because it expects an error, ``refusal`` is that
+    error. ``log_tail`` is the end of the log if the test did not pass."""
 
     test: str
     repeat: int = 0
     ran: Ran
-    told: str = ""
+    message: str = field(default="", name="told")  # this key keeps older journals readable
     test_s: float = 0.0
     wall_s: float = 0.0
     comparisons: int = 0
@@ -46,9 +50,9 @@ class Entry(Struct, frozen=True, kw_only=True):
 
 
 class Header(Struct, frozen=True, kw_only=True):
-    """The header of a journal: ``every`` test of the suite and the selected ``tests``, each of
-    which runs ``repeat`` times. ``identity`` is a digest of everything else that affects
-    results."""
+    """The first line of a journal. ``every`` lists all tests of the suite, and ``tests`` lists the
+    selected tests, each of which runs ``repeat`` times. ``tools`` are the tools and their versions.
+    ``identity`` is a digest of everything else that affects results."""
 
     suite: str
     soc: str
@@ -81,8 +85,8 @@ def open_journal(
 ) -> Iterator[tuple[Journal, list[Entry]]]:
     """Open the journal in ``directory``, and yield it with its entries.
 
-    Without ``resume``, old entries are removed. Raises UsageError if the journal is in use, or if a
-    resumed journal has other tests or tools.
+    Without ``resume``, old entries are removed. Raises UsageError if another run uses the journal,
+    or if ``resume`` is true and the header of the journal differs from ``header``.
     """
     directory.mkdir(parents=True, exist_ok=True)
     file = os.open(directory / JOURNAL, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
@@ -91,7 +95,9 @@ def open_journal(
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UsageError(
-                f"{directory} is in use", why="another run uses it", fix="wait, or set --reports"
+                f"{directory} is in use",
+                why="another run uses it",
+                fix="wait, or choose another --reports",
             ) from error
         entries = list[Entry]()
         known = read_journal(directory)
@@ -100,7 +106,7 @@ def open_journal(
                 raise UsageError(
                     f"{directory / JOURNAL} belongs to another run",
                     why="its tests, SoC, tools or options differ from those of this call",
-                    fix="omit --resume",
+                    fix="omit --resume, which starts the run from the beginning",
                 )
             entries = known[1]
             os.ftruncate(file, size_whole(directory))  # drops an incomplete last line
@@ -113,7 +119,8 @@ def open_journal(
 
 
 def read_journal(directory: Path) -> tuple[Header, list[Entry]] | None:
-    """Return the contents of a journal without an incomplete last line; None if it is missing."""
+    """Return the header and the entries of a journal, without an incomplete last line. Return None
+    if the file is missing or has no complete line."""
     with suppress(FileNotFoundError):
         data = (directory / JOURNAL).read_bytes()
         if lines := data[: size_whole(directory)].splitlines():
@@ -133,8 +140,9 @@ def _append(file: int, line: bytes) -> None:
 
 
 def kept_directory(directory: Path, test: str, repeat: int = 0) -> Path:
-    """Return the directory of a test's comparisons. Its name is that of the test without characters
-    that file names cannot have."""
+    """Return the directory for the comparisons of one run of a test. It is named after the test:
+    the first 120 characters, in which only letters, digits, ``_``, ``.`` and ``-`` are kept, and a
+    checksum of the whole name."""
     name = "".join(one if one.isalnum() or one in "_.-" else "_" for one in test)
-    digest = f"{zlib.crc32(test.encode()):08x}"  # distinguishes names that differ only in these
+    digest = f"{zlib.crc32(test.encode()):08x}"  # distinguishes names that are equal so far
     return directory / KEPT / f"{name[:120]}-{digest}" / str(repeat)

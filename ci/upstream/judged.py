@@ -1,4 +1,4 @@
-"""The result of a test: upstream's verdict and this project's, for the same outputs."""
+"""Combines upstream's verdict on a test with this project's verdict on the same outputs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ Wrong = Callable[[Array], Array]
 
 
 class Ending(str, Enum):
-    """The result of a test. ``ONE_SIDED`` shows that upstream's tolerances are too wide."""
+    """The result of a test. It is ``ONE_SIDED`` if upstream's test passed, but this project's gate
+    rejects the outputs, would also accept zeros instead of them, or has nothing to judge because
+    the test compares no outputs."""
 
     PASSED = "passed by both"
     ONE_SIDED = "passed by theirs, failed by ours"
@@ -37,8 +39,10 @@ class Ending(str, Enum):
 
 @dataclass(frozen=True)
 class Ours:
-    """The verdict of this project's gate on a comparison. ``reasons`` is empty if it accepts the
-    outputs. ``accepts_zeros`` is true if it would also accept zeros."""
+    """The verdict of this project's gate on a comparison. ``accepts_zeros`` is true if the gate
+    would accept zeros instead of the outputs. ``reasons`` has the reasons why the gate rejects the
+    outputs, and one more if ``accepts_zeros`` is true; if it is empty, the comparison passed.
+    ``lacks`` are notes on what could not be computed for the gate."""
 
     scheme: str
     reasons: tuple[str, ...]
@@ -49,7 +53,8 @@ class Ours:
 
 @dataclass(frozen=True)
 class Judged:
-    """A test with both verdicts. ``reason`` is why it did not pass both."""
+    """The result of a test. ``reason`` is why not both verdicts are passed; it is empty if both
+    are. ``ours`` has the gate's verdict on each comparison, and ``entry`` has upstream's result."""
 
     test: str
     outcome: Ending
@@ -65,7 +70,9 @@ class Judged:
 def judge_comparison(
     record: Comparison, arrays: Arrays, limits: Limits, wrong: Wrong | None = None
 ) -> Ours:
-    """Judge one comparison. ``wrong`` is an optional function that first falsifies the outputs."""
+    """Return the gate's verdict on a comparison, with the limits that ``limits`` returns for its
+    scheme. If ``wrong`` is given, each output is first replaced by the result of that function, to
+    find out whether the gate rejects it."""
     rule = limits(Scheme(record.scheme)) if record.scheme else Threshold(scheme=MIXED)
     infos = tuple(replace_bool(one) for one in record.outputs)
     outputs = stack(arrays[Member.OUTPUT], infos)
@@ -86,8 +93,10 @@ def judge_comparison(
 
 
 def make_references(record: Comparison, arrays: Arrays, infos: Sequence[TensorInfo]) -> References:
-    """Return both models' outputs and the prediction. If a model's outputs could not be computed,
-    the values with which upstream compares are used."""
+    """Return the outputs of the float32 model and, except in fp16, of the quantized model, with the
+    predicted noise. If the outputs of the model that was lowered could not be computed, the values
+    with which upstream compares are used. If those of the float32 model could not be computed, the
+    quantized model's are used."""
     own = Member.FLOAT if record.scheme == Scheme.FP16.value else Member.QUANTIZED
     wanted = arrays.get(own) or arrays[Member.UPSTREAM]
     low, high = (arrays.get(bound) or wanted for bound in (Member.LOW, Member.HIGH))
@@ -108,15 +117,16 @@ def make_references(record: Comparison, arrays: Arrays, infos: Sequence[TensorIn
 
 
 def finite(runs: Array) -> Array:
-    """Return the disturbed runs without NaN and infinity; if fewer than two remain, two zero
-    runs."""
+    """Return the disturbed runs that have neither NaN nor infinity. If fewer than two remain,
+    return two runs of zeros."""
     kept: Array = runs[np.isfinite(runs).reshape(len(runs), -1).all(1)]
     return kept if len(kept) > 1 else np.zeros((2, *runs.shape[1:]), np.float32)
 
 
 def stack(arrays: Sequence[Array], infos: Sequence[TensorInfo]) -> list[Array]:
-    """Return arrays as [input set, *shape] with one set; booleans become bytes. A quantized model
-    may return a scalar as [1]."""
+    """Return the arrays as [input set, *shape] with a single input set and the shapes in ``infos``.
+    Booleans become bytes. The arrays are reshaped because a quantized model may return a scalar as
+    [1]."""
     return [
         (one.view(np.uint8) if one.dtype == bool else one).reshape(1, *info.shape)
         for one, info in zip(arrays, infos, strict=True)
@@ -133,7 +143,7 @@ def judge_test(
     limits: Limits,
     wrong: Wrong | None = None,
 ) -> Judged:
-    """Judge a run of a test according to its comparisons."""
+    """Return the result of one run of a test, from its journal entry and its comparisons."""
     with np.errstate(all="ignore"):
         ours = tuple(judge_comparison(*one, limits, wrong) for one in comparisons)
     outcome, reason = name_outcome(entry, ours)
@@ -141,19 +151,22 @@ def judge_test(
 
 
 def name_outcome(entry: Entry, ours: Sequence[Ours]) -> tuple[Ending, str]:
-    """Return a test's result and the reason."""
-    told = entry.told.strip()
-    last = told.splitlines()[-1] if told else ""
+    """Return the result of a test, and the reason. The reason is empty if both verdicts are
+    passed."""
+    message = entry.message.strip()
+    lines = message.splitlines()
+    last = lines[-1] if lines else ""
     if entry.ran is Ran.LATE:
         return Ending.LATE, last
     if entry.ran is Ran.SKIPPED or entry.refusal:
         return Ending.UNSUPPORTED, entry.refusal or f"skipped by upstream: {last}"
-    if lacking := next((line for line in told.splitlines() if NEEDS in line or LACKS in line), ""):
+    if lacking := next((line for line in lines if NEEDS in line or LACKS in line), ""):
         return Ending.UNSUPPORTED, lacking.strip()
     rejected = [one for one in ours if one.reasons]
     if entry.ran is not Ran.PASSED:
-        accepted = "; our gate accepts what it compared" if ours and not rejected else ""
-        why = " ".join(told.split()) if entry.ran is Ran.DIED else summarize_told(told)
+        accepted = "; our gate accepts its outputs" if ours and not rejected else ""
+        died = entry.ran is Ran.DIED
+        why = " ".join(message.split()) if died else summarize_message(message)
         return Ending.FAILED, f"{why}{accepted}"
     if not ours:
         return Ending.ONE_SIDED, "upstream compares no outputs"
@@ -163,16 +176,17 @@ def name_outcome(entry: Entry, ours: Sequence[Ours]) -> tuple[Ending, str]:
     return Ending.PASSED, ""
 
 
-def summarize_told(told: str) -> str:
-    """Return the line of a traceback that has the error, or else the last line."""
-    lines = [line for line in told.splitlines() if line.strip()]
+def summarize_message(message: str) -> str:
+    """Return the first line of a traceback that starts with ``E``, where pytest shows the error, or
+    else the last line. At most 500 characters are returned."""
+    lines = [line for line in message.splitlines() if line.strip()]
     errors = [line[1:].strip() for line in lines if line.startswith("E ")]
     return (errors or [line.strip() for line in lines[-1:]] or ["no reason was given"])[0][:500]
 
 
 def merge_repeats(every: Sequence[Judged]) -> Judged:
-    """Return one result for several runs of a test with the same inputs. If their results differ,
-    the test is flaky and has failed."""
+    """Return one result for several runs of a test with the same inputs: the first if all have the
+    same outcome. If the outcomes differ, the test is flaky, and the result is FAILED."""
     first = every[0]
     outcomes = list(dict.fromkeys(one.outcome for one in every))
     if len(outcomes) == 1:

@@ -1,4 +1,4 @@
-"""The stored comparisons of a test, which can be judged again without running the test."""
+"""Stores the comparisons of a test, so that they can be judged again without running the test."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ ARRAYS, RECORD = ".npz", ".json"
 
 
 class Member(str, Enum):
-    """Kinds of arrays in a comparison. There is one array per output; for ``INPUT``, per input."""
+    """The kinds of arrays in a comparison. ``INPUT`` has one array per input. Each of the others
+    has one array per output."""
 
     INPUT = "input"
     OUTPUT = "output"
@@ -30,8 +31,10 @@ class Member(str, Enum):
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """One comparison. ``scheme`` is empty if no scheme has the test's mixture of types. ``lacks``
-    is what could not be computed for the gate; ``predict_s`` is the time for everything else."""
+    """A comparison without its arrays. ``scheme`` is empty if no scheme has the combination of
+    types in the test's model. ``lacks`` has a note on each thing that the gate needs but that could
+    not be computed. ``pte_bytes`` is the size of the program. ``predict_s`` is the time in seconds
+    that computing the models' outputs and the prediction took."""
 
     scheme: str
     outputs: tuple[TensorInfo, ...]
@@ -47,7 +50,8 @@ Arrays = Mapping[Member, list[Array]]
 def write_comparison(
     place: Path, record: Comparison, arrays: Mapping[Member, Iterable[Any]]
 ) -> None:
-    """Write ``place``.npz and then ``place``.json."""
+    """Write the arrays to the file ``place`` with the suffix .npz, and then the record with the
+    suffix .json."""
     named = {
         f"{member.value}_{index}": np.asarray(one)
         for member, some in arrays.items()
@@ -58,7 +62,8 @@ def write_comparison(
 
 
 def read_comparisons(directory: Path) -> list[tuple[Comparison, Arrays]]:
-    """Return the comparisons of a test in order. Raises OSError or ValueError."""
+    """Return the comparisons of a test, in the order in which the test made them. Raises OSError or
+    ValueError if a file is missing or damaged."""
     places = sorted(directory.glob(f"*{RECORD}"), key=lambda path: int(path.stem))
     return [(_read_record(place), _read_arrays(place)) for place in places]
 

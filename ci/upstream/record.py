@@ -1,6 +1,6 @@
-"""Computes what the gate needs for a comparison: the outputs of both models, and the predicted
-rounding noise. This runs in the process of the test, because it has the modules.
-"""
+"""Computes what the gate needs for a comparison: the outputs of the model that was lowered and of
+the float32 model, and the predicted rounding noise. This runs in the process of the test, because
+only that process has the modules."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from ci.models.tensors import TensorInfo, describe_tensor
 from ci.upstream.capture import Seen, Tensors
 from ci.upstream.kept import Comparison, Member, write_comparison
 
-# By the number of bits of activations and of weights; 0 for a graph without weights.
+# Schemes by the numbers of bits of activations and of weights. 0 means float16 activations, or a
+# graph without weights.
 SCHEMES = {
     (8, 8): Scheme.A8W8,
     (8, 0): Scheme.A8W8,
@@ -41,8 +42,9 @@ WIDTHS = (2, 4, 8, 16)
 
 
 def find_scheme(program: Any) -> Scheme | None:
-    """Return the scheme that matches a graph's most frequent activations and narrowest weights:
-    fp16 for a graph that is not quantized, None if no scheme matches."""
+    """Return the scheme with the most frequent width of a graph's activations and the smallest
+    width of its weights. Return A16W4_BLOCK if a weight is quantized by blocks, FP16 if the graph
+    is not quantized, and None if no scheme has these widths."""
     nodes = [*program.graph.nodes] if isinstance(program, GraphModule) else []
     quantizers = [node for node in nodes if "quantize_" in name_operator(node)]
     if not quantizers:
@@ -61,13 +63,14 @@ def find_scheme(program: Any) -> Scheme | None:
 
 
 def _count_bits(node: Node) -> int:
-    """Return the number of bits for a quantizer's range; 0 for a bias, which has 32 bits."""
+    """Return the number of bits that a quantizer's integers need, as one of WIDTHS. Return 0 for a
+    wider range, such as that of a bias, which has 32 bits."""
     low, high = (int(str(one)) for one in node.args[-3:-1])
     return next((bits for bits in WIDTHS if high - low < 2**bits), 0)
 
 
 def write_seen(directory: Path, seen: Sequence[Seen]) -> None:
-    """Write each comparison of a test to ``directory``."""
+    """Write the comparisons of a test to ``directory``, as 0.npz, 0.json, 1.npz and so on."""
     directory.mkdir(parents=True, exist_ok=True)
     for number, one in enumerate(seen):
         record, arrays = work_out(one)
@@ -75,7 +78,8 @@ def write_seen(directory: Path, seen: Sequence[Seen]) -> None:
 
 
 class Flat(nn.Module):
-    """A module that takes only the tensors of nested inputs. Other values in them are constants."""
+    """Wraps a module with nested inputs. The wrapper takes only the tensors in them, as a flat
+    list. Other values in ``inputs`` are constants."""
 
     def __init__(self, module: Any, inputs: tuple[Any, ...]) -> None:
         super().__init__()
@@ -94,16 +98,18 @@ class Notes(list[str]):
 
     @contextmanager
     def of(self, what: str) -> Iterator[None]:
-        """Add a note if the block raises, instead of raising the exception."""
+        """Run the block without gradients. If it raises an exception, add a note that starts with
+        ``what`` instead of raising the exception."""
         try:
             with torch.no_grad():
                 yield
         except Exception as error:  # noqa: BLE001 - upstream's modules may raise anything
-            self.append(f"{what}: {describe_error(error)}")
+            self.append(f"{what} could not be computed: {describe_error(error)}")
 
 
 def work_out(seen: Seen) -> tuple[Comparison, dict[Member, Tensors]]:
-    """Return the record and the arrays of a comparison."""
+    """Return the record and the arrays of a comparison. Arrays that cannot be computed are left
+    out, and the record's ``lacks`` has the reason."""
     began, lacks = time.monotonic(), Notes()
     scheme = find_scheme(seen.program)
     is_float = scheme is Scheme.FP16
@@ -128,7 +134,7 @@ def work_out(seen: Seen) -> tuple[Comparison, dict[Member, Tensors]]:
     if not is_float:
         with lacks.of("the outputs of the float32 model"):
             arrays[Member.FLOAT] = run(seen.float_model) if seen.is_own else seen.wanted
-    with lacks.of("the prediction of rounding noise"):
+    with lacks.of("the predicted rounding noise"):
         module = Flat(exact, seen.inputs) if nested and is_float else exact
         given = flat if is_float or not nested else seen.inputs
         float16 = scheme is not None and scheme.recipe.activation_bits == FLOAT16.activation_bits
@@ -149,9 +155,10 @@ def work_out(seen: Seen) -> tuple[Comparison, dict[Member, Tensors]]:
 
 
 def describe_outputs(seen: Seen, exact: Any, flat: Any, lacks: Notes) -> tuple[TensorInfo, ...]:
-    """Return dtype and shape of each output, the parts of a concatenation, and possible values."""
+    """Return the dtype and shape of each output and, unless they cannot be determined, its
+    quantization step and range, and the parts that a concatenation joins."""
     infos = [describe_tensor(one) for one in seen.outputs]
-    with lacks.of("the steps of outputs"):
+    with lacks.of("the quantization steps of the outputs"):
         grids = find_grids(exact) or [NO_GRID] * len(infos)
         with keep_state(exact):
             joined = find_joined(exact, flat)

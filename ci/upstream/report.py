@@ -24,8 +24,9 @@ BRIEF = {
 
 
 def make_case(checked: Checked, soc: str) -> Case:
-    """Return the report row of a test. If a test did not pass both verdicts, as expected, its
-    status is ``unsupported``, which JUnit shows as skipped."""
+    """Return the report's case for a test. If the result is not the expected one, the status is
+    failed. If both verdicts are passed, it is passed. Otherwise it is ``unsupported``, because the
+    result is known; JUnit shows this status as skipped."""
     judged = checked.judged
     entry = judged.entry
     if checked.fault:
@@ -54,7 +55,9 @@ def make_case(checked: Checked, soc: str) -> Case:
 
 
 def worst_figures(judged: Judged) -> dict[str, Any]:
-    """Return the figures of the comparison that most exceeds its prediction."""
+    """Return the figures of the comparison whose error exceeds its prediction most. If there is no
+    prediction, return those with the lowest SQNR; if there is no comparison, return an empty
+    dict."""
     if not judged.ours:
         return {}
 
@@ -66,8 +69,8 @@ def worst_figures(judged: Judged) -> dict[str, Any]:
 
 
 def make_controls(every: Sequence[Judged], soc: str) -> list[Control]:
-    """Return, for each test that passed both verdicts, whether the gate rejects zeros instead of
-    the outputs."""
+    """Return a control for each test that passed both verdicts. It states whether the gate rejects
+    zeros instead of the test's outputs."""
     return [
         Control(
             model=one.test,
@@ -82,9 +85,10 @@ def make_controls(every: Sequence[Judged], soc: str) -> list[Control]:
 
 
 def make_suite_case(faults: Sequence[str], soc: str) -> list[Case]:
-    """Return a row with the faults of the run as a whole, if there are any."""
+    """Return a failed case with the faults of the run as a whole, in a list that is empty if there
+    are none."""
     reason = "; ".join(faults)
-    fix = "  fix: restore them, or change policies/upstream.toml and mention it in CHANGELOG.md"
+    fix = "  fix: find the cause, or change policies/upstream.toml and mention it in CHANGELOG.md"
     return [
         Case(model=SUITE_ROW, scheme="-", soc=soc, status=Status.FAILED, reason=f"{reason}\n{fix}")
         for _ in faults[:1]
@@ -92,15 +96,16 @@ def make_suite_case(faults: Sequence[str], soc: str) -> list[Case]:
 
 
 def count_outcomes(every: Sequence[Judged]) -> str:
-    """Return the number of tests per result, such as ``301 passed by both, 40 passed by theirs,
-    failed by ours``, in the order of Ending."""
+    """Return the number of tests per result, in the order of Ending, such as ``301 passed by both;
+    40 passed by theirs, failed by ours; 2 failed``."""
     counts = Counter(one.outcome for one in every)
     return "; ".join(f"{counts[one]} {one.value}" for one in Ending)
 
 
 def count_causes(every: Sequence[Checked]) -> list[str]:
-    """Return one line per cause with its number of tests, most frequent first, and a line with the
-    number of failures without a known cause."""
+    """Return one line per cause, with the number of tests that have the result that the cause
+    explains, most frequent first. The last line has the number of tests that one of the verdicts
+    fails without a known cause."""
     causes = Counter(one.known.cause.name for one in every if one.known and not one.fault)
     bad = [one for one in every if one.judged.outcome in {Ending.ONE_SIDED, Ending.FAILED}]
     bare = sum(one.known is None or bool(one.fault) for one in bad)
@@ -111,8 +116,8 @@ def count_causes(every: Sequence[Checked]) -> list[str]:
 def check_all(
     every: Sequence[Judged], expectations: Expectations, tests: Sequence[str], *, whole: bool
 ) -> tuple[list[Checked], list[str]]:
-    """Compare each test with its expectation. In a ``whole`` run, also return losses of the suite
-    and rows that match no test."""
+    """Compare the result of each test with the expected one. For a ``whole`` run, also return the
+    faults of the suite: too few tests ran, too many are unsupported, or a row matches no test."""
     checked = [expectations.check(one) for one in every]
     if not whole:
         return checked, []

@@ -1,5 +1,5 @@
-"""A run of a suite. Its tests run in workers, the longest first, and each result is written to the
-journal immediately."""
+"""Runs the tests of a suite in workers, the longest tests first. The result of each test is
+appended to the journal immediately."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ WORK = "work"  # a test's working directory, removed after the test
 
 @dataclass(frozen=True)
 class TestEnd:
-    """Upstream's result of a test. ``verdict`` is ``passed``, ``failed`` or ``skipped``, ``told``
-    is the reason. If a test passed because it expects an error, ``refusal`` is that error.
-    ``test_s`` is the test's duration in seconds."""
+    """The result of a test according to upstream. ``verdict`` is ``passed``, ``failed`` or
+    ``skipped``, and ``message`` is the reason; it is empty if the test passed. ``test_s`` is the
+    test's duration in seconds, and ``comparisons`` is the number of its comparisons. If the test
+    passed because it expects an error, ``refusal`` is that error."""
 
     __test__ = False
 
     verdict: str
-    told: str
+    message: str
     test_s: float
     comparisons: int
     refusal: str = ""
@@ -45,7 +46,8 @@ class ListTests:
     """A job that lists the suite's tests."""
 
     def __call__(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the names of the tests, and the errors during collection."""
+        """Return the names of the suite's tests, and the errors that pytest reported during
+        collection."""
         from ci.upstream.worker import collected
 
         return tuple(collected.items), collected.errors
@@ -59,7 +61,7 @@ class RunTest:
     directory: Path
 
     def __call__(self) -> TestEnd:
-        """Return the test's result. Raises FailedError if its process crashed."""
+        """Return the test's result. Raises FailedError if the test's process crashes."""
         from ci.upstream.worker import run_test
 
         return run_test(self.name, self.directory)
@@ -67,8 +69,10 @@ class RunTest:
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteRun:
-    """A run of a suite: the tests in ``header``, with the journal and comparisons in
-    ``directory``."""
+    """A run of a suite: the tests that ``header`` selects, with the journal and the comparisons in
+    ``directory``. ``jobs`` tests run at a time. Each may take ``timeout_s`` seconds, plus the
+    additional time that ``ratchet`` allows slow tests. With ``resume``, tests in the journal are
+    not run again."""
 
     directory: Path
     header: Header
@@ -78,8 +82,8 @@ class SuiteRun:
     resume: bool = False
 
     def run(self, pool: Pool, progress: Progress) -> list[Entry]:
-        """Run all tests that are not in the journal yet. Return all entries; after an interrupt,
-        those so far."""
+        """Run all tests that are not in the journal yet. Return all entries of the journal. After
+        an interrupt, return the entries so far, or raise KeyboardInterrupt if there are none."""
         durations = read_durations(self.directory)
         with open_journal(self.directory, self.header, resume=self.resume) as (journal, entries):
             if not self.resume:
@@ -112,11 +116,14 @@ class SuiteRun:
         return entries
 
     def expect_s(self, test: str, durations: Mapping[str, float]) -> float:
-        """Return a test's duration in the last run, or else its known or usual duration."""
+        """Return how long a test is expected to take, in seconds: its duration in an earlier run,
+        or else the policy's duration for a slow test, or else USUAL_S."""
         return durations.get(test) or self.ratchet.expect_s(test) or USUAL_S
 
     def run_test(self, test: str, turn: int, pool: Pool) -> Entry:
-        """Run a test once. The pool replaces a process that crashes or times out."""
+        """Run a test once, and return its entry for the journal. ``turn`` is the number of the run.
+        If the test crashes its process or exceeds its time limit, the entry's ``ran`` is DIED or
+        LATE."""
         began = time.monotonic()
         place = kept_directory(self.directory, test, turn)
         shutil.rmtree(place, ignore_errors=True)
@@ -131,7 +138,7 @@ class SuiteRun:
                 test=test,
                 repeat=turn,
                 ran=ran,
-                told=ended.failure,
+                message=ended.failure,
                 wall_s=wall_s,
                 log_tail=ended.log_tail,
             )
@@ -140,7 +147,7 @@ class SuiteRun:
             test=test,
             repeat=turn,
             ran=Ran(found.verdict),
-            told=found.told,
+            message=found.message,
             test_s=found.test_s,
             wall_s=wall_s,
             comparisons=found.comparisons,
@@ -150,7 +157,8 @@ class SuiteRun:
 
 
 def list_tests(pool: Pool, scratch: Path) -> tuple[str, ...]:
-    """Return the names of the suite's tests. Raises FailedError if a file cannot be collected."""
+    """Return the names of the suite's tests. Raises FailedError if a file cannot be collected, or
+    if no test is found."""
     log = scratch / "collect.log"
     ended = pool.run(ListTests(), log, COLLECT_S)
     if ended.result is None:
@@ -161,15 +169,16 @@ def list_tests(pool: Pool, scratch: Path) -> tuple[str, ...]:
     if errors or not tests:
         first = errors[0] if errors else "no test was found"
         raise FailedError(
-            f"{len(errors)} of upstream's files cannot be collected",
+            f"pytest cannot collect upstream's tests: {len(errors)} errors",
             why=first,
-            fix="add the missing package to ci/upstream/stubs.py",
+            fix="if a package is missing, add it to PACKAGES in ci/upstream/stubs.py",
         )
     return tuple(tests)
 
 
 def read_durations(directory: Path) -> dict[str, float]:
-    """Return the durations of tests in earlier runs in seconds; empty if there are none."""
+    """Return the duration of each test in earlier runs, in seconds. The result is empty if the file
+    is missing or damaged."""
     try:
         return msgspec.json.decode((directory / DURATIONS).read_bytes(), type=dict[str, float])
     except (OSError, msgspec.MsgspecError):
@@ -177,7 +186,8 @@ def read_durations(directory: Path) -> dict[str, float]:
 
 
 def describe(entry: Entry, number: int, total: int) -> str:
-    """Return one line of text about a finished test."""
-    told = entry.told.strip().splitlines()
-    last = f"  {told[-1][:120]}" if told and entry.ran is not Ran.PASSED else ""
+    """Return the line that is printed after a test: its number, name, result and duration and,
+    unless it passed, the last line of its message."""
+    lines = entry.message.strip().splitlines()
+    last = f"  {lines[-1][:120]}" if lines and entry.ran is not Ran.PASSED else ""
     return f"  [{number}/{total}] {entry.test}  {entry.ran.value}  {entry.wall_s:.1f} s{last}"

@@ -1,7 +1,7 @@
 """Stubs of packages that upstream's test files import but most tests never use.
 
-The stubs exist only in the memory of one process. A test that uses one fails with a
-MissingPackageError that has the package's name.
+The stubs exist only in the memory of one process. If a test calls an object of such a package, it
+fails with a MissingPackageError that names the package.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class MissingPackageError(ImportError):
 
 
 class _Stub(type):
-    """A class that stands for any object in a missing package. Calling it raises
-    MissingPackageError."""
+    """The type of stubs. A stub is a class that replaces any object of a missing package. Its
+    attributes are stubs as well, and calling it raises MissingPackageError."""
 
     stands_for: str
 
@@ -57,12 +57,13 @@ class _Stub(type):
 
 
 def make_stub(module: str, name: str) -> Any:
-    """Return the stub for an object ``module.name``."""
+    """Return the stub for the object ``name`` in ``module``."""
     return _Stub(name, (), {"__module__": module, "stands_for": module.partition(".")[0]})
 
 
 class StubModule(ModuleType):
-    """A stub of a module in a missing package. It has an attribute for every name."""
+    """A stub of a module in a missing package. Every attribute is a stub, except those whose names
+    start with two underscores."""
 
     __path__: list[str] = []  # noqa: RUF012 - what makes it a package
 
@@ -73,7 +74,8 @@ class StubModule(ModuleType):
 
 
 class StubFinder:
-    """An import finder for missing packages. It must come after all real finders."""
+    """An import finder that provides stubs of the packages in ``missing``. It must come after all
+    other finders in sys.meta_path."""
 
     def __init__(self, missing: Sequence[str]) -> None:
         self.missing = frozenset(missing)
@@ -91,7 +93,7 @@ class StubFinder:
 
 
 def install_stubs() -> tuple[str, ...]:
-    """Make missing packages importable as stubs. Return the packages' names."""
+    """Make those of PACKAGES that are not installed importable as stubs, and return their names."""
     missing = tuple(name for name in PACKAGES if importlib.util.find_spec(name) is None)
     sys.meta_path.append(StubFinder(missing))
     return missing

@@ -1,6 +1,6 @@
 """Upstream's three test suites: where their tests are in the installed wheel, and their names.
 
-The wheel of ExecuTorch 1.5.1 contains all three. No other source of them was found.
+The wheel of ExecuTorch 1.5.1 contains all three.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 from ci.cases.spec import DEFAULT_SOC
 from provisioning.errors import UnfitError, UsageError
 
-# Variables for the fork server: the suite to collect, and its directory if that is not the
-# installed package.
+# Environment variables for the fork server: the suite to collect, and the directory that replaces
+# the installed executorch package, if there is one.
 SUITE, SOURCE = "QNN_CI_SUITE", "QNN_CI_SUITE_SOURCE"
 QUALCOMM = "backends/qualcomm/tests"
 
@@ -24,8 +24,9 @@ QUALCOMM = "backends/qualcomm/tests"
 @dataclass(frozen=True)
 class Suite:
     """A suite. ``places`` are files or directories in the executorch package. ``names`` are globs;
-    a test's name must match one. Tests run for ``soc`` unless the user selects another. With
-    ``fixed_soc``, the suite itself sets the SoC."""
+    only tests with a name that matches one of them belong to the suite. The tests run for ``soc``
+    unless the user selects another SoC. If ``fixed_soc`` is true, the suite itself sets the SoC,
+    and the user cannot select another."""
 
     name: str
     places: tuple[str, ...]
@@ -53,21 +54,22 @@ SUITES: Mapping[str, Suite] = {
 
 
 def match(name: str, glob: str) -> bool:
-    """Return whether a test's name equals ``glob`` or matches it; names may contain brackets."""
+    """Return whether ``name`` matches ``glob`` or equals it. Equality is checked separately because
+    a test's name may contain brackets, which have a special meaning in a glob."""
     return name == glob or fnmatchcase(name, glob)
 
 
 def choose_tests(suite: Suite, every: Sequence[str], globs: Sequence[str]) -> list[str]:
-    """Return the suite's tests whose whole name or last part matches a glob. Raises UsageError if a
-    glob matches no test."""
+    """Return the suite's tests whose whole name, or the part after the last ``::``, matches one of
+    ``globs``; all tests if there are no globs. Raises UsageError if a glob matches no test."""
     own = [test for test in every if any(match(test, glob) for glob in suite.names)]
     for glob in globs:
         if not any(_fits(test, glob) for test in own):
             near = difflib.get_close_matches(glob, [test.rpartition("::")[2] for test in own], n=1)
             raise UsageError(
-                f"--filter {glob} matches none of {len(own)} tests of {suite.name}",
-                why=f"the nearest is {near[0]}" if near else "",
-                fix="--list shows all tests",
+                f"--filter {glob} matches none of the {len(own)} tests of {suite.name}",
+                why=f"the most similar name is {near[0]}" if near else "",
+                fix="use --list to show the names of all tests",
             )
     return [test for test in own if not globs or any(_fits(test, glob) for glob in globs)]
 
@@ -77,7 +79,8 @@ def _fits(test: str, glob: str) -> bool:
 
 
 def find_executorch() -> Path:
-    """Return the directory of the installed executorch package. Raises UnfitError."""
+    """Return the directory of the installed executorch package. Raises UnfitError if it is not
+    installed."""
     spec = importlib.util.find_spec("executorch")
     places = list(spec.submodule_search_locations or ()) if spec else []
     if not places:

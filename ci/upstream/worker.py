@@ -1,8 +1,7 @@
-"""Runs upstream's tests. The fork server imports this module, which collects a suite once for all
-forks.
+"""Runs upstream's tests. The fork server imports this module and calls ``before_forks``, which
+collects a suite once for all workers.
 
-Each test runs in a fork of a worker of ci.cases.pool. The worker is replaced if a test crashes or
-times out.
+Each test runs in a fork of a worker of ci.cases.pool, so it cannot affect other tests.
 """
 
 from __future__ import annotations
@@ -38,12 +37,13 @@ WATCHES = {
     "upstream-rework": watch_rework,
     "backend-suite": watch_backend_suite,
 }
-MAX_TOLD = 2000
+MAX_MESSAGE = 2000
 
 
 @dataclass
 class Collected:
-    """The tests of the suite that this fork server collected, by name."""
+    """The tests that the fork server collected, as pytest's items by name, with pytest's
+    configuration and the errors of the collection."""
 
     config: Any = None
     items: dict[str, Any] = field(default_factory=dict)
@@ -54,7 +54,7 @@ collected = Collected()
 
 
 class Listener:
-    """A pytest plugin that records the reports of a test and of collection."""
+    """A pytest plugin that records the reports of a test, and the errors of the collection."""
 
     def __init__(self) -> None:
         self.reports: list[Any] = []
@@ -65,14 +65,15 @@ class Listener:
 
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:
-            self.errors.append(f"{report.nodeid}: {str(report.longrepr)[-MAX_TOLD:]}")
+            self.errors.append(f"{report.nodeid}: {str(report.longrepr)[-MAX_MESSAGE:]}")
 
 
 listener = Listener()
 
 
 def before_forks() -> None:
-    """Import and collect the suite that the environment specifies."""
+    """Collect the suite that the environment variable SUITE specifies, and wrap its functions so
+    that comparisons are recorded."""
     suite = SUITES[os.environ[SUITE]]
     root = Path(os.environ.get(SOURCE) or find_executorch())
     os.dup2(2, 1)  # stdout is for the verb's output; a worker logs both
@@ -105,12 +106,13 @@ def before_forks() -> None:
 
 
 def run_test(name: str, directory: Path) -> TestEnd:
-    """Run a test in a fork of this process. Raises FailedError if the fork dies."""
+    """Run a test in a fork of this process, and return its result. Raises FailedError if the fork
+    dies."""
     return run_forked(lambda: run_here(name, directory), name)
 
 
 def run_here(name: str, directory: Path) -> TestEnd:
-    """Run a test in this process, and write its comparisons."""
+    """Run a test in this process, write its comparisons to ``directory``, and return its result."""
     work = directory / "work"
     work.mkdir(parents=True, exist_ok=True)
     os.chdir(work)
@@ -127,14 +129,15 @@ def run_here(name: str, directory: Path) -> TestEnd:
         test_s = time.monotonic() - began
         note_step("predicting the noise of its outputs")
         write_seen(directory, capture.seen)
-    verdict, told = summarize(listener.reports)
+    verdict, message = summarize(listener.reports)
     count = len(capture.seen)
     is_refused = verdict == "passed" and not count
-    return TestEnd(verdict, told, round(test_s, 3), count, refusal if is_refused else "")
+    return TestEnd(verdict, message, round(test_s, 3), count, refusal if is_refused else "")
 
 
 def find_refusal(item: Any) -> str:
-    """Return the error that a test of tests/rework expects; empty if it expects none."""
+    """Return a text with the error that a test of tests/rework expects; empty if it expects
+    none."""
     params = getattr(getattr(item, "callspec", None), "params", {})
     expected = params.get("kwargs", {})
     expected = expected.get("expected") if isinstance(expected, dict) else None
@@ -146,11 +149,13 @@ def find_refusal(item: Any) -> str:
 
 
 def summarize(reports: Sequence[Any]) -> tuple[str, str]:
-    """Return a test's verdict according to its reports, including subtests, and its message."""
+    """Return ``failed``, ``skipped`` or ``passed`` according to the reports of a test and its
+    subtests. Also return the end of the first report that is failed or skipped; empty if the test
+    passed."""
     failed = [one for one in reports if one.failed]
     if failed:
-        return "failed", str(failed[0].longrepr)[-MAX_TOLD:]
+        return "failed", str(failed[0].longrepr)[-MAX_MESSAGE:]
     skipped = [one for one in reports if one.skipped]
     if skipped:
-        return "skipped", str(skipped[0].longrepr)[-MAX_TOLD:]
+        return "skipped", str(skipped[0].longrepr)[-MAX_MESSAGE:]
     return "passed", ""

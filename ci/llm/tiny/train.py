@@ -2,8 +2,9 @@
 
 In an untrained decoder, the two best logits of a step are closer than the quantization noise, so no
 run could be rejected by its tokens. This decoder learns three sentences by heart. It has 20,000
-parameters, grouped heads, a separate output layer, and an end of text. Noise on the logits during
-training widens the margins. Seeds are fixed, but the last bits differ between processors.
+parameters, grouped heads, a separate output layer, and a token for the end of a text. Noise on the
+logits during training widens the margins. Seeds are fixed, but the last bits of the weights differ
+between processors.
 """
 
 from __future__ import annotations
@@ -80,8 +81,8 @@ def measure_loss(decoder: Decoder, row: Tensor) -> Tensor:
 
 
 def write_weights(decoder: Decoder, path: Path) -> None:
-    """Write the first version of llama2.c's format, which rotates adjacent pairs. A negative
-    vocabulary size means that the output layer is separate."""
+    """Write the weights in the first version of llama2.c's format, which is for RoPE on adjacent
+    pairs. In its header, a negative vocabulary size means that the output layer is separate."""
     one, held = CONFIG, decoder.state_dict()
     parts = [held["tok_embeddings.weight"]]
     for name in OF_LAYER:
@@ -100,7 +101,8 @@ def write_weights(decoder: Decoder, path: Path) -> None:
 
 
 def write_tokenizer(path: Path) -> None:
-    """Write llama2.c's tokenizer. It has only single characters, which are never merged."""
+    """Write the tokenizer in llama2.c's format. It has only single characters, which are never
+    merged."""
     rows = (struct.pack("<fi", 0.0, len(one)) + one.encode() for one in PIECES)
     path.write_bytes(struct.pack("<i", max(map(len, PIECES))) + b"".join(rows))
 

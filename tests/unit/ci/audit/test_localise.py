@@ -173,7 +173,7 @@ def test_a_model_without_a_program_is_told() -> None:
     laboratory = Laboratory(lambda _: Trial(refused="QNN has no such operator"), 9)
     operators = {one.name: one for one in graphs.describe()}
     found = Search(operators, graphs.outputs, laboratory).run()
-    assert found.ended == "the model yields no program: QNN has no such operator"
+    assert found.ended == "the model has no program that runs: QNN has no such operator"
 
 
 def test_too_many_exposed_results_are_tried_by_halves() -> None:

@@ -205,7 +205,7 @@ def make(old: Report, new: Report) -> UpgradeReport:
 def test_a_long_table_names_what_it_leaves_out() -> None:
     olds = [replace(CASE, model=f"m{number}") for number in range(MOST_ROWS + 5)]
     news = [replace(one, sqnr_db=20.0) for one in olds]
-    assert "and 5 more: --json has them all" in render_upgrade(
+    assert "and 5 more: use --json to show them all" in render_upgrade(
         make(make_report(olds), make_report(news))
     )
 

@@ -87,19 +87,19 @@ def test_what_no_output_needs_is_left_out() -> None:
         ("x = input(2)\ny = __import__(x)\nreturn y", "no operator '__import__'"),
         ("x = input(2)\ny = relu(x, axis=open('a'))\nreturn y", "not a literal"),
         ("x = input(2)\ny = relu(x, axis='a')\nreturn y", "not a number"),
-        ("x = input(2)\ny = relu(x, **{})\nreturn y", "reads nothing|not a number"),
-        ("x = input(0)\ny = relu(x)\nreturn y", "positive sizes"),
+        ("x = input(2)\ny = relu(x, **{})\nreturn y", "at least one tensor|not a number"),
+        ("x = input(0)\ny = relu(x)\nreturn y", "positive"),
         ("x = input(99999, 99999)\ny = relu(x)\nreturn y", "elements"),
-        ("x = input(2, like='huge')\ny = relu(x)\nreturn y", "like must be one of"),
+        ("x = input(2, like='huge')\ny = relu(x)\nreturn y", "'like' must be one of"),
         ("x = input(2, value=1e999)\ny = relu(x)\nreturn y", "is not|finite"),
         ("import os\nreturn os", "NAME = OPERATOR"),
         ("x = input(2)\n" * 70, "70 lines"),
         ("#" * 9000, "9000 characters"),
-        ("x = " + "(" * 3000 + ")" * 3000, "cannot be parsed|not NAME"),
+        ("x = " + "(" * 3000 + ")" * 3000, "cannot be parsed|NAME = OPERATOR"),
     ],
 )
 def test_text_that_is_no_graph_is_refused(text: str, word: str) -> None:
-    with pytest.raises(UsageError, match="not a graph") as refusal:
+    with pytest.raises(UsageError, match="valid graph") as refusal:
         parse_graph(text)
     assert any(one in (refusal.value.why or "") for one in word.split("|"))
 
@@ -121,16 +121,16 @@ def test_the_table_is_read_and_each_graph_has_its_pattern() -> None:
     [
         ({"operators": '"adds"'}, "no operator 'adds'"),
         ({"operators": ""}, "no operator"),
-        ({"operators": '"relu"'}, "its graph does not have the pattern"),
+        ({"operators": '"relu"'}, "does not contain its pattern"),
         ({"scheme": "7a7w"}, "no scheme '7a7w'"),
-        ({"constant": "over_batch"}, "its graph does not have the pattern"),
+        ({"constant": "over_batch"}, "does not contain its pattern"),
         ({"more": "colour = 1"}, "unknown field|unknown key|colour"),
         (
             {
                 "more": '[[fault.tried]]\nfrontend = "onnx"\nscheme = "u8"\n'
                 'wrong = ["2.49.40"]\nright = ["2.49.40"]'
             },
-            "two different results",
+            "a version of QNN twice",
         ),
         (
             {"more": '[[fault.tried]]\nfrontend = "onnx"\nscheme = "u8"\nwrong = ["new"]'},

@@ -137,7 +137,7 @@ def test_a_poor_quantized_model_fails_by_itself(
     result = judge(right, make_quantized(own, noise), scheme)
     assert result.case.status is status, result.case.reason
     failed = status is Status.FAILED
-    assert ("quantized: its logits have 7.0 dB" in result.case.reason) is failed
+    assert ("quantized: its logits have an SQNR of 7.0 dB" in result.case.reason) is failed
     assert (result.case.question is Question.QUANTIZED) is failed
 
 
@@ -146,8 +146,8 @@ def test_a_poor_quantized_model_fails_by_itself(
     [
         (None, 1.2, ""),
         (1.5, 1.2, ""),
-        (1.01, 1.005, "faithful: perplexity of the text 1.0"),
-        (1.01, 1.2, "quantized: its perplexity of the text is 1.200, but the limit is 1.01"),
+        (1.01, 1.005, "faithful: the perplexity is 1.0"),
+        (1.01, 1.2, "quantized: its perplexity is 1.200, but the limit is 1.01"),
     ],
 )
 def test_the_perplexity_of_a_text_has_a_limit(
@@ -252,13 +252,13 @@ def test_where_the_text_leaves_that_of_float32_is_noted(
 ) -> None:
     tokens = own.runs.model.run.tokens
     for text, noted in (
-        ((*tokens[:3], 0, *tokens[4:]), "3 tokens equal those of float32, the others"),
+        ((*tokens[:3], 0, *tokens[4:]), "only the first 3 tokens equal those of float32"),
         (tokens, ""),
         (tokens[:3], ""),
     ):
         told = judge(right, replace(own.runs, text=text)).noted
         assert noted in told
-        assert ("the others differ" in told) is bool(noted)
+        assert ("only the first" in told) is bool(noted)
     assert (
         f"{len(tokens)} of {len(tokens)} tokens equal the model's; top-1 100% and KL 0.000" in told
     )
@@ -303,4 +303,4 @@ def test_a_speed_is_told_if_steps_were_timed() -> None:
 def test_references_that_are_not_there_fail_the_case(judge: Judge, right: Step) -> None:
     result = judge(right, None)
     assert result.case.status is Status.FAILED
-    assert "the references cannot be read" in result.case.reason
+    assert "the reference runs cannot be read" in result.case.reason

@@ -128,7 +128,7 @@ def test_a_program_in_floats_has_nothing_to_code() -> None:
 def test_metadata_of_another_model_is_an_error_with_both_numbers(constant: str, other: int) -> None:
     wrong = replace(DECLARED, constants=CONSTANTS | {constant: other})
     with pytest.raises(
-        UsageError, match=f"{constant} is {other}, but its methods have {CONSTANTS[constant]}"
+        UsageError, match=f"{constant} returns {other}, but its tensors imply {CONSTANTS[constant]}"
     ):
         read_interface("m.pte", wrong)
 
@@ -137,7 +137,10 @@ def test_metadata_of_another_model_is_an_error_with_both_numbers(constant: str, 
     ("change", "why"),
     [
         ({"inputs": {DECODE: list_inputs(1)}}, "no method prefill_forward"),
-        ({"inputs": {PREFILL: list_inputs(32), DECODE: list_inputs(1)[:2]}}, "its inputs are"),
+        (
+            {"inputs": {PREFILL: list_inputs(32), DECODE: list_inputs(1)[:2]}},
+            "its inputs have",
+        ),
         (
             {
                 "inputs": {
@@ -145,10 +148,10 @@ def test_metadata_of_another_model_is_an_error_with_both_numbers(constant: str, 
                     DECODE: list_inputs(1),
                 }
             },
-            "does not have caches",
+            "do not all have the expected shapes",
         ),
         ({"inputs": {PREFILL: list_inputs(1), DECODE: list_inputs(1)}}, "not a static Llama"),
-        ({"constants": {}}, "no get_logits_scale"),
+        ({"constants": {}}, "get_logits_scale"),
     ],
 )
 def test_another_interface_is_refused(change: dict[str, Any], why: str) -> None:
@@ -296,7 +299,7 @@ def test_a_text_is_as_long_as_the_context_has_room_for(own: Tiny, right: Step) -
 
     assert len(generate(10).tokens) == CONTEXT - 10 - SIZE
     assert len(generate(CONTEXT - SIZE - 1).tokens) == 1
-    with pytest.raises(UsageError, match="a prompt of 56 tokens does not fit a context of 64"):
+    with pytest.raises(UsageError, match="a prompt of 56 tokens does not fit in a context of 64"):
         generate(CONTEXT - SIZE)
 
 
@@ -481,7 +484,7 @@ def test_a_program_of_others_has_a_report(given: dict[str, Any]) -> None:
     given["scratch"].pool.calls.clear()
     (case,) = run_foreign(given, Ended((poor, "a story"), "", "")).cases
     assert case.status is Status.FAILED
-    assert case.reason.startswith("10% of its tokens are the float32 model's")
+    assert case.reason.startswith("10% of its tokens equal the float32 model's")
 
 
 def test_a_program_that_dies_is_a_case_that_failed(given: dict[str, Any]) -> None:

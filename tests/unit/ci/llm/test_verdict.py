@@ -68,7 +68,7 @@ def test_three_wrong_steps_are_named() -> None:
     faults = judge_forced(replace(RUN, tokens=(3, 3, 3, 3)), REFERENCE).faults
     assert [one.partition(":")[0] for one in faults] == ["step 0", "step 1", "step 2"]
     wrong = judge_forced(change(3, 0, 0.5), REFERENCE)
-    assert wrong.faults == ("step 3: its logits are 28.0 dB above the predicted noise",)
+    assert wrong.faults == ("step 3: the error of its logits is 28.0 dB above the predicted noise",)
 
 
 def test_a_free_run_is_compared_up_to_the_first_tie_that_differs() -> None:
@@ -83,7 +83,10 @@ def test_a_free_run_is_compared_up_to_the_first_tie_that_differs() -> None:
 @pytest.mark.parametrize("count", [2, 3])
 def test_a_free_run_that_ends_early_is_wrong(count: int) -> None:
     run = Generated(RUN.fed[:count], RUN.tokens[:count], LOGITS[:count])
-    assert f"it has {count} tokens, but the model has 4" in judge_free(run, REFERENCE).faults[-1]
+    assert (
+        f"its text has {count} tokens, but the model's has 4"
+        in judge_free(run, REFERENCE).faults[-1]
+    )
 
 
 def test_a_run_fed_with_other_tokens_is_not_compared() -> None:

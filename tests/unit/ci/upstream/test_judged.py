@@ -25,7 +25,7 @@ from ci.upstream.judged import (
     merge_repeats,
     replace_bool,
     stack,
-    summarize_told,
+    summarize_message,
 )
 from ci.upstream.kept import Comparison, Member, read_comparisons, write_comparison
 from ci.upstream.stubs import LACKS, NEEDS
@@ -133,37 +133,37 @@ def test_without_a_prediction_the_outputs_have_to_be_exact_and_the_reason_says_w
     ("entry", "outcome", "reason"),
     [
         (
-            replace(PASSED, ran=Ran.LATE, told="did not end within 7 s"),
+            replace(PASSED, ran=Ran.LATE, message="did not end within 7 s"),
             Ending.LATE,
             "did not end within 7 s",
         ),
         (
-            replace(PASSED, ran=Ran.SKIPPED, told="skips:\nno phone"),
+            replace(PASSED, ran=Ran.SKIPPED, message="skips:\nno phone"),
             Ending.UNSUPPORTED,
             "skipped by upstream: no phone",
         ),
         (replace(PASSED, refusal="upstream expects x"), Ending.UNSUPPORTED, "upstream expects x"),
         (
-            replace(PASSED, ran=Ran.FAILED, told=f"E   {NEEDS}torchvision\nx"),
+            replace(PASSED, ran=Ran.FAILED, message=f"E   {NEEDS}torchvision\nx"),
             Ending.UNSUPPORTED,
             f"E   {NEEDS}torchvision",
         ),
         (
-            replace(PASSED, ran=Ran.FAILED, told=f"E {LACKS}--etdump_path x"),
+            replace(PASSED, ran=Ran.FAILED, message=f"E {LACKS}--etdump_path x"),
             Ending.UNSUPPORTED,
             f"E {LACKS}--etdump_path x",
         ),
         (
-            replace(PASSED, ran=Ran.FAILED, told="a\nE   AssertionError: 2 != 1\nb"),
+            replace(PASSED, ran=Ran.FAILED, message="a\nE   AssertionError: 2 != 1\nb"),
             Ending.FAILED,
             "AssertionError: 2 != 1",
         ),
         (
-            replace(PASSED, ran=Ran.DIED, told="killed by SIGSEGV\n  why: while it ran"),
+            replace(PASSED, ran=Ran.DIED, message="killed by SIGSEGV\n  why: while it ran"),
             Ending.FAILED,
             "killed by SIGSEGV why: while it ran",
         ),
-        (replace(PASSED, ran=Ran.FAILED, told="x\n  its end\n"), Ending.FAILED, "its end"),
+        (replace(PASSED, ran=Ran.FAILED, message="x\n  its end\n"), Ending.FAILED, "its end"),
         (replace(PASSED, ran=Ran.FAILED), Ending.FAILED, "no reason was given"),
         (PASSED, Ending.ONE_SIDED, "upstream compares no outputs"),
     ],
@@ -174,10 +174,10 @@ def test_what_ends_without_outputs(entry: Entry, outcome: Ending, reason: str) -
 
 
 def test_a_failure_whose_outputs_our_gate_accepts_says_so() -> None:
-    judged = judge(make(GRID), entry=replace(PASSED, ran=Ran.FAILED, told="E   too far"))
+    judged = judge(make(GRID), entry=replace(PASSED, ran=Ran.FAILED, message="E   too far"))
     assert judged.outcome is Ending.FAILED
-    assert judged.reason == "too far; our gate accepts what it compared"
-    judged = judge(make(GRID), wrong="noise", entry=replace(PASSED, ran=Ran.FAILED, told="far"))
+    assert judged.reason == "too far; our gate accepts its outputs"
+    judged = judge(make(GRID), wrong="noise", entry=replace(PASSED, ran=Ran.FAILED, message="far"))
     assert judged.reason == "far"
 
 
@@ -274,11 +274,11 @@ def test_only_a_rejected_comparison_names_what_it_lacks() -> None:
 
 
 def test_long_reasons_are_cut_and_their_first_error_counts() -> None:
-    assert summarize_told("E   first\nE   second\nlast") == "first"
-    assert summarize_told("one\n\n  last  \n \n") == "last"
-    assert summarize_told("Error\nE:x") == "E:x"
-    assert summarize_told("") == "no reason was given"
-    assert summarize_told(600 * "x") == 500 * "x"
+    assert summarize_message("E   first\nE   second\nlast") == "first"
+    assert summarize_message("one\n\n  last  \n \n") == "last"
+    assert summarize_message("Error\nE:x") == "E:x"
+    assert summarize_message("") == "no reason was given"
+    assert summarize_message(600 * "x") == 500 * "x"
 
 
 def test_a_flaky_test_tells_how_often_it_ended_how() -> None:

@@ -100,7 +100,7 @@ def test_the_next_run_starts_with_what_took_longest(tmp_path: Path) -> None:
 def test_a_test_that_dies_or_hangs_is_told_from_one_that_fails(tmp_path: Path) -> None:
     entries, _ = run(tmp_path)
     assert entries["C::test_dies", 0].ran is Ran.DIED
-    assert "SIGSEGV" in entries["C::test_dies", 0].told
+    assert "SIGSEGV" in entries["C::test_dies", 0].message
     assert entries["C::test_hangs", 0].ran is Ran.LATE
     assert entries["C::test_hangs", 0].log_tail == "the last words"
     passed = entries["C::test_a", 0]
@@ -175,7 +175,7 @@ def test_an_entry_has_all_that_is_known_of_a_test(
     told, tail = FAILURES["C::test_dies"], "the last words"
     common = {"wall_s": 2.346}
     assert died == Entry(
-        test="C::test_dies", repeat=3, ran=Ran.DIED, told=told, log_tail=tail, **common
+        test="C::test_dies", repeat=3, ran=Ran.DIED, message=told, log_tail=tail, **common
     )
     assert run_test("C::test_refused", 1) == Entry(
         test="C::test_refused",
@@ -189,7 +189,7 @@ def test_an_entry_has_all_that_is_known_of_a_test(
     assert run_test("C::test_skips", 0) == Entry(
         test="C::test_skips",
         ran=Ran.SKIPPED,
-        told="no phone",
+        message="no phone",
         test_s=0.25,
         comparisons=2,
         log_tail="chatter",
@@ -272,13 +272,13 @@ def test_resume_with_other_tests_is_refused(tmp_path: Path) -> None:
     [
         (
             Ended(((), ()), "", ""),
-            "0 of upstream's files cannot be collected",
+            "pytest cannot collect upstream's tests: 0 errors",
             "no test was found",
             True,
         ),
         (
             Ended((("a",), ("x.py: No module named 'new'", "y.py: z")), "", ""),
-            "2 of upstream's files cannot be collected",
+            "pytest cannot collect upstream's tests: 2 errors",
             "x.py: No module named 'new'",
             True,
         ),
@@ -319,10 +319,10 @@ def test_an_interrupted_run_keeps_what_ended_and_its_workers_end(tmp_path: Path)
 
 
 def test_a_test_that_ended_is_one_line_with_its_last_words() -> None:
-    entry = Entry(test="C::a", ran=Ran.FAILED, told="x\n" + 200 * "y", wall_s=1.25)
+    entry = Entry(test="C::a", ran=Ran.FAILED, message="x\n" + 200 * "y", wall_s=1.25)
     assert describe(entry, 3, 9) == f"  [3/9] C::a  failed  1.2 s  {120 * 'y'}"
     assert describe(replace(entry, ran=Ran.PASSED), 3, 9) == "  [3/9] C::a  passed  1.2 s"
-    assert describe(replace(entry, told=" "), 3, 9) == "  [3/9] C::a  failed  1.2 s"
+    assert describe(replace(entry, message=" "), 3, 9) == "  [3/9] C::a  failed  1.2 s"
 
 
 def test_the_tests_of_a_suite_are_listed_by_a_worker_with_time_to_import(tmp_path: Path) -> None:
