@@ -306,7 +306,8 @@ def choose_index(session: nox.Session) -> list[str]:
 
 
 def answers(url: str) -> bool:
-    """Return whether a URL can be read within PROBE_S, even if resolving its name hangs."""
+    """Return whether a URL can be read. The answer takes at most PROBE_S seconds, even if resolving
+    the host's name hangs."""
     import urllib.request
 
     found = threading.Event()

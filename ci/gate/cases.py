@@ -25,9 +25,11 @@ def list_cases(suite: Mapping[str, Iterable[str]]) -> tuple[CaseName, ...]:
 
 
 def choose_cases(path: str, difference: Difference, rule: CaseRule) -> tuple[CaseName, ...] | None:
-    """Return the cases that a changed file needs: those of its changed rows if ``CHOOSERS`` lists
-    the file, all cases if the session that runs them depends on the file, otherwise those of each
-    model whose module depends on it.
+    """Return the cases that a changed file needs.
+
+    If ``CHOOSERS`` lists the file, these are the cases of its changed rows. Otherwise, they are all
+    cases if the session that runs them depends on the file, or else the cases of each model whose
+    module depends on it.
 
     Return None if no case depends on the file, and an empty tuple if it matters only to cases that
     the suite no longer has.
