@@ -144,12 +144,12 @@ class Signer:
     def testsig_argv(self, serial: str, output: Path) -> list[str]:
         """Return the command for a device's test signature, which has -t and -o added.
 
-        Raises UsageError if the command contains {input}.
+        Raises UsageError if the command contains {input} or {output}.
         """
-        if any("{input}" in word for word in self.words):
+        if any(one in word for word in self.words for one in ("{input}", "{output}")):
             raise UsageError(
-                "--testsig needs a signer without {input}",
-                why="a test signature is made from a serial number, not from a file",
+                "--testsig needs a signer without {input} and {output}",
+                why="a test signature is made from a serial number, and -t and -o are added",
             )
         return [*self.words, "-t", serial, "-o", str(output)]
 
