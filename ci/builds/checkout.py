@@ -33,6 +33,7 @@ QNN_NAME = re.compile(
 NO_CODE = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
 DIRECTIVE = re.compile(r"\s*#\s*(\w+)")
 NOT_HEXAGON = re.compile(r"\s*#\s*ifndef\s+__hexagon__\b")
+GUARD = re.compile(r"\A\s*#\s*ifndef\s+(\w+)\s*\n\s*#\s*define\s+\1\b[^\n]*")
 DEFINITION = re.compile(r"#\s*define\s+(\w+)")
 EXPORTED = frozenset({"QNN_SDK_ROOT", "ANDROID_NDK_ROOT", "HEXAGON_SDK_ROOT", "HEXAGON_TOOLS_ROOT"})
 
@@ -216,11 +217,12 @@ def list_names(text: str) -> frozenset[str]:
     """Return the QNN API names that C++ source uses, except in code between preprocessor
     conditionals, which may be left out.
 
-    Code after ``#ifndef __hexagon__`` counts, because builds for hosts and devices compile it.
+    Code after ``#ifndef __hexagon__`` counts, because builds for hosts and devices compile it, and
+    so does the code in a header's include guard.
     """
     lines: list[str] = []
     unsure: list[bool] = []  # for each conditional around a line, whether it may leave the line out
-    for line in NO_CODE.sub(" ", text).splitlines():
+    for line in GUARD.sub("", NO_CODE.sub(" ", text)).splitlines():
         directive = DIRECTIVE.match(line)
         word = directive[1] if directive else ""
         if word.startswith("if"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ci.explain.explain import Explanation, Finding, find_known
+from ci.explain.explain import MOST_MATCHES, Explanation, Finding, find_known
 from ci.explain.rules import read_rules
 from ci.report.annotation import Annotation, Level, one_line
 from ci.report.text import count
@@ -21,7 +21,11 @@ def render(explanation: Explanation) -> str:
     for label, found in (("not a failure by itself", one.notes), ("harmless", one.harmless)):
         parts += [f"  {label}: line {each.line}, {each.rule}: {each.cause}\n" for each in found]
     if one.unknown:
-        parts.append(f"  {count(one.unknown_count, 'more error line')} without a rule:\n")
+        unknown = one.unknown_count
+        many = (
+            count(unknown, "more error line") if unknown < MOST_MATCHES else "many more error lines"
+        )
+        parts.append(f"  {many} without a rule:\n")
         parts += [f"    line {each.line}: {_cut(each.text)}\n" for each in one.unknown]
     return "".join(parts)
 

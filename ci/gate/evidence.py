@@ -64,11 +64,11 @@ def weigh_junit(root: ET.Element) -> Evidence:
     faults = [f"{failed} of {tests} tests failed"] if failed else []
     for suite in (one for one in root.iter() if one.tag in {"testsuites", "testsuite"}):
         own, bad, _ = count_junit(suite)
-        said = {name: suite.get(name) for name in ("tests", "failures", "errors")}
-        if said["tests"] not in {None, str(own)}:
-            faults.append(f"a suite states {said['tests']} tests, but contains {own}")
-        if not bad and any(said[name] not in {None, "0"} for name in ("failures", "errors")):
-            told = f"{said['failures']} failures and {said['errors']} errors"
+        if (stated := suite.get("tests")) not in {None, str(own)}:
+            faults.append(f"a suite states {stated} tests, but contains {own}")
+        failures, errors = (suite.get(name, "0") for name in ("failures", "errors"))
+        if not bad and {failures, errors} != {"0"}:
+            told = f"{failures} failures and {errors} errors"
             faults.append(f"a suite states {told}, but none of its tests failed")
     return Evidence(tests - skipped, failed, tuple(dict.fromkeys(faults)))
 

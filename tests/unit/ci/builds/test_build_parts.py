@@ -388,6 +388,9 @@ def test_an_sdk_lowers_here_with_libraries_for_hosts_and_a_supported_executorch(
         ("#ifndef __hexagon__\n#else\nQNN_HTP_A\n#endif", set()),
         ("#ifdef NEWER\nQNN_HTP_A\n#endif\nQNN_HTP_B", {"QNN_HTP_B"}),
         ("#ifndef __hexagon__\n#if NEWER\nQNN_HTP_A\n#endif\nQNN_HTP_B\n#endif", {"QNN_HTP_B"}),
+        ("// A\n#ifndef A_H\n#define A_H\nQNN_HTP_A\n#endif  // A_H\n", {"QNN_HTP_A"}),
+        ("#ifndef A_H\n#define B_H\nQNN_HTP_A\n#endif\n", set()),
+        ("QNN_HTP_B\n#ifndef A\n#define A\nQNN_HTP_A\n#endif\n", {"QNN_HTP_B"}),
         ('// QNN_HTP_A\n/* QNN_HTP_A */ "QNN_HTP_A"', set()),
     ],
 )

@@ -6,7 +6,14 @@ import time
 
 import pytest
 
-from ci.explain.explain import CHUNK_BYTES, Explanation, explain, explain_text
+from ci.explain.explain import (
+    CHUNK_BYTES,
+    MOST_MATCHES,
+    Explanation,
+    explain,
+    explain_text,
+)
+from ci.explain.render import render
 from ci.explain.rules import read_rules
 
 RULES = read_rules()
@@ -78,6 +85,11 @@ def test_unknown_error_lines_are_listed_and_not_guessed() -> None:
     assert told.unknown[0].line == 1
     assert told.unknown[0].text == "frobnicator: fatal error 77"
     assert (len(told.unknown), told.unknown_count) == (20, 31)
+    assert "31 more error lines" in render(told)
+
+
+def test_errors_that_are_not_all_counted_have_no_number() -> None:
+    assert "many more error lines" in render(say(*["E: failed"] * (MOST_MATCHES + 1)))
 
 
 @pytest.mark.parametrize(

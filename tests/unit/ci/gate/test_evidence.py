@@ -213,7 +213,7 @@ ERROR, SKIP = "<testcase><error/><system-out/></testcase>", "<testcase><skipped/
             PASS,
             'errors="3"',
             Evidence(
-                1, 0, ("a suite states None failures and 3 errors, but none of its tests failed",)
+                1, 0, ("a suite states 0 failures and 3 errors, but none of its tests failed",)
             ),
         ),
     ],
