@@ -113,10 +113,10 @@ def _render(case: Localised) -> Iterator[str]:
         yield f"  known fault: {fault}"
         yield f"    fix: {fault.fix}"
     if found.rows:
-        yield "  the program compared with the lowered model, dB lost in addition to rounding:"
+        yield "  SQNR lost by the program against the lowered model, in addition to rounding:"
         yield from _tabulate(row for row in found.rows if row.lost_db > LEAST_LOST_DB)
     if case.losses:
-        yield "  the quantized model compared with float32, most noise first:"
+        yield "  SQNR lost by the quantized model against float32, most noise first:"
         yield from _tabulate(case.losses)
     yield from _conclude(found, quantized=spec.scheme.quantized)
     if case.reproducer:

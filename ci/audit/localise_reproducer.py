@@ -127,7 +127,7 @@ def write_reproducer(file: Path, forward: str, spec: CaseSpec, found: Located) -
     worst = max(found.departures, key=lambda one: one.excess_db)
     rows = [f"    {one.name}: {one}" for one in found.part]
     text = TEMPLATE.substitute(
-        title=f"QNN reaches {worst.reached_db:.1f} dB, {worst.predicted_db:.1f} are predicted.",
+        title=f"QNN reaches {worst.reached_db:.1f} dB instead of {worst.predicted_db:.1f} dB.",
         model=spec.model,
         scheme=spec.scheme.value,
         soc=spec.soc,

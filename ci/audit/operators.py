@@ -150,7 +150,7 @@ class AuditJob:
         return found, time.monotonic() - began
 
     def partition(self) -> Found:
-        """Partition the model. This must run in a fork."""
+        """Return which parts of the model QNN accepts. This must run in a fork."""
         from ci.audit.operators_partitions import partition_model
         from ci.models.model import load_digested
 
@@ -163,8 +163,11 @@ class Audited(Struct, frozen=True, kw_only=True):
     """The audit of a model in a scheme for a SoC. ``border_bytes`` are transferred between CPU and
     QNN per inference; of these, ``io_bytes`` would remain if QNN executed everything. Both are None
     if unknown. ``written_back`` is the number of buffers that the CPU copies after each inference.
+
     The ``status`` is failed if operators stay on the CPU although the policy requires full
-    delegation, or if a lowering would fail. ``known_faults`` of QNN do not affect it."""
+    delegation, if QNN accepts no operator, or if a lowering would fail. It is unsupported instead
+    if the policy expects that refusal. ``known_faults`` of QNN do not affect it.
+    """
 
     model: str
     scheme: str

@@ -138,7 +138,7 @@ def make_sheets(audit: Audit) -> list[Sheet]:
         Sheet(
             "Cases",
             "Nodes on QNN, partitions of the model, bytes that are transferred between CPU and QNN"
-            " per inference, and how many of them would not be if QNN executed everything",
+            " per inference, and how many fewer these would be if QNN executed everything",
             (*HEAD, "reason"),
             tuple(SheetRow((*row, one.reason), one.status.value) for row, one in rows),
             HEAD.index("status"),
@@ -160,7 +160,7 @@ def make_sheets(audit: Audit) -> list[Sheet]:
     )
     if left:
         head = ("operator", "line", "where and reason", "why", "what to do")
-        sheets.append(Sheet("On the CPU", "Each line of a model appears once", head, left))
+        sheets.append(Sheet("On the CPU", "Each source line of a model appears once", head, left))
     faults = tuple(
         SheetRow((one.fault, one.place, where, one.calls, one.seen, one.fix))
         for (_, one), where in group_faults(audit).items()

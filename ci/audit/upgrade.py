@@ -103,8 +103,8 @@ def compare_runs(old: Report, new: Report) -> Iterator[Difference]:
     if not pairs:
         raise FailedError(
             "the two reports have no case in common",
-            why=f"one is {old.title}, the other {new.title}",
-            fix="run the same models, schemes and SoCs with both",
+            why=f"the old report is {old.title}, the new one is {new.title}",
+            fix="run the same models, schemes and SoCs with both versions",
         )
     both = {one.name for one, _ in pairs}
     for one in (*old.cases, *new.cases):

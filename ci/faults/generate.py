@@ -228,8 +228,8 @@ def make_matmul(maker: Maker, operator: str, x: Name) -> Node | None:
 
 
 def make_conv(maker: Maker, operator: str, x: Name) -> Node | None:
-    """Return an ordinary, depthwise or transposed convolution if ``x`` is a batch of images, or
-    also of sequences unless it is transposed; otherwise None."""
+    """Return an ordinary or depthwise convolution if ``x`` is a batch of images or sequences, or a
+    transposed convolution if ``x`` is a batch of images. Otherwise return None."""
     dice, shape = maker.dice, maker.shape(x)
     if len(shape) not in (3, 4) or (operator == "conv_transpose" and len(shape) == 3):
         return None

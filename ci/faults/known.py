@@ -36,18 +36,19 @@ class Pattern(Struct, frozen=True, forbid_unknown_fields=True):
     """The pattern of a fault. ``operators`` is a chain of names of ci.faults.operators, with ``|``
     between alternatives. ``schemes`` are the schemes with the fault.
 
-    These fields are conditions on the first operator. ``constant`` is how a constant operand
-    relates to the result: ``any``, ``whole`` (same shape), ``scalar``, ``over_rows`` (more than one
-    element only along the last axis), ``over_batch`` (broadcast along the first axis, which is 2 or
-    more) or ``first`` (it is the first operand). ``min_batch`` is the least size of the result's
-    first axis. ``ranks`` are the permitted ranks of the result; if it is empty, all are.
-    ``min_magnitude`` is the least magnitude that one of the operands must have. ``not_after`` are
-    operators that must not produce an operand.
+    The following fields are conditions on the first operator. ``constant`` is how a constant
+    operand relates to the result: ``any``, ``whole`` (same shape), ``scalar``, ``over_rows`` (more
+    than one element only along the last axis), ``over_batch`` (broadcast along the first axis,
+    which is 2 or more) or ``first`` (it is the first operand). ``min_batch`` is the least size of
+    the result's first axis. ``ranks`` are the permitted ranks of the result; if it is empty, all
+    are. ``min_magnitude`` is the least magnitude that one of the operands must have. ``not_after``
+    are operators that must not produce an operand.
 
-    ``not_before`` are operators that must not read the result of the last operator. ``numbers``
-    limits arguments of any operator in the chain, or numbers of ci.models.graph_steps.measure_step,
-    by name. Each has a pair of the least and the greatest magnitude, either one pair for the whole
-    list of numbers, or a pair for each of its numbers.
+    ``not_before`` are operators that must not read the result of the last operator. ``numbers`` has
+    limits for arguments of the operators, by torch's names, and for the numbers of
+    ci.models.graph_steps.measure_step. A limit is a pair of the least and the greatest magnitude.
+    If an argument has several numbers, a single limit is for all of them, and several limits are
+    for one number each.
     """
 
     operators: tuple[str, ...]
@@ -133,7 +134,7 @@ def read_faults(path: Path | None = None) -> tuple[Fault, ...]:
         if problems:
             raise ManifestError(
                 f"{path or f'policies/{POLICY}.toml'}, fault {one.name!r}: {problems[0]}",
-                why="an invalid fault could not be found in a model, or not be run again",
+                why="an invalid entry could not be found in a model, or its graph could not be run",
                 fix="docs/guides/faults.md describes every key",
             )
     return faults

@@ -130,8 +130,9 @@ class Search:
         return chain.from_iterable(tried)
 
     def confirm(self, items: Sequence[Item], bundle: int) -> list[Result]:
-        """Try graphs of a suspect, ``bundle`` at a time, and return the results. Raises LateError
-        if one has no result CONFIRM_S after the deadline of the search."""
+        """Try graphs of a suspect, ``bundle`` at a time, and return the results. The time limit is
+        CONFIRM_S after the deadline of the search. Raises LateError if a graph has no result by
+        then."""
         results = list(self.try_items(items, bundle, self.deadline + CONFIRM_S))
         if any(one.end == UNTRIED for one in results):
             raise LateError
@@ -240,7 +241,7 @@ class Search:
         *,
         anything: bool = False,
     ) -> list[bool]:
-        """Return for each graph whether it has the result ``end`` with any of ``seeds``. With
+        """Return for each graph whether its result is ``end`` with any of ``seeds``. With
         ``anything``, return whether it is wrong, refused, crashed or late with any of them. Raises
         LateError."""
         items = [Item(str(one), seed) for one in graphs for seed in seeds]

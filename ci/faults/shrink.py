@@ -43,9 +43,10 @@ def shrink(graph: Graph, fails: Fails, chunk: int = CHUNK) -> Graph:
 
 
 def measure(graph: Graph) -> tuple[int, int, int, int, int, str]:
-    """Return a tuple by which the sizes of graphs are compared: the numbers of operators, of
-    tensors and outputs, of elements and axes, of special properties of tensors, and of attributes.
-    The text of the graph decides between graphs of the same size."""
+    """Return a tuple by which the sizes of graphs are compared: the number of operators; of tensors
+    and outputs; of elements and axes; of tensors without a fixed value or with another distribution
+    than ``normal``; and of attributes. The text of the graph decides between graphs of the same
+    size."""
     tensors = graph.tensors.values()
     words = len(tensors) + len(graph.outputs)
     elements = sum(math.prod(one.shape) + len(one.shape) for one in tensors)
@@ -150,7 +151,7 @@ def vary(graph: Graph) -> Iterator[tuple[str, Graph]]:  # noqa: C901 - a list
         for name, one in graph.tensors.items():
             if one.shape[:1] == (batch,) and (one.is_input or len(one.shape) > 1):
                 single = change(single, name, shape=(1, *one.shape[1:]))
-        yield "with a first axis of 1", single
+        yield "with a first axis of size 1", single
     for name, node in graph.nodes.items():
         for read in node.reads if node.operator in BINARY else ():
             if graph.is_constant(read) and shapes[read] != shapes[name]:

@@ -163,10 +163,10 @@ class LlmRun(CaseRun):
         reached = self.evidence.figures.sqnr_db_scheme
         faults = []
         if self.spec.scheme.quantized and least is not None and reached and reached < least:
-            told = f"its logits have an SQNR of {reached:.1f} dB against float32"
+            told = f"the model's logits have an SQNR of {reached:.1f} dB against float32"
             faults.append(f"{told}, but at least {least:g} dB are required")
         if perplexity and most is not None and perplexity[0] > most:
-            told = f"its perplexity is {perplexity[0]:.3f}"
+            told = f"the model's perplexity is {perplexity[0]:.3f}"
             faults.append(f"{told}, but the limit is {most:g}")
         return [f"{Question.QUANTIZED.value}: {told}" for told in faults]
 

@@ -260,7 +260,7 @@ class ForeignJob:
         faults = list(find_faults(free.tokens, free.logits))
         if after != free.tokens[: len(after)]:
             wanted = free.tokens[: len(after)]
-            faults.append(f"decode alone yields {after}, but decode after prefill {wanted}")
+            faults.append(f"decode alone yields {after}, but decode after prefill yields {wanted}")
         if not self.weights:
             return Foreign(free.tokens, after, 0.0, faults=tuple(faults))
         plain = eager_step(self.load(interface))
@@ -292,7 +292,7 @@ class ForeignJob:
 def find_faults(tokens: tuple[int, ...], logits: Array) -> list[str]:
     """Return a fault that no correct program has, whatever its model is; empty if there is none."""
     if not np.isfinite(logits).all():
-        return ["its logits are not finite"]
+        return ["the logits are not finite"]
     if float(np.ptp(logits, axis=1).min()) == 0.0:
         return ["all logits of a step are the same"]
     if len(tokens) > 4 and len(set(tokens)) == 1:

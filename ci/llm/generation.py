@@ -51,7 +51,9 @@ class Loop:
         Raises ValueError if ``size`` more tokens exceed the context."""
         one, count = self.interface, len(tokens)
         if self.position + size > one.context:
-            raise ValueError(f"{self.position} and {size} tokens exceed a context of {one.context}")
+            raise ValueError(
+                f"{self.position} cached and {size} new tokens exceed a context of {one.context}"
+            )
         outputs = self.step(self.inputs(tokens, size))
         logits, new = outputs[0], outputs[1:]
         for index, (held, made) in enumerate(zip(self.caches, new, strict=True)):

@@ -265,9 +265,10 @@ class DecoderLowering:
         sets: dict[int, list[Any]],
         borders: Mapping[int, Border],
     ) -> ReferenceRuns:
-        """Return the runs of the float32 ``decoder`` and of ``modules``, which are lowered, and the
-        errors that rounding adds. The caches of ``modules`` initially contain the values of zero
-        bytes, as in upstream's runner. In a quantized cache, these need not be 0."""
+        """Return the runs of the float32 ``decoder``, and those of ``modules``, which are lowered,
+        without and with rounding errors. In the runs of ``modules``, the caches initially contain
+        what zero bytes encode, as in upstream's runner; in a quantized cache, this need not be
+        0."""
         from ci.models.noise import Dice, Disturbed, trace_methods
 
         one, float16 = self.subject, not self.spec.scheme.quantized

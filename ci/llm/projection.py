@@ -147,7 +147,7 @@ def render_projection(projection: Projection) -> str:
         [
             f"projected, not measured: {size}, a context of {count(projection.context, 'token')}",
             *lines,
-            "weights: per method; a phone's program has them once, the emulator's for each method",
+            "weights: of one method; an emulator program has a copy per method, a phone's has one",
             "shards: into how many programs the layers must be split so that none exceeds 2 GiB",
             "host memory: extrapolated from executorch issue 14402, 117 GB for 8 B parameters",
         ]

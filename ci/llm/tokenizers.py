@@ -66,7 +66,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
     if path.suffix not in readers or not path.is_file():
         raise UsageError(
             f"{path} is not a tokenizer",
-            why=f"it is no file with the suffix {', '.join(readers)}",
+            why=f"it is missing, or its suffix is not {', '.join(readers)}",
         )
     try:
         return readers[path.suffix](path)
@@ -177,7 +177,7 @@ class PieceTable:
             if missing := [part for part in parts if part not in self.ids]:
                 raise UsageError(
                     f"the tokenizer has no piece for {character!r}",
-                    why=f"it has no piece {missing[0].decode()} for a byte of it, either",
+                    why=f"it also lacks {missing[0].decode()}, the piece for one of its bytes",
                 )
             ids += [self.ids[part] for part in parts]
         while best := self._find_pair(ids):

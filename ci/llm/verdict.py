@@ -81,7 +81,7 @@ def judge_free(run: Generated, reference: Reference) -> Verdict:
     same = count_same(run.tokens, reference.run.tokens)
     verdict = judge_part(run, reference, min(same + 1, made, wanted))
     if same == min(made, wanted) and made != wanted:
-        told = f"its text has {made} tokens, but the model's has {wanted}"
+        told = f"the text has {made} tokens, but the model's text has {wanted}"
         return replace(verdict, faults=(*verdict.faults, told))
     return verdict
 
@@ -104,7 +104,7 @@ def judge_part(run: Generated, reference: Reference, steps: int = 0) -> Verdict:
         equal += chosen == best
         tied += chosen != best and gap <= ties[step]
         if not finite:
-            rows[step] = "its logits are not finite"
+            rows[step] = "the logits are not finite"
         elif chosen != best and gap > ties[step]:
             rows[step] = (
                 f"token {chosen} instead of {best}, whose logit is {gap:.2f} higher"
@@ -112,7 +112,7 @@ def judge_part(run: Generated, reference: Reference, steps: int = 0) -> Verdict:
             )
         elif power[step] > allowed[step]:
             above = 10 * math.log10(power[step] / allowed[step]) + MARGIN_DB
-            rows[step] = f"the error of its logits is {above:.1f} dB above the predicted noise"
+            rows[step] = f"the error of the logits is {above:.1f} dB above the predicted noise"
     noise = reference.noise[:, :steps].sum(axis=1).max()
     signal = float(np.mean(right**2, axis=1).sum())
     sqnr, predicted = (decibels(signal, float(one)) for one in (power.sum(), noise))
@@ -120,9 +120,7 @@ def judge_part(run: Generated, reference: Reference, steps: int = 0) -> Verdict:
     if len(rows) > len(faults):
         faults.append(f"{len(rows)} of {steps} steps are wrong")
     if not rows and sqnr < predicted - MARGIN_DB:
-        faults.append(
-            f"its logits have {sqnr:.1f} dB of SQNR, but {predicted:.1f} dB are predicted"
-        )
+        faults.append(f"the logits reach {sqnr:.1f} dB, but {predicted:.1f} dB are predicted")
     return Verdict(tuple(faults), steps, equal, tied, sqnr, predicted, frozenset(rows))
 
 

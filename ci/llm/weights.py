@@ -272,8 +272,10 @@ def _take(data: Any, row: TensorRow) -> Tensor:
         raise ValueError(f"the dtype {row.dtype} is not supported, only {', '.join(DTYPES)}")
     begin, end = row.data_offsets
     if not 0 <= begin <= end <= len(data):
-        raise ValueError(f"a tensor's data is at {begin} to {end}, but there are {len(data)} bytes")
+        raise ValueError(f"a tensor has the bytes {begin} to {end}, but there are {len(data)}")
     dtype = DTYPES[row.dtype]
     if math.prod(row.shape) * dtype.itemsize != end - begin:
-        raise ValueError(f"a tensor of {row.dtype} {list(row.shape)} has {end - begin} bytes")
+        raise ValueError(
+            f"{end - begin} bytes do not match the tensor {row.dtype} {list(row.shape)}"
+        )
     return torch.frombuffer(bytearray(data[begin:end]), dtype=dtype).reshape(row.shape)

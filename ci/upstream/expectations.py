@@ -177,7 +177,7 @@ class Expectations:
                 reason = f"flaky: the test passed in this run ({flaky.cause.name})"
                 outcome = WORDS[flaky.row.outcome]
                 return Checked(replace(judged, outcome=outcome, reason=reason), flaky)
-            told = found and f"the test passed, but cause {found[0].cause.name} lists it"
+            told = found and f"the test passed, although cause {found[0].cause.name} lists it"
             return Checked(judged, found[0] if found else None, told or "")
         if judged.entry and judged.entry.refusal and not found:
             return Checked(judged)  # upstream's test itself asserts the refusal
@@ -209,8 +209,8 @@ class Expectations:
         ]
 
     def find_losses(self, every: Sequence[Judged]) -> list[str]:
-        """Return how a complete run violates the suite's Ratchet: too few tests ran, or too many
-        are unsupported."""
+        """Return the limits of the suite's Ratchet that a complete run exceeds: too few tests ran,
+        or too many are unsupported. Empty if it exceeds none."""
         ratchet = self.policy.suites[self.suite]
         without = sum(one.outcome is Ending.UNSUPPORTED for one in every)
         ran = sum(one.outcome not in {Ending.UNSUPPORTED, Ending.LATE} for one in every)

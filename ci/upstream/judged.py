@@ -82,7 +82,7 @@ def judge_comparison(
     judgement = judge(references, given, infos, rule)
     reasons = [*name_reasons(judgement.reasons), *(record.lacks if judgement.reasons else ())]
     if zeros.accepted:
-        reasons.append("proves nothing: our gate accepts zeros instead of the outputs")
+        reasons.append("the test proves nothing: our gate accepts zeros instead of the outputs")
     return Ours(
         record.scheme or MIXED,
         tuple(reasons),
@@ -164,7 +164,7 @@ def name_outcome(entry: Entry, ours: Sequence[Ours]) -> tuple[Ending, str]:
         return Ending.UNSUPPORTED, lacking.strip()
     rejected = [one for one in ours if one.reasons]
     if entry.ran is not Ran.PASSED:
-        accepted = "; our gate accepts its outputs" if ours and not rejected else ""
+        accepted = "; our gate accepts the outputs" if ours and not rejected else ""
         died = entry.ran is Ran.DIED
         why = " ".join(message.split()) if died else summarize_message(message)
         return Ending.FAILED, f"{why}{accepted}"

@@ -127,7 +127,7 @@ def run_here(name: str, directory: Path) -> TestEnd:
         note_step("running the test")
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
         test_s = time.monotonic() - began
-        note_step("predicting the noise of its outputs")
+        note_step("predicting the noise of the test's outputs")
         write_seen(directory, capture.seen)
     verdict, message = summarize(listener.reports)
     count = len(capture.seen)
@@ -145,7 +145,7 @@ def find_refusal(item: Any) -> str:
         return ""
     pattern = getattr(expected.match, "pattern", expected.match) or ""
     named = pattern or " ".join(map(str, getattr(expected.check, "args", ())))
-    return f"upstream expects it to be refused: {named}"
+    return f"upstream expects that the model is refused: {named}"
 
 
 def summarize(reports: Sequence[Any]) -> tuple[str, str]:

@@ -269,9 +269,9 @@ def test_the_loop_gives_masks_positions_and_caches_as_upstreams_runner() -> None
     assert calls[1][4][0, 0, :, 2].tolist() == [10, 11, 0, 0, 0]
     loop.feed([1, 2, 3])
     assert loop.caches[0][0, 0, 3].tolist() == [10, 11, 20, 30, 31, 32]
-    with pytest.raises(ValueError, match="6 and 1 tokens exceed a context of 6"):
+    with pytest.raises(ValueError, match="6 cached and 1 new tokens exceed"):
         loop.feed([1])
-    with pytest.raises(ValueError, match="6 and 3 tokens exceed"):
+    with pytest.raises(ValueError, match="6 cached and 3 new tokens exceed"):
         Loop(SMALL, step).feed([1, 2, 3, 4, 5, 6, 7])
 
 

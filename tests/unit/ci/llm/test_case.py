@@ -137,7 +137,7 @@ def test_a_poor_quantized_model_fails_by_itself(
     result = judge(right, make_quantized(own, noise), scheme)
     assert result.case.status is status, result.case.reason
     failed = status is Status.FAILED
-    assert ("quantized: its logits have an SQNR of 7.0 dB" in result.case.reason) is failed
+    assert ("quantized: the model's logits have an SQNR of 7.0 dB" in result.case.reason) is failed
     assert (result.case.question is Question.QUANTIZED) is failed
 
 
@@ -147,7 +147,7 @@ def test_a_poor_quantized_model_fails_by_itself(
         (None, 1.2, ""),
         (1.5, 1.2, ""),
         (1.01, 1.005, "faithful: the perplexity is 1.0"),
-        (1.01, 1.2, "quantized: its perplexity is 1.200, but the limit is 1.01"),
+        (1.01, 1.2, "quantized: the model's perplexity is 1.200, but the limit is 1.01"),
     ],
 )
 def test_the_perplexity_of_a_text_has_a_limit(

@@ -260,7 +260,7 @@ def test_decode_that_differs_from_prefill_is_a_fault(
     assert made.tokens == tokens
     assert made.alone[0] != tokens[0]
     assert made.faults == (
-        f"decode alone yields {made.alone}, but decode after prefill {tokens[:5]}",
+        f"decode alone yields {made.alone}, but decode after prefill yields {tokens[:5]}",
     )
 
 

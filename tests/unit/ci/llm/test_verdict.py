@@ -68,7 +68,7 @@ def test_three_wrong_steps_are_named() -> None:
     faults = judge_forced(replace(RUN, tokens=(3, 3, 3, 3)), REFERENCE).faults
     assert [one.partition(":")[0] for one in faults] == ["step 0", "step 1", "step 2"]
     wrong = judge_forced(change(3, 0, 0.5), REFERENCE)
-    assert wrong.faults == ("step 3: the error of its logits is 28.0 dB above the predicted noise",)
+    assert wrong.faults == ("step 3: the error of the logits is 28.0 dB above the predicted noise",)
 
 
 def test_a_free_run_is_compared_up_to_the_first_tie_that_differs() -> None:
@@ -84,7 +84,7 @@ def test_a_free_run_is_compared_up_to_the_first_tie_that_differs() -> None:
 def test_a_free_run_that_ends_early_is_wrong(count: int) -> None:
     run = Generated(RUN.fed[:count], RUN.tokens[:count], LOGITS[:count])
     assert (
-        f"its text has {count} tokens, but the model's has 4"
+        f"the text has {count} tokens, but the model's text has 4"
         in judge_free(run, REFERENCE).faults[-1]
     )
 

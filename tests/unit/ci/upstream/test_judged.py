@@ -176,7 +176,7 @@ def test_what_ends_without_outputs(entry: Entry, outcome: Ending, reason: str) -
 def test_a_failure_whose_outputs_our_gate_accepts_says_so() -> None:
     judged = judge(make(GRID), entry=replace(PASSED, ran=Ran.FAILED, message="E   too far"))
     assert judged.outcome is Ending.FAILED
-    assert judged.reason == "too far; our gate accepts its outputs"
+    assert judged.reason == "too far; our gate accepts the outputs"
     judged = judge(make(GRID), wrong="noise", entry=replace(PASSED, ran=Ran.FAILED, message="far"))
     assert judged.reason == "far"
 
