@@ -4,6 +4,7 @@ package index has."""
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -58,7 +59,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         )
     if args.known:
         tried = list(list_tried(faults, "onnx"))
-        known = make_matrix(sorted({one.qnn for one in tried}, key=parse_version), tried)
+        known = make_matrix(_sort_versions(tried), tried)
         return Outcome(render_matrix(known), msgspec.to_builtins(known))
     words = [*(args.sides or (() if args.sdk else SIDES)), *args.sdk]
     for word in words:
@@ -66,16 +67,15 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     directory: Path = args.reports / "versions_matrix"
     require_writable(directory, REPORTS_FIX)
     runs: list[Rerun] = []
-    versions, failures = [], []
+    failures = []
     for word in words:
         try:
-            qnn, made = rerun_faults(find_side(word, "test_onnx", progress), faults, progress)
+            _, made = rerun_faults(find_side(word, "test_onnx", progress), faults, progress)
         except QnnCiError as error:
             failures.append(f"{word}: {error.what}")
             continue
-        versions.append(qnn)
         runs += made
-    matrix = make_matrix(versions, runs, failures)
+    matrix = make_matrix(_sort_versions(runs), runs, failures)
     page = render_matrix(matrix)
     write_whole(directory / "matrix.json", msgspec.json.format(msgspec.json.encode(matrix)))
     write_whole(directory / "matrix.md", page.encode())
@@ -83,3 +83,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     text = page + "".join(f"{one.fault} {one.scheme} {one.qnn}: {one.problem}\n" for one in other)
     code = ExitCode.FAILED if other or failures else ExitCode.OK
     return Outcome(text, msgspec.to_builtins(matrix), code)
+
+
+def _sort_versions(runs: Sequence[Rerun]) -> list[str]:
+    """Return the versions of QNN in the results, oldest first."""
+    return sorted({one.qnn for one in runs}, key=parse_version)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from ci.faults.expected import GRAPH, MENDED, Rerun
 from ci.faults.graph import Graph, parse_graph
@@ -131,6 +132,26 @@ def test_a_matrix_fails_if_a_graph_ends_otherwise_or_a_version_is_missing(
     assert ("not run: onnxruntime-qnn==2.6.0" in outcome.text) == (not fetched)
     matrix = json.loads((tmp_path / "versions_matrix/matrix.json").read_bytes())
     assert matrix["runs"][0]["fault"] == PLANTED.name
+
+
+@pytest.mark.parametrize("words", [("2.9.40", "2.10.0"), ("2.10.0", "2.9.40"), ("2.10.0",) * 2])
+def test_a_matrix_is_ordered_by_version_whatever_the_order_of_the_command(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a regression is called a fix."""
+
+    def rerun(side: Side, *_: object) -> tuple[str, list[Rerun]]:
+        end = WRONG if side.name == "2.10.0" else RIGHT
+        return side.name, [structs.replace(run(GRAPH, end, ""), qnn=side.name)]
+
+    monkeypatch.setattr(versions_matrix, "find_side", lambda word, *_: Side(word))
+    monkeypatch.setattr(versions_matrix, "check_word", lambda _: None)
+    monkeypatch.setattr(versions_matrix, "rerun_faults", rerun)
+    sides = [word for one in words for word in ("--sdk", one)]
+    call(versions_matrix, *sides, "--reports", str(tmp_path))
+    matrix = json.loads((tmp_path / "versions_matrix/matrix.json").read_bytes())
+    assert matrix["versions"] == [one for one in ("2.9.40", "2.10.0") if one in words]
+    assert (len(matrix["regressions"]), matrix["fixes"]) == (len(set(words)) - 1, [])
 
 
 @pytest.mark.parametrize(
