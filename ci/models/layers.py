@@ -4,7 +4,7 @@ return the results of their layers."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -26,9 +26,10 @@ def find_loss(module: nn.Module, inputs: Inputs, reference: Inputs) -> Loss | No
     """Return where a quantized model loses the most accuracy on one input set; ``reference`` has
     the float32 model's outputs. None if the model has no graph or loses no accuracy."""
     found: list[Loss] = []
+    left = iter(reference)  # each method takes its own outputs
     for name, part in split_module(module).items():
         if isinstance(part, GraphModule):
-            found += _rank(part, split_inputs(module, inputs)[name], reference)
+            found += _rank(part, split_inputs(module, inputs)[name], left)
     return max(found, key=lambda one: one.added, default=None)
 
 
@@ -64,7 +65,7 @@ def expose_layers(module: nn.Module, inputs: Inputs) -> tuple[GraphModule, tuple
     return part, tuple(f"{name_operator(source)}{find_line(source)}" for source in chosen)
 
 
-def _rank(part: GraphModule, inputs: Inputs, reference: Inputs) -> list[Loss]:
+def _rank(part: GraphModule, inputs: Inputs, reference: Iterator[Tensor]) -> list[Loss]:
     quantized, float32 = (_Recorder(part, plain=plain) for plain in (False, True))
     for recorder in (quantized, float32):
         with torch.no_grad(), keep_state(part):
@@ -83,7 +84,7 @@ def _rank(part: GraphModule, inputs: Inputs, reference: Inputs) -> list[Loss]:
     weights = min(
         (
             _decibels(wanted, given)
-            for wanted, given in zip(reference, float32.outputs, strict=False)
+            for given, wanted in zip(float32.outputs, reference, strict=False)
             if wanted.is_floating_point() and wanted.shape == given.shape
         ),
         default=BEST_DB,
