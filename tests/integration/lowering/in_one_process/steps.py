@@ -726,6 +726,8 @@ def test_the_graphs_of_all_methods_are_counted(monkeypatch: pytest.MonkeyPatch) 
     found = audit_delegation(graphs, audit.Refusals())
     assert (found.delegated_nodes, found.fallback_nodes, found.partitions) == (13, 2, 3)
     assert [one.op for one in found.fallback_ops] == ["aten.erf", "aten.topk"]
+    counts = [(one.op, one.npu, one.cpu) for one in audit.count_operators(graphs)]
+    assert counts == [("aten.erf", 0, 1), ("aten.topk", 0, 1)]
 
 
 @pytest.mark.parametrize("way", ["quantize", "dequantize"])

@@ -40,6 +40,20 @@ def test_figures_by_set_and_channel_and_the_worst_element(right: Array) -> None:
     assert found.worst.expected == pytest.approx(float(quantized[2, 0, 7, 5]))
 
 
+def test_each_output_is_compared_with_its_own_references(right: Array) -> None:
+    """Of two outputs with other values, and of the float32 and the quantized model."""
+    other = 10 + np.float32(2) * right[..., ::-1]
+    references = References(
+        expect(right, other), expect(right * np.float32(1.001), other * np.float32(1.01))
+    )
+    first, second = describe_outputs(references, [right * np.float32(1.1), other])
+    assert first.sqnr_db == pytest.approx([20] * 4, abs=0.1)
+    assert second.sqnr_db == (None,) * 4, "equal"
+    assert second.sqnr_db_quantized == pytest.approx([40] * 4, abs=0.1)
+    assert second.worst
+    assert second.worst.value == pytest.approx(float(np.abs(other).max()))
+
+
 def test_errors_are_counted_around_zero(right: Array) -> None:
     output = right.copy()
     output[0, 0, 0, 0] += 1.0

@@ -17,7 +17,9 @@ from ci.judging.figures import (
     measure_pooled,
     share_equal,
 )
-from ci.judging.gate import Expected, Judgement, References, judge
+from ci.judging.gate import Expected, Judgement, OutputJudgement, References, judge
+from ci.judging.noise import Excess
+from ci.judging.verdict import summarize_figures
 from ci.models.tensors import TensorInfo
 from ci.report.schema import DROPPED, OutputThreshold, Question, Threshold
 from tests.stand_ins.lanes import make_references, predict
@@ -339,3 +341,16 @@ def test_an_output_of_one_value_is_judged_by_that_value(dtype: Any) -> None:
     limits = msgspec.structs.replace(OPEN, min_equal=1.0)
     assert judge_one(limits, ones, expect(ones)).accepted
     assert not judge_one(limits, ones * 2, expect(ones)).accepted
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_place_of_a_case_is_where_its_own_limit_is_exceeded_most(turned: bool) -> None:
+    """Outputs may have other margins: 18 dB above the prediction may be nothing."""
+    outputs = [
+        OutputJudgement(excesses=(Excess("channel 3 of 16", 15.0, 5.0), Excess("gain", 40.0, 1.0))),
+        OutputJudgement(excesses=(Excess("row 1 of 2", 18.0, -12.0),)),
+        OutputJudgement(equal=1.0),
+    ]
+    figures = summarize_figures(Judgement(tuple(outputs[::-1] if turned else outputs)))
+    place = f"output {2 if turned else 0}, channel 3 of 16"
+    assert (figures.above_noise_db, figures.above_noise_place) == (15.0, place)

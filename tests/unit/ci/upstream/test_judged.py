@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from ci.cases.policy import read_emulator_policy
+from ci.judging.verdict import CaseFigures
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
 from ci.report.schema import Threshold
@@ -19,6 +20,7 @@ from ci.upstream.journal import Entry, Ran
 from ci.upstream.judged import (
     Ending,
     Judged,
+    Ours,
     finite,
     judge_test,
     make_references,
@@ -28,6 +30,7 @@ from ci.upstream.judged import (
     summarize_message,
 )
 from ci.upstream.kept import Comparison, Member, read_comparisons, write_comparison
+from ci.upstream.report import worst_figures
 from ci.upstream.stubs import LACKS, NEEDS
 from ci.verbs.lanes import upstream
 from ci.verbs.lanes.upstream import WRONG
@@ -279,6 +282,21 @@ def test_long_reasons_are_cut_and_their_first_error_counts() -> None:
     assert summarize_message("Error\nE:x") == "E:x"
     assert summarize_message("") == "no reason was given"
     assert summarize_message(600 * "x") == 500 * "x"
+
+
+def test_the_figures_of_a_test_are_those_of_its_worst_comparison() -> None:
+    def compare(above: float | None, sqnr_db: float | None = None) -> Ours:
+        figures = CaseFigures(above_noise_db=above, sqnr_db=sqnr_db)
+        return Ours("8a8w", (), figures, accepts_zeros=False)
+
+    for every, worst in (
+        ((compare(3.0), compare(9.0), compare(-5.0)), 1),
+        ((compare(None, 40.0), compare(None, 12.0), compare(None, 60.0)), 1),
+        ((compare(None, 5.0), compare(-20.0, 50.0)), 1),  # a prediction says more
+    ):
+        judged = Judged("C::test_a", Ending.PASSED, ours=every)
+        assert worst_figures(judged) == vars(every[worst].figures)
+    assert worst_figures(Judged("C::test_a", Ending.FAILED)) == {}
 
 
 def test_a_flaky_test_tells_how_often_it_ended_how() -> None:
