@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace as copy
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +20,7 @@ from torch.fx import GraphModule, Interpreter, Node  # noqa: E402
 from ci.audit.localise import (  # noqa: E402
     LIMIT_DB,
     Localised,
+    Localiser,
     clip,
     find_suspect,
     measure_departure,
@@ -40,7 +45,12 @@ from ci.audit.localise_search import (  # noqa: E402
     minimize,
     rank_departures,
 )
+from ci.cases.judged import SessionOptions  # noqa: E402
+from ci.cases.pipeline import RunSetup  # noqa: E402
+from ci.cases.policy import read_emulator_policy  # noqa: E402
+from ci.cases.pool import Ended  # noqa: E402
 from ci.cases.spec import CaseSpec  # noqa: E402
+from ci.executorch.engine import ExecutorchEngine  # noqa: E402
 from ci.faults.match import KnownFault  # noqa: E402
 from ci.judging.gate import judge_output  # noqa: E402
 from ci.models.eager import run_eager  # noqa: E402
@@ -48,8 +58,16 @@ from ci.models.model import load_model  # noqa: E402
 from ci.models.schemes import Scheme  # noqa: E402
 from ci.models.tensors import TensorInfo  # noqa: E402
 from ci.report.schema import Threshold  # noqa: E402
+from provisioning.console.progress import Progress  # noqa: E402
 from provisioning.errors import UsageError  # noqa: E402
-from tests.stand_ins.lanes import make_references  # noqa: E402
+from tests.stand_ins.lanes import (  # noqa: E402
+    COARSE,
+    LABELLER,
+    SPEC,
+    EchoRunner,
+    fail,
+    make_references,
+)
 
 PREDICTED_DB = 60.0
 Spoils = Callable[[GraphModule, Node], bool]
@@ -479,3 +497,52 @@ def test_an_index_has_no_distance() -> None:
 def test_what_is_no_number_is_as_far_off_as_can_be_shown() -> None:
     figures = (float("nan"), float("-inf"), 3.0, float("inf"))
     assert [clip(one) for one in figures] == [-LIMIT_DB, -LIMIT_DB, 3.0, LIMIT_DB]
+
+
+class Leasing:
+    """A pool that compiles the labeller in place of any part."""
+
+    @contextmanager
+    def lease(self, *_: object) -> Iterator[Any]:
+        def call(job: Any) -> Ended:
+            return Ended(copy(job, engine=LABELLER)(), "", "")
+
+        yield SimpleNamespace(call=call)
+
+
+@pytest.mark.parametrize(
+    ("first", "used", "calls"),
+    [
+        ("right", True, ["open", "run"]),
+        ("wrong", True, ["open", "run", "fresh", "run"]),
+        ("dies", True, ["open", "run", "fresh", "run"]),
+        ("wrong", False, ["open", "run"]),
+        ("dies", False, ["open", "run"]),
+    ],
+)
+def test_a_part_is_wrong_only_if_it_is_in_a_fresh_process_too(
+    tmp_path: Path, first: str, used: bool, calls: list[str]
+) -> None:
+    made = {"right": COARSE * np.float32(1.0005), "wrong": -COARSE}
+    turns = [first, "right"]
+
+    def answer(sets: Any) -> Any:
+        turn = turns.pop(0)
+        return fail(sets) if turn == "dies" else [[one] for one in made[turn]]
+
+    runner = EchoRunner(answer, used=used)
+    setup: Any = RunSetup(
+        options=SessionOptions(policy=read_emulator_policy(), timeout_s=9.0),
+        engine=LABELLER,
+        runner=runner,
+        pool=Leasing(),  # type: ignore[arg-type]
+        work=tmp_path / "work",
+        cache=tmp_path / "cache",
+    )
+    found = Localiser(SPEC, setup, ExecutorchEngine(()), Progress()).try_cut(Cut(("y",), ("y",)))
+    assert runner.calls == calls
+    is_right = used or first == "right"
+    assert (bool(found.refused), found.worst is not None) == (
+        not is_right and first == "dies",
+        not is_right and first == "wrong",
+    )

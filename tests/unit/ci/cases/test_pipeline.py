@@ -31,7 +31,13 @@ from ci.cases.engine import (
     Staging,
 )
 from ci.cases.judged import NO_FLOAT, CaseJudge, Evidence, JudgeSetup, Run, make_case
-from ci.cases.outputs import OUTPUT, read_noise, read_outputs, stack_outputs
+from ci.cases.outputs import (
+    OUTPUT,
+    read_noise,
+    read_outputs,
+    read_references,
+    stack_outputs,
+)
 from ci.cases.pipeline import CaseResult, CaseRun, SessionOptions, describe_departure
 from ci.cases.policy import Unsupported, read_emulator_policy
 from ci.cases.pool import Ended, Job
@@ -603,6 +609,25 @@ def test_every_field_of_limits_reaches_the_gate() -> None:
         rule = policy.limits_of("mlp", scheme)
         for name, value in limits.given.items():
             assert getattr(rule, name) == value
+
+
+def test_each_output_has_its_own_prediction_or_none(tmp_path: Path) -> None:
+    """Indices have none; of the others, runs that overflowed are dropped."""
+    (tmp_path / "float").mkdir()
+    staging = Staging(tmp_path, tmp_path / "log", tmp_path)
+    staging.write_float([list(one) for one in zip(COARSE, IDS, LOGITS, strict=True)])
+    infos = (TensorInfo(str(one.dtype), one.shape[1:]) for one in (COARSE, IDS, LOGITS))
+    compiled = msgspec.structs.replace(COMPILED, outputs=tuple(infos))
+    first, last = (
+        np.stack([share * one, 2 * share * one, np.inf * one][:size])
+        for one, share, size in ((COARSE, 0.01, 2), (LOGITS, 0.1, 3))
+    )
+    staging.write_noise([first, np.zeros(0), last])
+    references = read_references(tmp_path, compiled)
+    found = [one and one.runs.tolist() for one in references.noise]
+    assert found == [first.tolist(), None, last[:2].tolist()]
+    with pytest.raises(QnnCiError, match="of output 2 cannot be predicted"):
+        staging.write_noise([first, np.zeros(0), last[1:]])
 
 
 def test_a_prediction_that_is_not_finite_accepts_nothing(tmp_path: Path) -> None:

@@ -11,16 +11,18 @@ import pytest
 
 from ci.cases.pipeline import CaseResult, SessionOptions
 from ci.cases.policy import read_emulator_policy
+from ci.cases.pool import Ended
 from ci.cases.session import Phases, Session, run_cases
 from ci.cases.spec import CaseSpec
 from ci.executorch.toolchain import name_toolchain
 from ci.models.schemes import Scheme
 from ci.models.suite import expect_s
+from ci.models.user_models import Metric, ModelEntry
 from ci.report.schema import Case, Status, Tool
 from provisioning.artifacts.environment import Environment
 from provisioning.artifacts.provision import Provisioned
 from provisioning.console.progress import Progress
-from provisioning.errors import ExitCode
+from provisioning.errors import ExitCode, UsageError
 
 TOOLS = (Tool(name="qnn-runtime", version="2.49.40"),)
 
@@ -105,6 +107,49 @@ def test_the_longest_case_runs_first_and_rows_keep_the_order_of_the_cases() -> N
     results = run_cases(runs, pool, 1, Progress(io.StringIO()))
     assert [one.case.model for one in results] == [one.spec.model for one in runs]
     assert began == [one.spec.model for one in runs[::-1]]
+
+
+def test_data_and_metric_of_each_model_are_checked_once_before_anything_runs(
+    tmp_path: Path,
+) -> None:
+    metrics = {
+        name: Metric(function=f"{name}.py:score", labels=f"{name}.npy", max_drop=0.1)
+        for name in ("first", "second")
+    }
+    entries = {
+        name: ModelEntry("mlp", inputs=f"{name}.npy", metric=metrics.get(name))
+        for name in ("bare", *metrics)
+    }
+    checked: list[tuple[str, Metric | None]] = []
+
+    class Checking(StubPool):
+        def run(self, job: Any, log: Path, timeout_s: float, *, fresh: bool) -> Ended:
+            _, spec, metric = job.args
+            checked.append((spec.model, metric))
+            bad = "metric.labels: three rows" if len(checked) == 3 and fresh else ""
+            return Ended(bad, "", "")
+
+    policy = msgspec.structs.replace(read_emulator_policy(), models=entries)
+    nothing: Any = None
+    pool: Any = Checking()
+    session = Session(
+        name="test_emulator",
+        specs=[
+            CaseSpec("mlp", Scheme.FP16, "SM8650"),  # of the suite: it has no data
+            *(
+                CaseSpec(name, scheme, "SM8650", entry.source)
+                for scheme in (Scheme.FP16, Scheme.A8W8)
+                for name, entry in entries.items()
+            ),
+        ],
+        engine=nothing,
+        runner=nothing,
+        parts=TOOLS,
+        options=SessionOptions(policy=policy, timeout_s=9.0),
+    )
+    with pytest.raises(UsageError, match=r"models\.second\.metric\.labels: three rows"):
+        session.check_data(pool, tmp_path)
+    assert checked == [("bare", None), *metrics.items()]
 
 
 def test_a_session_s_report_counts_the_cases_that_it_did_not_judge() -> None:

@@ -223,6 +223,19 @@ def test_a_padding_is_beyond_a_kernel_from_its_width_on(padding: float, beyond: 
     assert (numbers["kernel"], numbers["beyond"]) == ((5.0,), (beyond,))
 
 
+@pytest.mark.parametrize(
+    ("stride", "measured"), [((), (2, 3)), (None, (2, 3)), ((1.0, 2.0), (1, 2))]
+)
+def test_a_pool_without_a_stride_moves_by_its_kernel(
+    stride: tuple[float, ...] | None, measured: tuple[int, ...]
+) -> None:
+    given = {"kernel_size": (2.0, 3.0), **({} if stride is None else {"stride": stride})}
+    found = measure_step([Operand((1, 4, 9, 16))], given)
+    assert found["stride"] == measured
+    assert (found["height"], found["width"]) == ((9,), (16,))
+    assert (found["rows"], found["length"]) == ((36,), (16,))
+
+
 def test_a_fault_is_that_of_the_build_that_compiled_the_program() -> None:
     (fault,) = (one for one in read_faults() if one.name == "broadcast-mul-before-norm")
     assert fault.applies("fp16", "v2.49.40.260810104044")

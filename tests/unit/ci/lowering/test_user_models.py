@@ -14,7 +14,14 @@ from ci.models import user_models
 from ci.models.lowering_options import Choices
 from ci.models.source_lines import is_installed
 from ci.models.tensors import describe_tensor, read_sets, write_sets
-from ci.models.user_models import Metric, ModelEntry, lacks_function, resolve_entry, resolve_file
+from ci.models.user_models import (
+    Metric,
+    ModelEntry,
+    check_data,
+    lacks_function,
+    resolve_entry,
+    resolve_file,
+)
 from provisioning.errors import QnnCiError
 from tests.stand_ins.snapshots import check_snapshot
 
@@ -113,6 +120,19 @@ def test_an_entry_has_absolute_paths_and_keeps_the_rest(place: Path) -> None:
 )
 def test_files_of_any_environment_are_installed(file: str, installed: bool) -> None:
     assert is_installed(file) is installed
+
+
+@pytest.mark.parametrize(("labels", "fits"), [(4, False), (5, True), (6, False)])
+def test_each_judged_set_has_a_label(tmp_path: Path, labels: int, fits: bool) -> None:
+    np.save(tmp_path / "inputs.npy", np.ones((5, 2)))
+    np.save(tmp_path / "labels.npy", np.ones(labels))
+    metric = Metric("m.py:top1", str(tmp_path / "labels.npy"), max_drop=0.1)
+    entry = ModelEntry("net.py:f", inputs=str(tmp_path / "inputs.npy"), metric=metric)
+    if fits:
+        check_data("net", entry)
+    else:
+        with pytest.raises(QnnCiError, match=rf"models\.net\.metric\.labels.* {labels} rows"):
+            check_data("net", entry)
 
 
 def test_sets_that_were_written_are_read_even_over_older_ones(tmp_path: Path) -> None:
