@@ -13,15 +13,19 @@ import pytest
 from ci.inspect.app_checks import (
     APPS,
     find_extraction,
+    find_wanted,
     judge_unit,
     lacks_only_files,
     list_app_checks,
 )
 from ci.inspect.app_manifest import AppManifest
+from ci.inspect.app_report import CheckedUnit, choose_exit
 from ci.inspect.app_trees import read_app
-from ci.inspect.apps import AppUnit, Kind
+from ci.inspect.apps import QNN_ABI, AppUnit, Kind, PackedFile
 from ci.inspect.gradle import Gradle
 from provisioning.doctor.checks.registry import Finding, Severity
+from provisioning.doctor.facts import TreeFacts
+from provisioning.errors import ExitCode
 from tests.stand_ins.android_apps import (
     ABI,
     KEPT,
@@ -346,3 +350,53 @@ def test_a_flavours_library_replaces_the_main_one(tmp_path: Path) -> None:
     (unit,) = units(root, tmp_path / "scratch")
     assert {one.shown.split("/")[2] for one in unit.libraries} == {"newer"}
     assert judge_unit(unit, []) == []
+
+
+def pack(*names: str) -> tuple[PackedFile, ...]:
+    return tuple(PackedFile(name, Path(name), name, 1, QNN_ABI) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("names", "lowered", "wanted"),
+    [
+        (["libapp.so"], False, ()),
+        (["libapp.so"], True, ()),
+        (["libQnnHtp.so"], False, ("libQnnHtp.so",)),
+        (["libQnnHtpV79Stub.so"], False, ("libQnnHtp.so",)),
+        (["libQnnHtp.so"], True, ("libQnnHtp.so", "libQnnSystem.so")),
+        (["libQnnHtp.so", "libexecutorch_jni.so"], False, ("libQnnHtp.so", "libQnnSystem.so")),
+        (["libQnnHtp.so", "libonnxruntime.so"], False, ("libQnnHtp.so", "libQnnSystem.so")),
+        (["libQnnGpu.so"], False, ()),
+        (["libQnnGpu.so", "libonnxruntime.so"], False, ("libQnnSystem.so",)),
+        (["libQnnGpu.so", "libQnnHtpPrepare.so"], False, ("libQnnHtp.so",)),
+    ],
+)
+def test_the_libraries_that_an_app_needs(
+    names: list[str], lowered: bool, wanted: tuple[str, ...]
+) -> None:
+    tree = TreeFacts(Path(), (), lowered=(object(),) if lowered else ())  # type: ignore[arg-type]
+    assert find_wanted(AppUnit("app", Kind.APK, None, pack(*names), tree=tree)) == wanted
+
+
+def make_checked(kind: Kind, **found: Severity) -> CheckedUnit:
+    findings = (Finding(code, "x", "x", "x", "x", "x", level) for code, level in found.items())
+    return CheckedUnit(AppUnit("app", kind, None), tuple(findings))
+
+
+def test_a_failure_counts_more_than_an_incomplete_copy() -> None:
+    right = make_checked(Kind.SOURCES, QNN868=Severity.NOTE)
+    warned = make_checked(Kind.SOURCES, QNN862=Severity.WARNING)
+    incomplete = make_checked(Kind.SOURCES, QNN853=Severity.ERROR, QNN862=Severity.WARNING)
+    both = make_checked(Kind.SOURCES, QNN853=Severity.ERROR, QNN850=Severity.ERROR)
+    failed = make_checked(Kind.APK, QNN853=Severity.ERROR)
+    for units_, code, strict_code in (
+        ([right], ExitCode.OK, ExitCode.OK),
+        ([right, warned], ExitCode.OK, ExitCode.FAILED),
+        ([right, incomplete], ExitCode.ENVIRONMENT, ExitCode.ENVIRONMENT),
+        ([warned, incomplete], ExitCode.ENVIRONMENT, ExitCode.FAILED),
+        ([both], ExitCode.FAILED, ExitCode.FAILED),
+        ([incomplete, failed], ExitCode.FAILED, ExitCode.FAILED),
+        ([failed, incomplete], ExitCode.FAILED, ExitCode.FAILED),
+    ):
+        assert choose_exit(units_, strict=False) is code
+        assert choose_exit(units_, strict=True) is strict_code

@@ -146,6 +146,7 @@ def test_a_poor_quantized_model_fails_by_itself(
     [
         (None, 1.2, ""),
         (1.5, 1.2, ""),
+        (1.2, 1.2, ""),
         (1.01, 1.005, "faithful: the perplexity is 1.0"),
         (1.01, 1.2, "quantized: the model's perplexity is 1.200, but the limit is 1.01"),
     ],
@@ -159,6 +160,11 @@ def test_the_perplexity_of_a_text_has_a_limit(
     assert (result.case.status is Status.FAILED) is bool(reason)
     assert reason in result.case.reason
     assert f"{model:.3f} with the quantized model, 1.004 with float32" in result.noted
+    # Of the two, only the one that is to blame is named.
+    assert ("faithful" in result.case.reason) is reason.startswith("faithful")
+    assert ("quantized:" in result.case.reason) is reason.startswith("quantized")
+    blamed = {"faithful": Question.FAITHFUL, "quantized": Question.QUANTIZED}
+    assert result.case.question is blamed.get(reason.partition(":")[0])
 
 
 def test_a_text_is_cut_into_windows(own: Tiny, right: Step) -> None:
@@ -169,6 +175,28 @@ def test_a_text_is_cut_into_windows(own: Tiny, right: Step) -> None:
     assert one is not None
     assert two is not None
     assert 1 < one < two  # what follows an early token is known less well
+
+
+def test_everything_that_decides_about_a_decoder_is_in_its_digest(tmp_path: Path) -> None:
+    one = Subject(tmp_path, ((1, 5),), 40, CONTEXT, PREFILL, 1, 2)
+    others = [
+        replace(one, prompts=((1, 6),)),
+        replace(one, prompts=((1, 5), (1, 6))),
+        replace(one, tokens=41),
+        replace(one, context=2 * CONTEXT),
+        replace(one, prefill=2 * PREFILL),
+        replace(one, bos=3),
+        replace(one, eos=3),
+        replace(one, text=((1, 5),)),
+    ]
+    digests = [subject.digest() for subject in (one, *others)]
+    for name in ("weights.bin", "config.json", "model.safetensors"):
+        for content in ("a", "b"):
+            (tmp_path / name).write_text(content)
+            digests.append(one.digest())
+    assert len(set(digests)) == len(digests)
+    (tmp_path / "README.md").write_text("decides nothing")
+    assert one.digest() == digests[-1]
 
 
 def test_a_node_on_the_cpu_fails_a_right_program(judge: Judge, right: Step) -> None:

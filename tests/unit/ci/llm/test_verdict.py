@@ -15,6 +15,7 @@ from ci.llm.verdict import (
     compare_float,
     judge_forced,
     judge_free,
+    judge_part,
     measure_perplexity,
 )
 
@@ -87,6 +88,15 @@ def test_a_free_run_that_ends_early_is_wrong(count: int) -> None:
         f"the text has {count} tokens, but the model's text has 4"
         in judge_free(run, REFERENCE).faults[-1]
     )
+
+
+def test_a_part_is_judged_by_the_noise_of_its_own_steps() -> None:
+    later = Reference(RUN, np.array([[1e-4, 1e-4, 1e-4, 1.0]] * 2))
+    signal = float(np.mean(LOGITS[:3] ** 2, axis=1).sum())
+    assert judge_part(RUN, later, 3).predicted_db == pytest.approx(10 * np.log10(signal / 3e-4))
+    whole = judge_part(RUN, later)
+    assert (whole.steps, judge_part(RUN, later, 3).steps) == (4, 3)
+    assert whole.predicted_db < judge_part(RUN, later, 3).predicted_db - 20
 
 
 def test_a_run_fed_with_other_tokens_is_not_compared() -> None:

@@ -105,6 +105,21 @@ def test_a_broken_context_fails(name: str, tmp_path: Path) -> None:
     assert caught.value.fix
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_every_graph_of_the_model_has_to_be_in_its_binary(tmp_path: Path, place: int) -> None:
+    names = [GRAPH, GRAPH]
+    path = write_embedded(tmp_path, BLOB)
+    names[place] = "graph_of_another"
+    nodes = [
+        make_node(ep_cache_context=BLOB, embed_mode=1, partition_name=name, main_context=number)
+        for number, name in enumerate(names)
+    ]
+    write_nodes(path, nodes)
+    with pytest.raises(FailedError) as caught:
+        read_context(path)
+    assert "graph_of_another" in caught.value.why
+
+
 @pytest.mark.parametrize("blob", [b"\0", BLOB[:-1], make_blob(graph="other")])
 def test_a_broken_binary_in_the_model_fails(tmp_path: Path, blob: bytes) -> None:
     with pytest.raises(FailedError, match=r"m_ctx\.onnx cannot be loaded"):

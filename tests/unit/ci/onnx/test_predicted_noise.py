@@ -93,6 +93,17 @@ def test_an_input_that_float16_rounds_has_an_error_relative_to_it(tmp_path: Path
     assert (again == found).all()
 
 
+def test_each_set_errs_from_its_own_outputs(tmp_path: Path) -> None:
+    ends = [tensor("x", SHAPE)], [tensor("y", SHAPE)]
+    model = write_model(tmp_path / "model.onnx", [helper.make_node("Relu", ["x"], ["y"])], *ends)
+    sets = [np.abs(ANY), 100 * np.abs(ANY[::-1])]
+    found = predict_noise(
+        model, tmp_path / "noisy.onnx", [(one,) for one in sets], [(one,) for one in sets]
+    )
+    for number, right in enumerate(sets):
+        assert 0 < np.abs(found[0][:, number] / right).max() <= RELATIVE * 2.01
+
+
 def test_what_computes_has_a_relative_error(tmp_path: Path) -> None:
     nodes = [("MatMul", ["x", "w"], ["y"])]
     found, right = predict(tmp_path, nodes, weights=[constant("w", UNIT)])

@@ -1,0 +1,107 @@
+"""Which phone is meant, how long it is leased, and what a start leaves for the next one."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ci.cases.outputs import OUTPUTS
+from ci.device import connection
+from ci.device.connection import choose_phone
+from ci.device.runner import CODE, LATE, LEASE_S, LOG, SYSTEM, SYSTEM_MARK, DeviceProgram
+from provisioning.errors import UnfitError
+
+PHONES = {"one": "device", "two": "device", "locked": "unauthorized"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "variable", "phones", "chosen"),
+    [
+        ("one", "two", PHONES, "one"),  # the option before the variable
+        ("two", "one", PHONES, "two"),
+        ("", "two", PHONES, "two"),
+        ("two", "", PHONES, "two"),
+        ("", "", {"one": "device"}, "one"),
+        ("", "", PHONES, ""),
+        ("", "", {}, ""),
+        ("gone", "one", PHONES, ""),
+        ("", "gone", PHONES, ""),
+        ("locked", "one", PHONES, ""),
+    ],
+)
+def test_the_phone_that_was_asked_for_is_chosen(
+    wanted: str,
+    variable: str,
+    phones: dict[str, str],
+    chosen: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ANDROID_SERIAL", variable)
+    monkeypatch.setattr(connection, "list_phones", lambda _: phones)
+    if chosen:
+        assert choose_phone("adb", wanted) == chosen
+        return
+    with pytest.raises(UnfitError) as caught:
+        choose_phone("adb", wanted)
+    assert (wanted or variable) in caught.value.what
+
+
+def make_program(place: Path, timeout_s: float = 1.0) -> DeviceProgram:
+    program: Any = SimpleNamespace(log=place / "run.log", directory=place)
+    runner: Any = None
+    return DeviceProgram(runner, program, timeout_s)
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "lease_s"), [(1.0, LEASE_S), (LEASE_S, 2 * LEASE_S), (7200.0, 14400.0)]
+)
+def test_a_lease_outlasts_the_longest_run(tmp_path: Path, timeout_s: float, lease_s: float) -> None:
+    assert make_program(tmp_path, timeout_s).lease_s == lease_s
+
+
+def pack(**files: bytes) -> bytes:
+    """What a device sends: ``x`` are outputs if their names start with ``out``."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        for name, content in files.items():
+            place = f"{OUTPUTS}/{name}.raw" if name.startswith("out") else NAMES.get(name, name)
+            entry = tarfile.TarInfo(place)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return stream.getvalue()
+
+
+NAMES = {"log": LOG, "code": CODE, "late": LATE, "system": SYSTEM}
+
+
+def test_a_start_has_only_its_own_outputs(tmp_path: Path) -> None:
+    program = make_program(tmp_path)
+    assert program.unpack(pack(out_0=b"1", out_1=b"2", log=b"a", code=b"0\n"), tmp_path) == (
+        False,
+        0,
+    )
+    assert program.unpack(pack(out_0=b"3", log=b"b", code=b"7\n"), tmp_path) == (False, 7)
+    held = {path.name: path.read_bytes() for path in (tmp_path / OUTPUTS).iterdir()}
+    assert held == {"out_0.raw": b"3"}
+    assert (tmp_path / "run.log").read_bytes() == b"b"
+    assert program.unpack(pack(log=b"c", late=b"", code=b"137"), tmp_path) == (True, 137)
+    assert not list((tmp_path / OUTPUTS).iterdir())
+    assert len(program.starts) == 3
+
+
+def test_the_devices_own_log_follows_the_runners(tmp_path: Path) -> None:
+    program = make_program(tmp_path)
+    program.unpack(pack(log=b"run\n", system=b"cdsp crashed\n", code=b"1"), tmp_path)
+    assert (tmp_path / "run.log").read_text() == f"run\n{SYSTEM_MARK}cdsp crashed\n"
+    program.unpack(pack(log=b"run\n", system=b"", code=b"0"), tmp_path)
+    assert (tmp_path / "run.log").read_text() == "run\n"
+
+
+def test_an_archive_without_its_last_file_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="incomplete"):
+        make_program(tmp_path).unpack(pack(out_0=b"1", log=b"a"), tmp_path)
