@@ -10,8 +10,11 @@ import jsonschema
 import pytest
 
 from ci.__main__ import main
+from ci.inspect.app_archives import choose_splits
 from ci.inspect.files import inspect_file
+from provisioning.archives.layout import Member
 from provisioning.errors import ExitCode
+from tests.stand_ins.android_apps import library, skel
 from tests.stand_ins.lowered import make_binary, make_program
 
 ELF = Path(__file__).parents[3] / "artifacts" / "elf"
@@ -127,3 +130,40 @@ def test_a_seal_is_written_into_whole_contexts_alone(
     assert models["cut"].read_bytes() == before
     assert read_context(models["whole"]).seal
     assert main(["inspect", str(models["whole"])]) == ExitCode.OK
+
+
+@pytest.mark.parametrize("flags", [0x68, 0x75, 0x81])
+def test_a_skel_is_for_the_hexagon_version_as_it_is_written(tmp_path: Path, flags: int) -> None:
+    path = tmp_path / f"libQnnHtpV{flags:x}Skel.so"
+    path.write_bytes(skel(path.name, flags))
+    held = inspect_file(path).library
+    assert held
+    assert f"{held.hexagon:d}" == f"{flags:x}"
+    assert held.machine == "hexagon"
+
+
+def test_a_library_for_a_phones_processor_has_no_hexagon_version(tmp_path: Path) -> None:
+    path = tmp_path / "libQnnSystem.so"
+    path.write_bytes(library(path.name))
+    held = inspect_file(path).library
+    assert held
+    assert (held.machine, held.hexagon) == ("aarch64", 0)
+
+
+SPLITS = ["splits/base-master.apk", "splits/base-arm64_v8a.apk"]
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [
+        (SPLITS, SPLITS),
+        ([*SPLITS, "standalones/standalone-arm64_v8a.apk"], SPLITS),
+        (["universal.apk"], ["universal.apk"]),
+        ([*SPLITS, "universal.apk"], ["universal.apk"]),
+        (["standalones/one.apk", "standalones/two.apk"], ["standalones/one.apk"]),
+        (["base.apk", "config.arm64_v8a.apk"], ["base.apk", "config.arm64_v8a.apk"]),
+        (["not-universal.apk"], ["not-universal.apk"]),
+    ],
+)
+def test_a_device_installs_splits_or_one_whole_apk(names: list[str], chosen: list[str]) -> None:
+    assert [one.name for one in choose_splits([Member(name, 1) for name in names])] == chosen

@@ -227,6 +227,16 @@ def test_a_licence_is_asked_for_once(store: Store, monkeypatch: pytest.MonkeyPat
     assert said.getvalue() == ""
 
 
+@pytest.mark.parametrize("named", ["other", "tiny-other", "tin", "TINY", "none", "1", "other,more"])
+def test_a_licence_of_something_else_accepts_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    monkeypatch.setenv("QNN_CI_ACCEPT_LICENCE", named)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    with pytest.raises(QnnCiError, match="not accepted"):
+        consent._ask(tiny(), Progress(io.StringIO()))
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '["tiny 1.0: free"]', '{"tiny 1.0: free": 5}'])
 def test_a_damaged_record_of_licences_accepts_nothing(
     store: Store, monkeypatch: pytest.MonkeyPatch, text: str

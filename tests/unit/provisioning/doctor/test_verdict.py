@@ -40,6 +40,26 @@ def test_a_verdict_is_fit_unless_there_is_an_error() -> None:
     assert not Verdict("p", (make(101),)).fit
 
 
+@pytest.mark.parametrize(
+    ("errors", "lacks"),
+    [
+        ((), None),
+        ((909,), "QNN909"),
+        ((910,), "QNN910"),
+        ((909, 910), "QNN909"),
+        ((101,), None),
+        ((101, 909), None),  # what else is wrong is no missing library
+        ((909, 999), None),
+    ],
+)
+def test_only_a_missing_library_alone_is_what_a_machine_lacks(
+    errors: tuple[int, ...], lacks: str | None
+) -> None:
+    findings = (make(100, Severity.WARNING), *map(make, errors), make(998, Severity.NOTE))
+    found = Verdict("p", findings).lacks
+    assert (found.id if found else None) == lacks
+
+
 def test_strict_counts_warnings() -> None:
     verdict = Verdict("p", (make(225, Severity.WARNING),))
     assert verdict.data()["fit"]
