@@ -148,6 +148,8 @@ def test_a_library_for_a_phones_processor_has_no_hexagon_version(tmp_path: Path)
     held = inspect_file(path).library
     assert held
     assert (held.machine, held.hexagon) == ("aarch64", 0)
+    assert held.build.startswith(f"v{held.qnn}.")
+    assert (held.qnn.count("."), held.api_level, held.align) == (2, 30, 16384)
 
 
 SPLITS = ["splits/base-master.apk", "splits/base-arm64_v8a.apk"]
@@ -162,7 +164,7 @@ SPLITS = ["splits/base-master.apk", "splits/base-arm64_v8a.apk"]
         ([*SPLITS, "universal.apk"], ["universal.apk"]),
         (["standalones/one.apk", "standalones/two.apk"], ["standalones/one.apk"]),
         (["base.apk", "config.arm64_v8a.apk"], ["base.apk", "config.arm64_v8a.apk"]),
-        (["not-universal.apk"], ["not-universal.apk"]),
+        (["not-universal.apk", "b.apk"], ["not-universal.apk", "b.apk"]),
     ],
 )
 def test_a_device_installs_splits_or_one_whole_apk(names: list[str], chosen: list[str]) -> None:

@@ -21,30 +21,35 @@ from ci.onnx.source import from_file
 from ci.report.schema import Footprint
 from tests.qnn_provider.models import write_conv, write_relu
 
+BINARY = "model_qnn.bin"
+
 
 def compile_file(
     path: Path,
     scheme: Scheme,
     monkeypatch: pytest.MonkeyPatch,
     *,
-    layers: bool = False,
+    embed: bool = True,
     **told: str,
 ) -> Compiled:
     """The record of a file's program; ``told`` is what its source tells."""
 
-    def write_context(model: Path, directory: Path, *_: Any, **__: Any) -> Any:
+    def write_context(_: Path, directory: Path, *__: Any, embed: bool, **more: Any) -> Any:
+        assert not more
         directory.mkdir()
-        (directory / compiling.CONTEXT).write_bytes(model.read_bytes())
+        (directory / compiling.CONTEXT).write_bytes(bytes(100))
+        if not embed:
+            (directory / BINARY).write_bytes(bytes(2000))
         return Delegation(1, 0, 1), Footprint()
 
     monkeypatch.setattr(compiling, "write_context", write_context)
-    spec = CaseSpec("net", scheme, "SM8650", UserSource(str(path)), layers=layers)
+    spec = CaseSpec("net", scheme, "SM8650", UserSource(str(path)))
     source = replace(from_file(path, read_model(path), [], spec.source), **told)
     work = path.with_name(f"{path.stem}-{scheme.value}-{len(list(path.parent.iterdir()))}")
     work.mkdir()
     staging = Staging(work / "staging", work / "log", work)
     staging.directory.mkdir()
-    return compiling.compile_source(source, spec, staging, {}, embed=True, saver="")
+    return compiling.compile_source(source, spec, staging, {}, embed=embed, saver="")
 
 
 @pytest.mark.parametrize("scheme", [Scheme.ASIS, Scheme.U8])
@@ -91,3 +96,37 @@ def test_only_a_program_that_was_calibrated_tells_on_what(
 ) -> None:
     path = (write_conv if scheme is Scheme.ASIS else write_relu)(tmp_path / "net.onnx")
     assert bool(compile_file(path, scheme, monkeypatch).calibration) is (scheme is Scheme.U8)
+
+
+@pytest.mark.parametrize(
+    ("embed", "binary", "size_bytes"), [(True, compiling.CONTEXT, 100), (False, BINARY, 2100)]
+)
+def test_a_program_is_the_model_with_its_context_wherever_that_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, embed: bool, binary: str, size_bytes: int
+) -> None:
+    made = compile_file(write_relu(tmp_path / "net.onnx"), Scheme.FP16, monkeypatch, embed=embed)
+    assert made.program == f"{compiling.PROGRAM}/{compiling.CONTEXT}"
+    assert (made.binary, made.size_bytes) == (f"{compiling.PROGRAM}/{binary}", size_bytes)
+
+
+def test_where_accuracy_is_lost_is_only_looked_for_in_what_was_calibrated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = []
+
+    def find_loss(*_: Any) -> None:
+        looked.append(1)
+
+    monkeypatch.setattr(compiling, "find_loss", find_loss)
+    for scheme, times in ((Scheme.ASIS, 0), (Scheme.FP16, 0), (Scheme.U8, 1)):
+        path = (write_conv if scheme is Scheme.ASIS else write_relu)(tmp_path / "net.onnx")
+        compile_file(path, scheme, monkeypatch)
+        assert len(looked) == times
+
+
+def test_weights_are_known_by_their_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, same, other = (
+        compile_file(write_conv(tmp_path / f"{name}.onnx", seed=seed), Scheme.ASIS, monkeypatch)
+        for name, seed in (("one", 0), ("same", 0), ("other", 1))
+    )
+    assert one.weights == same.weights != other.weights

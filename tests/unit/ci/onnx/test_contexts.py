@@ -150,6 +150,9 @@ def test_what_is_no_context_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not a context model of QNN") as caught:
         read_context(path)
     assert "OpenVINO" in caught.value.why
+    write_nodes(path, [make_node(), make_node(source="OpenVINO", main_context=0)])
+    with pytest.raises(UsageError, match="not a context model of QNN"):
+        read_context(path)
     path.write_bytes(write_context(tmp_path).read_bytes()[:-9])
     with pytest.raises(UsageError, match="not an ONNX model"):
         read_context(path)
@@ -180,6 +183,17 @@ def test_socs_are_known_by_either_source(tmp_path: Path) -> None:
     check_context(write_context(tmp_path, soc=""), "SM8750")
     check_context(write_context(tmp_path, make_blob(soc="QCS6490", arch=68), soc="93"), "QCM6490")
     check_context(write_context(tmp_path, soc="57,69"), "SM8750")
+
+
+@pytest.mark.parametrize("listed", ["57,69", "69,57", ""])
+def test_a_binary_for_several_socs_fits_each_of_them(tmp_path: Path, listed: str) -> None:
+    other = f"soc_type=SM8650;arch=75;num_nsps=1;vtcm_size={8 << 20};"
+    path = write_context(tmp_path, make_blob(graph=f"{GRAPH}\0{other}"), soc=listed)
+    for soc in ("SM8650", "SM8750"):
+        targets = check_context(path, soc).targets
+        assert [one.soc for one in targets] == ["SM8650", "SM8750"]
+    with pytest.raises(UnfitError, match="for SM8650 and SM8750, not for SM8550"):
+        check_context(path, "SM8550")
 
 
 @pytest.mark.parametrize(
