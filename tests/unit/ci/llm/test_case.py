@@ -195,7 +195,7 @@ def test_everything_that_decides_about_a_decoder_is_in_its_digest(tmp_path: Path
             (tmp_path / name).write_text(content)
             digests.append(one.digest())
     assert len(set(digests)) == len(digests)
-    (tmp_path / "README.md").write_text("decides nothing")
+    (tmp_path / "notes.txt").write_text("decides nothing")
     assert one.digest() == digests[-1]
 
 
