@@ -130,7 +130,7 @@ def render_rows(found: Mapping[str, Any]) -> str:
         if row in answers:
             cells = [show_answers(answers[row].get(scheme, {})) for scheme in schemes]
             lines.append(f"| {name} | {claim} | {' | '.join(cells)} |")
-    reasons = "The reasons for everything that is not `taken`, by scheme, SoC and operator:"
+    reasons = "The following list has the reason for each answer other than `taken`:"
     lines += ["", reasons, "", *list_reasons(answers)]
     return "".join(f"{line}\n" for line in lines)
 
