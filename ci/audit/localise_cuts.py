@@ -84,7 +84,7 @@ class Graphs:
         return tuple(dict.fromkeys(leaf.name for leaf in leaves if leaf.name in self.operators))
 
     def describe(self) -> list[Operator]:
-        """Return the properties of each operator that the search needs."""
+        """Return the operators with the properties that the search needs."""
         values = record(self.module, self.sets, self.operators)
         return [
             Operator(

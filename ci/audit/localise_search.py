@@ -104,8 +104,8 @@ class Trial(Struct, frozen=True):
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """The SQNR in dB before and after an operator, or, if ``is_range`` is true, before and after
-    its result is quantized, and the loss."""
+    """The SQNR in dB before and after an operator, and the loss. If ``is_range`` is true, the loss
+    is not from the operator, but from quantizing its result."""
 
     operator: Operator
     before_db: float
@@ -246,8 +246,8 @@ class Search:
         return whole
 
     def find_cone(self, names: Iterable[str], kept: Collection[str] | None = None) -> set[str]:
-        """Return ``names`` and the operators that lead to them, optionally only those in
-        ``kept``."""
+        """Return ``names`` and all operators that lead to them. If ``kept`` is given, leave out
+        operators that are not in it."""
         found, left = set[str](), list(names)
         while left:
             name = left.pop()
@@ -303,7 +303,8 @@ class Search:
         minimize(kept, lambda left: self.is_wrong(self.close(left, given), "fewer operators"))
 
     def trim(self, kept: Collection[str], given: Sequence[str]) -> Cut:
-        """Return a part that returns ``given``, without operators that do not lead there."""
+        """Return the part that returns ``given``, with those operators of ``kept`` that lead to
+        it."""
         return Cut(self.order(self.find_cone(given, kept)), tuple(given))
 
     def close(self, kept: Collection[str], given: Sequence[str]) -> Cut:

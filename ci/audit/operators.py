@@ -132,7 +132,7 @@ class Found(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class AuditJob:
-    """A job that quantizes and partitions a model like test-emulator, without compiling it.
+    """A job that quantizes and partitions a model as test-emulator does, but does not compile it.
     ``work`` is a scratch directory. All output is written to ``log``."""
 
     engine: ExecutorchEngine
@@ -216,7 +216,7 @@ def judge_case(
     spec: CaseSpec, policy: EmulatorPolicy, found: Found, seconds: float = 0.0, qnn: str = ""
 ) -> Audited:
     """Return the verdict on a case according to test-emulator's policy (full_delegation and known
-    refusals), and the known faults of this QNN version that the graph triggers."""
+    refusals), and the known faults of this version of QNN whose pattern the graph contains."""
     full = policy.limits_of(spec.model, spec.scheme).full_delegation
     scheme, soc = spec.scheme.value, spec.soc
     operators = list_operators(found, scheme, soc, policy)
@@ -316,12 +316,12 @@ def find_remedy(
 
 
 def _keep_fix(advice: str) -> str:
-    """Return the text after ``fix:`` in the advice."""
+    """Return the text after ``fix:`` in a text of advice; empty if there is no advice."""
     return advice.rpartition(Advice("", "").text)[2].strip()
 
 
 def sum_bytes(sizes: Iterable[int | None]) -> int | None:
-    """Return the sum, or None if a size is unknown."""
+    """Return the sum of ``sizes``, or None if one of them is unknown."""
     known = list(sizes)
     return None if None in known else sum(size or 0 for size in known)
 

@@ -150,7 +150,7 @@ def survive_crashes() -> Iterator[tuple[list[str], set[str]]]:
 
 
 def list_nodes(programs: Programs) -> Iterator[tuple[str, Node]]:
-    """Yield the name and the node of every operator that computes."""
+    """Yield the name and the node of every operator in the programs that computes something."""
     for one in programs.values():
         for program in one:
             for node in program.graph.nodes:

@@ -40,8 +40,9 @@ ORDER = ("run", "status", "fault", "CPU", "type", "symbols", "SQNR", "SQNR q", "
 
 
 class Difference(Struct, frozen=True, kw_only=True):
-    """A difference in one figure or text of a case, a library or a header. ``change`` is relative
-    to the old figure, or in dB for an SQNR. It is None if the values are not numbers."""
+    """A difference in one figure or text of a case, a known fault, a library or a header.
+    ``change`` is the relative change of a footprint's figure, or the change of an SQNR in dB; it is
+    None for other differences, or if it is unknown."""
 
     subject: str
     what: str
@@ -75,7 +76,8 @@ class UpgradeReport(Struct, frozen=True, kw_only=True):
 
     @property
     def is_worse(self) -> bool:
-        """Return whether a run is missing or a case no longer passes."""
+        """Return whether a run or a case is missing, or whether the status of a case became
+        worse."""
         grave = {"run", "status"}
         return any(one.verdict == "worse" and one.what in grave for one in self.differences)
 
@@ -214,8 +216,8 @@ def add_figures(old: Report, new: Report) -> Iterator[Total]:
 
 
 def read_types(root: Path) -> dict[str, str]:
-    """Return the structs, unions and enums in the headers below ``root``: their members without
-    comments, by header and name."""
+    """Return the members of the structs, unions and enums in the headers below ``root``, without
+    comments, by the names of the header and the type."""
     found = {}
     for path in sorted((root / HEADERS).rglob("*.h")):
         text = COMMENT.sub(" ", path.read_text(encoding="utf-8", errors="replace"))
@@ -241,7 +243,7 @@ def _find_end(text: str, start: int) -> int:
 
 def read_symbols(root: Path) -> dict[str, frozenset[str]]:
     """Return the C symbols that each QNN host library below ``root`` exports. C++ symbols are
-    ignored, because they change with every build. Raises ElfError."""
+    ignored, because they change with every build. Raises ElfError for a damaged library."""
     paths = sorted((root / LIBRARIES).glob(HOST))
     return {
         path.name: frozenset(one for one in read_exports(path) if not one.startswith(MANGLED))

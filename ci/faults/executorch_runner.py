@@ -28,8 +28,8 @@ AROUND = ("executorch_call_delegate", "getitem", "quantize", "view_copy", "to_di
 
 
 class NotTakenError(Exception):
-    """Raised if a node of several graphs stays on the CPU, but it is unknown to which graph the
-    node belongs. The caller must try fewer graphs at a time."""
+    """Raised if several graphs were lowered together and a node stays on the CPU, but it is unknown
+    to which graph that node belongs. The caller must try fewer graphs at a time."""
 
 
 def before_forks() -> None:

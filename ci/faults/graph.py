@@ -120,10 +120,12 @@ def parse_graph(text: str) -> Graph:
 
 def _read_lines(text: str) -> list[ast.stmt]:
     if len(text) > MOST_CHARS:
-        raise ValueError(f"the text has {len(text)} characters, not at most {MOST_CHARS}")
+        raise ValueError(
+            f"the text has {len(text)} characters, but at most {MOST_CHARS} are allowed"
+        )
     lines = ast.parse(text).body
     if not 0 < len(lines) <= MOST_LINES:
-        raise ValueError(f"the text has {len(lines)} lines, not 1 to {MOST_LINES}")
+        raise ValueError(f"the text has {len(lines)} lines instead of 1 to {MOST_LINES}")
     return lines
 
 

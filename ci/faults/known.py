@@ -134,7 +134,7 @@ def read_faults(path: Path | None = None) -> tuple[Fault, ...]:
         if problems:
             raise ManifestError(
                 f"{path or f'policies/{POLICY}.toml'}, fault {one.name!r}: {problems[0]}",
-                why="an invalid entry could not be found in a model, or its graph could not be run",
+                why="an invalid fault would not be found in models, or its graph could not be run",
                 fix="docs/guides/faults.md describes every key",
             )
     return faults

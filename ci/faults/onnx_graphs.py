@@ -167,7 +167,7 @@ WRITERS: Mapping[str, Callable[..., None]] = {
 
 
 def number_of(name: str) -> int:
-    """Return the number of the graph to which a node or tensor of a model belongs."""
+    """Return the number of the graph to which the node or tensor with this name belongs."""
     return int(name.partition("_")[0].removeprefix("g"))
 
 

@@ -143,10 +143,12 @@ def render_found(found: Sequence[Searched]) -> str:
 
 
 def describe_finding(one: Finding) -> str:
-    """Return one line, such as ``wrong: add -> layer_norm (add: over_batch), 2.0 dB of 68.9, 10/10
-    seeds``."""
+    """Return a finding as one line, such as ``wrong: add -> layer_norm (add: over_batch), 2.0 dB
+    instead of 68.9, 10/10 seeds``."""
     relations = f" ({', '.join(one.relations)})" if one.relations else ""
-    reached = "" if one.sqnr_db is None else f", {one.sqnr_db:.1f} dB of {one.predicted_db:.1f}"
+    reached = (
+        "" if one.sqnr_db is None else f", {one.sqnr_db:.1f} dB instead of {one.predicted_db:.1f}"
+    )
     known = f", known: {one.known}" if one.known else ""
     return (
         f"{one.end}: {' -> '.join(one.operators)}{relations}{reached},"

@@ -1,4 +1,4 @@
-"""Runs one decoder in one scheme, from its weights to a row in the report."""
+"""Runs one decoder in one scheme, from its weights to a case in the report."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def read_interface(name: str, declared: Declared) -> Interface:
         size, context = prefill[0].sizes[1], decode[1].sizes[3]
     except (IndexError, ValueError) as error:
         raise _refuse(
-            name, f"its inputs have the shapes {[one.sizes for one in decode[:4]]}"
+            name, f"its first inputs have the shapes {[one.sizes for one in decode[:4]]}"
         ) from error
     told = declared.constants
     interface = Interface(

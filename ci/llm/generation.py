@@ -67,7 +67,8 @@ class Loop:
         return np.asarray(logits, np.float32)[0, :count]
 
     def inputs(self, tokens: Sequence[int], size: int) -> list[Array]:
-        """Return the inputs of the method: tokens, mask, positions and caches."""
+        """Return the inputs of the method for ``size`` tokens: tokens, mask, positions and
+        caches."""
         one = self.interface
         row = np.zeros((1, size), np.int32)
         row[0, : len(tokens)] = tokens

@@ -332,7 +332,8 @@ def read_coding(node: Any) -> Coding | None:
 
 
 def require_caches(borders: Mapping[int, Border], layers: int) -> None:
-    """Raise FailedError unless all methods read and return each cache in the same coding."""
+    """Raise FailedError unless all methods encode each cache in the same way, in their inputs and
+    in their outputs."""
     for one in borders.values():
         wanted = borders[1].inputs[3:]
         for given in (one.inputs[3:], one.outputs[1:]):

@@ -80,7 +80,7 @@ def read_llama2c(path: Path) -> tuple[DecoderConfig, Weights]:
     if len(data) != size:
         raise UsageError(
             f"{path.name} has {len(data)} bytes, not {size}",
-            why=f"its header has {layers} layers of width {dim} and {vocabulary} tokens",
+            why=f"its header has {layers} layers of width {dim} and {config.vocabulary} tokens",
             fix=f"use {FORMS}",
         )
     stacked: Weights = {}
@@ -131,7 +131,7 @@ def _unstack(config: DecoderConfig, stacked: Weights) -> Weights:
 
 
 class HuggingFaceConfig(Struct, frozen=True):
-    """The fields of a Llama's config.json that affect its computation."""
+    """The fields of a Llama's config.json that affect what the model computes."""
 
     hidden_size: Positive
     intermediate_size: Positive

@@ -177,7 +177,7 @@ class Expectations:
                 reason = f"flaky: the test passed in this run ({flaky.cause.name})"
                 outcome = WORDS[flaky.row.outcome]
                 return Checked(replace(judged, outcome=outcome, reason=reason), flaky)
-            told = found and f"the test passed, although cause {found[0].cause.name} lists it"
+            told = found and f"the test passed, although it is listed under {found[0].cause.name}"
             return Checked(judged, found[0] if found else None, told or "")
         if judged.entry and judged.entry.refusal and not found:
             return Checked(judged)  # upstream's test itself asserts the refusal

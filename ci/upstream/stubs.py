@@ -37,7 +37,7 @@ LACKS = "this runner has no "  # the start of ci.upstream.emulator's message on 
 
 
 class MissingPackageError(ImportError):
-    """Raised if a test uses a package that is not installed."""
+    """Raised if a test calls an object of a package that is not installed."""
 
 
 class _Stub(type):

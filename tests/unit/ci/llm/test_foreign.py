@@ -139,7 +139,7 @@ def test_metadata_of_another_model_is_an_error_with_both_numbers(constant: str, 
         ({"inputs": {DECODE: list_inputs(1)}}, "no method prefill_forward"),
         (
             {"inputs": {PREFILL: list_inputs(32), DECODE: list_inputs(1)[:2]}},
-            "its inputs have",
+            "its first inputs have",
         ),
         (
             {

@@ -61,7 +61,7 @@ def test_a_test_that_ends_as_expected_is_no_fault() -> None:
 @pytest.mark.parametrize(
     ("judged", "words"),
     [
-        (end("C::test_acos", Ending.PASSED), "the test passed, although cause acos"),
+        (end("C::test_acos", Ending.PASSED), "the test passed, although it is listed under acos"),
         (end("C::test_acos", Ending.FAILED, "died"), "expected passed by theirs, failed by ours"),
         (end("C::test_acos", Ending.FAILED, "not faithful"), "expected passed by theirs, failed"),
         (end("C::test_acos", Ending.ONE_SIDED, "not quantized well"), "expected passed by theirs"),
@@ -103,7 +103,7 @@ def test_a_test_is_compared_with_the_row_that_fits_it() -> None:
     in_time = end("C::test_acos", Ending.LATE, "did not end within 7 s")
     assert both.check(in_time) == Checked(in_time, first)
     passed = end("C::test_acos", Ending.PASSED)
-    told = "the test passed, although cause acos lists it"
+    told = "the test passed, although it is listed under acos"
     assert both.check(passed) == Checked(passed, first, told)
     other = end("C::test_abs", Ending.PASSED)
     assert both.check(other) == Checked(other)
