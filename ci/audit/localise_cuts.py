@@ -112,10 +112,10 @@ class Graphs:
                 yield from self._find_inputs(source)
 
     def rank_losses(self) -> list[Row]:
-        """Return where SQNR is lost against the float32 model, and how many dB in the worst input
-        set: at operators (including the effect of their quantized weights) and at the quantization
-        ranges of their results. The rows that add most noise come first. If the model is not
-        quantized, there are none."""
+        """Return the operators, and the quantization ranges of their results, at which SQNR is lost
+        against the float32 model, with the loss in dB in the worst input set. The loss at an
+        operator includes the effect of its quantized weights. The rows that add most noise come
+        first. If the model is not quantized, there are no rows."""
         if self.module is self.float32:
             return []
         nodes = self._list_comparable()

@@ -123,7 +123,7 @@ def write_tensors(graphs: Graphs, cut: Cut, file: Path) -> str:
 
 def write_reproducer(file: Path, forward: str, spec: CaseSpec, found: Located) -> None:
     """Write the Python file for the smallest part that is wrong. ``forward`` is the code of its
-    method."""
+    ``forward`` method, as returned by write_tensors."""
     worst = max(found.departures, key=lambda one: one.excess_db)
     rows = [f"    {one.name}: {one}" for one in found.part]
     text = TEMPLATE.substitute(

@@ -131,7 +131,7 @@ def render_found(found: Sequence[Searched]) -> str:
         )
         lines += [f"  known: {name}, {count} suspects" for name, count in one.known.items()]
         if one.unconfirmed:
-            lines.append(f"  {one.unconfirmed} suspects were not confirmed: most retries differ")
+            lines.append(f"  {one.unconfirmed} suspects were not confirmed: they rarely fail again")
         if one.unexamined:
             lines.append(f"  {one.unexamined} suspects were not examined: increase --minutes")
         lines += [

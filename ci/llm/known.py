@@ -17,10 +17,11 @@ from provisioning.store.store import store_home
 def find_files(
     name: str, progress: Progress, *, offline: bool, environ: Mapping[str, str] = os.environ
 ) -> tuple[Path, Path]:
-    """Return the paths of the weights and the tokenizer. They are in the directory in the
-    environment variable QNN_CI_NAME (with the name in capitals), or else in the store, to which
-    they are downloaded if necessary. Raises IntegrityError if a file in that directory does not
-    match its pin, and DownloadError if a file cannot be obtained."""
+    """Return the paths of the weights and the tokenizer. If the environment variable QNN_CI_NAME,
+    where NAME is the decoder's name in capital letters, specifies a directory, the files must be in
+    it. Otherwise they are in the store, to which they are downloaded if necessary. Raises
+    IntegrityError if a file in that directory is missing or does not match its pin, and
+    DownloadError if a file cannot be downloaded."""
     known = read_decoders()[name]
     variable = f"QNN_CI_{name.upper()}"
     given = environ.get(variable)

@@ -209,8 +209,8 @@ class Expectations:
         ]
 
     def find_losses(self, every: Sequence[Judged]) -> list[str]:
-        """Return the limits of the suite's Ratchet that a complete run exceeds: too few tests ran,
-        or too many are unsupported. Empty if it exceeds none."""
+        """Return a text for each limit of the suite's Ratchet that a complete run does not meet:
+        too few tests ran, or too many are unsupported."""
         ratchet = self.policy.suites[self.suite]
         without = sum(one.outcome is Ending.UNSUPPORTED for one in every)
         ran = sum(one.outcome not in {Ending.UNSUPPORTED, Ending.LATE} for one in every)

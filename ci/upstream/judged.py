@@ -40,9 +40,9 @@ class Ending(str, Enum):
 @dataclass(frozen=True)
 class Ours:
     """The verdict of this project's gate on a comparison. ``accepts_zeros`` is true if the gate
-    would accept zeros instead of the outputs. ``reasons`` has the reasons why the gate rejects the
-    outputs, and one more if ``accepts_zeros`` is true; if it is empty, the comparison passed.
-    ``lacks`` are notes on what could not be computed for the gate."""
+    would accept zeros instead of the outputs. ``reasons`` states why the gate rejects the outputs,
+    and whether it accepts zeros; it is empty if the comparison passed. ``lacks`` are notes on what
+    could not be computed for the gate."""
 
     scheme: str
     reasons: tuple[str, ...]

@@ -42,9 +42,9 @@ WIDTHS = (2, 4, 8, 16)
 
 
 def find_scheme(program: Any) -> Scheme | None:
-    """Return the scheme with the most frequent width of a graph's activations and the smallest
-    width of its weights. Return A16W4_BLOCK if a weight is quantized by blocks, FP16 if the graph
-    is not quantized, and None if no scheme has these widths."""
+    """Return the scheme for a graph: A16W4_BLOCK if it has weights that are quantized by blocks,
+    FP16 if it is not quantized, or else the scheme with the most frequent width of its activations
+    and the smallest width of its weights. Return None if no scheme has these widths."""
     nodes = [*program.graph.nodes] if isinstance(program, GraphModule) else []
     quantizers = [node for node in nodes if "quantize_" in name_operator(node)]
     if not quantizers:
