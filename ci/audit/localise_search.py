@@ -217,7 +217,7 @@ class Search:
             if not trial.refused:
                 return list(trial.outputs)
             self.refused += 1
-        if len(names) < 2 or self.refused >= MOST_REFUSED:
+        if len(names) < 2:
             return []
         half = len(names) // 2
         halves = [one for part in (names[:half], names[half:]) for one in self.expose(cut, part)]
@@ -269,17 +269,18 @@ class Search:
                 return found
             self.wanted_db = max(LEAST_DB, KEPT_SHARE * worst.excess_db)
             self.is_wrong(start, "the part to shrink")
-            given = minimize(
+            minimize(
                 start.given,
                 lambda given: self.is_wrong(self.trim(start.kept, given), "fewer outputs"),
             )
-            kept: tuple[str, ...] = ()
-            while self.found.smallest and kept != self.found.smallest.kept:
-                kept, given = self.found.smallest.kept, list(self.found.smallest.given)
-                self.drop_operators(kept, given)
+            smallest, kept = self.found.smallest or start, tuple[str, ...]()
+            while kept != smallest.kept:
+                kept = smallest.kept
+                self.drop_operators(kept, smallest.given)
+                smallest = self.found.smallest or start
             self.found = structs.replace(self.found, sharing=self.find_sharing())
-            self.mend()
-            return self.cure()
+            self.mend(smallest)
+            return self.cure(smallest)
         except Spent as spent:
             return structs.replace(self.found, ended=str(spent))
 
@@ -325,27 +326,25 @@ class Search:
             if name not in kept and one.range in ranges and one.kind in JOINS
         )
 
-    def mend(self) -> None:
+    def mend(self, cut: Cut) -> None:
         """Record the first change that makes the smallest wrong part right, if there is one."""
-        cut, part = self.found.smallest, self.found.part
+        part = self.found.part
         known = {
             Mend.BIASES: any(one.bias_off > LEAST_OFF for one in part),
             Mend.RANGES: any(one.clipped > 0 for one in part),
         }
-        for mend in [one for one, is_possible in known.items() if cut and is_possible]:
-            trial = self.laboratory.measure(
-                Cut(cut.kept, cut.given, (mend,)) if cut else Cut((), ()), f"other {mend.value}"
-            )
+        for mend in [one for one, is_possible in known.items() if is_possible]:
+            mended = Cut(cut.kept, cut.given, (mend,))
+            trial = self.laboratory.measure(mended, f"other {mend.value}")
             if not trial.refused and trial.worst is None:
                 self.found = structs.replace(self.found, mended_by=(mend,))
                 return
 
-    def cure(self) -> Located:
+    def cure(self, cut: Cut) -> Located:
         """Return the results of the search, with the fewest operators such that the smallest part
         is right if it also returns their results. There are none if the part stays wrong when it
         returns all results."""
         found = self.found
-        cut = found.smallest or Cut((), ())
 
         def cures(names: Sequence[str]) -> bool:
             exposing = Cut(cut.kept, (*cut.given, *names))
@@ -397,7 +396,7 @@ def minimize(items: Sequence[T], holds: Callable[[Sequence[T]], bool]) -> list[T
     left, size = list(items), max(1, len(items) // 2)
     while True:
         start, removed = 0, False
-        while start < len(left) and len(left) > 1:
+        while start < len(left):
             rest = left[:start] + left[start + size :]
             if rest and holds(rest):
                 left, removed = rest, True
