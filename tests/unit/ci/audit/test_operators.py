@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import msgspec
 import pytest
 
+from ci.audit import operators
 from ci.audit.operators import (
     Audit,
     Audited,
+    AuditJob,
     Found,
     Partition,
     Remedy,
@@ -24,12 +33,14 @@ from ci.audit.operators_render import (
     render_summary,
     render_text,
 )
-from ci.cases.policy import EmulatorPolicy, read_emulator_policy
+from ci.cases.engine import Staging
+from ci.cases.policy import EmulatorPolicy, Unsupported, read_emulator_policy
 from ci.cases.spec import CaseSpec
 from ci.explain.rules import Advice
 from ci.models.graph_steps import Operand, Step
+from ci.models.lowering_options import Choices
 from ci.models.schemes import Scheme
-from ci.models.user_models import ModelEntry
+from ci.models.user_models import ModelEntry, Source
 from ci.report.annotation import Level
 from ci.report.schema import Status
 
@@ -76,12 +87,15 @@ def test_an_operator_on_the_cpu_fails_with_reason_line_remedy_and_its_cost() -> 
     assert (left.file, left.line) == ("nets/net.py", 22)
     assert "nn.GELU()" in left.fix
     assert (len(case.partitions), case.border_bytes, measure_extra(case)) == (2, 1104, 1024)
+    (taken,) = [one for one in case.operators if one.taken]
+    assert (taken.op, taken.file, taken.line) == ("aten.linear.default", "", 0)
 
 
 def test_a_policy_that_permits_the_fallback_is_green_and_still_shows_it() -> None:
     case = judge(SPLIT, policy=permit_fallback(Scheme.FP16))
     assert case.status is Status.PASSED
     assert len(case.left) == 1
+    assert not case.full_delegation
 
 
 def test_limits_of_a_model_permit_the_fallback_of_that_model_alone() -> None:
@@ -113,16 +127,28 @@ def test_a_failed_lowering_fails_whatever_the_policy_permits_and_names_the_opera
     failed = msgspec.structs.replace(SPLIT, failure=raised)
     case = judge(failed, policy=permit_fallback(Scheme.FP16))
     assert case.status is Status.FAILED
-    assert "at aten_linear_default: ExecuTorch keeps this operator whole" in case.reason
+    assert case.reason == (
+        "a lowering ends with an error at aten_linear_default: ExecuTorch keeps this operator whole"
+        " for QNN, which refuses it"
+    )
     other = judge(msgspec.structs.replace(WHOLE, failure="KeyError: 'x'"))
     assert other.status is Status.FAILED
-    assert "a lowering ends with an error: KeyError" in other.reason
+    assert other.reason == "a lowering ends with an error: KeyError: 'x'"
+    late = "RuntimeError: no luck after the following passes: [<FoldQDQ>, <Tag>]"
+    listed = judge(msgspec.structs.replace(WHOLE, failure=late))
+    assert listed.reason == "a lowering ends with an error: RuntimeError: no luck"
 
 
 def test_advice_on_a_failure_is_the_policys_unless_operators_have_their_own() -> None:
     raised = "KeyError: torch.complex64"
     case = judge(msgspec.structs.replace(WHOLE, failure=raised))
     assert "matrix product" in case.fix
+    assert "fix:" not in case.fix
+    assert "why:" not in case.fix
+    own = Advice("complex64", fix="ask Ann", why="a note says\n  fix: nothing")
+    policy = msgspec.structs.replace(POLICY, advice=(own,))
+    failed = msgspec.structs.replace(WHOLE, failure=raised)
+    assert judge(failed, policy=policy).fix == own.fix
     split = judge(msgspec.structs.replace(SPLIT, failure=raised))
     assert split.fix == ""
     assert split.reason.endswith("; 1 node stays on the CPU")
@@ -139,6 +165,15 @@ def test_a_refusal_that_the_policy_knows_is_unsupported() -> None:
     assert "no float16" in case.reason
     assert "quantized scheme" in case.left[0].fix
     assert judge(refused, soc="SM8650").status is Status.FAILED
+
+
+def test_a_refusal_is_known_for_the_lowering_options_of_its_row_alone() -> None:
+    row = Unsupported("(?m)^No node visitor", "not with saver", choices=("*saver*",))
+    policy = msgspec.structs.replace(POLICY, unsupported=(row,))
+    for choices, status in ((Choices(saver=True), Status.UNSUPPORTED), (Choices(), Status.FAILED)):
+        spec = CaseSpec("net", Scheme.FP16, "SM8650", Source(choices=choices))
+        case = judge_case(spec, policy, SPLIT)
+        assert (case.status, case.seconds) == (status, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -162,10 +197,16 @@ def test_remedies_by_operator_reason_scheme_and_hardware(
     assert has in find_remedy(op, reason, scheme, soc, POLICY)[1]
 
 
+def test_an_operator_that_nothing_is_known_of_has_no_remedy() -> None:
+    assert find_remedy("aten.nothing", "no such words", "fp16", "SM8650", POLICY) == ("", "")
+
+
 def test_the_policys_own_advice_comes_first() -> None:
     own = Advice("aten.erf", fix="ask Ann", why="a custom of ours")
     policy = msgspec.structs.replace(POLICY, advice=(own,))
     assert find_remedy("aten.erf.default", "x", "fp16", "SM8650", policy) == (own.why, own.fix)
+    (left,) = judge(SPLIT, policy=policy).left
+    assert (left.why, left.fix) == (own.why, own.fix)
 
 
 def test_limits_of_hardware_name_only_known_socs_and_schemes() -> None:
@@ -189,7 +230,7 @@ def test_a_row_for_named_socs_is_about_no_other() -> None:
 
 def test_a_size_that_is_not_known_makes_the_sum_unknown() -> None:
     assert sum_bytes([1, None]) is None
-    assert sum_bytes([]) == 0
+    assert (sum_bytes([]), sum_bytes([0, 3, 0])) == (0, 3)
 
 
 def test_a_line_of_a_model_is_shown_once_for_all_schemes_and_socs() -> None:
@@ -301,7 +342,71 @@ def test_a_known_fault_is_named_with_its_line_and_changes_no_verdict() -> None:
     )
 
 
+def test_a_known_fault_is_of_the_versions_of_qnn_that_have_it() -> None:
+    scales = (msgspec.structs.replace(POSITIONS[0], operator="mul"), POSITIONS[1])
+    found = msgspec.structs.replace(WHOLE, steps=scales)
+    for qnn, faults in (("2.48.40", 0), ("2.49.40", 1), ("", 1)):  # in an unknown one it may be
+        spec = CaseSpec("net", Scheme.FP16, "SM8650")
+        assert len(judge_case(spec, POLICY, found, qnn=qnn).known_faults) == faults
+    assert len(judge_case(spec, POLICY, found).known_faults) == 1
+
+
 def test_a_model_without_a_pattern_has_no_known_fault() -> None:
     audit = Audit(cases=(judge(WHOLE),))
     for text in (render_text(audit), render_summary(audit), render_html(audit)):
         assert "known fault" not in text.lower()
+
+
+class Jobs:
+    """What an audit's job does, in its order. It is also the engine."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.did: list[tuple[Any, ...]] = []
+        self.job = AuditJob(
+            self,  # type: ignore[arg-type]
+            CaseSpec("net", Scheme.A8W8, "SM8650", Source("/nets/net.py:make")),
+            Path("work"),
+            Path("log"),
+        )
+        clock = itertools.count(100.0, 2.5)
+        monkeypatch.setattr(operators, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+        monkeypatch.setattr(operators, "run_forked", self.fork)
+        for module, name in (
+            ("ci.models.model", "load_digested"),
+            ("ci.audit.operators_partitions", "partition_model"),
+        ):
+            stand_in = SimpleNamespace(**{name: getattr(self, name)})
+            monkeypatch.setitem(sys.modules, module, stand_in)
+
+    def preload(self, spec: CaseSpec) -> None:
+        self.did.append(("preload", spec))
+
+    def warm_up(self, spec: CaseSpec) -> None:
+        self.did.append(("warm up", spec))
+
+    def fork(self, function: Callable[[], Any], doing: str) -> Any:
+        self.did.append(("fork", doing))
+        return function()
+
+    def load_digested(self, reference: str, source: Source) -> tuple[str, str]:
+        self.did.append(("load", reference, source))
+        return "the model", "its digest"
+
+    def partition_model(self, model: Any, spec: CaseSpec, staging: Staging) -> Found:
+        self.did.append(("partition", model, spec, staging))
+        return WHOLE
+
+
+def test_a_job_loads_before_its_fork_and_partitions_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's model is loaded by its reference with its source, and all output goes to the
+    job's directory and log. The time is that of all steps."""
+    jobs = Jobs(monkeypatch)
+    spec = jobs.job.spec
+    assert jobs.job() == (WHOLE, 2.5)
+    assert jobs.did == [
+        ("preload", spec),
+        ("warm up", spec),
+        ("fork", "partitioning"),
+        ("load", "/nets/net.py:make", spec.source),
+        ("partition", "the model", spec, Staging(Path("work"), Path("log"), Path("work"))),
+    ]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
 from ci.audit.localise_search import (
+    LEAST_OFF,
     MOST_BYTES,
     Cut,
     Departure,
@@ -16,7 +18,9 @@ from ci.audit.localise_search import (
     Operator,
     Search,
     Trial,
+    minimize,
 )
+from tests.stand_ins.snapshots import check_snapshot
 
 Rule = Callable[[Cut], Mapping[str, float]]
 CHAIN = tuple(
@@ -40,6 +44,8 @@ def search(
     outputs: Sequence[str] = ("d",),
     refuses: Callable[[Cut], bool] = lambda _: False,
     suspects: Sequence[Sequence[str]] = (),
+    limit: int = 99,
+    told: Callable[[str], None] = lambda _: None,
 ) -> tuple[Located, list[Cut]]:
     """What is found on a machine whose programs lose so many dB per output, and what was tried."""
 
@@ -49,7 +55,7 @@ def search(
         lost = loses(cut)
         return Trial(tuple(depart(name, lost.get(name, 0.0)) for name in cut.given))
 
-    laboratory = Laboratory(try_cut, 99)
+    laboratory = Laboratory(try_cut, limit, told)
     known = {one.name: one for one in operators}
     return Search(known, tuple(outputs), laboratory, suspects).run(), [*laboratory.tried]
 
@@ -90,7 +96,10 @@ def test_each_program_is_told_once_with_how_it_ended() -> None:
     assert first.strip() == "[1/9] up to a (2 operators, 1 outputs): right"
     assert "40.0 dB" in second
     assert "60.0 predicted" in second
-    assert third.endswith("QNN refuses")
+    assert third.endswith(": QNN refuses")
+    long = Laboratory(lambda _: Trial(refused="x" * 200), 9, told.append)
+    long.measure(Cut((), ()), "whole")
+    assert told[-1].count("x") == 90
 
 
 def test_a_model_that_is_right_is_not_divided() -> None:
@@ -119,6 +128,15 @@ def test_a_part_that_keeps_little_of_the_departure_is_too_small() -> None:
     found, _ = search(loses)
     assert [one.name for one in found.part] == ["b", "c"]
     assert [(one.operator, one.excess_db) for one in found.departures] == [("c", 40.0)]
+
+
+def test_a_part_that_keeps_half_of_the_departure_is_not_too_small() -> None:
+    def loses(cut: Cut) -> dict[str, float]:
+        lost = 40.0 if {"b", "c"} <= {*cut.kept} else 20.0 if "c" in cut.kept else 0.0
+        return {"d": lost, "c": lost}
+
+    found, _ = search(loses)
+    assert [one.name for one in found.part] == ["c"]
 
 
 def test_a_suspected_part_is_shrunk_within_itself() -> None:
@@ -153,6 +171,141 @@ def test_results_that_are_too_large_for_one_program_are_exposed_by_halves() -> N
     assert {one.operator for one in found.exposed} == {"a", "b", "c"}
 
 
+@pytest.mark.parametrize(("size", "exposed"), [(MOST_BYTES, ["b", "a"]), (MOST_BYTES + 1, [])])
+def test_results_up_to_a_limit_of_their_size_are_exposed(size: int, exposed: list[str]) -> None:
+    large = [Operator(name="a", kind="a", size_bytes=size), Operator(name="b", kind="b")]
+    found, tried = search(lambda _: {}, large, outputs=("b",))
+    assert [one.operator for one in found.exposed] == exposed
+    assert max(len(one.given) for one in tried) == max(1, len(exposed))
+
+
+def test_three_refusals_of_more_results_are_enough() -> None:
+    operators = [Operator(name=name, kind=name) for name in "abcdefghi"]
+    found, tried = search(
+        lambda _: {}, operators, outputs=("i",), refuses=lambda cut: len(cut.given) > 1
+    )
+    assert [len(one.given) - 1 for one in tried] == [0, 8, 4, 2]
+    assert (found.exposed, found.first, found.ended) == ((), None, "")
+    assert [one.operator for one in found.outputs] == ["i"]
+
+
+def test_a_model_without_a_program_has_no_outputs() -> None:
+    found, tried = search(lambda _: {}, refuses=lambda _: True)
+    assert found == Located(outputs=(), ended="the model yields no program: QNN refuses")
+    assert len(tried) == 1
+
+
+@pytest.mark.parametrize("limit", range(1, 9))
+def test_a_search_that_is_ended_has_what_it_had_found(limit: int) -> None:
+    """c is wrong with b, so the whole search takes some programs more than the least limit."""
+
+    def loses(cut: Cut) -> dict[str, float]:
+        return dict.fromkeys(("c", "d"), 40.0 * ({"b", "c"} <= {*cut.kept}))
+
+    every, needed = search(loses)
+    found, tried = search(loses, limit=limit)
+    assert tried == needed[:limit]
+    assert found.outputs == every.outputs
+    assert found.ended == (
+        "" if limit >= len(needed) else f"--limit: {limit} programs were lowered"
+    )
+    wrong = [cut for cut in tried if {"b", "c"} <= {*cut.kept}]
+    if limit > 2:  # the whole, and with all results exposed
+        assert found.first == every.first
+    if found.smallest:
+        assert found.smallest in wrong
+        assert [one.name for one in found.part] == [*found.smallest.kept]
+
+
+def test_outputs_of_a_part_are_left_out_with_what_leads_to_them_alone() -> None:
+    """Two operators read a; the search begins with these two, and keeps within them."""
+    fork = [
+        Operator(name="a", kind="a"),
+        Operator(name="b", kind="b", inputs=("a",)),
+        Operator(name="c", kind="c", inputs=("a",)),
+    ]
+    found, tried = search(
+        lambda cut: {"c": 40.0 * ("c" in cut.kept)}, fork, ("b", "c"), suspects=[("b", "c")]
+    )
+    start = tried.index(Cut(("b", "c"), ("b", "c")))
+    assert tried[start + 1 :] == [Cut(("c",), ("c",))]
+    assert found.smallest == tried[-1]
+
+
+def test_a_wrong_model_is_shrunk_as_it_is_and_not_with_all_results_exposed() -> None:
+    """b is wrong only if all results are given, which is another fault than that of d."""
+
+    def loses(cut: Cut) -> dict[str, float]:
+        return {"b": 40.0 * ({"b", "c", "d"} <= {*cut.given}), "d": 40.0 * ("d" in cut.kept)}
+
+    found, _ = search(loses)
+    assert found.first
+    assert found.first.name == "b"
+    assert found.smallest == Cut(("d",), ("d",))
+
+
+def test_each_program_of_a_search_is_told_with_its_purpose() -> None:
+    """Three searches: in one, returning more results cures a part; in one, a change mends it; in
+    one, the results are so large that they are not exposed at once."""
+    lines: list[str] = []
+
+    def loses(cut: Cut) -> dict[str, float]:
+        fused = {"b", "c"} <= {*cut.kept} and "b" not in cut.given
+        return dict.fromkeys(("c", "d"), 40.0 * fused)
+
+    search(loses, outputs=("c", "d"), suspects=[("a", "b")], told=lines.append)
+    lines.append("")
+    operators = [
+        quantized("linear", bias_off=0.5, clipped=0.1, line="net.py:3"),
+        quantized("tanh", inputs=("linear",)),
+    ]
+    search(
+        lambda cut: {"linear": 0.0 if Mend.RANGES in cut.mended else 40.0},
+        operators,
+        ("linear", "tanh"),
+        told=lines.append,
+    )
+    lines.append("")
+    large = [
+        Operator(name=name, kind=name, size_bytes=MOST_BYTES // 3 + 1) for name in ("a", "b", "c")
+    ]
+    search(
+        lambda cut: {"a": 40.0 * ({"a", "d"} <= {*cut.given})},
+        [*large, Operator(name="d", kind="d")],
+        outputs=("d",),
+        told=lines.append,
+    )
+    check_snapshot(Path(__file__).parent / "snapshots" / "search.txt", "\n".join(lines) + "\n")
+
+
+def test_what_is_minimal_lacks_nothing_even_if_that_shows_late() -> None:
+    """One can be left out only after one that follows it."""
+    right = [set("abc"), set("ab"), set("b")]
+    assert minimize("abc", lambda left: set(left) in right) == ["b"]
+
+
+def test_each_is_tried_once_if_none_of_a_few_can_be_left_out() -> None:
+    tried = []
+
+    def holds(items: Sequence[str]) -> bool:
+        tried.append("".join(items))
+        return False
+
+    assert minimize("abc", holds) == ["a", "b", "c"]
+    assert sorted(tried) == ["ab", "ac", "bc"]
+
+
+def test_one_of_a_power_of_two_is_found_in_two_tries_for_each_halving() -> None:
+    tried = []
+
+    def holds(items: Sequence[int]) -> bool:
+        tried.append(items)
+        return 0 in items
+
+    assert minimize(range(16), holds) == [0]
+    assert len(tried) == 2 * 4
+
+
 def quantized(name: str, **fields: object) -> Operator:
     return Operator(name=name, kind=str(fields.pop("kind", name)), **fields)  # type: ignore[arg-type]
 
@@ -172,8 +325,13 @@ def test_only_what_joins_results_is_named_for_its_range() -> None:
 
 @pytest.mark.parametrize(
     ("bias_off", "refused", "mended"),
-    [(0.5, False, (Mend.BIASES,)), (0.5, True, ()), (0.0, False, None)],
-    ids=["cause", "refused", "in its scale"],
+    [
+        (0.5, False, (Mend.BIASES,)),
+        (0.5, True, ()),
+        (0.0, False, None),
+        (LEAST_OFF, False, None),
+    ],
+    ids=["cause", "refused", "in its scale", "rounded"],
 )
 def test_a_bias_is_the_cause_if_its_scale_is_another_and_a_right_one_helps(
     bias_off: float, refused: bool, mended: tuple[Mend, ...] | None
@@ -206,6 +364,19 @@ def test_an_exposure_cures_if_the_outputs_of_the_part_are_right_with_it(
     found, _ = search(loses, refuses=lambda cut: refused and "b" in cut.given and len(cut.kept) < 4)
     assert [one.name for one in found.part] == ["b", "c"]
     assert [one.name for one in found.cured_by] == cured
+
+
+def test_the_first_that_reads_what_cures_is_named() -> None:
+    """a cures, and both b and c depend on it."""
+
+    def loses(cut: Cut) -> dict[str, float]:
+        fused = {"a", "b", "c"} <= {*cut.kept} and "a" not in cut.given
+        return {"c": 40.0 * fused, "d": 40.0 * fused}
+
+    found, _ = search(loses)
+    assert [one.name for one in found.part] == ["a", "b", "c"]
+    assert [one.name for one in found.cured_by] == ["a"]
+    assert [one.name for one in found.readers] == ["b"]
 
 
 def test_a_suspect_that_is_right_alone_is_no_start() -> None:

@@ -12,8 +12,11 @@ import pytest
 from msgspec.structs import replace
 
 from ci.__main__ import main
+from ci.audit import upgrade
 from ci.audit.upgrade import (
+    MOST_CHARS,
     MOST_ROWS,
+    NAMES,
     Difference,
     Total,
     UpgradeReport,
@@ -22,12 +25,14 @@ from ci.audit.upgrade import (
     compare_faults,
     compare_runs,
     compare_trees,
+    rank,
     read_types,
     render_upgrade,
     render_upgrade_page,
 )
 from ci.faults.expected import Rerun, list_tried
 from ci.faults.known import read_faults
+from ci.report.comparison import SEEN_DB
 from ci.report.schema import Case, Footprint, OperatorCount, Report, Status
 from ci.report.write import write_report
 from ci.verbs import upgrade_report
@@ -36,6 +41,7 @@ from provisioning.console.progress import Progress
 from provisioning.elf.reader import read_exports
 from provisioning.errors import FailedError, UsageError
 from tests.stand_ins.reports import make_report
+from tests.stand_ins.snapshots import check_snapshot
 
 OPERATORS = (OperatorCount(op="linear", npu=3), OperatorCount(op="erf", npu=1))
 TAKEN = Footprint(
@@ -128,6 +134,27 @@ def test_each_difference_of_a_case_has_a_verdict(now: Case, seen: list[tuple[str
             {"footprint": replace(TAKEN, spill_bytes=None)},
             ("spill_bytes", "10 bytes", "not known", "worse", None),
         ),
+        (
+            {"footprint": replace(TAKEN, spill_bytes=0)},
+            {},
+            ("spill_bytes", "0 bytes", "10 bytes", "worse", None),
+        ),
+        (
+            {"footprint": replace(TAKEN, vtcm_mb=4)},
+            {"footprint": replace(TAKEN, vtcm_mb=8)},
+            ("vtcm_mb", "4 MB", "8 MB", "worse", 1.0),
+        ),
+        (
+            {},
+            {"footprint": replace(TAKEN, segment_align=4096)},
+            ("segment_align", "256", "4,096", "better", 15.0),
+        ),
+        ({"sqnr_db": 0.0}, {"sqnr_db": SEEN_DB}, ("SQNR", "0.0 dB", "0.1 dB", "better", SEEN_DB)),
+        (
+            {"reason": "as wanted"},
+            {"status": Status.FAILED, "reason": f"{'x' * 200}\nfix"},
+            ("status", "passed as wanted", f"failed {'x' * 113}", "worse", None),
+        ),
     ],
 )
 def test_a_difference_has_both_figures_with_their_unit_and_the_change(
@@ -137,6 +164,37 @@ def test_a_difference_has_both_figures_with_their_unit_and_the_change(
     (found,) = compare_runs(*runs)
     assert found.subject == "mlp 8a8w SM8650"
     assert (found.what, found.before, found.now, found.verdict, found.change) == row
+
+
+def test_operators_that_move_to_the_npu_are_better_and_few_are_named() -> None:
+    """The operators on the NPU are shown too, but have no verdict of their own."""
+
+    def place(**fields: int) -> Case:
+        return give(operators=tuple(OperatorCount(op=op, **fields) for op in "abcdef"))
+
+    cpu, npu = compare_runs(make_report([place(cpu=2)]), make_report([place(npu=2)]))
+    assert (cpu.subject, cpu.what, cpu.verdict) == ("mlp 8a8w SM8650", "CPU", "better")
+    assert (npu.subject, npu.what, npu.verdict) == ("mlp 8a8w SM8650", "NPU", "other")
+    assert (cpu.before, cpu.now) == (npu.now, npu.before)
+    assert cpu.before == "a 2, b 2, c 2, d 2 and 2 more"
+    assert cpu.now == "a 0, b 0, c 0, d 0 and 2 more"
+    few = [
+        give(operators=tuple(OperatorCount(op=op, cpu=count) for op in "abcdef"[:NAMES]))
+        for count in (1, 3)
+    ]
+    (found,) = compare_runs(*(make_report([one]) for one in few))
+    assert (found.before, found.now) == ("a 1, b 1, c 1, d 1", "a 3, b 3, c 3, d 3")
+    moved = [
+        give(operators=(OperatorCount(op="a", cpu=one), OperatorCount(op="b", cpu=3 - one)))
+        for one in (1, 2)
+    ]
+    (found,) = compare_runs(*(make_report([one]) for one in moved))
+    assert (found.what, found.verdict) == ("CPU", "other")  # as many as before
+
+
+def test_a_case_that_had_no_footprint_has_no_figures_to_compare() -> None:
+    bare = replace(CASE, footprint=None)
+    assert list(compare_runs(make_report([bare]), make_report([CASE]))) == []
 
 
 def test_the_other_direction_has_the_other_verdict() -> None:
@@ -149,13 +207,13 @@ def test_cases_that_only_one_run_has_are_named() -> None:
     other = replace(CASE, model="resnet")
     found = list(compare_runs(make_report([CASE, other]), make_report([CASE])))
     assert [(one.subject, one.verdict) for one in found] == [("resnet 8a8w SM8650", "worse")]
-    assert [(one.before, one.now) for one in found] == [("judged", "missing")]
+    assert [(one.what, one.before, one.now) for one in found] == [("run", "judged", "missing")]
     found = list(compare_runs(make_report([CASE]), make_report([CASE, other])))
     assert [(one.before, one.now, one.verdict) for one in found] == [("missing", "judged", "other")]
     with pytest.raises(FailedError, match="no case in common") as caught:
         list(compare_runs(make_report([CASE]), make_report([other])))
     assert make_report([CASE]).title in caught.value.why
-    assert caught.value.fix
+    assert caught.value.fix == "run the same models, schemes and SoCs with both"
 
 
 def test_the_worst_comes_first() -> None:
@@ -190,8 +248,10 @@ def test_a_figure_is_summed_over_the_cases_that_have_it_in_both_runs() -> None:
         ]
         return make_report([*cases, replace(CASE, model="bare", footprint=None)])
 
-    old = run(less=10, more=10, same=5, gone=100, unknown=None)
-    new = run(less=7, more=30, same=5, fresh=100, unknown=1)
+    lost = replace(CASE, model="lost")
+    old = make_report([*run(less=10, more=10, same=5, gone=100, unknown=None).cases, lost])
+    lost = replace(lost, footprint=None)
+    new = make_report([*run(less=7, more=30, same=5, fresh=100, unknown=1).cases, lost])
     totals = {one.what: one for one in add_figures(old, new)}
     assert totals["spill_bytes"] == Total(what="spill_bytes", before=25, now=42, moved=2, cases=3)
     assert totals["program_bytes"].cases == 4
@@ -202,12 +262,92 @@ def make(old: Report, new: Report) -> UpgradeReport:
     return compare(("old", "new"), (old, new), (None, None))
 
 
+def test_differences_are_ranked_by_verdict_then_importance_then_size() -> None:
+    rows = [
+        ("SQNR", "other", 9.0),
+        ("read_bytes", "worse", 30.0),
+        ("spill_bytes", "worse", -40.0),
+        ("SQNR", "worse", -1.0),
+        ("SQNR", "worse", -2.0),
+        ("status", "worse", None),
+        ("metric", "better", None),
+        ("program_bytes", "better", -0.5),
+    ]
+    found = [
+        Difference(subject="", what=what, before="", now="", verdict=verdict, change=change)  # type: ignore[arg-type]
+        for what, verdict, change in rows
+    ]
+    assert [(one.what, one.change) for one in rank(found)] == [
+        ("status", None),
+        ("SQNR", -2.0),
+        ("SQNR", -1.0),
+        ("spill_bytes", -40.0),
+        ("read_bytes", 30.0),
+        ("metric", None),
+        ("program_bytes", -0.5),
+        ("SQNR", 9.0),
+    ]
+
+
+def make_wide() -> UpgradeReport:
+    """Differences of each verdict and unit, and totals with and without a share."""
+    rows: list[dict[str, Any]] = [
+        {"what": "status", "before": "passed ", "now": f"failed {'x' * MOST_CHARS}"},
+        {"what": "SQNR", "before": "30.0 dB", "now": "20.0 dB", "change": -10.0},
+        {"what": "read_bytes", "before": "400 bytes", "now": "500 bytes", "change": 0.25},
+    ]
+    mild = {"subject": "libQnnHtp.so", "what": "symbols", "before": "-", "now": "QnnHtp_new"}
+    better = {"subject": "lstm", "what": "metric", "before": "0.8", "now": "0.9"}
+    return UpgradeReport(
+        old="a==1",
+        new="a==2",
+        differences=(
+            *(Difference(subject="mlp 8a8w SM8650", verdict="worse", **one) for one in rows),
+            Difference(verdict="better", **better),
+            Difference(verdict="other", **mild),
+        ),
+        totals=(
+            Total(what="read_bytes", before=1400, now=1500, moved=1, cases=2),
+            Total(what="spill_bytes", before=0, now=10, moved=1, cases=1),
+        ),
+        same=2,
+    )
+
+
+def test_a_comparison_reads_as_its_snapshot() -> None:
+    """The text, and the page's title and tables."""
+    report = make_wide()
+    page = render_upgrade_page(report)
+    parts = re.findall(
+        r"<h1.*?</h1>|<h2.*?</h2>|<caption.*?</caption>|<tr.*?</tr>", page, re.DOTALL
+    )
+    text = "\n".join([render_upgrade(report), *parts, ""])
+    check_snapshot(Path(__file__).parent / "snapshots" / "upgrade.txt", text)
+
+
+def test_all_that_is_compared_is_in_one_report(tmp_path: Path) -> None:
+    """Why a run is missing, cases, and trees."""
+    failure = Difference(subject="known faults", what="run", before="", now="", verdict="other")
+    old = write_header(tmp_path / "old", HEADER)
+    new = write_header(tmp_path / "new", HEADER.replace("B = 2", "B = 3"))
+    runs = make_report([CASE]), make_report([give(spill_bytes=11)])
+    found = compare(("a", "b"), runs, (old, new), [failure])
+    assert [one.what for one in found.differences] == ["type", "spill_bytes", "run"]
+    assert (found.old, found.new, found.same) == ("a", "b", 0)
+    trees = compare(("a", "b"), (None, None), (old, new))
+    assert [one.what for one in trees.differences] == ["type"]
+    assert (trees.same, trees.totals) == (0, ())
+    assert compare(("a", "b"), (None, runs[0]), (old, None)).differences == ()
+
+
 def test_a_long_table_names_what_it_leaves_out() -> None:
     olds = [replace(CASE, model=f"m{number}") for number in range(MOST_ROWS + 5)]
     news = [replace(one, sqnr_db=20.0) for one in olds]
     assert "and 5 more: use --json to show them all" in render_upgrade(
         make(make_report(olds), make_report(news))
     )
+    full = make(make_report(olds[:MOST_ROWS]), make_report(news[:MOST_ROWS]))
+    assert " more: " not in render_upgrade(full)
 
 
 def write_header(root: Path, text: str) -> Path:
@@ -250,8 +390,14 @@ def test_a_type_is_shown_from_where_its_members_differ(tmp_path: Path) -> None:
     new = write_header(tmp_path / "new", HEADER.replace("B = 2", "B = 2, C = 34"))
     (found,) = compare_trees(old, new)
     assert found.subject == "QnnHtpDevice.h Qnn_Kind_t"
-    assert found.now.endswith("C = 34")
-    assert not found.before.endswith((" ", ",", ";"))
+    assert (found.before, found.now, found.verdict) == ("-", "C = 34", "other")
+    (back,) = compare_trees(new, old)
+    assert (back.before, back.now, back.verdict) == ("C = 34", "-", "worse")
+
+
+def test_members_of_a_type_are_read_up_to_its_brace(tmp_path: Path) -> None:
+    root = write_header(tmp_path, "typedef enum {A = 1,\n B = 2} Kind;typedef struct {int a; } S;")
+    assert read_types(root) == {"QnnHtpDevice.h Kind": "A = 1, B = 2", "QnnHtpDevice.h S": "int a"}
 
 
 def test_a_header_in_another_encoding_is_read(tmp_path: Path) -> None:
@@ -286,6 +432,34 @@ def test_symbols_that_are_gone_are_worse_than_new_ones(tmp_path: Path) -> None:
     data = (new / "libQnnHtp.so").read_bytes().replace(b"PyInit__ctypes", b"PyInit__cTypes")
     (new / "libQnnHtp.so").write_bytes(data)
     assert ("libQnnHtp.so", "worse") in find(old, new)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "row"),
+    [
+        ("a b", "a b", None),
+        ("a b", "a", ("b", "-", "worse")),
+        ("a", "a b", ("-", "b", "other")),
+        ("a b", "a c", ("b", "c", "worse")),
+        ("a _Zmangled", "a", None),
+        ("", "a b c d e f", ("-", "a, b, c, d and 2 more", "other")),
+    ],
+)
+def test_symbols_are_named_that_only_one_of_both_exports(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    before: str,
+    after: str,
+    row: tuple[str, str, str] | None,
+) -> None:
+    monkeypatch.setattr(upgrade, "read_exports", lambda path: path.read_text().split())
+    trees = [tmp_path / name for name in ("old", "new")]
+    for root, symbols in zip(trees, (before, after), strict=True):
+        path = root / "lib/x86_64-linux-clang/libQnnHtp.so"
+        path.parent.mkdir(parents=True)
+        path.write_text(symbols)
+    found = [(one.before, one.now, one.verdict) for one in compare_trees(*trees)]
+    assert found == ([row] if row else [])
 
 
 def test_exports_are_what_a_library_defines() -> None:
@@ -397,6 +571,7 @@ def test_known_faults_that_end_otherwise_are_differences() -> None:
 
     found, refused = compare_faults(end("2.48.40"), end("2.49.40"))
     assert found.subject == "broadcast-mul-before-norm (graph, onnx fp16)"
+    assert found.what == refused.what == "fault"
     assert (found.before, found.now, found.verdict) == ("right", "wrong", "worse")
     assert (refused.before, refused.now, refused.verdict) == ("refused", "wrong", "worse")
     back = list(compare_faults(end("2.49.40"), end("2.48.40")))
