@@ -238,10 +238,11 @@ def test_a_wrong_model_is_shrunk_as_it_is_and_not_with_all_results_exposed() -> 
     def loses(cut: Cut) -> dict[str, float]:
         return {"b": 40.0 * ({"b", "c", "d"} <= {*cut.given}), "d": 40.0 * ("d" in cut.kept)}
 
-    found, _ = search(loses)
+    found, tried = search(loses)
     assert found.first
     assert found.first.name == "b"
     assert found.smallest == Cut(("d",), ("d",))
+    assert all(len(one.given) == 1 for one in tried[2:])
 
 
 def test_each_program_of_a_search_is_told_with_its_purpose() -> None:
