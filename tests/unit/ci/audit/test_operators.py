@@ -43,6 +43,7 @@ from ci.models.schemes import Scheme
 from ci.models.user_models import ModelEntry, Source
 from ci.report.annotation import Level
 from ci.report.schema import Status
+from tests.stand_ins.snapshots import check_snapshot
 
 POLICY = read_emulator_policy()
 WHOLE = Found(
@@ -127,16 +128,15 @@ def test_a_failed_lowering_fails_whatever_the_policy_permits_and_names_the_opera
     failed = msgspec.structs.replace(SPLIT, failure=raised)
     case = judge(failed, policy=permit_fallback(Scheme.FP16))
     assert case.status is Status.FAILED
-    assert case.reason == (
-        "a lowering ends with an error at aten_linear_default: ExecuTorch keeps this operator whole"
-        " for QNN, which refuses it"
-    )
+    assert "at aten_linear_default: " in case.reason
     other = judge(msgspec.structs.replace(WHOLE, failure="KeyError: 'x'"))
     assert other.status is Status.FAILED
-    assert other.reason == "a lowering ends with an error: KeyError: 'x'"
+    assert other.reason.endswith(": KeyError: 'x'")
     late = "RuntimeError: no luck after the following passes: [<FoldQDQ>, <Tag>]"
     listed = judge(msgspec.structs.replace(WHOLE, failure=late))
-    assert listed.reason == "a lowering ends with an error: RuntimeError: no luck"
+    assert listed.reason.endswith(": RuntimeError: no luck")  # without the passes
+    reasons = "".join(f"{one.reason}\n" for one in (case, other, listed))
+    check_snapshot(Path(__file__).parent / "snapshots" / "operators.txt", reasons)
 
 
 def test_advice_on_a_failure_is_the_policys_unless_operators_have_their_own() -> None:
