@@ -75,7 +75,7 @@ NO_FLOAT = (
 @dataclass(frozen=True, kw_only=True)
 class SessionOptions:
     """The options of a run. Copies of everything that belongs to a case are written to ``keep``,
-    and single files, such as profiles, to ``beside``, each with one directory per case.
+    and single files, such as profiles, to ``files_directory``, each with one directory per case.
     ``baselines`` is the directory of baselines for the user's models. ``find_faults`` takes a
     graph's steps, a scheme and a QNN version, and returns descriptions of the known faults that the
     graph triggers."""
@@ -85,7 +85,7 @@ class SessionOptions:
     jobs: int = 1
     use_cache: bool = True
     keep: Path | None = None
-    beside: Path | None = None
+    files_directory: Path | None = None
     record: bool = False
     baselines: Path | None = None
     command: str = ""
@@ -318,9 +318,10 @@ class CaseJudge:
         )
 
     def leave(self, *files: Path) -> None:
-        """Copy files of the case to its directory in ``SessionOptions.beside``, if that is set."""
-        if self.options.beside and files:
-            kept = self.options.beside / self.spec.slug
+        """Copy files of the case to its directory in ``SessionOptions.files_directory``, if that is
+        set."""
+        if self.options.files_directory and files:
+            kept = self.options.files_directory / self.spec.slug
             kept.mkdir(parents=True, exist_ok=True)
             for path in files:
                 shutil.copyfile(path, kept / path.name)

@@ -254,8 +254,8 @@ def list_parts(environment: Environment) -> tuple[Tool, ...]:
 
 def clear_beside(options: SessionOptions) -> None:
     """Remove the files that an earlier run left next to its report."""
-    if options.beside:
-        shutil.rmtree(options.beside, ignore_errors=True)
+    if options.files_directory:
+        shutil.rmtree(options.files_directory, ignore_errors=True)
 
 
 def run_cases(

@@ -44,7 +44,7 @@ class Answer(NamedTuple):
 
     code: int
     out: bytes
-    said: str
+    message: str
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Device:
         if answer.code:
             raise ToolError(
                 f"{self.name}: a command on the device exited with code {answer.code}",
-                why=answer.said or f"one of these commands failed: {script.strip()}",
+                why=answer.message or f"one of these commands failed: {script.strip()}",
             )
         return answer.out
 
@@ -112,17 +112,16 @@ class Device:
                 size = sum(sizes[name] for name in names)
                 # Each call has a separate directory, because a killed call may still be sending.
                 part = f"{PART}.{secrets.token_hex(4)}"
-                code = self.call(
+                answer = self.call(
                     RECEIVE.format(directory=quote(directory), part=part),
                     data=Path(packed.name),
                     timeout_s=ANSWER_S + PUSH_S_PER_MIB * size / 2**20,
-                ).code
-            if code:
+                )
+            if answer.code:
+                differs = "the SHA-256 on the device differs from the one here"
                 raise ToolError(
                     f"{self.name}: {', '.join(names)} did not arrive completely",
-                    why="the SHA-256 on the device differs from the one here"
-                    if code == DAMAGED
-                    else "",
+                    why=differs if answer.code == DAMAGED else answer.message,
                     fix="run the command again: complete files are not sent again",
                 )
         return sum(sizes.values())

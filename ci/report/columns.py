@@ -30,7 +30,7 @@ class Column:
     If ``number`` is true, the text is aligned as a number, and the column is omitted everywhere if
     no case has a value for it. ``terminal`` and ``summary`` are the headings in these outputs,
     empty where the column is omitted. ``heading`` is the heading on the HTML page if it differs
-    from ``name``. ``told`` is the phrase for the value in JUnit, with a placeholder. ``hint``
+    from ``name``. ``phrase`` is the phrase for the value in JUnit, with a placeholder. ``hint``
     returns a tooltip. ``draw`` makes a bar for the chart with the title ``chart``.
     """
 
@@ -40,7 +40,7 @@ class Column:
     number: bool = True
     terminal: str = ""
     summary: str = ""
-    told: str = ""
+    phrase: str = ""
     hint: Callable[[Case], str] | None = None
     chart: str = ""
     draw: Callable[[Case, Threshold | None], Bar] | None = None
@@ -96,7 +96,7 @@ def _make_accelerator_column(name: str, unit: str, figure: Callable[[Case], int 
         lambda case: _format(figure(case), "d"),
         terminal=f"{unit}\nno gate",
         summary=f"{name} ({NO_GATE})",
-        told=f"accelerator {unit} {{}}",
+        phrase=f"accelerator {unit} {{}}",
         hint=lambda _: NO_GATE,
     )
 
@@ -104,7 +104,7 @@ def _make_accelerator_column(name: str, unit: str, figure: Callable[[Case], int 
 def _make_time_column(
     name: str,
     figure: Callable[[DeviceFigures], float | None],
-    told: str,
+    phrase: str,
     spread: Callable[[DeviceFigures], float | None] = lambda _: None,
 ) -> Column:
     def show(case: Case) -> str:
@@ -119,7 +119,7 @@ def _make_time_column(
         lambda case: case.device and figure(case.device),
         terminal=name.replace(" ", "\n"),
         summary=name,
-        told=told,
+        phrase=phrase,
         hint=describe_timing,
     )
 
@@ -156,7 +156,7 @@ def _make_footprint_column(name: str, field: str, show: Callable[[int | None], s
         was = getattr(case.recorded_footprint, field, None)
         return "" if was is None or was == find(case) else f"{show(was)} recorded"
 
-    return Column(name, lambda case: show(find(case)), find, told=f"{name} {{}}", hint=recall)
+    return Column(name, lambda case: show(find(case)), find, phrase=f"{name} {{}}", hint=recall)
 
 
 def _show_count(number: int | None) -> str:
@@ -168,13 +168,13 @@ COLUMNS = (
     Column("scheme", lambda case: case.scheme, number=False, terminal="scheme", summary="scheme"),
     Column("SoC", lambda case: case.soc, number=False, terminal="SoC", summary="SoC"),
     Column("status", lambda case: case.status.value, number=False, terminal="status"),
-    Column("verdicts", lambda case: case.outcome, terminal="verdicts", told="{}"),
+    Column("verdicts", lambda case: case.outcome, terminal="verdicts", phrase="{}"),
     Column(
         "inputs",
         lambda case: case.made_inputs.removesuffix(" inputs"),
         terminal="inputs",
         summary="inputs",
-        told=f"{{}} inputs: {MADE_PROVES}",
+        phrase=f"{{}} inputs: {MADE_PROVES}",
         hint=lambda case: MADE_PROVES if case.made_inputs else "",
     ),
     Column(
@@ -183,19 +183,19 @@ COLUMNS = (
         lambda case: case.sqnr_db,
         terminal="SQNR\ndB",
         summary="SQNR dB",
-        told="SQNR {} dB",
+        phrase="SQNR {} dB",
         chart="SQNR, dB",
         draw=draw_sqnr,
     ),
     Column(
         "SQNR q",
         lambda case: show_decibels(case.sqnr_db_quantized),
-        told="SQNR against the quantized model {} dB",
+        phrase="SQNR against the quantized model {} dB",
     ),
     Column(
         "predicted",
         lambda case: show_decibels(case.predicted_sqnr_db),
-        told="predicted SQNR {} dB",
+        phrase="predicted SQNR {} dB",
     ),
     Column(
         "noise",
@@ -203,13 +203,13 @@ COLUMNS = (
         lambda case: case.above_noise_db,
         terminal="above\nnoise",
         summary="above noise, dB",
-        told="{} dB above the predicted noise",
+        phrase="{} dB above the predicted noise",
         hint=lambda case: case.above_noise_place,
     ),
     Column(
         "scheme SQNR",
         lambda case: show_decibels(case.sqnr_db_scheme),
-        told="SQNR of the quantized model {} dB",
+        phrase="SQNR of the quantized model {} dB",
     ),
     Column(
         "equal",
@@ -217,7 +217,7 @@ COLUMNS = (
         lambda case: case.equal,
         terminal="equal",
         summary="equal",
-        told="{} of the elements equal",
+        phrase="{} of the elements equal",
     ),
     Column("equal q", lambda case: show_equal(case.equal_quantized), lambda c: c.equal_quantized),
     Column(
@@ -226,14 +226,14 @@ COLUMNS = (
         lambda case: case.metric,
         terminal="metric",
         summary="metric",
-        told="metric {}",
+        phrase="metric {}",
         hint=lambda case: (
             f"{case.metric_name}, float32 {_format(case.metric_float, '.4g')}, quantized"
             f" {_format(case.metric_quantized, '.4g')}"
         ),
     ),
-    Column("gain", lambda case: _format(case.gain, ".4f"), told="gain {}"),
-    Column("offset", lambda case: _format(case.offset, ".4f"), told="offset {}"),
+    Column("gain", lambda case: _format(case.gain, ".4f"), phrase="gain {}"),
+    Column("offset", lambda case: _format(case.offset, ".4f"), phrase="offset {}"),
     Column("cosine", lambda case: _format(case.cosine, ".5f")),
     Column("cosine q", lambda case: _format(case.cosine_quantized, ".5f")),
     Column("max abs", lambda case: _format(case.max_abs, ".3g")),
@@ -243,7 +243,7 @@ COLUMNS = (
         lambda case: case.delegated_nodes,
         terminal="delegated\nof total",
         summary="delegated",
-        told="delegated {}",
+        phrase="delegated {}",
         chart="nodes on the NPU",
         draw=draw_delegation,
     ),
@@ -253,7 +253,7 @@ COLUMNS = (
         lambda case: show_seconds(case.lower_s),
         terminal="lower\ns",
         summary="lower s",
-        told="lowered in {} s",
+        phrase="lowered in {} s",
         chart="lower, s",
         draw=lambda case, _: draw_time(case.lower_s, cached=case.cached),
     ),
@@ -262,7 +262,7 @@ COLUMNS = (
         lambda case: show_seconds(case.run_s),
         terminal="run\ns",
         summary="run s",
-        told="run in {} s",
+        phrase="run in {} s",
         chart="run, s",
         draw=lambda case, _: draw_time(case.run_s),
     ),
@@ -272,7 +272,7 @@ COLUMNS = (
         lambda case: case.run_ms,
         terminal="run\nms",
         summary="run ms",
-        told="{} ms for a run",
+        phrase="{} ms for a run",
         hint=lambda case: case.run_options,
     ),
     _make_time_column("first ms", lambda one: one.first_ms, "{} ms for the first run"),
@@ -294,7 +294,7 @@ COLUMNS = (
         lambda case: case.device and case.device.peak_memory_bytes,
         terminal="peak\nmemory",
         summary="peak memory",
-        told="at most {} of memory",
+        phrase="at most {} of memory",
         hint=lambda _: "memory of the runner's process, without the DSP's memory",
     ),
     Column(
@@ -303,7 +303,7 @@ COLUMNS = (
         lambda case: case.device and case.device.after.hottest_c,
         terminal="heat",
         summary="heat",
-        told="heat {}",
+        phrase="heat {}",
         hint=lambda case: ", ".join(case.device.after.slowed) if case.device else "",
     ),
     Column(
@@ -312,7 +312,7 @@ COLUMNS = (
         lambda case: case.equal_emulator,
         terminal="as the\nemulator",
         summary="as the emulator",
-        told="{} of the elements equal to the emulator's, bit for bit",
+        phrase="{} of the elements equal to the emulator's, bit for bit",
         hint=lambda case: (
             f"SQNR {show_decibels(case.sqnr_db_emulator)} dB" if case.sqnr_db_emulator else ""
         ),
@@ -322,7 +322,7 @@ COLUMNS = (
         lambda case: show_decibels(case.sqnr_db_emulator),
         lambda case: case.sqnr_db_emulator,
         summary="SQNR to the emulator, dB",
-        told="SQNR against the emulator's outputs {} dB",
+        phrase="SQNR against the emulator's outputs {} dB",
     ),
     Column(
         ".pte",
@@ -330,7 +330,7 @@ COLUMNS = (
         lambda case: case.pte_bytes,
         terminal=".pte\nsize",
         summary=".pte",
-        told="{}",
+        phrase="{}",
         chart="program",
         draw=draw_size,
     ),
@@ -338,7 +338,7 @@ COLUMNS = (
         "DDR",
         lambda case: show_bytes(sum_traffic(case.footprint)),
         lambda case: sum_traffic(case.footprint),
-        told="{} read from DDR and written to it",
+        phrase="{} read from DDR and written to it",
         chart="DDR traffic",
         draw=draw_traffic,
     ),
@@ -354,14 +354,14 @@ COLUMNS = (
         "choices",
         lambda case: case.choices,
         summary="choices",
-        told="lowered with {}",
+        phrase="lowered with {}",
     ),
     Column(
         "QNN ops",
         show_operators,
         lambda case: sum(one.count for one in case.qnn_ops) or None,
         summary="QNN ops",
-        told="QNN ops {}",
+        phrase="QNN ops {}",
         hint=lambda case: show_operators(case, len(case.qnn_ops)),
     ),
     _make_accelerator_column("cycles", "cycles", lambda case: case.accelerator_cycles),
@@ -371,7 +371,7 @@ COLUMNS = (
         lambda case: "yes" if case.cached else "",
         terminal="cached",
         summary="cached",
-        told="cached: {}",
+        phrase="cached: {}",
     ),
 )
 

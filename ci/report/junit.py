@@ -64,9 +64,9 @@ def _add_case(suite: ET.Element, case: Case, report: Report) -> None:
 
 def _describe(case: Case) -> str:
     parts = [
-        column.told.format(column.show(case)) + (f" ({column.hint(case)})" if column.hint else "")
+        column.phrase.format(column.show(case)) + (f" ({column.hint(case)})" if column.hint else "")
         for column in COLUMNS
-        if column.told and column.is_had(case)
+        if column.phrase and column.is_had(case)
     ]
     return ", ".join(parts)
 

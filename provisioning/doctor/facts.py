@@ -147,13 +147,13 @@ class SdkFacts:
 @dataclass(frozen=True)
 class ToolFacts:
     """A program. ``path`` is None if it is not on PATH, ``version`` is None if it is unknown.
-    ``said`` is what it printed, or why it could not be run.
+    ``output`` is what it printed, or why it could not be run.
     """
 
     name: str
     path: str | None
     version: str | None = None
-    said: str = ""
+    output: str = ""
 
 
 @dataclass(frozen=True)

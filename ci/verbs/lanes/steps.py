@@ -259,7 +259,7 @@ def read_options(
         "timeout_s": args.timeout_s,
         "use_cache": not args.no_cache,
         "keep": args.keep_artifacts,
-        "beside": args.reports / session / "qnn",
+        "files_directory": args.reports / session / "qnn",
         "record": args.record,
         "baselines": users_folder(args.policy),
     }

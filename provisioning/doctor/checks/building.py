@@ -234,7 +234,7 @@ NDKS.add(
 )
 NDKS.add(
     "QNN606",
-    "the NDK's clang++ does not run: {ndk.facts.clang.said}",
+    "the NDK's clang++ does not run: {ndk.facts.clang.output}",
     "nothing can be compiled; one possible cause is that the files lost their executable bits",
     "run chmod +x on clang++; if it still does not run, unpack the NDK again with `unzip`",
     lambda ndk: ndk.facts.clang and ndk.facts.clang.version is None,

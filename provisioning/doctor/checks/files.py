@@ -22,7 +22,7 @@ from provisioning.elf.facts import EM_QDSP6, EM_X86_64, ElfError, ElfFacts
 class Group:
     """Files that one loader finds together. ``depth`` and ``knows_level`` are as in Placed.
     ``brings`` maps libraries that may be installed on the machine to their path, or to None if they
-    are not; ``beside`` are names of libraries that the loader finds in other directories.
+    are not; ``nearby`` are names of libraries that the loader finds in other directories.
     """
 
     files: Sequence[FileFacts]
@@ -30,7 +30,7 @@ class Group:
     policy: ElfPolicy
     depth: int = 1
     brings: Mapping[str, str | None] = field(default_factory=dict)
-    beside: Collection[str] = ()
+    nearby: Collection[str] = ()
     knows_level: bool = True
 
 
@@ -42,11 +42,11 @@ def find_groups(case: Case) -> Iterator[Group]:
         brings = {name: facts.host.libraries.get(name) for name in case.policy.host_libraries}
         entries = facts.variables.library_path if facts.variables else ()
         found = [file for entry in entries for file in entry.libraries]
-        beside = {file.name for file in found if file.elf and file.elf.machine == EM_X86_64}
-        yield from group_tree(tree.files, kinds, brings, beside | tree.link_names)
+        nearby = {file.name for file in found if file.elf and file.elf.machine == EM_X86_64}
+        yield from group_tree(tree.files, kinds, brings, nearby | tree.link_names)
     if libcxx := facts.trees.get(LIBCXX):
         policy = kinds[HOST_KIND]
-        yield Group(libcxx.files, HOST_KIND, policy, beside=libcxx.link_names)
+        yield Group(libcxx.files, HOST_KIND, policy, nearby=libcxx.link_names)
     staging = facts.trees.get(STAGING)
     if staging and not (staging.is_sdk or staging.is_pointers):
         yield from _group_staging(staging, kinds, target_kind(case))
@@ -63,7 +63,7 @@ def group_tree(
     files: Iterable[FileFacts],
     policies: Mapping[str, ElfPolicy],
     brings: Mapping[str, str | None],
-    beside: Collection[str] = (),
+    nearby: Collection[str] = (),
 ) -> Iterator[Group]:
     """Yield a group for each directory to which one of ``policies`` applies. Others are ignored."""
     groups: dict[str, list[FileFacts]] = {}
@@ -71,7 +71,7 @@ def group_tree(
         groups.setdefault(file.directory, []).append(file)
     for directory, group in groups.items():
         if chosen := choose_policy(directory, policies):
-            near = {*beside, *_searched(group, groups)}
+            near = {*nearby, *_searched(group, groups)}
             yield Group(group, *chosen, directory.count("/") + 1, brings, near)
 
 
@@ -123,7 +123,7 @@ def judge_group(group: Group) -> Iterator[Finding]:
             fitting.append(file)
     present = {file.name for file in group.files}
     brings = group.brings if group.kind == HOST_KIND else {}
-    needs = list(find_needs(fitting, {*present, *group.policy.system, *group.beside}, brings))
+    needs = list(find_needs(fitting, {*present, *group.policy.system, *group.nearby}, brings))
     wanted = {need.name for need in needs}
     renamed: set[str | None] = set()  # QNN215 reports where these come from
     for file in group.files:

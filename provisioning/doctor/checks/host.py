@@ -125,7 +125,7 @@ class Tool(NamedTuple):
             policy.program,
             facts.path or "PATH",
             version=facts.version,
-            answer=facts.said,
+            answer=facts.output,
             minimum=policy.minimum,
             advised=policy.advised or policy.minimum,
             reason=policy.why or "the build's scripts fail",

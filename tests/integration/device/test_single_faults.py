@@ -85,7 +85,7 @@ FAULTS = {
         ExitCode.TOOL, "did not arrive completely", "sha256sum", SUM, spoil=AGAIN
     ),
     "tar dies in a push": Fault(
-        ExitCode.TOOL, "did not arrive completely", "tar", "exit 1", spoil=AGAIN
+        ExitCode.TOOL, "tar: no memory", "tar", "echo 'tar: no memory' >&2; exit 1", spoil=AGAIN
     ),
     "our directory is a file": Fault(ExitCode.TOOL, "a command on the device", spoil=make_file),
     "in use": Fault(ENVIRONMENT, "in use by another-1-a", spoil=holds("another-1-a", "9999999999")),

@@ -58,7 +58,7 @@ def run_case(pool: Pool, folder: Path, backend: Backend, spec: CaseSpec) -> Case
     options = SessionOptions(
         policy=read_emulator_policy().for_backend(backend),
         timeout_s=200.0,
-        beside=folder / "qnn",
+        files_directory=folder / "qnn",
         backend=backend,
     )
     setup = RunSetup(

@@ -69,7 +69,7 @@ def run_case(shared: tuple[Pool, Path, Path], tmp_path: Path) -> Iterator[RunCas
             policy=read_emulator_policy(lane="onnx"),
             timeout_s=timeout_s,
             keep=tmp_path / "kept",
-            beside=tmp_path / "beside",
+            files_directory=tmp_path / "beside",
         )
         engine = OnnxEngine(
             toolchain=("test",), sdk=sdk, given=given, embed=embed, saver=saver, direct=direct

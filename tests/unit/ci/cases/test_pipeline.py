@@ -409,7 +409,7 @@ def test_notes_of_a_runner_reach_the_row(tmp_path: Path) -> None:
     beside = tmp_path / "beside"
     kept = tmp_path / "profile.csv"
     kept.write_text("cycles")
-    options = SessionOptions(policy=read_emulator_policy(), timeout_s=9.0, beside=beside)
+    options = SessionOptions(policy=read_emulator_policy(), timeout_s=9.0, files_directory=beside)
     notes = RunNotes(("nobody ran it",), "made anew", (kept,), {"accelerator_us": 7})
     result = run_case(tmp_path, make_engine(), echo(RIGHT, notes=notes), options=options)
     assert (result.case.status, result.remark) == (Status.FAILED, "made anew")
@@ -545,7 +545,7 @@ def test_what_saver_wrote_is_counted_and_left_near_the_report(tmp_path: Path) ->
     for name, text in ((SAVER_CALLS, calls), (PARAMS, b"weights")):
         (folder / name).write_bytes(text)
     (tmp_path / "made" / "program.txt").write_bytes(b"v2.49.40.260810104044\0")
-    options = give_options(beside=tmp_path / "beside")
+    options = give_options(files_directory=tmp_path / "beside")
     judge = CaseJudge(SPEC, JudgeSetup(options=options, runner="echo"), tmp_path)
     judge.note_program(folder.parent, Artifact("key", "m", "s", "soc", COMPILED, 1.0, {}))
     case = judge.end(Status.PASSED).case
@@ -849,7 +849,7 @@ def test_a_program_that_cannot_run_here_is_lowered_and_left_near_the_report(
     left = Delegation(3, 1, 1, (Fallback("aten.erf", "no builder"),))
     engine = make_engine(delegation=left) if fallback else make_engine()
     runner, beside = echo(RIGHT), tmp_path / "beside"
-    options = give_options(beside=beside, keep=tmp_path / "kept")
+    options = give_options(files_directory=beside, keep=tmp_path / "kept")
     case = run_case(tmp_path, engine, runner, options=options, device="an Adreno").case
     assert runner.calls == []
     assert (beside / SPEC.slug / "program.txt").read_text() == "the float model"

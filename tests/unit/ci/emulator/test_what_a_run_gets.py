@@ -91,7 +91,10 @@ def test_a_call_without_options_is_the_usual_one(steps: Steps) -> None:
     assert (options.use_cache, options.record, options.keep, options.baselines) == (
         True, False, None, None,
     )  # fmt: skip
-    assert (options.backend, options.beside) == (Backend.HTP, Path("reports/test_emulator/qnn"))
+    assert (options.backend, options.files_directory) == (
+        Backend.HTP,
+        Path("reports/test_emulator/qnn"),
+    )
     assert [(one.model, one.scheme.value, one.soc) for one in steps.ran["specs"]] == [
         ("mlp", "fp16", "SM8650")
     ]
@@ -123,7 +126,7 @@ def test_every_option_reaches_the_run(steps: Steps, tmp_path: Path) -> None:
         False, True, 3, 7.0,
     )  # fmt: skip
     assert options.keep == tmp_path / "kept"
-    assert options.beside == tmp_path / "out/test_emulator/qnn"
+    assert options.files_directory == tmp_path / "out/test_emulator/qnn"
     assert options.baselines == tmp_path / "qnn-baselines"
     assert (steps.ran["runner"], steps.ran["plain"]) == ("./a runner", True)
     assert {one.source.choices.log_level for one in steps.ran["specs"]} == {"debug"}

@@ -109,7 +109,7 @@ def test_every_option_reaches_the_run(steps: Steps) -> None:
         False, True, 3, 7.0,
     )  # fmt: skip
     assert options.keep == steps.root / "kept"
-    assert options.beside == steps.root / "out/test_onnx/qnn"
+    assert options.files_directory == steps.root / "out/test_onnx/qnn"
     assert options.baselines == steps.root / "qnn-baselines"
     assert steps.given["offline"]
     assert (steps.given["profile"], steps.given["choice"].sdk) == (

@@ -325,7 +325,7 @@ def test_files_are_judged_in_groups_that_one_loader_sees() -> None:
         Group([own], HOST, KINDS[HOST], 2, brings, near),
         Group([tool], HOST, KINDS[HOST], 2, brings, {*near, "libA.so"}),
         Group([skel], "hexagon-v79", elf_policy("hexagon-v79"), 3, brings, {*near, "libA.so"}),
-        Group(cxx.files, HOST, KINDS[HOST], beside=frozenset({"libc++.so"})),
+        Group(cxx.files, HOST, KINDS[HOST], nearby=frozenset({"libc++.so"})),
     ]
 
 

@@ -78,7 +78,7 @@ def test_a_tool_is_that_of_the_jobs_path_and_has_to_end_well(tmp_path: Path) -> 
         (tool,) = survey_tools({"c": "cmake"}, variables)
         path = str(tmp_path / place / "cmake") if place != "c" else None
         assert (tool.name, tool.path, tool.version) == ("c", path, version)
-    assert "cmake 3.28.1" in ask_version("c", tmp_path / "b" / "cmake").said
+    assert "cmake 3.28.1" in ask_version("c", tmp_path / "b" / "cmake").output
     silent = program(tmp_path / "silent", "exit 0")
     assert ask_version("c", silent).version is None
 
