@@ -61,7 +61,7 @@ VERBS: dict[str, Verb] = {
     "compat": Verb("ci.verbs.compat", "show whether a runtime can load a program and, if not, why"),
     "context": Verb("ci.verbs.context", "deprecated: use inspect and compat"),
     "explain": Verb(
-        "ci.verbs.explain", "name the first cause of a failure in a log, with its fix and source"
+        "ci.verbs.explain", "name the causes of a failure in a log, with their fixes and sources"
     ),
     "completion": Verb("ci.verbs.completion", "print completions for bash or zsh"),
     "versions-matrix": Verb(

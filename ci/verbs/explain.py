@@ -1,4 +1,4 @@
-"""``explain [FILE...]``: name the first cause of a failure in a log, with its fix and source."""
+"""``explain [FILE...]``: name the causes of a failure in a log, with their fixes and sources."""
 
 from __future__ import annotations
 
