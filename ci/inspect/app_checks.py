@@ -250,12 +250,29 @@ def see_damaged(unit: AppUnit) -> Iterator[Seen]:
 
 
 @APPS.check(
+    "QNN872",
+    "the APK {subject} has no AndroidManifest.xml",
+    "Android does not install it",
+    "build the APK with Gradle; a ZIP archive of libraries is no app",
+)
+def see_not_installable(unit: AppUnit) -> Iterator[Seen]:
+    if _is_installed(unit) and not unit.manifest:
+        yield seen(unit.name, unit.name)
+
+
+def _is_installed(unit: AppUnit) -> bool:
+    """Return whether the unit is an archive that is installed as it is."""
+    return unit.kind is Kind.APK and not unit.name.endswith(".aar")
+
+
+@APPS.check(
     "QNN855",
     "the manifest of {subject} was not read: {reason}",
     "it is unknown whether the libraries are extracted, and which vendor libraries the app may "
     "load",
     "restore the manifest; for an app in split APKs, pass the .apks, or a directory with all of "
     "them",
+    after=("QNN872",),
     severity=Severity.WARNING,
 )
 def see_no_manifest(unit: AppUnit) -> Iterator[Seen]:

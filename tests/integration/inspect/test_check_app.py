@@ -85,7 +85,7 @@ def test_a_right_app_and_a_wrong_one(
 
 
 def test_a_warning_counts_with_strict_only(check: Check, tmp_path: Path) -> None:
-    path = write_apk(tmp_path / "a.apk", SET, manifest="")
+    path = write_apk(tmp_path / "a.aar", SET, manifest="")
     assert check(path)[0] == ExitCode.OK
     assert check(path, "--strict")[0] == ExitCode.FAILED
 

@@ -103,6 +103,14 @@ def without(name: str) -> Make:
     return make
 
 
+def unpacked(place: Path) -> Path:
+    """A directory with libraries for an ABI, but without a manifest."""
+    (place / ABI).mkdir(parents=True)
+    for name, data in SET.items():
+        (place / ABI / name).write_bytes(data)
+    return place
+
+
 JNI = f"app/src/main/jniLibs/{ABI}"
 APP_LIBS = {"libc++_shared.so": library("libc++_shared.so")}
 OTHER_CXX = {"libc++_shared.so": library("libc++_shared.so", OLDER)}
@@ -114,7 +122,7 @@ PAIRS: dict[str, tuple[Make, Make]] = {
     "QNN852": (apk({"libapp.so": library("libapp.so")}), apk()),
     "QNN853": (without(f"{JNI}/libQnnSystem.so"), without("app/src/main/AndroidManifest.xml")),
     "QNN854": (with_file(sources(), f"{JNI}/libQnnHtp.so", POINTER), sources()),
-    "QNN855": (apk(manifest=""), apk()),
+    "QNN855": (unpacked, apk(manifest="")),
     "QNN856": (apk(manifest="inside", stored=True), apk(CPU, manifest="inside", stored=True)),
     "QNN857": (apk(manifest="inside"), apk(manifest="declared")),
     "QNN858": (
@@ -160,6 +168,7 @@ PAIRS: dict[str, tuple[Make, Make]] = {
         sources(dependencies='implementation("com.google:guava:1")'),
     ),
     "QNN871": (with_file(with_aar({}), "app/libs/a.aar", b"PK\3\4 cut"), with_aar(APP_LIBS)),
+    "QNN872": (apk(manifest=""), unpacked),
     "QNN869": (sources(jni=f"{LEGACY}.and(x)"), sources()),
 }
 
@@ -376,6 +385,16 @@ def test_the_libraries_that_an_app_needs(
 ) -> None:
     tree = TreeFacts(Path(), (), lowered=(object(),) if lowered else ())  # type: ignore[arg-type]
     assert find_wanted(AppUnit("app", Kind.APK, None, pack(*names), tree=tree)) == wanted
+
+
+def test_an_app_without_a_manifest_cannot_be_installed_but_a_library_is_not(
+    tmp_path: Path,
+) -> None:
+    (finding,) = judge(apk(manifest="")(tmp_path), tmp_path / "1")
+    assert (finding.id, finding.severity) == ("QNN872", Severity.ERROR)
+    aar = (tmp_path / "app.apk").rename(tmp_path / "app.aar")
+    found = {one.id: one.severity for one in judge(aar, tmp_path / "2")}
+    assert found == {"QNN855": Severity.WARNING}
 
 
 def make_checked(kind: Kind, **found: Severity) -> CheckedUnit:
