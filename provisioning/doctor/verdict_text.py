@@ -13,12 +13,12 @@ from provisioning.doctor.examine import Verdict
 
 MAX_LINES = 24
 WIDTH = 100
+# The most lines of a text. A fix may be longer, because commands in it are copied.
+MAX_TEXT, MAX_FIX = 3, 6
 
 
 def render_verdict(verdict: Verdict, *, strict: bool = False, width: int = WIDTH) -> str:
-    """Return the verdict as text of at most MAX_LINES lines, with findings wrapped or cut to
-    ``width`` columns.
-    """
+    """Return the verdict as text of at most MAX_LINES lines, wrapped to ``width`` columns."""
     counts = Counter(one.severity for one in verdict.findings)
     faults = [*verdict.errors, *verdict.warnings]
     notes = [one for one in verdict.findings if one.severity is Severity.NOTE]
@@ -51,14 +51,13 @@ def _whole(finding: Finding, width: int) -> Iterator[str]:
         ("fix", finding.fix),
     )
     for label, text in rows:
-        # Wraps between words if possible, so that paths can be copied.
-        wrapped = textwrap.wrap(text, width - 10, break_on_hyphens=False, max_lines=3)
+        wrapped = _wrap(text, width - 10, MAX_FIX if label == "fix" else MAX_TEXT)
         for index, line in enumerate(wrapped or [""]):
             yield f"  {label if index == 0 else '':<7} {line}"
 
 
 def _rest(findings: Sequence[Finding], room: int, width: int, heading: str = "Then:") -> list[str]:
-    """Return the heading, two lines per id, and the number of ids that do not fit in ``room``."""
+    """Return the heading, an entry per id, and the number of ids that do not fit in ``room``."""
     if not findings:
         return []
     blocks = [list(_short(list(group), width)) for _, group in groupby(findings, attrgetter("id"))]
@@ -68,8 +67,9 @@ def _rest(findings: Sequence[Finding], room: int, width: int, heading: str = "Th
             break
         lines += block
         shown += 1
-    if shown < len(blocks):
-        lines.append(f"  and {len(blocks) - shown} more kinds of fault; --json lists everything")
+    if left := len(blocks) - shown:
+        kinds = "kind" if left == 1 else "kinds"
+        lines.append(f"  and {left} more {kinds} of fault; --json lists everything")
     return lines
 
 
@@ -77,12 +77,17 @@ def _short(group: list[Finding], width: int) -> Iterator[str]:
     first = group[0]
     more = f" (and {len(group) - 1} more)" if len(group) > 1 else ""
     mark = "" if first.severity is Severity.ERROR else f" {first.severity.value}:"
-    yield "  " + _shorten(f"{first.id}{mark} {first.what}{more}", width - 2)
-    yield " " * 9 + _shorten(f"fix: {first.fix}", width - 9)
+    what = _wrap(f"{first.id}{mark} {first.what}{more}", width - 9, MAX_TEXT)
+    fix = _wrap(f"fix: {first.fix}", width - 9, MAX_FIX)
+    for index, line in enumerate([*what, *fix]):
+        yield f"{'  ' if index == 0 else ' ' * 9}{line}"
 
 
-def _shorten(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 4] + " ..."
+def _wrap(text: str, width: int, most: int) -> list[str]:
+    """Return ``text`` in at most ``most`` lines, divided between words if possible, so that paths
+    can be copied.
+    """
+    return textwrap.wrap(text, width, break_on_hyphens=False, max_lines=most)
 
 
 def _facts(verdict: Verdict) -> Iterator[str]:

@@ -83,7 +83,8 @@ def test_what_does_not_fit_a_screen_is_counted(kinds: int, why: str, room: int) 
     )
     lines = render_verdict(Verdict("p", findings)).splitlines()
     shown = sum(line.lstrip().startswith("QNN") for line in lines)
-    left = f"  and {kinds - shown} more kinds of fault; --json lists everything"
+    more = kinds - shown
+    left = f"  and {more} more kind{'s' if more > 1 else ''} of fault; --json lists everything"
     assert shown == min(kinds, room)
     assert lines[-1] == (left if shown < kinds else " " * 9 + "fix: repair")
 
@@ -103,6 +104,17 @@ def test_faults_of_one_kind_are_one_entry() -> None:
     assert text.count("QNN216") == 1
     assert "3 errors" not in text.splitlines()[0]
     assert "4 errors" in text.splitlines()[0]
+
+
+@pytest.mark.parametrize("place", ["first", "later"])
+@pytest.mark.parametrize("width", [60, 100])
+def test_a_fix_is_shown_as_a_whole(place: str, width: int) -> None:
+    fix = f"{'then run this ' * 16}and stop here"
+    first = (Finding("QNN200", "it", "a fault", "here", "why", "repair"),) * (place == "later")
+    found = Finding("QNN201", "it", "a fault", "here", "why", fix)
+    text = render_verdict(Verdict("p", (*first, found)), width=width)
+    assert fix in " ".join(text.split())
+    assert max(map(len, text.splitlines())) <= width
 
 
 def test_roots_are_name_and_directory() -> None:
