@@ -333,16 +333,12 @@ def test_programs_signed_libraries_and_evidence_come_along(
     assert list_names(out / "signing") == {RECORD_NAME, STATEMENT_NAME}
     assert (out / "cases/mlp-8a8w-SM8650/program.pte").read_bytes() == program.read_bytes()
     assert staged
-    with pytest.raises(UnfitError, match=r"model\.pte does not load on SM8750: ") as caught:
-        stage(
-            ["SM8750"],
-            runner,
-            [make_runtime(tmp_path / "sdk", 79, **ANDROID)],
-            out,
-            cases=tmp_path / "kept",
-            progress=Progress(),
-        )
-    assert caught.value.why
+    runtimes = [make_runtime(tmp_path / "sdk", 79, **ANDROID)]
+    for socs in (["SM8750"], ["SM8650", "SM8750"]):  # the program is for the first of the two
+        for given in ({"programs": [program]}, {"cases": tmp_path / "kept"}):
+            with pytest.raises(UnfitError, match=r"\.pte does not load on SM8750: ") as caught:
+                stage(socs, runner, runtimes, out, progress=Progress(), **given)  # type: ignore[arg-type]
+            assert caught.value.why
     assert f"compat {artifact / 'model.pte'} --soc SM8750" in caught.value.fix
 
 

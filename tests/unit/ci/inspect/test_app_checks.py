@@ -19,7 +19,7 @@ from ci.inspect.app_checks import (
     list_app_checks,
 )
 from ci.inspect.app_manifest import AppManifest
-from ci.inspect.app_report import CheckedUnit, choose_exit
+from ci.inspect.app_report import CheckedUnit, choose_exit, measure
 from ci.inspect.app_trees import read_app
 from ci.inspect.apps import QNN_ABI, AppUnit, Kind, PackedFile
 from ci.inspect.gradle import Gradle
@@ -419,3 +419,24 @@ def test_a_failure_counts_more_than_an_incomplete_copy() -> None:
     ):
         assert choose_exit(units_, strict=False) is code
         assert choose_exit(units_, strict=True) is strict_code
+
+
+def test_sizes_are_summed_by_component_and_those_in_the_archive_where_they_are_known() -> None:
+    def pack_one(name: str, size: int, packed: int | None, abi: str = QNN_ABI) -> PackedFile:
+        return PackedFile(name, Path(name), name, size, abi, packed)
+
+    files = (
+        pack_one("libQnnHtpV79Skel.so", 9000, 4000),
+        pack_one("libQnnHtpV75Skel.so", 500, None),
+        pack_one("libQnnHtp.so", 700, None),
+        pack_one("libapp.so", 60, 50),
+        pack_one("libQnnHtp.so", 8, 7, "x86_64"),
+    )
+    unit = AppUnit("app", Kind.APK, None, files, assets=(pack_one("net.pte", 3, 2, ""),))
+    assert list(measure(unit).items()) == [  # the largest first
+        ("QNN, HTP skels", (2, 9500, 4000)),
+        ("QNN, others", (1, 700, 0)),
+        ("other libraries", (1, 60, 50)),
+        ("all for x86_64", (1, 8, 7)),
+        ("programs", (1, 3, 2)),
+    ]

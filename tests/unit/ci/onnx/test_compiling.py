@@ -1,9 +1,10 @@
-"""What a compilation writes and tells besides the context, without QNN."""
+"""What a compilation and a run tell besides the context and the outputs, without QNN."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,11 +13,17 @@ pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed"
 pytest.importorskip("torch", reason="torch is not installed")
 
 from ci.cases.engine import Compiled, Delegation, Staging
+from ci.cases.qnn_files import PROFILE_CSV
 from ci.cases.spec import CaseSpec
+from ci.models.lowering_options import LOG_LEVELS
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source as UserSource
 from ci.onnx import compile as compiling
+from ci.onnx import engine
+from ci.onnx.engine import Executed, note_execution
+from ci.onnx.fallback import QNN
 from ci.onnx.models import read_model
+from ci.onnx.session import FATAL, VERBOSE, WARNING, name_severity
 from ci.onnx.source import from_file
 from ci.report.schema import Footprint
 from tests.qnn_provider.models import write_conv, write_relu
@@ -130,3 +137,28 @@ def test_weights_are_known_by_their_digest(tmp_path: Path, monkeypatch: pytest.M
         for name, seed in (("one", 0), ("same", 0), ("other", 1))
     )
     assert one.weights == same.weights != other.weights
+
+
+def test_the_figures_of_a_profile_are_those_of_its_runs_and_partitions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def read(profile: Path, runs: int, partitions: int) -> dict[str, int]:
+        asked.append((profile, runs, partitions))
+        return {"cycles": 9}
+
+    monkeypatch.setattr(engine, "read_accelerator", read)
+    compiled = SimpleNamespace(sets=5, delegation=Delegation(8, 0, 2))
+    opened: Any = SimpleNamespace(program=SimpleNamespace(directory=tmp_path, compiled=compiled))
+    notes = note_execution(opened, Executed({QNN: ("a",)}))
+    assert asked == [(tmp_path / PROFILE_CSV, 5, 2)]
+    assert (notes.accelerator, notes.files, notes.faults) == ({"cycles": 9}, (), ())
+    (tmp_path / PROFILE_CSV).touch()
+    assert note_execution(opened, Executed({QNN: ("a",)})).files == (tmp_path / PROFILE_CSV,)
+
+
+def test_each_level_of_qnns_log_is_a_severity() -> None:
+    assert name_severity("") == WARNING
+    found = [name_severity(level) for level in LOG_LEVELS]
+    assert found == [FATAL, 3, WARNING, 1, VERBOSE, VERBOSE]
