@@ -189,9 +189,10 @@ def _find_fault(stacked: Array, index: int, policy: ReferencePolicy) -> str:
             return f"output {index} of the float32 model is not finite"
         rms = float(np.sqrt(np.mean(values**2))) if values.size else 0.0
         if rms < policy.min_rms:
-            return f"output {index} is near zero (RMS {rms:.2g} < {policy.min_rms:g})"
+            return f"output {index} is near zero (RMS {rms:.2g}, but min_rms is {policy.min_rms:g})"
         if float(values.std()) < policy.min_spread * rms:
-            return f"output {index} is constant (its spread is {values.std() / rms:.2g} of its RMS)"
+            spread = f"{values.std() / rms:.2g} of its RMS, but min_spread is {policy.min_spread:g}"
+            return f"output {index} hardly varies (its spread is {spread})"
     elif (stacked == stacked.reshape(-1)[:1]).all():
         return f"output {index} is constant"
     if len(stacked) > 1 and (stacked == stacked[:1]).all():

@@ -342,7 +342,8 @@ CHATTER = (
 )
 CHATTING = (
     *(" | Forced Passed", " PassManager is deprecated", "`isinstance(treespec, LeafSpec)`"),
-    "requested for preservation by partitioner",
+    *("requested for preservation by partitioner", "torchao/_C_", "is an Enum subclass and is now"),
+    *("] [QNN] Using QNN SDK at ", "The backend_opinfo module couldn't be imported"),
 )
 
 
