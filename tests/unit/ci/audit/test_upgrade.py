@@ -396,8 +396,18 @@ def test_a_type_is_shown_from_where_its_members_differ(tmp_path: Path) -> None:
 
 
 def test_members_of_a_type_are_read_up_to_its_brace(tmp_path: Path) -> None:
-    root = write_header(tmp_path, "typedef enum {A = 1,\n B = 2} Kind;typedef struct {int a; } S;")
-    assert read_types(root) == {"QnnHtpDevice.h Kind": "A = 1, B = 2", "QnnHtpDevice.h S": "int a"}
+    old = write_header(
+        tmp_path / "old", "typedef enum {A = 1,\n B = MAX} Kind;typedef struct {int a; } S;"
+    )
+    types = {"QnnHtpDevice.h Kind": "A = 1, B = MAX", "QnnHtpDevice.h S": "int a"}
+    assert read_types(old) == types
+    new = write_header(tmp_path / "new", "typedef struct {int a; } S;")
+    for trees, texts in (
+        ((old, new), ("A = 1, B = MAX", "-")),
+        ((new, old), ("-", "A = 1, B = MAX")),
+    ):
+        (found,) = compare_trees(*trees)
+        assert (found.before, found.now) == texts
 
 
 def test_a_header_in_another_encoding_is_read(tmp_path: Path) -> None:
