@@ -15,6 +15,7 @@ from provisioning.manifest.reader import (
     read_profile,
     read_profiles,
     read_toolchain,
+    suggest_near,
 )
 from provisioning.store.store import Published, Store, find_published
 from provisioning.store.tree import Tree
@@ -42,9 +43,10 @@ def _parse_word(word: str, options: Options) -> list[ArtifactRequest]:
     head, _, components = word.partition(":")
     name, _, version = head.partition("@")
     if name not in (known := list_toolchains()):
+        meant = suggest_near(name, [*profiles, *known])
         raise UsageError(
             f"no profile or artifact {name!r}",
-            fix=f"profiles: {', '.join(profiles)}; artifacts: {', '.join(known)}",
+            fix=f"{meant}profiles: {', '.join(profiles)}; artifacts: {', '.join(known)}",
         )
     toolchain = read_toolchain(name)
     wanted = tuple(filter(None, components.split(",")))

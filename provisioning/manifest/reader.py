@@ -37,6 +37,7 @@ CONVERTING = threading.Lock()
 
 MANIFESTS_VARIABLE = "QNN_CI_MANIFESTS"
 LIMIT_BYTES = 16 << 20
+GUIDE = "docs/guides/toolchains.md"
 
 
 def manifests_root() -> Path:
@@ -191,9 +192,11 @@ class Toolchain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for release in self.releases:
             if release.version == wanted:
                 return release
+        known = " or ".join(release.version for release in self.releases)
+        installed = self.adoption and f"; {self.adoption.variable} selects an installed one"
         raise UsageError(
             f"{self.name} has no version {wanted}",
-            fix="one of: " + ", ".join(release.version for release in self.releases),
+            fix=f"use {known}; to add a release, see {GUIDE}{installed or ''}",
         )
 
     def chosen_release(self, variables: Mapping[str, str], version: str = "") -> Release:
@@ -258,19 +261,27 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return next(((one.minimum, one.minimum_reason) for one in wanted), ("", ""))
 
 
-def find_row(rows: Mapping[str, T], name: str, what: str) -> T:
-    """Return ``rows[name]``. Raises UsageError, which lists all names, if ``what`` has no such
-    name.
+def find_row(rows: Mapping[str, T], name: str, what: str, otherwise: str = "") -> T:
+    """Return ``rows[name]``. If ``what`` has no such name, raises a UsageError that lists similar
+    names, all names, and what else the user can do.
     """
     if name not in rows:
-        raise UsageError(f"no {what} {name!r}", fix="one of: " + ", ".join(rows))
+        fix = f"{suggest_near(name, rows)}one of: {', '.join(rows)}{otherwise}"
+        raise UsageError(f"no {what} {name!r}", fix=fix)
     return rows[name]
+
+
+def suggest_near(name: str, known: Iterable[str]) -> str:
+    """Return text such as ``did you mean SM8650 or SM8550? ``, '' if no name is similar."""
+    near = difflib.get_close_matches(name, list(known), n=3)
+    return f"did you mean {' or '.join(near)}? " if near else ""
 
 
 def read_toolchain(name: str) -> Toolchain:
     """Decode manifests/toolchains/``name``.toml. Raises UsageError and ManifestError."""
     if name not in (known := list_toolchains()):
-        raise UsageError(f"no artifact {name!r}", fix="one of: " + ", ".join(known))
+        fix = f"{suggest_near(name, known)}one of: {', '.join(known)}"
+        raise UsageError(f"no artifact {name!r}", fix=fix)
     return read_toml(f"toolchains/{name}.toml", Toolchain)
 
 
@@ -302,7 +313,8 @@ def read_profile(text: str) -> Profile:
     Raises UsageError, which lists the existing profiles or artifacts.
     """
     name, *changes = text.split("+")
-    profile = find_row(read_profiles(), name, "profile")
+    otherwise = f"; or add a profile to manifests/profiles.toml, see {GUIDE}"
+    profile = find_row(read_profiles(), name, "profile", otherwise)
     for change in changes:
         profile = _change_version(profile, change)
     return msgspec.structs.replace(profile, like=profile.like or name) if changes else profile

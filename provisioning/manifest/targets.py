@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 from collections.abc import Mapping
 from enum import Enum
@@ -10,7 +9,7 @@ from enum import Enum
 import msgspec
 
 from provisioning.errors import UsageError
-from provisioning.manifest.reader import read_toml
+from provisioning.manifest.reader import read_toml, suggest_near
 
 
 class Backend(str, Enum):
@@ -79,6 +78,5 @@ def find_soc(name: str) -> Soc:
     socs = read_socs()
     if found := socs.get(name.upper()):
         return found
-    near = difflib.get_close_matches(name.upper(), socs, n=3)
-    meant = f"did you mean {' or '.join(near)}? " if near else ""
+    meant = suggest_near(name.upper(), socs)
     raise UsageError(f"no SoC {name!r}", fix=f"{meant}known: {', '.join(sorted(socs))}")

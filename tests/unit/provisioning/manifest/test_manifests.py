@@ -11,9 +11,18 @@ from importlib.util import find_spec
 
 import pytest
 
+from provisioning.artifacts.selection import parse_selection
+from provisioning.artifacts.sources import Options
 from provisioning.console.process import run_process
 from provisioning.errors import UsageError
-from provisioning.manifest.reader import Profile, ProfileArtifact, read_profile, read_profiles
+from provisioning.manifest.reader import (
+    Profile,
+    ProfileArtifact,
+    list_toolchains,
+    read_profile,
+    read_profiles,
+    read_toolchain,
+)
 from provisioning.manifest.targets import find_soc, read_socs
 
 
@@ -44,6 +53,33 @@ def test_a_word_changes_the_version_of_the_artifacts_that_it_names_and_nothing_e
             read_profile(wrong)
     with pytest.raises(UsageError, match="no profile"):
         read_profile("none+qnn-sdk@1")
+
+
+@pytest.mark.parametrize("name", list_toolchains())
+def test_a_version_without_a_release_tells_how_to_get_it(name: str) -> None:
+    toolchain = read_toolchain(name)
+    with pytest.raises(UsageError, match=f"{name} has no version none") as caught:
+        toolchain.release("none")
+    wanted = [release.version for release in toolchain.releases]
+    wanted += ["docs/guides/toolchains.md"]
+    wanted += [toolchain.adoption.variable] if toolchain.adoption else []
+    assert [one for one in wanted if one not in caught.value.fix] == []
+
+
+def test_an_unknown_name_is_answered_with_similar_ones() -> None:
+    for find, name, near in (
+        (read_profile, "android-r27", "android"),
+        (read_toolchain, "andriod-ndk", "android-ndk"),
+        (find_soc, "sm8651", "SM8650"),
+        (lambda word: parse_selection([word], Options()), "emulatr", "emulator"),
+    ):
+        with pytest.raises(UsageError, match=name) as caught:
+            find(name)  # type: ignore[operator]
+        assert near in caught.value.fix.partition("mean ")[2]
+    with pytest.raises(UsageError) as unlike:
+        read_profile("zzz")
+    assert "did you mean" not in unlike.value.fix
+    assert "manifests/profiles.toml" in unlike.value.fix
 
 
 SCRIPT = """
