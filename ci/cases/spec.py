@@ -15,7 +15,7 @@ from ci.models.lowering_options import NO_CHOICES, ONE_RUN, check_choices
 from ci.models.schemes import EXECUTORCH, ONNX, Lane, Scheme
 from ci.models.source_lines import name_argument
 from ci.models.suite import SUITE
-from ci.models.user_models import FACTORY, NO_SOURCE, ModelEntry, Source, resolve_file
+from ci.models.user_models import FACTORY, IN_COMMAND, NO_SOURCE, ModelEntry, Source, resolve_file
 from provisioning.console.command import user_path
 from provisioning.errors import UsageError
 from provisioning.manifest.targets import Backend, read_backends, read_socs
@@ -146,7 +146,7 @@ def find_models(word: str, known: Mapping[str, ModelEntry]) -> dict[str, ModelEn
         return {name: known[name] for name in match_names("model", word, known)}
     file, _, function = word.rpartition(":")
     place = str(user_path(word)) if is_file else f"{user_path(file)}:{function}"
-    reference = resolve_file(place, FACTORY)
+    reference = resolve_file(place, FACTORY, IN_COMMAND)
     path = Path(reference if is_file else reference.rpartition(":")[0])
     name = name_argument(path)
     return {name if is_file else f"{name}:{function}": ModelEntry(reference)}

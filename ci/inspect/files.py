@@ -27,6 +27,7 @@ from provisioning.errors import FailedError, QnnCiError, UsageError
 ELF, ARCHIVE, POINTER = b"\x7fELF", b"PK\x03\x04", b"version https://git-lfs"
 PROGRAMS = (".pte", ".onnx", ".bin")
 MAX_UNPACKED = 4 << 30
+KEPT_PROGRAMS = "test_emulator -- --keep-artifacts DIR writes DIR/CASE/artifact/program.pte"
 DTYPES = {1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64"}
 DTYPES |= {9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 16: "bfloat16"}
 
@@ -74,7 +75,11 @@ def inspect_file(path: Path, name: str = "") -> Inspected:
     """Describe the contents of the file at ``path``. ``name`` replaces the file's name in the
     result. Raises UsageError if the file cannot be read, and UnfitError for an ONNX model if the
     onnx package is missing."""
-    view, name = map_file(path), name or path.name
+    try:
+        view, name = map_file(path), name or path.name
+    except UsageError as error:
+        fix = f"pass a file that can be read; {KEPT_PROGRAMS}"
+        raise UsageError(error.what, why=error.why, fix=fix) from error
     if program := parse_program(view, name):
         return Inspected(name, program.kind, program.size_bytes, program.damage, program)
     head, size = bytes(view[:64]), len(view)

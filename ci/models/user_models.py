@@ -228,11 +228,15 @@ def is_suite(reference: str) -> bool:
     return reference.partition(":")[0] in SUITE
 
 
-def resolve_file(word: str, kind: str = "") -> str:
+IN_POLICY = "paths in a policy are relative to the policy file"
+IN_COMMAND = "correct the path; it is relative to the directory in which you called the command"
+
+
+def resolve_file(word: str, kind: str = "", fix: str = IN_POLICY) -> str:
     """Return ``file.py:function`` with an absolute path. Without ``kind``, ``word`` may also be a
     data file; with FACTORY, it may also be an ONNX file.
 
-    Raises UsageError if the file or its function does not exist.
+    Raises UsageError if the file or its function does not exist; ``fix`` is for a missing file.
     """
     file, _, function = word.rpartition(":")
     has_function = is_function(word)
@@ -242,7 +246,6 @@ def resolve_file(word: str, kind: str = "") -> str:
         raise UsageError(f"{word!r} has no function name", fix=f"write {word}:{kind or FUNCTION}")
     path = Path(os.path.abspath(file if has_function or (kind and file) else word))  # noqa: PTH100
     if not path.is_file():
-        fix = "paths in a policy are relative to the policy file"
         raise UsageError(what, why=f"{path} is not a file", fix=fix)
     if kind and not has_function and not is_model:
         raise UsageError(what, why=f"{path} is not a Python file", fix=f"write file.py:{kind}")

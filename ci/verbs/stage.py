@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from ci.device.bundle import BUNDLE, Bundle, stage
 from ci.device.provenance import EXTRA, has_sbom_library
+from ci.inspect.files import KEPT_PROGRAMS
 from provisioning.artifacts.provision import locate_artifact
 from provisioning.artifacts.selection import parse_selection
 from provisioning.artifacts.sources import Options
@@ -16,7 +19,8 @@ from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError, UsageError
-from provisioning.store.store import Store
+from provisioning.manifest.reader import list_toolchains, read_profiles
+from provisioning.store.store import Store, store_home
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,11 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    for path in (args.runner, *args.program):
-        if not path.is_file():
-            raise UsageError(
-                f"{path} is not a file", fix="builds are in $QNN_CI_HOME/builds/*/artifacts"
-            )
+    check_files(args.runner, args.program)
     for path in filter(None, (args.cases, args.evidence, args.signed)):
         if not path.is_dir():
             raise UsageError(f"{path} is not a directory")
@@ -101,12 +101,31 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     return Outcome(text, data)
 
 
+def check_files(runner: Path, programs: Sequence[Path]) -> None:
+    """Raise UsageError unless the runner and all programs are files."""
+    if not runner.is_file():
+        raise UsageError(
+            f"{runner} is not a file",
+            fix="run `./nox -s build_android` or `./nox -s build_linux`, and pass the path that it "
+            f"prints, which is below {store_home() / 'builds'}",
+        )
+    for path in programs:
+        if not path.is_file():
+            raise UsageError(f"{path} is not a file", fix=f"correct the path; {KEPT_PROGRAMS}")
+
+
 def find_runtime(word: str, progress: Progress) -> Path:
     """Return the directory at the path ``word``, otherwise that of the provisioned artifact
     ``word``. Raises UsageError or UnfitError."""
     place = user_path(word)
     if place.is_dir():
         return place.absolute()
+    profiles, artifacts = read_profiles(), list_toolchains()
+    if re.split("[@:+]", word)[0] not in {*profiles, *artifacts}:
+        raise UsageError(
+            f"{word!r} is neither a directory nor an artifact",
+            fix=f"pass a directory with QNN's libraries, or one of: {', '.join(artifacts)}",
+        )
     (request, *_) = parse_selection([word], Options(offline=True))
     found = locate_artifact(request, Store(), progress)
     if not found:

@@ -194,6 +194,17 @@ def test_a_tensor_is_one_that_a_program_has(changes: dict[str, Any], good: bool)
             check_tensor(tensor(**changes))
 
 
+def test_only_a_model_of_a_policy_is_relative_to_it(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text('extends = "default"\n[models.own]\npath = "nokws.py:f"\n')
+    with pytest.raises(ManifestError) as of_policy:
+        read_emulator_policy(policy)
+    with pytest.raises(UsageError) as of_command:
+        find_models(f"{tmp_path / 'nokws.py'}:f", {})
+    assert "relative to the policy file" in of_policy.value.fix
+    assert "policy" not in of_command.value.fix
+
+
 def test_a_users_model_may_be_in_a_folder_with_a_colon(tmp_path: Path) -> None:
     file = tmp_path / "a:b" / "net.py"
     file.parent.mkdir()

@@ -13,7 +13,7 @@ from ci.__main__ import main
 from ci.inspect.app_archives import choose_splits
 from ci.inspect.files import inspect_file
 from provisioning.archives.layout import Member
-from provisioning.errors import ExitCode
+from provisioning.errors import ExitCode, UsageError
 from tests.stand_ins.android_apps import library, skel
 from tests.stand_ins.lowered import make_binary, make_program
 
@@ -93,6 +93,14 @@ def test_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(tmp_path / "missing.pte")]) == ExitCode.USAGE
     (tmp_path / "notes.txt").write_text("notes")
     assert main(["inspect", str(tmp_path / "notes.txt")]) == ExitCode.FAILED
+
+
+def test_a_file_that_is_missing_tells_where_programs_are(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for name in ("model.pte", "folder"):
+        with pytest.raises(UsageError, match=name) as caught:
+            inspect_file(tmp_path / name)
+        assert "--keep-artifacts" in caught.value.fix
 
 
 def test_onnx_context_models_are_read(tmp_path: Path) -> None:
