@@ -16,6 +16,7 @@ from provisioning.artifacts.sources import Options
 from provisioning.console.process import run_process
 from provisioning.errors import UsageError
 from provisioning.manifest.reader import (
+    GUIDE,
     Profile,
     ProfileArtifact,
     list_toolchains,
@@ -61,7 +62,7 @@ def test_a_version_without_a_release_tells_how_to_get_it(name: str) -> None:
     with pytest.raises(UsageError, match=f"{name} has no version none") as caught:
         toolchain.release("none")
     wanted = [release.version for release in toolchain.releases]
-    wanted += ["docs/guides/toolchains.md"]
+    wanted += [GUIDE]
     wanted += [toolchain.adoption.variable] if toolchain.adoption else []
     assert [one for one in wanted if one not in caught.value.fix] == []
 
