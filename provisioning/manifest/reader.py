@@ -75,7 +75,7 @@ def read_toml(
         UnicodeDecodeError,
         RecursionError,
     ) as error:
-        page = "guides/your-repository.md" if root else "reference/provisioning.md"
+        page = "reference/policy.md" if root else "reference/provisioning.md"
         raise ManifestError(
             f"manifest {relative} does not match its schema",
             why=str(error),
