@@ -122,8 +122,8 @@ def _list_ingredients(job: BuildJob, result: Result, package: Path) -> Iterator[
 
 
 def install_files(target: Target, place: Place, root: Path) -> tuple[Path, ...]:
-    """Copy the target's files into ``root``, an ExecuTorch directory. Each file appears there in
-    one step.
+    """Copy the target's files into ``root``, an ExecuTorch checkout. Each file is written under a
+    temporary name and then renamed.
 
     Returns the written paths. Raises StoreError if ``root`` cannot be written.
     """

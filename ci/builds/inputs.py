@@ -1,8 +1,8 @@
 """Hash the inputs of a build, and record them.
 
-A file with the same size, time, inode and mode is not hashed again, so checking twelve thousand
-files a second time takes a fraction of a second. A file that was touched but not changed keeps its
-hash.
+A file whose size, time, inode and mode are those of the last check is not hashed again, so checking
+twelve thousand files a second time takes a fraction of a second. A file that was only touched is
+hashed again, with the same result.
 """
 
 from __future__ import annotations

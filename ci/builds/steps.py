@@ -72,8 +72,8 @@ def _build(plan: BuildPlan, stage: StagePlan, progress: Progress) -> None:
 
 
 def refuse_options(plan: BuildPlan, unused: frozenset[str]) -> UsageError:
-    """Return the error for options that CMake did not use. If known options have similar names, it
-    suggests them."""
+    """Return the error for options that CMake did not use. The error suggests known options with
+    similar names."""
     known = sorted(_read_words(plan) - unused)
     near = [name for one in sorted(unused) for name in get_close_matches(one, known, 1, 0.8)]
     return UsageError(

@@ -259,7 +259,8 @@ def find_cache() -> Program | None:
     wanted = os.environ.get("QNN_CI_CACHE", "")
     if wanted not in {"", "none", *CACHES}:
         raise UsageError(
-            f"QNN_CI_CACHE={wanted} is not a compiler cache", fix="use ccache, sccache or none"
+            f"QNN_CI_CACHE={wanted}: no supported compiler cache has this name",
+            fix="use ccache, sccache or none",
         )
     for name in CACHES if not wanted else [name for name in CACHES if name == wanted]:
         found = shutil.which(name)

@@ -168,7 +168,7 @@ def require_proof(reference: Sequence[Sequence[Array]], policy: ReferencePolicy 
 
 
 def find_degenerate(reference: Sequence[Sequence[Array]], policy: ReferencePolicy) -> str:
-    """Return why a reference, one list per input set, proves nothing; empty if it is usable.
+    """Return why a reference, one list per input set, proves nothing, or "" if it is usable.
 
     A floating-point output must be finite, must be neither near zero nor constant, and must depend
     on the input. Integer and boolean outputs, such as the mask of unpadded text, may be constant if

@@ -184,7 +184,7 @@ def read_kept(folder: Path, spec: CaseSpec) -> Artifact:
     paths = [folder, *folder.rglob("*")]
     odd = [one for one in paths if one.is_symlink() or not (one.is_dir() or one.is_file())]
     if odd:
-        raise ValueError(f"{odd[0].name} is a link or not a regular file")
+        raise ValueError(f"{odd[0].name} is a symbolic link or a special file such as a pipe")
     if sum(one.stat().st_size for one in paths) > LIMIT_BYTES:
         raise ValueError(f"the case's files have more than {LIMIT_BYTES >> 30} GiB")
     place = folder / "artifact"

@@ -289,7 +289,7 @@ def find_skel(name: str, runtimes: Iterable[Path]) -> Path:
 
 
 def describe(target: Target, socs: tuple[str, ...], runner: str, directory: Path) -> Bundle:
-    """Return the record of the files in a directory."""
+    """Return the record of a bundle: target, SoCs, runner, and the files in ``directory``."""
     rows = []
     for path in sorted(directory.iterdir()):
         build = find_qnn_build(path) if ".so" in path.name else None

@@ -296,7 +296,9 @@ class DeviceProgram:
                 f"{name} did not send the archive of a run: {error}", lacks=name
             ) from error
         if late:
-            raise RunError(f"the runner was stopped on the device after {self.timeout_s:.0f} s")
+            raise RunError(
+                f"the runner exceeded {self.timeout_s:.0f} s and was stopped on the device"
+            )
         if code:
             raise RunError(f"the runner exited with code {code} on the device")
         try:

@@ -75,7 +75,7 @@ def lower_and_run(
     module: Any, sets: Sequence[Any], scheme: Scheme, soc: str
 ) -> tuple[list[list[Any]], dict[int, str]]:
     """Lower a module with several graphs, run it on the input sets, and return the outputs per
-    input set. Also return a text about an operator that stays on the CPU, by the number of its
+    input set. Also return a message about an operator that stays on the CPU, by the number of its
     graph, or by UNKNOWN if the graph cannot be determined."""
     with torch.no_grad():
         edge = utils.to_edge_transform_and_lower_to_qnn(

@@ -134,7 +134,7 @@ def read_faults(path: Path | None = None) -> tuple[Fault, ...]:
         if problems:
             raise ManifestError(
                 f"{path or f'policies/{POLICY}.toml'}, fault {one.name!r}: {problems[0]}",
-                why="an invalid fault would not be found in models, or its graph could not be run",
+                why="a fault with a mistake could be missed in models, or reported wrongly",
                 fix="docs/guides/faults.md describes every key",
             )
     return faults

@@ -94,5 +94,5 @@ def _describe_operand(one: Operand) -> str:
 
 
 def warn_of_faults(steps: Sequence[Step], scheme: str, qnn: str) -> tuple[str, ...]:
-    """Return a text of two lines for each known fault: the fault and its place, and the fix."""
+    """Return a message of two lines for each known fault: the fault and its place, and the fix."""
     return tuple(f"{one}\n  fix: {one.fix}" for one in match_faults(steps, scheme, qnn))

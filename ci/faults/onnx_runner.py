@@ -55,7 +55,7 @@ def run_items(
 
 
 def list_left(session: Any) -> dict[int, str]:
-    """Return a text about an operator that stays on the CPU, by the number of its graph."""
+    """Return a message about an operator that stays on the CPU, by the number of its graph."""
     left: dict[int, str] = {}
     for part in session.get_provider_graph_assignment_info():
         for node in part.get_nodes():

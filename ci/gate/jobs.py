@@ -93,7 +93,7 @@ def parse_shard(text: str) -> tuple[int, int]:
     Raises UsageError."""
     match = re.fullmatch(r"([1-9]\d{0,2})/([1-9]\d{0,2})", text, re.ASCII)
     if not match or int(match[1]) > int(match[2]):
-        raise UsageError(f"{text!r} is not a shard", fix="write 2/3 for the second of three")
+        raise UsageError(f"{text!r} is not a shard", fix="write 2/3 for the second of three shards")
     return int(match[1]), int(match[2])
 
 

@@ -52,9 +52,10 @@ APPS: Subjects[AppUnit] = Subjects()
 
 
 class Pairing(NamedTuple):
-    """A program of an app, and the answer of `compat` for it and the app's libraries. ``known`` are
-    the ids and file names of the doctor's findings. ``spared`` are the axes that are not judged,
-    because a program of the app was compiled for the SoC."""
+    """A program of an app, and the answer of `compat` for it with the app's libraries. ``known``
+    has the id and the file name of each finding of the doctor. ``spared`` has the axes that are not
+    reported: TARGETS if the app is judged for a SoC and any of its programs may be for that SoC,
+    otherwise none."""
 
     program: PackedFile
     answer: Answer

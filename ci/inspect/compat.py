@@ -226,7 +226,10 @@ def _judge_soc(
             "the program does not state its SoC: ask the person who compiled it",
         )
     elif versions == [wanted.hexagon]:
-        why = f"compiled for {names}: V{wanted.hexagon} matches, but {soc} was never tried"
+        why = (
+            f"compiled for {names}, not for {soc}; both have Hexagon V{wanted.hexagon}, but"
+            f" whether {soc} can load the program is not known"
+        )
         yield Row(Axis.SOC, Verdict.UNKNOWN, why)
     else:
         yield Row(

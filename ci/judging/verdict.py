@@ -228,7 +228,9 @@ def _advise_on_program(
 
 
 def _find_worst(excesses: Sequence[Excess]) -> list[Excess]:
-    """Return the excess that messages name, and those that are ranked at most NEAR_DB behind it."""
+    """Return the parts above their limits whose rank, ``over_db - names_db``, is less than NEAR_DB
+    below the highest rank."""
+    excesses = [one for one in excesses if one.over_db > 0]
     ranks = [one.over_db - one.names_db for one in excesses]
     return [one for one, rank in zip(excesses, ranks, strict=True) if rank > max(ranks) - NEAR_DB]
 

@@ -96,8 +96,8 @@ class Generated:
 
 
 def run_free(loop: Loop, prompt: Sequence[int], count: int, stop: Sequence[int] = ()) -> Generated:
-    """Feed the prompt, choose up to ``count`` tokens greedily, and feed back each of them. Stop
-    after a token in ``stop``."""
+    """Feed the prompt, then choose up to ``count`` tokens greedily, feeding back each one before
+    choosing the next. The last token is not fed. Stop after a token in ``stop``."""
     rows = [loop.feed(prompt)[-1]]
     tokens = [int(np.argmax(rows[-1]))]
     while len(tokens) < count and tokens[-1] not in stop:

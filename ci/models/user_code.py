@@ -196,7 +196,7 @@ def fit_sets(
     for number, inputs in enumerate(as_tuples):
         if _describe(inputs) != _describe(as_tuples[0]):
             raise UsageError(
-                f"{name} has inputs of different shapes or dtypes",
+                f"{name} has an input set whose shapes or dtypes differ from those of the example",
                 why=f"the example is {_describe(as_tuples[0])}, {kind} {number - 1} is"
                 f" {_describe(inputs)}",
                 fix="pad or crop them to one shape: a program for QNN has fixed shapes",

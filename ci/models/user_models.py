@@ -77,9 +77,9 @@ class ReferencePolicy(Struct, frozen=True, forbid_unknown_fields=True):
 class Source(Struct, frozen=True):
     """What determines a user's model: ``reference`` is ``/absolute/path/file.py:factory``, an ONNX
     file or a model of the suite. ``calibration`` and ``inputs`` are files, or functions in the same
-    form, that replace the factory's inputs. ``choices`` are lowering options, ``run`` are run
-    options. ``shapes`` are the shapes of an ONNX file's inputs, by name. ``float_model`` is the
-    float file from which a quantized ONNX file was made."""
+    form, that replace the model's own calibration sets and judged inputs. ``choices`` are lowering
+    options, ``run`` are run options. ``shapes`` are the shapes of an ONNX file's inputs, by name.
+    ``float_model`` is the float file from which a quantized ONNX file was made."""
 
     reference: str = ""
     calibration: str = ""

@@ -1,8 +1,8 @@
 """Context models: ONNX files whose EPContext nodes contain QNN's context binary, or its file name.
 
-The execution provider (EP) loads the binary of another SoC, or one with changed weights, and the
-emulator runs it (seen with onnxruntime-qnn 2.3.0 to 2.7.0). On a device, the first fails and the
-second returns wrong values. A binary of a newer QNN is rejected without a reason
+The execution provider (EP) accepts a binary compiled for another SoC, or one with changed weights,
+and the emulator runs both (seen with onnxruntime-qnn 2.3.0 to 2.7.0). On a device, the former is
+rejected and the latter returns wrong values. A binary of a newer QNN is rejected without a reason
 (INVALID_ARGUMENT). This module therefore checks the binary itself.
 
 provisioning/elf/programs.py reads the fields inside a binary. The EP writes the target of the

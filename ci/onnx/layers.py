@@ -104,8 +104,9 @@ def name_node(name: str, makers: Mapping[str, Any]) -> str:
 
 
 def find_rounded(graph: Any) -> dict[str, str]:
-    """Return the names of values before they are quantized, by the names of the same values after
-    they are dequantized."""
+    """Return, for each DequantizeLinear whose input comes from a QuantizeLinear, the name of the
+    input of that QuantizeLinear (the unrounded value). The keys are the names of the outputs of the
+    DequantizeLinear nodes (the rounded values)."""
     quantizers = {node.output[0]: node for node in graph.node if node.op_type == "QuantizeLinear"}
     return {
         node.output[0]: quantizers[node.input[0]].input[0]

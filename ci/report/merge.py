@@ -99,7 +99,7 @@ def find_faults(reports: Sequence[Report], wanted: Collection[CaseName] = ()) ->
 
 
 def _compare_runs(shards: Shards) -> Iterator[str]:
-    """Yield a text for each property that must be the same in all shards of one run, but
+    """Yield a message for each property that must be the same in all shards of a run, but
     differs.
     """
     views: dict[str, set[object]] = {

@@ -69,7 +69,7 @@ def read_inputs(
 
 
 def _read_input(wanted: Wanted) -> Input | str:
-    """Return the input, or a text with its path and the reason why it cannot be signed."""
+    """Return the input, or a message with its path and the reason why it cannot be signed."""
     data = read_bytes(wanted.path)
     try:
         image = parse_image(memoryview(data))

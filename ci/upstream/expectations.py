@@ -209,7 +209,7 @@ class Expectations:
         ]
 
     def find_losses(self, every: Sequence[Judged]) -> list[str]:
-        """Return a text for each limit of the suite's Ratchet that a complete run does not meet:
+        """Return a message for each limit of the suite's Ratchet that a complete run does not meet:
         too few tests ran, or too many are unsupported."""
         ratchet = self.policy.suites[self.suite]
         without = sum(one.outcome is Ending.UNSUPPORTED for one in every)

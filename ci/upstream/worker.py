@@ -136,8 +136,7 @@ def run_here(name: str, directory: Path) -> TestEnd:
 
 
 def find_refusal(item: Any) -> str:
-    """Return a text with the error that a test of tests/rework expects; empty if it expects
-    none."""
+    """Return the error that a test of tests/rework expects, or "" if it expects none."""
     params = getattr(getattr(item, "callspec", None), "params", {})
     expected = params.get("kwargs", {})
     expected = expected.get("expected") if isinstance(expected, dict) else None

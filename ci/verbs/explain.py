@@ -105,7 +105,7 @@ def read_parts(name: str) -> Iterator[bytes]:
         part = file.read(PART_BYTES)
         if part.startswith(ARCHIVES):
             fix = "unpack it, and pass the directory"
-            raise UsageError(f"{name} is an archive, not a log", fix=fix)
+            raise UsageError(f"{name} is an archive or a compressed file, not a plain log", fix=fix)
         while part:
             yield part
             part = file.read(PART_BYTES)

@@ -192,8 +192,9 @@ def find_side(word: str, session: str, progress: Progress) -> Side:
 
 
 def fetch_package(name: str, version: str, progress: Progress) -> Path:
-    """Return a directory of the store with one version of a package, without its dependencies. The
-    libraries of onnxruntime-qnn are also laid out as in an SDK. Raises DownloadError."""
+    """Fetch one version of a package with pip, without its dependencies, unless the store has it.
+    Return its directory. The libraries of onnxruntime-qnn are also laid out as in an SDK. Raises
+    DownloadError."""
     home = store_home() / FETCHED
     target = home / f"{name}-{version}-{python_tag()}"
     if target.is_dir():

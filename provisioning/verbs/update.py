@@ -54,7 +54,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         toolchain = read_toolchain(name)
         release = toolchain.release()
         if args.cooldown and not isinstance(release, WheelRelease):
-            why = f"its source, {release.source}, does not state when a version was published"
+            why = "publication dates are read only for wheels"
             raise UsageError(
                 f"--cooldown does not work with {name}", why=why, fix="leave --cooldown out"
             )

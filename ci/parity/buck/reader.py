@@ -310,7 +310,7 @@ class Context:
         return is_label(text) or path in self.literals.tree.files
 
     def patterns(self, text: str) -> list[str]:
-        """Return the glob patterns of the package that matched ``text``."""
+        """Return the include patterns of the package's glob() calls that matched a file."""
         calls = [call for call in self.package.globs if text in call.found]
         tests = [(p, compile_pattern(p)) for call in calls for p in call.patterns]
         return [pattern for pattern, test in tests if test.fullmatch(text)]

@@ -85,8 +85,8 @@ class Groups:
         return {name for each in self.standing_for(label) for name in self.cmake_of.get(each, ())}
 
     def standing_for(self, label: str) -> set[str]:
-        """Return the label of a Buck target and, if the target has no files, those of its
-        dependencies, which are treated in the same way.
+        """Return the label of a Buck target and, if the target has no files, the labels of its
+        dependencies, recursively through those without files.
         """
         return closure([label], lambda each: () if self.has_files(each) else self.buck_edges(each))
 

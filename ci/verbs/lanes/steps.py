@@ -72,7 +72,8 @@ def add_case_arguments(parser: argparse.ArgumentParser, model: str, session: str
     add(
         "--record",
         action="store_true",
-        help="record the figures of the cases that pass, in a file to commit",
+        help="write the SQNR and footprint of each case that passes to a baselines file, which you"
+        " should commit",
     )
     publishing.add_arguments(parser)
 

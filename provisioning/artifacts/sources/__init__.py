@@ -176,7 +176,7 @@ class FillJob:
 
 
 class Source(Protocol):
-    """The functions that the module of each kind of source defines."""
+    """The interface that each module of a kind of source, such as ``wheel``, implements."""
 
     def fill(self, job: FillJob) -> tuple[TreeEntry, ...]:
         """Write the artifact, or only the wanted paths, below the job's root.

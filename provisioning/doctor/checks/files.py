@@ -151,7 +151,8 @@ class Need(NamedTuple):
     is_libcxx: bool
 
     def seen(self) -> Seen:
-        others = f" and {len(self.users) - 1} more" if len(self.users) > 1 else ""
+        more = len(self.users) - 1
+        others = f" and {more} other file{'s' * (more > 1)}" if more else ""
         return seen(self.name, self.where, chain=self.chain, others=others, user=self.users[0])
 
 
@@ -160,14 +161,14 @@ NEEDS: Subjects[Need] = Subjects(tell=Need.seen)
 
 NEEDS.add(
     "QNN216",
-    "{subject} is missing; {chain} needs it{others}",
+    "{subject} is missing; it is needed by {chain}{others}",
     "loading {user} fails with '{subject}: cannot open shared object file'",
     "put {subject} from the same build next to {user}",
     lambda need: not need.is_libcxx,
 )
 NEEDS.add(
     "QNN229",
-    "{subject} is missing; {chain} needs it{others}",
+    "{subject} is missing; it is needed by {chain}{others}",
     "SDKs since 2.23 contain no libc++; loading the adaptor or libQnnHtp.so fails",
     "install LLVM's libc++1, libc++abi1 and libunwind, or provision libcxx",
     lambda need: need.is_libcxx,
@@ -199,12 +200,12 @@ def _users(elves: Mapping[str, ElfFacts]) -> dict[str, list[str]]:
 
 
 def _chain(elves: Mapping[str, ElfFacts], name: str) -> str:
-    """Return a chain such as ``libA.so, which libB.so needs``, from ``name`` up to a file that
+    """Return a chain such as ``libA.so (which libB.so needs)``, from ``name`` up to a file that
     nothing needs.
     """
     users, words, seen_names = _users(elves), [name], {name}
     while above := [user for user in users.get(words[-1], []) if user not in seen_names]:
         words.append(above[0])
         seen_names.add(above[0])
-    above_it = "".join(f", which {user} needs" for user in words[1:])
-    return f"{name}{above_it}," if above_it else name
+    users_above = ", ".join(f"which {user} needs" for user in words[1:])
+    return f"{name} ({users_above})" if users_above else name

@@ -57,7 +57,7 @@ def see_lacking_flags(case: Case) -> Iterator[Seen]:
 
 ENVIRONMENT.add(
     "QNN005",
-    "{host.disk_free_gb:g} GB of disk space are free, but {disk_needed_gb:g} GB are needed",
+    "{host.disk_free_gb:g} GB of disk space is free, but {disk_needed_gb:g} GB is needed",
     "unpacking or building fails with 'No space left on device'",
     "free some space, or set QNN_CI_HOME to a directory on a larger disk",
     lambda case: case.facts.host.disk_free_gb < case.fitness.disk_gb,
@@ -67,7 +67,7 @@ ENVIRONMENT.add(
 )
 ENVIRONMENT.add(
     "QNN006",
-    "the machine has {host.memory_gb:g} GB of memory, but {memory_advised_gb:g} GB are recommended",
+    "the machine has {host.memory_gb:g} GB of memory, but {memory_advised_gb:g} GB is recommended",
     "the kernel may kill a compiler or a lowering (exit code 137)",
     "use fewer jobs (--jobs 1) or a larger machine",
     lambda case: 0 < case.facts.host.memory_gb < case.fitness.memory_gb,

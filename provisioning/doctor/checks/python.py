@@ -261,7 +261,7 @@ def see_no_module(python: Interpreter) -> Iterator[Seen]:
 
 @PYTHON.check(
     "QNN511",
-    "flatc is not on PATH, but executorch {executorch} runs it",
+    "flatc is not on PATH, but executorch {executorch} needs it to write programs",
     "writing a program fails with 'No such file or directory: flatc'",
     "put {bin} on PATH",
     after=("QNN506",),

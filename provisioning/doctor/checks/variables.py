@@ -16,7 +16,7 @@ RIVALS = ("QAIRT_SDK_ROOT", "QAIRT_ROOT", "SNPE_ROOT", "AISW_SDK_ROOT")
 COMPOSE = "`qnn-ci env PROFILE` prints lines that set all variables"
 LIBSTDCXX = "libstdc++.so.6"
 FAMILIES = ("GLIBCXX", "CXXABI", "GCC")
-EMPTY_ENTRY = "(an empty entry: the current directory)"
+EMPTY_ENTRY = "an empty entry (the current directory)"
 
 
 class Variables(NamedTuple):

@@ -112,7 +112,7 @@ def test_outputs_of_an_earlier_run_are_none_of_this_one(here: Lab, tmp_path: Pat
 
 @PHONE_BY_DAY
 def test_a_run_is_ended_on_the_device_itself(lab: Lab, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="stopped on the device after 1 s"):
+    with pytest.raises(RunError, match="exceeded 1 s and was stopped on the device"):
         open_program(lab, tmp_path, "#!/bin/sh\nexec sleep 600\n", timeout_s=1).run(SETS)
 
 

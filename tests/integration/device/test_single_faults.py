@@ -110,7 +110,7 @@ FAULTS = {
         "output_0_0.raw",
         runner="for n in 0 1; do echo > outputs/output_${n}_0.raw; done; exit",
     ),
-    "a hang": Fault(FAILED, "stopped on the device after 1 s", runner="exec sleep 60"),
+    "a hang": Fault(FAILED, "exceeded 1 s and was stopped on the device", runner="exec sleep 60"),
     "no skel": Fault(FAILED, "ADSP_LIBRARY_PATH", runner=f"printf '{NO_SKEL}'; exit 1"),
 }
 

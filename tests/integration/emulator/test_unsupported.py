@@ -51,7 +51,6 @@ def try_unsupported(directory: Path) -> None:
 def test_unsupported_versions_that_are_tried_mark_the_report_and_use_no_patch(
     make_once: MakeOnce,
 ) -> None:
-    """test_plain_script.py compares the program."""
     directory = make_once("unsupported", try_unsupported)
     report = read_report(directory / "reports" / "test_emulator")
     assert "1.5.99" in report.unsupported

@@ -1,5 +1,6 @@
-"""Commands that run or read other files (include, add_subdirectory, Buck's file lists), and
-return(), break() and continue().
+"""Commands that run or read other files: include(), add_subdirectory(), and execute_process() for
+lists in .bzl files. Also include_guard(), return(), break() and continue(). cmake_language() is
+only reported as not evaluated.
 """
 
 from __future__ import annotations

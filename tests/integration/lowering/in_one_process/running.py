@@ -159,7 +159,7 @@ def test_upstream_s_test_gets_the_outputs_of_the_method_that_it_asks_for(
         made = np.fromfile(tmp_path / f"output_{number}_0.raw", np.float32)
         assert made.tolist() == [factor * number, factor * 5]
     (tmp_path / "inputs.txt").write_text("x0.raw x1.raw\n")
-    with pytest.raises(FailedError, match="input set 0 has 2 inputs, not 1"):
+    with pytest.raises(FailedError, match="input set 0 has 2 inputs instead of 1"):
         emulator.run_call(tmp_path, words, keep)
     with pytest.raises(FailedError, match="--shared_buffer"):
         emulator.run_call(tmp_path, [*words, "--shared_buffer=1"], keep)

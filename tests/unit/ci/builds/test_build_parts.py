@@ -440,7 +440,7 @@ def test_the_cache_is_chosen_by_a_variable(tmp_path: Path, monkeypatch: pytest.M
         found[word] = program.path.name if program else None
     assert found == {"": "ccache", "ccache": "ccache", "sccache": "sccache", "none": None}
     monkeypatch.setenv("QNN_CI_CACHE", "attic")
-    with pytest.raises(UsageError, match="attic is not a compiler cache"):
+    with pytest.raises(UsageError, match="QNN_CI_CACHE=attic: "):
         find_cache()
     (tmp_path / "sccache").unlink()
     monkeypatch.setenv("QNN_CI_CACHE", "sccache")

@@ -408,7 +408,7 @@ def test_nothing_else_is_green(harm: Callable[[Path], None], kept: Path) -> None
 
 def test_a_link_among_kept_files_is_named(kept: Path) -> None:
     linked_folder(kept)
-    assert "inputs is a link" in judge(kept).cases[0].reason
+    assert "inputs is a symbolic link" in judge(kept).cases[0].reason
 
 
 def test_a_program_of_another_soc_is_not_the_cases(kept: Path) -> None:

@@ -52,7 +52,7 @@ def test_what_is_no_shard_is_refused(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_shard(text)
     assert caught.value.what == f"{text!r} is not a shard"
-    assert caught.value.fix == "write 2/3 for the second of three"
+    assert caught.value.fix == "write 2/3 for the second of three shards"
 
 
 def test_a_shard_is_read() -> None:

@@ -84,7 +84,7 @@ def test_needs_in_a_circle_end() -> None:
         library("libA.so", "libB.so"),
     ]
     (finding,) = judge_needs(files, {"libA.so", "libB.so", "libC.so"}, {})
-    assert "libC.so, which libB.so needs, which libA.so needs, needs it" in finding.what
+    assert "libC.so (which libB.so needs, which libA.so needs)" in finding.what
 
 
 def test_a_runpath_of_the_tree_is_followed() -> None:
@@ -106,4 +106,4 @@ def test_files_around_a_subdirectory_are_all_judged() -> None:
         for name, relative in (("a.so", "a.so"), ("m.so", "sub/m.so"), ("z.so", "z.so"))
     ]
     (finding,) = judge_tree(*files)
-    assert finding.what == "libX.so is missing; a.so needs it and 1 more"
+    assert finding.what == "libX.so is missing; it is needed by a.so and 1 other file"

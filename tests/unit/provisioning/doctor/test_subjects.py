@@ -252,7 +252,7 @@ def test_the_compilers_runtime_that_comes_first_is_judged_by_the_highest_needs()
         "variables": VariableFacts({}, path),
     }
     runs = Fitness(kinds=(HOST,))
-    place = "(an empty entry: the current directory)"
+    place = "an empty entry (the current directory)"
     assert list(RUNTIMES.find(ask(runs, **asked))) == [
         Runtime(place, ours, needs),
         Runtime(place, gcc, needs),
@@ -390,7 +390,7 @@ def test_a_need_is_told_with_the_chain_of_its_users() -> None:
         replace(file("libD.so", needed=("libX.so",)), elf=None),
     ]
     names = {one.name for one in files}
-    chain = "libC.so, which libB.so needs, which libA.so needs,"
+    chain = "libC.so (which libB.so needs, which libA.so needs)"
     assert list(find_needs(files, names, {"libY.so": None})) == [
         Need("libX.so", ["libA.so", "libC.so"], Path("/sdk/lib/libA.so"), "libA.so", False),
         Need("libY.so", ["libC.so"], Path("/sdk/lib/libC.so"), chain, True),

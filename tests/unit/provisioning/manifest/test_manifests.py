@@ -112,7 +112,8 @@ def run(decode: str) -> int:
 
 def test_threads_may_be_the_first_to_decode_into_a_struct() -> None:
     assert run("lambda value, kind: convert_toml(value, kind, '')") == 0
-    assert run("msgspec.convert") < 0  # once it survives this, the lock can go
+    # Once msgspec always survives this, the lock can go.
+    assert any(run("msgspec.convert") < 0 for _ in range(20))
 
 
 PRINT_TABLE = """
