@@ -91,6 +91,14 @@ def test_rows_of_the_batch_lead_to_batch_1_and_other_parts_do_not(seed: int) -> 
     assert not is_told(2)  # an input set
 
 
+def test_an_offset_of_every_element_does_not_lead_to_batch_1() -> None:
+    random = np.random.default_rng(1)
+    right = random.standard_normal((4, 3, 50))
+    advice = advise(right + 0.01 + 0.002 * random.standard_normal(right.shape), right)
+    assert advice
+    assert BATCH not in advice
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
