@@ -12,7 +12,7 @@ import msgspec
 
 EQUIVALENTS = Path(__file__).with_name("equivalents.toml")
 
-LOWERING = "tests/integration/lowering/in_one_process"
+IN_ONE_PROCESS = "tests/integration/in_one_process"
 ARTIFACTS = "tests/integration/artifacts"
 
 # The packages that decide verdicts, and noxfile.py. A mutant is judged by those of the tests that
@@ -21,34 +21,39 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "ci/audit": ("tests/unit/ci/audit",),
     "ci/cases": (
         "tests/unit/ci/cases",
-        "tests/unit/ci/emulator",
-        "tests/unit/ci/lowering",
+        "tests/unit/ci/judging",
+        "tests/unit/ci/executorch",
+        "tests/unit/ci/models",
+        "tests/unit/ci/verbs/test_emulate_arguments.py",
+        "tests/unit/ci/verbs/test_rejected_before_provisioning.py",
         "tests/unit/ci/onnx/test_lanes.py",
-        "tests/unit/ci/onnx/test_written.py",
     ),
     "ci/device": ("tests/unit/ci/device", "tests/integration/device/test_bundle.py"),
     "ci/executorch": (
-        "tests/unit/ci/lowering",
-        "tests/unit/ci/emulator",
-        f"{LOWERING}/models_and_keys.py",
-        f"{LOWERING}/quantized_graphs.py",
-        f"{LOWERING}/steps.py",
+        "tests/unit/ci/executorch",
+        "tests/unit/ci/models",
+        "tests/unit/ci/cases",
+        f"{IN_ONE_PROCESS}/models_and_keys.py",
+        f"{IN_ONE_PROCESS}/quantized_graphs.py",
+        f"{IN_ONE_PROCESS}/lowering_steps.py",
     ),
     "ci/gate": ("tests/unit/ci/gate", "tests/integration/gate/test_plan_verb.py"),
     "ci/images": ("tests/unit/ci/images",),
-    "ci/judging": ("tests/unit/ci/emulator", "tests/unit/ci/cases"),
+    "ci/judging": ("tests/unit/ci/judging", "tests/unit/ci/cases"),
     "ci/llm": ("tests/unit/ci/llm",),
     "ci/models": (
-        "tests/unit/ci/lowering",
-        "tests/unit/ci/emulator",
+        "tests/unit/ci/models",
         "tests/unit/ci/cases",
-        f"{LOWERING}/models_and_keys.py",
-        f"{LOWERING}/ties.py",
+        "tests/unit/ci/judging",
+        "tests/unit/ci/verbs/test_emulate_arguments.py",
+        "tests/unit/ci/verbs/test_rejected_before_provisioning.py",
+        f"{IN_ONE_PROCESS}/models_and_keys.py",
+        f"{IN_ONE_PROCESS}/eager_models.py",
     ),
     "ci/onnx": (
         "tests/unit/ci/onnx",
-        f"{LOWERING}/onnx_making.py",
-        f"{LOWERING}/onnx_quantizing.py",
+        f"{IN_ONE_PROCESS}/onnx_compiling.py",
+        f"{IN_ONE_PROCESS}/onnx_quantizing.py",
     ),
     "ci/parity/compare": ("tests/unit/ci/parity",),
     "ci/report": ("tests/unit/ci/report",),

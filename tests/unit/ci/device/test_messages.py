@@ -27,7 +27,7 @@ from provisioning.errors import QnnCiError
 from tests.stand_ins import statements
 from tests.stand_ins.lowered import make_program
 from tests.stand_ins.snapshots import check_snapshot
-from tests.unit.ci.device.test_bytes_of_a_device import (
+from tests.unit.ci.device.test_transfers import (
     ANDROID,
     ARM,
     HEXAGON,

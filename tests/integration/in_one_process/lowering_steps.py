@@ -560,7 +560,7 @@ def test_a_refusal_says_what_qnn_said_what_was_raised_and_where(tmp_path: Path) 
     error = raised(RuntimeError("cannot\n  lower"), root)
     said = lower.describe_refusal(error, tmp_path / "none.log")
     assert said.startswith("RuntimeError: cannot lower <- KeyError: 'aten.erf' [")
-    assert said.endswith("steps.py]")
+    assert said.endswith("lowering_steps.py]")
     log = tmp_path / "log"
     log.write_bytes(b"\xff [ERROR]  <E> no such op\nfine\n")
     told = engine.ExecutorchEngine(()).explain(error, log)

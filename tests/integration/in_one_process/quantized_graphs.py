@@ -17,7 +17,7 @@ from torch.ao.quantization.fx import _decomposed  # noqa: E402
 from torch.fx import Graph, GraphModule  # noqa: E402
 from torchao.quantization.pt2e import MovingAveragePerChannelMinMaxObserver  # noqa: E402
 
-# As in steps.py.
+# As in lowering_steps.py.
 with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from ci.executorch import delegation, engine, quantize
