@@ -20,7 +20,7 @@ NOWHERE = "127.0.0.1:9/executorch-qnn-ci/tiny:test"
 def test_what_a_layer_holds_is_not_pushed_though_a_later_one_deletes_it(
     engine: DockerClient, busybox: str
 ) -> None:
-    """The names that are refused are in tests/unit/ci/images/test_saved_images.py."""
+    """tests/unit/ci/images/test_verdicts_on_images.py has the names that are refused."""
     path = "opt/sdk/lib/libQnnHtp.so"
     text = f"FROM {busybox}\nRUN mkdir -p /{Path(path).parent} && touch /{path}\nRUN rm /{path}\n"
     image_id = build(engine, text, {})
