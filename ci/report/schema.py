@@ -426,24 +426,24 @@ class Case(CaseName, frozen=True, kw_only=True):
     ``question`` is the first question whose answer is no in a failed case. ``warnings`` do not fail
     the case. ``equal`` is the share of correct elements in outputs of integers or booleans.
     ``equal_exact`` is the share of elements that equal the reference; ``equal`` also includes those
-    that the rule for ties accepts. ``gain`` is the slope of an output over its reference, minus 1,
-    and ``offset`` the mean error in standard deviations. ``metric`` is the value of the user's
-    metric, which is named ``metric_name``; ``metric_float`` and ``metric_quantized`` are its values
-    for the float32 model and the quantized model. ``recorded_`` figures are from an earlier run
-    with this toolchain. ``lower_s`` of a cached case is the time of its original lowering.
-    ``places`` are the lines of the user's files that caused a failure. ``compiler`` is the build of
-    QNN that compiled the program. ``choices`` are the lowering options of the model's entry in the
-    policy. ``qnn_ops`` are the operators passed to QNN. ``accelerator_`` figures are means over the
-    inputs, from QNN's profile; on the emulator they vary between runs, so they are not judged.
-    ``qnn_ops`` and ``accelerator_`` figures are present only on request. ``lacks`` is the library
-    or device without which the case could not run here. ``made_inputs`` describes generated inputs,
-    such as random inputs. ``digests`` identify the case's sources, and ``outputs`` has details of
-    each output. ``program`` lists the files of the program, starting with the one that a runtime
-    opens. ``footprint`` has figures of the program and its lowering, ``recorded_footprint`` the
-    recorded ones. ``device`` has the figures of a run on a device. In such a run,
-    ``sqnr_db_emulator`` and ``equal_emulator`` (the share of elements with the same bits) compare
-    the outputs with the emulator's. ``outcome`` is the result of an upstream test, by upstream's
-    verdict and by ours.
+    that the rule for ties accepts. ``gain`` is the slope of an output over its reference (1 if it
+    is correct), and ``offset`` the mean error in standard deviations. ``metric`` is the value of
+    the user's metric, which is named ``metric_name``; ``metric_float`` and ``metric_quantized`` are
+    its values for the float32 model and the quantized model. ``recorded_`` figures are from an
+    earlier run with this toolchain. ``lower_s`` of a cached case is the time of its original
+    lowering. ``places`` are the lines of the user's files that caused a failure. ``compiler`` is
+    the build of QNN that compiled the program. ``choices`` are the lowering options of the model's
+    entry in the policy. ``qnn_ops`` are the operators passed to QNN. ``accelerator_`` figures are
+    means over the inputs, from QNN's profile; on the emulator they vary between runs, so they are
+    not judged. ``qnn_ops`` and ``accelerator_`` figures are present only on request. ``lacks`` is
+    the library or device without which the case could not run here. ``made_inputs`` describes
+    generated inputs, such as random inputs. ``digests`` identify the case's sources, and
+    ``outputs`` has details of each output. ``program`` lists the files of the program, starting
+    with the one that a runtime opens. ``footprint`` has figures of the program and its lowering,
+    ``recorded_footprint`` the recorded ones. ``device`` has the figures of a run on a device. In
+    such a run, ``sqnr_db_emulator`` and ``equal_emulator`` (the share of elements with the same
+    bits) compare the outputs with the emulator's. ``outcome`` is the result of an upstream test, by
+    upstream's verdict and by ours.
     """
 
     status: Status
