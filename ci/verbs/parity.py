@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from ci.parity.policy import ParityPolicy
 from ci.parity.render import make_annotations, render_document, render_sarif, render_table
 from ci.parity.run import ParityRequest, compare_source
+from ci.verbs.dropped import accept_dropped
 from provisioning.console.command import Outcome, read_version, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print annotations for the CI system instead of the table",
     )
-    parser.add_argument("--build-buck", action="store_true", help=argparse.SUPPRESS)
+    accept_dropped(parser, "parity")
     parser.add_argument(
         "--no-cache", action="store_true", help="ignore the cache, and read everything again"
     )
@@ -53,7 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     policy = read_policy("parity", ParityPolicy, args.policy)
-    warn_of_dropped(args, policy, progress)
+    for key in ("generated", "queries"):
+        if getattr(policy.layout, key):
+            progress.step(f"warning: layout.{key} of the policy has no effect any more: remove it")
     request = ParityRequest(
         source=args.source,
         revision=args.rev,
@@ -74,14 +77,3 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         text = render_table(report, notes=args.notes)
     code = ExitCode.FAILED if report.failing or report.unread else ExitCode.OK
     return Outcome(text, render_document(report), code, exact=args.annotate)
-
-
-def warn_of_dropped(args: argparse.Namespace, policy: ParityPolicy, progress: Progress) -> None:
-    """Warn about options and keys that are accepted for one more release but have no effect."""
-    if args.build_buck:
-        progress.step(
-            "warning: --build-buck has no effect any more; both sides are read without a build"
-        )
-    for key in ("generated", "queries"):
-        if getattr(policy.layout, key):
-            progress.step(f"warning: layout.{key} of the policy has no effect any more: remove it")

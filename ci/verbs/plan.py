@@ -14,6 +14,7 @@ from ci.gate.render import render_markdown, render_savings, render_table
 from ci.gate.replay import Savings, replay_step
 from ci.gate.rules import read_rules
 from ci.gate.schema import WORK_TREE, Plan
+from ci.verbs.dropped import accept_dropped
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
@@ -56,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " its plan skips",
     )
     add("--markdown", action="store_true", help="print Markdown for a job's summary")
+    accept_dropped(parser, "plan")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
