@@ -110,6 +110,9 @@ def check(command: Command, folder: Path) -> None:
     for word in Command(command.place, text).passed_on:
         if word.startswith("tests/") and not (ROOT / word.partition(":")[0]).exists():
             raise UsageError(f"no file {word}")
+    for module in re.findall(r"python -m (tests[\w.]*)", text):
+        if not any(ROOT.glob(f"{module.replace('.', '/')}*")):
+            raise UsageError(f"no module {module}")
     for program, verb, *words in list_calls(Command(command.place, text)):
         if verb.isupper() or verb.startswith("--"):
             continue
@@ -212,6 +215,7 @@ def test_a_documented_command_is_one(command: Command, tmp_path: Path) -> None:
         "./nox -s bench -- gone",
         "./nox -s mutants -- gone",
         "./nox -s unit -- tests/unit/gone",
+        "python -m tests.gone",
         "./nox -s test_emulator -- --model gone",
         "./nox -s test_emulator -- --model gone.py:factory",
         "./nox -s test_emulator -- --scheme gone",

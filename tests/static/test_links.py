@@ -1,12 +1,21 @@
-"""Relative links of the README and docs/, headings included."""
+"""Links of the README and docs/: relative ones, headings included, and those to other hosts.
+
+Whether a page of another host is still there is asked every night.
+"""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit
+from urllib.request import Request, urlopen
 
 import pytest
 from markdown_it import MarkdownIt
@@ -14,6 +23,13 @@ from markdown_it.token import Token
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+ANSWER_S, GONE = 20.0, {404, 410}
+# Vendors, and the projects that a page names.
+HOSTS = {
+    "developer.android.com", "docs.github.com", "docs.qualcomm.com", "download.pytorch.org",
+    "github.com", "in-toto.io", "jumpstarter.dev", "mutmut.readthedocs.io", "onnxruntime.ai",
+    "pip.pypa.io", "review.coreboot.org", "source.android.com", "www.qualcomm.com",
+}  # fmt: skip
 
 
 def tokens_of(text: str) -> Iterator[Token]:
@@ -22,9 +38,51 @@ def tokens_of(text: str) -> Iterator[Token]:
         yield from token.children or []
 
 
-def links_of(text: str) -> list[str]:
+def targets_of(text: str) -> list[str]:
     targets = (token.attrs.get("href") or token.attrs.get("src") for token in tokens_of(text))
-    return [str(target) for target in targets if target and not urlsplit(str(target)).scheme]
+    return [str(target) for target in targets if target]
+
+
+def links_of(text: str) -> list[str]:
+    return [target for target in targets_of(text) if not urlsplit(target).scheme]
+
+
+def list_outside() -> list[str]:
+    """The links of all pages to other hosts, each once."""
+    every = (target for page in PAGES for target in targets_of(page.read_text(encoding="utf-8")))
+    return sorted({target for target in every if urlsplit(target).scheme})
+
+
+def find_strange(links: Iterable[str]) -> list[str]:
+    """Links that are not https, or whose host is not listed in HOSTS."""
+    parts = ((link, urlsplit(link)) for link in links)
+    return [link for link, one in parts if one.scheme != "https" or one.netloc not in HOSTS]
+
+
+def find_dead(links: Iterable[str]) -> dict[str, str]:
+    """Links to pages that are gone or whose host does not answer, with the reason."""
+    every = list(links)
+    with ThreadPoolExecutor(8) as pool:
+        reasons = zip(every, pool.map(_ask, every), strict=True)
+        return {link: reason for link, reason in reasons if reason}
+
+
+def _ask(link: str) -> str:
+    """Why a page cannot be reached, asked up to twice; empty if its host answers anything but GONE.
+
+    A host may refuse HEAD, or refuse to answer a program.
+    """
+    reason = ""
+    for method in ("HEAD", "GET"):
+        request = Request(link, method=method, headers={"User-Agent": "Mozilla/5.0"})
+        try:
+            with urlopen(request, timeout=ANSWER_S):
+                return ""
+        except HTTPError as error:
+            reason = f"status {error.code}" if error.code in GONE else ""
+        except (OSError, HTTPException) as error:
+            reason = str(error)
+    return reason
 
 
 def anchors_of(text: str) -> set[str]:
@@ -73,3 +131,51 @@ def test_every_schema_is_on_the_page_of_schemas() -> None:
     page = ROOT / "docs/reference/sessions.md"
     linked = {Path(link).name for link in links_of(page.read_text(encoding="utf-8"))}
     assert {path.name for path in (ROOT / "docs/schemas").iterdir()} <= linked
+
+
+def test_links_to_other_hosts_are_https_and_lead_to_known_hosts() -> None:
+    links = list_outside()
+    assert find_strange(links) == []
+    assert {urlsplit(link).netloc for link in links} == HOSTS
+
+
+def test_a_strange_link_is_found() -> None:
+    strange = ["http://github.com/a", "https://github.com.example.org/b", "ftp://github.com/c"]
+    assert find_strange(["https://github.com/d", *strange]) == strange
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1200)
+def test_pages_of_other_hosts_are_there() -> None:
+    assert find_dead(list_outside()) == {}
+
+
+class Host(BaseHTTPRequestHandler):
+    """A path is the status of its answers; ``get`` refuses HEAD, ``moved`` leads to 200."""
+
+    def do_HEAD(self) -> None:
+        word = self.path.strip("/")
+        status = {"get": 405, "moved": 301}.get(word) or int(word)
+        self.send_response(status)
+        self.send_header("Location", "/200")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        self.path = self.path.replace("get", "200")
+        self.do_HEAD()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_a_page_that_is_gone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.ANSWER_S", 5.0)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Host) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        base = f"http://127.0.0.1:{server.server_port}"
+        words = ("200", "moved", "get", "403", "429", "503", "404", "410")
+        dead = find_dead(f"{base}/{word}" for word in words)
+        server.shutdown()
+    assert dead == {f"{base}/404": "status 404", f"{base}/410": "status 410"}
+    (reason,) = find_dead([f"{base}/200"]).values()  # the server has ended
+    assert "refused" in reason
