@@ -167,7 +167,8 @@ WRITERS: Mapping[str, Callable[..., None]] = {
 
 
 def number_of(name: str) -> int:
-    """Return the number of the graph to which the node or tensor with this name belongs."""
+    """Return the number of the graph to which the node or tensor with this name belongs. Raises
+    ValueError for a name without a number."""
     return int(name.partition("_")[0].removeprefix("g"))
 
 

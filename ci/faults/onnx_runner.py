@@ -47,19 +47,20 @@ def run_items(
         grids = find_grids(path)
         with stage(QNN):
             session = open_session(path, options, RECORD_ASSIGNMENT)
-            left = list_left(session)
+            left = list_left(session, len(items))
             made = [session.run(None, one) for one in feeds]
     counts = [len(graph.outputs) for graph in graphs]
     runs = Runs(right, made, noise, [one[0] for one in grids])
     return judge_graphs(items, counts, runs, left, scheme)
 
 
-def list_left(session: Any) -> dict[int, str]:
-    """Return a message about an operator that stays on the CPU, by the number of its graph."""
+def list_left(session: Any, graphs: int) -> dict[int, str]:
+    """Return a message about an operator that stays on the CPU, by the number of its graph. Raises
+    ValueError if onnxruntime renamed the operator and the model has several ``graphs``: they have
+    to be compiled separately."""
     left: dict[int, str] = {}
     for part in session.get_provider_graph_assignment_info():
         for node in part.get_nodes():
             if part.ep_name != PROVIDER and node.op_type not in QUANTIZING:
-                number = number_of(node.name) if node.name.startswith("g") else 0
-                left[number] = node.op_type + LEFT
+                left[number_of(node.name) if graphs > 1 else 0] = node.op_type + LEFT
     return left

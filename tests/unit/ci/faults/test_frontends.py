@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from ci.faults.generate import generate
 from ci.faults.graph import parse_graph
 from ci.faults.known import read_faults
 from ci.faults.onnx_graphs import number_of, write_model
+from ci.faults.onnx_runner import list_left
 from ci.faults.operators import OPERATORS
 from ci.faults.torch_graphs import (
     CALLS,
@@ -71,6 +74,20 @@ def test_a_node_names_its_graph_of_a_bundle() -> None:
     called = [find_part(node) for node in nodes if node.op == "call_function"]
     assert called == list(range(12))
     assert find_part(next(iter(nodes))) == UNKNOWN
+
+
+def test_an_operator_of_an_unknown_graph_is_blamed_on_a_graph_only_if_there_is_one() -> None:
+    def session(*names: str) -> Any:
+        nodes = [SimpleNamespace(name=name, op_type="Erf") for name in names]
+        part = SimpleNamespace(ep_name="CPUExecutionProvider", get_nodes=lambda: nodes)
+        return SimpleNamespace(get_provider_graph_assignment_info=lambda: [part])
+
+    assert list_left(session("g3_y"), 5).keys() == {3}
+    assert list_left(session("g3_y", "g11_z"), 12).keys() == {3, 11}
+    assert list_left(session("gelu_1"), 1).keys() == {0}
+    for name in ("gelu_1", "fused_gelu_1", ""):
+        with pytest.raises(ValueError, match="invalid literal"):
+            list_left(session(name), 2)
 
 
 CONVOLVED = """\
