@@ -49,7 +49,7 @@ def _markdown(template: str) -> str:
     """The text, with what is filled in as *a word*."""
     escaped = SPECIAL.sub(r"\\\1", template)
     filled = re.sub(
-        r"\{(?:[\w\\]+\.)*([\w\\]+)(?::[.\w]+)?\}", lambda found: f"*{found[1]}*", escaped
+        r"\{(?:[\w\\]+[.\[])*([\w\\]+)\]?(?::[.\w]+)?\}", lambda found: f"*{found[1]}*", escaped
     )
     return filled.replace("{{", "{").replace("}}", "}")
 
