@@ -404,4 +404,4 @@ def minimize(items: Sequence[T], holds: Callable[[Sequence[T]], bool]) -> list[T
                 start += size
         if not removed and size == 1:
             return left
-        size = max(1, min(size, len(left) // 2) if removed else size // 2)
+        size = max(1, size // 2)
