@@ -81,7 +81,7 @@ def read_lock(path: Path) -> Lock | None:
 
 def damaged_locks(store: Store) -> list[ManifestError]:
     found = []
-    for directory in (project_lock_path("", "").parent, machine_lock_path(store, "", "").parent):
+    for directory in (manifests_root() / "locks", store.home / "pins"):
         for path in sorted(directory.glob("*.json")):
             try:
                 read_lock(path)

