@@ -375,7 +375,7 @@ RECIPES = (
         5,
         needs=("ssh",),
     ),
-    Recipe("qnn-ci compat .*SM8750", (setups.leave_program,), "V75, SM8750 has V79", 1),
+    Recipe("qnn-ci compat .*SM8750", (setups.leave_program,), "V75, but SM8750 has V79", 1),
     Recipe("qnn-ci compat", (setups.leave_program,), ": yes"),
     Recipe("qnn-ci inspect", (setups.leave_program,), "SM8650, V75, 8 MB VTCM"),
     Recipe("qnn-ci explain", (setups.leave_logs,), r"line 1: .*libc\+\+.*\[libcxx-missing\]", 1),
