@@ -39,24 +39,24 @@ KEPT = (LATE, SPEED, TIMES, MEMORY, BEFORE, AFTER, SYSTEM)
 STARTS, RUNS = 3, 10  # defaults on a device
 MOST_BYTES = 2**30  # the largest file that is accepted
 
-# A lease is a directory with one line: the time at which it expires, and its owner. It is created,
-# changed and removed by a rename, so that only one of several computers succeeds, and no partial
-# lease is left after an interruption.
+# A lease is a directory with one line: the time at which it expires, and its owner. Both are put in
+# place by a rename, so that no partial lease is left after an interruption. Of several computers
+# that see an expired lease, the one that creates a directory named after it replaces the lease. The
+# directory stays, because others may have read the same line. If that computer is interrupted,
+# others can replace the lease in the next minute.
 TAKE = """
 mkdir -p {place}; cd {place}; now=$(date +%s); until=; owner=
 line="$((now + {seconds})) {owner}"
 if [ -f lease/held ]; then read -r until owner < lease/held; fi
-if [ "$owner" = {owner} ]; then
-  echo "$line" > lease/new && mv lease/new lease/held; exit
-fi
 if [ -d lease ]; then
-  if [ -n "$owner" ] && [ "$owner" != {gone} ] && [ "$now" -lt "$until" ]; then
+  if [ -z "$owner" ] || [ "$owner" = {gone} ] || [ "$now" -ge "$until" ]; then
+    mkdir "lease/$until.$((now / 60))" || exit 91
+    late=; found=; if [ -f lease/held ]; then read -r late found < lease/held; fi
+    if [ "$late $found" != "$until $owner" ]; then exit 91; fi
+  elif [ "$owner" != {owner} ]; then
     echo "$owner $((until - now))"; exit 90
   fi
-  mv lease old.{owner} || exit 91
-  found=; read -r until found < old.{owner}/held
-  if [ "$found" != "$owner" ]; then mv old.{owner} lease; exit 91; fi
-  rm -r old.{owner}
+  echo "$line" > lease/{owner} && mv lease/{owner} lease/held; exit
 fi
 mkdir new.{owner} && echo "$line" > new.{owner}/held
 if ! mv new.{owner} lease || [ -d lease/new.{owner} ]; then

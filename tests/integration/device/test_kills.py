@@ -10,12 +10,13 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 from typing import NamedTuple
 
 import pytest
 
 from ci.device.bundle import read_bundle
-from ci.device.runner import DeviceRunner
+from ci.device.runner import TAKE, DeviceRunner
 from provisioning.console.progress import Progress
 from tests.integration.device.conftest import PHONE_BY_DAY, WHOLE, Lab, tool
 from tests.integration.device.test_faults import SIZE
@@ -168,18 +169,34 @@ def test_a_run_that_has_ended_leaves_no_watch(here: Lab, tmp_path: Path) -> None
     require_none(here.place, 30)
 
 
-def test_a_lease_that_another_takes_meanwhile_is_the_others(here: Lab, tmp_path: Path) -> None:
-    """Between looking at a lease that has ended and breaking it, another computer breaks it."""
+@pytest.mark.parametrize(
+    ("command", "pattern", "before"),
+    [
+        ("mkdir", "lease/1000.*", ""),
+        ("mkdir", "lease/1000.*", "rm -r lease;"),
+        ("mv", "*", ""),
+    ],
+)
+def test_a_lease_that_another_takes_meanwhile_is_the_others(
+    here: Lab, tmp_path: Path, command: str, pattern: str, before: str
+) -> None:
+    """Another computer replaces an expired lease after this one has read it: before this one
+    announces that it replaces the lease, also with a new directory, or after that."""
     bundle = read_bundle(write_bundle(tmp_path / "bundle"))
-    runner = DeviceRunner(here.device, bundle, "", Progress())
+    runner, other = (DeviceRunner(here.device, bundle, "", Progress()) for _ in range(2))
     (here.place / "lease").mkdir(parents=True)
     held = here.place / "lease/held"
     held.write_text("1000 another-1-a\n")
-    line = "9999999999 another-2-b"
-    swap = f"[ -e '{tmp_path}/swapped' ] || echo {line} > '{held}'; touch '{tmp_path}/swapped'"
-    tool(here.bin, "mv", f'#!/bin/sh\n{swap}\nexec /bin/mv "$@"\n')
-    assert runner.take()
-    assert held.read_text() == f"{line}\n"
+    script = TAKE.format(place=quote(str(here.place)), owner=other.owner, gone="''", seconds=60)
+    (tmp_path / "take").write_text(script)
+    between = f"{before} PATH=/usr/bin:/bin sh '{tmp_path}/take'; echo $? > '{tmp_path}/code'"
+    once = f"case $1 in {pattern}) [ -e '{tmp_path}/code' ] || {{ {between}; }};; esac"
+    tool(here.bin, command, f'#!/bin/sh\n{once}\nexec /bin/{command} "$@"\n')
+    refused = runner.take()
+    code = int((tmp_path / "code").read_text())
+    assert (code == 0) == bool(refused)
+    assert held.read_text().endswith(f" {other.owner if refused else runner.owner}\n")
+    assert bool(refused) == (command == "mkdir")
     assert [path.name for path in here.place.iterdir()] == ["lease"]
 
 
@@ -204,4 +221,3 @@ def test_of_many_that_take_a_lease_at_once_one_has_it(
     owner = one.owner if before == "fresh" else found[0].owner
     assert (here.place / "lease/held").read_text().endswith(f" {owner}\n")
     assert [path.name for path in here.place.iterdir()] == ["lease"]
-    assert [path.name for path in (here.place / "lease").iterdir()] == ["held"]
