@@ -237,6 +237,17 @@ def test_every_documented_command_has_a_recipe() -> None:
         find_recipe(Command("page", "qnn-ci gone"))
 
 
+@pytest.mark.parametrize(
+    "page", sorted((ROOT / "docs" / "findings").glob("*.md")), ids=lambda page: page.stem
+)
+def test_each_finding_shows_a_command_or_says_that_there_is_none(page: Path) -> None:
+    head, *sections = re.split(r"(?m)^## ", page.read_text("utf-8"))
+    if not commands_of(page.stem, head):
+        assert sections
+        for section in sections:
+            assert "No command" in section or commands_of(page.stem, section), section[:40]
+
+
 def test_a_command_that_another_file_runs_is_in_it() -> None:
     for command in list_shown():
         if command.key not in NOT_RUN and (file := find_recipe(command).elsewhere):
