@@ -460,6 +460,18 @@ def test_rows_are_ranked_by_loss_and_only_losses_are_shown() -> None:
     assert "embedding" not in text
 
 
+@pytest.mark.parametrize("inputs", [("good", "bad"), ("bad", "good")])
+def test_a_loss_that_any_input_brought_is_not_the_operator_s(inputs: tuple[str, str]) -> None:
+    operators = {name: make_operator(name, name, "") for name in ("good", "bad")}
+    operators["sum"] = make_operator("sum", "add", "", *inputs)
+    exposed = [
+        Departure(operator=name, reached_db=db, predicted_db=60, faithful=False)
+        for name, db in (("good", 59), ("bad", 20), ("sum", 18))
+    ]
+    lost = {row.operator.name: row.lost_db for row in rank_departures(operators, exposed)}
+    assert lost == {"bad": 40, "sum": 2, "good": 1}
+
+
 def test_what_is_within_the_prediction_s_room_is_not_wrong() -> None:
     near = Departure(operator="y", reached_db=55, predicted_db=60, faithful=False)
     assert not near.wrong

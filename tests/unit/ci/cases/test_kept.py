@@ -23,7 +23,7 @@ from ci.cases.baselines import name_figures
 from ci.cases.cache import RECORD, Artifact, digest_record, hash_files
 from ci.cases.engine import Sets
 from ci.cases.judged import JudgeSetup, SessionOptions
-from ci.cases.kept import judge_report
+from ci.cases.kept import KEPT_REMARK, judge_report
 from ci.cases.policy import EmulatorPolicy, Unsupported, read_emulator_policy
 from ci.device.by_hand import RUN_CASES, write_by_hand
 from ci.models.user_models import Limits, Metric, ModelEntry
@@ -77,6 +77,13 @@ def test_the_same_outputs_give_the_same_report(kept: Path) -> None:
     assert after.controls == before.controls
     assert after.thresholds == before.thresholds
     assert after.ok
+
+
+def test_remarks_of_the_run_follow_what_it_was_judged_from(kept: Path, tmp_path: Path) -> None:
+    write_report(replace(read_report(kept), remarks=("first", "second")), kept)
+    assert judge(kept).remarks == (KEPT_REMARK, "first", "second")
+    pulled = judge_elsewhere(kept, run_elsewhere(kept, tmp_path / "farm"))
+    assert pulled.remarks == ("judged from outputs of farm:phone", "first", "second")
 
 
 def test_a_forged_row_is_judged_by_its_outputs(kept: Path) -> None:

@@ -1007,7 +1007,13 @@ def test_a_departure_is_nowhere_where_no_layer_is_known() -> None:
     found = describe_departure(SimpleNamespace(outputs=[wrong]), ("linear",))
     assert "12.0 dB" in found
     assert "51.0 dB" in found
+    wrong.quantized_figures = SimpleNamespace(sqnr_db=34.0)  # what the program should compute
+    found = describe_departure(SimpleNamespace(outputs=[wrong]), ("linear",))
+    assert "SQNR 34.0 dB, 51.0 dB predicted" in found
     right = SimpleNamespace(fails=lambda _: False)
+    several = [right, right, wrong, wrong]
+    found = describe_departure(SimpleNamespace(outputs=several), ("mul", "add", "sub"))
+    assert "right up to mul, wrong from add on" in found
     found = describe_departure(SimpleNamespace(outputs=[right, wrong, right]), ("mul", "last"))
     assert "right up to" not in found  # the first layer is the first that is wrong
     assert "right up to last, wrong" in describe_departure(

@@ -52,6 +52,17 @@ def test_of_two_causes_the_earlier_one_is_first() -> None:
     assert names(say(other, one).consequences) == ["zip-broken"]
 
 
+def test_each_of_two_causes_has_its_own_consequences() -> None:
+    missing = "KeyError: 'use_9a9w'"
+    for lines in ((missing, STUB, DEVICE), (STUB, DEVICE, missing)):
+        told = say(*lines)
+        assert set(names(told.causes)) == {"quantization-unknown", "stub-mismatch"}
+        assert [one.consequence_of for one in told.consequences] == ["stub-mismatch"]
+        shown = render(told).split("\n\n")  # a paragraph for each cause
+        with_it = [one for one in shown if "follows line" in one]
+        assert [("[stub-mismatch]" in one, DEVICE in one) for one in with_it] == [(True, True)]
+
+
 def test_a_symptom_is_named_only_if_there_is_no_cause() -> None:
     assert names(say(INIT).causes) == ["backend-not-initialized"]
     assert names(say(INIT, "Segmentation fault (core dumped)").consequences) == ["crashed"]

@@ -12,7 +12,9 @@ import jsonschema
 import pytest
 
 from ci.__main__ import explain_error, main
+from ci.explain.explain import find_known
 from ci.explain.render import advise
+from ci.explain.rules import read_rules
 
 ROOT = Path(__file__).parents[4]
 SCHEMA = ROOT / "docs" / "schemas" / "explain.schema.json"
@@ -133,4 +135,7 @@ def test_an_error_without_a_fix_gets_that_of_a_rule() -> None:
     assert advise(own) == ""
     assert advise("frobnicator failed") == ""
     assert "cache info" in advise(own + SPACE)
+    known = find_known(SPACE, read_rules())
+    assert known is not None
+    assert advise(SPACE) == f"{known.fix} ({known.cause})"
     assert explain_error("git exited with 128\nfatal: unable to access 'https://x/': no") != ""

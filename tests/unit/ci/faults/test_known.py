@@ -171,6 +171,29 @@ def test_an_argument_counts_by_its_size(value: float, fits: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("values", "limits", "fits"),
+    [
+        ((3.0, 3.0), ((2.0, 4.0),), True),
+        ((3.0, 5.0), ((2.0, 4.0),), False),  # one limit is for all numbers
+        ((5.0, 3.0), ((2.0, 4.0),), False),
+        ((3.0, 5.0), ((2.0, 4.0), (5.0, 6.0)), True),
+        ((5.0, 3.0), ((2.0, 4.0), (5.0, 6.0)), False),
+        ((3.0, 5.0, 9.0), ((2.0, 4.0), (5.0, 6.0)), True),
+        ((3.0,), ((2.0, 4.0), (5.0, 6.0)), False),
+        ((2.0, 4.0), ((2.0, 4.0),), True),  # met exactly
+        ((), ((2.0, 4.0),), False),
+    ],
+)
+def test_limits_are_for_all_numbers_of_an_argument_or_for_one_each(
+    values: tuple[float, ...], limits: tuple[tuple[float, float], ...], fits: bool
+) -> None:
+    pattern = Pattern(("add", "pad"), ("fp16",), numbers={"pad": limits})
+    first = Step("a", "add", (Operand((2, 4)),), ("",), (2, 4))
+    step = Step("p", "pad", (Operand((2, 4)),), ("a",), (2, 4), {"pad": values})
+    assert bool(find_pattern(pattern, [first, step])) is fits
+
+
+@pytest.mark.parametrize(
     ("shape", "relations"),
     [
         ((16, 64), {"any", "over_batch"}),

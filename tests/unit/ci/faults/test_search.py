@@ -24,7 +24,7 @@ from ci.faults.known import (
     find_pattern,
     read_faults,
 )
-from ci.faults.render import render_found, render_markdown
+from ci.faults.render import describe_finding, render_found, render_markdown
 from ci.faults.results import (
     EXTRA_DB,
     LATE,
@@ -40,7 +40,7 @@ from ci.faults.results import (
     judge_graphs,
 )
 from ci.faults.search import Search
-from ci.faults.shrink import fit_variations, shrink
+from ci.faults.shrink import SEEDS, fit_variations, shrink
 from ci.faults.torch_graphs import Module, draw_sets
 from ci.faults.trial import Trial, TrialJob
 from ci.models.schemes import Scheme
@@ -114,23 +114,72 @@ def test_a_planted_fault_is_found_and_shrunk() -> None:
     compile(page.partition("```python\n")[2].partition("```")[0], "script", "exec")
 
 
+class Seeded(StandIn):
+    """Graphs are wrong with one seed alone."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def run(self, items: Iterable[Item], bundle: int = 0, *late: float) -> Iterator[Result]:
+        for one in items:
+            yield Result(one.text, one.seed, WRONG if one.seed == self.seed else RIGHT, 2.0, 60.0)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_graph_fails_if_it_does_with_any_seed(seed: int) -> None:
+    graphs = [parse_graph(PLANTED.graph)] * 3
+    made = make_search(has_planted)
+    made.trial = Seeded(seed)
+    assert made.fails(WRONG, graphs) == [True] * 3
+    assert made.fails(REFUSED, graphs) == [False] * 3
+    assert made.fails(REFUSED, graphs, anything=True) == [True] * 3
+
+
+def make_finding(**fields: Any) -> Finding:
+    """A finding in the planted graph."""
+    graph = parse_graph(PLANTED.graph)
+    usual: dict[str, Any] = {
+        "graph": str(graph),
+        "end": WRONG,
+        "frontend": "onnx",
+        "scheme": "fp16",
+        "soc": "SM8650",
+        "sqnr_db": 2.0,
+        "predicted_db": 60.0,
+        "place": "",
+        "why": "",
+        "operators": graph.operators,
+        "relations": (),
+    }
+    return Finding(**{**usual, **fields})
+
+
+def test_a_finding_in_one_line_has_each_figure_at_its_place() -> None:
+    one = make_finding(
+        failed=7,
+        repeats=9,
+        predicted_db=68.9,
+        relations=("add: over_batch",),
+        right=("smaller",),
+        also_wrong=("larger",),
+        known="a-fault",
+    )
+    assert describe_finding(one) == (
+        "wrong: add -> layer_norm (add: over_batch), 2.0 dB instead of 68.9, 7/9 seeds,"
+        " known: a-fault"
+    )
+    page = render_markdown(one, "2.5.0", "QNN 2.49.40")
+    assert "7 of 9 other seeds have the same result" in page
+    assert "| none | wrong: 2.0 dB, 68.9 expected |" in page
+    assert "| smaller | right |" in page
+    assert "| larger | not right |" in page
+
+
 def test_a_report_of_executorch_has_a_script_that_computes_the_graph() -> None:
     torch = pytest.importorskip("torch")
     graph = parse_graph(PLANTED.graph)
     for scheme in ("fp16", "16a8w"):
-        finding = Finding(
-            graph=str(graph),
-            end=WRONG,
-            frontend="executorch",
-            scheme=scheme,
-            soc="SM8650",
-            sqnr_db=2.0,
-            predicted_db=60.0,
-            place="",
-            why="",
-            operators=graph.operators,
-            relations=(),
-        )
+        finding = make_finding(frontend="executorch", scheme=scheme)
         page = render_markdown(finding, "1.5.1", "QNN 2.49.40")
         script = page.partition("```python\n")[2].partition("```")[0]
         compile(script, "script", "exec")
@@ -350,6 +399,24 @@ def test_an_output_is_judged_by_row_and_prediction(output: Output, end: str, pla
     result = judge(Item("", 0), [output], 45.0)
     assert result.end == end
     assert place in result.place
+
+
+@pytest.mark.parametrize(
+    ("shape", "place"), [((2, 3, 8), (1, 2)), ((3, 2, 8), (2, 1)), ((2,), (1,))]
+)
+def test_the_place_of_an_error_has_its_output_set_and_row(
+    shape: tuple[int, ...], place: tuple[int, ...]
+) -> None:
+    right = np.ones(shape, np.float32)
+    good = Output(right, np.full((8, *shape), 1e-3, np.float32), right)
+    made = right.copy()
+    made[place] = 9.0
+    found = judge(Item("", 0), [good, good._replace(made=made)], 45.0)
+    rows = f", row {place[1]}:" if len(place) > 1 else ":"
+    assert (found.end, found.place.partition(":")[0] + ":") == (
+        WRONG,
+        f"output 1, set {place[0]}{rows}",
+    )
 
 
 def test_outputs_that_prove_nothing_and_those_that_are_not_numbers() -> None:

@@ -12,6 +12,7 @@ import pytest
 from ci.judging.figures import (
     Array,
     Figures,
+    Fit,
     fit_line,
     measure,
     measure_pooled,
@@ -19,7 +20,7 @@ from ci.judging.figures import (
 )
 from ci.judging.gate import Expected, Judgement, OutputJudgement, References, judge
 from ci.judging.noise import Excess
-from ci.judging.verdict import summarize_figures
+from ci.judging.verdict import CaseFigures, summarize_figures
 from ci.models.tensors import TensorInfo
 from ci.report.schema import DROPPED, OutputThreshold, Question, Threshold
 from tests.stand_ins.lanes import make_references, predict
@@ -354,3 +355,36 @@ def test_the_place_of_a_case_is_where_its_own_limit_is_exceeded_most(turned: boo
     figures = summarize_figures(Judgement(tuple(outputs[::-1] if turned else outputs)))
     place = f"output {2 if turned else 0}, channel 3 of 16"
     assert (figures.above_noise_db, figures.above_noise_place) == (15.0, place)
+
+
+def test_each_figure_of_a_case_is_that_of_its_worst_output() -> None:
+    """Each figure is worst in another output, and differs from all others."""
+    measured = [
+        (Figures(10, 0.9, 0.3), Figures(25, 0.96, 0.1), Figures(35, 1, 1), 43, Fit(0.1, 0.2)),
+        (Figures(12, 0.8, 0.4), Figures(22, 0.98, 0.2), Figures(32, 1, 1), 45, Fit(-0.2, -0.5)),
+        (Figures(14, 0.7, 0.2), Figures(24, 0.94, 0.3), Figures(34, 1, 1), 41, Fit(0.05, 0.4)),
+    ]
+    outputs = [
+        OutputJudgement((), eager, quantized, scheme, predicted, fit)
+        for eager, quantized, scheme, predicted, fit in measured
+    ]
+    shares = [(0.9, 0.85, 0.75), (0.8, 0.95, 0.65), (0.7, 0.99, 0.78)]
+    outputs += [
+        OutputJudgement(equal=equal, equal_quantized=quantized, equal_exact=exact)
+        for equal, quantized, exact in shares
+    ]
+    figures = summarize_figures(Judgement(tuple(outputs)))
+    assert figures == CaseFigures(
+        sqnr_db=10,
+        sqnr_db_quantized=22,
+        cosine=0.7,
+        cosine_quantized=0.94,
+        max_abs=0.4,
+        sqnr_db_scheme=32,
+        predicted_sqnr_db=41,
+        gain=0.8,
+        offset=-0.5,
+        equal=0.7,
+        equal_quantized=0.85,
+        equal_exact=0.65,
+    )

@@ -167,6 +167,18 @@ def test_the_perplexity_of_a_text_has_a_limit(
     assert result.case.question is blamed.get(reason.partition(":")[0])
 
 
+def test_a_perplexity_of_exactly_its_limit_is_good_enough(
+    judge: Judge, right: Step, own: Tiny
+) -> None:
+    text = (own.runs.model.run.fed,)
+    subject = Subject(Path(), (), 1, CONTEXT, PREFILL, 1, 2, text=text)
+    made = subject.perplexity(own.interface, right)
+    assert made is not None
+    runs = replace(own.runs, perplexity=(made, 1.004))
+    result = judge(right, runs, Scheme.A8W8, text=text, max_perplexity=made)
+    assert result.case.status is Status.PASSED, result.case.reason
+
+
 def test_a_text_is_cut_into_windows(own: Tiny, right: Step) -> None:
     ids = own.runs.model.run.fed
     whole = Subject(Path(), (), 1, CONTEXT, PREFILL, 1, 2, text=(ids,))
