@@ -123,7 +123,7 @@ def _render(case: Localised) -> Iterator[str]:
         yield f"  reproducer: {case.reproducer}"
     if found.ended:
         yield f"  the search ended early: {found.ended}" if found.outputs else f"  {found.ended}"
-    yield f"  {case.programs} programs"
+    yield f"  {count(case.programs, 'program')}"
 
 
 def _conclude(found: Located, *, quantized: bool) -> Iterator[str]:

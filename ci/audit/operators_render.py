@@ -179,7 +179,7 @@ def make_annotations(audit: Audit) -> list[Annotation]:
     failed = [one for one in audit.cases if one.status is Status.FAILED]
     for (_, op, file, line), found in group_refusals(failed).items():
         told = "; ".join(f"{where}: {reason}" for reason, where in _group_reasons(found))
-        fix = next((one.fix for _, one in found if one.fix), "")
+        fix = "; ".join(dict.fromkeys(one.fix for _, one in found if one.fix))
         text = f"{op} stays on the CPU: {told}" + (f". {fix}" if fix else "")
         made.append(Annotation(Level.ERROR, text, "audit", file, line))
     made += [

@@ -9,6 +9,7 @@ from string import Template
 from ci.faults.graph import Graph, parse_graph
 from ci.faults.results import Finding, Searched
 from ci.models.schemes import Scheme
+from ci.report.text import count
 
 SCRIPT = Template("""\
 # pip install onnx onnxruntime onnxruntime-qnn==$version
@@ -60,7 +61,7 @@ class Reader(CalibrationDataReader):
     def get_next(self):
         return self.left.pop() if self.left else None
 types = {"activation_type": QuantType.$activations, "weight_type": QuantType.$weights}
-config = get_qnn_qdq_config(path, Reader(), **types)
+config = get_qnn_qdq_config(path, Reader(), per_channel=$per_channel, **types)
 quantize(path, "quantized.onnx", config)
 path = "quantized.onnx"''')
 
@@ -123,20 +124,24 @@ def render_found(found: Sequence[Searched]) -> str:
     faults, about suspects without a result, and about each finding."""
     lines = []
     for one in found:
-        ends = ", ".join(f"{count} {end}" for end, count in sorted(one.ends.items()))
+        ends = ", ".join(f"{number} {end}" for end, number in sorted(one.ends.items()))
         lines.append(
-            f"{one.frontend} {one.scheme} {one.soc}, seed {one.seed}: {one.graphs} graphs in"
-            f" {one.seconds:.0f} s ({one.per_minute:.0f} per minute, {one.cpu_s:.3f} s of CPU time"
+            f"{one.frontend} {one.scheme} {one.soc}, seed {one.seed}: {count(one.graphs, 'graph')}"
+            f" in {one.seconds:.0f} s ({one.per_minute:.0f} per minute, {one.cpu_s:.3f} s of CPU time"
             f" each): {ends or 'none'}"
         )
-        lines += [f"  known: {name}, {count} suspects" for name, count in one.known.items()]
-        if one.unconfirmed:
-            lines.append(f"  {one.unconfirmed} suspects were not confirmed: they rarely fail again")
-        if one.unexamined:
-            lines.append(f"  {one.unexamined} suspects were not examined: increase --minutes")
         lines += [
-            f"  {describe_finding(finding)}, {finding.suspects} suspects; right variations: "
-            + ("; ".join(finding.right[:2]) or "none")
+            f"  known: {name}, {count(number, 'suspect')}" for name, number in one.known.items()
+        ]
+        if one.unconfirmed:
+            told = count(one.unconfirmed, "suspect was", "suspects were")
+            lines.append(f"  {told} not confirmed: such graphs rarely fail again")
+        if one.unexamined:
+            told = count(one.unexamined, "suspect was", "suspects were")
+            lines.append(f"  {told} not examined: increase --minutes")
+        lines += [
+            f"  {describe_finding(finding)}, {count(finding.suspects, 'suspect')}; right"
+            " variations: " + ("; ".join(finding.right[:2]) or "none")
             for finding in one.findings
         ]
     return "".join(f"{line}\n" for line in lines)
@@ -192,7 +197,9 @@ def write_script(graph: Graph, one: Finding, version: str) -> str:
     recipe = scheme.recipe
     quantize = ""
     if scheme.quantized:
-        quantize = QUANTIZE.substitute(activations=recipe.activations, weights=recipe.weights)
+        quantize = QUANTIZE.substitute(
+            activations=recipe.activations, weights=recipe.weights, per_channel=recipe.per_channel
+        )
     return SCRIPT.substitute(
         version=version,
         constants="".join(constants),

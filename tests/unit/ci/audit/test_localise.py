@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -17,6 +18,7 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 from torch.fx import GraphModule, Interpreter, Node  # noqa: E402
 
+from ci.audit import localise_reproducer  # noqa: E402
 from ci.audit.localise import (  # noqa: E402
     LIMIT_DB,
     Localised,
@@ -33,6 +35,7 @@ from ci.audit.localise_report import (  # noqa: E402
     name_cause,
     render_cases,
 )
+from ci.audit.localise_reproducer import MARGIN_DB, write_reproducer  # noqa: E402
 from ci.audit.localise_search import (  # noqa: E402
     Cut,
     Departure,
@@ -40,6 +43,7 @@ from ci.audit.localise_search import (  # noqa: E402
     Located,
     Mend,
     Operator,
+    Row,
     Search,
     Trial,
     minimize,
@@ -68,6 +72,7 @@ from tests.stand_ins.lanes import (  # noqa: E402
     fail,
     make_references,
 )
+from tests.stand_ins.snapshots import check_snapshot  # noqa: E402
 
 PREDICTED_DB = 60.0
 Spoils = Callable[[GraphModule, Node], bool]
@@ -423,7 +428,13 @@ def test_a_known_fault_is_shown_before_what_was_measured_and_is_in_the_json() ->
     assert data_of([case])["cases"][0]["known_faults"][0]["fix"] == "expand it"
 
 
-@pytest.mark.parametrize(("outputs", "code"), [((), 1), ((9.0,), 1), ((60.0,), 0)])
+RIGHT_OUTPUT = Departure(operator="y", reached_db=60, predicted_db=60, faithful=True)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "code"),
+    [((), 1), ((9.0,), 1), ((60.0,), 0), ((60.0, 9.0), 1), ((9.0, 60.0), 1)],
+)
 def test_a_wrong_program_and_none_at_all_fail(outputs: tuple[float, ...], code: int) -> None:
     rows = [
         Departure(operator="y", reached_db=db, predicted_db=60, faithful=db > 50) for db in outputs
@@ -431,6 +442,8 @@ def test_a_wrong_program_and_none_at_all_fail(outputs: tuple[float, ...], code: 
     spec = CaseSpec("net", Scheme.FP16, "SM8650")
     case = Localised(spec=spec, program=Located(outputs=tuple(rows)), losses=(), programs=1)
     assert choose_exit([case]) == code
+    good = msgspec.structs.replace(case, program=Located(outputs=(RIGHT_OUTPUT,)))
+    assert choose_exit([good, case]) == choose_exit([case, good]) == code
 
 
 def test_a_cause_is_named_by_what_mends_it() -> None:
@@ -558,3 +571,128 @@ def test_a_part_is_wrong_only_if_it_is_in_a_fresh_process_too(
         not is_right and first == "dies",
         not is_right and first == "wrong",
     )
+
+
+def test_two_cases_with_two_of_everything_read_as_their_snapshot() -> None:
+    """Each number and name differs, so none can stand at another's place."""
+
+    def operator(name: str, **fields: Any) -> Operator:
+        return Operator(name=name, kind=f"kind_{name}", line=f"{name}.py:1", **fields)
+
+    def depart(name: str, reached_db: float, *, faithful: bool) -> Departure:
+        return Departure(
+            operator=name,
+            reached_db=reached_db,
+            predicted_db=60 + reached_db / 100,
+            faithful=faithful,
+        )
+
+    def rows(*numbers: int) -> tuple[Row, ...]:
+        return tuple(
+            Row(
+                operator=operator(f"row{number}"),
+                before_db=90.0 - number,
+                behind_db=50.0 - number,
+                lost_db=40.0 - number,
+                is_range=number % 2 == 1,
+            )
+            for number in numbers
+        )
+
+    parts = (
+        operator("p", clipped=0.03, bias_off=0.02),
+        operator("q", module="layers.0", bias_off=1e-4),
+    )
+    found = Located(
+        outputs=(depart("y", 9, faithful=False), depart("z", 58, faithful=False)),
+        exposed=(depart("e", 8, faithful=False),),
+        rows=rows(*range(10)),
+        first=operator("first"),
+        smallest=Cut(("p", "q"), ("q",)),
+        part=parts,
+        departures=(depart("q", 11, faithful=False), depart("p", 59, faithful=True)),
+        cured_by=(operator("c1"), operator("c2")),
+        readers=(operator("r1"), operator("r2")),
+        mended_by=(Mend.RANGES,),
+        sharing=(operator("s1"), operator("s2")),
+        ended="--limit: 5 programs were lowered",
+    )
+    right = Located(outputs=(depart("y", 61, faithful=True),))
+    cases = [
+        Localised(
+            spec=CaseSpec("net", Scheme.A8W8, "SM8650"),
+            program=found,
+            losses=rows(20, 21),
+            programs=7,
+            reproducer="wrong.py",
+            known_faults=(make_fault(4, "add"), make_fault(5, "mul", "sub")),
+        ),
+        Localised(
+            spec=CaseSpec("other", Scheme.FP16, "SM8750"), program=right, losses=(), programs=3
+        ),
+        Localised(
+            spec=CaseSpec("none", Scheme.FP16, "SM8750"),
+            program=Located(outputs=(), ended="no program"),
+            losses=(),
+            programs=1,
+        ),
+    ]
+    place = Path(__file__).parent / "snapshots"
+    check_snapshot(place / "localise.txt", render_cases(cases) + "\n")
+    data = data_of(cases)
+    (first, second, third) = data.pop("cases")
+    assert data == {"schema_version": 1}
+    assert [one["wrong"] for one in (first, second, third)] == [True, False, False]
+    plain = msgspec.to_builtins(found)
+    same = {"outputs", "first", "part", "cured_by", "readers", "mended_by", "sharing", "ended"}
+    assert {name: first[name] for name in same} == {name: plain[name] for name in same}
+    assert first["program_rows"] == plain["rows"]
+    assert first["part_outputs"] == plain["departures"]
+    assert first["model_rows"] == msgspec.to_builtins(cases[0].losses)
+    assert [first[one] for one in ("model", "scheme", "soc", "programs", "reproducer")] == [
+        *("net", "8a8w", "SM8650"),
+        *(7, "wrong.py"),
+    ]
+    assert first["cause"].startswith("calibration")
+    assert (second["cause"], second["ended"], third["ended"]) == ("", "", "no program")
+    assert [one["line"] for one in first["known_faults"]] == [4, 5]
+
+
+def test_the_file_of_a_wrong_part_has_the_figures_of_each_output_and_the_worst_one_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(localise_reproducer, "version", "{} 1.2".format)
+    outputs = [
+        Departure(operator=name, reached_db=reached, predicted_db=predicted, faithful=False)
+        for name, reached, predicted in (("a", 50.0, 61.0), ("b", 12.5, 62.0), ("c", 58.0, 63.0))
+    ]
+    found = Located(
+        outputs=(),
+        part=(make_operator("a", "mul", "n.py:1"), make_operator("b", "add", "n.py:2", "a")),
+        departures=tuple(outputs),
+    )
+    file = tmp_path / "wrong.py"
+    forward = "    def forward(self, x):\n        return x"
+    for scheme, fp16, convolution in (
+        (Scheme.FP16, True, False),
+        (Scheme.A16W4_BLOCK, False, True),
+    ):
+        write_reproducer(file, forward, CaseSpec("net", scheme, "SM8750"), found)
+        text = file.read_text()
+        compile(text, "wrong.py", "exec")
+        for line in (
+            '"""QNN reaches 12.5 dB instead of 62.0 dB.',
+            f"localise for net, {scheme.value}, SM8750;",
+            "PREDICTED_DB = [61.0, 62.0, 63.0]",
+            "    python wrong.py",
+            "inputs from wrong.pt,",
+            "    a: mul [n.py:1]\n    b: add [n.py:2]",
+            f"use_fp16={fp16}",
+            "QcomChipset.SM8750, ",
+            "needs torch torch 1.2 and executorch executorch 1.2.",
+            f"convert_linear_to_conv2d={convolution}",
+            f"more than {MARGIN_DB:g} dB below",
+            f"predicted - {MARGIN_DB:g}",
+            forward,
+        ):
+            assert line in text

@@ -18,6 +18,7 @@ from ci.audit.operators import (
     Audited,
     AuditJob,
     Found,
+    OperatorRow,
     Partition,
     Remedy,
     find_remedy,
@@ -28,6 +29,7 @@ from ci.audit.operators import (
 from ci.audit.operators_render import (
     make_annotations,
     make_rows,
+    make_sheets,
     measure_extra,
     render_html,
     render_summary,
@@ -37,12 +39,13 @@ from ci.cases.engine import Staging
 from ci.cases.policy import EmulatorPolicy, Unsupported, read_emulator_policy
 from ci.cases.spec import CaseSpec
 from ci.explain.rules import Advice
+from ci.faults.match import KnownFault
 from ci.models.graph_steps import Operand, Step
 from ci.models.lowering_options import Choices
 from ci.models.schemes import Scheme
 from ci.models.user_models import ModelEntry, Source
 from ci.report.annotation import Level
-from ci.report.schema import Status
+from ci.report.schema import Status, Tool
 from tests.stand_ins.snapshots import check_snapshot
 
 POLICY = read_emulator_policy()
@@ -410,3 +413,91 @@ def test_a_job_loads_before_its_fork_and_partitions_in_it(monkeypatch: pytest.Mo
         ("load", "/nets/net.py:make", spec.source),
         ("partition", "the model", spec, Staging(Path("work"), Path("log"), Path("work"))),
     ]
+
+
+def make_fault(number: int) -> KnownFault:
+    return KnownFault(
+        fault=f"fault-{number}",
+        title="",
+        seen=f"what is seen of {number}",
+        fix=f"the fix of {number}",
+        calls=f"the calls of {number}",
+        nodes=(f"node_{number}",),
+        operators=("add",),
+        file=f"nets/{number}.py" if number != 2 else "",
+        line=0 if number == 2 else 10 + number,
+    )
+
+
+def test_an_audit_with_two_of_everything_reads_as_its_snapshot() -> None:
+    """Two models, schemes, SoCs, operators, reasons, fixes and known faults; each text differs."""
+
+    def left(op: str, count: int, number: int, line: int, **fields: bool) -> OperatorRow:
+        told = (f"reason {number}", f"why {number}", f"fix {number}")
+        return OperatorRow(op, count, False, *told, file="nets/net.py", line=line, **fields)
+
+    parts = (Partition("forward", 3, 1 << 10, 2 << 10), Partition("encode", 4, 3 << 10, 4 << 10))
+    taken = (OperatorRow("aten.relu", 5, True), OperatorRow("aten.mul", 6, True))
+    usual: dict[str, Any] = {"partitions": parts, "border_bytes": 10 << 10, "io_bytes": 3 << 10}
+
+    def audited(model: str, scheme: str, soc: str, status: Status, *rows: Any) -> Audited:
+        return Audited(
+            model=model, scheme=scheme, soc=soc, status=status, operators=(*rows, *taken), **usual
+        )
+
+    one, two, three = (
+        left("aten.erf", 2, 1, 7),
+        left("aten.erf", 3, 2, 7),
+        left("aten.fft", 1, 3, 8),
+    )
+    replace = msgspec.structs.replace
+    cases = (
+        replace(
+            audited("nets/a.py:f", "fp16", "SM8650", Status.FAILED, one, three),
+            reason="why it failed",
+            fix="how to mend it",
+            known_faults=(make_fault(1), make_fault(2)),
+        ),
+        replace(
+            audited("nets/a.py:f", "8a8w", "SM8750", Status.FAILED, two, three),
+            known_faults=(make_fault(1),),
+        ),
+        replace(
+            audited("nets/b.py:g", "fp16", "SM8750", Status.UNSUPPORTED, two),
+            reason="known",
+            known_faults=(make_fault(3),),
+        ),
+        audited(
+            "nets/b.py:g", "fp16", "SM8550", Status.PASSED, left("aten.erf", 4, 1, 7, asked=True)
+        ),
+        replace(
+            audited("nets/b.py:g", "8a8w", "SM8650", Status.FAILED),
+            reason="no operator",
+            border_bytes=None,
+        ),
+    )
+    tools = (Tool(name="qnn", version="2.1"), Tool(name="torch", version="2.3"))
+    audit = Audit(cases=cases, toolchain=tools, command="qnn-ci audit")
+    text = [
+        render_text(audit),
+        *(f"{one.level.value} {one.plain()}\n" for one in make_annotations(audit)),
+    ]
+    for sheet in make_sheets(audit):
+        text.append(f"== {sheet.title} {sheet.verdict} {sorted(sheet.numbers)}\n")
+        text += [f"{' | '.join(row.cells)} {row.tone}\n" for row in sheet.rows]
+        assert {len(row.cells) for row in sheet.rows} == {len(sheet.head)}
+    check_snapshot(Path(__file__).parent / "snapshots" / "audit.txt", "".join(text))
+    page = render_html(audit)
+    for told in ("qnn 2.1, torch 2.3", "qnn-ci audit", "may refuse more operators"):
+        assert told in page
+
+
+def test_a_remedy_is_for_each_of_its_schemes_and_socs() -> None:
+    remedy = Remedy("erf", "fix", schemes=("fp16", "8a*"), socs=("SM8650", "SM8750"))
+    covered = [
+        (scheme, soc)
+        for scheme in ("fp16", "8a8w", "16a8w")
+        for soc in ("SM8650", "SM8750", "SM8550")
+        if remedy.covers(scheme, soc)
+    ]
+    assert covered == [(scheme, soc) for scheme in ("fp16", "8a8w") for soc in ("SM8650", "SM8750")]

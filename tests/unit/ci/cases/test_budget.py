@@ -226,6 +226,9 @@ def test_a_case_over_its_budget_fails_as_that(tmp_path: Path) -> None:
     told = "over its budget: the program 1,000 bytes, 200 bytes (25 %) above program_bytes = 800"
     assert first == told
     assert fix.startswith("  fix: use fewer bits for the weights")
+    _, both, _ = judge(tmp_path / "two", make_policy(program_bytes=800, partitions=0))
+    assert both.startswith(f"{told}; partitions 2, 2 above partitions = 0\n")
+    assert "for the weights, or share them; move the operators" in both.splitlines()[1]
 
 
 def test_a_case_over_its_budget_names_the_line_of_its_model(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from ci.cases.kept import KEPT_REMARK, judge_report
 from ci.cases.policy import EmulatorPolicy, Unsupported, read_emulator_policy
 from ci.device.by_hand import RUN_CASES, write_by_hand
 from ci.models.user_models import Limits, Metric, ModelEntry
-from ci.report.schema import Question, Report, Status
+from ci.report.schema import DeviceFigures, Question, Report, Status
 from ci.report.write import read_report, write_report
 from provisioning.errors import ExitCode, UsageError
 from tests.stand_ins.lanes import COARSE, LABELLER, SPEC, EchoRunner, keep_case, run_case
@@ -71,7 +71,9 @@ def reseal(kept: Path, **changes: Any) -> None:
 
 
 def test_the_same_outputs_give_the_same_report(kept: Path) -> None:
-    rewrite(kept, run_s=1.5, run_ms=2.5, accelerator_cycles=3, accelerator_us=4)
+    device = DeviceFigures(starts=5, runs=6)
+    figures = {"sqnr_db_emulator": 7.5, "equal_emulator": 0.5, "device": device}
+    rewrite(kept, run_s=1.5, run_ms=2.5, accelerator_cycles=3, accelerator_us=4, **figures)
     before, after = read_report(kept), judge(kept)
     assert after.cases == before.cases
     assert after.controls == before.controls

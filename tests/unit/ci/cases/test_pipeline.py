@@ -866,7 +866,8 @@ def test_a_program_that_cannot_run_here_is_lowered_and_left_near_the_report(
 def test_everything_that_is_known_is_in_the_row() -> None:
     """Each with its own value, so that none stands for another."""
     digests = {name: name[0] * 64 for name in ("weights", "calibration")}
-    left = Delegation(11, 12, 13, (Fallback("aten.erf", "no builder"),))
+    ops = {"aten.erf": "no builder", "aten.fft": "no kernel"}
+    left = Delegation(11, 12, 13, tuple(Fallback(*one) for one in ops.items()))
     compiled = msgspec.structs.replace(
         COMPILED,
         program="a/folder/p.pte",
@@ -941,7 +942,7 @@ def test_everything_that_is_known_is_in_the_row() -> None:
         "cached": True,
         "inputs": 15,
         "made_inputs": "random inputs",
-        "fallback_ops": (FallbackOp(op="aten.erf", reason="no builder"),),
+        "fallback_ops": tuple(FallbackOp(op=op, reason=why) for op, why in ops.items()),
         "qnn_ops": known.qnn_ops,
         "accelerator_cycles": 41,
         "accelerator_us": 42,

@@ -15,6 +15,7 @@ from ci.cases.policy import (
     EmulatorPolicy,
     Override,
     Unsupported,
+    drop_limits,
     merge,
     read_emulator_policy,
 )
@@ -22,7 +23,7 @@ from ci.cases.spec import CaseSpec, find_models
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
 from ci.models.user_models import Limits, Metric, ModelBudget, ModelEntry
-from ci.report.schema import Budget, Tool
+from ci.report.schema import DROPPED, Budget, Tool
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.targets import Backend
 
@@ -227,3 +228,27 @@ def test_the_budget_of_a_model_goes_before_that_of_all() -> None:
     policy = msgspec.structs.replace(DEFAULT, models={"net": entry}, budget=every)
     own = policy.limits_of("net", Scheme.FP16).budget
     assert (own.program_bytes, own.partitions) == (7, 1)
+
+
+def test_each_of_two_rows_overrides_and_each_refusal_is_tried() -> None:
+    rows = tuple(
+        Override(model, A8W8, Limits(min_sqnr_db=limit), "why")
+        for model, limit in (("mlp", 71.0), ("lstm", 72.0))
+    )
+    policy = msgspec.structs.replace(DEFAULT, override=rows)
+    found = [policy.limits_of(model, A8W8).min_sqnr_db for model in ("mlp", "lstm")]
+    assert found == [71.0, 72.0]
+    both = with_rows(
+        Unsupported(pattern="no op", reason="of lstm", models=("lstm",)),
+        Unsupported(pattern="no op", reason="of mlp", models=("mlp",)),
+    )
+    for model in ("lstm", "mlp"):
+        assert both.expects_refusal(model, FP16, "SM8650", "no op") == f"of {model}"
+        assert both.find_unmet(model, FP16, "SM8650") == f"of {model}"
+
+
+def test_limits_that_were_dropped_are_taken_out_of_each_entry_of_a_list() -> None:
+    name = min(DROPPED)
+    table = {"override": [{"limits": {name: 1}}, {"limits": {name: 2, "min_cosine": 0.5}}]}
+    assert list(drop_limits(table)) == [name, name]
+    assert table == {"override": [{"limits": {}}, {"limits": {"min_cosine": 0.5}}]}

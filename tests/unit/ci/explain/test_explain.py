@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,11 +12,14 @@ from ci.explain.explain import (
     CHUNK_BYTES,
     MOST_MATCHES,
     Explanation,
+    Finding,
+    Unknown,
     explain,
     explain_text,
 )
-from ci.explain.render import render
-from ci.explain.rules import read_rules
+from ci.explain.render import annotate, render
+from ci.explain.rules import Area, Role, Rule, read_rules
+from tests.stand_ins.snapshots import check_snapshot
 
 RULES = read_rules()
 STUB = "<E> Stub lib id mismatch: expected (v2.28), detected (v2.25)"
@@ -186,3 +191,72 @@ def test_time_grows_with_the_log_and_not_faster() -> None:
 def test_a_line_without_an_end_is_read_in_parts() -> None:
     log = [b"x" * (1 << 20)] * (2 * CHUNK_BYTES >> 20) + [STUB.encode()]
     assert names(explain("log", log, RULES).causes) == ["stub-mismatch"]
+
+
+def find(number: int, role: Role = Role.CAUSE, **fields: Any) -> Finding:
+    """A finding of which each text has this number."""
+    return Finding(
+        rule=f"rule-{number}",
+        role=role,
+        line=number,
+        text=f"text {number}",
+        cause=f"cause {number}",
+        fix=f"fix {number}",
+        source=(f"link {number}", f"page {number}"),
+        **{"seen": True, **fields},
+    )
+
+
+def test_an_explanation_with_two_of_everything_reads_as_its_snapshot() -> None:
+    one = Explanation(
+        file="first.log",
+        lines=90,
+        causes=(find(1, versions="QNN 2.1"), find(2, seen=False)),
+        consequences=(
+            find(3, consequence_of="rule-1"),
+            find(4, consequence_of="rule-1"),
+            find(5, Role.SYMPTOM, consequence_of="rule-2"),
+        ),
+        notes=(find(6, Role.HINT), find(7, Role.HINT)),
+        harmless=(find(8, Role.HARMLESS), find(9, Role.HARMLESS)),
+        unknown=(Unknown(10, "an odd line"), Unknown(11, "x" * 300)),
+        unknown_count=12,
+    )
+    other = Explanation(file="other.log", lines=1, causes=(find(20),), unknown_count=0)
+    none = Explanation(file="good.log", lines=2, unknown=(Unknown(1, "odd"),), unknown_count=1)
+    text = "".join(
+        [
+            *map(render, (one, other, none)),
+            *(f"{note.title}: {note.message}\n" for note in annotate([one, none, other])),
+        ]
+    )
+    check_snapshot(Path(__file__).parent / "snapshots" / "explanation.txt", text)
+
+
+def test_a_finding_has_all_that_its_rule_knows() -> None:
+    rule = Rule(
+        id="odd-word",
+        area=Area.BUILDING,
+        cause="a cause",
+        fix="a fix",
+        matches="",
+        rejects="",
+        source=("a link", "a page"),
+        seen=True,
+        text=("frobnicate", "defenestrate"),
+        versions="QNN 2.1",
+    )
+    lines = "fine\n no frobnicate here \ndefenestrate\nfrobnicate and defenestrate\n"
+    (found,) = explain_text(lines, [rule]).causes
+    assert found == Finding(
+        rule="odd-word",
+        role=Role.CAUSE,
+        line=2,
+        text="no frobnicate here",
+        cause="a cause",
+        fix="a fix",
+        source=("a link", "a page"),
+        seen=True,
+        versions="QNN 2.1",
+        count=3,
+    )

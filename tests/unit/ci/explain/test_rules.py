@@ -91,6 +91,8 @@ def test_a_rule_that_matches_everything_is_refused() -> None:
         make_rule()
     with pytest.raises(ValueError, match="every log"):
         make_rule(text=("e ",))
+    with pytest.raises(ValueError, match="every log"):
+        make_rule(text=("a whole sentence", "e "))
 
 
 @pytest.mark.parametrize(

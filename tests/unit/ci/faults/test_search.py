@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,15 @@ import pytest
 from msgspec.structs import replace
 
 from ci.cases.pool import Ended
-from ci.faults.expected import GRAPH, MENDED, Rerun, make_matrix, render_matrix, rerun
+from ci.faults.expected import (
+    GRAPH,
+    MENDED,
+    Rerun,
+    list_tried,
+    make_matrix,
+    render_matrix,
+    rerun,
+)
 from ci.faults.generate import find_unfit, generate
 from ci.faults.graph import Graph, parse_graph
 from ci.faults.known import (
@@ -20,6 +28,7 @@ from ci.faults.known import (
     REFUSED,
     RIGHT,
     WRONG,
+    Tried,
     describe,
     find_pattern,
     read_faults,
@@ -40,12 +49,13 @@ from ci.faults.results import (
     judge_graphs,
 )
 from ci.faults.search import Search
-from ci.faults.shrink import SEEDS, fit_variations, shrink
+from ci.faults.shrink import SEEDS, fit_variations, shrink, vary
 from ci.faults.torch_graphs import Module, draw_sets
 from ci.faults.trial import Trial, TrialJob
 from ci.models.schemes import Scheme
 from ci.onnx.stages import StageError
 from provisioning.console.progress import Progress
+from tests.stand_ins.snapshots import check_snapshot
 
 PLANTED = read_faults()[0]
 FIRST = """\
@@ -662,3 +672,215 @@ def test_a_graph_that_was_refused_and_is_now_wrong_is_a_regression() -> None:
     matrix = make_matrix(["1.0", "1.1", "1.2", "1.3"], runs)
     assert matrix.regressions == ("a (graph) in u8: refused before QNN 1.1, wrong with it",)
     assert matrix.fixes == ("a (graph) in u8: wrong before QNN 1.3, right with it",)
+
+
+def test_a_matrix_of_two_faults_has_a_row_of_each_form_and_scheme() -> None:
+    def run(fault: str, form: str, scheme: str, qnn: str, end: str, db: float | None) -> Rerun:
+        return Rerun(
+            fault=fault,
+            form=form,
+            frontend="onnx",
+            scheme=scheme,
+            qnn=qnn,
+            end=end,
+            expected="",
+            sqnr_db=db,
+        )
+
+    runs = [
+        run("a", GRAPH, "fp16", "1.0", RIGHT, 60.0),
+        run("a", GRAPH, "fp16", "1.1", RIGHT, 61.0),
+        run("b", GRAPH, "u8", "1.0", WRONG, 2.0),
+        run("b", GRAPH, "u8", "1.1", RIGHT, 62.0),
+        run("b", MENDED, "u8", "1.0", RIGHT, 63.0),
+        run("b", MENDED, "u8", "1.1", CRASHED, None),
+        run("b", GRAPH, "fp16", "1.1", REFUSED, None),
+        run("c", GRAPH, "u8", "1.0", WRONG, 3.0),
+        run("c", GRAPH, "u8", "1.1", RIGHT, 64.0),
+    ]
+    assert render_matrix(make_matrix(["1.0", "1.1"], runs, ["why 1.2", "why 1.3"])) == (
+        "- regression: b (mended) in u8: right before QNN 1.1, crashed with it\n"
+        "- fixed: b (graph) in u8: wrong before QNN 1.1, right with it\n"
+        "- fixed: c (graph) in u8: wrong before QNN 1.1, right with it\n"
+        "- not run: why 1.2\n"
+        "- not run: why 1.3\n"
+        "\n"
+        "| fault | form | scheme | 1.0 | 1.1 |\n"
+        "|---|---|---|---|---|\n"
+        "| b | graph | u8 | wrong, 2.0 dB | right, 62.0 dB |\n"
+        "| b | mended | u8 | right, 63.0 dB | crashed |\n"
+        "| c | graph | u8 | wrong, 3.0 dB | right, 64.0 dB |\n"
+        "| a | graph | fp16 | right, 60.0 dB | right, 61.0 dB |\n"
+        "| b | graph | fp16 | not run | refused |\n"
+    )
+
+
+def test_each_of_two_faults_is_run_in_each_scheme_and_form() -> None:
+    faults = [
+        replace(
+            PLANTED,
+            name=name,
+            graph=f"graph {name}",
+            mended=mended,
+            tried=tuple(Tried(frontend, scheme, wrong=("2.1",)) for frontend, scheme in tried),
+        )
+        for name, mended, tried in (
+            ("a", "mended a", (("onnx", "u8"), ("executorch", "8a8w"), ("onnx", "fp16"))),
+            ("b", "", (("onnx", "u8"),)),
+        )
+    ]
+    asked = []
+
+    def attempt(scheme: str, items: Sequence[Item]) -> list[Result]:
+        asked.append((scheme, items[0].text, len({one.seed for one in items})))
+        return [
+            Result(one.text, one.seed, WRONG, 9.0 - number, 50.0)
+            for number, one in enumerate(items)
+        ]
+
+    runs = list(rerun(faults, "onnx", "2.1", attempt))
+    assert asked == [
+        *(("u8", "graph a", 3), ("u8", "mended a", 3)),
+        *(("fp16", "graph a", 3), ("fp16", "mended a", 3), ("u8", "graph b", 3)),
+    ]
+    assert [(one.fault, one.scheme, one.form, one.expected) for one in runs] == [
+        ("a", "u8", GRAPH, WRONG),
+        ("a", "u8", MENDED, RIGHT),
+        ("a", "fp16", GRAPH, WRONG),
+        ("a", "fp16", MENDED, RIGHT),
+        ("b", "u8", GRAPH, WRONG),
+    ]
+    assert {(one.sqnr_db, one.predicted_db) for one in runs} == {(7.0, 50.0)}
+    problem = "the mended graph is wrong, not right (7.0 dB, 50.0 dB predicted)"
+    assert [one.problem for one in runs] == ["", problem, "", problem, ""]
+    listed = [(one.fault, one.scheme, one.end) for one in list_tried(faults, "onnx")]
+    assert listed == [("a", "u8", WRONG), ("a", "fp16", WRONG), ("b", "u8", WRONG)]
+
+
+TWO_OF_EACH = """\
+x = input(2, 3)
+y = input(2, 3, like="positive")
+a = constant(3, value=0.5)
+b = constant(2, 3, like="large")
+s = add(x, a)
+m = mul(s, b)
+d = sub(m, y)
+return d, s
+"""
+
+
+def test_results_with_two_of_everything_read_as_their_snapshot() -> None:
+    """Two searches, ends, known faults, findings, variations, inputs, constants and outputs."""
+    several: dict[str, Any] = {
+        "graph": TWO_OF_EACH,
+        "operators": ("add", "mul", "sub"),
+        "relations": ("add: over_rows", "mul: whole"),
+        "right": ("first change", "second change", "third change"),
+        "also_wrong": ("fourth change", "fifth change"),
+        "suspects": 17,
+        "failed": 6,
+        "repeats": 8,
+        "predicted_db": 70.0,
+    }
+    refused = make_finding(
+        end=REFUSED, sqnr_db=None, predicted_db=None, why="QNN says no", failed=9, repeats=10
+    )
+    usual: dict[str, Any] = {
+        "soc": "SM8650",
+        "per_minute": 90,
+        "cpu_s": 0.25,
+        "unjudged": {},
+    }
+    searches = [
+        Searched(
+            frontend="onnx",
+            scheme="u8",
+            seed=4,
+            graphs=40,
+            seconds=26.0,
+            ends={WRONG: 3, RIGHT: 36, REFUSED: 1},
+            unconfirmed=5,
+            unexamined=2,
+            findings=(make_finding(**several), refused),
+            known={"first-fault": 7, "second-fault": 8},
+            **usual,
+        ),
+        Searched(
+            frontend="executorch",
+            scheme="fp16",
+            seed=9,
+            graphs=1,
+            seconds=3.0,
+            ends={},
+            unconfirmed=0,
+            unexamined=0,
+            findings=(),
+            **usual,
+        ),
+    ]
+    pages = [
+        render_markdown(
+            make_finding(**several, frontend=frontend, scheme=scheme), "2.5.0", "QNN 2.1"
+        )
+        for frontend, scheme in (
+            *(("onnx", "fp16"), ("onnx", "u16a8w_channel")),
+            *(("executorch", "fp16"), ("executorch", "16a4w_block")),
+        )
+    ]
+    for page in pages:
+        compile(page.partition("```python\n")[2].partition("```")[0], "script", "exec")
+    pages.append(render_markdown(refused, "2.6.0", "QNN 2.2"))
+    text = "\n".join([render_found(searches), *pages])
+    check_snapshot(Path(__file__).parent / "snapshots" / "results.txt", text)
+
+
+def test_a_graph_is_wrong_if_any_of_its_outputs_is() -> None:
+    good, bad = make_output(1e-3), make_output(0.5)
+    for place in (1, 2):
+        outputs = [bad if number == place else good for number in range(3)]
+        runs = Runs(
+            [[one.right[n] for one in outputs] for n in range(2)],
+            [[one.made[n] for one in outputs] for n in range(2)],
+            [one.runs for one in outputs],
+            [0.0] * 3,
+        )
+        (result,) = judge_graphs([Item("", 0)], (3,), runs, {}, Scheme.FP16)
+        assert (result.end, result.place[:8]) == (WRONG, f"output {place}")
+
+
+def test_a_search_names_its_front_end_scheme_soc_and_the_number_of_a_graph() -> None:
+    found = search(lambda graph: "mul" in graph.operators, 40)
+    assert [found.frontend, found.scheme, found.soc, found.seed] == ["onnx", "fp16", "SM8650", 5]
+    (one,) = found.findings
+    assert [one.frontend, one.scheme, one.soc, one.seed] == ["onnx", "fp16", "SM8650", 5]
+    assert "mul" in generate(5, one.number).operators
+    assert sum(found.ends.values()) == 40
+
+
+def test_variations_of_a_graph_are_told_with_what_they_change() -> None:
+    graph = parse_graph(
+        "x = input(2, 3, 8)\ny = input(2, 3, 8)\np = constant(3, 8)\nq = constant(8)\n"
+        "s = add(x, p)\nm = mul(s, q)\nt = mul(m, y)\nn = tanh(t)\nreturn n, s\n"
+    )
+    varied = dict(vary(graph))
+    assert [*varied] == [
+        "with a first axis of size 1",
+        "with p expanded to [2, 3, 8]",
+        "with p as an input",
+        "without add",
+        "returning only s",
+        "with q expanded to [2, 3, 8]",
+        "with q as an input",
+        "without mul",
+        "also returning m",
+        "also returning t",
+        "without tanh",
+        "returning only n",
+    ]
+    single = varied["with a first axis of size 1"]
+    assert [one.shape for one in single.tensors.values()] == [(1, 3, 8), (1, 3, 8), (3, 8), (8,)]
+    assert varied["with p expanded to [2, 3, 8]"].tensors["p"].shape == (2, 3, 8)
+    assert varied["with q as an input"].inputs == ["x", "y", "q"]
+    assert varied["also returning m"].outputs == ("n", "s", "m")
+    assert varied["returning only s"].outputs == ("s",)
+    assert varied["without add"].nodes["m"].reads == ("x", "q")

@@ -388,3 +388,19 @@ def test_each_figure_of_a_case_is_that_of_its_worst_output() -> None:
         equal_quantized=0.85,
         equal_exact=0.65,
     )
+
+
+def test_shares_of_equal_elements_are_each_against_their_own_model() -> None:
+    """Of ten elements: all equal those of the quantized model, nine the exact ones, eight those of
+    the float model, in which one may have two values."""
+    quantized = np.arange(10).reshape(1, 10)
+    eager = np.where(quantized >= 7, quantized + 20, quantized)
+    output = np.where(quantized == 5, 6, quantized)
+    low, high = np.where(quantized == 5, 5, quantized), np.where(quantized == 5, 6, quantized)
+    limits = msgspec.structs.replace(OPEN, min_equal=0.7)
+    (found,) = judge_one(
+        limits, output, expect(eager, high=np.maximum(eager, high)), expect(quantized, low, high)
+    ).outputs
+    shares = [found.equal, found.equal_quantized, found.equal_exact]
+    assert shares == pytest.approx([6 / 9, 1.0, 8 / 9])
+    assert [one.question for one in found.reasons] == [Question.QUANTIZED]

@@ -11,9 +11,10 @@ from msgspec import structs
 from ci.__main__ import main
 from ci.llm import projection
 from ci.llm.config import DecoderConfig
-from ci.llm.projection import MOST_BYTES, cut, project
+from ci.llm.projection import MOST_BYTES, cut, project, render_projection
 from ci.models.schemes import Scheme
 from provisioning.errors import ExitCode, UsageError
+from tests.stand_ins.snapshots import check_snapshot
 
 TINY = DecoderConfig(
     dim=32,
@@ -132,3 +133,22 @@ def test_a_mistake_is_named(
 def test_a_scheme_without_a_recipe_is_refused() -> None:
     with pytest.raises(UsageError, match="no decoder can be lowered in fp16a8w"):
         project(TINY, [Scheme.FP16W8], 64)
+
+
+def test_a_projection_of_two_decoders_reads_as_its_snapshot() -> None:
+    wide = structs.replace(STORIES, vocabulary=1 << 21, dim=1 << 11, layers=3, hidden=1 << 13)
+    schemes = [*projection.RECIPES]
+    text = "\n\n".join(
+        render_projection(project(one, schemes, context))
+        for one, context in ((TINY, 1), (STORIES, 64), (wide, 4096))
+    )
+    check_snapshot(Path(__file__).parent / "snapshots" / "projection.txt", f"{text}\n")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [([Scheme.A16W2], "16a2w"), ([Scheme.FP16, Scheme.U8, Scheme.A8W4], "u8, 8a4w")],
+)
+def test_schemes_without_a_recipe_are_all_named(wrong: list[Scheme], named: str) -> None:
+    with pytest.raises(UsageError, match=f"no decoder can be lowered in {named}$"):
+        project(TINY, wrong, 64)

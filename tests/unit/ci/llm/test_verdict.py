@@ -158,3 +158,17 @@ def test_likeness_and_perplexity() -> None:
     assert compare_float(ours, theirs).divergence == pytest.approx(wanted, abs=1e-5)
     even = np.zeros((3, 8), np.float32)
     assert measure_perplexity(even, np.array([1, 2, 3])) == pytest.approx(8.0)
+
+
+def test_margins_and_errors_of_exactly_the_noise_are_within_it() -> None:
+    logits = np.array([[4.0, 2.0, 0.0]])
+    noise = np.ones((2, 1)) / 10  # allows a mean square of 1, and 2 between two logits
+    reference = Reference(Generated((9,), (0,), logits), noise)
+    assert (reference.allowed().tolist(), reference.ties().tolist()) == ([1.0], [2.0])
+    assert reference.decided().tolist() == [False]
+    other = judge_part(Generated((9,), (1,), logits), reference)
+    assert (other.faults, other.equal, other.tied) == ((), 0, 1)
+    third = judge_part(Generated((9,), (2,), logits), reference)
+    assert (third.tied, third.rejected) == (0, {0})
+    assert judge_part(Generated((9,), (0,), logits + 1.0), reference).rejected == frozenset()
+    assert judge_part(Generated((9,), (0,), logits + 1.01), reference).rejected == {0}

@@ -16,13 +16,17 @@ from torch import Tensor, fx, nn  # noqa: E402
 from ci.models import model as loading  # noqa: E402
 from ci.models.eager import compute_reference  # noqa: E402
 from ci.models.model import (  # noqa: E402
+    RANDOM,
+    SHUFFLED,
     before_forks,
     derive_inputs,
     digest_graph,
     load_model,
+    name_made,
     read_source,
 )
 from ci.models.numerics import THREADS  # noqa: E402
+from ci.models.tensors import digest_sets  # noqa: E402
 from ci.models.user_data import check_metric, read_labels, read_sets  # noqa: E402
 from ci.models.user_models import Metric, Source, call_metric  # noqa: E402
 from provisioning.errors import QnnCiError, UsageError  # noqa: E402
@@ -251,3 +255,30 @@ def test_a_worker_measures_program_float_and_quantized_model(tmp_path: Path) -> 
     with pytest.raises(QnnCiError, match=r"metric\.labels: labels\.npy"):
         check_metric(metric, 5)
     assert read_labels(metric.labels, 4).tolist() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("judged", "calibration", "quantized", "told"),
+    [
+        (RANDOM, SHUFFLED, True, RANDOM),
+        ("", SHUFFLED, True, f"calibrated on {SHUFFLED}"),
+        ("", SHUFFLED, False, ""),
+        ("", "", True, ""),
+        (SHUFFLED, "", False, SHUFFLED),
+    ],
+)
+def test_inputs_that_a_program_is_judged_by_are_told_before_those_of_calibration(
+    judged: str, calibration: str, quantized: bool, told: str
+) -> None:
+    assert name_made(judged, calibration, quantized=quantized) == told
+
+
+def test_each_tensor_of_each_set_counts_in_a_digest() -> None:
+    sets = [[np.zeros(2, np.float32), np.ones(2, np.float32)] for _ in range(3)]
+    digests = {digest_sets(sets)}
+    for number in range(3):
+        for index in range(2):
+            other = [[*one] for one in sets]
+            other[number][index] = np.full(2, 9, np.float32)
+            digests.add(digest_sets(other))
+    assert len(digests) == 7

@@ -306,3 +306,23 @@ def test_labels_are_those_of_the_sets_that_are_judged(many: int, place: Path) ->
     with pytest.raises(UsageError):
         user_data.read_labels(str(place / "labels.npy"), 4)
     assert len(user_data.read_labels(str(place / "labels.npy"), many)) == many
+
+
+def test_each_array_of_a_file_is_checked(tmp_path: Path) -> None:
+    good = np.ones((4, 2), np.float32)
+    bad = {
+        "NaN": np.full((4, 2), np.inf, np.float32),
+        "dtype": np.ones((4, 2), np.complex64),
+        "input sets": np.ones((3, 2), np.float32),
+    }
+    for word, other in bad.items():
+        for arrays in ((good, other), (other, good)):
+            with pytest.raises(UsageError, match=word):
+                count_sets(arrays, "data.npz")
+    named = {"arr_0": good, "x": 2 * good}
+    path = tmp_path / "data.npz"
+    np.savez(path, **named)
+    read = user_data.read_sets(str(path), ["x", "arr_0"])
+    assert [float(one[0, 0]) for one in (read[0][0][None], read[0][1][None])] == [2.0, 1.0]
+    with pytest.raises(UsageError, match="does not match the model"):
+        user_data.read_sets(str(path), ["x", "y"])

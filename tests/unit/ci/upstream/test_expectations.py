@@ -22,7 +22,7 @@ from ci.upstream.expectations import (
 from ci.upstream.journal import Entry, Ran
 from ci.upstream.judged import Ending, Judged
 from ci.upstream.report import check_all, count_causes, make_case, make_suite_case
-from ci.upstream.suites import SUITES, choose_tests
+from ci.upstream.suites import SUITES, Suite, choose_tests
 from provisioning.errors import ManifestError, UsageError
 
 GOOD = Row(suite="upstream", tests=("*_acos",), outcome="one-sided", pattern="not faithful")
@@ -263,3 +263,23 @@ def test_a_filter_matches_whole_names_and_last_parts_with_brackets() -> None:
     assert choose_tests(suite, tests, ["*add*"]) == [tests[2]]
     with pytest.raises(UsageError, match="matches none of the 2 tests"):
         choose_tests(suite, tests, ["*xnnpack*"])
+
+
+def test_the_faults_of_a_whole_run_are_one_case_of_its_own() -> None:
+    (case,) = make_suite_case(["first", "second"], "SM8350")
+    row = (case.model, case.scheme, case.soc, case.status)
+    assert row == ("(whole suite)", "-", "SM8350", Status.FAILED)
+    assert case.reason.startswith("first; second\n  fix: ")
+    assert make_suite_case([], "SM8350") == []
+
+
+def test_a_suite_has_the_tests_of_each_of_its_names() -> None:
+    suite = Suite("two", ("tests",), ("*[[]qnn*", "C::*"))
+    tests = ["C::test_a", "D::test_a[qnn-1]", "D::test_b[other]", "D::test_b[qnn-2]"]
+    own = [tests[0], tests[1], tests[3]]
+    assert choose_tests(suite, tests, []) == own
+    assert choose_tests(suite, tests, ["test_b*", "C::test_a"]) == [tests[0], tests[3]]
+    with pytest.raises(UsageError, match="none of the 3 tests of two") as caught:
+        choose_tests(suite, tests, ["test_a*", "test_b[qnn-3]"])
+    assert "--filter test_b[qnn-3] " in caught.value.what
+    assert "test_b[qnn-2]" in caught.value.why

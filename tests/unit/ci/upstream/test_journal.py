@@ -131,3 +131,10 @@ def test_names_that_differ_in_brackets_only_are_kept_apart(tmp_path: Path) -> No
     places = {kept_directory(tmp_path, name) for name in names}
     assert len(places) == len(names)
     assert all(tmp_path in place.resolve().parents for place in places)
+
+
+@pytest.mark.parametrize(
+    ("tests", "whole"), [(("a", "b"), True), (("b", "a"), True), (("a",), False), ((), False)]
+)
+def test_a_run_is_whole_if_every_test_was_selected(tests: tuple[str, ...], whole: bool) -> None:
+    assert replace(HEADER, tests=tests).is_whole is whole
