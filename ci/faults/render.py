@@ -127,8 +127,8 @@ def render_found(found: Sequence[Searched]) -> str:
         ends = ", ".join(f"{number} {end}" for end, number in sorted(one.ends.items()))
         lines.append(
             f"{one.frontend} {one.scheme} {one.soc}, seed {one.seed}: {count(one.graphs, 'graph')}"
-            f" in {one.seconds:.0f} s ({one.per_minute:.0f} per minute, {one.cpu_s:.3f} s of CPU time"
-            f" each): {ends or 'none'}"
+            f" in {one.seconds:.0f} s ({one.per_minute:.0f} per minute, {one.cpu_s:.3f} s of CPU"
+            f" time each): {ends or 'none'}"
         )
         lines += [
             f"  known: {name}, {count(number, 'suspect')}" for name, number in one.known.items()
