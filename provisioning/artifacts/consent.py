@@ -22,7 +22,7 @@ from provisioning.artifacts.sources.local import read_version
 from provisioning.console.caller import is_ci
 from provisioning.console.clock import read_date
 from provisioning.console.progress import Progress
-from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, EM_X86_64, MACHINE_NAMES, ElfError, Genuine
+from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, EM_X86_64, ElfError, Genuine, name_machine
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import IntegrityError, UnfitError
 from provisioning.fetch.transfer import redact_url
@@ -197,7 +197,7 @@ def check_machines(root: Path) -> list[str]:
         except ElfError as error:
             raise IntegrityError(f"{relative} is not a library", why=str(error)) from error
         if elf.machine != wanted:
-            names = [MACHINE_NAMES.get(number, str(number)) for number in (elf.machine, wanted)]
+            names = [name_machine(number) for number in (elf.machine, wanted)]
             raise IntegrityError(
                 f"{relative} is for another machine than its directory's name states",
                 why=f"the library is for {names[0]}, but the directory is for {names[1]}",
@@ -211,7 +211,7 @@ def check_machines(root: Path) -> list[str]:
             )
         counts[wanted] = counts.get(wanted, 0) + 1
         checked += elf.checksum is not None
-    found = [f"{count} libraries are {MACHINE_NAMES[machine]}" for machine, count in counts.items()]
+    found = [f"{count} libraries are {name_machine(machine)}" for machine, count in counts.items()]
     return [*found, f"{checked} of them match the checksum embedded in them"] if checked else found
 
 

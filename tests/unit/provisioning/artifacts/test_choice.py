@@ -266,6 +266,7 @@ def test_a_file_of_github_holds_values_of_several_lines() -> None:
     mark = rows[start].partition("<<")[2]
     assert mark
     assert rows[start + 1 : start + 4] == ["two", "lines", mark]
+    assert "QNN_SDK_ROOT=" in rows  # of another QNN
 
 
 # -- selections -----------------------------------------------------------------------------------

@@ -308,6 +308,22 @@ def test_a_tag_that_was_moved_is_refused(near: FillJob, tmp_path: Path) -> None:
     assert not (job.root / "more").exists()
 
 
+def test_what_git_s_templates_put_into_submodules_is_removed(job: FillJob) -> None:
+    git(job.root, "init", "--quiet")
+    modules = [job.root / ".git/modules" / name for name in ("a", "a/modules/b")]
+    for module in modules:
+        module.mkdir(parents=True)
+        git(module, "init", "--quiet", "--bare", "--template=")
+        for name in ("hooks", "info", "branches"):
+            (module / name).mkdir()
+        (module / "description").touch()
+    _Checkout(job).seal()
+    for module in modules:
+        assert {path.name for path in module.iterdir()} - {"modules"} == {
+            *("HEAD", "config", "objects", "refs")
+        }
+
+
 class Asked(list[tuple[str, ...]]):
     """The arguments of each attempt, of which the last few succeed."""
 
@@ -487,7 +503,7 @@ def test_every_message_about_git_says_what_why_and_what_to_do(
     apart = replace(near.request, toolchain=toolchain, components=("a",))
     gone = pin(near, url=f"file://{tmp_path}/gone")
     monkeypatch.setattr(
-        source, "_list_tags", lambda *words: [f"1\trefs/tags/v1.{n}" for n in range(7)]
+        source, "_list_tags", lambda *words: [f"1\trefs/tags/v1.{n}" for n in range(6, 13)]
     )
     offline = replace(gone, request=replace(gone.request, options=Options(offline=True)))
     calls = {

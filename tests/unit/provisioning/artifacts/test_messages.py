@@ -163,6 +163,11 @@ def list_refusals(
         "not a file": lambda: pins.take_archive(request, tmp_path / "gone", store),
         "another archive": lambda: pins.take_archive(request, tmp_path / "other.zip", store),
         "a row": lambda: pins.rewrite_release("", request, request.release),
+        "a row that lacks a value": lambda: pins.rewrite_release(
+            (tmp_path / "manifests/toolchains/sdk.toml").read_text(),
+            request,
+            msgspec.structs.replace(request.release, case_collisions=True),
+        ),
         "a default": lambda: pins.rewrite_default("", request, "1.3"),
     }
 

@@ -12,8 +12,8 @@ import stat
 import tarfile
 import threading
 import zipfile
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -52,6 +52,7 @@ from provisioning.artifacts.sources import (
     substitute,
 )
 from provisioning.artifacts.sources.local import check_minimum, read_version
+from provisioning.artifacts.sources.unpacking import unpack_file
 from provisioning.console.progress import Progress
 from provisioning.errors import (
     DownloadError,
@@ -662,6 +663,71 @@ def test_parts_of_a_tarball_come_from_a_whole_tree_alone(
     part = provision(store, "libraries")[0].root
     assert names_below(part) == ["lib/link.so", "lib/one.so", "lib/two.so"]
     assert (part / "lib/one.so").stat().st_ino == (whole / "lib/one.so").stat().st_ino
+
+
+def test_a_tree_of_another_archive_does_not_hide_the_one_that_fits(
+    store: Store, manifests: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_lock(store)
+    provision(store, "headers")
+    provision(store)
+    job = FillJob(ask("libraries").pinned(store), tmp_path / "root", store, Progress())
+    other, whole = sorted(
+        store.editions(job.request.key()), key=lambda one: (one.root / "sdk.yaml").exists()
+    )
+    tree = msgspec.structs.replace(other.read_tree(), source_sha256="0" * 64)
+    (other.root.parent / TREE_FILE).write_bytes(msgspec.json.encode(tree))
+    for editions in ([other, whole], [whole, other]):
+        monkeypatch.setattr(Store, "editions", lambda self, key, found=editions: found)
+        job.root.mkdir()
+        assert {entry.path for entry in archive.reuse_published(job)} == {
+            *("lib/one.so", "lib/two.so", "lib/link.so")
+        }
+        shutil.rmtree(job.root)
+
+
+@pytest.mark.parametrize("sha256", ["5" * 64, ""])
+def test_a_tarball_without_a_hash_is_read_to_its_end(
+    store: Store, tmp_path: Path, sha256: str
+) -> None:
+    """What is verified may be read up to the last wanted file."""
+    packed = tmp_path / "sdk.tar.gz"
+    with tarfile.open(packed, "w:gz") as archive:
+        for name in ("sdk/a", "../outside"):
+            archive.addfile(tarfile.TarInfo(name))
+    rule = msgspec.structs.replace(ask().release.layout[0], take="sdk/a", put="a")
+    fields = {"layout": [rule], "links": {}, "write": {}, "filename": packed.name}
+    release = msgspec.structs.replace(ask().release, sha256=sha256, **fields)
+    job = FillJob(replace(ask(), release=release), tmp_path / "root", store, Progress())
+    job.root.mkdir()
+    if sha256:
+        assert [entry.path for entry in unpack_file(packed, job)] == ["a"]
+    else:
+        with pytest.raises(IntegrityError, match="outside"):
+            unpack_file(packed, job)
+
+
+def test_transfers_end_if_provisioning_is_interrupted_and_may_begin_again_after_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    @contextmanager
+    def end() -> Iterator[None]:
+        seen.append("end")
+        yield
+        seen.append("over")
+
+    def run(tasks: Sequence[Callable[[], Any]], most: int, abort: Callable[[], Any]) -> list[Any]:
+        abort()
+        seen.append("tasks")
+        return [task() for task in tasks]
+
+    monkeypatch.setattr(provisions, "end_transfers", end)
+    monkeypatch.setattr(provisions, "run_tasks", run)
+    (found,) = provision_artifacts([ask()], store, Progress())
+    assert found.fetched
+    assert seen == ["end", "tasks", "over"]
 
 
 def test_an_update_works_in_a_hidden_directory_beside_the_downloads(

@@ -89,3 +89,5 @@ def test_a_version_file_in_another_encoding_states_its_version(tmp_path: Path) -
     adoption = Adoption("NDK", (), "source.properties", r"Revision = ([\d.]+)")
     (tmp_path / "source.properties").write_bytes(b"# Gr\xf6\xdfe\nPkg.Revision = 26.2\n")
     assert read_version(tmp_path, adoption) == "26.2"
+    (tmp_path / "source.properties").write_bytes(b"Pkg.Revision = 26.2\n".ljust(1 << 17))
+    assert read_version(tmp_path, adoption) == "unknown"

@@ -376,12 +376,16 @@ def test_a_link_out_of_a_component_is_left_out_however_it_comes(
     store: Store, server: BadServer, tmp_path: Path
 ) -> None:
     with zipfile.ZipFile(tmp_path / "good.zip", "a") as archive:
-        link = zipfile.ZipInfo("sdk/lib/out")
-        link.create_system, link.external_attr = 3, 0o120777 << 16
-        archive.writestr(link, "../a.txt")
+        for name in ("out", "also"):
+            link = zipfile.ZipInfo(f"sdk/lib/{name}")
+            link.create_system, link.external_attr = 3, 0o120777 << 16
+            archive.writestr(link, "../a.txt")
     server.files["good.zip"] = (tmp_path / "good.zip").read_bytes()
     describe(tmp_path, server, "good.zip")
-    check_files(fetch(store, "libraries"), "lib/one", "lib/two", "lib/z")  # of the whole
+    said = io.StringIO()
+    root = provision_one(ask("libraries"), store, Progress(said)).root
+    check_files(root, "lib/one", "lib/two", "lib/z")  # of the whole
+    assert ": skipped links to files that are not wanted: lib/also, lib/out\n" in said.getvalue()
     write_lock(store, server)
     check_files(fetch(store, "libraries"), "lib/one", "lib/two", "lib/z")  # by ranges
     assert (fetch(store) / "lib/out").read_bytes() == b"a"
