@@ -17,7 +17,8 @@ line 10 of its file, and what it lists in the lines below. A finding is
 
     = KIND LEVEL FILE [DETAIL] on PLATFORM, when new LEVEL, TARGET at PLACE, TARGET at PLACE
 
-and, where a message is pinned, two lines with the message and what to do.
+and, where a message is pinned, two lines with the message and what to do. WRITE_SNAPSHOTS=1 writes
+these two lines anew; the others are facts, which only a person changes.
 """
 
 from __future__ import annotations
@@ -63,11 +64,17 @@ WHOLE = {"include", "glob", "unread", "twice"}
 
 @dataclass
 class Case:
-    """A case: its lines by their first two words, and the lines of what is found."""
+    """A case: its lines by their first two words, and what is found, by line number of its file."""
 
     name: str
+    file: Path
     lines: dict[str, str] = field(default_factory=dict)
-    found: list[str] = field(default_factory=list)
+    expected: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def found(self) -> list[str]:
+        """The lines of what is found."""
+        return list(self.expected.values())
 
     def run(self) -> list[str]:
         """What the comparison finds, as lines; messages only where this case pins them."""
@@ -168,25 +175,39 @@ def show(finding: Finding, *, words: bool) -> Iterator[str]:
 
 def read_cases(file: Path) -> Iterator[Case]:
     """The cases of a file."""
-    case, own, base = Case(""), set[str](), dict[str, str]()
-    for line in file.read_text(encoding="utf-8").splitlines():
+    case, own, base = Case("", file), set[str](), dict[str, str]()
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines()):
         if line.startswith("#"):
             if case.name:
                 yield case
             is_variant = line.startswith("##")
-            case = Case(line.strip("# "), dict(base) if is_variant else {})
+            case = Case(line.strip("# "), file, dict(base) if is_variant else {})
             base = base if is_variant else case.lines
             own = set()
         elif line.startswith("- "):
             del case.lines[line[2:]]
-        elif line and (line.startswith("=") or case.found):
-            case.found.append(line)
+        elif line and (line.startswith("=") or case.expected):
+            case.expected[number] = line
         elif line:
             key = key_of(line)
             key += " again" if key in own else ""
             own.add(key)
             case.lines[key] = line
     yield case
+
+
+def write_messages(case: Case, found: list[str]) -> None:
+    """Write what was found into the file of a case, unless its facts differ from the expected."""
+    if list(map(fact_of, found)) == list(map(fact_of, case.found)):
+        lines = case.file.read_text(encoding="utf-8").splitlines()
+        for number, line in zip(case.expected, found, strict=True):
+            lines[number] = case.expected[number] = line
+        case.file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def fact_of(line: str) -> str:
+    """A line about a finding, without the text of a message."""
+    return line if line.startswith("=") else ""
 
 
 def key_of(line: str) -> str:

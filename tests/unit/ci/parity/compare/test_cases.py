@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from tests.unit.ci.parity.compare.cases import Case, read_cases
+from tests.unit.ci.parity.compare.cases import Case, read_cases, write_messages
 
 CASES = [case for file in sorted(Path(__file__).parent.glob("*.txt")) for case in read_cases(file)]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_case(case: Case) -> None:
-    assert case.run() == case.found
+    found = case.run()
+    if os.environ.get("WRITE_SNAPSHOTS"):
+        write_messages(case, found)
+    assert found == case.found
