@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -36,6 +38,9 @@ from ci.report.schema import (
     Threshold,
 )
 from tests.stand_ins.reports import make_report
+from tests.stand_ins.snapshots import check_snapshot
+
+SNAPSHOTS = Path(__file__).with_name("snapshots")
 
 RULE = Threshold(scheme="8a8w", model="*")
 GOOD = Case(
@@ -47,55 +52,50 @@ def doubt(rule: Threshold | None = RULE, **fields: Any) -> list[str]:
     return [*_doubt_case(replace(GOOD, **fields), rule)]
 
 
-@pytest.mark.parametrize(
-    ("limits", "fields", "doubts"),
-    [
-        ({}, {}, []),
-        ({}, {"question": Question.TASK}, ["a failed question"]),
-        ({}, {"lacks": "lib.so"}, ["a missing library"]),
-        ({}, {"reason": "x"}, ["a reason to fail"]),
-        ({}, {"inputs": 0}, ["no outputs"]),
-        ({}, {"max_abs": None}, ["no outputs"]),
-        ({}, {"max_abs": None, "equal": 1.0}, []),
-        ({"min_sqnr_db": 30.0}, {}, []),
-        ({"min_sqnr_db": 30.5}, {}, ["SQNR 30, below 30.5"]),
-        ({"min_sqnr_db": 30.5}, {"sqnr_db_scheme": 31.0}, []),
-        ({"min_sqnr_db": 30.5}, {"sqnr_db_scheme": 1.0}, ["SQNR 1, below 30.5"]),
-        ({"min_sqnr_db_quantized": 9.0}, {"sqnr_db_quantized": 8.9}, ["SQNR 8.9, below 9"]),
-        ({"min_cosine": 0.9}, {"cosine": 0.8}, ["cosine 0.8, below 0.9"]),
-        ({"min_cosine": 0.9}, {"cosine": 0.8, "cosine_quantized": 0.99}, []),
-        ({"min_cosine_quantized": 0.9}, {"cosine_quantized": 0.5}, ["cosine 0.5, below 0.9"]),
-        ({"min_equal": 0.9}, {"equal": 0.89999}, ["equal 0.9, below 0.9"]),
-        ({"min_equal_quantized": 0.9}, {"equal_quantized": 0.0}, ["equal 0, below 0.9"]),
-        ({"min_metric": 0.7}, {"metric": 0.6}, ["the metric 0.6, below 0.7"]),
-        ({"max_abs": 0.5}, {}, []),
-        ({"max_abs": 0.25}, {}, ["a difference of 0.5, above 0.25"]),
-        (
-            {"max_metric_drop": 0.1},
-            {"metric": 0.5, "metric_float": 0.75},
-            ["a metric that dropped by 0.25, above 0.1"],
-        ),
-        ({"max_metric_drop": 0.25}, {"metric": 0.5, "metric_float": 0.75}, []),
-        ({"max_metric_drop": 0.1}, {"metric": 0.5}, []),
-        ({}, {"fallback_nodes": 1}, ["1 node on the CPU"]),
-        ({}, {"fallback_nodes": 2, "choices": "skip"}, []),
-        ({"full_delegation": False}, {"fallback_nodes": 2}, []),
-        ({"min_sqnr_db": 99.0, "outputs": (OutputThreshold(output=0),)}, {}, []),
-    ],
-)
+# Limits, fields of a case that passed, and whether it is doubted: never, by its limits, or always.
+NEVER, BY_LIMITS, ALWAYS = range(3)
+ROWS: list[tuple[dict[str, Any], dict[str, Any], int]] = [
+    ({}, {}, NEVER),
+    ({}, {"question": Question.TASK}, ALWAYS),
+    ({}, {"lacks": "lib.so"}, ALWAYS),
+    ({}, {"reason": "x"}, ALWAYS),
+    ({}, {"inputs": 0}, ALWAYS),
+    ({}, {"max_abs": None}, ALWAYS),
+    ({}, {"max_abs": None, "equal": 1.0}, NEVER),
+    ({"min_sqnr_db": 30.0}, {}, NEVER),
+    ({"min_sqnr_db": 30.5}, {}, BY_LIMITS),
+    ({"min_sqnr_db": 30.5}, {"sqnr_db_scheme": 31.0}, NEVER),
+    ({"min_sqnr_db": 30.5}, {"sqnr_db_scheme": 1.0}, BY_LIMITS),
+    ({"min_sqnr_db_quantized": 9.0}, {"sqnr_db_quantized": 8.9}, BY_LIMITS),
+    ({"min_cosine": 0.9}, {"cosine": 0.8}, BY_LIMITS),
+    ({"min_cosine": 0.9}, {"cosine": 0.8, "cosine_quantized": 0.99}, NEVER),
+    ({"min_cosine_quantized": 0.9}, {"cosine_quantized": 0.5}, BY_LIMITS),
+    ({"min_equal": 0.9}, {"equal": 0.89999}, BY_LIMITS),
+    ({"min_equal_quantized": 0.9}, {"equal_quantized": 0.0}, BY_LIMITS),
+    ({"min_metric": 0.7}, {"metric": 0.6}, BY_LIMITS),
+    ({"max_abs": 0.5}, {}, NEVER),
+    ({"max_abs": 0.25}, {}, BY_LIMITS),
+    ({"max_metric_drop": 0.1}, {"metric": 0.5, "metric_float": 0.75}, BY_LIMITS),
+    ({"max_metric_drop": 0.25}, {"metric": 0.5, "metric_float": 0.75}, NEVER),
+    ({"max_metric_drop": 0.1}, {"metric": 0.5}, NEVER),
+    ({}, {"fallback_nodes": 1}, BY_LIMITS),
+    ({}, {"fallback_nodes": 2, "choices": "skip"}, NEVER),
+    ({"full_delegation": False}, {"fallback_nodes": 2}, NEVER),
+    ({"min_sqnr_db": 99.0, "outputs": (OutputThreshold(output=0),)}, {}, NEVER),
+]
+
+
+@pytest.mark.parametrize(("limits", "fields", "doubted"), ROWS)
 def test_a_pass_is_doubted_by_its_own_row(
-    limits: dict[str, Any], fields: dict[str, Any], doubts: list[str]
+    limits: dict[str, Any], fields: dict[str, Any], doubted: int
 ) -> None:
-    assert doubt(replace(RULE, **limits), **fields) == doubts
-    assert doubt(None, **fields) == [one for one in doubts if " " not in one or one in MARKS]
+    assert len(doubt(replace(RULE, **limits), **fields)) == (doubted != NEVER)
+    assert len(doubt(None, **fields)) == (doubted == ALWAYS)
 
 
-MARKS = {
-    "a failed question",
-    "a missing library",
-    "a reason to fail",
-    "no outputs",
-}
+def test_doubts_read_like_their_snapshot() -> None:
+    doubts = [doubt(replace(RULE, **limits), **fields) for limits, fields, _ in ROWS]
+    check_snapshot(SNAPSHOTS / "doubts.txt", "".join(f"{one}\n" for one in chain(*doubts)))
 
 
 def report_of(*cases: Case, controls: int = 1, **more: Any) -> Report:
@@ -124,33 +124,35 @@ JOB = PlannedJob(session="test_emulator", id="test_emulator", report="report.jso
 PLANNED = tuple(CaseName(name, "8a8w", "S") for name in "mn")
 
 
-@pytest.mark.parametrize(
-    ("report", "job", "faults"),
-    [
-        ({}, {}, []),
-        ({}, {"cases": PLANNED[:1]}, []),
-        ({}, {"cases": PLANNED}, ["the report has 1 of 2 planned cases, and 0 unplanned ones"]),
-        ({}, {"cases": PLANNED[1:]}, ["the report has 0 of 1 planned cases, and 1 unplanned ones"]),
-        (
-            {"cases": (GOOD, replace(GOOD, model="more"))},
-            {"cases": PLANNED[:1]},
-            ["the report has 1 of 1 planned cases, and 1 unplanned ones"],
-        ),
-        ({"session": "x"}, {}, ["the report is of x, not of test_emulator"]),
-        ({"cases": (GOOD, GOOD)}, {}, ["the report lists 1 case more than once"]),
-        ({}, {"shard": "1/2"}, ["the report's shard is none, but the job's is 1/2"]),
-        (
-            {"shard": ShardMark(index=1, count=2, positions=(0,), whole="0" * 64, policy="0" * 64)},
-            {},
-            ["the report's shard is 1/2, but the job's is none"],
-        ),
-    ],
-)
+SHARD = ShardMark(index=1, count=2, positions=(0,), whole="0" * 64, policy="0" * 64)
+# What differs in a report, what in its job, and whether the report is the planned one.
+PLANS: list[tuple[dict[str, Any], dict[str, Any], bool]] = [
+    ({}, {}, True),
+    ({}, {"cases": PLANNED[:1]}, True),
+    ({}, {"cases": PLANNED}, False),
+    ({}, {"cases": PLANNED[1:]}, False),
+    ({"cases": (GOOD, replace(GOOD, model="more"))}, {"cases": PLANNED[:1]}, False),
+    ({"session": "x"}, {}, False),
+    ({"cases": (GOOD, GOOD)}, {}, False),
+    ({}, {"shard": "1/2"}, False),
+    ({"shard": SHARD}, {}, False),
+]
+
+
+def compare_plan(report: dict[str, Any], job: dict[str, Any]) -> list[str]:
+    return [*_compare_plan(replace(report_of(GOOD), **report), replace(JOB, **job))]
+
+
+@pytest.mark.parametrize(("report", "job", "planned"), PLANS)
 def test_a_report_is_the_one_that_was_planned(
-    report: dict[str, Any], job: dict[str, Any], faults: list[str]
+    report: dict[str, Any], job: dict[str, Any], planned: bool
 ) -> None:
-    made = replace(report_of(GOOD), **report)
-    assert [*_compare_plan(made, replace(JOB, **job))] == faults
+    assert len(compare_plan(report, job)) == (not planned)
+
+
+def test_departures_from_a_plan_read_like_their_snapshot() -> None:
+    faults = [compare_plan(report, job) for report, job, _ in PLANS]
+    check_snapshot(SNAPSHOTS / "departures.txt", "".join(f"{one}\n" for one in chain(*faults)))
 
 
 def weigh(report: Report, exit_code: int = 0, junit: bytes | None = b"") -> Evidence:
@@ -160,30 +162,29 @@ def weigh(report: Report, exit_code: int = 0, junit: bytes | None = b"") -> Evid
 
 def test_a_report_is_weighed_by_its_cases() -> None:
     good = report_of(GOOD).recounted
-    assert weigh(good) == Evidence(1, 0, ())
-    assert weigh(good, junit=None).faults == ("the job left no junit.xml",)
-    counts = "1 passed, 0 failed, 0 unsupported, 0 cached; 0 of 1 controls passed"
-    assert weigh(good, exit_code=1).faults == (
-        f"the job's exit code is 1, but its cases ({counts}) require 0",
-    )
     failed = report_of(replace(GOOD, status=Status.FAILED, reason="x")).recounted
-    own = "0 passed, 1 failed, 0 unsupported, 0 cached; 0 of 1 controls passed"
-    assert weigh(failed, exit_code=1) == Evidence(1, 1, (own,))
+    skipped = report_of(GOOD, replace(GOOD, model="n", status=Status.UNSUPPORTED, reason="r"))
+    told = replace(good, summary=replace(good.summary, passed=2))
+    other = render_junit(replace(good, cases=(replace(GOOD, soc="T"),)))
+    assert weigh(good) == Evidence(1, 0, ())
+    assert weigh(skipped.recounted) == Evidence(1, 0, ())
+    wrong = {
+        "without junit.xml": weigh(good, junit=None),
+        "code 1": weigh(good, exit_code=1),
+        "a failed case": weigh(failed, exit_code=1),
+        "another summary": weigh(told),
+        "another junit.xml": weigh(good, junit=other),
+    }
+    assert [len(one.faults) for one in wrong.values()] == [1] * len(wrong)
+    assert (wrong["a failed case"].ran, wrong["a failed case"].failed) == (1, 1)
+    lines = [f"{name}: {one.faults[0]}\n" for name, one in wrong.items()]
+    check_snapshot(SNAPSHOTS / "evidence.txt", "".join(lines))
+
+
+def test_a_report_that_lacks_libraries_has_to_end_with_3() -> None:
     lacking = report_of(GOOD, replace(GOOD, model="n", status=Status.UNSUPPORTED, lacks="x"))
     for code, faults in ((0, 1), (1, 1), (3, 0)):
         assert len(weigh(lacking.recounted, exit_code=code).faults) == faults
-    told = replace(good, summary=replace(good.summary, passed=2))
-    wrong = counts.replace("1 passed", "2 passed")
-    assert weigh(told).faults == (
-        f"the report's summary says {wrong}, but its cases add up to {counts}",
-    )
-    skipped = report_of(GOOD, replace(GOOD, model="n", status=Status.UNSUPPORTED, reason="r"))
-    assert weigh(skipped.recounted) == Evidence(1, 0, ())
-    other = render_junit(replace(good, cases=(replace(GOOD, soc="T"),)))
-    assert weigh(good, junit=other).faults == (
-        "junit.xml and the report differ: 0 of 2 tests failed in junit.xml, 0 of 2 in the report",
-    )
-    assert describe_counts(good.summary) == counts
 
 
 def suite(rows: str, counts: str = "") -> ET.Element:
@@ -194,32 +195,29 @@ PASS, FAIL = '<testcase classname="a" name="x"/>', "<testcase><failure/></testca
 ERROR, SKIP = "<testcase><error/><system-out/></testcase>", "<testcase><skipped/></testcase>"
 
 
-@pytest.mark.parametrize(
-    ("rows", "counts", "evidence"),
-    [
-        (PASS * 2, "", Evidence(2, 0)),
-        (PASS + SKIP, 'tests="2" failures="0" errors="0"', Evidence(1, 0)),
-        (PASS + FAIL, "", Evidence(2, 1, ("1 of 2 tests failed",))),
-        (FAIL + ERROR, 'failures="1" errors="1"', Evidence(2, 2, ("2 of 2 tests failed",))),
-        (PASS, 'tests="2"', Evidence(1, 0, ("a suite states 2 tests, but contains 1",))),
-        (
-            PASS,
-            'failures="1" errors="0"',
-            Evidence(
-                1, 0, ("a suite states 1 failures and 0 errors, but none of its tests failed",)
-            ),
-        ),
-        (
-            PASS,
-            'errors="3"',
-            Evidence(
-                1, 0, ("a suite states 0 failures and 3 errors, but none of its tests failed",)
-            ),
-        ),
-    ],
-)
-def test_a_junit_is_weighed_by_its_tests(rows: str, counts: str, evidence: Evidence) -> None:
-    assert weigh_junit(suite(rows, counts)) == evidence
+# Tests, the counts that their suite states, how many ran and failed, and whether that is a fault.
+SUITES = [
+    (PASS * 2, "", 2, 0, False),
+    (PASS + SKIP, 'tests="2" failures="0" errors="0"', 1, 0, False),
+    (PASS + FAIL, "", 2, 1, True),
+    (FAIL + ERROR, 'failures="1" errors="1"', 2, 2, True),
+    (PASS, 'tests="2"', 1, 0, True),
+    (PASS, 'failures="1" errors="0"', 1, 0, True),
+    (PASS, 'errors="3"', 1, 0, True),
+]
+
+
+@pytest.mark.parametrize(("rows", "counts", "ran", "failed", "faulty"), SUITES)
+def test_a_junit_is_weighed_by_its_tests(
+    rows: str, counts: str, ran: int, failed: int, faulty: bool
+) -> None:
+    found = weigh_junit(suite(rows, counts))
+    assert (found.ran, found.failed, len(found.faults)) == (ran, failed, faulty)
+
+
+def test_faults_of_a_junit_read_like_their_snapshot() -> None:
+    faults = [weigh_junit(suite(rows, counts)).faults for rows, counts, *_ in SUITES]
+    check_snapshot(SNAPSHOTS / "junit.txt", "".join(f"{one}\n" for one in chain(*faults)))
 
 
 def test_tests_are_counted_and_named_by_how_they_ended() -> None:
@@ -250,9 +248,7 @@ def test_what_is_no_junit_is_an_error(data: bytes, why: str) -> None:
     assert parse_junit(b"<testsuite/>").tag == "testsuite"
 
 
-def test_counts_of_an_empty_report() -> None:
-    empty = Summary(
-        passed=0, failed=0, unsupported=0, cached=0, controls=0, controls_passed=0, wall_s=1.0
-    )
-    told = "0 passed, 0 failed, 0 unsupported, 0 cached; 0 of 0 controls passed"
-    assert describe_counts(empty) == told
+def test_counts_of_a_report() -> None:
+    numbers = {"passed": 1, "failed": 2, "unsupported": 3, "cached": 4, "controls": 6}
+    told = describe_counts(Summary(**numbers, controls_passed=5, wall_s=1.0))
+    assert [int(word) for word in told.split() if word.isdigit()] == [1, 2, 3, 4, 5, 6]

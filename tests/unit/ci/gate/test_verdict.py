@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from ci.gate.schema import Plan, PlannedJob
@@ -15,6 +17,9 @@ from ci.gate.verdict import (
     judge_job,
     judge_needs,
 )
+from tests.stand_ins.snapshots import check_snapshot
+
+SNAPSHOTS = Path(__file__).with_name("snapshots")
 
 LINT = PlannedJob(id="lint", session="lint", python="3.11")
 UNIT = PlannedJob(id="unit", session="unit", python="3.11", report="junit.xml")
@@ -62,81 +67,68 @@ def test_a_fault_of_the_shards_and_a_result_that_was_not_planned_are_red() -> No
         assert not verdict.is_infrastructure
 
 
-@pytest.mark.parametrize(
-    ("job", "result", "verdict", "why"),
-    [
-        (UNIT, JobResult(), MACHINE, "the job left no result (lost)"),
-        (UNIT, JobResult(" x "), FAILED, "its exit code 'x' is not a valid one"),
-        (UNIT, JobResult(""), FAILED, "its exit code '' is not a valid one"),
-        (UNIT, JobResult("-0"), FAILED, "its exit code '-0' is not a valid one"),
-        (UNIT, JobResult("1234"), FAILED, "its exit code '1234' is not a valid one"),
-        (UNIT, JobResult("9" * 50), FAILED, f"its exit code {'9' * 40!r} is not a valid one"),
-        (UNIT, JobResult("٣"), FAILED, "its exit code '٣' is not a valid one"),
-        (UNIT, JobResult("3", 1), MACHINE, "exit code 3: the environment is unsuitable"),
-        (UNIT, JobResult("4"), MACHINE, "exit code 4: a download failed, or the disk is full"),
-        (UNIT, JobResult("130"), MACHINE, "exit code 130: it was interrupted"),
-        (UNIT, JobResult("137"), MACHINE, "exit code 137: it was killed"),
-        (UNIT, JobResult("143\n"), MACHINE, "exit code 143: it was terminated"),
-        (
-            UNIT,
-            JobResult("137", 3, failed=2),
-            FAILED,
-            "exit code 137: it was killed; 2 of 3 cases in its report failed",
-        ),
-        (UNIT, JobResult("1"), FAILED, "exit code 1: its tests failed"),
-        (UNIT, JobResult("2"), FAILED, "exit code 2: an argument or a file is wrong"),
-        (UNIT, JobResult("5"), FAILED, "exit code 5: a tool that it ran failed"),
-        (UNIT, JobResult("70"), FAILED, "exit code 70: a defect of this project"),
-        (
-            UNIT,
-            JobResult("9", 4),
-            FAILED,
-            "exit code 9: the code is not documented; 0 of 4 cases in its report failed",
-        ),
-        (UNIT, JobResult("0", 4, "no"), FAILED, "no"),
-        (UNIT, JobResult("0", 0), FAILED, "the job ran no case"),
-        (UNIT, JobResult("0"), FAILED, "the job left no junit.xml"),
-        (UNIT, JobResult("0", 1), PASSED, "1 case"),
-        (UNIT, JobResult("000\n", 2), PASSED, "2 cases"),
-        (LINT, JobResult("0", None, "no"), PASSED, ""),
-    ],
-)
+JOBS = [
+    (UNIT, JobResult(), MACHINE),
+    (UNIT, JobResult(" x "), FAILED),
+    (UNIT, JobResult(""), FAILED),
+    (UNIT, JobResult("-0"), FAILED),
+    (UNIT, JobResult("1234"), FAILED),
+    (UNIT, JobResult("9" * 50), FAILED),
+    (UNIT, JobResult("٣"), FAILED),
+    (UNIT, JobResult("3", 1), MACHINE),
+    (UNIT, JobResult("4"), MACHINE),
+    (UNIT, JobResult("130"), MACHINE),
+    (UNIT, JobResult("137"), MACHINE),
+    (UNIT, JobResult("143\n"), MACHINE),
+    (UNIT, JobResult("137", 3, failed=2), FAILED),
+    (UNIT, JobResult("1"), FAILED),
+    (UNIT, JobResult("2"), FAILED),
+    (UNIT, JobResult("5"), FAILED),
+    (UNIT, JobResult("70"), FAILED),
+    (UNIT, JobResult("9", 4), FAILED),
+    (UNIT, JobResult("0", 4, "no"), FAILED),
+    (UNIT, JobResult("0", 0), FAILED),
+    (UNIT, JobResult("0"), FAILED),
+    (UNIT, JobResult("0", 1), PASSED),
+    (UNIT, JobResult("000\n", 2), PASSED),
+    (LINT, JobResult("0", None, "no"), PASSED),
+]
+
+
+@pytest.mark.parametrize(("job", "result", "verdict"), JOBS)
 def test_a_job_is_judged_by_code_then_report(
-    job: PlannedJob, result: JobResult, verdict: JobVerdict, why: str
+    job: PlannedJob, result: JobResult, verdict: JobVerdict
 ) -> None:
-    assert judge_job(job, result, "lost") == JobLine(job.id, verdict, why)
+    line = judge_job(job, result, "lost")
+    assert (line.job, line.verdict) == (job.id, verdict)
+
+
+def test_reasons_read_like_their_snapshot() -> None:
+    lines = [judge_job(job, result, "lost") for job, result, _ in JOBS]
+    told = [f"{one.verdict.value}: {one.why or '-'}" for one in lines]
+    told += judge_needs({"plan": "success", "run": "failure"}, all_passed=True)
+    check_snapshot(SNAPSHOTS / "reasons.txt", "\n".join([*told, ""]))
 
 
 @pytest.mark.parametrize(
-    ("needs", "all_passed", "notes"),
+    ("needs", "all_passed", "named"),
     [
         ({"plan": "success", "run": "success"}, True, []),
         ({"plan": "success", "run": "skipped"}, True, []),
         ({"plan": "success", "run": "failure"}, False, []),
         ({"plan": "success", "run": "cancelled"}, False, []),
-        ({"run": "success"}, True, ["the job plan ended with nothing"]),
-        ({"plan": "failure"}, True, ["the job plan ended with failure"]),
-        (
-            {"plan": "success", "run": "failure"},
-            True,
-            ["the job run ended with failure, which no result in the plan explains"],
-        ),
-        (
-            {"plan": "success", "run": "cancelled"},
-            True,
-            ["the job run ended with cancelled, which no result in the plan explains"],
-        ),
-        (
-            {"plan": "success", "run": "odd"},
-            False,
-            ["the job run ended with odd, which no result in the plan explains"],
-        ),
+        ({"run": "success"}, True, ["plan ended with nothing"]),
+        ({"plan": "failure"}, True, ["plan ended with failure"]),
+        ({"plan": "success", "run": "failure"}, True, ["run ended with failure"]),
+        ({"plan": "success", "run": "cancelled"}, True, ["run ended with cancelled"]),
+        ({"plan": "success", "run": "odd"}, False, ["run ended with odd"]),
     ],
 )
 def test_what_github_says_counts_against_good_results(
-    needs: dict[str, str], all_passed: bool, notes: list[str]
+    needs: dict[str, str], all_passed: bool, named: list[str]
 ) -> None:
-    assert judge_needs(needs, all_passed=all_passed) == notes
+    notes = judge_needs(needs, all_passed=all_passed)
+    assert [note.removeprefix("the job ").partition(",")[0] for note in notes] == named
 
 
 def test_what_github_says_of_a_job_without_a_result() -> None:
