@@ -1,0 +1,362 @@
+"""What a device reports, which device is taken, what is refused, and what a start leaves."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ci.cases.engine import RunError
+from ci.cases.runners import SPEED
+from ci.device import connection, runner
+from ci.device.bundle import Bundle, BundleFile, Target
+from ci.device.connection import LARGE_BYTES, Answer, Device, DeviceFacts, identify, open_device
+from ci.device.runner import AFTER, BEFORE, MEMORY, RUNS, DeviceProgram, Holder, take_first
+from ci.report.schema import Heat
+from ci.verbs import deploy
+from provisioning.console.progress import Progress
+from provisioning.errors import QnnCiError, StoreError, ToolError, UnfitError, UsageError
+
+BOARD = DeviceFacts("aarch64", "QCS9100", user="me", free_bytes=1 << 30, dsp=("/dev/a",))
+PHONE = replace(BOARD, soc="SM8650", android="16", model="Pixel")
+
+
+def answer_with(*lines: str) -> Any:
+    said = "\n".join(lines).encode()
+    return SimpleNamespace(name="adb:1", place="/p", ask=lambda _: said)
+
+
+def test_a_device_is_what_it_reports() -> None:
+    rows = ("machine=aarch64", "soc0_machine=KERNEL", "soc0_soc_id=557", "soc=sm8650", "model=M 1")
+    more = ("android=16", "api=36", "user=shell", "dsp=/dev/a", "closed=/dev/b", "dsp=/dev/c")
+    facts = identify(answer_with(*rows, *more, "library=/x", "library=/y", "free_kb=3"))
+    assert facts == DeviceFacts(
+        *("aarch64", "SM8650", "M 1", "16", "shell", 3072),
+        dsp=("/dev/a", "/dev/c"),
+        closed=("/dev/b",),
+        libraries=("/x", "/y"),
+    )
+    assert identify(answer_with("machine=x86_64", "soc=", "soc0_machine=sa8295")).soc == "SA8295"
+    with pytest.raises(UnfitError, match="adb:1 has no tar and no mktemp"):
+        identify(answer_with("machine=aarch64", "lacks=tar", "lacks=mktemp"))
+
+
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [
+        (DeviceFacts("x86_64", user="me"), "x86_64, Linux, 0 MiB free, user me"),
+        (PHONE, "Pixel, SM8650, Android 16, 1024 MiB free, user me"),
+        (
+            replace(BOARD, libraries=("a", "b")),
+            "QCS9100, Linux, 1024 MiB free, user me, 2 QNN and FastRPC libraries",
+        ),
+    ],
+)
+def test_facts_in_one_line(facts: DeviceFacts, told: str) -> None:
+    assert facts.describe() == told
+
+
+def make_bundle(target: Target = Target.ANDROID, *socs: str) -> Bundle:
+    files = tuple(BundleFile(name, "0" * 64, 1 << 20) for name in ("a.so", "b.so"))
+    named = socs or ("SM8550", "SM8650")
+    return Bundle(target=target, socs=named, runner="runner", qnn="", files=files)
+
+
+@pytest.mark.parametrize(
+    ("facts", "target", "told"),
+    [
+        (PHONE, Target.ANDROID, ()),
+        (BOARD, Target.LINUX, ("QCS9100", "SM8550, SM8650", "--soc QCS9100")),
+        (replace(BOARD, soc=""), Target.LINUX, ()),
+        (
+            replace(PHONE, soc="SM8750"),
+            Target.ANDROID,
+            ("SM8750", "SM8550, SM8650", "--soc SM8750"),
+        ),
+        (replace(PHONE, soc="UNKNOWN"), Target.ANDROID, ()),
+        (replace(PHONE, machine="armv8l"), Target.ANDROID, ()),
+        (replace(PHONE, machine="armv7l"), Target.ANDROID, ("is armv7l", "for aarch64-android")),
+        (replace(PHONE, machine="x86_64"), Target.EMULATOR, ()),  # of any system and SoC
+        (replace(BOARD, machine="x86_64", closed=("/d",), dsp=()), Target.EMULATOR, ()),
+        (PHONE, Target.EMULATOR, ("is aarch64", "for x86_64-linux")),
+        (PHONE, Target.LINUX, ("runs Android", "for aarch64-linux", "build_linux")),
+        (replace(PHONE, android=""), Target.ANDROID, ("runs Linux", "for aarch64-android")),
+        (replace(PHONE, closed=("/dev/b",)), Target.ANDROID, ()),  # one node is open
+        (replace(PHONE, closed=("/b", "/c"), dsp=()), Target.ANDROID, ("me may not open /b, /c",)),
+        (replace(PHONE, free_bytes=66 << 20), Target.ANDROID, ()),
+        (replace(PHONE, free_bytes=0), Target.ANDROID, ()),  # unknown
+        (
+            replace(PHONE, free_bytes=(66 << 20) - 1),
+            Target.ANDROID,
+            ("only 65 MiB free in /p", "may need 66 MiB", "--place"),
+        ),
+    ],
+)
+def test_a_device_is_refused_before_anything_is_sent(
+    facts: DeviceFacts, target: Target, told: tuple[str, ...]
+) -> None:
+    device = Device("adb:1", (), "/p")
+    if not told:
+        deploy.require_match(device, facts, make_bundle(target))
+        return
+    with pytest.raises(UnfitError if "--place" not in told else StoreError) as caught:
+        deploy.require_match(device, facts, make_bundle(target))
+    assert all(one in str(caught.value) for one in ("adb:1", *told))
+
+
+FOUND = {
+    "adb:one": replace(PHONE, soc="SM8550"),
+    "adb:two": PHONE,
+    "adb:three": PHONE,
+    "adb:none": replace(PHONE, soc=""),
+}
+
+
+@pytest.mark.parametrize(
+    ("soc", "given", "names", "told"),
+    [
+        ("soc=sm8650", (), ["adb:two", "adb:three"], ""),
+        ("soc=SM8650", ("adb:three", "adb:gone", "adb:three"), ["adb:three"], ""),
+        ("soc=SM8550", (), ["adb:one"], ""),
+        (
+            "soc=SM8650",
+            ("adb:one", "adb:none"),
+            [],
+            "adb:one has SM8550; adb:none has no known SoC",
+        ),
+        ("soc=SM8650", ("adb:gone", "adb:one"), [], "adb:gone: missing; adb:one has SM8550"),
+        ("soc=SM8750", (), [], "--soc SM8750"),
+        ("model=SM8650", (), [], "no such SoC"),
+        ("soc=SM1", (), [], "no such SoC"),
+    ],
+)
+def test_candidates_are_all_devices_with_the_wanted_soc(
+    soc: str,
+    given: tuple[str, ...],
+    names: list[str],
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def find(word: str, *_: object) -> tuple[Device, DeviceFacts]:
+        if word not in FOUND:
+            raise UnfitError("missing")
+        return Device(word, (), "/p"), FOUND[word]
+
+    states = {name.removeprefix("adb:"): "device" for name in FOUND} | {"gone": "unauthorized"}
+    monkeypatch.setattr(deploy, "list_phones", lambda: states)
+    monkeypatch.setattr(deploy, "find_device", find)
+    args = Namespace(any=soc, device=list(given))
+    if names:
+        found = deploy.list_candidates(args, make_bundle(), Progress())
+        assert [(device.name, facts) for device, facts in found] == [(n, FOUND[n]) for n in names]
+        emulated = deploy.list_candidates(args, make_bundle(Target.EMULATOR), Progress())
+        assert len(emulated) >= len(names)
+        return
+    with pytest.raises(QnnCiError) as caught:
+        deploy.list_candidates(args, make_bundle(), Progress())
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("devices", "any_", "told"),
+    [
+        (["adb:1"], "", ""),
+        ([], "", "0 devices are given"),
+        (["adb:1", "adb:2"], "", "2 devices are given"),
+        (["adb:1"], "soc=SM8650", "one --device is needed here"),
+    ],
+)
+def test_one_device_is_chosen(devices: list[str], any_: str, told: str) -> None:
+    args = Namespace(device=devices, any=any_)
+    if not told:
+        assert deploy.choose_word(args) == devices[0]
+        return
+    with pytest.raises(UsageError, match=told):
+        deploy.choose_word(args)
+
+
+@pytest.mark.parametrize(
+    ("word", "place", "name", "ends", "there"),
+    [
+        ("adb:x", "", "adb:x", ("-s", "x", "shell", "-T"), connection.PHONE_PLACE),
+        ("adb:x", "/q", "adb:x", ("shell", "-T"), "/q"),
+        ("ssh:a", "", "ssh:a", ("--", "a"), connection.BOARD_PLACE),
+        ("ssh:me@a:2", "/q", "ssh:me@a:2", ("-p", "2", "--", "me@a"), "/q"),
+        ("ssh:[::1]:22", "", "ssh:[::1]:22", ("-p", "22", "--", "::1"), connection.BOARD_PLACE),
+        ("ssh:me@[::1]", "", "ssh:me@[::1]", ("--", "me@::1"), connection.BOARD_PLACE),
+        ("ssh:a:b", "", "ssh:a:b", ("--", "a:b"), connection.BOARD_PLACE),
+    ],
+)
+def test_a_device_is_called_by_its_client(
+    word: str,
+    place: str,
+    name: str,
+    ends: tuple[str, ...],
+    there: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "require_client", lambda name, _: name)
+    monkeypatch.setattr(connection, "choose_phone", lambda _, wanted: wanted)
+    device = open_device(word, place)
+    assert (device.name, device.client[0], device.place) == (name, word[:3], there)
+    assert device.client[-len(ends) :] == ends
+    assert ("-p" in device.client) is ("-p" in ends)
+
+
+@pytest.mark.parametrize("word", ["usb:1", "ssh:", "ssh:-oProxyCommand=x", "adb", ""])
+def test_any_other_word_names_no_device(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "require_client", lambda name, _: name)
+    monkeypatch.setattr(connection, "choose_phone", lambda *_: "only")
+    if word == "adb":
+        assert open_device(word).name == "adb:only"
+        return
+    with pytest.raises(UsageError, match="no such device"):
+        open_device(word)
+
+
+class Recorder(Device):
+    """Has one file, and answers every archive with the same code."""
+
+    code = 0
+
+    def list_digests(self, directory: str) -> dict[str, str]:
+        del directory
+        return {"there": "1", "changed": "0"}
+
+    def call(self, script: str, **more: Any) -> Answer:
+        del script
+        calls.append(more["timeout_s"])
+        return Answer(self.code, b"", "the device's words")
+
+
+calls: list[float] = []
+
+
+def test_only_lacking_files_are_sent_and_large_ones_alone(tmp_path: Path) -> None:
+    sizes = {
+        "there": 1,
+        "changed": 2,
+        "b": LARGE_BYTES,
+        "large": LARGE_BYTES + 1,
+        "larger": 1 << 24,
+    }
+    for name, size in sizes.items():
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(size)
+    files = {name: tmp_path / name for name in sizes}
+    digests = dict.fromkeys(sizes, "1")
+    calls.clear()
+    device = Recorder("adb:1", (), "/p")
+    assert device.push("/d", files, digests) == sum(sizes.values()) - 1
+    assert calls == pytest.approx([140, 220, 140], abs=0.01)  # each with its size's time
+    for code, told in ((connection.DAMAGED, "SHA-256"), (1, "the device's words")):
+        device = Recorder("adb:1", (), "/p")
+        object.__setattr__(device, "code", code)
+        with pytest.raises(ToolError, match="adb:1: changed, b did not arrive") as caught:
+            device.push("/d", {name: files[name] for name in ("there", "changed", "b")}, digests)
+        assert told in caught.value.why
+
+
+def make_start(target: Target = Target.LINUX, asked: int = 1, **flags: str) -> DeviceProgram:
+    scripts: list[str] = []
+
+    def ask(script: str, **_: float) -> bytes:
+        scripts.append(script)
+        return b""
+
+    device = SimpleNamespace(name="adb:1", place="/p", ask=ask, scripts=scripts)
+    bundle = SimpleNamespace(target=target, runner="runner")
+    held: Any = SimpleNamespace(
+        device=device, bundle=bundle, directory="/p/b", renew=lambda **_: None, starts=1
+    )
+    run = SimpleNamespace(iteration=asked, warm_up=0, flags=flags)
+    program: Any = SimpleNamespace(spec=SimpleNamespace(source=SimpleNamespace(run=run), slug="s"))
+    return DeviceProgram(held, program, 7.9)
+
+
+@pytest.mark.parametrize(
+    ("target", "asked", "runs"),
+    [
+        (Target.LINUX, 1, RUNS),
+        (Target.LINUX, 3, 3),
+        (Target.EMULATOR, 1, 1),
+        (Target.EMULATOR, 4, 4),
+    ],
+)
+def test_how_often_an_input_set_is_run(target: Target, asked: int, runs: int) -> None:
+    program = make_start(target, asked, iteration="99", shared="x y")
+    assert program.iteration == runs
+    program.start()
+    (script,) = program.runner.device.scripts  # type: ignore[attr-defined]
+    assert f"--iteration={runs} " in script  # what is judged goes before the entry's own flags
+    assert "'--shared=x y'" in script
+    assert "sleep 7 &" in script
+
+
+def test_figures_of_a_start_are_those_before_and_after_it() -> None:
+    program = make_start()
+    found = {BEFORE: b"zone a 1000\n", AFTER: b"zone b 2000\nstatus of_system 2\n", SPEED: b"4.5"}
+    program.note_start({**found, MEMORY: b"2"})
+    (start,) = program.starts
+    assert (start.before, start.after) == (
+        Heat(hottest_c=1, zone="a"),
+        Heat(hottest_c=2, zone="b", status=2),
+    )
+    program.unequal = [2, 4]
+    notes = program.finish()
+    assert [one.split(" on ")[0] for one in notes.faults] == ["start 2", "start 4"]
+    assert (notes.run_ms, notes.device and notes.device.peak_memory_bytes) == (4.5, 2048)
+    assert notes.device is not None
+    assert (notes.device.before, notes.device.after) == (start.before, start.after)
+
+
+def test_a_connection_that_breaks_is_the_devices_fault() -> None:
+    program = make_start()
+
+    def fail(**_: float) -> None:
+        raise ToolError("broken", why="no answer", fix="see")
+
+    program.runner.renew = fail  # type: ignore[method-assign, assignment]
+    with pytest.raises(RunError, match="broken: no answer") as caught:
+        program.run_once(1)
+    assert caught.value.lacks == "adb:1"
+
+
+class Queue:
+    """A device whose lease has each holder in turn."""
+
+    def __init__(self, name: str, *holders: Holder | None) -> None:
+        self.device, self.holders = SimpleNamespace(name=name), [*holders]
+        self.progress = Progress()
+
+    def take(self) -> Holder | None:
+        return self.holders.pop(0)
+
+
+def test_the_first_free_device_is_taken_and_every_holder_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runner.time, "sleep", lambda _: None)
+    me, nobody = Holder("me", "5"), Holder("", "")
+
+    def take(wait_s: float, *devices: Queue) -> Any:
+        given: Any = devices
+        return take_first(given, wait_s)
+
+    second = Queue("b", None)
+    assert take(0, Queue("a", me), second) is second
+    first = Queue("a", me, None)
+    assert take(60, first, Queue("b", nobody)) is first
+    with pytest.raises(UnfitError) as caught:
+        take(0, Queue("a", me), Queue("b", nobody))
+    assert caught.value.what == "all 2 devices are in use"
+    assert caught.value.why == (
+        "a is in use by me: the lease ends in 5 s;"
+        " b is in use by another computer: the lease ends in a few s"
+    )
+    with pytest.raises(UnfitError, match="a is in use by me: the lease ends in 5 s"):
+        take(0, Queue("a", me))
