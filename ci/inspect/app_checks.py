@@ -304,8 +304,8 @@ def _list_skels(unit: AppUnit) -> list[PackedFile]:
     """Return the libraries in the arm64-v8a folder that run on the DSP, where FastRPC loads
     them."""
     dsp = {one.name for one in unit.tree.files if one.elf and one.elf.machine == EM_QDSP6}
-    names = (one.name for one in unit.tree.files if (name := one.qnn_name) and name.part == "Skel")
-    return [one for one in _qnn_files(unit) if one.name in {*dsp, *names}]
+    named = {one.name for one in unit.tree.files if (name := one.qnn_name) and name.part == "Skel"}
+    return [one for one in _qnn_files(unit) if one.name in dsp | named]
 
 
 @APPS.check(

@@ -22,7 +22,7 @@ from provisioning.doctor.survey.context_binaries import KNOWN_INFO, ContextBinar
 from provisioning.doctor.survey.programs import Program
 from provisioning.elf.programs import is_loadable
 from provisioning.manifest.targets import find_soc
-from provisioning.versions import is_older
+from provisioning.versions import is_older, parse_version
 
 # The oldest QNN version known to write descriptions of version 3.
 INFO_SINCE = "2.29.0"
@@ -168,7 +168,7 @@ def _judge_build(compilers: list[str], runtime: Runtime) -> Row:
         if all(compilers):
             why = f"{runtime.name} does not state its QNN version: pass one (--runtime 2.49.40)"
         return Row(Axis.BUILD, Verdict.UNKNOWN, why)
-    newest = next((one for one in compilers if not is_loadable(one, runtime.qnn)), compilers[0])
+    newest = max(compilers, key=parse_version)
     why = f"compiled with QNN {newest}, and the runtime is QNN {runtime.qnn}"
     if is_loadable(newest, runtime.qnn):
         return Row(Axis.BUILD, Verdict.YES, why)
@@ -216,7 +216,8 @@ def _judge_soc(
     else:
         yield _judge_parts(versions, runtime, f"compiled for {made}, which {soc} has")
     numbers = {one.soc_id for one in contexts}
-    names = ", ".join(sorted({one.soc or f"SoC {one.soc_id}" for one in contexts}))
+    others = [one for one in contexts if one.soc_id != wanted.id]
+    names = ", ".join(sorted({one.soc or f"SoC {one.soc_id}" for one in others}))
     if numbers == {wanted.id}:
         yield Row(Axis.SOC, Verdict.YES, f"compiled for {soc}")
     elif numbers & {0}:

@@ -1,0 +1,309 @@
+"""The second of several contexts, skels, programs or findings counts like the first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ci.inspect.app_checks import APPS, PAIRINGS, Pairing, judge_unit
+from ci.inspect.app_manifest import AppManifest, merge_manifests
+from ci.inspect.app_report import CheckedUnit, data_of, measure, render_units
+from ci.inspect.apps import QNN_ABI, AppUnit, Kind, PackedFile
+from ci.inspect.compat import Answer, Axis, Row, Runtime, Verdict, judge_compat
+from ci.inspect.files import Inspected, Library
+from ci.inspect.gradle import Gradle
+from ci.inspect.render import render_files
+from provisioning.doctor.checks.registry import Finding, Severity
+from provisioning.doctor.facts import FileFacts, TreeFacts
+from provisioning.doctor.survey.context_binaries import ContextBinary, Graph, TensorSpec
+from provisioning.doctor.survey.programs import Method, Partition, Program
+from provisioning.elf.facts import ElfFacts
+
+FIRST = ContextBinary(
+    *(0, 1000),
+    qnn="2.48.40",
+    binary_info=3,
+    core_api="2.30.0",
+    backend_api="5.48.0",
+    soc="SM8650",
+    soc_id=57,
+    hexagon=75,
+    vtcm_mb=8,
+)
+SECOND = replace(FIRST, qnn="2.50.40", soc="SM8750", soc_id=69, hexagon=79)
+
+
+def row_of(axis: Axis, runtime: Runtime | None, soc: str, *contexts: ContextBinary) -> Row:
+    methods = tuple(
+        Method(name, (), (), (), {operator: 1})
+        for name, operator in (("forward", "aten::erf.out"), ("second", "aten::bmm.out"))
+    )
+    program = Program("model.pte", "program", 1, contexts=contexts, methods=methods)
+    return next(row for row in judge_compat(program, runtime, soc).rows if row.axis is axis)
+
+
+OLD = Runtime("app", "2.47.0", stubs=(75,), skels=(73,), kernels=("aten::erf.out",))
+
+
+@pytest.mark.parametrize(
+    ("axis", "runtime", "soc", "contexts", "verdict", "told"),
+    [
+        (Axis.BUILD, OLD, "", (FIRST, SECOND), "no", "use 2.50.40 or later"),
+        (Axis.BUILD, OLD, "", (SECOND, FIRST), "no", "use 2.50.40 or later"),
+        (Axis.BUILD, replace(OLD, qnn="2.49.40"), "", (FIRST, SECOND), "no", "use 2.50.40"),
+        (Axis.BUILD, replace(OLD, qnn="2.51.0"), "", (FIRST, SECOND), "yes", "QNN 2.50.40, and"),
+        (Axis.BUILD, OLD, "", (FIRST, replace(SECOND, qnn="")), "cannot tell", "who compiled it"),
+        (Axis.BUILD, replace(OLD, qnn=""), "", (FIRST,), "cannot tell", "app does not state"),
+        (Axis.BINARY_INFO, OLD, "", (FIRST, replace(SECOND, binary_info=9)), "cannot tell", "3, 9"),
+        (Axis.BINARY_INFO, replace(OLD, qnn="2.29.0"), "", (FIRST,), "yes", "2.29.0"),
+        (Axis.BINARY_INFO, replace(OLD, qnn="2.28.9"), "", (FIRST,), "cannot tell", "2.28.9"),
+        (Axis.ADAPTOR, replace(OLD, adaptor="2.48"), "", (FIRST,), "no", "of QNN 2.48, and the"),
+        (Axis.HEXAGON, OLD, "", (FIRST, SECOND), "no", "for V73, V75, but none for V79"),
+        (Axis.HEXAGON, OLD, "SM8650", (FIRST, SECOND), "no", "for V75, V79, but SM8650 has V75"),
+        (Axis.HEXAGON, OLD, "SM8750", (SECOND,), "no", "none for V79"),
+        (Axis.SOC, None, "SM8650", (FIRST, SECOND), "no", "for SM8750, not for SM8650"),
+        (Axis.VTCM, None, "SM8650", (FIRST, replace(SECOND, vtcm_mb=9)), "no", "9 MB of VTCM, and"),
+        (Axis.VTCM, None, "SM8650", (FIRST,), "yes", "SM8650 has 8 MB"),
+        (Axis.OPERATORS, OLD, "", (FIRST,), "no", "lack kernels for aten::bmm.out: "),
+        (Axis.OPERATORS, None, "", (FIRST,), "not judged", "for aten::bmm.out, aten::erf.out"),
+    ],
+)
+def test_every_context_and_method_counts(
+    axis: Axis,
+    runtime: Runtime | None,
+    soc: str,
+    contexts: tuple[ContextBinary, ...],
+    verdict: str,
+    told: str,
+) -> None:
+    row = row_of(axis, runtime, soc, *contexts)
+    assert (row.verdict.value, told in row.why) == (verdict, True), row.why
+
+
+def pack(
+    *names: str, abi: str = QNN_ABI, place: str = "app", **more: int
+) -> tuple[PackedFile, ...]:
+    return tuple(PackedFile(one, Path(one), f"{place}/{one}", 7, abi, **more) for one in names)
+
+
+SKELS = ("libQnnHtpV75Skel.so", "libQnnHtpV79Skel.so", "libQnnHtpV81Skel.so")
+INSIDE = AppManifest(extracts=False, native_libraries={"libOpenCL.so": True, "libmine.so": True})
+
+
+def facts(name: str, *needed: str, machine: int = 183, program: bool = False) -> FileFacts:
+    elf = ElfFacts(Path(name), 1, 64, True, machine, 3, 0, needed=needed)
+    elf = replace(elf, interpreter="/linker" if program else None)
+    return FileFacts(f"lib/{QNN_ABI}/{name}", Path(name), 1, elf)
+
+
+def make(kind: Kind = Kind.SOURCES, *trees: FileFacts, **fields: object) -> AppUnit:
+    libraries = fields.pop("libraries", pack("libQnnHtp.so", *SKELS))
+    tree = TreeFacts(Path(), (*map(facts, SKELS), *trees))
+    return AppUnit("u", kind, libraries=libraries, tree=tree, **{"manifest": None, **fields})  # type: ignore[arg-type]
+
+
+COPIES = tuple(
+    replace(one, size_bytes=n) for n in (1, 2, 3) for one in pack("liba.so", place=f"{n}")
+)
+UNITS = {
+    "QNN851": (
+        make(libraries=pack("liba.so", abi="x86") + pack("liba.so", abi="x86_64")),
+        ("x86, x86_64",),
+    ),
+    "QNN853": (make(absent=("p/a.so", "q/b.so", "r/c.so")), ("a.so", ", and so are b.so, c.so")),
+    "QNN854": (make(pointers=("p/a.so", "q/b.so")), ("a.so", ", and so are b.so")),
+    "QNN856": (make(Kind.APK, manifest=INSIDE), (SKELS[0], "(and 2 more) stays", '"false"')),
+    "QNN857": (make(Kind.APK, manifest=INSIDE), ("libQnnHtp.so (and 3 more)",)),
+    "QNN858": (
+        make(
+            Kind.APK,
+            manifest=INSIDE,
+            libraries=pack("a.so", offset=4096)
+            + pack("b.so", "c.so", offset=4095)
+            + pack("d.so", offset=0),
+        ),
+        ("b.so (and 1 more)",),
+    ),
+    "QNN859": (
+        make(
+            Kind.APK,
+            manifest=INSIDE,
+            libraries=pack("a.so", "b.so", offset=4096) + pack("c.so", offset=16384),
+        ),
+        ("a.so (and 1 more)",),
+    ),
+    "QNN860": (
+        make(
+            Kind.APK,
+            facts("liba.so", "libcdsprpc.so"),
+            facts("libb.so", "libcdsprpc.so"),
+            manifest=AppManifest(),
+        ),
+        ("which liba.so (and 1 more) needs",),
+    ),
+    "QNN861": (
+        make(
+            Kind.APK,
+            facts("liba.so", "libcdsprpc.so"),
+            facts("run1", program=True),
+            facts("run2", program=True),
+            manifest=AppManifest(),
+        ),
+        ("which liba.so needs", "the program run1"),
+    ),
+    "QNN862": (
+        make(
+            Kind.APK,
+            facts("liba.so", "libcdsprpc.so", "libOpenCL.so", "libadsprpc.so"),
+            facts("libb.so", "libOpenCL.so"),
+            manifest=AppManifest(),
+        ),
+        ("libadsprpc.so, which liba.so needs", "libOpenCL.so, which liba.so (and 1 more) needs"),
+    ),
+    "QNN863": (make(Kind.APK, manifest=INSIDE), ("requires libOpenCL.so",)),
+    "QNN865": (
+        make(
+            gradle=Gradle("b.gradle", kept=("**/libQnnHtpV75*",), first=("**/*Skel.so",)),
+            absent=("p/libQnnHtpV85Skel.so", "p/README"),
+        ),
+        ("strip libQnnHtpV79Skel.so (and 2 more)", "add to b.gradle"),
+    ),
+    "QNN866": (
+        make(gradle=Gradle("b.gradle", kept=("**/liba.so",)), duplicates=(COPIES,)),
+        ("liba.so is in several places: 1/liba.so and 2/liba.so and 3/liba.so",),
+    ),
+    "QNN867": (
+        make(duplicates=(COPIES,)),
+        ("packaged from 1/liba.so, but has different contents in 2/liba.so, 3/liba.so",),
+    ),
+    "QNN868": (
+        make(gradle=Gradle("b.gradle", maven=("a:qnn:1", "b:qnn:2"))),
+        ("a:qnn:1, b:qnn:2",),
+    ),
+    "QNN871": (
+        make(damaged={"p/a.aar": "it is cut", "p/b.aar": "it is long"}),
+        ("b.aar was", "long"),
+    ),
+}
+
+
+@pytest.mark.parametrize("code", UNITS)
+def test_a_finding_tells_how_many_have_the_fault(code: str) -> None:
+    unit, told = UNITS[code]
+    found = [one for one in APPS.judge(unit) if one.id == code]
+    text = "\n".join(f"{one.what} {one.fix}" for one in found)
+    assert all(one in text for one in told), text
+
+
+@pytest.mark.parametrize(
+    ("code", "unit"),
+    [
+        ("QNN865", make(gradle=Gradle("b.gradle", kept=("**/*Skel.so",)))),
+        ("QNN866", make(gradle=Gradle("b.gradle", first=("**/liba.so",)), duplicates=(COPIES,))),
+        ("QNN862", make(Kind.APK, facts("liba.so", "libOpenCL.so"), manifest=INSIDE)),
+    ],
+)
+def test_what_the_build_file_or_manifest_states_is_no_fault(code: str, unit: AppUnit) -> None:
+    assert code not in {one.id for one in APPS.judge(unit)}
+
+
+def test_each_axis_of_a_program_is_a_finding_unless_it_is_known() -> None:
+    rows = (
+        Row(Axis.BUILD, Verdict.NO, "older"),
+        Row(Axis.SOC, Verdict.NO, "another"),
+        Row(Axis.VTCM, Verdict.YES, "enough"),
+        Row(Axis.OPERATORS, Verdict.NO, "no kernel"),
+    )
+    answer = Answer("m.pte", "app", "SM8650", Verdict.NO, (), rows)
+    (program,) = pack("m.pte", abi="")
+
+    def judge(*known: tuple[str, str], spared: frozenset[Axis] = frozenset()) -> list[str]:
+        found = PAIRINGS.judge(Pairing(program, answer, known, spared))
+        return [one.what.partition(": ")[2] for one in found]
+
+    assert judge() == ["build: older", "SoC: another", "operators: no kernel"]
+    assert judge(("QNN323", "m.pte"), ("QNN313", "other.pte")) == [
+        "build: older",
+        "operators: no kernel",
+    ]
+    assert judge(("QNN313", "m.pte"), spared=frozenset({Axis.SOC})) == ["operators: no kernel"]
+
+
+def test_components_are_counted_and_the_largest_is_first() -> None:
+    files = (
+        *pack("libQnnHtpV75Skel.so", "libQnnHtpV79Skel.so", packed_bytes=3),
+        *pack("liba.so", abi="x86", packed_bytes=50),
+        PackedFile("b.pte", Path("b.pte"), "b.pte", 2_000_000, "", 1_500_000),
+    )
+    unit = AppUnit("u", Kind.APK, None, libraries=files[:3], assets=files[3:], min_sdk=23)
+    assert list(measure(unit).items()) == [
+        ("programs", (1, 2_000_000, 1_500_000)),
+        ("QNN, HTP skels", (2, 14, 6)),
+        ("all for x86", (1, 7, 50)),
+    ]
+    checked = CheckedUnit(unit, ())
+    text = render_units([checked, checked], strict=False, width=80)
+    assert text.count("1 files      2.0 MB, 1.5 MB in the archive") == 2
+    assert "u (APK), minSdk 23, libraries extracted: unknown" in text
+    assert "ABIs: arm64-v8a, x86; QNN: unknown" in text
+
+
+def test_data_of_an_app_count_errors_and_warnings() -> None:
+    unit = AppUnit("u", Kind.APK, AppManifest(extracts=True), min_sdk=21, absent=("a",))
+    levels = (Severity.ERROR, Severity.ERROR, Severity.WARNING, Severity.NOTE)
+    found = tuple(Finding(f"QNN{n}", "x", "x", "x", "x", "x", one) for n, one in enumerate(levels))
+    right, wrong = CheckedUnit(unit, found[2:]), CheckedUnit(unit, found)
+    data = data_of("a", [right, wrong], ["SM8650"], strict=False)
+    assert [(one["errors"], one["warnings"]) for one in data["units"]] == [(0, 1), (2, 1)]
+    assert (data["fit"], data["units"][1]["min_sdk"], data["units"][1]["absent"]) == (
+        False,
+        21,
+        ["a"],
+    )
+    assert [data_of("a", [right], [], strict=strict)["fit"] for strict in (False, True)] == [
+        True,
+        False,
+    ]
+
+
+def test_judging_for_several_socs_names_each() -> None:
+    unit = replace(make(Kind.APK, manifest=AppManifest(extracts=True)), libraries=pack(*SKELS))
+    for socs in (["SM8650", "SM8850"], ["SM8850", "SM8650"]):
+        ids = {one.id for one in judge_unit(unit, socs)}
+        assert ids == {one.id for soc in socs for one in judge_unit(unit, [soc])}
+
+
+def test_text_of_a_program_names_each_figure() -> None:
+    port = TensorSpec("x", "float32", (1, 4), scale=0.5, zero_point=3)
+    graphs = (Graph("g1", (port,), (replace(port, name="y"),), constant_bytes=2000), Graph("g2"))
+    context = replace(FIRST, offset=64, graphs=graphs)
+    methods = tuple(Method(name, (), (), (Partition("QnnBackend"),), {}) for name in ("m1", "m2"))
+    program = Program("m.pte", "program", 1, contexts=(context, SECOND), methods=methods)
+    text = render_files([Inspected("m.pte", "program", 1500, program=program)])
+    rows = [" ".join(line.split()) for line in text.splitlines()]
+    assert rows[:3] == [
+        "m.pte: ExecuTorch program, 1.46 KiB",
+        "context 0.98 KiB at 64",
+        "compiled with QNN 2.48.40, core API 2.30.0, backend API 5.48.0, binary info 3",
+    ]
+    assert "compiled for SM8650, V75, 8 MB VTCM" in rows
+    assert "compiled for SM8750, V79, 8 MB VTCM" in rows
+    assert {"graph g1, constants of 1.95 KiB", "graph g2"} <= {*rows}
+    assert "input x float32 [1, 4], scale 0.5, zero point 3" in rows
+    assert "output y float32 [1, 4], scale 0.5, zero point 3" in rows
+    assert sum(row.startswith("method m") for row in rows) == 2
+    library = Inspected(
+        "a.so", "library", 1, library=Library("Hexagon", 75, qnn="2.50", api_level=30, align=4096)
+    )
+    assert "Hexagon V75, QNN 2.50, Android API 30, aligned to 4096" in render_files([library])
+
+
+def test_a_set_of_apks_is_described_by_its_first_manifest() -> None:
+    first = AppManifest(min_sdk=21, target_sdk=34, extracts=True, native_libraries={"a": False})
+    second = AppManifest(min_sdk=30, target_sdk=35, extracts=False, native_libraries={"b": True})
+    whole = merge_manifests([first, second])
+    assert whole is not None
+    assert (whole.min_sdk, whole.target_sdk, whole.extracts) == (21, 34, True)
+    assert dict(whole.native_libraries) == {"a": False, "b": True}
