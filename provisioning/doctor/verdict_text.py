@@ -101,6 +101,6 @@ def _facts(verdict: Verdict) -> Iterator[str]:
     if python := facts.get("python"):
         version = ".".join(map(str, python["version"]))
         packages = [f"{name} {text}" for name, text in python["distributions"].items() if text]
-        yield f"Python {version}, {', '.join(packages)}"
+        yield ", ".join([f"Python {version}", *packages])
     for device in facts.get("devices", ()):
         yield f"device {device['serial']}: {device['soc']}, Android {device['android']}"

@@ -251,6 +251,35 @@ def test_wheels_are_fetched_by_hash_for_the_bases_python_and_torch_from_its_cpu_
     assert any(word.startswith("torch==") for word in torch)
 
 
+@pytest.mark.parametrize(
+    ("named", "fails", "indexes"),
+    [
+        (None, False, [fetching.CPU_INDEX]),
+        (None, True, [fetching.CPU_INDEX, ""]),
+        ("", False, [""]),
+        ("none", False, [""]),
+        ("https://own", False, ["https://own"]),
+    ],
+)
+def test_torch_comes_from_the_index_that_is_named(
+    monkeypatch: pytest.MonkeyPatch, named: str | None, fails: bool, indexes: list[str]
+) -> None:
+    asked: list[str] = []
+
+    def run(words: Any, more: list[str]) -> None:
+        assert words == ["torch"]
+        asked.append(more[more.index("--index-url") + 1] if more else "")
+        if fails and len(asked) == 1:
+            raise DownloadError("no answer")
+
+    monkeypatch.setattr(fetching, "_run_pip", run)
+    monkeypatch.delenv("QNN_CI_TORCH_INDEX", raising=False)
+    if named is not None:
+        monkeypatch.setenv("QNN_CI_TORCH_INDEX", named)
+    fetching._fetch_torch(["torch"])
+    assert asked == indexes
+
+
 # -- toolchains ------------------------------------------------------------------------------------
 
 

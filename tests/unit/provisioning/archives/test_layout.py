@@ -354,6 +354,11 @@ def test_a_layout_says_where_a_member_goes(name: str, path: str) -> None:
     assert Layout(RULES).place(name) == path
 
 
+def test_the_first_rule_that_takes_a_member_places_it() -> None:
+    layout = Layout([("a/*.so", "lib/"), ("a/*", "rest/"), ("a/b.so", "last")])
+    assert [layout.place(one) for one in ("a/b.so", "a/c")] == ["lib/b.so", "rest/c"]
+
+
 def test_without_rules_all_is_taken_and_components_choose() -> None:
     assert Layout().place("a/b") == "a/b"
     chosen = Layout(RULES, ["lib/a*", "docs/**"])

@@ -201,6 +201,10 @@ def test_every_message_says_what_why_and_what_to_do(
     check_snapshot(SNAPSHOTS / "messages.txt", text)
     (damaged,) = damaged_locks(store)
     assert "x-1.json" in str(damaged)
+    for name in ("a", "b"):
+        write(machine_lock_path(store, name, "1"), b"no lock")
+    found = [Path(one.what.split()[-1]).name for one in damaged_locks(store)[1:]]
+    assert found == ["a-1.json", "b-1.json"]
 
 
 # -- what is recorded, and what pip is asked for -------------------------------------------------

@@ -67,6 +67,34 @@ def test_strict_counts_warnings() -> None:
     assert "not fit" in render_verdict(verdict, strict=True)
 
 
+def test_a_fit_verdict_tells_its_facts_in_their_units() -> None:
+    facts = {
+        "sdk": {"version": "2.49", "root": "/sdk"},
+        "trees": {
+            "a": {"files": 3, "bytes": 2_000_000},
+            "b": {"files": 40, "bytes": 1_499_000_000},
+        },
+        "host": {"system": "Linux", "machine": "x86_64", "glibc": "2.36", "cores": 8},
+        "python": {"version": (3, 11, 7), "distributions": {"torch": "2.12", "numpy": ""}},
+        "devices": [
+            {"serial": "1", "soc": "SM8650", "android": "16"},
+            {"serial": "2", "soc": "SM8750", "android": "15"},
+        ],
+    }
+    assert [one.strip() for one in render_verdict(Verdict("p", (), facts)).splitlines()] == [
+        "p: fit",
+        "QNN 2.49 in /sdk",
+        "3 libraries and programs, 2 MB, one build",
+        "40 libraries and programs, 1499 MB, one build",
+        "Linux x86_64, glibc 2.36, 8 cores",
+        "Python 3.11.7, torch 2.12",
+        "device 1: SM8650, Android 16",
+        "device 2: SM8750, Android 15",
+    ]
+    python = {"version": (3, 11), "distributions": {"torch": ""}}
+    assert render_verdict(Verdict("p", (), {"python": python})).endswith("  Python 3.11\n")
+
+
 def test_the_error_to_raise_is_the_first_with_its_fix() -> None:
     with pytest.raises(UnfitError, match="QNN101: fault 101") as caught:
         Verdict("p", (make(100, Severity.WARNING), make(101), make(216))).require()
