@@ -1277,14 +1277,14 @@ def test_an_update_passes_on_what_it_is_told(
     assert asked == [("sdk", version, options, bool(carry)) for version in ("1.3.0", "")]
 
 
-def test_an_update_of_several_artifacts_lists_the_lines_of_each(
+def test_an_update_of_several_lists_the_lines_of_each(
     tell: Tell, monkeypatch: pytest.MonkeyPatch, manifests: Path
 ) -> None:
     paths = [manifests / one for one in ("one", "two")]
     plans = [[Change(path, "", "new\n")] for path in paths]
     monkeypatch.setattr(update, "plan_update", lambda *_, **__: plans.pop(0))
     monkeypatch.setattr(update, "list_by_hand", lambda plan, *_: [plan[0].path.name])
-    assert tell("update", "sdk@1.3.0", "tiny@2", "--offline")["by_hand"] == ["one", "two"]
+    assert tell("update", "sdk@1.3.0", "sdk@1.4.0", "--offline")["by_hand"] == ["one", "two"]
 
 
 def test_a_quick_verification_goes_by_times_and_a_repair_by_bytes(store: Store, tell: Tell) -> None:
