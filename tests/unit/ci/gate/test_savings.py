@@ -1,0 +1,158 @@
+"""What a replay of several commits counts, when a push runs everything, and how both are told."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ci.gate.render import describe, describe_cases, render_savings, show_fate, show_reason
+from ci.gate.replay import Replayed, Savings, Step, find_missed
+from ci.gate.schema import Plan, PlannedSession
+from ci.report.schema import CaseName
+from ci.verbs.plan import describe_savings, find_base
+from provisioning.errors import UsageError
+
+
+def make_session(name: str, *, run: bool = True, by_hand: str = "", **more: Any) -> PlannedSession:
+    return PlannedSession(name=name, run=run, by_hand=by_hand, **{"reason": "why", **more})
+
+
+def make_plan(*sessions: PlannedSession, **more: Any) -> Plan:
+    usual = {"base": "", "head": "", "event": "", "everything": "", "changes": (), "jobs": ()}
+    return Plan(sessions=sessions, **{**usual, "cases": (), **more})
+
+
+CASES = tuple(
+    CaseName(*one) for one in (("a", "fp16", "S1"), ("b", "fp16", "S1"), ("b", "8a8w", "S2"))
+)
+STEPS = (
+    Replayed(
+        "1" * 40,
+        make_plan(
+            make_session("lint"),
+            make_session("tests", run=False),
+            make_session("parity", by_hand="slow"),
+            cases=CASES[:1],
+        ),
+        4,
+        ("lint: a",),
+    ),
+    Replayed(
+        "2" * 40,
+        make_plan(
+            make_session("lint"),
+            make_session("tests"),
+            make_session("parity", run=False, by_hand="slow"),
+            cases=CASES,
+            everything="new",
+        ),
+        6,
+        ("tests: b", "tests: c"),
+    ),
+)
+
+
+def test_a_replay_counts_what_ci_can_run() -> None:
+    savings = Savings(STEPS)
+    assert (savings.sessions, savings.cases, savings.whole) == ((3, 4), (4, 10), 1)
+    assert savings.missed == tuple(
+        f"{n * 12} {one}" for n, one in zip("122", ("lint: a", "tests: b", "tests: c"), strict=True)
+    )
+    assert render_savings(savings).splitlines() == [
+        "2 commits; 1 ran everything",
+        "sessions: 3 of 4 ran, 25 % saved",
+        "cases: 4 of 10 ran, 60 % saved",
+        "  lint: for 2",
+        "  tests: for 1",
+        *(f"missed: {one}" for one in savings.missed),
+    ]
+    data = describe_savings(savings)
+    assert (data["sessions"], data["cases"]) == ({"ran": 3, "of": 4}, {"ran": 4, "of": 10})
+    assert [(one["sessions"], one["cases"], one["missed"]) for one in data["commits"]] == [
+        (["lint", "parity"], 1, ["lint: a"]),
+        (["lint", "tests"], 3, ["tests: b", "tests: c"]),
+    ]
+    nothing = render_savings(Savings(()))
+    assert "sessions: 0 of 0 ran, 0 % saved" in nothing
+    assert "missed: nothing" in nothing
+
+
+def test_each_file_that_came_went_or_changed_needs_its_session() -> None:
+    before = {"lint": {"a": "1", "gone": "1", "same": "1"}, "old": {"x": "1"}}
+    after = {"lint": {"a": "2", "new": "1", "same": "1", "z": "1"}, "emulator m": {"b": "1"}}
+    step: Any = Step("c", SimpleNamespace(), before, after)  # type: ignore[arg-type]
+    assert find_missed(step, make_plan()) == ["lint: a, gone, new", "emulator m: b"]
+    ran = make_plan(make_session("lint"), make_session("emulator"))
+    assert find_missed(step, ran) == ["emulator m: b"]
+    assert find_missed(step, with_cases(ran, cases=(CaseName("m", "fp16", "S"),))) == []
+
+
+def with_cases(plan: Plan, **changes: Any) -> Plan:
+    return make_plan(*plan.sessions, **changes)
+
+
+@pytest.mark.parametrize(
+    ("event", "counts", "everything"),
+    [
+        ("push", (9, 10), "commit 10 of main: one in 10 commits runs everything"),
+        ("push", (10, 19), ""),
+        ("push", (3, 25), "commit 10 of main: one in 10 commits runs everything"),
+        ("pull_request", (9, 10), ""),
+        ("", (9, 10), ""),
+    ],
+)
+def test_one_in_so_many_commits_of_a_push_runs_everything(
+    event: str, counts: tuple[int, int], everything: str
+) -> None:
+    numbers = dict(zip(("base", "head"), counts, strict=True))
+    repository: Any = SimpleNamespace(
+        find_base=lambda base, head: base if head == "head" else "",
+        count_commits=numbers.__getitem__,
+        rules=SimpleNamespace(branch="main", every_nth=10),
+    )
+    args = Namespace(base="base", event=event)
+    assert find_base(args, repository, "head") == ("base", everything)
+
+
+@pytest.mark.parametrize("event", ["push", "pull_request"])
+def test_only_a_push_without_its_base_runs_everything(event: str) -> None:
+    def fail(*_: str) -> str:
+        raise UsageError("gone")
+
+    repository: Any = SimpleNamespace(find_base=fail, resolve=lambda one: f"{one}!")
+    args = Namespace(base="0123456789abcdef", event=event)
+    if event == "push":
+        base, why = find_base(args, repository, "")
+        assert (base, "0123456789ab cannot" in why) == ("HEAD!", True)
+        return
+    with pytest.raises(UsageError):
+        find_base(args, repository, "")
+
+
+def test_a_plan_tells_trees_files_jobs_and_cases() -> None:
+    jobs: Any = [SimpleNamespace(session=one) for one in ("lint", "tests", "tests")]
+    plan = make_plan(
+        base="a" * 40, head="b" * 40, changes=(1,), jobs=tuple(jobs), everything="new", cases=CASES
+    )
+    assert (
+        describe(plan) == f"{'a' * 12} to {'b' * 12}: 1 file changed, 3 jobs; everything runs: new"
+    )
+    fates = [
+        show_fate(one, plan)
+        for one in (
+            make_session("lint"),
+            make_session("tests"),
+            make_session("tests", run=False),
+            make_session("parity", by_hand="slow"),
+        )
+    ]
+    assert fates == ["run", "run, 2 jobs", "-", "by hand"]
+    files = ("a", "b", "c", "d")
+    assert show_reason(make_session("x", files=files[:3])) == "a, b, c: why"
+    assert show_reason(make_session("x", files=files)) == "a, b, c and 1 more: why"
+    assert show_reason(make_session("x", by_hand="slow")) == "why (slow)"
+    assert show_reason(make_session("x", run=False, by_hand="slow")) == "why"
+    assert describe_cases(CASES) == "Cases: 3 (a 1, b 2) on S1, S2"
