@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from argparse import Namespace
 from types import SimpleNamespace
 from typing import Any
@@ -155,4 +156,4 @@ def test_a_plan_tells_trees_files_jobs_and_cases() -> None:
     assert show_reason(make_session("x", files=files)) == "a, b, c and 1 more: why"
     assert show_reason(make_session("x", by_hand="slow")) == "why (slow)"
     assert show_reason(make_session("x", run=False, by_hand="slow")) == "why"
-    assert describe_cases(CASES) == "Cases: 3 (a 1, b 2) on S1, S2"
+    assert html.unescape(describe_cases(CASES)) == "Cases: 3 (a 1, b 2) on S1, S2"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import zipfile
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ci.inspect import app_archives
 from ci.inspect.app_checks import APPS, PAIRINGS, Pairing, judge_unit
 from ci.inspect.app_manifest import AppManifest, merge_manifests
 from ci.inspect.app_report import CheckedUnit, data_of, measure, render_units
@@ -15,11 +18,14 @@ from ci.inspect.compat import Answer, Axis, Row, Runtime, Verdict, judge_compat
 from ci.inspect.files import Inspected, Library
 from ci.inspect.gradle import Gradle
 from ci.inspect.render import render_files
+from ci.verbs import compat
+from provisioning.console.progress import Progress
 from provisioning.doctor.checks.registry import Finding, Severity
 from provisioning.doctor.facts import FileFacts, TreeFacts
 from provisioning.doctor.survey.context_binaries import ContextBinary, Graph, TensorSpec
 from provisioning.doctor.survey.programs import Method, Partition, Program
 from provisioning.elf.facts import ElfFacts
+from provisioning.errors import IntegrityError
 
 FIRST = ContextBinary(
     *(0, 1000),
@@ -307,3 +313,46 @@ def test_a_set_of_apks_is_described_by_its_first_manifest() -> None:
     assert whole is not None
     assert (whole.min_sdk, whole.target_sdk, whole.extracts) == (21, 34, True)
     assert dict(whole.native_libraries) == {"a": False, "b": True}
+
+
+def test_one_limit_holds_for_all_archives_of_an_app(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b", "c"):
+        with zipfile.ZipFile(tmp_path / f"{name}.aar", "w") as archive:
+            archive.writestr("R.txt", "")
+            archive.writestr(f"jni/{QNN_ABI}/lib{name}.so", bytes(100))
+    monkeypatch.setattr(app_archives, "MAX_UNPACKED", 200)
+    reader = app_archives.ArchiveReader(tmp_path)
+    for name in ("a", "b"):  # the limit is met
+        assert [one.name for one in reader.read_file(tmp_path / f"{name}.aar").libraries] == [
+            f"lib{name}.so"
+        ]
+    with pytest.raises(IntegrityError, match=r"c\.aar is rejected"):
+        reader.read_file(tmp_path / "c.aar")
+
+
+def test_kernels_of_every_method_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    methods = tuple(
+        Method(name, (), (), (), {operator: 1})
+        for name, operator in (("forward", "aten::erf.out"), ("second", "aten::bmm.out"))
+    )
+    program = Program("m.pte", "program", 1, contexts=(FIRST,), methods=methods)
+    looked: list[set[str]] = []
+
+    def read(word: str, operators: set[str]) -> Runtime:
+        looked.append(operators)
+        return Runtime(word, "2.49.40", kernels=tuple(operators))
+
+    monkeypatch.setattr(
+        compat, "inspect_file", lambda _: Inspected("m", "program", 1, program=program)
+    )
+    monkeypatch.setattr(compat, "read_runtime", read)
+    args = Namespace(file=Path("m.pte"), runtime="app", soc="SM8650")
+    outcome = compat.execute(args, Progress())
+    assert (outcome.exit_code, looked) == (0, [{"aten::erf.out", "aten::bmm.out"}])
+    *rows, last = outcome.text.splitlines()
+    assert (len(rows), last) == (8, "m.pte for app on SM8650: yes")
+    args.soc = "SM8750"
+    told = compat.execute(args, Progress()).text.splitlines()[-1]
+    assert told == "m.pte for app on SM8750: no (Hexagon, SoC)"

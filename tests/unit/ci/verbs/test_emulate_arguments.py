@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -339,3 +340,32 @@ def test_a_session_is_of_its_environment_and_of_the_runner_that_is_named(
             phases=Phases(Progress()),
             scratch=scratch,
         )
+
+
+@pytest.mark.parametrize(
+    ("words", "socs", "told"),
+    [
+        ({}, ["SM8550"], ""),
+        ({"any": "soc=sm8650"}, ["SM8650"], ""),
+        ({"any": "soc=SM8750"}, ["SM8550"], ""),  # choosing a device refuses it
+        ({"soc": ["SM8650"], "any": "soc=SM8550"}, ["SM8650"], ""),
+        ({"soc": ["sm8550", "SM8650"]}, ["sm8550", "SM8650"], ""),
+        ({"soc": ["SM8550", "SM1", "SM2"]}, [], "--soc SM1, SM2: the bundle is for SM8550, SM8650"),
+        ({"starts": -1}, [], "--starts -1"),
+        ({"runner": "onnx"}, [], "--device with --runner"),
+        ({"bundle": None}, [], "--device without --bundle"),
+    ],
+)
+def test_a_run_on_a_device_is_for_socs_of_its_bundle(
+    monkeypatch: pytest.MonkeyPatch, words: dict[str, Any], socs: list[str], told: str
+) -> None:
+    bundle = SimpleNamespace(socs=("SM8550", "SM8650"))
+    monkeypatch.setattr(emulate, "read_bundle", lambda _: bundle)
+    usual = {"starts": 0, "runner": emulate.NAME, "bundle": Path("b"), "soc": [], "any": ""}
+    args = Namespace(**{**usual, **words})
+    if told:
+        with pytest.raises(UsageError, match=told):
+            emulate.check_device(args)
+        return
+    emulate.check_device(args)
+    assert args.soc == socs
