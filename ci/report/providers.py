@@ -145,6 +145,6 @@ def find_secrets(environ: Mapping[str, str]) -> list[str]:
     with suppress(ValueError):
         url = urlsplit(environ.get(MIRROR_VARIABLE, ""))
         raw = [value for pair in url.query.split("&") for value in pair.split("=", 1)[1:]]
-        values = [*raw, *map(unquote, raw)]
-        tokens = [*tokens, url.password or "", *values]
+        raw = [url.password or "", *raw]
+        tokens = [*tokens, *raw, *map(unquote, raw)]
     return [one for one in dict.fromkeys(tokens) if len(one) >= SHORTEST_SECRET]
