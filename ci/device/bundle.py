@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import filecmp
 import hashlib
+import itertools
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,7 +37,7 @@ from provisioning.doctor.facts import STAGING
 from provisioning.elf.facts import EM_AARCH64, EM_X86_64, ElfError, ElfFacts
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.elf.reader import read_elf
-from provisioning.errors import UnfitError
+from provisioning.errors import UnfitError, UsageError
 from provisioning.files import explain_writes, hash_file, staged_directory, walk, write_json
 from provisioning.manifest.targets import find_soc
 
@@ -124,8 +126,9 @@ def stage(
     ``evidence`` is a directory with statements about programs. ``signed`` is a directory with
     LPAI's signed libraries and their record, as `sign` wrote it.
 
-    Raises UsageError for an unknown SoC, UnfitError if a file is missing or cannot be used on the
-    SoCs, and StoreError if ``out`` cannot be written. After an error, ``out`` is as before.
+    Raises UsageError for an unknown SoC or two files with the same name, UnfitError if a file is
+    missing or cannot be used on the SoCs, and StoreError if ``out`` cannot be written. After an
+    error, ``out`` is as before.
     """
     names = tuple(dict.fromkeys(soc.upper() for soc in socs))
     versions = {name: find_soc(name).hexagon for name in names}
@@ -150,7 +153,7 @@ def stage(
     wanted += LPAI if signed else ()
     every = [*programs, *list_programs(cases)]
     proven = find_evidence(every, evidence) if evidence else {}
-    own = {path.name: path for path in (runner, *programs)}
+    own = _name_files([runner, *programs])
     files = {**own, **close_over(wanted, head, known), **skels, **lpai}
     with explain_writes(out), staged_directory(out) as fresh:
         for name, path in files.items():
@@ -173,6 +176,19 @@ def stage(
         write_by_hand(fresh, bundle.runner, cases)
         write_json(fresh / BUNDLE, msgspec.to_builtins(bundle))
     return bundle
+
+
+def _name_files(paths: Iterable[Path]) -> dict[str, Path]:
+    """Return files by their names. Raises UsageError if two of them have the same name."""
+    named: dict[str, Path] = {}
+    for path in paths:
+        if named.setdefault(path.name, path) != path:
+            raise UsageError(
+                f"{named[path.name]} and {path} have the same name",
+                why="all files of a bundle are in one directory",
+                fix="rename one of them",
+            )
+    return named
 
 
 def read_bundle(directory: Path) -> Bundle:
@@ -337,10 +353,16 @@ def require_loads(program: Path, directory: Path, socs: Sequence[str]) -> None:
 
 
 def copy_licences(runtimes: Iterable[Path], target: Path) -> None:
-    """Copy the licence files in ``runtimes`` to the directory ``target``."""
+    """Copy the licence files in ``runtimes`` to the directory ``target``. Different files with the
+    same name are numbered."""
     for path in list_licences(runtimes):
         target.mkdir(exist_ok=True)
-        shutil.copyfile(path, target / path.name)
+        names = (f"{number}-{path.name}" for number in itertools.count(2))
+        for name in itertools.chain([path.name], names):
+            copy = target / name
+            if not copy.exists() or filecmp.cmp(copy, path, shallow=False):
+                shutil.copyfile(path, copy)
+                break
 
 
 def list_licences(runtimes: Iterable[Path]) -> Iterator[Path]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ci.cases.engine import RunError
@@ -15,11 +16,21 @@ from ci.cases.runners import SPEED
 from ci.device import connection, runner
 from ci.device.bundle import Bundle, BundleFile, Target
 from ci.device.connection import LARGE_BYTES, Answer, Device, DeviceFacts, identify, open_device
-from ci.device.runner import AFTER, BEFORE, MEMORY, RUNS, DeviceProgram, Holder, take_first
+from ci.device.runner import (
+    AFTER,
+    BEFORE,
+    MEMORY,
+    RUNS,
+    DeviceProgram,
+    DeviceRunner,
+    Holder,
+    take_first,
+)
 from ci.report.schema import Heat
 from ci.verbs import deploy
 from provisioning.console.progress import Progress
 from provisioning.errors import QnnCiError, StoreError, ToolError, UnfitError, UsageError
+from provisioning.files import hash_file
 
 BOARD = DeviceFacts("aarch64", "QCS9100", user="me", free_bytes=1 << 30, dsp=("/dev/a",))
 PHONE = replace(BOARD, soc="SM8650", android="16", model="Pixel")
@@ -360,3 +371,171 @@ def test_the_first_free_device_is_taken_and_every_holder_is_told(
     )
     with pytest.raises(UnfitError, match="a is in use by me: the lease ends in 5 s"):
         take(0, Queue("a", me))
+
+
+# -- calls, with this computer as the device -------------------------------------------------------
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Device:
+    return Device("ssh:here", ("sh", "-c"), str(tmp_path / "a place"))
+
+
+def test_an_answer_has_its_code_its_bytes_and_its_message(here: Device) -> None:
+    script = "echo out; echo qnn-ci-begun; echo no >&2; exit 7"
+    assert here.call(script) == Answer(7, b"out\nqnn-ci-begun\n", "no")
+    assert here.call("cat; exit 0", data=b"in") == Answer(0, b"in", "")
+    assert here.ask("cat", data=b"in") == b"in"
+    greeting = Device("ssh:a", ("sh", "-c", 'echo hello; sh -c "$0"'), "/p")
+    assert greeting.call("echo 1") == Answer(0, b"1\n", "")
+
+
+def tell(call: Any) -> tuple[str, str, str]:
+    with pytest.raises(QnnCiError) as caught:
+        call()
+    return caught.value.what, caught.value.why, caught.value.fix
+
+
+def test_what_a_device_says_is_told_with_what_to_do(
+    here: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = Device("ssh:a", ("sh", "-c", "echo refused >&2; exit 255"), "/p")
+    assert tell(lambda: silent.call("true")) == (
+        "ssh:a cannot be reached",
+        "refused",
+        "see whether this works: sh -c 'echo refused >&2; exit 255' true",
+    )
+    quiet = Device("ssh:a", ("sh", "-c", "exit 3"), "/p")
+    assert tell(lambda: quiet.call("true"))[1] == "sh exited with 3"
+    late = Device("ssh:a", ("sh", "-c", "sleep 9"), "/p")
+    assert tell(lambda: late.call("true", timeout_s=0.05))[0] == "ssh:a did not answer in time"
+    full = "echo one >&2; echo 'x: No space left on device' >&2; exit 1"
+    assert tell(lambda: here.call(full)) == (
+        "ssh:here has no space left",
+        "x: No space left on device",
+        f"free space on the device, or remove {here.place} from it",
+    )
+    assert tell(lambda: here.ask("false", timeout_s=9)) == (
+        "ssh:here: a command on the device exited with code 1",
+        "one of these commands failed: false",
+        "",
+    )
+    assert tell(lambda: here.ask("echo denied >&2; false"))[1] == "denied"
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert tell(lambda: open_device("ssh:a")) == (
+        "ssh is not on PATH",
+        "it connects to devices",
+        "install OpenSSH's client (Debian, Ubuntu: openssh-client)",
+    )
+
+
+@pytest.mark.parametrize(
+    ("phones", "wanted", "told"),
+    [
+        ({}, "", ("adb lists no phone", "listed: none", "connect a phone")),
+        (
+            {"a": "device", "b": "offline"},
+            "",
+            ("adb lists 2 phones", "listed: a (device), b (offline)", "select one with --device"),
+        ),
+        (
+            {"a": "unauthorized", "b": "device"},
+            "a",
+            ("a is unauthorized", "adb lists: a (unauthorized), b (device)", "accept this"),
+        ),
+        ({"a": "device"}, "b", ("b is missing", "adb lists: a (device)", "connect this phone")),
+        ({"a": "offline"}, "", ("a is offline", "adb lists: a (offline)", "reconnect the phone")),
+    ],
+)
+def test_a_phone_that_cannot_be_used_is_told_with_those_that_are_there(
+    phones: dict[str, str],
+    wanted: str,
+    told: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("ANDROID_SERIAL", raising=False)
+    monkeypatch.setattr(connection, "list_phones", lambda _: phones)
+    found = tell(lambda: connection.choose_phone("adb", wanted))
+    assert all(one.startswith(start) for one, start in zip(found, told, strict=True)), found
+
+
+def test_adb_s_list_has_every_phone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    adb = tmp_path / "adb"
+    adb.write_text("#!/bin/sh\nprintf 'List of\\na\\tdevice\\n\\nb\\toffline\\n'\nexit $CODE\n")
+    adb.chmod(0o755)
+    monkeypatch.setenv("CODE", "0")
+    assert connection.list_phones(str(adb)) == {"a": "device", "b": "offline"}
+    monkeypatch.setenv("CODE", "4")
+    assert tell(lambda: connection.list_phones(str(adb)))[0] == "adb devices exited with 4"
+
+
+def test_files_arrive_whole_and_once(here: Device, tmp_path: Path) -> None:
+    files = {name: tmp_path / f"my {name}" for name in ("a", "b", "c")}
+    for name, path in files.items():
+        path.write_text(f"bytes of {name}")
+    digests = {name: hash_file(path) for name, path in files.items()}
+    target = f"{here.place}/x y"
+    assert here.push(target, files, digests) == 3 * len("bytes of a")
+    assert here.list_digests(target) == digests
+    Path(target, "b").write_text("other")
+    Path(target, ".part.1").mkdir()
+    assert here.push(target, files, digests) == len("bytes of b")
+    assert {path.name: path.read_text() for path in Path(target).iterdir()} == {
+        name: path.read_text() for name, path in files.items()
+    }
+    wrong = {**digests, "a": digests["b"]}
+    what, why, fix = tell(lambda: here.push(target, files, wrong))
+    assert "a did not arrive completely" in what
+    assert "SHA-256" in why
+    assert "again" in fix
+
+
+def test_a_lease_is_held_by_one_of_two(here: Device) -> None:
+    def make(owner: str) -> DeviceRunner:
+        bundle: Any = None
+        return DeviceRunner(here, bundle, "/d", Progress(), owner=owner)
+
+    mine, other = make("me"), make("other")
+    with runner.lease_first([mine]):
+        assert mine.take(30) is None
+        holder = other.take()
+        assert holder is not None
+        assert (holder.owner, 0 < int(holder.left_s) <= 30) == ("me", True)
+        what, why, fix = tell(other.renew)
+        assert what == "ssh:here is in use by me"
+        assert why.startswith("the lease ends in ")
+        assert fix == "wait for the device with --wait SECONDS"
+    assert other.take() is None
+
+
+def test_a_program_is_sent_with_every_set_of_inputs(tmp_path: Path) -> None:
+    program = make_start()
+    pushed: list[Any] = []
+    device: Any = program.runner.device
+    device.push = lambda *given: pushed.append(given) or 5
+    (tmp_path / "model.pte").write_bytes(b"the program")
+    program.program.directory = tmp_path  # type: ignore[misc]
+    program.program.path = tmp_path / "model.pte"  # type: ignore[misc]
+    program.runner.sent = 2
+    sets = [[np.float32([n]), np.float32([n + 1, n])] for n in range(2)]
+    program.send(sets)
+    ((place, files, digests),) = pushed
+    assert (place, program.runner.sent) == ("/p/cases/s", 7)
+    names = ["0_0.raw", "0_1.raw", "1_0.raw", "1_1.raw"]
+    assert [*files] == [*names, "input_list.txt", "program.pte"]
+    assert digests == {name: hash_file(path) for name, path in files.items()}
+    listed = files["input_list.txt"].read_text().splitlines()
+    assert [row.split() for row in listed] == [names[:2], names[2:]]
+    assert files["program.pte"].read_bytes() == b"the program"
+    assert np.fromfile(files["1_1.raw"], np.float32).tolist() == [2, 1]
+
+
+def test_each_flag_names_its_own_file() -> None:
+    program = make_start()
+    program.start()
+    (script,) = program.runner.device.scripts  # type: ignore[attr-defined]
+    flags = ("model_path=program.pte", "input_list_path=input_list.txt", "etdump_path=times.etdp")
+    assert all(f"--{one}" in script for one in flags)
+    assert "cd /p/cases/s; " in script
+    assert "/p/b/runner --iteration" in script
+    assert [runner.shell_path(one) for one in ("/a b", "a")] == ["'/a b'", '"$HOME"/a']

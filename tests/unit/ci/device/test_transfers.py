@@ -48,7 +48,7 @@ from provisioning.doctor.facts import STAGING
 from provisioning.elf.facts import AndroidNote, Defect, ElfError, ElfFacts
 from provisioning.errors import UnfitError, UsageError
 from provisioning.files import hash_file, write_json
-from tests.stand_ins.lowered import make_program
+from tests.stand_ins.lowered import make_binary, make_program
 
 
 @pytest.fixture
@@ -74,6 +74,12 @@ def test_a_bundle_is_read_while_every_byte_is_as_it_was_staged(bundle: Path) -> 
     file.write_text(text.swapcase())
     with pytest.raises(UnfitError, match=r"libQnnHtp\.so is not the file"):
         read_bundle(bundle)
+    file.write_text(text)
+    runner = bundle / FILES / "runner"
+    runner.write_text("other")
+    with pytest.raises(UnfitError, match="runner is not the file"):
+        read_bundle(bundle)
+    runner.write_text("the bytes of runner")
     file.unlink()
     with pytest.raises(UnfitError, match=r"libQnnHtp\.so is not the file"):
         read_bundle(bundle)
@@ -339,6 +345,15 @@ def test_programs_signed_libraries_and_evidence_come_along(
             with pytest.raises(UnfitError, match=r"\.pte does not load on SM8750: ") as caught:
                 stage(socs, runner, runtimes, out, progress=Progress(), **given)  # type: ignore[arg-type]
             assert caught.value.why
+    second = tmp_path / "second.pte"
+    second.write_bytes(make_program(make_binary(soc=("SM8750", 69, 79))))
+    with pytest.raises(UnfitError, match=r"mine\.pte does not load on SM8750: "):
+        stage(["SM8750"], runner, runtimes, out, programs=[second, program], progress=Progress())
+    twin = tmp_path / "other/mine.pte"
+    twin.parent.mkdir()
+    twin.write_bytes(make_program())
+    with pytest.raises(UsageError, match=r"mine\.pte and .*other/mine\.pte have the same name"):
+        stage(["SM8650"], runner, [runtime], out, programs=[program, twin], progress=Progress())
     assert f"compat {artifact / 'model.pte'} --soc SM8750" in caught.value.fix
 
 
@@ -534,6 +549,15 @@ def test_licences_are_those_beside_the_libraries(tmp_path: Path) -> None:
     assert list_names(tmp_path / "out") == {
         *("LICENSE", "LICENCE.txt", "QNN_LICENSE.pdf", "NOTICE", "NOTICE2"),
         "ThirdPartyNotices.txt",
+    }
+    other = tmp_path / "other"
+    other.mkdir()
+    for name in ("LICENSE", "NOTICE"):
+        (other / name).write_text("LICENSE")
+    copy_licences([tmp_path, other], tmp_path / "both")
+    added = list_names(tmp_path / "both") - list_names(tmp_path / "out")
+    assert {name: (tmp_path / "both" / name).read_text() for name in added} == {
+        "2-NOTICE": "LICENSE"
     }
     copy_licences([tmp_path / "gone"], tmp_path / "none")
     assert not (tmp_path / "none").exists()
