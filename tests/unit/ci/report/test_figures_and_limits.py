@@ -20,7 +20,6 @@ from ci.report.columns import (
     show_operators,
     show_shares,
 )
-from ci.report.providers import find_secrets
 from ci.report.schema import (
     Budget,
     Case,
@@ -300,17 +299,3 @@ def test_seconds_have_about_three_digits() -> None:
     values = (0.0, 0.0999, 0.1, 9.99, 10.0, 99.9, 100.0)
     shown = ["0.000", "0.100", "0.10", "9.99", "10.0", "99.9", "100"]
     assert [show_seconds(one) for one in values] == shown
-
-
-@pytest.mark.parametrize(
-    ("mirror", "secrets"),
-    [
-        ("https://u:abc@m/?a=bcd", set()),
-        ("https://u:abcd@m/?a=bcde", {"abcd", "bcde"}),
-        ("https://u:a%40cd@m/?a=b%2Fde&c=efgh", {"a%40cd", "a@cd", "b%2Fde", "b/de", "efgh"}),
-    ],
-)
-def test_secrets_of_four_characters_are_masked_as_written_and_as_sent(
-    mirror: str, secrets: set[str]
-) -> None:
-    assert {*find_secrets({"QNN_CI_MIRROR": mirror})} == secrets

@@ -122,7 +122,12 @@ def test_github_gets_variables_paths_outputs_and_a_summary(tmp_path: Path) -> No
 
 SECRETS: list[tuple[Mapping[str, str], list[str]]] = [
     ({"QNN_CI_BEARER_TOKENS": "a.example=t0ken==, b.example=other"}, ["t0ken==", "other"]),
-    ({"QNN_CI_MIRROR": "https://u:pass%20w@m.example/{filename}?sig=s1g&x=1"}, ["pass%20w"]),
+    (
+        {"QNN_CI_MIRROR": "https://u:pass%20w@m.example/{filename}?sig=s1g&x=1"},
+        ["pass%20w", "pass w"],
+    ),
+    ({"QNN_CI_MIRROR": "https://u:abc@m/?a=bcde&b=fgh&c=ijkl"}, ["bcde", "ijkl"]),
+    ({"QNN_CI_MIRROR": "https://u:abcd@m/", "QNN_CI_BEARER_TOKENS": "a=efgh"}, ["abcd", "efgh"]),
     ({"QNN_CI_MIRROR": "https://m.example/?sig=a%2Bsignature"}, ["a%2Bsignature", "a+signature"]),
     ({"QNN_CI_MIRROR": "/a/directory"}, []),
     ({"QNN_CI_MIRROR": "https://[broken"}, []),
