@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ci.faults.graph import Graph, Node
+from ci.faults.graph import FIX, Graph, Node
+from provisioning.errors import UsageError
 
 SETS = 2
 UNKNOWN = -1
@@ -132,6 +134,22 @@ def evaluate(
     for name, node in graph.nodes.items():
         values[name] = apply(node, [values[read] for read in node.reads])
     return values
+
+
+def require_computable(graph: Graph) -> None:
+    """Raise UsageError if torch cannot compute a graph, because shapes do not match or attributes
+    are missing or unknown. Nothing is computed: the tensors have no memory."""
+    values = {
+        name: torch.empty(tensor.shape, device="meta") for name, tensor in graph.tensors.items()
+    }
+    name = ""
+    try:
+        for name, node in graph.nodes.items():
+            values[name] = apply(node, [values[read] for read in node.reads])
+    except (TypeError, ValueError, IndexError, RuntimeError) as error:
+        why = re.sub(r"^[\w.<>]+\(\)", graph.nodes[name].operator, str(error))
+        why = f"{name}: {why.partition(chr(10))[0]}"
+        raise UsageError("torch cannot compute the graph", why=why, fix=FIX) from error
 
 
 def apply(node: Node, given: Sequence[Tensor]) -> Tensor:

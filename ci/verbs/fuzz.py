@@ -124,7 +124,11 @@ def read_graph(path: Path) -> str:
 
 
 def try_graph(text: str, trials: list[tuple[Scheme, Trial]]) -> Outcome:
-    """Try one graph in each scheme, with each of SEEDS."""
+    """Try one graph in each scheme, with each of SEEDS. Raises UsageError if the graph cannot be
+    computed."""
+    from ci.faults.torch_graphs import require_computable
+
+    require_computable(parse_graph(text))
     lines, data, wrong = [], [], False
     for scheme, trial in trials:
         for one in trial.run([Item(text, seed) for seed in SEEDS], 1):

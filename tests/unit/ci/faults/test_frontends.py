@@ -24,8 +24,10 @@ from ci.faults.torch_graphs import (
     compute,
     draw_sets,
     find_part,
+    require_computable,
 )
 from ci.onnx.session import open_reference
+from provisioning.errors import UsageError
 
 GRAPHS = 40
 
@@ -138,3 +140,28 @@ def test_patterns_of_training_change_nothing_that_is_quantized_after_it(
         for x, y in zip(right, given, strict=True)
         for a, b in zip(x, y, strict=True)
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("mean(x, dims=[1])", "mean got an unexpected keyword argument 'dims'"),
+        ("softmax(x)", "softmax missing 1 required positional argument"),
+        ("matmul(x, x)", "[2, 4]"),
+        ("relu(x, x)", "relu takes 1 positional argument"),
+    ],
+)
+def test_a_graph_that_torch_cannot_compute_is_refused_with_the_tensor_s_name(
+    line: str, why: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        require_computable(parse_graph(f"x = input(2, 4)\nz = {line}\nreturn z\n"))
+    assert caught.value.why.startswith("z: ")
+    assert why in caught.value.why
+
+
+def test_every_known_and_generated_graph_can_be_computed() -> None:
+    for text in (text for one in read_faults() for text in (one.graph, one.mended) if text):
+        require_computable(parse_graph(text))
+    for number in range(300):
+        require_computable(generate(7, number))

@@ -23,7 +23,7 @@ from ci.verbs.lanes.trials import Bench
 from ci.verbs.upgrade_report import Side
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
-from provisioning.errors import DownloadError, ExitCode
+from provisioning.errors import DownloadError, ExitCode, UsageError
 
 PLANTED = read_faults()[0]
 IsWrong = Callable[[Graph], bool]
@@ -200,3 +200,13 @@ def test_a_graph_of_a_file_is_tried_with_ten_seeds(
     words = ("--graph", str(file), "--scheme", "fp16", "--reports", str(tmp_path))
     outcome = call(fuzz, *words)
     assert (outcome.exit_code, len(outcome.text.splitlines())) == (code, 10)
+
+
+def test_a_graph_that_cannot_be_computed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "graph.txt"
+    file.write_text("x = input(2, 4)\ny = mean(x, dims=[1])\nreturn y\n", encoding="utf-8")
+    monkeypatch.setattr(fuzz, "open_bench", open_stand_in(has_planted))
+    with pytest.raises(UsageError, match="cannot compute"):
+        call(fuzz, "--graph", str(file), "--scheme", "fp16", "--reports", str(tmp_path))
