@@ -32,6 +32,9 @@ from tests.stand_ins.elfsigner.spoil import (
     put_word,
     verify,
 )
+from tests.stand_ins.snapshots import check_snapshot
+
+SNAPSHOTS = Path(__file__).with_name("snapshots")
 
 VERSIONS, ALGORITHMS = (3, 5, 6, 7, 8), ("sha256", "sha384", "sha512")
 METADATA = {3: 0, 5: 0, 6: 120, 7: 144, 8: 144}
@@ -247,43 +250,43 @@ def spoil_layout(data: bytes, how: str) -> bytes:
     }[how]
 
 
-@pytest.mark.parametrize(
-    ("how", "part"),
-    [
-        ("two hash segments", "there are 2 hash segments instead of one"),
-        ("no placeholder", "is not the placeholder for the headers"),
-        (
-            "placeholder too short",
-            "the first hash covers 403 bytes at 0x0, but the headers have 404",
-        ),
-        ("placeholder moved", "the first hash covers 404 bytes at 0x4, but the headers have 404"),
-        ("no hash segment", "segment 0 (NULL, 404 bytes at 0x0) is left over from a signature"),
-        ("segment over the hashes", "segment 5 "),
-        ("text behind the last segment", "which no hash covers, are not padding"),
-    ],
+LAYOUTS = (
+    "two hash segments",
+    "no placeholder",
+    "placeholder too short",
+    "placeholder moved",
+    "no hash segment",
+    "segment over the hashes",
+    "text behind the last segment",
 )
-def test_a_wrong_layout_is_named(key: Key, library: bytes, how: str, part: str) -> None:
+
+
+def find_layout_faults(key: Key, library: bytes, how: str) -> list[str]:
     faults = verify(spoil_layout(sign_elf(library, key), how)).faults
-    assert any(part in one.text for one in faults if one.kind is Kind.LAYOUT)
+    return [one.text for one in faults if one.kind is Kind.LAYOUT]
 
 
+@pytest.mark.parametrize("how", LAYOUTS)
+def test_a_wrong_layout_is_found(key: Key, library: bytes, how: str) -> None:
+    assert find_layout_faults(key, library, how)
+
+
+def test_faults_of_a_layout_read_like_their_snapshot(key: Key, library: bytes) -> None:
+    found = {how: find_layout_faults(key, library, how) for how in LAYOUTS}
+    lines = [f"{how}: {text}\n" for how, texts in found.items() for text in texts]
+    check_snapshot(SNAPSHOTS / "layouts.txt", "".join(lines))
+
+
+# The second: the hash segment touches its neighbours.
 @pytest.mark.parametrize(
-    ("name", "value", "fault"),
-    [
-        (
-            "PF_HEADERS",
-            0x06000000,
-            "the first program header is not the placeholder for the headers",
-        ),
-        ("PAGE", 4, ""),  # the hash segment touches its neighbours
-    ],
+    ("name", "value", "faults"), [("PF_HEADERS", 0x06000000, 1), ("PAGE", 4, 0)]
 )
 def test_what_a_signer_lays_out(
-    key: Key, library: bytes, monkeypatch, name: str, value: int, fault: str
+    key: Key, library: bytes, monkeypatch, name: str, value: int, faults: int
 ) -> None:
     monkeypatch.setattr(mbn_writer, name, value)
     data = sign_elf(library, key)
-    assert verify(data).errors == ([fault] if fault else [])
+    assert [one.kind for one in verify(data).faults] == [Kind.LAYOUT] * faults
     image = parse_image(memoryview(data))
     assert (image.hash_segments[0].offset == image.headers.end) is (name == "PAGE")
 
@@ -405,30 +408,36 @@ def sign_lie(key: Key, library: bytes, version: int, word: int, value: int) -> V
 CONTENT = ENTRIES * 48 + 256 + CHAIN_BYTES  # what follows the header and metadata of version 6
 
 
-@pytest.mark.parametrize(
-    ("version", "word", "value", "fault"),
-    [
-        # Fields that only a loader reads, and numbers that are not published.
-        *((version, 0, value, "") for version, value in ((3, 0xC), (5, 4), (6, 5))),
-        *((5, 6, 0xFA00, ""), (6, 6, 0, ""), (6, 8, 0x8BD00248, ""), (3, 2, 7, "")),
-        *((7, 11, 1, ""), (7, 14, 9, "")),
-        # The total counts the parts, and at most all that follows the header.
-        *((6, 4, CONTENT - 1, f"{CONTENT - 1} bytes follow"), (6, 4, CONTENT, "")),
-        *((6, 4, CONTENT + 120, ""), (6, 4, CONTENT + 121, f"{CONTENT + 121} bytes follow")),
-        *((7, 0, 1, "reserved word is 0x1"), (8, 0, 1, "reserved word is 0x1")),
-        *((7, 10, 1, "version 1.0"), (7, 11, 2, "version 0.2")),
-        (7, 14, 2, "states hash algorithm sha256, but the hash table has sha384"),
-        (6, 5, ENTRIES * 48 + 1, "according to the MBN header, the last part ends"),
-        (6, 9, CHAIN_BYTES + 1, "according to the MBN header, the last part ends"),
-        (6, 1, 4, "MBN header version 4 is not one of"),
-    ],
-)
+# The version of a header, which of its words is another, its value, and whether that is a fault.
+HEADERS = [
+    # Fields that only a loader reads, and numbers that are not published.
+    *((version, 0, value, False) for version, value in ((3, 0xC), (5, 4), (6, 5))),
+    *((5, 6, 0xFA00, False), (6, 6, 0, False), (6, 8, 0x8BD00248, False), (3, 2, 7, False)),
+    *((7, 11, 1, False), (7, 14, 9, False)),
+    # The total counts the parts, and at most all that follows the header.
+    *((6, 4, CONTENT - 1, True), (6, 4, CONTENT, False)),
+    *((6, 4, CONTENT + 120, False), (6, 4, CONTENT + 121, True)),
+    # Reserved words, versions, another hash algorithm, parts that end too late.
+    *((7, 0, 1, True), (8, 0, 1, True), (7, 10, 1, True), (7, 11, 2, True), (7, 14, 2, True)),
+    *((6, 5, ENTRIES * 48 + 1, True), (6, 9, CHAIN_BYTES + 1, True), (6, 1, 4, True)),
+]
+
+
+@pytest.mark.parametrize(("version", "word", "value", "faulty"), HEADERS)
 def test_a_signed_header_is_judged_by_what_it_says(
-    key: Key, library: bytes, version: int, word: int, value: int, fault: str
+    key: Key, library: bytes, version: int, word: int, value: int, faulty: bool
 ) -> None:
-    report = sign_lie(key, library, version, word, value)
-    assert len(report.errors) == bool(fault)
-    assert not fault or fault in report.errors[0]
+    assert len(sign_lie(key, library, version, word, value).errors) == faulty
+
+
+def test_faults_of_a_header_read_like_their_snapshot(key: Key, library: bytes) -> None:
+    lines = [
+        f"version {version}, word {word}: {error}\n"
+        for version, word, value, faulty in HEADERS
+        if faulty
+        for error in sign_lie(key, library, version, word, value).errors
+    ]
+    check_snapshot(SNAPSHOTS / "headers.txt", "".join(lines))
 
 
 # Signers
