@@ -115,7 +115,7 @@ class Repository:
         except ToolError as error:
             raise UsageError(
                 f"{base or self.rules.branch} and {head or 'HEAD'} have no commit in common",
-                why=error.why if error.why.startswith("fatal:") else "",
+                why=error.why if error.why.startswith(("error:", "fatal:")) else "",
                 fix="pass --base a revision that shares history with the head",
             ) from error
 

@@ -124,9 +124,8 @@ def judge_job(job: PlannedJob, result: JobResult, needs: str) -> JobLine:
     if job.report and not result.cases:
         why = "the job ran no case" if result.cases == 0 else f"the job left no {job.report}"
         return JobLine(job.id, JobVerdict.FAILED, why)
-    return JobLine(
-        job.id, JobVerdict.PASSED, count(result.cases or 0, "case") if job.report else ""
-    )
+    ran = count(result.cases, "case") if result.cases else ""
+    return JobLine(job.id, JobVerdict.PASSED, ran)
 
 
 def judge_needs(needs: Mapping[str, str], *, all_passed: bool) -> list[str]:

@@ -8,11 +8,12 @@ from msgspec.structs import replace
 from ci.gate.dependencies.names import FileFacts, parse_file, parse_python
 from ci.gate.dependencies.parts import list_changed_keys, list_changed_parts
 from ci.gate.dependencies.reach import Reach
-from ci.gate.dependencies.sessions import SessionInputs
+from ci.gate.dependencies.sessions import SessionInputs, parse_noxfile
 from ci.gate.dependencies.tree import TreeFiles
 from ci.gate.plan import count_due, make_plan
+from ci.gate.reading import read_facts
 from ci.gate.rules import Rule, read_rules
-from tests.stand_ins.small_project import FILES, compare, edit
+from tests.stand_ins.small_project import FILES, NOXFILE, MemoryTree, compare, edit
 
 RULES = read_rules()
 FOREIGN = replace(RULES, package="executorch", words=False, unread=())
@@ -80,6 +81,7 @@ def test_a_file_of_another_s_tree_depends_on(path: str, text: str, found: str) -
         ('open("docker")', set()),
         ('Path("baselines", f"{name}.toml")', {"baselines/*.toml"}),
         ('here.with_name("probe.py")', {"probe.py"}),
+        ('reader.read_policy("elf", dict)', {"policies/elf.toml"}),
         ('read_policy("elf", dict)', {"policies/elf.toml"}),
         ('folder.glob("*.toml")', set()),
         ('f"{folder}/__init__.py"', set()),
@@ -92,6 +94,91 @@ def test_strings_that_name_files(text: str, words: set[str]) -> None:
         one for one in parse_python(text).words if "." in one or "/" in one or one == "docker"
     } >= words
     assert bool(words) == bool(parse_python(text).words)
+
+
+@pytest.mark.parametrize(
+    ("text", "families"),
+    [
+        ('import_module(f"{__name__}.{kind}")', {"."}),
+        ('import_module(f"{__NAME__}.{kind}")', set()),
+        ('import_module(f"ci.models.suite.{name}")', {"ci.models.suite"}),
+    ],
+)
+def test_names_that_are_put_together_stand_for_a_package(text: str, families: set[str]) -> None:
+    assert parse_python(text).families == families
+
+
+@pytest.mark.parametrize(
+    ("reader", "word", "found"),
+    [
+        ("ci/a/read.py", "data.py", ["ci/a/data.py"]),
+        ("ci/read.py", "data.py", []),
+        ("ci/read.py", "a/data.py", ["ci/a/data.py"]),
+        ("ci/read.py", "page.md", ["docs/page.md"]),
+        ("ci/read.py", "probe.txt", []),  # a test's file
+        ("tests/read.py", "probe.txt", ["tests/probe.txt"]),
+        ("ci/read.py", "tests/probe.txt", ["tests/probe.txt"]),
+    ],
+)
+def test_a_string_means_files_by_the_end_of_their_path(
+    reader: str, word: str, found: list[str]
+) -> None:
+    files = ["ci/a/data.py", "ci/b/data.py", "docs/page.md", "tests/probe.txt"]
+    assert [*TreeFiles(files, {}, RULES).find_word(word, reader)] == found
+
+
+@pytest.mark.parametrize(
+    ("many", "why"),
+    [
+        (1, ""),
+        (2, "f0.py"),
+        (4, "f2.py, by f1.py, by f0.py"),
+        (5, "f3.py, by f2.py, by f1.py, by ..."),
+    ],
+)
+def test_a_file_is_explained_by_the_nearest_three_that_lead_to_it(many: int, why: str) -> None:
+    parents = {f"f{one}.py": f"f{one - 1}.py" if one else "" for one in range(many)}
+    assert Reach(parents).explain(f"f{many - 1}.py") == why
+
+
+def test_a_session_uses_its_groups_and_the_profiles_and_pins_of_its_target() -> None:
+    sessions = read_facts(MemoryTree(FILES), RULES, {}).sessions
+    used = {
+        name: [use.rpartition("/")[2].rpartition("#")[2] for use in sessions[name].uses]
+        for name in ("test_emulator", "build_android", "lint", "sign_skel")
+    }
+    group = "dependency-groups"
+    assert used == {
+        "test_emulator": [
+            *(f"{group}.lowering", f"{group}.core", "emulator"),
+            *("qnn-runtime-2.49.json", "qnn-runtime.toml"),
+        ],
+        "build_android": [
+            *(f"{group}.core", f"{group}.lowering", "android16", "ndk2.toml"),
+            *("android", "ndk.toml", "qnn-sdk.toml"),
+        ],
+        "lint": [f"{group}.lint"],
+        "sign_skel": [f"{group}.core", "lpai", "qnn-sdk.toml"],
+    }
+    bare = {name: text for name, text in FILES.items() if name != "manifests/targets.toml"}
+    (uses,) = [
+        one.uses
+        for name, one in read_facts(MemoryTree(bare), RULES, {}).sessions.items()
+        if name == "build_android"
+    ]
+    assert not any(use.startswith("manifests/") for use in uses)
+
+
+def test_a_session_s_groups_are_the_first_arguments_of_what_it_runs() -> None:
+    facts = parse_noxfile(NOXFILE)
+    groups = {name: one.groups for name, one in facts.items()}
+    assert groups["build_android"] == {"core", "lowering"}
+    assert groups["unit"] == {"unit"}
+    assert facts["unit"].tests == {"tests/unit"}
+    assert facts["build_android"].programs == [
+        ("ci", "build", "android", "--check"),
+        ("ci", "build", "android"),
+    ]
 
 
 def test_a_module_that_this_python_cannot_parse_imports_all_that_it_names() -> None:

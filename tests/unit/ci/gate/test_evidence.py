@@ -10,9 +10,12 @@ from xml.etree import ElementTree as ET
 import pytest
 from msgspec.structs import replace
 
+from ci.cases.policy import Unsupported, read_emulator_policy
+from ci.cases.spec import CaseSpec
 from ci.gate.evidence import (
     Evidence,
     _compare_plan,
+    _compare_policy,
     _doubt_case,
     _doubt_cases,
     count_junit,
@@ -23,6 +26,7 @@ from ci.gate.evidence import (
     weigh_report,
 )
 from ci.gate.schema import PlannedJob
+from ci.models.schemes import Scheme
 from ci.report.junit import render_junit
 from ci.report.schema import (
     Case,
@@ -185,6 +189,23 @@ def test_a_report_that_lacks_libraries_has_to_end_with_3() -> None:
     lacking = report_of(GOOD, replace(GOOD, model="n", status=Status.UNSUPPORTED, lacks="x"))
     for code, faults in ((0, 1), (1, 1), (3, 0)):
         assert len(weigh(lacking.recounted, exit_code=code).faults) == faults
+
+
+@pytest.mark.parametrize(
+    ("reason", "choices", "is_expected"),
+    [("no such op", "saver", True), ("out of memory", "saver", False), ("no such op", "", False)],
+)
+def test_an_unsupported_case_is_one_that_the_policy_expects(
+    reason: str, choices: str, is_expected: bool
+) -> None:
+    """By its reason and its lowering options."""
+    row = Unsupported("no such op", "known", choices=("saver",))
+    policy = replace(read_emulator_policy(), unsupported=(row,))
+    skipped = replace(GOOD, status=Status.UNSUPPORTED, reason=reason, choices=choices)
+    limits = policy.describe_limits([CaseSpec(GOOD.model, Scheme.A8W8, GOOD.soc)])
+    report = replace(report_of(skipped), thresholds=limits)
+    told = f"the policy does not expect these to be unsupported: {skipped}"
+    assert [*_compare_policy(report, policy)] == ([] if is_expected else [told])
 
 
 def suite(rows: str, counts: str = "") -> ET.Element:

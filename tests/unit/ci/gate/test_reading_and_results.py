@@ -21,12 +21,14 @@ from ci.gate.jobs import (
     render_matrix,
 )
 from ci.gate.reading import FETCH, Repository, WorkTree, compare_keys
-from ci.gate.results import read_needs, read_plan, read_result, read_results
+from ci.gate.results import read_junit, read_needs, read_plan, read_result, read_results
 from ci.gate.rules import CaseRule, SessionRule, read_rules
 from ci.gate.schema import Plan, PlannedSession
 from ci.gate.verdict import JobResult
 from ci.report.schema import CaseName
+from ci.report.write import write_report
 from provisioning.errors import UsageError
+from tests.stand_ins.reports import make_report
 
 RULES = read_rules()
 
@@ -84,6 +86,7 @@ def test_the_base_is_where_the_head_left_the_main_branch(git: Git) -> None:
     with pytest.raises(UsageError) as caught:
         git.repository.find_base("topic", "")
     assert caught.value.what == "topic and HEAD have no commit in common"
+    assert caught.value.why == ""  # git prints nothing
     assert "--base" in caught.value.fix
     with pytest.raises(UsageError):
         git.repository.resolve("gone")
@@ -141,8 +144,21 @@ def test_what_is_no_repository_or_has_no_history_is_named(git: Git, tmp_path: Pa
     assert cut.value.what == f"{tmp_path / 'shallow'} is a shallow clone"
     assert cut.value.why == "the commit to compare with may be missing"
     assert cut.value.fix == FETCH
-    with pytest.raises(UsageError, match="is not a range"):
+    with pytest.raises(UsageError, match="'HEAD' is not a range") as one:
         [*git.repository.list_steps("HEAD")]
+    assert one.value.fix == "write it like HEAD~20..HEAD"
+
+
+def test_a_repository_that_lacks_a_commit_is_named_as_the_reason(git: Git) -> None:
+    first = git.commit(a="1")
+    git("branch", "-M", RULES.branch)
+    git.commit(a="2")
+    git("checkout", "-qb", "topic", first)
+    git.commit(b="1")
+    (git.root / ".git/objects" / first[:2] / first[2:]).unlink()
+    with pytest.raises(UsageError) as caught:
+        git.repository.find_base("", "")
+    assert caught.value.why == f"error: Could not read {first}"
 
 
 def test_keys_of_changed_tables_are_compared(git: Git) -> None:
@@ -306,6 +322,18 @@ def test_a_report_that_is_none_is_the_jobs_fault(tmp_path: Path) -> None:
     file = folder / "reports" / "unit" / "junit.xml"
     told = f"{file} is not a report: its root element is page"
     assert read_result(folder, JOB) == JobResult("0", fault=told)
+
+
+def test_a_report_without_its_junit_or_that_cannot_be_read_is_the_jobs_fault(
+    tmp_path: Path,
+) -> None:
+    job = replace(JOB, report="report.json")
+    folder = leave(tmp_path / "f", b"0")
+    write_report(make_report([]), folder / "reports/unit")
+    (folder / "reports/unit/junit.xml").unlink()
+    assert "the job left no junit.xml" in read_result(folder, job).fault
+    with pytest.raises(UsageError, match="cannot read the report"):
+        read_junit(folder / "reports")
 
 
 def test_results_are_known_by_their_folders(tmp_path: Path) -> None:
