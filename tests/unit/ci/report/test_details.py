@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace as change
+
 import pytest
 from msgspec.structs import replace
 
+from ci.report import columns
+from ci.report.annotation import REASON_CHARS, Annotation, Level, shorten
 from ci.report.columns import columns_of
 from ci.report.comparison import compare_case, compare_reports
+from ci.report.github import render_sheets, render_summary
+from ci.report.html import Sheet, SheetRow
 from ci.report.providers import Provider, mask_secrets
-from ci.report.sarif import render_artifact, render_message
-from ci.report.schema import Report, Tool
+from ci.report.sarif import fingerprint, render_annotations, render_artifact, render_message
+from ci.report.schema import (
+    COMMIT_DIGITS,
+    DeviceFigures,
+    Footprint,
+    Heat,
+    Report,
+    Source,
+    Tool,
+)
+from ci.report.text import show_bytes
 
 
 def test_figures_of_the_accelerator_are_whole_numbers_of_the_case(report: Report) -> None:
@@ -59,3 +74,99 @@ def test_sarif_names_files_and_doubles_braces() -> None:
     assert render_artifact("/a b.py") == {"uri": "file:///a%20b.py"}
     assert render_artifact("a.py")["uri"] == "a.py"
     assert render_message("{x}") == {"text": "{{x}}"}
+
+
+def test_a_fingerprint_is_that_of_the_path_title_and_message_and_of_no_line() -> None:
+    one = Annotation(Level.ERROR, "wrong", "mlp", "a.py", 3)
+    found = [
+        render_annotations("rule", [other])[0]["partialFingerprints"]["rule/v1"]
+        for other in (
+            one,
+            change(one, line=9),
+            change(one, path="b.py"),
+            change(one, title="lstm"),
+            change(one, message="right"),
+        )
+    ]
+    assert found[0] == found[1]
+    assert len(set(found)) == 4
+    assert fingerprint("a\udcff") == fingerprint("a?")  # a path that is no text
+
+
+def test_a_reason_is_one_line_of_limited_length() -> None:
+    assert shorten("it is wrong\n  fix:  this") == "it is wrong fix: this"
+    assert shorten("x" * REASON_CHARS) == "x" * REASON_CHARS
+    assert shorten("x" * (REASON_CHARS + 1)) == "x" * REASON_CHARS + "..."
+
+
+def test_columns_are_made_with_a_heading_for_each_output(report: Report) -> None:
+    """The tables of columns are made when they are imported; these are made here."""
+    footprint = columns._make_footprint_column("spill", "spill_bytes", show_bytes)
+    case = replace(
+        report.cases[0],
+        footprint=Footprint(spill_bytes=2048),
+        recorded_footprint=Footprint(spill_bytes=1024),
+        device=DeviceFigures(
+            starts=1, runs=9, before=Heat(), after=Heat(), p50_ms=2.5, p50_spread_ms=0.125
+        ),
+        accelerator_cycles=7,
+    )
+    assert footprint.hint
+    assert (footprint.show(case), footprint.value(case), footprint.hint(case)) == (
+        *("2.00 KiB", "2048", "1.00 KiB recorded"),
+    )
+    assert footprint.hint(replace(case, recorded_footprint=case.footprint)) == ""
+    assert footprint.hint(replace(case, recorded_footprint=None)) == ""
+    assert (footprint.phrase, footprint.terminal, footprint.summary) == ("spill {}", "", "")
+    time = columns._make_time_column(
+        "p50 ms", lambda one: one.p50_ms, "{} ms", lambda one: one.p50_spread_ms
+    )
+    assert (time.name, time.terminal, time.summary, time.phrase) == (
+        *("p50 ms", "p50\nms", "p50 ms", "{} ms"),
+    )
+    assert (time.show(case), time.value(case)) == ("2.5 ±0.12", "2.5")
+    assert time.show(replace(case, device=None)) == "-"
+    assert time.hint
+    assert time.hint(case).startswith("9 runs")
+    cycles = columns._make_accelerator_column(
+        "cycles", "kcycles", lambda case: case.accelerator_cycles
+    )
+    assert (cycles.name, cycles.terminal, cycles.phrase) == (
+        *("cycles", "kcycles\nno gate", "accelerator kcycles {}"),
+    )
+    assert cycles.summary == f"cycles ({columns.NO_GATE})"
+    assert cycles.show(case) == "7"
+    assert cycles.hint
+    assert cycles.hint(case) == columns.NO_GATE
+
+
+def test_a_summary_of_tables_has_each_under_its_title() -> None:
+    rows = (SheetRow(("a|b", "two\nlines")),)
+    sheets = [Sheet(name, "", ("x", "y"), rows) for name in ("One", "Two")]
+    table = "| x | y |\n| --- | --- |\n| a&#124;b | two&#59; lines |"
+    assert render_sheets("Title", sheets) == (
+        f"## Title\n\n### One\n\n{table}\n\n### Two\n\n{table}\n\n"
+    )
+
+
+def test_a_summary_tells_what_grew_and_what_shrank_since_the_base(report: Report) -> None:
+    bases = [
+        replace(report, cases=tuple(replace(one, pte_bytes=size) for one in report.cases))
+        for size in (1 << 20, 3 << 20)
+    ]
+    for base, now, told in ((*bases, "(+2.00 MiB)"), (*bases[::-1], "(-2.00 MiB)")):
+        text = render_summary(replace(now, comparison=compare_reports(base, now)))
+        assert told in text.replace("&#43;", "+")
+    tools = replace(report, toolchain=(*report.toolchain, Tool(name="extra", version="9")))
+    text = render_summary(replace(tools, comparison=compare_reports(report, tools)))
+    assert "- made with extra 9; the base was made with extra none\n" in text
+
+
+def test_a_run_s_source_names_what_is_known() -> None:
+    sources = {
+        "": Source(),
+        "main": Source(branch="main"),
+        f"main, commit {'a' * COMMIT_DIGITS}": Source(branch="main", commit="a" * 40),
+        "pull request 7": Source(pull_request="7"),
+    }
+    assert [str(one) for one in sources.values()] == [*sources]

@@ -272,7 +272,9 @@ def test_the_columns_of_cases_are_those_that_any_of_them_has() -> None:
     mixed = [onnx[0], change(CASE, runner="python")]
     for cases, heading in ((onnx, "context size"), (mixed, ".pte")):
         columns = {one.name: one for one in columns_of(cases)}
-        assert columns[".pte"].summary == heading
+        found = columns[".pte"]
+        assert found.summary == heading
+        assert (found.terminal == "context\nsize") is (heading == "context size")
         assert "run ms" not in columns
     assert "run ms" in {one.name for one in columns_of([CASE, change(CASE, run_ms=1.0)])}
     assert len(columns_of([])) == len(COLUMNS)
