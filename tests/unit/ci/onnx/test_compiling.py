@@ -7,26 +7,42 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed")
 pytest.importorskip("torch", reason="torch is not installed")
+
+from onnx import load, save
+from onnx.helper import make_node
+from onnx.numpy_helper import to_array
 
 from ci.cases.engine import Compiled, Delegation, Staging
 from ci.cases.qnn_files import PROFILE_CSV
 from ci.cases.spec import CaseSpec
 from ci.models.lowering_options import LOG_LEVELS
 from ci.models.schemes import Scheme
+from ci.models.tensors import Loss
 from ci.models.user_models import Source as UserSource
 from ci.onnx import compile as compiling
-from ci.onnx import engine
+from ci.onnx import engine, stages
 from ci.onnx.engine import Executed, note_execution
 from ci.onnx.fallback import QNN
 from ci.onnx.models import read_model
+from ci.onnx.preparation import find_joined, mend_constants, mend_names, write_normal_form
 from ci.onnx.session import FATAL, VERBOSE, WARNING, name_severity
 from ci.onnx.source import from_file
+from ci.onnx.stages import MOST_SAID, PROVIDER_LOG, TRACEBACK_LOG, StageError, describe_refusal
 from ci.report.schema import Footprint
-from tests.qnn_provider.models import write_conv, write_relu
+from provisioning.errors import FailedError
+from tests.qnn_provider.models import (
+    build_model,
+    constant,
+    tensor,
+    write_conv,
+    write_model,
+    write_relu,
+)
 
 BINARY = "model_qnn.bin"
 
@@ -162,3 +178,102 @@ def test_each_level_of_qnns_log_is_a_severity() -> None:
     assert name_severity("") == WARNING
     found = [name_severity(level) for level in LOG_LEVELS]
     assert found == [FATAL, 3, WARNING, 1, VERBOSE, VERBOSE]
+
+
+@pytest.mark.parametrize("place", [(0, 0), (0, 1), (1, 0), (2, 1)])
+def test_an_export_is_compared_in_each_output_of_each_set(place: tuple[int, int]) -> None:
+    wanted = [[np.ones(4, np.float32) * (1 + n), np.ones(4, np.float32)] for n in range(3)]
+    source: Any = SimpleNamespace(reference=wanted)
+    compiling.require_export(source, wanted)
+    number, index = place
+    made = [[*one] for one in wanted]
+    made[number][index] = 1.1 * made[number][index]
+    with pytest.raises(FailedError, match=rf"SQNR 20\.0 dB of output {index} against torch, 60 dB"):
+        compiling.require_export(source, made)
+
+
+def test_the_layer_that_loses_most_is_in_the_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loss = Loss("Relu 'r'", 50.0, 40.0, 60.0)
+    monkeypatch.setattr(compiling, "find_loss", lambda *_: loss)
+    made = compile_file(write_relu(tmp_path / "net.onnx"), Scheme.U8, monkeypatch)
+    assert (made.loss, made.layers, made.sets) == (loss, (), 4)
+
+
+@pytest.mark.parametrize("lines", [0, 1, MOST_SAID, MOST_SAID + 1, MOST_SAID + 5])
+def test_lines_of_the_provider_are_told_up_to_a_number(tmp_path: Path, lines: int) -> None:
+    text = "".join(
+        f"2026-11-20 20:32:20.8 [E:onnxruntime:, qnn.cc:9 F] line {number}\n"
+        for number in (*range(lines), *range(min(lines, 1)))  # the first one twice
+    )
+    (tmp_path / PROVIDER_LOG).write_text(text)
+    error = StageError(stages.QNN)
+    error.__cause__ = ValueError("no such thing")
+    told = describe_refusal(error, tmp_path / "lower.log")
+    shown = [f"line {number}" for number in range(min(lines, MOST_SAID))]
+    left = lines - MOST_SAID
+    shown += [f"and {left} more in {PROVIDER_LOG}"] if left > 0 else []
+    raised = "ValueError: no such thing"
+    assert told == f"QNN: {'; '.join(shown)} ({raised})" if lines else told == f"QNN: {raised}"
+    kept = (tmp_path / TRACEBACK_LOG).read_text()
+    assert kept.splitlines()[-lines:] == [f"line {number}" for number in range(lines)] or not lines
+
+
+def test_a_recent_model_with_constant_weights_stays_as_it_is(tmp_path: Path) -> None:
+    """Versions of other domains do not count."""
+    parts = [make_node("Relu", ["x"], ["y"])], [tensor("x", (1, 3))], [tensor("y", (1, 3))]
+    for opset, same in ((12, False), (13, True), (21, True)):
+        path = write_model(tmp_path / f"{opset}.onnx", *parts, opset=opset)
+        model = load(path)
+        model.opset_import.reverse()
+        save(model, path)
+        assert (write_normal_form(path, tmp_path / "other.onnx") == path) is same
+        assert load(write_normal_form(path, tmp_path / "other.onnx")).opset_import[-1].version >= 13
+
+
+def test_the_parts_of_each_output_are_found(tmp_path: Path) -> None:
+    nodes = [
+        make_node("Concat", ["x", "x"], ["a"], axis=1),
+        make_node("Relu", ["x"], ["b"]),
+        make_node("Concat", ["x", "b", "x"], ["c"], axis=0),
+        make_node("Transpose", ["c"], ["d"], perm=[1, 0]),
+    ]
+    outputs = [
+        tensor(name, shape) for name, shape in zip("abd", [(2, 6), (2, 3), (3, 6)], strict=True)
+    ]
+    model = build_model(nodes, [tensor("x", (2, 3))], outputs)
+    assert find_joined(model) == [(1, (3, 3)), (0, ()), (1, (2, 2, 2))]
+
+
+def test_names_that_the_quantizer_would_make_are_changed_for_each_constant() -> None:
+    weights = [constant(name, np.ones((1, 3))) for name in ("a", "b", "c")]
+    nodes = [
+        make_node("Sum", ["x", "a", "b", "c"], ["a1"]),
+        make_node("Gemm", ["x", "w", "b"], ["b22"]),
+    ]
+    graph = build_model(nodes, [tensor("x", (1, 3))], [tensor("b22", (1, 3))], weights).graph
+    mend_names(graph)
+    assert [one.name for one in graph.initializer] == ["a_weight", "b_weight", "c"]
+    read = [[*node.input] for node in graph.node]
+    assert read == [["x", "a_weight", "b_weight", "c"], ["x", "w", "b_weight"]]
+
+
+def test_infinite_constants_and_each_flat_bias_are_mended() -> None:
+    rows = {"a": [[1.0, np.inf]], "b": [[-np.inf, 2.0]], "c": [[3.0, 4.0]], "d": [[5.0], [6.0]]}
+    nodes = [
+        make_node("Gemm", ["x", "w"], ["p"]),
+        make_node("Gemm", ["p", "w", "b"], ["q"]),
+        make_node("Gemm", ["q", "w", "c"], ["r"]),
+        make_node("Gemm", ["r", "w", "d"], ["s"]),
+    ]
+    weights = [constant(name, values) for name, values in rows.items()]
+    graph = build_model(nodes, [tensor("x", (1, 2))], [tensor("s", (1, 2))], weights).graph
+    mend_constants(graph)
+    held = {one.name: to_array(one).tolist() for one in graph.initializer}
+    assert held == {
+        "a": [[1.0, 65504.0]],
+        "b": [-65504.0, 2.0],
+        "c": [3.0, 4.0],
+        "d": [[5.0], [6.0]],
+    }

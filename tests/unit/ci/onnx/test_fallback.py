@@ -96,6 +96,8 @@ def test_the_last_word_about_a_node_counts() -> None:
     again = ERF.replace("FAILED", "PASSED").partition("\tREASON")[0] + "\n"
     assert read_reasons(ERF + again) == {}
     assert list(read_reasons(again + ERF)) == ["erf1"]
+    others = "".join(ERF.replace("erf1", f"erf{number}") for number in (2, 3))
+    assert list(read_reasons(others + ERF + again)) == ["erf2", "erf3"]
 
 
 def test_nodes_are_counted_but_for_those_that_quantize() -> None:

@@ -10,10 +10,10 @@ import pytest
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed in this environment")
 pytest.importorskip("torch", reason="torch is not installed in this environment")
-from onnx import TensorProto, helper, numpy_helper, save
+from onnx import TensorProto, helper, load, numpy_helper, save
 
 from ci.models.layers import MOST_LAYERS
-from ci.onnx.layers import expose_layers, find_loss
+from ci.onnx.layers import expose_layers, find_loss, infer
 from ci.onnx.session import open_reference
 from provisioning.errors import FailedError
 
@@ -118,3 +118,15 @@ def test_a_reference_is_computed_as_the_file_says(tmp_path: Path) -> None:
         for one in (False, True)
     ]
     assert levels == ["ORT_DISABLE_ALL", "ORT_ENABLE_ALL"]
+
+
+def test_the_worst_output_tells_what_the_weights_lose(tmp_path: Path) -> None:
+    """The second output of the model is compared with another reference."""
+    model = load(write_chain(tmp_path / "chain.onnx", (0.8, 0.01, 0.01)))
+    model.graph.output.append(helper.make_empty_tensor_value_info("y1"))
+    save(infer(model), tmp_path / "two.onnx")
+    first, second = run(tmp_path / "two.onnx")
+    for reference in ([first, 2 * second], [2 * first, second]):
+        loss = find_loss(tmp_path / "two.onnx", tmp_path / "scratch.onnx", [GIVEN], reference)
+        assert loss is not None
+        assert loss.weights_db < 10

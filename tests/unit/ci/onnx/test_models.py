@@ -338,3 +338,39 @@ def test_no_damage_gives_anything_but_an_error(write: Write) -> None:
         except UsageError:
             refused += 1
     assert refused > 150
+
+
+def test_shapes_are_set_for_each_input_and_weights_found_wherever_they_are_named(
+    write: Write,
+) -> None:
+    inputs = [helper.make_tensor_value_info(name, 1, ["n", 3]) for name in "xyz"]
+    model = relu([helper.make_node("Sum", ["x", "y", "z"], ["s"])], inputs=inputs)
+    path = write(model.SerializeToString())
+    with pytest.raises(UsageError, match="no input 'w'") as caught:
+        read_model(path, [("w", (2, 3))])
+    assert caught.value.fix == "use one of: x, y, z"
+    read = read_model(path, [(name, (2, 3)) for name in "xzy"])
+    shapes = [
+        [size.dim_value for size in one.type.tensor_type.shape.dim] for one in read.graph.input
+    ]
+    assert shapes == [[2, 3]] * 3
+    with pytest.raises(UsageError, match="input 'z' cannot have the shape"):
+        read_model(path, [("x", (2, 3)), ("z", (2, 4))])
+    weights = [TensorProto(name=name, dims=SHAPE, data_type=1, data_location=1) for name in "ab"]
+    for number, one in enumerate(weights):
+        one.external_data.add(key="offset", value="0")
+        one.external_data.add(key="location", value=f"weights{number}.bin")
+        (path.parent / f"weights{number}.bin").write_bytes(bytes(12))
+    add = helper.make_node("Sum", ["x", "a", "b"], ["y"])
+    path = write(relu([add], weights=weights).SerializeToString())
+    assert [one.name for one in external_files(path)] == ["weights0.bin", "weights1.bin"]
+
+
+def test_each_branch_of_a_node_is_looked_into(write: Write) -> None:
+    bodies = {
+        name: helper.make_graph([node], "body", [], [tensor("y", SHAPE)])
+        for name, node in (("then_branch", RELU), ("else_branch", LOOP))
+    }
+    path = write(relu([helper.make_node("If", ["x"], ["y"], **bodies)]).SerializeToString())
+    with pytest.raises(UsageError, match="QNN has no loops"):
+        read_model(path)

@@ -255,8 +255,10 @@ def test_a_backend_s_library_is_the_sdk_s_own_or_is_missed_by_name(tmp_path: Pat
         "/mine/libQnnCpu.so"
     )
     for given in ({"backend_type": "cpu"}, {"backend_path": "libQnnCpu.so"}):
-        with pytest.raises(UnfitError, match=r"has no libQnnCpu\.so"):
+        with pytest.raises(UnfitError, match=r"has no libQnnCpu\.so") as caught:
             find_library(tmp_path, given)
+        assert "--sdk" in caught.value.fix
+        assert "wheels" in caught.value.why
         assert choose_options(Scheme.U8, "SM8650", given) == given  # none of HTP's
     library = tmp_path / "lib/x86_64-linux-clang/libQnnCpu.so"
     library.parent.mkdir(parents=True)

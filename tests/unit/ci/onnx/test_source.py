@@ -353,3 +353,23 @@ def test_weights_in_another_file_are_part_of_what_a_model_is(tmp_path: Path) -> 
         weights.write_bytes(content)
         digests.add(from_file(tmp_path / "net.onnx", model, [weights]).digest)
     assert len(digests) == 2
+
+
+def test_each_file_of_weights_and_each_folder_of_sets_counts(tmp_path: Path) -> None:
+    load(tmp_path)
+    model, files = onnx.load(tmp_path / "net.onnx"), [tmp_path / name for name in "ab"]
+    digests = set()
+    for content in ((b"one", b"two"), (b"one", b"six"), (b"ten", b"two")):
+        for file, data in zip(files, content, strict=True):
+            file.write_bytes(data)
+        digests.add(from_file(tmp_path / "net.onnx", model, files).digest)
+    assert len(digests) == 3
+    for number in (0, 2, 10):  # in the order of their numbers
+        folder = tmp_path / f"test_data_set_{number}"
+        folder.mkdir()
+        sets = np.full((2, 3), number, "float32"), np.full(4, number)
+        for index, array in enumerate(sets):
+            tensor = onnx.numpy_helper.from_array(array)
+            (folder / f"input_{index}.pb").write_bytes(tensor.SerializeToString())
+    read = [(one[0, 0], ids[0]) for one, ids in read_beside(tmp_path / "net.onnx", INPUTS)]
+    assert read == [(0.0, 0), (2.0, 2), (10.0, 10)]

@@ -283,3 +283,25 @@ def test_a_suite_has_the_tests_of_each_of_its_names() -> None:
         choose_tests(suite, tests, ["test_a*", "test_b[qnn-3]"])
     assert "--filter test_b[qnn-3] " in caught.value.what
     assert "test_b[qnn-2]" in caught.value.why
+
+
+def test_every_test_of_a_run_counts_towards_its_limits() -> None:
+    every = [end(f"C::test_{n}", Ending.UNSUPPORTED, "x") for n in range(3)]
+    every += [end(f"C::test_ran_{n}", Ending.FAILED, "x") for n in range(2)]
+    row = Row(suite="upstream", tests=("*_gone", "*_lost"), outcome="failed", pattern="x")
+    _, faults = check_all(every, make(row, run=4, unsupported=2), TESTS, whole=True)
+    assert faults == [
+        "only 2 of 4 required tests ran",
+        "3 tests are unsupported, at most 2 may be",
+        "a row matches no test: acos: *_gone",
+        "a row matches no test: acos: *_lost",
+    ]
+    assert make(run=2, unsupported=3).find_losses(every) == []
+
+
+def test_the_first_of_two_rows_that_do_not_fit_is_told() -> None:
+    rows = (structs.replace(GOOD, pattern="one"), structs.replace(GOOD, pattern="two"))
+    checked = make(*rows).check(end("C::test_acos", Ending.ONE_SIDED, "three"))
+    assert checked.fault.endswith("with 'one' (acos): three")
+    assert checked.known is not None
+    assert checked.known.row.pattern == "one"

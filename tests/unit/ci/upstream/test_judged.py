@@ -354,3 +354,23 @@ def test_a_model_that_gives_a_number_as_one_element_is_compared_as_a_number() ->
             Member.NOISE: [noise],
         }
         assert judge((record, arrays)).outcome is outcome
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_each_output_of_a_comparison_is_judged(bad: int) -> None:
+    """By its own reference, prediction and bounds; the other output is right."""
+    record, arrays = make(GRID)
+    both = {name: [one[0], -one[0]] for name, one in arrays.items()}
+    record = replace(record, outputs=(INFO, INFO))
+    good = judge((record, both))
+    assert (good.outcome, good.reason) == (Ending.PASSED, "")
+    outputs = [*both[Member.OUTPUT]]
+    outputs[bad] = np.zeros_like(GRID)
+    judged = judge((record, {**both, Member.OUTPUT: outputs}))
+    assert judged.outcome is Ending.ONE_SIDED
+    assert judged.reason.startswith(f"not faithful: output {bad}: ")
+    references = make_references(record, both, record.outputs)
+    for index, sign in enumerate((1, -1)):
+        np.testing.assert_array_equal(references.float32[index].values[0], sign * RIGHT)
+        assert references.quantized is not None
+        np.testing.assert_array_equal(references.quantized[index].values[0], sign * GRID)
