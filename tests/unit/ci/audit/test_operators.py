@@ -501,3 +501,25 @@ def test_a_remedy_is_for_each_of_its_schemes_and_socs() -> None:
         if remedy.covers(scheme, soc)
     ]
     assert covered == [(scheme, soc) for scheme in ("fp16", "8a8w") for soc in ("SM8650", "SM8750")]
+
+
+def test_each_row_of_operators_on_the_cpu_counts_and_may_be_what_the_policy_knows() -> None:
+    left = (
+        ("aten.erf", "first [net.py:1]", False),
+        ("aten.erf", "first [net.py:1]", False),
+        ("aten.fft", "second [net.py:2]", False),
+        ("aten.skip", "third [net.py:3]", True),
+    )
+    found = msgspec.structs.replace(SPLIT, left=left)
+    case = judge(found)
+    assert case.reason == "3 nodes stay on the CPU"
+    assert [(one.op, one.count, one.asked) for one in case.left] == [
+        ("aten.erf", 2, False),
+        ("aten.fft", 1, False),
+        ("aten.skip", 1, True),
+    ]
+    assert (case.count(taken=False), case.count(taken=True)) == (4, 2)
+    for pattern, status in (("second", Status.UNSUPPORTED), ("third", Status.FAILED)):
+        rows = (Unsupported(pattern=pattern, reason="known"),)
+        policy = msgspec.structs.replace(POLICY, unsupported=rows)
+        assert judge(found, policy=policy).status is status

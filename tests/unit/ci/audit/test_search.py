@@ -385,3 +385,24 @@ def test_the_first_that_reads_what_cures_is_named() -> None:
 def test_a_suspect_that_is_right_alone_is_no_start() -> None:
     found, _ = search(lambda cut: {"d": 40.0 * ("d" in cut.kept)}, suspects=[("a", "b")])
     assert [one.name for one in found.part] == ["d"]
+
+
+def test_a_part_is_cured_if_each_of_its_outputs_is_right() -> None:
+    """c and d are outputs; exposing a mends c, exposing b mends d, and both are needed."""
+    operators = [
+        Operator(name=name, kind=name, inputs=inputs)
+        for name, inputs in (("a", ()), ("b", ()), ("c", ("a", "b")), ("d", ("a", "b")))
+    ]
+
+    def loses(cut: Cut) -> dict[str, float]:
+        whole = len(cut.kept) == 4 and {"c", "d"} <= {*cut.given}
+        return {
+            "c": 40.0 * (whole and "a" not in cut.given),
+            "d": 40.0 * (whole and "b" not in cut.given),
+        }
+
+    found, _ = search(loses, operators, ("c", "d"))
+    assert [one.name for one in found.part] == ["a", "b", "c", "d"]
+    assert [one.name for one in found.cured_by] == ["a", "b"]
+    assert [one.name for one in found.readers] == ["c"]
+    assert [one.wrong for one in found.departures] == [True, True]

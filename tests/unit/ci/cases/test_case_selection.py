@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 
 from ci.cases.policy import read_emulator_policy
-from ci.cases.spec import CaseSpec, select_cases
-from ci.models.schemes import Scheme
+from ci.cases.spec import LPAI_SOC, CaseSpec, require_backend, select_cases
+from ci.models.lowering_options import Choices, RunOptions
+from ci.models.schemes import EXECUTORCH, ONNX, Scheme
 from ci.models.source_lines import find_factory, find_places, find_suite_model, is_installed
 from ci.models.suite import SUITE
+from ci.models.user_models import ModelEntry, Source
 from ci.report.schema import Place
 from provisioning.errors import ManifestError, UsageError
+from provisioning.manifest.targets import Backend
 
 SOCS = ["SM8550", "SM8650", "SM8750"]
 SUITE_SCHEMES = {"mlp": (Scheme.FP16, Scheme.A8W8), "resnet": (Scheme.FP16,)}
@@ -220,3 +223,70 @@ def test_only_a_known_refusal_with_its_reason_is_expected() -> None:
     assert not policy.expects_refusal("mlp", Scheme.FP16, "QCM6490", "out of memory")
     assert not policy.expects_refusal("mlp", Scheme.FP16, "SM8650", said)
     assert not policy.expects_refusal("mlp", Scheme.A8W8, "QCM6490", said)
+
+
+def test_the_options_of_each_model_are_checked() -> None:
+    entries = {
+        name: ModelEntry("mlp", (Scheme.FP16,), lowering=Choices(block_size=size))
+        for name, size in (("good", 0), ("bad", 32))
+    }
+    for names in (("good", "bad"), ("bad", "good")):
+        with pytest.raises(UsageError, match=r"models\.bad\.lowering: block_size and fp16"):
+            select_cases({}, SOCS, entries={name: entries[name] for name in names})
+
+
+def test_a_backend_is_required_of_each_case_and_the_fix_names_what_has_it() -> None:
+    good = CaseSpec("good", Scheme.A8W8, LPAI_SOC)
+    other = CaseSpec("other", Scheme.A8W8, "SM8650")
+    saver = Source(choices=Choices(saver=True, online_prepare=True))
+    asks = CaseSpec("asks", Scheme.A8W8, LPAI_SOC, saver)
+    for specs in ((good, other), (other, good)):
+        with pytest.raises(UsageError, match="SM8650 has no LPAI block") as caught:
+            require_backend(specs, Backend.LPAI)
+        head, _, able = caught.value.fix.partition("--soc with one of: ")
+        assert head == "use "
+        require_backend([CaseSpec("m", Scheme.A8W8, soc) for soc in able.split(", ")], Backend.LPAI)
+    for specs in ((good, asks), (asks, good)):
+        with pytest.raises(
+            UsageError, match=r"models\.asks\.lowering has online_prepare, saver:"
+        ) as caught:
+            require_backend(specs, Backend.LPAI)
+        assert "--model" in caught.value.fix
+        require_backend(specs, Backend.HTP)
+
+
+@pytest.mark.parametrize(
+    ("entry", "key"),
+    [
+        (ModelEntry("net.onnx", lowering=Choices(saver=True)), "lowering"),
+        (ModelEntry("net.onnx", run=RunOptions(warm_up=1)), "run"),
+    ],
+)
+def test_options_that_only_executorch_has_are_refused_in_the_other_lane(
+    entry: ModelEntry, key: str
+) -> None:
+    entries = {"plain": ModelEntry("net.onnx"), "own": entry}
+    with pytest.raises(UsageError, match=rf"models\.own\.{key} has options") as caught:
+        select_cases({}, SOCS, entries=entries, lane=ONNX)
+    assert "./nox -s test_emulator" in caught.value.fix
+    with pytest.raises(UsageError, match=r"net\.onnx|plain is an ONNX model") as caught:
+        select_cases({}, SOCS, entries={"mlp2": ModelEntry("mlp"), "plain": entries["plain"]})
+    assert "./nox -s test_onnx" in caught.value.fix
+
+
+def test_what_is_asked_for_goes_before_the_entry_and_that_before_the_default() -> None:
+    entry = ModelEntry("mlp", (Scheme.A16W8, Scheme.U8), ("SM8550", "SM87*"))
+    bare = ModelEntry("mlp", (Scheme.U8,))  # a scheme of the other lane alone
+    entries = {"own": entry, "bare": bare}
+
+    def select(**given: list[str]) -> list[tuple[str, str, str]]:
+        cases = select_cases({}, SOCS, entries=entries, default_soc="SM8650", **given)
+        return [(one.model, one.scheme.value, one.soc) for one in cases]
+
+    usual = [("bare", one.value, "SM8650") for one in EXECUTORCH.default]
+    assert select() == [("own", "16a8w", "SM8550"), ("own", "16a8w", "SM8750"), *usual]
+    assert select(schemes=["fp16"], models=["own"]) == [
+        ("own", "fp16", "SM8550"),
+        ("own", "fp16", "SM8750"),
+    ]
+    assert select(soc_names=["SM8650"], models=["own"]) == [("own", "16a8w", "SM8650")]

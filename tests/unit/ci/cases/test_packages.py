@@ -133,3 +133,26 @@ def test_files_are_known_by_the_record_of_their_installation(
     write(record, text, INSTALLED_S + 1)
     digest_packages([NAME])
     assert hashed == ["unrecorded.py"]
+
+
+def test_each_of_several_packages_and_directories_counts(installed: Path) -> None:
+    wanted = [f"{NAME}/none", f"{NAME}/pt2e", "not_installed"]
+    for names in (wanted, wanted[::-1]):
+        before = digest_packages(names)
+        assert before != digest_packages(["not_installed"])
+    edit(installed)
+    assert digest_packages(wanted) == digest_packages(wanted[::-1]) != before
+
+
+def test_each_place_of_a_package_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a package without __init__.py, which may be in two directories."""
+    places = [tmp_path / name / "spread" for name in ("one", "two")]
+    for place in places:
+        place.mkdir(parents=True)
+        (place / f"{place.parent.name}.py").write_text("")
+        monkeypatch.syspath_prepend(place.parent)
+    digests = {digest_packages(["spread"])}
+    for place in places:
+        (place / f"{place.parent.name}.py").write_text("changed = 1")
+        digests.add(digest_packages(["spread"]))
+    assert len(digests) == 3

@@ -12,17 +12,27 @@ import pytest
 from ci.cases.pipeline import CaseResult, SessionOptions
 from ci.cases.policy import read_emulator_policy
 from ci.cases.pool import Ended
-from ci.cases.session import Phases, Session, run_cases
+from ci.cases.session import (
+    NUMERICS,
+    Phases,
+    Session,
+    describe_progress,
+    list_parts,
+    read_source,
+    run_cases,
+)
 from ci.cases.spec import CaseSpec
 from ci.executorch.toolchain import name_toolchain
 from ci.models.schemes import Scheme
 from ci.models.suite import expect_s
 from ci.models.user_models import Metric, ModelEntry
-from ci.report.schema import Case, Status, Tool
+from ci.report.schema import Case, Control, ControlKind, Status, Tool
+from provisioning.artifacts.choice import list_device_runtimes
 from provisioning.artifacts.environment import Environment
 from provisioning.artifacts.provision import Provisioned
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
+from provisioning.manifest.targets import Backend
 
 TOOLS = (Tool(name="qnn-runtime", version="2.49.40"),)
 
@@ -187,7 +197,83 @@ def test_size_and_date_of_an_adopted_library_and_every_field_of_a_tool_are_in_th
         keys.add(before)
     (library.parent / "libQnnSystem.so").write_bytes(b"")
     assert len(name_toolchain(TOOLS, environment)) == len(before) + 1
+    both = tuple(Provisioned(name, "2", tmp_path, adopted=True) for name in ("qnn", "other"))
+    named = name_toolchain(TOOLS, Environment("emulator", both, {}))
+    assert len(named) == len(before) + 3
     (tool,) = TOOLS
     for fields in ({"name": "qnn"}, {"version": "2.50.0"}, {"sha256": "0" * 64}):
         keys.add(name_toolchain((msgspec.structs.replace(tool, **fields),), environment))
     assert len(keys) == 6
+
+
+def test_a_report_names_where_it_was_made_and_each_artifact_and_runtime() -> None:
+    options = SessionOptions(
+        policy=msgspec.structs.replace(read_emulator_policy(), runtimes=("android", "linux")),
+        timeout_s=9.0,
+        command="qnn-ci test-emulator",
+        backend=Backend.GPU,
+    )
+    nothing: Any = None
+    artifacts = tuple(
+        Provisioned(name, version, Path()) for name, version in (("a", "1"), ("b", "2"))
+    )
+    session = Session(
+        name="test_other",
+        specs=(),
+        engine=nothing,
+        runner=nothing,
+        parts=list_parts(Environment("emulator", artifacts, {})),
+        options=options,
+        started="2026-11-20T08:00:00Z",
+    )
+    results = [
+        CaseResult(
+            Case(model=name, scheme="fp16", soc="SM8650", status=Status.PASSED),
+            controls=tuple(
+                Control(model=name, scheme="fp16", soc="SM8650", kind=kind, rejected=True)
+                for kind in (ControlKind.ZEROS, ControlKind.NOISE)
+            ),
+            noted=f"note of {name}",
+        )
+        for name in ("first", "second")
+    ]
+    report = session.make_report(results, Phases(Progress(io.StringIO())), ("a remark",))
+    assert (report.session, report.started) == ("test_other", "2026-11-20T08:00:00Z")
+    assert (report.command, report.backend) == ("qnn-ci test-emulator", "gpu")
+    assert report.host.machine
+    assert report.source == read_source()
+    named = [(one.name, one.version) for one in report.toolchain]
+    assert named == [("a", "1"), ("b", "2"), ("numerics", NUMERICS)]
+    assert [(one.name, one.version) for one in report.runtimes] == [
+        (name, version) for name, version in list_device_runtimes(options.policy.runtimes)
+    ]
+    assert len(report.runtimes) == 2
+    assert [(one.model, one.kind.value) for one in report.controls] == [
+        (name, kind) for name in ("first", "second") for kind in ("zeros", "noise")
+    ]
+    assert report.remarks == (
+        "a remark",
+        "first fp16 SM8650: note of first",
+        "second fp16 SM8650: note of second",
+    )
+
+
+@pytest.mark.parametrize("status", [Status.PASSED, Status.FAILED, Status.UNSUPPORTED])
+def test_a_line_of_progress_tells_all_of_a_case(status: Status) -> None:
+    case = Case(
+        model="nets/a.py:f",
+        scheme="8a8w",
+        soc="SM8650",
+        status=status,
+        sqnr_db=41.26,
+        cached=True,
+        made_inputs="random inputs",
+        reason="first line\nsecond line",
+    )
+    line = describe_progress(2, 7, CaseResult(case, remark="a remark"))
+    told = f"{status.value} 41.3 dB cached random inputs a remark"
+    told += "" if status is Status.PASSED else " first line"
+    assert line.split() == f"[2/7] a.py:f 8a8w SM8650 {told}".split()
+    plain = msgspec.structs.replace(case, sqnr_db=None, cached=False, made_inputs="", reason="")
+    line = describe_progress(1, 1, CaseResult(plain))
+    assert line.split() == ["[1/1]", "a.py:f", "8a8w", "SM8650", status.value]

@@ -222,3 +222,30 @@ def test_an_output_is_vague_by_its_own_margin() -> None:
     own = structs.replace(limits, outputs=(wide,))
     (warning,) = find_vague(references, infos, own)
     assert warning.startswith("output 1: ")
+
+
+@pytest.mark.parametrize("axis", [2, 3])
+def test_the_weakest_channel_is_looked_for_along_each_axis_of_channels(axis: int) -> None:
+    right = np.random.default_rng(2).standard_normal((4, 1, 6, 5))
+    place = (slice(None),) * axis + (3,)
+    right[place] *= 0.2
+    wrong = control_of(ControlKind.WEAKEST_CHANNEL, right)
+    assert not wrong[place].any()
+    assert np.unique(np.argwhere(wrong != right)[:, axis]).tolist() == [3]
+
+
+def test_a_control_reports_the_highest_sqnr_and_is_rejected_for_every_output() -> None:
+    """Of two outputs, the gain of one is hidden by its noise."""
+    rights = [OUTPUTS["picture"], OUTPUTS["picture"]]
+    infos = [TensorInfo("float64", one.shape[1:]) for one in rights]
+    for noises, rejected in (((QUIET, QUIET), True), ((QUIET, 3.0), False), ((3.0, QUIET), False)):
+        parts = [make_references(one, noise=n) for one, n in zip(rights, noises, strict=True)]
+        references = replace(
+            parts[0],
+            float32=[part.float32[0] for part in parts],
+            noise=[part.noise[0] for part in parts],
+        )
+        gain = {one.kind: one for one in feed_controls(references, infos, LIMITS)}[ControlKind.GAIN]
+        assert gain.rejected is rejected
+        single = [feed_control(ControlKind.GAIN, references, n, infos[n], LIMITS) for n in (0, 1)]
+        assert gain.sqnr_db == max(one[1] for one in single if one and one[1] is not None)

@@ -20,7 +20,7 @@ from ci.judging.figures import (
 )
 from ci.judging.gate import Expected, Judgement, OutputJudgement, References, judge
 from ci.judging.noise import Excess
-from ci.judging.verdict import CaseFigures, summarize_figures
+from ci.judging.verdict import CaseFigures, judge_outputs, summarize_figures
 from ci.models.tensors import TensorInfo
 from ci.report.schema import DROPPED, OutputThreshold, Question, Threshold
 from tests.stand_ins.lanes import make_references, predict
@@ -404,3 +404,35 @@ def test_shares_of_equal_elements_are_each_against_their_own_model() -> None:
     shares = [found.equal, found.equal_quantized, found.equal_exact]
     assert shares == pytest.approx([6 / 9, 1.0, 8 / 9])
     assert [one.question for one in found.reasons] == [Question.QUANTIZED]
+
+
+def test_each_wrong_output_is_described_and_only_wrong_ones() -> None:
+    right = [draw(seed, (4, 1, 8, 25)) for seed in (1, 2, 3)]
+    infos = [TensorInfo("float64", SHAPE[1:])] * 3
+    references = References([expect(one) for one in right])
+    outputs = [0 * right[0], right[1], 2 * right[2]]
+    verdict = judge_outputs(references, outputs, infos, infos, OPEN)
+    seen = [line for line in verdict.advice if line.startswith("  seen: ")]
+    assert [line.partition(";")[0] for line in seen] == [
+        "  seen: output 0: all zero",
+        "  seen: output 2: 2 of the right values",
+    ]
+    assert [one.text.partition(":")[0] for one in verdict.reasons] == ["output 0", "output 2"]
+    (only,) = judge_outputs(
+        References([expect(right[0])]), outputs[:1], infos[:1], infos[:1], OPEN
+    ).advice
+    assert only.startswith("  seen: all zero")
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_each_part_of_a_concatenation_may_just_meet_its_limit(place: int) -> None:
+    loud = draw(1)
+    parts = (slice(0, 3), slice(3, 8))
+    asked = loud.copy()
+    asked[:, :, parts[place]] += 0.1 * draw(7)[:, :, parts[place]]
+    exact = measure_pooled(loud[:, :, parts[place]], asked[:, :, parts[place]])
+    for limit, accepted in ((exact, True), (math.nextafter(exact, math.inf), False)):
+        limits = msgspec.structs.replace(OPEN, min_sqnr_db_all=limit)
+        found = judge_one(limits, asked, expect(loud), expect(asked), joined=PARTS)
+        named = f"part {parts[place].start}:{parts[place].stop} along axis 1"
+        assert [named in text for text in say(found)] == ([] if accepted else [True])

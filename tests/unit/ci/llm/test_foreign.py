@@ -529,3 +529,53 @@ def test_a_session_of_weights_has_a_case_for_each_scheme(
     run = make_run(SPEC, setup)
     assert isinstance(run, LlmRun)
     assert (run.spec, run.setup, run.subject, run.show) == (SPEC, setup, "subject", "show")
+
+
+def test_a_prefill_of_two_tokens_is_the_smallest() -> None:
+    for size in (2, 1):
+        outputs = {
+            name: (
+                Shape("uint16", (1, n, 512)),
+                Shape("uint8", (1, 4, 8, n)),
+                Shape("uint8", (1, 4, n, 8)),
+            )
+            for name, n in ((PREFILL, size), (DECODE, 1))
+        }
+        declared = Declared(
+            CONSTANTS, {PREFILL: list_inputs(size), DECODE: list_inputs(1)}, outputs
+        )
+        if size == 2:
+            assert read_interface("m.pte", declared).prefill == 2
+        else:
+            with pytest.raises(UsageError, match=r"m\.pte is not a static Llama"):
+                read_interface("m.pte", declared)
+
+
+def test_each_cache_has_the_shape_of_its_kind_and_method() -> None:
+    """With two layers: two caches of keys, then two of values."""
+
+    def shapes(count: int) -> tuple[Shape, ...]:
+        *rest, key, value = list_inputs(count)
+        return (*rest, key, key, value, value)
+
+    good = {PREFILL: shapes(32), DECODE: shapes(1)}
+    told = {**CONSTANTS, "get_n_layers": 2}
+    assert read_interface("m.pte", replace(DECLARED, constants=told, inputs=good)).layers == 2
+    for method in (PREFILL, DECODE):
+        for place in (4, 5, 6):
+            wrong = [*good[method]]
+            wrong[place] = Shape("uint8", (1, 4, 9, 9))
+            inputs = {**good, method: tuple(wrong)}
+            with pytest.raises(UsageError) as caught:
+                read_interface("m.pte", replace(DECLARED, constants=told, inputs=inputs))
+            assert f"its method for {32 if method == PREFILL else 1} tokens" in caught.value.why
+
+
+@pytest.mark.parametrize(
+    "name", ["get_vocab_size", "get_n_layers", "get_max_context_len", "get_kv_io_bit_width"]
+)
+def test_each_constant_that_contradicts_the_tensors_is_named(name: str) -> None:
+    told = {**CONSTANTS, name: 3}
+    with pytest.raises(UsageError, match="contradicts itself") as caught:
+        read_interface("m.pte", replace(DECLARED, constants=told))
+    assert caught.value.why == f"{name} returns 3, but its tensors imply {CONSTANTS[name]}"

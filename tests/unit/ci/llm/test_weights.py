@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from ci.llm.config import RopeScaling
+from ci.llm.config import DecoderConfig, RopeScaling
 from ci.llm.decoder import make_decoder
-from ci.llm.weights import OF_LAYER, read_weights
+from ci.llm.weights import OF_LAYER, _llama2c_shapes, read_weights
 from provisioning.errors import UsageError
 from tests.unit.ci.llm.decoders import PLACE, Tiny, example_inputs
 
@@ -151,3 +151,34 @@ def test_the_shapes_are_those_of_upstreams_static_llama(own: Tiny) -> None:
     assert shapes == [(1, 8, 57), *[(1, 2, 8, 8)] * 4]
     shapes = [tuple(one.shape) for one in example_inputs(own.config, 64, 1)]
     assert shapes == [(1, 1), (1, 1, 1, 64), (1, 1), *[(1, 2, 8, 63)] * 2, *[(1, 2, 63, 8)] * 2]
+
+
+def test_rows_of_each_layer_are_reordered_by_its_own_number_of_heads(tmp_path: Path) -> None:
+    """Two layers with more heads of queries than of keys, in llama2.c's format."""
+    dim, heads, keys, layers = 16, 4, 2, 2
+    sizes = (dim, 8, layers, heads, keys, 5, 6)
+    header = struct.pack("<7i", *sizes)
+    config = DecoderConfig(
+        dim=dim,
+        hidden=8,
+        layers=layers,
+        heads=heads,
+        kv_heads=keys,
+        vocabulary=5,
+        most_context=6,
+        head_dim=dim // heads,
+    )
+    count = sum(math.prod(shape) for _, shape in _llama2c_shapes(config))
+    numbers = torch.arange(count, dtype=torch.float32)
+    path = tmp_path / "m.bin"
+    path.write_bytes(header + numbers.numpy().tobytes())
+    found, weights = read_weights(path)
+    assert (found.heads, found.kv_heads, found.layers) == (heads, keys, layers)
+    start = 5 * dim + layers * dim  # after embeddings and norms
+    for name, rows in (("wq", dim), ("wk", keys * dim // heads)):
+        for layer in range(layers):
+            own = numbers[start : start + rows * dim].reshape(rows, dim)
+            start += rows * dim
+            halves = [own[head * 4 + place] for head in range(rows // 4) for place in (0, 2, 1, 3)]
+            held = weights[f"layers.{layer}.attention.{name}.weight"]
+            assert torch.equal(held, torch.stack(halves)), (name, layer)
