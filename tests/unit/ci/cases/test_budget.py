@@ -101,6 +101,8 @@ def test_a_log_without_a_figure_leaves_that_one_unknown() -> None:
     log = SUMMARY.format(1, 2).replace("fill_bytes=2\n", "")
     assert "fill_bytes" not in read_traffic(log, 1)
     assert read_traffic(log, 1)["spill_bytes"] == 1
+    for both in (log + SUMMARY.format(3, 4), SUMMARY.format(3, 4) + log):
+        assert read_traffic(both, 2) == {"spill_bytes": 4, "read_bytes": 53248, "write_bytes": 4096}
 
 
 def test_a_footprint_is_read_from_the_program_and_its_log() -> None:
@@ -180,6 +182,18 @@ def test_nodes_of_an_operator_are_counted_on_both_processors() -> None:
 
     assert find(3) == []
     assert find(1) == ["3 nodes of *permute*, 2 more than the limit of 1"]
+    several = Footprint(
+        operators=(
+            OperatorCount(op="conv1d", npu=2, cpu=1),
+            OperatorCount(op="conv2d", npu=3),
+            OperatorCount(op="mul", npu=9),
+        )
+    )
+    budget = Budget(operators={"conv*": 5, "mul": 8, "*1d": 3})
+    assert [one.text for one in find_excesses(several, budget, NONE)] == [
+        "6 nodes of conv*, 1 more than the limit of 5",
+        "9 nodes of mul, 1 more than the limit of 8",
+    ]
 
 
 def test_what_is_not_known_exceeds_a_limit_of_the_model_s_own() -> None:

@@ -520,3 +520,22 @@ def test_what_is_kept_is_what_was_judged(tmp_path: Path) -> None:
     assert result.case.status is Status.PASSED
     write_report(make_report([result.case], result.controls), tmp_path / "kept")
     assert judge(tmp_path / "kept").ok
+
+
+def test_each_case_of_a_report_is_judged_again(kept: Path) -> None:
+    report = read_report(kept)
+    others = [
+        replace(report.cases[0], model="resnet", reason=""),
+        replace(report.cases[0], model="lstm", status=Status.FAILED, reason="as before"),
+    ]
+    write_report(replace(report, cases=(*report.cases, *others)).recounted, kept)
+    judged = judge(kept)
+    assert [(one.model, one.status) for one in judged.cases] == [
+        ("mlp", Status.PASSED),
+        ("resnet", Status.FAILED),
+        ("lstm", Status.FAILED),
+    ]
+    told = "the case passed in the run, but its outputs were not kept"
+    assert [one.reason for one in judged.cases] == ["", told, "as before"]
+    assert (judged.summary.passed, judged.summary.failed) == (1, 2)
+    assert {one.model for one in judged.thresholds} <= {"*", "mlp", "resnet", "lstm"}

@@ -22,7 +22,7 @@ from ci.cases.policy import (
 from ci.cases.spec import CaseSpec, find_models
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
-from ci.models.user_models import Limits, Metric, ModelBudget, ModelEntry
+from ci.models.user_models import Limits, Metric, ModelBudget, ModelEntry, OutputLimits
 from ci.report.schema import DROPPED, Budget, Tool
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.targets import Backend
@@ -252,3 +252,40 @@ def test_limits_that_were_dropped_are_taken_out_of_each_entry_of_a_list() -> Non
     table = {"override": [{"limits": {name: 1}}, {"limits": {name: 2, "min_cosine": 0.5}}]}
     assert list(drop_limits(table)) == [name, name]
     assert table == {"override": [{"limits": {}}, {"limits": {"min_cosine": 0.5}}]}
+
+
+def test_on_another_backend_no_model_keeps_limits_and_budgets_of_htp() -> None:
+    own = ModelEntry(
+        "net.py:f",
+        limits={A8W8: Limits(min_sqnr_db=90.0)},
+        budget=ModelBudget(program_bytes=1),
+    )
+    policy = msgspec.structs.replace(
+        DEFAULT,
+        backends={LPAI: {A8W8: Limits(min_sqnr_db=3.0)}},
+        models={"first": own, "second": own},
+    )
+    other = policy.for_backend(LPAI)
+    for model in ("first", "second", "mlp"):
+        limits = other.limits_of(model, A8W8)
+        assert (limits.min_sqnr_db, limits.budget.program_bytes) == (3.0, None)
+
+
+def test_each_output_has_its_own_limits() -> None:
+    outputs = {"0": OutputLimits(min_cosine=0.1), "7": OutputLimits(max_abs=0.7)}
+    entry = ModelEntry("net.py:f", limits={A8W8: Limits(min_sqnr_db=5.0, outputs=outputs)})
+    policy = msgspec.structs.replace(DEFAULT, models={"m": entry})
+    found = policy.limits_of("m", A8W8)
+    assert [(one.output, one.min_cosine, one.max_abs) for one in found.outputs] == [
+        (0, 0.1, None),
+        (7, None, 0.7),
+    ]
+    for index, cosine, most in ((0, 0.1, None), (7, None, 0.7), (3, None, None)):
+        own = found.of_output(index)
+        assert (own.min_sqnr_db, own.min_cosine, own.max_abs) == (5.0, cosine, most)
+
+
+@pytest.mark.parametrize("name", ["min_sqnr_db", "max_abs", "min_equal"])
+def test_each_limit_has_to_be_a_number(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} is (inf|nan)"):
+        Limits(**{"min_cosine": 0.5, name: float("nan" if name == "max_abs" else "inf")})

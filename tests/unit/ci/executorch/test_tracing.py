@@ -48,6 +48,7 @@ class TracingPool:
     def __init__(self, outputs: Any, failure: str = "") -> None:
         self.outputs, self.failure = outputs, failure
         self.jobs: list[Any] = []
+        self.names: tuple[str, ...] = ("profile.csv",)
 
     def run(self, job: Any, log: Path, timeout_s: float, *, fresh: bool) -> Ended:
         assert (fresh, timeout_s) == (True, 9.0)
@@ -57,7 +58,7 @@ class TracingPool:
         (directory / DEBUG).write_bytes(bytes(9))
         if self.failure:
             return Ended(None, self.failure, "")
-        made = (self.outputs[: len(sets)], {"accelerator_us": 5}, ("profile.csv",))
+        made = (self.outputs[: len(sets)], {"accelerator_us": 5}, self.names)
         return Ended(made, "", "")
 
 
@@ -173,3 +174,9 @@ def test_a_traced_run_is_one_of_the_program_whose_trace_is_read(
         (tmp_path / ETDUMP, tmp_path / DEBUG),
         ((tmp_path, 3, 2), bool(debug_bytes)),
     ]
+
+
+def test_each_file_of_a_trace_is_kept(tmp_path: Path) -> None:
+    pool = TracingPool(JUDGED)
+    pool.names = ("first.npy", "second.npy")
+    assert [path.name for path in trace(tmp_path, pool).files] == ["first.npy", "second.npy"]

@@ -114,6 +114,19 @@ def test_rules_that_contradict_each_other_are_refused(
         read_rules.__wrapped__()
 
 
+def test_a_team_s_reason_is_the_cause_and_every_row_a_rule() -> None:
+    one, other = make_rules([Advice("a+", "first fix", "first why"), Advice("b", "second fix")])
+    assert (one.id, one.cause, one.fix, one.pattern) == ("policy-1", "first why", "first fix", "a+")
+    assert (other.id, other.fix, other.pattern) == ("policy-2", "second fix", "b")
+    assert "your policy" in other.cause
+
+
+def test_a_pattern_may_have_three_endless_repetitions() -> None:
+    check_pattern("a*b+c{2,}")
+    with pytest.raises(ValueError, match="many"):
+        check_pattern("a*b+c{2,}d+")
+
+
 def test_a_teams_rows_are_rules_and_come_first() -> None:
     rows = make_rules([Advice("stub lib", "call us", "our stub"), Advice("magic.*word", "say it")])
     told = explain_text("a magic, magic word\n", (*rows, *RULES))

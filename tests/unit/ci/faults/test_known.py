@@ -43,7 +43,7 @@ p = constant(4)
 s = add(x, p)
 return s
 '''
-pattern = {{ operators = [{operators}], schemes = ["{scheme}"], constant = "{constant}" }}
+pattern = {{ operators = [{operators}], schemes = ["{scheme}"], constant = "{constant}"{also} }}
 {more}
 """
 
@@ -54,11 +54,12 @@ def write(
     operators: str = '"add"',
     scheme: str = "fp16",
     constant: str = "over_rows",
+    also: str = "",
     more: str = "",
 ) -> Path:
     file = path / "faults.toml"
     file.write_text(
-        ROW.format(operators=operators, scheme=scheme, constant=constant, more=more),
+        ROW.format(operators=operators, scheme=scheme, constant=constant, also=also, more=more),
         encoding="utf-8",
     )
     return file
@@ -136,6 +137,18 @@ def test_the_table_is_read_and_each_graph_has_its_pattern() -> None:
             {"more": '[[fault.tried]]\nfrontend = "onnx"\nscheme = "u8"\nwrong = ["new"]'},
             "not a version",
         ),
+        (
+            {
+                "more": '[[fault.tried]]\nfrontend = "onnx"\nscheme = "u8"\n'
+                'right = ["2.49.40"]\nwrong = ["2.50.40", "old"]'
+            },
+            "'old' is not a version",
+        ),
+        ({"operators": '"add", "mull"'}, "no operator 'mull'"),
+        ({"operators": '"add|subb"'}, "no operator 'subb'"),
+        ({"also": ', not_after = ["relu", "rellu"]'}, "no operator 'rellu'"),
+        ({"also": ', not_before = ["tanh", "tan"]'}, "no operator 'tan'"),
+        ({"scheme": 'fp16", "9a9w'}, "no scheme '9a9w'"),
     ],
 )
 def test_a_row_that_would_never_be_found_is_refused(
@@ -269,3 +282,18 @@ def test_a_batch_of_one_a_plain_operand_and_another_rank_are_not_the_pattern() -
     ):
         found = find_pattern(pattern, describe(parse_graph(text.format(x=x, p=p))))
         assert len(found) == count, (x, p)
+
+
+def test_each_of_two_rows_has_to_be_valid_and_to_have_its_own_name(tmp_path: Path) -> None:
+    file = write(tmp_path)
+    first = file.read_text()
+    second = first.replace('name = "', 'name = "other-')
+    file.write_text(first + second)
+    assert len(read_faults(file)) == 2
+    for text, word in (
+        (first + second.replace('"add"', '"adds"'), "no operator 'adds'"),
+        (first + first, "another fault has the same name"),
+    ):
+        file.write_text(text)
+        with pytest.raises(ManifestError, match=word):
+            read_faults(file)

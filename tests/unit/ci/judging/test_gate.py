@@ -436,3 +436,16 @@ def test_each_part_of_a_concatenation_may_just_meet_its_limit(place: int) -> Non
         found = judge_one(limits, asked, expect(loud), expect(asked), joined=PARTS)
         named = f"part {parts[place].start}:{parts[place].stop} along axis 1"
         assert [named in text for text in say(found)] == ([] if accepted else [True])
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_an_input_of_bytes_is_blamed_wherever_it_is(place: int) -> None:
+    right = draw(1)
+    references = References([expect(right)])
+    info = TensorInfo("float64", SHAPE[1:])
+    inputs = [TensorInfo("float32", (1, 3)), TensorInfo("float32", (2, 3))]
+    verdict = judge_outputs(references, [right[::-1, :, ::-1] + 1], inputs, [info], OPEN)
+    assert any("with batch 1" in line for line in verdict.advice)  # the second has two rows
+    inputs[place] = TensorInfo("uint8", (1, 3))
+    verdict = judge_outputs(references, [right[::-1, :, ::-1] + 1], inputs, [info], OPEN)
+    assert any("each uint8 of an input as 0 or 1" in line for line in verdict.advice)

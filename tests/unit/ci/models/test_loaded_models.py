@@ -282,3 +282,22 @@ def test_each_tensor_of_each_set_counts_in_a_digest() -> None:
             other[number][index] = np.full(2, 9, np.float32)
             digests.add(digest_sets(other))
     assert len(digests) == 7
+
+
+def test_each_input_of_an_example_is_varied() -> None:
+    """Elements are shuffled, equal floats get noise, and a single integer stays."""
+    example = (draw(1), torch.arange(8), torch.ones(2, 3), torch.tensor([7]))
+    first, *others = derive_inputs(example)
+    assert same([first], [example])
+    assert same(derive_inputs(example), [first, *others])
+    for number, one in enumerate(others):
+        assert [tensor.shape for tensor in one] == [tensor.shape for tensor in example]
+        for place in (0, 1):
+            assert not torch.equal(one[place], example[place]), number
+            assert torch.equal(
+                one[place].sort().values if place else one[place].flatten().sort().values,
+                example[place].flatten().sort().values,
+            )
+        assert float(one[2].std()) > 0
+        assert torch.equal(one[3], example[3])
+    assert len({tuple(one[0].flatten().tolist()) for one in others}) == len(others)

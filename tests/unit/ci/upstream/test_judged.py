@@ -16,6 +16,7 @@ from ci.judging.verdict import CaseFigures
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
 from ci.report.schema import Threshold
+from ci.upstream.expectations import Checked
 from ci.upstream.journal import Entry, Ran
 from ci.upstream.judged import (
     Ending,
@@ -30,7 +31,7 @@ from ci.upstream.judged import (
     summarize_message,
 )
 from ci.upstream.kept import Comparison, Member, read_comparisons, write_comparison
-from ci.upstream.report import worst_figures
+from ci.upstream.report import make_case, make_controls, worst_figures
 from ci.upstream.stubs import LACKS, NEEDS
 from ci.verbs.lanes import upstream
 from ci.verbs.lanes.upstream import WRONG
@@ -374,3 +375,22 @@ def test_each_output_of_a_comparison_is_judged(bad: int) -> None:
         np.testing.assert_array_equal(references.float32[index].values[0], sign * RIGHT)
         assert references.quantized is not None
         np.testing.assert_array_equal(references.quantized[index].values[0], sign * GRID)
+
+
+def test_what_any_comparison_of_a_passed_test_lacks_is_a_warning_of_its_case() -> None:
+    ours = [
+        Ours("8a8w", (), CaseFigures(sqnr_db=40.0 - number), False, (f"note {number}", "both"))
+        for number in range(2)
+    ]
+    judged = Judged("C::test_a", Ending.PASSED, "", tuple(ours), replace(PASSED, wall_s=2.5))
+    case = make_case(Checked(judged), "SM8750")
+    assert case.warnings == ("note 0", "both", "note 1")
+    row = (case.model, case.scheme, case.soc, case.outcome, case.inputs, case.run_s, case.sqnr_db)
+    assert row == ("C::test_a", "8a8w", "SM8750", "both", 2, 2.5, 39.0)
+    failed = copy(judged, outcome=Ending.FAILED, reason="why")
+    assert make_case(Checked(failed), "SM8750").warnings == ()
+    controls = make_controls(
+        [judged, failed, copy(judged, test="b", ours=(*ours, copy(ours[0], accepts_zeros=True)))],
+        "SM8750",
+    )
+    assert [(one.model, one.rejected) for one in controls] == [("C::test_a", True), ("b", False)]
