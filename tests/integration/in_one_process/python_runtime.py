@@ -130,6 +130,19 @@ def test_each_dumped_tensor_has_its_own_file(tmp_path: Path, count: int) -> None
         list(runtime.write_tensors(events[2:], tmp_path / "none"))
 
 
+def test_each_run_of_an_event_is_a_row_with_its_unit() -> None:
+    def event(name: str, *values: float) -> Any:
+        return SimpleNamespace(name=name, perf_data=SimpleNamespace(raw=[*values]))
+
+    assert list(runtime.list_rows(event("Accelerator (execute) time (cycles)", 10.4, 20.6))) == [
+        ("Accelerator (execute) time", "CYCLES", 0, 10),
+        ("Accelerator (execute) time", "CYCLES", 1, 21),
+    ]
+    assert list(runtime.list_rows(event("load (us)", 3.0))) == [("load", "US", 0, 3)]
+    assert list(runtime.list_rows(event("load (ms)", 3.0))) == []
+    assert list(runtime.list_rows(SimpleNamespace(name="load (us)", perf_data=None))) == []
+
+
 @pytest.mark.parametrize(("index", "factor"), [(None, 2), (0, 2), (1, 10)])
 def test_upstream_s_test_gets_the_outputs_of_the_method_that_it_asks_for(
     methods: dict[str, Method],
@@ -215,6 +228,30 @@ def test_a_program_is_of_the_scheme_of_its_narrowest_weights(scheme: Scheme) -> 
         *others, low, high, kind = nodes[0].args
         nodes[0].args = (*others, low * 16, high * 16, kind)
         assert find_scheme(program) is scheme
+
+
+def test_most_activations_and_the_narrowest_weights_decide_on_a_scheme() -> None:
+    """Whatever their order; a bias of 32 bits decides nothing."""
+    quantize_tensor: Any = torch.ops.quantized_decomposed.quantize_per_tensor.default
+    eight, sixteen, four, bias = (-128, 127), (0, 65535), (-8, 7), (-(2**31), 2**31 - 1)
+    for activations, weights, scheme in (
+        ([sixteen, eight, eight], [eight], Scheme.A8W8),
+        ([eight, sixteen, sixteen], [bias, eight], Scheme.A16W8),
+        ([eight, sixteen, eight], [eight, four], Scheme.A8W4),
+        ([sixteen, eight, sixteen], [four, eight, bias], Scheme.A16W4),
+        ([sixteen, sixteen], [bias], Scheme.A16W8),
+    ):
+        graph = torch.fx.Graph()
+        value = graph.placeholder("x")
+        held = torch.nn.Module()
+        for number, (low, high) in enumerate(weights):
+            held.register_buffer(f"w{number}", torch.ones(1))
+            given = graph.get_attr(f"w{number}")
+            graph.call_function(quantize_tensor, (given, 1.0, 0, low, high, torch.int32))
+        for low, high in activations:
+            value = graph.call_function(quantize_tensor, (value, 1.0, 0, low, high, torch.int32))
+        graph.output(value)
+        assert find_scheme(torch.fx.GraphModule(held, graph)) is scheme
 
 
 def test_an_index_next_to_a_magnitude_has_bounds() -> None:

@@ -174,6 +174,35 @@ def test_a_users_annotation_gets_the_graph_after_those_of_the_toolkit(
     assert called == ["graph", ("/my/net.py:mark", quantize.ANNOTATION, "graph")]
 
 
+@pytest.mark.parametrize("gone", [0, 1])
+def test_each_part_and_each_node_to_discard_has_to_be_there(gone: int) -> None:
+    """Of two, the one without a node is named."""
+    names = ["linear", "linear"]
+    names[gone] = "gone"
+    parts = tuple(
+        Part(scheme, node=name)
+        for scheme, name in zip((Scheme.A16W8, Scheme.A16W4), names, strict=True)
+    )
+    nodes = [SimpleNamespace(name=name, meta={}, op="call_function") for name in ("relu", "linear")]
+    quantizer: Any = MagicMock()
+
+    def look_for_parts() -> None:
+        with quantize.annotated(quantizer, Choices(parts=parts)):
+            (rows,) = quantizer.set_submodule_qconfig_list.call_args.args
+            assert [sum(map(belongs, nodes)) for belongs, _ in rows] == [gone, 1 - gone]
+
+    def discard() -> None:
+        with quantize.annotated(quantizer, Choices(discard_nodes=tuple(names))):
+            ((functions,), _) = quantizer.add_custom_quant_annotations.call_args
+            functions[0](SimpleNamespace(graph=SimpleNamespace(nodes=nodes)))
+
+    with pytest.raises(UsageError, match=f"no node belongs to the part {parts[gone]}"):
+        look_for_parts()
+    with pytest.raises(UsageError, match="discard_nodes: the graph has no gone") as caught:
+        discard()
+    assert caught.value.fix == "use one of: relu, linear"
+
+
 def test_only_a_part_that_has_a_node_is_found() -> None:
     quantizer: Any = MagicMock()
     part = Part(Scheme.A16W8, node="linear")
