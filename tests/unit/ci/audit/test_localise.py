@@ -281,6 +281,7 @@ def test_a_range_that_clips_is_named_and_mended() -> None:
     with torch.no_grad():
         module = torch.export.export(Clipping(), sets[0], strict=True).module(check_guards=False)
     graphs = Graphs(module, module, sets)
+    assert graphs.outputs == ("cat", "stack")
 
     def clips(part: Any, node: Node) -> bool:
         narrow = [one for one in part.graph.nodes if (find_range(one) or (0, 9))[1] < 3.3]

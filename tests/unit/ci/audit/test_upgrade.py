@@ -621,3 +621,27 @@ def test_faults_with_a_qnn_that_the_table_does_not_have_are_run(
     )
     tried = upgrade_report.list_ends(side, "2.49.40", Progress(), [])
     assert {row.frontend for row in tried} == {"onnx", "executorch"}
+
+
+@pytest.mark.parametrize(
+    ("name", "now", "seen"),
+    [
+        ("lowering_memory_bytes", 1050, False),  # it varies between runs
+        ("lowering_memory_bytes", 950, False),
+        ("lowering_memory_bytes", 1200, True),
+        ("lowering_memory_bytes", 0, True),
+        ("context_bytes", 1001, True),
+        ("context_bytes", 999, True),
+        ("context_bytes", 1000, False),
+    ],
+)
+def test_only_what_varies_between_runs_may_change_a_little(name: str, now: int, seen: bool) -> None:
+    before, after = (
+        replace(CASE, footprint=replace(TAKEN, **{name: size})) for size in (1000, now)
+    )
+    found = [one for one in upgrade.compare_cases(before, after) if one.what == name]
+    assert len(found) == seen
+    for one in found:
+        assert one.change == pytest.approx(now / 1000 - 1)
+        assert one.verdict == ("worse" if now > 1000 else "better")
+        assert (one.before, one.now) == ("1,000 bytes", f"{now:,} bytes")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 torch = pytest.importorskip("torch")
 
@@ -317,3 +318,32 @@ def test_a_pool_of_a_tall_and_narrow_picture_is_named() -> None:
     tall, square = torch.randn(1, 4, 20, 7), torch.randn(1, 4, 20, 20)
     assert [one.fault for one in find(pool(2, 1, 0), tall)] == ["avg-pool-of-tall-picture"]
     assert find(pool(2, 1, 0), square) == ()
+
+
+def test_a_chain_is_told_by_the_names_of_its_nodes_and_of_torch_s_operators() -> None:
+    """Names of the graph, of torch and of this project differ."""
+    wide = Operand((2, 24, 64))
+    steps = (
+        Step("first", "add", (wide, Operand((24, 64), constant=True)), ("", ""), (2, 24, 64)),
+        Step("second", "native_layer_norm", (wide,), ("first",), (2, 24, 64)),
+    )
+    fault = next(one for one in read_faults() if one.name == "broadcast-add-before-norm")
+    (found,) = match_faults(steps, "fp16", "2.49.40")
+    assert found == KnownFault(
+        fault=fault.name,
+        title=fault.title,
+        seen=fault.seen,
+        fix=fault.remedy,
+        calls="add of [2, 24, 64] and a constant [24, 64], then layer_norm",
+        nodes=("first", "second"),
+        operators=("add", "native_layer_norm"),
+    )
+    assert found.place == "node first"
+    placed = tuple(
+        structs.replace(one, place=f"nets/{one.name}.py:{line}")
+        for one, line in zip(steps, (31, 32), strict=True)
+    )
+    (found,) = match_faults(placed, "fp16", "2.49.40")
+    assert (found.file, found.line) == ("nets/first.py", 31)
+    (found,) = match_faults((steps[0], placed[1]), "fp16", "2.49.40")
+    assert found.place == "nets/second.py:32"  # the only line that is known

@@ -17,11 +17,13 @@ from ci.cases.pipeline import RunSetup
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
 from ci.judging.figures import Array
+from ci.judging.verdict import CaseFigures
 from ci.llm import case as llm_case
 from ci.llm.case import LlmRun, describe_speed
 from ci.llm.decoder import make_decoder
 from ci.llm.generation import Generated, Step
 from ci.llm.lowering import ReferenceRuns, Subject
+from ci.llm.verdict import Verdict
 from ci.models.schemes import Scheme
 from ci.report.schema import ControlKind, Footprint, Question, Status
 from tests.stand_ins.lanes import WHOLE, EchoRunner, InlinePool
@@ -344,3 +346,47 @@ def test_references_that_are_not_there_fail_the_case(judge: Judge, right: Step) 
     result = judge(right, None)
     assert result.case.status is Status.FAILED
     assert "the reference runs cannot be read" in result.case.reason
+
+
+@pytest.mark.parametrize(
+    ("reached", "perplexity", "told"),
+    [
+        (10.0, (8.0, 5.0), []),  # both meet their limits exactly
+        (9.99, (8.0, 5.0), ["SQNR of 10.0 dB"]),
+        (10.0, (8.01, 5.0), ["perplexity is 8.010"]),
+        (9.0, (9.0, 5.0), ["SQNR of 9.0 dB", "perplexity is 9.000"]),
+        (10.0, (5.0, 9.0), []),  # that of float32 is not judged
+    ],
+)
+def test_each_limit_of_a_quantized_model_may_be_met_exactly(
+    reached: float, perplexity: tuple[float, ...], told: list[str]
+) -> None:
+    for scheme in (Scheme.A8W8, Scheme.FP16):
+        run: Any = SimpleNamespace(
+            spec=CaseSpec("tiny", scheme, "SM8650"),
+            limits=SimpleNamespace(min_sqnr_db_all=10.0),
+            subject=SimpleNamespace(max_perplexity=8.0),
+            evidence=SimpleNamespace(figures=CaseFigures(sqnr_db_scheme=reached)),
+        )
+        reasons = LlmRun.judge_quantized(run, perplexity)
+        wanted = [one for one in told if scheme.quantized or "SQNR" not in one]
+        assert [one in reason for one, reason in zip(wanted, reasons, strict=True)] == [True] * len(
+            wanted
+        )
+
+
+@pytest.mark.parametrize("scheme", [Scheme.A8W8, Scheme.FP16])
+def test_shares_of_tokens_with_and_without_ties_are_two_figures(own: Tiny, scheme: Scheme) -> None:
+    run: Any = SimpleNamespace(
+        spec=CaseSpec("tiny", scheme, "SM8650"), evidence=SimpleNamespace(), remarks=[]
+    )
+    verdict = Verdict((), steps=8, equal=5, tied=2, sqnr_db=31.0, predicted_db=32.0)
+    forced = own.runs.model.run
+    LlmRun.note_figures(run, verdict, forced, make_quantized(own, 0.2))
+    figures = run.evidence.figures
+    assert (figures.equal_quantized, figures.equal) == (5 / 8, 7 / 8)
+    assert figures.predicted_sqnr_db == 32.0
+    assert figures.sqnr_db_quantized == (31.0 if scheme.quantized else None)
+    assert figures.sqnr_db == pytest.approx(14, abs=1)
+    assert figures.sqnr_db_scheme == (figures.sqnr_db if scheme.quantized else None)
+    assert run.remarks[0].startswith("5 of 8 tokens equal the model's, 2 ties; top-1 ")

@@ -301,3 +301,8 @@ def test_each_input_of_an_example_is_varied() -> None:
         assert float(one[2].std()) > 0
         assert torch.equal(one[3], example[3])
     assert len({tuple(one[0].flatten().tolist()) for one in others}) == len(others)
+
+
+def test_data_are_calibration_or_inputs() -> None:
+    given = [Source(), Source(calibration="c.npy"), Source(inputs="i.npy"), Source("net.py:f")]
+    assert [one.has_data for one in given] == [False, True, True, False]

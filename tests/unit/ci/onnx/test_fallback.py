@@ -161,6 +161,12 @@ def test_a_profile_names_the_provider_of_each_kernel(tmp_path: Path) -> None:
         ({QNN: ("fused",), CPU: ("erf1",)}, 1, ""),
         ({QNN: ("fused",), CPU: ("a", "b")}, 1, "2 nodes ran on other providers, but only 1"),
         ({CPU: ("a",)}, 1, "QNN executed nothing, according to the session's profile: CPU"),
+        (
+            {CPU: ("a",), "Dml": ("b", "c"), QNN: ("fused",)},
+            2,
+            "3 nodes ran on other providers, but only 2 were compiled for them: CPUExecutionProvider"
+            " ran a; Dml ran b, c",
+        ),
         ({}, 0, "QNN executed nothing, according to the session's profile: it has no nodes"),
     ],
 )
