@@ -154,6 +154,12 @@ def test_a_profile_names_the_provider_of_each_kernel(tmp_path: Path) -> None:
     assert read_profile(path) == {CPU: ("a", "b"), QNN: ("fused",)}
 
 
+OTHERS = (
+    "3 nodes ran on other providers, but only 2 were compiled for them: CPUExecutionProvider ran a;"
+    " Dml ran b, c"
+)
+
+
 @pytest.mark.parametrize(
     ("providers", "left", "told"),
     [
