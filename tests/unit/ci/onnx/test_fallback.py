@@ -170,8 +170,7 @@ OTHERS = (
         (
             {CPU: ("a",), "Dml": ("b", "c"), QNN: ("fused",)},
             2,
-            "3 nodes ran on other providers, but only 2 were compiled for them: CPUExecutionProvider"
-            " ran a; Dml ran b, c",
+            OTHERS,
         ),
         ({}, 0, "QNN executed nothing, according to the session's profile: it has no nodes"),
     ],
