@@ -58,7 +58,7 @@ def collect_artifacts(plan: BuildPlan, request: BuildRequest) -> tuple[Judged, .
     or does not ask for. Raises FailedError if a required file is missing.
     """
     judged: list[Judged] = []
-    pages = request.defines.get(PAGE_BYTES, plan.values.get("page_bytes", ""))
+    pages = request.named.get(PAGE_BYTES, plan.values.get("page_bytes", ""))
     for row in plan.target.artifacts:
         if (row.extra and row.extra not in request.extras) or request.turns_off(row.option):
             continue

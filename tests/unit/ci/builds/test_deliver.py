@@ -91,6 +91,37 @@ def test_a_lowering_that_fails_proves_nothing(
 
 
 @pytest.mark.parametrize(
+    ("program", "why", "fix"),
+    [
+        ("import no_such_module", "ModuleNotFoundError", deliver.MISSING),
+        ("raise ValueError('other')", "ValueError: other", deliver.OTHER_VERSION),
+        ("", "it printed nothing", deliver.OTHER_VERSION),
+    ],
+)
+def test_a_proof_that_fails_tells_its_last_line_and_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, why: str, fix: str
+) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(program)
+    monkeypatch.setattr(deliver, "PROGRAM", path)
+    with pytest.raises(FailedError) as caught:
+        run_proof(tmp_path, Path(sys.executable), {})
+    assert (caught.value.why.startswith(why), caught.value.fix) == (True, fix)
+
+
+def test_a_proof_finds_the_overlay_first_and_the_variables_of_the_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "program.py"
+    path.write_text("import os; print('proved 1', os.environ['PYTHONPATH'], os.environ['X'])")
+    monkeypatch.setattr(deliver, "PROGRAM", path)
+    for name, value in {"PYTHONPATH": "/own", "X": "mine"}.items():
+        monkeypatch.setenv(name, value)
+    proof = run_proof(tmp_path, Path(sys.executable), {"X": "build", "PYTHONPATH": "/profile"})
+    assert proof.adaptor == f"{tmp_path}:/own build"
+
+
+@pytest.mark.parametrize(
     ("where", "installed", "is_fit"),
     [
         (OVERLAY, "1.5.1", True),
