@@ -9,7 +9,7 @@ from provisioning.artifacts.selection import parse_selection
 from provisioning.artifacts.sources import Options
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
-from provisioning.errors import UnfitError
+from provisioning.errors import UnfitError, UsageError
 from provisioning.store.store import Store
 from provisioning.verbs.fetch import describe
 
@@ -20,7 +20,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     store = Store()
-    (request, *_) = parse_selection([args.name], Options(offline=True))
+    request, *others = parse_selection([args.name], Options(offline=True))
+    if others:
+        names = dict.fromkeys(one.name for one in (request, *others))
+        raise UsageError(
+            f"{args.name} stands for several artifacts", fix=f"pass one of {', '.join(names)}"
+        )
     found = locate_artifact(request, store, progress)
     if found is None:
         raise UnfitError(

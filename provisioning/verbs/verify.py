@@ -94,5 +94,7 @@ def _render(row: dict[str, Any]) -> str:
     if not row["differences"]:
         return f"{label}: {row['files']} files, {mib(row['size_bytes'])}, all unchanged\n"
     lines = [f"  {Difference(**item)}" for item in row["differences"]]
-    ended = "repaired" if row["repaired"] else "run `verify` again with --repair"
-    return "\n".join([f"{label}: {len(lines)} differences", *lines, f"  {ended}"]) + "\n"
+    found = f"{len(lines)} difference{'s' if len(lines) > 1 else ''}"
+    if row["version"]:  # a directory or a lock that is damaged itself says what to do
+        lines.append("  repaired" if row["repaired"] else "  run `verify` again with --repair")
+    return "\n".join([f"{label}: {found}", *lines]) + "\n"

@@ -56,6 +56,7 @@ from provisioning.artifacts.sources.unpacking import unpack_file
 from provisioning.console.progress import Progress
 from provisioning.errors import (
     DownloadError,
+    ExitCode,
     IntegrityError,
     ManifestError,
     StoreError,
@@ -66,7 +67,7 @@ from provisioning.manifest.reader import read_toolchain
 from provisioning.manifest.releases import ArchiveRelease, Release
 from provisioning.store.store import TREE_FILE, Published, Store
 from provisioning.store.tree import GIT, Tree, TreeEntry, encode_record, parse_tree
-from provisioning.verbs import update
+from provisioning.verbs import path, update
 from provisioning.verbs.fetch import fill_mirror
 from provisioning.verbs.lock import conclude
 from tests.stand_ins import toolchains as made
@@ -1280,11 +1281,56 @@ def test_an_update_passes_on_what_it_is_told(
 def test_an_update_of_several_lists_the_lines_of_each(
     tell: Tell, monkeypatch: pytest.MonkeyPatch, manifests: Path
 ) -> None:
-    paths = [manifests / one for one in ("one", "two")]
-    plans = [[Change(path, "", "new\n")] for path in paths]
-    monkeypatch.setattr(update, "plan_update", lambda *_, **__: plans.pop(0))
-    monkeypatch.setattr(update, "list_by_hand", lambda plan, *_: [plan[0].path.name])
-    assert tell("update", "sdk@1.3.0", "sdk@1.4.0", "--offline")["by_hand"] == ["one", "two"]
+    def plan(request: ArtifactRequest, *_: object, **__: object) -> list[Change]:
+        return [Change(manifests / request.name, "", "new\n")]
+
+    def read(name: str) -> Any:
+        return msgspec.structs.replace(read_toolchain("sdk"), name=name)
+
+    monkeypatch.setattr(update, "read_toolchain", read)
+    monkeypatch.setattr(update, "plan_update", plan)
+    monkeypatch.setattr(update, "list_by_hand", lambda plan, name, old: [f"{name} {old}"])
+    data = tell("update", "one@1.3.0", "two@1.4.0", "--offline")
+    assert [one.split()[0] for one in data["changed"]] == ["one", "two"]
+    assert [one.split()[0] for one in data["by_hand"]] == ["one", "two"]
+
+
+def test_the_path_is_that_of_one_artifact(
+    store: Store, tell: Tell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = str(provision(store)[0].root)
+    assert tell("path", "sdk")["root"] == tell("path", "emulator")["root"] == root
+    monkeypatch.setattr(path, "parse_selection", lambda *_: [ask(), ask("headers")])
+    assert main(["path", "emulator"]) == ExitCode.USAGE
+    assert "pass one of sdk\n" in capsys.readouterr().err
+
+
+def test_a_verification_tells_what_to_do_about_each_difference(
+    store: Store, tell: Tell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = provision(store)[0].root
+    (root / "sdk.yaml").chmod(0o600)
+    for path_ in (root / "note", root / "sdk.yaml"):
+        path_.chmod(0o644)
+        path_.write_text("changed")
+    (store.trees / "sdk-0123456789ab").mkdir()
+    write = machine_lock_path(store, "sdk", "9")
+    write.parent.mkdir(exist_ok=True)
+    write.write_text("no lock")
+    assert main(["verify"]) == ExitCode.DOWNLOAD
+    first, *rows = capsys.readouterr().out.splitlines()
+    assert first.startswith("sdk 1.2.3: ")
+    assert rows.index("  run `verify` again with --repair") == int(first.split()[2])
+    left = rows[int(first.split()[2]) + 1 :]
+    assert [row.split(": ")[0] for row in left if not row.startswith(" ")] == [
+        "sdk-0123456789ab",
+        "lock",
+    ]
+    assert not any("--repair" in row for row in left)  # it would not help
+    assert any("remove the directory" in row for row in left)
+    assert any("restore sdk-9.json" in row for row in left)
+    assert main(["verify", "sdk", "--repair"]) == ExitCode.OK
+    assert capsys.readouterr().out.splitlines()[-1] == "  repaired"
 
 
 def test_a_quick_verification_goes_by_times_and_a_repair_by_bytes(store: Store, tell: Tell) -> None:
