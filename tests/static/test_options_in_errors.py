@@ -1,0 +1,74 @@
+"""An error of a verb names only options that this verb has, and other errors those of some verb."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from provisioning.console.caller import Caller
+from provisioning.console.command import make_parser
+from tests.documented.pages import ROOT, VERBS
+
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
+# Whole commands are parsed by test_documented_commands.
+COMMAND = re.compile(r"`[^`]*`|\./nox .*|qnn-ci .*|pip install .*|git .*")
+OF_ANOTHER_VERB = {("ci.verbs.deploy", "--soc"), ("ci.verbs.judge", "--keep-artifacts")}
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+    for top in ("ci", "provisioning")
+    for path in sorted((ROOT / top).rglob("*.py"))
+}
+
+
+def list_options(parser: argparse.ArgumentParser) -> Iterator[str]:
+    for action in parser._actions:
+        yield from action.option_strings
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                yield from list_options(inner)
+
+
+@cache
+def read_options() -> dict[str, set[str]]:
+    """The options of the verbs of each module."""
+    found: dict[str, set[str]] = {}
+    for verbs in VERBS.values():
+        for name, verb in verbs.items():
+            options = list_options(make_parser(Caller("qnn-ci"), verbs, name))
+            found.setdefault(verb.module, set()).update(options)
+    return found
+
+
+def list_texts(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.JoinedStr):
+        yield "".join(str(one.value) for one in node.values if isinstance(one, ast.Constant))
+    elif isinstance(node, ast.Constant):
+        yield str(node.value)
+    else:
+        for inner in ast.iter_child_nodes(node):
+            yield from list_texts(inner)
+
+
+def list_named(path: Path) -> set[str]:
+    """The options that the errors of a module name."""
+    calls = (one for one in ast.walk(ast.parse(path.read_text("utf-8"))) if is_error(one))
+    texts = (text for call in calls for text in list_texts(call))
+    return {option for text in texts for option in OPTION.findall(COMMAND.sub("", text))}
+
+
+def is_error(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and getattr(node.func, "id", "").endswith("Error")
+
+
+@pytest.mark.parametrize("module", [name for name, path in MODULES.items() if list_named(path)])
+def test_an_option_in_an_error_exists(module: str) -> None:
+    options = read_options()
+    known = options.get(module, set().union(*options.values()))
+    unknown = {(module, one) for one in list_named(MODULES[module]) - known}
+    assert unknown <= OF_ANOTHER_VERB
