@@ -10,12 +10,14 @@ from xml.etree import ElementTree as ET
 import pytest
 from msgspec.structs import replace
 
+from ci.cases.baselines import MAX_CHANGE_DB, Baseline
 from ci.cases.policy import Unsupported, read_emulator_policy
 from ci.cases.spec import CaseSpec
 from ci.gate.evidence import (
     Evidence,
     _compare_plan,
     _compare_policy,
+    _compare_recorded,
     _doubt_case,
     _doubt_cases,
     count_junit,
@@ -122,6 +124,25 @@ def test_doubts_name_their_case_and_a_pass_needs_a_control() -> None:
     assert [*_doubt_cases(report_of(GOOD, other, skipped))] == [
         "n 8a8w S passed with 2 nodes on the CPU, no control"
     ]
+
+
+def test_every_case_that_departs_from_its_recorded_figures_is_told() -> None:
+    other = replace(GOOD, model="n", sqnr_db=40.0, sqnr_db_quantized=50.0)
+    failed = replace(other, model="o", status=Status.FAILED, reason="no")
+    recorded = {
+        str(GOOD): Baseline(sqnr_db=30.0 - MAX_CHANGE_DB),
+        str(other): Baseline(sqnr_db=30.0, sqnr_db_quantized=60.0),
+        str(failed): Baseline(sqnr_db=1.0),
+    }
+    told = [*_compare_recorded(report_of(GOOD, other, failed), recorded)]
+    assert [one.split(", ")[0] for one in told] == [
+        "n 8a8w S passed with SQNR 40.0 dB against the float32 model",
+        "n 8a8w S passed with SQNR 50.0 dB against the quantized model",
+    ]
+    assert ("10.0 dB above the 30.0" in told[0], "10.0 dB below the 60.0" in told[1]) == (
+        True,
+        True,
+    )
 
 
 JOB = PlannedJob(session="test_emulator", id="test_emulator", report="report.json", python="3.11")

@@ -218,6 +218,14 @@ def test_the_keys_of_a_manifest_choose_the_cases() -> None:
     assert choose("other.toml", "a") is None
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_file_that_a_model_uses_in_either_tree_needs_its_cases(order: int) -> None:
+    using = TreeFacts(suite=SUITE, models={"mlp": {"ci/a.py": "it imports it"}, "gone": {"b": ""}})
+    base, head = (TREE, using)[::order]
+    assert choose_cases("ci/a.py", Difference(base, head, ()), RULE) == CASES[:2]
+    assert choose_cases("b", Difference(base, head, ()), RULE) == ()
+
+
 def plan_jobs(*sessions: PlannedSession, **suites: tuple[CaseName, ...]) -> list[PlannedJob]:
     rules = replace(
         RULES,
