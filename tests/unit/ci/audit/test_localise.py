@@ -526,12 +526,15 @@ def test_what_is_no_number_is_as_far_off_as_can_be_shown() -> None:
 
 
 class Leasing:
-    """A pool that compiles the labeller in place of any part."""
+    """A pool that compiles the model of ``engine`` in place of any part."""
+
+    def __init__(self, engine: Any = LABELLER) -> None:
+        self.engine = engine
 
     @contextmanager
     def lease(self, *_: object) -> Iterator[Any]:
         def call(job: Any) -> Ended:
-            return Ended(copy(job, engine=LABELLER)(), "", "")
+            return Ended(copy(job, engine=self.engine)(), "", "")
 
         yield SimpleNamespace(call=call)
 
@@ -697,3 +700,31 @@ def test_the_file_of_a_wrong_part_has_the_figures_of_each_output_and_the_worst_o
             forward,
         ):
             assert line in text
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_each_output_of_a_part_is_judged_under_its_own_name(tmp_path: Path, wrong: int) -> None:
+    engine = copy(
+        LABELLER,
+        compute=lambda number: [*LABELLER.compute(number), -2 * LABELLER.compute(number)[0]],
+        quantized=lambda number: [COARSE[number[0]], -2 * COARSE[number[0]]],
+        noise=0.0,
+    )
+    made = [[one, -2 * one] for one in COARSE]
+    for outputs in made:
+        outputs[wrong] = -outputs[wrong]
+    setup: Any = RunSetup(
+        options=SessionOptions(policy=read_emulator_policy(), timeout_s=9.0),
+        engine=engine,
+        runner=EchoRunner(lambda _: made),
+        pool=Leasing(engine),  # type: ignore[arg-type]
+        work=tmp_path / "work",
+        cache=tmp_path / "cache",
+    )
+    trial = Localiser(SPEC, setup, ExecutorchEngine(()), Progress()).try_cut(
+        Cut(("a", "b"), ("a", "b"))
+    )
+    assert [(one.operator, one.faithful) for one in trial.outputs] == [
+        ("a", wrong != 0),
+        ("b", wrong != 1),
+    ]

@@ -519,6 +519,13 @@ def test_each_row_of_operators_on_the_cpu_counts_and_may_be_what_the_policy_know
         ("aten.skip", 1, True),
     ]
     assert (case.count(taken=False), case.count(taken=True)) == (4, 2)
+    both = msgspec.structs.replace(WHOLE, taken={"aten.b [net.py:9]": 2, "aten.a [net.py:8]": 3})
+    assert [(one.op, one.count, one.line) for one in judge(both).operators] == [
+        ("aten.a", 3, 8),
+        ("aten.b", 2, 9),
+    ]
+    for unknown in ({"border_bytes": None}, {"io_bytes": None}, {"partitions": ()}):
+        assert measure_extra(msgspec.structs.replace(judge(SPLIT), **unknown)) is None
     for pattern, status in (("second", Status.UNSUPPORTED), ("third", Status.FAILED)):
         rows = (Unsupported(pattern=pattern, reason="known"),)
         policy = msgspec.structs.replace(POLICY, unsupported=rows)

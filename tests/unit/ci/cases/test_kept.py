@@ -245,6 +245,10 @@ def test_no_kept_file_is_another_than_the_record_says(kept: Path) -> None:
         path.write_bytes(data)
         assert "artifact.json" in case.reason, path
     assert judge(kept).ok
+    record = msgspec.json.decode((place / RECORD).read_bytes(), type=Artifact)
+    for changes in ({"lower_s": 99.0}, {"digest": "0" * 64}):  # the files are as they were
+        (place / RECORD).write_bytes(msgspec.json.encode(replace(record, **changes)))
+        assert "artifact.json does not match" in judge(kept).cases[0].reason
 
 
 def no_outputs(kept: Path) -> None:

@@ -347,3 +347,20 @@ def test_a_chain_is_told_by_the_names_of_its_nodes_and_of_torch_s_operators() ->
     assert (found.file, found.line) == ("nets/first.py", 31)
     (found,) = match_faults((steps[0], placed[1]), "fp16", "2.49.40")
     assert found.place == "nets/second.py:32"  # the only line that is known
+
+
+def test_each_tensor_of_a_list_is_an_operand_and_the_first_result_has_the_shape() -> None:
+    class Joined(nn.Module):
+        def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+            z = torch.cat([x.relu(), y.tanh(), torch.ones(2, 1)], 1)
+            return z, *torch.split(z, [3, 4], 1)
+
+    steps = {one.operator: one for one in describe_steps(Joined(), (X[:, :3, 0], X[:, :3, 1]))}
+    joined = steps["cat"]
+    assert [one.shape for one in joined.operands] == [(2, 3), (2, 3), (2, 1)]
+    assert [one.constant for one in joined.operands] == [False, False, True]
+    assert joined.sources == ("relu", "tanh", "")
+    assert (joined.shape, joined.numbers["dim"]) == ((2, 7), (1.0,))
+    (split,) = (one for name, one in steps.items() if name.startswith("split"))
+    assert (split.shape, split.sources) == ((2, 3), ("cat",))
+    assert split.numbers["split_sizes"] == (3.0, 4.0)

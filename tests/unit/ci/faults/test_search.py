@@ -48,7 +48,7 @@ from ci.faults.results import (
     judge,
     judge_graphs,
 )
-from ci.faults.search import Search
+from ci.faults.search import MOST_SHRUNK, REPEATS, Search
 from ci.faults.shrink import SEEDS, fit_variations, shrink, vary
 from ci.faults.torch_graphs import Module, draw_sets
 from ci.faults.trial import Trial, TrialJob
@@ -697,9 +697,12 @@ def test_a_matrix_of_two_faults_has_a_row_of_each_form_and_scheme() -> None:
         run("b", GRAPH, "fp16", "1.1", REFUSED, None),
         run("c", GRAPH, "u8", "1.0", WRONG, 3.0),
         run("c", GRAPH, "u8", "1.1", RIGHT, 64.0),
+        run("d", GRAPH, "u8", "1.0", RIGHT, 65.0),
+        run("d", GRAPH, "u8", "1.1", WRONG, 1.0),
     ]
     assert render_matrix(make_matrix(["1.0", "1.1"], runs, ["why 1.2", "why 1.3"])) == (
         "- regression: b (mended) in u8: right before QNN 1.1, crashed with it\n"
+        "- regression: d (graph) in u8: right before QNN 1.1, wrong with it\n"
         "- fixed: b (graph) in u8: wrong before QNN 1.1, right with it\n"
         "- fixed: c (graph) in u8: wrong before QNN 1.1, right with it\n"
         "- not run: why 1.2\n"
@@ -710,6 +713,7 @@ def test_a_matrix_of_two_faults_has_a_row_of_each_form_and_scheme() -> None:
         "| b | graph | u8 | wrong, 2.0 dB | right, 62.0 dB |\n"
         "| b | mended | u8 | right, 63.0 dB | crashed |\n"
         "| c | graph | u8 | wrong, 3.0 dB | right, 64.0 dB |\n"
+        "| d | graph | u8 | right, 65.0 dB | wrong, 1.0 dB |\n"
         "| a | graph | fp16 | right, 60.0 dB | right, 61.0 dB |\n"
         "| b | graph | fp16 | not run | refused |\n"
     )
@@ -884,3 +888,35 @@ def test_variations_of_a_graph_are_told_with_what_they_change() -> None:
     assert varied["also returning m"].outputs == ("n", "s", "m")
     assert varied["returning only s"].outputs == ("s",)
     assert varied["without add"].nodes["m"].reads == ("x", "q")
+
+
+class Louder(StandIn):
+    """Each seed fails with another SQNR, and what is right is much better."""
+
+    def run(self, items: Iterable[Item], bundle: int = 0, *late: float) -> Iterator[Result]:
+        for one in super().run(items, bundle, *late):
+            worse = -float(one.seed % 7) if one.end == WRONG else 0.0
+            yield replace(one, sqnr_db=one.sqnr_db + worse, predicted_db=60.0 - one.seed % 5)
+
+
+def test_a_finding_has_the_figures_of_its_worst_seed() -> None:
+    finder = make_search(lambda graph: "mul" in graph.operators)
+    finder.trial = Louder(finder.trial.is_wrong)
+    (one,) = finder.run(1e18, 40).findings
+    seeds = [seed for seed in REPEATS if not find_unfit(parse_graph(one.graph), seed)]
+    worst = max(seeds, key=lambda seed: seed % 7)
+    assert (one.sqnr_db, one.predicted_db) == (2.0 - worst % 7, 60.0 - worst % 5)
+
+
+def test_suspects_that_a_round_has_no_time_for_wait_for_the_next() -> None:
+    unary = ["relu", "sigmoid", "tanh", "gelu", "abs", "neg", "sin", "cos", "exp"]
+    texts = [f"x = input(2, 4)\ny = {one}(x)\nreturn y\n" for one in unary]
+    finder = make_search(lambda _: True)
+    suspects = [(n, Result(text, 0, WRONG, 2.0, 60.0)) for n, text in enumerate(texts)]
+    waiting = finder.examine(suspects)
+    assert waiting == suspects[MOST_SHRUNK:]
+    assert [one.number for one in finder.findings] == [*range(MOST_SHRUNK)]
+    assert finder.examine(waiting) == []
+    assert [one.operators[0] for one in finder.findings] == unary
+    right = {text for one in finder.findings for text in one.right}
+    assert right == set()  # nothing is right here, whatever is varied

@@ -20,7 +20,14 @@ from ci.judging.figures import (
 )
 from ci.judging.gate import Expected, Judgement, OutputJudgement, References, judge
 from ci.judging.noise import Excess
-from ci.judging.verdict import CaseFigures, judge_outputs, summarize_figures
+from ci.judging.verdict import (
+    APART,
+    CALIBRATE,
+    FLOAT16,
+    CaseFigures,
+    judge_outputs,
+    summarize_figures,
+)
 from ci.models.tensors import TensorInfo
 from ci.report.schema import DROPPED, OutputThreshold, Question, Threshold
 from tests.stand_ins.lanes import make_references, predict
@@ -449,3 +456,23 @@ def test_an_input_of_bytes_is_blamed_wherever_it_is(place: int) -> None:
     inputs[place] = TensorInfo("uint8", (1, 3))
     verdict = judge_outputs(references, [right[::-1, :, ::-1] + 1], inputs, [info], OPEN)
     assert any("each uint8 of an input as 0 or 1" in line for line in verdict.advice)
+
+
+@pytest.mark.parametrize("poor", [0, 1])
+def test_a_scheme_that_is_poor_for_any_output_or_part_is_advised_on(poor: int) -> None:
+    rights, coarse = [draw(1), draw(2)], [draw(1), draw(2)]
+    coarse[poor] = rights[poor] + 0.5 * draw(3)
+    references = References([expect(one) for one in rights], [expect(one) for one in coarse])
+    limits = msgspec.structs.replace(OPEN, min_sqnr_db_all=20.0)
+    for joined, fix in (((), CALIBRATE), (PARTS, APART)):
+        infos = [TensorInfo("float64", SHAPE[1:], 1, joined if n == poor else ()) for n in (0, 1)]
+        verdict = judge_outputs(references, coarse, [], infos, limits)
+        assert {one.question for one in verdict.reasons} == {Question.QUANTIZED}
+        assert all(one.text.startswith(f"output {poor}: ") for one in verdict.reasons)
+        why, told = verdict.advice
+        assert "too far from float32" in why
+        assert told == f"  fix: {fix}"
+    plain = References([expect(one) for one in rights])
+    limits = msgspec.structs.replace(limits, max_above_noise_db=999.0)
+    _, told = judge_outputs(plain, coarse, [], infos, limits).advice
+    assert told == f"  fix: {FLOAT16}"
