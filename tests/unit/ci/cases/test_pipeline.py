@@ -752,6 +752,7 @@ def test_a_metric_that_is_short_or_dies_fails_the_case(
     assert (case.status is Status.FAILED) == bool(question)
     assert case.question is question
     assert words in case.reason
+    assert not any("except for the metric" in one for one in case.warnings)
     if measured.failure:
         assert all(line in case.reason for line in MODEL)  # the advice is about the user's function
 
@@ -1087,3 +1088,24 @@ def test_a_failure_is_at_the_line_that_it_names_or_else_at_its_factory(
     judging = CaseJudge(spec, JudgeSetup(options=give_options(), runner="echo"), tmp_path)
     assert [one.line for one in judging.find_places(reason)] == [line]
     assert judging.end(Status.PASSED, reason).case.places == ()
+
+
+@pytest.mark.parametrize(
+    ("model", "reference", "place"),
+    [
+        ("mlp", "", "suite/mlp.py"),
+        ("mine", "lstm", "suite/lstm.py"),  # an entry of a policy for a model of the suite
+        ("mine", "/nets/net.py:f", "net.py"),
+        ("mine", "/nets/net.onnx", ""),
+    ],
+)
+def test_a_failure_without_a_line_is_placed_at_the_factory(
+    model: str, reference: str, place: str
+) -> None:
+    judge = SimpleNamespace(spec=replace(SPEC, model=model, source=Source(reference)))
+    found = CaseJudge.find_places(judge, "no line")  # type: ignore[arg-type]
+    assert [one.file.endswith(place) for one in found] == [True] * bool(place)
+    lines = "why [a.py:3]; then [b.py:4] and [a.py:3]"
+    named = CaseJudge.find_places(judge, lines)  # type: ignore[arg-type]
+    wanted = [("a.py", 3), ("b.py", 4)] if place else []
+    assert [(one.file, one.line) for one in named] == wanted

@@ -16,6 +16,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 from onnx import load, save
 from onnx.helper import make_node
 from onnx.numpy_helper import to_array
+from onnxruntime.quantization import QuantType
 
 from ci.cases.engine import Compiled, Delegation, Staging
 from ci.cases.qnn_files import PROFILE_CSV
@@ -29,7 +30,15 @@ from ci.onnx import engine, stages
 from ci.onnx.engine import Executed, note_execution
 from ci.onnx.fallback import QNN
 from ci.onnx.models import read_model
-from ci.onnx.preparation import find_joined, mend_constants, mend_names, write_normal_form
+from ci.onnx.preparation import (
+    find_joined,
+    find_weights,
+    mend_constants,
+    mend_names,
+    override_weights,
+    require_weights,
+    write_normal_form,
+)
 from ci.onnx.session import FATAL, VERBOSE, WARNING, name_severity
 from ci.onnx.source import from_file
 from ci.onnx.stages import MOST_SAID, PROVIDER_LOG, TRACEBACK_LOG, StageError, describe_refusal
@@ -277,3 +286,35 @@ def test_infinite_constants_and_each_flat_bias_are_mended() -> None:
         "c": [3.0, 4.0],
         "d": [[5.0], [6.0]],
     }
+
+
+def test_weights_of_every_node_and_operand_have_the_type_of_the_scheme() -> None:
+    names = ("a", "b", "c", "norm", "w", "r", "bias")
+    weights = [constant(name, np.ones((3, 3))) for name in names]
+    nodes = [
+        make_node("MatMul", ["x", "a"], ["p"], "first"),
+        make_node("MatMul", ["b", "p"], ["q"], "second"),
+        make_node("Conv", ["q", "c"], ["s"], "third"),
+        make_node("LayerNormalization", ["s", "norm"], ["t"], "fourth"),
+        make_node("LSTM", ["t", "w", "r", "bias"], ["y"], "fifth"),
+    ]
+    model = build_model(nodes, [tensor("x", (3, 3))], [tensor("y", (3, 3))], weights)
+    plain = {*"abwr"}
+    for scheme, kind, symmetric in (
+        (Scheme.U16A8W, QuantType.QUInt8, False),
+        (Scheme.U16A16W, QuantType.QInt16, True),
+        (Scheme.U16A8W_CHANNEL, QuantType.QInt8, True),
+    ):
+        found = override_weights(model.graph, scheme.recipe)
+        own = [{"quant_type": kind, "symmetric": symmetric}]
+        assert {name: found[name] for name in plain} == dict.fromkeys(plain, own)
+        unsigned = [{"quant_type": QuantType.QUInt8, "symmetric": False}]
+        others = {"norm": unsigned} if scheme.recipe.per_channel else {}
+        assert {name: one for name, one in found.items() if name not in plain} == others
+    told = dict(find_weights(model))
+    assert [*told] == [
+        *("MatMul 'first' input 1", "MatMul 'second' input 0", "Conv 'third' input 1"),
+        *("LSTM 'fifth' input 1", "LSTM 'fifth' input 2"),
+    ]
+    with pytest.raises(FailedError, match="5 weights do not have the type of u8, uint8: MatMul"):
+        require_weights(model, Scheme.U8)

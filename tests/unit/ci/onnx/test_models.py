@@ -366,10 +366,11 @@ def test_shapes_are_set_for_each_input_and_weights_found_wherever_they_are_named
     assert [one.name for one in external_files(path)] == ["weights0.bin", "weights1.bin"]
 
 
-def test_each_branch_of_a_node_is_looked_into(write: Write) -> None:
+@pytest.mark.parametrize("nodes", [(RELU, LOOP), (LOOP, RELU)])
+def test_each_branch_of_a_node_is_looked_into(write: Write, nodes: tuple[Any, Any]) -> None:
     bodies = {
         name: helper.make_graph([node], "body", [], [tensor("y", SHAPE)])
-        for name, node in (("then_branch", RELU), ("else_branch", LOOP))
+        for name, node in zip(("then_branch", "else_branch"), nodes, strict=True)
     }
     path = write(relu([helper.make_node("If", ["x"], ["y"], **bodies)]).SerializeToString())
     with pytest.raises(UsageError, match="QNN has no loops"):

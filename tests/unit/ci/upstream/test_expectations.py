@@ -55,7 +55,9 @@ def test_a_test_that_ends_as_expected_is_no_fault() -> None:
     case = make_case(checked, "SM8650")
     assert case.status is Status.UNSUPPORTED
     assert case.outcome == "theirs only"
-    assert "cause: acos" in case.reason
+    assert case.reason.splitlines()[1:] == ["  cause: acos (ours): why", "  until: it ends"]
+    both, faults = check_all([ONE_SIDED, ONE_SIDED], make(GOOD), TESTS, whole=False)
+    assert (both, faults) == ([checked, checked], [])
 
 
 @pytest.mark.parametrize(
