@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from ci.signing.masking import Masker
-from ci.signing.plan import Roots, SignPlan, SignRequest, resolve_signer
+from ci.signing.plan import Roots, SignPlan, SignRequest, check_target, resolve_signer
 from ci.signing.selection import Selection, read_signing_policy
+from ci.signing.sign import require_good
 from ci.signing.signer import (
     DROPPED,
     PYTHON_VARIABLE,
@@ -19,13 +20,17 @@ from ci.signing.signer import (
     Interpreter,
     Signer,
     SignerError,
+    _explain_exit,
     find_interpreter,
     find_output,
     is_named,
     parse_signer,
     run_signer,
 )
-from provisioning.errors import UnfitError, UsageError
+from ci.signing.verdict import Scheme, SignedBy, Verification
+from provisioning.console.process import Completed
+from provisioning.errors import QnnCiError, UnfitError, UsageError
+from tests.stand_ins.snapshots import check_snapshot
 
 SH = shutil.which("sh") or ""
 POLICY = read_signing_policy()
@@ -174,6 +179,7 @@ def test_files_of_a_command_are_programs_and_the_rest_arguments(tmp_path: Path) 
     signer = Signer((SH, str(script), "--token", "x", "/no/file", "x" * 5000), 1.0)
 
     assert signer.list_arguments([SH, str(script), "--token", "x", "a"]) == ("--token", "***", "a")
+    assert Signer(("sign", "-v"), 1.0).list_arguments(["sign", "-v", "x"]) == ("-v", "x")
     sums = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
     assert [path for path, _ in signer.list_programs()] == [SH, str(script)]
     assert signer.list_programs()[1:] == [(str(script), sums)]
@@ -334,3 +340,50 @@ def test_where_the_output_is(
         find()
     assert (caught.value.failure, caught.value.why) == (failure, why)
     assert "badcafe" not in str(caught.value)
+
+
+def end(output: str, *, timed_out: bool = False) -> Completed:
+    return Completed(("sign",), 1, output, 1.0, timed_out)
+
+
+def test_every_failure_of_a_signer_says_what_why_and_what_to_do(tmp_path: Path) -> None:
+    def judge(*, accept: bool = True, **fields: bool) -> Callable[[], object]:
+        report = Verification(1, **fields)  # type: ignore[arg-type]
+        if not accept:
+            report.notes.append("no scheme is published for its key")
+            report.signers.append(SignedBy("OEM", (), Scheme.UNKNOWN, 384))
+        return lambda: require_good(report, "lib.so", accept=accept)
+
+    def explain(one: Completed) -> Callable[[], object]:
+        return lambda: raise_error(_explain_exit(one, "lib.so", Masker([])))
+
+    (tmp_path / "sdk/lib").mkdir(parents=True)
+    gone = (str(tmp_path / "gone"),)
+    half = Signer(("sign", "{output}"), 1.0)
+    calls: dict[str, Callable[[], object]] = {
+        "a test signature": lambda: half.testsig_argv("0x1", tmp_path),
+        "a signer that is gone": lambda: run_signer(
+            Signer(gone, 1.0), gone, tmp_path, "lib.so", Masker([])
+        ),
+        "a question": explain(end("one\nPassword:", timed_out=True)),
+        "nothing happens": explain(end("one\nat work.", timed_out=True)),
+        "another Python": explain(end("one\nNo module named 'imp'")),
+        "a failure": explain(end("one\ntwo")),
+        "an unsigned output": judge(),
+        "an encrypted output": judge(signed=True, encrypted=True),
+        "an unknown key": judge(accept=False, signed=True),
+        "an output in the SDK": lambda: check_target(
+            tmp_path / "sdk/lib", force=True, protected=iter([tmp_path / "sdk"])
+        ),
+    }
+    shown = ""
+    for name, call in calls.items():
+        with pytest.raises(QnnCiError) as caught:
+            call()
+        shown += f"{name}\n  {type(caught.value).__name__} {caught.value}\n"
+    shown = shown.replace(str(tmp_path), "TMP")
+    check_snapshot(Path(__file__).with_name("snapshots") / "signer.txt", shown)
+
+
+def raise_error(error: QnnCiError) -> None:
+    raise error
