@@ -22,6 +22,7 @@ from provisioning.archives.tarballs import (
     XzStream,
     extract_tar,
     is_tarball,
+    read_members,
 )
 from provisioning.errors import IntegrityError
 from provisioning.store.tree import TreeEntry
@@ -598,3 +599,15 @@ def test_more_of_anything_than_an_archive_has_is_refused_as_it_comes(
         with pytest.raises(IntegrityError, match=words):
             extract_tar(tmp_path / name, root, Layout(), ANY)
         assert len(list(root.iterdir())) == made - 1
+
+
+def test_members_of_a_tarball_are_listed_without_unpacking(tmp_path: Path) -> None:
+    packed = tmp_path / "part"
+    packed.write_bytes(gzip.compress(header(b"a", 3) + padded(b"abc") + header(b"b") + END))
+    found = read_members(packed, "sdk.tar.gz", ANY)
+    assert [(one.name, one.size) for one in found] == [("a", 3), ("b", 0)]
+    with pytest.raises(IntegrityError, match=r"sdk\.tar\.gz"):
+        read_members(packed, "sdk.tar.gz", Limits(2))
+    packed.write_bytes(packed.read_bytes()[:-20])
+    with pytest.raises(IntegrityError, match=r"sdk\.tar\.gz"):
+        read_members(packed, "sdk.tar.gz", ANY)

@@ -267,6 +267,7 @@ def test_all_of_a_head_is_read() -> None:
     [
         ("http://me:secret@[::1/a?token=x", "[::1/a"),
         ("http://[::1/a?token=x", "http://[::1/a"),
+        ("http://[::1/a?token=x?y", "http://[::1/a"),
         ("a/b?token=x?y", "a/b"),
         ("https://me@you@host/a", "https://host/a"),
         ("https://me:secret@host:8443/a/b.zip?token=x#y", "https://host:8443/a/b.zip"),

@@ -476,3 +476,14 @@ def test_the_environment_that_this_runs_from_stays(
         Kept(place / name, "this command runs from it") for name in ("bootstrap-1", "test")
     ]
     assert find_removable([CachePart("bench", place, "")])[1] == []
+
+
+def test_without_directories_no_process_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collect, "_look_into", lambda process: pytest.fail(str(process)))
+    with using():
+        assert find_users([]) == {}
+
+
+def test_without_proc_no_user_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collect, "PROC", tmp_path / "gone")
+    assert find_users([tmp_path]) == {}

@@ -25,7 +25,7 @@ from provisioning.store.store import (
     link_or_copy,
     store_home,
 )
-from provisioning.store.tree import Tree, TreeEntry
+from provisioning.store.tree import Difference, Tree, TreeEntry
 
 KEY = Key("sdk", "1.0", {"b": 1, "a": ["x"]})
 TREE = Tree("sdk", "1.0", "00", (), (TreeEntry("a", 1),))
@@ -495,3 +495,33 @@ def test_a_second_name_or_a_copy(
     two = tmp_path / "two"
     assert two.readlink() == Path("nothing")
     assert (two.lstat().st_ino == link.lstat().st_ino) == can_link
+
+
+MINE, OTHER = os.geteuid(), os.geteuid() + 1
+
+
+@pytest.mark.parametrize("place", ["./", "../", "../tree.json", "../../"])
+@pytest.mark.parametrize("mode", [0o020, 0o002])
+def test_a_place_that_others_may_change_is_named(store: Store, place: str, mode: int) -> None:
+    published = publish(store)
+    assert list(published.find_exposed(published.owners)) == []
+    path = (published.root / place).resolve()
+    before = mode_of(path)
+    path.chmod(before | mode)
+    found = list(published.find_exposed(published.owners))
+    assert found == [Difference(place, "wrong mode", f"{before | mode:o}")]
+    store.home.chmod(0o777)  # what is shared with everyone has a store/ that everyone may write to
+    assert list(published.find_exposed(published.owners)) == ([] if place == "../../" else found)
+
+
+def test_a_place_that_belongs_to_another_is_named(store: Store) -> None:
+    """This user stands in for the other one."""
+    published = publish(store)
+    assert list(published.find_exposed(frozenset({OTHER}))) == [
+        Difference(place, "belongs to another user", str(MINE))
+        for place in ("./", "../", "../tree.json", "../../")
+    ]
+    store.home.chmod(0o777)
+    assert [one.path for one in published.find_exposed(frozenset({OTHER}))] == [
+        *("./", "../", "../tree.json")
+    ]

@@ -22,6 +22,7 @@ from provisioning.store.tree import (
     encode_record,
     find_parents,
     parse_tree,
+    remove_others,
     scan_tree,
 )
 
@@ -213,6 +214,16 @@ def test_every_directory_above_is_a_parent() -> None:
     assert find_parents([]) == set()
     assert find_parents(["X/X/"]) == {"X/"}
     assert find_parents(["a/b/c/d/e", "a/b/x"]) == {"a/", "a/b/", "a/b/c/", "a/b/c/d/"}
+
+
+def test_everything_else_is_removed_with_directories_that_are_then_empty(root: Path) -> None:
+    (root / "lib/also").mkdir()
+    remove_others(root, ["lib/deep/er/b", "void/"])
+    assert sorted(str(path.relative_to(root)) for path in root.rglob("*")) == [
+        *("lib", "lib/deep", "lib/deep/er", "lib/deep/er/b", "void")
+    ]
+    remove_others(root, [])
+    assert not list(root.iterdir())
 
 
 def test_a_tree_is_written_and_read(root: Path) -> None:
