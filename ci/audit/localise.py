@@ -144,7 +144,7 @@ class Localiser:
 
     def write(self, file: Path, found: Located, cut: Cut) -> str:
         """Write the part as a Python file, with its tensors next to it, and return the path of the
-        Python file. Raises FailedError."""
+        Python file. Raises FailedError if the tensors cannot be written."""
         tensors = file.with_suffix(".pt")
         source = self.call(
             SourceJob(self.engine, self.spec, cut, tensors), self.setup.work / "source.log"

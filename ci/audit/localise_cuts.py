@@ -42,7 +42,8 @@ class Graphs:
 
     @cached_property
     def operators(self) -> dict[str, Node]:
-        """Return the nodes that compute an activation, by name, in the graph's order.
+        """Return the nodes that compute an activation. The keys are their names, in the graph's
+        order.
 
         Quantizers and dequantizers belong to the operator whose result they round. A node with
         several results, such as a split, belongs to the operators that read it.
@@ -61,8 +62,8 @@ class Graphs:
 
     @cached_property
     def results(self) -> dict[str, Node]:
-        """Return the node from which other nodes read the result of each operator, by the
-        operator's name. If the result is quantized, this is a dequantizer."""
+        """Return for each operator the node from which other nodes read its result. If the result
+        is quantized, this is a dequantizer. The keys are the operators' names."""
         found: dict[str, Node] = {}
         for node in (*self._leaves, *self.module.graph.nodes):
             source = find_source(node)
@@ -112,8 +113,8 @@ class Graphs:
                 yield from self._find_inputs(source)
 
     def rank_losses(self) -> list[Row]:
-        """Return the operators, and the quantization ranges of their results, at which SQNR is lost
-        against the float32 model, with the loss in dB in the worst input set. The loss at an
+        """Return the operators, and the ranges of quantized inputs and results, at which SQNR is
+        lost against the float32 model, with the loss in dB in the worst input set. The loss at an
         operator includes the effect of its quantized weights. The rows that add most noise come
         first. If the model is not quantized, there are no rows."""
         if self.module is self.float32:

@@ -49,8 +49,8 @@ def find_bias_off(module: GraphModule, node: Node) -> float:
 
 
 def mend_biases(module: GraphModule) -> None:
-    """Give each layer whose bias has another scale a separate bias. Its scale is the product of the
-    scales of the layer's input and weights."""
+    """Give a separate bias to each layer whose bias does not have the scale that QNN expects: the
+    product of the scales of the layer's input and weights."""
     for node in list(module.graph.nodes):
         if find_bias_off(module, node):
             _, wanted = _read_scales(module, node) or (None, None)

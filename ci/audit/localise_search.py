@@ -13,6 +13,8 @@ from typing import TypeVar
 
 from msgspec import Struct, structs
 
+from ci.report.text import count
+
 T = TypeVar("T")
 # A part is still wrong if its SQNR is below the prediction by this share of the dB of the part to
 # shrink, and by at least LEAST_DB.
@@ -132,14 +134,14 @@ class Laboratory:
         Spent if the limit is reached."""
         if cut not in self.tried:
             if len(self.tried) >= self.limit:
-                raise Spent(f"--limit: {self.limit} programs were lowered")
+                raise Spent(f"the limit of {count(self.limit, 'program')} (--limit) is reached")
             trial = self.tried[cut] = self.try_cut(cut)
             worst = trial.worst
             told = trial.refused.splitlines()[0][:90] if trial.refused else "right"
             if worst:
                 told = f"wrong: {worst.reached_db:.1f} dB, {worst.predicted_db:.1f} predicted"
-            count = f"{len(cut.kept)} operators, {len(cut.given)} outputs"
-            self.note(f"  [{len(self.tried)}/{self.limit}] {what} ({count}): {told}")
+            size = f"{count(len(cut.kept), 'operator')}, {count(len(cut.given), 'output')}"
+            self.note(f"  [{len(self.tried)}/{self.limit}] {what} ({size}): {told}")
         return self.tried[cut]
 
 

@@ -114,7 +114,8 @@ class OperatorRow(Struct, frozen=True):
 class Found(Struct, frozen=True):
     """The result of ExecuTorch's partitioner for a model.
 
-    ``taken`` has the number of nodes that QNN executes, by operator and line in find_line's form.
+    ``taken`` has the number of nodes that QNN executes; its keys are operators with their lines in
+    find_line's form.
     ``left`` has (operator, reason, asked) for each node on the CPU. ``failure`` is why a lowering
     would fail; it is empty if it would not. ``io_bytes`` is the size of the model's inputs and
     outputs. ``written_back`` is the number of buffers that the model changes, which the CPU copies
@@ -226,7 +227,7 @@ def judge_case(
     if found.failure:
         faults.append(explain_failure(found.failure))
     if not found.taken:
-        faults.append("QNN takes no operator")
+        faults.append("QNN accepts no operator")
     elif left and full:
         faults.append(f"{nodes} node{' stays' if nodes == 1 else 's stay'} on the CPU")
     told = "\n".join([found.failure, *(one.reason for one in left)])
@@ -269,7 +270,7 @@ def list_operators(
     found: Found, scheme: str, soc: str, policy: EmulatorPolicy
 ) -> tuple[OperatorRow, ...]:
     """Return the rows of operators on the CPU in the graph's order, and then those of operators on
-    QNN by name."""
+    QNN, sorted by name."""
     rows = []
     left = ((op, NODE.sub("", reason), asked) for op, reason, asked in found.left)
     for (op, reason, asked), count in Counter(left).items():

@@ -99,7 +99,7 @@ def partition_model(model: Model, spec: CaseSpec, staging: Staging) -> Found:
 @contextmanager
 def uncompiled() -> Iterator[dict[str, Sequence[Any]]]:
     """Replace QNN's compiler with a function that returns empty contexts until the block ends.
-    Yield a dict, to which the programs that would be compiled are added by method."""
+    Yield a dict, to which the programs that would be compiled are added. The keys are methods."""
     found: dict[str, Sequence[Any]] = {}
     original = vars(QnnBackend)["preprocess_multimethod"]
 

@@ -99,8 +99,8 @@ def _list_advice(found: Sequence[tuple[Audited, OperatorRow]]) -> list[str]:
 
 
 def group_faults(audit: Audit) -> dict[tuple[str, KnownFault], str]:
-    """Return the known faults by model, with the cases in which they occur, such as ``fp16 on
-    SM8650, SM8750``."""
+    """Return the cases in which known faults occur, such as ``fp16 on SM8650, SM8750``. The keys
+    are (model, fault)."""
     places: dict[tuple[str, KnownFault], dict[str, list[str]]] = {}
     for case in audit.cases:
         for one in case.known_faults:

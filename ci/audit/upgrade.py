@@ -105,7 +105,7 @@ def compare_runs(old: Report, new: Report) -> Iterator[Difference]:
     if not pairs:
         raise FailedError(
             "the two reports have no case in common",
-            why=f"the old report is {old.title}, the new one is {new.title}",
+            why=f"the old report is from {old.title}, the new one from {new.title}",
             fix="run the same models, schemes and SoCs with both versions",
         )
     both = {one.name for one, _ in pairs}
@@ -217,7 +217,7 @@ def add_figures(old: Report, new: Report) -> Iterator[Total]:
 
 def read_types(root: Path) -> dict[str, str]:
     """Return the members of the structs, unions and enums in the headers below ``root``, without
-    comments, by the names of the header and the type."""
+    comments. A key is the name of the header and that of the type, separated by a space."""
     found = {}
     for path in sorted((root / HEADERS).rglob("*.h")):
         text = COMMENT.sub(" ", path.read_text(encoding="utf-8", errors="replace"))
@@ -320,7 +320,7 @@ def render_upgrade(report: UpgradeReport) -> str:
         share = f" ({_show_share(one)})" if one.before else ""
         lines.append(
             f"{one.what} of {count(one.cases, 'case')}: {one.before:,} -> {one.now:,}{share},"
-            f" {one.moved} moved"
+            f" changed in {one.moved}"
         )
     return "".join(f"{line}\n" for line in lines)
 
@@ -382,9 +382,9 @@ def compare(
     trees: tuple[Path | None, Path | None],
     failures: Sequence[Difference] = (),
 ) -> UpgradeReport:
-    """Return the differences between two versions, whose ``names`` are given. The runs are compared
-    if both exist, and so are the trees. ``failures`` are why a run is missing. Raises FailedError
-    if the runs have no case in common, and ElfError for a damaged library."""
+    """Return the differences between two versions, which are called ``names``. The runs are
+    compared if both exist, and so are the trees. ``failures`` are why a run is missing. Raises
+    FailedError if the runs have no case in common, and ElfError for a damaged library."""
     differences, same = list(failures), 0
     totals: tuple[Total, ...] = ()
     before, now = runs

@@ -83,7 +83,7 @@ def _find_built(plan: BuildPlan, row: Artifact) -> list[Path]:
 
 def split_symbols(plan: BuildPlan) -> None:
     """Strip the files whose rows set ``split_symbols``, if the toolchain has an objcopy. Raises
-    ToolError.
+    ToolError if objcopy fails.
 
     gdb, lldb and ndk-stack find the symbols through the debug link and the build id. Hexagon skels
     must never be stripped, because that invalidates the signature or checksum in them.
@@ -160,7 +160,7 @@ def _judge_build(facts: ElfFacts, policy: ElfPolicy, row: Artifact, tag: str) ->
             f"{name} has {facts.size_bytes} bytes, but its size budget is {row.size_budget}",
             where,
             "the DSP has little memory, and ExecuTorch sets the same budget",
-            "build with --release, or find what was linked in with `nm --size-sort`",
+            "build with --release, or look for large unneeded parts with `nm --size-sort`",
         )
     if tag and name.startswith("Py") and f".{tag}-" not in name:
         yield Finding(

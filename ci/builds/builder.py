@@ -51,7 +51,8 @@ SHOWN = 5  # paths listed in one line
 class Result:
     """A finished build; times are in seconds.
 
-    ``published`` is false if an artifact violates its policy. The files published before then stay.
+    ``published`` is false if an artifact violates its policy. In that case, the files of the last
+    published build stay.
     ``undone`` are the paths in the copy of the sources that had been edited and were restored.
     """
 

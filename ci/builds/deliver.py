@@ -212,8 +212,10 @@ except Exception as error:
     sys.exit(1)
 """
 LACKS = 3
-MISSING = "install the missing modules into this Python, or add --no-proof"
-OTHER_VERSION = "check that the executorch in this Python has the checkout's version"
+MISSING = "install the missing modules into the Python of the build (--python), or add --no-proof"
+OTHER_VERSION = (
+    "check that the executorch in the Python of the build (--python) has the checkout's version"
+)
 
 
 @dataclass(frozen=True)
@@ -260,7 +262,7 @@ def run_import(adaptor: Path, python: Path, variables: Mapping[str, str]) -> str
 
     The adaptor needs neither torch nor QNN for this, only numpy. An import proves only that the
     adaptor is built for this Python and that all libraries that it links to exist. Raises
-    FailedError.
+    FailedError if the import fails for another reason than a missing module.
     """
     env = {**os.environ, **variables}
     program = IMPORT.replace("LACKS", str(LACKS))
@@ -278,8 +280,8 @@ def run_import(adaptor: Path, python: Path, variables: Mapping[str, str]) -> str
 
 
 def run_proof(overlay: Path, python: Path, variables: Mapping[str, str]) -> Proof:
-    """Lower a model with the adaptor in ``overlay``. Raises FailedError with the last line of the
-    output."""
+    """Lower a model with the adaptor in ``overlay``. If that fails, raises FailedError with the
+    last line of the process's output as the cause."""
     paths = [str(overlay), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(paths)}
     ended = run_process([python, PROGRAM, overlay], env=env, timeout_s=LIMIT_S, check=False)

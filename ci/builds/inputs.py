@@ -49,7 +49,7 @@ def take_snapshot(
     skip: frozenset[str] = frozenset(),
     marks: tuple[str, ...] = GENERATED_MARKS,
 ) -> Snapshot:
-    """Return all files below ``root`` by relative path, sorted.
+    """Return the entries of all files below ``root``. The keys are relative paths, in sorted order.
 
     Left out are version control, caches, the relative paths in ``skip``, and directories below
     ``root`` that contain a file named in ``marks`` (a CMake build, an environment). Raises

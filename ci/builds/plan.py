@@ -165,7 +165,8 @@ class BuildPlan:
 
     @property
     def aliases(self) -> dict[str, str]:
-        """The real directories, by the names that replace them in object files."""
+        """The directories that a build reads. The keys are the names that replace them in object
+        files."""
         return {alias: path for path, alias in name_directories(self.place, self.values).items()}
 
     @property

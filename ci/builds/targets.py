@@ -162,7 +162,7 @@ class TargetsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_targets() -> dict[str, Target]:
-    """Return all targets by name. Raises ManifestError."""
+    """Return all targets. The keys are their names. Raises ManifestError if the file is invalid."""
     found = read_toml(FILE, TargetsFile)
     targets = [_merge(dict(row), found.recipe) for row in found.target]
     return {target.name: target for target in targets}

@@ -55,7 +55,7 @@ def resolve_compilers(
     kind: CompilerChoice, roots: Roots = NONE, variables: Variables = NONE
 ) -> Compilers:
     """Return the compilers of ``kind``. ``roots`` and ``variables`` are the artifacts' directories
-    and the environment variables of a profile. Raises UnfitError.
+    and the environment variables of a profile. Raises UnfitError if a compiler is missing.
     """
     return RESOLVERS[kind](roots, variables)
 
@@ -80,7 +80,7 @@ def find_compiler(variable: str, names: tuple[str, ...], fix: str) -> Path:
     """Return the program in the environment variable ``variable``. If that is not set, return the
     first of ``names`` on PATH.
 
-    Raises UnfitError.
+    Raises UnfitError if there is no such program.
     """
     wanted = os.environ.get(variable) if variable else None
     for name in (wanted,) if wanted else names:

@@ -23,7 +23,7 @@ from provisioning.manifest.targets import Backend
 if TYPE_CHECKING:  # it imports numpy, which ci.gate does not need
     from ci.judging.verdict import CaseFigures
 
-# Float references differ between hosts in their last bits. This changes the SQNR by less than:
+# Float references differ between hosts in their last bits. The SQNR changes by less than this.
 MAX_CHANGE_DB = 3.0
 HEAD = (
     "# SQNR in dB against the float32 and the quantized model, and the footprint. Written by"
@@ -99,8 +99,9 @@ def find_changes(figures: Case | CaseFigures, baseline: Baseline) -> Iterator[st
 
 
 def record_baselines(report: Report, folder: Path | None = None) -> list[Path]:
-    """Record the SQNR and footprint of the cases that passed, without changing the baselines of
-    other cases. Cases of models from a policy are recorded in ``folder``.
+    """Record the SQNR and footprint of the cases that passed and have an SQNR, without changing the
+    baselines of other cases. Cases of models from a policy are recorded in ``folder``, or not at
+    all if it is None.
 
     Returns the written files. Raises StoreError if a file cannot be written.
     """

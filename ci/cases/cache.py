@@ -115,7 +115,7 @@ def digest_packages(names: Iterable[str]) -> str:
 
     A missing package or directory is treated as empty. A wheel's installer writes RECORD last, with
     the hash and size of each file. If a file still has that size and was not modified after RECORD,
-    the hash in RECORD is used, else the file is hashed. Raises OSError.
+    the hash in RECORD is used, else the file is hashed. Raises OSError if a file cannot be read.
     """
     parts = [name.partition("/")[::2] for name in names]
     grouped = groupby(sorted(parts), key=itemgetter(0))
@@ -202,7 +202,7 @@ def publish_artifact(staging: Path, directory: Path) -> bool:
     replaced.
 
     If a good artifact is already there, leave it, because another process may be using it, and
-    return False. Raises OSError.
+    return False. Raises OSError if ``staging`` cannot be moved.
     """
     directory.parent.mkdir(parents=True, exist_ok=True)
     if read_artifact(directory):

@@ -56,13 +56,13 @@ class Compiled(Struct, frozen=True, kw_only=True):
 
     ``sets`` is the number of input sets. ``methods`` lists the methods of a program with several
     methods; their inputs and outputs are concatenated, and ``unshared_bytes`` is the size that the
-    program would have without shared weights. ``loss`` is the layer where quantization costs most,
-    if it is known. If the case requests the outputs of its layers, ``layers`` names the operators
-    whose results follow the model's own outputs. ``made_inputs`` describes inputs that this project
-    generated, see ci.models.model.name_made. ``footprint`` has the sizes of the program and the
-    memory that its lowering needed. ``steps`` are the operators of the float32 model's graph, if
-    the engine lists them. ``weights`` and ``calibration`` are SHA-256 digests of the float32
-    model's weights and of the calibration sets, or empty.
+    program would have without shared weights. ``loss`` is the layer where quantization costs the
+    most accuracy, if it is known. If the case requests the outputs of its layers, ``layers`` names
+    the operators whose results follow the model's own outputs. ``made_inputs`` describes inputs
+    that this project generated, see ci.models.model.name_made. ``footprint`` has the sizes of the
+    program and the memory that its lowering needed. ``steps`` are the operators of the float32
+    model's graph, if the engine lists them. ``weights`` and ``calibration`` are SHA-256 digests of
+    the float32 model's weights and of the calibration sets, or empty.
     """
 
     program: str
@@ -110,7 +110,7 @@ class Staging:
         try:
             require_proof([list(map(np.asarray, tensors)) for tensors in outputs], self.reference)
         except FailedError as error:
-            why = f"it was computed from {made}; real inputs may be better" if made else ""
+            why = f"the reference was computed from {made}; use real inputs" if made else ""
             raise FailedError(error.what, why=error.why or why, fix=error.fix) from error
 
     def write_quantized(self, outputs: Sequence[Sequence[Any]]) -> None:

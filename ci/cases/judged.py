@@ -254,7 +254,7 @@ class CaseJudge:
 
     def locate(self) -> str:
         """Return a line with the layer at which a program starts to differ from its model; empty if
-        it is unknown. This class returns nothing, because it runs no program; CaseRun overrides
+        it is unknown. This class always returns "", because it runs no program; CaseRun overrides
         this."""
         return ""
 
@@ -329,8 +329,9 @@ class CaseJudge:
     def end(
         self, status: Status, reason: str = "", log_tail: str = "", *, remark: str = ""
     ) -> CaseResult:
-        """Return the result of the case, with a report row made from all known facts. A failure's
-        reason is followed by advice and by the known faults that the graph triggers."""
+        """Return the result of the case, with a report row that has all known facts. A failure's
+        reason is followed by advice and by the known faults that the graph triggers; if the case
+        passed, these faults are warnings."""
         advice = self.policy.advise(reason) if status is Status.FAILED else ""
         # Only the log shows why a process died, and often why an operator was refused.
         is_dead = reason.startswith(("run: ", "refused: ")) or " was killed by " in reason
@@ -504,4 +505,6 @@ def describe_choices(spec: CaseSpec, compiled: Compiled | None) -> str:
     choices = str(spec.source.choices)
     if not compiled or not compiled.unshared_bytes:
         return choices
-    return f"{choices} ({compiled.size_bytes} bytes, {compiled.unshared_bytes} without)"
+    return (
+        f"{choices} ({compiled.size_bytes} bytes, {compiled.unshared_bytes} without shared weights)"
+    )

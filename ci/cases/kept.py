@@ -1,5 +1,6 @@
 """Judges the kept outputs of a run again. This only reads files: it loads no model or program and
 calls no function of the run. Of the files that the run wrote, only the references are trusted.
+
 report.json                        the run's report
 CASE/artifact/                     see ci.cases.cache
 CASE/outputs/output_SET_INDEX.raw  the program's outputs, from this machine or another
@@ -142,8 +143,9 @@ def read_pulled(pulled: Path, compiled: Compiled) -> Run:
 
 
 def judge_unrun(case: Case, judging: CaseJudge) -> Case:
-    """Judge a row without outputs. It fails if it passed in the run, or if it is unsupported and
-    the policy does not expect its refusal. Any other row is unchanged."""
+    """Judge a row without outputs. It fails if it passed in the run, or if it is unsupported,
+    although no device was lost and the policy does not expect its refusal. Any other row is
+    unchanged."""
     if case.status is Status.PASSED:
         told = "the case passed in the run, but its outputs were not kept"
     elif (
@@ -186,7 +188,7 @@ def read_kept(folder: Path, spec: CaseSpec) -> Artifact:
     if odd:
         raise ValueError(f"{odd[0].name} is a symbolic link or a special file such as a pipe")
     if sum(one.stat().st_size for one in paths) > LIMIT_BYTES:
-        raise ValueError(f"the case's files have more than {LIMIT_BYTES >> 30} GiB")
+        raise ValueError(f"the case's files are larger than {LIMIT_BYTES >> 30} GiB in total")
     place = folder / "artifact"
     artifact = msgspec.json.decode((place / RECORD).read_bytes(), type=Artifact)
     if artifact.digest != digest_record(artifact) or hash_files(place) != artifact.files:
@@ -198,7 +200,9 @@ def read_kept(folder: Path, spec: CaseSpec) -> Artifact:
         )
     compiled = artifact.compiled
     if not {compiled.program, compiled.binary} <= artifact.files.keys():
-        raise ValueError(f"{RECORD} names a program that is not among the artifact's files")
+        raise ValueError(
+            f"{RECORD} names a program or context binary that is not among the artifact's files"
+        )
     for info in (*compiled.inputs, *compiled.outputs):
         check_tensor(info)
     return artifact

@@ -177,7 +177,8 @@ class CaseRun(CaseJudge):
         if again.case.status is not Status.PASSED:
             return again
         seen = (
-            f"it failed after other programs in its process: {result.case.reason.splitlines()[0]}"
+            "the program failed in a process that had run other programs before:"
+            f" {result.case.reason.splitlines()[0]}"
         )
         return replace(again, remark="; ".join(filter(None, [again.remark, seen])))
 

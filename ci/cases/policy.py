@@ -210,7 +210,7 @@ def _threshold(
 
 def read_emulator_policy(path: Path | None = None, lane: str = EMULATOR) -> EmulatorPolicy:
     """Return a lane's default policy, or the user's policy at ``path`` with absolute paths. Raises
-    ManifestError."""
+    ManifestError if the policy is missing or invalid."""
     if path is None:
         return read_policy(lane, EmulatorPolicy)
     if not path.is_file():

@@ -149,8 +149,8 @@ class ExternalProgram:
         """Write the inputs as raw files, start the external program, and read the outputs that it
         wrote.
 
-        Raises RunError. If the external program leaves processes running, they are killed, and this
-        is also an error.
+        Raises RunError if the external program fails, times out, or writes no valid outputs. If it
+        leaves processes running, they are killed and RunError is raised, too.
         """
         inputs, outputs = (self.program.path.with_name(INPUTS), self.program.directory / OUTPUTS)
         for directory in (inputs, outputs):

@@ -181,7 +181,7 @@ def choose_lane(
         known = any(fnmatchcase(scheme.value, word.lower()) for scheme in lane.schemes)
         if known and not any(fnmatchcase(scheme.value, word.lower()) for scheme in schemes):
             raise UsageError(
-                f"--scheme {word} with --backend {backend.value}",
+                f"--scheme {word} cannot be used with --backend {backend.value}",
                 why=f"the policy has limits for this backend only for {', '.join(schemes)}",
                 fix=f"use one of these schemes, or add [backends.{backend.value}.{word}] to the"
                 " policy",
@@ -221,14 +221,14 @@ def require_options(backend: Backend, *, runner: str, plan: bool) -> None:
         return
     if plan:
         raise UsageError(
-            f"--plan with --backend {backend.value}",
+            f"--plan cannot be used with --backend {backend.value}",
             why="a plan has only cases for HTP",
             fix="select the cases with --model, --scheme and --soc",
         )
     device = read_backends()[backend].device
     if runner == "cpp" and device:
         raise UsageError(
-            f"--runner cpp with --backend {backend.value}",
+            f"--runner cpp cannot be used with --backend {backend.value}",
             why=f"this runner runs on the host, but the program needs {device}",
             fix="omit --runner, or pass a command that runs the .pte on a device that has it",
         )

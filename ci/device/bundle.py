@@ -118,7 +118,7 @@ def stage(
     signed: Path | None = None,
     progress: Progress,
 ) -> Bundle:
-    """Copy the files that ``socs`` need to run programs to ``out``, byte for byte, and return the
+    """Copy to ``out``, byte for byte, the files that ``socs`` need to run programs, and return the
     record.
 
     The files are ``runner``, QNN's libraries from ``runtimes``, and ``programs``. ``cases`` is a

@@ -209,8 +209,8 @@ def require_client(name: str, fix: str) -> str:
 
 
 def list_phones(client: str = "adb") -> dict[str, str]:
-    """Return the state of each phone that adb lists, by serial. Raises UnfitError if adb is
-    missing, ToolError if it fails."""
+    """Return the state of each phone that adb lists. The keys are serial numbers. Raises UnfitError
+    if adb is missing, ToolError if it fails."""
     require_client(client, ADB_FIX)
     ended = run_streams([client, "devices"], timeout_s=ANSWER_S)
     if ended.returncode or ended.timed_out:
@@ -251,7 +251,8 @@ STATES = {
 
 
 def parse_lines(text: Sequence[str]) -> dict[str, list[str]]:
-    """Return the values of lines such as ``soc=SM8650``, by name."""
+    """Return the values of lines such as ``soc=SM8650``. The keys are the names before ``=``; a
+    line without a value is omitted."""
     found: dict[str, list[str]] = {}
     for line in text:
         name, equals, value = line.partition("=")

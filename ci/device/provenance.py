@@ -80,9 +80,9 @@ def write_sbom(target: Path, name: str, digest: str, parts: Sequence[Part]) -> N
 
 
 def find_evidence(programs: Iterable[Path], folder: Path) -> dict[Path, Path]:
-    """Return the statements in ``folder`` by program. A program without a statement is left out.
-    Raises UnfitError if a statement does not match its program or is not a pass, UsageError if no
-    program has one."""
+    """Return the statements about programs in ``folder``. The keys are the programs; one without a
+    statement is left out. Raises UnfitError if a statement does not match its program or is not a
+    pass, UsageError if no program has one."""
     found: dict[Path, Path] = {}
     for program in programs:
         sha256 = hash_file(program)
@@ -118,8 +118,8 @@ def copy_evidence(statements: Mapping[Path, Path], target: Path) -> None:
 
 
 def list_signed(folder: Path) -> dict[str, Path]:
-    """Return the signed libraries that `sign` wrote to ``folder``, by name. Raises UnfitError if a
-    file does not match the record in that folder."""
+    """Return the signed libraries that `sign` wrote to ``folder``. The keys are file names. Raises
+    UnfitError if a file does not match the record in that folder."""
     if faults := check_record(folder):
         raise UnfitError(
             f"{folder} is not the output of `qnn-ci sign`",

@@ -183,7 +183,7 @@ class DeviceRunner:
 
     def take(self, seconds: float = LEASE_S) -> Holder | None:
         """Take the lease if it is free, ours, or that of a process on this computer that has ended.
-        Otherwise, return its holder. Raises ToolError or StoreError."""
+        Otherwise, return its holder. Raises the same errors as ``Device.call``."""
         gone = ""
         while True:
             script = TAKE.format(
@@ -264,7 +264,8 @@ class DeviceProgram:
     def run(self, sets: Sets) -> Sets:
         """Send the files that the device lacks, then run the program once per start. Return the
         outputs of the first start, and note each later start whose outputs differ. Raises RunError,
-        and StoreError if the device has too little space."""
+        UnfitError if another process or computer has the lease, and StoreError if the device has
+        too little space."""
         try:
             self.send(sets)
         except ToolError as error:
@@ -281,8 +282,8 @@ class DeviceProgram:
         return first
 
     def run_once(self, sets: int) -> Sets:
-        """Start the runner once, and return the outputs for each input set. Raises RunError, and
-        StoreError if the device has too little space."""
+        """Start the runner once, and return the outputs for each input set. Raises the same errors
+        as ``run``."""
         try:
             archive = self.start()
         except ToolError as error:
@@ -423,7 +424,7 @@ class DeviceProgram:
             emulated=self.is_emulated,
         )
         faults = tuple(
-            f"start {number} on the device returned other outputs than the first"
+            f"start {number} on the device returned different outputs from the first start"
             for number in self.unequal
         )
         return RunNotes(faults=faults, run_ms=self.speed_ms, device=figures)

@@ -178,8 +178,9 @@ def _is_moved_input(node: Any) -> bool:
 def block_sizes(
     graph_module: GraphModule, block: int, others: Sequence[Part] = ()
 ) -> dict[str, tuple[int, ...]]:
-    """Return the block shape (output, input, kernel...) by node name, for layers that can have
-    blocks. Layers of the parts in ``others``, whose schemes have no blocks, are omitted.
+    """Return the block shape (output, input, kernel...) of each layer that can have blocks. The
+    keys are node names. Layers of the parts in ``others``, whose schemes have no blocks, are
+    omitted.
 
     All layers have the same block size, because ExecuTorch 1.5.1 has one configuration per model.
     """

@@ -13,7 +13,8 @@ LINE_CHARS = 200
 
 
 def render(explanation: Explanation) -> str:
-    """Return an explanation as text, starting with the first cause."""
+    """Return an explanation as text: the number of causes, each cause with its consequences, then
+    other matched lines and error lines without a rule."""
     one = explanation
     many = "no known cause" if not one.causes else count(len(one.causes), "cause")
     parts = [f"{one.file}: {many} in {count(one.lines, 'line')}\n"]

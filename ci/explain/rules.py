@@ -73,7 +73,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if not (self.text or self.pattern or self.code):
-            raise ValueError(f"{self.id}: no text, pattern or code is given")
+            raise ValueError(f"{self.id}: the rule has no text, pattern or code")
         if any(len(one.strip()) < 3 for one in self.text):
             raise ValueError(
                 f"{self.id}: a text of fewer than three characters matches nearly every log"
@@ -107,7 +107,8 @@ class _File(Struct, forbid_unknown_fields=True):
 
 @functools.cache
 def read_rules() -> tuple[Rule, ...]:
-    """Return the rules of manifests/policies/errors.toml, symptoms last. Raises ManifestError."""
+    """Return the rules of manifests/policies/errors.toml, symptoms last. Raises ManifestError if
+    the file is invalid."""
     rules = read_policy("errors", _File).rule
     known = {rule.id for rule in rules}
     named = {name for rule in rules for name in rule.consequence_of}
@@ -115,7 +116,7 @@ def read_rules() -> tuple[Rule, ...]:
     if len(known) < len(rules) or unknown:
         raise ManifestError(
             "manifests/policies/errors.toml is not consistent",
-            why=f"an id occurs twice, or consequence_of names unknown ids: {unknown}",
+            why=f"consequence_of names unknown ids: {unknown}" if unknown else "an id occurs twice",
             fix="give each rule a unique id, and use only existing ids in consequence_of",
         )
     return tuple(sorted(rules, key=lambda rule: rule.role is Role.SYMPTOM))

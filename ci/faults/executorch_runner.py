@@ -40,7 +40,8 @@ def before_forks() -> None:
 
 def run_modules(items: Sequence[Item], scheme: Scheme, soc: str) -> list[Result]:
     """Lower the graphs of ``items`` as one program, run it, and return a result per graph. Raises
-    NotTakenError, and ExecuTorch's errors, which any of the graphs may have caused."""
+    NotTakenError, StageError if the program cannot be lowered or run, and ExecuTorch's errors. Any
+    of the graphs may have caused an error."""
     from ci.onnx.stages import QNN, stage
 
     fix_numerics()
@@ -75,8 +76,8 @@ def lower_and_run(
     module: Any, sets: Sequence[Any], scheme: Scheme, soc: str
 ) -> tuple[list[list[Any]], dict[int, str]]:
     """Lower a module with several graphs, run it on the input sets, and return the outputs per
-    input set. Also return a message about an operator that stays on the CPU, by the number of its
-    graph, or by UNKNOWN if the graph cannot be determined."""
+    input set. Also return messages about operators that stay on the CPU, at most one per graph. The
+    keys are the numbers of the graphs, or UNKNOWN if the graph cannot be determined."""
     with torch.no_grad():
         edge = utils.to_edge_transform_and_lower_to_qnn(
             module,

@@ -70,8 +70,8 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """A graph: its inputs and constants (``tensors``) and its nodes, each by name, and the names of
-    its outputs. The nodes are in execution order."""
+    """A graph: its inputs and constants (``tensors``), its nodes, and the names of its outputs. The
+    keys of ``tensors`` and ``nodes`` are names. The nodes are in execution order."""
 
     tensors: Mapping[str, Tensor]
     nodes: Mapping[str, Node]

@@ -174,7 +174,7 @@ def number_of(name: str) -> int:
 
 def list_calls(graph: Graph) -> tuple[list[str], dict[str, str]]:
     """Return the ONNX nodes of a graph as Python calls. Also return the additional constants that
-    these nodes read, as Python expressions by name."""
+    these nodes read, as Python expressions. The keys are the constants' names."""
     builder = Builder()
     builder.add_graph(graph, "", 0)
     calls = []

@@ -25,7 +25,7 @@ def run_items(
     options: Mapping[str, str],
 ) -> list[Result]:
     """Compile the graphs of ``items`` as one model, run it, and return a result per graph. Raises
-    onnxruntime's errors, which any of the graphs may have caused."""
+    StageError or onnxruntime's errors, which any of the graphs may have caused."""
     graphs = [parse_graph(one.text) for one in items]
     drawn = [draw_sets(graph, one.seed) for graph, one in zip(graphs, items, strict=True)]
     sets = [tuple(array for part in one for array in part) for one in zip(*drawn, strict=True)]
@@ -55,9 +55,9 @@ def run_items(
 
 
 def list_left(session: Any, graphs: int) -> dict[int, str]:
-    """Return a message about an operator that stays on the CPU, by the number of its graph. Raises
-    ValueError if onnxruntime renamed the operator and the model has several ``graphs``: they have
-    to be compiled separately."""
+    """Return messages about operators that stay on the CPU, at most one per graph. The keys are the
+    graphs' numbers. Raises ValueError if onnxruntime renamed such a node and the model has several
+    ``graphs``: they have to be compiled separately."""
     left: dict[int, str] = {}
     for part in session.get_provider_graph_assignment_info():
         for node in part.get_nodes():

@@ -40,7 +40,8 @@ class Result(Struct, frozen=True):
     """The result of a graph in a front end. ``sqnr_db`` is the SQNR of the worst row of the worst
     output, and ``predicted_db`` is the prediction for that row. ``over_db`` is by how much the
     error exceeds the limit, in dB, and ``place`` is where. ``why`` is the reason if the graph was
-    refused, crashed or cannot be judged, or if an output has a wrong shape or NaN. ``cpu_s`` is the
+    refused, crashed, late or cannot be judged, or if an output has a wrong shape or an element that
+    is NaN or infinite. ``cpu_s`` is the
     graph's share of the CPU time for all graphs that were compiled with it."""
 
     text: str
@@ -95,7 +96,8 @@ def judge_graphs(
     scheme: Scheme,
 ) -> list[Result]:
     """Return the results of graphs that ran as one program, in which graph n has ``counts[n]``
-    outputs. ``left`` has the reason for each graph that QNN refused, by the graph's number."""
+    outputs. ``left`` has the reason for each graph that QNN refused; its keys are the graphs'
+    numbers."""
     good_db = GOOD_8_BITS_DB if scheme.recipe.activation_bits == 8 else GOOD_DB
     results, first = [], 0
     for number, (item, count) in enumerate(zip(items, counts, strict=True)):
@@ -138,7 +140,8 @@ def _judge_output(item: Item, index: int, output: Output, good_db: float) -> Res
         why = f"output {index} has the shape {made.shape}, not {right.shape}"
         return Result(text, seed, WRONG, -math.inf, 0.0, math.inf, "shape", why)
     if not np.isfinite(made).all():
-        return Result(text, seed, WRONG, -math.inf, 0.0, math.inf, f"output {index}", "NaN")
+        why = "an element is NaN or infinite"
+        return Result(text, seed, WRONG, -math.inf, 0.0, math.inf, f"output {index}", why)
     info = TensorInfo("float32", tuple(right.shape[1:]))
     prediction = Prediction(right, runs, info)
     rows = (slice(None), slice(None)) if right.ndim > 1 else (slice(None),)

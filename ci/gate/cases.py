@@ -54,7 +54,7 @@ def choose_cases(path: str, difference: Difference, rule: CaseRule) -> tuple[Cas
     return tuple(case for case in suite if case.model in models) if models else None
 
 
-# Which part of a case the rows of a table are named after, by the table's name.
+# The part of a case after which the rows of a table are named. The keys are names of tables.
 NAMES: Mapping[str, Callable[[CaseName], str]] = {
     "suite": lambda case: case.model,
     "schemes": lambda case: case.scheme,

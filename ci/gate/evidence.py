@@ -86,7 +86,7 @@ def weigh_report(
 
     ``junit`` is the root of the junit.xml next to the report, or None if that is missing.
     ``policy`` is the policy by which the cases must have been judged. ``recorded`` has the figures
-    that this checkout recorded for the report's toolchain, by case.
+    that this checkout recorded for the report's toolchain; its keys are cases as text.
     """
     true = report.recounted
     counts, own = true.summary, describe_counts(true.summary)
@@ -139,7 +139,7 @@ def _compare_plan(report: Report, job: PlannedJob) -> Iterator[str]:
     """Yield a fault if the report has another backend than HTP, or another session, shard or set of
     cases than the plan, or if it lists a case twice."""
     if (report.session, report.backend) != (job.session, HTP):
-        yield f"the report is of {report.title}, not of {job.session}"
+        yield f"the report is from {report.title}, not from {job.session}"
     shard = f"{report.shard.index}/{report.shard.count}" if report.shard else ""
     if shard != job.shard:
         yield f"the report's shard is {shard or 'none'}, but the job's is {job.shard or 'none'}"

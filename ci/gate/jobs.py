@@ -90,7 +90,7 @@ def render_matrix(jobs: Iterable[PlannedJob]) -> dict[str, Any]:
 
 def parse_shard(text: str) -> tuple[int, int]:
     """Parse text such as ``2/3`` into a shard's index, counted from 1, and the number of shards.
-    Raises UsageError."""
+    Raises UsageError for any other text."""
     match = re.fullmatch(r"([1-9]\d{0,2})/([1-9]\d{0,2})", text, re.ASCII)
     if not match or int(match[1]) > int(match[2]):
         raise UsageError(f"{text!r} is not a shard", fix="write 2/3 for the second of three shards")

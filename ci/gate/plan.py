@@ -13,6 +13,7 @@ from ci.gate.rules import ALL, GateRules, Rule
 from ci.gate.schema import Plan, PlannedSession
 from ci.parity.policy import matches
 from ci.report.schema import CaseName
+from ci.report.text import count
 
 NOTHING = "nothing that the session uses has changed"
 NO_CHANGE = "nothing changed"
@@ -180,4 +181,4 @@ def describe_cases(cases: tuple[CaseName, ...], difference: Difference) -> str:
     if set(cases) >= set(list_cases(difference.head.suite)):
         return "every case depends on it"
     models = ", ".join(dict.fromkeys(case.model for case in cases))
-    return f"{len(cases)} cases of {models} depend on it"
+    return f"{count(len(cases), 'case depends', 'cases depend')} on it: {models}"

@@ -105,7 +105,7 @@ class Repository:
 
     def find_base(self, base: str, head: str) -> str:
         """Return the merge base of ``base`` (by default, the branch in the rules) and ``head`` (by
-        default, HEAD). Raises UsageError."""
+        default, HEAD). Raises UsageError if a revision does not exist or there is no merge base."""
         own = self.resolve(head or "HEAD")
         other = self.resolve(base) if base else self._find_branch(own)
         try:
@@ -134,7 +134,7 @@ class Repository:
     def list_steps(self, span: str) -> Iterator[Step]:
         """Yield the first-parent commits of a range, oldest first, each compared with its parent.
 
-        Raises UsageError.
+        Raises UsageError for an invalid range or a shallow clone.
         """
         first, dots, last = span.partition("..")
         if not dots:
@@ -147,7 +147,8 @@ class Repository:
             yield Step(commit, self.compare(parent, commit), before, after)
 
     def digest_inputs(self, commit: str) -> dict[str, dict[str, str]]:
-        """Return for each session the digests of the files on which it depends, by path.
+        """Return for each session the digests of the files on which it depends. The inner keys are
+        paths.
 
         The session with planned cases has one entry per model instead, named ``SESSION MODEL``.
         Files of a rule with ``alone`` are left out, because that rule alone determines the sessions
@@ -199,8 +200,8 @@ class Repository:
 
 
 def read_facts(tree: SourceTree, rules: GateRules, known: dict[str, FileFacts]) -> TreeFacts:
-    """Return the facts of a tree that a plan needs. ``known`` caches parsed files by path and
-    content."""
+    """Return the facts of a tree that a plan needs. ``known`` caches parsed files; its keys are
+    paths with the digest of the content."""
     files = TreeFiles(tree.files, tree.links, rules)
 
     def read(path: str) -> str:

@@ -22,19 +22,20 @@ LIMIT_BYTES = 64 << 20
 
 
 def read_plan(path: Path) -> Plan:
-    """Return the plan in plan.json. Raises UsageError."""
+    """Return the plan in plan.json. Raises UsageError if the file is missing or is not a plan."""
     return read_json(path, Plan, "plan", "create it with qnn-ci plan --out FILE")
 
 
 def read_needs(path: Path) -> dict[str, str]:
-    """Return the result of each job from a file with GitHub's ``toJSON(needs)``. Raises
-    UsageError."""
+    """Return the result of each job from a file with GitHub's ``toJSON(needs)``. Raises UsageError
+    if the file is missing or has other contents."""
     needs = read_json(path, Needs, "results of jobs", "write GitHub's toJSON(needs) into it")
     return {name: str(row.get("result", "nothing")) for name, row in needs.items()}
 
 
 def read_results(directory: Path, plan: Plan) -> Mapping[str, JobResult]:
-    """Return the results below ``directory``, by job. Each job has a folder result-JOB."""
+    """Return the results below ``directory``, where each job has a folder result-JOB. The keys are
+    ids of jobs."""
     jobs = {job.id: job for job in plan.jobs}
     folders = sorted(directory.glob(f"{PREFIX}*")) if directory.is_dir() else []
     return {

@@ -89,5 +89,6 @@ class GateRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_rules(path: Path | None = None) -> GateRules:
-    """Return the rules of manifests/, or of a user's file. Raises ManifestError."""
+    """Return the rules of manifests/, or of the user's file at ``path``. Raises ManifestError if
+    the file is missing or invalid."""
     return read_policy("gate", GateRules, path)

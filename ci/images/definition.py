@@ -106,8 +106,8 @@ class ImagePlan:
         return self.locks / f"python-{self.base.python}.txt"
 
     def inputs(self) -> dict[str, str]:
-        """Return the inputs that determine the image, by name. A value is the SHA-256 of an input,
-        or the input itself.
+        """Return the inputs that determine the image. The keys are names; a value is the SHA-256 of
+        an input, or the input itself.
         """
         docker = self.checkout / "docker"
         files = [docker / name for name in SCRIPTS]
@@ -165,7 +165,7 @@ def describe_environments(checkout: Path) -> str:
 
 
 def read_images() -> Images:
-    """Read manifests/images.toml. Raises ManifestError."""
+    """Read manifests/images.toml. Raises ManifestError if the file is invalid."""
     return read_toml("images.toml", Images)
 
 

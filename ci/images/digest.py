@@ -29,8 +29,8 @@ SHOWN = 20
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two builds of one image: their ids, their number of layers, and the paths that differ, by the
-    index of the layer.
+    """Two builds of one image: their ids and their number of layers. ``differences`` has the paths
+    that differ; its keys are indices of layers.
     """
 
     name: str
@@ -63,8 +63,8 @@ def compare_builds(
 
 
 def find_differences(client: DockerClient, first: str, second: str) -> dict[int, tuple[str, ...]]:
-    """Return the paths that differ between two images, by the index of the layer. The result is
-    empty if all layers are equal.
+    """Return the paths that differ between two images. The keys are indices of layers. The result
+    is empty if all layers are equal.
     """
     pairs = zip(_digests(client, first), _digests(client, second), strict=True)
     unequal = [index for index, (one, other) in enumerate(pairs) if one != other]

@@ -210,7 +210,8 @@ def _outer_git(checkout: Path) -> list[Path]:
 
 
 def _own_volumes(client: DockerClient, request: ShellRequest) -> dict[str, str]:
-    """Return the mount points of the caller's volumes by their names, and create missing volumes.
+    """Return the mount points of the caller's volumes, and create missing volumes. The keys are the
+    volumes' names.
 
     One volume is for .nox, one for a home directory with the caches of pip and ccache.
     """

@@ -145,7 +145,8 @@ class ArchiveReader:
 
 @contextmanager
 def refused_as_app(name: str) -> Iterator[None]:
-    """Raise the IntegrityError of a block again, with a text for the person who built the app."""
+    """Raise the IntegrityError of a block again, with a message for the person who built the
+    app."""
     try:
         yield
     except IntegrityError as error:

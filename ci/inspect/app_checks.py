@@ -76,7 +76,7 @@ def list_app_checks() -> list[Check[Any]]:
 
 def judge_unit(unit: AppUnit, socs: Sequence[str]) -> list[Finding]:
     """Return the findings on an app or flavour, sorted by id and without duplicates. Raises
-    UsageError."""
+    UsageError for an unknown SoC."""
     found = list(APPS.judge(unit))
     if unit.tree.files or unit.tree.lowered:
         for soc in socs or [""]:
@@ -204,7 +204,8 @@ def see_no_arm64(unit: AppUnit) -> Iterator[Seen]:
 @APPS.check(
     "QNN852",
     "{subject} has no QNN library for arm64-v8a",
-    "loading fails with 'library \"libQnnHtp.so\" not found', or the CPU runs everything silently",
+    "loading fails with 'library \"libQnnHtp.so\" not found', or everything runs on the CPU "
+    "without a message",
     "package libQnnHtp.so, libQnnSystem.so, and a stub and a skel for each Hexagon version",
     after=("QNN850", "QNN851"),
 )
@@ -451,8 +452,9 @@ def _list_programs(unit: AppUnit) -> list[str]:
 
 def _and_so(names: Sequence[str]) -> str:
     """Return the end of a sentence that lists further files, such as ``, and so are a.so, b.so``,
-    or ""."""
-    return f", and so are {name_some(names, MOST_NAMED)}" if names else ""
+    or "" if there are none."""
+    verb = "are" if names[1:] else "is"
+    return f", and so {verb} {name_some(names, MOST_NAMED)}" if names else ""
 
 
 def _count_others(found: Sequence[object]) -> str:

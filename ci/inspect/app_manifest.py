@@ -32,7 +32,8 @@ Attributes = Mapping[str, str]
 
 @dataclass(frozen=True)
 class AppManifest:
-    """The values of a manifest. A value is None if it is missing, or refers to a resource.
+    """The values of a manifest. ``min_sdk``, ``target_sdk`` and ``extracts`` are None if they are
+    missing or refer to a resource.
 
     ``extracts`` is extractNativeLibs. ``native_libraries`` maps the library in each
     uses-native-library element to whether it is required. ``split`` is the name of a split APK, or
@@ -122,9 +123,9 @@ class _Metered(io.BytesIO):
 
 
 def _read_compiled(data: bytes) -> list[tuple[str, Attributes]]:
-    """Parse compiled XML. Raises _Refused. (On damaged files, apkInspector raises arbitrary
-    exceptions. It also logs to the root logger, for which it would install a DEBUG handler if there
-    were none.)"""
+    """Parse compiled XML. Raises _Refused if it is damaged. (apkInspector raises arbitrary
+    exceptions then. It also logs to the root logger, for which it would install a DEBUG handler if
+    there were none.)"""
     root = logging.getLogger()
     silent = logging.NullHandler()
     root.addHandler(silent)

@@ -66,8 +66,8 @@ class PackedFile:
         return is_pointer(self.path)
 
     def find_needs(self) -> tuple[str, ...]:
-        """Return the libraries that a program needs besides libQnnHtp.so. In a text such as
-        ``a.so|b.so``, one of the libraries is enough."""
+        """Return the libraries that a program needs besides libQnnHtp.so. An entry
+        such as ``a.so|b.so`` means that one of the two is enough."""
         marks = {mark for mark in MARKS if self._holds(mark)}
         if self.path.suffix == ".pte":
             backend = ("libqnn_executorch_backend.so",) if QNN_BACKEND in marks else ()

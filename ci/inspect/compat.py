@@ -260,7 +260,8 @@ def _judge_parts(versions: list[int], runtime: Runtime | None, why: str = "") ->
         return Row(Axis.HEXAGON, Verdict.YES, why)
     if parts and versions:
         return Row(Axis.HEXAGON, Verdict.YES, "the runtime has a stub or skel for the program")
-    return Row(Axis.HEXAGON, Verdict.SKIPPED, "no SoC and no runtime with stubs or skels was given")
+    why = "comparing needs a context binary, and a SoC or a runtime with stubs or skels"
+    return Row(Axis.HEXAGON, Verdict.SKIPPED, why)
 
 
 def _judge_operators(program: Program, runtime: Runtime | None) -> Row:

@@ -20,31 +20,34 @@ UNKNOWN = (
     "lower for HTP on this host, without online_prepare, so that QNN prepares the graph and prints"
     " its DDR bandwidth summary, or remove the limit"
 )
-# Each figure's name, and the fix if it is too large.
+# Each figure's name, which "is" follows in a message, and the fix if it exceeds its limit.
 FIGURES = {
-    "program_bytes": ("the program", "use fewer bits for the weights, or share them"),
+    "program_bytes": ("the size of the program", "use fewer bits for the weights, or share them"),
     "context_bytes": (
-        "the largest context binary of a graph",
+        "the size of the largest context binary",
         "split the model (for an LLM, use more shards), or use fewer bits for the weights",
     ),
-    "spill_bytes": ("spill to DDR", TILES),
-    "fill_bytes": ("fill from DDR", TILES),
-    "read_bytes": ("reading from DDR", TRAFFIC),
-    "write_bytes": ("writing to DDR", TRAFFIC),
-    "vtcm_mb": ("VTCM", "compile with less VTCM, or for a SoC that has more"),
-    "partitions": ("partitions", "move the operators between partitions from the CPU to the NPU"),
+    "spill_bytes": ("the spill to DDR", TILES),
+    "fill_bytes": ("the fill from DDR", TILES),
+    "read_bytes": ("the amount read from DDR", TRAFFIC),
+    "write_bytes": ("the amount written to DDR", TRAFFIC),
+    "vtcm_mb": ("the VTCM size", "compile with less VTCM, or for a SoC that has more"),
+    "partitions": (
+        "the number of partitions",
+        "move the operators between partitions from the CPU to the NPU",
+    ),
     LEAST: ("the alignment of segments", "set ExecutorchBackendConfig.segment_alignment"),
-    "lowering_memory_bytes": ("peak memory of lowering", "split the model"),
+    "lowering_memory_bytes": ("the peak memory of lowering", "split the model"),
 }
 
 
-# Limits of a device's times and memory: the field of the figure in DeviceFigures, the field of its
-# spread, and its name.
+# Limits of a device's times and memory: the figure's field in DeviceFigures, the field of its
+# spread ("" if it has none), and the figure's name.
 TIMES = {
-    "p50_ms": ("p50_ms", "p50_spread_ms", "the median of a run"),
-    "p90_ms": ("p90_ms", "p90_spread_ms", "the 90th percentile of a run"),
-    "load_ms": ("load_ms", "load_spread_ms", "loading"),
-    "device_memory_bytes": ("peak_memory_bytes", "", "memory on the device"),
+    "p50_ms": ("p50_ms", "p50_spread_ms", "the median time of a run"),
+    "p90_ms": ("p90_ms", "p90_spread_ms", "the 90th percentile of a run's time"),
+    "load_ms": ("load_ms", "load_spread_ms", "the loading time"),
+    "device_memory_bytes": ("peak_memory_bytes", "", "the peak memory on the device"),
 }
 SLOW = (
     "use fewer bits, run more operators on the NPU, or use a faster performance mode;"
@@ -52,6 +55,7 @@ SLOW = (
 )
 HOT = "the device was throttled: let it cool and run again"
 TIMELESS = "use a qnn_executor_runner that was built with EXECUTORCH_ENABLE_EVENT_TRACER"
+UNREAD = "the device did not show the memory of the runner in /proc: remove the limit"
 
 
 @dataclass(frozen=True)
@@ -63,8 +67,9 @@ class Overrun:
 
 
 def find_excesses(footprint: Footprint | None, budget: Budget, own: Budget) -> Iterator[Overrun]:
-    """Yield the figures that exceed a budget. If a figure is unknown, its limit counts as exceeded
-    only if the model's ``own`` budget has it, because then the user relies on it."""
+    """Yield an overrun for each exceeded limit of ``budget``. A limit whose figure is unknown
+    counts as exceeded only if the model's ``own`` budget sets it, because then the user relies on
+    it."""
     known = footprint or Footprint()
     for name, (what, fix) in FIGURES.items():
         limit, now = getattr(budget, name), getattr(known, name)
@@ -77,7 +82,7 @@ def find_excesses(footprint: Footprint | None, budget: Budget, own: Budget) -> I
             unit, apart = UNITS.get(name, " bytes"), abs(now - limit)
             share = f" ({100 * apart / limit:.0f} %)" if limit else ""
             side = "below" if name == LEAST else "above"
-            text = f"{what} {now:,}{unit}, {apart:,}{unit}{share} {side} {name} = {limit:,}"
+            text = f"{what} is {now:,}{unit}, {apart:,}{unit}{share} {side} {name} = {limit:,}"
             yield Overrun(text, fix)
     for glob, limit in budget.operators.items():
         nodes = [one for one in known.operators if fnmatchcase(one.op, glob)]
@@ -92,9 +97,9 @@ def find_excesses(footprint: Footprint | None, budget: Budget, own: Budget) -> I
 def find_slow(
     device: DeviceFigures | None, budget: Budget
 ) -> tuple[tuple[Overrun, ...], tuple[str, ...]]:
-    """Return a device's figures that exceed a budget by more than their spread or are unknown, and
-    warnings for those that exceed it by less. Nothing is returned without a device, or for a host
-    that emulates one."""
+    """Return overruns for a device's figures that are unknown or exceed their limit by more than
+    their spread, and warnings for the others that exceed it. Both are empty if there is no device,
+    or if a host emulates it."""
     excesses: list[Overrun] = []
     warnings: list[str] = []
     limits = ((name, getattr(budget, name)) for name in TIMES)
@@ -106,15 +111,15 @@ def find_slow(
             continue
         if now is None:
             told = f"{name} = {limit:,} cannot be checked: {what} is not known"
-            excesses.append(Overrun(told, TIMELESS))
+            excesses.append(Overrun(told, TIMELESS if spread else UNREAD))
         elif now > limit:
             within = f" ±{off:.2g}" if spread else ""
-            told = f"{what} {now:,}{within}{unit}, {name} = {limit:,}"
+            told = f"{what} is {now:,}{within}{unit}, above {name} = {limit:,}"
             if now - off > limit:
                 hot = bool(device and device.throttled and spread)
                 excesses.append(Overrun(f"{told}{', throttled' * hot}", HOT if hot else SLOW))
             else:
-                warnings.append(f"{told}: above its budget by less than its spread")
+                warnings.append(f"{told} by no more than its spread")
     return tuple(excesses), tuple(warnings)
 
 

@@ -15,7 +15,8 @@ from ci.models.tensors import TensorInfo
 from ci.report.schema import ControlKind, Question, Threshold
 
 CONTROL_SEED = 20250724
-# The gate should reject the first value of each. If the allowed noise hides it, the next is tried.
+# The gate should reject an output with the first value of a tuple. If the allowed noise hides the
+# fault, the next value is tried.
 GAINS = (1.05, 1.1, 1.25, 2.0)
 GARBAGE_SHARES = (0.02, 0.05, 0.1, 0.25)
 # The loss of a channel is detectable only if its power exceeds the allowed error by this factor.
@@ -40,15 +41,16 @@ Maker = Callable[[Asked], Iterator[Array]]
 def make_controls(
     kind: ControlKind, right: Expected, prediction: Prediction, limits: Threshold
 ) -> Iterator[Array]:
-    """Yield outputs with a fault of this ``kind``, to an increasing degree. Outputs that are
-    correct by chance are skipped.
+    """Yield outputs with a fault of this ``kind``. Each has a larger fault than the one before, if
+    the kind has degrees. An output of integers or booleans is skipped if too few elements are
+    wrong: at most twice the share that ``limits`` accept.
 
     ``right`` is the output that the program should compute, and ``prediction`` the noise that it
     may have.
     """
     random = np.random.default_rng(CONTROL_SEED)
     for wrong in MAKERS[kind](Asked(right.values, random, prediction, limits)):
-        # If noise may change an element, it proves nothing; nor does an output that is correct.
+        # An element that noise may change proves nothing, and neither does a correct output.
         differs = ((wrong < right.low) | (wrong > right.high)).mean()
         least = 2 * (1 - (limits.min_equal_quantized or limits.min_equal or 1.0))
         if is_floating(right.values) or differs > least:
@@ -63,9 +65,9 @@ def is_rejected(
     limits: Threshold,
 ) -> tuple[bool, float | None]:
     """Return whether the gate rejects a wrong output, and its SQNR in dB against the float32 model,
-    if it is floating-point. Two kinds of reasons do not count. A fault in a program would not cause
-    values that are not multiples of the output's step. The error of the quantized model against
-    float32 is the same for correct outputs."""
+    or None if it is not floating-point. Two kinds of reasons do not count: values that are not
+    multiples of the output's step, because controls ignore the step, and, if there is a quantized
+    model, poor quantization, because correct outputs are rejected for it, too."""
     judgement = judge_output(references, index, wrong, structs.replace(info, step=0.0), limits)
     figures = judgement.float_figures
     rejected = judgement.fails(Question.FAITHFUL)
@@ -99,8 +101,8 @@ def _give_other_input(asked: Asked) -> Iterator[Array]:
 
 
 def _silence_channel(asked: Asked) -> Iterator[Array]:
-    """Yield the output with one channel set to zero: the quietest of those whose power is above
-    their allowed error."""
+    """Yield the output with one channel set to zero: the quietest of those whose power is more than
+    AUDIBLE times their allowed error. Yield nothing if there is none."""
     right = asked.right
     if not is_floating(right):
         return
@@ -128,8 +130,8 @@ def _add_one(asked: Asked) -> Iterator[Array]:
 
 
 def _spoil_tail(asked: Asked) -> Iterator[Array]:
-    """Yield outputs with garbage in the last elements of each input set, and each time in more of
-    them."""
+    """Yield one output per value of GARBAGE_SHARES, with garbage in this share of the elements of
+    each input set, at their end."""
     right = asked.right
     garbage = draw_noise(right, asked.random) if is_floating(right) else right + np.ones_like(right)
     for share in GARBAGE_SHARES:

@@ -29,7 +29,7 @@ SETS, CHANNELS, BINS = 64, 6, 31
 
 
 def describe_outputs(references: References, outputs: Sequence[Array]) -> tuple[OutputFigures, ...]:
-    """Return the details that a report shows of each output, [input set, *shape]. Details by input
+    """Return the details that a report shows of each output, [input set, *shape]. Details per input
     set cover only the first SETS sets."""
     return tuple(describe_output(references, *pair) for pair in enumerate(outputs))
 
@@ -94,8 +94,8 @@ def _plain(value: float) -> float | None:
 
 RUNNER = "the runner or its files, not QNN"
 LAYOUT = "the memory layout: a permute is missing in QNN or the runner"
-# An explanation is accepted if the SQNR is at least the first value with it, and improves by the
-# second.
+# An explanation, such as a wrong gain, is accepted if the output has at least BELIEVED_DB of SQNR
+# against the reference with this fault, and GAINED_DB more than against the reference itself.
 BELIEVED_DB, GAINED_DB = 15.0, 8.0
 NOTHING = 1e-6  # nearly zero, as a share of the largest correct element
 ODD = 0.3  # an element is wrong if its error exceeds this share of the reference's RMS
@@ -173,13 +173,13 @@ def _see_line(wanted: Array, output: Array, least_db: float) -> str:
 
 
 def _name_gain(gain: float) -> str:
-    """Return text such as ``0.0625 (1/16) of`` or ``the negative of``."""
+    """Return text such as ``0.0625 (1/16) of``, ``1.5 times`` or ``the negative of``."""
     near = Fraction(abs(gain)).limit_denominator(64)
     exact = bool(near) and abs(near / abs(gain) - 1) < 0.01
     if exact and near == 1 and gain < 0:
         return "the negative of"
-    share = f" ({near})" if exact and near < 1 and near.numerator == 1 else ""
-    return f"{gain:.4g}{share} of"
+    share = f" ({near}) of" if exact and near < 1 and near.numerator == 1 else " times"
+    return f"{gain:.4g}{share}"
 
 
 def _see_order(wanted: Array, output: Array, least_db: float) -> str:
@@ -192,7 +192,7 @@ def _see_order(wanted: Array, output: Array, least_db: float) -> str:
             if _is_match(np.roll(wanted, shift, axis), output, least_db):
                 return f"the right values, shifted by one along axis {axis - 1}; likely {RUNNER}"
         if _is_match(np.flip(wanted, axis), output, least_db):
-            return f"the right values in reverse along axis {axis - 1}; likely {LAYOUT}"
+            return f"the right values in reverse order along axis {axis - 1}; likely {LAYOUT}"
     # Sorted samples of the same distribution also agree to this SQNR, and sorting brings outputs
     # that are nearly correct even closer.
     by_chance_db = 10 * math.log10(wanted.size) + GAINED_DB
@@ -226,7 +226,7 @@ def _see_stretch(wanted: Array, output: Array, _least_db: float) -> str:
     stretch = places[-1] - places[0] + 1 if places.size > 1 else size
     if stretch <= size // 2 and 2 * places.size > stretch:
         return (
-            f"wrong only from element {places[0]} to {places[-1]} of {size};"
+            f"wrong only in elements {places[0]} to {places[-1]} of {size};"
             " likely a buffer that was only partly written"
         )
     sets = np.flatnonzero(odd.any(axis=1))

@@ -104,7 +104,7 @@ def measure_pooled(reference: Array, output: Array) -> float:
 def channel_axes(dims: int) -> list[int]:
     """Return the channel axes of an output with ``dims`` dimensions, [input set, *shape]. A shape
     with three axes has two: the second and the last. With more axes, as for images, it is only the
-    second; with fewer, only the last."""
+    second; with fewer, only the last. A scalar has none."""
     if dims > 4:
         return [2]
     return sorted({dims - 1, 2 if dims == 4 else dims - 1} - {0})

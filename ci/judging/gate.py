@@ -66,8 +66,8 @@ class References:
         return self.quantized[index], QUANTIZED
 
     def predict(self, index: int, info: TensorInfo) -> Prediction:
-        """Return the prediction for an output. If there is none, no noise is predicted, so the
-        program has to be exact."""
+        """Return the prediction for an output. If there is none, return a prediction without noise,
+        so that only errors below the floor of ci.judging.noise are accepted."""
         found = self.noise[index] if self.noise else None
         if found is not None:
             return found
@@ -77,8 +77,8 @@ class References:
 
 @dataclass(frozen=True)
 class Reason:
-    """Why an output is rejected, and which question it fails. ``is_model`` is true if the float32
-    model fails the same question."""
+    """Why an output is rejected, and which question it fails. ``is_model`` is true if the cause is
+    the float32 model, its data or the metric, so that no program could be accepted."""
 
     question: Question
     text: str
@@ -89,10 +89,12 @@ class Reason:
 class OutputJudgement:
     """The judgement of one output. ``reasons`` is empty if the gate accepts it.
 
-    Floating-point outputs have figures, a fitted line, and ``excesses``: how far parts of the error
-    exceed their prediction, worst first. Other outputs have shares of correct elements instead;
-    ``equal_exact`` is the share of those that equal the reference exactly. ``scheme_figures``
-    compare the quantized model with the float32 model.
+    Finite floating-point outputs have figures, a fitted line unless the reference is all zero, and
+    ``excesses``: how far parts of the error exceed their prediction, in the order of
+    Prediction.find_excesses. An output with NaN or infinite elements only has ``float_figures``.
+    Other outputs have shares of correct elements, see share_equal; for ``equal_exact``, an element
+    is correct only if it equals the reference. ``scheme_figures`` compare the quantized model with
+    the float32 model.
     """
 
     reasons: tuple[Reason, ...] = ()
@@ -223,7 +225,10 @@ def _judge_magnitudes(
         reasons.append(Reason(Question.QUANTIZED, text))
     reasons += _parts_too_far(eager, asked, info, limits.min_sqnr_db_all)
     if limits.max_abs is not None and not against_float.max_abs <= limits.max_abs:
-        off = f"an element differs by {against_float.max_abs:.3g}, {limits.max_abs:g} allowed"
+        off = (
+            f"an element differs by {against_float.max_abs:.3g} from the float32 model,"
+            f" {limits.max_abs:g} allowed"
+        )
         reasons.append(Reason(Question.QUANTIZED, off))
     return OutputJudgement(
         tuple(reasons),
@@ -246,9 +251,9 @@ def _off_grid(output: Array, info: TensorInfo) -> Iterator[Reason]:
         off |= (steps < info.lowest - near) | (steps > info.highest + near)
         if off.any():
             text = (
-                f"{off.mean():.2%} of the elements have values that the quantized output cannot"
-                f" have (multiples of {info.step:.6g} from {info.lowest * info.step:.6g} to"
-                f" {info.highest * info.step:.6g})"
+                f"{off.mean():.2%} of the elements are not multiples of {info.step:.6g} from"
+                f" {info.lowest * info.step:.6g} to {info.highest * info.step:.6g}, the only values"
+                " that the quantized output can have"
             )
             yield Reason(Question.FAITHFUL, text)
 

@@ -2,10 +2,9 @@
 
 A prediction consists of the errors of a disturbed eager model, [run, input set, *shape]: see
 ci.models.noise. The same statistics are computed from a program's error and from each of these
-runs: the power of
-the whole output and of each input set, row of the batch, channel, part of a concatenation and
-element, and gain and offset. A statistic of the program may exceed the largest of the runs by a
-margin in dB, because the prediction is not exact.
+runs: gain and offset, and the power of the error in the whole output and in each input set, row of
+the batch, channel, part of a concatenation and element. A statistic of the program may exceed what
+the runs predict by a margin in dB, because the prediction is not exact.
 """
 
 from __future__ import annotations
@@ -21,13 +20,15 @@ import numpy as np
 from ci.judging.figures import Array, channel_axes, decibels
 from ci.models.tensors import TensorInfo
 
-# The share of the mean power that every part may have, because few runs may miss a small part.
+# Every part may also have this share of the mean power of all parts, because a few runs may by
+# chance have nearly no error in a small part.
 SHARED = 1.0
-# Errors below these are always accepted: in steps of the output, and relative to its RMS.
+# Errors below the larger of these are always accepted: in steps of the output, and relative to the
+# RMS of the reference.
 FLOOR_STEPS, FLOOR_RELATIVE = 0.2, 2**-13
 TINY = np.finfo(np.float64).tiny  # used instead of a power of zero
-# Rounding may have a bias, which is visible as a gain or an offset. The limit is twice the noise,
-# but at most these shares of the reference's RMS.
+# Rounding may have a bias, which is visible as a gain or an offset. Twice the noise is allowed for
+# it, but at most these shares of the reference's RMS.
 SYSTEMATIC, MAX_GAIN, MAX_OFFSET = 2.0, 0.004, 0.005
 # If the noise exceeds this share of the RMS, three quarters of the excess may be a bias, and single
 # elements, such as edges in a map of probabilities, may exceed their limit by this many dB.
@@ -62,7 +63,7 @@ class Parts(NamedTuple):
     powers: Array
 
     def name(self, index: int) -> str:
-        """Return a name such as ``channel 3 of 16``; only the kind if it has a single part."""
+        """Return a name such as ``row 1 of 2``; only the kind if it has a single part."""
         count = self.powers.shape[-1]
         return f"{self.kind} {index} of {count}" if count > 1 else self.kind
 
@@ -87,7 +88,8 @@ def divide(squares: Array, info: TensorInfo) -> Iterator[Parts]:
 
 
 def name_axes(info: TensorInfo) -> list[tuple[str, int]]:
-    """Return names and axes of [input set, *shape] for the rows of a batch and for channels."""
+    """Return (name, axis) for the rows of a batch and for channels. ``axis`` is an axis of [input
+    set, *shape]. An output with fewer than two axes has no rows."""
     rows = [("row", 1)] if len(info.shape) > 1 else []
     channels = channel_axes(len(info.shape) + 1)
     return rows + [(f"channel along axis {axis - 1}:", axis) for axis in channels]
@@ -154,9 +156,9 @@ class Prediction:
                 yield parts.axis, expected * spread * 10 ** (margin_db / 10)
 
     def find_excesses(self, output: Array, margin_db: float) -> list[Excess]:
-        """Return for gain, offset and each kind of parts how far the worst one is above its limit.
-        Those above their limits come first, with gain and offset after the others. ``output`` must
-        be finite."""
+        """Return how far gain, offset and the worst part of each kind are above their limits. Those
+        above their limits come first, with gain and offset after the others. Gain and offset are
+        missing if the reference is all zero. ``output`` must be finite."""
         error = output.astype(np.float64) - self.reference
         found = list(self._compare_line(error, margin_db)) if self.rms else []
         for parts, (expected, spread) in zip(

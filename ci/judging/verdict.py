@@ -31,8 +31,8 @@ SCHEME = (
     f"  fix: {CALIBRATE}",
 )
 MODEL = (
-    "  why: the float32 model itself is not good enough for its task, even without QNN",
-    "  fix: check that inputs, labels and the order of outputs are those that the metric expects",
+    "  why: the cause is the float32 model, its data or the metric, not QNN",
+    "  fix: check the metric, and that it gets the inputs, labels and order of outputs it expects",
 )
 NEGATIONS = {
     Question.FAITHFUL: "not faithful",
@@ -74,9 +74,9 @@ class ControlResult:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on a case. ``reasons`` is empty if the outputs are correct. ``proofless`` lists
-    kinds of wrong outputs that the gate accepts. ``warnings`` has outputs that cannot test the gate
-    well."""
+    """The verdict on a case. ``reasons`` is empty if the outputs are correct. ``proofless`` is a
+    message with the kinds of wrong outputs that the gate accepts, or empty if there are none.
+    ``warnings`` are about outputs with which the gate can hardly detect a fault."""
 
     figures: CaseFigures
     reasons: tuple[Reason, ...] = ()
@@ -149,8 +149,8 @@ def feed_controls(
 def feed_control(
     kind: ControlKind, references: References, index: int, info: TensorInfo, limits: Threshold
 ) -> tuple[bool, float | None] | None:
-    """Return whether the gate rejects an output with a fault of this ``kind``, and the output's
-    SQNR in dB; None if the output cannot have such a fault."""
+    """Return whether the gate rejects an output with a fault of this ``kind``, and the SQNR in dB
+    of the wrong output that was tried last. Return None if the output cannot have such a fault."""
     right, noise = references.best(index)[0], references.predict(index, info)
     own, result = limits.of_output(index), None
     for wrong in make_controls(kind, right, noise, own):
@@ -237,7 +237,7 @@ def _find_worst(excesses: Sequence[Excess]) -> list[Excess]:
 
 def _advise_on_scheme(judgement: Judgement, references: References) -> Iterator[str]:
     if references.quantized is None:
-        yield "  why: the program is faithful to its model, but float16 cannot represent its values"
+        yield "  why: the program is faithful to its model, but float16 rounds its values too much"
         yield f"  fix: {FLOAT16}"
         return
     yield "  why: the program is faithful to the quantized model, which is too far from float32"
@@ -247,19 +247,22 @@ def _advise_on_scheme(judgement: Judgement, references: References) -> Iterator[
 
 def judge_metric(metric: Metric, result: MetricResult) -> Iterator[Reason]:
     """Yield why a program is not good enough for its task. A metric that also accepts the outputs
-    of other inputs is a reason, because it proves nothing. If the quantized model fails as its
-    program does, but the float32 model does not, the quantization is at fault."""
+    of other inputs is a reason, because it proves nothing. If the program and the quantized model
+    fail but the float32 model does not, poor quantization is a further reason."""
     value, float32, shifted = result.value, result.float32, result.shifted
     quantized = result.quantized
     both = quantized is not None and all(_fails(metric, one, float32) for one in (value, quantized))
     if both and not _fails(metric, float32, float32):
-        text = f"{metric.name} of the quantized model {quantized:.4g}, of float32 {float32:.4g}"
+        text = (
+            f"{metric.name} is {quantized:.4g} for the quantized model, {float32:.4g} for the"
+            " float32 model"
+        )
         yield Reason(Question.QUANTIZED, text)
     if not float32 - value <= metric.max_drop:
-        own = "" if quantized is None else f"the quantized model {quantized:.4g}, "
+        own = "" if quantized is None else f"{quantized:.4g} for the quantized model, "
         text = (
-            f"{metric.name} {value:.4g}, {own}the float32 model"
-            f" {float32:.4g}: a drop of at most {metric.max_drop:g} is allowed"
+            f"{metric.name} is {value:.4g} for the program, {own}{float32:.4g} for the float32"
+            f" model; a drop of at most {metric.max_drop:g} is allowed"
         )
         yield Reason(Question.TASK, text)
     if metric.min is not None and not value >= metric.min:

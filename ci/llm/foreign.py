@@ -215,7 +215,7 @@ class ForeignJob:
 
     def run(self) -> tuple[Foreign, str]:
         """Check that program, tokenizer and weights match, and generate text. Return the result and
-        the text. Raises UsageError."""
+        the text. Raises UsageError if they do not match, or if the prompt is too long."""
         from ci.llm.tokenizers import read_tokenizer
         from ci.models.numerics import fix_numerics
 
@@ -271,8 +271,8 @@ class ForeignJob:
         return Foreign(free.tokens, after, 0.0, same, likeness, tuple(faults))
 
     def load(self, interface: Interface) -> dict[int, Any]:
-        """Return the float32 decoder for each method, by the method's number of tokens. Raises
-        UsageError if the weights and the program have different dimensions."""
+        """Return the float32 decoder for each method. The keys are the methods' numbers of tokens.
+        Raises UsageError if the weights and the program have different dimensions."""
         from ci.llm.decoder import make_decoder
         from ci.llm.weights import read_weights
 

@@ -147,7 +147,7 @@ class DecoderLowering:
     def write(self) -> Compiled:
         """Calibrate and quantize the decoder on texts of the float32 model, run the models for
         comparison, and lower the decoder. Write the program and the reference runs. Raises
-        FailedError."""
+        FailedError if a text is too short, or if the methods quantize a cache differently."""
         from ci.executorch.lower import PROGRAM, Lowering
         from ci.llm.decoder import make_decoder
         from ci.llm.weights import read_weights
@@ -203,7 +203,7 @@ class DecoderLowering:
 
     def collect_inputs(self, decoder: Any, interface: Interface) -> dict[int, list[Any]]:
         """Return the inputs that each method gets while it processes the float32 model's texts for
-        all prompts, by the method's number of tokens. Each is a tuple of tensors.
+        all prompts, as tuples of tensors. The keys are the methods' numbers of tokens.
 
         The length of a text is reduced to a multiple of the number of tokens that prefill takes,
         and both methods process all texts. They therefore get the same ranges for the caches, which
@@ -361,7 +361,8 @@ class ReferenceRuns:
     prompt and the first ALONE tokens. ``float32`` has the float32 model's logits for the text of
     ``model``, and ``text`` has the tokens that the float32 model itself chooses. ``perplexity`` has
     two numbers, for the lowered and for the float32 model; it is empty if there is no text to
-    measure. ``borders`` are those of a quantized program's methods, by number of tokens."""
+    measure. ``borders`` has those of a quantized program's methods; its keys are the methods'
+    numbers of tokens."""
 
     interface: Interface
     prompt: tuple[int, ...]

@@ -81,7 +81,8 @@ def program_step(opened: OpenProgram, borders: Mapping[int, Border]) -> Step:
 
 def code_step(run: Step, borders: Mapping[int, Border]) -> Step:
     """Return a step function that converts floats to a program's inputs, and outputs to floats.
-    ``borders`` are those of a quantized program's methods, by number of tokens."""
+    ``borders`` has those of a quantized program's methods; its keys are the methods' numbers of
+    tokens."""
 
     def step(arrays: Sequence[Array]) -> Sequence[Array]:
         border = borders.get(arrays[0].shape[1])

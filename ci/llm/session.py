@@ -101,7 +101,7 @@ def judge_program(spec: CaseSpec, foreign: Foreign, text: str, least: float) -> 
     must equal the float32 model's after the same text."""
     likeness, faults = foreign.likeness, list(foreign.faults)
     if likeness and likeness.agreement < least:
-        share = f"{likeness.agreement:.0%} of its tokens equal the float32 model's"
+        share = f"{likeness.agreement:.0%} of the program's tokens equal the float32 model's"
         faults.append(f"{share}, but at least {least:.0%} are required")
     notes = RunNotes(run_ms=foreign.step_s * 1000)
     known = Evidence(

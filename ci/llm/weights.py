@@ -154,9 +154,9 @@ class HuggingFaceConfig(Struct, frozen=True):
         """Return the dimensions. Raises UsageError for features that are not supported here."""
         if self.model_type != "llama" or self.hidden_act != "silu":
             told = f"model_type {self.model_type!r} with {self.hidden_act}"
-            raise UsageError(f"{CONFIG}: {told}", why="only llama with silu is supported")
+            raise UsageError(f"{CONFIG} has {told}", why="only llama with silu is supported")
         if self.attention_bias or self.mlp_bias:
-            raise UsageError(f"{CONFIG}: layers with a bias are not supported")
+            raise UsageError(f"{CONFIG} has layers with a bias, which are not supported")
         return DecoderConfig(
             dim=self.hidden_size,
             hidden=self.intermediate_size,
@@ -182,7 +182,7 @@ def parse_scaling(given: dict[str, Any] | None) -> RopeScaling | None:
     if kind == "default":
         return None
     if kind != "llama3":
-        raise UsageError(f"{CONFIG}: rope_scaling {kind!r}", why="only llama3 is supported")
+        raise UsageError(f"{CONFIG} has rope_scaling {kind!r}", why="only llama3 is supported")
     known = {name: given[name] for name in RopeScaling.__struct_fields__ if name in given}
     try:
         return msgspec.convert(known, RopeScaling)
@@ -257,7 +257,7 @@ def read_safetensors(path: Path) -> Weights:
         held = np.memmap(path, np.uint8, "r")
         size = int.from_bytes(held[:8].tobytes(), "little")
         if size > min(len(held) - 8, MOST_HEADER):
-            raise ValueError(f"its first 8 bytes give {size} as the size of its header")  # noqa: TRY301
+            raise ValueError(f"its first 8 bytes state a header of {size} bytes")  # noqa: TRY301
         rows = json.loads(held[8 : 8 + size].tobytes())
         rows.pop("__metadata__", None)
         listed = msgspec.convert(rows, dict[str, TensorRow])

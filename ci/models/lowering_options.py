@@ -159,7 +159,10 @@ def _find_faults(choices: Choices, scheme: Scheme) -> Iterator[tuple[str, str]]:
     if choices.weight_sharing and not choices.methods:
         yield "weight_sharing needs methods", "a single graph has nothing to share weights with"
     if len({"forward", *choices.methods}) <= len(choices.methods):
-        yield "a method is listed twice", "the first method is called forward"
+        yield (
+            "a method is listed twice",
+            "each name must differ, also from forward, the first method",
+        )
     quantizing = sorted(asked.intersection(QUANTIZING))
     if quantizing and not scheme.quantized:
         yield f"{quantizing[0]} and {scheme.value} exclude each other", "nothing is quantized"

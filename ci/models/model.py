@@ -114,7 +114,7 @@ def make_model(reference: str, choices: Choices) -> Made:
 
 
 def split_model(model: Model) -> dict[str, Model]:
-    """Return each method of a model as a separate model, by the name of the method."""
+    """Return each method of a model as a separate model. The keys are the names of the methods."""
     return {
         name: Model(
             f"{model.name}.{name}",
@@ -258,7 +258,8 @@ class Methods(nn.Module):
         return tuple(outputs)
 
     def split(self, inputs: Inputs) -> dict[str, Inputs]:
-        """Split the concatenated inputs into the inputs of each method, by its name."""
+        """Return the inputs of each method, split from the concatenated ``inputs``. The keys are
+        the names of the methods."""
         given, start = {}, 0
         for name in self.names:
             given[name] = inputs[start : start + self.counts[name]]
@@ -277,15 +278,16 @@ def join_methods(made: Mapping[str, Made]) -> Made:
 
 
 def split_module(module: nn.Module) -> dict[str, nn.Module]:
-    """Return the module of each method by its name. A module that is not a Methods object has only
-    the method ``forward``."""
+    """Return the module of each method. The keys are the names of the methods. A module that is not
+    a Methods object has only the method ``forward``."""
     if not isinstance(module, Methods):
         return {FORWARD: module}
     return dict(zip(module.names, module.parts, strict=True))
 
 
 def split_inputs(module: nn.Module, inputs: Inputs) -> dict[str, Inputs]:
-    """Split the inputs of a module into the inputs of each method, by its name."""
+    """Return the inputs of each method of a module, split from ``inputs``. The keys are the names
+    of the methods."""
     return module.split(inputs) if isinstance(module, Methods) else {FORWARD: inputs}
 
 

@@ -78,8 +78,8 @@ def read_labels(source: str, sets: int) -> Tensor:
     try:
         labels = torch.as_tensor(given)
     except (TypeError, ValueError, RuntimeError) as error:
-        why = f"it returned a {type(given).__name__}: {error}"
-        raise UsageError(f"{Path(source).name} returns no labels", why=why) from error
+        why = f"a {type(given).__name__} cannot be a tensor: {error}"
+        raise UsageError(f"{Path(source).name} provides no labels", why=why) from error
     if not labels.ndim or len(labels) != sets:
         raise UsageError(
             f"{Path(source).name} has labels of shape {list(labels.shape)}",

@@ -47,7 +47,8 @@ class OutputLimits(AccuracyLimits, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Limits(OutputLimits, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The limits of a scheme. ``outputs`` has different limits for single outputs, by index."""
+    """The limits of a scheme. ``outputs`` has the limits of single outputs that differ from these.
+    Its keys are the outputs' indices as text."""
 
     full_delegation: bool = True
     outputs: dict[Annotated[str, Meta(pattern="^[0-9]+$")], OutputLimits] = field(
@@ -78,7 +79,7 @@ class Source(Struct, frozen=True):
     """What determines a user's model: ``reference`` is ``/absolute/path/file.py:factory``, an ONNX
     file or a model of the suite. ``calibration`` and ``inputs`` are files, or functions in the same
     form, that replace the model's own calibration sets and judged inputs. ``choices`` are lowering
-    options, ``run`` are run options. ``shapes`` are the shapes of an ONNX file's inputs, by name.
+    options, ``run`` are run options. ``shapes`` has (name, shape) of inputs of an ONNX file.
     ``float_model`` is the float file from which a quantized ONNX file was made."""
 
     reference: str = ""
@@ -141,8 +142,9 @@ class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """A user's model in a policy. ``path`` is ``file.py:factory``, an .onnx file or a model of the
     suite. Paths are relative to the policy.
 
-    ``lowering`` and ``run`` have options. ``limits`` are by scheme, and ``budget`` limits the size
-    and time of the programs. ``shapes`` are the shapes of an .onnx file's inputs, by name.
+    ``lowering`` and ``run`` have options. ``limits`` has limits per scheme, and ``budget`` limits
+    the size and time of the programs. ``shapes`` has the shapes of an .onnx file's inputs; its keys
+    are their names.
     ``float_model`` is the float file from which a quantized .onnx file was made.
     """
 
@@ -285,7 +287,7 @@ def require_function(path: Path, function: str) -> None:
 def lacks_function(path: Path, function: str, own: Sequence[str]) -> UsageError:
     """Return the error for a function that a file lacks; ``own`` are the functions that it has."""
     near = difflib.get_close_matches(function, own, n=1)
-    has = f"it has {', '.join(own)}" if own else "it defines no function"
+    has = f"use one of its functions: {', '.join(own)}" if own else "define the function in it"
     return UsageError(
         f"{path} has no function {function!r}", fix=f"write {path.name}:{near[0]}" if near else has
     )
@@ -313,8 +315,8 @@ def check_data(name: str, entry: ModelEntry) -> None:
 
 
 def read_arrays(path: Path) -> dict[str, Any]:
-    """Return the arrays of an .npy or .npz file by name, in the file's order. Raises
-    UsageError."""
+    """Return the arrays of an .npy or .npz file in the file's order. The keys are the arrays'
+    names, ``arr_0`` for an .npy file. Raises UsageError if the file cannot be read."""
     import numpy as np  # not at the top: the gate reads policies without numpy
 
     try:

@@ -183,8 +183,8 @@ def add_grids(
 
 
 def write_float(source: Source, target: Path, shapes: Shapes = ()) -> Path:
-    """Return the file of the float model: the user's file with inputs of these ``shapes``, or a
-    module exported to ``target``."""
+    """Return the file of the float model: the user's file as write_normal_form returns it for these
+    ``shapes``, or ``target`` after the module was exported to it."""
     if isinstance(source.origin, Path):
         return write_normal_form(source.origin, target, shapes)
 
@@ -231,8 +231,8 @@ def write_context(
     """Compile ``model`` with QNN's provider, and return its delegation and footprint.
 
     The context is checked to be for ``soc``, and sealed. If QNN executes no node, no context is
-    written. If ``embed`` is None, a copy of the model is written instead of a context. Raises the
-    errors of onnxruntime and check_context.
+    written. If ``embed`` is None, a copy of the model is written instead of a context. Raises
+    StageError with an error of onnxruntime or check_context as its cause.
     """
     directory.mkdir()
     log = log.with_name(PROVIDER_LOG)
@@ -277,7 +277,8 @@ def write_context(
 def write_calls(model: Path, staging: Staging, options: Mapping[str, str]) -> None:
     """Record the API calls that QNN receives for ``model``, with QNN's Saver; nothing is compiled.
 
-    Saver writes to the working directory, so call this in a fork. Raises onnxruntime's errors.
+    Saver writes to the working directory, so call this in a fork. Raises StageError with
+    onnxruntime's error as its cause.
     """
     with output_to(staging.log.with_name(SAVER_LOG)), working_directory(staging.directory):
         open_session(model, options, {})

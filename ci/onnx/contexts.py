@@ -169,7 +169,8 @@ def check_context(path: Path, soc: str, runtime: str = "") -> Context:
 
 
 def seal_context(path: Path) -> str:
-    """Return the SHA-256 of the binary after writing it to the context model's metadata.
+    """Return the SHA-256 of the binary, and write it to the context model's metadata unless it is
+    already there.
 
     read_context can then detect a changed binary. Raises as read_context does.
     """

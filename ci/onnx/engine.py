@@ -204,7 +204,8 @@ def note_execution(opened: PooledProgram, executed: Executed) -> RunNotes:
     profile = program.directory / PROFILE_CSV
     return RunNotes(
         faults=tuple(find_lies(executed, compiled)),
-        remark=f"the session was recreated after {count(executed.restarts, 'restart')}"
+        remark=f"the session was recreated after {count(executed.restarts, 'restart')} of the NPU's"
+        " subsystem"
         if executed.restarts
         else "",
         files=(profile,) if profile.is_file() else (),
@@ -213,8 +214,8 @@ def note_execution(opened: PooledProgram, executed: Executed) -> RunNotes:
 
 
 def find_lies(executed: Executed, compiled: Compiled) -> Iterator[str]:
-    """Yield the differences between the providers that executed nodes and those for which the nodes
-    were compiled."""
+    """Yield a message if QNN executed no node, or if other providers executed more nodes than were
+    compiled for them."""
     if not executed.providers.get(QNN):
         seen = describe_providers(executed)
         yield f"QNN executed nothing, according to the session's profile: {seen}"

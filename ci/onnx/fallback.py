@@ -36,8 +36,8 @@ Nodes = Sequence[tuple[str, str]]
 
 
 def read_reasons(log: str) -> dict[str, str]:
-    """Return why QNN's provider rejected nodes, by the nodes' names. The provider may check a node
-    several times; the last result counts."""
+    """Return why QNN's provider rejected nodes. The keys are the names of the nodes. The provider
+    may check a node several times; the last result counts."""
     reasons: dict[str, str] = {}
     before, *units = UNIT.split(log)
     for unit in units:
@@ -123,10 +123,8 @@ class _File(Struct, forbid_unknown_fields=True):
 
 @functools.cache
 def read_notes() -> Mapping[str, str]:
-    """Return advice by operator. The operators are named as name_operator does.
-
-    Raises ManifestError.
-    """
+    """Return the advice on operators. The keys are the operators' names, see name_operator. Raises
+    ManifestError if the advice cannot be read."""
     return read_policy("onnx-operators", _File).notes
 
 

@@ -25,8 +25,9 @@ EXPOSED = "{}/layer"
 
 def find_loss(model: Path, scratch: Path, inputs: Arrays, reference: Arrays) -> Loss | None:
     """Return the node where a quantized model loses the most accuracy on one input set;
-    ``reference`` has the float32 model's outputs. None if the model loses none, or if its values
-    need too much memory. A model that returns all values is written to ``scratch``."""
+    ``reference`` has the float32 model's outputs. None if the model loses none, rounds no value, or
+    has more than MOST_VALUES elements. A model that returns all values is written to
+    ``scratch``."""
     graph = onnx.load(model).graph
     rounded = find_rounded(graph)
     names = {name: elements for name, elements in list_values(onnx.load(model)).items() if elements}
@@ -131,8 +132,8 @@ def infer(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def list_values(model: onnx.ModelProto) -> dict[str, int]:
-    """Return the number of elements of each float32 result of a node, by name; 0 if it is
-    unknown."""
+    """Return the number of elements of each float32 result of a node, or 0 if it is unknown. The
+    keys are the names of the results."""
     inferred = infer(model).graph
     made = {name for node in model.graph.node for name in node.output}
     return {

@@ -303,7 +303,8 @@ def list_graphs(graph: Any) -> Iterator[Any]:
 
 
 def read_constants(graph: Any) -> dict[str, Any]:
-    """Return the TensorProto of each initializer and Constant node of a graph, by name."""
+    """Return the TensorProto of each initializer and Constant node of a graph. The keys are the
+    names of the initializers and of the nodes' outputs."""
     made = {
         node.output[0]: one.t
         for node in graph.node

@@ -235,7 +235,7 @@ class _Writer:
 
     def find_weights(self, source: Any) -> int:
         """Return the element type of a layer's quantized weights. For a product of two activations
-        it is UINT8, because the error is the same; for other operators it is 0."""
+        it is UINT8, because the error is the same; for other operators and float weights, 0."""
         maker = self.made_by.get(source.input[1]) if source.op_type in LAYERS else None
         if maker is None or maker.op_type != "DequantizeLinear":
             return 0

@@ -106,7 +106,7 @@ class OptionTable(Struct, frozen=True, forbid_unknown_fields=True):
 
 @functools.cache
 def read_options() -> OptionTable:
-    """Return the table of options. Raises ManifestError."""
+    """Return the table of options. Raises ManifestError if its file is invalid."""
     return read_policy("onnx-options", OptionTable)
 
 
@@ -335,7 +335,8 @@ def choose_options(scheme: Scheme, soc: str, given: Mapping[str, str]) -> dict[s
 
 def find_library(sdk: Path, given: Mapping[str, str]) -> Path:
     """Return the library of the backend: that of backend_path or backend_type in ``given``, by
-    default HTP's. Raises UnfitError if the SDK at ``sdk`` does not have it."""
+    default HTP's. Raises UnfitError if one of these options asks for a library that the SDK at
+    ``sdk`` lacks."""
     kind = given.get("backend_type", "")
     name = given.get("backend_path") or (f"libQnn{kind.capitalize()}.so" if kind else "")
     if not name or len(Path(name).parts) > 1:

@@ -51,8 +51,8 @@ def write_normal_form(path: Path, target: Path, shapes: Shapes = ()) -> Path:
     return that.
 
     Up to IR version 3, each initializer is also an input that a caller may replace, but QNN
-    executes only nodes with constant weights. Raises onnx's errors for an opset that it cannot
-    convert.
+    executes only nodes with constant weights. Raises StageError with onnx's error as its cause, for
+    example for an opset that onnx cannot convert.
     """
     model = onnx.load(path, load_external_data=False)
     opsets = [one.version for one in model.opset_import if one.domain in {"", "ai.onnx"}]
@@ -93,7 +93,7 @@ def prepare_file(source: Path) -> Any:
     """Return the float model in a form that can be quantized: constants are folded, batch norms are
     merged into convolutions, shapes are inferred, and operators are rewritten for QNN.
 
-    Raises onnxruntime's errors.
+    Raises StageError with the error of onnxruntime as its cause.
     """
     with TemporaryDirectory() as scratch:
         folded, prepared = (Path(scratch, name) for name in ("folded", "prepared"))
@@ -153,8 +153,8 @@ def quantize_file(source: Path, target: Path, scheme: Scheme, sets: Sequence[Arr
     DequantizeLinear as QNN's provider expects them.
 
     The quantization ranges cover the values for all of ``sets``. The metadata of the source is
-    kept. Raises the errors of onnxruntime's quantizer, and FailedError if a weight does not have
-    the scheme's type.
+    kept. Raises StageError; its cause is an error of onnxruntime's quantizer, or a FailedError if a
+    weight does not have the scheme's type.
     """
     recipe = scheme.recipe
     model = prepare_file(source)

@@ -257,8 +257,8 @@ def make_sets(
 ) -> tuple[Arrays, ...]:
     """Return ``count`` input sets; the same seed makes the same sets. With ``examples``, the
     elements of each are shuffled, which keeps their range; floats that are all equal get normal
-    noise instead. Without examples, floats are normally distributed, and integers are below
-    RANDOM_IDS. Inputs in ``fixed`` have the given value."""
+    noise instead. Without examples, floats are normally distributed, integers are below RANDOM_IDS,
+    and all elements of an input in ``fixed`` have the value there."""
     random = np.random.default_rng(seed)
 
     def draw_normal(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:

@@ -48,7 +48,7 @@ def describe_refusal(error: Exception, log: Path) -> str:
         said = list(dict.fromkeys(line.strip() for line in SAID.findall(text)))
     lines = [*traceback.format_exception(cause), *(f"{line}\n" for line in said)]
     log.with_name(TRACEBACK_LOG).write_text("".join(lines), encoding="utf-8")
-    sys.stderr.write(f"refused by {error}: the traceback is in {TRACEBACK_LOG}\n")
+    sys.stderr.write(f"the case was refused ({error}): the traceback is in {TRACEBACK_LOG}\n")
     more = [f"and {len(said) - MOST_SAID} more in {PROVIDER_LOG}"] if len(said) > MOST_SAID else []
     told = "; ".join([*(line for line in said[:MOST_SAID] if line not in raised), *more])
     described = f"{told} ({raised})" if told else raised

@@ -42,8 +42,8 @@ class Seen:
 @dataclass
 class Capture:
     """The comparisons in the current test. ``seen`` has the completed ones, and ``now`` the one
-    whose program is running. ``sources`` has the float32 model of each quantized module, by the id
-    of the latter."""
+    whose program is running. ``sources`` has the float32 model of each quantized module; its keys
+    are ids of the quantized modules."""
 
     seen: list[Seen] = field(default_factory=list)
     now: Seen | None = None

@@ -75,7 +75,7 @@ class Cause(Struct, frozen=True, forbid_unknown_fields=True):
 class Ratchet(Struct, frozen=True, forbid_unknown_fields=True):
     """The limits for a complete run of a suite. At least ``run`` tests must be neither unsupported
     nor timed out, and at most ``unsupported`` tests may be unsupported. A test may take
-    ``timeout_s`` seconds, plus twice its duration in ``slow``, which has seconds by glob."""
+    ``timeout_s`` seconds, plus twice its duration in ``slow``, which maps globs to seconds."""
 
     run: int
     unsupported: int

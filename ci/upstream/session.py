@@ -70,9 +70,9 @@ class RunTest:
 @dataclass(frozen=True, kw_only=True)
 class SuiteRun:
     """A run of a suite: the tests that ``header`` selects, with the journal and the comparisons in
-    ``directory``. ``jobs`` tests run at a time. Each has ``timeout_s`` seconds, plus
-    twice its expected duration if ``ratchet`` lists it as slow. With ``resume``, tests in the
-    journal are not run again."""
+    ``directory``. ``jobs`` tests run at a time. Each has ``timeout_s`` seconds, plus twice its
+    expected duration if ``ratchet`` lists it as slow. With ``resume``, tests in the journal are not
+    run again."""
 
     directory: Path
     header: Header

@@ -42,8 +42,8 @@ MAX_MESSAGE = 2000
 
 @dataclass
 class Collected:
-    """The tests that the fork server collected, as pytest's items by name, with pytest's
-    configuration and the errors of the collection."""
+    """The tests that the fork server collected, with pytest's configuration and the errors of the
+    collection. ``items`` has pytest's items; its keys are the tests' names."""
 
     config: Any = None
     items: dict[str, Any] = field(default_factory=dict)

@@ -55,8 +55,8 @@ class SessionInputs:
 
 
 def describe_sessions(graph: Graph, read: Read, rules: GateRules) -> dict[str, SessionInputs]:
-    """Return the inputs of each session by name, for the sessions of the noxfile and those that
-    only the rules name."""
+    """Return the inputs of the sessions of the noxfile and of those that only the rules name. The
+    keys are the sessions' names."""
     files = graph.tree.files
     sessions = parse_noxfile(read(NOXFILE)) if NOXFILE in files else {}
     verbs = {verb: module for main in MAINS for verb, module in parse_verbs(read(main)).items()}
@@ -173,8 +173,8 @@ class SessionFacts:
 
 
 def parse_noxfile(text: str) -> Mapping[str, SessionFacts]:
-    """Return the facts of each session by name, including those of the helper functions that it
-    calls. Raises SyntaxError."""
+    """Return the facts of each session, including those of the helper functions that it calls. The
+    keys are the sessions' names. Raises SyntaxError if ``text`` is not Python."""
     functions = {
         node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)
     }

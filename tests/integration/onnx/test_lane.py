@@ -356,8 +356,8 @@ def test_a_refusal_names_its_stage_and_its_whole_cause(
     assert case.places == ()
     (kept,) = (tmp_path / "kept").iterdir()
     assert "Traceback" in (kept / "traceback.log").read_text()
-    assert f"refused by {stage}" in (kept / "lower.log").read_text()
-    assert f"refused by {stage}" in case.log_tail
+    assert f"refused ({stage})" in (kept / "lower.log").read_text()
+    assert f"refused ({stage})" in case.log_tail
 
 
 @pytest.mark.parametrize(
@@ -399,4 +399,4 @@ def test_a_context_of_another_soc_is_not_run(run_case: RunCase) -> None:
 def test_a_restart_of_the_subsystem_makes_the_session_anew(run_case: RunCase) -> None:
     result = run_case("mlp", Scheme.U8, lie="restart 1")
     assert result.case.status is Status.PASSED, describe(result)
-    assert result.remark == "the session was recreated after 1 restart"
+    assert result.remark == "the session was recreated after 1 restart of the NPU's subsystem"

@@ -187,7 +187,7 @@ def test_a_search_that_is_ended_has_what_it_found() -> None:
     found, laboratory = search(graphs, lambda _, node: node.name == "linear_1", limit=2)
     assert found.first
     assert found.first.name == "linear_1"
-    assert found.ended == "--limit: 2 programs were lowered"
+    assert "limit of 2 programs" in found.ended
     assert len(laboratory.tried) == 2
 
 
@@ -619,7 +619,7 @@ def test_two_cases_with_two_of_everything_read_as_their_snapshot() -> None:
         readers=(operator("r1"), operator("r2")),
         mended_by=(Mend.RANGES,),
         sharing=(operator("s1"), operator("s2")),
-        ended="--limit: 5 programs were lowered",
+        ended="the limit of 5 programs (--limit) is reached",
     )
     right = Located(outputs=(depart("y", 61, faithful=True),))
     cases = [

@@ -119,7 +119,7 @@ def test_a_model_of_which_qnn_takes_nothing_fails_whatever_the_policy_permits() 
     nothing = Found({}, (ERF,), (), 80)
     case = judge(nothing, policy=permit_fallback(Scheme.FP16))
     assert case.status is Status.FAILED
-    assert case.reason == "QNN takes no operator"
+    assert case.reason == "QNN accepts no operator"
     assert measure_extra(case) is None
 
 

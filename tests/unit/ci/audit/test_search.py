@@ -93,7 +93,7 @@ def test_each_program_is_told_once_with_how_it_ended() -> None:
     for name in ("a", "b", "c", "a"):
         laboratory.measure(Cut(("a", "b"), (name,)), f"up to {name}")
     first, second, third = told
-    assert first.strip() == "[1/9] up to a (2 operators, 1 outputs): right"
+    assert first.strip() == "[1/9] up to a (2 operators, 1 output): right"
     assert "40.0 dB" in second
     assert "60.0 predicted" in second
     assert third.endswith(": QNN refuses")
@@ -208,7 +208,9 @@ def test_a_search_that_is_ended_has_what_it_had_found(limit: int) -> None:
     assert tried == needed[:limit]
     assert found.outputs == every.outputs
     assert found.ended == (
-        "" if limit >= len(needed) else f"--limit: {limit} programs were lowered"
+        ""
+        if limit >= len(needed)
+        else f"the limit of {limit} program{'s' * (limit != 1)} (--limit) is reached"
     )
     wrong = [cut for cut in tried if {"b", "c"} <= {*cut.kept}]
     if limit > 2:  # the whole, and with all results exposed

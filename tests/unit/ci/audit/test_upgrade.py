@@ -235,7 +235,7 @@ def test_the_worst_comes_first() -> None:
     assert (total.before, total.now, total.moved, total.cases) == (2400, 6000, 1, 6)
     text = render_upgrade(found)
     assert "old -> new: 4 worse, 1 better, 0 other, 1 case the same" in text
-    assert "read_bytes of 6 cases: 2,400 -> 6,000 (+150.0 %), 1 moved" in text
+    assert "read_bytes of 6 cases: 2,400 -> 6,000 (+150.0 %), changed in 1" in text
     assert "-10.0 dB" in text
     assert not any(line != line.rstrip() for line in text.splitlines())
 

@@ -72,7 +72,7 @@ def test_a_lane_has_the_schemes_that_the_backend_is_judged_in() -> None:
     lane = choose_lane(EXECUTORCH, Backend.LPAI, judged, ["*8w"])
     assert lane.schemes == lane.default == (Scheme.A8W8, Scheme.A16W8)
     assert choose_lane(EXECUTORCH, Backend.HTP, judged, ["fp16"]) is EXECUTORCH
-    with pytest.raises(UsageError, match="fp16 with --backend lpai"):
+    with pytest.raises(UsageError, match="fp16 cannot be used with --backend lpai"):
         choose_lane(EXECUTORCH, Backend.LPAI, judged, ["8a8w", "fp16"])
 
 
@@ -81,12 +81,18 @@ def test_a_lane_has_the_schemes_that_the_backend_is_judged_in() -> None:
     [
         (["--backend", "lpai", "--soc", "SM8650"], "SM8650 has no LPAI block"),
         (["--backend", "lpai", "--soc", "*"], "has no LPAI block"),
-        (["--backend", "lpai", "--scheme", "fp16"], "--scheme fp16 with --backend lpai"),
-        (["--backend", "gpu", "--scheme", "8A8W"], "--scheme 8A8W with --backend gpu"),
+        (
+            ["--backend", "lpai", "--scheme", "fp16"],
+            "--scheme fp16 cannot be used with --backend lpai",
+        ),
+        (
+            ["--backend", "gpu", "--scheme", "8A8W"],
+            "--scheme 8A8W cannot be used with --backend gpu",
+        ),
         (["--backend", "gpu", "--scheme", "nothing"], "no scheme 'nothing'"),
         (["--backend", "gpu", "--runner", "cpp"], "the program needs an Adreno GPU"),
         (["--backend", "lpai-arm", "--runner", "cpp"], "the program needs LPAI hardware"),
-        (["--backend", "gpu", "--plan", "plan.json"], "--plan with --backend gpu"),
+        (["--backend", "gpu", "--plan", "plan.json"], "--plan cannot be used with --backend gpu"),
     ],
 )
 def test_what_goes_with_htp_alone_is_refused(
@@ -140,12 +146,12 @@ def test_htp_takes_all_of_it() -> None:
 @pytest.mark.parametrize(
     ("backend", "runner", "plan", "shown"),
     [
-        (Backend.LPAI, "", True, ("--plan with --backend lpai", "HTP", "--model")),
+        (Backend.LPAI, "", True, ("--plan cannot be used with --backend lpai", "HTP", "--model")),
         (
             Backend.GPU,
             "cpp",
             False,
-            ("--runner cpp with --backend gpu", "Adreno GPU", "--runner"),
+            ("--runner cpp cannot be used with --backend gpu", "Adreno GPU", "--runner"),
         ),
     ],
 )

@@ -201,13 +201,14 @@ def test_what_is_not_known_exceeds_a_limit_of_the_model_s_own() -> None:
     for footprint in (None, Footprint(context_bytes=9)):
         assert not list(find_excesses(footprint, Budget(spill_bytes=9), NONE))
         texts = [one.text for one in find_excesses(footprint, budget, Budget(spill_bytes=9))]
-        assert texts == ["spill_bytes = 9 cannot be checked: spill to DDR is not known"]
+        (text,) = texts
+        assert text.startswith("spill_bytes = 9 cannot be checked: ")
 
 
 @pytest.mark.parametrize(
     ("limits", "words"),
     [
-        ({"read_bytes": 667}, "reading from DDR is 600 bytes, 10 % below its budget: set "),
+        ({"read_bytes": 667}, "read from DDR is 600 bytes, 10 % below its budget: set "),
         ({"read_bytes": 666}, ""),
         ({"spill_bytes": 0}, ""),
         ({"segment_align": 4096}, ""),
@@ -237,11 +238,12 @@ def test_a_case_over_its_budget_fails_as_that(tmp_path: Path) -> None:
     status, reason, question = judge(tmp_path / "over", make_policy(program_bytes=800))
     assert (status, question) == (Status.FAILED, Question.BUDGET)
     first, fix = reason.splitlines()[:2]
-    told = "over its budget: the program 1,000 bytes, 200 bytes (25 %) above program_bytes = 800"
+    told = "the size of the program is 1,000 bytes, 200 bytes (25 %) above program_bytes = 800"
+    told = f"over its budget: {told}"
     assert first == told
     assert fix.startswith("  fix: use fewer bits for the weights")
     _, both, _ = judge(tmp_path / "two", make_policy(program_bytes=800, partitions=0))
-    assert both.startswith(f"{told}; partitions 2, 2 above partitions = 0\n")
+    assert both.startswith(f"{told}; the number of partitions is 2, 2 above partitions = 0\n")
     assert "for the weights, or share them; move the operators" in both.splitlines()[1]
 
 
@@ -264,7 +266,7 @@ def test_a_cached_case_keeps_its_figures_and_fails_again(tmp_path: Path) -> None
 def test_a_program_that_cannot_run_here_is_judged_by_its_budget(tmp_path: Path) -> None:
     status, reason, question = judge(tmp_path, make_policy(partitions=1), device="a phone")
     assert (status, question) == (Status.FAILED, Question.BUDGET)
-    assert "partitions 2, 1 (100 %) above partitions = 1" in reason
+    assert "partitions is 2, 1 (100 %) above partitions = 1" in reason
     fit = judge(tmp_path / "fit", make_policy(partitions=2), device="a phone")
     assert fit[0] is Status.UNSUPPORTED
 
@@ -340,13 +342,13 @@ def test_a_time_fails_beyond_its_spread_alone(name: str, least: float, within: f
     assert warnings == ()
     excesses, (warning,) = find_slow(PHONE, Budget(**{name: least}))
     assert excesses == ()
-    assert warning.endswith("above its budget by less than its spread")
+    assert f"above {name} = {least:,} by no more than its spread" in warning
     assert find_slow(PHONE, Budget(**{name: within})) == ((), ())
 
 
 def test_memory_on_a_device_has_no_spread() -> None:
     (excess,), _ = find_slow(PHONE, Budget(device_memory_bytes=1999))
-    assert excess.text == "memory on the device 2,000 bytes, device_memory_bytes = 1,999"
+    assert excess.text.endswith(" is 2,000 bytes, above device_memory_bytes = 1,999")
     assert find_slow(PHONE, Budget(device_memory_bytes=2000)) == ((), ())
 
 
@@ -357,6 +359,8 @@ def test_what_is_not_a_device_s_is_not_judged_and_what_is_not_known_is() -> None
     unknown, _ = find_slow(DeviceFigures(starts=1, runs=0), budget)
     assert len(unknown) == len(TIMES)
     assert all("cannot be checked" in one.text for one in unknown)
+    for one in unknown:  # only times are from the runner's trace
+        assert ("EVENT_TRACER" in one.fix) is not one.text.startswith("device_memory_bytes")
     hot = msgspec.structs.replace(PHONE, throttled=True)
     (excess,), _ = find_slow(hot, Budget(p50_ms=1.0))
     assert excess.text.endswith("p50_ms = 1.0, throttled")
@@ -376,6 +380,6 @@ def test_a_slow_device_fails_its_case(tmp_path: Path) -> None:
         assert case.device == PHONE
         if status is Status.FAILED:
             assert case.question is Question.BUDGET
-            assert "the median of a run 10.0 ±0.5 ms, p50_ms = 9.0" in case.reason
+            assert "is 10.0 ±0.5 ms, above p50_ms = 9.0" in case.reason
         else:
-            assert any("less than its spread" in one for one in case.warnings)
+            assert any("no more than its spread" in one for one in case.warnings)

@@ -346,7 +346,7 @@ def test_only_what_fails_in_a_fresh_process_fails_a_case(tmp_path: Path) -> None
     result = run_case(tmp_path, make_engine(), runner)
     assert result.case.status is Status.PASSED, result.case.reason
     assert result.remark.startswith(
-        "it failed after other programs in its process: not faithful: output 0: "
+        "the program failed in a process that had run other programs before: not faithful: "
     )
     assert runner.calls == ["open", "run", "fresh", "run"]
 
@@ -736,7 +736,7 @@ class MeasuringPool(InlinePool):
     ("measured", "question", "words"),
     [
         (Ended(MetricResult(0.9, 0.9, 0.1, 0.9), "", ""), None, ""),
-        (Ended(MetricResult(0.5, 0.9, 0.1, 0.9), "", ""), Question.TASK, "top1 0.5"),
+        (Ended(MetricResult(0.5, 0.9, 0.1, 0.9), "", ""), Question.TASK, "top1 is 0.5"),
         (Ended(MetricResult(0.5, 0.9, 0.1, 0.5), "", ""), Question.QUANTIZED, "fix: calibrate"),
         (Ended(None, "its process was killed by SIGSEGV", ""), Question.TASK, "killed by SIGSEGV"),
         (Ended(None, "did not end within 9 s", ""), Question.TASK, "metric: did not end"),
@@ -939,7 +939,7 @@ def test_everything_that_is_known_is_in_the_row() -> None:
         "run_options": "warm_up 2",
         "pte_bytes": 14,
         "compiler": "v2.49",
-        "choices": "saver (14 bytes, 16 without)",
+        "choices": "saver (14 bytes, 16 without shared weights)",
         "cached": True,
         "inputs": 15,
         "made_inputs": "random inputs",

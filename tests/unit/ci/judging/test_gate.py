@@ -224,7 +224,9 @@ def test_figures_are_kept_where_nothing_else_can_be_measured() -> None:
     silent = np.zeros(SHAPE)
     limits = msgspec.structs.replace(OPEN, max_abs=0.5)
     (one,) = judge_one(limits, silent + 1, expect(silent), expect(silent + 0.5)).outputs
-    assert [reason.text for reason in one.reasons] == ["an element differs by 1, 0.5 allowed"]
+    (reason,) = one.reasons
+    assert "differs by 1 " in reason.text
+    assert reason.text.endswith("0.5 allowed")
     assert one.float_figures == measure(silent, silent + 1)
     assert one.quantized_figures == measure(silent + 0.5, silent + 1)
     (one,) = judge_one(limits, silent + 1, expect(silent), expect(silent)).outputs

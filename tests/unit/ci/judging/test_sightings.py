@@ -44,7 +44,7 @@ def between(first: int, last: int) -> Any:
             EAGER * 1e-9,
             "nearly zero everywhere; likely memory that the program never wrote",
         ),
-        (EAGER * 1e9, EAGER * 1e9 * 1e-5, f"1e-05 of {SCALE}"),
+        (EAGER * 1e9, EAGER * 1e9 * 1e-5, f"1e-05 times {SCALE}"),
         (EAGER * 1e4, EAGER * 1e-3, "nearly zero everywhere; likely memory that the"),
         (EAGER, np.full_like(EAGER, 0.5), f"a constant, 0.5; likely {RUNNER}"),
         (np.ones((1, 1)), np.full((1, 1), 2.0), f"a constant, 2; likely {RUNNER}"),
@@ -56,12 +56,12 @@ def between(first: int, last: int) -> Any:
         (np.repeat(EAGER[:1], 4, axis=0), np.repeat(NOISE[:1], 4, axis=0), ""),
         (EAGER, np.roll(EAGER, 1, 0), f"the outputs of another input; likely {RUNNER}"),
         (EAGER, EAGER / 16, f"0.0625 (1/16) of {SCALE}"),
-        (EAGER, EAGER * 1.2, f"1.2 of {SCALE}"),
-        (EAGER, EAGER * 2, f"2 of {SCALE}"),
+        (EAGER, EAGER * 1.2, f"1.2 times {SCALE}"),
+        (EAGER, EAGER * 2, f"2 times {SCALE}"),
         (EAGER, EAGER + 0.7, "off by a constant 0.7; likely a zero point"),
-        (EAGER, EAGER * 0.012, f"0.012 of {SCALE}"),
-        (EAGER, EAGER / 65, f"0.01538 of {SCALE}"),
-        (EAGER, EAGER * 0.995, f"0.995 of {SCALE}"),
+        (EAGER, EAGER * 0.012, f"0.012 times {SCALE}"),
+        (EAGER, EAGER / 65, f"0.01538 times {SCALE}"),
+        (EAGER, EAGER * 0.995, f"0.995 times {SCALE}"),
         (EAGER, EAGER / -2, f"-0.5 (1/2) of {SCALE}"),
         (EAGER, -EAGER, f"the negative of {SCALE}"),
         (EAGER, np.roll(EAGER, -1, 3), "the right values, shifted by one along axis 2; lik"),
@@ -71,7 +71,7 @@ def between(first: int, last: int) -> Any:
             EAGER.transpose(0, 2, 3, 1).reshape(EAGER.shape),
             f"the right values with axis 0 moved to 2; likely {LAYOUT}",
         ),
-        (EAGER, EAGER[..., ::-1], "the right values in reverse along axis 2; lik"),
+        (EAGER, EAGER[..., ::-1], "the right values in reverse order along axis 2; lik"),
         (EAGER, EAGER[::-1], f"a permutation of the right values; likely {LAYOUT}"),
         (EAGER, EAGER + 0.01 * NOISE, ""),  # nearly right in place, and nearer when sorted
         (EAGER, NOISE, ""),
@@ -89,7 +89,7 @@ def test_a_wrong_output_is_described(right: Any, wrong: Any, words: str) -> None
 )
 def test_a_stretch_is_told_up_to_half_of_the_elements(first: int, last: int, tells: bool) -> None:
     buffer = "likely a buffer that was only partly written"
-    words = f"wrong only from element {first} to {last} of 8; {buffer}"
+    words = f"wrong only in elements {first} to {last} of 8; {buffer}"
     assert find_sighting([FAR], between(first, last), 0) == (words if tells else "")
 
 

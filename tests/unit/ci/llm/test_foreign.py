@@ -485,7 +485,7 @@ def test_a_program_of_others_has_a_report(given: dict[str, Any]) -> None:
     given["scratch"].pool.calls.clear()
     (case,) = run_foreign(given, Ended((poor, "a story"), "", "")).cases
     assert case.status is Status.FAILED
-    assert case.reason.startswith("10% of its tokens equal the float32 model's")
+    assert case.reason.startswith("10% of the program's tokens equal the float32 model's")
 
 
 def test_a_program_that_dies_is_a_case_that_failed(given: dict[str, Any]) -> None:
