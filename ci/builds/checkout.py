@@ -237,11 +237,11 @@ def list_names(text: str) -> frozenset[str]:
 
 
 def check_programs(programs: tuple[str, ...]) -> None:
-    """Raise UnfitError if one of ``programs`` is not on PATH."""
+    """Raise UnfitError if any of ``programs`` is not on PATH."""
     missing = [name for name in programs if not shutil.which(name)]
     if missing:
         raise UnfitError(
-            f"not on PATH: {', '.join(missing)}",
+            f"programs are missing on PATH: {', '.join(missing)}",
             why="ExecuTorch builds flatc and flatcc for this machine with these programs",
             fix="Debian, Ubuntu: apt-get install make g++",
         )

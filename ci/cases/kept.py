@@ -90,8 +90,8 @@ def find_spec(case: Case, setup: JudgeSetup) -> CaseSpec:
 
 def judge_case(case: Case, judging: CaseJudge, folder: Path, pulled: Path | None) -> CaseResult:
     """Judge a report row again, from the run's own outputs or, with ``pulled``, from those of a
-    device. A failed case that is judged from the run's own outputs stays failed. A row without
-    these files is judged by judge_unrun."""
+    device. A failed case that is judged from the run's own outputs stays failed. A row whose
+    outputs or, with ``pulled``, whose program was not kept is judged by judge_unrun."""
     judging.evidence.cached = case.cached
     metric, judging.metric = judging.metric, None
     if not (folder / ("artifact" if pulled else OUTPUTS)).is_dir():

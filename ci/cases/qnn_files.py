@@ -47,7 +47,7 @@ def count_operators(calls: str) -> tuple[OpCount, ...]:
     if not added or types.keys() != {*added}:
         raise FailedError(
             f"{SAVER_CALLS} adds {len(added)} nodes, but describes {len(types)}",
-            fix="run without --saver: this QNN version writes another format, or was interrupted",
+            fix="run without --saver: this QNN version writes another format, or Saver was stopped",
         )
     counts = sorted(
         Counter(types[name] for name in added).items(), key=lambda one: (-one[1], one[0])

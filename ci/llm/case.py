@@ -217,7 +217,10 @@ class LlmRun(CaseRun):
         for kind, make in MAKERS.items():
             rejected, verdict = judge_control(make(subject), runs.model)
             if verdict is None and kind is ControlKind.ENDLESS:
-                told = "there is no endless control, because the correct text does not end either"
+                told = (
+                    "there is no control with endless text,"
+                    " because the correct text does not end either"
+                )
                 self.evidence.warnings += (told,)
                 continue
             finite = verdict.sqnr_db if verdict and math.isfinite(verdict.sqnr_db) else None

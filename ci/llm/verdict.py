@@ -69,7 +69,7 @@ def judge_forced(run: Generated, reference: Reference) -> Verdict:
     """Compare all steps of a run with the reference. Raises ValueError if the run was fed other
     tokens than the reference."""
     if run.fed != reference.run.fed:
-        raise ValueError("the run was fed other tokens than the reference")
+        raise ValueError("the run was fed different tokens from the reference's")
     return judge_part(run, reference)
 
 

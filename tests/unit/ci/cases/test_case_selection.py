@@ -86,7 +86,7 @@ def test_a_function_that_a_file_defines_or_imports_is_taken(tmp_path: Path, name
 
 @pytest.mark.parametrize(
     ("name", "nearest"),
-    [("factry", "net.py:factory"), ("make_model", "it has "), ("", "it has ")],
+    [("factry", "net.py:factory"), ("make_model", "functions: Net"), ("", "functions: Net")],
 )
 def test_a_function_that_a_file_lacks_is_refused_with_the_nearest(
     tmp_path: Path, name: str, nearest: str

@@ -119,7 +119,7 @@ UNITS = {
         ("x86, x86_64",),
     ),
     "QNN853": (make(absent=("p/a.so", "q/b.so", "r/c.so")), ("a.so", ", and so are b.so, c.so")),
-    "QNN854": (make(pointers=("p/a.so", "q/b.so")), ("a.so", ", and so are b.so")),
+    "QNN854": (make(pointers=("p/a.so", "q/b.so")), ("a.so", ", and so is b.so")),
     "QNN856": (make(Kind.APK, manifest=INSIDE), (SKELS[0], "(and 2 more) stays", '"false"')),
     "QNN857": (make(Kind.APK, manifest=INSIDE), ("libQnnHtp.so (and 3 more)",)),
     "QNN858": (

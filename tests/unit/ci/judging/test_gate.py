@@ -424,7 +424,7 @@ def test_each_wrong_output_is_described_and_only_wrong_ones() -> None:
     seen = [line for line in verdict.advice if line.startswith("  seen: ")]
     assert [line.partition(";")[0] for line in seen] == [
         "  seen: output 0: all zero",
-        "  seen: output 2: 2 of the right values",
+        "  seen: output 2: 2 times the right values",
     ]
     assert [one.text.partition(":")[0] for one in verdict.reasons] == ["output 0", "output 2"]
     (only,) = judge_outputs(

@@ -332,7 +332,7 @@ def test_a_text_without_an_end_is_a_warning(
     monkeypatch.setitem(llm_case.MAKERS, ControlKind.ENDLESS, lambda _: iter(()))
     result = judge(right)
     assert result.case.status is Status.PASSED
-    told = "there is no endless control, because the correct text does not end either"
+    told = "there is no control with endless text, because the correct text does not end either"
     assert result.case.warnings == (told,)
     assert ControlKind.ENDLESS not in {one.kind for one in result.controls}
 
