@@ -47,8 +47,8 @@ MKDOCS = "mkdocs build --strict --quiet --clean --config-file .ci/mkdocs.yml"
 USAGE, ENVIRONMENT, DOWNLOAD = 2, 3, 4  # docs/reference/exit-codes.md
 # Groups with gigabytes of packages, of use only on machines that can run QNN's host libraries.
 LARGE = ("lowering", "onnx", "test")
-# Modules that are rarely imported, but are half of an environment. They are compiled only when
-# they are imported.
+# Modules that are rarely imported, although they are half of the files of an environment. They are
+# compiled only when they are imported.
 RARE = (
     r"site-packages/((pip|setuptools|pygments/lexers|scipy|sklearn|sympy/physics|coremltools"
     r"|huggingface_hub|textual|narwhals|onnxruntime/transformers)/"
@@ -112,11 +112,11 @@ def run_module(session: nox.Session, group: str, *words: str, executorch: str = 
 
 
 def choose_executorch(session: nox.Session) -> str:
-    """Return the version of ExecuTorch to use, or '' for the default one.
+    """Return the version of ExecuTorch to use, or '' for the default version.
 
-    This is the version in --executorch. Without --executorch and --sdk, it is the version of the
-    last runtime that a session of this call built, if that build's SDK can lower on this machine.
-    An unsupported version fails the session.
+    This is the version in --executorch. If neither --executorch nor a QNN SDK (--sdk, QNN_CI_SDK)
+    is set, it is the version of the last build by a session of this call, if this machine can lower
+    for that build with its SDK. An unsupported version fails the session.
     """
     options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     options.add_argument("--executorch", default="")
@@ -147,8 +147,8 @@ def read_pairs() -> tuple[dict[str, str], str]:
 
 
 def list_sessions(session: nox.Session) -> str:
-    """Return the sessions of this call if there are several, because they share the arguments after
-    ``--``. Return "" for one session."""
+    """Return the names of this call's sessions, separated by spaces, or "" for a single session.
+    Several sessions share the arguments after ``--``."""
     names: list[str] = list(session._runner.global_config.sessions or ())  # nox has no public API
     return " ".join(names) if len(names) > 1 else ""
 
@@ -195,14 +195,14 @@ def list_packages(group: str, executorch: str = "") -> list[str]:
 
 
 def is_made(environment: Path, group: str, executorch: str = "") -> bool:
-    """Return whether an environment is complete and matches its group in the current
-    pyproject.toml."""
+    """Return whether an environment is complete, and was created for its group's current packages
+    in pyproject.toml and for the running version of Python."""
     stamp = environment / "installed.sha256"
     return stamp.is_file() and stamp.read_text() == digest_group(group, executorch)
 
 
 def digest_group(group: str, executorch: str = "") -> str:
-    """Return a digest of a dependency group's content and the running Python."""
+    """Return a digest of a dependency group's packages and the version of the running Python."""
     wanted = list_packages(group, executorch)
     python = f"python{sys.version_info.major}.{sys.version_info.minor}"
     return hashlib.sha256("\n".join([python, *wanted]).encode()).hexdigest()
@@ -326,7 +326,8 @@ def answers(url: str) -> bool:
 
 @contextmanager
 def heartbeat(session: nox.Session, what: str) -> Iterator[None]:
-    """Print what is running, at once and then every HEARTBEAT_S with the elapsed time."""
+    """Print ``what`` at the start of the block and then, with the elapsed time, every HEARTBEAT_S
+    seconds until its end."""
     begun, ended = time.monotonic(), threading.Event()
 
     def repeat() -> None:
@@ -403,8 +404,8 @@ def test_trained(session: nox.Session) -> None:
 
 
 def fetch_library(session: nox.Session, group: str) -> None:
-    """If libatomic.so.1 is missing, build it or report how to install it, before torch is
-    installed."""
+    """If the group's environment does not exist yet and libatomic.so.1 is missing, build that
+    library first, so that a failure shows before torch is installed."""
     require_host(session, group)
     if is_made(find_environment(session, group), group):
         return
@@ -558,7 +559,7 @@ def stage(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def deploy(session: nox.Session) -> None:
-    """Copy a bundle that ``stage`` made to a phone or a board: ``--device adb: --bundle DIR``."""
+    """Copy a bundle created by ``stage`` to a phone or a board: ``--device adb: --bundle DIR``."""
     run_module(session, "device", "ci", "deploy", *session.posargs)
 
 
@@ -592,7 +593,8 @@ def release(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def environments(session: nox.Session) -> None:
-    """Create the environments that most sessions share."""
+    """Create the environments of the groups after ``--``, by default those that most sessions
+    share."""
     for group in session.posargs or ["core", "lowering"]:
         make_environment(session, group)
 

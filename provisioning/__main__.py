@@ -35,7 +35,7 @@ VERBS: dict[str, Verb] = {
     ),
     "gc": Verb(
         "provisioning.verbs.gc",
-        "remove trees that no profile needs and no process uses from the store, and leftovers",
+        "remove from the store leftovers, and trees that no profile needs and no process uses",
     ),
     "cache": Verb("provisioning.verbs.cache", "show the size of each cache, or remove caches"),
     "cache-key": Verb(

@@ -31,8 +31,8 @@ ELSEWHERE = "choose a path that can be written"
 
 
 def leads_out(path: str) -> bool:
-    """Return whether a path from a manifest or record leads outside its tree, or contains a NUL
-    character.
+    """Return whether a path from a manifest or record is absolute, or contains ``..`` as one of its
+    parts or a NUL character. Such a path could lead outside its tree.
     """
     is_odd = ".." in path or path[:1] == "/" or "\0" in path
     return is_odd and (path[:1] == "/" or "\0" in path or ".." in path.split("/"))

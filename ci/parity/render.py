@@ -61,7 +61,7 @@ def _summary(report: ParityReport, *, notes: bool) -> str:
     if report.base:
         parts.append(f"{report.old} also in {report.base}")
     if report.notes and not notes:
-        parts.append(f"{len(report.notes)} notes (--notes)")
+        parts.append(f"{len(report.notes)} note{'s' * (len(report.notes) > 1)} (--notes)")
     if report.allowed:
         parts.append(f"{report.allowed} allowed")
     counts = report.counts

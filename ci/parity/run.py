@@ -211,7 +211,7 @@ def compare_one(
     version = (tree.read("version.txt") or "").strip()
     if policy.refuses(version):
         raise UsageError(
-            f"{tree.name} is version {version}",
+            f"{tree.name} has version {version}, which is too old",
             why=f"trees before {policy.oldest} are not compared",
             fix="use a newer revision",
         )
@@ -253,7 +253,8 @@ PARTS = re.compile(r"( -> |: )")
 
 @dataclass(frozen=True)
 class Renames:
-    """The new name of each file, folder and target that a change renamed, by its old name."""
+    """The new names of the files, folders and targets that a change renamed. The keys are the old
+    names."""
 
     files: Mapping[str, str] = field(default_factory=dict)
     folders: Mapping[str, str] = field(default_factory=dict)

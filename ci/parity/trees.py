@@ -40,7 +40,7 @@ class SourceTree:
 
     @cached_property
     def links(self) -> Mapping[str, str]:
-        """The targets of symbolic links, by the link's path; empty if ``read`` follows links."""
+        """The targets of symbolic links. The keys are paths; empty if ``read`` follows links."""
         return {}
 
     @cached_property
@@ -134,7 +134,7 @@ class RevisionTree(SourceTree):
 
     @cached_property
     def links(self) -> Mapping[str, str]:
-        """The targets of symbolic links, by the link's path."""
+        """The targets of symbolic links. The keys are the paths of the links."""
         rows = [path for path, (mode, _) in self._listing.items() if mode == LINK_MODE]
         self.read_all(rows)
         return {path: self._texts.get(path) or "" for path in rows}

@@ -83,10 +83,10 @@ def find_includes(tree: SourceTree, buck: BuckFacts, cmake: Iterable[CMakeFacts]
 
 
 def group_includes(text: str) -> dict[str, set[str]]:
-    """Return the names that ``text`` includes, by the macro that guards them.
+    """Return the names that ``text`` includes. The keys are the macros that guard them.
 
-    Names outside of any #if, except an include guard, are under ""; those inside a single #if on
-    one macro are under that macro. All others are left out.
+    Names outside of any #if, except an include guard, have the key ""; those inside a single #if on
+    one macro have that macro as key. All others are left out.
     """
     found: dict[str, set[str]] = defaultdict(set)
     inside: list[str] = []  # the macro of each #if; "!" marks a possible include guard

@@ -1,7 +1,7 @@
-"""Annotations: messages for lines of the user's files, in no CI system's format.
+"""Annotations: messages for lines of the user's files, independent of the format of a CI system.
 
-A failed case is annotated at each line that caused the failure. This module also makes the command
-that repeats a case.
+A failed case is annotated at each line that caused the failure. This module also returns the
+command that repeats a case.
 """
 
 from __future__ import annotations

@@ -377,8 +377,8 @@ COLUMNS = (
 
 
 def columns_of(cases: Sequence[Case]) -> list[Column]:
-    """Return the columns that identify a case or have its status, and those for which any case has
-    a value.
+    """Return the columns that identify a case or show its status, and those for which any case has
+    a value; without cases, return all columns.
 
     Models are shown without their path if their names stay unique. If all cases ran in ONNX
     Runtime, the column with the size of the program has another heading.

@@ -9,7 +9,7 @@ from ci.report.text import name_some
 
 T = TypeVar("T", int, float)
 NAMES = 6
-# The sources of a case, by the field of its digests.
+# The sources of a case. The keys are the fields of Digests.
 SOURCES = {
     "weights": "weights",
     "inputs": "inputs",

@@ -91,8 +91,8 @@ def write_evidence(
 
     Unsupported cases have no statement. If several cases share a program, the statement is about a
     failed one if there is any. ``version`` is that of this project; ``digests`` are those of the
-    policy and the baselines, by name. Needs in-toto-attestation. Raises StoreError if a file cannot
-    be written.
+    policy and the baselines, which are the keys. Needs in-toto-attestation. Raises StoreError if a
+    file cannot be written.
     """
     judged = [case for case in report.cases if case.program and case.status is not REFUSED]
     written: dict[Path, Case] = {}
@@ -183,7 +183,9 @@ def _select(made: Any, written: Any) -> Any:
 def parse_statement(data: bytes) -> Statement:
     """Parse a statement. Raises ValueError if it is not the statement of a test result."""
     try:
-        json.loads(data, object_pairs_hook=refuse_twice)  # decoders differ on which one wins
+        json.loads(
+            data, object_pairs_hook=refuse_twice
+        )  # decoders differ on which of two equal keys they use
         return msgspec.json.decode(data, type=Statement)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(str(error)) from error

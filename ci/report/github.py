@@ -148,7 +148,7 @@ def _describe_changes(report: Report) -> Iterator[str]:
     run, and figures.
     """
     if report.uncompared:
-        yield f"Nothing to compare with: {escape_markdown(report.uncompared)}\n\n"
+        yield f"Not compared with the base: {escape_markdown(report.uncompared)}\n\n"
     base, cases_now = report.comparison, {case.name: case for case in report.cases}
     if base is None:
         return

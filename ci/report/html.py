@@ -174,7 +174,7 @@ def name_cause(case: Case) -> tuple[str, str]:
 
 
 def group_controls(controls: Iterable[Control]) -> dict[str, list[Control]]:
-    """Return the controls by the name of their case."""
+    """Return the controls of each case. The keys are the names of the cases."""
     rows: dict[str, list[Control]] = defaultdict(list)
     for control in controls:
         rows[str(control)].append(control)
@@ -257,7 +257,8 @@ class Cell:
 
 
 def make_map(report: Report) -> dict[str, dict[tuple[str, str], Cell]]:
-    """Return the cell of every case, by model and then by scheme and SoC."""
+    """Return the cell of every case. The keys are models and, for each model, pairs of scheme and
+    SoC."""
     rows: dict[str, dict[tuple[str, str], Cell]] = {}
     for index, case in enumerate(report.cases):
         margin = find_margin(report, case)

@@ -72,7 +72,7 @@ def publish_run(
     if args.sarif:
         write_sarif(report, args.sarif)
     if report.uncompared:
-        progress.step(f"note: nothing to compare with: {report.uncompared}")
+        progress.step(f"note: not compared with the base: {report.uncompared}")
     warn_of_dropped(progress)
     append_summary(report)
     provider = Provider()

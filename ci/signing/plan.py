@@ -52,7 +52,7 @@ class Roots:
     build: Path | None = None
 
     def places(self) -> Mapping[str, Path | None]:
-        """Return the roots by the names of the placeholders in manifests/policies/signing.toml."""
+        """Return the roots. The keys are the placeholders in manifests/policies/signing.toml."""
         return {
             "qnn_sdk": self.qnn_sdk,
             "hexagon_tools": self.hexagon_tools,
@@ -196,8 +196,8 @@ def refuse_existing(target: Path) -> None:
 
 
 def list_version_notes(htp_arch: str, roots: Roots) -> Iterator[str]:
-    """Yield a note if the Hexagon SDK or the Hexagon tools are older than the first version that is
-    known to work with ``htp_arch``. A version is known only from the path of the directory.
+    """Yield a note for each of the Hexagon SDK and the Hexagon tools that is older than the first
+    version known to work with ``htp_arch``. A version is known only from the path of the directory.
     """
     row = read_pairs().find_hexagon(htp_arch)
     for what, root, known in (

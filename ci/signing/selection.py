@@ -127,7 +127,7 @@ def list_wanted(
             missing.append(f"{selection.op_package} (contains no library to sign)")
     if missing:
         raise UnfitError(
-            f"{len(missing)} of the libraries to sign are missing",
+            f"libraries to sign that are missing: {len(missing)}",
             why="\n       ".join(missing),
             fix="for libraries of an SDK, run `qnn-ci fetch lpai` or set the variable shown above; "
             "for libraries of ExecuTorch, run `qnn-ci build direct` and pass its directory with "

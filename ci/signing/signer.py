@@ -183,7 +183,7 @@ def parse_signer(command: str, timeout_s: float) -> Signer:
         raise UsageError("--signer is empty")
     words = user_command(words)
     if not shutil.which(words[0]):
-        raise UnfitError(f"the signer {words[0]} is not found", fix="correct --signer or PATH")
+        raise UnfitError(f"the signer {words[0]} was not found", fix="correct --signer or PATH")
     return Signer(tuple(words), timeout_s)
 
 

@@ -18,6 +18,7 @@ from ci.cases.spec import CaseSpec
 from ci.executorch.engine import ExecutorchEngine
 from ci.executorch.toolchain import LIBRARY, describe_toolchain
 from ci.models.schemes import EXECUTORCH
+from ci.report.text import count
 from ci.verbs.emulate import require_executorch
 from ci.verbs.lanes.built import add_executorch
 from ci.verbs.lanes.steps import (
@@ -74,7 +75,7 @@ def run(
         imports=ExecutorchEngine.imports,
         choice=chosen,
     ) as (environment, scratch, _):
-        progress.step(f"3/4 audit {len(specs)} cases, {args.jobs} at a time")
+        progress.step(f"3/4 audit {count(len(specs), 'case')}, {args.jobs} at a time")
         pool = scratch.open(environment.apply(os.environ))
         parts = tuple(describe_toolchain(environment))
         qnn = next((one.version for one in parts if one.name == LIBRARY), "")

@@ -42,7 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if not args.runtime and not args.soc:
         raise UsageError(
-            "no runtime and no SoC to check the program for", fix="add --runtime, --soc or both"
+            "there is neither a runtime nor a SoC to check the program for",
+            fix="add --runtime, --soc or both",
         )
     if args.soc:
         find_soc(args.soc)

@@ -67,6 +67,6 @@ def _render(context: Context, soc: str | None) -> str:
         "compiled for": made_for or "unknown",
         "graphs": ", ".join(context.partitions),
         "sealed": "yes, and the binary has not changed since" if context.seal else "no",
-        **({"verdict": f"fits {soc}"} if soc else {}),
+        **({"verdict": f"{soc} can load it"} if soc else {}),
     }
     return "".join(f"{name:14} {value}\n" for name, value in rows.items())

@@ -59,7 +59,7 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if not (args.device or args.any):
         raise UsageError(
-            "no device is given", fix="pass --device adb:, --device ssh:HOST or --any soc=SOC"
+            "a device is missing", fix="pass --device adb:, --device ssh:HOST or --any soc=SOC"
         )
     if args.clean:
         device = open_device(choose_word(args), args.place)
@@ -87,7 +87,9 @@ def ready_device(
     and the facts of the device. The lease ends with the block. Raises UsageError, UnfitError,
     ToolError or StoreError."""
     if not args.bundle:
-        raise UsageError("--device without --bundle", fix="create one with `qnn-ci stage`")
+        raise UsageError(
+            "--bundle is missing", fix="create a bundle with `qnn-ci stage`, and pass its directory"
+        )
     bundle = read_bundle(args.bundle)
     found = (
         list_candidates(args, bundle, progress)
@@ -145,7 +147,8 @@ def list_candidates(
     soc = soc.upper()
     if key != "soc" or soc not in read_socs():
         raise UsageError(
-            f"--any {args.any}: no such SoC", fix="pass, for example, --any soc=SM8750"
+            f"--any {args.any} does not specify a known SoC",
+            fix="pass, for example, --any soc=SM8750",
         )
     if soc not in bundle.socs:
         raise UnfitError(
@@ -168,7 +171,7 @@ def list_candidates(
             others.append(f"{device.name} has {facts.soc or 'no known SoC'}")
     if not found:
         raise UnfitError(
-            f"no device with {soc}",
+            f"there is no usable device with {soc}",
             why="; ".join(others) or "adb lists no usable device",
             fix="connect a phone, or pass boards: --device ssh:A --device ssh:B",
         )

@@ -223,13 +223,16 @@ def check_device(args: argparse.Namespace) -> None:
     """Check the options of a run on a device, and take the SoC from the bundle unless one is given.
     Raises UsageError or UnfitError."""
     if args.starts < 0:
-        raise UsageError(f"--starts {args.starts}", why="each program has to start at least once")
+        raise UsageError(f"--starts {args.starts} is negative", fix="pass 1 or more")
     if args.runner != NAME:
         raise UsageError(
-            "--device with --runner", fix="leave out --runner: the bundle contains one"
+            "--runner cannot be used with a device",
+            fix="leave it out: the bundle contains a runner",
         )
     if not args.bundle:
-        raise UsageError("--device without --bundle", fix="create one with `qnn-ci stage`")
+        raise UsageError(
+            "--bundle is missing", fix="create a bundle with `qnn-ci stage`, and pass its directory"
+        )
     socs = read_bundle(args.bundle).socs
     chosen = args.any.partition("=")[2].upper()
     args.soc = args.soc or [chosen if chosen in socs else socs[0]]

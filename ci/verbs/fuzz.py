@@ -69,7 +69,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     for name, least in (("minutes", 0), ("jobs", 0), ("graphs", -1), ("seed", -1)):
         if not getattr(args, name) > least:
-            raise UsageError(f"--{name} {getattr(args, name)}", fix="pass a larger number")
+            raise UsageError(
+                f"--{name} {getattr(args, name)} is too small", fix="pass a larger number"
+            )
     schemes = choose_schemes(args.frontend, args.scheme)
     find_soc(args.soc)
     directory: Path = args.reports / SESSION

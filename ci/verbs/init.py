@@ -91,8 +91,8 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
 
 
 def ignore_reports(root: Path) -> dict[str, str]:
-    """Return the text of .gitignore with reports/ added, by the file's name. Return nothing if
-    .gitignore already lists reports/ or is not a regular file."""
+    """Return the text of .gitignore with reports/ added; the key is the file's name. Return an
+    empty dict if .gitignore already lists reports/ or is not a regular file."""
     path = root / IGNORED
     if os.path.lexists(path) and not path.is_file():
         return {}
@@ -103,8 +103,9 @@ def ignore_reports(root: Path) -> dict[str, str]:
 
 
 def make_files(model: str, root: Path, uses: str, *, policy_only: bool) -> dict[str, str]:
-    """Return the text of each file to write, by path below ``root``. Raises UsageError if the model
-    does not exist or is not below ``root``, or if the workflow to call is not known."""
+    """Return the text of each file to write. The keys are paths below ``root``. Raises UsageError
+    if the model does not exist or is not below ``root``, or if the workflow to call is not known.
+    """
     if not policy_only and not USES.fullmatch(uses):
         raise UsageError(
             f"--uses {uses} is not a commit" if uses else "it is not known which workflow to call",

@@ -66,9 +66,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.limit < 1:
-        raise UsageError(f"--limit {args.limit}", fix="pass 1 or more")
+        raise UsageError(f"--limit {args.limit} is below 1", fix="pass 1 or more")
     if not args.timeout_s > 0:
-        raise UsageError(f"--timeout-s {args.timeout_s}", fix="pass a number of seconds above 0")
+        raise UsageError(
+            f"--timeout-s {args.timeout_s} is not above 0", fix="pass a number of seconds above 0"
+        )
     policy = read_limits(args.policy, EMULATOR, progress).for_backend(Backend.HTP)
     specs = select_asked(args, policy, EXECUTORCH)
     for spec in specs:
@@ -90,7 +92,9 @@ def check_reproducer(file: Path, cases: int) -> None:
     StoreError if the file's directory cannot be written."""
     if file.suffix != ".py":
         raise UsageError(
-            f"--reproducer {file}", why="a reproducer is a Python file", fix="name it OUT.py"
+            f"--reproducer {file} does not end with .py",
+            why="a reproducer is a Python file",
+            fix="name it OUT.py",
         )
     if cases > 1:
         raise UsageError(

@@ -40,7 +40,11 @@ SHOWN = 5
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("profile", nargs="?", default="emulator", help="PROFILE[+ARTIFACT@VERSION]")
     parser.add_argument(
-        "--report", type=user_path, default=Path("reports/setup/doctor.json"), metavar="FILE"
+        "--report",
+        type=user_path,
+        default=Path("reports/setup/doctor.json"),
+        metavar="FILE",
+        help="where to write the doctor's verdict; default: reports/setup/doctor.json",
     )
     parser.add_argument(
         "--cached",
@@ -118,12 +122,12 @@ def hand_over(provider: Provider, environment: Environment, outputs: Mapping[str
 def describe_repairs(
     artifacts: Iterable[Provisioned], replaced: Iterable[Path]
 ) -> Iterator[Annotation]:
-    """Yield a warning for each artifact that was repaired and each file that was replaced, because
-    what a cache restored did not match its pin."""
+    """Yield a warning for each artifact in the store that was repaired, and for each file from a
+    cache that was replaced, because its content did not match its pin."""
     for one in artifacts:
         if one.repaired:
             damaged = name_some(one.repaired, SHOWN)
-            text = f"{one.name} {one.version} from a cache was damaged and repaired: {damaged}"
+            text = f"{one.name} {one.version} in the store was damaged, but is repaired: {damaged}"
             yield Annotation(Level.WARNING, text, TITLE)
     for path in replaced:
         text = f"{path.name} from a cache was damaged and has been fetched again"

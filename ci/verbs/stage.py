@@ -123,7 +123,7 @@ def find_runtime(word: str, progress: Progress) -> Path:
     profiles, artifacts = read_profiles(), list_toolchains()
     if re.split("[@:+]", word)[0] not in {*profiles, *artifacts}:
         raise UsageError(
-            f"{word!r} is neither a directory nor an artifact",
+            f"{word!r} is neither a directory nor an artifact or profile",
             fix=f"pass a directory with QNN's libraries, or one of: {', '.join(artifacts)}",
         )
     (request, *_) = parse_selection([word], Options(offline=True))

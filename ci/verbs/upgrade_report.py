@@ -134,7 +134,7 @@ def check_word(word: str) -> None:
     for name, version in pins:
         if name not in PACKAGES or not is_version(version):
             raise UsageError(
-                f"no package {word!r}",
+                f"{word!r} is not a package and version that can be compared",
                 fix=f"pass NAME==VERSION, with a NAME of {', '.join(PACKAGES)}",
             )
         if name == "executorch":
@@ -292,7 +292,7 @@ def list_ends(side: Side, qnn: str, progress: Progress, noted: list[Difference])
     known = [one for one in tried if is_same(qnn, one.qnn)]
     if known:
         return known
-    why = "only a report was given, and no libraries to run"
+    why = "there is only a report, without libraries to run"
     if side.packages or side.sdk:
         try:
             return rerun_faults(side, faults, progress)[1]

@@ -104,6 +104,8 @@ def _expand(paths: list[Path]) -> list[Path]:
 def _render(records: dict[str, list[str]]) -> str:
     lines = []
     for directory, messages in records.items():
-        lines.append(f"record of {directory}: {'does not match' if messages else 'matches'}")
+        lines.append(
+            f"the record of {directory} {'does not match' if messages else 'matches'} its files"
+        )
         lines += [f"  wrong: {message}" for message in messages]
     return "".join(f"{line}\n" for line in lines)

@@ -1,5 +1,5 @@
-"""``versions-matrix``: run the known faults through onnxruntime with each QNN version that the
-package index has."""
+"""``versions-matrix``: run the known faults through onnxruntime with several QNN versions, by
+default those of the wheels in SIDES."""
 
 from __future__ import annotations
 

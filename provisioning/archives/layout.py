@@ -165,7 +165,10 @@ def check_members(archive: str, members: Sequence[Member], limits: Limits) -> No
     files = {member.name for member in members if member.kind == "file"}
     for member in members:
         if member.name in links and resolve_link(member.name, links) is None:
-            raise unsafe(archive, f"link {member.name!r} leads outside the tree: {member.link!r}")
+            raise unsafe(
+                archive,
+                f"link {member.name!r} leads outside the tree or in a circle: {member.link!r}",
+            )
         if member.kind == "hardlink" and member.link not in files:
             raise unsafe(
                 archive,
@@ -233,7 +236,8 @@ def resolve_link(name: str, links: Mapping[str, str]) -> str | None:
     """Return the path that ``name`` leads to through ``links`` (path -> target), '' for the tree's
     root.
 
-    Returns None if ``name`` leads outside the tree, or through more than MAX_LINK_HOPS links.
+    Returns None if ``name`` leads outside the tree, through an empty link, or through more than
+    MAX_LINK_HOPS links, as a circle of links does.
     """
     hops = 0
     at: list[str] = []
@@ -315,7 +319,8 @@ def make_parents(root: Path, paths: Iterable[str]) -> None:
 
 
 def make_directories(root: Path, paths: Sequence[str]) -> list[TreeEntry]:
-    """Create empty directories, each path with a final ``/``, and return their tree entries."""
+    """Create the directories ``paths``, each of which ends with ``/``, and return their tree
+    entries."""
     make_parents(root, paths)
     return [TreeEntry(path, mode=DIRECTORY_MODE) for path in paths]
 
@@ -338,11 +343,13 @@ def make_links(
     """Create symbolic links (path -> target); call it after all files are written.
 
     ``present`` are all other paths of the tree. Raises IntegrityError if a link leads outside the
-    tree, or if its target, resolved through the tree's links, is missing.
+    tree or in a circle, or if its target, resolved through the tree's links, is missing.
     """
     for path in links:
         if resolve_link(path, links) is None:
-            raise unsafe(archive, f"link {path!r} leads outside the tree: {links[path]!r}")
+            raise unsafe(
+                archive, f"link {path!r} leads outside the tree or in a circle: {links[path]!r}"
+            )
     if dangling := find_dangling(links, present):
         path = dangling[0]
         raise unsafe(archive, f"link {path!r} points to {links[path]!r}, which is not in the tree")

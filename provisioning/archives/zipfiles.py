@@ -188,7 +188,10 @@ def _check_extents(source: ByteSource, members: Sequence[Member], directory: int
             raise unsafe(source.name, f"member {member.name!r} overlaps another")
         end = member.offset + LOCAL_BYTES + len(member.name.encode()) + member.compressed
         if end > directory:
-            raise unsafe(source.name, f"member {member.name!r} is outside the file")
+            raise unsafe(
+                source.name,
+                f"member {member.name!r} extends past the start of its central directory",
+            )
 
 
 CHUNK_BYTES = 256 << 10

@@ -87,7 +87,7 @@ def read_choice(sdk: str = "", adaptor: str = "") -> QnnChoice:
     variables.
 
     Sets the variables to the choice, so that later steps and child processes use the same one.
-    Raises UsageError for a missing directory, and for a version that has no release.
+    Raises UsageError if the directory is missing, or if the manifest does not contain the version.
     """
     known = {SDK_VARIABLE: (WHEEL, PINNED), ADAPTOR_VARIABLE: (WHEEL, OVERLAY)}
     for name, word in ((SDK_VARIABLE, sdk), (ADAPTOR_VARIABLE, adaptor)):
@@ -136,7 +136,7 @@ def list_device_runtimes(wanted: Collection[str]) -> Iterator[tuple[str, str]]:
     if unknown:
         known = ", ".join([*read_profiles(), MAVEN])
         raise UsageError(
-            f"no profile {unknown[0]!r} puts QNN on a device", fix=f"use one of {known}"
+            f"{unknown[0]!r} is neither a profile nor {MAVEN}", fix=f"use one of {known}"
         )
     if MAVEN in wanted:
         yield MAVEN, read_toolchain(MAVEN).default
@@ -198,7 +198,8 @@ def find_backends(overlay: Path) -> list[Path]:
 
 
 def find_overlays(sdk: str) -> list[tuple[Path, OverlayRecord]]:
-    """Return the overlays below ``builds/`` for a QNN SDK and the running Python, newest first."""
+    """Return the overlays below ``builds/`` for the QNN version ``sdk`` and the running Python,
+    newest first."""
     found = [
         (path, record)
         for path in store_home().glob("builds/aot-*/overlay")

@@ -170,7 +170,8 @@ def check_version(request: ArtifactRequest, root: Path) -> list[str]:
             builds[f"{build.version}.{build.stamp}"] += 1
     for build_text, count in builds.items():
         if not build_text.startswith(version):
-            raise contradiction(request, f"{count} libraries are from {build_text}, not {version}")
+            those = "1 library is" if count == 1 else f"{count} libraries are"
+            raise contradiction(request, f"{those} from {build_text}, not {version}")
         found.append(f"{count} libraries say {build_text}")
     return found
 
@@ -252,11 +253,11 @@ def prove_skels(request: ArtifactRequest, root: Path) -> list[str]:
 
 
 def contradiction(request: ArtifactRequest, why: str) -> IntegrityError:
-    """Return the error for an archive with content that contradicts its manifest or its other
-    content.
+    """Return the error for an archive with content that contradicts the manifest, the list of
+    genuine skels, or other files in the archive.
     """
     return IntegrityError(
-        f"{request.label} contradicts itself, so it cannot be trusted",
+        f"{request.label} contradicts its manifest or itself, so it cannot be trusted",
         why=why,
         fix="download the archive from its vendor again, or correct the manifest",
     )

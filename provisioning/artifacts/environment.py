@@ -41,7 +41,7 @@ DROPPED_VARIABLES = (
 
 @dataclass(frozen=True)
 class Environment:
-    """The existing artifacts of a profile, and the variables that point to them."""
+    """The artifacts of a profile, all of which exist, and the variables that point to them."""
 
     profile: str
     artifacts: tuple[Provisioned, ...]
@@ -112,7 +112,7 @@ def locate_profile(name: str, progress: Progress) -> Environment:
         or_adopt = f", or set {variables} to an installation" if variables else ""
         raise UnfitError(
             f"profile {name} lacks {', '.join(request.label for request in missing)}",
-            why=f"nothing in the store {store.home} provides it",
+            why=f"the store {store.home} does not contain every artifact of this profile",
             fix=f"run `qnn-ci fetch {name}`{or_adopt}",
         )
     return compose_environment(name, profile, tuple(item for item in found if item))

@@ -32,8 +32,8 @@ HEAD = re.compile(r"^\[\[releases\]\]\s*(?:#.*)?$", re.MULTILINE)
 @dataclass(frozen=True)
 class Change:
     """A change of the text of the file ``path`` below manifests/ from ``before`` to ``after``. If
-    ``after`` is empty, the file is removed. ``old`` is the path that the file had before, None if
-    it is the same.
+    ``after`` is empty, the file is removed. ``old`` is the path that the file had before; None also
+    means that it is the same.
     """
 
     path: Path
@@ -68,7 +68,7 @@ def plan_lock(request: ArtifactRequest, store: Store, progress: Progress) -> lis
     """
     if not request.release.can_lock:
         raise UsageError(
-            f"{request.name} has no lock",
+            f"{request.name} cannot be locked",
             why=f"its source is {request.release.source}, and only single files can be locked",
         )
     return list(_change_lock(request, _learn(request, store, progress), request.release.version))
@@ -124,9 +124,9 @@ def _change_lock(request: ArtifactRequest, lock: Lock, version: str) -> Iterator
 
 
 def plan_baselines(name: str, old: str, new: str, *, carry: bool) -> Iterator[Change]:
-    """Yield changes to the files in manifests/baselines/ with figures that were recorded with
-    version ``old`` of an artifact. If ``carry`` is true, the files are renamed, so that figures of
-    version ``new`` are compared with them. Otherwise, they are removed.
+    """Yield a change for each file in manifests/baselines/ that was recorded with version ``old``
+    of an artifact. If ``carry`` is true, the file is renamed, so that results with version ``new``
+    are compared with it. Otherwise, it is removed.
     """
     part = re.compile(rf"(?:^|(?<=-)){re.escape(f'{name}-{old}')}(?=-|\.toml$)")
     for path in sorted((manifests_root() / "baselines").glob("*.toml")):
@@ -146,7 +146,7 @@ def plan_update(
 ) -> list[Change]:
     """Return the changes that replace the release of ``request`` in its manifest, and its lock,
     with those of another version. A version that the manifest already contains becomes the default.
-    If ``carry`` is true, recorded figures are kept for the new version; otherwise, they are
+    If ``carry`` is true, recorded baselines are kept for the new version; otherwise, they are
     removed.
 
     ``version`` is written as the source writes it; '' means the newest. Raises UsageError,
@@ -182,9 +182,10 @@ def plan_update(
 
 
 def list_by_hand(plan: Collection[Change], name: str, old: str) -> list[str]:
-    """Return the lines of manifests/, pyproject.toml, workflows and docs that still contain the
-    version ``old`` of ``name`` after ``plan``, as ``file:line: text``. The user has to decide
-    whether to change them. Requirements of other packages, such as ``other==1.2``, are not listed.
+    """Return the lines of manifests/, pyproject.toml, workflows and docs that contain the version
+    ``old`` of ``name``, as ``file:line: text``, except in files that ``plan`` changes. The user has
+    to decide whether to change them. Requirements of other packages, such as ``other==1.2``, are
+    not listed.
     """
     root = manifests_root().parent
     changed = {change.path for change in plan} | {change.old for change in plan}
@@ -232,7 +233,7 @@ def rewrite_release(text: str, request: ArtifactRequest, new: Release) -> tuple[
     found = parse_toml(after, Toolchain).releases[index]
     if msgspec.structs.replace(found, write=new.write) != new:
         raise _cannot_rewrite(
-            name, f"its [[releases]] table of {old.version} lacks a value to be changed"
+            name, f"replacing values in its [[releases]] table of {old.version} does not suffice"
         )
     return after, found
 

@@ -196,14 +196,18 @@ def check_lock(request: ArtifactRequest, entries: Sequence[TreeEntry]) -> None:
             raise IntegrityError(
                 f"{request.label} does not match its lock: {path}",
                 why=f"found {_show(found.get(path))}; the lock has {_show(wanted.get(path))}",
-                fix=f"compare with `qnn-ci lock {request.name}`",
+                fix=f"run `qnn-ci lock {request.name}` to see every difference",
             )
 
 
 def _show(entry: TreeEntry | None) -> str:
     if entry is None:
         return "nothing"
-    return f"SHA-256 {entry.sha256}, {entry.size} bytes, mode {entry.mode:o}{entry.link}"
+    if entry.link:
+        return f"a link to {entry.link!r}"
+    if entry.path.endswith("/"):
+        return "an empty directory"
+    return f"SHA-256 {entry.sha256}, {entry.size} bytes, mode {entry.mode:o}"
 
 
 def verify_published(
@@ -352,8 +356,8 @@ def describe_fetch(requests: Sequence[ArtifactRequest], store: Store) -> list[st
     releases = [each.release for each in requests if isinstance(each.release, FileRelease)]
     most = sum(release.unpacked_bytes for release in releases)
     room = f"{mib(free_bytes(store.home))} are free in {store.home}"
-    unpacked = f"limit {mib(most)} unpacked; " if most else ""
-    lines = [f"to fetch: {len(requests)} artifacts; {unpacked}{room}"]
+    unpacked = f"at most {mib(most)} unpacked; " if most else ""
+    lines = [f"artifacts to fetch: {len(requests)}; {unpacked}{room}"]
     for request in requests:
         licence, place = request.toolchain.licence, request.release.place
         host = urlsplit(place).hostname or place or request.installation

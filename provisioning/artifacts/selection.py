@@ -45,7 +45,7 @@ def _parse_word(word: str, options: Options) -> list[ArtifactRequest]:
     if name not in (known := list_toolchains()):
         meant = suggest_near(name, [*profiles, *known])
         raise UsageError(
-            f"no profile or artifact {name!r}",
+            f"there is no profile or artifact {name!r}",
             fix=f"{meant}profiles: {', '.join(profiles)}; artifacts: {', '.join(known)}",
         )
     toolchain = read_toolchain(name)

@@ -155,7 +155,7 @@ def run_command(
 ) -> tuple[int, str]:
     """Run ``program VERB ...`` and return the exit code and the text for stdout.
 
-    A QnnCiError becomes a message on stderr and an exit code, and with ``--json`` a record on
+    An error becomes a message on stderr and an exit code, and with ``--json`` also a record on
     stdout.
     """
     words = list(argv)
@@ -214,7 +214,9 @@ def _run_verb(caller: Caller, verbs: Mapping[str, Verb], name: str, words: list[
     others = [make_parser(caller, verbs, one) for one in list_together(caller.sessions, name)]
     own, left = keep_own(words[1:], parser, others) if others else (words[1:], [])
     if left:
-        progress.step(f"{' '.join(left)}: ignored, since only other sessions of this call know it")
+        progress.step(
+            f"ignored, as only other sessions of this call have these options: {' '.join(left)}"
+        )
     return load_verb(verbs[name]).execute(parser.parse_args(own), progress)
 
 
@@ -239,7 +241,7 @@ def explain_exception(error: Exception) -> QnnCiError:
     if isinstance(error, MemoryError):
         return UnfitError(
             "out of memory",
-            why="this process reached its memory limit (see `ulimit -v` and the container's limit)",
+            why="an allocation failed (see `ulimit -v` and the container's memory limit)",
             fix="raise the limit, or run fewer jobs at a time",
         )
     if isinstance(error, OSError) and error.filename and error.errno in NAMES:
@@ -282,7 +284,7 @@ def explain_missing(error: ImportError) -> UnfitError:
     missing = isinstance(error, ModuleNotFoundError)
     return UnfitError(
         f"this Python has no package {error.name!r}" if missing else f"import failed: {error}",
-        why=f"{sys.executable} lacks packages that this command needs",
+        why=f"{sys.executable} lacks a package that this command needs, or cannot import it",
         fix=INSTALLS.get(error.name or "", 'pip install "executorch-qnn-ci[lowering]"'),
     )
 

@@ -368,8 +368,8 @@ def end_marked(mark: str) -> list[str]:
 
 
 def _find_marked(mark: str) -> dict[int, str]:
-    """Return the names of the processes that were started with the variable ``mark``, by process
-    ID.
+    """Return the names of the processes that were started with the variable ``mark``. The keys are
+    process IDs.
 
     During exec, a process briefly has no visible variables, so processes without variables are read
     again. Kernel threads and zombies are left out; they have no ``exe`` in /proc.

@@ -164,7 +164,7 @@ def _encodable(text: str, stream: TextIO) -> str:
 
 
 def silence(stream: TextIO) -> None:
-    """Discard what is buffered in ``stream``, so that the interpreter's final flush succeeds."""
+    """Redirect ``stream`` to the null device, so that the interpreter's final flush succeeds."""
     with suppress(OSError, ValueError):
         descriptor = stream.fileno()
         nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -185,8 +185,8 @@ def make_request(
 def find_pins(wanted: Sequence[ArtifactRequest], roots: Mapping[str, Path]) -> dict[str, str]:
     """Return the pinned version of each artifact, or the version that the user chose with a
     variable such as QNN_CI_SDK. An artifact has no pin if the user chose a directory. The pinned
-    commit of the checkout in ``roots`` is that of its own version, if the manifest contains that
-    version, else that of the profile's.
+    commit of the checkout in ``roots`` is that of the checkout's version, if the manifest contains
+    it, else that of the profile's version.
     """
     pins = {}
     for request in wanted:
@@ -383,8 +383,8 @@ def require_runtime(environment: Environment, progress: Progress) -> None:
 
 def list_overlays(choice: QnnChoice, environment: Environment) -> Iterator[Path | None]:
     """Yield the overlays that ``choice`` allows, in the order in which they are tried; None stands
-    for the wheel's adaptor. Raises UnfitError if the chosen directory is not an overlay, or if no
-    overlay was built.
+    for the wheel's adaptor. Raises UnfitError if the chosen directory is not an overlay, or if
+    ``choice`` requires an overlay and none was built for this SDK and Python.
     """
     if choice.adaptor in {"", WHEEL}:
         yield None

@@ -199,7 +199,8 @@ class PythonFacts:
     directory of the installed executorch, ``pth`` the .pth files that contain the parent directory
     of ``executorch``. ``headers`` is the QNN release with whose headers the adaptor was built;
     ``checkout`` and ``built_with`` are the ExecuTorch and the SDK that an overlay was built from.
-    ``no_device`` is the reason why the adaptor cannot create a device, None if it was not tried.
+    ``no_device`` is the reason why the adaptor cannot create a device, '' if it can, None if it was
+    not tried.
     """
 
     executable: str
@@ -312,7 +313,7 @@ class CheckoutFacts:
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """A device that adb lists. ``state`` is as adb prints it; sizes are in MB (10**6 bytes)."""
+    """A device that adb lists. ``state`` is as adb prints it; ``free_mb`` counts 10**6 bytes."""
 
     serial: str
     state: str

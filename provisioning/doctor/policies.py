@@ -15,8 +15,8 @@ from provisioning.manifest.reader import find_row, read_policy
 
 @functools.cache
 def read_elf_policies() -> Mapping[str, ElfPolicy]:
-    """Return the ELF policies in manifests/policies/elf.toml by kind of directory. Raises
-    ManifestError.
+    """Return the ELF policies in manifests/policies/elf.toml. The keys are kinds of directories.
+    Raises ManifestError.
     """
     return read_policy("elf", dict[str, ElfPolicy])
 

@@ -95,7 +95,8 @@ def _facts(verdict: Verdict) -> Iterator[str]:
     if sdk := facts.get("sdk"):
         yield f"QNN {sdk['version']} in {sdk['root']}"
     for tree in facts.get("trees", {}).values():
-        yield f"{tree['files']} libraries and programs, {tree['bytes'] / 1e6:.0f} MB, one build"
+        build = f", QNN build {tree['builds'][0]}" if len(tree["builds"]) == 1 else ""
+        yield f"{tree['files']} libraries and programs, {tree['bytes'] / 1e6:.0f} MB{build}"
     if host := facts.get("host"):
         yield f"{host['system']} {host['machine']}, glibc {host['glibc']}, {host['cores']} cores"
     if python := facts.get("python"):

@@ -65,8 +65,8 @@ class Trust(NamedTuple):
 
 @dataclass(frozen=True)
 class Catalog:
-    """A verified catalog: the names of files by SHA-256 (hexadecimal), and the time when it was
-    signed (UTC; None if it has no timestamp).
+    """A verified catalog. ``files`` maps SHA-256 hashes (hexadecimal) to file names; ``signed`` is
+    the time when it was signed (UTC; None if it has no timestamp).
     """
 
     files: Mapping[str, str]
@@ -191,12 +191,12 @@ def _verify(signed: Any, kind: str, trust: Trust, when: datetime) -> None:
     info, encapsulated = signed["signer_infos"][0], signed["encap_content_info"]
     algorithm = info["digest_algorithm"]["algorithm"].native
     if algorithm not in DIGESTS:
-        raise CatalogError(f"its digest is {algorithm}")
+        raise CatalogError(f"its digest is {algorithm}, which is not accepted")
     named = [one.dump() for one in signed["digest_algorithms"]]
     signature_algorithm = info["signature_algorithm"]["algorithm"].native
     is_rsa = signature_algorithm in {"rsassa_pkcs1v15", f"{algorithm}_rsa"}
     if named != [info["digest_algorithm"].dump()] or not is_rsa or info["version"].native != "v1":
-        raise CatalogError("its parts use different algorithms")
+        raise CatalogError("its version or its algorithms are not those of a genuine catalog")
     attributes = {one["type"].native: one["values"] for one in info["signed_attrs"]}
     types = [
         encapsulated["content_type"].dotted,

@@ -134,7 +134,7 @@ class Checksum(NamedTuple):
 
 
 class Genuine(str, Enum):
-    """The possible results of comparing a file with a catalog."""
+    """The possible results of comparing a file with a catalog or the list of genuine skels."""
 
     GENUINE = "genuine"
     NOT_COVERED = "not covered"
@@ -142,9 +142,9 @@ class Genuine(str, Enum):
 
 
 class Proof(NamedTuple):
-    """What a catalog, or the list of genuine skels, proves about a file. ``catalog`` is its name,
-    ``why`` the reason if the file is not genuine, and ``signed`` the time of the catalog's
-    signature.
+    """What a catalog, or the list of genuine skels, proves about a file. ``catalog`` is the name of
+    the catalog or list, ``why`` the reason if the file is not genuine, and ``signed`` the time of
+    the catalog's signature.
 
     ``listed`` is the SHA-256 that is listed for a file of this name, '' if none is.
     """

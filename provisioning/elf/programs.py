@@ -80,8 +80,10 @@ def find_context_damage(blob: View) -> str:
         except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
             return f"is cut short: {error}"
         return ""
-    begin, size = CONTEXT.unpack_from(blob) if len(blob) >= CONTEXT.size else (0, 0)
-    if len(blob) >= CONTEXT.size and begin + size == len(blob):
+    if len(blob) < CONTEXT.size:
+        return f"has {len(blob)} bytes, too few for a header: it was cut short or is not from QNN"
+    begin, size = CONTEXT.unpack_from(blob)
+    if begin + size == len(blob):
         return ""
     told = begin + size if begin + size < 1 << 40 else "an impossible size"
     return (

@@ -301,7 +301,8 @@ class _Elf:
         return sum_segments(self.map, self.loads, place.to_bytes(4, "little")) == found.stored
 
     def _tags(self) -> dict[str, list[int]]:
-        """Return the values of the dynamic section by tag, those of each tag in order."""
+        """Return the values in the dynamic section. The keys are tags; the values of a tag are in
+        their order."""
         tags: dict[str, list[int]] = {}
         step = self.structs.Elf_Dyn.sizeof()
         dynamic = next((head for head in self.heads if head.type == PT_DYNAMIC), None)

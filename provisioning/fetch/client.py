@@ -128,7 +128,7 @@ class Client:
                     return response
                 self._close(response, is_read=response.raw.length_remaining == 0)
                 url = judge_redirect(url, response.headers["Location"])
-        raise PermanentError(f"more than {MAX_REDIRECTS} redirects: a loop")
+        raise PermanentError(f"the server sends more than {MAX_REDIRECTS} redirects")
 
     def _ask(self, url: str, headers: Mapping[str, str]) -> Any:
         timeout = (self.policy.connect_timeout_s, self.policy.read_timeout_s)

@@ -271,7 +271,7 @@ def _attempt(client: Client, url: str, part: PartFile, pin: Pin, bar: Bar) -> bo
             return max(head.length, head.total) >= 0
     _spread(url, part, pin, client.policy, bar)
     if part.size < pin.size_bytes:
-        raise TransientError("the server allows only one connection")
+        raise TransientError("the download over several connections failed")
     return True
 
 
@@ -428,7 +428,7 @@ def mirror_urls(filename: str, sha256: str = "") -> list[str]:
             return [base.replace(FILENAME, name).replace(SHA256, sha256)]
         parts = urlsplit(base)
     except (RuntimeError, ValueError) as error:
-        fix = "set it to a directory or a URL that `fetch --to` made, or unset it"
+        fix = "set it to a directory that `fetch --to` filled, or to its URL, or unset it"
         raise UnfitError(
             "QNN_CI_MIRROR is neither a directory nor a URL", why=str(error), fix=fix
         ) from error

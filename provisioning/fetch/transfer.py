@@ -215,7 +215,8 @@ def try_again(
             best = max(best, there)
             if max(failures, restarts()) >= policy.attempts:
                 tries = "1 try" if failures == 1 else f"{failures} tries"
-                again = f", started over {restarts()} times" if restarts() else ""
+                times = restarts()
+                again = f", started over {times} time{'s' * (times > 1)}" if times else ""
                 raise PermanentError(f"{error} ({tries}{again})") from error
             if error.wait_s > policy.patience_s:
                 raise BusyError(f"{error}; the server asks to wait {error.wait_s:.0f} s") from error

@@ -34,8 +34,8 @@ class CatalogPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KnownBuild(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The unsigned skels of a QNN build: the SHA-256 of each by name, and the name and SHA-256 of
-    the wheel that contains them.
+    """The unsigned skels of a QNN build. ``skels`` maps their names to their SHA-256; ``wheel`` and
+    ``sha256`` are the name and the SHA-256 of the wheel that contains them.
     """
 
     wheel: str
@@ -44,7 +44,7 @@ class KnownBuild(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KnownSkels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of skels.toml: genuine skels by QNN build, such as v2.36.0.250627101419."""
+    """The content of skels.toml: genuine skels. The keys are QNN builds (v2.36.0.250627101419)."""
 
     builds: Mapping[str, KnownBuild]
 
@@ -64,14 +64,15 @@ def read_trust() -> Trust:
     root = x509.load_pem_x509_certificate(policy.root.encode())
     if root.fingerprint(hashes.SHA256()).hex() != policy.sha256:
         raise ManifestError(
-            "the root in manifests/policies/catalogs.toml does not match its sha256"
+            "the root certificate in manifests/policies/catalogs.toml does not match its sha256"
         )
     return Trust(root, policy.publisher, policy.usage)
 
 
 @functools.cache
 def read_known() -> Mapping[str, KnownBuild]:
-    """Return genuine skels by QNN build, empty if there is no skels.toml. Raises ManifestError."""
+    """Return the genuine skels of each QNN build, empty if there is no skels.toml. Raises
+    ManifestError."""
     path = manifests_root() / "policies" / "skels.toml"
     return read_policy("skels", KnownSkels).builds if path.is_file() else {}
 

@@ -36,5 +36,5 @@ class KnownDecoder(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_decoders() -> Mapping[str, KnownDecoder]:
-    """Return all known language models by name. Raises ManifestError."""
+    """Return all known language models. The keys are their names. Raises ManifestError."""
     return read_toml("decoders.toml", dict[str, KnownDecoder])

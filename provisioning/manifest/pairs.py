@@ -80,8 +80,8 @@ class Pairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     supported: tuple[Supported, ...] = ()
 
     def find(self, version: str) -> ExecutorchPairs | None:
-        """Return the pairs of an ExecuTorch version, else the first in the file with its minor
-        version, else None.
+        """Return the pairs of an ExecuTorch version, else the first in the file with the same major
+        and minor version, else None.
         """
         exact = [row for row in self.executorch if is_same(row.version, version)]
         wanted = parse_version(version).release[:2]

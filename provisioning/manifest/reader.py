@@ -262,12 +262,13 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def find_row(rows: Mapping[str, T], name: str, what: str, otherwise: str = "") -> T:
-    """Return ``rows[name]``. If ``what`` has no such name, raises a UsageError that lists similar
-    names, all names, and what else the user can do.
+    """Return ``rows[name]``. If it does not exist, raises a UsageError that lists similar names,
+    all names, and what else the user can do (``otherwise``). In the message, ``what`` is the kind
+    of thing that ``name`` should be.
     """
     if name not in rows:
-        fix = f"{suggest_near(name, rows)}one of: {', '.join(rows)}{otherwise}"
-        raise UsageError(f"no {what} {name!r}", fix=fix)
+        fix = f"{suggest_near(name, rows)}use one of: {', '.join(rows)}{otherwise}"
+        raise UsageError(f"there is no {what} {name!r}", fix=fix)
     return rows[name]
 
 
@@ -280,8 +281,8 @@ def suggest_near(name: str, known: Iterable[str]) -> str:
 def read_toolchain(name: str) -> Toolchain:
     """Decode manifests/toolchains/``name``.toml. Raises UsageError and ManifestError."""
     if name not in (known := list_toolchains()):
-        fix = f"{suggest_near(name, known)}one of: {', '.join(known)}"
-        raise UsageError(f"no artifact {name!r}", fix=fix)
+        fix = f"{suggest_near(name, known)}use one of: {', '.join(known)}"
+        raise UsageError(f"there is no artifact {name!r}", fix=fix)
     return read_toml(f"toolchains/{name}.toml", Toolchain)
 
 
@@ -291,8 +292,8 @@ def list_toolchains() -> list[str]:
 
 
 def read_profiles() -> dict[str, Profile]:
-    """Return all profiles by name, each merged over the one that it extends. Raises
-    ManifestError."""
+    """Return all profiles, each merged over the one that it extends. The keys are their names.
+    Raises ManifestError."""
     written = read_toml("profiles.toml", dict[str, Profile])
     for name, profile in written.items():
         if profile.like and (profile.like not in written or written[profile.like].like):
@@ -326,7 +327,7 @@ def _change_version(profile: Profile, change: str) -> Profile:
     if artifact not in known or not version:
         raise UsageError(
             f"{change!r} is not ARTIFACT@VERSION with an artifact of the profile",
-            fix="one of: " + ", ".join(f"{one}@VERSION" for one in known),
+            fix="use one of: " + ", ".join(f"{one}@VERSION" for one in known),
         )
     known[artifact] = msgspec.structs.replace(known[artifact], version=version)
     return msgspec.structs.replace(profile, artifacts=tuple(known.values()))
@@ -360,8 +361,8 @@ def find_faults(value: Any, kind: Any, path: Place = ()) -> Iterator[tuple[Place
 
 
 def _find_table(kind: Any) -> Any:
-    """Return the one Struct that a table of ``kind`` is decoded into, None if there is no single
-    one.
+    """Return the Struct that a table of ``kind`` is decoded into, None if there is none or the
+    table's content decides which.
     """
     kinds = get_args(kind) if get_origin(kind) in {Union, types.UnionType} else (kind,)
     tables = [one for one in kinds if isinstance(one, type) and issubclass(one, msgspec.Struct)]

@@ -158,9 +158,9 @@ def remove_garbage(store: Store, items: Iterable[Garbage]) -> int:
 def find_users(directories: Iterable[Path]) -> dict[Path, int]:
     """Map each directory that another process uses to the ID of that process.
 
-    A process uses a directory if it has a file in it open or mapped, runs a program or works in it,
-    or was started with its path in an environment variable. Processes that this user may not
-    inspect are not considered.
+    A process uses a directory if it has a file in it open or mapped, runs a program in it, has its
+    working directory there, or was started with the directory's path in an environment variable.
+    Processes that this user may not inspect are not considered.
     """
     needles = {path: os.fsencode(str(path.resolve())) for path in directories}
     users: dict[Path, int] = {}

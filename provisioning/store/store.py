@@ -138,7 +138,7 @@ def find_published(path: Path) -> tuple[Published, Tree] | None:
 
 
 class Store:
-    """The directories below ``home``."""
+    """The store in the directory ``home``."""
 
     def __init__(self, home: Path | None = None) -> None:
         self.home = home or store_home()

@@ -56,7 +56,7 @@ def describe_parts(store: Store, parts: list[CachePart]) -> Outcome:
     rows = [(part, part.size_bytes()) for part in parts]
     total = sum(size for _, size in rows)
     lines = [f"{part.name:<13} {mib(size):>10}  {part.about}" for part, size in rows]
-    lines += [f"{'in all':<13} {mib(total):>10}", f"below {store.home}"]
+    lines += [f"{'total':<13} {mib(total):>10}", f"below {store.home}"]
     data = [
         {"name": part.name, "path": str(part.path), "size_bytes": size, "about": part.about}
         for part, size in rows

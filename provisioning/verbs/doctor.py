@@ -130,8 +130,8 @@ def check_roots(profile: str, given: Mapping[str, Path]) -> None:
 def compose_request(
     profile: str, given: Mapping[str, Path], base: Mapping[str, str], *, keep_variables: bool
 ) -> SurveyRequest:
-    """Return the request to examine a profile. The root of each artifact is the one ``given`` as an
-    option, else the one in a variable of ``base``, else the one in the store.
+    """Return the request to examine a profile. The root of each artifact is the one in ``given``,
+    else the one in a variable of ``base``, else the one in the store.
 
     The variables are those that the profile sets for its jobs. If the root of a required artifact
     is not known, or if ``keep_variables`` is true, they are those in ``base``.

@@ -1,5 +1,5 @@
-"""``gc``: remove trees that no profile needs and no process uses from the store, and leftovers such
-as builds without sources.
+"""``gc``: remove from the store leftovers, such as builds without sources, and trees that no
+profile needs and no process uses.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--baselines",
         choices=("carry", "drop"),
         default="carry",
-        help="compare the new version with the figures recorded for the old one, or remove them",
+        help="keep the baselines of the old version for the new one (default), or remove them",
     )
     add_write_option(parser)
 

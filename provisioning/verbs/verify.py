@@ -90,7 +90,7 @@ def _row(name: str, version: str, root: str, *differences: Difference) -> dict[s
 def _render(row: dict[str, Any]) -> str:
     label = f"{row['name']} {row['version']}".rstrip()
     if not row["published"]:
-        return f"{label}: is not in the store\n"
+        return f"{label} is not in the store\n"
     if not row["differences"]:
         return f"{label}: {row['files']} files, {mib(row['size_bytes'])}, all unchanged\n"
     lines = [f"  {Difference(**item)}" for item in row["differences"]]

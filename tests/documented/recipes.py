@@ -371,7 +371,7 @@ RECIPES = (
     ),
     Recipe("(qnn-ci|nox -s) stage", (setups.leave_bundle,), "x86_64-linux for SM8650"),
     # Without a phone or a board, what a user without one sees.
-    Recipe("--any soc", (setups.leave_bundle,), "no device with SM8650", 3, needs=("adb",)),
+    Recipe("--any soc", (setups.leave_bundle,), "no usable device with SM8650", 3, needs=("adb",)),
     Recipe(
         "(deploy|test-emulator) .*--device adb:",
         (setups.leave_bundle,),

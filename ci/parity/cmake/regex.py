@@ -1,8 +1,8 @@
 """Match CMake's regular expressions with those of Python, with a time limit, because a match can
 take forever.
 
-CMake's expressions have no classes by letter such as ``\\d``, no counts such as ``{2}``, and no
-escapes in brackets (see CMake's manual, string(REGEX)).
+CMake's expressions have no character classes such as ``\\d``, no repetition counts such as ``{2}``,
+and no escapes in brackets (see CMake's manual, string(REGEX)).
 """
 
 from __future__ import annotations

@@ -104,8 +104,8 @@ class Variables(ChainMap[str, "Value | None"]):
     """The scopes of variables, the current one first. A variable that was unset is None."""
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Do the same as ChainMap.get(), but in a third of the time, because no method is called
-        more often.
+        """Do the same as ChainMap.get() in a third of the time. This matters, since no other method
+        is called as often.
         """
         for table in self.maps:
             if key in table:
@@ -173,9 +173,9 @@ class Sources:
 class State:
     """The files that a run has read, and its results, apart from variables.
 
-    ``optional`` has the words that branches added to variables, with the conditions of the
-    branches. ``libraries`` has the name that each find_library() searched for, by the unknown value
-    that it returned.
+    ``optional`` maps words that branches added to variables to the conditions of the branches.
+    ``libraries`` maps the unknown value that each find_library() returned to the library that it
+    searched for.
     """
 
     sources: Sources

@@ -134,7 +134,7 @@ class Index:
 
     @cached_property
     def exporting(self) -> dict[str, set[str]]:
-        """The macros that each Buck target exports, by the label of the target."""
+        """For the label of each Buck target, the macros that the target exports."""
         words = ((t.label, word) for t in self.by_label.values() for word in t.defines)
         return collect((label, name_of(word)) for label, word in words if word.exported)
 

@@ -109,8 +109,8 @@ def _without_buck(index: Index, path: str, use: Use[CMakeTarget]) -> Finding:
 
 
 def find_buck_only(index: Index) -> Iterator[Finding]:
-    """Yield sources that Buck compiles and no CMake target does, except that test programs of CMake
-    do not count for files of the product.
+    """Yield sources that Buck compiles and no CMake target does. For files of the product, CMake's
+    test programs do not count.
 
     If CMake builds no tests at all in the first two folders of a test's path, the two folders are
     reported instead, as a note.

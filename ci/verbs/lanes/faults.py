@@ -42,7 +42,7 @@ def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
     tools, remarks = [], []
     for frontend in FRONTENDS:
         if not importlib.util.find_spec(NEEDS[frontend]):
-            remarks.append(f"{frontend}: not run, this Python has no {NEEDS[frontend]}")
+            remarks.append(f"{frontend}: not run, because this Python has no {NEEDS[frontend]}")
             continue
         choice = read_choice(args.sdk, args.adaptor)
         with open_bench(frontend, choice, progress, offline=args.offline) as bench:

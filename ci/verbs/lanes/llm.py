@@ -75,8 +75,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--tokens", type=int, default=48, help="maximum number of tokens to generate; default 48")
     add("--context", type=int, default=64, help="context length in tokens; default 64")
     add("--prefill", type=int, default=8, help="tokens per prefill call; default 8")
-    add("--text", type=user_path, help="measure the model's perplexity on this text")
-    add("--max-perplexity", type=float, metavar="X", help="highest perplexity of --text allowed")
+    add(
+        "--text", type=user_path, help="a file with text on which to measure the model's perplexity"
+    )
+    add(
+        "--max-perplexity",
+        type=float,
+        metavar="X",
+        help="fail if the perplexity of --text is higher",
+    )
     add(
         "--keep-artifacts", type=user_path, metavar="DIR", help="keep programs, references and logs"
     )
@@ -108,7 +115,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         specs = [CaseSpec(name, scheme, soc) for scheme in schemes for soc in socs]
     chosen = choice.read_choice(args.sdk, args.adaptor)
     phases = Phases(progress)
-    # With the user's own files there is no such command: it has --model, which cannot name them.
+    # No command repeats a case with the user's own files: it would need --model, which cannot name
+    # them.
     command = ""
     if not (args.pte or args.weights):
         command = repeat_command(
@@ -173,7 +181,7 @@ def project_model(args: argparse.Namespace) -> Outcome:
 def require_context(context: int, most: int) -> None:
     """Raise UsageError for a context below 2 tokens, or longer than the model was trained for."""
     if context < 2:
-        raise UsageError(f"--context {context}", fix="pass 2 or more")
+        raise UsageError(f"--context {context} is below 2", fix="pass 2 or more")
     if context > most:
         told = f"--context {context}: the model was trained for at most {most} tokens"
         raise UsageError(told, fix="choose a shorter context")
@@ -186,14 +194,19 @@ def find_program(args: argparse.Namespace) -> ForeignJob:
     from ci.llm.weights import read_weights  # it imports torch
 
     if args.scheme or len(args.soc) > 1:
-        raise UsageError("--program is already lowered", fix="leave out --scheme and --soc")
+        raise UsageError(
+            "--program cannot be used with --scheme, or with several --soc",
+            why="the program is already lowered",
+            fix="leave out --scheme, and pass at most one --soc",
+        )
     if args.text:
         raise UsageError(
-            "--program with --text", why="perplexity needs a model that is lowered here"
+            "--text cannot be used with --program",
+            why="perplexity needs a model that is lowered here",
         )
     if not args.tokenizer:
         raise UsageError(
-            "--program without --tokenizer", fix="pass the tokenizer of the program's model"
+            "--program needs --tokenizer", fix="pass the tokenizer of the program's model"
         )
     if not args.pte.is_file():
         raise UsageError(f"there is no program {args.pte}")
@@ -205,7 +218,7 @@ def find_program(args: argparse.Namespace) -> ForeignJob:
     if args.weights:
         read_weights(args.weights)
     if args.tokens < 1:
-        raise UsageError(f"--tokens {args.tokens}", fix="pass 1 or more")
+        raise UsageError(f"--tokens {args.tokens} is below 1", fix="pass 1 or more")
     return ForeignJob(args.pte, args.tokenizer, args.prompt, args.tokens, args.weights)
 
 
@@ -217,7 +230,9 @@ def find_subject(args: argparse.Namespace, progress: Progress) -> tuple[Subject,
     from ci.llm.weights import read_weights  # it imports torch
 
     if args.max_perplexity is not None and not (args.text and args.max_perplexity >= 1):
-        told = f"--max-perplexity {args.max_perplexity:g}" + (" without --text" * (not args.text))
+        told = f"--max-perplexity {args.max_perplexity:g}" + (
+            " is below 1" if args.text else " needs --text"
+        )
         raise UsageError(told, fix="pass 1 or more, and the text to measure with --text")
     if bool(args.weights) != bool(args.tokenizer):
         raise UsageError("--weights and --tokenizer belong together", fix="pass both or neither")

@@ -129,9 +129,11 @@ def check_arguments(args: argparse.Namespace, session: str) -> None:
     """Raise UsageError for a number that is out of range, StoreError if a directory that the run
     will write to is not writable."""
     if args.jobs < 1:
-        raise UsageError(f"--jobs {args.jobs}", fix="pass 1 or more")
+        raise UsageError(f"--jobs {args.jobs} is below 1", fix="pass 1 or more")
     if not args.timeout_s > 0:
-        raise UsageError(f"--timeout-s {args.timeout_s}", fix="pass a number of seconds above 0")
+        raise UsageError(
+            f"--timeout-s {args.timeout_s} is not above 0", fix="pass a number of seconds above 0"
+        )
     if not args.list:
         require_writable(args.reports / session, REPORTS_FIX)
         if args.keep_artifacts:
@@ -239,8 +241,8 @@ def select_asked(
     unnamed = [spec.model for spec in specs if spec.model not in {*SUITE, *policy.models}]
     if args.record and unnamed:
         raise UsageError(
-            f"--record with --model {unnamed[0]}",
-            why="the figures of a model are recorded next to the policy that names it",
+            f"--record cannot be used with --model {unnamed[0]}",
+            why="the baselines of a model are recorded next to the policy that lists it",
             fix="add the model to a policy (`qnn-ci init` writes one), and pass --policy",
         )
     named = {spec.model for spec in specs}

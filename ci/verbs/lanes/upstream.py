@@ -107,11 +107,13 @@ def check_suite_arguments(args: argparse.Namespace, suite: Suite) -> None:
     }
     if given := [name for name, value in others.items() if value]:
         raise UsageError(
-            f"{given[0]} with --suite", fix=f"leave out {given[0]}; choose tests with --filter"
+            f"{given[0]} cannot be used with --suite",
+            fix=f"leave out {given[0]}; choose tests with --filter",
         )
     if suite.fixed_soc and args.soc:
         raise UsageError(
-            f"--soc with --suite {suite.name}", why="the tests of this suite set the SoC themselves"
+            f"--soc cannot be used with --suite {suite.name}",
+            why="the tests of this suite set the SoC themselves",
         )
     if len(args.soc) > 1:
         raise UsageError("--suite accepts only one --soc", fix="run the suite once per SoC")
@@ -119,7 +121,7 @@ def check_suite_arguments(args: argparse.Namespace, suite: Suite) -> None:
     if missing := [one for one in places if not one.exists()]:
         raise UsageError(f"--source {args.source} has no {missing[0]}")
     if args.repeat < 1:
-        raise UsageError(f"--repeat {args.repeat}", fix="pass 1 or more")
+        raise UsageError(f"--repeat {args.repeat} is below 1", fix="pass 1 or more")
 
 
 def name_variables(suite: Suite, soc: str, source: Path | None) -> dict[str, str]:

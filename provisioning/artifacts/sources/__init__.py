@@ -41,7 +41,7 @@ class Options:
     offline: bool = False
     trust_first_use: bool = False
     accept_licence: bool = False
-    cooldown_days: int = 0  # an update ignores versions that were published later
+    cooldown_days: int = 0  # an update ignores versions that were published in these last days
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class ArtifactRequest:
             if component not in known:
                 raise UsageError(
                     f"{self.name} has no component {component!r}",
-                    fix="one of: " + ", ".join(known),
+                    fix="use one of: " + ", ".join(known),
                 )
         return tuple(pattern for component in self.components for pattern in known[component])
 
@@ -223,7 +223,7 @@ def require_version(job: FillJob, version: str) -> str:
         return version
     request = job.request
     raise UsageError(
-        f"which version of {request.name}?",
+        f"the version of {request.name} is missing",
         why=f"its source, {request.release.source}, cannot find out which version is the newest",
         fix=f"specify it: {request.name}@VERSION (now {request.release.version})",
     )
@@ -271,7 +271,7 @@ def obtain_file(
             if not request.options.offline:
                 target.unlink()
         if request.options.offline:
-            why = "it is not in downloads/, and --offline was given"
+            why = "it is missing in downloads/ or differs from its pin, and --offline was given"
             raise cannot_fetch(request, store, why, advice)
         store.check_space(release.size_bytes, release.filename)
         try:
@@ -309,7 +309,7 @@ def cannot_fetch(request: ArtifactRequest, store: Store, why: str, advice: str) 
         why=why,
         fix=(
             f"{advice}, put that file into {store.downloads} by hand ({HOME_VARIABLE} "
-            f"changes this directory){pin}, or set QNN_CI_MIRROR to a directory or URL "
-            "that `fetch --to` made"
+            f"changes this directory){pin}, or set QNN_CI_MIRROR to a directory that "
+            "`fetch --to` filled, or to its URL"
         ),
     )

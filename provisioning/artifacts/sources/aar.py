@@ -92,7 +92,7 @@ def check_published_sha1(job: FillJob) -> None:
         raise IntegrityError(
             f"{release.filename} does not match its repository's SHA-1",
             why=f"its SHA-1 is {found}, but the repository states {wanted}",
-            fix="try again; if it fails again, the repository is damaged",
+            fix="try again; if it fails again, a file in the repository is damaged",
         )
     job.progress.step(
         f"{job.request.label}: SHA-1 {found} is as published; the SHA-256 is {hash_file(path)}"

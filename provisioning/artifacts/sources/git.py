@@ -150,7 +150,7 @@ def find_release(job: FillJob, version: str) -> GitRelease:
     tag = named or max(known, key=known.__getitem__, default="")
     if tag not in tags:
         newest = sorted(known, key=known.__getitem__)[-5:]
-        fix = f"one of: {', '.join(newest)}" if newest else "releases have tags such as v1.0"
+        fix = f"use one of: {', '.join(newest)}" if newest else "releases have tags such as v1.0"
         raise UsageError(f"{old.url} has no tag {tag or 'of a release'}", fix=fix)
     if not named and is_older(tag, old.version):
         return old  # the mirror lags behind
@@ -158,8 +158,8 @@ def find_release(job: FillJob, version: str) -> GitRelease:
 
 
 def _list_tags(root: Path, url: str) -> list[str]:
-    """Return the output lines of ``git ls-remote --tags`` from the first mirror that has tags, else
-    from the repository's own URL. Raises DownloadError.
+    """Return the output lines of ``git ls-remote --tags``: from the mirrors in QNN_CI_MIRROR if
+    these have tags, else from the repository's own URL. Raises DownloadError.
     """
     failures = []
     for mirrors in _list_sources():
@@ -269,7 +269,7 @@ class _Checkout:
         found = read_commit(self.root, "FETCH_HEAD")
         if found != release.commit:
             raise IntegrityError(
-                f"{self.job.request.label} is not the pinned commit",
+                f"the commit fetched for {self.job.request.label} is not the pinned one",
                 why=f"{name} at {release.url} is {found}, the pin is {release.commit}",
                 fix="the tag may have been moved: find out why before you change the pin",
             )
@@ -285,7 +285,7 @@ class _Checkout:
         if missing:
             raise IntegrityError(
                 f"{self.job.request.label} has no submodule {', '.join(missing)}",
-                why="its .gitmodules lists: " + ", ".join(known),
+                why="its .gitmodules lists: " + (", ".join(known) or "no submodules"),
                 fix="correct the components in manifests/toolchains/",
             )
         for path, wanted in zip(plain, self.wanted, strict=True):

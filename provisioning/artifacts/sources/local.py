@@ -86,7 +86,7 @@ def fill(job: FillJob) -> tuple[TreeEntry, ...]:
         adoption = request.toolchain.adoption
         name = adoption.variable if adoption else "no variable"
         raise UnfitError(
-            f"{request.label} is copied from {name}, which is not set",
+            f"{request.label} is copied from the directory in {name}, which is not set",
             fix=f"set {name} to an installation",
         )
     root, _ = found

@@ -168,7 +168,7 @@ def see_no_build(family: Family) -> Iterator[Seen]:
 @FAMILIES.check(
     "QNN314",
     "{subject} states no QNN build, but the others are from {usual}",
-    "despite its name, it is not a library of that SDK, so it lacks functions that the others call",
+    "despite its name, it is not from that SDK, and it may lack functions that the others call",
     "copy {subject} from the SDK again",
 )
 def see_unidentified_library(family: Family) -> Iterator[Seen]:
@@ -310,7 +310,7 @@ def see_misplaced_skel(family: Family) -> Iterator[Seen]:
 
 @FAMILIES.check(
     "QNN306",
-    "{subject} contains code for {machine}",
+    "{subject} contains code for {machine}, but its name states Hexagon V{version}",
     "the DSP refuses the skel with error 4000, or runs code for another version than the file name "
     "states",
     "copy it from the SDK's lib/hexagon-v{version}/unsigned again",
@@ -341,7 +341,7 @@ def _skels(family: Family) -> Iterator[tuple[FileFacts, str, str, str]]:
 
 @FAMILIES.check(
     "QNN307",
-    "{subject} has Hexagon V{hexagon}; libQnnHtpV{hexagon}Skel.so is missing",
+    "{subject} has Hexagon V{hexagon}, but libQnnHtpV{hexagon}Skel.so is missing",
     "nothing runs on that SoC; runs fail with error 14001 or 4000",
     "use an SDK with lib/hexagon-v{hexagon}, and provision that component",
 )

@@ -86,7 +86,7 @@ DEVICES.add(
 DEVICES.add(
     "QNN804",
     "{subject} has {device.free_mb} MB free, but {case.policy.device.free_mb} MB are recommended",
-    "a push stops midway with 'No space left on device'",
+    "a push may stop midway with 'No space left on device'",
     "remove what you do not need from {device.directory}",
     lambda device: _is_below(device.facts.free_mb, device.case.policy.device.free_mb),
     where="{where}{device.directory}",
@@ -203,7 +203,7 @@ STAGINGS.add(
 )
 STAGINGS.add(
     "QNN321",
-    "all {count} libraries that are staged are LFS pointers",
+    "all {count} staged libraries are LFS pointers",
     "loading any of them fails with 'invalid ELF header'",
     "run 'git lfs pull' in the checkout that they come from",
     lambda staging: staging.tree.is_pointers,
@@ -213,7 +213,7 @@ STAGINGS.add(
 
 @STAGINGS.check(
     "QNN325",
-    "{subject} needs libcdsprpc.so, but the system has only {versioned}",
+    "{subject} needs libcdsprpc.so, but the staging directory contains only {versioned}",
     "it fails to load with 'libcdsprpc.so: cannot open shared object file', as on "
     "Qualcomm Linux without the development files of fastrpc",
     "run `patchelf --replace-needed libcdsprpc.so {versioned}` on {subject}, as Qualcomm's own "

@@ -40,8 +40,8 @@ REBUILD = "build it for this target, or use the file from the SDK's directory fo
 class Placed(NamedTuple):
     """A file and the requirements of its directory. ``depth`` is the number of parent directories
     that belong to its tree. ``wanted`` are the libraries that files next to it need and do not
-    find, None for a file that is checked by itself. ``knows_level`` is whether the policy's API
-    level is that of the app that loads the file.
+    find; None means that no other file is checked. ``knows_level`` is false if the policy's API
+    level is a default, because the level of the app that loads the file is unknown.
     """
 
     elf: ElfFacts
@@ -355,8 +355,8 @@ CONTENT.add(
 CONTENT.add(
     "QNN230",
     "{subject} is damaged: {file.damage}",
-    "a byte was changed after the build: the DSP may refuse the file ('ELF verification'), or run "
-    "the changed code",
+    "it was changed after the build: the DSP may refuse it ('ELF verification'), or run the "
+    "changed code",
     "copy it from the SDK again, or fetch the artifact again; then compare the two files",
     lambda file: file.wrong_checksum and not file.wrong_checksum.is_stripped,
 )

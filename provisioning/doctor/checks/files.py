@@ -109,8 +109,8 @@ def _group_staging(
 
 
 def judge_group(group: Group) -> Iterator[Finding]:
-    """Check each file by itself, and the dependencies of the files that are for the right target
-    and may be loaded.
+    """Yield the findings on each file, and then a finding for each missing library that a file
+    needs, if that file is for the right target and may be loaded.
     """
     fitting = []
     for file in group.files:
@@ -140,8 +140,8 @@ def judge_group(group: Group) -> Iterator[Finding]:
 
 class Need(NamedTuple):
     """A missing library. ``users`` are the names of the files that need it, ``where`` is the path
-    of the first, and ``chain`` names the files that need that one. ``is_libcxx`` is true for LLVM's
-    C++ libraries, which may be installed on the machine.
+    of the first, and ``chain`` names the first and the files that need it. ``is_libcxx`` is true
+    for LLVM's C++ libraries, which may be installed on the machine.
     """
 
     name: str

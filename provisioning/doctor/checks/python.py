@@ -69,7 +69,7 @@ PYTHON = Subjects(
 
 PYTHON.add(
     "QNN501",
-    "the interpreter does not answer: {python.error}",
+    "the interpreter could not be examined: {python.error}",
     "nothing can be lowered with it",
     "choose another one with --python",
     lambda python: python.facts.error,
@@ -159,7 +159,7 @@ def see_hidden_by_folder(python: Interpreter) -> Iterator[Seen]:
         return
     if Path(facts.installed) != Path(facts.executorch):
         parent = Path(facts.executorch).parent
-        pth = f": it is in {', '.join(facts.pth)}" if facts.pth else ""
+        pth = f" (it is listed in {', '.join(facts.pth)})" if facts.pth else ""
         yield python.seen("executorch", place=facts.executorch, parent=parent, pth=pth)
 
 
@@ -176,7 +176,7 @@ PYTHON.add(
 PYTHON.add(
     "QNN508",
     "the QNN adaptor is for another Python: {names}, not {python.tag}",
-    "lowering fails with ModuleNotFoundError for PyQnnManagerAdaptor, although that file exists",
+    "lowering fails with ModuleNotFoundError for PyQnnManagerAdaptor: Python ignores these files",
     REINSTALL,
     lambda python: python.facts.adaptors and python.facts.adaptor is None,
     subject="PyQnnManagerAdaptor",

@@ -180,8 +180,8 @@ VARIABLES.add(
 
 
 class Runtime(NamedTuple):
-    """A libstdc++ or libgcc_s on the search path, and the highest required version of each family
-    of symbols, with the library that needs it.
+    """A libstdc++, libgcc_s or libatomic on the search path, and the highest required version of
+    each family of symbols, with the library that needs it.
     """
 
     entry: str
@@ -194,8 +194,8 @@ class Runtime(NamedTuple):
 
 
 def find_runtimes(case: Case) -> Iterator[Runtime]:
-    """Yield each libstdc++ or libgcc_s that this machine's loader would use instead of the
-    system's.
+    """Yield each libstdc++, libgcc_s or libatomic that this machine's loader would use instead of
+    the system's.
     """
     facts = case.facts
     adaptor = facts.python.adaptor if facts.python else None
@@ -249,7 +249,7 @@ RUNTIMES.add(
 RUNTIMES.add(
     "QNN411",
     "{subject} in {where} comes before the system's and is {defect}",
-    "loading any C++ library fails with 'file too short' or 'invalid ELF header'",
+    "loading any library that needs it fails with 'file too short' or 'invalid ELF header'",
     "remove {where} from LD_LIBRARY_PATH, or repair that file",
     lambda runtime: runtime.file.defect,
 )

@@ -61,7 +61,7 @@ DTYPES = {
     0x0432: "ufixed32",
     0x0508: "bool8",
 }
-# Names of backends by their ids in QNN's headers.
+# Names of backends. The keys are their ids in QNN's headers.
 BACKENDS = {3: "CPU", 4: "GPU", 5: "DSP", 6: "HTP", 12: "LPAI"}
 
 

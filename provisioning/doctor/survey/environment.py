@@ -51,7 +51,8 @@ DISTRIBUTIONS = ("torch", "executorch", "torchao")
 
 @dataclass(frozen=True)
 class SurveyRequest:
-    """What to examine: the roots and pins of artifacts by name, and a job's variables.
+    """What to examine: the roots and pins of artifacts, whose names are the keys, and a job's
+    variables.
 
     If ``python`` is None, the running interpreter is examined. If ``tries_device`` is true, the
     interpreter's adaptor has to create a device of the emulator. ``backend`` is the backend to

@@ -83,7 +83,8 @@ def _glibc() -> str | None:
 
 
 def _memory_bytes() -> int:
-    """Return the machine's memory, or the limit of the control group if that is lower."""
+    """Return the machine's memory, or the limit of the control group if that is lower; 0 if neither
+    is known."""
     total = re.search(r"^MemTotal:\s+(\d+) kB", read_text(Path("/proc/meminfo")), re.MULTILINE)
     limits = [text.strip() for path in MEMORY_LIMITS if (text := read_text(Path(path)))]
     known = [int(total[1]) * 1024] if total else []

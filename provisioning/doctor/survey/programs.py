@@ -114,10 +114,10 @@ class Program:
     ``is_package`` means that it has one equivalent context per SoC, and a device loads only the one
     for its SoC; otherwise, a device needs them all.
 
-    ``metadata`` are the methods without inputs that return constants, such as get_max_seq_len.
-    ``constant_bytes`` is the size of the weights outside QNN by type. (A binary does not contain
-    the types of weights that QNN packed.) ``damage`` is the reason why it cannot be loaded,
-    ``misplaced`` why it cannot be mapped.
+    ``metadata`` maps methods without inputs, such as get_max_seq_len, to the constants that they
+    return. ``constant_bytes`` maps types to the size of the weights of this type outside QNN. (A
+    binary does not contain the types of weights that QNN packed.) ``damage`` is the reason why it
+    cannot be loaded, ``misplaced`` why it cannot be mapped.
     """
 
     file: str
@@ -141,7 +141,7 @@ def read_program(path: Path) -> Program:
         return found
     raise UsageError(
         f"{path.name} is neither an ExecuTorch program nor a QNN context binary",
-        why=f"it starts with {bytes(view[:8]).hex(' ')}",
+        why=f"it starts with {bytes(view[:8]).hex(' ')}" if len(view) else "it is empty",
         fix="use a .pte or a context binary (.bin)",
     )
 
@@ -267,7 +267,7 @@ def _find_context(view: View, start: int, size: int) -> ContextBinary | None:
 
 def _pick(values: list[Table], number: int) -> Table:
     if not 0 <= number < len(values):
-        raise struct.error(f"value {number} of {len(values)}")
+        raise struct.error(f"a method refers to value {number} of {len(values)}")
     return values[number]
 
 
@@ -300,7 +300,7 @@ def _parse_tensor(value: Table, name: str) -> TensorSpec:
         return TensorSpec(name, "not a tensor", ())
     sizes = held.list(2, "i")
     if len(sizes) > MAX_RANK:
-        raise struct.error(f"a tensor of {len(sizes)} dimensions")
+        raise struct.error(f"a tensor has {len(sizes)} dimensions")
     return TensorSpec(name, DTYPES.get(held.number(0, "b"), ("unknown", 0))[0], sizes)
 
 

@@ -52,7 +52,7 @@ def survey_python(
             str(python), error=error.why.splitlines()[-1] if error.why else error.what
         )
     except (ValueError, IndexError, KeyError, TypeError) as error:
-        return PythonFacts(str(python), error=f"its answer cannot be read: {error}")
+        return PythonFacts(str(python), error=f"its output cannot be read: {error}")
 
 
 def _describe(said: Mapping[str, Any], variables: Mapping[str, str]) -> PythonFacts:
@@ -147,9 +147,9 @@ def _try_device(python: Path, variables: Mapping[str, str], backend: Backend) ->
     except ToolError as error:
         return str(error.why or error.what), False
     if ended.timed_out:
-        return f"it {ended.describe()}; if the machine was busy, run this again", False
+        return f"the attempt {ended.describe()}; if the machine was busy, run this again", False
     found = ANSWER.findall(ended.output)
     if found and found[-1] == "ok":
         return "", True
-    said: list[str] = [*QNN_SAYS.findall(ended.output), *found, f"it {ended.describe()}"]
+    said: list[str] = [*QNN_SAYS.findall(ended.output), *found, f"the process {ended.describe()}"]
     return said[0].strip(), True

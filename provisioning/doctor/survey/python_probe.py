@@ -55,7 +55,7 @@ def _installed(name: str) -> str:
 
 
 def _path_files(place: str | None) -> list[str]:
-    """Return the .pth files that contain the parent directory of ``place``."""
+    """Return the .pth files that contain the path of the parent directory of ``place``."""
     files = [one for entry in sys.path for one in sorted(Path(entry).glob("*.pth"))]
     parent = str(Path(place).parent) if place else "\0"
     return [str(one) for one in files if parent in one.read_text("utf-8", "replace")]
@@ -74,9 +74,9 @@ def _asked(name: str) -> list[list[str]]:
 
 
 def _locate(name: str) -> str | None:
-    """Return the directory of a top-level package, or the file of a module. For a package without
-    __init__.py, such as executorch, Python searches every directory; the first one that contains
-    backends is returned.
+    """Return the directory of a top-level package, or the file of a module. A package without
+    __init__.py, such as executorch, may consist of several directories; the first that contains
+    ``backends`` is returned, else the first. Returns None if nothing is found.
     """
     try:
         spec = importlib.util.find_spec(name)

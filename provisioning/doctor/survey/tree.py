@@ -74,8 +74,8 @@ def _status_outside(link: Path, root: Path) -> os.stat_result | None:
 
 
 def _prove(file: FileFacts) -> FileFacts:
-    """Return the file with what is proven about it, if it is an unsigned DSP library. This is not
-    cached, since catalogs change.
+    """Return ``file``, with its ``proof`` if it is an unsigned DSP library. Proofs are not cached,
+    since catalogs change.
     """
     with suppress(OSError):
         if file.sha256:
@@ -100,8 +100,8 @@ def find_min_sdk(root: Path) -> int | None:
 
 
 def _read_lowered(relative: str, path: Path, size_bytes: int) -> FileFacts | None:
-    """Return facts about an ExecuTorch program or a context binary, which states the QNN that
-    compiled it; None for any other .bin file. An empty .bin file is treated as a context binary.
+    """Return facts about an ExecuTorch program or a context binary; None for any other .bin file.
+    An empty .bin file is treated as a context binary.
     """
     from provisioning.doctor.survey.context_binaries import scan_context_binaries
     from provisioning.elf import programs

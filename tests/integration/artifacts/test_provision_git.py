@@ -202,7 +202,7 @@ def test_it_is_verified_and_repaired_without_a_network(world: World, servers: Pa
 def test_a_moved_tag_is_an_error_with_both_commits(world: World, servers: Path) -> None:
     main = servers / "main"
     git(main, "tag", "--force", "v1.0", "HEAD")
-    with pytest.raises(IntegrityError, match="is not the pinned commit") as caught:
+    with pytest.raises(IntegrityError, match="is not the pinned one") as caught:
         fetch()
     assert git(main, "rev-parse", "HEAD") in caught.value.why
     assert git(main, "rev-parse", "HEAD~1") in caught.value.why

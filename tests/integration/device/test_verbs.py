@@ -200,7 +200,7 @@ def test_any_takes_the_first_free_device_with_the_soc(
     assert deployed() == "ssh:c"
     assert main([*base, "--device", "ssh:a", "--device", "ssh:off"]) == ExitCode.ENVIRONMENT
     shown = capsys.readouterr().err
-    assert "no device with SM8650" in shown
+    assert "no usable device with SM8650" in shown
     assert "ssh:a has SM8550" in shown
     assert "ssh:off cannot be reached" in shown
 

@@ -170,8 +170,8 @@ def parse_arguments(run: Interpreter, call: Call) -> None:
 def group_arguments(
     words: list[str], options: set[str], ones: set[str], multis: set[str]
 ) -> dict[str, list[str]]:
-    """Return the words by the keyword before them. Words before any keyword, or after an option or
-    the value of a one-value keyword, are under "".
+    """Return lists of words. The keys are the keywords before the words. Words before any keyword,
+    or after an option or the value of a one-value keyword, have the key "".
     """
     table: dict[str, list[str]] = {}
     current = ""

@@ -482,10 +482,10 @@ def test_exports_are_what_a_library_defines() -> None:
     ("word", "why"),
     [
         ("nosuch", "is not a file, a directory or a version"),
-        ("numpy==2.0", "no package 'numpy==2.0'"),
+        ("numpy==2.0", "'numpy==2.0' is not a package"),
         ("executorch==0.1", "executorch==0.1 is not supported"),
-        ("onnxruntime-qnn==../x", "no package"),
-        ("onnxruntime-qnn==2.7.0+numpy==1", "no package"),
+        ("onnxruntime-qnn==../x", "is not a package"),
+        ("onnxruntime-qnn==2.7.0+numpy==1", "is not a package"),
         ("onnxruntime-qnn==2.7.0+executorch==1.4.1", "packages of two sessions"),
     ],
 )

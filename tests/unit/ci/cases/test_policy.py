@@ -150,7 +150,7 @@ def test_a_policy_that_is_not_there_is_named(tmp_path: Path) -> None:
     file.write_text('extends = "default"\nruntimes = ["gone"]\n', "utf-8")
     with pytest.raises(ManifestError) as caught:
         read_emulator_policy(file)
-    assert caught.value.what.startswith(f"{file}: no profile 'gone'")
+    assert caught.value.what.startswith(f"{file}: 'gone' is neither")
     assert "emulator, " in caught.value.fix
 
 

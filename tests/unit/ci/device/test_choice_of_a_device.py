@@ -141,8 +141,8 @@ FOUND = {
         ),
         ("soc=SM8650", ("adb:gone", "adb:one"), [], "adb:gone: missing; adb:one has SM8550"),
         ("soc=SM8750", (), [], "--soc SM8750"),
-        ("model=SM8650", (), [], "no such SoC"),
-        ("soc=SM1", (), [], "no such SoC"),
+        ("model=SM8650", (), [], "does not specify a known SoC"),
+        ("soc=SM1", (), [], "does not specify a known SoC"),
     ],
 )
 def test_candidates_are_all_devices_with_the_wanted_soc(

@@ -340,7 +340,7 @@ def test_a_base_comes_first_with_better_worse_new_missing_and_skipped(report: Re
     assert "pull request 42, topic, commit beefbeefbe" in text
     assert "main, commit c0ffeec0ff" in text
     assert text.index('id="base"') < text.index('id="why"')
-    assert "Nothing to compare with: gone" in render_html(replace(now, uncompared="gone"))
+    assert "Not compared with the base: gone" in render_html(replace(now, uncompared="gone"))
 
 
 def test_a_case_opens_to_its_outputs_limits_delegation_log_and_command(troubled: Report) -> None:

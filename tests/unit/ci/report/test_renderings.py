@@ -246,7 +246,7 @@ def test_hostile_text_is_neither_markup_nor_a_link_in_a_summary(hostile: Report)
     raw = [tag for tag in list_tags(text) if tag not in allowed]
     assert all(tag.startswith(("<details><summary>log", "<pre>", "</details>")) for tag in raw)
     assert len(raw) == 3
-    assert "Nothing to compare with" in text
+    assert "Not compared with the base" in text
 
 
 def test_a_summary_has_whole_tables(report: Report) -> None:

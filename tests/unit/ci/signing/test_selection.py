@@ -87,7 +87,7 @@ def test_missing_libraries_are_named_by_what_would_hold_them(tmp_path: Path) -> 
 
     with pytest.raises(UnfitError) as caught:
         list_wanted(selection, POLICY, roots)
-    assert caught.value.what == "7 of the libraries to sign are missing"
+    assert caught.value.what == "libraries to sign that are missing: 7"
     lines = caught.value.why.split("\n       ")
     assert lines[0] == (
         "lib/lpai-v6/unsigned/libQnnLpai.so of the QNN SDK (--qnn-sdk or QNN_SDK_ROOT is not set)"

@@ -352,8 +352,8 @@ def test_a_session_is_of_its_environment_and_of_the_runner_that_is_named(
         ({"soc": ["sm8550", "SM8650"]}, ["sm8550", "SM8650"], ""),
         ({"soc": ["SM8550", "SM1", "SM2"]}, [], "--soc SM1, SM2: the bundle is for SM8550, SM8650"),
         ({"starts": -1}, [], "--starts -1"),
-        ({"runner": "onnx"}, [], "--device with --runner"),
-        ({"bundle": None}, [], "--device without --bundle"),
+        ({"runner": "onnx"}, [], "--runner cannot be used"),
+        ({"bundle": None}, [], "--bundle is missing"),
     ],
 )
 def test_a_run_on_a_device_is_for_socs_of_its_bundle(

@@ -300,11 +300,11 @@ def test_only_files_have_a_method(directory_of: Read) -> None:
         ),
         (
             lambda: forge(GOOD, replace(GOOD, name=b"b", offset=SECOND + 1)),
-            "member 'b' is outside the file",
+            "member 'b' extends past the start of its central directory",
         ),
         (
             lambda: forge(replace(GOOD, packed=PACKED + 1)),
-            "member 'a' is outside the file",
+            "member 'a' extends past the start of its central directory",
         ),
     ],
 )

@@ -192,6 +192,6 @@ def test_a_repository_is_neither_one_file_nor_locked(
     with pytest.raises(UsageError, match="lib is not downloaded as a single file") as caught:
         take_archive(job.request, tmp_path / "mine", job.store)
     assert "--from" in caught.value.fix
-    with pytest.raises(UsageError, match="lib has no lock") as caught:
+    with pytest.raises(UsageError, match="lib cannot be locked") as caught:
         plan_lock(job.request, job.store, job.progress)
     assert caught.value.why == "its source is git, and only single files can be locked"

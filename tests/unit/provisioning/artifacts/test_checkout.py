@@ -76,4 +76,4 @@ def test_a_git_that_fails_is_shown_with_its_words(job: FillJob) -> None:
     with pytest.raises(ToolError, match=r"git exited with .*no-such-verb"):
         _Checkout(job).git("no-such-verb")
     (head, *_) = describe_fetch([job.request], job.store)
-    assert re.match(r"to fetch: 1 artifacts; [\d.,]+ \w+ are free in ", head)
+    assert re.match(r"artifacts to fetch: 1; [\d.,]+ \w+ are free in ", head)

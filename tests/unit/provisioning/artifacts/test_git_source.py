@@ -301,7 +301,9 @@ def test_a_tag_that_was_moved_is_refused(near: FillJob, tmp_path: Path) -> None:
     new = commit_more(tmp_path / "repository", more=0o644)
     git(tmp_path / "repository", "tag", "v1")
     job = pin(near, tag="v1")
-    with pytest.raises(IntegrityError, match="code 1 is not the pinned commit") as caught:
+    with pytest.raises(
+        IntegrityError, match="the commit fetched for code 1 is not the pinned one"
+    ) as caught:
         source.fill(job)
     assert f"refs/tags/v1 at {job.request.release.place} is {new}" in caught.value.why
     assert old in caught.value.why

@@ -332,5 +332,5 @@ def test_another_version_of_an_aar_has_no_hash_and_its_own_name(store: Store) ->
         old, version="2.2", package_version="2.2", filename="r-2.2.aar", sha256="", size_bytes=0
     )
     assert aar.find_release(job, "2.1") == old
-    with pytest.raises(QnnCiError, match="which version of lib"):
+    with pytest.raises(QnnCiError, match="the version of lib is missing"):
         aar.find_release(job, "")

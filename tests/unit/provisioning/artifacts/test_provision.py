@@ -177,7 +177,8 @@ def entry(path: str, text: str, **more: object) -> TreeEntry:
         ([entry("a", "9"), entry("b", "2")], "a"),
         ([entry("a", "1"), TreeEntry("b", 2, 0o644, "2")], "b"),
         ([entry("a", "1"), TreeEntry("b", 1, 0o755, "2")], "b"),
-        ([entry("a", "1"), TreeEntry("b", 1, 0o644, "2", link="a")], "b"),
+        ([entry("a", "1"), TreeEntry("b", link="a")], "b"),
+        ([entry("a", "1"), entry("b", "2"), TreeEntry("c/")], "c/"),
     ],
 )
 def test_each_way_to_differ_from_the_lock_is_refused(
@@ -194,8 +195,10 @@ def test_each_way_to_differ_from_the_lock_is_refused(
     came, locked = caught.value.why.split("; the lock has ")
     for rows, shown in ((change, came), (wanted, locked)):
         here = [one for one in rows if one.path == path]
-        assert all(f"{one.sha256}, {one.size} bytes" in shown for one in here)
-        assert bool(here) == ("bytes" in shown)
+        kinds = {"b": "a link to 'a'", "c/": "an empty directory"}
+        told = [f"{e.sha256}, {e.size} bytes, mode" if e.sha256 else kinds[e.path] for e in here]
+        assert all(text in shown for text in told)
+        assert bool(here) == ("nothing" not in shown)
     check_lock(replace(request, lock=None), change)
 
 
@@ -820,12 +823,12 @@ def test_a_first_use_that_is_refused_is_forgotten(
 ) -> None:
     pack(tmp_path / "vendor.zip", FILES | {"sdk.yaml": b"version: 1.2.2\n"})
     unpin(manifests, tmp_path)
-    with pytest.raises(IntegrityError, match="contradicts itself"):
+    with pytest.raises(IntegrityError, match="contradicts its manifest"):
         trust(store)
     assert not (store.downloads / "sdk.zip").exists()
     assert not machine_lock_path(store, "sdk", "1.2.3").exists()
     describe(manifests, tmp_path / "vendor.zip")
-    with pytest.raises(IntegrityError, match="contradicts itself"):
+    with pytest.raises(IntegrityError, match="contradicts its manifest"):
         make_lock(ask(), store, Progress())
     assert (store.downloads / "sdk.zip").exists()  # its hash is pinned: it is the vendor's
 
@@ -870,9 +873,9 @@ def test_libraries_name_the_version_of_their_archive(store: Store, tmp_path: Pat
     assert stated == f"sdk.yaml says {made.VERSION}175447"
     assert found.startswith("2 libraries say 2.37.0.")
     (root / "libB.so").write_bytes(made.make_library(62, 9000, "2.36.0.250724"))
-    with pytest.raises(IntegrityError, match="contradicts itself") as caught:
+    with pytest.raises(IntegrityError, match="contradicts its manifest") as caught:
         check_version(request, root)
-    assert caught.value.why.startswith("1 libraries are from 2.36.0")
+    assert caught.value.why.startswith("1 library is from 2.36.0")
     (root / "sdk.yaml").write_text("no version\n")
     (root / "libB.so").unlink()
     assert request.toolchain.adoption
@@ -1024,7 +1027,9 @@ def test_a_copy_of_an_installation_keeps_what_may_be_run(
         provision(store, verify=True)
     assert caught.value.fix
     monkeypatch.delenv("TINY_ROOT")
-    with pytest.raises(UnfitError, match="is copied from TINY_ROOT, which is not set"):
+    with pytest.raises(
+        UnfitError, match="is copied from the directory in TINY_ROOT, which is not set"
+    ):
         provision(store)
 
 

@@ -78,5 +78,7 @@ def test_a_combination_says_what_it_leaves_to_others_and_refuses_what_none_knows
     monkeypatch.setenv("QNN_CI_SESSIONS", "build_aot test_emulator")
     assert main(["test-emulator", *words]) == code
     told = capfd.readouterr().err
-    said = "--no-doctor --with llama: ignored, since only other sessions of this call know it"
+    said = (
+        "ignored, as only other sessions of this call have these options: --no-doctor --with llama"
+    )
     assert (said in told) is (code == 0)

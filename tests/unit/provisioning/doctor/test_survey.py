@@ -292,7 +292,7 @@ def test_whether_a_device_is_created_is_tried_once_for_the_same_bytes(
     assert ask()[0] == "Error"
     says.write_text("no word of a device")
     adaptor.write_text("fourth")
-    assert ask()[0].startswith("it ")
+    assert ask()[0].startswith("the process exited")
 
 
 def test_that_a_busy_machine_took_too_long_is_not_remembered(

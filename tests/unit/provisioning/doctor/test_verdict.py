@@ -71,8 +71,8 @@ def test_a_fit_verdict_tells_its_facts_in_their_units() -> None:
     facts = {
         "sdk": {"version": "2.49", "root": "/sdk"},
         "trees": {
-            "a": {"files": 3, "bytes": 2_000_000},
-            "b": {"files": 40, "bytes": 1_499_000_000},
+            "a": {"files": 3, "bytes": 2_000_000, "builds": ["v2.49.40.260810104044"]},
+            "b": {"files": 40, "bytes": 1_499_000_000, "builds": []},
         },
         "host": {"system": "Linux", "machine": "x86_64", "glibc": "2.36", "cores": 8},
         "python": {"version": (3, 11, 7), "distributions": {"torch": "2.12", "numpy": ""}},
@@ -84,8 +84,8 @@ def test_a_fit_verdict_tells_its_facts_in_their_units() -> None:
     assert [one.strip() for one in render_verdict(Verdict("p", (), facts)).splitlines()] == [
         "p: fit",
         "QNN 2.49 in /sdk",
-        "3 libraries and programs, 2 MB, one build",
-        "40 libraries and programs, 1499 MB, one build",
+        "3 libraries and programs, 2 MB, QNN build v2.49.40.260810104044",
+        "40 libraries and programs, 1499 MB",
         "Linux x86_64, glibc 2.36, 8 cores",
         "Python 3.11.7, torch 2.12",
         "device 1: SM8650, Android 16",

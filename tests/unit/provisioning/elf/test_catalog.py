@@ -167,11 +167,11 @@ REFUSED: dict[str, tuple[str, Callable[[], bytes]]] = {
         lambda: cms.ContentInfo({"content_type": "data", "content": b"x"}).dump(),
     ),
     "another digest": (
-        "its digest is sha224",
+        "its digest is sha224, which is not accepted",
         lambda: PLAIN.replace(make_oid(SHA256_OID), make_oid(SHA224_OID)),
     ),
     "digests of two kinds": (
-        "its parts use different algorithms",
+        "its version or its algorithms are not those of a genuine catalog",
         lambda: PLAIN.replace(make_oid(SHA256_OID), make_oid(SHA384_OID), 1),
     ),
 }

@@ -576,7 +576,7 @@ def test_how_long_is_waited_for_how_many_bytes_decides_on_spreading(
     if brings:
         download._attempt(Fake(), "u", part, pin, bar)  # type: ignore[arg-type]
     else:
-        with pytest.raises(TransientError, match=r"^the server allows only one connection$"):
+        with pytest.raises(TransientError, match=r"^the download over several connections failed$"):
             download._attempt(Fake(), "u", part, pin, bar)  # type: ignore[arg-type]
     assert asked == [(80, 10, 1.0), (70, 20, 2.0)]
     assert bar.done == 30
