@@ -174,7 +174,8 @@ def _judge_build(facts: ElfFacts, policy: ElfPolicy, row: Artifact, tag: str) ->
 
 
 def publish_artifacts(plan: BuildPlan, judged: tuple[Judged, ...]) -> None:
-    """Replace the published files with the new ones, in one step. Raises StoreError."""
+    """Replace the published files with the new ones, in one step. Raises StoreError if the files
+    cannot be written."""
     where = plan.place.artifacts
     with explain_errors(where), staged_directory(where) as fresh:
         for one in judged:

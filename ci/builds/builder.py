@@ -75,8 +75,9 @@ class Result:
 def run_build(job: BuildJob, progress: Progress) -> Result:
     """Build the job unless nothing has changed since its last build.
 
-    Raises UnfitError, StoreError, ToolError or FailedError; the published files then stay as they
-    were.
+    Raises UnfitError if a requirement is not met, a source is unreadable or another process runs
+    this build, StoreError if files cannot be written, ToolError if a step fails, FailedError if the
+    build does not produce an artifact. In each case, the published files stay as they were.
     """
     started = time.monotonic()
     place = job.plan.place

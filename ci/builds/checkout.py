@@ -83,7 +83,7 @@ def prepare_checkout(target: Target, request: BuildRequest, progress: Progress) 
 
 def check_fitness(environment: Environment, request: BuildRequest, progress: Progress) -> None:
     """Run the doctor, unless the request disables it. Raises UnfitError with the doctor's first
-    error."""
+    error, if there is one."""
     if request.doctor:
         from provisioning.doctor.examine import examine
 

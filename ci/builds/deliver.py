@@ -42,7 +42,8 @@ def deliver(
     The adaptor is always imported. If the Python of the build lacks a module for that, the result
     only names the module. ``with_proof`` also lowers a model with the adaptor in an overlay, unless
     this was done before with the same inputs. Returns the entries for artifacts.json, or none if
-    the target installs nothing. Raises UnfitError, FailedError or StoreError.
+    the target installs nothing. Raises FailedError if the import or the proof fails, UnfitError if
+    there is no wheel for the overlay, StoreError if files cannot be written.
     """
     target, place = job.plan.target, result.place
     if not target.installs:
@@ -144,7 +145,7 @@ def make_overlay(target: Target, place: Place, package: Path, parent: Path) -> N
     """Make a directory for PYTHONPATH with ``package`` as executorch and the target's files in it.
 
     Everything except the directories that receive files is a link into ``package``, so that the
-    installed wheel stays unchanged. Raises StoreError.
+    installed wheel stays unchanged. Raises StoreError if the directory cannot be written.
     """
     with explain_writes(parent), staged_directory(parent) as fresh:
         opened = {Path(row.to) for row in target.installs}

@@ -186,7 +186,8 @@ def _merge(row: dict[str, Any], recipes: Mapping[str, dict[str, Any]]) -> Target
 
 
 def find_target(name: str) -> Target:
-    """Return the target called ``name``. Raises UsageError, which lists the existing targets."""
+    """Return the target called ``name``. Raises UsageError, which lists the existing targets, if
+    there is none."""
     return find_row(read_targets(), name, "build target")
 
 

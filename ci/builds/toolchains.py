@@ -218,8 +218,8 @@ def probe_program(path: Path) -> Program | None:
 def ask_python(
     python: Path, modules: Sequence[str] = (), variables: Mapping[str, str] | None = None
 ) -> PythonFacts:
-    """Return facts about an interpreter, including which of ``modules`` it has. Raises
-    UnfitError.
+    """Return facts about an interpreter, including which of ``modules`` it has. Raises UnfitError
+    if it does not work.
     """
     facts = survey_python(python, ("executorch",), modules, variables or os.environ)
     if facts.error:
@@ -276,7 +276,7 @@ def find_cache() -> Program | None:
 
 
 def find_tools() -> Tools:
-    """Return all tools of a build. Raises UnfitError."""
+    """Return all tools of a build. Raises the same errors as choose_program and find_cache."""
     return Tools(
         choose_program("cmake", CMAKE_FLOOR), choose_program("ninja", NINJA_FLOOR), find_cache()
     )

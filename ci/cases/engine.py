@@ -290,7 +290,7 @@ class Runner(Protocol):
 
     An opened program can be run any number of times. ``timeout_s`` limits the total time of its
     runs, or the time of each run if the runner starts a new process for it. ``fresh`` requests a
-    process that has not run other programs. ``open`` raises RunError.
+    process that has not run other programs. ``open`` raises RunError if it fails.
     """
 
     @property

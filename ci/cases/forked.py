@@ -31,7 +31,8 @@ _steps: list[mmap.mmap] = []  # of this fork and of the forks around it, shared 
 
 
 def run_forked(function: Callable[[], R], doing: str = "") -> R:
-    """Run ``function`` in a fork. Return its result, or raise its exception as a QnnCiError.
+    """Run ``function`` in a fork. Return its result, or raise its exception, converted to a
+    QnnCiError if it is another one.
 
     If the fork dies, a FailedError is raised, with ``doing`` and the step that was last given to
     note_step in its message. Garbage collection is off in the fork, because it would write to every
@@ -103,7 +104,8 @@ def note_step(doing: str) -> None:
 
 
 def answer_job(function: Callable[[], Any]) -> Any:
-    """Return the result of ``function``, or the exception that it raised as a QnnCiError."""
+    """Return the result of ``function``, or the exception that it raised, converted to a
+    QnnCiError if it is another one."""
     try:
         return function()
     except QnnCiError as error:

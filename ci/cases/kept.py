@@ -161,7 +161,8 @@ def judge_unrun(case: Case, judging: CaseJudge) -> Case:
 
 def judge_kept(folder: Path, judging: CaseJudge, pulled: Path | None) -> CaseResult:
     """Judge the kept outputs of a case or, with ``pulled``, the outputs of a device, which are also
-    compared with the kept ones. Raises the exceptions in HARM, and QnnCiError."""
+    compared with the kept ones. Raises one of the exceptions in HARM, or a QnnCiError, if the
+    outputs cannot be judged."""
     artifact = read_kept(folder, judging.spec)
     compiled, place = artifact.compiled, folder / "artifact"
     judging.note_program(place, artifact)

@@ -313,7 +313,8 @@ class DeviceProgram:
         return f"{self.runner.device.place}/cases/{self.program.spec.slug}"
 
     def send(self, sets: Sets) -> None:
-        """Send the program and its inputs. Raises ToolError, StoreError or UnfitError."""
+        """Send the program and its inputs. Raises the same errors as ``DeviceRunner.renew`` and
+        ``Device.push``."""
         self.runner.renew(seconds=self.lease_s)
         local = self.program.directory / "to_device"
         write_sets(local / INPUTS, sets)

@@ -243,7 +243,7 @@ class Search:
     ) -> list[bool]:
         """Return for each graph whether its result is ``end`` with any of ``seeds``. With
         ``anything``, return whether it is wrong, refused, crashed or late with any of them. Raises
-        LateError."""
+        LateError as ``confirm`` does."""
         items = [Item(str(one), seed) for one in graphs for seed in seeds]
         tried = self.confirm(items, bundle)
         failed = [one.is_suspect if anything else one.end == end for one in tried]

@@ -170,7 +170,8 @@ def read_images() -> Images:
 
 
 def find_image(name: str) -> Image:
-    """Return the image ``name``. Raises UsageError, which lists the existing names."""
+    """Return the image ``name``. Raises UsageError, which lists the existing names, if there is
+    none."""
     return find_row(read_images().images, name, "image")
 
 

@@ -294,7 +294,8 @@ def lacks_function(path: Path, function: str, own: Sequence[str]) -> UsageError:
 
 
 def check_data(name: str, entry: ModelEntry) -> None:
-    """Check the data files of a model's entry. Raises UsageError with the file and the key."""
+    """Check the data files of a model's entry. Raises UsageError, which names the key, for the
+    first invalid file."""
     labels = entry.metric.labels if entry.metric else ""
     sources = {"calibration": entry.calibration, "inputs": entry.inputs, "metric.labels": labels}
     counts = {}

@@ -305,7 +305,8 @@ OPSET = 21  # the first opset with 16-bit and 4-bit QuantizeLinear
 
 
 def export_module(module: torch.nn.Module, inputs: Inputs, target: Path) -> None:
-    """Write ``module`` as an ONNX file that includes its weights. Raises the exporter's errors."""
+    """Write ``module`` as an ONNX file that includes its weights. Raises any exception of the
+    exporter."""
     with torch.no_grad(), keep_state(module):
         program = torch.onnx.export(
             module, inputs, dynamo=True, opset_version=OPSET, verbose=False, external_data=False

@@ -52,7 +52,7 @@ def predict_noise(
 ) -> list[Any]:
     """Return the errors of each floating-point output in disturbed runs, [run, input set, *shape].
     For other outputs the array is empty. ``right`` has the outputs of the original model. The
-    disturbed model is written to ``target``. Raises onnxruntime's errors."""
+    disturbed model is written to ``target``. Raises onnxruntime's errors if it cannot be run."""
     onnx.save(disturb(onnx.load(model)), target)
     session = open_reference(target)
     names = [one.name for one in session.get_inputs()]

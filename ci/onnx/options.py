@@ -114,7 +114,7 @@ def parse_options(words: Sequence[str]) -> dict[str, str]:
     """Return the options in ``KEY=VALUE`` arguments. Each value is checked, but conflicts between
     options are left to check_options.
 
-    Raises UsageError with all faults.
+    Raises UsageError with all faults, if there are any.
     """
     options: dict[str, str] = {}
     faults = []
@@ -139,7 +139,7 @@ def check_options(
     """Check the options and session entries of one session against the EP's ``version``, by default
     the installed one.
 
-    Raises UsageError with all faults and the allowed values.
+    Raises UsageError with all faults, if there are any, and the allowed values.
     """
     version = version or installed_version()
     table, entries = read_options(), entries or {}

@@ -21,7 +21,8 @@ NOT_SOURCES = frozenset({"__init__.py"})
 
 
 def find_wheel_sdk() -> Path:
-    """Return the root of the installed executorch package with its C++ SDK. Raises UnfitError."""
+    """Return the root of the installed executorch package, which contains the C++ SDK. Raises
+    UnfitError if the package is not installed or has no C++ SDK."""
     fix = 'pip install "executorch-qnn-ci[lowering]", or executorch 1.5.1 alone'
     spec = importlib.util.find_spec("executorch")
     for root in map(Path, spec.submodule_search_locations or ()) if spec else ():
@@ -55,7 +56,8 @@ def ensure_wheel_runner(progress: Progress) -> Path:
     """Return the path of the runner; build it if sources, wheel or compiler have changed.
 
     Run it as ``RUNNER --model_path M.pte --input_list_path L.txt --output_folder_path DIR``; it
-    writes DIR/output_EXECUTION_INDEX.raw. Raises UnfitError, ToolError or FailedError.
+    writes DIR/output_EXECUTION_INDEX.raw. Raises FailedError if the built runner violates its
+    policy, and the same errors as prepare_runner and run_build.
     """
     result = run_build(prepare_runner(find_target(TARGET), BuildRequest(), progress), progress)
     if not result.published:
