@@ -59,9 +59,9 @@ SKIPPED = frozenset({"__pycache__", "include", "test", "tests"})
 
 
 class Artifact(Struct, frozen=True):
-    """The record artifact.json. ``files`` has the SHA-256 of every other file by its relative path,
-    ``digest`` is the SHA-256 of all other fields, and ``lower_s`` is the compilation time in
-    seconds."""
+    """The record artifact.json. ``files`` has the SHA-256 of every other file; its keys are
+    relative paths. ``digest`` is the SHA-256 of all other fields, and ``lower_s`` is the
+    compilation time in seconds."""
 
     key: str
     model: str
@@ -138,7 +138,7 @@ def _describe(package: str, parts: Iterable[str]) -> Iterator[str]:
 
 
 def _read_record(package: str, parent: Path) -> tuple[dict[str, tuple[str, str]], int]:
-    """Return hash and size of each file by its path, and the modification time of RECORD in ns.
+    """Return a mapping from paths to hashes and sizes, and the modification time of RECORD in ns.
     Without a RECORD next to the package, as in a checkout, the result is ({}, 0)."""
     found = sorted(parent.glob(f"{package}-*.dist-info/RECORD"))
     if not found:
@@ -162,7 +162,8 @@ def _walk(top: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def hash_files(directory: Path) -> dict[str, str]:
-    """Return the SHA-256 of every file in ``directory`` except artifact.json, by relative path."""
+    """Return the SHA-256 of every file in ``directory`` except artifact.json. The keys are relative
+    paths."""
     paths = sorted(path for path in directory.rglob("*") if path.is_file())
     return {
         str(path.relative_to(directory)): hash_file(path) for path in paths if path.name != RECORD

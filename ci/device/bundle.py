@@ -179,7 +179,8 @@ def stage(
 
 
 def _name_files(paths: Iterable[Path]) -> dict[str, Path]:
-    """Return files by their names. Raises UsageError if two of them have the same name."""
+    """Return the paths of files. The keys are file names. Raises UsageError if two different files
+    have the same name."""
     named: dict[str, Path] = {}
     for path in paths:
         if named.setdefault(path.name, path) != path:

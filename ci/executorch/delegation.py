@@ -45,8 +45,8 @@ BROKEN = {
 
 
 class Refusals(logging.Handler):
-    """Collects why the partitioner refused nodes, by the names of the nodes, and the last message
-    in its log."""
+    """Collects why the partitioner refused nodes, and the last message in its log. The keys of
+    ``by_node`` are the names of the nodes."""
 
     def __init__(self, choices: Choices = NO_CHOICES) -> None:
         super().__init__()

@@ -29,7 +29,7 @@ Fails = Callable[[Sequence[Graph]], Sequence[bool]]
 
 def shrink(graph: Graph, fails: Fails, chunk: int = CHUNK) -> Graph:
     """Simplify a graph step by step as long as it still fails, and return the result. Each step
-    takes the smallest of the simpler graphs that fails. ``chunk`` graphs are tried at a time."""
+    takes the smallest one of the simpler graphs that fail. ``chunk`` graphs are tried at a time."""
     for _ in range(MOST_ROUNDS):
         smaller = (one for one in list_simpler(graph) if measure(one) < measure(graph))
         fit = filter(is_fit, sorted(smaller, key=measure))

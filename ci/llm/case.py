@@ -143,7 +143,7 @@ class LlmRun(CaseRun):
     def judge_text(
         self, interface: Interface, step: Step, right: tuple[float, ...]
     ) -> Iterator[str]:
-        """Yield a fault if the program's perplexity of the text exceeds the limit. If the
+        """Yield a fault if the program's perplexity on the text exceeds the limit. If the
         perplexity of the model that was lowered exceeds it too, judge_quantized reports that
         instead. Record both."""
         made, most = self.subject.perplexity(interface, step), self.subject.max_perplexity

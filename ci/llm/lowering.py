@@ -67,7 +67,7 @@ class Subject:
         return hash_words(*held, msgspec.json.encode((*words, self.text)).decode())
 
     def perplexity(self, interface: Interface, step: Step) -> float | None:
-        """Return the perplexity of the text for the program or model that ``step`` runs; None if
+        """Return the perplexity on the text for the program or model that ``step`` runs; None if
         there is no text."""
         if not self.text:
             return None

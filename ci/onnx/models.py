@@ -60,7 +60,7 @@ OTHERS = {
 }
 
 
-Shapes = Iterable[tuple[str, tuple[int, ...]]]  # of inputs, by name
+Shapes = Iterable[tuple[str, tuple[int, ...]]]  # names and shapes of inputs
 
 
 class Fault(NamedTuple):
@@ -116,7 +116,7 @@ def fix_shapes(model: Any, shapes: Shapes) -> None:
             )
         held.shape.CopyFrom(onnx.TensorShapeProto(dim=[{"dim_value": size} for size in shape]))
     if shapes:
-        del model.graph.value_info[:]  # it may have the old sizes by name
+        del model.graph.value_info[:]  # it may name sizes that are now fixed
 
 
 def describe_shape(port: Any) -> str:

@@ -177,8 +177,9 @@ def _read_tensor(file: Path) -> Array:
 
 
 def fit_sets(place: str, sets: Sequence[Sequence[Any]], inputs: Ports) -> tuple[Arrays, ...]:
-    """Return the sets as arrays, with the inputs in the order of ``inputs``. Sets that are mappings
-    are ordered by name. Raises UsageError if a set has other dtypes or shapes."""
+    """Return the sets as arrays, in the order of ``inputs``. A mapping whose keys are the names of
+    the inputs may be in any order; all other sets must be in this order. Raises UsageError if a set
+    has other dtypes or shapes."""
     rows = []
     for number, given in enumerate(sets):
         if len(given) == 1 and isinstance(given[0], Mapping):
