@@ -98,7 +98,7 @@ def check_fitness(environment: Environment, request: BuildRequest, progress: Pro
 
 def describe_soc(request: BuildRequest) -> dict[str, str]:
     """Return the values of the placeholders for a DSP build. Raises UsageError if the SoC is
-    missing or unknown, or lacks the DSP type.
+    missing or unknown, if the DSP type is unknown, or if the SoC has no such DSP.
     """
     if not request.soc:
         raise UsageError("a direct mode build needs a SoC", fix="add --soc, such as SM8750")

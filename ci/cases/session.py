@@ -262,8 +262,8 @@ def run_cases(
     runs: Sequence[CaseRun], pool: Pool, jobs: int, progress: Progress
 ) -> list[CaseResult]:
     """Run ``jobs`` cases in parallel, the longest first, so that all cores are busy until the end.
-    Return the results in the order of ``runs``; after an interrupt, only those of finished
-    cases."""
+    Return the results in the order of ``runs``; after an interrupt, only those of finished cases.
+    Raises KeyboardInterrupt if there are none."""
     done: dict[CaseSpec, CaseResult] = {}
     with progress.bar("cases", len(runs), "") as bar:
 

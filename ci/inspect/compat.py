@@ -259,7 +259,8 @@ def _judge_parts(versions: list[int], runtime: Runtime | None, why: str = "") ->
     if why:
         return Row(Axis.HEXAGON, Verdict.YES, why)
     if parts and versions:
-        return Row(Axis.HEXAGON, Verdict.YES, "the runtime has a stub or skel for the program")
+        told = "the runtime has a stub or skel for each Hexagon version of the program"
+        return Row(Axis.HEXAGON, Verdict.YES, told)
     why = "comparing needs a context binary, and a SoC or a runtime with stubs or skels"
     return Row(Axis.HEXAGON, Verdict.SKIPPED, why)
 

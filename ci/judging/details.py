@@ -217,8 +217,8 @@ def _see_channels(wanted: Array, output: Array, _least_db: float) -> str:
 
 
 def _see_stretch(wanted: Array, output: Array, _least_db: float) -> str:
-    """Return a description of the errors if they occur only in one range of elements or in one
-    input set; otherwise empty."""
+    """Return a description of the large errors if they occur only in one range of elements or in
+    one input set; otherwise empty."""
     rms = float(np.sqrt(np.mean(wanted.astype(np.float64) ** 2)))
     odd = (np.abs(output - wanted) > ODD * rms).reshape(len(wanted), -1)
     places = np.flatnonzero(odd.any(axis=0))

@@ -70,7 +70,8 @@ def load_function(reference: str) -> Callable[..., Any]:
 
 def import_file(path: Path) -> ModuleType:
     """Import a file like a script, or as a module if it is in a package. Other files in its
-    directory and its package can be imported too.
+    directory and its package can be imported too. Raises UsageError if it is not a Python file, and
+    any exception that its code raises.
 
     From then on, the process writes no bytecode. Otherwise Python could load outdated bytecode if a
     file changes within a second and keeps its length.
