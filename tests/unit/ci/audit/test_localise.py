@@ -394,6 +394,17 @@ def test_a_known_fault_is_found_among_the_operators_by_its_line_and_its_readers(
     assert find_suspect(CHAIN, make_fault(6, *both)) == []
     assert find_suspect(CHAIN, make_fault(3, *both)) == []
     assert find_suspect(CHAIN, make_fault(6, "add", "linear")) == ["add_1", "linear"]
+    long = {
+        one.name: one
+        for one in (
+            make_operator("first", "mul", "n.py:9"),
+            make_operator("second", "add", "n.py:10", "first"),
+            make_operator("other", "tanh", "n.py:11", "first"),
+            make_operator("third", "tanh", "n.py:12", "second"),
+        )
+    }
+    fault = make_fault(9, "mul", "add", "tanh")
+    assert find_suspect(long, fault) == ["first", "second", "third"]
 
 
 def test_the_search_begins_with_a_suspect_and_leaves_one_that_is_right() -> None:

@@ -49,7 +49,14 @@ from ci.judging.verdict import MODEL, CaseFigures
 from ci.models.lowering_options import Choices, RunOptions
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo, write_sets
-from ci.models.user_models import Metric, MetricResult, ModelEntry, Source, call_metric
+from ci.models.user_models import (
+    Metric,
+    MetricResult,
+    ModelBudget,
+    ModelEntry,
+    Source,
+    call_metric,
+)
 from ci.report.schema import (
     ControlKind,
     DeviceFigures,
@@ -1109,3 +1116,18 @@ def test_a_failure_without_a_line_is_placed_at_the_factory(
     named = CaseJudge.find_places(judge, lines)  # type: ignore[arg-type]
     wanted = [("a.py", 3), ("b.py", 4)] if place else []
     assert [(one.file, one.line) for one in named] == wanted
+
+
+def test_the_first_question_that_fails_is_that_of_the_case(tmp_path: Path) -> None:
+    """A program that is neither faithful nor within its budget."""
+    budget = ModelBudget(program_bytes=1)
+    policy = msgspec.structs.replace(
+        read_emulator_policy(), models={"mlp": ModelEntry("mlp", budget=budget)}
+    )
+    footprint = Footprint(program_bytes=2)
+    for gain, question in ((1.0, Question.BUDGET), (2.0, Question.FAITHFUL)):
+        outputs = [COARSE * np.float32(gain), IDS, MASK]
+        engine = make_engine(footprint=footprint)
+        case = judge(tmp_path / str(gain), outputs, engine=engine, policy=policy).case
+        assert case.question is question
+        assert "over its budget: " in case.reason

@@ -230,6 +230,10 @@ def test_a_program_over_its_budget_fails(judge: Judge, right: Step) -> None:
     assert (above.case.status, above.case.question) == (Status.FAILED, Question.BUDGET)
     assert "1 bytes (0 %) above context_bytes = 2,147,483,648" in above.case.reason
     assert "more shards" in above.case.reason
+    both = judge(swap_best(right, 6), footprint=Footprint(context_bytes=most + 1)).case
+    assert both.question is Question.FAITHFUL
+    assert "faithful: free: step" in both.reason
+    assert "over its budget: " in both.reason
 
 
 def let_pass(monkeypatch: pytest.MonkeyPatch, kind: ControlKind) -> None:

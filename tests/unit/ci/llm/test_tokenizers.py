@@ -38,16 +38,22 @@ def test_both_headers_of_llama2c_are_read(header: tuple[int, ...], tmp_path: Pat
     assert (tokenizer.vocabulary, tokenizer.bos, tokenizer.eos) == (len(PAIRS), 1, 2)
 
 
-def test_the_best_pair_is_merged_first_as_run_c_does(tmp_path: Path) -> None:
-    tokenizer = read_tokenizer(write_bin(tmp_path / "t.bin", 6))
-    pieces = [PAIRS[number][0] for number in tokenizer.encode("abc")]
-    assert pieces == [" a", "bc"]
-    assert tokenizer.encode("") == []
+def test_the_best_pair_is_merged_first_and_of_two_equal_ones_the_first_as_run_c_does() -> None:
+    """Not the first pair: a and b could be merged, too."""
+    scores = {" ": 0.0, "a": 0.0, "b": 0.0, "c": 0.0, "ab": 1.0, "bc": 2.0, "ca": 2.0}
+    pieces = [(piece.encode(), score) for piece, score in scores.items()]
+    table = PieceTable(pieces, -1, -1)
 
+    def cut(text: str) -> list[str]:
+        return [[*scores][number] for number in table.encode(text)]
 
-def test_of_two_equal_pairs_the_first_is_merged_as_run_c_does() -> None:
-    pieces = [(one.encode(), score) for one, score in ((" ", 0.0), ("a", 0.0), ("aa", -1.0))]
-    assert PieceTable(pieces, -1, -1).encode("aaa") == [0, 2, 1]
+    assert cut("abc") == [" ", "a", "bc"]
+    assert cut("ab") == [" ", "ab"]
+    assert cut("bca") == [" ", "bc", "a"]
+    assert cut("abab") == [" ", "ab", "ab"]
+    low = PieceTable([(piece, -score) for piece, score in pieces], -1, -1)
+    assert [[*scores][number] for number in low.encode("abc")] == [" ", "ab", "c"]
+    assert table.encode("") == []
 
 
 def test_characters_without_a_piece_are_bytes(tmp_path: Path) -> None:
