@@ -46,9 +46,9 @@ from ci.cases.spec import CaseSpec  # noqa: E402
 from ci.executorch.toolchain import EXECUTORCH, list_places  # noqa: E402
 from ci.models import model as models  # noqa: E402
 from ci.models.lowering_options import PROFILE_LEVELS, Choices, Part  # noqa: E402
-from ci.models.model import Model, join_methods  # noqa: E402
+from ci.models.model import Model, digest_weights, join_methods  # noqa: E402
 from ci.models.schemes import FLOAT16, Scheme  # noqa: E402
-from ci.models.tensors import TensorInfo  # noqa: E402
+from ci.models.tensors import Loss, TensorInfo, digest_sets  # noqa: E402
 from ci.models.user_models import Source  # noqa: E402
 from ci.report.schema import Footprint  # noqa: E402
 from provisioning.errors import FailedError, UsageError  # noqa: E402
@@ -289,6 +289,48 @@ def test_outputs_are_described_with_the_parts_that_they_join() -> None:
     joined, largest = lower.describe_outputs(make_model(), make_model().module)
     assert joined == TensorInfo("float32", (2, 6), 1, (3, 3))
     assert largest == TensorInfo("int64", (2,))
+
+
+def test_values_of_each_output_are_multiples_of_its_own_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    grids = [(0.25, -3, 12), (0.5, -7, 8)]
+    monkeypatch.setattr(lower, "find_grids", lambda _: grids)
+    first, second = lower.describe_outputs(make_model(), make_model().module)
+    assert [(one.step, one.lowest, one.highest) for one in (first, second)] == grids
+    assert (first.joined_axis, first.joined) == (1, (3, 3))
+
+
+@pytest.mark.parametrize("scheme", [Scheme.FP16, Scheme.A8W8])
+def test_a_record_has_what_is_known_of_its_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: Scheme
+) -> None:
+    """Each with its own value, so that none stands for another."""
+    model = replace(make_model(), made="random inputs", calibration_made="shuffled inputs")
+    lowering = replace(make_lowering(tmp_path), model=model, spec=CaseSpec("net", scheme, "SM8650"))
+    delegation, footprint = Delegation(5, 6, 7), Footprint(spill_bytes=8)
+    loss = Loss("a layer", 50.0, 40.0, 60.0)
+    monkeypatch.setattr(lower.Lowering, "compile", lambda *_: (b"program!", delegation, footprint))
+    monkeypatch.setattr(lower, "find_misplaced", lambda _: "")
+    monkeypatch.setattr(lower, "find_loss", lambda *_: loss)
+    monkeypatch.setattr(lower, "predict_noise", lambda *_, **__: [])
+    monkeypatch.setattr(lower.Lowering, "compile_unshared", lambda *_: bytes(11))
+    made = lowering.write_program(model.module)
+    assert (tmp_path / made.program).read_bytes() == b"program!"
+    assert (made.program, made.binary, made.size_bytes) == ("program.pte", "program.pte", 8)
+    assert (made.sets, made.methods, made.unshared_bytes, made.layers) == (4, (), 11, ())
+    assert (made.delegation, made.footprint) == (delegation, footprint)
+    assert [one.shape for one in made.inputs] == [tuple(model.evaluation[0][0].shape)]
+    assert [one.shape for one in made.outputs] == [(2, 6), (2,)]
+    assert made.made_inputs == "random inputs"
+    assert made.weights == digest_weights(model.module)
+    quantized = scheme.quantized
+    assert made.loss == (loss if quantized else None)
+    assert made.calibration == (digest_sets(model.calibration) if quantized else "")
+    assert (tmp_path / "quantized").is_dir() is quantized
+    monkeypatch.setattr(lower, "find_misplaced", lambda _: "has a segment off its place")
+    with pytest.raises(FailedError, match="the program has a segment off its place"):
+        lowering.write_program(model.module)
 
 
 def test_an_index_beside_a_magnitude_gets_its_bounds(tmp_path: Path) -> None:
@@ -674,7 +716,7 @@ def test_a_failed_lowering_names_what_was_left_to_the_cpu_before(partitioner: An
     def compile_program() -> None:
         print("No quant config is implemented for op, aten.lstm_cell.default", flush=True)
         with record_refusals(log):
-            for name in ("fine", "qnn", "quantized_decomposed.quantize_per_tensor"):
+            for name in ("fine", "qnn", "quantized_decomposed.quantize_per_tensor", "logged"):
                 support.is_node_supported(None, {}, node(name, Operator(name)))
             with log.open("a") as stream:
                 stream.write("<E> could not create op\n")
@@ -685,7 +727,8 @@ def test_a_failed_lowering_names_what_was_left_to_the_cpu_before(partitioner: An
     first, *others = lower.describe_refusal(error, log).split("; ")
     assert "aten.lstm_cell.default" in first
     assert others[0] == "qnn: QNN has no such type [net.py:7]"
-    assert others[1].startswith("could not create op (RuntimeError: no binary")
+    assert others[1] == "logged: no visitor [net.py:7]"
+    assert others[2].startswith("could not create op (RuntimeError: no binary")
 
 
 def test_what_stays_on_the_cpu_is_counted_and_named(monkeypatch: pytest.MonkeyPatch) -> None:

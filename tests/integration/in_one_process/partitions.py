@@ -84,6 +84,10 @@ def test_bytes_are_those_of_all_tensors_that_cross() -> None:
     assert audit.measure(program.graph, signature.user_inputs) == 4 * 4 * 16
     assert audit.measure(program.graph, signature.user_outputs) == 4 * 4 * 8
     assert audit.measure_value((torch.ones(2, dtype=torch.int8), None, 3)) == 2
+    module = torch.nn.Bilinear(4, 8, 2)
+    both = torch.export.export(module, (torch.ones(3, 4), torch.ones(3, 8)), strict=True)
+    assert audit.measure(both.graph, both.graph_signature.user_inputs) == 4 * 3 * (4 + 8)
+    assert audit.measure_value([torch.ones(2), torch.ones(3)]) == 20
 
 
 def test_nothing_is_compiled_and_executorchs_own_is_put_back() -> None:

@@ -51,6 +51,18 @@ class Method:
         return [self.kept, None]
 
 
+class Crossing:
+    """Has two inputs of different sizes, and gives twice each, the second one first."""
+
+    def method_meta(self) -> Any:
+        metas = [SimpleNamespace(dtype=lambda: FLOAT32, sizes=lambda n=n: [n]) for n in (2, 3)]
+        return SimpleNamespace(num_inputs=lambda: 2, input_tensor_meta=metas.__getitem__)
+
+    def __call__(self, given: list[Any]) -> list[Any]:
+        first, second = given
+        return [second * 2, None, first * 2]
+
+
 @pytest.fixture
 def methods(monkeypatch: pytest.MonkeyPatch) -> dict[str, Method]:
     """The methods of every program; nothing is loaded."""
@@ -81,6 +93,21 @@ def test_each_method_gets_its_own_inputs_and_outputs_stay(methods: dict[str, Met
     for wrong in ([array(1, 2)], [array(1, 2)] * 3, [array(1, 2), array(1)]):
         with pytest.raises(FailedError):
             load().run([wrong])
+
+
+def test_a_method_gets_each_of_its_inputs_and_gives_each_of_its_outputs(
+    methods: dict[str, Any],
+) -> None:
+    methods["second"] = Crossing()
+    sets = [[array(n, n), array(1, n), array(2, 3, n)] for n in range(2)]
+    made = load().run(sets)
+    assert [[one.tolist() for one in outputs] for outputs in made] == [
+        [[2 * n, 2 * n], [4, 6, 2 * n], [2, 2 * n]] for n in range(2)
+    ]
+    with pytest.raises(FailedError, match="input set 1 has 2 inputs, not 3"):
+        load().run([sets[0], sets[1][:2]])
+    with pytest.raises(FailedError, match="an input has 8 bytes, not 12"):
+        load().run([[*sets[0][:2], array(1, 2)]])
 
 
 def test_runs_to_warm_up_are_not_timed(methods: dict[str, Method]) -> None:
@@ -171,6 +198,18 @@ def test_upstream_s_test_gets_the_outputs_of_the_method_that_it_asks_for(
     for number in range(2):
         made = np.fromfile(tmp_path / f"output_{number}_0.raw", np.float32)
         assert made.tolist() == [factor * number, factor * 5]
+    methods["second"] = Crossing()  # type: ignore[assignment]
+    (tmp_path / "y.raw").write_bytes(array(3, 4, 6).tobytes())
+    (tmp_path / "inputs.txt").write_text("x0.raw y.raw\nx1.raw y.raw\n")
+    if index == 1:
+        assert emulator.run_call(tmp_path, words, keep) == "2 input sets were run"
+        read = [
+            np.fromfile(tmp_path / f"output_{number}_{place}.raw", np.float32).tolist()
+            for number in range(2)
+            for place in range(2)
+        ]
+        assert read == [[6, 8, 12], [0, 10], [6, 8, 12], [2, 10]]
+        return
     (tmp_path / "inputs.txt").write_text("x0.raw x1.raw\n")
     with pytest.raises(FailedError, match="input set 0 has 2 inputs instead of 1"):
         emulator.run_call(tmp_path, words, keep)
@@ -204,6 +243,25 @@ def test_tensors_are_noted_as_they_were_when_they_were_compared() -> None:
     assert [one.tolist() for one in held] == [[1, 1]] * 3
     capture.compare([made], [made])  # of no run that began
     assert len(capture.seen) == 1
+
+
+def test_a_comparison_knows_its_program_and_the_model_that_it_was_made_of() -> None:
+    capture, program, model, plain = Capture(), Parts(), Parts(), Parts()
+    capture.note_quantized(program, model)
+    for own, size in ((True, 17), (False, 0)):
+        capture.begin(program, [torch.ones(1), torch.zeros(2)], is_own=own, pte_bytes=size)
+        capture.compare([torch.ones(3)], [torch.ones(4), torch.ones(5)])
+    capture.begin(plain, [])
+    capture.compare([], [])
+    first, second, third = capture.seen
+    assert (first.program, first.float_model) == (program, model)
+    assert [(one.is_own, one.pte_bytes) for one in capture.seen] == [
+        (True, 17),
+        (False, 0),
+        (True, 0),
+    ]
+    assert [len(one) for one in (second.inputs, second.outputs, second.wanted)] == [2, 1, 2]
+    assert (third.program, third.float_model) == (plain, None)
 
 
 def quantize(scheme: Scheme) -> tuple[Any, Any, tuple[Any, ...]]:

@@ -15,7 +15,10 @@ pytest.importorskip("executorch", reason="executorch is not installed in this en
 
 from torch.ao.quantization.fx import _decomposed  # noqa: E402
 from torch.fx import Graph, GraphModule  # noqa: E402
-from torchao.quantization.pt2e import MovingAveragePerChannelMinMaxObserver  # noqa: E402
+from torchao.quantization.pt2e import (  # noqa: E402
+    MovingAverageMinMaxObserver,
+    MovingAveragePerChannelMinMaxObserver,
+)
 
 # As in lowering_steps.py.
 with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
@@ -280,6 +283,25 @@ def test_a_trained_range_covers_all_sets_channel_by_channel() -> None:
     assert (observer.min_val.tolist(), observer.max_val.tolist()) == ([-1, 1], [5, 4])
     torch.testing.assert_close(fake.scale, torch.tensor([5, 4]) / 127.5)
     assert not fake.observer_enabled
+
+
+def test_the_range_of_each_observer_covers_what_it_saw() -> None:
+    fakes = [
+        quantize.FusedMovingAvgObsFakeQuantize(
+            MovingAverageMinMaxObserver, quant_min=0, quant_max=255, dtype=torch.uint8
+        )
+        for _ in range(2)
+    ]
+    module = torch.nn.Sequential(fakes[0], torch.nn.Hardtanh(-1.0, 2.0), fakes[1])
+    quantize.cover_ranges(module, [(torch.tensor([-4.0, 1.0]),), (torch.tensor([-0.5, 3.0]),)])
+    ranges = [
+        (float(one.min_val), float(one.max_val))
+        for one in (fake.activation_post_process for fake in fakes)
+    ]
+    assert ranges == [(-4.0, 3.0), (-1.0, 2.0)]
+    scales = [float(fake.scale) for fake in fakes]
+    assert scales == pytest.approx([7 / 255, 3 / 255])
+    assert not any(fake.observer_enabled for fake in fakes)
 
 
 def test_the_loss_is_noise_over_signal_summed_over_magnitudes() -> None:
