@@ -190,8 +190,13 @@ def test_a_patch_is_off_and_says_so_with_versions_that_it_was_not_proven_with(
     (note,) = patches.apply_patches(patches.PATCHES)
     assert applied == ["first"]
     assert all(word in note for word in ("second", "torch 9.1+cpu", "9.2"))
+    several = [patches.Patch(second, ("9.0", "9.1"), ("1.4.1", "1.5.1"))]
+    assert list(patches.apply_patches(several)) == []
+    assert applied.pop() == "second"
     installed["executorch"] = "1.6.0"
     assert len(list(patches.apply_patches(patches.PATCHES))) == 2
+    (both,) = patches.apply_patches(rows[1:])
+    assert both.endswith("torch 9.1+cpu (verified: 9.2) and executorch 1.6.0 (verified: 1.5.1)")
     assert applied == ["first"]
 
 
@@ -209,6 +214,11 @@ def test_blocks_are_for_layers_that_they_fit_without_a_kernel() -> None:
     assert list(sizes.values()) == [(1, 32, 1, 1), (1, 32)]
     others = [Part(Scheme.A16W8, type="Linear")]
     assert list(block_sizes(exported.module(), 32, others).values()) == [(1, 32, 1, 1)]
+    others.insert(0, Part(Scheme.A16W8, node="none"))
+    assert list(block_sizes(exported.module(), 32, others).values()) == [(1, 32, 1, 1)]
+    uneven = torch.nn.Conv2d(32, 8, (1, 3))
+    exported = torch.export.export(uneven, (draw(1, 32, 4, 4),), strict=True)
+    assert block_sizes(exported.module(), 32) == {}
 
 
 def test_calibration_covers_what_it_saw_once_and_changes_neither_state_nor_inputs(
@@ -525,13 +535,16 @@ def test_a_name_to_skip_that_the_graph_does_not_have_is_an_error() -> None:
         (Choices(skip_ops=("aten.relu.default",)), True),
         (Choices(skip_nodes=("relu",)), False),
         (Choices(skip_ops=("relu",)), False),
+        (Choices(skip_nodes=("relu_1", "relu")), False),
+        (Choices(skip_ops=("aten.relu.default", "relu")), False),
     ):
         refusals = audit.Refusals(choices)
         rounding = node("q", Operator("quantized_decomposed.quantize_per_tensor.default"))
         assert refusals.is_skipped(rounding)  # it rounds for a node on the CPU
         assert not audit.Refusals().is_skipped(rounding)
         refusals.seen |= {"view": "aten.view", relu.name: audit.name_operator(relu)}
-        assert refusals.is_skipped(relu) is known
+        own = {*choices.skip_nodes, *choices.skip_ops}
+        assert refusals.is_skipped(relu) is bool(own & {"relu_1", "aten.relu.default"})
         if known:
             refusals.require_skipped()
         else:

@@ -131,6 +131,14 @@ def test_the_time_of_a_step_is_that_of_decode_alone() -> None:
     assert len(program.times_s) == 2
     program.times_s = [1.0, 2.0]
     assert program.finish() == 1.5
+    # Each input has its own form, and each result is kept as it was.
+    metas = [SimpleNamespace(dtype=lambda: FLOAT32, sizes=lambda n=n: [1, n]) for n in (4, 3)]
+    program.methods[4], program.metas[4] = (lambda given: given[::-1]), metas
+    given = [np.ones((1, 4), np.float32), np.zeros((1, 3), np.float32)]
+    made = program.run([given, given])
+    assert [[one.shape for one in outputs] for outputs in made] == [[(1, 3), (1, 4)]] * 2
+    with pytest.raises(FailedError, match="an input has 16 bytes, not 12"):
+        program.run([[given[0], given[0]]])
 
 
 def test_no_program_finds_what_another_left_in_memory(
@@ -321,11 +329,22 @@ def test_an_index_next_to_a_magnitude_has_bounds() -> None:
         float_model=net,
         inputs=inputs,
         is_own=True,
+        pte_bytes=17,
         outputs=outputs,
         wanted=outputs,
     )
     record, arrays = work_out(seen)
     assert record.lacks == ()
+    assert (record.scheme, record.pte_bytes) == ("8a8w", 17)
+    assert [one.shape for one in record.inputs] == [(1, 8)]
+    assert [(one.dtype, one.shape) for one in record.outputs] == [
+        ("float32", (1, 8)),
+        ("int64", (1,)),
+    ]
+    magnitude_info, index_info = record.outputs
+    assert magnitude_info.step > 0
+    assert magnitude_info.highest - magnitude_info.lowest == 255
+    assert (index_info.step, index_info.joined) == (0, ())
     assert {Member.LOW, Member.HIGH} <= arrays.keys()
     assert arrays[Member.LOW][1] <= outputs[1] <= arrays[Member.HIGH][1]
     magnitude, _ = net(*inputs)
