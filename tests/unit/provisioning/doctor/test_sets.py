@@ -16,7 +16,7 @@ from provisioning.doctor.facts import STAGING, FileFacts, TreeFacts
 from provisioning.doctor.policies import read_elf_policies
 from provisioning.doctor.survey.tree import FactsCache, find_min_sdk, survey_tree
 from provisioning.doctor.verdict_text import render_verdict
-from provisioning.elf.facts import EM_AARCH64, Defect
+from provisioning.elf.facts import EM_AARCH64, Defect, Genuine
 from provisioning.elf.qnn_build import QnnBuild
 from tests.stand_ins.elf_edits import set_u16
 from tests.unit.provisioning.doctor import cases
@@ -106,6 +106,34 @@ def test_the_library_of_fastrpc_is_asked_for_once_a_set() -> None:
     (found,) = [one for one in STAGINGS.judge_all(case) if one.id == "QNN325"]
     assert found.subject == "libQnnHtpV75Stub.so, libQnnHtpV79Stub.so"
     assert "libcdsprpc.so.1" in found.what
+
+
+def test_a_link_is_what_a_system_has_too() -> None:
+    stub = file("libQnnHtpV75Stub.so", machine=EM_AARCH64, needed=("libcdsprpc.so", "libc.so.6"))
+    for links, ids in (
+        ({"lib/libcdsprpc.so.1": "libcdsprpc.so.1.0"}, ["QNN325"]),
+        ({"lib/libcdsprpc.so.1": "x", "lib/libcdsprpc.so": "libcdsprpc.so.1"}, []),
+    ):
+        case = within(trees={STAGING: staged(stub, links=links)})
+        assert [one.id for one in STAGINGS.judge_all(case) if one.id == "QNN325"] == ids
+
+
+@pytest.mark.parametrize(
+    ("version", "ids"),
+    [
+        ("2.36.0", ["QNN319"]),
+        ("2.39.0", ["QNN319"]),
+        ("2.40.0", []),
+        ("2.50.1", []),
+        ("", ["QNN319"]),
+    ],
+)
+def test_a_skel_other_than_its_catalog_is_named_once(version: str, ids: list[str]) -> None:
+    """From QNN 2.40 on, a skel without a checksum is named because of that."""
+    (one,) = cases.proven_family(Genuine.NOT_COVERED).files
+    build = BUILD._replace(version=version) if version else None
+    case = within(trees={STAGING: staged(replace(one, build=build))})
+    assert [found.id for found in FAMILIES.judge_all(case) if found.id == "QNN319"] == ids
 
 
 @pytest.mark.parametrize(

@@ -467,6 +467,29 @@ def test_a_check_waits_for_those_before_it() -> None:
     assert list(Subjects[int]().find(ask())) == []
 
 
+def test_a_check_may_be_a_condition_with_texts() -> None:
+    subjects = Subjects(
+        lambda _: [1, 2, 3],
+        lambda number: seen(f"{number}", "here", twice=f"{2 * number}"),
+        Severity.WARNING,
+    )
+    subjects.add("A", "{subject} is odd", "{twice} is even", "see {where}", lambda one: one % 2)
+    subjects.add(
+        "B",
+        "{subject} is large",
+        "why",
+        "no",
+        lambda one: one > 2,
+        subject="number {subject}",
+        where="{where} too",
+        severity=Severity.ERROR,
+    )
+    one, three, large = subjects.judge_all(ask())
+    assert one == Finding("A", "1", "1 is odd", "here", "2 is even", "see here", Severity.WARNING)
+    assert (three.subject, three.why) == ("3", "6 is even")
+    assert large == Finding("B", "number 3", "number 3 is large", "here too", "why", "no")
+
+
 def test_a_policy_of_the_host_is_that_of_its_kind() -> None:
     assert ask().host_policy == KINDS[HOST]
     assert ask(pins={"qnn-sdk": "2", "libcxx": "3"}).pin == "2"
