@@ -8,7 +8,12 @@ from msgspec.structs import replace
 from ci.gate.dependencies.names import FileFacts, parse_file, parse_python
 from ci.gate.dependencies.parts import list_changed_keys, list_changed_parts
 from ci.gate.dependencies.reach import Reach
-from ci.gate.dependencies.sessions import SessionInputs, parse_noxfile
+from ci.gate.dependencies.sessions import (
+    SessionFacts,
+    SessionInputs,
+    list_starts,
+    parse_noxfile,
+)
 from ci.gate.dependencies.tree import TreeFiles
 from ci.gate.plan import count_due, make_plan
 from ci.gate.reading import read_facts
@@ -78,7 +83,9 @@ def test_a_file_of_another_s_tree_depends_on(path: str, text: str, found: str) -
     [
         ('ROOT / "docs" / "page.md"', {"docs/page.md", "page.md"}),
         ('ROOT / "docker"', {"docker"}),
+        ('here.with_name("docker")', {"docker"}),
         ('open("docker")', set()),
+        ('open("./docs/page.md")', {"docs/page.md"}),
         ('Path("baselines", f"{name}.toml")', {"baselines/*.toml"}),
         ('here.with_name("probe.py")', {"probe.py"}),
         ('reader.read_policy("elf", dict)', {"policies/elf.toml"}),
@@ -94,6 +101,7 @@ def test_strings_that_name_files(text: str, words: set[str]) -> None:
         one for one in parse_python(text).words if "." in one or "/" in one or one == "docker"
     } >= words
     assert bool(words) == bool(parse_python(text).words)
+    assert not any(one.startswith("./") for one in parse_python(text).words)
 
 
 @pytest.mark.parametrize(
@@ -179,6 +187,53 @@ def test_a_session_s_groups_are_the_first_arguments_of_what_it_runs() -> None:
         ("ci", "build", "android", "--check"),
         ("ci", "build", "android"),
     ]
+
+
+def test_a_profile_that_is_like_an_unknown_one_has_its_own_pins() -> None:
+    name = "manifests/profiles.toml"
+    texts = edit(FILES, {name: FILES[name].replace('like = "android"', 'like = "gone"')})
+    uses = read_facts(MemoryTree(texts), RULES, {}).sessions["build_android"].uses
+    assert "manifests/toolchains/ndk2.toml" in uses
+    assert "manifests/toolchains/ndk.toml" not in uses
+
+
+@pytest.mark.parametrize(
+    ("program", "starts"),
+    [
+        (("ci", "sign"), ["ci/__main__.py", "ci/verbs/sign.py"]),
+        (("ci", "gone"), ["ci/__main__.py"]),
+        (("ci",), ["ci/__main__.py", "ci/verbs/sign.py", "provisioning/verbs/env.py"]),
+        ((), ["ci/__main__.py", "ci/verbs/sign.py", "provisioning/verbs/env.py"]),
+        (
+            ("provisioning",),
+            ["ci/verbs/sign.py", "provisioning/__main__.py", "provisioning/verbs/env.py"],
+        ),
+        (("tests.bench",), ["tests/bench/__main__.py"]),
+    ],
+)
+def test_a_session_that_names_no_verb_may_run_any(
+    program: tuple[str, ...], starts: list[str]
+) -> None:
+    verbs = {"sign": "ci.verbs.sign", "env": "provisioning.verbs.env"}
+    places = ("ci", "provisioning", "tests/bench")
+    files = {f"{place}/__main__.py" for place in places}
+    files |= {f"{module.replace('.', '/')}.py" for module in verbs.values()}
+    facts = SessionFacts("x", programs=[program])
+    assert sorted(list_starts(facts, verbs, frozenset(files))) == starts
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("a.py", "the session runs it"),
+        ("b.py", "read by a.py"),
+        ("c.toml", "a pin"),
+        ("d.py", ""),
+    ],
+)
+def test_a_file_of_a_session_is_explained(path: str, why: str) -> None:
+    reach = Reach({"a.py": "", "b.py": "a.py"})
+    assert SessionInputs("x", reach, {"c.toml": "a pin"}).explain(path) == why
 
 
 def test_a_module_that_this_python_cannot_parse_imports_all_that_it_names() -> None:

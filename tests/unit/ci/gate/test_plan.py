@@ -284,3 +284,19 @@ def test_a_replay_misses_a_model_that_changed_and_has_no_case() -> None:
         cases=(CaseName("mlp", "fp16", "SM8650"),),
     )
     assert find_missed(step, plan) == ["test_emulator net: a"]
+
+
+@pytest.mark.parametrize(
+    ("paths", "reason"),
+    [
+        ([f"{SUITE}/lstm.py"], "1 case depends on it: lstm"),
+        ([f"{SUITE}/mlp.py"], "2 cases depend on it: mlp"),
+        (["ci/cases/session.py"], "every case depends on it"),
+    ],
+)
+def test_a_plan_names_the_models_whose_cases_depend_on_a_file(
+    paths: list[str], reason: str
+) -> None:
+    plan = make_plan(compare(edit(FILES, dict.fromkeys(paths, "+x = 1\n")), RULES), RULES)
+    (planned,) = [one for one in plan.sessions if one.name == "test_emulator"]
+    assert (planned.reason, list(planned.files)) == (reason, paths)

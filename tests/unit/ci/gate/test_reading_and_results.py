@@ -20,7 +20,7 @@ from ci.gate.jobs import (
     list_jobs,
     render_matrix,
 )
-from ci.gate.reading import FETCH, Repository, WorkTree, compare_keys
+from ci.gate.reading import FETCH, Repository, WorkTree, compare_keys, read_facts
 from ci.gate.results import read_junit, read_needs, read_plan, read_result, read_results
 from ci.gate.rules import CaseRule, SessionRule, read_rules
 from ci.gate.schema import Plan, PlannedSession
@@ -29,6 +29,7 @@ from ci.report.schema import CaseName
 from ci.report.write import write_report
 from provisioning.errors import UsageError
 from tests.stand_ins.reports import make_report
+from tests.stand_ins.small_project import FILES, MemoryTree
 
 RULES = read_rules()
 
@@ -123,6 +124,35 @@ def test_the_work_tree_is_what_git_would_commit(git: Git) -> None:
     blob = hashlib.sha1(b"blob 2\0" + "é".encode()).hexdigest()  # noqa: S324 - git's name
     assert tree.digest("new") == blob == git("hash-object", "new")
     assert tree.digest("b") == ""
+
+
+def test_a_machine_that_allows_sha1_for_no_security_names_files_too(
+    git: Git, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in FIPS mode."""
+    git.commit(a="1")
+    sha1 = hashlib.sha1
+
+    def guarded(data: bytes, *, usedforsecurity: bool = True) -> object:
+        assert not usedforsecurity
+        return sha1(data, usedforsecurity=False)
+
+    monkeypatch.setattr(hashlib, "sha1", guarded)
+    assert WorkTree(git.root).digest("a") == git("hash-object", "a")
+
+
+def test_a_model_s_cases_depend_on_its_own_files_and_on_those_of_the_session() -> None:
+    repository = Repository(Path(), RULES)
+    tree = MemoryTree(FILES)
+    repository.trees["commit"] = (tree, read_facts(tree, RULES, {}))
+    digests = repository.digest_inputs("commit")
+    assert "test_emulator" not in digests
+    lstm, mlp = (digests[f"test_emulator {model}"] for model in ("lstm", "mlp"))
+    assert mlp.keys() - lstm.keys() == {"ci/models/suite/mlp.py"}
+    assert lstm.keys() - mlp.keys() == {"ci/models/suite/lstm.py", "ci/models/cell.py"}
+    assert "ci/cases/session.py" in mlp.keys() & lstm.keys()
+    assert mlp["ci/models/suite/mlp.py"] == FILES["ci/models/suite/mlp.py"]
+    assert "ci/cases/session.py" not in digests["sign_skel"]
 
 
 def test_what_is_no_repository_or_has_no_history_is_named(git: Git, tmp_path: Path) -> None:

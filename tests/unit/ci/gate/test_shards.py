@@ -61,6 +61,7 @@ def test_a_shard_is_read() -> None:
 
 def test_shards_are_even_and_more_than_cases_are_refused() -> None:
     assert split_cases("abcd", 2, "xdcba".index) == (("a", "d"), ("b", "c"))
+    assert split_cases([0.9, 0.3, 0.3, 0.2], 2, float) == ((0.9,), (0.3, 0.3, 0.2))
     assert split_cases("ab", 1, lambda _: 0.0) == (("a", "b"),)
     assert split_cases("abc", 3, lambda _: 0.0) == (("a",), ("b",), ("c",))
     with pytest.raises(UsageError) as caught:
