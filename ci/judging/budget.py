@@ -53,6 +53,7 @@ SLOW = (
     "use fewer bits, run more operators on the NPU, or use a faster performance mode;"
     " profile_level = detailed shows where the time goes"
 )
+LARGE = "use fewer bits or smaller inputs, or split the model"
 HOT = "the device was throttled: let it cool and run again"
 TIMELESS = "use a qnn_executor_runner that was built with EXECUTORCH_ENABLE_EVENT_TRACER"
 UNREAD = "the device did not show the memory of the runner in /proc: remove the limit"
@@ -117,7 +118,8 @@ def find_slow(
             told = f"{what} is {now:,}{within}{unit}, above {name} = {limit:,}"
             if now - off > limit:
                 hot = bool(device and device.throttled and spread)
-                excesses.append(Overrun(f"{told}{', throttled' * hot}", HOT if hot else SLOW))
+                fix = HOT if hot else SLOW if spread else LARGE
+                excesses.append(Overrun(f"{told}{', throttled' * hot}", fix))
             else:
                 warnings.append(f"{told} by no more than its spread")
     return tuple(excesses), tuple(warnings)

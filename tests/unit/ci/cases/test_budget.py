@@ -41,6 +41,7 @@ from provisioning.manifest.targets import Backend
 from tests.stand_ins.lanes import LABELLER, SPEC, EchoRunner, FloatEngine, run_case
 from tests.stand_ins.lowered import make_binary, make_program
 from tests.stand_ins.reports import make_report
+from tests.stand_ins.snapshots import check_snapshot
 
 # Written by QNN 2.49.40 for a graph each; in between there are its progress bars.
 SUMMARY = """Starting stage: Finalizing Graph Sequence
@@ -383,3 +384,36 @@ def test_a_slow_device_fails_its_case(tmp_path: Path) -> None:
             assert "is 10.0 ±0.5 ms, above p50_ms = 9.0" in case.reason
         else:
             assert any("no more than its spread" in one for one in case.warnings)
+
+
+def test_each_limit_that_is_exceeded_unknown_or_loose_reads_as_its_snapshot() -> None:
+    """Each figure, with its own number."""
+    limits = {name: 100 + number for number, name in enumerate(FIGURES)}
+    budget = Budget(**limits, operators={"conv*": 2})  # type: ignore[arg-type]
+    above = {name: 2 * limit for name, limit in limits.items()} | {"segment_align": 64}
+    below = {name: limit // 2 for name, limit in limits.items()}
+    operators = (OperatorCount(op="conv2d", npu=2, cpu=3),)
+    slow = Budget(**{name: 10 + number for number, name in enumerate(TIMES)})  # type: ignore[arg-type]
+    device = DeviceFigures(
+        starts=3,
+        runs=30,
+        p50_ms=50.0,
+        p50_spread_ms=1.5,
+        p90_ms=90.0,
+        p90_spread_ms=2.5,
+        load_ms=12.5,
+        load_spread_ms=3.5,
+        peak_memory_bytes=4000,
+    )
+    hot = msgspec.structs.replace(device, throttled=True)
+    rows = [
+        ("above", find_excesses(Footprint(**above, operators=operators), budget, NONE)),
+        ("unknown", find_excesses(None, budget, budget)),
+        *((name, find_slow(one, slow)[0]) for name, one in (("slow", device), ("hot", hot))),
+        ("no time", find_slow(DeviceFigures(starts=1, runs=0), slow)[0]),
+    ]
+    lines = [f"{name}: {one.text}\n  fix: {one.fix}\n" for name, found in rows for one in found]
+    lines += [f"warning: {one}\n" for one in find_slow(device, slow)[1]]
+    lines += [f"loose: {one}\n" for one in suggest_tighter(Footprint(**below), budget)]
+    lines += [f"{line}\n" for line in advise_on_budget([*find_excesses(None, budget, budget)])]
+    check_snapshot(Path(__file__).parent / "snapshots" / "budget.txt", "".join(lines))

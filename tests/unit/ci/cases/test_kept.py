@@ -103,7 +103,8 @@ def test_a_forged_row_is_judged_by_its_outputs(kept: Path) -> None:
         ("cosine", 5e-4, True),
         ("cosine", 2e-3, False),
         ("sqnr_db", 0.01, True),
-        ("sqnr_db", 1, False),
+        *((name, 1, False) for name in ("sqnr_db", "sqnr_db_quantized", "cosine_quantized")),
+        ("max_abs", 0.01, False),
     ],
 )
 def test_a_figure_of_the_run_may_differ_in_its_last_digits(

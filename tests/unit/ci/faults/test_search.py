@@ -25,6 +25,7 @@ from ci.faults.generate import find_unfit, generate
 from ci.faults.graph import Graph, parse_graph
 from ci.faults.known import (
     CRASHED,
+    ENDS,
     REFUSED,
     RIGHT,
     WRONG,
@@ -921,3 +922,26 @@ def test_suspects_that_a_round_has_no_time_for_wait_for_the_next() -> None:
     assert [one.operators[0] for one in finder.findings] == unary
     right = {text for one in finder.findings for text in one.right}
     assert right == set()  # nothing is right here, whatever is varied
+
+
+def test_ends_are_suspect_and_ranked_by_how_bad_they_are() -> None:
+    suspects = {one for one in (*ENDS, LATE, UNJUDGED, UNTRIED) if Result("", 0, one).is_suspect}
+    assert suspects == {WRONG, REFUSED, CRASHED, LATE}
+    order = [RIGHT, REFUSED, CRASHED, WRONG]
+    run = Rerun(
+        fault="a", form=GRAPH, frontend="onnx", scheme="u8", qnn="1", end=RIGHT, expected=""
+    )
+    for before, was in enumerate(order):
+        for after, now in enumerate(order):
+            runs = [replace(run, end=was), replace(run, end=now, qnn="2")]
+            matrix = make_matrix(["1", "2"], runs)
+            assert bool(matrix.regressions) is (after > before)
+            assert bool(matrix.fixes) is (after < before)
+    finder = make_search(lambda _: True)
+    text = "x = input(2, 4)\ny = {}(x)\nreturn y\n"
+    ends = {"relu": REFUSED, "tanh": LATE, "gelu": CRASHED, "abs": WRONG}
+    suspect = [(n, Result(text.format(op), 0, end)) for n, (op, end) in enumerate(ends.items())]
+    asked: list[str] = []
+    finder.locate = lambda number, one, graph: asked.append(one.end)  # type: ignore[method-assign]
+    finder.examine(suspect, all_of_them=True)
+    assert asked == [WRONG, CRASHED, LATE, REFUSED]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from ci.cases.policy import EmulatorPolicy, read_emulator_policy
 from ci.cases.spec import CaseSpec, select_cases
-from ci.models.lowering_options import EXCLUSIONS, NO_CHOICES, Choices, Part
-from ci.models.schemes import ONNX, Scheme
+from ci.models.lowering_options import EXCLUSIONS, NO_CHOICES, Choices, Part, RunOptions
+from ci.models.schemes import EXECUTORCH, FLOAT16, ONNX, Scheme
 from ci.verbs.emulate import check_runner, set_log_level
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.reader import manifests_root
@@ -193,3 +194,51 @@ def test_choices_are_told_as_a_text_by_which_a_policy_knows_refusals(tmp_path: P
     assert not policy.expects_refusal(
         "mlp-online", Scheme.A8W8, "SM8650", "its process was killed by SIGSEGV", "online_prepare"
     )
+
+
+@pytest.mark.parametrize("scheme", EXECUTORCH.schemes)
+def test_a_scheme_of_executorch_is_what_its_name_says(scheme: Scheme) -> None:
+    recipe, name = scheme.recipe, scheme.value
+    bits = re.match(r"(fp)?(\d+)(?:a\d+w)?", name)
+    assert bits
+    assert recipe.activation_bits == (FLOAT16.activation_bits if bits[1] else int(bits[2]))
+    assert recipe.dtype == ("" if name == "fp16" else f"use_{name.removesuffix('_qat')}")
+    assert scheme.quantized is (name != "fp16")
+    assert bool(recipe.training_steps) is name.endswith("_qat")
+    assert bool(recipe.block) is recipe.linear_as_convolution is name.endswith("_block")
+    assert (recipe.activations, recipe.weights, recipe.per_channel) == ("", "", False)
+
+
+@pytest.mark.parametrize("scheme", [one for one in ONNX.schemes if one.recipe.weights])
+def test_a_scheme_of_onnx_runtime_is_what_its_name_says(scheme: Scheme) -> None:
+    recipe, name = scheme.recipe, scheme.value
+    assert scheme.quantized
+    assert (recipe.dtype, recipe.training_steps, recipe.block) == ("", 0, 0)
+    if scheme is Scheme.ASIS:
+        assert (recipe.activations, recipe.activation_bits) == ("given", 0)
+        return
+    activations, weights = re.fullmatch(r"u(\d+)(?:a(\d+)w)?(?:_channel)?", name).groups()  # type: ignore[union-attr]
+    assert recipe.activation_bits == int(activations)
+    assert recipe.activations == f"QUInt{activations}"
+    assert recipe.per_channel is (name.endswith("_channel") or weights == "4")
+    # HTP takes scales of channels, and weights of 16 bits, only with signed weights.
+    sign = "" if recipe.per_channel or weights == "16" else "U"
+    assert recipe.weights == f"Q{sign}Int{weights or activations}"
+
+
+def test_the_lanes_share_float16_alone_and_their_defaults_are_theirs() -> None:
+    assert {*EXECUTORCH.schemes} & {*ONNX.schemes} == {Scheme.FP16}
+    assert {*EXECUTORCH.schemes} | {*ONNX.schemes} == {*Scheme}
+    for lane in (EXECUTORCH, ONNX):
+        assert {*lane.default} < {*lane.schemes}
+        assert lane.default[0] is Scheme.FP16
+    assert (EXECUTORCH.suffix, ONNX.suffix) == ("", ".onnx")
+
+
+@pytest.mark.parametrize("name", RunOptions.__struct_fields__)
+def test_each_flag_of_a_run_reaches_the_runner_and_is_told(name: str) -> None:
+    options = RunOptions(**{name: 2})
+    assert options.flags == {name: 2}
+    assert str(options) == f"{name} 2"
+    assert options.of_lpai == ((name,) if name.startswith("lpai_") else ())
+    assert RunOptions().flags == {}

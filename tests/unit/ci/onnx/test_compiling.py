@@ -296,7 +296,11 @@ def test_weights_of_every_node_and_operand_have_the_type_of_the_scheme() -> None
         make_node("MatMul", ["b", "p"], ["q"], "second"),
         make_node("Conv", ["q", "c"], ["s"], "third"),
         make_node("LayerNormalization", ["s", "norm"], ["t"], "fourth"),
-        make_node("LSTM", ["t", "w", "r", "bias"], ["y"], "fifth"),
+        make_node("LSTM", ["t", "w", "r", "bias"], ["u"], "fifth"),
+        make_node("Gemm", ["u", "a"], ["v"], "sixth"),
+        make_node("ConvTranspose", ["v", "c"], ["z"], "seventh"),
+        make_node("GRU", ["z", "w", "r"], ["y"], "eighth"),
+        make_node("Add", ["bias", "a"], ["other"]),
     ]
     model = build_model(nodes, [tensor("x", (3, 3))], [tensor("y", (3, 3))], weights)
     plain = {*"abwr"}
@@ -314,7 +318,8 @@ def test_weights_of_every_node_and_operand_have_the_type_of_the_scheme() -> None
     told = dict(find_weights(model))
     assert [*told] == [
         *("MatMul 'first' input 1", "MatMul 'second' input 0", "Conv 'third' input 1"),
-        *("LSTM 'fifth' input 1", "LSTM 'fifth' input 2"),
+        *("LSTM 'fifth' input 1", "LSTM 'fifth' input 2", "Gemm 'sixth' input 1"),
+        *("ConvTranspose 'seventh' input 1", "GRU 'eighth' input 1", "GRU 'eighth' input 2"),
     ]
-    with pytest.raises(FailedError, match="5 weights do not have the type of u8, uint8: MatMul"):
+    with pytest.raises(FailedError, match="9 weights do not have the type of u8, uint8: MatMul"):
         require_weights(model, Scheme.U8)

@@ -307,3 +307,24 @@ def test_the_first_of_two_rows_that_do_not_fit_is_told() -> None:
     assert checked.fault.endswith("with 'one' (acos): three")
     assert checked.known is not None
     assert checked.known.row.pattern == "one"
+
+
+@pytest.mark.parametrize(
+    ("word", "outcome", "brief"),
+    [
+        ("one-sided", Ending.ONE_SIDED, "theirs only"),
+        ("failed", Ending.FAILED, "failed"),
+        ("unsupported", Ending.UNSUPPORTED, "unsupported"),
+        ("timed-out", Ending.LATE, "timed out"),
+    ],
+)
+def test_each_outcome_that_a_row_names_is_expected_and_shown(
+    word: Any, outcome: Ending, brief: str
+) -> None:
+    row = Row(suite="upstream", tests=("*_acos",), outcome=word, pattern="x")
+    for ending in (one for one in Ending if one is not Ending.PASSED):
+        checked = make(row).check(end("C::test_acos", ending, "x"))
+        assert bool(checked.fault) is (ending is not outcome)
+        case = make_case(checked, "SM8650")
+        assert (case.outcome == brief) is (ending is outcome)
+        assert case.status is (Status.UNSUPPORTED if ending is outcome else Status.FAILED)
