@@ -22,6 +22,8 @@ from provisioning.errors import UnfitError, UsageError
 from provisioning.manifest.reader import list_toolchains, read_profiles
 from provisioning.store.store import Store, store_home
 
+QNN = "qnn-"  # how the names of artifacts with QNN's libraries begin
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
@@ -116,7 +118,7 @@ def check_files(runner: Path, programs: Sequence[Path]) -> None:
 
 def find_runtime(word: str, progress: Progress) -> Path:
     """Return the directory at the path ``word``, otherwise that of the provisioned artifact
-    ``word``. Raises UsageError or UnfitError."""
+    ``word``, or of QNN in the profile ``word``. Raises UsageError or UnfitError."""
     place = user_path(word)
     if place.is_dir():
         return place.absolute()
@@ -126,7 +128,8 @@ def find_runtime(word: str, progress: Progress) -> Path:
             f"{word!r} is neither a directory nor an artifact or profile",
             fix=f"pass a directory with QNN's libraries, or one of: {', '.join(artifacts)}",
         )
-    (request, *_) = parse_selection([word], Options(offline=True))
+    requests = parse_selection([word], Options(offline=True))
+    request = next((one for one in requests if one.name.startswith(QNN)), requests[0])
     found = locate_artifact(request, Store(), progress)
     if not found:
         raise UnfitError(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ci.verbs.stage import check_files, find_runtime
+from provisioning.artifacts import environment
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError, UsageError
 
@@ -29,6 +30,13 @@ def test_a_runtime_is_a_directory_or_an_artifact(tmp_path: Path) -> None:
             find_runtime(word, Progress())
     (tmp_path / "runtime").mkdir()
     assert find_runtime("runtime", Progress()) == tmp_path / "runtime"
+
+
+def test_a_profile_stands_for_its_qnn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "find_libraries", lambda _: {})  # libatomic is needed, too
+    for profile, name in (("emulator", "qnn-runtime"), ("emulator-sdk", "qnn-sdk")):
+        with pytest.raises(UnfitError, match=f"{name} .*is not provisioned"):
+            find_runtime(profile, Progress())
 
 
 def test_a_missing_runner_tells_which_session_builds_it(tmp_path: Path, home: Path) -> None:

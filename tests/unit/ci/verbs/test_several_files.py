@@ -1,0 +1,63 @@
+"""Verbs that take several files: each is told, and each can fail the call."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ci.__main__ import main
+from ci.device.bundle import Bundle, BundleFile, Target
+from ci.verbs import stage
+from provisioning.errors import ExitCode
+from tests.stand_ins.lowered import make_program
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
+    whole = make_program()
+    for name, data in {"right.pte": whole, "cut.pte": whole[:200]}.items():
+        (tmp_path / name).write_bytes(data)
+    log = "make: *** No space left on device\n"
+    for name, text in {"quiet.log": "all is well\n", "full.log": log, "out/a.log": log}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def test_a_damaged_file_before_a_whole_one_fails_the_inspection(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["cut.pte", "right.pte"]
+    assert main(["inspect", *names, "--json"]) == ExitCode.FAILED
+    files = json.loads(capsys.readouterr().out)["files"]
+    assert [Path(one["file"]).name for one in files] == names
+    assert [one["size_bytes"] for one in files] == [(place / one).stat().st_size for one in names]
+    assert [bool(one["damage"]) for one in files] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("names", "found"), [(["full.log", "quiet.log"], [1, 0]), (["quiet.log", "out"], [0, 1])]
+)
+def test_a_log_with_a_cause_before_or_after_others_fails_the_explanation(
+    names: list[str], found: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", *names, "--json"]) == ExitCode.FAILED
+    logs = json.loads(capsys.readouterr().out)["logs"]
+    assert [len(one["causes"]) for one in logs] == found
+
+
+def test_a_bundle_is_told_with_each_file_and_their_sum(place: Path) -> None:
+    files = (BundleFile("a.so", "", 1_234_567), BundleFile("run", "", 1000))
+    socs = ("SM8650", "SM8750")
+    bundle = Bundle(target=Target.LINUX, socs=socs, runner="run", qnn="", files=files)
+    rows = [" ".join(line.split()) for line in stage.render(bundle, place / "out").splitlines()]
+    assert rows == [
+        "aarch64-linux for SM8650, SM8750, QNN unknown",
+        "a.so 1,234,567 bytes",
+        "run 1,000 bytes",
+        "2 files, 1,235,567 bytes: out",
+    ]
