@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as change
 
+from ci.report.annotation import make_annotations
 from ci.report.columns import (
     BUDGETS,
     COLUMNS,
@@ -27,6 +28,7 @@ from ci.report.schema import (
     Footprint,
     Heat,
     OpCount,
+    Place,
     Status,
     Threshold,
 )
@@ -301,3 +303,23 @@ def test_seconds_have_about_three_digits() -> None:
     values = (0.0, 0.0999, 0.1, 9.99, 10.0, 99.9, 100.0)
     shown = ["0.000", "0.100", "0.10", "9.99", "10.0", "99.9", "100"]
     assert [show_seconds(one) for one in values] == shown
+
+
+def test_each_place_of_a_failure_and_each_reason_is_an_annotation() -> None:
+    places = tuple(Place(file=f"{one}.py", line=line) for one, line in (("a", 7), ("b", 9)))
+    failed = change(CASE, status=Status.FAILED, reason="no", places=places)
+    cases = [
+        failed,
+        change(failed, scheme="fp16"),
+        change(failed, scheme="16a8w", reason="other", places=places[1:]),
+        change(CASE, model="right", places=places),
+    ]
+    found = make_annotations(make_report(cases))
+    assert [(one.path, one.line, one.message) for one in found] == [
+        ("a.py", 7, "no (8a8w SM8650, fp16 SM8650)"),
+        ("b.py", 9, "no (8a8w SM8650, fp16 SM8650)"),
+        ("b.py", 9, "other (16a8w SM8650)"),
+    ]
+    assert [one.plain().split(" [")[0] for one in found[:1]] == [
+        "a.py:7: error: no (8a8w SM8650, fp16 SM8650)"
+    ]

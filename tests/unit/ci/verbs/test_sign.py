@@ -1,0 +1,121 @@
+"""What a call of `sign` asks for, and what a dry run tells."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ci.__main__ import main
+from ci.signing.selection import Selection
+from ci.verbs import sign as verb
+from provisioning.errors import ExitCode, UnfitError
+
+INPUTS = [
+    SimpleNamespace(
+        wanted=SimpleNamespace(name=name, label=f"{{sdk}}/{name}", path=f"/sdk/{name}"),
+        sha256=letter * 64,
+        hexagon_version=version,
+        qnn_build=build,
+    )
+    for name, letter, version, build in (("a.so", "a", 0x75, "v2.49"), ("b.so", "b", 0x81, ""))
+]
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What was asked for: the request, and the roots that were given or are needed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
+    found: dict[str, Any] = {}
+
+    def find(given: Any, build: Path, _environ: Any, needed: Any, _progress: Any) -> None:
+        found.update(given=given, build=build, needed=needed)
+
+    def plan(request: Any) -> Any:
+        found["request"] = request
+        return SimpleNamespace(request=request, notes=("a note",), inputs=INPUTS)
+
+    def resolve(_: Any) -> Any:
+        if found["request"].signer_command:
+            return SimpleNamespace(words=["sign", "--password", "secret"])
+        raise UnfitError("no signer")
+
+    monkeypatch.setattr(verb, "find_roots", find)
+    monkeypatch.setattr(verb, "make_plan", plan)
+    monkeypatch.setattr(verb, "resolve_signer", resolve)
+    monkeypatch.setattr(verb, "read_device_serial", lambda device: f"0x{device}")
+    return found
+
+
+def test_each_option_is_asked_for(asked: dict[str, Any], tmp_path: Path) -> None:
+    words = ["--lpai-arch", "v6", "--htp-arch", "v81", "--direct-mode", "--op-package-dir", "op"]
+    words += ["--qnn-sdk", "q", "--hexagon-sdk", "h", "--hexagon-tools", "t", "--build-dir", "b"]
+    words += ["--out", "o", "--signer", "mine", "--signer-python", "py", "--timeout", "7"]
+    words += ["--testsig", "12", "--force", "--accept-unrecognised"]
+    assert main(["sign", "x.so", "y.so", *words, "--dry-run"]) == ExitCode.OK
+    request = asked["request"]
+    assert request.selection == Selection(
+        "v6", "v81", True, tmp_path / "op", (tmp_path / "x.so", tmp_path / "y.so")
+    )
+    assert asked["given"] == {
+        name: tmp_path / name[0] if name != "hexagon_tools" else tmp_path / "t"
+        for name in ("qnn_sdk", "hexagon_sdk", "hexagon_tools")
+    }
+    assert (asked["build"], request.target) == (tmp_path / "b", tmp_path / "o")
+    assert (request.signer_command, request.signer_python, request.timeout_s) == ("mine", "py", 7)
+    assert (request.serial, request.force, request.accept_unrecognised) == ("0xc", True, True)
+    assert asked["needed"] == {"qnn_sdk", "hexagon_tools"}
+
+
+@pytest.mark.parametrize(
+    ("words", "needed"),
+    [
+        (["x.so"], {"hexagon_sdk"}),
+        (["x.so", "--signer", "mine"], set()),
+        (["--lpai-arch", "v6"], {"qnn_sdk", "hexagon_tools", "hexagon_sdk"}),
+    ],
+)
+def test_only_what_a_run_uses_is_needed(
+    asked: dict[str, Any], words: list[str], needed: set[str]
+) -> None:
+    assert main(["sign", *words, "--dry-run"]) == ExitCode.OK
+    assert asked["needed"] == needed
+    request = asked["request"]
+    assert (request.serial, request.force, request.accept_unrecognised) == ("", False, False)
+    assert request.target.name == "signed"
+
+
+def test_a_device_is_asked_only_for_a_signature_that_is_made(
+    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sign", "--testsig", "adb", "--device", "77", "--dry-run"]) == ExitCode.OK
+    assert asked["request"].serial == "adb"
+    assert "test signature" in capsys.readouterr().out
+    ended = SimpleNamespace(reports={}, record={})
+    monkeypatch.setattr(verb, "sign", lambda *_: ended)
+    assert main(["sign", "--testsig", "adb", "--device", "77", "--signer", "mine"]) == ExitCode.OK
+    assert asked["request"].serial == "0x77"
+
+
+def test_a_dry_run_tells_every_library_and_no_secret(
+    asked: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["sign", "x.so", "--out", "o", "--dry-run"]
+    assert main([*words, "--signer", "mine"]) == ExitCode.OK
+    said = capsys.readouterr()
+    *lines, signer, target = said.out.splitlines()
+    assert lines == ["a.so: V75, QNN v2.49, /sdk/a.so", "b.so: V81, QNN none, /sdk/b.so"]
+    assert signer == "signer: sign --password '***'"
+    assert target.endswith(str(asked["request"].target))
+    assert "note: a note" in said.err
+    assert main([*words, "--json"]) == ExitCode.OK
+    data = json.loads(capsys.readouterr().out)
+    assert [(one["name"], one["source"], one["sha256"][0]) for one in data["libraries"]] == [
+        ("a.so", "{sdk}/a.so", "a"),
+        ("b.so", "{sdk}/b.so", "b"),
+    ]
+    assert (data["testsig"], data["signer"]) == (False, "none found: no signer")
