@@ -1,0 +1,122 @@
+"""Everything that a checkout, an SDK or a Python lacks is told at once, before any compiler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ci.builds import checkout
+from ci.builds.checkout import (
+    check_headers,
+    check_names,
+    check_programs,
+    check_submodules,
+    find_installed,
+    probe_python,
+    wanted_submodules,
+)
+from ci.builds.plan import BuildRequest
+from ci.builds.targets import Install, Needs
+from provisioning.errors import UnfitError
+
+ROWS = {"one": ("a", "deep/**"), "two": ("a", "b"), "other": ("c",)}
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout whose submodules are listed by components; one of them has two of its own."""
+    monkeypatch.setattr(checkout, "read_toolchain", lambda _: SimpleNamespace(components=ROWS))
+    text = "".join(f'[submodule "{one}"]\n\tpath = {one}\n' for one in ("x", "y"))
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep/.gitmodules").write_text(text)
+    return tmp_path
+
+
+def refuse(call: Any, *given: Any) -> tuple[str, str]:
+    with pytest.raises(UnfitError) as caught:
+        call(*given)
+    return caught.value.what, caught.value.fix
+
+
+def test_every_missing_submodule_is_named(source: Path) -> None:
+    wanted = ("a", "deep", "deep/x", "deep/y", "b")
+    assert wanted_submodules(source, ("one", "two")) == wanted
+    (source / "a").mkdir()
+    (source / "a/file").touch()
+    (source / "b").mkdir()
+    what, fix = refuse(check_submodules, source, ("one", "two"))
+    assert what == f"{source} lacks 3 of 5 submodules: deep/x, deep/y, b"
+    assert fix == f"git -C {source} submodule update --init --recursive deep/x deep/y b"
+
+
+def test_every_missing_header_program_and_name_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headers = SimpleNamespace(headers=("A.h", "B.h", "C.h"))
+    monkeypatch.setattr(checkout, "read_doctor_policy", lambda: headers)
+    include = tmp_path / "sdk/include/QNN"
+    include.mkdir(parents=True)
+    (include / "B.h").write_text("QNN_HTP_OLD QnnOld_get\n")
+    what, _ = refuse(check_headers, tmp_path / "sdk")
+    assert what.endswith("lacks include/QNN/A.h, include/QNN/C.h")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert refuse(check_programs, ("make", "g++"))[0] == "not on PATH: make, g++"
+    place = tmp_path / "source" / checkout.QNN_SOURCES
+    place.mkdir(parents=True)
+    (place / "a.cpp").write_text("QNN_HTP_NEW_A + QNN_HTP_OLD\n")
+    (place / "b.h").write_text("#define QNN_HTP_OWN 1\nint x = QNN_HTP_NEW_B + QNN_HTP_OWN;\n")
+    what, _ = refuse(check_names, tmp_path / "source", tmp_path / "sdk")
+    assert what.split(" lack ")[1] == (
+        f"QNN_HTP_NEW_A ({checkout.QNN_SOURCES}/a.cpp), QNN_HTP_NEW_B ({checkout.QNN_SOURCES}/b.h)"
+    )
+
+
+NEEDS = Needs(modules=("yaml", "ruamel"), option_modules={"A": ("torch",), "B": ("torch", "tomli")})
+
+
+@pytest.mark.parametrize(
+    ("there", "off", "missing", "ways"),
+    [
+        ({"yaml", "ruamel", "torch", "tomli"}, {}, "", ""),
+        ({"yaml", "torch", "tomli"}, {}, "ruamel", ""),
+        ({"yaml", "ruamel", "torch"}, {}, "tomli", ", or add -D B=OFF"),
+        ({"ruamel"}, {"B": "OFF"}, "yaml, torch", ", or add -D A=OFF"),
+        ({"yaml", "ruamel"}, {"A": "OFF", "B:BOOL": "0"}, "", ""),
+        ({"yaml", "ruamel"}, {}, "torch, tomli", ", or add -D A=OFF, or add -D B=OFF"),
+    ],
+)
+def test_every_missing_module_is_named_with_the_options_that_need_it(
+    monkeypatch: pytest.MonkeyPatch, there: set[str], off: dict[str, str], missing: str, ways: str
+) -> None:
+    def ask(_: Path, modules: tuple[str, ...]) -> Any:
+        found = {name: name in there for name in modules}
+        return SimpleNamespace(modules=found, tag=".cpython-312-x86_64-linux", version=(3, 12, 1))
+
+    monkeypatch.setattr(checkout, "ask_python", ask)
+    request = BuildRequest(python=Path("py"), defines=off)
+    if not missing:
+        assert probe_python(NEEDS, request) == ("cpython-312", "3.12.1")
+        return
+    what, fix = refuse(probe_python, NEEDS, request)
+    assert what == f"py has no module {missing}"
+    assert fix.startswith("py -m pip install ")
+    assert fix.partition(", or")[1:] == ways.partition(", or")[1:]
+
+
+def test_all_files_that_builds_install_are_no_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    targets = {
+        "aot": SimpleNamespace(
+            installs=[Install("lib/Py*.so", "python"), Install("lib/b.so", "lib")]
+        ),
+        "other": SimpleNamespace(installs=[Install("c.so", "lib")]),
+    }
+    monkeypatch.setattr(checkout, "read_targets", lambda: targets)
+    for name in ("python/PyA.so", "python/PyB.so", "lib/b.so", "lib/c.so", "lib/d.so"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert find_installed(tmp_path) == {"python/PyA.so", "python/PyB.so", "lib/b.so", "lib/c.so"}
