@@ -287,26 +287,26 @@ def test_torch_comes_from_the_index_that_is_named(
 def test_toolchains_are_baked_from_the_store_and_labelled(
     engine: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, adopted: bool
 ) -> None:
-    root = tmp_path / "home" / "store" / "qnn-sdk-2-ab" / "qnn-sdk"
-    root.mkdir(parents=True)
-    (root / "libQnnHtp.so").write_bytes(b"QNN")
-    found = Provisioned.__new__(Provisioned)
-    values = {"name": "qnn-sdk", "version": "2", "root": root, "adopted": adopted}
-    for name, value in values.items():
-        object.__setattr__(found, name, value)
-    environment = Environment("emulator", (found,), {})
+    found = []
+    for name, is_adopted in (("qnn-sdk", False), ("libcxx", adopted)):
+        root = tmp_path / "home" / "store" / f"{name}-2-ab" / name
+        root.mkdir(parents=True)
+        (root / "libQnnHtp.so").write_bytes(b"QNN")
+        found.append(Provisioned(name, "2", root, adopted=is_adopted))
+    environment = Environment("emulator", tuple(found), {})
     monkeypatch.setattr(building, "locate_profile", lambda *_: environment)
     plan = plan_image(engine, "emulator", OWN)
     base = engine.get(OWN)
     built = Built(plan.reference(), base.id, 0, fresh=True)
     if adopted:
-        with pytest.raises(UnfitError, match="not in the store"):
+        with pytest.raises(UnfitError, match="libcxx is not in the store"):
             bake_toolchains(engine, plan, built, Progress())
         return
     baked = bake_toolchains(engine, plan, built, Progress())
     (context,) = engine.contexts
     assert context["store/qnn-sdk-2-ab/qnn-sdk/libQnnHtp.so"] == b"QNN"
-    assert f'LABEL {TOOLCHAINS_LABEL}="qnn-sdk-2"' in context["Dockerfile"].decode()
+    assert context["store/libcxx-2-ab/libcxx/libQnnHtp.so"] == b"QNN"
+    assert f'LABEL {TOOLCHAINS_LABEL}="qnn-sdk-2 libcxx-2"' in context["Dockerfile"].decode()
     assert f"FROM {base.id}\n" in context["Dockerfile"].decode()
     assert baked.reference == f"{plan.reference()}-toolchains"
     assert engine.store[baked.image_id].tags == [baked.reference]
