@@ -151,11 +151,12 @@ def test_only_wheels_of_the_lock_are_sent(file: str, wanted: bool) -> None:
 
 
 def test_the_context_holds_our_files_and_wheels_only(tmp_path: Path) -> None:
-    wheel = tmp_path / "a-1-py3-none-any.whl"
-    wheel.write_bytes(b"wheel")
+    wheels = [tmp_path / f"{name}-1-py3-none-any.whl" for name in "ab"]
+    for wheel in wheels:
+        wheel.write_bytes(b"wheel")
     first, second = io.BytesIO(), io.BytesIO()
     for file in (first, second):
-        write_context(file, plan(), [wheel])
+        write_context(file, plan(), wheels)
     assert first.getvalue() == second.getvalue()
     with tarfile.open(fileobj=io.BytesIO(first.getvalue())) as archive:
         modes = {member.name: member.mode for member in archive}
@@ -171,6 +172,7 @@ def test_the_context_holds_our_files_and_wheels_only(tmp_path: Path) -> None:
         "noxfile.py": 0o644,
         "pyproject.toml": 0o644,
         "wheels/a-1-py3-none-any.whl": 0o644,
+        "wheels/b-1-py3-none-any.whl": 0o644,
     }
 
 

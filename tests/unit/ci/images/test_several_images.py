@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import io
+import itertools
+import tarfile
 from argparse import Namespace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ci.images import digest, shell, wheels
 from ci.images.build import Built
+from ci.images.definition import LABEL, TOOLCHAINS
 from ci.images.digest import Comparison
-from ci.images.prune import Stale
+from ci.images.engine import is_podman
+from ci.images.prune import Stale, find_bases, find_stale
 from ci.verbs import image as verb
 from provisioning.console.progress import Progress
-from provisioning.errors import ExitCode
+from provisioning.errors import ExitCode, UsageError
 
 CLIENT: Any = None
 
@@ -96,3 +103,145 @@ def test_what_prune_removes_is_told_in_megabytes(
     lines = [f"{told}: image a 2000 MB", f"{told}: volume b 0 MB"]
     assert outcome.text.splitlines() == (lines if dry else lines[:1])
     assert (outcome.data["dry_run"], len(outcome.data["stale"])) == (dry, 1 + dry)
+
+
+TIMES = itertools.count()  # the time of a file makes no difference
+
+
+def make_layer(**files: str) -> tarfile.TarFile:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        for name, text in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mtime = len(text), next(TIMES)
+            tar.addfile(entry, io.BytesIO(text.encode()))
+    stream.seek(0)
+    return tarfile.open(fileobj=stream)
+
+
+def test_every_layer_that_differs_is_told_with_all_its_paths(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    layers = {
+        "one": [make_layer(same="1"), make_layer(a="1", b="1", c="1"), make_layer(d="1")],
+        "two": [make_layer(same="1"), make_layer(a="2", c="1", e="1"), make_layer(d="2")],
+    }
+    digests = {"one": ["0", "1", "2"], "two": ["0", "3", "4"]}
+    monkeypatch.setattr(digest, "_digests", lambda _, image: digests[image])
+    monkeypatch.setattr(digest, "read_layers", lambda _, image: layers[image])
+    found = digest.find_differences(CLIENT, "one", "two")
+    assert found == {1: ("a", "b", "e"), 2: ("d",)}
+    lines = digest.describe_comparison(Comparison("aot", ("one", "two"), 3, found))
+    assert [line.strip() for line in lines] == [
+        "aot: two clean builds with 3 layers are NOT equal",
+        *("id one", "id two"),
+        *("layer 1: 3 paths with differences", "a", "b", "e"),
+        *("layer 2: 1 path with differences", "d"),
+    ]
+    assert digest.find_differences(CLIENT, "one", "one") == {}
+
+
+def make_image(name: str, *tags: str, base: str = "") -> Any:
+    labels = {f"{LABEL}.base": base} if base else {}
+    return SimpleNamespace(id=name, tags=[*tags], attrs={"Size": 7}, labels=labels)
+
+
+def test_whatever_is_stale_is_found_and_any_tag_keeps_an_image() -> None:
+    labelled = [make_image("a", "x:1", "x:2", base="own"), make_image("b", "x:1", base="other")]
+    named = [make_image("c", base="own"), make_image("d", f"docker.io/x:2{TOOLCHAINS}")]
+    client: Any = SimpleNamespace(
+        images=SimpleNamespace(list=lambda **by: named if "name" in by else labelled),
+        containers=SimpleNamespace(list=lambda **_: [SimpleNamespace(id=n) for n in ("c1", "c2")]),
+        volumes=SimpleNamespace(list=lambda **_: [SimpleNamespace(name=n) for n in ("v1", "v2")]),
+    )
+    stale = find_stale(client, {"x:2"})
+    assert [(one.kind, one.name) for one in stale] == [
+        *(("image", "b"), ("image", "c")),
+        *(("container", "c1"), ("container", "c2"), ("volume", "v1"), ("volume", "v2")),
+    ]
+    assert find_bases(client) == {"own", "other"}
+
+
+def test_every_wheel_of_a_lock_is_fetched_for_every_platform(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "home"))
+    lock = tmp_path / "lock.txt"
+    lock.write_text("a-b==1 --hash=sha256:0\ntorch==2\nc==3 --hash=sha256:1\n")
+    ran: list[list[str]] = []
+    monkeypatch.setattr(wheels, "_run_pip", lambda words, more: ran.append([*words, *more]))
+    monkeypatch.setattr(wheels, "_fetch_torch", ran.append)
+    place = tmp_path / "home/downloads/wheels/python-3.12"
+    place.mkdir(parents=True)
+    files = ["a_b-1-py3-none-any.whl", "c-3-py3-none-any.whl", "torch-2-cp312-x.whl"]
+    for name in (*files, "c-30-py3-none-any.whl", "other-1-py3-none-any.whl"):
+        (place / name).touch()
+    plan: Any = SimpleNamespace(python_lock=lock, name="aot", base=SimpleNamespace(python="3.12"))
+    assert [path.name for path in wheels.fetch_wheels(plan, Progress())] == files
+    hashed, torch = ran
+    for words in ran:
+        named = [word for at, word in enumerate(words) if words[at - 1] == "--platform"]
+        assert named == [*wheels.PLATFORMS]
+    assert torch[-1] == "torch==2"
+    assert (place / "requirements.txt").read_text() == "".join(
+        f"{line}\n" for line in lock.read_text().splitlines() if "torch" not in line
+    )
+    assert hashed[-2:] == ["-r", place / "requirements.txt"]
+
+
+@pytest.mark.parametrize(
+    ("names", "podman"), [(["Engine", "Podman Engine"], True), (["Engine", "containerd"], False)]
+)
+def test_podman_may_be_any_component(names: list[str], podman: bool) -> None:
+    components = [{"Name": name} for name in names]
+    client: Any = SimpleNamespace(version=lambda: {"Components": components})
+    assert is_podman(client) is podman
+
+
+def test_a_list_has_each_image_built_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = {name: SimpleNamespace(budget_mb=mb) for name, mb in (("aot", 5), ("emulator", 9))}
+    found = {"emulator": Built("e:1", "id", 7_400_000, fresh=False)}
+    monkeypatch.setattr(verb, "read_images", lambda: SimpleNamespace(images=images))
+    monkeypatch.setattr(verb, "plan_image", lambda _, name, base: (name, base))
+    monkeypatch.setattr(verb, "find_built", lambda _, plan: found.get(plan[0]))
+    outcome = verb._list(CLIENT, Namespace(base="own"), Progress())
+    rows = [" ".join(line.split()) for line in outcome.text.splitlines()]
+    assert rows == [
+        "image reference size budget",
+        "aot not built - 5 MB",
+        "emulator e:1 7 MB 9 MB",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "known", "chosen"),
+    [("", "", ""), ("own", "last", "own"), ("", "last", "last"), ("", "gone", "")],
+)
+def test_a_base_that_is_given_goes_before_the_last_one(
+    monkeypatch: pytest.MonkeyPatch, given: str, known: str, chosen: str
+) -> None:
+    def plan(_client: Any, _name: str, base: str) -> None:
+        if base == "gone":
+            raise UsageError("no such base")
+
+    monkeypatch.setattr(verb, "find_checkout", lambda: None)
+    monkeypatch.setattr(verb, "recall_base", lambda _: known)
+    monkeypatch.setattr(verb, "plan_image", plan)
+    assert verb.choose_base(CLIENT, given, Progress()) == chosen
+
+
+def test_the_callers_user_and_group_are_both_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[bytes] = []
+    monkeypatch.setattr(shell.os, "getuid", lambda: 7)
+    monkeypatch.setattr(shell.os, "getgid", lambda: 8)
+    monkeypatch.setattr(shell, "read_file", lambda _, __, path: f"root of {path}\n")
+    client: Any = SimpleNamespace(
+        api=SimpleNamespace(put_archive=lambda _id, _where, data: sent.append(data))
+    )
+    shell._name_user(client, "c")
+    with tarfile.open(fileobj=io.BytesIO(sent[0])) as tar:
+        texts = {one.name: tar.extractfile(one).read().decode() for one in tar}  # type: ignore[union-attr]
+    assert texts == {
+        "passwd": f"root of /etc/passwd\ndev:x:7:8:dev:{shell.HOME}:/bin/bash\n",
+        "group": "root of /etc/group\ndev:x:8:\n",
+    }
