@@ -8,17 +8,19 @@ import json
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
 from provisioning.artifacts.selection import parse_selection
 from provisioning.artifacts.sources import Options
 from provisioning.console.process import run_process
-from provisioning.errors import UsageError
+from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.reader import (
     GUIDE,
     Profile,
     ProfileArtifact,
+    find_faults,
     list_toolchains,
     read_profile,
     read_profiles,
@@ -154,3 +156,48 @@ def test_the_table_is_that_of_the_installed_executorch() -> None:
     line = next(line for line in ended.output.splitlines() if line.startswith("table "))
     ours = {name: [s.id, s.hexagon, s.vtcm_mb, s.lpai] for name, s in read_socs().items()}
     assert json.loads(line.removeprefix("table ")) == ours
+
+
+@pytest.mark.parametrize(
+    ("like", "is_wrong"), [("base", False), ("gone", True), ("second", True), ("third", True)]
+)
+def test_every_profile_is_like_one_that_stands_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, like: str, is_wrong: bool
+) -> None:
+    rows = {"base": "", "second": "base", "third": like}
+    text = "".join(
+        f'[{name}]\nsummary = "{name}"\nartifacts = []\n' + (f'like = "{word}"\n' * bool(word))
+        for name, word in rows.items()
+    )
+    (tmp_path / "profiles.toml").write_text(text)
+    monkeypatch.setenv("QNN_CI_MANIFESTS", str(tmp_path))
+    if not is_wrong:
+        assert [*read_profiles()] == [*rows]
+        return
+    with pytest.raises(ManifestError, match=f'profile third has `like = "{like}"`'):
+        read_profiles()
+
+
+def test_every_fault_of_a_table_is_found_at_its_place() -> None:
+    value = {
+        "summary": 1,
+        "artifacts": [{"name": "a"}, {"name": 2, "component": []}, {"version": "1"}],
+        "variables": {"A": "a", "B": 3, "C": 4},
+        "varables": {},
+    }
+    found = dict(find_faults({"one": value, "two": {**value, "summary": "x"}}, dict[str, Profile]))
+    places = [
+        ("summary",),
+        ("artifacts", 1, "name"),
+        ("artifacts", 1, "component"),
+        ("artifacts", 2),
+        ("variables", "B"),
+        ("variables", "C"),
+        ("varables",),
+    ]
+    assert [*found] == [("one", *place) for place in places] + [
+        ("two", *place) for place in places[1:]
+    ]
+    assert "components" in found["one", "artifacts", 1, "component"]
+    assert "variables" in found["two", "varables"]
+    assert found["one", "artifacts", 2] == "the key name is missing"
