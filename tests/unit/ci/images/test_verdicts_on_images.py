@@ -290,10 +290,8 @@ def test_an_unknown_image_and_a_place_without_docker_are_named(
 ) -> None:
     with pytest.raises(UsageError) as caught:
         find_image("gone")
-    assert (caught.value.what, caught.value.fix) == (
-        "no image 'gone'",
-        "one of: " + ", ".join(IMAGES.images),
-    )
+    assert "image 'gone'" in caught.value.what
+    assert caught.value.fix.endswith("one of: " + ", ".join(IMAGES.images))
     assert chain("full")[-1] == "full"
     assert chain("full")[:-1] == chain(IMAGES.images["full"].parent)
     monkeypatch.setattr(definition, "__file__", str(tmp_path / "a" / "b" / "c.py"))
