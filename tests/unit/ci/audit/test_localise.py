@@ -27,7 +27,7 @@ from ci.audit.localise import (  # noqa: E402
     find_suspect,
     measure_departure,
 )
-from ci.audit.localise_cuts import Graphs, make_graphs  # noqa: E402
+from ci.audit.localise_cuts import Graphs, make_graphs, record  # noqa: E402
 from ci.audit.localise_quantized import find_bias_off, find_range, measure_clipping  # noqa: E402
 from ci.audit.localise_report import (  # noqa: E402
     choose_exit,
@@ -739,3 +739,14 @@ def test_each_output_of_a_part_is_judged_under_its_own_name(tmp_path: Path, wron
         ("a", wrong != 0),
         ("b", wrong != 1),
     ]
+
+
+def test_results_are_recorded_for_each_input_set_and_each_name() -> None:
+    class Two(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return (x + 1) * 2
+
+    module = torch.fx.symbolic_trace(Two())
+    sets = [(torch.tensor([1.0]),), (torch.tensor([5.0]),)]
+    assert record(module, sets, ["add", "mul"]) == [{"add": 2, "mul": 4}, {"add": 6, "mul": 12}]
+    assert record(module, sets, ["mul"]) == [{"mul": 4}, {"mul": 12}]

@@ -40,8 +40,9 @@ def advise(
     dtype: str = "float32",
     limits: Threshold = LIMITS,
     joined: tuple[int, ...] = (),
+    inputs: tuple[TensorInfo, ...] = (),
 ) -> str:
-    boundary = (TensorInfo(dtype, (1, 4)),)
+    boundary = inputs or (TensorInfo(dtype, (1, 4)),)
     infos = (TensorInfo(str(output.dtype), output.shape[1:], 1, joined),)
     floating = output.dtype.kind == "f"
     references = make_references(eager, quantized, 0.005 if floating else None)
@@ -59,6 +60,33 @@ def test_a_scheme_is_told_from_a_program() -> None:
     assert OTHER_FORM in advise(other)
     assert advise(EAGER, EAGER, EAGER, "uint8") == ""
     assert UINT8 in advise(other, dtype="uint8")
+
+
+ONE, TWO, BYTES = (
+    TensorInfo("float32", (1, 4)),
+    TensorInfo("float32", (2, 4)),
+    TensorInfo("uint8", (2,)),
+)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "advice"),
+    [
+        ((ONE,), f"lower it {OTHER_FORM}"),
+        ((ONE, ONE), f"lower it {OTHER_FORM}"),
+        ((TensorInfo("float32", ()),), f"lower it {OTHER_FORM}"),
+        ((TWO,), f"lower it with batch 1, {OTHER_FORM}"),
+        ((ONE, TWO), f"lower it with batch 1, {OTHER_FORM}"),
+        ((TWO, ONE), f"lower it with batch 1, {OTHER_FORM}"),
+        ((BYTES, TWO), UINT8),
+        ((TWO, BYTES), UINT8),
+    ],
+)
+def test_each_input_counts_for_the_advice_on_a_wrong_program(
+    inputs: tuple[TensorInfo, ...], advice: str
+) -> None:
+    told = advise(RANDOM.standard_normal(EAGER.shape), inputs=inputs)
+    assert told.endswith(f"  fix: {advice}")
 
 
 def test_a_program_in_float16_may_be_faithful_and_yet_far_from_float32() -> None:

@@ -95,3 +95,7 @@ def test_a_metric_that_passes_forgives_a_scheme_and_never_a_program(
 def test_each_question_is_named_once_and_the_first_leads() -> None:
     named = name_reasons([FAITHFUL, FAITHFUL, TASK])
     assert named == ["not faithful: faithful; faithful", "not good for the task: task"]
+    assert name_reasons([Reason(question, "x") for question in Question]) == [
+        *("not faithful: x", "not quantized well: x", "not good for the task: x"),
+        "over its budget: x",
+    ]

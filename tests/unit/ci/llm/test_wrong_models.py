@@ -94,6 +94,25 @@ def test_each_control_is_rejected(kind: ControlKind, own: Tiny) -> None:
     assert judge_control(MAKERS[kind](repeated(own)), own.runs.model)[0]
 
 
+def test_controls_of_tokens_choose_what_their_names_say(own: Tiny) -> None:
+    one = repeated(own)
+    right = list(one.run.tokens)
+    ranked = [sorted(range(len(row)), key=lambda token: row[token]) for row in one.run.logits]
+    wanted = {
+        ControlKind.TOKEN_ZERO: [0] * len(right),
+        ControlKind.TOP_TWO: [row[-2] for row in ranked],
+        ControlKind.PREVIOUS_LOGITS: [right[0], *right[:-1]],
+    }
+    for kind, tokens in wanted.items():
+        (made,) = MAKERS[kind](one)
+        assert list(made.tokens) == tokens
+    eos = right[len(right) // 2]
+    (endless,) = MAKERS[ControlKind.ENDLESS](replace(one, eos=eos))
+    assert list(endless.tokens) == [
+        row[-2] if token == eos else token for token, row in zip(right, ranked, strict=True)
+    ]
+
+
 def test_a_control_that_is_right_is_accepted_wherever_it_is_tried(own: Tiny) -> None:
     runs = list(repeated(own).repeat(spoil=lambda arrays, _: arrays))
     assert len(runs) == 2 * own.runs.model.decided()[1:].sum()

@@ -22,12 +22,25 @@ from ci.models.layers import (  # noqa: E402
     find_loss,
 )
 from ci.models.model import Methods  # noqa: E402
-from ci.models.noise import ACTIVATIONS, RUNS, Dice, predict_noise  # noqa: E402
+from ci.models.noise import ACTIVATIONS, RUNS, Dice, count_runs, predict_noise  # noqa: E402
 from ci.models.tensors import Loss  # noqa: E402
 
 assert _decomposed  # registers the operators
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # torch.export's own
 OPS: Any = torch.ops.quantized_decomposed
+
+
+@pytest.mark.parametrize(
+    ("sizes", "runs"),
+    [
+        *(([], 8), ([0], 8), ([1 << 22], 8), ([(1 << 22) + 1], 7), ([1 << 24], 2), ([1 << 30], 2)),
+        *(([1 << 21, 1 << 21], 8), ([1 << 21, 1 + (1 << 21)], 7), ([1, 1, 1 << 23], 3)),
+    ],
+)
+def test_outputs_together_take_no_more_than_128_mib_in_all_runs(
+    sizes: list[int], runs: int
+) -> None:
+    assert count_runs(sizes) == runs
 
 
 def round_to(values: Tensor, step: float, bits: int = 8) -> Tensor:

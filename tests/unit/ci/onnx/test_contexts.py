@@ -265,7 +265,7 @@ def test_the_verb_shows_and_judges_a_context(
     path = write_context(tmp_path)
     assert main(["context", str(path), "--soc", "sm8750", "--qnn", "2.49.40", "--seal"]) == 0
     shown = capsys.readouterr().out
-    for fact in ("QNN 2.49.40", "SM8750 (V79, 8 MB VTCM)", BINARY, "fits SM8750", "yes,"):
+    for fact in ("QNN 2.49.40", "SM8750 (V79, 8 MB VTCM)", BINARY, "SM8750 can load it", "yes,"):
         assert fact in shown
     assert main(["context", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["targets"][0]["hexagon"] == 79

@@ -13,7 +13,7 @@ pytest.importorskip("torch", reason="torch is not installed in this environment"
 from onnx import TensorProto, helper, load, numpy_helper, save
 
 from ci.models.layers import MOST_LAYERS
-from ci.onnx.layers import expose_layers, find_loss, infer
+from ci.onnx.layers import expose_layers, find_loss, infer, list_values
 from ci.onnx.session import open_reference
 from provisioning.errors import FailedError
 
@@ -130,3 +130,20 @@ def test_the_worst_output_tells_what_the_weights_lose(tmp_path: Path) -> None:
         loss = find_loss(tmp_path / "two.onnx", tmp_path / "scratch.onnx", [GIVEN], reference)
         assert loss is not None
         assert loss.weights_db < 10
+
+
+def test_each_float_result_of_a_node_is_listed_with_its_size() -> None:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("Cast", ["a"], ["integers"], to=TensorProto.INT64),
+        helper.make_node("Split", ["a"], ["b", "c"], axis=1, num_outputs=2),
+        helper.make_node("Sqrt", ["b"], ["y"]),
+        helper.make_node("Sqrt", ["c"], ["z"]),
+    ]
+    x, y, z = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", [2, 3, 4]), ("y", [2, 2, 4]), ("z", [2, 1, 4]))
+    )
+    graph = helper.make_graph(nodes, "several", [x], [y, z])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    assert list_values(model) == {"a": 24, "b": 16, "c": 8, "y": 16, "z": 8}

@@ -52,6 +52,17 @@ def external(location: str | None) -> ModelProto:
     return relu([helper.make_node("Add", ["x", "w"], ["y"])], weights=[weight])
 
 
+def test_the_graphs_of_every_branch_of_every_node_are_listed() -> None:
+    def condition(*names: str) -> Any:
+        pairs = zip(("then_branch", "else_branch"), names, strict=True)
+        bodies = {key: helper.make_graph([RELU], name, [], []) for key, name in pairs}
+        return helper.make_node("If", ["x"], ["y"], **bodies)
+
+    model = relu([RELU, condition("a", "b"), condition("c", "d")])
+    names = [one.name for one in models.list_graphs(model.graph)]
+    assert (names[0], sorted(names[1:])) == (model.graph.name, ["a", "b", "c", "d"])
+
+
 def branch(node: Any, depth: int = 1) -> ModelProto:
     """The node inside ``depth`` conditions."""
     for _ in range(depth):

@@ -307,6 +307,10 @@ def test_the_first_of_two_rows_that_do_not_fit_is_told() -> None:
     assert checked.fault.endswith("with 'one' (acos): three")
     assert checked.known is not None
     assert checked.known.row.pattern == "one"
+    fitting = make(*rows).check(end("C::test_acos", Ending.ONE_SIDED, "two and one"))
+    assert (fitting.fault, fitting.known and fitting.known.row.pattern) == ("", "one")
+    second = make(*rows).check(end("C::test_acos", Ending.ONE_SIDED, "two"))
+    assert (second.fault, second.known and second.known.row.pattern) == ("", "two")
 
 
 @pytest.mark.parametrize(

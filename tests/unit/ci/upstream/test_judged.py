@@ -115,6 +115,18 @@ def test_a_reference_of_zeros_proves_nothing() -> None:
     assert "accepts zeros" in judge(one).reason
 
 
+@pytest.mark.parametrize("wrong", [(), (0,), (1,), (0, 1)])
+def test_each_of_two_outputs_is_judged(wrong: tuple[int, ...]) -> None:
+    record, arrays = make(GRID)
+    two = {member: [*given, *given] for member, given in arrays.items()}
+    two[Member.OUTPUT] = [-GRID if place in wrong else GRID for place in (0, 1)]
+    judged = judge((replace(record, outputs=(INFO, INFO)), two))
+    assert judged.outcome is (Ending.ONE_SIDED if wrong else Ending.PASSED)
+    assert [f"output {place}" in judged.reason for place in (0, 1)] == [
+        place in wrong for place in (0, 1)
+    ]
+
+
 def test_booleans_are_compared_element_by_element() -> None:
     yes = RIGHT > 0
     record = Comparison(scheme="8a8w", outputs=(TensorInfo("bool", yes.shape),), inputs=())
