@@ -126,13 +126,19 @@ def test_names_that_are_put_together_stand_for_a_package(text: str, families: se
         ("ci/read.py", "probe.txt", []),  # a test's file
         ("tests/read.py", "probe.txt", ["tests/probe.txt"]),
         ("ci/read.py", "tests/probe.txt", ["tests/probe.txt"]),
+        ("ci/read.py", "docs/*.md", ["docs/page.md"]),
+        ("ci/read.py", "ci/*", ["ci/a/data.py", "ci/b/data.py"]),
+        ("ci/read.py", "*/data.py", ["ci/a/data.py", "ci/b/data.py"]),
+        ("ci/read.py", "d*s/p*.md", ["docs/page.md"]),
+        ("ci/read.py", "docs/*.txt", []),
+        ("ci/read.py", "docs", ["docs/page.md"]),
     ],
 )
 def test_a_string_means_files_by_the_end_of_their_path(
     reader: str, word: str, found: list[str]
 ) -> None:
     files = ["ci/a/data.py", "ci/b/data.py", "docs/page.md", "tests/probe.txt"]
-    assert [*TreeFiles(files, {}, RULES).find_word(word, reader)] == found
+    assert sorted(TreeFiles(files, {}, RULES).find_word(word, reader)) == found
 
 
 @pytest.mark.parametrize(
@@ -220,6 +226,34 @@ def test_a_session_that_names_no_verb_may_run_any(
     files |= {f"{module.replace('.', '/')}.py" for module in verbs.values()}
     facts = SessionFacts("x", programs=[program])
     assert sorted(list_starts(facts, verbs, frozenset(files))) == starts
+
+
+@pytest.mark.parametrize(
+    ("folders", "starts"),
+    [
+        ({"tests/unit/ci"}, ["tests/conftest.py", "tests/unit/ci/test_a.py"]),
+        ({"tests/unit"}, ["tests/conftest.py", "tests/unit/ci/test_a.py", "tests/unit/x.py"]),
+        (
+            set(),
+            [
+                *("tests/conftest.py", "tests/integration/conftest.py"),
+                *("tests/unit/ci/test_a.py", "tests/unit/x.py"),
+            ],
+        ),
+    ],
+)
+def test_a_session_of_tests_starts_with_them_and_what_is_set_up_above(
+    folders: set[str], starts: list[str]
+) -> None:
+    files = frozenset(
+        {
+            *("tests/conftest.py", "tests/unit/ci/test_a.py", "tests/unit/x.py"),
+            *("tests/integration/conftest.py", "ci/a.py"),
+        }
+    )
+    facts = SessionFacts("x", tests=folders, runs_pytest=True)
+    assert sorted(list_starts(facts, {}, files)) == starts
+    assert not [*list_starts(SessionFacts("x", tests=folders), {}, files)]
 
 
 @pytest.mark.parametrize(
