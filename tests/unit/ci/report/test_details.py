@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from ci.report import columns
-from ci.report.annotation import REASON_CHARS, Annotation, Level, shorten
+from ci.report.annotation import REASON_CHARS, Annotation, Level, choose_case, shorten
 from ci.report.columns import columns_of
 from ci.report.comparison import compare_case, compare_reports
 from ci.report.github import render_sheets, render_summary
@@ -170,3 +170,31 @@ def test_a_run_s_source_names_what_is_known() -> None:
         "pull request 7": Source(pull_request="7"),
     }
     assert [str(one) for one in sources.values()] == [*sources]
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        (
+            "./nox -s test_emulator --",
+            "./nox -s test_emulator -- --model 'a b' --scheme fp16 --soc S",
+        ),
+        (
+            "./nox -s upstream -- --suite ops --soc S",
+            "./nox -s upstream -- --suite ops --soc S --filter 'a b'",
+        ),
+    ],
+)
+def test_a_command_for_one_case_selects_it(command: str, shown: str) -> None:
+    assert choose_case(command, "a b", "fp16", "S") == shown
+
+
+def test_warnings_are_a_list_in_the_summary(report: Report) -> None:
+    first, *others = report.cases
+    case = replace(first, warnings=("slow", "old"))
+    text = render_summary(replace(report, cases=(case, *others)))
+    _, warned, rest = text.partition("\nWarnings:\n\n")
+    assert warned
+    lines = rest.splitlines()
+    assert [line.rpartition(": ")[2] for line in lines[:3]] == ["slow", "old", ""]
+    assert "Warnings" not in render_summary(report)

@@ -118,7 +118,8 @@ def test_what_is_no_whole_run_is_refused(reports: list[Report], why: str) -> Non
     with pytest.raises(UsageError) as caught:
         merge_reports(reports)
     assert why in caught.value.why
-    assert caught.value.fix
+    assert caught.value.what == "these reports are not the shards of one run"
+    assert caught.value.fix == "pass the report of each shard once"
 
 
 def test_the_cases_have_to_be_the_planned_ones() -> None:
