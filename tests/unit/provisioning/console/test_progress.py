@@ -113,3 +113,25 @@ def test_columns_are_those_of_the_stream(screen: Screen) -> None:
 
 def test_columns_of_a_real_terminal(terminal: TextIO) -> None:
     assert count_columns(terminal) == 132
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "shown"),
+    [
+        (1023, "B", "1023 B"),
+        (1024, "B", "1.0 KiB"),
+        (1536, "B", "1.5 KiB"),
+        (1 << 20, "B", "1.0 MiB"),
+        (1 << 30, "B", "1.00 GiB"),
+        (5 << 40, "B", "5120.00 GiB"),
+        (1024, "files", "1024 files"),
+        (7, "", "7"),
+    ],
+)
+def test_amounts_have_their_unit(value: float, unit: str, shown: str) -> None:
+    assert module._amount(value, unit) == shown
+
+
+def test_durations_are_minutes_and_seconds() -> None:
+    shown = [module._duration(one) for one in (0.9, 59.9, 60, 119, 3600)]
+    assert shown == ["0 s", "59 s", "1 min 0 s", "1 min 59 s", "60 min 0 s"]

@@ -95,6 +95,30 @@ def test_a_fit_verdict_tells_its_facts_in_their_units() -> None:
     assert render_verdict(Verdict("p", (), {"python": python})).endswith("  Python 3.11\n")
 
 
+@pytest.mark.parametrize(
+    ("numbers", "told"),
+    [
+        ((1,), "QNN1: fault 1"),
+        ((2, 1), "(and 1 more: `qnn-ci doctor p`)"),
+        ((3, 2, 1), "(and 2 more: `qnn-ci doctor p`)"),
+    ],
+)
+def test_the_rest_of_several_errors_is_counted(numbers: tuple[int, ...], told: str) -> None:
+    findings = (*map(make, numbers), make(8, Severity.WARNING), make(9, Severity.NOTE))
+    verdict = Verdict("p", findings, {"a": 1})
+    with pytest.raises(UnfitError) as caught:
+        verdict.require()
+    assert caught.value.what.startswith(f"QNN{numbers[0]}: fault {numbers[0]}")
+    assert told in caught.value.what
+    assert (caught.value.why, caught.value.fix) == ("later (seen: here)", "repair")
+    data = verdict.data(strict=True)
+    assert (data["errors"], data["warnings"], len(data["findings"])) == (
+        *(len(numbers), 1),
+        len(numbers) + 2,
+    )
+    assert (data["profile"], data["strict"], data["facts"]) == ("p", True, {"a": 1})
+
+
 def test_the_error_to_raise_is_the_first_with_its_fix() -> None:
     with pytest.raises(UnfitError, match="QNN101: fault 101") as caught:
         Verdict("p", (make(100, Severity.WARNING), make(101), make(216))).require()
