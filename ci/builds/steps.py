@@ -77,8 +77,8 @@ def refuse_options(plan: BuildPlan, unused: frozenset[str]) -> UsageError:
     known = sorted(_read_words(plan) - unused)
     near = [name for one in sorted(unused) for name in get_close_matches(one, known, 1, 0.8)]
     return UsageError(
-        f"-D {', '.join(sorted(unused))}: CMake has no such option",
-        why=f"nothing in {plan.source} reads this name, so setting it has no effect",
+        f"CMake did not use -D {', '.join(sorted(unused))}",
+        why="nothing in the configuration of this target reads it, so setting it has no effect",
         fix=f"did you mean {', '.join(near)}?" if near else "remove it, or correct its name",
     )
 

@@ -39,8 +39,9 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``source`` is relative to the tree. Values of ``options`` may contain {placeholders}. If
     ``--with`` names a key of ``extra_options`` or ``extra_targets``, its values are added.
-    ``if_present`` are CMake targets that are built only if the tree has them. ``toolchain`` is set
-    only if the stage needs another compiler than its target.
+    ``if_present`` are CMake targets that are built only if the configured project defines them.
+    ``toolchain`` is set only if the stage needs a different kind of compiler from the one that its
+    Target uses.
     """
 
     name: str

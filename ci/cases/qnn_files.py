@@ -39,8 +39,8 @@ def count_operators(calls: str) -> tuple[OpCount, ...]:
     """Return the number of QNN operators of each type in the C source that Saver wrote, most
     frequent first. Operators that ExecuTorch's partitioner only validates are not counted.
 
-    Raises FailedError if there are none, or if the operators that the source describes are not
-    exactly those that it passes to graphAddNode.
+    Raises FailedError if no operator is added to a graph, or if the operators that the source
+    describes, without those that are only validated, are not those that it passes to graphAddNode.
     """
     asked, added = set(ASKED.findall(calls)), ADDED.findall(calls)
     types = {name: kind for name, kind in TYPE.findall(calls) if name not in asked}

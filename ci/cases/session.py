@@ -244,8 +244,8 @@ class Session:
 
 
 def list_parts(environment: Environment) -> tuple[Tool, ...]:
-    """Return the artifacts of an environment as tools of the report. ``sha256`` is the digest of an
-    artifact's source, if it has one."""
+    """Return the artifacts of an environment as tools of the report. ``sha256`` is the pinned hash
+    of the downloaded file, or None if there is none."""
     return tuple(
         Tool(name=artifact.name, version=artifact.version, sha256=artifact.origin.sha256 or None)
         for artifact in environment.artifacts

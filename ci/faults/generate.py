@@ -261,8 +261,9 @@ def make_pool(maker: Maker, operator: str, x: Name) -> Node | None:
 def make_other(  # noqa: C901, PLR0911 - a table
     maker: Maker, operator: str, x: Name
 ) -> Node | None:
-    """Return any other operator, with random axes, sizes or limits if it has such attributes, or
-    None if it cannot read ``x``. An operator with a single axis usually uses the last one."""
+    """Return any other operator, or None if it does not fit ``x`` or, for a transpose, would not
+    change it. Axes, orders, shapes and bounds of slices are random; most other attributes are
+    fixed. Operators of kind ``axis`` usually use the last axis."""
     dice, shape = maker.dice, maker.shape(x)
     rank = len(shape)
     match operator, OPERATORS[operator].kind:

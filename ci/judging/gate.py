@@ -66,8 +66,9 @@ class References:
         return self.quantized[index], QUANTIZED
 
     def predict(self, index: int, info: TensorInfo) -> Prediction:
-        """Return the prediction for an output. If there is none, return a prediction without noise,
-        so that only errors below the floor of ci.judging.noise are accepted."""
+        """Return the prediction for an output. If there is none, return a prediction without noise:
+        only errors up to ``max_above_noise_db`` above the floor of ci.judging.noise are then
+        accepted."""
         found = self.noise[index] if self.noise else None
         if found is not None:
             return found

@@ -210,8 +210,8 @@ class LlmRun(CaseRun):
     def judge_controls(
         self, interface: Interface, step: Step, forced: Generated, runs: ReferenceRuns
     ) -> list[str]:
-        """Record whether the verdict rejects the controls. Return a reason if it accepts any of
-        them, because the case then proves nothing; otherwise an empty list."""
+        """Record whether the verdict rejects the controls. Return a list with one reason
+        if it accepts any of them, because the case then proves nothing; otherwise an empty list."""
         subject = Repeated(interface, step, runs.prompt, forced, runs.model, self.subject.eos)
         results = []
         for kind, make in MAKERS.items():

@@ -51,7 +51,7 @@ def call_function(reference: str, contract: str = CONTRACT, *words: Any) -> Any:
     suite = importlib.import_module(f"ci.models.suite.{name}")
     found = getattr(suite, function or "make_case", None)
     if found is None:
-        raise UsageError(f"the suite's {name} has no function {function!r}", fix=contract)
+        raise UsageError(f"the suite's model {name} has no function {function!r}", fix=contract)
     return found(*words)
 
 

@@ -312,7 +312,10 @@ def _find_contradictions(
     if _is_on(options, "htp_bf16_enable") and soc.id < BF16_SOC:
         yield f"htp_bf16_enable=1 needs soc_model={BF16_SOC} or more, but {name} has {soc.id}"
     if _is_on(options, "extended_udma") and soc.hexagon < UDMA_HEXAGON:
-        yield f"extended_udma=1 needs V{UDMA_HEXAGON}, but {name} ({soc.id}) has V{soc.hexagon}"
+        yield (
+            f"extended_udma=1 needs Hexagon V{UDMA_HEXAGON} or later, but {name}"
+            f" (soc_model={soc.id}) has V{soc.hexagon}"
+        )
 
 
 def choose_options(scheme: Scheme, soc: str, given: Mapping[str, str]) -> dict[str, str]:

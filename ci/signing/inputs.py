@@ -149,7 +149,7 @@ def check_sdk_version(version: str, selection: Selection, policy: SigningPolicy)
                 f"QNN SDK {version} cannot be used for {what}",
                 why=f"{what} need QNN SDK {minimum} or later: earlier versions lack the LPAI "
                 "backend that ExecuTorch calls",
-                fix=f"provision QNN SDK {minimum} or later and point QNN_SDK_ROOT at it",
+                fix=f"provision QNN SDK {minimum} or later, and pass its directory with --qnn-sdk",
             )
 
 

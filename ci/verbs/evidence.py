@@ -112,11 +112,12 @@ def find_limits(path: Path, case: Mapping[str, str]) -> Threshold:
 
 
 def find_signature_faults(bundle: bytes, signed: bytes, repository: str) -> Iterator[str]:
-    """Yield each reason why a Sigstore bundle does not prove that a workflow of a GitHub repository
-    signed a file.
+    """Yield the first reason, if any, why a Sigstore bundle does not prove that a workflow of a
+    GitHub repository signed a file.
 
-    The trust root is the one in the package sigstore: nothing is fetched. Raises UnfitError if that
-    package is missing.
+    The trust root is the one in the cache of the package sigstore in the user's home, or that of
+    the package if there is none yet: nothing is fetched. Raises UnfitError if that package is
+    missing.
     """
     if not importlib.util.find_spec("sigstore"):
         raise UnfitError(

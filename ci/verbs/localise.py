@@ -56,7 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--reproducer",
         type=user_path,
         metavar="OUT.py",
-        help="write the smallest faulty part of the model to OUT.py, and its tensors to OUT.pt",
+        help="write the smallest wrong part of the model to OUT.py, and its weights and inputs to"
+        " OUT.pt",
     )
     add("--no-cache", action="store_true", help="lower everything again")
     add_run(parser, "")

@@ -105,8 +105,9 @@ def _unresolved(index: Index, row: Include, header: str, owner: BuckTarget) -> F
 
 
 def find_undeclared_headers(index: Index, groups: Groups) -> Iterator[Finding]:
-    """Yield headers that a source of a Buck library includes, directly or through other headers,
-    although none of the library's dependencies provides them.
+    """Yield a finding for each header that a source of a Buck library includes, directly or through
+    other headers, although another Buck target provides it and none of the library's dependencies
+    does.
     """
     owners = find_owners(index)
     for label in sorted(index.by_label):

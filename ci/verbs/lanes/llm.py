@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-perplexity",
         type=float,
         metavar="X",
-        help="fail if the perplexity of --text is higher",
+        help="fail if the perplexity of --text is above X",
     )
     add(
         "--keep-artifacts", type=user_path, metavar="DIR", help="keep programs, references and logs"

@@ -75,7 +75,8 @@ CHECKOUTS.add(
     "QNN703",
     "git finds no commit in the checkout",
     "its commit and its submodules cannot be checked",
-    "clone ExecuTorch with git; a release archive does not contain the submodules",
+    "clone ExecuTorch with git; a release archive does not contain the submodules. If it is a "
+    "clone, `git -C {root} status` shows what git refuses, such as the directory of another user",
     lambda checkout: not checkout.facts.is_git,
     after=("QNN701",),
 )
