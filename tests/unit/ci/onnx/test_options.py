@@ -113,7 +113,11 @@ WRONG = [
     ({"soc_model": "69", "vtcm_mb": "9"}, {}, "more than SM8750 (soc_model=69) has: 8 MB"),
     ({"soc_model": "88", "vtcm_mb": "16"}, {}, "more than SC8480XP"),
     ({"soc_model": "87", "htp_bf16_enable": "1"}, {}, "88 or more, but SM8850 has 87"),
-    ({"soc_model": "69", "extended_udma": "1"}, {}, "needs Hexagon V81 or later, but SM8750 (soc_model=69) has V79"),
+    (
+        {"soc_model": "69", "extended_udma": "1"},
+        {},
+        "V81 or later, but SM8750 (soc_model=69) has V79",
+    ),
     ({"soc_model": "0", "enable_htp_fp16_precision": "1"}, {}, "no effect without soc_model"),
     ({"profiling_level": "off", "profiling_file_path": "p.csv"}, {}, "without profiling_level"),
     ({"dump_json_qnn_graph": "0", "json_qnn_graph_dir": "."}, {}, "dump_json_qnn_graph=1"),
