@@ -51,7 +51,7 @@ class Failure(str, Enum):
     UNCHANGED = "the signer's output is not signed"
     EXPIRED = "the signer's certificate is not valid today"
     WRONG_HASH = "the signer's output has hashes that do not match"
-    ALTERED = "the signer changed what will be loaded"
+    ALTERED = "the signer changed loadable content"
     INVALID = "the signer's output is not consistent"
     UNRECOGNISED = "no published scheme verifies the signature"
 

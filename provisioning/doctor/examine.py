@@ -334,8 +334,9 @@ def settle_adaptor(
     """Return the environment with the first compatible adaptor that ``choice`` allows, and its
     verdict. Findings with ids in ``tolerated`` become warnings.
 
-    If no adaptor is compatible, returns the environment with the first one, and its verdict. Raises
-    UnfitError if ``choice`` requires an overlay and there is none.
+    If no adaptor is compatible, or if a fault has a cause other than the adaptor, returns the
+    environment with the first adaptor, and its verdict. Raises UnfitError if ``choice`` requires an
+    overlay and there is none.
     """
     tried: list[tuple[Environment, Verdict]] = []
     for overlay in list_overlays(choice, environment):

@@ -25,7 +25,8 @@ class Tables:
     """A flatbuffer in ``blob``, between the bytes ``start`` and ``end``.
 
     A file with cyclic offsets would take forever, so at most MAX_ITEMS tables, texts and vector
-    elements are read. Beyond that, and for anything outside the file, methods raise struct.error.
+    elements are read. Beyond that, and for bytes outside the flatbuffer, methods raise
+    struct.error.
     """
 
     def __init__(self, blob: View, start: int = 0, end: int | None = None) -> None:
@@ -36,7 +37,7 @@ class Tables:
     def read(self, form: str, place: int) -> Any:
         """Return the number at byte ``place`` of the file."""
         if place < self.start or place + SIZES[form] > self.end:
-            raise struct.error(f"byte {place} is outside the file")
+            raise struct.error(f"byte {place} is outside the flatbuffer")
         return struct.unpack_from(f"<{form}", self.blob, place)[0]
 
     def follow(self, place: int) -> int:
@@ -99,7 +100,7 @@ class Table:
         vector = self.tables.follow(place)
         count = self.tables.read("I", vector)
         if vector + WORD + count > self.tables.end:
-            raise struct.error(f"a vector of {count} bytes exceeds the file")
+            raise struct.error(f"a vector of {count} bytes exceeds the flatbuffer")
         return vector + WORD, count
 
     def bytes(self, number: int) -> bytes:

@@ -256,11 +256,14 @@ def find_subject(args: argparse.Namespace, progress: Progress) -> tuple[Subject,
         )
     require_context(args.context, config.most_context)
     room = args.context - max(map(len, prompts)) - args.prefill
-    if args.tokens < 1 or room < 1:
-        told = f"--tokens {args.tokens} and a prompt of {max(map(len, prompts))} tokens"
+    if args.tokens < 1:
+        raise UsageError(f"--tokens {args.tokens} is below 1", fix="pass 1 or more")
+    if room < 1:
+        longest = max(map(len, prompts))
         raise UsageError(
-            told,
-            fix=f"reduce them: with --prefill, they must fit in a context of {args.context}",
+            f"a prompt of {longest} tokens does not fit in a context of {args.context} tokens"
+            f" with --prefill {args.prefill}",
+            fix="pass a shorter prompt, a larger --context or a smaller --prefill",
         )
     windows = find_windows(args, tokenizer) if args.text else ()
     subject = Subject(

@@ -202,8 +202,8 @@ class Targets:
                 self.directory_defines.append((run.directory, word))
 
     def search(self, run: Interpreter, call: Call) -> None:
-        """Evaluate include_directories() and similar commands: record the folders of the tree,
-        without the target.
+        """Evaluate include_directories() and similar commands: record the folders of the tree, but
+        not the target that a command names.
         """
         for item in call.items[1 if call.command.name.startswith("target") else 0 :]:
             for text in resolve_genex(item.text, run.state.configuration):

@@ -157,7 +157,7 @@ def test_fields_of_a_flatbuffer_are_read_up_to_a_number_of_items() -> None:
     tables.count(MAX_ITEMS - 2)
     with pytest.raises(struct.error, match="items"):
         tables.count()
-    with pytest.raises(struct.error, match=r"outside the file|exceeds the file"):
+    with pytest.raises(struct.error, match=r"outside the flatbuffer|exceeds the flatbuffer"):
         root.numbers(0, 3)
 
 
@@ -173,7 +173,7 @@ def test_a_vector_has_numbers_of_any_size(form: str) -> None:
     data = make_vector(form, 7, 8, 9)
     root = Tables(data).root()
     assert root.list(0, form) == (7, 8, 9)
-    with pytest.raises(struct.error, match=r"outside the file|exceeds the file"):
+    with pytest.raises(struct.error, match=r"outside the flatbuffer|exceeds the flatbuffer"):
         Tables(data[:-1]).root().list(0, form)
     with pytest.raises(struct.error, match="items"):
         Tables(make_vector(form, 7, count=MAX_ITEMS)).root().list(0, form)
@@ -186,7 +186,7 @@ def test_bytes_of_a_vector_are_inside_and_text_has_an_end() -> None:
     assert root.bytes(0) == b"x" * MAX_TEXT
     assert root.text(0) == "x" * MAX_TEXT
     for tables in (Tables(data, 0, len(data) - 1), Tables(data[:-1], 0, len(data))):
-        with pytest.raises(struct.error, match=r"outside the file|exceeds the file"):
+        with pytest.raises(struct.error, match=r"outside the flatbuffer|exceeds the flatbuffer"):
             tables.root().span(0)
 
 
@@ -195,7 +195,7 @@ def test_a_flatbuffer_is_between_its_bounds() -> None:
     inside = Tables(b"head" + data + b"tail", 4, 4 + len(data))
     assert inside.root().list(0) == (7,)
     for place in (0, 3, 4 + len(data), 2 + len(data)):
-        with pytest.raises(struct.error, match=r"outside the file|exceeds the file"):
+        with pytest.raises(struct.error, match=r"outside the flatbuffer|exceeds the flatbuffer"):
             inside.read("I", place)
     assert inside.read("I", len(data)) == 7
 
