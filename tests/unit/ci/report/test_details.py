@@ -62,6 +62,21 @@ def test_a_loss_of_sqnr_is_a_difference_as_a_gain_is(report: Report) -> None:
     assert changes == [-9.0, 9.0]
 
 
+def test_an_equal_sqnr_is_no_difference_and_what_lost_most_comes_first(report: Report) -> None:
+    first, second, third = (replace(report.cases[0], model=one, sqnr_db=40.0) for one in "abc")
+    assert compare_case(first, first, same_host=True).sqnr_db is None
+    base = replace(report, cases=(first, second, third))
+    now = (
+        replace(first, sqnr_db=40.5),
+        replace(second, pte_bytes=(second.pte_bytes or 0) + 1),
+        replace(third, sqnr_db=31.0),
+    )
+    changed = compare_reports(base, replace(report, cases=now)).changed
+    assert [(one.case.model, one.sqnr_db) for one in changed] == [
+        *(("c", -9.0), ("b", None), ("a", 0.5)),
+    ]
+
+
 @pytest.mark.parametrize(("environ", "masks"), [({"GITHUB_ACTIONS": "true"}, True), ({}, False)])
 def test_secrets_are_masked_where_github_reads_the_log(
     environ: dict[str, str], masks: bool, capsys: pytest.CaptureFixture[str]
@@ -157,6 +172,10 @@ def test_a_summary_tells_what_grew_and_what_shrank_since_the_base(report: Report
     for base, now, told in ((*bases, "(+2.00 MiB)"), (*bases[::-1], "(-2.00 MiB)")):
         text = render_summary(replace(now, comparison=compare_reports(base, now)))
         assert told in text.replace("&#43;", "+")
+    larger = replace(bases[0], cases=tuple(replace(one, pte_bytes=1) for one in report.cases))
+    none = replace(bases[0], cases=tuple(replace(one, pte_bytes=0) for one in report.cases))
+    text = render_summary(replace(larger, comparison=compare_reports(none, larger)))
+    assert "(+1 B)" in text.replace("&#43;", "+")
     tools = replace(report, toolchain=(*report.toolchain, Tool(name="extra", version="9")))
     text = render_summary(replace(tools, comparison=compare_reports(report, tools)))
     assert "- made with extra 9; the base was made with extra none\n" in text

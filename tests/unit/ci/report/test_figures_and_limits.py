@@ -277,6 +277,9 @@ def test_the_columns_of_cases_are_those_that_any_of_them_has() -> None:
         found = columns[".pte"]
         assert found.summary == heading
         assert (found.terminal == "context\nsize") is (heading == "context size")
+        assert [one.summary for one in columns.values()].count("context size") == (
+            heading == "context size"
+        )
         assert "run ms" not in columns
     assert "run ms" in {one.name for one in columns_of([CASE, change(CASE, run_ms=1.0)])}
     assert len(columns_of([])) == len(COLUMNS)

@@ -94,7 +94,7 @@ TOOL = (Tool(name="torch", version="1"),)
 @pytest.mark.parametrize(
     ("reports", "why"),
     [
-        ([], "no reports"),
+        ([], "there are no reports"),
         ([ONE, TWO], "shard 3/3 is missing"),
         ([THREE], "shard 1/3 is missing; shard 2/3 is missing"),
         ([ONE, TWO, TWO, THREE], "shard 2/3 was passed 2 times"),
@@ -108,7 +108,10 @@ TOOL = (Tool(name="torch", version="1"),)
         ([ONE, TWO, with_mark(THREE, whole="1" * 64)], "they have different lists of cases"),
         ([ONE, *make_shards(CASES, 2)], "they have different numbers of shards"),
         ([ONE, TWO, make_shards(CASES[:-1], 3)[2]], "they have different lists of cases"),
-        ([ONE, TWO, replace(THREE, cases=THREE.cases[:1])], "cases that were assigned"),
+        (
+            [ONE, TWO, replace(THREE, cases=THREE.cases[:1])],
+            "a shard does not have exactly the cases that were assigned to it",
+        ),
         ([ONE, TWO, replace(THREE, cases=(*THREE.cases[:1], ONE.cases[0]))], "not those of"),
         ([ONE, TWO, with_mark(THREE, positions=(0, 3))], "a case is missing"),
         ([ONE, TWO, replace(THREE, cases=tuple(reversed(THREE.cases)))], "not those of the whole"),
