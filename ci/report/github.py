@@ -230,9 +230,13 @@ def _list_refused(report: Report) -> Iterator[str]:
     if not refused:
         return
     yield "Not run:\n\n"
-    for reason, _ in Counter(case.reason for case in refused).most_common(NAMES):
+    reasons = Counter(case.reason for case in refused)
+    for reason, _ in reasons.most_common(NAMES):
         names = [show_case(case) for case in refused if case.reason == reason]
         yield f"- {name_some(names, NAMES)}: {escape_markdown(reason[:REASON_CHARS])}\n"
+    if len(reasons) > NAMES:
+        more = "reason" if len(reasons) == NAMES + 1 else "reasons"
+        yield f"- and cases with {len(reasons) - NAMES} more {more} in report.json\n"
     yield "\n"
 
 

@@ -19,7 +19,7 @@ from ci.report.github import (
     escape_markdown,
     render_summary,
 )
-from ci.report.schema import Report, Status
+from ci.report.schema import Case, Report, Status
 from provisioning.errors import StoreError
 
 GITHUB = {"GITHUB_ACTIONS": "true"}
@@ -127,6 +127,15 @@ def change(base: Report, **digests: str) -> Report:
     """The same report, its first case made from something else."""
     first, *rest = base.cases
     return replace(base, cases=(replace(first, digests=replace(first.digests, **digests)), *rest))
+
+
+@pytest.mark.parametrize(("number", "left"), [(20, ""), (21, "1 more"), (25, "5 more")])
+def test_of_many_reasons_the_rest_is_counted(report: Report, number: int, left: str) -> None:
+    refused = Case(model="m", scheme="8a8w", soc="SM8650", status=Status.UNSUPPORTED)
+    cases = tuple(replace(refused, model=f"m{n}", reason=f"no {n}") for n in range(number))
+    parts = render_summary(replace(report, cases=cases)).split("Not run:")[1].split("\n\n")[1]
+    rows = parts.splitlines()
+    assert (len(rows), left in rows[-1]) == (min(number, 20) + bool(left), True)
 
 
 def test_a_case_made_from_something_else_is_named_though_it_passes(report: Report) -> None:
