@@ -209,7 +209,8 @@ def digest_group(group: str, executorch: str = "") -> str:
 
 
 def make_environment(session: nox.Session, group: str, executorch: str = "") -> Path:
-    """Return the Python of a group's environment. Create or update the environment if needed."""
+    """Create or update a group's environment if needed, and return the path of its Python. Fail
+    the session if this machine cannot run it."""
     require_host(session, group)
     environment = find_environment(session, group, executorch)
     python = environment / "bin" / "python"

@@ -110,8 +110,8 @@ def digest_rooms(rooms: tuple[str, ...]) -> str:
 
 def digest_packages(names: Iterable[str]) -> str:
     """Return one SHA-256 for Python's version and the files of the packages in ``names``, or of
-    directories in packages, such as ``executorch/exir``. The versions of the packages are not
-    sufficient, because they do not change if a file is edited.
+    directories in packages, such as ``executorch/exir``, without those in SKIPPED directories. The
+    versions of the packages are not sufficient, because they do not change if a file is edited.
 
     A missing package or directory is treated as empty. A wheel's installer writes RECORD last, with
     the hash and size of each file. If a file still has that size and was not modified after RECORD,

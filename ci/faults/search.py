@@ -175,8 +175,8 @@ class Search:
 
     def locate(self, number: int, suspect: Result, graph: Graph) -> None:
         """Confirm a suspect alone and with other seeds, shrink it while the search has time, and
-        add it to the findings. A suspect that does not fail again is only counted. Raises LateError
-        if there is not enough time to confirm it."""
+        add it to the findings. It is only counted if it does not fail again, or if the shrunk graph
+        fails in fewer than half of the repeats. Raises LateError if there is not enough time."""
         end, start = suspect.end, time.monotonic()
         alone = self.confirm([Item(str(graph), seed) for seed in SEEDS], 1)
         seeds = [one.seed for one in alone if one.end == end]

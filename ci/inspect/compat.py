@@ -228,7 +228,7 @@ def _judge_soc(
         )
     elif versions == [wanted.hexagon]:
         why = (
-            f"compiled for {names}, not for {soc}; both have Hexagon V{wanted.hexagon}, but"
+            f"compiled for {names}, not for {soc}; all have Hexagon V{wanted.hexagon}, but"
             f" whether {soc} can load the program is not known"
         )
         yield Row(Axis.SOC, Verdict.UNKNOWN, why)

@@ -63,7 +63,7 @@ class Parts(NamedTuple):
     powers: Array
 
     def name(self, index: int) -> str:
-        """Return a name such as ``row 1 of 2``; only the kind if it has a single part."""
+        """Return a name such as ``row 1 of 2``, counted from 0; only the kind for a single part."""
         count = self.powers.shape[-1]
         return f"{self.kind} {index} of {count}" if count > 1 else self.kind
 
@@ -118,7 +118,7 @@ class Prediction:
 
     @cached_property
     def floor(self) -> float:
-        """The power up to which an error is always accepted."""
+        """The power up to which an error is always accepted, apart from gain and offset."""
         return float(max(FLOOR_STEPS * self.info.step, FLOOR_RELATIVE * self.rms) ** 2)
 
     @cached_property

@@ -20,8 +20,8 @@ def find_files(
     """Return the paths of the weights and the tokenizer. If the environment variable QNN_CI_NAME,
     where NAME is the decoder's name in capital letters, specifies a directory, the files must be in
     it. Otherwise they are in the store, to which they are downloaded if necessary. Raises
-    IntegrityError if a file in that directory is missing or does not match its pin, and
-    DownloadError if a file cannot be downloaded."""
+    IntegrityError if a file in that directory is missing, or if a file or a download does not match
+    its pin, and DownloadError if a file cannot be downloaded, also because of ``offline``."""
     known = read_decoders()[name]
     variable = f"QNN_CI_{name.upper()}"
     given = environ.get(variable)

@@ -137,9 +137,9 @@ def open_context(path: Path) -> tuple[Any, Context, Blob]:
 
 
 def check_context(path: Path, soc: str, runtime: str = "") -> Context:
-    """Return the context at ``path``. Check before that it is for ``soc``, such as SM8750, and that
-    the QNN version ``runtime``, such as 2.49.40, can load it. Without ``runtime``, only the SoC is
-    checked.
+    """Return the context at ``path``, after checking that it is for ``soc``, such as SM8750, and
+    that the QNN version ``runtime``, such as 2.49.40, can load it. Without ``runtime``, the version
+    is not checked.
 
     Raises UsageError and FailedError as read_context does, UnfitError if the context is for another
     SoC or from a newer QNN.

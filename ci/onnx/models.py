@@ -64,7 +64,8 @@ Shapes = Iterable[tuple[str, tuple[int, ...]]]  # names and shapes of inputs
 
 
 class Fault(NamedTuple):
-    """A fault and its fix. ``options`` are added to the case's command, which is then shown."""
+    """A fault and its fix. For the first fault of a model, ``options`` are shown after the case's
+    command."""
 
     what: str
     fix: str = AGAIN
@@ -249,7 +250,7 @@ def _find_free_shapes(inputs: Iterable[Any]) -> Iterator[Fault]:
         known: dict[str, int] = {}
         words = [f"--shape {shlex.quote(_suggest_shape(port, known))}" for port in free]
         yield Fault(
-            f"QNN supports only fixed shapes, but some sizes of its inputs are not fixed: {named}",
+            f"QNN supports only fixed shapes, but these inputs have sizes that vary: {named}",
             "set the sizes that you use in practice, with --shape or as `shapes` in a policy:",
             " ".join(words),
         )

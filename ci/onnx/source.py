@@ -133,8 +133,9 @@ def read_float(path: Path, quantized: onnx.ModelProto, shapes: Shapes = ()) -> N
         own, others = (_describe_ports(list_inputs(one)) for one in (model, quantized))
         raise UsageError(
             f"{path.name} does not match the quantized model",
-            why=f"its inputs are {own}, and those of the quantized model {others}, or their outputs"
-            " differ",
+            why=f"its inputs are {own}, but those of the quantized model are {others}"
+            if own != others
+            else "their inputs are the same, but the number or the types of their outputs differ",
             fix="specify the file from which the quantized model was made",
         )
 
@@ -198,7 +199,8 @@ def fit_sets(place: str, sets: Sequence[Sequence[Any]], inputs: Ports) -> tuple[
 
 
 def _describe_ports(inputs: Ports, *sets: int) -> str:
-    """Return text such as ``x float32[1, 3], ids int64[4]``, with ``sets`` before each shape."""
+    """Return text such as ``x float32[1, 3], ids int64[4]``, with ``sets`` in front of
+    each shape."""
     return ", ".join(f"{name} {dtype}{[*sets, *shape]}" for name, (dtype, shape) in inputs.items())
 
 

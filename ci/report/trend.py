@@ -95,7 +95,7 @@ def read_reports(directory: Path, progress: Progress) -> list[Report]:
     if not found:
         raise UsageError(
             f"there is no readable report.json below {directory}",
-            fix="keep the report.json of each run in a subdirectory of it",
+            fix=f"keep the report.json of each run in its own subdirectory of {directory}",
         )
     return sorted(found, key=lambda one: one.started)
 

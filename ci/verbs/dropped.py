@@ -29,7 +29,7 @@ DROPPED = (
         "--no-cache",
         "an image is a function of its pins; `image digest --check` builds it without a cache",
     ),
-    Dropped("parity", "--build-buck", "both sides are read without a build"),
+    Dropped("parity", "--build-buck", "the files of Buck and CMake are both read without a build"),
     Dropped(
         "plan",
         "--outcomes",

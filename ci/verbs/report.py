@@ -72,8 +72,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def show_trend(args: argparse.Namespace, progress: Progress) -> Outcome:
-    """Write the page of a trend, and return the trend as text. The exit code does not depend on the
-    trend."""
+    """Write trend.html, and return the trend as text and as data. The exit code is 0 even if cases
+    failed."""
     from ci.report.trend import (
         describe_trend,
         follow_cases,

@@ -87,9 +87,9 @@ def require_trust(request: ArtifactRequest) -> None:
         f"{request.label} has no known SHA-256 to check it against",
         why=why,
         fix=(
-            f"add --trust-first-use on a machine that you trust; for other machines and CI, run "
-            f"`qnn-ci lock {request.name}` with --write and commit "
-            f"manifests/locks/{installed}"
+            "add --trust-first-use on a machine that you trust; to pin the hash for other machines "
+            f"and CI, run `qnn-ci lock {request.name} --write` on it and commit manifests/locks/"
+            f"{installed}"
         ),
     )
 

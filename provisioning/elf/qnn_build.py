@@ -68,8 +68,8 @@ def find_qnn_build(path: Path, likely: tuple[int, int] | None = None) -> QnnBuil
 
 
 def search_build(data: bytes | mmap.mmap, *, partial: bool = True) -> QnnBuild | None:
-    """Return the first full version in ``data``. If there is none and ``partial`` is true, return a
-    product version or else a stamp. Returns None if nothing is found.
+    """Return the first full version in ``data``. If there is none and ``partial`` is true, return
+    the version after AISW_VERSION or, failing that, a stamp. Return None if nothing is found.
     """
     if whole := search_whole(data, 0, len(data)):
         return whole

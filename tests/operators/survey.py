@@ -160,9 +160,10 @@ def list_reasons(answers: Answers) -> Iterator[str]:
     for reason, places in where.items():
         groups: dict[str, list[str]] = {}
         for place, rows in places.items():
-            groups.setdefault(", ".join(sorted(set(rows))), []).append(place)
+            groups.setdefault("; ".join(sorted(set(rows))), []).append(place)
         for rows, told in groups.items():
-            yield f"- {'; '.join(told)}: {rows}: `{reason[:MOST]}`"
+            cut = reason if len(reason) <= MOST else f"{reason[:MOST]}..."
+            yield f"- {', '.join(told)} ({rows}): `{cut}`"
 
 
 def write_page(page: str, rows: str) -> str:

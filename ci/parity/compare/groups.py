@@ -197,8 +197,8 @@ class Groups:
         return self._passed_on[key]
 
     def plain(self, label: str) -> str:
-        """Return ``label`` without the suffix that one of Meta's macros added, if a target with the
-        shorter label exists; otherwise return ``label``.
+        """Return ``label`` without the suffix that one of Meta's macros added, if there is no
+        target ``label`` but one with the shorter label; otherwise return ``label``.
         """
         known = self.index.labelled
         if label in known or not label.endswith(self.index.policy.suffixes):

@@ -46,8 +46,8 @@ def level_of(index: Index, path: str) -> Level:
 
 
 def levels_of(index: Index, path: str, level: Level = Level.WARNING) -> dict[str, Any]:
-    """Return the levels of a finding that breaks a Buck build. In a test, the finding is a note
-    unless it is new.
+    """Return the levels of a finding about a difference that breaks a Buck build. For a test, it is
+    a note unless it is new.
     """
     return noted(level) if index.policy.is_test(path) else {"level": level}
 

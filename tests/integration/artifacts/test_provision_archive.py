@@ -200,7 +200,7 @@ def test_in_ci_consent_names_the_recipe_of_a_lock(
     ended = run("fetch", "aot", "--trust-first-use")
     assert ended.returncode == 3
     assert "--accept-licence`; add --trust-first-use on a machine that you trust" in ended.stderr
-    assert "lock qnn-sdk` with --write" in ended.stderr
+    assert "lock qnn-sdk --write`" in ended.stderr
 
 
 def test_three_files_come_out_of_a_tarball(world: World) -> None:
