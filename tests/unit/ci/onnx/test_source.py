@@ -316,14 +316,18 @@ def test_a_float_model_has_the_ports_of_the_quantized_one(tmp_path: Path) -> Non
     quantized.graph.input[0].name = "z"
     with pytest.raises(UsageError, match=r"net\.onnx does not match the quantized model") as caught:
         read_float(tmp_path / "net.onnx", quantized)
-    assert "x float32[2, 3], and those of the quantized model z float32[2, 3]" in caught.value.why
+    assert (
+        "x float32[2, 3], but those of the quantized model are z float32[2, 3]" in caught.value.why
+    )
     assert caught.value.fix
     with pytest.raises(UsageError, match="only for a model that is already quantized"):
         read_float(tmp_path / "net.onnx", plain)
     quantized.graph.input[0].name = "x"
     quantized.graph.output[0].type.tensor_type.elem_type = TensorProto.UINT8
-    with pytest.raises(UsageError, match="does not match the quantized model"):
+    with pytest.raises(UsageError, match="does not match the quantized model") as caught:
         read_float(tmp_path / "net.onnx", quantized)
+    assert "float32[2, 3]" not in caught.value.why
+    assert "outputs" in caught.value.why
     onnx.save(quantized, tmp_path / "other.onnx")
     with pytest.raises(UsageError, match=r"other\.onnx is itself quantized"):
         read_float(tmp_path / "other.onnx", quantized)
