@@ -297,6 +297,8 @@ def test_a_range_that_clips_is_named_and_mended() -> None:
 def test_a_fused_relu_clips_nothing() -> None:
     assert measure_clipping(torch.tensor([-3.0, 1.0]), (0.0, 1.0)) == 0
     assert measure_clipping(torch.tensor([-3.0, 1.0]), (-2.0, 1.0)) == pytest.approx(0.5)
+    for low, high, share in ((-3.0, 5.0, 1.5), (-5.0, 3.0, 1.5), (-5.0, 8.0, 3), (-8.0, 5.0, 3)):
+        assert measure_clipping(torch.tensor([low, high]), (-2.0, 2.0)) == pytest.approx(share)
 
 
 class Wide(nn.Module):

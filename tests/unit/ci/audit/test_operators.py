@@ -177,6 +177,9 @@ def test_a_refusal_is_known_for_the_lowering_options_of_its_row_alone() -> None:
         spec = CaseSpec("net", Scheme.FP16, "SM8650", Source(choices=choices))
         case = judge_case(spec, policy, SPLIT)
         assert (case.status, case.seconds) == (status, 0.0)
+    policy = msgspec.structs.replace(POLICY, unsupported=(Unsupported("^", "any model"),))
+    for found, status in ((WHOLE, Status.PASSED), (SPLIT, Status.UNSUPPORTED)):
+        assert judge(found, policy=policy).status is status
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,8 @@ def test_a_lane_has_the_schemes_that_the_backend_is_judged_in() -> None:
     lane = choose_lane(EXECUTORCH, Backend.LPAI, judged, ["*8w"])
     assert lane.schemes == lane.default == (Scheme.A8W8, Scheme.A16W8)
     assert choose_lane(EXECUTORCH, Backend.HTP, judged, ["fp16"]) is EXECUTORCH
+    for word in ("8a8w", "16A8W", "16*"):  # each of its schemes
+        assert choose_lane(EXECUTORCH, Backend.LPAI, judged, [word]) == lane
     with pytest.raises(UsageError, match="fp16 cannot be used with --backend lpai"):
         choose_lane(EXECUTORCH, Backend.LPAI, judged, ["8a8w", "fp16"])
 

@@ -417,3 +417,18 @@ def test_each_limit_that_is_exceeded_unknown_or_loose_reads_as_its_snapshot() ->
     lines += [f"loose: {one}\n" for one in suggest_tighter(Footprint(**below), budget)]
     lines += [f"{line}\n" for line in advise_on_budget([*find_excesses(None, budget, budget)])]
     check_snapshot(Path(__file__).parent / "snapshots" / "budget.txt", "".join(lines))
+
+
+def test_a_loose_budget_is_a_warning_of_a_case_that_passes(tmp_path: Path) -> None:
+    engine, policy = (
+        replace(LABELLER, footprint=TAKEN),
+        make_policy(program_bytes=2000, partitions=9),
+    )
+    runner = EchoRunner(lambda sets: [LABELLER.quantized(*one) for one in sets])  # type: ignore[misc]
+    case = run_case(tmp_path, engine, runner, policy, replace(SPEC, model="net")).case
+    assert case.status is Status.PASSED
+    loose = [one for one in case.warnings if " below its budget: set " in one]
+    assert [one.split(": ")[1] for one in loose] == [
+        "set program_bytes = 1000",
+        "set partitions = 2",
+    ]

@@ -420,6 +420,21 @@ def test_nothing_else_is_green(harm: Callable[[Path], None], kept: Path) -> None
     assert report.exit_code is ExitCode.FAILED
 
 
+@pytest.mark.parametrize("harm", [objects, records, negative_sizes, vast_sizes])
+def test_an_output_that_cannot_be_is_named(harm: Callable[[Path], None], kept: Path) -> None:
+    harm(kept)
+    assert f"{RECORD} has an impossible tensor " in judge(kept).cases[0].reason
+
+
+def test_each_case_of_a_run_is_judged_with_its_controls(kept: Path) -> None:
+    (before,), kinds = judge(kept).cases, [one.kind for one in judge(kept).controls]
+    report = read_report(kept)
+    write_report(replace(report, cases=report.cases * 2).recounted, kept)
+    twice = judge(kept)
+    assert [one.status for one in twice.cases] == [before.status] * 2
+    assert [one.kind for one in twice.controls] == [*kinds, *kinds]
+
+
 def test_a_link_among_kept_files_is_named(kept: Path) -> None:
     linked_folder(kept)
     assert "inputs is a symbolic link" in judge(kept).cases[0].reason

@@ -27,8 +27,8 @@ from ci.models.model import (  # noqa: E402
 )
 from ci.models.numerics import THREADS  # noqa: E402
 from ci.models.tensors import digest_sets  # noqa: E402
-from ci.models.user_data import check_metric, read_labels, read_sets  # noqa: E402
-from ci.models.user_models import Metric, Source, call_metric  # noqa: E402
+from ci.models.user_data import check_metric, read_labels, read_sets, run_metric  # noqa: E402
+from ci.models.user_models import Metric, MetricResult, Source, call_metric  # noqa: E402
 from provisioning.errors import QnnCiError, UsageError  # noqa: E402
 from tests.stand_ins.snapshots import check_snapshot  # noqa: E402
 
@@ -306,3 +306,18 @@ def test_each_input_of_an_example_is_varied() -> None:
 def test_data_are_calibration_or_inputs() -> None:
     given = [Source(), Source(calibration="c.npy"), Source(inputs="i.npy"), Source("net.py:f")]
     assert [one.has_data for one in given] == [False, True, True, False]
+
+
+def test_a_metric_gets_every_output_of_every_model(tmp_path: Path) -> None:
+    """The digits of a result: its first output, its second output and its labels."""
+    (tmp_path / "m.py").write_text(
+        "def digits(outputs, labels):\n"
+        "    first, second = outputs\n"
+        "    return float(100 * first[0] + 10 * second[0] + labels[0])\n"
+    )
+    np.save(tmp_path / "labels.npy", np.array([7, 8]))
+    metric = Metric(f"{tmp_path}/m.py:digits", f"{tmp_path}/labels.npy", max_drop=0.1)
+    made, exact, coarse = ([np.array([n, n + 1]), np.array([n + 2, n + 3])] for n in (1, 3, 5))
+    result = run_metric(metric, made, exact, coarse)
+    assert result == MetricResult(value=137, float32=357, shifted=467, quantized=577)
+    assert run_metric(metric, made, exact, None).quantized is None

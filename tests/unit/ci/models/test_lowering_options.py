@@ -75,6 +75,10 @@ def test_choices_that_exclude_each_other_are_refused_with_the_reason(
         ('recipe = "mlp:make_recipe"', "fp16", "recipe and fp16 exclude each other"),
         ('parts = [{ type = "Linear", scheme = "fp16" }]', "8a8w", "Linear fp16 cannot be a part"),
         ('parts = [{ type = "ReLU", scheme = "u8" }]', "8a8w", "ReLU u8 cannot be a part"),
+        (
+            'parts = [{ type = "Tanh", scheme = "16a8w" }, { type = "ReLU", scheme = "u8" }]',
+            *("8a8w", "ReLU u8 cannot be a part"),
+        ),
         ('parts = [{ type = "ReLU", scheme = "16a4w_block" }]', "8a8w", "cannot be a part"),
         ('parts = [{ type = "ReLU", scheme = "8a8w_qat" }]', "8a8w", "cannot be a part of 8a8w"),
         ('parts = [{ type = "ReLU", scheme = "8a8w" }]', "8a8w_qat", "a part of 8a8w_qat"),
@@ -185,6 +189,8 @@ def test_choices_are_told_as_a_text_by_which_a_policy_knows_refusals(tmp_path: P
         " annotation notes.py:annotate, shared_buffer"
     )
     assert str(NO_CHOICES) == ""
+    for kind in ("module", "type", "node"):
+        assert str(Part(Scheme.A16W8, **{kind: "one"})) == "one 16a8w"
     policy = read_emulator_policy()
     crash = "its process was killed by SIGSEGV\n Try verifying binary with online-prepare format."
     assert "SIGSEGV" in policy.expects_refusal(

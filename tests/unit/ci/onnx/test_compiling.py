@@ -36,6 +36,7 @@ from ci.onnx.preparation import (
     mend_constants,
     mend_names,
     override_weights,
+    quantize_file,
     require_weights,
     write_normal_form,
 )
@@ -323,3 +324,52 @@ def test_weights_of_every_node_and_operand_have_the_type_of_the_scheme() -> None
     ]
     with pytest.raises(FailedError, match="9 weights do not have the type of u8, uint8: MatMul"):
         require_weights(model, Scheme.U8)
+
+
+def write_product(path: Path) -> Path:
+    """y = x w and z = x / u: two inputs, two outputs and a weight."""
+    nodes = [make_node("Gemm", ["x", "w"], ["y"], "first"), make_node("Div", ["x", "u"], ["z"])]
+    weights = [constant("w", np.random.default_rng(1).standard_normal((4, 3)).astype(np.float32))]
+    inputs = [tensor(name, (2, 4)) for name in ("x", "u")]
+    save(build_model(nodes, inputs, [tensor("y", (2, 3)), tensor("z", (2, 4))], weights), path)
+    return path
+
+
+def ramp(top: float) -> Any:
+    return np.linspace(-top, top, 8, dtype=np.float32).reshape(2, 4)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "activations", "weights", "scales"),
+    [
+        (Scheme.U8, "uint8", "uint8", 1),
+        (Scheme.U8_CHANNEL, "uint8", "int8", 3),
+        (Scheme.U16A8W, "uint16", "uint8", 1),
+        (Scheme.U16A8W_CHANNEL, "uint16", "int8", 3),
+        (Scheme.U16A16W, "uint16", "int16", 1),
+        (Scheme.U16A4W, "uint16", "int4", 3),
+    ],
+)
+def test_a_quantized_model_has_the_types_of_its_scheme_and_the_ranges_of_every_set(
+    tmp_path: Path, scheme: Scheme, activations: str, weights: str, scales: int
+) -> None:
+    sets = [(ramp(1), ramp(20)), (ramp(4), ramp(2))]
+    quantize_file(write_product(tmp_path / "m.onnx"), tmp_path / "q.onnx", scheme, sets)
+    made = {one.name: to_array(one) for one in load(tmp_path / "q.onnx").graph.initializer}
+    assert made["w_scale"].size == scales
+    assert made["w_quantized"].dtype.name == weights
+    levels = 255 if activations == "uint8" else 65535
+    for name, top in (("x", 4), ("u", 20)):
+        assert made[f"{name}_zero_point"].dtype.name == activations
+        assert made[f"{name}_scale"] == pytest.approx(2 * top / levels, rel=1e-3)
+
+
+def test_the_reference_takes_every_input_of_every_set_and_gives_every_output(
+    tmp_path: Path,
+) -> None:
+    model = write_product(tmp_path / "m.onnx")
+    sets = [(ramp(1), ramp(20)), (ramp(4), ramp(2))]
+    (weight,) = map(to_array, load(model).graph.initializer)
+    for (y, z), (x, u) in zip(compiling.run_reference(model, sets), sets, strict=True):
+        np.testing.assert_allclose(y, x @ weight, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(z, x / u, rtol=1e-6)

@@ -21,6 +21,7 @@ from ci.onnx.source import (
     Source,
     find_compared,
     find_rates,
+    fit_sets,
     from_file,
     from_torch,
     make_sets,
@@ -377,3 +378,18 @@ def test_each_file_of_weights_and_each_folder_of_sets_counts(tmp_path: Path) -> 
             (folder / f"input_{index}.pb").write_bytes(tensor.SerializeToString())
     read = [(one[0, 0], ids[0]) for one, ids in read_beside(tmp_path / "net.onnx", INPUTS)]
     assert read == [(0.0, 0), (2.0, 2), (10.0, 10)]
+
+
+def test_each_set_is_put_in_the_order_of_the_inputs() -> None:
+    x, ids = np.ones((2, 3), np.float32), np.arange(4)
+    given: list[Any] = [
+        *([{"ids": ids, "x": x}], [{"x": 2 * x, "ids": ids + 2}]),
+        *([3 * x, ids + 3], [{"a": 4 * x, "b": ids + 4}]),
+    ]
+    fitted = fit_sets("sets.npz", given, INPUTS)
+    assert [(a[0, 0], b[0]) for a, b in fitted] == [(1, 0), (2, 2), (3, 3), (4, 4)]
+    given.append([{"b": ids, "a": x}])
+    with pytest.raises(UsageError, match=r"sets\.npz does not match the model") as caught:
+        fit_sets("sets.npz", given, INPUTS)
+    assert caught.value.why == "its set 4 has int64[4], float32[2, 3]"
+    assert caught.value.fix == "provide one array per input: x float32[2, 3], ids int64[4]"

@@ -13,10 +13,10 @@ from ci.upstream import stubs
 
 @pytest.fixture(autouse=True)
 def _stubs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(stubs, "PACKAGES", ("missing_one", "json"))
+    monkeypatch.setattr(stubs, "PACKAGES", ("missing_one", "json", "missing_three"))
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
     before = {*sys.modules}
-    assert stubs.install_stubs() == ("missing_one",)
+    assert stubs.install_stubs() == ("missing_one", "missing_three")
     yield
     for name in {*sys.modules} - before:
         del sys.modules[name]
