@@ -195,8 +195,14 @@ def test_a_fault_of_nobody_else_needs_no_report(tmp_path: Path, fault: str) -> N
     assert read_expectations(write_policy(tmp_path / "upstream.toml", fault, report=False)).cause
 
 
-def test_the_reader_refuses_a_row_that_would_cover_anything(tmp_path: Path) -> None:
-    row = '[[cause.row]]\nsuite="upstream"\ntests=["*"]\noutcome="failed"\npattern="x"\n'
+@pytest.mark.parametrize("rows", [("*",), ("one", "*"), ("*", "one")])
+def test_the_reader_refuses_a_row_that_would_cover_anything(
+    tmp_path: Path, rows: tuple[str, ...]
+) -> None:
+    row = "".join(
+        f'[[cause.row]]\nsuite="upstream"\ntests=["{name}"]\noutcome="failed"\npattern="x"\n'
+        for name in rows
+    )
     path = write_policy(tmp_path / "upstream.toml", "ours", report=False, row=row)
     with pytest.raises(ManifestError) as caught:
         read_expectations(path)

@@ -406,3 +406,4 @@ def test_what_any_comparison_of_a_passed_test_lacks_is_a_warning_of_its_case() -
         "SM8750",
     )
     assert [(one.model, one.rejected) for one in controls] == [("C::test_a", True), ("b", False)]
+    assert {(one.scheme, one.soc) for one in controls} == {(judged.scheme, "SM8750")}
