@@ -268,6 +268,31 @@ NOT_RUN = {
             "lost.py:norm --scheme 16a8w": "test_localise",
         }.items()
     },
+    **{
+        f"nox -s test_llm -- --model stories260k --tokens 64 --context 96{words}": (
+            "its weights are not here; tests/integration/llm/test_stories.py runs it"
+        )
+        for words in ("", " --scheme 16a4w_block")
+    },
+    **{
+        f"nox -s test_emulator -- --suite {words}": "it lowers hundreds of programs"
+        for words in (
+            "upstream-rework",
+            "upstream --filter '*Operator::*'",
+            "upstream --filter '*Operator::*' --resume",
+        )
+    },
+    "nox -s build_aot -- --executorch 1.4.1 --sdk $QNN_SDK_ROOT": (
+        "the checkout in miniature has one version"
+    ),
+    "nox -s build_aot test_emulator": "no program can be lowered with an adaptor in miniature",
+    "j adb -P 15037 tunnel > tunnel.log 2>&1 & tunnel=$!; trap 'kill -9 $tunnel' EXIT; sleep 5": (
+        "tests/integration/device/test_jumpstarter.py runs that script"
+    ),
+    "adb push model.pte tokenizer.json qnn_llama_runner /data/local/tmp/llm/": (
+        "the stand-in for adb pushes one file at a time"
+    ),
+    "pip install executorch-extension-model-explorer": "it is a package of others",
     "nox -s fuzz": "it searches for ten minutes; tests/unit/ci/faults has what it does",
     "nox -s fuzz -- --minutes 30 --scheme fp16 --scheme u8 --seed 7": "it searches for 30 minutes",
     "qnn-ci fuzz --frontend executorch --scheme 16a8w": "it searches for ten minutes",
@@ -333,6 +358,8 @@ RECIPES = (
         **MODELS,
     ),
     Recipe("lost.py:positions", says="broadcast-add-before-norm", code=1, **MODELS),
+    Recipe("--any soc", (setups.leave_bundle,), "no usable device with SM8650", 3, needs=("adb",)),
+    Recipe("--suite backend-suite", says="upstream compares no outputs", code=1, **MODELS),
     Recipe("--model resnet", says="2 passed", adds="--scheme fp16", **MODELS),
     Recipe("^nox -s test_emulator", says="[1-9] passed.*index.html", **MODELS),
     Recipe("nox -s test_onnx", MODEL_RUN, "[1-9] passed.*index.html", packages=LANE),
@@ -371,7 +398,6 @@ RECIPES = (
     ),
     Recipe("(qnn-ci|nox -s) stage", (setups.leave_bundle,), "x86_64-linux for SM8650"),
     # Without a phone or a board, what a user without one sees.
-    Recipe("--any soc", (setups.leave_bundle,), "no usable device with SM8650", 3, needs=("adb",)),
     Recipe(
         "(deploy|test-emulator) .*--device adb:",
         (setups.leave_bundle,),
@@ -401,6 +427,17 @@ RECIPES = (
         says="cmake .*-S",
         **BUILDS,
     ),
+    Recipe("--with llama", says="third-party/.*submodule update", code=3, **BUILDS),
+    Recipe("build_aot$", says="artifacts.json", adds="-- --no-proof", **BUILDS),
+    Recipe(
+        "--sdk (SDK|DIR)",
+        says="cmake",
+        fill={
+            "--sdk SDK": ("--sdk $QNN_SDK_ROOT --dry-run",),
+            "--sdk DIR": ("--sdk $QNN_SDK_ROOT",),
+        },
+        **BUILDS,
+    ),
     Recipe("build_", says="artifacts.json", **BUILDS),
     # The doctor.
     Recipe("--device$", (setups.attach_phone,), "QNN100.*QNN212.*QNN802", 3),
@@ -415,6 +452,7 @@ RECIPES = (
         needs=COMPILERS,
     ),
     Recipe("-ci doctor|validate", says='emulator: fit|"fit": true', **OURS),
+    Recipe("^eval .*setup", says="x86_64-linux-clang", adds='&& ls "$QNN_SDK_ROOT/lib"', **OURS),
     Recipe("qnn-ci setup", says="export QNN_SDK_ROOT=", **OURS),
     # Small artifacts of every kind, from an index and a server of the tests.
     Recipe("fetch (qnn-sdk$|android)", SERVED, "licence", 3, fill={"android": ("aot",)}),

@@ -30,7 +30,7 @@ from tests.documented.pages import ROOT
 
 FOLDERS = (
     *("ci", "docs", "manifests", "provisioning"),
-    *("tests/bench", "tests/mutants", "tests/realistic"),
+    *("tests/bench", "tests/mutants", "tests/realistic", "tests/stand_ins"),
 )
 FILES = ("nox", "noxfile.py", "pyproject.toml", "README.md", "LICENSE", "tests/plain_script.py")
 BORROWED = ("core", "lowering", "onnx", "test", "unit")
