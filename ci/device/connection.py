@@ -64,6 +64,10 @@ class Device:
         """
         whole = f"echo {BEGUN.decode()}( {script}\n)\nprintf '\\nqnn-ci-ended %s\\n' $? >&2"
         ended = run_streams([*self.client, whole], data=data, timeout_s=timeout_s)
+        if not (ended.returncode or ended.timed_out or ended.stdout or ended.stderr):
+            # adb has lost the connection before the script began, for example because another adb
+            # was killed.
+            ended = run_streams([*self.client, whole], data=data, timeout_s=timeout_s)
         marks = ENDED.findall(b"\n" + ended.stderr)
         said = ENDED.sub(b"", b"\n" + ended.stderr).decode("utf-8", "replace").strip()
         if not marks:

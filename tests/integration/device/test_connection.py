@@ -149,6 +149,21 @@ def test_a_board_that_is_not_reached(board: Lab) -> None:
         board.device.ask("sleep 600", timeout_s=0.5)
 
 
+@pytest.mark.parametrize(("silent", "is_reached"), [(1, True), (2, False)])
+def test_a_client_that_ends_without_running_the_script_is_tried_once_more(
+    tmp_path: Path, silent: int, is_reached: bool
+) -> None:
+    tries = tmp_path / "tries"
+    script = f"echo >> '{tries}'; [ $(wc -l < '{tries}') -le {silent} ] || exec sh -c \"$0\""
+    device = Device("adb:x", ("sh", "-c", script), str(tmp_path))
+    if is_reached:
+        assert device.ask("echo yes") == b"yes\n"
+    else:
+        with pytest.raises(ToolError, match="cannot be reached"):
+            device.ask("echo yes")
+    assert len(tries.read_text()) == 2
+
+
 def test_a_host_key_that_changed_is_refused(board: Lab, tmp_path: Path) -> None:
     known = tmp_path / "sshd/known"
     other = (tmp_path / "sshd/key.pub").read_text().split()[:2]
