@@ -51,8 +51,8 @@ VERBS: dict[str, Verb] = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the verb in ``argv`` (by default the process's arguments) and return an ExitCode of
-    provisioning.errors.
+    """Run the verb in ``argv`` (by default the process's arguments) and return its exit code, an
+    ExitCode of provisioning.errors.
     """
     words = sys.argv[1:] if argv is None else argv
     return run_program("python -m provisioning", VERBS, words)

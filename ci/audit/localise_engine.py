@@ -25,8 +25,8 @@ MOST_SETS = 4  # input sets that are used; not more, because many programs run t
 
 @dataclass(frozen=True)
 class PartEngine:
-    """Compiles the part ``cut`` of a case's model. The worker keeps the model in memory, so it can
-    serve only that model."""
+    """Compiles the part ``cut`` of a case's model. The worker process keeps the model's graphs in
+    memory for the next parts, and is leased for this case only."""
 
     engine: ExecutorchEngine
     cut: Cut
@@ -93,7 +93,7 @@ class Description(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class DescribeJob:
-    """A job that describes a model. Its worker serves only this model."""
+    """A job that describes a model. Its worker process is leased for this case only."""
 
     engine: ExecutorchEngine
     spec: CaseSpec

@@ -150,8 +150,8 @@ class _Reader:
         return Operand(_find_shape(given), magnitude=self.factors.get(own, 0.0))
 
     def _is_constant(self, node: Any) -> bool:
-        """Return whether a node is a constant, and store its value if it is: it depends on no
-        input, draws no random numbers, and has at most MOST_ELEMENTS elements."""
+        """Return whether a node is a constant: it depends on no input, draws no random numbers, has
+        at most MOST_ELEMENTS elements, and can be evaluated. A constant's value is stored."""
         import torch
         from torch.fx.node import map_arg
 

@@ -231,7 +231,7 @@ def is_suite(reference: str) -> bool:
 
 
 IN_POLICY = "paths in a policy are relative to the policy file"
-IN_COMMAND = "correct the path; it is relative to the directory in which you called the command"
+IN_COMMAND = "correct the path; it is relative to the directory from which you ran the command"
 
 
 def resolve_file(word: str, kind: str = "", fix: str = IN_POLICY) -> str:

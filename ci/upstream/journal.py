@@ -106,7 +106,7 @@ def open_journal(
                 raise UsageError(
                     f"{directory / JOURNAL} belongs to another run",
                     why="its tests, SoC, tools or options differ from those of this call",
-                    fix="omit --resume to start the run from the beginning",
+                    fix="omit --resume to start a new run, which overwrites this journal",
                 )
             entries = known[1]
             os.ftruncate(file, size_whole(directory))  # drops an incomplete last line

@@ -153,7 +153,7 @@ class Adoption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return "" if word in self.choice_words or is_version(word) else word
 
     def find_version(self, variables: Mapping[str, str]) -> str:
-        """Return the version in the variable ``choice``, '' if there is none."""
+        """Return the value of the variable ``choice`` if it is a version, otherwise ''."""
         word = variables.get(self.choice, "") if self.choice else ""
         return word if is_version(word) else ""
 

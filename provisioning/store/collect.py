@@ -70,7 +70,7 @@ def _spare_used(one: Garbage | Kept, user: int | None) -> Garbage | Kept:
 
 def _judge_tree(path: Path, named: set[str]) -> Garbage | Kept:
     if path.is_symlink() or not path.is_dir():
-        return Kept(path, "it was not made by this project")
+        return Kept(path, "qnn-ci did not create it")
     if path.name.startswith(STAGING_PREFIX):
         old = time.time() - path.stat().st_mtime > LEFTOVER_AGE_S
         if old:
@@ -80,7 +80,7 @@ def _judge_tree(path: Path, named: set[str]) -> Garbage | Kept:
         return Kept(path, "a profile needs it")
     artifact = made_by_us(path)
     if artifact is None:
-        return Kept(path, "it was not made by this project")
+        return Kept(path, "qnn-ci did not create it")
     return Garbage(path, measure(path), "no profile needs it")
 
 
@@ -107,7 +107,7 @@ def _judge_package(path: Path) -> Garbage | Kept:
     Anything else is kept.
     """
     if path.is_symlink() or not path.is_dir() or not FETCHED_NAME.fullmatch(path.name):
-        return Kept(path, "it was not made by this project")
+        return Kept(path, "qnn-ci did not create it")
     return Garbage(path, measure(path), "a package that upgrade-report fetched")
 
 
@@ -264,7 +264,7 @@ def find_removable(parts: Iterable[CachePart]) -> tuple[list[Garbage], list[Kept
 
 def _find_use(part: CachePart, path: Path, user: int | None) -> str:
     if part.name == "store" and (not path.is_dir() or made_by_us(path) is None):
-        return "it was not made by this project"
+        return "qnn-ci did not create it"
     # It contains the Python that runs this, or the nox that started it.
     is_own = path.name.startswith("bootstrap") or Path(sys.prefix).is_relative_to(path)
     if part.name == ENVIRONMENTS and is_own:

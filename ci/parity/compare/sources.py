@@ -373,13 +373,14 @@ def fix_in_buck(index: Index, path: str, target: BuckTarget | None, what: str = 
     """
     line = f'"{posixpath.relpath(path, index.package_of(path) or ".")}",'
     if target is None:
-        return f"list {line} in its own target"
+        return f"add a new Buck target that lists {line.removesuffix(',')}"
     stem = path.removesuffix(suffix_of(path))
     has_half = any(
         entry.path.removesuffix(suffix_of(entry.path)) == stem for entry in target.entries
     )
     if is_alone(index, path, target) and not (what or has_half):
-        return f"list {line} in its own target, like {target.label} ({target.place})"
+        like = f"{target.label} ({target.place})"
+        return f"add a new Buck target that lists {line.removesuffix(',')}, like {like}"
     return f"add {line} to {what}{target.label} ({target.place})"
 
 

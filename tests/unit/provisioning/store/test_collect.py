@@ -109,14 +109,14 @@ def test_what_is_not_ours_stays(store: Store, tmp_path: Path) -> None:
         names.add(name)
     garbage, kept = collect_from(store)
     assert list(garbage) == [found.path.name]
-    assert kept == dict.fromkeys(names, "it was not made by this project")
+    assert kept == dict.fromkeys(names, "qnn-ci did not create it")
 
 
 def test_a_link_with_the_name_of_a_tree_stays(store: Store, tmp_path: Path) -> None:
     path = publish(store).path
     path.rename(tmp_path / path.name)
     path.symlink_to(tmp_path / path.name)
-    assert collect_from(store) == ({}, {path.name: "it was not made by this project"})
+    assert collect_from(store) == ({}, {path.name: "qnn-ci did not create it"})
 
 
 def test_whose_a_directory_is(store: Store, tmp_path: Path) -> None:
@@ -267,8 +267,8 @@ def test_packages_that_upgrade_report_fetched_go_unless_a_process_uses_them(stor
     (fetched / "lib.so").write_bytes(bytes(10))
     (home / "link-1.0-cpython-311").symlink_to(fetched)
     stays = {
-        "mine": "it was not made by this project",
-        "link-1.0-cpython-311": "it was not made by this project",
+        "mine": "qnn-ci did not create it",
+        "link-1.0-cpython-311": "qnn-ci did not create it",
     }
     why = "a package that upgrade-report fetched"
     assert collect_from(store) == ({fetched.name: why}, stays)
@@ -457,7 +457,7 @@ def test_of_the_store_only_what_is_ours_may_go(store: Store) -> None:
     garbage, kept = find_removable([part])
     assert garbage == [Garbage(found.path, measure(found.path), "verified toolchains")]
     assert kept == [
-        Kept(store.trees / name, "it was not made by this project") for name in ("file", "mine")
+        Kept(store.trees / name, "qnn-ci did not create it") for name in ("file", "mine")
     ]
     other = CachePart("bench", store.trees, "")
     assert find_removable([other])[1] == []
