@@ -58,8 +58,8 @@ def show_reason(session: PlannedSession) -> str:
 
 
 def render_markdown(plan: Plan) -> str:
-    """Return the plan as Markdown of at most LIMIT_BYTES. If parts are left out, the last line says
-    where they are."""
+    """Return the plan as Markdown of at most LIMIT_BYTES. If parts are left out, the last line
+    refers to plan.json."""
     parts = [f"## Plan\n\n{escape_markdown(describe(plan))}\n\n", _make_table(plan)]
     if plan.cases:
         parts.append(f"\n{describe_cases(plan.cases)}\n")

@@ -20,7 +20,7 @@ def is_floating(array: Array) -> bool:
 
 @dataclass(frozen=True)
 class Figures:
-    """The error of an output. Each figure is that of the input set where it is worst.
+    """The error of an output. Each figure is from the input set with the worst value.
 
     ``sqnr_db`` is 10 log10(sum(ref^2) / sum((ref - out)^2)) in dB, infinite if both are equal.
     """

@@ -113,7 +113,7 @@ def read_expectations(path: Path | None = None) -> UpstreamPolicy:
             for fault in find_row_faults(row, policy.suites):
                 raise ManifestError(
                     f"policies/{POLICY}.toml, cause {cause.name}: {fault}",
-                    why="a row that is invalid or too general hides failures that nobody examined",
+                    why="an invalid or too general row hides failures that were not examined",
                     fix="name the suite, the tests, their outcome and a pattern for the reason",
                 )
         if cause.fault in {"upstream", "executorch", "qnn"} and not cause.report:

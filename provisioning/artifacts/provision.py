@@ -36,8 +36,8 @@ class Provisioned:
     """An artifact that is ready for use. ``origin`` states what its content was checked against.
 
     ``repaired`` lists the paths that were restored. ``fetched`` is true if the artifact was not
-    usable before and was therefore published. ``adopted`` is true if it is the user's own
-    installation, which is used where it is.
+    usable before and was therefore published. ``adopted`` is true if it is an installation of
+    the user, which is used in place.
     """
 
     name: str
