@@ -55,7 +55,7 @@ def survey(cases: Sequence[Case]) -> Iterator[Said]:
                 yield _judge(case, said)
             waiting = waiting[len(answers) :]
             if len(answers) < len(batch):
-                yield Said(waiting.pop(0), "crashed", "the process ended")
+                yield Said(waiting.pop(0), "crashed", "the process crashed")
 
 
 def _ask(cases: Sequence[Case], folder: Path) -> list[dict[str, Any]]:
@@ -88,7 +88,7 @@ def find_reason(said: dict[str, Any]) -> str:
     """The provider's reason, and QNN's code, in a line."""
     reasons = [NODE.sub("", one).strip() for one in REASON.findall(said["log"])]
     reason = reasons[0] if reasons else said["error"].split(" : ")[-1].strip()
-    reason = RUNNING.sub("the session is made, a run fails: ", reason)
+    reason = RUNNING.sub("the session is created, but a run fails: ", reason)
     codes = QNN_CODE.findall(said["log"])
     return f"{reason} (QNN's {codes[0][0]}: error {codes[0][1]})" if codes else reason
 
