@@ -55,7 +55,7 @@ LICENCES = ("LICENSE*", "LICENCE*", "*LICENSE.pdf", "NOTICE*", "ThirdPartyNotice
 
 
 class Target(str, Enum):
-    """The system that a runner is for. A host (x86-64) emulates the SoC."""
+    """The system that a runner is built for. On x86-64, QNN emulates the SoC."""
 
     ANDROID = "aarch64-android"
     LINUX = "aarch64-linux"
@@ -63,7 +63,7 @@ class Target(str, Enum):
 
     @property
     def profile(self) -> str:
-        """The doctor's profile for the files of this system, or an empty string for a host."""
+        """The doctor's profile that checks files for this system. Empty for EMULATOR."""
         return {Target.ANDROID: "android", Target.LINUX: "linux"}.get(self, "")
 
     @property
@@ -73,7 +73,7 @@ class Target(str, Enum):
 
 
 class BundleFile(msgspec.Struct, frozen=True):
-    """A file of a bundle: its name, SHA-256 and size, and its QNN build, if it has one."""
+    """A file of a bundle. ``qnn`` is the QNN build that the file names, or empty."""
 
     name: str
     sha256: str
@@ -82,7 +82,8 @@ class BundleFile(msgspec.Struct, frozen=True):
 
 
 class Bundle(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of a bundle: its SoCs, its runner, its QNN build and its files, sorted by name."""
+    """The record of a bundle. ``runner`` is a file name, ``qnn`` the build of libQnnHtp.so, and
+    ``files`` is sorted by name."""
 
     schema_version: int = SCHEMA_VERSION
     target: Target
@@ -118,13 +119,13 @@ def stage(
     signed: Path | None = None,
     progress: Progress,
 ) -> Bundle:
-    """Copy to ``out``, byte for byte, the files that ``socs`` need to run programs, and return the
-    record.
+    """Create a bundle in ``out`` for devices with ``socs``, and return its record.
 
-    The files are ``runner``, QNN's libraries from ``runtimes``, and ``programs``. ``cases`` is a
-    directory that a run kept: its programs and inputs are added, with a script that runs them.
-    ``evidence`` is a directory with statements about programs. ``signed`` is a directory with
-    LPAI's signed libraries and their record, as `sign` wrote it.
+    The bundle has unchanged copies of ``runner``, of ``programs``, and of the libraries that they
+    need. The libraries are searched next to ``runner``, in its RUNPATH, and below ``runtimes``.
+    ``cases`` is a directory that a run kept: its programs and inputs are added, with a script that
+    runs them. ``evidence`` is a directory with statements about programs. ``signed`` is a directory
+    that `sign` wrote: LPAI's signed libraries and their record.
 
     Raises UsageError for an unknown SoC or two files with the same name, UnfitError if a file is
     missing or cannot be used on the SoCs, and StoreError if ``out`` cannot be written. After an
@@ -136,7 +137,7 @@ def stage(
     if not head:
         raise UnfitError(
             f"{runner} is not a program",
-            fix="pass a runner that build_android or build_linux built",
+            fix="pass a runner that build_android, build_linux or build_runner built",
         )
     target = find_target(head.elf)
     near = [runner.parent, *map(Path, head.elf.runpath)]
@@ -179,14 +180,14 @@ def stage(
 
 
 def _name_files(paths: Iterable[Path]) -> dict[str, Path]:
-    """Return the paths of files. The keys are file names. Raises UsageError if two different files
-    have the same name."""
+    """Return the paths, keyed by file name. Raises UsageError if two different paths have the same
+    file name."""
     named: dict[str, Path] = {}
     for path in paths:
         if named.setdefault(path.name, path) != path:
             raise UsageError(
                 f"{named[path.name]} and {path} have the same name",
-                why="all files of a bundle are in one directory",
+                why="a bundle has all its files in one directory",
                 fix="rename one of them",
             )
     return named
@@ -239,9 +240,9 @@ def read_library(path: Path) -> Found | None:
 def index_libraries(
     near: Iterable[Path], runtimes: Iterable[Path], like: ElfFacts, progress: Progress
 ) -> Mapping[str, Found]:
-    """Return the libraries for the system of the runner ``like``, by file name, from the
-    directories ``near`` and from anywhere below ``runtimes``. Earlier directories take
-    precedence."""
+    """Return the libraries that fit the runner ``like``, keyed by file name. The directories
+    ``near`` are searched first, then everything below ``runtimes``. Of several files with the same
+    name, the first one is returned."""
     paths = [path for place in near if place.is_dir() for path in sorted(place.iterdir())]
     for place in runtimes:
         progress.step(f"looking for libraries in {place}")
@@ -256,16 +257,18 @@ def index_libraries(
 
 
 def is_alike(elf: ElfFacts, like: ElfFacts) -> bool:
-    """Return whether a library is for the same processor and system as the runner ``like``."""
+    """Return whether a library is for the processor of the runner ``like``, and on AArch64 also for
+    its system (Android or Linux)."""
     return elf.machine == like.machine and (
         elf.machine == EM_X86_64 or bool(elf.android) == (find_target(like) is Target.ANDROID)
     )
 
 
 def close_over(wanted: Iterable[str], runner: Found, known: Mapping[str, Found]) -> dict[str, Path]:
-    """Return the paths of the wanted libraries and of all libraries that they and the runner need.
-    Raises UnfitError if a wanted library is missing, or one of QNN, ExecuTorch or libc++. Any other
-    missing library is assumed to be part of the device's system."""
+    """Return the paths of the wanted libraries and of all libraries that they and the runner need,
+    keyed by name. Raises UnfitError if a wanted library is missing, or if a needed one is missing
+    and belongs to QNN, ExecuTorch or libc++. Any other missing library is left out, because it is
+    assumed to be part of the device's system."""
     found: dict[str, Path] = {}
     todo = [*wanted, *runner.elf.needed]
     required = {*wanted, *(name for name in runner.elf.needed if is_ours(name))}
@@ -286,7 +289,7 @@ def close_over(wanted: Iterable[str], runner: Found, known: Mapping[str, Found])
 
 
 def is_ours(name: str) -> bool:
-    """Return whether the name belongs to QNN, ExecuTorch or libc++, which a bundle must contain."""
+    """Return whether a library belongs to QNN, ExecuTorch or libc++. A bundle must contain it."""
     return name.startswith(("libQnn", "libqnn", "libexecutorch", "libc++"))
 
 
@@ -299,14 +302,14 @@ def find_skel(name: str, runtimes: Iterable[Path]) -> Path:
     if not found:
         raise UnfitError(
             f"{name} is missing",
-            why="the SoC's DSP loads this skel, but no --runtime contains it",
-            fix="pass an SDK, or qnn-runtime-aarch64, which has the skels V68 to V81",
+            why="the SoC's DSP loads this skel, but no directory passed to --runtime contains it",
+            fix="pass an SDK to --runtime, or qnn-runtime-aarch64, which has skels from V68 to V81",
         )
     return min(found, key=lambda path: ("unsigned" not in path.parts, str(path)))
 
 
 def describe(target: Target, socs: tuple[str, ...], runner: str, directory: Path) -> Bundle:
-    """Return the record of a bundle: target, SoCs, runner, and the files in ``directory``."""
+    """Return the record of a bundle. Its files are those in ``directory``."""
     rows = []
     for path in sorted(directory.iterdir()):
         build = find_qnn_build(path) if ".so" in path.name else None
@@ -317,7 +320,7 @@ def describe(target: Target, socs: tuple[str, ...], runner: str, directory: Path
 
 
 def list_parts(bundle: Bundle, directory: Path) -> list[Part]:
-    """Return a bundle's files, each with the libraries that it needs."""
+    """Return a bundle's files, each with the names of the libraries that it needs."""
     found = {file.name: read_library(directory / file.name) for file in bundle.files}
     return [
         Part(file.name, file.sha256, file.qnn, tuple(one.elf.needed) if one else ())
@@ -327,8 +330,8 @@ def list_parts(bundle: Bundle, directory: Path) -> list[Part]:
 
 
 def require_fit(target: Target, soc: str, directory: Path, progress: Progress) -> None:
-    """Raise UnfitError if the doctor finds an error in the files staged for a SoC, or that its skel
-    is missing."""
+    """Raise UnfitError if the doctor finds an error in the files staged for a SoC, or finds no skel
+    for it."""
     request = make_request(target.profile, {STAGING: directory}, os.environ)
     verdict = examine_request(replace(request, soc=soc), progress)
     grave = (one for one in verdict.findings if one in verdict.errors or one.id == NO_SKEL)
@@ -354,8 +357,8 @@ def require_loads(program: Path, directory: Path, socs: Sequence[str]) -> None:
 
 
 def copy_licences(runtimes: Iterable[Path], target: Path) -> None:
-    """Copy the licence files in ``runtimes`` to the directory ``target``. Different files with the
-    same name are numbered."""
+    """Copy the licence files in ``runtimes`` to the directory ``target``. If files with the same
+    name differ, a number is put before the names of all but the first."""
     for path in list_licences(runtimes):
         target.mkdir(exist_ok=True)
         names = (f"{number}-{path.name}" for number in itertools.count(2))

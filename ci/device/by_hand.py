@@ -13,7 +13,8 @@ from provisioning.errors import UsageError
 
 BY_HAND, RUN_CASES, CASES = "by-hand.md", "run-cases.sh", "cases"
 PROGRAM, INPUT_LIST = "program.pte", "input_list.txt"
-# Defined here too: ci.cases.cache and ci.cases.engine need packages that staging does not need.
+# Also defined in ci.cases.cache and ci.cases.engine, which import packages that staging does not
+# need.
 RECORD, INPUTS, FILE = "artifact.json", "inputs", "{}_{}.raw"
 BY_HAND_TEXT = """\
 # Without qnn-ci
@@ -63,8 +64,9 @@ ssh board sh bundle/run-cases.sh
 scp -r board:bundle/results .
 ```
 
-`qnn-ci judge KEPT --pulled results` judges them; KEPT is the directory that `test_emulator` wrote
-for `--keep-artifacts`. `results.tar` has the same files, for a farm that returns single files.
+`qnn-ci judge KEPT --pulled results` judges the results. KEPT is the directory that `test_emulator`
+wrote for `--keep-artifacts`. `results.tar` has the same files as `results`, for a farm that can
+return only single files.
 """
 # Exits with 1 if the runner fails in any case.
 RUN_CASES_TEXT = """\
@@ -92,7 +94,8 @@ exit $failed
 
 
 class KeptProgram(msgspec.Struct, frozen=True):
-    """A program that a run kept: its file, the number of its input sets, and its input tensors."""
+    """A program that a run kept: its file name, the number of its input sets, and its input
+    tensors."""
 
     program: str
     sets: int
@@ -106,9 +109,9 @@ class KeptRecord(msgspec.Struct, frozen=True):
 
 
 def write_by_hand(bundle: Path, runner: str, kept: Path | None) -> None:
-    """Write the instructions into a bundle. ``kept`` is None, or the directory in which a run kept
-    cases: their files and a script that runs them are then added. Raises UsageError if that
-    directory contains no case or a damaged record."""
+    """Write the instructions into a bundle. If ``kept`` is a directory in which a run kept cases,
+    add their programs and inputs, and a script that runs them. Raises UsageError if ``kept``
+    contains no case or a damaged record."""
     text = BY_HAND_TEXT.format(runner=runner)
     if kept:
         for artifact in list_artifacts(kept):
@@ -133,8 +136,8 @@ def list_artifacts(kept: Path) -> list[Path]:
 
 
 def list_programs(kept: Path | None) -> Iterator[Path]:
-    """Yield the programs that a run kept in the directory ``kept``, or none without one. Raises
-    UsageError if it contains no case or a damaged record."""
+    """Yield the programs that a run kept in the directory ``kept``. Yield nothing if ``kept`` is
+    None. Raises UsageError if the directory contains no case or a damaged record."""
     for artifact in list_artifacts(kept) if kept else ():
         yield artifact / read_kept(artifact).program
 

@@ -1,4 +1,4 @@
-"""Run scripts on a phone or a board through the adb or ssh client, with bytes as input and output.
+"""Run scripts on a phone or a board through the adb or ssh client.
 
 Both clients read their usual settings: ~/.ssh/config and known_hosts, ANDROID_ADB_SERVER_*.
 """
@@ -57,7 +57,7 @@ class Device:
     place: str
 
     def call(self, script: str, *, data: bytes | Path = b"", timeout_s: float = ANSWER_S) -> Answer:
-        """Run a script with sh on the device.
+        """Run a script with sh on the device, with ``data`` as its stdin.
 
         Raises ToolError if the device cannot be reached or the connection breaks, StoreError if
         the device has too little space.
@@ -65,8 +65,8 @@ class Device:
         whole = f"echo {BEGUN.decode()}( {script}\n)\nprintf '\\nqnn-ci-ended %s\\n' $? >&2"
         ended = run_streams([*self.client, whole], data=data, timeout_s=timeout_s)
         if not (ended.returncode or ended.timed_out or ended.stdout or ended.stderr):
-            # adb has lost the connection before the script began, for example because another adb
-            # was killed.
+            # adb lost the connection before the script began, for example because its server was
+            # killed. So the script can be run again.
             ended = run_streams([*self.client, whole], data=data, timeout_s=timeout_s)
         marks = ENDED.findall(b"\n" + ended.stderr)
         said = ENDED.sub(b"", b"\n" + ended.stderr).decode("utf-8", "replace").strip()
@@ -97,11 +97,11 @@ class Device:
         return answer.out
 
     def push(self, directory: str, files: Mapping[str, Path], digests: Mapping[str, str]) -> int:
-        """Send ``files``, whose SHA-256 are ``digests``, to a directory of the device, except those
-        that it already has. Return how many bytes were sent.
+        """Send files to a directory on the device, except those that it already has. Return how
+        many bytes were sent. The keys of ``files`` and of ``digests``, their SHA-256, are names.
 
-        A file gets its name only when it is complete. Raises ToolError if a file does not arrive
-        completely, and the same errors as ``call``.
+        A file gets its name only when it is complete. Raises UsageError for a name with special
+        characters, ToolError if a file does not arrive completely, and the same errors as ``ask``.
         """
         for name in files:
             require_plain(name)
@@ -131,8 +131,8 @@ class Device:
         return sum(sizes.values())
 
     def list_digests(self, directory: str) -> dict[str, str]:
-        """Return the SHA-256 of each file in a directory on the device. The directory is created if
-        it is missing, and remains of interrupted pushes are removed from it."""
+        """Return the SHA-256 of each file in a directory on the device, keyed by file name. Create
+        the directory if it is missing, and remove what interrupted pushes left there."""
         where = quote(directory)
         text = self.ask(
             f"mkdir -p {where}\ncd {where}\nrm -rf {PART}* || true\n"
@@ -144,7 +144,8 @@ class Device:
 
 
 def pack(rows: Sequence[tuple[str, Path, str]], target: str) -> None:
-    """Write a tar archive of files, given as (name, path, SHA-256), and a list of their SHA-256."""
+    """Write a tar archive of files and the list of their SHA-256 that ``sha256sum -c`` reads. Each
+    row has a file's name, path and SHA-256."""
     with tarfile.open(target, "w") as tar:
         for name, path, _ in rows:
             tar.add(path, name, filter=forget_owner)
@@ -174,7 +175,7 @@ def open_device(word: str, place: str = "") -> Device:
     """Return the device named ``adb:SERIAL``, ``adb:`` or ``ssh:[USER@]HOST[:PORT]``.
 
     Raises UsageError for any other form, UnfitError if the client is missing or the phone is not
-    ready.
+    ready, and ToolError if adb fails. A board is not contacted yet.
     """
     kind, _, rest = word.partition(":")
     if kind == "adb":
@@ -183,8 +184,8 @@ def open_device(word: str, place: str = "") -> Device:
         return Device(f"adb:{serial}", (client, "-s", serial, "shell", "-T"), place or PHONE_PLACE)
     if kind != "ssh" or not rest or rest.startswith("-"):
         raise UsageError(
-            f"--device {word}: no such device",
-            fix="pass adb:SERIAL, adb: for the only phone, or ssh:[USER@]HOST[:PORT]",
+            f"--device {word} does not name a device",
+            fix="pass adb:SERIAL, adb: (the only phone) or ssh:[USER@]HOST[:PORT]",
         )
     host, port = split_port(rest)
     client = require_client("ssh", "install OpenSSH's client (Debian, Ubuntu: openssh-client)")
@@ -197,8 +198,8 @@ def open_device(word: str, place: str = "") -> Device:
 
 
 def split_port(host: str) -> tuple[str, str]:
-    """Return the host and the port, which is "" if there is none. ``[::1]:22`` is an IPv6
-    address."""
+    """Split ``[USER@]HOST[:PORT]``, and return ``[USER@]HOST`` and the port or "". An IPv6 address
+    with a port is written ``[::1]:22``."""
     found = HOST.fullmatch(host)
     if not found:
         return host, ""
@@ -213,8 +214,8 @@ def require_client(name: str, fix: str) -> str:
 
 
 def list_phones(client: str = "adb") -> dict[str, str]:
-    """Return the state of each phone that adb lists. The keys are serial numbers. Raises UnfitError
-    if adb is missing, ToolError if it fails."""
+    """Return the state of each phone that adb lists, keyed by serial number. Raises UnfitError if
+    adb is missing, ToolError if it fails."""
     require_client(client, ADB_FIX)
     ended = run_streams([client, "devices"], timeout_s=ANSWER_S)
     if ended.returncode or ended.timed_out:
@@ -225,8 +226,8 @@ def list_phones(client: str = "adb") -> dict[str, str]:
 
 
 def choose_phone(client: str, wanted: str) -> str:
-    """Return the serial number of the requested phone: ``wanted``, otherwise ANDROID_SERIAL,
-    otherwise the only phone. Raises UnfitError if there is no such phone or it is not ready,
+    """Return the serial number of a phone: ``wanted``, otherwise ANDROID_SERIAL, otherwise that of
+    the only phone. Raises UnfitError if adb does not list this phone or the phone is not ready,
     ToolError if adb fails."""
     wanted = wanted or os.environ.get("ANDROID_SERIAL", "")
     phones = list_phones(client)
@@ -255,8 +256,8 @@ STATES = {
 
 
 def parse_lines(text: Sequence[str]) -> dict[str, list[str]]:
-    """Return the values of lines such as ``soc=SM8650``. The keys are the names before ``=``; a
-    line without a value is omitted."""
+    """Parse lines such as ``soc=SM8650``. Return a list of values per name. A line without a value
+    is skipped."""
     found: dict[str, list[str]] = {}
     for line in text:
         name, equals, value = line.partition("=")
@@ -285,7 +286,7 @@ for dir in /vendor/lib64 /odm/lib64 /usr/lib /usr/lib/aarch64-linux-gnu /usr/lib
     if [ -e "$lib" ]; then echo "library=$lib"; fi
   done
 done
-for tool in sha256sum tar mktemp; do
+for tool in sha256sum tar; do
   if ! command -v $tool >/dev/null; then echo "lacks=$tool"; fi
 done
 """
@@ -293,8 +294,8 @@ done
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """What a device reports. ``soc`` is empty for a host without a Qualcomm SoC. ``dsp`` are
-    FastRPC's device files that the user may open, ``closed`` those that the user may not open."""
+    """What a device reports. Values that it does not report are empty or 0. ``dsp`` has the device
+    files of FastRPC that the user may open, ``closed`` those that the user may not open."""
 
     machine: str
     soc: str = ""
@@ -329,8 +330,8 @@ def identify(device: Device) -> DeviceFacts:
     if lacks := found.get("lacks"):
         raise UnfitError(
             f"{device.name} has no {' and no '.join(lacks)}",
-            why="checking files and sending them back needs every one of these tools",
-            fix="install toybox, busybox or coreutils on the device",
+            why="the device needs these tools to check files and to send them back",
+            fix="install toybox or busybox on the device, or coreutils and tar",
         )
 
     def first(*names: str) -> str:

@@ -1,9 +1,9 @@
-"""Compute the times (from ExecuTorch's ETDump), memory and heat of a runner's starts on a device.
+"""Compute the times, memory and heat of a runner's starts on a device.
 
-An ETDump is a flatbuffer with a size prefix (devtools/etdump/etdump_schema_flatcc.fbs): a list of
-blocks, each with a name and events. The block "Default" has the event Program::load_method, and a
-block "Execute" has Method::execute for each execution. Times are in nanoseconds on Android and
-Linux.
+The times come from ExecuTorch's ETDump, a flatbuffer with a size prefix
+(devtools/etdump/etdump_schema_flatcc.fbs). It has a list of blocks, each with a name and events.
+The block "Default" has the event Program::load_method. A block "Execute" has the event
+Method::execute for each execution. Times are in nanoseconds on Android and Linux.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ UNKNOWN = Heat()
 
 @dataclass(frozen=True)
 class Start:
-    """One start of a runner: the times in ms of loading the program and of each execution in order,
-    the largest resident memory in bytes, and the heat before and after. Unknown values are None or
-    empty."""
+    """One start of a runner: the time of loading the program, the time of each execution in order,
+    the largest resident memory, and the heat before and after. Unknown values are None or empty."""
 
     load_ms: float | None = None
     runs_ms: tuple[float, ...] = ()
@@ -41,8 +40,8 @@ class Start:
 
 
 def read_times(dump: bytes) -> tuple[float | None, tuple[float, ...]]:
-    """Return the time for loading, or None if there is none, and the times of all executions, in
-    ms. Return None and () if ``dump`` is not a valid ETDump."""
+    """Return the time of loading the program and the times of all executions, in ms. The first is
+    None if ``dump`` has no event for it. Return None and () if ``dump`` is not a valid ETDump."""
     loads: list[float] = []
     runs: list[float] = []
     if dump[IDENTIFIER_PLACE:][:4] != IDENTIFIER:
@@ -60,9 +59,9 @@ def read_times(dump: bytes) -> tuple[float | None, tuple[float, ...]]:
 
 
 def parse_heat(text: str) -> Heat:
-    """Return the heat of a device. ``text`` is what the script ``ci.device.runner.RUN`` wrote
-    there, with lines such as ``status of_system 1``, ``zone NAME MILLIDEGREES`` and ``cooling NAME
-    STATE``."""
+    """Return the heat of a device from the lines that the script ``ci.device.runner.RUN`` wrote:
+    ``status of_system 1``, ``zone NAME MILLIDEGREES`` and ``cooling NAME STATE``. Other lines are
+    ignored."""
     zones: list[tuple[float, str]] = []
     slowed: list[str] = []
     status = None
@@ -85,12 +84,15 @@ def parse_heat(text: str) -> Heat:
 def summarize_starts(
     starts: Sequence[Start], *, warm_up: int, iteration: int, emulated: bool
 ) -> DeviceFigures:
-    """Return the figures of a program's starts. The first execution of each start is a separate
-    figure. For each input set, ``iteration`` executions are timed, and the ``warm_up`` executions
-    before them are ignored.
+    """Return the figures of a program's starts, of which there must be at least one.
 
-    A figure's spread is half of its range over the starts. With one start, it is half the
-    interquartile range of the timed executions, and the load time has no spread.
+    For each input set, the runner executes the program ``warm_up`` times, then ``iteration`` times.
+    The percentiles are computed from the latter, over all starts. They exclude the first execution
+    of a start, unless it is the only one. ``first_ms`` is the median of these first executions.
+
+    The spread of a figure is half the difference between its highest and its lowest value over the
+    starts. With one start, the spread of a percentile is half the interquartile range of the
+    executions, and the load time has no spread.
     """
     timed = [list(list_timed(one.runs_ms, warm_up, iteration)) for one in starts]
     timed = [runs for runs in timed if runs]
@@ -120,15 +122,15 @@ def summarize_starts(
 
 
 def list_timed(runs: Sequence[float], warm_up: int, iteration: int) -> Iterator[float]:
-    """Yield the times of the executions that count. The very first execution counts only if there
-    is no other."""
+    """Yield the times of the executions that are not a warm-up. The first execution is left out if
+    there are others."""
     for number, run in enumerate(runs):
         if number % (warm_up + iteration) >= warm_up and (number or len(runs) == 1):
             yield run
 
 
 def find_percentile(runs: Sequence[float], percent: int) -> float | None:
-    """Return a percentile of times, or None if there are none."""
+    """Return a percentile of ``runs``, or None if there are none."""
     if len(runs) < 2:
         return runs[0] if runs else None
     return quantiles(runs, n=100, method="inclusive")[percent - 1]

@@ -25,7 +25,7 @@ NAMESPACE = uuid.UUID("4f4d1c3e-6a51-5f0e-9a5c-0d3c5a3f7c11")
 
 @dataclass(frozen=True)
 class Part:
-    """A file of a bundle, as an SBOM lists it. ``needs`` are the names of the libraries that it
+    """A file of a bundle, as an SBOM lists it. ``needs`` has the names of the libraries that it
     links to."""
 
     name: str
@@ -35,7 +35,7 @@ class Part:
 
     @property
     def kind(self) -> str:
-        """The type of the component in CycloneDX."""
+        """The file's component type in CycloneDX."""
         if self.name.endswith(".pte"):
             return "machine-learning-model"
         return "library" if ".so" in self.name else "application"
@@ -47,8 +47,8 @@ def has_sbom_library() -> bool:
 
 
 def write_sbom(target: Path, name: str, digest: str, parts: Sequence[Part]) -> None:
-    """Write a CycloneDX 1.6 document that lists a bundle's files and their dependencies, but no
-    licences. The same bundle always has the same serial number.
+    """Write a CycloneDX 1.6 document that lists a bundle's files and their dependencies, but not
+    their licences. The document's serial number is computed from ``digest``.
 
     Needs cyclonedx-python-lib. Raises UsageError if SOURCE_DATE_EPOCH is not a valid time.
     """
@@ -80,9 +80,9 @@ def write_sbom(target: Path, name: str, digest: str, parts: Sequence[Part]) -> N
 
 
 def find_evidence(programs: Iterable[Path], folder: Path) -> dict[Path, Path]:
-    """Return the statements about programs in ``folder``. The keys are the programs; one without a
-    statement is left out. Raises UnfitError if a statement does not match its program or is not a
-    pass, UsageError if no program has one."""
+    """Return the path of the statement about each program that has one in ``folder``. Raises
+    UnfitError if a statement does not match its program or does not record a pass, UsageError if no
+    program has a statement."""
     found: dict[Path, Path] = {}
     for program in programs:
         sha256 = hash_file(program)
@@ -105,7 +105,7 @@ def find_evidence(programs: Iterable[Path], folder: Path) -> dict[Path, Path]:
     if not found:
         raise UsageError(
             f"--evidence {folder} has no statement about a program in this bundle",
-            fix="pass reports/test_emulator/evidence of the run that judged the program",
+            fix="pass reports/test_emulator/evidence of a run that judged one of the programs",
         )
     return found
 
@@ -118,8 +118,8 @@ def copy_evidence(statements: Mapping[Path, Path], target: Path) -> None:
 
 
 def list_signed(folder: Path) -> dict[str, Path]:
-    """Return the signed libraries that `sign` wrote to ``folder``. The keys are file names. Raises
-    UnfitError if a file does not match the record in that folder."""
+    """Return the signed libraries that `sign` wrote to ``folder``, keyed by file name. Raises
+    UnfitError if a file in the folder does not match its record."""
     if faults := check_record(folder):
         raise UnfitError(
             f"{folder} is not the output of `qnn-ci sign`",

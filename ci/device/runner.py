@@ -39,11 +39,12 @@ KEPT = (LATE, SPEED, TIMES, MEMORY, BEFORE, AFTER, SYSTEM)
 STARTS, RUNS = 3, 10  # defaults on a device
 MOST_BYTES = 2**30  # the largest file that is accepted
 
-# A lease is a directory with one line: the time at which it expires, and its owner. Both are put in
-# place by a rename, so that no partial lease is left after an interruption. Of several computers
-# that see an expired lease, the one that creates a directory named after it replaces the lease. The
-# directory stays, because others may have read the same line. If that computer is interrupted,
-# others can replace the lease in the next minute.
+# A lease is the directory "lease" with the file "held". The file has one line: the time at which
+# the lease expires, and its owner. Both are put in place by a rename, so that an interruption
+# leaves no partial lease. If several computers see that a lease has expired, each tries to create
+# the same directory in it, which is named after that time and the current minute. The one that
+# succeeds takes over the lease. This directory stays, because the others may try later. If the
+# computer is interrupted, another one can succeed in the next minute.
 TAKE = """
 mkdir -p {place}; cd {place}; now=$(date +%s); until=; owner=
 line="$((now + {seconds})) {owner}"
@@ -69,8 +70,8 @@ mv lease old.{owner} && rm -r old.{owner}
 """
 
 # The device enforces the time limit, so that the runner stops even if this computer disconnects.
-# Processes that a killed call left running are ended first, because they write to the same files.
-# VmHWM is the largest resident memory so far; it is read often while the program loads.
+# Processes that an earlier, killed call left running are ended first, because they write to the
+# same files. VmHWM is the largest resident memory so far; it is read often while the program loads.
 RUN = """
 cd {case}; here=$(cd .. && pwd -P)
 cat {running} 2>/dev/null | while read -r signal old; do
@@ -120,26 +121,26 @@ fi
 echo "$code" > {code}
 tar -c -f - {outputs} {log} $(ls {kept} 2>/dev/null) {code}
 """
-ABOUT = (
-    "'qnn|fastrpc|adsprpc|cdsp|remoteproc|executorch'"  # lines about the DSP in the system's log
-)
+# Selects lines about the DSP from the system's log.
+ABOUT = "'qnn|fastrpc|adsprpc|cdsp|remoteproc|executorch'"
 SYSTEM_LINES = 100
 RUNNING = "../../running"  # relative to a case's directory; each line has a signal and a process
 
 
 def name_owner() -> str:
-    """Return the name by which this process owns a lease."""
+    """Return a name for this process as the owner of a lease."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def is_gone(owner: str) -> bool:
-    """Return whether a lease belongs to a process on this computer that has ended."""
+    """Return whether ``owner`` is a process on this computer that has ended."""
     host, _, rest = owner.rpartition("-")[0].rpartition("-")
     return host == socket.gethostname() and rest.isdigit() and not Path(f"/proc/{rest}").exists()
 
 
 class Holder(NamedTuple):
-    """The owner of a lease, and the seconds until it expires, as reported by the device."""
+    """The owner of a lease, and the seconds until it expires. The device reports both; they are
+    empty if another computer is just taking the lease."""
 
     owner: str
     left_s: str
@@ -147,8 +148,8 @@ class Holder(NamedTuple):
 
 @dataclass
 class DeviceRunner:
-    """Runs programs one at a time on ``device``, ``starts`` times each, with the runner of
-    ``bundle``, which is in ``directory`` on the device."""
+    """Runs programs on ``device``, one at a time and ``starts`` times each. The runner is that of
+    ``bundle``, whose files are in ``directory`` on the device."""
 
     device: Device
     bundle: Bundle
@@ -172,8 +173,8 @@ class DeviceRunner:
             yield DeviceProgram(self, program, timeout_s)
 
     def renew(self, seconds: float = LEASE_S) -> None:
-        """Take or extend the lease. Raises UnfitError if another process or computer has it, and
-        the same errors as ``take``."""
+        """Take or extend the lease. Raises UnfitError if somebody else has it, and the same errors
+        as ``take``."""
         if holder := self.take(seconds):
             raise UnfitError(
                 f"{self.device.name} is in use by {holder.owner or 'another computer'}",
@@ -182,8 +183,9 @@ class DeviceRunner:
             )
 
     def take(self, seconds: float = LEASE_S) -> Holder | None:
-        """Take the lease if it is free, ours, or that of a process on this computer that has ended.
-        Otherwise, return its holder. Raises the same errors as ``Device.call``."""
+        """Take or extend the lease if it is free or expired, if this object owns it, or if its
+        owner is a process on this computer that has ended. Otherwise, return its holder. Raises the
+        same errors as ``Device.call``."""
         gone = ""
         while True:
             script = TAKE.format(
@@ -203,8 +205,7 @@ class DeviceRunner:
 
 @contextmanager
 def lease_first(runners: Sequence[DeviceRunner], wait_s: float = 0.0) -> Iterator[DeviceRunner]:
-    """Lease the first free device for the duration of the block. Raises the same errors as
-    ``take_first``."""
+    """Lease the first free device until the block ends. Raises the errors of ``take_first``."""
     runner = take_first(runners, wait_s)
     try:
         yield runner
@@ -216,7 +217,8 @@ def lease_first(runners: Sequence[DeviceRunner], wait_s: float = 0.0) -> Iterato
 
 def take_first(runners: Sequence[DeviceRunner], wait_s: float) -> DeviceRunner:
     """Take the lease of the first device that is free, and return its runner. Raises UnfitError if
-    no device becomes free within ``wait_s`` seconds."""
+    no device becomes free within ``wait_s`` seconds, and the same errors as ``DeviceRunner.take``.
+    """
     ends = time.monotonic() + wait_s
     while True:
         held = []
@@ -239,7 +241,7 @@ def take_first(runners: Sequence[DeviceRunner], wait_s: float) -> DeviceRunner:
 
 @dataclass
 class DeviceProgram:
-    """A program and its inputs on a device. The program is loaded again for each run."""
+    """A program on a device. The runner loads it again at each start."""
 
     runner: DeviceRunner
     program: Program
@@ -255,17 +257,19 @@ class DeviceProgram:
 
     @property
     def iteration(self) -> int:
-        """How often each input set is run: as often as the model's entry says, or RUNS times on a
-        real device if the entry leaves the default of one."""
+        """How often each input set is run: the model's ``iteration``. On a real device, the default
+        of 1 is replaced by RUNS."""
         asked = self.program.spec.source.run
         usual = asked.iteration == ONE_RUN.iteration and not self.is_emulated
         return RUNS if usual else asked.iteration
 
     def run(self, sets: Sets) -> Sets:
-        """Send the files that the device lacks, then run the program once per start. Return the
-        outputs of the first start, and note each later start whose outputs differ. Raises RunError,
-        UnfitError if another process or computer has the lease, and StoreError if the device has
-        too little space."""
+        """Send the program and ``sets``, then start the runner ``runner.starts`` times. Return the
+        outputs of the first start, and note each later start whose outputs differ from them.
+
+        Raises RunError if a start fails or the connection breaks, UnfitError if somebody else has
+        the lease, and StoreError if the device has too little space.
+        """
         try:
             self.send(sets)
         except ToolError as error:
@@ -334,8 +338,8 @@ class DeviceProgram:
         return max(LEASE_S, 2 * self.timeout_s)
 
     def start(self) -> bytes:
-        """Run the program, and return the files that it wrote as a tar archive. Raises the same
-        errors as ``send``."""
+        """Start the runner, and return the files that it wrote as a tar archive. Raises the same
+        errors as ``DeviceRunner.renew`` and ``Device.ask``."""
         runner = self.runner
         runner.renew(seconds=self.lease_s)
         flags = {
@@ -370,10 +374,11 @@ class DeviceProgram:
         return runner.device.ask(script, timeout_s=self.timeout_s + GRACE_S)
 
     def unpack(self, archive: bytes, place: Path) -> tuple[bool, int]:
-        """Write the outputs and the log of a run. Return whether it timed out, and its exit code.
-        Raises TarError and ValueError for an archive that is not from a run.
+        """Write the outputs and the log of a start. Return whether the runner exceeded the time
+        limit, and its exit code. Raises TarError or ValueError if ``archive`` is damaged or
+        incomplete.
 
-        Only regular files with the expected names are taken from a device's archive.
+        Only regular files with the expected names are taken from the archive.
         """
         outputs = place / OUTPUTS
         shutil.rmtree(outputs, ignore_errors=True)  # of an earlier run
@@ -401,7 +406,7 @@ class DeviceProgram:
         return LATE in found, int(found[CODE])
 
     def note_start(self, found: Mapping[str, bytes]) -> None:
-        """Record times, memory and heat from the files of a start."""
+        """Record the times, memory and heat that the files of a start contain."""
         load_ms, runs_ms = read_times(found.get(TIMES, b""))
         sizes = found.get(MEMORY, b"").split()
         before, after = (
@@ -432,7 +437,7 @@ class DeviceProgram:
 
 
 def parse_speed(content: bytes) -> float | None:
-    """Return the milliseconds that a runner wrote, or None if ``content`` has another form."""
+    """Return the milliseconds that a runner wrote, or None if ``content`` is not a number."""
     try:
         return float(content)
     except ValueError:
@@ -440,5 +445,5 @@ def parse_speed(content: bytes) -> float | None:
 
 
 def shell_path(directory: str) -> str:
-    """Return a directory quoted for a shell, as an absolute path on the device."""
+    """Return a directory on the device, quoted for a shell. A relative one is in $HOME."""
     return quote(directory) if directory.startswith("/") else f'"$HOME"/{quote(directory)}'

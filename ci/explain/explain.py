@@ -21,13 +21,14 @@ SHOWN_UNKNOWN = 20
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 _DIGITS = b"0123456789"
 _UTF16 = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
-# Lower-case marks of an error line, and the traceback lines that only quote code.
+# An error line contains at least one of these marks, ignoring case.
 _MARKS = (b"error", b"fatal", b"fail", b"exception", b"abort", b"sigsegv", b"cannot ", b"<e>")
 _ERROR = re.compile(
     r"(?i)(?<![\w./-])(?:error|fatal|failed|failure|exception|abort(?:ed|ing)?|cannot|can't"
     r"|unable to)\b(?![./-]\w)"  # not part of a file name
     r"|[a-z](?:Error|Exception)\b|SIGSEGV|SIGABRT|<E>|\[E:|\bE/|\bE \w+ *:"
 )
+# Lines of a traceback that only quote code, counts of zero errors, and deprecation warnings.
 _QUOTED = re.compile(
     r"^\s*(?:File \"|raise |return |except|at [\w.$]+\(|[\^~]+$|#|\||\d+ \|)"
     r"|(?i:\b(?:no|0|without) (?:errors?|failures?|failed)\b|\b(?:errors?|failed)\"?[:=] ?0\b)"
@@ -134,7 +135,8 @@ class _Scan:
 
 
 def _find_lines(chunk: bytes, low: bytes, literals: Sequence[bytes]) -> Iterator[tuple[int, str]]:
-    """Yield the start and nearby text of each line that contains one of ``literals``."""
+    """Yield each line of ``chunk`` that contains one of ``literals``: the offset of its start, and
+    its text near the literal."""
     found: dict[int, int] = {}
     for literal in literals:
         at = low.find(literal)
@@ -153,9 +155,9 @@ def _find_lines(chunk: bytes, low: bytes, literals: Sequence[bytes]) -> Iterator
 def explain(file: str, log: Iterable[bytes], rules: Sequence[Rule]) -> Explanation:
     """Explain a log.
 
-    ``log`` yields the log in chunks of any size, in UTF-8 or, with a byte order mark, UTF-16, with
-    any line endings. Invalid bytes are replaced. The time grows with the size of the log, and the
-    memory with its largest chunk and its longest line, up to CHUNK_BYTES.
+    ``log`` yields chunks of any size. The text is UTF-8, or UTF-16 if it starts with a byte order
+    mark. Its line endings may be of any kind. Invalid bytes are replaced. Only one chunk and one
+    line, or CHUNK_BYTES of a longer line, are in memory at a time.
     """
     scan = _Scan(rules)
     for chunk in _split(log):
@@ -164,7 +166,7 @@ def explain(file: str, log: Iterable[bytes], rules: Sequence[Rule]) -> Explanati
 
 
 def explain_text(text: str, rules: Sequence[Rule]) -> Explanation:
-    """Explain a log given as text."""
+    """Explain a log that is a string."""
     return explain("", [text.encode("utf-8", "replace")], rules)
 
 

@@ -13,8 +13,8 @@ LINE_CHARS = 200
 
 
 def render(explanation: Explanation) -> str:
-    """Return an explanation as text: the number of causes, each cause with its consequences, then
-    other matched lines and error lines without a rule."""
+    """Return an explanation as text: the number of causes, each cause with its consequences, other
+    matched lines, and the error lines that no rule matches."""
     one = explanation
     many = "no known cause" if not one.causes else count(len(one.causes), "cause")
     parts = [f"{one.file}: {many} in {count(one.lines, 'line')}\n"]
@@ -24,9 +24,11 @@ def render(explanation: Explanation) -> str:
     if one.unknown:
         unknown = one.unknown_count
         many = (
-            count(unknown, "more error line") if unknown < MOST_MATCHES else "many more error lines"
+            count(unknown, "other error line")
+            if unknown < MOST_MATCHES
+            else "many other error lines"
         )
-        parts.append(f"  {many} without a rule:\n")
+        parts.append(f"  {many} that no rule matches:\n")
         parts += [f"    line {each.line}: {_cut(each.text)}\n" for each in one.unknown]
     return "".join(parts)
 
@@ -48,10 +50,10 @@ def _render_cause(number: int, cause: Finding, one: Explanation) -> str:
 
 
 def advise(text: str) -> str:
-    """Return the fix and the cause of a failure with this text in one line, or "" if no rule
-    matches.
+    """Return one line with the fix and the cause of a failure whose output is ``text``, or "" if no
+    rule matches.
 
-    No rule is meant to match an error of this project, because that already contains a fix.
+    The rules are not meant to match this project's errors, because those already name a fix.
     """
     known = find_known(text, read_rules())
     return f"{known.fix} ({known.cause})" if known else ""

@@ -14,12 +14,12 @@ from provisioning.manifest.reader import read_policy
 
 
 class Role(Enum):
-    """What a line means for its run.
+    """What a line means for the run that logged it.
 
-    A ``cause`` explains a failure. A ``symptom`` can follow from any cause, and counts as the cause
-    only if the log has no other. A ``hint`` is not a failure by itself: it counts as a cause only
-    if there are symptoms but no cause, or if a matched cause is its consequence. A ``harmless``
-    line appears in logs of successful runs.
+    A ``cause`` explains a failure. A ``symptom`` can follow from any cause; the first one counts as
+    the cause if the log has no other. A ``hint`` is not a failure by itself: it counts as a cause
+    only if there are symptoms but no cause, or if a matched cause is its consequence. A
+    ``harmless`` line appears in logs of successful runs.
     """
 
     CAUSE = "cause"
@@ -49,10 +49,10 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     if ``pattern`` is found in it. Conditions that a rule does not set do not apply. ``code``
     matches in decimal, in hexadecimal (see ``spell_code``) and as one of ``names``.
 
-    ``source`` are links or the word ``experiment``. ``seen`` is whether this project saw the line
-    itself. ``consequence_of`` are ids of rules. If one of them matches a line of the log, too, this
-    rule's line is its consequence. ``matches`` and ``rejects`` are examples: a line that the rule
-    matches, and one that it does not.
+    ``source`` has links or the word ``experiment``. ``seen`` is true if this project saw such a
+    line itself. ``consequence_of`` has ids of rules. If one of these rules also matches a line of
+    the log, this rule's line is its consequence. ``matches`` is an example of a line that the rule
+    matches, ``rejects`` of one that it does not.
     """
 
     id: str
@@ -82,8 +82,8 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def literals(self) -> tuple[bytes, ...]:
-        """Texts in lower case. Every matching line contains at least one of them, except for a rule
-        with only a pattern, which has none."""
+        """Texts in lower case. Each line that the rule matches contains at least one of them. Empty
+        for a rule that has only a pattern."""
         spelled = [one.removeprefix("0x") for one in spell_code(self.code)] if self.code else ()
         return tuple(one.lower().encode() for one in (*self.text, *spelled, *self.names))
 
@@ -123,10 +123,8 @@ def read_rules() -> tuple[Rule, ...]:
 
 
 def spell_code(code: int) -> tuple[str, ...]:
-    """Return how logs write an error number, such as 5005 and 0x138d.
-
-    A number with the highest bit set, such as FastRPC's, can also be written as a negative number.
-    """
+    """Return the spellings of an error number in logs, such as 5005 and 0x138d. If bit 31 is set,
+    as in FastRPC's error numbers, the third spelling is a negative number."""
     signed = (str(code - (1 << 32)),) if code >> 31 == 1 else ()
     return (str(code), f"{code:#x}", *signed)
 
@@ -156,8 +154,8 @@ MOST_ENDLESS = 3
 def check_pattern(pattern: str) -> None:
     """Raise ValueError for a regular expression that is invalid or could take forever.
 
-    The latter repeats a group that contains a repetition or an alternative, or has more than
-    MOST_ENDLESS unbounded repetitions.
+    It could take forever if it repeats a group that contains an unbounded repetition or an
+    alternative, or if it has more than MOST_ENDLESS unbounded repetitions.
     """
     try:
         re.compile(pattern)
@@ -165,7 +163,7 @@ def check_pattern(pattern: str) -> None:
         raise ValueError(f"{pattern!r} is not a regular expression: {error}") from error
     plain = _CLASS.sub("x", re.sub(r"\\.", "x", pattern))
     if len(_ENDLESS.findall(plain)) > MOST_ENDLESS:
-        raise ValueError(f"{pattern!r} may take forever: it has many * and +")
+        raise ValueError(f"{pattern!r} may take forever: it has too many * and +")
     while group := _GROUP.search(plain):
         inner, repeats = group[1], group[2] or ""
         if repeats and (_ENDLESS.search(inner) or "|" in inner):

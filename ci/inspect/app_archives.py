@@ -1,7 +1,7 @@
 """Read an Android app from an archive: an APK, a set of split APKs, or an AAR.
 
-The code that unpacks downloads also unpacks these archives, into a scratch directory. It unpacks
-only libraries, programs and the manifest, and checks all of them before it writes the first byte.
+Only libraries, programs and the manifest are unpacked, into a scratch directory. All of them are
+checked before the first byte is written.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ArchiveReader:
             start = file.read(len(LFS))
         if start == LFS:
             raise UnfitError(
-                f"{path} is an LFS pointer",
+                f"{path} is a Git LFS pointer",
                 fix="run 'git lfs pull' in the checkout that contains it",
             )
         if not start.startswith(ZIP):
@@ -145,7 +145,7 @@ class ArchiveReader:
 
 @contextmanager
 def refused_as_app(name: str) -> Iterator[None]:
-    """Raise the IntegrityError of a block again, with a message for the person who built the
+    """Replace an IntegrityError of the block with one that addresses the person who built the
     app."""
     try:
         yield
@@ -159,8 +159,8 @@ def choose_splits(members: Sequence[Member]) -> list[Member]:
     """Return the APKs of a set that a device installs together: the universal APK if there is one,
     otherwise the splits.
 
-    Bundletool's standalone APKs, which are for devices without support for splits, are left out. If
-    a set has only these, return the first."""
+    Bundletool's standalone APKs are left out, because they are for devices that do not support
+    splits. If a set has only these, return the first."""
     whole = [one for one in members if one.name.rpartition("/")[2] == "universal.apk"]
     return (
         whole

@@ -1,5 +1,5 @@
-"""Check whether an Android app can run QNN. These checks apply only to apps. The doctor's checks of
-libraries and programs are run in addition.
+"""Check whether an Android app can run QNN. The checks in this module apply only to apps. The
+doctor's checks of libraries and programs also run.
 
 The rules are those of Android and Gradle: developer.android.com/guide/practices/page-sizes,
 .../guide/topics/manifest/uses-native-library-element (since API level 31), .../build/releases (from
@@ -38,14 +38,15 @@ RPC = "libcdsprpc.so"
 VENDOR = (RPC, "libadsprpc.so", "libsdsprpc.so", "libOpenCL.so")
 OWN = re.compile(r"lib(Qnn|qnn|Genie|Htp|Snpe|SNPE|executorch|onnxruntime|c[+][+])")
 RUNTIME = re.compile(r"lib(qnn_)?executorch.*|libonnxruntime.*")
-# Checks for files that an incomplete copy, or a part of an app, may lack.
+# Checks for files that may be missing from an incomplete copy or from a part of an app.
 ABSENCES = frozenset({"QNN216", "QNN304", "QNN310", "QNN311", "QNN312", "QNN317"})
 ABSENCES |= {"QNN870", "QNN309", "QNN850", "QNN851", "QNN852", "QNN864"}
 OF_COPY = frozenset({"QNN853", "QNN854"})
-# Checks of what the app that uses a library decides, and of what Gradle does later.
+# The app that uses a library decides what these check.
 OF_APP = frozenset({"QNN850", "QNN851", "QNN852", "QNN856", "QNN860"})
+# Gradle changes what these check when it builds the app.
 OF_BUILD = frozenset({"QNN228"})
-# The doctor's checks that have a separate check with another text for apps.
+# Checks of the doctor that other checks replace for apps.
 REPLACED = frozenset({"QNN203", "QNN308", "QNN309", "QNN320", "QNN321", "QNN325"})
 
 APPS: Subjects[AppUnit] = Subjects()
@@ -54,8 +55,8 @@ APPS: Subjects[AppUnit] = Subjects()
 class Pairing(NamedTuple):
     """A program of an app, and the answer of `compat` for it with the app's libraries. ``known``
     has the id and the file name of each finding of the doctor. ``spared`` has the axes that are not
-    reported: TARGETS if the app is judged for a SoC and any of its programs may be for that SoC,
-    otherwise none."""
+    reported. It is TARGETS if the app is judged for a SoC and any of its programs may be for that
+    SoC; otherwise, it is empty."""
 
     program: PackedFile
     answer: Answer
@@ -105,8 +106,8 @@ def _pair(unit: AppUnit, soc: str) -> Iterator[tuple[PackedFile, Answer]]:
 
 
 def _is_for(answer: Answer) -> bool:
-    """Return whether a program has a context binary, and nothing shows that it is for another
-    SoC."""
+    """Return whether a program may be for the SoC: it has a context binary, and nothing shows that
+    it is for another SoC."""
     rows = {row.axis: row.verdict for row in answer.rows}
     refused = [axis for axis in TARGETS if rows[axis] is Verdict.NO]
     return rows[Axis.FILE] is Verdict.YES and not refused
@@ -120,8 +121,9 @@ def lacks_only_files(unit: AppUnit, findings: Iterable[Finding]) -> bool:
 
 
 def find_wanted(unit: AppUnit) -> tuple[str, ...]:
-    """Return the QNN libraries that an app needs: libQnnHtp.so unless it uses another backend and,
-    for ExecuTorch and ONNX Runtime, libQnnSystem.so. An app without any QNN library needs none."""
+    """Return the QNN libraries that an app needs: libQnnHtp.so unless it has only other backends,
+    and libQnnSystem.so if it has ExecuTorch, ONNX Runtime or a program. An app without any QNN
+    library needs none."""
     names = {one.name for one in unit.libraries if one.abi == QNN_ABI}
     others = {f"libQnn{backend}.so" for backend in ("Gpu", "Cpu", "Dsp", "Lpai")}
     if not any(name.startswith("libQnn") for name in names):
@@ -133,8 +135,8 @@ def find_wanted(unit: AppUnit) -> tuple[str, ...]:
 
 
 def _weigh(unit: AppUnit, finding: Finding) -> Finding | None:
-    """Return the finding with the severity that it has for this app, or None if another finding
-    reports its cause or if Gradle takes care of it later."""
+    """Return the finding with the severity that it has for this app. Return None if another finding
+    reports its cause, or if Gradle will cure it."""
     absent = {PurePath(path).name for path in unit.absent}
     missing = re.findall(r"lib[\w+-]+\.so", f"{finding.subject} {finding.what} {finding.fix}")
     if finding.id in ABSENCES and absent.intersection(missing):  # reported by QNN853
@@ -188,9 +190,9 @@ def see_no_libraries(unit: AppUnit) -> Iterator[Seen]:
 
 @APPS.check(
     "QNN851",
-    "{subject} has libraries for {abis} only",
-    "QNN's libraries for Android are for arm64-v8a, so the app runs without QNN on a phone; it "
-    "cannot be installed on a phone for whose ABIs it has no libraries",
+    "{subject} has libraries only for {abis}",
+    "QNN's libraries for Android are for arm64-v8a, so the app cannot use QNN; a phone that "
+    "supports none of the app's ABIs cannot install it",
     "add arm64-v8a to the app's libraries and to abiFilters",
     after=("QNN850",),
 )
@@ -230,7 +232,7 @@ def see_absent(unit: AppUnit) -> Iterator[Seen]:
 
 @APPS.check(
     "QNN854",
-    "{subject} is an LFS pointer{others}",
+    "{subject} is a Git LFS pointer{others}",
     "Gradle packages the pointer itself, which fails to load: 'invalid ELF header'",
     "run 'git lfs pull' in the checkout",
 )
@@ -289,8 +291,8 @@ def see_no_manifest(unit: AppUnit) -> Iterator[Seen]:
     "FastRPC opens a skel as a file, but nativeLibraryDir is empty: runs fail with error 4000, "
     "1008 or 14001",
     "set android.packaging.jniLibs.useLegacyPackaging = true in build.gradle(.kts), which writes "
-    'extractNativeLibs="true" into the manifest; or copy the skels out of assets and put their '
-    "directory on ADSP_LIBRARY_PATH",
+    'extractNativeLibs="true" into the manifest; or put the skels into assets, copy them to a '
+    "directory when the app starts, and add this directory to ADSP_LIBRARY_PATH",
 )
 def see_skels_inside(unit: AppUnit) -> Iterator[Seen]:
     skels = _list_skels(unit)
@@ -302,8 +304,7 @@ def see_skels_inside(unit: AppUnit) -> Iterator[Seen]:
 
 
 def _list_skels(unit: AppUnit) -> list[PackedFile]:
-    """Return the libraries in the arm64-v8a folder that run on the DSP, where FastRPC loads
-    them."""
+    """Return the arm64-v8a libraries that are for the DSP, or whose names are those of skels."""
     dsp = {one.name for one in unit.tree.files if one.elf and one.elf.machine == EM_QDSP6}
     named = {one.name for one in unit.tree.files if (name := one.qnn_name) and name.part == "Skel"}
     return [one for one in _qnn_files(unit) if one.name in dsp | named]
@@ -352,8 +353,8 @@ def _is_off(file: PackedFile, page_bytes: int) -> bool:
 
 
 def _see_packing(unit: AppUnit, is_wrong: Callable[[PackedFile], bool]) -> Iterator[Seen]:
-    """Yield one finding for all libraries that ``is_wrong`` selects, if this is an APK whose
-    libraries are not extracted."""
+    """Yield one finding for all libraries that ``is_wrong`` selects. Yield none unless this is an
+    APK whose libraries are not extracted."""
     if unit.kind is not Kind.APK or find_extraction(unit) is not False:
         return
     wrong = [one for one in unit.libraries if is_wrong(one)]
@@ -423,8 +424,8 @@ def see_required(unit: AppUnit) -> Iterator[Seen]:
 
 
 def _undeclared(unit: AppUnit) -> dict[str, list[str]]:
-    """Return the vendor libraries of the device that the app needs but neither contains nor
-    declares in its manifest, with the files that need them. Return none if the manifest is missing,
+    """Return the device's vendor libraries that the app needs but neither contains nor declares in
+    its manifest. The values are the files that need them. Return none if the manifest is missing,
     or if the app targets an API level that needs no declaration."""
     manifest, gradle = unit.manifest, unit.gradle
     if not manifest:

@@ -1,8 +1,9 @@
 """Read AndroidManifest.xml, compiled (in an APK) or as text (in sources and an AAR).
 
-The attributes used are those of developer.android.com/guide/topics/manifest: `uses-sdk`,
-`extractNativeLibs` of `application`, and `uses-native-library`. In a compiled manifest an
-attribute's name may be empty: its resource id identifies it, as in Android itself.
+developer.android.com/guide/topics/manifest describes the elements that are read: `manifest`,
+`uses-sdk`, `application` (its attribute `extractNativeLibs`) and `uses-native-library`. In a
+compiled manifest, an attribute's name may be empty. Then its resource id identifies it, as in
+Android itself.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-MAX_BYTES = 2 << 20  # the largest known ones, in apps from stores, have 0.5 MB
+MAX_BYTES = 2 << 20  # the largest known manifest of an app from a store has 0.5 MB
 READS = 8  # how often the reader may read each byte; a valid manifest takes three
 COMPILED = b"\x03\x00\x08\x00"
 ANDROID = "http://schemas.android.com/apk/res/android"
@@ -35,9 +36,10 @@ class AppManifest:
     """The values of a manifest. ``min_sdk``, ``target_sdk`` and ``extracts`` are None if they are
     missing or refer to a resource.
 
-    ``extracts`` is extractNativeLibs. ``native_libraries`` maps the library in each
-    uses-native-library element to whether it is required. ``split`` is the name of a split APK, or
-    empty for a base APK. ``fault`` is the reason why the manifest could not be read, or empty.
+    ``extracts`` is the value of extractNativeLibs. The keys of ``native_libraries`` are the
+    libraries in uses-native-library elements; a value is true if the library is required. ``split``
+    is the name of a split APK, or empty for a base APK. ``fault`` is the reason why the manifest
+    could not be read, or empty.
     """
 
     package: str = ""
@@ -62,7 +64,7 @@ def parse_manifest(data: bytes) -> AppManifest:
 
 def merge_manifests(manifests: Iterable[AppManifest]) -> AppManifest | None:
     """Return the merged manifest of an app, or None if ``manifests`` is empty. The first manifest
-    is the app's own: the others only add native libraries and a fault."""
+    is the app's own. The others only add native libraries, and a fault if it has none."""
     known = [*manifests]
     if not known:
         return None
@@ -89,7 +91,7 @@ def _gather(elements: Iterable[tuple[str, Attributes]]) -> AppManifest:
         if tag == "uses-native-library" and (name := attributes.get("name")):
             libraries[name] = attributes.get("required") != "false"
     if "manifest" not in found:
-        raise _Refused("it has no element manifest")
+        raise _Refused("it has no manifest element")
     own, application, sdk = (found.get(tag, {}) for tag in ("manifest", "application", "uses-sdk"))
     extracts = {"true": True, "false": False}.get(application.get("extractNativeLibs", ""))
     return AppManifest(
@@ -123,9 +125,10 @@ class _Metered(io.BytesIO):
 
 
 def _read_compiled(data: bytes) -> list[tuple[str, Attributes]]:
-    """Parse compiled XML. Raises _Refused if it is damaged. (apkInspector raises arbitrary
-    exceptions then. It also logs to the root logger, for which it would install a DEBUG handler if
-    there were none.)"""
+    """Parse compiled XML. Raises _Refused if it is damaged.
+
+    apkInspector raises arbitrary exceptions for damaged XML. It would also configure the root
+    logger to print debug messages, if that had no handler."""
     root = logging.getLogger()
     silent = logging.NullHandler()
     root.addHandler(silent)
@@ -151,8 +154,8 @@ def _read_compiled(data: bytes) -> list[tuple[str, Attributes]]:
 
 
 def _pair(one: object, strings: list[str], resources: list[int]) -> tuple[str, str]:
-    """Return the name and the value of an attribute. The value is empty for a reference to a
-    resource."""
+    """Return the name and the value of an attribute. The value is empty unless it is a string, a
+    Boolean or a number. It may be a reference to a resource."""
     index, kind, value = (
         getattr(one, name) for name in ("name_index", "typed_value_datatype", "typed_value_data")
     )

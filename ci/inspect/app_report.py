@@ -50,7 +50,8 @@ class CheckedUnit:
 
 
 def choose_exit(checked: Sequence[CheckedUnit], *, strict: bool) -> ExitCode:
-    """Return the worst result: failure, otherwise an incomplete copy, otherwise success."""
+    """Return FAILED if any unit failed, otherwise ENVIRONMENT if one is an incomplete copy,
+    otherwise OK."""
     codes = {one.exit_code(strict=strict) for one in checked}
     return next(
         (one for one in (ExitCode.FAILED, ExitCode.ENVIRONMENT) if one in codes), ExitCode.OK
@@ -58,7 +59,7 @@ def choose_exit(checked: Sequence[CheckedUnit], *, strict: bool) -> ExitCode:
 
 
 def render_units(checked: Sequence[CheckedUnit], *, strict: bool, width: int) -> str:
-    """Describe each unit, with the sizes of its components and the verdict."""
+    """Return a description of each unit with the sizes of its components and its verdict."""
     return "\n".join(
         "\n".join(
             [*_describe(one.unit), "", render_verdict(one.verdict, strict=strict, width=width)]
@@ -77,14 +78,16 @@ def _describe(unit: AppUnit) -> list[str]:
     for name, (count, size, packed) in measure(unit).items():
         is_packed = packed and not unit.kind.is_copy
         within = f", {packed / 1e6:.1f} MB in the archive" if is_packed else ""
-        rows.append(f"  {name:<24} {count:>4} files {size / 1e6:>8.1f} MB{within}")
+        rows.append(
+            f"  {name:<24} {count:>4} file{'s' if count > 1 else ' '} {size / 1e6:>8.1f} MB{within}"
+        )
     return rows
 
 
 def measure(unit: AppUnit) -> dict[str, tuple[int, int, int]]:
-    """Return for each component its number of files, its bytes and its bytes in the archive,
-    largest first. Libraries for QNN's ABI and assets are divided by ``COMPONENTS``; the libraries
-    of each other ABI are one component."""
+    """Return the number of files, the bytes and the bytes in the archive for each component. The
+    largest component is first. Assets and libraries for QNN's ABI are divided by ``COMPONENTS``;
+    the libraries for each other ABI are one component."""
     found: dict[str, tuple[int, int, int]] = {}
     for one in (*unit.libraries, *unit.assets):
         name = _component(one)

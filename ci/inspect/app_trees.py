@@ -51,7 +51,8 @@ def read_app(path: Path, scratch: Path) -> list[AppUnit]:
 
 
 def _survey(unit: AppUnit, scratch: Path) -> AppUnit:
-    """Return the unit with the facts of its files, laid out as on a device."""
+    """Return the unit with the facts of its files. They are read from links in a directory that is
+    laid out as on a device."""
     root = Path(tempfile.mkdtemp(dir=scratch))
     for relative, one in unit.placed():
         link = root / relative
@@ -267,8 +268,8 @@ def _list_archives(module: Path, gradle: Gradle) -> Iterator[tuple[str, Path | N
 
 
 def _with_projects(root: Path, module: Path, known: dict[Path, Gradle]) -> list[Path]:
-    """Return the directories of a module and of all modules that it depends on. Each is found where
-    Gradle expects it by default."""
+    """Return the directories of a module and of all modules that it depends on. A module that is
+    not in Gradle's default place is not found."""
     found, pending = [module], [module]
     while pending:
         for project in known[pending.pop()].projects:

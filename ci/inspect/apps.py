@@ -1,4 +1,4 @@
-"""The contents of an Android app as values: libraries by ABI, programs, and the manifest."""
+"""The contents of an Android app: its libraries per ABI, its programs and its manifest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ QNN_ABI = "arm64-v8a"
 ABIS = frozenset({QNN_ABI, "armeabi-v7a", "armeabi", "x86_64", "x86", "riscv64", "mips", "mips64"})
 MANIFEST = "AndroidManifest.xml"
 PROGRAMS = (".pte", ".bin", ".onnx", ".dlc")
-# The id of ExecuTorch's backend, a member of QNN's DLC archives, the node of a compiled ONNX model.
+# The id of ExecuTorch's QNN backend, the name of a member of QNN's DLC archives, and the operator
+# of a compiled ONNX model.
 QNN_BACKEND, DLC, EP_CONTEXT = MARKS = b"QnnBackend", b"dlc.metadata", b"EPContext"
 LFS = b"version https://git-lfs"
 
@@ -49,9 +50,9 @@ class Kind(str, Enum):
 
 @dataclass(frozen=True)
 class PackedFile:
-    """A library of an ABI, or an asset (then ``abi`` is empty). ``shown`` is its location as shown
-    to users. For a member of an archive, ``packed_bytes`` is its size there, and ``offset`` is
-    where its bytes start, or None if they are compressed."""
+    """A library of an ABI or an asset, which has an empty ``abi``. ``shown`` is its location as
+    shown to users. For a member of an archive, ``packed_bytes`` is its size in the archive. If it
+    is not compressed there, ``offset`` is the offset of its first byte."""
 
     name: str
     path: Path
@@ -93,8 +94,8 @@ class AppUnit:
     ``libraries`` has one file per ABI and name. ``duplicates`` has a group of files for each ABI
     and name that occurs in several places. ``absent`` are files that git's index or a build file
     lists but that are missing. ``pointers`` are files that are only Git LFS pointers. ``damaged``
-    maps AARs that cannot be read to the reason. ``tree`` has the facts of the assets and of the
-    files for QNN's ABI.
+    has the reason for each AAR that cannot be read. ``tree`` has the facts of the assets and of the
+    libraries for QNN's ABI.
     """
 
     name: str
@@ -151,8 +152,8 @@ def is_pointer(path: Path) -> bool:
 def gather(
     origins: Iterable[Iterable[PackedFile]],
 ) -> tuple[tuple[PackedFile, ...], tuple[tuple[PackedFile, ...], ...]]:
-    """Return the first file for each ABI and name, and the groups of files with the same ABI and
-    name."""
+    """Return the first file for each ABI and name. Also return each group of several files that
+    have the same ABI and name."""
     found: dict[tuple[str, str], list[PackedFile]] = {}
     for origin in origins:
         for one in origin:

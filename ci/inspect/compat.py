@@ -1,15 +1,16 @@
-"""Judge whether a runtime can load a program on a SoC, with a row for each axis: a property in
-which the two must agree. Nothing here reads a file.
+"""Judge whether a runtime can load a program on a SoC. The answer has a row per axis, which is a
+property in which they must agree. Nothing here reads a file.
 
 The rules, and the evidence for them (docs/findings/versions.md has the tables):
 
-- Build: a runtime loads contexts of its QNN version or older. All 25 pairs of QNN 2.47 to 2.51
-  behave like this on the emulator. A newer core API alone is no obstacle, so it is not an axis.
+- Build: a runtime loads contexts that were compiled with its QNN version or an older one. All 25
+  pairs of QNN 2.47 to 2.51 behave like this on the emulator. A newer core API alone is no obstacle,
+  so it is not an axis.
 - Hexagon, SoC, VTCM: a device rejects a context for another Hexagon version or more VTCM (error
   5005 or 14001: pytorch/executorch#1176, #9084). The emulator runs all of them.
-- Adaptor: QNN rejects an adaptor whose headers are newer than the library (PR16011). An adaptor
-  with headers up to 2.37 cannot create a device with libraries that read socModel at another byte
-  (error 14001).
+- Adaptor: QNN rejects an adaptor whose headers are newer than the library
+  (pytorch/executorch#16011). An adaptor with headers up to 2.37 cannot create a device with
+  libraries that read socModel at another byte (error 14001).
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from provisioning.versions import is_older, parse_version
 
 # The oldest QNN version known to write descriptions of version 3.
 INFO_SINCE = "2.29.0"
-# Libraries that read socModel at byte 8 of QnnHtpDevice_CustomConfig_t; those of 2.37 and 2.49.40
-# read it at byte 4, where headers up to OLD_HEADERS have it.
+# QNN versions whose libraries read socModel at byte 8 of QnnHtpDevice_CustomConfig_t. The libraries
+# of 2.37 and 2.49.40 read it at byte 4, where headers up to OLD_HEADERS have it.
 MOVED_SOC = {"2.47.0", "2.48.40", "2.50.40", "2.51.0"}
 OLD_HEADERS = "2.37"
 
@@ -43,7 +44,7 @@ class Verdict(str, Enum):
 
 
 class Axis(str, Enum):
-    """The properties in which a program and a runtime must agree, in order of precedence."""
+    """The properties in which a program, a runtime and a SoC must agree, in the order of rows."""
 
     FILE = "file"
     BUILD = "build"
@@ -59,9 +60,9 @@ class Axis(str, Enum):
 class Runtime:
     """A runtime of QNN. ``qnn`` is its version, or "" if unknown. ``stubs`` and ``skels`` are the
     Hexagon versions for which it has stubs and skels. ``adaptor`` is the QNN version whose headers
-    ExecuTorch's backend was built with: "" without such a library, "unknown" if the library does
-    not state it. ``kernels`` are the required CPU operators whose names its libraries contain, or
-    None without ExecuTorch."""
+    ExecuTorch's backend was built with. It is "" if the runtime does not contain this backend, and
+    "unknown" if the backend does not state the version. ``kernels`` are the CPU operators of the
+    program whose names the runtime's libraries contain, or None without ExecuTorch."""
 
     name: str
     qnn: str = ""
@@ -83,8 +84,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Answer:
-    """Whether the program loads. ``decided_by`` are the axes that have the same verdict as the
-    answer. If the answer is yes, these are all axes that were judged."""
+    """The answer to the question whether a program loads. ``decided_by`` has the axes whose verdict
+    is the answer."""
 
     file: str
     runtime: str
@@ -112,8 +113,8 @@ def judge_compat(program: Program, runtime: Runtime | None = None, soc: str = ""
 
 
 def _choose_contexts(program: Program, soc: str) -> tuple[ContextBinary, ...]:
-    """Return the contexts that a device would load: all of them, unless the program is a package
-    that has one for the SoC."""
+    """Return the contexts that a device would load. If the program is a package with contexts for
+    the SoC, return these, otherwise all of them."""
     if not program.is_package or not soc:
         return program.contexts
     number = find_soc(soc).id
@@ -148,7 +149,7 @@ def _judge_runtime(contexts: Iterable[ContextBinary], runtime: Runtime | None) -
     elif max(versions) > KNOWN_INFO or is_older(runtime.qnn, INFO_SINCE):
         which = ", ".join(map(str, sorted(versions)))
         why = (
-            f"QNN {runtime.qnn} was not tested with binary info of version {which}: try to load it"
+            f"QNN {runtime.qnn} was not tested with binary info of version {which}: try the program"
         )
         yield Row(Axis.BINARY_INFO, Verdict.UNKNOWN, why)
     else:
@@ -228,8 +229,8 @@ def _judge_soc(
         )
     elif versions == [wanted.hexagon]:
         why = (
-            f"compiled for {names}, not for {soc}; all have Hexagon V{wanted.hexagon}, but"
-            f" whether {soc} can load the program is not known"
+            f"compiled for {names}, not for {soc}; all have Hexagon V{wanted.hexagon}, but it is "
+            f"not known whether {soc} can load the program"
         )
         yield Row(Axis.SOC, Verdict.UNKNOWN, why)
     else:
@@ -247,7 +248,7 @@ def _judge_soc(
 
 def _judge_parts(versions: list[int], runtime: Runtime | None, why: str = "") -> Row:
     """Judge whether a runtime has a stub or skel for each of these Hexagon versions. If none is
-    missing, ``why`` is the reason for the verdict, unless it is empty."""
+    missing and ``why`` is not empty, the verdict is YES with this reason."""
     parts = {*runtime.stubs, *runtime.skels} if runtime else set()
     if lacking := [one for one in versions if parts and one not in parts]:
         has = ", ".join(f"V{one}" for one in sorted(parts))

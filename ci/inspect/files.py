@@ -51,8 +51,9 @@ class Library:
 
 @dataclass(frozen=True)
 class Inspected:
-    """A file: a ``program``, ``context``, ``onnx`` model, ``library`` or ``package`` (an APK or
-    AAR, with ``entries``), or ``unknown``. ``damage`` is the reason if the file cannot be used."""
+    """A file and its contents. ``kind`` is ``program``, ``context``, ``onnx``, ``library``,
+    ``package`` (an archive such as an APK, with ``entries``) or ``unknown``. If the file cannot be
+    used, ``damage`` is the reason, such as ``is empty``."""
 
     file: str
     kind: str
@@ -131,7 +132,7 @@ def _inspect_package(path: Path, name: str, size: int) -> Inspected:
 
 def unpack_files(path: Path, scratch: Path) -> list[tuple[str, Path]]:
     """Unpack the libraries and programs of an archive into ``scratch``, and return their names with
-    their paths. Raises IntegrityError if the archive is damaged, or if they have more than
+    their paths. Raises IntegrityError if the archive is damaged, or if these files have more than
     MAX_UNPACKED bytes."""
     with closing(FileSource(path)) as source:
         members = [

@@ -46,7 +46,7 @@ def _describe_library(library: Library) -> str:
         f"{library.machine}{f' V{library.hexagon}' if library.hexagon else ''}",
         f"QNN {library.qnn}" if library.qnn else "states no QNN build",
         f"Android API {library.api_level}" if library.api_level else "",
-        f"aligned to {library.align}",
+        f"aligned to {library.align} bytes",
     ]
     return ", ".join(filter(None, parts))
 

@@ -1,4 +1,4 @@
-"""Describe a directory, an APK, an artifact or a version as a runtime of QNN."""
+"""Return the QNN runtime that a directory, an APK, an artifact or a version stands for."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ EXECUTORCH = re.compile(r"PyQnnManagerAdaptor.*\.so|lib(qnn_executorch_backend|e
 
 
 def read_runtime(word: str, operators: Iterable[str] = ()) -> Runtime:
-    """Return the runtime that ``word`` specifies: a directory, an APK or AAR, ARTIFACT@VERSION, or
-    a version. ``operators`` are CPU operators: the runtime's libraries are searched for kernels for
-    them.
+    """Return the runtime that ``word`` stands for: a directory, an APK or AAR, ARTIFACT@VERSION, or
+    a version. The runtime's libraries are searched for kernels for the CPU operators ``operators``.
 
-    Raises UsageError for any other word, IntegrityError for a damaged archive.
+    Raises UsageError for any other word, IntegrityError for a damaged archive. Of an artifact that
+    is not in the store, only the version is known.
     """
     name, _, version = word.partition("@")
     if is_version(word):
@@ -65,8 +65,8 @@ def _survey(root: Path, name: str, operators: Iterable[str]) -> Runtime:
 
 
 def describe_runtime(files: Sequence[FileFacts], name: str, operators: Iterable[str]) -> Runtime:
-    """Describe libraries as a runtime. They are searched for kernels for the CPU operators in
-    ``operators``."""
+    """Return the runtime that consists of the libraries ``files``. They are searched for kernels
+    for the CPU operators ``operators``."""
     backends = [one for one in files if one.name == BACKEND]
     builds = [one.build.version for one in backends or files if one.build and one.build.version]
     linked = [one for one in files if EXECUTORCH.fullmatch(one.name)]
@@ -82,8 +82,8 @@ def describe_runtime(files: Sequence[FileFacts], name: str, operators: Iterable[
 
 
 def _list_versions(files: Iterable[FileFacts], part: str) -> tuple[int, ...]:
-    """Return the Hexagon versions of HTP's stubs or skels among the files. ``part`` is ``Stub`` or
-    ``Skel``."""
+    """Return the Hexagon versions of the HTP stubs or HTP skels in ``files``. ``part`` is ``Stub``
+    or ``Skel``."""
     names = filter(None, (one.qnn_name for one in files))
     found = {one.hexagon for one in names if (one.backend, one.part) == ("Htp", part)}
     return tuple(sorted(int(one) for one in found if one.isdecimal()))

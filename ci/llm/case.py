@@ -69,8 +69,8 @@ class LlmRun(CaseRun):
 
     def run_and_judge(self, program: Program, artifact: Path) -> CaseResult:
         """Generate text with the program, judge it, and try the faults that the verdict must
-        reject. Return the result of the case. The runs for comparison are in ``artifact``, the
-        directory of the compiled program."""
+        reject. Return the result of the case. ``artifact`` is the directory of the compiled
+        program, which also has the reference runs."""
         try:
             runs = read_runs(artifact)
         except (OSError, ValueError) as error:
@@ -127,9 +127,9 @@ class LlmRun(CaseRun):
     def compare_prefill(
         self, forced: Generated, alone: Generated, runs: ReferenceRuns
     ) -> list[str]:
-        """Return a fault for the first step at which the program chooses another token after
-        prefill than with the decode method alone; empty if there is none. A step at which the model
-        also chooses two different tokens does not count, nor does a difference within the noise."""
+        """Return a list with a fault for the first step at which the program chooses another token
+        after prefill than with the decode method alone, or an empty list. A step does not count if
+        the model also chooses two different tokens, or if the difference is within the noise."""
         start, ties = len(runs.prompt) - 1, runs.model.ties()
         for step, token in enumerate(alone.tokens[start:]):
             row, prefilled = runs.model.run.logits[step], forced.tokens[step]
@@ -143,9 +143,9 @@ class LlmRun(CaseRun):
     def judge_text(
         self, interface: Interface, step: Step, right: tuple[float, ...]
     ) -> Iterator[str]:
-        """Yield a fault if the program's perplexity on the text exceeds the limit. If the
-        perplexity of the model that was lowered exceeds it too, judge_quantized reports that
-        instead. Record both."""
+        """Yield a fault if the program's perplexity on the text exceeds the limit, but that of the
+        model that was lowered does not. (Otherwise, judge_quantized reports the model.) Record all
+        perplexities."""
         made, most = self.subject.perplexity(interface, step), self.subject.max_perplexity
         if made is None:
             return

@@ -11,7 +11,7 @@ from provisioning.errors import UsageError
 
 
 class RopeScaling(Struct, frozen=True, forbid_unknown_fields=True):
-    """The RoPE scaling of Llama 3.1 and later. The fields have the names in Hugging Face's
+    """The RoPE scaling of Llama 3.1 and later. The fields have the same names as in Hugging Face's
     config.json."""
 
     factor: float
@@ -31,8 +31,8 @@ class RopeScaling(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DecoderConfig(Struct, frozen=True, kw_only=True):
-    """The dimensions of a decoder. ``most_context`` is the length of the longest text for which it
-    was trained, in tokens. ``tied`` is true if the output layer has the weights of the
+    """The dimensions of a decoder. ``most_context`` is the length in tokens of the longest text
+    that the decoder supports. ``tied`` is true if the output layer has the weights of the
     embedding."""
 
     dim: int

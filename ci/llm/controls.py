@@ -17,9 +17,8 @@ from ci.report.schema import ControlKind
 
 @dataclass(frozen=True)
 class Repeated:
-    """A program that passed: ``run`` is what it generated after ``prompt``, ``reference`` is what
-    this was judged by, and ``step`` runs the program. ``eos`` is the token for the end of a
-    text."""
+    """A program that passed. ``run`` is what it generated after ``prompt``; the verdict compared
+    this with ``reference``. ``step`` runs the program. ``eos`` is the token that ends a text."""
 
     interface: Interface
     step: Step
@@ -35,9 +34,9 @@ class Repeated:
         *,
         in_prefill: bool = True,
     ) -> Iterator[Generated]:
-        """Yield runs whose last step is computed with a fault; their earlier steps are those of
-        ``run``. The last step is each step of ``run``, except the first, whose margin exceeds the
-        noise. Steps with the largest margin come first.
+        """Yield wrong runs. Each repeats ``run`` up to a certain step, and computes this step with
+        a fault. Every step of ``run`` whose margin exceeds the noise is tried, except the first,
+        in the order of decreasing margins.
 
         In each run, prefill receives the text before the step except its last token, which decode
         receives. ``spoil`` changes the inputs of each call, and ``caches`` returns the caches that

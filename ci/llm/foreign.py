@@ -84,7 +84,9 @@ def read_interface(name: str, declared: Declared) -> Interface:
     )
     if (count, left) != (1, context - 1) or size < 2:
         raise _refuse(
-            name, f"decode takes {count} tokens and caches for {left} of {context} tokens"
+            name,
+            f"tokens per call: {size} in prefill, {count} in decode;"
+            f" tokens in the caches of decode: {left} of {context}",
         )
     for method, taken in ((PREFILL, size), (DECODE, 1)):
         _require_caches(name, interface, declared.inputs[method][3:], taken)
@@ -101,7 +103,7 @@ def read_interface(name: str, declared: Declared) -> Interface:
             raise UsageError(
                 f"{name} contradicts itself",
                 why=f"{constant} returns {told[constant]}, but its tensors imply {number}",
-                fix="export the program again: its metadata is that of another model",
+                fix="export the program again: its metadata belongs to another model",
             )
     if declared.outputs[DECODE][0].dtype != "float32" and not told.get("get_logits_scale"):
         raise _refuse(name, "its logits are integers, but it has no method get_logits_scale")
@@ -109,8 +111,8 @@ def read_interface(name: str, declared: Declared) -> Interface:
 
 
 def read_border(declared: Declared, method: str) -> Border:
-    """Return the codings of the inputs and outputs of a method. The scale of integers in caches is
-    unknown, so they are passed on unchanged."""
+    """Return the codings of the inputs and outputs of a method. The scale of integer caches is
+    unknown, so their integers are passed on unchanged."""
     told = declared.constants
     mask, logits = declared.inputs[method][1], declared.outputs[method][0]
     most = np.iinfo(mask.dtype).max if mask.dtype in INTEGERS else 1
@@ -271,8 +273,8 @@ class ForeignJob:
         return Foreign(free.tokens, after, 0.0, same, likeness, tuple(faults))
 
     def load(self, interface: Interface) -> dict[int, Any]:
-        """Return the float32 decoder for each method. The keys are the methods' numbers of tokens.
-        Raises UsageError if the weights and the program have different dimensions."""
+        """Return the float32 decoder for each method, keyed by the number of tokens that the method
+        takes. Raises UsageError if the weights and the program have different dimensions."""
         from ci.llm.decoder import make_decoder
         from ci.llm.weights import read_weights
 
@@ -283,14 +285,15 @@ class ForeignJob:
             if own != wanted:
                 raise UsageError(
                     f"{path.name} does not contain the weights of {self.path.name}",
-                    why=f"its {name} is {own}, but the program's is {wanted}",
+                    why=f"it has {name} = {own}, but the program has {name} = {wanted}",
                 )
         decoder = make_decoder(config, weights, interface.context)
         return {1: decoder, interface.prefill: decoder}
 
 
 def find_faults(tokens: tuple[int, ...], logits: Array) -> list[str]:
-    """Return a fault that no correct program has, whatever its model is; empty if there is none."""
+    """Return a list with a fault that no correct program has, whatever its model is, or an empty
+    list."""
     if not np.isfinite(logits).all():
         return ["the logits are not finite"]
     if float(np.ptp(logits, axis=1).min()) == 0.0:

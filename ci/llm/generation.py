@@ -86,9 +86,8 @@ class Loop:
 
 @dataclass(frozen=True)
 class Generated:
-    """The result of a generation. ``fed`` are the input tokens, including the prompt. ``tokens``
-    are the chosen tokens, and ``logits`` [step, vocabulary] those from which each of them was
-    chosen."""
+    """The result of a generation. ``fed`` has the input tokens, including the prompt. ``tokens``
+    has the tokens that were chosen, from the rows of ``logits`` [step, vocabulary]."""
 
     fed: tuple[int, ...]
     tokens: tuple[int, ...]
@@ -107,22 +106,22 @@ def run_free(loop: Loop, prompt: Sequence[int], count: int, stop: Sequence[int] 
 
 
 def run_forced(loop: Loop, prompt: Sequence[int], given: Sequence[int]) -> Generated:
-    """Feed the prompt and then the ``given`` tokens instead of the chosen ones. Return the logits
-    after the prompt and after each given token, with the tokens that they would choose."""
+    """Feed the prompt and then the ``given`` tokens. Return the logits after the prompt and after
+    each given token, and the most likely token at each of these steps."""
     rows = [loop.feed(prompt)[-1], *(loop.feed([token])[0] for token in given)]
     return Generated((*prompt, *given), tuple(int(np.argmax(row)) for row in rows), np.stack(rows))
 
 
 def run_decode(loop: Loop, tokens: Sequence[int]) -> Generated:
-    """Feed tokens one by one with the decode method. Return the logits after each, with the tokens
-    that they would choose."""
+    """Feed tokens one by one with the decode method. Return the logits and the most likely token
+    after each."""
     rows = [loop.feed([token])[0] for token in tokens]
     return Generated(tuple(tokens), tuple(int(np.argmax(row)) for row in rows), np.stack(rows))
 
 
 def run_windows(loop: Callable[[], Loop], windows: Sequence[Sequence[int]]) -> Array:
-    """Feed each window of a text to prefill, each in a new loop. Return the logits that predict the
-    tokens after the first of each window, [token, vocabulary]."""
+    """Feed each window of a text to prefill, each in a new loop. Return the logits [token,
+    vocabulary] that predict all tokens of each window except its first."""
     return np.concatenate([loop().feed(window)[:-1] for window in windows])
 
 
@@ -134,7 +133,8 @@ def count_same(tokens: Sequence[int], others: Sequence[int]) -> int:
 
 
 def eager_step(modules: dict[int, Any]) -> Step:
-    """Return a step function for eager modules. ``modules`` are keyed by their number of tokens."""
+    """Return a step function for eager modules. A key of ``modules`` is the number of tokens that
+    the module takes."""
     import torch
 
     def step(arrays: Sequence[Array]) -> list[Array]:

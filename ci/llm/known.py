@@ -1,4 +1,4 @@
-"""Finds or downloads the files of a decoder that is known by name."""
+"""Finds or downloads the files of a decoder in manifests/decoders.toml."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ from provisioning.store.store import store_home
 def find_files(
     name: str, progress: Progress, *, offline: bool, environ: Mapping[str, str] = os.environ
 ) -> tuple[Path, Path]:
-    """Return the paths of the weights and the tokenizer. If the environment variable QNN_CI_NAME,
-    where NAME is the decoder's name in capital letters, specifies a directory, the files must be in
-    it. Otherwise they are in the store, to which they are downloaded if necessary. Raises
-    IntegrityError if a file in that directory is missing, or if a file or a download does not match
-    its pin, and DownloadError if a file cannot be downloaded, also because of ``offline``."""
+    """Return the paths of the weights and the tokenizer of the decoder ``name``.
+
+    The files are in the store, to which they are downloaded if necessary. If an environment
+    variable such as QNN_CI_STORIES260K is set for the decoder, they must be in its directory.
+
+    Raises IntegrityError if a file in that directory is missing, or if a file or a download does
+    not match its pin. Raises DownloadError if a download fails, or if ``offline`` forbids it.
+    """
     known = read_decoders()[name]
     variable = f"QNN_CI_{name.upper()}"
     given = environ.get(variable)

@@ -41,7 +41,7 @@ ALONE = 2  # the number of tokens after the prompt that are also decoded without
 
 @dataclass(frozen=True)
 class Subject:
-    """The model to lower. ``weights`` is a file or directory, ``prompts`` are token ids. The
+    """The model to lower. ``weights`` is a file or directory, ``prompts`` has token ids. The
     program is judged by up to ``tokens`` tokens after the first prompt. Quantization ranges are
     calibrated on the float32 model's texts for all prompts. ``text`` has windows of ids for
     measuring the perplexity, whose limit is ``max_perplexity``."""
@@ -266,9 +266,11 @@ class DecoderLowering:
         borders: Mapping[int, Border],
     ) -> ReferenceRuns:
         """Return the runs of the float32 ``decoder``, and those of ``modules``, which are lowered,
-        without and with rounding errors. In the runs of ``modules``, the caches initially contain
-        what zero bytes encode, as in upstream's runner; in a quantized cache, this need not be
-        0."""
+        without and with rounding errors.
+
+        In the runs of ``modules``, the caches initially contain the value that zero bytes encode,
+        as in upstream's runner. In a quantized cache, this need not be 0.
+        """
         from ci.models.noise import Dice, Disturbed, trace_methods
 
         one, float16 = self.subject, not self.spec.scheme.quantized
@@ -361,8 +363,8 @@ class ReferenceRuns:
     prompt and the first ALONE tokens. ``float32`` has the float32 model's logits for the text of
     ``model``, and ``text`` has the tokens that the float32 model itself chooses. ``perplexity`` has
     two numbers, for the lowered and for the float32 model; it is empty if there is no text to
-    measure. ``borders`` has those of a quantized program's methods; its keys are the methods'
-    numbers of tokens."""
+    measure. ``borders`` has the Border of each method of a quantized program. Its keys are the
+    numbers of tokens that the methods take."""
 
     interface: Interface
     prompt: tuple[int, ...]

@@ -39,7 +39,7 @@ class Projected(Struct, frozen=True, kw_only=True):
     """The estimated size of a program in ``scheme``, in bytes.
 
     ``graph_bytes`` are the constants of a method. A phone's program shares them between prefill and
-    decode, the emulator's has two copies. ``shards`` is the number of programs into which the
+    decode; the emulator's has two copies. ``shards`` is the number of programs into which the
     layers must be split so that the largest, with ``shard_bytes``, fits into 2 GiB; None if a
     single layer is too large. ``cache_bytes`` is the size of all keys and values, as float32 in
     fp16 and as 8-bit integers otherwise. ``host_bytes`` is the memory that lowering needs.
@@ -147,7 +147,7 @@ def render_projection(projection: Projection) -> str:
         [
             f"projected, not measured: {size}, a context of {count(projection.context, 'token')}",
             *lines,
-            "weights: of one method; an emulator program has a copy per method, a phone's has one",
+            "weights: of one method; an emulator's program has one per method, a phone's has one",
             "shards: into how many programs the layers must be split so that none exceeds 2 GiB",
             "host memory: extrapolated from executorch issue 14402, 117 GB for 8 B parameters",
         ]

@@ -1,4 +1,4 @@
-"""Reads four kinds of tokenizers behind one interface.
+"""Reads four kinds of tokenizers.
 
 llama2.c's .bin files are parsed here. sentencepiece cannot read them, and the C++ reader in
 pytorch_tokenizers, which upstream's runner uses, supports only files with a longer header.
@@ -44,8 +44,8 @@ class Tokenizer:
         return ids
 
     def require(self, owner: str, **wanted: int | None) -> None:
-        """Raise UsageError if the tokenizer's ``vocabulary``, ``bos`` or ``eos`` is not the wanted
-        one, which is that of ``owner``. A wanted value of None is ignored."""
+        """Raise UsageError if the tokenizer's ``vocabulary``, ``bos`` or ``eos`` differs from the
+        wanted one. ``owner`` names the program or weights that want it. None is ignored."""
         for name, number in wanted.items():
             own = getattr(self, name)
             if number is not None and own != number:
@@ -66,7 +66,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
     if path.suffix not in readers or not path.is_file():
         raise UsageError(
             f"{path} is not a tokenizer",
-            why=f"it is missing, or its suffix is not {', '.join(readers)}",
+            why=f"it is missing, or its suffix is none of {', '.join(readers)}",
         )
     try:
         return readers[path.suffix](path)
@@ -168,8 +168,8 @@ class PieceTable:
             self.ids.setdefault(piece, number)
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text. Raises UsageError if there is no piece for a character, nor for
-        one of its bytes."""
+        """Return the ids of a text. A character without a piece is encoded as bytes. Raises
+        UsageError if such a byte has no piece either."""
         ids: list[int] = []
         for character in f" {text}" if text else "":
             held = character.encode()

@@ -21,8 +21,8 @@ MARGIN_DB = 10.0  # an error may exceed its prediction by this, the default of m
 
 @dataclass(frozen=True)
 class Reference:
-    """The data for judging a run: the model's ``run``, and the predicted ``noise``, which has the
-    mean squares of the logits' errors, [disturbed run, step]."""
+    """The data for judging a run: the model's ``run``, and the predicted ``noise`` [disturbed run,
+    step], which is the mean square error of the logits."""
 
     run: Generated
     noise: Array
@@ -69,7 +69,7 @@ def judge_forced(run: Generated, reference: Reference) -> Verdict:
     """Compare all steps of a run with the reference. Raises ValueError if the run was fed other
     tokens than the reference."""
     if run.fed != reference.run.fed:
-        raise ValueError("the run was fed different tokens from the reference's")
+        raise ValueError("the run was fed other tokens than the reference")
     return judge_part(run, reference)
 
 
@@ -120,7 +120,7 @@ def judge_part(run: Generated, reference: Reference, steps: int = 0) -> Verdict:
     if len(rows) > len(faults):
         faults.append(f"{len(rows)} of {steps} steps are wrong")
     if not rows and sqnr < predicted - MARGIN_DB:
-        faults.append(f"the logits reach {sqnr:.1f} dB, but {predicted:.1f} dB are predicted")
+        faults.append(f"the logits have {sqnr:.1f} dB, but {predicted:.1f} dB are predicted")
     return Verdict(tuple(faults), steps, equal, tied, sqnr, predicted, frozenset(rows))
 
 

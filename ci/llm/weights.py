@@ -80,7 +80,7 @@ def read_llama2c(path: Path) -> tuple[DecoderConfig, Weights]:
     if len(data) != size:
         raise UsageError(
             f"{path.name} has {len(data)} bytes, not {size}",
-            why=f"its header has {layers} layers of width {dim} and {config.vocabulary} tokens",
+            why=f"its header states layers={layers}, dim={dim}, vocabulary={config.vocabulary}",
             fix=f"use {FORMS}",
         )
     stacked: Weights = {}
@@ -272,7 +272,9 @@ def _take(data: Any, row: TensorRow) -> Tensor:
         raise ValueError(f"the dtype {row.dtype} is not supported, only {', '.join(DTYPES)}")
     begin, end = row.data_offsets
     if not 0 <= begin <= end <= len(data):
-        raise ValueError(f"a tensor has the bytes {begin} to {end}, but there are {len(data)}")
+        raise ValueError(
+            f"a tensor is at bytes {begin} to {end}, but the data has {len(data)} bytes"
+        )
     dtype = DTYPES[row.dtype]
     if math.prod(row.shape) * dtype.itemsize != end - begin:
         raise ValueError(

@@ -28,7 +28,7 @@ class Seen:
     module from which it was quantized, or None if it is not quantized. ``inputs`` may be nested.
     Upstream compares ``outputs`` with ``wanted``, which are the outputs of ``program`` if
     ``is_own`` is true, and those of the float32 model if it is false. ``pte_bytes`` is the size of
-    the program, or 0 if it is not known."""
+    the .pte, or 0 if it is not known."""
 
     program: Any
     float_model: Any
@@ -42,8 +42,8 @@ class Seen:
 @dataclass
 class Capture:
     """The comparisons in the current test. ``seen`` has the completed ones, and ``now`` the one
-    whose program is running. ``sources`` has the float32 model of each quantized module; its keys
-    are ids of the quantized modules."""
+    whose program is running. ``sources`` maps the id of each quantized module to its float32 model
+    and to the module itself."""
 
     seen: list[Seen] = field(default_factory=list)
     now: Seen | None = None
@@ -69,7 +69,7 @@ class Capture:
 
     def compare(self, outputs: Tensors, wanted: Tensors) -> None:
         """Record the outputs of the program that ran last, and the values with which upstream is
-        about to compare them. Without such a program, nothing is recorded."""
+        about to compare them. Record nothing if no program ran since the last comparison."""
         if self.now:
             self.now.outputs, self.now.wanted = tree_map(_copy, [[*outputs], [*wanted]])
             self.seen.append(self.now)

@@ -1,5 +1,5 @@
-"""The expected results of upstream's tests: manifests/policies/upstream.toml, with rows grouped by
-cause.
+"""The expected results of upstream's tests, from manifests/policies/upstream.toml. Its rows are
+grouped by cause.
 
 A row lists tests that are not expected to pass both verdicts, with their expected result and the
 versions of QNN and the SoCs to which it applies. The cause states when its rows can be removed. A
@@ -83,8 +83,8 @@ class Ratchet(Struct, frozen=True, forbid_unknown_fields=True):
     slow: dict[str, float] = {}
 
     def expect_s(self, test: str) -> float:
-        """Return how long a test that matches a glob in ``slow`` takes on an idle machine, in
-        seconds; 0 for other tests."""
+        """Return how many seconds a test takes on an idle machine, according to ``slow``, or 0 if
+        no glob in it matches the test."""
         return max((s for glob, s in self.slow.items() if match(test, glob)), default=0.0)
 
 
@@ -113,7 +113,7 @@ def read_expectations(path: Path | None = None) -> UpstreamPolicy:
             for fault in find_row_faults(row, policy.suites):
                 raise ManifestError(
                     f"policies/{POLICY}.toml, cause {cause.name}: {fault}",
-                    why="an invalid or too general row hides failures that were not examined",
+                    why="an invalid or too general row would hide failures that nobody examined",
                     fix="name the suite, the tests, their outcome and a pattern for the reason",
                 )
         if cause.fault in {"upstream", "executorch", "qnn"} and not cause.report:
@@ -131,13 +131,11 @@ def find_row_faults(row: Row, suites: Mapping[str, Ratchet]) -> Iterator[str]:
         yield f"there is no suite {row.suite!r}"
     for glob in row.tests:
         if not WILD.sub("", glob):
-            yield f"the glob {glob!r} in 'tests' has only wildcards"
+            yield f"the glob {glob!r} in 'tests' consists only of wildcards"
     if not row.tests:
         yield f"a row for suite {row.suite!r} has no tests"
     if row.outcome != "timed-out" and not row.pattern:
-        yield (
-            f"a row for suite {row.suite!r} has no pattern that the reason of its result must match"
-        )
+        yield (f"a row for suite {row.suite!r} has no pattern for the reason of its result")
     try:
         re.compile(row.pattern)
     except re.error as error:
@@ -168,8 +166,8 @@ class Expectations:
 
     def check(self, judged: Judged) -> Checked:
         """Compare the result of a test with the rows that apply to it. If a flaky test passed, its
-        result becomes the row's outcome. A test that passes because it expects an error needs no
-        row."""
+        result becomes the row's outcome. A test that passes upstream because it expects an error
+        needs no row."""
         found = self.find(judged.test)
         if judged.outcome is Ending.PASSED:
             flaky = next((one for one in found if one.row.flaky), None)
@@ -216,5 +214,7 @@ class Expectations:
         ran = sum(one.outcome not in {Ending.UNSUPPORTED, Ending.LATE} for one in every)
         losses = [f"only {ran} of {ratchet.run} required tests ran"] if ran < ratchet.run else []
         if without > ratchet.unsupported:
-            losses.append(f"{without} tests are unsupported, at most {ratchet.unsupported} may be")
+            losses.append(
+                f"unsupported tests: {without}, but at most {ratchet.unsupported} are allowed"
+            )
         return losses

@@ -64,7 +64,7 @@ class Header(Struct, frozen=True, kw_only=True):
 
     @property
     def is_whole(self) -> bool:
-        """Return whether all tests of the suite were selected."""
+        """Whether all tests of the suite were selected."""
         return set(self.every) == set(self.tests)
 
 
@@ -96,8 +96,8 @@ def open_journal(
         except BlockingIOError as error:
             raise UsageError(
                 f"{directory} is in use",
-                why="another run uses it",
-                fix="wait, or choose another --reports",
+                why="another run is writing its journal there",
+                fix="wait until it ends, or pass another directory to --reports",
             ) from error
         entries = list[Entry]()
         known = read_journal(directory)
@@ -140,9 +140,9 @@ def _append(file: int, line: bytes) -> None:
 
 
 def kept_directory(directory: Path, test: str, repeat: int = 0) -> Path:
-    """Return the directory for the comparisons of one run of a test. It is named after the test:
-    the first 120 characters, in which only letters, digits, ``_``, ``.`` and ``-`` are kept, and a
-    checksum of the whole name."""
+    """Return the directory for the comparisons of one run of a test. Its name has the first 120
+    characters of the test's name and a checksum of the whole name. Characters other than letters,
+    digits, ``_``, ``.`` and ``-`` are replaced by ``_``."""
     name = "".join(one if one.isalnum() or one in "_.-" else "_" for one in test)
-    digest = f"{zlib.crc32(test.encode()):08x}"  # distinguishes names that are equal so far
+    digest = f"{zlib.crc32(test.encode()):08x}"  # distinguishes names that start with the same text
     return directory / KEPT / f"{name[:120]}-{digest}" / str(repeat)

@@ -41,7 +41,7 @@ class Ending(str, Enum):
 class Ours:
     """The verdict of this project's gate on a comparison. ``accepts_zeros`` is true if the gate
     would accept zeros instead of the outputs. ``reasons`` states why the gate rejects the outputs,
-    and whether it accepts zeros; it is empty if the comparison passed. ``lacks`` are notes on what
+    and whether it accepts zeros; it is empty if the comparison passed. ``lacks`` has notes on what
     could not be computed for the gate."""
 
     scheme: str
@@ -53,8 +53,8 @@ class Ours:
 
 @dataclass(frozen=True)
 class Judged:
-    """The result of a test. ``reason`` is why not both verdicts are passed; it is empty if both
-    are. ``ours`` has the gate's verdict on each comparison, and ``entry`` has upstream's result."""
+    """The result of a test. ``reason`` is why ``outcome`` is not PASSED; it is empty if it is.
+    ``ours`` has the gate's verdict on each comparison, and ``entry`` has upstream's result."""
 
     test: str
     outcome: Ending
@@ -71,8 +71,8 @@ def judge_comparison(
     record: Comparison, arrays: Arrays, limits: Limits, wrong: Wrong | None = None
 ) -> Ours:
     """Return the gate's verdict on a comparison, with the limits that ``limits`` returns for its
-    scheme. If ``wrong`` is given, each output is first replaced by the result of that function, to
-    find out whether the gate rejects it."""
+    scheme. If ``wrong`` is given, judge ``wrong(output)`` instead of each output, to find out
+    whether the gate rejects it."""
     rule = limits(Scheme(record.scheme)) if record.scheme else Threshold(scheme=MIXED)
     infos = tuple(replace_bool(one) for one in record.outputs)
     outputs = stack(arrays[Member.OUTPUT], infos)
@@ -151,8 +151,7 @@ def judge_test(
 
 
 def name_outcome(entry: Entry, ours: Sequence[Ours]) -> tuple[Ending, str]:
-    """Return the result of a test, and the reason. The reason is empty if both verdicts are
-    passed."""
+    """Return the result of a test, and the reason. The reason is empty if the result is PASSED."""
     message = entry.message.strip()
     lines = message.splitlines()
     last = lines[-1] if lines else ""
@@ -192,7 +191,8 @@ def merge_repeats(every: Sequence[Judged]) -> Judged:
     if len(outcomes) == 1:
         return first
     counts = ", ".join(
-        f"{one.value} {sum(other.outcome is one for other in every)} times" for one in outcomes
+        f"{sum(other.outcome is one for other in every)} of {len(every)} runs {one.value}"
+        for one in outcomes
     )
     worst = next(one for one in every if one.outcome is not Ending.PASSED)
     return replace(worst, outcome=Ending.FAILED, reason=f"flaky: {counts}; {worst.reason}")

@@ -27,14 +27,14 @@ class Member(str, Enum):
     FLOAT = "float"
     QUANTIZED = "quantized"
     NOISE = "noise"  # [run, input set, *shape]; empty without a prediction
-    LOW, HIGH = "low", "high"  # bounds of the lowered model's outputs, where noise can change them
+    LOW, HIGH = "low", "high"  # bounds of the outputs, if one of them is not floating-point
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
     """A comparison without its arrays. ``scheme`` is empty if no scheme has the combination of
-    types in the test's model. ``lacks`` has a note on each thing that the gate needs but that could
-    not be computed. ``pte_bytes`` is the size of the program. ``predict_s`` is the time in seconds
-    that computing the models' outputs and the prediction took."""
+    types in the test's model. ``lacks`` has notes on what could not be computed for the gate.
+    ``pte_bytes`` is the size of the .pte. ``predict_s`` is how many seconds it took to compute the
+    models' outputs and the prediction."""
 
     scheme: str
     outputs: tuple[TensorInfo, ...]

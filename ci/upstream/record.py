@@ -25,8 +25,8 @@ from ci.models.tensors import TensorInfo, describe_tensor
 from ci.upstream.capture import Seen, Tensors
 from ci.upstream.kept import Comparison, Member, write_comparison
 
-# Schemes by the numbers of bits of activations and of weights. 0 means float16 activations, or a
-# graph without weights.
+# The keys are the bits of activations and the bits of weights. 0 means that the activations are
+# float16, or that the graph has no weights.
 SCHEMES = {
     (8, 8): Scheme.A8W8,
     (8, 0): Scheme.A8W8,
@@ -155,8 +155,8 @@ def work_out(seen: Seen) -> tuple[Comparison, dict[Member, Tensors]]:
 
 
 def describe_outputs(seen: Seen, exact: Any, flat: Any, lacks: Notes) -> tuple[TensorInfo, ...]:
-    """Return the dtype and shape of each output and, unless they cannot be determined, its
-    quantization step and range, and the parts that a concatenation joins."""
+    """Return the dtype and shape of each output. Also return its quantization step and range, and
+    the parts that a concatenation joins, if these can be determined."""
     infos = [describe_tensor(one) for one in seen.outputs]
     with lacks.of("the quantization steps of the outputs"):
         grids = find_grids(exact) or [NO_GRID] * len(infos)

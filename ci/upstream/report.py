@@ -24,9 +24,9 @@ BRIEF = {
 
 
 def make_case(checked: Checked, soc: str) -> Case:
-    """Return the report's case for a test. If the result is not the expected one, the status is
-    failed. If both verdicts are passed, it is passed. Otherwise it is ``unsupported``, because the
-    result is known; JUnit shows this status as skipped."""
+    """Return the report's case for a test. The status is ``failed`` if the result is not the
+    expected one, and ``passed`` if the test passed both verdicts. Otherwise it is ``unsupported``,
+    because the result is known; JUnit shows this status as skipped."""
     judged = checked.judged
     entry = judged.entry
     if checked.fault:
@@ -85,8 +85,8 @@ def make_controls(every: Sequence[Judged], soc: str) -> list[Control]:
 
 
 def make_suite_case(faults: Sequence[str], soc: str) -> list[Case]:
-    """Return a failed case with the faults of the run as a whole, in a list that is empty if there
-    are none."""
+    """Return a list with one failed case, whose reason has all faults of the run as a whole. Return
+    an empty list if there are none."""
     reason = "; ".join(faults)
     fix = "  fix: find the cause, or change policies/upstream.toml and mention it in CHANGELOG.md"
     return [
@@ -97,15 +97,15 @@ def make_suite_case(faults: Sequence[str], soc: str) -> list[Case]:
 
 def count_outcomes(every: Sequence[Judged]) -> str:
     """Return the number of tests per result, in the order of Ending, such as ``301 passed by both;
-    40 passed by theirs, failed by ours; 2 failed``."""
+    40 passed by theirs, failed by ours; 2 failed; 9 unsupported; 0 timed out``."""
     counts = Counter(one.outcome for one in every)
     return "; ".join(f"{counts[one]} {one.value}" for one in Ending)
 
 
 def count_causes(every: Sequence[Checked]) -> list[str]:
-    """Return one line per cause, with the number of tests that have the result that the cause
-    explains, most frequent first. The last line has the number of tests that one of the verdicts
-    fails without a known cause."""
+    """Return one line per cause, with the number of tests whose result it explains. The most
+    frequent cause is first. The last line has the number of tests that failed one of the verdicts
+    without a known cause."""
     causes = Counter(one.known.cause.name for one in every if one.known and not one.fault)
     bad = [one for one in every if one.judged.outcome in {Ending.ONE_SIDED, Ending.FAILED}]
     bare = sum(one.known is None or bool(one.fault) for one in bad)

@@ -169,7 +169,7 @@ def list_tests(pool: Pool, scratch: Path) -> tuple[str, ...]:
     if errors or not tests:
         first = errors[0] if errors else "no test was found"
         raise FailedError(
-            f"pytest cannot collect upstream's tests ({len(errors)} errors)",
+            f"pytest cannot collect upstream's tests (errors: {len(errors)})",
             why=first,
             fix="if a package is missing, add it to PACKAGES in ci/upstream/stubs.py",
         )

@@ -149,8 +149,8 @@ def find_refusal(item: Any) -> str:
 
 def summarize(reports: Sequence[Any]) -> tuple[str, str]:
     """Return ``failed``, ``skipped`` or ``passed`` according to the reports of a test and its
-    subtests. Also return the end of the first report that is failed or skipped; empty if the test
-    passed."""
+    subtests. Also return the end of the first failed report, otherwise of the first skipped one.
+    It is empty if the test passed."""
     failed = [one for one in reports if one.failed]
     if failed:
         return "failed", str(failed[0].longrepr)[-MAX_MESSAGE:]

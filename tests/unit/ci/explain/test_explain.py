@@ -101,11 +101,11 @@ def test_unknown_error_lines_are_listed_and_not_guessed() -> None:
     assert told.unknown[0].line == 1
     assert told.unknown[0].text == "frobnicator: fatal error 77"
     assert (len(told.unknown), told.unknown_count) == (20, 31)
-    assert "31 more error lines" in render(told)
+    assert "31 other error lines" in render(told)
 
 
 def test_errors_that_are_not_all_counted_have_no_number() -> None:
-    assert "many more error lines" in render(say(*["E: failed"] * (MOST_MATCHES + 1)))
+    assert "many other error lines" in render(say(*["E: failed"] * (MOST_MATCHES + 1)))
 
 
 @pytest.mark.parametrize(

@@ -251,7 +251,7 @@ def test_components_are_counted_and_the_largest_is_first() -> None:
     ]
     checked = CheckedUnit(unit, ())
     text = render_units([checked, checked], strict=False, width=80)
-    assert text.count("1 files      2.0 MB, 1.5 MB in the archive") == 2
+    assert text.count("1 file       2.0 MB, 1.5 MB in the archive") == 2
     assert "u (APK), minSdk 23, libraries extracted: unknown" in text
     assert "ABIs: arm64-v8a, x86; QNN: unknown" in text
 
@@ -303,7 +303,7 @@ def test_text_of_a_program_names_each_figure() -> None:
     library = Inspected(
         "a.so", "library", 1, library=Library("Hexagon", 75, qnn="2.50", api_level=30, align=4096)
     )
-    assert "Hexagon V75, QNN 2.50, Android API 30, aligned to 4096" in render_files([library])
+    assert "Hexagon V75, QNN 2.50, Android API 30, aligned to 4096 bytes" in render_files([library])
 
 
 def test_a_set_of_apks_is_described_by_its_first_manifest() -> None:

@@ -314,7 +314,9 @@ def test_the_decoder_of_the_weights_has_the_sizes_of_the_program(own: Tiny) -> N
         other = structs.replace(own.interface, **{name: number + 1})
         with pytest.raises(UsageError, match=r"weights\.bin does not contain") as it:
             make_job().load(other)
-        assert it.value.why == f"its {name} is {number}, but the program's is {number + 1}"
+        assert (
+            it.value.why == f"it has {name} = {number}, but the program has {name} = {number + 1}"
+        )
 
 
 class Coded:

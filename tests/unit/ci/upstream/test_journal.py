@@ -94,7 +94,11 @@ def test_two_runs_do_not_write_to_one_journal(tmp_path: Path) -> None:
     ):
         pass
     error = caught.value
-    told = (f"{tmp_path} is in use", "another run uses it", "wait, or choose another --reports")
+    told = (
+        f"{tmp_path} is in use",
+        "another run is writing its journal there",
+        "wait until it ends, or pass another directory to --reports",
+    )
     assert (error.what, error.why, error.fix) == told
 
 

@@ -272,13 +272,13 @@ def test_resume_with_other_tests_is_refused(tmp_path: Path) -> None:
     [
         (
             Ended(((), ()), "", ""),
-            "pytest cannot collect upstream's tests (0 errors)",
+            "pytest cannot collect upstream's tests (errors: 0)",
             "no test was found",
             True,
         ),
         (
             Ended((("a",), ("x.py: No module named 'new'", "y.py: z")), "", ""),
-            "pytest cannot collect upstream's tests (2 errors)",
+            "pytest cannot collect upstream's tests (errors: 2)",
             "x.py: No module named 'new'",
             True,
         ),
