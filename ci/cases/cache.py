@@ -109,9 +109,9 @@ def digest_rooms(rooms: tuple[str, ...]) -> str:
 
 
 def digest_packages(names: Iterable[str]) -> str:
-    """Return one SHA-256 for Python's version and the files of the packages in ``names``, or of
-    directories in packages, such as ``executorch/exir``, without those in SKIPPED directories. The
-    versions of the packages are not sufficient, because they do not change if a file is edited.
+    """Return one SHA-256 for Python's version and the files in ``names``: packages, or directories
+    in packages, such as ``executorch/exir``. SKIPPED directories are left out. The versions of the
+    packages are not enough, because they do not change when a file is edited.
 
     A missing package or directory is treated as empty. A wheel's installer writes RECORD last, with
     the hash and size of each file. If a file still has that size and was not modified after RECORD,
@@ -249,8 +249,8 @@ class CompileJob:
     reference: ReferencePolicy | None = None
 
     def __call__(self) -> CompileResult:
-        """Return the artifact of the case, or the reason why the case was refused. QNN and a user's
-        modules are loaded only in forks of the worker, because the worker runs more jobs later.
+        """Return the artifact of the case, or the reason why the case was refused. The worker forks
+        twice: to look up the key, and to compile. QNN is loaded only in these forks.
 
         Raises UsageError if the model or its data are invalid, FailedError if a cached artifact's
         references are unusable or if a fork dies, StoreError if the disk is full.

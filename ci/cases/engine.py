@@ -25,7 +25,7 @@ from provisioning.errors import FailedError
 INPUTS, FLOAT, QUANTIZED = "inputs", "float", "quantized"
 NOISE = "noise/{}.npy"  # the index of an output
 STEPS = "steps.json"  # next to the log
-MIN_RUNS = 2  # runs that a noise prediction needs at least
+MIN_RUNS = 2  # the least number of runs for a noise prediction
 LOW, HIGH = "{}_{}.low.raw", "{}_{}.high.raw"
 
 Sets = Sequence[Sequence[Array]]  # a list of arrays per input set
@@ -121,8 +121,8 @@ class Staging:
         """Write the predicted errors of each output, [run, input set, *shape]. An empty array means
         that no errors were predicted for the output.
 
-        Runs with elements that are not finite, such as the logarithm of nearly zero, are dropped.
-        Raises FailedError if fewer than two runs remain.
+        Runs with NaN or infinite elements are dropped. Raises FailedError if fewer than two runs
+        remain.
         """
         for index, error in enumerate(map(np.asarray, errors)):
             if error.size:
@@ -154,7 +154,7 @@ NOTED = msgspec.json.Decoder(tuple[Step, ...])  # at import: see CONVERTING in m
 def require_references(directory: Path, compiled: Compiled, policy: ReferencePolicy | None) -> None:
     """Raise FailedError if the float32 model's outputs in ``directory`` are unusable as references.
     Programs without input sets, such as language models, are not checked, because their references
-    are elsewhere."""
+    are stored elsewhere."""
     if not compiled.sets:
         return
     require_proof(read_sets(directory / FLOAT, compiled.outputs, compiled.sets), policy)
@@ -210,7 +210,8 @@ class Engine(Protocol):
         """The modules that the fork server imports before it forks the workers."""
 
     def preload(self, spec: CaseSpec) -> None:
-        """Load what all cases of a model have in common."""
+        """Prepare a worker for a case before the forks that look up its key or compile it. QNN must
+        not be loaded here (see ci.cases.forked)."""
 
     def key(self, spec: CaseSpec) -> str:
         """Return the SHA-256 of everything that determines the program and its references."""

@@ -1,8 +1,8 @@
-"""Prepares the fork server, which imports this module once. The module imports those that
-ci.cases.pool.Pool was given, so that they are already loaded in every worker.
+"""Prepares the fork server, which imports this module once. This module then imports the modules
+that were passed to ci.cases.pool.Pool, so that every worker starts with them.
 
-If one of these modules defines before_forks(), the function is called after the import, for work
-that is slow the first time.
+If such a module defines before_forks(), this function is called after the import. It does work that
+is slow the first time.
 
 The fork server exits when the process that started it exits, even during imports. Its forks exit
 when the fork server exits.
@@ -27,7 +27,7 @@ sys.path[:] = [place for place in sys.path if place]
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 end_with_parent(int(os.environ[STARTER]))
 gc.disable()  # collections took a fifth of the import time and freed little
-# Imports print notes, such as torchao's on CUDA libraries: they are shown only if one fails.
+# Imports print notes, such as torchao's on CUDA libraries: they are shown only if an import fails.
 with tempfile.TemporaryFile() as printed:
     try:
         with redirected(printed.fileno(), 2):

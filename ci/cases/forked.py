@@ -31,11 +31,11 @@ _steps: list[mmap.mmap] = []  # of this fork and of the forks around it, shared 
 
 
 def run_forked(function: Callable[[], R], doing: str = "") -> R:
-    """Run ``function`` in a fork. Return its result, or raise its exception, converted to a
-    QnnCiError if it is another one.
+    """Run ``function`` in a fork. Return its result, or raise its exception. Exceptions other than
+    QnnCiError become one.
 
-    If the fork dies, a FailedError is raised, with ``doing`` and the step that was last given to
-    note_step in its message. Garbage collection is off in the fork, because it would write to every
+    If the fork dies, a FailedError is raised. Its message has ``doing`` and the last step that was
+    passed to note_step. Garbage collection is off in the fork, because it would write to every
     shared object, and the kernel would have to copy them.
     """
     gc.collect()
@@ -104,8 +104,8 @@ def note_step(doing: str) -> None:
 
 
 def answer_job(function: Callable[[], Any]) -> Any:
-    """Return the result of ``function``, or the exception that it raised, converted to a
-    QnnCiError if it is another one."""
+    """Return the result of ``function``, or the exception that it raised. Exceptions other than
+    QnnCiError become one."""
     try:
         return function()
     except QnnCiError as error:

@@ -141,8 +141,8 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeSetup:
-    """What all cases of a run share for judging: the options, the baselines and the name of the
-    runner."""
+    """The settings for judging that all cases of a run share: the options, the baselines and the
+    name of the runner."""
 
     options: SessionOptions
     runner: str
@@ -301,8 +301,8 @@ class CaseJudge:
         return self.end(Status.FAILED, reason if is_ours else f"refused: {reason}", log_tail)
 
     def find_refusal(self, reason: str) -> str:
-        """Return the policy's explanation of a refusal of this case for ``reason``; empty if there
-        is none."""
+        """Return the policy's explanation if it expects this case to be refused for ``reason``,
+        else an empty string."""
         spec, choices = self.spec, str(self.spec.source.choices)
         return self.policy.expects_refusal(spec.model, spec.scheme, spec.soc, reason, choices)
 

@@ -1,5 +1,6 @@
-"""Judges the kept outputs of a run again. This only reads files: it loads no model or program and
-calls no function of the run. Of the files that the run wrote, only the references are trusted.
+"""Judges the kept outputs of a run again. This only reads files: it loads no model, runs no program
+and calls none of the user's functions. Of the files that the run wrote, only the references are
+trusted.
 
 report.json                        the run's report
 CASE/artifact/                     see ci.cases.cache
@@ -90,8 +91,8 @@ def find_spec(case: Case, setup: JudgeSetup) -> CaseSpec:
 
 def judge_case(case: Case, judging: CaseJudge, folder: Path, pulled: Path | None) -> CaseResult:
     """Judge a report row again, from the run's own outputs or, with ``pulled``, from those of a
-    device. A failed case that is judged from the run's own outputs stays failed. A row whose
-    outputs or, with ``pulled``, whose program was not kept is judged by judge_unrun."""
+    device. A failed case that is judged from the run's own outputs stays failed. If the run did not
+    keep the outputs (with ``pulled``: the program), judge_unrun judges the row."""
     judging.evidence.cached = case.cached
     metric, judging.metric = judging.metric, None
     if not (folder / ("artifact" if pulled else OUTPUTS)).is_dir():
@@ -143,8 +144,8 @@ def read_pulled(pulled: Path, compiled: Compiled) -> Run:
 
 
 def judge_unrun(case: Case, judging: CaseJudge) -> Case:
-    """Judge a row without outputs. It fails if it passed in the run, or if it is unsupported,
-    although no device was lost and the policy does not expect its refusal. Any other row is
+    """Judge a row without outputs. It fails if it passed in the run. It also fails if it is
+    unsupported, no device was lost, and the policy does not expect its refusal. Any other row is
     unchanged."""
     if case.status is Status.PASSED:
         told = "the case passed in the run, but its outputs were not kept"
@@ -225,8 +226,8 @@ def check_tensor(info: TensorInfo) -> None:
 
 
 def find_contradictions(case: Case, judged: Case) -> Iterator[str]:
-    """Yield the reason if the run's row had failed or was refused, and each figure of a passed row
-    that differs from the figure of the outputs that the run kept."""
+    """Yield why the rows of a case contradict each other: it failed or was refused in the run, or
+    it passed, but a figure of the kept outputs differs."""
     if case.status is Status.FAILED or (case.status is Status.UNSUPPORTED and not case.lacks):
         yield f"the status of the case in the run was {case.status.value}: {case.reason}"
     for name in FIGURES if case.status is Status.PASSED else ():

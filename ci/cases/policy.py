@@ -106,9 +106,10 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     dropped: tuple[str, ...] = ()
 
     def for_backend(self, backend: Backend) -> EmulatorPolicy:
-        """Return the policy for a run on ``backend``, without rows for other backends only. For a
-        backend other than HTP, the limits and budgets of single models are removed too, because
-        they are for HTP. Raises UsageError if there are no limits for the backend."""
+        """Return the policy for a run on ``backend``. Rows of [[unsupported]] for other backends
+        are removed. For a backend other than HTP, the limits and budgets of single models are
+        removed too, because they are for HTP. Raises UsageError if there are no limits for the
+        backend."""
         known = tuple(one for one in self.unsupported if backend in one.backends)
         if backend is Backend.HTP:
             return msgspec.structs.replace(self, unsupported=known)
@@ -235,9 +236,9 @@ def read_emulator_policy(path: Path | None = None, lane: str = EMULATOR) -> Emul
 
 
 def extend_default(own: dict[str, Any], lane: str = EMULATOR) -> dict[str, Any]:
-    """Return a user's policy; if it has ``extends``, it is merged into the lane's default. If the
-    user's policy has ``models`` or ``suite``, the default's suite is dropped. The limits in a
-    model's entry are merged into those of their scheme.
+    """Return a user's policy. If it has ``extends``, it is merged into the lane's default; the
+    default's suite is then dropped if the user's policy has ``models`` or ``suite``. The limits in
+    a model's entry are merged into those of their scheme.
 
     Raises UsageError for a policy that lacks a required table and does not extend another policy.
     """

@@ -398,7 +398,7 @@ def open_scratch_pool(imports: Sequence[str]) -> Iterator[ScratchPool]:
     directory is removed. Raises OSError if the disk is full.
 
     multiprocessing creates its sockets in the directory too, unless the path is too long. If this
-    process is killed, the next call therefore removes them.
+    process is killed, the next call removes the directory with them.
     """
     config: dict[str, str | None] = vars(current_process())["_config"]
     before = config.get("tempdir")

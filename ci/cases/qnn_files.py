@@ -22,8 +22,8 @@ from provisioning.errors import FailedError
 
 SAVER, SAVER_CALLS = "saver_output", "saver_output.c"  # written by QNN's Saver, with --saver
 PARAMS, PROFILE_CSV = "params.bin", "profile.csv"
-# An operator's variable and type, which follow its name and package; then the operators that are
-# added to a graph, and those that ExecuTorch's partitioner only validates. Seen with QNN 2.49.
+# TYPE finds an operator's variable and type, ADDED the operators that are added to a graph, and
+# ASKED those that ExecuTorch's partitioner only validates. Seen with QNN 2.49.
 TYPE = re.compile(
     r'^ *Qnn_OpConfigV1_t (\S+)_v1 = \{"(?:[^"\\]|\\.)*", "(?:[^"\\]|\\.)*", "(\w+)",',
     re.MULTILINE,
@@ -39,8 +39,8 @@ def count_operators(calls: str) -> tuple[OpCount, ...]:
     """Return the number of QNN operators of each type in the C source that Saver wrote, most
     frequent first. Operators that ExecuTorch's partitioner only validates are not counted.
 
-    Raises FailedError if no operator is added to a graph, or if the operators that the source
-    describes, without those that are only validated, are not those that it passes to graphAddNode.
+    Raises FailedError if no operator is added to a graph, or if the source describes other
+    operators than it adds to graphs or validates.
     """
     asked, added = set(ASKED.findall(calls)), ADDED.findall(calls)
     types = {name: kind for name, kind in TYPE.findall(calls) if name not in asked}
@@ -91,8 +91,8 @@ def sum_figures(
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 RESET_PEAK = "5"  # proc(5): sets VmHWM to the current resident size
 PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
-# On stdout at every log level, once per graph that HTP prepares: seen with QNN 2.47 to 2.49.40.
-# QNN 2.50.40 and 2.51.0 contain the text but do not print it under ONNX Runtime.
+# QNN prints it on stdout at every log level, once per graph that HTP prepares: seen with QNN 2.47
+# to 2.49.40. QNN 2.50.40 and 2.51.0 contain the text but do not print it under ONNX Runtime.
 SUMMARY = re.compile(r"^=+ DDR bandwidth summary =+\s*\n((?:\w+=\d+\s*\n)+)", re.MULTILINE)
 FIGURE = re.compile(r"^(\w+)=(\d+)", re.MULTILINE)
 NAMES = {
@@ -125,8 +125,8 @@ def measure_peak() -> Iterator[Peak]:
 
 def read_traffic(log: str, graphs: int) -> dict[str, int]:
     """Return the bytes read, written, spilled and filled, summed over the summaries that QNN
-    printed. The result is empty if any of the ``graphs`` has no summary, because the sums would be
-    too small."""
+    printed. The result is empty unless the number of summaries is ``graphs``, because the sums
+    would be too small."""
     summaries = [dict(FIGURE.findall(text)) for text in SUMMARY.findall(log)]
     if not graphs or len(summaries) != graphs:
         return {}

@@ -185,7 +185,8 @@ class ExternalProgram:
             raise RunError(f"the runner {ended.describe()}")
         if left:
             raise RunError(
-                f"the runner exited but left {', '.join(left)} running, which was killed\n"
+                "the runner exited but left processes running, which were killed:"
+                f" {', '.join(left)}\n"
                 "  fix: let the runner wait for the processes that it starts; start servers that"
                 " keep running, such as adb's, before the session"
             )

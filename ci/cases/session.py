@@ -182,9 +182,10 @@ class Session:
                 raise UsageError(f"models.{spec.model}.{ended.result}")
 
     def find_baselines(self) -> tuple[Mapping[str, Baseline], bool]:
-        """Return the baselines of these cases for this toolchain. The second value is false if the
-        suite or a policy with a baselines directory has none for this toolchain, although the run
-        has cases of it. With --record, no baselines are read, and the second value is true."""
+        """Return the baselines of these cases for this toolchain. The second value is false if
+        baselines are missing: for the suite, if the run has cases of it, or for the user's models,
+        if they have a baselines directory. With --record, no baselines are read, and the second
+        value is true."""
         found: dict[str, Baseline] = {}
         compared, users = True, self.options.baselines
         for folder, is_suite in ((suite_folder(), True), (users, False)):

@@ -1,5 +1,5 @@
 """Selects the cases of a run by the names of models, schemes and SoCs, and checks that the backend
-supports them. This does not import torch."""
+supports them. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class CaseSpec:
 
     @property
     def reference(self) -> str:
-        """What the model is loaded from: ``file.py:factory``, an ONNX file, or the name of a model
-        of the suite."""
+        """The reference from which the model is loaded: ``file.py:factory``, an ONNX file, or the
+        name of a model of the suite."""
         return self.source.reference or self.model
 
     @property
@@ -207,8 +207,8 @@ def require_backend(specs: Sequence[CaseSpec], backend: Backend) -> None:
         own = [name for name, _ in spec.source.choices.chosen() if name in OF_HTP]
         if own and backend is not Backend.HTP:
             raise UsageError(
-                f"models.{spec.model}.lowering has {', '.join(own)}: --backend {backend.value}"
-                " does not support them",
+                f"models.{spec.model}.lowering has options that --backend {backend.value} does not"
+                f" support: {', '.join(own)}",
                 why="these options were tried only with HTP",
                 fix="use --model to choose models without these options",
             )

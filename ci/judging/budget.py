@@ -17,10 +17,10 @@ TILES = "activations do not fit in VTCM: use smaller inputs, fewer bits or a SoC
 TRAFFIC = "use fewer bits, or fewer operators that only move data, such as transposes"
 OPERATORS = "write the model differently, so that it needs fewer of these operators"
 UNKNOWN = (
-    "lower for HTP on this host, without online_prepare, so that QNN prepares the graph and prints"
-    " its DDR bandwidth summary, or remove the limit"
+    "remove the limit, or lower for HTP on this host without online_prepare: QNN then prepares the"
+    " graph and prints its DDR bandwidth summary"
 )
-# Each figure's name, which "is" follows in a message, and the fix if it exceeds its limit.
+# Each figure's name, as the subject of a message, and the fix if the figure exceeds its limit.
 FIGURES = {
     "program_bytes": ("the size of the program", "use fewer bits for the weights, or share them"),
     "context_bytes": (
@@ -61,7 +61,8 @@ UNREAD = "the device did not show the memory of the runner in /proc: remove the 
 
 @dataclass(frozen=True)
 class Overrun:
-    """An exceeded limit: ``text`` has the figure and the excess, ``fix`` what the user can do."""
+    """A limit that is exceeded or cannot be checked. ``text`` describes the problem, ``fix`` what
+    the user can do."""
 
     text: str
     fix: str
@@ -98,9 +99,9 @@ def find_excesses(footprint: Footprint | None, budget: Budget, own: Budget) -> I
 def find_slow(
     device: DeviceFigures | None, budget: Budget
 ) -> tuple[tuple[Overrun, ...], tuple[str, ...]]:
-    """Return overruns for a device's figures that are unknown or exceed their limit by more than
-    their spread, and warnings for the others that exceed it. Both are empty if there is no device,
-    or if a host emulates it."""
+    """Return overruns and warnings for a device's times and memory. A figure that is unknown, or
+    that exceeds its limit by more than its spread, is an overrun. A smaller excess is a warning.
+    There are none without a device, or if a host emulates it."""
     excesses: list[Overrun] = []
     warnings: list[str] = []
     limits = ((name, getattr(budget, name)) for name in TIMES)

@@ -26,8 +26,8 @@ Random = np.random.Generator
 
 
 class Asked(NamedTuple):
-    """What a wrong output is made from: the correct output, a random generator, the noise that a
-    correct program may have, and the limits."""
+    """The arguments of a Maker: the correct output, a random generator, the noise that a correct
+    program may have, and the limits."""
 
     right: Array
     random: Random
@@ -42,8 +42,8 @@ def make_controls(
     kind: ControlKind, right: Expected, prediction: Prediction, limits: Threshold
 ) -> Iterator[Array]:
     """Yield outputs with a fault of this ``kind``. Each has a larger fault than the one before, if
-    the kind has degrees. An output of integers or booleans is skipped if too few elements are
-    wrong: at most twice the share that ``limits`` accept.
+    the kind has degrees. An integer or boolean output is skipped if its share of wrong elements is
+    at most twice what ``limits`` accept.
 
     ``right`` is the output that the program should compute, and ``prediction`` the noise that it
     may have.
@@ -64,10 +64,12 @@ def is_rejected(
     info: TensorInfo,
     limits: Threshold,
 ) -> tuple[bool, float | None]:
-    """Return whether the gate rejects a wrong output, and its SQNR in dB against the float32 model,
-    or None if it is not floating-point. Two kinds of reasons do not count: values that are not
-    multiples of the output's step, because controls ignore the step, and, if there is a quantized
-    model, poor quantization, because correct outputs are rejected for it, too."""
+    """Return whether the gate rejects a wrong output, and its SQNR in dB against the float32 model.
+    The SQNR is None if the output is not floating-point.
+
+    The output's step is not checked, because controls ignore it. If there is a quantized model,
+    poor quantization does not count, because it makes the gate reject correct outputs, too.
+    """
     judgement = judge_output(references, index, wrong, structs.replace(info, step=0.0), limits)
     figures = judgement.float_figures
     rejected = judgement.fails(Question.FAITHFUL)
@@ -130,8 +132,8 @@ def _add_one(asked: Asked) -> Iterator[Array]:
 
 
 def _spoil_tail(asked: Asked) -> Iterator[Array]:
-    """Yield one output per value of GARBAGE_SHARES, with garbage in this share of the elements of
-    each input set, at their end."""
+    """For each of GARBAGE_SHARES, yield the output with this share of garbage at the end of each
+    input set."""
     right = asked.right
     garbage = draw_noise(right, asked.random) if is_floating(right) else right + np.ones_like(right)
     for share in GARBAGE_SHARES:

@@ -1,5 +1,5 @@
-"""Describes outputs: for a report, the SQNR of each input set and of the worst channels, a
-histogram of errors, and the worst element; for a wrong output, the pattern of its errors and the
+"""Describes outputs in a report: the SQNR of each input set and of the worst channels, a histogram
+of errors, and the worst element. For a wrong output, it finds the pattern of the errors and the
 likely cause. The verdict does not depend on these descriptions."""
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ SETS, CHANNELS, BINS = 64, 6, 31
 
 
 def describe_outputs(references: References, outputs: Sequence[Array]) -> tuple[OutputFigures, ...]:
-    """Return the details that a report shows of each output, [input set, *shape]. Details per input
-    set cover only the first SETS sets."""
+    """Return the details that a report shows about each output, [input set, *shape]. Details per
+    input set cover only the first SETS sets."""
     return tuple(describe_output(references, *pair) for pair in enumerate(outputs))
 
 
 def describe_output(references: References, index: int, output: Array) -> OutputFigures:
-    """Return the details that a report shows of one output."""
+    """Return the details that a report shows about one output."""
     eager, best = references.float32[index], references.best(index)[0]
     magnitudes = is_floating(output)
     error = output.astype(np.float64) - best.values
@@ -149,7 +149,7 @@ def _see_ids(wanted: Array, output: Array) -> str:
         )
     if output.min() < wanted.min() or output.max() > 2 * max(int(wanted.max()), 1):
         return (
-            f"values of {output.min()} to {output.max()} instead of {wanted.min()} to"
+            f"values from {output.min()} to {output.max()} instead of {wanted.min()} to"
             f" {wanted.max()}; likely another integer type: int32 read as int64"
         )
     return ""
@@ -168,7 +168,7 @@ def _see_line(wanted: Array, output: Array, least_db: float) -> str:
         return f"{_name_gain(gain)} the right values; likely a wrong scale in QNN"
     error = output.astype(np.float64) - wanted
     if _is_match(wanted + error.mean(), output, least_db):
-        return f"off by a constant {error.mean():.4g}; likely a zero point or a bias"
+        return f"off by a constant {error.mean():.4g}; likely a wrong zero point or bias"
     return ""
 
 

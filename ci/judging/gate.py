@@ -90,12 +90,12 @@ class Reason:
 class OutputJudgement:
     """The judgement of one output. ``reasons`` is empty if the gate accepts it.
 
-    Finite floating-point outputs have figures, a fitted line unless the reference is all zero, and
-    ``excesses``: how far parts of the error exceed their prediction, in the order of
-    Prediction.find_excesses. An output with NaN or infinite elements only has ``float_figures``.
-    Other outputs have shares of correct elements, see share_equal; for ``equal_exact``, an element
-    is correct only if it equals the reference. ``scheme_figures`` compare the quantized model with
-    the float32 model.
+    A floating-point output has figures. ``scheme_figures`` compares the quantized model with the
+    float32 model. ``fit`` is None if the reference is all zero. ``excesses`` is the result of
+    Prediction.find_excesses. If an element is NaN or infinite, there is only ``float_figures``.
+
+    Any other output has the shares of correct elements that share_equal returns. For
+    ``equal_exact``, an element is correct only if it equals the reference.
     """
 
     reasons: tuple[Reason, ...] = ()
@@ -126,7 +126,8 @@ class Judgement:
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
-        """Return why the gate rejects the program, with the output's index if there are several."""
+        """Return why the gate rejects the program, with the output's index if the program has
+        several outputs."""
         several = len(self.outputs) > 1
         return tuple(
             Reason(one.question, f"output {index}: {one.text}" if several else one.text)
@@ -219,8 +220,7 @@ def _judge_magnitudes(
     if is_short:
         given = "the program" if references.quantized is None else "the quantized model"
         text = (
-            f"SQNR {pooled:.1f} dB of {given} against the float32"
-            f" {'model' if references.quantized is None else 'one'} over all input sets,"
+            f"SQNR {pooled:.1f} dB of {given} against the float32 model over all input sets,"
             f" {limits.min_sqnr_db_all:g} dB required"
         )
         reasons.append(Reason(Question.QUANTIZED, text))
@@ -252,9 +252,9 @@ def _off_grid(output: Array, info: TensorInfo) -> Iterator[Reason]:
         off |= (steps < info.lowest - near) | (steps > info.highest + near)
         if off.any():
             text = (
-                f"{off.mean():.2%} of the elements are not multiples of {info.step:.6g} from"
-                f" {info.lowest * info.step:.6g} to {info.highest * info.step:.6g}, the only values"
-                " that the quantized output can have"
+                f"{off.mean():.2%} of the elements have values that the quantized output cannot"
+                f" have: they are not multiples of {info.step:.6g} from"
+                f" {info.lowest * info.step:.6g} to {info.highest * info.step:.6g}"
             )
             yield Reason(Question.FAITHFUL, text)
 

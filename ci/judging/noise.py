@@ -20,8 +20,8 @@ import numpy as np
 from ci.judging.figures import Array, channel_axes, decibels
 from ci.models.tensors import TensorInfo
 
-# Every part may also have this share of the mean power of all parts, because a few runs may by
-# chance have nearly no error in a small part.
+# Each part may also have this share of the mean power of all parts, because a few runs may by
+# chance have almost no error in a small part.
 SHARED = 1.0
 # Errors below the larger of these are always accepted: in steps of the output, and relative to the
 # RMS of the reference.
@@ -123,8 +123,8 @@ class Prediction:
 
     @cached_property
     def expected(self) -> list[tuple[Array, float]]:
-        """For each kind of parts: the expected power of every part, and the largest factor by which
-        a run exceeds the mean of the other runs, at least 1."""
+        """For each kind of part: the expected power of every part, and the largest factor by which
+        a run exceeds the mean of the other runs (at least 1)."""
         return [self._expect(parts.powers) for parts in divide(self._squares, self.info)]
 
     @property

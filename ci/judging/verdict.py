@@ -45,7 +45,7 @@ NEGATIONS = {
 @dataclass(frozen=True)
 class CaseFigures:
     """The worst value of each figure over the outputs of a case, or None if no output has the
-    figure. The fields are those of the report's Case."""
+    figure. The fields are named as in the report's Case."""
 
     sqnr_db: float | None = None
     sqnr_db_quantized: float | None = None
@@ -222,7 +222,7 @@ def _advise_on_program(
         yield "  why: some rows of the batch are correct and others are not"
         yield f"  fix: {BATCH}"
     elif not seen:
-        yield "  why: the program does not compute what its model does"
+        yield "  why: the program and its model compute different results"
         batched = any(tensor.shape[:1] > (1,) for tensor in inputs)
         yield f"  fix: lower it {'with batch 1, ' if batched else ''}{OTHER_FORM}"
 

@@ -24,7 +24,7 @@ def compute_reference(name: str, module: nn.Module, sets: Sequence[Inputs]) -> t
     shapes depend on the data; UsageError if it has no outputs, or outputs of a type that no program
     can return or of a dtype that HTP does not support.
     """
-    with blame_model(name, " on its inputs, before anything was lowered"):
+    with blame_model(name, " (in eager mode, before lowering)"):
         with keep_state(module):
             outputs = run_eager(module, sets)
         with keep_state(module):
@@ -111,7 +111,7 @@ def keep_state(module: nn.Module, names: Collection[str] | None = None) -> Itera
 
 
 # The error that elements may have before a comparison, as a share of the tensor's RMS: 0.1 is an
-# SQNR of 20 dB, 0.01 one of 40 dB. The keys are bits of an activation.
+# SQNR of 20 dB, 0.01 is 40 dB. The keys are the bits of an activation.
 NOISE = {8: 0.1, 11: 0.01, 16: 0.01}
 DRAWS = 16
 

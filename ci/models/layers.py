@@ -23,8 +23,8 @@ MOST_LAYERS, MOST_BYTES = 48, 16 << 20  # limits of the layers' outputs in one i
 
 
 def find_loss(module: nn.Module, inputs: Inputs, reference: Inputs) -> Loss | None:
-    """Return where a quantized model loses the most accuracy on one input set; ``reference`` has
-    the float32 model's outputs. None if the model has no graph or loses no accuracy."""
+    """Return where a quantized model loses the most accuracy on one input set. ``reference`` has
+    the float32 model's outputs. Return None if the model has no graph or loses no accuracy."""
     found: list[Loss] = []
     left = iter(reference)  # each method takes its own outputs
     for name, part in split_module(module).items():
@@ -36,8 +36,8 @@ def find_loss(module: nn.Module, inputs: Inputs, reference: Inputs) -> Loss | No
 def expose_layers(module: nn.Module, inputs: Inputs) -> tuple[GraphModule, tuple[str, ...]]:
     """Return a copy of a model, and the names of some of its operators. The copy returns the
     results of these operators after the model's own outputs. Operators that only move elements are
-    omitted, and so are others if there are many results, or if they are large. The model must have
-    a single method."""
+    omitted. If there are more than MOST_LAYERS results or they exceed MOST_BYTES, only every nth
+    operator is included. The model must have a single method."""
     part = copy.deepcopy(module)
     if not isinstance(part, GraphModule):
         with torch.no_grad():

@@ -1,5 +1,5 @@
-"""The lowering options of a model's entry, ``[models.NAME.lowering]``, and which of them cannot be
-combined; and its run options, ``[models.NAME.run]``."""
+"""The tables ``[models.NAME.lowering]`` and ``[models.NAME.run]`` of a policy, and the lowering
+options that cannot be combined."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ LOG_LEVELS = get_args(LogLevel)  # 0 to 5 in QNN
 
 
 class Part(Struct, frozen=True, forbid_unknown_fields=True):
-    """A different scheme for some nodes: those of the ``module`` with this name in the model, those
-    of all modules of a ``type``, or the ``node`` with this name in torch.export's graph."""
+    """A different scheme for some nodes of a model. Exactly one field selects them: ``module`` is
+    the name of a module, ``type`` is the type of modules, ``node`` is the name of a node in
+    torch.export's graph."""
 
     scheme: Scheme
     module: str = ""
@@ -161,19 +162,22 @@ def _find_faults(choices: Choices, scheme: Scheme) -> Iterator[tuple[str, str]]:
     if len({"forward", *choices.methods}) <= len(choices.methods):
         yield (
             "a method is listed twice",
-            "each name must differ, also from forward, the first method",
+            "each name must be different; forward is already the first method",
         )
     quantizing = sorted(asked.intersection(QUANTIZING))
     if quantizing and not scheme.quantized:
         yield f"{quantizing[0]} and {scheme.value} exclude each other", "nothing is quantized"
     elif choices.block_size and not scheme.recipe.block:
-        yield f"block_size and {scheme.value} exclude each other", "it is only for 16a4w_block"
+        yield (
+            f"block_size and {scheme.value} exclude each other",
+            "block_size is only for 16a4w_block",
+        )
     for part in choices.parts:
         recipe = part.scheme.recipe
         if not recipe.dtype or recipe.block:
             yield (
                 f"{part} cannot be a part",
-                "a part needs one of ExecuTorch's schemes without blocks",
+                "a part needs a quantized scheme of ExecuTorch without blocks",
             )
         if bool(recipe.training_steps) != bool(scheme.recipe.training_steps):
             yield f"{part} cannot be a part of {scheme.value}", "a model is trained only as a whole"

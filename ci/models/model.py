@@ -1,5 +1,4 @@
-"""A model to lower with its inputs, and the SHA-256 digest with which they are part of a cache
-key."""
+"""A model to lower, with its inputs, and the SHA-256 digest that cache keys contain."""
 
 from __future__ import annotations
 
@@ -32,8 +31,8 @@ RANDOM, SHUFFLED = "random inputs", "shuffled inputs"  # how inputs were generat
 class Model:
     """A module in eval mode, with the input sets for judging it and those for calibrating it.
 
-    ``reference`` has its outputs for ``evaluation``. ``made`` and ``calibration_made`` are RANDOM
-    or SHUFFLED if the inputs were generated because the user provided none, else empty.
+    ``reference`` has its outputs for ``evaluation``. ``made`` and ``calibration_made`` are what
+    reports say about generated inputs: RANDOM, SHUFFLED or nothing.
     """
 
     name: str
@@ -47,7 +46,8 @@ class Model:
 
 def name_made(judged: str, calibration: str, *, quantized: bool) -> str:
     """Return a note on generated inputs, such as ``random inputs`` or ``calibrated on random
-    inputs``; empty if no inputs were generated."""
+    inputs``. Generated calibration inputs count only if the model is quantized. The note is empty
+    if there is nothing to report."""
     return judged or (f"calibrated on {calibration}" if calibration and quantized else "")
 
 
@@ -55,9 +55,10 @@ def load_model(reference: str, source: Source = NO_SOURCE) -> Model:
     """Return a model of the suite or a user's model, with its outputs for the inputs on which it is
     judged.
 
-    These are the ``inputs`` of its source, or else the first MIN_SETS of example and calibration
-    sets. If there are fewer, variations of the example follow. Raises UsageError if the reference
-    or the factory's result does not have the required form, FailedError if the user's code fails.
+    The judged inputs are the source's ``inputs``, or else the first MIN_SETS of the example and the
+    calibration sets. If there are fewer, variations of the example are added. Raises UsageError if
+    the reference, a data file or the factory's result is invalid; FailedError if the user's code
+    fails.
     """
     module, example, calibration, given = read_source(reference, source)
     # Seen with ExecuTorch 1.5.1: if a convolution has channels-last weights, the program declares
@@ -78,9 +79,9 @@ def load_model(reference: str, source: Source = NO_SOURCE) -> Model:
 def read_source(
     reference: str, source: Source
 ) -> tuple[nn.Module, Inputs, tuple[Inputs, ...], tuple[Inputs, ...]]:
-    """Return module, example and calibration sets, and the input sets for judging that the source
-    specifies, if any. Raises as load_model does; the message on a data file starts with the file's
-    key in the policy."""
+    """Return the module, the example, the calibration sets, and the source's input sets for judging
+    (empty if it has none). Raises UsageError or FailedError as load_model does. A message about a
+    data file starts with its key in the policy."""
     module, example, calibration = make_model(reference, source.choices)
     judged: tuple[Inputs, ...] = ()
     with at_key("calibration"):
@@ -89,21 +90,21 @@ def read_source(
             calibration = tuple(found)
     with at_key("inputs"):
         if file := source.inputs:
-            _, *found = fit_sets(Path(file).name, example, read_judged(file), "set")
+            _, *found = fit_sets(Path(file).name, example, read_judged(file), "input set")
             judged = tuple(found)
     return module, example, calibration, judged
 
 
 def count_judged(reference: str, source: Source) -> int:
     """Return the number of input sets on which a model is judged, without running the model. Raises
-    as load_model does."""
+    UsageError or FailedError as load_model does."""
     *_, judged = read_source(reference, source)
     return len(judged) or MIN_SETS
 
 
 def make_model(reference: str, choices: Choices) -> Made:
     """Return module, example and calibration sets from a user's factory or a model of the suite.
-    For each method in ``choices``, another function is called, and the results are joined."""
+    Each method in ``choices`` is another function in the same file; all results are joined."""
     file, _, _ = reference.rpartition(":")
     functions = {
         FORWARD: reference,
@@ -129,8 +130,8 @@ def split_model(model: Model) -> dict[str, Model]:
 def derive_inputs(example: Inputs) -> tuple[Inputs, ...]:
     """Return ``example`` and DERIVED_SETS variations of it, which are the same in each call.
 
-    The elements of each tensor are shuffled, which keeps their range. If all elements of a
-    floating-point tensor are equal, normal noise is added instead.
+    The elements of each tensor are shuffled, which keeps their range. If all elements are equal,
+    normal noise is added to a floating-point tensor, and any other tensor stays unchanged.
     """
     sets = [example]
     for number in range(DERIVED_SETS):
@@ -149,7 +150,7 @@ def _vary(tensor: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def digest_model(model: Model) -> str:
-    """Return the SHA-256 of a model's graph, inputs and reference outputs."""
+    """Return the SHA-256 of a model's graph, weights, inputs and reference outputs."""
     digest = hashlib.sha256(digest_graph(model.module, model.evaluation[0]).encode())
     digest.update(f"{model.made}, {model.calibration_made}".encode())
     for tensors in (*model.evaluation, *model.calibration, *model.reference):
@@ -177,8 +178,8 @@ def load_digested(reference: str, source: Source = NO_SOURCE) -> tuple[Model, st
 
 
 def preload_model(reference: str, source: Source) -> None:
-    """Load a model of the suite before workers fork. A user's modules and data may be loaded only
-    in a fork."""
+    """Load a model before workers fork, if it is of the suite and uses none of the user's data. A
+    user's code and data may be loaded only in a fork."""
     if is_suite(reference) and not source.has_data:
         load_digested(reference, source)
 

@@ -31,9 +31,9 @@ MOVED = {8: 0.1, 16: 1.0}
 # Layers with 4-bit or 16-bit weights: a relative error per channel, plus an error in steps of the
 # output. The latter is the same for all elements of a channel with 4 bits, and varies with 16 bits.
 WEIGHT_GAIN, WEIGHT_STEPS = 2**-9, 6
-# A layer with unsigned weights and 16-bit activations, or a product of two such activations, as
-# ONNX Runtime quantizes: some elements are wrong by up to this many steps, as if the carry from the
-# lower byte were lost.
+# ONNX Runtime's schemes: in a layer with unsigned weights and 16-bit activations, and in a product
+# of two 16-bit activations, this share of the elements is wrong by up to this many steps, as if the
+# carry from the lower byte were lost.
 CARRY_SHARE, CARRY_STEPS = 2**-6, 1.5 * 2**8
 RELATIVE = 2**-11  # of each operator's result in float16
 SOFTMAX = 2**-9  # a relative error, too
@@ -82,7 +82,7 @@ def count_runs(sizes: Iterable[int]) -> int:
 
 
 def trace_methods(module: nn.Module, inputs: Inputs) -> dict[str, nn.Module]:
-    """Return a graph for each method, with the operators into which torch decomposes the method."""
+    """Return a graph for each method. Recurrent cells are decomposed into simpler operators."""
     aten, given = torch.ops.aten, split_inputs(module, inputs)
     cells = [aten.gru.input, aten.lstm.input, aten.rnn_tanh.input, aten.rnn_relu.input]
     with torch.no_grad():
@@ -186,8 +186,7 @@ def _is_layer(node: Any) -> bool:
 
 
 def _find_fused(node: Any) -> Any:
-    """Return the layer whose result ``node`` returns, because HTP fuses such a layer with the
-    operator after ``node``; None if there is none.
+    """Return the layer that HTP fuses with the operator after ``node``; None if there is none.
 
     Between the layer and ``node``, only views and concatenations are allowed. After a convolution,
     a constant factor is also allowed, because it is folded into the weights.
@@ -205,7 +204,8 @@ def _is_factor(node: Any) -> bool:
 
 
 def _weight_bits(source: Node) -> int:
-    """Return the bits of a layer's weights: 4 or 16 with a scale per channel or tensor, else 8.
+    """Return 4 or 16 if a layer's weights have so many bits and a scale per channel or tensor, else
+    8.
 
     Block-quantized weights are treated like 8 bits, because their only error is the rounding of
     the scales, which is known.

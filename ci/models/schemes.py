@@ -1,8 +1,7 @@
-"""The quantization schemes of ExecuTorch and ONNX Runtime, one per row. The name of a scheme
-contains the numbers of bits of activations and weights: ``16a8w`` for ExecuTorch, ``u16a8w`` for
-ONNX Runtime.
+"""The quantization schemes of ExecuTorch and ONNX Runtime, one per row.
 
-Both have ``fp16``.
+Most names contain the bits of activations and weights, such as ``16a8w``. Names that start with
+``u`` are ONNX Runtime's, and so is ``asis``. Both have ``fp16``.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ class Recipe(Struct, frozen=True):
 
     ``dtype`` is a member of ExecuTorch's QuantDtype; it is empty for ``fp16`` and for ONNX
     Runtime's schemes. For float16 activations, ``activation_bits`` is the size of the significand.
-    ``block`` input channels share a scale; 0 means one scale per output channel.
+    ``block`` input channels share a scale; 0 means that the scheme has no blocks.
     ``linear_as_convolution`` lowers linear layers as 1x1 convolutions. ``training_steps`` is the
     length of quantization-aware training; 0 means that only ranges are calibrated. ``activations``
-    and ``weights`` are members of ONNX Runtime's QuantType. With ``per_channel``, each output
-    channel of a convolution has a separate scale.
+    and ``weights`` are members of ONNX Runtime's QuantType, or ``given``. With ``per_channel``,
+    each output channel of a convolution has a separate scale.
     """
 
     dtype: str = ""

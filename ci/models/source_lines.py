@@ -17,8 +17,7 @@ _PLACE = re.compile(r"\[([^\[\]\n]+\.py):(\d+)\]|(?m:^  why: (.+\.py), line (\d+
 
 
 def find_repository(path: Path) -> Path | None:
-    """Return the root of the git repository or work tree that contains ``path``, which must be
-    absolute, or None."""
+    """Return the root of the git work tree that contains the absolute ``path``, or None."""
     return next((folder for folder in path.parents if (folder / ".git").exists()), None)
 
 

@@ -17,8 +17,8 @@ class TensorInfo(Struct, frozen=True):
     """An input or output tensor of a program: the name of its numpy dtype, and its shape.
 
     If the model concatenates it along ``joined_axis``, ``joined`` has the sizes of the parts. The
-    values of a quantized output are multiples of ``step``, from ``lowest`` to ``highest``. If
-    ``step`` is 0 or the bounds are equal, it may have any value.
+    values of a quantized output are the multiples of ``step`` from ``lowest`` times ``step`` to
+    ``highest`` times ``step``. If ``step`` is 0 or the bounds are equal, any value is possible.
     """
 
     dtype: str

@@ -35,8 +35,8 @@ Inputs = tuple[Tensor, ...]
 @contextmanager
 def users_code(reference: str) -> Iterator[None]:
     """Run the block, which imports and calls a user's file, in the directory where the command was
-    started. Its exceptions become FailedError. The process must not have loaded another user's
-    model before."""
+    started. Exceptions of the user's code become FailedError. The process must not have loaded
+    another model of a user before."""
     with blame_model(reference), working_directory(user_path(".")), own_packages_hidden():
         yield
 
@@ -100,8 +100,8 @@ def import_file(path: Path) -> ModuleType:
 def own_packages_hidden() -> Iterator[None]:
     """Let a user's file import its packages even if they have the names of this project's packages.
 
-    The user's modules stay in sys.modules unless this project has a module of the same name,
-    because torch.export and ExecuTorch look up by name what a model calls.
+    Afterwards, the user's modules stay in sys.modules, because torch.export and ExecuTorch look up
+    a model's functions there. A module of this project replaces a user's module of the same name.
     """
     names = [name for name in sys.modules if name.partition(".")[0] in OWN_PACKAGES]
     ours = {name: sys.modules.pop(name) for name in names}
@@ -170,29 +170,30 @@ def unpack(reference: str, made: Any) -> tuple[nn.Module, Inputs, tuple[Inputs, 
     if this does not have the required form."""
     name = Path(reference).name
     if not isinstance(made, tuple) or len(made) not in {2, 3}:
-        length = f" of {len(made)}" if isinstance(made, (tuple, list)) else ""
+        length = f" of length {len(made)}" if isinstance(made, (tuple, list)) else ""
         raise _unwanted(name, f"it returned a {type(made).__name__}{length}")
     module, example, *rest = made
     if not isinstance(module, nn.Module):
-        raise _unwanted(name, f"the first item is a {type(module).__name__}, not a torch.nn.Module")
+        kind = type(module).__name__
+        raise _unwanted(name, f"the first item has type {kind}, not torch.nn.Module")
     calibration = () if not rest or rest[0] is None else rest[0]
     try:
         sets = [*calibration]
     except TypeError:
         raise _unwanted(
-            name, f"the calibration is a {type(calibration).__name__}, not a list of inputs"
+            name, f"the calibration has type {type(calibration).__name__}; it must be a list"
         ) from None
     example, *calibration = fit_sets(name, example, sets)
     return module, example, tuple(calibration)
 
 
 def fit_sets(
-    name: str, example: Any, sets: Sequence[Any], kind: str = "calibration"
+    name: str, example: Any, sets: Sequence[Any], kind: str = "calibration set"
 ) -> list[Inputs]:
     """Return the example and the input sets as tuples of tensors. ``name`` is the file or function
     that provides them, for error messages. Raises UsageError for a set whose shapes or dtypes
     differ from those of the example."""
-    as_tuples = [_read_inputs(name, "example", example)]
+    as_tuples = [_read_inputs(name, "the example", example)]
     as_tuples += [_read_inputs(name, f"{kind} {n}", inputs) for n, inputs in enumerate(sets)]
     for number, inputs in enumerate(as_tuples):
         if _describe(inputs) != _describe(as_tuples[0]):
@@ -220,20 +221,20 @@ def _read_inputs(name: str, place: str, inputs: Any) -> Inputs:
         inputs = (inputs,)
     if not isinstance(inputs, (tuple, list)):
         kind = type(inputs).__name__
-        raise _unwanted(name, f"the {place} is a {kind}, not a tuple of tensors")
+        raise _unwanted(name, f"{place} has type {kind}; it must be a tuple of tensors")
     if not inputs:
-        raise _unwanted(name, f"the {place} is empty, but a QNN graph needs an input")
-    return tuple(_read_input(name, f"{place}'s input {n}", one) for n, one in enumerate(inputs))
+        raise _unwanted(name, f"{place} is empty, but a QNN graph needs an input")
+    return tuple(_read_input(name, f"input {n} of {place}", one) for n, one in enumerate(inputs))
 
 
 def _read_input(name: str, place: str, value: Any) -> Tensor:
     if not isinstance(value, Tensor):
         fix = "make it a constant of the module: a program for QNN takes only tensors"
-        raise _unwanted(name, f"the {place} is a {type(value).__name__}, not a tensor", fix)
+        raise _unwanted(name, f"{place} has type {type(value).__name__}; it must be a tensor", fix)
     if value.layout is not torch.strided or not value.numel():
         kind = "sparse" if value.numel() else "empty"
-        raise _unwanted(name, f"the {place} is {kind}")
-    check_dtype(name, f"the {place}", value)
+        raise _unwanted(name, f"{place} is {kind}")
+    check_dtype(name, place, value)
     return value.detach().contiguous()
 
 
@@ -243,12 +244,13 @@ def check_dtype(name: str, place: str, tensor: Tensor) -> None:
         raise UsageError(
             f"{name} has a dtype that HTP does not support",
             why=f"{place} is {str(tensor.dtype).removeprefix('torch.')}",
-            fix="convert the module and its inputs with .float(); the scheme determines the bits",
+            fix="convert the module and its inputs with .float(); the scheme sets the precision",
         )
 
 
 def is_users_file(file: str) -> bool:
-    """Return whether a file is Python source that is neither installed nor part of this project."""
+    """Return whether a file is Python source that is neither installed nor in this project's
+    ``ci``."""
     here = Path(__file__).resolve().parents[2]
     return file.endswith(".py") and not is_installed(file) and not file.startswith(f"{here}/ci/")
 

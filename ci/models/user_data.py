@@ -17,6 +17,8 @@ from torch import Tensor
 from ci.models.user_code import call_function, load_function, users_code
 from ci.models.user_models import (
     MIN_SETS,
+    NPY,
+    NPZ,
     Metric,
     MetricResult,
     count_sets,
@@ -25,10 +27,7 @@ from ci.models.user_models import (
 )
 from provisioning.errors import FailedError, UsageError, at_key
 
-FORM = (
-    "an .npy file with one input's sets, [sets, *shape], an .npz with one array per input in order,"
-    " or file.py:function, which returns a list of tuples of tensors"
-)
+FORM = f"provide {NPY}, {NPZ}, or file.py:function that returns a list of tuples of tensors"
 
 UNNAMED = re.compile(r"arr_\d+")  # the names that numpy.savez gives to unnamed arrays
 
@@ -66,14 +65,15 @@ def read_judged(source: str, names: Sequence[str] = ()) -> list[tuple[Tensor, ..
 
 
 def read_labels(source: str, sets: int) -> Tensor:
-    """Return the labels, [sets, ...]. Raises UsageError for labels of another form, FailedError if
-    the user's function raises an exception."""
+    """Return the labels, [sets, ...]. Raises UsageError for labels of the wrong form, FailedError
+    if the user's function raises an exception."""
     if is_function(source):
         given = call_function(source, FORM)
     else:
         arrays = read_arrays(Path(source))
         if len(arrays) != 1:
-            raise UsageError(f"{Path(source).name} has {len(arrays)} arrays", fix="write only one")
+            told = f"{Path(source).name} has {len(arrays)} arrays"
+            raise UsageError(told, fix="write a single array")
         (given,) = arrays.values()
     try:
         labels = torch.as_tensor(given)
@@ -127,9 +127,9 @@ def check_metric(metric: Metric, sets: int) -> None:
 def run_metric(
     metric: Metric, outputs: list[Any], float32: list[Any], quantized: list[Any] | None
 ) -> MetricResult:
-    """Return the metric of the program, of the float32 model, of its shifted outputs and of the
-    quantized model. Raises UsageError if labels or results have the wrong form, FailedError if the
-    function raises an exception."""
+    """Return the metric of the program, the float32 model, the shifted float32 outputs and the
+    quantized model, if there is one. Raises UsageError if labels or results have the wrong form,
+    FailedError if the function raises an exception."""
     labels = read_labels(metric.labels, len(float32[0]))
     shifted = [np.roll(column, 1, axis=0) for column in float32]
     sets = [outputs, float32, shifted, *([quantized] if quantized else [])]

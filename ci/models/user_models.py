@@ -25,7 +25,8 @@ FileOrFunction = Annotated[str, Meta(min_length=1)]
 Shape = tuple[Annotated[int, Meta(ge=1)], ...]
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 MIN_SETS = 4  # the least number of input sets for judging a model
-SETS = "an .npy file with one input's sets, [sets, *shape], or an .npz with one array per input"
+NPY, NPZ = "an .npy of shape [sets, *shape] for a single input", "an .npz with one array per input"
+SETS = f"{NPY}, or {NPZ}"
 FACTORY, FUNCTION = "factory", "function"
 # A module that uses one of these may define names that static analysis does not find.
 DYNAMIC = frozenset({"*", "__getattr__", "exec", "eval", "globals", "locals", "vars", "setattr"})
@@ -47,8 +48,8 @@ class OutputLimits(AccuracyLimits, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Limits(OutputLimits, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The limits of a scheme. ``outputs`` has the limits of single outputs that differ from these.
-    Its keys are the outputs' indices as text."""
+    """The limits of a scheme. ``outputs`` has different limits for single outputs. Its keys are
+    output indices as text."""
 
     full_delegation: bool = True
     outputs: dict[Annotated[str, Meta(pattern="^[0-9]+$")], OutputLimits] = field(
@@ -62,8 +63,7 @@ class ModelBudget(Budget, frozen=True, kw_only=True, forbid_unknown_fields=True)
     schemes: dict[Scheme, Budget] = field(default_factory=dict)
 
     def of(self, scheme: Scheme) -> Budget:
-        """Return the budget for a scheme: the limits for all schemes, replaced by those for this
-        one."""
+        """Return the budget for a scheme. Its own limits replace those for all schemes."""
         return Budget().merge(self).merge(self.schemes.get(scheme, Budget()))
 
 
@@ -76,11 +76,12 @@ class ReferencePolicy(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Source(Struct, frozen=True):
-    """What determines a user's model: ``reference`` is ``/absolute/path/file.py:factory``, an ONNX
-    file or a model of the suite. ``calibration`` and ``inputs`` are files, or functions in the same
-    form, that replace the model's own calibration sets and judged inputs. ``choices`` are lowering
-    options, ``run`` are run options. ``shapes`` has (name, shape) of inputs of an ONNX file.
-    ``float_model`` is the float file from which a quantized ONNX file was made."""
+    """A model and the options that determine its program. ``reference`` is
+    ``/absolute/path/file.py:factory``, an ONNX file or a model of the suite. ``calibration`` and
+    ``inputs`` are data files or ``file.py:function``; they replace the model's own calibration sets
+    and judged inputs. ``choices`` are lowering options, ``run`` are run options. ``shapes`` has
+    (name, shape) of inputs of an ONNX file. ``float_model`` is the float file from which a
+    quantized ONNX file was made."""
 
     reference: str = ""
     calibration: str = ""
@@ -129,8 +130,8 @@ def call_metric(
 
 class MetricResult(Struct, frozen=True):
     """A metric of the outputs of the program (``value``), of the float32 and of the quantized
-    model. ``shifted`` is the metric of the float32 outputs if each is moved to the next input; a
-    useful metric has to be lower there."""
+    model. ``shifted`` is the metric of the float32 outputs after each has been moved to the next
+    input; a useful metric is lower there."""
 
     value: float
     float32: float
@@ -182,7 +183,7 @@ def resolve_entry(name: str, entry: ModelEntry, folder: Path) -> ModelEntry:
         raise UsageError(
             f"models.{name}: invalid name for a model",
             why="the suite has a model of that name" if name in SUITE else "",
-            fix="use at most 64 letters and digits, with . _ - only in between",
+            fix="choose another: at most 64 letters and digits, with . _ - only in between",
         )
 
     for key, given, fix in (
@@ -230,7 +231,7 @@ def is_suite(reference: str) -> bool:
     return reference.partition(":")[0] in SUITE
 
 
-IN_POLICY = "paths in a policy are relative to the policy file"
+IN_POLICY = "correct the path; it is relative to the policy file"
 IN_COMMAND = "correct the path; it is relative to the directory from which you ran the command"
 
 
@@ -260,9 +261,9 @@ def resolve_file(word: str, kind: str = "", fix: str = IN_POLICY) -> str:
 
 
 def require_function(path: Path, function: str) -> None:
-    """Raise UsageError if a Python file does not define a function. Syntax errors, and names that
-    only an import can determine, as with ``from models import *``, are not reported here, but when
-    the file is imported."""
+    """Raise UsageError if a Python file does not define a function. A file that has a syntax error,
+    or whose names only an import can determine (as with ``from models import *``), passes;
+    importing it reports the error later."""
     bound: set[str] = set()
     used: set[str] = set()
     try:
@@ -335,17 +336,18 @@ def count_sets(arrays: Collection[Any], called: str) -> int:
     finite numbers."""
     import numpy as np
 
-    shapes = ", ".join(str(list(array.shape)) for array in arrays) or "none"
+    shapes = ", ".join(str(list(array.shape)) for array in arrays)
     lengths = {len(array) if array.ndim else 0 for array in arrays}
     if len(lengths) != 1 or not all(array.size for array in arrays) or lengths == {0}:
+        held = f"its arrays have shapes {shapes}" if arrays else "it has no arrays"
         why = (
-            f"the shapes of its arrays are {shapes}, and the length of the first axis is the number"
-            " of sets"
+            f"{held}; no array may be empty, and the first axis (the sets) must have the same"
+            " length in all"
         )
         raise UsageError(f"{called} does not contain input sets", why=why, fix=f"write {SETS}")
     kinds = [array.dtype for array in arrays]
     if not all(one.kind in "biuf" and one.itemsize <= 8 and one.isnative for one in kinds):
-        why = f"the dtypes of its arrays are {', '.join(map(str, kinds))}"
+        why = f"its arrays have dtypes {', '.join(map(str, kinds))}"
         raise UsageError(f"{called} has numbers of a dtype that torch does not support", why=why)
     if not all(np.isfinite(array).all() for array in arrays):
         raise UsageError(f"{called} has NaN or infinite elements")

@@ -1,4 +1,4 @@
-"""The models that are lowered by default, in plain torch, one module each.
+"""The models that are lowered by default, written in plain torch, one per module.
 
 Each module has ``make_case() -> (module, example_inputs, calibration_inputs)``. All are seeded
 and scaled so that outputs are far from zero, because an output near zero proves nothing.

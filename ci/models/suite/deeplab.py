@@ -1,4 +1,4 @@
-"""A segmentation head like that of DeepLab: parallel dilated convolutions, then upsampling."""
+"""A segmentation head like DeepLab's: parallel dilated convolutions, then upsampling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A recurrent net: 8 steps of an LSTM cell, then a linear head. The state is input and output."""
+"""A recurrent net: 8 steps of an LSTM cell, then a linear head. The state is both an input and an
+output."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ STEPS, FEATURES, WIDTH = 8, 32, 48
 
 
 class Recurrent(nn.Module):
-    """An unrolled LSTM, because QNN 2.49.40 rejects the stack in nn.LSTM's quantized graph."""
+    """An unrolled LSTM, because QNN 2.49.40 rejects the stack operator in the quantized graph of
+    nn.LSTM."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -32,8 +32,9 @@ def make_row() -> Case:
 
 
 def make_ternary() -> Case:
-    """Return an MLP whose weights are -1, 0 or 1 times a scale, except for one per output that is
-    1.5 times the scale: ExecuTorch's 2-bit scale (-2 to 1) is two thirds of the largest weight."""
+    """Return an MLP whose weights are -1, 0 or 1 times a scale per output. One weight per output is
+    1.5 times the scale, because ExecuTorch's 2-bit quantizer (-2 to 1) divides the largest weight
+    by 1.5."""
     model, example, calibration = make_case()
     with torch.no_grad():
         for weight in (one for one in model.parameters() if one.dim() > 1):

@@ -108,10 +108,9 @@ def test_choices_that_ask_something_of_qnn_are_refused() -> None:
     source = Source("net.py:make", choices=Choices(saver=True, skip_ops=("aten.add",)))
     spec = CaseSpec("net", Scheme.A8W8, "SM8850", source)
     require_backend([spec], Backend.HTP)
-    with pytest.raises(
-        UsageError, match=r"models\.net\.lowering has saver: --backend lpai"
-    ) as seen:
+    with pytest.raises(UsageError, match=r"models\.net\.lowering .*--backend lpai") as seen:
         require_backend([spec], Backend.LPAI)
+    assert "saver" in seen.value.what
     assert "skip_ops" not in str(seen.value)
     assert seen.value.why
     plain = Source("net.py:make", choices=Choices(skip_ops=("aten.add",)))

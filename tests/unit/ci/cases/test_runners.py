@@ -77,7 +77,7 @@ def test_what_a_runner_leaves_running_is_ended_and_fails_the_run(
     writes = WRITES.format(tmp_path / "right.raw")
     child = f"{start}sh -c 'echo $$ >{pid}; exec sleep 50' >/dev/null 2>&1 </dev/null &"
     script.write_text(f"{child}\n{writes}\nwhile [ ! -s {pid} ]; do sleep 0.02; done\n{ending}\n")
-    left = "left (sh|sleep) running"  # which it is while it becomes the other
+    left = "were killed: (sh|sleep)"  # which it is while it becomes the other
     told = {"exit 0": left, "exit 3": "exited with 3", "sleep 60": "did not end within"}[ending]
     with pytest.raises(RunError, match=told):
         run_script(tmp_path, script)

@@ -15,7 +15,7 @@ NOISE = RANDOM.standard_normal(EAGER.shape)
 RUNNER = "the runner or its files, not QNN"
 LAYOUT = "the memory layout: a permute is missing in QNN or the runner"
 SCALE = "the right values; likely a wrong scale in QNN"
-INTEGERS = "values of 0 to 42949672970 instead"
+INTEGERS = "values from 0 to 42949672970 instead"
 # Eight elements an input set, far from zero, and what is wrong in each by more than its size.
 FAR = -(10.0 + RANDOM.random((4, 8)))
 OFF = 20.0 + 10 * RANDOM.random((4, 8))
@@ -58,7 +58,7 @@ def between(first: int, last: int) -> Any:
         (EAGER, EAGER / 16, f"0.0625 (1/16) of {SCALE}"),
         (EAGER, EAGER * 1.2, f"1.2 times {SCALE}"),
         (EAGER, EAGER * 2, f"2 times {SCALE}"),
-        (EAGER, EAGER + 0.7, "off by a constant 0.7; likely a zero point"),
+        (EAGER, EAGER + 0.7, "off by a constant 0.7; likely a wrong zero point"),
         (EAGER, EAGER * 0.012, f"0.012 times {SCALE}"),
         (EAGER, EAGER / 65, f"0.01538 times {SCALE}"),
         (EAGER, EAGER * 0.995, f"0.995 times {SCALE}"),
@@ -135,9 +135,9 @@ def test_an_output_is_not_told_to_be_itself_or_one_of_another_size() -> None:
         ([0, 1, 5, 4], [1, 0, 10, 5], ""),
         ([0, 1, 5, 4], [0, 0, 0, 0], f"all zero; likely {RUNNER}"),
         (range(11), np.arange(11) * (1 + (1 << 32)), INTEGERS),
-        ([0, 1, 5, 4], [1, 0, 11, 5], "values of 0 to 11 instead of 0 to 5; likely another"),
-        ([0, 1, 0, 1], [1, 0, 3, 0], "values of 0 to 3 instead of 0 to 1; likely another"),
-        ([1, 2, 3, 4], [2, 0, 4, 3], "values of 0 to 4 instead of 1 to 4; likely another"),
+        ([0, 1, 5, 4], [1, 0, 11, 5], "values from 0 to 11 instead of 0 to 5; likely another"),
+        ([0, 1, 0, 1], [1, 0, 3, 0], "values from 0 to 3 instead of 0 to 1; likely another"),
+        ([1, 2, 3, 4], [2, 0, 4, 3], "values from 0 to 4 instead of 1 to 4; likely another"),
     ],
 )
 def test_wrong_ids_are_described(right: Any, wrong: Any, words: str) -> None:

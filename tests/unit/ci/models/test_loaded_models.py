@@ -84,7 +84,7 @@ def test_data_are_read_in_place_of_the_factorys_and_an_error_names_their_key(
         read_source("net.py:f", Source(**{key: str(tmp_path / "bad.npy")}))
     assert caught.value.what.startswith(f"{key}: bad.npy ")
     assert "[1, 4]" in caught.value.why
-    assert ("set 0" if key == "inputs" else "calibration 0") in caught.value.why
+    assert ("input set 0" if key == "inputs" else "calibration set 0") in caught.value.why
 
 
 @pytest.mark.parametrize("key", ["", "inputs", "calibration"])
