@@ -47,7 +47,8 @@ class ExecutorchEngine:
         """Return the cache key of a case; ``model`` is the model's digest.
 
         A key includes only the recipe of the case's scheme, so a new scheme does not change other
-        keys. With a user's function, the key is random, because its effect is unknown.
+        keys. If a lowering option is a user's function, the key is random, because the function's
+        effect is unknown.
         """
         from ci.models.numerics import NUMERICS, name_instructions
 
@@ -142,7 +143,7 @@ def make_runner(pool: Pool, timeout_s: float, *, quantizes: bool = False) -> Poo
 
 def trace_run(program: Program, sets: Sets, judged: Sets, pool: Pool, timeout_s: float) -> RunNotes:
     """Run a program again with the trace that the model's entry requests, and return the notes on
-    this run. It fails the case if its outputs differ from ``judged``, those of the first run.
+    this run. The case fails if the outputs differ from ``judged``, the outputs of the first run.
 
     Intermediate outputs are kept only for the first input set.
     """

@@ -58,8 +58,8 @@ def __getattr__(name: str) -> Any:
 
 
 def find(place: str) -> Any:
-    """Return what ``place`` names: a module of ExecuTorch, or an object in one, as ``module:name``.
-    Raises ImportError if there is no such module, AttributeError if it has no such object."""
+    """Return a module of ExecuTorch, or for ``module:name`` an object in it. Raises ImportError if
+    there is no such module, AttributeError if it has no such object."""
     module, _, name = place.partition(":")
     found = importlib.import_module(f"executorch.{module}")
     return getattr(found, name) if name else found

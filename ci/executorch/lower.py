@@ -296,7 +296,7 @@ class Lowering:
 
 
 def tag_quantized() -> Any:
-    """Return ExecuTorch's passes. The pass is enabled that keeps quantized inputs and outputs as
+    """Return ExecuTorch's passes. Enable the pass that keeps quantized inputs and outputs as
     integers."""
     passes = qnn_passes.get_qnn_pass_manager_cls().get_capture_program_passes()
     passes[TagQuantIO]["activate"] = True
@@ -305,8 +305,8 @@ def tag_quantized() -> Any:
 
 
 def find_io_dtype(node: Any) -> torch.dtype | None:
-    """Return the integer dtype of a graph's input or output in the program. None for a node that is
-    neither, and for values that are not quantized to unsigned integers."""
+    """Return the integer dtype of a graph's input or output in the program. Return None for a node
+    that is neither, and for values that are not quantized to unsigned integers."""
     attributes = node.meta.get("quant_attrs")
     given = node.op == "placeholder" and not node.name.startswith(("p_", "b_", "c_"))
     if (

@@ -268,7 +268,8 @@ def annotated(
     for part in choices.parts:
         if part not in found:
             why = (
-                "`module` and `type` are names in the model, `node` is one in torch.export's graph"
+                "`module` and `type` are names in the model, `node` is a name in the graph of"
+                " torch.export"
             )
             raise UsageError(f"no node belongs to the part {part}", why=why)
     for name in choices.discard_nodes:

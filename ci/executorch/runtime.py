@@ -42,7 +42,7 @@ SCALAR_TYPES = {
 class LoadedProgram:
     """A loaded program.
 
-    The process may load several, but no program can find the outputs of another in memory. The
+    A process may load several programs, but none of them can find another's outputs in memory. The
     inputs and outputs of its methods are concatenated. ``quantizes`` is true if the CPU quantizes
     inputs and outputs. If ``debug_bytes`` is given, the runtime records a trace, with at most this
     many bytes of intermediate outputs. ``repeated`` defines how often each input set runs.
@@ -92,7 +92,7 @@ class LoadedProgram:
         ]
         wanted = sum(map(len, metas))
         if len(tensors) != wanted:
-            raise FailedError(f"input set {number} has {len(tensors)} inputs, not {wanted}")
+            raise FailedError(f"input set {number} has {len(tensors)} inputs instead of {wanted}")
         outputs: list[Any] = []
         for method, own in zip(self.methods, metas, strict=True):
             given = [convert_input(one, meta) for one, meta in zip(tensors, own, strict=False)]
@@ -129,7 +129,7 @@ def convert_input(array: Any, meta: Any) -> torch.Tensor:
     wanted = int(np.prod(shape)) * dtype.itemsize
     data = bytearray(np.ascontiguousarray(array).tobytes())
     if len(data) != wanted:
-        raise FailedError(f"an input has {len(data)} bytes, not {wanted}")
+        raise FailedError(f"an input has {len(data)} bytes instead of {wanted}")
     return torch.frombuffer(data, dtype=dtype).reshape(shape)
 
 

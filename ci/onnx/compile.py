@@ -230,7 +230,7 @@ def write_context(
 ) -> tuple[Delegation, Footprint]:
     """Compile ``model`` with QNN's provider, and return its delegation and footprint.
 
-    The context is checked to be for ``soc``, and sealed. If QNN executes no node, no context is
+    The context is checked against ``soc`` and sealed. If QNN executes no node, no context is
     written. If ``embed`` is None, a copy of the model is written instead of a context. Raises
     StageError with an error of onnxruntime or check_context as its cause.
     """
@@ -245,7 +245,7 @@ def write_context(
         with output_to(log), measure_peak() as peak:
             session = open_session(model, options, entries, severity=VERBOSE)
     except Exception:
-        with stage(ONNXRUNTIME):  # its optimizer may be the only cause
+        with stage(ONNXRUNTIME):  # the cause may be its optimizer, not QNN
             open_reference(model, optimize=True)
         raise
     contexts: tuple[ContextBinary, ...] = ()

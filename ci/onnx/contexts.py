@@ -50,9 +50,9 @@ class Context:
     """A context model and its binary. ``file`` is None if the binary is inside the model.
 
     ``source`` is the provider that the model names. ``qnn`` is the QNN version in the binary,
-    ``sdk_version`` the one in the model's metadata. ``socs`` are QNN's SoC numbers in the metadata,
-    and ``targets`` are the hardware for which the binary's graphs were compiled, if they are known.
-    ``seal`` is the SHA-256 of the binary that seal_context wrote, if any.
+    ``sdk_version`` the one in the model's main EPContext node. ``socs`` are QNN's SoC numbers in
+    the metadata, and ``targets`` are the hardware for which the binary's graphs were compiled, if
+    they are known. ``seal`` is the SHA-256 of the binary that seal_context wrote, if any.
     """
 
     path: Path
@@ -93,7 +93,8 @@ def read_context(path: Path) -> Context:
 
 
 def open_context(path: Path) -> tuple[Any, Context, Blob]:
-    """Return the model at ``path``, its context, and its binary. Raises as read_context does."""
+    """Return the model at ``path``, its context, and its binary. Raises UsageError or FailedError
+    as read_context does."""
     model = parse_model(path)
     metadata = {one.key: str(one.value) for one in model.metadata_props}
     nodes = [
@@ -113,7 +114,8 @@ def open_context(path: Path) -> tuple[Any, Context, Blob]:
     main = [node for node in nodes if _number(node, "main_context")]
     if len(main) != 1:
         raise _broken(
-            path, f"{len(main)} of its EPContext nodes are main nodes instead of exactly one"
+            path,
+            f"it has {len(main)} EPContext nodes with main_context=1; it must have exactly one",
         )
     file, blob = _find_binary(path, main[0])
     build = search_whole(blob, 0, len(blob))
@@ -154,8 +156,8 @@ def check_context(path: Path, soc: str, runtime: str = "") -> Context:
         made_for = " and ".join(others) or ", ".join(map(str, context.socs)) or "no SoC"
         raise UnfitError(
             f"{path.name} is compiled for {made_for}, not for {soc}",
-            why=f"{soc} has number {wanted.id} and Hexagon V{wanted.hexagon}; a device rejects the"
-            " context with error 5005 or 14001, although the emulator runs it",
+            why=f"{soc} has SoC number {wanted.id} and Hexagon V{wanted.hexagon}; a device rejects"
+            " the context with error 5005 or 14001, although the emulator runs it",
             fix=f"compile it with soc_model={wanted.id}",
         )
     newest = context.qnn or context.sdk_version  # they are equal if both are known
@@ -172,7 +174,8 @@ def seal_context(path: Path) -> str:
     """Return the SHA-256 of the binary, and write it to the context model's metadata unless it is
     already there.
 
-    read_context can then detect a changed binary. Raises as read_context does.
+    read_context can then detect a changed binary. Raises UsageError or FailedError as read_context
+    does.
     """
     _, context, blob = open_context(path)
     digest = hashlib.sha256(blob).hexdigest()
@@ -215,9 +218,9 @@ def _find_strangeness(context: Context, blob: Blob) -> str:
     """Return why a binary cannot be the one that was compiled for its model; empty if it can be."""
     made, claimed = context.qnn, context.sdk_version
     if not made and blob[:4] != ARCHIVE:
-        return "its context binary has no version of QNN"
+        return "its context binary names no QNN version"
     if made and claimed and parse_version(made) != parse_version(claimed):
-        return f"its context binary is from QNN {made}, but the model's metadata has {claimed}"
+        return f"its context binary is from QNN {made}, but its EPContext node names {claimed}"
     for name in context.partitions:
         if name and blob.find(b"\0%b\0" % name.encode()) < 0:
             return f"its context binary has no graph {name!r}: it belongs to another model"

@@ -64,9 +64,9 @@ def _describe_offer(log: str) -> str:
 
 
 def count_nodes(parts: Iterable[tuple[str, Nodes]], reasons: Mapping[str, str]) -> Delegation:
-    """Return how many nodes QNN executes, and which it does not. ``parts`` are the subgraphs of the
-    session, each with its provider and its nodes as (name, operator), where the operators are named
-    by name_operator."""
+    """Return how many nodes QNN executes, and which it does not. ``parts`` are the session's
+    subgraphs as (provider, nodes). A node is (name, operator), with the operator as name_operator
+    returns it."""
     taken = [nodes for provider, nodes in parts if provider == QNN]
     left = [node for provider, nodes in parts if provider != QNN for node in nodes]
     return Delegation(
@@ -85,8 +85,8 @@ def count_nodes(parts: Iterable[tuple[str, Nodes]], reasons: Mapping[str, str]) 
 
 
 def count_operators(parts: Iterable[tuple[str, Nodes]]) -> Iterator[OperatorCount]:
-    """Yield for each operator how many of its nodes QNN executes, and how many the other
-    providers."""
+    """Yield for each operator how many of its nodes QNN executes, and how many the other providers
+    execute."""
     counts: dict[str, Counter[bool]] = {}
     for provider, nodes in parts:
         for _, operator in nodes:

@@ -24,9 +24,9 @@ EXPOSED = "{}/layer"
 
 
 def find_loss(model: Path, scratch: Path, inputs: Arrays, reference: Arrays) -> Loss | None:
-    """Return the node where a quantized model loses the most accuracy on one input set;
-    ``reference`` has the float32 model's outputs. None if the model loses none, rounds no value, or
-    has more than MOST_VALUES elements. A model that returns all values is written to
+    """Return the node where a quantized model loses the most accuracy on one input set.
+    ``reference`` has the float32 model's outputs. Return None if the model loses none, rounds no
+    value, or has more than MOST_VALUES elements. A model that returns all values is written to
     ``scratch``."""
     graph = onnx.load(model).graph
     rounded = find_rounded(graph)
@@ -60,9 +60,9 @@ def find_loss(model: Path, scratch: Path, inputs: Arrays, reference: Arrays) -> 
 
 def expose_layers(model: Path, target: Path) -> tuple[str, ...]:
     """Write to ``target`` a model that returns the results of nodes after the model's own outputs.
-    Return the names of these nodes, in the same order. Nodes that only move elements are omitted,
-    and so are others if there are many results, or if they are large. Raises FailedError if none
-    can be returned."""
+    Return the names of these nodes, in the same order. Nodes that only move elements are omitted.
+    If there are more than MOST_LAYERS results or they exceed MOST_BYTES, only every nth node is
+    included. Raises FailedError if no result can be returned."""
     proto = onnx.load(model)
     graph = proto.graph
     makers = {name: node for node in graph.node for name in node.output}
@@ -105,9 +105,9 @@ def name_node(name: str, makers: Mapping[str, Any]) -> str:
 
 
 def find_rounded(graph: Any) -> dict[str, str]:
-    """Return, for each DequantizeLinear whose input comes from a QuantizeLinear, the name of the
-    input of that QuantizeLinear (the unrounded value). The keys are the names of the outputs of the
-    DequantizeLinear nodes (the rounded values)."""
+    """Return a mapping from the names of rounded values to those of the unrounded values. A rounded
+    value is the output of a DequantizeLinear whose input comes from a QuantizeLinear; the unrounded
+    value is the input of that QuantizeLinear."""
     quantizers = {node.output[0]: node for node in graph.node if node.op_type == "QuantizeLinear"}
     return {
         node.output[0]: quantizers[node.input[0]].input[0]

@@ -27,8 +27,8 @@ from provisioning.files import mib
 # The newest versions that onnxruntime 1.31 accepts. A test compares them with the installed one.
 NEWEST_IR, NEWEST_OPSET = 13, 26
 LIMIT_BYTES = 2 << 30  # protobuf's limit for a message, and HTP's for a graph
-# Parsing a message needs memory of up to a hundred times its size. For a model with weights, this
-# is only about its size.
+# Parsing a message needs memory of up to a hundred times its size. A model with weights needs only
+# about its own size.
 MEMORY_FACTOR, MEMORY_BASE = 3, 512 << 20
 MOST_SHOWN = 8
 MISSING = "is missing"
@@ -77,8 +77,8 @@ def read_model(path: Path, shapes: Shapes = (), command: str = "") -> Any:
     ``shapes``.
 
     ``command`` is the command line of the case, for a fix that needs more options. Raises
-    UsageError if the file is not a complete ONNX model, or if QNN cannot execute the model: a shape
-    is not fixed, it has a loop, its weights are missing or outside its directory, etc.
+    UsageError if the file is not a complete ONNX model, or if QNN cannot execute the model, for
+    example because a shape is not fixed, it has a loop, or a weight file is missing.
     """
     model = parse_model(path)
     fix_shapes(model, shapes)
@@ -104,7 +104,9 @@ def fix_shapes(model: Any, shapes: Shapes) -> None:
     ports = {one.name: one for one in model.graph.input}
     for name, shape in shapes:
         if name not in ports:
-            raise UsageError(f"no input {name!r}", fix=f"use one of: {', '.join(ports)}")
+            raise UsageError(
+                f"the model has no input {name!r}", fix=f"use one of: {', '.join(ports)}"
+            )
         held = ports[name].type.tensor_type
         pairs = zip(held.shape.dim, shape, strict=False)
         contradicts = len(held.shape.dim) != len(shape) or any(
@@ -121,8 +123,8 @@ def fix_shapes(model: Any, shapes: Shapes) -> None:
 
 
 def describe_shape(port: Any) -> str:
-    """Return the shape of an input, such as ``[batch, 3, ?, ?]``, where ``?`` is an unknown size,
-    or ``without a shape``."""
+    """Return the shape of an input, such as ``[batch, 3, ?, ?]``, or ``without a shape``. A ``?``
+    stands for an unknown size."""
     held = port.type.tensor_type
     if not held.HasField("shape"):
         return "without a shape"
@@ -204,19 +206,19 @@ def find_faults(model: Any, path: Path) -> Iterator[Fault]:
         label = f"{node.op_type} {node.name!r}"
         if node.op_type in CONTROL_FLOW and node.domain in ("", "ai.onnx"):
             yield Fault(
-                f"it has {label}: QNN has no loops",
+                f"it has the node {label}, but QNN does not support loops",
                 "export it with the loop unrolled to a fixed number of steps:"
                 " torch.onnx.export(..., dynamo=True) does this for a loop over a range",
             )
         if node.domain not in DOMAINS and (node.domain, node.op_type) not in functions:
             yield Fault(
-                f"{label} is in domain {node.domain!r}, which ONNX Runtime does not have",
+                f"{label} is in domain {node.domain!r}, which ONNX Runtime does not know",
                 "use ONNX's operators, or define it as a function in the model",
             )
     for tensor in list_external(model):
         location = find_location(tensor)
         if fault := find_location_fault(location, path.parent):
-            yield Fault(f"the data of weight {tensor.name!r}, {location!r}, {fault}")
+            yield Fault(f"the external file {location!r} of weight {tensor.name!r} {fault}")
 
 
 def _find_version_faults(model: Any) -> Iterator[Fault]:
@@ -278,10 +280,10 @@ def _find_input_faults(port: Any) -> Iterator[Fault]:
         yield Fault(f"{label} is not a tensor", "QNN supports only tensors: export tensor inputs")
         return
     known = held.elem_type in onnx.helper.get_all_tensor_dtypes()
-    kind = REFUSED.get(held.elem_type, "" if known else f"of element type {held.elem_type}")
+    kind = REFUSED.get(held.elem_type, "" if known else str(held.elem_type))
     if kind:
         fix = "export with float32 or integer inputs"
-        yield Fault(f"{label} is {kind}, which QNN does not support", fix)
+        yield Fault(f"{label} has element type {kind}, which QNN does not support", fix)
     width = 0 if kind else onnx.helper.tensor_dtype_to_np_dtype(held.elem_type).itemsize
     sizes = [one.dim_value for one in held.shape.dim]
     if not all(map(is_fixed, held.shape.dim)):
@@ -290,7 +292,8 @@ def _find_input_faults(port: Any) -> Iterator[Fault]:
         yield Fault(f"{label} has a dimension of {min(sizes)}")
     elif math.prod(sizes) * width > LIMIT_BYTES:
         fix = "export for a smaller input"
-        yield Fault(f"{label} of {sizes} exceeds HTP's limit for a graph: {mib(LIMIT_BYTES)}", fix)
+        limit = mib(LIMIT_BYTES)
+        yield Fault(f"{label} of shape {sizes} exceeds HTP's limit for a graph: {limit}", fix)
 
 
 def list_graphs(graph: Any) -> Iterator[Any]:
@@ -333,7 +336,7 @@ def find_location(tensor: Any) -> str:
 
 
 def find_location_fault(location: str, directory: Path) -> str:
-    """Return why a weight file of a model in ``directory`` must not be read; empty if it may be
+    """Return why an external file of a model in ``directory`` must not be read; empty if it may be
     read.
 
     ONNX Runtime rejects a symbolic link that leads out of the directory, but QNN's provider follows

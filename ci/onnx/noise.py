@@ -38,9 +38,9 @@ MOVES = re.compile(
     "|Gather.*|Identity|Cast|Dropout|Pad|DepthToSpace|SpaceToDepth|Constant|Where|Shape"
     "|QuantizeLinear|DequantizeLinear"
 )
-# HTP also approximates these: an absolute error of their float16 result.
+# HTP also approximates these operators. CELL is the absolute error of their float16 results.
 RECURRENT, CELL = frozenset({"LSTM", "GRU", "RNN"}), 2**-8
-STATE = 2  # an LSTM's cell state: gates multiply it, so the error grows with it
+STATE = 2  # the index of an LSTM's cell state: gates multiply it, so the error grows with it
 FUSED_THROUGH = ("Reshape", "Concat", "Identity", "Flatten")
 LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 WIDE = {TensorProto.INT16, TensorProto.UINT16, TensorProto.INT4, TensorProto.UINT4}
@@ -246,7 +246,7 @@ class _Writer:
 
     def is_layer(self, node: Any) -> bool:
         """Return whether a node is a layer, perhaps followed by operators that HTP fuses with it:
-        views, concatenations, and a constant that is added or a constant factor."""
+        views, concatenations, and the addition of a constant or multiplication by one."""
         while node is not None and (node.op_type in FUSED_THROUGH or self.adds_bias(node)):
             node = next(filter(None, map(self.made_by.get, node.input)), None)
         return node is not None and node.op_type in LAYERS
@@ -289,7 +289,8 @@ def read_constant(name: str, constants: Mapping[str, Any]) -> Any:
 
 def find_grids(model: Path) -> list[tuple[float, int, int]]:
     """Return the possible values of each output: the step, and the lowest and highest multiple of
-    it. The step is 0 for an output that is not dequantized from 8 bits with a single scale."""
+    it. The step is 0 for an output that is not dequantized from at most 8 bits with a single
+    scale."""
     graph = onnx.load(model, load_external_data=False).graph
     made_by = {name: node for node in graph.node for name in node.output}
     constants = read_constants(graph)

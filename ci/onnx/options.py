@@ -244,7 +244,7 @@ def find_conflicts(options: Mapping[str, str], entries: Mapping[str, str]) -> It
     if several and not _is_on(given, "ep.context_enable"):
         yield "only a context binary can be for several SoCs: this needs ep.context_enable=1"
     if several and _is_on(given, "ep.share_ep_contexts"):
-        yield "ep.share_ep_contexts=1 is for one SoC, but several are given"
+        yield "ep.share_ep_contexts=1 works with only one SoC, but several are given"
 
 
 def _is_on(given: Mapping[str, str], name: str) -> bool:
@@ -337,9 +337,8 @@ def choose_options(scheme: Scheme, soc: str, given: Mapping[str, str]) -> dict[s
 
 
 def find_library(sdk: Path, given: Mapping[str, str]) -> Path:
-    """Return the library of the backend: that of backend_path or backend_type in ``given``, by
-    default HTP's. Raises UnfitError if one of these options asks for a library that the SDK at
-    ``sdk`` lacks."""
+    """Return the library that backend_path or backend_type in ``given`` selects, by default HTP's.
+    Raises UnfitError if one of these options asks for a library that the SDK at ``sdk`` lacks."""
     kind = given.get("backend_type", "")
     name = given.get("backend_path") or (f"libQnn{kind.capitalize()}.so" if kind else "")
     if not name or len(Path(name).parts) > 1:

@@ -211,8 +211,8 @@ def _name_type(kind: int) -> str:
 
 
 def find_weights(model: Any) -> Iterator[tuple[str, int]]:
-    """Yield name and element type of each constant weight of the operators in WEIGHTS, also of
-    those in branches. A name has the form ``Conv 'first' input 1``."""
+    """Yield name and element type of each constant weight of the operators in WEIGHTS, including
+    operators in branches. A name has the form ``Conv 'first' input 1``."""
     for graph in list_graphs(model.graph):
         types = {name: one.data_type for name, one in read_constants(graph).items()}
         types |= {

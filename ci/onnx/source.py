@@ -44,7 +44,7 @@ class Source:
 
     ``origin`` is a user's file, or a torch model whose outputs for ``evaluation`` are
     ``reference``. ``made`` and ``calibration_made`` describe inputs that were generated because the
-    user provided none.
+    user provided too few.
     """
 
     origin: Model | Path
@@ -118,7 +118,8 @@ def read_float(path: Path, quantized: onnx.ModelProto, shapes: Shapes = ()) -> N
     """Check that a ``quantized`` model can have been made from the float model at ``path``, with
     inputs of these ``shapes``.
 
-    Raises UsageError as read_model does, and if the inputs or outputs of the two models differ.
+    Raises UsageError as read_model does, and if the inputs or outputs of the two models differ,
+    ``quantized`` is not quantized, or the other model is.
     """
     model = read_model(path, shapes)
     if not is_quantized(quantized):
@@ -205,14 +206,14 @@ def _describe_ports(inputs: Ports, *sets: int) -> str:
 
 
 def is_same(one: Arrays, other: Arrays) -> bool:
-    """Return whether two input sets have the same elements."""
+    """Return whether the arrays of two input sets are equal."""
     return all(map(np.array_equal, one, other))
 
 
 def find_rates(path: Path, model: onnx.ModelProto, inputs: Ports) -> dict[str, int]:
-    """Return a value for each integer input whose name is that of a sampling rate. The value is
-    taken from the model's metadata, or else from a comparison in the model. Raises UsageError
-    unless exactly one value is found."""
+    """Return a value for each single-element integer input that is named like a sampling rate. The
+    value is taken from the model's metadata, or else from a comparison in the model. Raises
+    UsageError unless exactly one value is found."""
     told = {_plain_name(one.key): one.value for one in model.metadata_props}
     known = [told[name] for name in told.keys() & RATES if told[name].isdecimal()]
     rates: dict[str, int] = {}
@@ -258,10 +259,13 @@ def _ask_for_rate(path: Path, name: str, inputs: Ports) -> UsageError:
 def make_sets(
     inputs: Ports, examples: Sequence[Arrays], fixed: Mapping[str, int], count: int, seed: int
 ) -> tuple[Arrays, ...]:
-    """Return ``count`` input sets; the same seed makes the same sets. With ``examples``, the
-    elements of each are shuffled, which keeps their range; floats that are all equal get normal
-    noise instead. Without examples, floats are normally distributed, integers are below RANDOM_IDS,
-    and all elements of an input in ``fixed`` have the value there."""
+    """Return ``count`` input sets; the same seed makes the same sets. If there are ``examples``,
+    their elements are shuffled, which keeps their range. A floating-point input whose elements are
+    all equal gets normal noise instead.
+
+    Without examples, floating-point elements are normally distributed and integers are below
+    RANDOM_IDS. An input in ``fixed`` has only the value given there.
+    """
     random = np.random.default_rng(seed)
 
     def draw_normal(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:

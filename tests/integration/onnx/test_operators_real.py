@@ -97,7 +97,11 @@ def test_what_the_notes_say_is_taken(
 @pytest.mark.parametrize(
     ("name", "reason", "says"),
     [
-        ("loop", "Operators of type `Loop` are not supported by QNN EP.", "QNN has no loops"),
+        (
+            "loop",
+            "Operators of type `Loop` are not supported by QNN EP.",
+            "QNN does not support loops",
+        ),
         ("named batch", "Cannot get shape", "--shape x=1,4"),
         ("any batch", "Cannot get shape", "--shape x=1,4"),
     ],

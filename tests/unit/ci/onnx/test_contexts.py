@@ -73,9 +73,9 @@ BROKEN: dict[str, tuple[bytes | None, dict[str, Any], str]] = {
     "zeros": (bytes(len(BLOB)), {}, "header states 0"),
     "ones": (b"\xff" * len(BLOB), {}, "header"),
     "an archive cut short": (b"PK\x03\x04" + bytes(60), {}, "cut short"),
-    "no version": (make_blob(build="v2"), {}, "no version"),
-    "a newer binary": (make_blob(build=NEWER), {}, "from QNN 2.60.0, but the model"),
-    "a newer model": (None, {"ep_sdk_version": NEWER}, "metadata has 2.60.0"),
+    "no version": (make_blob(build="v2"), {}, "no QNN version"),
+    "a newer binary": (make_blob(build=NEWER), {}, "from QNN 2.60.0, but its EPContext node"),
+    "a newer model": (None, {"ep_sdk_version": NEWER}, "EPContext node names 2.60.0"),
     "another graph": (make_blob(graph="graph_of_another"), {}, GRAPH),
     "a part of a name": (None, {"partition_name": GRAPH[:-2]}, GRAPH[:-2]),
     "missing": (None, {"ep_cache_context": "gone.bin"}, "gone.bin"),
@@ -86,7 +86,7 @@ BROKEN: dict[str, tuple[bytes | None, dict[str, Any], str]] = {
     "no name": (None, {"ep_cache_context": ""}, "no ep_cache_context"),
     "mode 2": (None, {"embed_mode": 2}, "embed_mode is 2"),
     "a name for a binary": (None, {"embed_mode": 1}, f"{len(BINARY)} bytes"),
-    "not main": (None, {"main_context": 0}, "0 of its EPContext nodes"),
+    "not main": (None, {"main_context": 0}, "0 EPContext nodes with main_context=1"),
 }
 
 
@@ -229,7 +229,7 @@ def test_two_graphs_share_a_binary(tmp_path: Path) -> None:
     write_nodes(path, [nodes[0], nodes[0]])
     with pytest.raises(FailedError) as caught:
         read_context(path)
-    assert "2 of its EPContext nodes" in caught.value.why
+    assert "2 EPContext nodes" in caught.value.why
     (tmp_path / BINARY).unlink()
     write_nodes(path, nodes)
     with pytest.raises(FailedError) as caught:

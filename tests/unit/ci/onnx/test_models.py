@@ -135,7 +135,7 @@ UNUSABLE: dict[str, tuple[ModelProto, tuple[str, ...]]] = {
     "complex128": (of_input(SHAPE, TensorProto.COMPLEX128), ("'x'", "complex128")),
     "unknown type": (of_input(SHAPE, 77), ("'x'", "77")),
     "sequence": (relu(inputs=[SEQUENCE]), ("'x'", "not a tensor")),
-    "loop": (relu([LOOP]), ("Loop 'steps'", "no loops")),
+    "loop": (relu([LOOP]), ("Loop 'steps'", "loops")),
     "loop in a condition": (branch(LOOP, 3), ("Loop 'steps'",)),
     "unknown domain": (relu([FOREIGN]), ("Fast 'f'", "my.ops")),
     "data is missing": (external("w.bin"), ("'w'", "'w.bin'", "missing")),
@@ -384,5 +384,5 @@ def test_each_branch_of_a_node_is_looked_into(write: Write, nodes: tuple[Any, An
         for name, node in zip(("then_branch", "else_branch"), nodes, strict=True)
     }
     path = write(relu([helper.make_node("If", ["x"], ["y"], **bodies)]).SerializeToString())
-    with pytest.raises(UsageError, match="QNN has no loops"):
+    with pytest.raises(UsageError, match="QNN does not support loops"):
         read_model(path)
