@@ -170,8 +170,8 @@ def compare_parity(job: BuildJob, progress: Progress) -> ParityReport | None:
 
 def choose_target(args: argparse.Namespace) -> Target:
     """Return the target that the command line selects. --source selects the target's variant for
-    checkouts. The profile is that of --profile, or the one for LPAI with DSP type 0. Raises
-    UsageError."""
+    checkouts. --profile, or --dsp-type 0 for LPAI, selects another profile. Raises UsageError if
+    the target does not support the profile or several --python."""
     target = find_target(args.target)
     if args.dsp_type == LPAI and target.lpai_profile and not args.profile:
         return msgspec.structs.replace(target, profile=target.lpai_profile)
@@ -218,7 +218,7 @@ def split_define(word: str) -> tuple[str, str]:
 
 
 def prepare_job(target: Target, request: BuildRequest, progress: Progress) -> BuildJob:
-    """Return a planned build. Only its ``check`` is still to be called before it starts.
+    """Return a planned build. Only its ``check`` must still be called before it starts.
 
     Raises UsageError for an extra that the target does not have, UnfitError if anything is missing.
     """
@@ -231,8 +231,8 @@ def prepare_job(target: Target, request: BuildRequest, progress: Progress) -> Bu
 
 
 def check_jobs(jobs: list[BuildJob]) -> Outcome:
-    """Run the ``check`` of each build: the doctor, for builds from a checkout. Everything else was
-    checked when the builds were planned. Raises UnfitError."""
+    """Run the ``check`` of each build. For a build from a checkout, this is the doctor. Everything
+    else was checked when the builds were planned. Raises UnfitError if a check fails."""
     for job in jobs:
         job.check()
     names = [job.plan.target.name for job in jobs]

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "app",
         type=user_path,
         metavar="APK|AAR|DIR",
-        help="an APK, a set of APKs (.apks, .xapk), an AAR, one of these unpacked, or sources",
+        help="an APK, a set of APKs (.apks, .xapk), an AAR, one of these unpacked, or source code",
     )
     parser.add_argument(
         "--soc",

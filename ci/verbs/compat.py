@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--runtime",
         type=nonempty_word,
         metavar="RUNTIME",
-        help="a directory with QNN's libraries, an APK or AAR, ARTIFACT@VERSION, or a version",
+        help="a directory with QNN's libraries, an APK or AAR, ARTIFACT@VERSION, or a QNN version",
     )
     parser.add_argument(
         "--soc", default="", type=str.upper, metavar="SOC", help="the SoC, such as SM8750"

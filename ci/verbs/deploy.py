@@ -59,7 +59,7 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if not (args.device or args.any):
         raise UsageError(
-            "a device is missing", fix="pass --device adb:, --device ssh:HOST or --any soc=SOC"
+            "no device is specified", fix="pass --device adb:, --device ssh:HOST or --any soc=SOC"
         )
     if args.clean:
         device = open_device(choose_word(args), args.place)
@@ -120,7 +120,7 @@ def choose_word(args: argparse.Namespace) -> str:
     --any."""
     if len(args.device) != 1 or args.any:
         raise UsageError(
-            "one --device is needed here" if args.any else f"{len(args.device)} devices are given",
+            "--clean needs a --device" if args.any else f"{len(args.device)} devices are given",
             fix="pass one --device; without --clean, --any soc=SOC chooses from several",
         )
     return str(args.device[0])

@@ -27,9 +27,9 @@ DROPPED = (
     Dropped(
         "image build",
         "--no-cache",
-        "an image is a function of its pins; `image digest --check` builds it without a cache",
+        "an image depends only on its pins; `image digest --check` builds it without a cache",
     ),
-    Dropped("parity", "--build-buck", "the files of Buck and CMake are both read without a build"),
+    Dropped("parity", "--build-buck", "Buck and CMake files are both read without a build"),
     Dropped(
         "plan",
         "--outcomes",

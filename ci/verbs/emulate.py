@@ -100,7 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--plain",
         action="store_true",
-        help="lower without this project's patches of ExecuTorch that save time",
+        help="lower without this project's patches of torch that save time",
     )
     add(
         "--try-unsupported",
@@ -178,9 +178,10 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 def execute_cases(args: argparse.Namespace, progress: Progress) -> Outcome:
     """Run the requested cases. Raises UsageError, and the same errors as ``run``."""
     check_arguments(args, SESSION)
-    if args.plan and (args.model or args.scheme or args.soc):
+    typed = [f"--{name}" for name in ("model", "scheme", "soc") if getattr(args, name)]
+    if args.plan and typed:
         raise UsageError(
-            "--plan already selects the cases", fix="leave out --model, --scheme and --soc"
+            "--plan already selects the cases", fix=f"leave out --plan, or {' and '.join(typed)}"
         )
     backend = Backend(args.backend)
     require_options(backend, runner=args.runner, plan=bool(args.plan))
@@ -220,8 +221,8 @@ def execute_cases(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def check_device(args: argparse.Namespace) -> None:
-    """Check the options of a run on a device, and take the SoC from the bundle unless one is given.
-    Raises UsageError or UnfitError."""
+    """Check the options of a run on a device, and take the SoC from --any or the bundle unless
+    --soc is given. Raises UsageError or UnfitError."""
     if args.starts < 0:
         raise UsageError(f"--starts {args.starts} is negative", fix="pass 1 or more")
     if args.runner != NAME:
@@ -244,16 +245,16 @@ def check_device(args: argparse.Namespace) -> None:
 
 
 def require_executorch(wanted: str) -> None:
-    """Raise UnfitError if ``wanted`` is a version, and ExecuTorch is not installed in that
-    version."""
+    """Raise UnfitError if ``wanted`` is not empty and differs from the installed version of
+    ExecuTorch."""
     installed = installed_executorch()
     if wanted and not is_same(installed or "0", wanted):
         raise UnfitError(
             f"--executorch {wanted}: "
             + (f"{installed} is installed" if installed else "executorch is not installed"),
             why="only `./nox -s` creates an environment with that version; qnn-ci does not",
-            fix=f"./nox -s test_emulator -- --executorch {wanted}, or pip install "
-            f"executorch=={wanted} into another environment",
+            fix=f"run `./nox -s test_emulator -- --executorch {wanted}`, or install"
+            f" executorch=={wanted} in another environment",
         )
 
 
@@ -270,7 +271,7 @@ def check_runner(specs: Sequence[CaseSpec], runner: str, backend: Backend = Back
         choices = spec.source.choices
         if runner != NAME and (choices.traces or choices.methods):
             told = f"models.{spec.model}.lowering has {choices}"
-            why = f"--runner {runner} can run only the method forward"
+            why = f"--runner {runner} runs only the method forward and writes no trace"
             raise UsageError(told, why=why, fix="leave out --runner")
         own = spec.source.run.of_lpai
         if own and not backend.is_lpai:

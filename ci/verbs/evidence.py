@@ -34,7 +34,13 @@ REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("program", type=user_path, help="the .pte, or the ONNX context model")
-    add("--evidence", type=user_path, required=True, metavar="FILE", help="SHA256.intoto.json")
+    add(
+        "--evidence",
+        type=user_path,
+        required=True,
+        metavar="FILE",
+        help="the file SHA256.intoto.json",
+    )
     add(
         "--policy",
         type=user_path,
@@ -95,7 +101,8 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
 
 
 def compare(statement: Statement, program: Path, policy: Path | None) -> Iterator[str]:
-    """Yield each fact of a statement that does not match the program, or the policy if given."""
+    """Yield each fact of a statement that does not match the program or, if there is one, the
+    policy."""
     build = find_qnn_build(program)
     wanted = partial(find_limits, policy) if policy else None
     yield from find_faults(statement, hash_file(program), build.text if build else "", wanted)
@@ -115,9 +122,8 @@ def find_signature_faults(bundle: bytes, signed: bytes, repository: str) -> Iter
     """Yield the first reason, if any, why a Sigstore bundle does not prove that a workflow of a
     GitHub repository signed a file.
 
-    The trust root is the one in the cache of the package sigstore in the user's home, or that of
-    the package if there is none yet: nothing is fetched. Raises UnfitError if that package is
-    missing.
+    Nothing is fetched: the trust root comes from sigstore's cache in the user's home directory, or
+    else from the package sigstore. Raises UnfitError if that package is missing.
     """
     if not importlib.util.find_spec("sigstore"):
         raise UnfitError(

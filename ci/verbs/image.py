@@ -184,12 +184,11 @@ def _switch(name: str, text: str) -> Argument:
 
 
 JSON = _switch("--json", "print the result as JSON")
-BASE = _argument(
-    "--base", type=nonempty_word, help="a base in images.toml, or an image that you have"
-)
+BASE = _argument("--base", type=nonempty_word, help="a base in images.toml, or a local image")
 NAMES = _argument("words", nargs="*", metavar="IMAGE", help=f"default: {DEFAULT}")
 TOOLCHAINS = _switch(
-    "--with-toolchains", "put the profile's artifacts into the image; such an image is never pushed"
+    "--with-toolchains",
+    "put the artifacts of its profile into the image; such an image is never pushed",
 )
 
 

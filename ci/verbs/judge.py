@@ -33,13 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--by",
         default="a device elsewhere",
         metavar="NAME",
-        help="the name of that device, for the report",
+        help="with --pulled: the name of the device in the report",
     )
     add(
         "--policy",
         type=user_path,
         metavar="FILE",
-        help="the policy with the limits; default: that of the session",
+        help="the policy with the limits; default: the session's default policy",
     )
     add(
         "--reports",

@@ -109,7 +109,8 @@ def describe_savings(savings: Savings) -> dict[str, Any]:
 
 
 def plan_changes(args: argparse.Namespace, repository: Repository) -> Plan:
-    """Return the plan that the arguments ask for. Raises UsageError."""
+    """Return the plan that the arguments ask for. Raises UsageError if a revision cannot be
+    compared."""
     everything = "--everything" if args.everything else ""
     wanted = args.head or ("HEAD" if repository.is_bare else "")
     head = repository.resolve(wanted) if wanted else ""

@@ -58,7 +58,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.trend:
         return show_trend(args, progress)
     if not args.path:
-        raise UsageError("a report is missing", fix="pass a report.json or its directory")
+        raise UsageError("no report is specified", fix="pass a report.json or its directory")
     reports = [read_report(path) for path in args.path]
     report = merge_reports(reports) if len(reports) > 1 else reports[0]
     report = publishing.compare_base(report, args.base)

@@ -127,7 +127,8 @@ def describe_repairs(
     for one in artifacts:
         if one.repaired:
             damaged = name_some(one.repaired, SHOWN)
-            text = f"{one.name} {one.version} in the store was damaged, but is repaired: {damaged}"
+            name = f"{one.name} {one.version}"
+            text = f"{name} in the store was damaged and has been repaired: {damaged}"
             yield Annotation(Level.WARNING, text, TITLE)
     for path in replaced:
         text = f"{path.name} from a cache was damaged and has been fetched again"

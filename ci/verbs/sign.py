@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from ci.report.text import count
 from ci.signing.device import FROM_ADB, parse_serial, read_device_serial
 from ci.signing.masking import Masker, mask_arguments
 from ci.signing.plan import VARIABLES, SignPlan, SignRequest, find_roots, make_plan, resolve_signer
@@ -172,8 +173,8 @@ def _render_plan(plan: SignPlan, signer: str) -> Outcome:
 def _render_signed(signed: Signed, target: Path) -> Outcome:
     text = render_reports({Path(name): one for name, one in signed.reports.items()})
     text += (
-        f"\nsigned and verified in {target}: {len(signed.reports)}; "
-        f"recorded in {RECORD_NAME} and {STATEMENT_NAME}\n"
+        f"\n{count(len(signed.reports), 'file')} signed and verified in {target}; recorded in"
+        f" {RECORD_NAME} and {STATEMENT_NAME}\n"
     )
     data = {
         "dry_run": False,

@@ -22,7 +22,7 @@ from provisioning.errors import UnfitError, UsageError
 from provisioning.manifest.reader import list_toolchains, read_profiles
 from provisioning.store.store import Store, store_home
 
-QNN = "qnn-"  # how the names of artifacts with QNN's libraries begin
+QNN = "qnn-"  # the prefix of artifacts with QNN's libraries
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -117,8 +117,9 @@ def check_files(runner: Path, programs: Sequence[Path]) -> None:
 
 
 def find_runtime(word: str, progress: Progress) -> Path:
-    """Return the directory at the path ``word``, otherwise that of the provisioned artifact
-    ``word``, or of QNN in the profile ``word``. Raises UsageError or UnfitError."""
+    """Return the directory with a runtime's libraries. ``word`` is a directory, an artifact, or a
+    profile that has a QNN artifact. Raises UsageError if it is none of these, UnfitError if the
+    artifact is not provisioned."""
     place = user_path(word)
     if place.is_dir():
         return place.absolute()

@@ -50,7 +50,7 @@ from provisioning.versions import is_same, is_version, parse_version
 EMULATOR, ONNX = "test_emulator", "test_onnx"
 # Each package and the session that tries it. An argument may join several packages with "+".
 PACKAGES = {"onnxruntime-qnn": ONNX, "onnxruntime": ONNX, "executorch": EMULATOR}
-FORMS = "report.json, an SDK's directory or version, onnxruntime-qnn==2.7.0 or executorch==1.4.1"
+FORMS = "a report.json, an SDK's directory or version, onnxruntime-qnn==2.7.0 or executorch==1.4.1"
 LIBRARIES, SDK, HTP = "lib/x86_64-linux-clang", "qnn", "libQnnHtp.so"
 QNN_LIBRARY = re.compile(r"lib(?:Qnn\w*|HtpPrepare|Genie)\.so")
 BUNDLED = re.compile(r"(lib(?:c\+\+|c\+\+abi|unwind))-[0-9a-f]+\.so\.1\.0")
@@ -141,10 +141,11 @@ def check_word(word: str) -> None:
             check_executorch(version)
     if len({PACKAGES[name] for name, _ in pins}) > 1:
         raise UsageError(
-            f"{word!r} has packages of two sessions", fix="pass packages of only one session"
+            f"{word!r} combines packages that different sessions test",
+            fix="pass packages that one session tests",
         )
     if not pins and not is_version(word) and not user_path(word).exists():
-        raise UsageError(f"{word!r} is not a file, a directory or a version", fix=FORMS)
+        raise UsageError(f"{word!r} is not a file, a directory or a version", fix=f"pass {FORMS}")
 
 
 def split_pins(word: str) -> list[tuple[str, str]]:
@@ -242,8 +243,8 @@ def lay_out_libraries(packages: Path) -> None:
 def run_side(
     side: Side, args: argparse.Namespace, progress: Progress, failures: list[Difference]
 ) -> Report | None:
-    """Return the report of a version: the given one, or that of a new run. If the run leaves no
-    report, return None and add the reason to ``failures``."""
+    """Return the side's report, or else the report of a new run. If the run leaves no report,
+    return None and add the reason to ``failures``."""
     if side.report:
         return side.report
     directory: Path = args.reports / side.slug
@@ -283,10 +284,11 @@ def find_qnn(side: Side, report: Report | None) -> str:
 
 
 def list_ends(side: Side, qnn: str, progress: Progress, noted: list[Difference]) -> list[Rerun]:
-    """Return the results of the known faults with a side's QNN: those recorded in faults.toml, if
-    it lists that version, otherwise those of a run through onnxruntime.
+    """Return the results of the known faults with a side's QNN. They come from faults.toml if it
+    lists that version, otherwise from a run through onnxruntime.
 
-    If no run is possible, return nothing, and add the reason to ``noted``."""
+    If no run is possible, return nothing, and add the reason to ``noted``.
+    """
     faults = read_faults()
     tried = [one for frontend in FRONTENDS for one in list_tried(faults, frontend)]
     known = [one for one in tried if is_same(qnn, one.qnn)]

@@ -40,7 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--expect",
         choices=sorted(ACCEPTED),
         default="signed",
-        help="genuine: not signed, but proven by the catalog next to it; default: %(default)s",
+        help="what every library must be; genuine means unsigned, but proven by the catalog next to"
+        " it; default: %(default)s",
     )
     parser.add_argument(
         "--accept-unrecognised",

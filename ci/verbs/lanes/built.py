@@ -1,4 +1,4 @@
-"""Find the runtime that an earlier session of the same nox call built, and compare its versions
+"""Finds the runtime that an earlier session of the same nox call built, and compares its versions
 with those of this session's programs."""
 
 from __future__ import annotations

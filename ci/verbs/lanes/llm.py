@@ -233,7 +233,8 @@ def find_subject(args: argparse.Namespace, progress: Progress) -> tuple[Subject,
         told = f"--max-perplexity {args.max_perplexity:g}" + (
             " is below 1" if args.text else " needs --text"
         )
-        raise UsageError(told, fix="pass 1 or more, and the text to measure with --text")
+        fix = "pass 1 or more" if args.text else "pass the text to measure with --text"
+        raise UsageError(told, fix=fix)
     if bool(args.weights) != bool(args.tokenizer):
         raise UsageError("--weights and --tokenizer belong together", fix="pass both or neither")
     place = Path(tiny.__file__).parent
@@ -252,7 +253,7 @@ def find_subject(args: argparse.Namespace, progress: Progress) -> tuple[Subject,
     if args.prefill < 2 or args.context < 2 * args.prefill or args.context % args.prefill:
         raise UsageError(
             f"--prefill {args.prefill} does not work with --context {args.context}",
-            why="--prefill must be at least 2, and --context a multiple of it that is larger",
+            why="--prefill must be at least 2, and --context must be a larger multiple of it",
         )
     require_context(args.context, config.most_context)
     room = args.context - max(map(len, prompts)) - args.prefill

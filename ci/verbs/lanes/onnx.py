@@ -101,7 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=SIZES",
-        help="the shape of an input of an .onnx file that has dynamic sizes, such as x=1,3,224,224",
+        help="the shape of an .onnx file's input that has dynamic sizes, such as x=1,3,224,224",
     )
     add(
         "--compare",
@@ -114,7 +114,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--saver",
         action="store_true",
-        help="also write the calls of QNN as C code, and count QNN's operators",
+        help="also write the calls of QNN's API as C code, and count QNN's operators",
     )
     add(
         "--profile",
@@ -179,7 +179,8 @@ def check_sessions(
 
 
 def parse_shapes(words: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Return each input's shape from arguments like ``x=1,3,224,224``. Raises UsageError."""
+    """Return each input's shape from arguments like ``x=1,3,224,224``. Raises UsageError for an
+    argument of another form."""
     shapes = {}
     for word in words:
         name, _, sizes = word.rpartition("=")

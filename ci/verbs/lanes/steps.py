@@ -195,8 +195,8 @@ def enter_environment(
     tolerated: Collection[str] = (),
     may_lack: bool = False,
 ) -> Iterator[tuple[Environment, ScratchPool, Verdict]]:
-    """Provision, and check the environment (the first two of the four steps), and yield it with a
-    pool of processes and the doctor's verdict.
+    """Provision and check the environment: the first two of the four steps. Yield the environment,
+    a pool of processes and the doctor's verdict.
 
     The pool imports ``imports``. It starts before the check, with the artifacts that seem to be
     provisioned, unless ``choice`` selects another QNN or adaptor than the default one. With
@@ -226,7 +226,8 @@ def select_asked(
 ) -> list[CaseSpec]:
     """Return the requested cases. ``soc`` is the SoC if none is requested.
 
-    Raises UsageError, also if a data file in the policy does not match its model.
+    Raises UsageError for an unknown name, an option that the lane does not support, or an invalid
+    data file in the policy.
     """
     specs = select_cases(
         policy.suite,

@@ -50,6 +50,7 @@ from provisioning.errors import UsageError
 IMPORTS = ("ci.upstream.worker",)
 ROOMS = ("models", "cases", "executorch", "upstream")
 SHOWN = 40
+SELECTING = ("--model", "--scheme", "--plan")  # options that select cases, as --filter does tests
 
 
 WRONG: dict[str, Wrong | None] = {
@@ -98,7 +99,8 @@ def check_suite_arguments(args: argparse.Namespace, suite: Suite) -> None:
         "--model": args.model,
         "--scheme": args.scheme,
         "--plan": args.plan,
-        "--device": args.device or args.any,
+        "--device": args.device,
+        "--any": args.any,
         "--record": args.record,
         "--plain": args.plain,
         "--keep-artifacts": args.keep_artifacts,
@@ -106,9 +108,9 @@ def check_suite_arguments(args: argparse.Namespace, suite: Suite) -> None:
         "--runner": args.runner != "python",
     }
     if given := [name for name, value in others.items() if value]:
+        instead = "; choose tests with --filter" if given[0] in SELECTING else ""
         raise UsageError(
-            f"{given[0]} cannot be used with --suite",
-            fix=f"leave out {given[0]}; choose tests with --filter",
+            f"{given[0]} cannot be used with --suite", fix=f"leave out {given[0]}{instead}"
         )
     if suite.fixed_soc and args.soc:
         raise UsageError(
@@ -140,7 +142,7 @@ def run_tests(
     args: argparse.Namespace,
     phases: Phases,
 ) -> Report:
-    """Run the chosen tests of a suite, and judge everything that they kept."""
+    """Run the chosen tests of a suite, and judge the outputs that they kept."""
     progress, directory = phases.progress, args.reports / suite.name
     variables = environment.apply({**os.environ, "QNN_ARTIFACT_DIR": str(scratch.scratch)})
     pool = scratch.open(variables)
@@ -248,8 +250,9 @@ def judge_again(
     args: argparse.Namespace,
     progress: Progress,
 ) -> Outcome:
-    """Judge the outputs that a run kept, or zeros or noise instead of them. In the latter case, the
-    exit code is 1 if this project's gate accepts any of these, or if no test compares anything."""
+    """Judge the outputs that a run kept, or zeros or noise instead of them. With zeros or noise,
+    the exit code is 1 if this project's gate accepts any of them, or if no test compares
+    anything."""
     if args.judge_again == OUTPUTS:
         report = make_report(
             directory, header, entries, policy=policy, args=args, phases=Phases(progress)

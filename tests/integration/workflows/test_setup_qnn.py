@@ -200,7 +200,7 @@ def test_a_locked_tree_that_comes_back_damaged_is_repaired_file_by_file(
     outputs, run, result = run_tiny(tiny)
     assert (result, outputs["hit"], outputs["repaired"]) == ("success", "true", "true")
     (said,) = warnings(run)
-    assert said.startswith("libcxx 14.0.0 in the store was damaged, but is repaired: ")
+    assert said.startswith("libcxx 14.0.0 in the store was damaged and has been repaired: ")
     assert "lib/libc++.so.1.0" in said
     assert "lib/libstrange.so" in said
     outputs, _, result = run_tiny(tiny)

@@ -178,7 +178,7 @@ def test_candidates_are_all_devices_with_the_wanted_soc(
         (["adb:1"], "", ""),
         ([], "", "0 devices are given"),
         (["adb:1", "adb:2"], "", "2 devices are given"),
-        (["adb:1"], "soc=SM8650", "one --device is needed here"),
+        (["adb:1"], "soc=SM8650", "--clean needs a --device"),
     ],
 )
 def test_one_device_is_chosen(devices: list[str], any_: str, told: str) -> None:

@@ -6,6 +6,7 @@ The four steps are a stand-in: nothing is provisioned, lowered or run.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from argparse import Namespace
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from ci.cases.runners import ProgramRunner
 from ci.cases.session import Phases
 from ci.report.schema import Case, Report, Status
 from ci.report.write import read_report
+from ci.upstream.suites import SUITES
 from ci.verbs import emulate
 from ci.verbs.lanes import built
 from provisioning.artifacts.choice import ADAPTOR_VARIABLE, SDK_VARIABLE
@@ -155,14 +157,39 @@ def test_a_backend_reaches_the_run_and_its_command(steps: Steps) -> None:
 
 
 @pytest.mark.parametrize("word", ["--model", "--scheme", "--soc"])
-def test_a_plan_and_a_choice_of_cases_exclude_each_other(steps: Steps, word: str) -> None:
+def test_a_plan_and_a_choice_of_cases_exclude_each_other(
+    steps: Steps, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     case = {"model": "mlp", "scheme": "fp16", "soc": "SM8750"}
     Path("plan.json").write_text(json.dumps({"base": "a", "head": "b", "cases": [case]}))
     assert main(["test-emulator", "--plan", "plan.json", word, "*"]) == ExitCode.USAGE
+    fix = capsys.readouterr().err.partition("fix: ")[2]
+    assert {*re.findall(r"--[a-z]+", fix)} == {"--plan", word}
     assert not steps.given
     assert main(["test-emulator", "--plan", "plan.json"]) == ExitCode.OK
     (spec,) = steps.ran["specs"]
     assert (spec.model, spec.scheme.value, spec.soc) == ("mlp", "fp16", "SM8750")
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--any", "soc=SM8650"], {"--any"}),
+        (["--device", "adb:1"], {"--device"}),
+        (["--record"], {"--record"}),
+        (["--model", "mlp"], {"--model", "--filter"}),
+        (["--scheme", "fp16"], {"--scheme", "--filter"}),
+        (["--plan", "plan.json"], {"--plan", "--filter"}),
+    ],
+)
+def test_a_suite_refuses_options_of_cases_and_the_fix_names_only_what_was_typed(
+    steps: Steps, words: list[str], named: set[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["test-emulator", "--suite", next(iter(SUITES)), *words]) == ExitCode.USAGE
+    what, _, fix = capsys.readouterr().err.partition("fix: ")
+    assert words[0] in what
+    assert {*re.findall(r"--[a-z]+", fix)} == named
+    assert not steps.given
 
 
 def test_a_shard_runs_its_part_and_marks_its_report(steps: Steps) -> None:
