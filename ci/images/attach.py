@@ -22,7 +22,7 @@ from typing import Any
 from docker.client import DockerClient
 
 READ_BYTES = 1 << 16
-# Stream and size, sent before each piece of data if there is no terminal.
+# Without a terminal, each piece of data has this header: the number of the stream, and the size.
 HEADER = struct.Struct(">BxxxL")
 STDERR = 2
 

@@ -104,7 +104,7 @@ def _build_one(
                 },
                 labels={
                     f"{LABEL}.image": plan.name
-                },  # by which prune finds what an interrupted build left
+                },  # with which prune finds the images of an interrupted build
                 nocache=fresh,
                 rm=True,
                 forcerm=True,
@@ -228,7 +228,7 @@ def write_context(file: IO[bytes], plan: ImagePlan, wheels: list[Path]) -> None:
 def bake_toolchains(
     client: DockerClient, plan: ImagePlan, built: Built, progress: Progress
 ) -> Built:
-    """Build an image that adds the artifacts of its profile to ``built``, and return the new image.
+    """Build an image that adds the toolchains of the plan's profile to ``built``, and return it.
 
     Such an image is for private use: ``push_image`` refuses it. Raises UnfitError if an artifact is
     missing, or is an installation outside the store.

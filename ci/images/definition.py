@@ -93,8 +93,8 @@ class ImagePlan:
 
     @property
     def apt_lock(self) -> Path:
-        """The lock of apt packages, with a line name=version for each. It is for a base without a
-        snapshot.
+        """The lock of apt packages, one name=version per line. Only a base without a snapshot needs
+        it.
         """
         return self.locks / f"{self.base_name}-{self.name}.apt.txt"
 
@@ -155,9 +155,7 @@ def _expand(groups: dict[str, list[object]], name: str) -> Iterator[str]:
 
 
 def describe_environments(checkout: Path) -> str:
-    """Return the SHA-256 over the requirements and over the functions of the noxfile that install
-    them.
-    """
+    """Return one SHA-256 of the requirements and of the noxfile's functions that install them."""
     text = (checkout / "noxfile.py").read_text("utf-8")
     functions = (node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef))
     how = [ast.unparse(node) for node in functions if node.name in INSTALLING]
@@ -170,8 +168,7 @@ def read_images() -> Images:
 
 
 def find_image(name: str) -> Image:
-    """Return the image ``name``. Raises UsageError, which lists the existing names, if there is
-    none."""
+    """Return the image ``name``. Raises UsageError with the existing names if there is none."""
     return find_row(read_images().images, name, "image")
 
 
@@ -209,10 +206,10 @@ def remember_base(checkout: Path, base: str) -> None:
 
 
 def describe_revision(checkout: Path) -> str:
-    """Return the commit that last changed the sources of images, with ``+changes`` if files differ
-    from the last commit.
+    """Return the commit that last changed the sources of images, followed by ``+changes`` if the
+    sources have uncommitted changes.
 
-    The result is empty outside a repository.
+    The result is empty outside a repository, or if git is missing.
     """
     try:
         commit = ask_git(checkout, "log", "-1", "--format=%H", "--", *SOURCES).decode().strip()
@@ -223,7 +220,7 @@ def describe_revision(checkout: Path) -> str:
 
 
 def name_base(reference: str) -> str:
-    """Return a file name for the user's own base, such as ``debian-bookworm`` for
+    """Return the name of the user's own base in file names: ``debian-bookworm`` for
     ``debian:bookworm``."""
     return re.sub(r"[^A-Za-z0-9.]+", "-", reference.split("@", maxsplit=1)[0]).strip("-")
 
@@ -272,7 +269,7 @@ def _read_python(client: DockerClient, reference: str, image_id: str) -> str:
     release = f"{found.get('ID')}-{found.get('VERSION_ID')}"
     if release not in PYTHONS:
         raise UsageError(
-            f"{reference} is {release}, and the version of its Python is unknown",
-            fix="use a base with " + ", ".join(PYTHONS),
+            f"{reference} is {release}, whose Python version is unknown",
+            fix="use a base that is one of: " + ", ".join(PYTHONS),
         )
     return PYTHONS[release]

@@ -29,8 +29,8 @@ SHOWN = 20
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two builds of one image: their ids and their number of layers. ``differences`` has the paths
-    that differ; its keys are indices of layers.
+    """Two builds of one image: their ids and their number of layers. ``differences`` maps the index
+    of each layer that differs to the paths that differ in it.
     """
 
     name: str
@@ -63,8 +63,8 @@ def compare_builds(
 
 
 def find_differences(client: DockerClient, first: str, second: str) -> dict[int, tuple[str, ...]]:
-    """Return the paths that differ between two images. The keys are indices of layers. The result
-    is empty if all layers are equal.
+    """Compare two images, and return the paths that differ in each layer that differs. The keys are
+    the indices of these layers.
     """
     pairs = zip(_digests(client, first), _digests(client, second), strict=True)
     unequal = [index for index, (one, other) in enumerate(pairs) if one != other]
@@ -114,8 +114,8 @@ PACKAGES = "/opt/qnn-ci/packages"
 def write_locks(
     client: DockerClient, name: str, progress: Progress, *, base: str = "", write: bool = False
 ) -> str:
-    """Return the differences between the existing locks of the image ``name`` and current ones. If
-    ``write`` is true, write the current locks.
+    """Make new locks for the image ``name``, and return how they differ from the existing ones. If
+    ``write`` is true, also replace the existing locks.
 
     A lock of apt packages, which only a base without a snapshot needs, is made by building the
     image and listing its packages. If there is no lock of Python packages yet and ``write`` is

@@ -34,7 +34,7 @@ def normalize_image(
     """Rewrite the saved image ``saved`` as ``target``, and return the digests of its layers.
 
     The lowest ``keep_layers`` layers stay unchanged, so that images share the layers of their base.
-    All other files get the time ``time_s``, in seconds since the epoch.
+    The files in all other layers get the time ``time_s``, in seconds since the epoch.
     """
     with tarfile.open(saved) as source, tarfile.open(target, "w") as out:
         manifest = json.load(_open_member(source, "manifest.json"))[0]

@@ -24,8 +24,8 @@ PODMAN_DOMAIN = "docker.io/"  # Podman's prefix for a name without a domain
 
 
 def list_images(client: DockerClient) -> dict[str, Image]:
-    """Return the images of this project: those with its label and those with its name. Some have
-    no tag. The keys are ids.
+    """Return the images that have this project's label or name. Some of them have no tag. The keys
+    are ids.
     """
     labelled = client.images.list(filters={"label": f"{LABEL}.image"})
     return {str(one.id): one for one in [*labelled, *client.images.list(name=f"{REPOSITORY}/*")]}

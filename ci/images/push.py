@@ -18,12 +18,12 @@ REFERENCE = re.compile(r"[a-z0-9][\w.:/-]*[a-zA-Z0-9]")
 # A file that a later layer deletes is still in the layer below, so all layers are searched.
 WHITEOUT = ".wh."
 FORBIDDEN = {
-    "a vendor's toolchain": re.compile(
+    "part of a vendor's toolchain": re.compile(
         r"(^|/)lib(Qnn|Genie|Snpe|SNPE|Lpai)[^/]*\.(so|a)(\.|$)"
         r"|(^|/)(android-ndk-r|Hexagon_SDK|HEXAGON_Tools|qairt/)"
         r"|(^|/)hexagon-clang"
     ),
-    "a setting that can hold a credential": re.compile(
+    "a file that can hold a credential": re.compile(
         r"(^|/)(pip\.conf|\.netrc|\.pypirc|\.git-credentials|\.npmrc)$"
         r"|(^|/)\.docker/config\.json$|(^|/)\.ssh/|(^|/)\.config/pip/"
         r"|(^|/)etc/apt/auth\.conf(\.d/.+)?$|^run/secrets/"
@@ -41,13 +41,13 @@ def push_image(client: DockerClient, built: Built, reference: str, progress: Pro
     if TOOLCHAINS_LABEL in labels:
         raise UsageError(
             f"{built.reference} is not pushed",
-            why=f"the image contains {labels[TOOLCHAINS_LABEL]}, which must not be published "
-            "according to the licence",
+            why=f"the image contains toolchains that must not be published according to their "
+            f"licences: {labels[TOOLCHAINS_LABEL]}",
             fix="build the image without --with-toolchains, and provision the toolchains on the "
             "machine that runs it",
         )
     if not REFERENCE.fullmatch(reference):
-        raise UsageError(f"{reference!r} is not an image reference", fix="pass REGISTRY/NAME:TAG")
+        raise UsageError(f"cannot push to {reference!r}", fix="pass REGISTRY/NAME:TAG")
     if found := find_forbidden(client, built.image_id):
         raise UsageError(
             f"{built.reference} is not pushed",

@@ -33,7 +33,7 @@ from provisioning.errors import ToolError
 from provisioning.store.store import store_home
 
 CALLER = "/run/qnn-ci-caller"
-HOME = "/opt/qnn-ci/home"  # differs from homes outside: root would own mounts below those
+HOME = "/opt/qnn-ci/home"  # not the caller's home: root would own the mount points in it
 GRACE_S = 5
 SHELL_LABEL = f"{LABEL}.shell"
 # The caller's variables that have the same meaning in the container.
@@ -62,7 +62,7 @@ class ShellRequest:
 def run_shell(client: DockerClient, request: ShellRequest) -> int:
     """Run the command in a container until it ends, and return its exit code.
 
-    On KeyboardInterrupt, the container is ended first.
+    On KeyboardInterrupt, the container is stopped before the exception is raised again.
     """
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     with _caller_pipe() as pipe, _prepared(client, request, pipe, terminal) as container_id:
@@ -121,8 +121,11 @@ class _Waiter:
 
 
 def _end(client: DockerClient, container_id: str, code: _Waiter, *, terminal: bool) -> None:
-    """End the container: send SIGINT and SIGTERM or, because an interactive shell ignores these,
-    SIGHUP if there is a terminal. Finally send SIGKILL.
+    """Stop the container with SIGINT, SIGTERM and SIGKILL. After each signal, wait up to GRACE_S
+    seconds for the container to exit.
+
+    If there is a ``terminal``, SIGHUP replaces the first two, because an interactive shell ignores
+    them.
     """
     asked = (signal.SIGHUP,) if terminal else (signal.SIGINT, signal.SIGTERM)
     for number in (*asked, signal.SIGKILL):
@@ -210,10 +213,10 @@ def _outer_git(checkout: Path) -> list[Path]:
 
 
 def _own_volumes(client: DockerClient, request: ShellRequest) -> dict[str, str]:
-    """Return the mount points of the caller's volumes, and create missing volumes. The keys are the
-    volumes' names.
+    """Create the caller's volumes unless they exist, and return their mount points. The keys are
+    the volumes' names.
 
-    One volume is for .nox, one for a home directory with the caches of pip and ccache.
+    One volume is for .nox, the other for a home directory with the caches of pip and ccache.
     """
     checkout = request.plan.checkout
     place = hashlib.sha256(str(checkout).encode()).hexdigest()[:8]

@@ -1,8 +1,8 @@
 """Fetch the Python packages of an image with this machine's pip and its settings, and check their
 hashes.
 
-Indexes, credentials and proxies of this machine are neither used in the build nor stored in a
-layer.
+The engine gets only the fetched files, not the indexes, credentials and proxies of this machine, so
+no layer contains these.
 """
 
 from __future__ import annotations

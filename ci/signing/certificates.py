@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from ci.signing.segments import MalformedError
 
-# A leaf, its authorities and the roots that a device may choose from; images seen so far have 3.
+# Enough for a leaf, its authorities, and the roots that a device may choose from.
 MAX_CERTIFICATES = 20
 UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion)
 WEAK_RSA_BITS = 2048
@@ -58,7 +58,7 @@ class Certificate:
 def parse_chain(data: bytes) -> tuple[Certificate, ...]:
     """Return the certificates in ``data``, in the order of the file.
 
-    Raises MalformedError if a certificate cannot be parsed, if there is none or more than
+    Raises MalformedError if a certificate cannot be parsed, if there are none or more than
     MAX_CERTIFICATES, or if the bytes after the last one are not padding.
     """
     found: list[Certificate] = []
@@ -79,16 +79,14 @@ def parse_chain(data: bytes) -> tuple[Certificate, ...]:
 
 
 def is_padding(data: bytes) -> bool:
-    """Return whether ``data`` is empty or consists only of 0x00 or only of 0xff, with which signers
-    pad.
-    """
+    """Return whether ``data`` is padding, as signers write it: all 0x00, all 0xff, or empty."""
     return not data.strip(b"\x00") or not data.strip(b"\xff")
 
 
 def measure_der(data: bytes, position: int = 0) -> int:
     """Return the size in bytes of the DER sequence at ``position``, including its tag and length.
 
-    Raises MalformedError if the length is missing or indefinite, or itself takes more than 3 bytes.
+    Raises MalformedError if the length is missing or indefinite, or takes more than 3 bytes.
     """
     if position + 2 > len(data):
         raise MalformedError("the data ends before the length of a DER sequence")
@@ -97,7 +95,9 @@ def measure_der(data: bytes, position: int = 0) -> int:
         return 2 + first
     width = first & 0x7F
     if width not in {1, 2, 3}:
-        raise MalformedError("the length of a DER sequence is indefinite or longer than 3 bytes")
+        raise MalformedError(
+            "the length of a DER sequence is indefinite or takes more than 3 bytes"
+        )
     return 2 + width + int.from_bytes(data[position + 2 : position + 2 + width], "big")
 
 
@@ -152,9 +152,9 @@ def list_date_errors(chain: Sequence[Certificate], now: datetime) -> list[str]:
 def list_link_errors(chain: Sequence[Certificate]) -> list[str]:
     """Return an error for each certificate of ``chain`` that is not correctly linked to the others.
 
-    The leaf must come first, and each authority after the certificate that it signed. The root may
-    be missing unless other certificates follow. Several roots may come last, because a device
-    chooses the one that matches its fuses.
+    The leaf must come first, and each authority after the certificate that it signed. There may be
+    several roots, because a device chooses the one that matches its fuses. The root may be missing
+    only if all certificates belong to the leaf's chain.
     """
     path = find_path(chain)
     if len(path) == 1:
@@ -162,7 +162,7 @@ def list_link_errors(chain: Sequence[Certificate]) -> list[str]:
         alone = "signs itself" if signs_itself else "is not signed by any certificate after it"
         return [f"certificate 0 {alone}, so no authority vouches for it: {chain[0].subject}"]
     errors = [
-        f"certificate {index} signs another one, which its extensions do not allow: "
+        f"certificate {index} signs another certificate, which its extensions do not allow: "
         f"{chain[index].subject}"
         for depth, index in enumerate(path[1:])
         if not _is_authority(chain[index], depth)
@@ -184,9 +184,9 @@ def list_link_errors(chain: Sequence[Certificate]) -> list[str]:
 
 
 def find_path(chain: Sequence[Certificate]) -> list[int]:
-    """Return the indexes of the leaf, which is 0, of the certificate that issued it, and so on.
+    """Return the path from the leaf to its root as indexes into ``chain``. The leaf has index 0.
 
-    The path ends at a root, or at a certificate whose issuer does not come after it in ``chain``.
+    The path ends early at a certificate whose issuer does not come after it in ``chain``.
     """
     path = [0]
     while not chain[path[-1]].is_root:

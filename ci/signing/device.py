@@ -25,7 +25,8 @@ def parse_serial(text: str) -> str:
         number = int(text, 16 if text.strip().lower().startswith("0x") else 10)
     except ValueError as error:
         raise UsageError(
-            "the serial number is not a number", fix="pass 0x and up to eight hexadecimal digits"
+            "the serial number cannot be parsed",
+            fix="pass a decimal number, or 0x and up to eight hexadecimal digits",
         ) from error
     if not 0 < number < 1 << 32:
         raise UsageError(
@@ -45,7 +46,8 @@ def read_device_serial(device: str = "") -> str:
     adb = shutil.which("adb")
     if not adb:
         raise UnfitError(
-            "adb is not on PATH", fix="install platform-tools, or pass the SoC's serial number"
+            "adb is not on PATH",
+            fix="install platform-tools, or pass the SoC's serial number with --testsig",
         )
     command = [adb, *(["-s", device] if device else []), "shell", "cat", SERIAL_FILE]
     try:
@@ -59,7 +61,7 @@ def read_device_serial(device: str = "") -> str:
         ) from error
     found = re.search(r"^\s*(\d+|0x[0-9a-fA-F]+)\s*$", said, re.MULTILINE)
     if not found:
-        raise UnfitError(f"{SERIAL_FILE} of the device does not contain a number")
+        raise UnfitError(f"{SERIAL_FILE} on the device does not contain a number")
     return parse_serial(found[1])
 
 

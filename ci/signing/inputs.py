@@ -49,8 +49,8 @@ def read_inputs(
 ) -> tuple[Input, ...]:
     """Read and check all of ``wanted``.
 
-    Raises UnfitError with the faults of all libraries, or if the QNN SDK is too old for
-    ``selection``. Raises UsageError if a file cannot be read.
+    Raises UsageError if a file cannot be read. Raises UnfitError if the QNN SDK is too old for
+    ``selection``, or if a library has a fault; the message then lists the faults of all libraries.
     """
     with ThreadPoolExecutor(READERS) as readers:
         read = list(readers.map(_read_input, wanted))
@@ -117,9 +117,9 @@ def list_mixed_notes(inputs: Sequence[Input]) -> Iterator[str]:
     for one in inputs if lpai else ():
         if one.hexagon_version > lpai[0].hexagon_version:
             yield (
-                f"{one.wanted.name} is built for Hexagon V{one.hexagon_version:X}, so the DSP that "
-                f"{lpai[0].wanted.name} is built for (V{lpai[0].hexagon_version:X}) cannot load "
-                "it; all libraries published for the aDSP of SM8850 are built for V79"
+                f"{one.wanted.name} is built for Hexagon V{one.hexagon_version:X}, which the DSP "
+                f"of {lpai[0].wanted.name} (V{lpai[0].hexagon_version:X}) cannot load; all "
+                "libraries published for the aDSP of SM8850 are built for V79"
             )
 
 
@@ -154,8 +154,10 @@ def check_sdk_version(version: str, selection: Selection, policy: SigningPolicy)
 
 
 def find_sdk_version(qnn_sdk: Path | None, inputs: Sequence[Input] = ()) -> str:
-    """Return the version in the SDK's sdk.yaml; otherwise that of the first library that contains
-    one; otherwise the version in the SDK's path. Return "" if none of them has one.
+    """Return the version of the QNN SDK, or "" if it is unknown.
+
+    It is read from the SDK's sdk.yaml, otherwise from the first library that contains a version,
+    otherwise from the SDK's path.
     """
     if qnn_sdk and (found := read_sdk_yaml(qnn_sdk).version):
         return found

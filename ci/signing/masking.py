@@ -49,11 +49,11 @@ def mask_arguments(words: Iterable[str]) -> Iterator[str]:
 
 
 def list_secrets(environment: Mapping[str, str] = os.environ, serial: str = "") -> list[str]:
-    """Return the values of the environment variables whose names match SECRET_NAME, and all forms
-    of ``serial``.
+    """Return the values of the environment variables whose names match SECRET_NAME, and the serial
+    number in each form that a signer may print.
 
-    The forms of a serial number such as 0x0badcafe are: as given, in hexadecimal with and without
-    leading zeros and 0x, and in decimal.
+    Those forms are ``serial`` itself, the number in decimal, and the number in hexadecimal, with
+    and without 0x and leading zeros.
     """
     values = [value for name, value in environment.items() if SECRET_NAME.search(name)]
     if serial:

@@ -4,8 +4,8 @@ certificate chains.
 All fields are little-endian 32-bit words. After the header come the metadata (from version 6), the
 hash table, Qualcomm's signature and chain (from version 5), and the OEM's signature and chain. The
 rest of the segment is padding of 0xff or, in an encrypted image, the encryption parameters. Fields
-that only a loader reads are not checked, because the signature covers the whole header: images that
-Qualcomm and device makers signed have image ids 0, 4, 5 and 0xc, and arbitrary addresses.
+that only a loader reads are not checked: the signature covers the whole header, and signed images
+of Qualcomm and of device makers have image ids 0, 4, 5 and 0xc, and arbitrary addresses.
 
 Sources of the layout:
 
@@ -40,8 +40,8 @@ ENCRYPTED = b"ISMQ"  # the start of the parameters of Qualcomm's unified image e
 SIZE_WORDS = {5: ((2, 3), (7, 9)), 6: ((2, 3), (7, 9)), 7: ((6, 7), (8, 9))}
 COMMON_METADATA = struct.Struct("<6I")
 DIGEST_SIZES = {"sha256": 32, "sha384": 48, "sha512": 64}
-# Version 7 has a number for its algorithm. coreboot defines 3; 2 follows from the order of its
-# list.
+# Version 7 states the hash algorithm as a number. coreboot defines 3; 2 follows from the order of
+# coreboot's list.
 NAMED_ALGORITHMS = {2: "sha256", 3: "sha384"}
 COMMON_VERSIONS = {(0, 0), (0, 1)}
 AUTHORITIES = ("Qualcomm", "OEM")
@@ -98,8 +98,8 @@ class HashSegment:
         """Yield the byte strings that ``authority`` may have signed.
 
         The first consists of header, metadata and hash table. If there are several signers, the
-        second is the same, but with zeros for the sizes and metadata of the other signer. All
-        images of version 6 with two signatures that were seen can be verified with the second.
+        second is the same, but with zeros for the sizes and metadata of the other signer. Every
+        image of version 6 with two signatures seen so far verifies with the second.
         """
         whole = bytes(data[: self.table.end])
         yield whole
@@ -120,9 +120,9 @@ class HashSegment:
                 table = bytes(self.table.of(data))
                 return algorithm, tuple(table[i : i + size] for i in range(0, len(table), size))
         raise MalformedError(
-            f"the hash table has {self.table.size} bytes instead of one SHA-256, "
-            f"SHA-384 or SHA-512 for each of the {count} program headers; hash tables "
-            "per page are not supported"
+            f"the hash table has {self.table.size} bytes, which is not one SHA-256, SHA-384 or "
+            f"SHA-512 for each of the {count} program headers; hash tables per page are not "
+            "supported"
         )
 
 
@@ -155,8 +155,8 @@ def _parse_early(data: memoryview, version: int, words: tuple[int, ...]) -> Hash
     # Some signers count the padding up to the segment's end, others the metadata.
     if not content <= total <= len(data) - found.header.size:
         fault = (
-            f"the MBN header states that {total} bytes follow it, which is fewer than the "
-            f"{content} bytes of its parts or more than the hash segment has"
+            f"the MBN header states that {total} bytes follow it instead of {content} to "
+            f"{len(data) - found.header.size}"
         )
         return replace(found, faults=(*found.faults, fault))
     return found

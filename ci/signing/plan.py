@@ -196,8 +196,10 @@ def refuse_existing(target: Path) -> None:
 
 
 def list_version_notes(htp_arch: str, roots: Roots) -> Iterator[str]:
-    """Yield a note for each of the Hexagon SDK and the Hexagon tools that is older than the first
-    version known to work with ``htp_arch``. A version is known only from the path of the directory.
+    """Yield a note if the Hexagon SDK is older than the first version known to work with
+    ``htp_arch``, and the same for the Hexagon tools.
+
+    The version is read from the path of the directory. Without a version, there is no note.
     """
     row = read_pairs().find_hexagon(htp_arch)
     for what, root, known in (

@@ -26,7 +26,7 @@ from provisioning.elf.facts import (
 )
 from provisioning.elf.reader import HeadersTruncatedError, parse_headers
 
-# The limit of the vendor's tool; each segment is hashed, whatever it overlaps.
+# The limit of the vendor's tool. It also limits the time: overlapping segments are all hashed.
 MAX_SEGMENTS = 100
 TYPE_HEADERS = 7
 SPLIT = (

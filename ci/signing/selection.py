@@ -1,5 +1,6 @@
-"""Select the libraries to sign, by the options of ``sign`` and manifests/policies/signing.toml,
-without opening any library.
+"""Select the libraries to sign from the options of ``sign`` and manifests/policies/signing.toml.
+
+No library is opened.
 """
 
 from __future__ import annotations
@@ -113,8 +114,8 @@ def list_wanted(
 ) -> tuple[Wanted, ...]:
     """Return the selected libraries.
 
-    Raises UnfitError, which lists all libraries that are missing, and UsageError if two libraries
-    have the same name.
+    Raises UnfitError with a list of the missing libraries, and UsageError if two libraries have the
+    same name.
     """
     rows = policy.direct if selection.direct_mode else policy.usual
     wanted = [_place(row, selection, roots) for row in rows if selection.lpai_arch]
@@ -124,14 +125,15 @@ def list_wanted(
         found = list_op_package(selection.op_package, policy)
         wanted += found
         if not found:
-            missing.append(f"{selection.op_package} (contains no library to sign)")
+            fault = "contains no library to sign" if selection.op_package.is_dir() else "not found"
+            missing.append(f"{selection.op_package} ({fault})")
     if missing:
         raise UnfitError(
-            f"libraries to sign that are missing: {len(missing)}",
+            "libraries to sign are missing",
             why="\n       ".join(missing),
-            fix="for libraries of an SDK, run `qnn-ci fetch lpai` or set the variable shown above; "
-            "for libraries of ExecuTorch, run `qnn-ci build direct` and pass its directory with "
-            "--build-dir",
+            fix="for libraries of an SDK, run `qnn-ci fetch lpai`, or pass the directory of the "
+            "SDK with --qnn-sdk or --hexagon-tools; for libraries of ExecuTorch, run `qnn-ci build "
+            "direct` and pass its directory with --build-dir",
         )
     _refuse_doubles(wanted)
     return tuple(wanted)

@@ -146,7 +146,7 @@ class Run:
 def sign(plan: SignPlan, signer: Signer, progress: Progress) -> Signed:
     """Sign and verify everything in ``plan``, record it, and publish the result as the target.
 
-    Raises SignerError; the target is then unchanged.
+    Raises SignerError, StoreError or UsageError; the target is then unchanged.
     """
     request = plan.request
     created, created_from = read_clock()

@@ -1,10 +1,10 @@
 """Judge whether the signature of a hash segment was made with the key of the leaf certificate.
 
 The recognised schemes are RSA with PKCS #1 v1.5 padding (with or without DigestInfo), RSA-PSS and
-ECDSA. In each, the signed digest may be a plain hash, or the double hash that Qualcomm's overview
-describes, which is keyed by the SW_ID and HW_ID in the subject of the leaf certificate.
+ECDSA. In each, the signed digest is either a plain hash or a double hash that is keyed by the SW_ID
+and HW_ID in the subject of the leaf certificate.
 
-Source: https://www.qualcomm.com/media/documents/files/
+Source of the double hash: https://www.qualcomm.com/media/documents/files/
 secure-boot-and-image-authentication-technical-overview-v2-0.pdf
 
 No scheme is published for other kinds of keys; the result is then "not recognised".
@@ -37,7 +37,7 @@ HASHES: dict[str, hashes.HashAlgorithm] = {
     "sha384": hashes.SHA384(),
     "sha512": hashes.SHA512(),
 }
-# The zero bytes that PSS padding must start with here, so that a random block does not pass.
+# PSS padding must start with at least this many zero bytes, so that a random block does not pass.
 TELLING_BYTES = 8
 
 
@@ -84,8 +84,8 @@ def list_digests(subject: str, signed: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def read_identity(subject: str, name: str) -> int:
-    """Return the 64-bit number of the OU field ``name``, which is SW_ID or HW_ID; 0 if ``subject``
-    lacks it. Only older leaf certificates have these fields.
+    """Return the 64-bit number in the OU field ``name`` (SW_ID or HW_ID), 0 if ``subject`` lacks
+    it. Only older leaf certificates have these fields.
     """
     found = re.search(rf"OU=\d\d ([0-9A-Fa-f]{{16}}) {name}\b", subject)
     return int(found[1], 16) if found else 0

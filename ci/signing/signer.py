@@ -1,8 +1,8 @@
 """Run a signer on one library, find the file that it wrote, and explain its failures.
 
 The Hexagon SDK's elfsigner.py takes ``-i FILE -o DIRECTORY`` or ``-t SERIAL -o DIRECTORY``, asks
-for consent, which it reads from stdin, and leaves a log next to its output. Because its exit status
-proved unreliable, an exit status of 0 is not sufficient: the file that it wrote is verified too.
+for consent, which it reads from stdin, and leaves a log next to its output. Its exit status is
+unreliable, so the file that it wrote is verified even if the status is 0.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from provisioning.console.process import Completed, run_process
 from provisioning.errors import ToolError, UnfitError, UsageError
 from provisioning.files import hash_file
 
-# ExecuTorch's script pipes `yes` too; a prompt for a secret does not accept this.
+# ExecuTorch's script also pipes `yes` into the signer. A prompt for a secret does not accept this.
 ANSWERS = "y\n" * 20
 QUESTION = re.compile(r"(\[y/n\]|[?:])\s*$", re.IGNORECASE)
 # Drop variables that would make the signer load another Python's modules; write no bytecode into
@@ -89,14 +89,14 @@ def find_interpreter(given: str = "") -> Interpreter:
     raise UnfitError(
         f"{what} usable Python below 3.12",
         why="the Hexagon SDK's signer imports the module imp, which Python 3.12 removed",
-        fix="install Python 3.11 (`uv python install 3.11`), or pass an older Python with "
+        fix="install Python 3.11 (`uv python install 3.11`), or select an older Python with "
         f"--signer-python or {PYTHON_VARIABLE}",
     )
 
 
 def _list_pythons() -> Iterator[str]:
     """Yield the running Python, the names in PATH_PYTHONS, and the path of a Python older than 3.12
-    that uv finds, if uv is installed. (uv also finds those of pyenv.)
+    that uv finds, if uv is installed. (uv also finds Pythons that pyenv installed.)
     """
     yield from (sys.executable, *PATH_PYTHONS)
     if uv := shutil.which("uv"):
@@ -149,7 +149,8 @@ class Signer:
         if any(one in word for word in self.words for one in ("{input}", "{output}")):
             raise UsageError(
                 "--testsig needs a signer without {input} and {output}",
-                why="a test signature is made from a serial number, and -t and -o are added",
+                why="a test signature is made from a serial number, not from a file: the options "
+                "-t and -o are added to the command",
             )
         return [*self.words, "-t", serial, "-o", str(output)]
 

@@ -32,8 +32,8 @@ class Scheme(str, Enum):
 
 
 class Verdict(str, Enum):
-    """The conclusion about a file. GENUINE is for an unsigned file that a catalog or the list of
-    genuine skels proves.
+    """The conclusion about a file. GENUINE is for an unsigned file whose hash is in a catalog or in
+    the list of genuine skels.
     """
 
     PROVEN = "proven"
@@ -81,8 +81,8 @@ class Verification:
     """The findings about one file. ``uncovered`` are the ranges of the file that no hash covers.
 
     ``hexagon_version`` is 0 if the file is not for Hexagon. For an unsigned library, ``proof`` is
-    what a catalog or the list of genuine skels proves, and ``build`` the QNN version that the
-    library contains.
+    the result of looking it up in the catalogs and the list of genuine skels, and ``build`` is the
+    QNN version that the library contains.
     """
 
     size: int
@@ -180,8 +180,8 @@ def render_report(path: Path, report: Verification) -> str:
 
 
 def render_reports(reports: Mapping[Path, Verification]) -> str:
-    """Return the text of all ``reports``. If a file is signed, lines with what only the device can
-    judge follow.
+    """Return the text of all ``reports``. If any file is signed, the text ends with the questions
+    that only the device can answer.
     """
     text = "".join(render_report(path, one) for path, one in reports.items())
     if any(one.signed for one in reports.values()):

@@ -72,11 +72,12 @@ def verify_bytes(
     """Judge the bytes of a library. If ``original`` is given, also judge whether the loadable
     content is the same.
 
-    ``serial`` is the serial number for which a test signature was made, 0 for any other file: in a
-    test signature, the hash table has it as the entry of the hash segment itself. A certificate
-    that is not valid at time ``at`` is a fault. Without ``at``, a certificate that is not valid now
-    is only a note, because leaf certificates are valid for about two years, and images are used for
-    longer.
+    ``serial`` is the serial number for which a test signature was made, 0 for any other file. A
+    test signature has it in the hash table, as the entry of the hash segment itself.
+
+    A certificate that is not valid at time ``at`` is a fault. Without ``at``, a certificate that is
+    not valid now is only a note: leaf certificates are valid for about two years, but images are
+    used for longer.
     """
     report = Verification(len(data))
     try:

@@ -26,7 +26,7 @@ def test_what_a_layer_holds_is_not_pushed_though_a_later_one_deletes_it(
     image_id = build(engine, text, {})
     with pytest.raises(UsageError) as caught:
         push_image(engine, Built("tiny:1", image_id, 0, fresh=True), NOWHERE, Progress())
-    assert caught.value.why == f"layer 1: {path} is a vendor's toolchain"
+    assert caught.value.why == f"layer 1: {path} is part of a vendor's toolchain"
     engine.images.remove(image_id, force=True, noprune=True)
 
 

@@ -362,8 +362,8 @@ def test_the_python_of_a_base_is_its_distributions(
         with pytest.raises(UsageError) as caught:
             plan_image(engine, "aot", OWN)
         name = "fedora-44" if b"fedora" in release else "None-None"
-        assert caught.value.what == f"{OWN} is {name}, and the version of its Python is unknown"
-        assert caught.value.fix == "use a base with " + ", ".join(definition.PYTHONS)
+        assert caught.value.what == f"{OWN} is {name}, whose Python version is unknown"
+        assert all(release in caught.value.fix for release in definition.PYTHONS)
     assert asked == [("probe", "/usr/lib/os-release")]
     assert engine.calls[-1] == ("probe removed", {})
 
@@ -524,7 +524,7 @@ def test_an_image_is_pushed_under_the_name_that_was_given(
     assert caught.value.why == "denied"
 
 
-TOOLCHAIN, CREDENTIAL = "a vendor's toolchain", "a setting that can hold a credential"
+TOOLCHAIN, CREDENTIAL = "part of a vendor's toolchain", "a file that can hold a credential"
 
 
 @pytest.mark.parametrize(
@@ -552,21 +552,18 @@ def test_what_is_not_pushed_says_why_and_what_to_do() -> None:
     with pytest.raises(UsageError) as caught:
         Registry(LOW, **{TOOLCHAINS_LABEL: "ndk-1"}).publish("host/tiny")
     assert caught.value.what == f"{TINY.reference} is not pushed"
-    assert (
-        caught.value.why
-        == "the image contains ndk-1, which must not be published according to the licence"
-    )
+    assert "ndk-1" in caught.value.why
     assert "--with-toolchains" in caught.value.fix
     for reference in ("-x", "X/y", "a", "a-", "host/tiny:2 "):
         with pytest.raises(UsageError) as wrong:
             Registry(LOW).publish(reference)
-        assert wrong.value.what == f"{reference!r} is not an image reference"
+        assert wrong.value.what == f"cannot push to {reference!r}"
         assert "REGISTRY/NAME:TAG" in wrong.value.fix
     files = {f"lib/libQnn{number:02}.so": b"" for number in range(12)}
     registry = Registry(LOW, pack(files))
     with pytest.raises(UsageError) as held:
         registry.publish("host/tiny")
-    rows = [f"layer 1: {path} is a vendor's toolchain" for path in files]
+    rows = [f"layer 1: {path} is {TOOLCHAIN}" for path in files]
     assert find_forbidden(registry, TINY.image_id) == rows  # type: ignore[arg-type]
     assert held.value.what == f"{TINY.reference} is not pushed"
     assert held.value.why == "\n".join(rows[:10])

@@ -81,7 +81,7 @@ def test_a_good_chain_has_no_errors_and_no_notes(chain: list[bytes]) -> None:
 
 
 UNSIGNED = "is not signed by any certificate after it"
-FORBIDDEN = "signs another one, which its extensions do not allow"
+FORBIDDEN = "signs another certificate, which its extensions do not allow"
 STRAY = "is neither part of the leaf's chain nor a root"
 ALONE = "so no authority vouches for it"
 # Each with the one certificate that is named, and what is wrong with it.
@@ -182,7 +182,10 @@ def test_a_missing_root_is_a_note_unless_one_byte_makes_it_one() -> None:
         (b"".join([*LONGEST, ROOT]), f"the chain has more than {MAX_CERTIFICATES} certificates"),
         (b"".join(LONGEST) + b"\x30 not read", "the chain has more than 20 certificates"),
         (LEAF + b"\x30", "the data ends before the length of a DER sequence"),
-        (LEAF + b"\x30\x80", "the length of a DER sequence is indefinite or longer than 3 bytes"),
+        (
+            LEAF + b"\x30\x80",
+            "the length of a DER sequence is indefinite or takes more than 3 bytes",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "data",
 )

@@ -29,7 +29,7 @@ def test_a_serial_is_hexadecimal_or_decimal(text: str, serial: str) -> None:
 @pytest.mark.parametrize(
     ("text", "part"),
     [(text, "32 bits") for text in ("0", "0x0", "-1", "0x100000000", "4294967296")]
-    + [(text, "is not a number") for text in ("", "beef", "0xbeeg", "1.0")],
+    + [(text, "cannot be parsed") for text in ("", "beef", "0xbeeg", "1.0")],
 )
 def test_a_wrong_serial_is_refused_without_being_shown(text: str, part: str) -> None:
     with pytest.raises(UsageError, match=part) as caught:
@@ -77,7 +77,7 @@ def test_a_device_is_asked_for_the_line_that_is_a_number(adb: Callable[[str], No
     [
         (
             "echo 1 serial",
-            "/sys/devices/soc0/serial_number of the device does not contain a number",
+            "/sys/devices/soc0/serial_number on the device does not contain a number",
         ),
         ("echo no devices found >&2; exit 1", "no devices found"),
         ("", "adb is not on PATH"),

@@ -87,15 +87,19 @@ def test_missing_libraries_are_named_by_what_would_hold_them(tmp_path: Path) -> 
 
     with pytest.raises(UnfitError) as caught:
         list_wanted(selection, POLICY, roots)
-    assert caught.value.what == "libraries to sign that are missing: 7"
     lines = caught.value.why.split("\n       ")
+    assert len(lines) == 7
     assert lines[0] == (
         "lib/lpai-v6/unsigned/libQnnLpai.so of the QNN SDK (--qnn-sdk or QNN_SDK_ROOT is not set)"
     )
     assert lines[2] == f"{tmp_path}/Tools/target/hexagon/lib/v81/G0/pic/libc++abi.so.1"
-    assert lines[6] == f"{tmp_path}/op (contains no library to sign)"
+    assert lines[6] == f"{tmp_path}/op (not found)"
     with pytest.raises(UnfitError, match=r"\{build\}/backends/qualcomm/libqnn_executorch_backend"):
         list_wanted(DIRECT, POLICY, {**roots, "build": None})
+    (tmp_path / "op").mkdir()
+    with pytest.raises(UnfitError) as caught:
+        list_wanted(Selection(op_package=tmp_path / "op"), POLICY, roots)
+    assert caught.value.why == f"{tmp_path}/op (contains no library to sign)"
 
 
 def test_two_libraries_of_one_name_are_named(tmp_path: Path) -> None:
