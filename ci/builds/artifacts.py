@@ -54,8 +54,8 @@ class Judged:
 
 
 def collect_artifacts(plan: BuildPlan, request: BuildRequest) -> tuple[Judged, ...]:
-    """Return the files of the target with their findings, except those that the request turns off
-    or does not ask for. Raises FailedError if a required file is missing.
+    """Return the target's files with their findings. Files that the request turns off or does not
+    ask for are left out. Raises FailedError if a required file is missing.
     """
     judged: list[Judged] = []
     pages = request.named.get(PAGE_BYTES, plan.values.get("page_bytes", ""))
@@ -140,7 +140,7 @@ def _tell_pages(finding: Finding, pages: str, policy: ElfPolicy) -> Finding:
 
 
 def _judge_build(facts: ElfFacts, policy: ElfPolicy, row: Artifact, tag: str) -> Iterator[Finding]:
-    """Yield findings about requirements of the target: unexpected libraries, size, Python tag."""
+    """Yield findings about the needed libraries, the size and the Python tag of a file."""
     name, where = facts.path.name, str(facts.path)
     for library in facts.needed:
         if library not in (*policy.system, *row.needed):

@@ -157,7 +157,7 @@ MISS = "cache_miss"
 
 @dataclass(frozen=True)
 class CacheCounts:
-    """The number of compilations whose results a compiler cache had (``hits``) or did not have
+    """The number of compilations whose results were in a compiler cache (``hits``) or not
     (``misses``)."""
 
     name: str
@@ -166,8 +166,8 @@ class CacheCounts:
     misses: int
 
     def since(self, before: CacheCounts) -> CacheCounts:
-        """Return how much the counts have grown since ``before``: sccache counts over the life of
-        its server."""
+        """Return how much the counts have grown since ``before``. (sccache counts over the life of
+        its server.)"""
         hits, misses = self.hits - before.hits, self.misses - before.misses
         return replace(self, hits=max(hits, 0), misses=max(misses, 0))
 

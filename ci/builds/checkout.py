@@ -1,4 +1,4 @@
-"""Prepare a build from an ExecuTorch checkout; an error explains what is missing."""
+"""Prepare a build from an ExecuTorch checkout, and check that nothing is missing for it."""
 
 from __future__ import annotations
 
@@ -104,7 +104,8 @@ def describe_soc(request: BuildRequest) -> dict[str, str]:
         raise UsageError("a direct mode build needs a SoC", fix="add --soc, such as SM8750")
     if request.dsp_type not in {LPAI, HTP}:
         raise UsageError(
-            f"no DSP type {request.dsp_type}", fix="use 0 for LPAI (aDSP), 3 for HTP (cDSP)"
+            f"there is no DSP type {request.dsp_type}",
+            fix="use 0 for LPAI (aDSP), 3 for HTP (cDSP)",
         )
     soc = find_soc(request.soc)
     if request.dsp_type == LPAI and soc.lpai is None:
@@ -214,11 +215,11 @@ def check_names(source: Path, sdk: Path) -> None:
 
 
 def list_names(text: str) -> frozenset[str]:
-    """Return the QNN API names that C++ source uses, except in code between preprocessor
-    conditionals, which may be left out.
+    """Return the QNN API names that C++ source uses. Code inside preprocessor conditionals is
+    ignored, because it may not be compiled.
 
-    Code after ``#ifndef __hexagon__`` counts, because builds for hosts and devices compile it, and
-    so does the code in a header's include guard.
+    There are two exceptions: a header's include guard, and ``#ifndef __hexagon__``, because builds
+    for hosts and devices compile that code.
     """
     lines: list[str] = []
     unsure: list[bool] = []  # for each conditional around a line, whether it may leave the line out

@@ -1,9 +1,8 @@
 """Install a published adaptor, and prove that the installed adaptor works.
 
-The adaptor is the Python extension with which ExecuTorch lowers for QNN. One process imports it.
-For an overlay, another process lowers a model: the adaptor must come from the overlay, and the
-program must contain a QNN delegate. The import alone proves less, since it needs neither torch nor
-QNN.
+The adaptor is the Python extension with which ExecuTorch lowers for QNN. A process imports it,
+which needs neither torch nor QNN. If the adaptor is in an overlay, a second process can lower a
+model: the adaptor must then come from the overlay, and the program must contain a QNN delegate.
 """
 
 from __future__ import annotations
@@ -86,10 +85,9 @@ def _deliver_overlay(
 
 
 def check_delivery(job: BuildJob, where: str, *, with_proof: bool) -> None:
-    """Raise UnfitError before the build if an overlay could not be made or proven.
+    """Raise UnfitError, before the build, if an overlay could not be made or proven.
 
-    The installed wheel may be missing or have another version than the checkout, or torch, which
-    the proof needs, may be missing.
+    An overlay needs an installed wheel of the checkout's version. The proof needs torch.
     """
     if job.plan.target.installs and where == OVERLAY:
         _find_wheel(job)
@@ -186,9 +184,9 @@ def find_package(python: Path, *built: Path) -> Path:
     if found := ask_python(python, variables=variables).executorch:
         return Path(found)
     raise UnfitError(
-        f"executorch is not installed in {python}",
+        f"executorch is not installed for {python}",
         why="an overlay consists of the installed wheel with another adaptor",
-        fix="pip install executorch in the checkout's version, or add --install none",
+        fix="install the checkout's version of executorch with pip, or add --install none",
     )
 
 
@@ -251,19 +249,18 @@ def check_provable(python: Path) -> None:
     """Raise UnfitError if ``python`` has no torch to lower a model with."""
     if not ask_python(python, ["torch"]).modules["torch"]:
         raise UnfitError(
-            f"torch is not installed in {python}",
-            why="the proof that the adaptor works is to lower a model with it",
+            f"torch is not installed for {python}",
+            why="to prove that the adaptor works, a model is lowered with it",
             fix="install torch there, or add --no-proof to only import the adaptor",
         )
 
 
 def run_import(adaptor: Path, python: Path, variables: Mapping[str, str]) -> str:
-    """Import ``adaptor`` in ``python``. Return "", or the name of a Python module that is missing
-    for the import.
+    """Import ``adaptor`` in ``python``. Return "", or the name of a missing Python module.
 
-    The adaptor needs neither torch nor QNN for this, only numpy. An import proves only that the
-    adaptor is built for this Python and that all libraries that it links to exist. Raises
-    FailedError if the import fails for another reason than a missing module.
+    The import needs numpy, but neither torch nor QNN. It proves only that the adaptor is built for
+    this Python and that all libraries that it links to exist. Raises FailedError if the import
+    fails for any reason other than a missing module.
     """
     env = {**os.environ, **variables}
     program = IMPORT.replace("LACKS", str(LACKS))
@@ -281,8 +278,8 @@ def run_import(adaptor: Path, python: Path, variables: Mapping[str, str]) -> str
 
 
 def run_proof(overlay: Path, python: Path, variables: Mapping[str, str]) -> Proof:
-    """Lower a model with the adaptor in ``overlay``. If that fails, raises FailedError with the
-    last line of the process's output as the cause."""
+    """Lower a model with the adaptor in ``overlay``. Raises FailedError, with the last line of the
+    process's output as the cause, if that fails."""
     paths = [str(overlay), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(paths)}
     ended = run_process([python, PROGRAM, overlay], env=env, timeout_s=LIMIT_S, check=False)

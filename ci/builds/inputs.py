@@ -1,8 +1,7 @@
 """Hash the inputs of a build, and record them.
 
-A file whose size, time, inode and mode are those of the last check is not hashed again, so checking
-twelve thousand files a second time takes a fraction of a second. A file that was only touched is
-hashed again, with the same result.
+A file is hashed again only if its size, time, inode or mode has changed since the last check, so
+checking twelve thousand files a second time takes a fraction of a second.
 """
 
 from __future__ import annotations
@@ -51,9 +50,9 @@ def take_snapshot(
 ) -> Snapshot:
     """Return the entries of all files below ``root``. The keys are relative paths, in sorted order.
 
-    Left out are version control, caches, the relative paths in ``skip``, and directories below
-    ``root`` that contain a file named in ``marks`` (a CMake build, an environment). Raises
-    UnfitError if ``root`` is unreadable.
+    These are left out: version control, caches, the relative paths in ``skip``, and directories
+    below ``root`` that contain a file named in ``marks``, such as CMake builds and virtual
+    environments. Raises UnfitError if ``root`` is unreadable.
     """
     known = previous or {}
     try:
@@ -212,4 +211,6 @@ def _copy(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.is_symlink() or target.exists():
         target.unlink()
-    shutil.copy(source, target, follow_symlinks=False)  # with the current time, after old objects'
+    shutil.copy(
+        source, target, follow_symlinks=False
+    )  # its time is now, so it is newer than old objects

@@ -34,8 +34,8 @@ def prove(overlay: Path) -> str:
 def load_quantized(overlay: Path) -> None:
     """Load the out variants of quantized operators, if the overlay has its own library of them.
 
-    Raises ValueError if the library is not loaded by importing executorch.kernels.quantized, which
-    hides errors, or if it registers no out variant.
+    Raises ValueError if importing executorch.kernels.quantized, which hides errors, does not load
+    the library, or if the library registers no out variant.
     """
     library = overlay / "executorch/kernels/quantized/libquantized_ops_aot_lib.so"
     if library.is_symlink() or not library.is_file():

@@ -47,8 +47,8 @@ def describe_result(result: Result) -> dict[str, Any]:
 
 
 def find_lowering_sdk(values: Mapping[str, str]) -> str:
-    """Return the QNN SDK of a build, or "" if this machine cannot use it to lower models for the
-    built runtime.
+    """Return the directory of a build's QNN SDK, or "" if this machine cannot use it to lower
+    models for the built runtime.
 
     The SDK must have its libraries for x86-64 hosts, and this project must support the ExecuTorch
     version.
@@ -102,8 +102,8 @@ def describe_elf(facts: ElfFacts) -> dict[str, Any]:
 
 
 def render_result(result: Result, row: Mapping[str, Any]) -> str:
-    """Return a summary of the build, then its artifacts with sizes and findings and, for an
-    adaptor, where it was installed and proven."""
+    """Return the text about a build: a summary, the artifacts with their sizes and findings and,
+    for an adaptor, where it was installed and whether it was proven."""
     lines = [line for one in result.artifacts for line in _render_artifact(one)]
     if python := row.get("python"):
         lacks = ", ".join(row["import_lacks"])

@@ -78,8 +78,10 @@ def refuse_options(plan: BuildPlan, unused: frozenset[str]) -> UsageError:
     near = [name for one in sorted(unused) for name in get_close_matches(one, known, 1, 0.8)]
     return UsageError(
         f"CMake did not use -D {', '.join(sorted(unused))}",
-        why="nothing in the configuration of this target reads it, so setting it has no effect",
-        fix=f"did you mean {', '.join(near)}?" if near else "remove it, or correct its name",
+        why="an option that no CMake file of this target reads has no effect",
+        fix=f"did you mean {', '.join(near)}?"
+        if near
+        else "correct the name, or remove the option",
     )
 
 
@@ -247,8 +249,9 @@ class Output:
     def first_error(self) -> str:
         """The first error line, or "" if there is none.
 
-        For a CMake error, it is the error of a tool that CMake quotes, if there is one, otherwise
-        the first two lines.
+        A CMake error can quote the output of a tool, such as a compiler. The result is then the
+        first error line of that tool. Without such a line, it is the first two lines of the CMake
+        error.
         """
         lines = [line.strip() for line in self._excerpt]
         if not lines or not lines[0].startswith(CMAKE_ERROR):

@@ -187,8 +187,8 @@ def _merge(row: dict[str, Any], recipes: Mapping[str, dict[str, Any]]) -> Target
 
 
 def find_target(name: str) -> Target:
-    """Return the target called ``name``. Raises UsageError, which lists the existing targets, if
-    there is none."""
+    """Return the target called ``name``. Raises UsageError with the existing targets if there
+    is none."""
     return find_row(read_targets(), name, "build target")
 
 

@@ -103,7 +103,7 @@ def resolve_linux_cross(_roots: Roots, _variables: Variables) -> Compilers:
     """Return the cross compilers of a vendor's SDK for aarch64, otherwise the distribution's.
 
     TOOLCHAIN_ROOT_HOST and TOOLCHAIN_ROOT_TARGET are the two sysroots of the vendor's SDK. Raises
-    UnfitError if only one is set.
+    UnfitError if only one is set, or if a compiler or the target's sysroot is missing.
     """
     host, target = (os.environ.get(f"TOOLCHAIN_ROOT_{side}") for side in ("HOST", "TARGET"))
     options = {
@@ -118,10 +118,10 @@ def resolve_linux_cross(_roots: Roots, _variables: Variables) -> Compilers:
         return _describe_pair(c, cxx, options, {"linux_policy": "aarch64-linux"})
     if not host or not target or not Path(target).is_dir():
         raise UnfitError(
-            f"TOOLCHAIN_ROOT_HOST={host or ''} and TOOLCHAIN_ROOT_TARGET={target or ''}: "
-            "unusable together",
-            why="both must be set, to the two sysroots of one vendor SDK",
-            fix="set both, or neither for the distribution's cross compiler",
+            f"TOOLCHAIN_ROOT_HOST={host or ''} and TOOLCHAIN_ROOT_TARGET={target or ''} cannot be "
+            "used together",
+            why="they must be the two sysroots of one vendor's SDK",
+            fix="set both, or unset both to use the distribution's cross compiler",
         )
     options["CMAKE_SYSROOT"] = target
     c, cxx = (Path(host) / (VENDOR_PREFIX + name) for name in ("gcc", "g++"))
@@ -150,8 +150,8 @@ def resolve_ndk(roots: Roots, _variables: Variables) -> Compilers:
 
 
 def resolve_hexagon(roots: Roots, variables: Variables) -> Compilers:
-    """Return the compilers of the Hexagon tools in HEXAGON_TOOLS_ROOT, which a profile sets to
-    tools of its Hexagon SDK by default."""
+    """Return the compilers of the Hexagon tools in HEXAGON_TOOLS_ROOT. By default, a profile sets
+    this variable to the tools in its Hexagon SDK."""
     sdk = roots[HEXAGON_SDK]
     tools = Path(variables.get("HEXAGON_TOOLS_ROOT", ""))
     toolchain = sdk / "build/cmake/hexagon_toolchain.cmake"
@@ -163,7 +163,7 @@ def resolve_hexagon(roots: Roots, variables: Variables) -> Compilers:
         others = " or ".join(str(path.parents[2]) for path in found)
         raise UnfitError(
             f"the compiler {compiler} is missing",
-            why="HEXAGON_TOOLS_ROOT contains no compiler, or the SDK has other tools",
+            why="HEXAGON_TOOLS_ROOT has no compiler, or the SDK has another version of the tools",
             fix=f"set HEXAGON_TOOLS_ROOT to {others or 'the directory that contains Tools/bin'}",
         )
     identity = {"cxx": identify_compiler(compiler)}
@@ -231,7 +231,7 @@ def choose_program(name: str, floor: Version) -> Program:
     """Return a program of version ``floor`` or later: the one next to this Python, otherwise the
     one on PATH.
 
-    Raises UnfitError, which lists the programs that were found.
+    Raises UnfitError, with the programs that were found, if neither is suitable.
     """
     seen: list[str] = []
     for place in (Path(sys.executable).parent / name, name):
@@ -245,7 +245,7 @@ def choose_program(name: str, floor: Version) -> Program:
     raise UnfitError(
         f"no {name} of version {floor} or newer",
         why="; ".join(seen) or f"{name} is neither next to this Python nor on PATH",
-        fix=f'pip install {name}, or "executorch-qnn-ci[build]", which pins it',
+        fix=f'pip install {name}, or pip install "executorch-qnn-ci[build]", which pins it',
     )
 
 

@@ -82,7 +82,7 @@ inline void read_exactly(const std::string& path, void* target, size_t size) {
   }
   if (found != size) {
     throw Failure(ExitCode::kUsage, "input " + path + " has " + std::to_string(found) +
-                                        " bytes, but the tensor " + std::to_string(size));
+                                        " bytes, but the tensor has " + std::to_string(size));
   }
   std::ifstream stream(path, std::ios::binary);
   stream.read(static_cast<char*>(target), static_cast<std::streamsize>(size));

@@ -40,26 +40,26 @@ constexpr Row kRows[] = {
     {"iteration", Kind::kNumber, "1", "timed runs per line (default: 1)", 1},
     {"warm_up", Kind::kNumber, "0", "runs before the timed ones (default: 0)"},
     {"method_index", Kind::kNumber, "0", "index of the method in the program (default: 0)"},
-    {"shared_buffer", Kind::kSwitch, "", "inputs and outputs in the backend's shared memory"},
+    {"shared_buffer", Kind::kSwitch, "", "put inputs and outputs into the backend's shared memory"},
     {"input_shape_path", Kind::kText, "",
      "for dynamic shapes: one line per input, dimensions separated by commas"},
-    {"output_shape_path", Kind::kText, "", "the same for outputs"},
+    {"output_shape_path", Kind::kText, "", "the shapes of the outputs, in the same format"},
     {"etdump_path", Kind::kText, "", "write an ETDump here (default: none)"},
     {"dump_intermediate_outputs", Kind::kSwitch, "", "log every delegate's intermediate outputs"},
-    {"debug_output_path", Kind::kText, "", "where intermediate outputs go"},
-    {"debug_buffer_size", Kind::kNumber, "100000000", "bytes for them (default: 100000000)", 1},
+    {"debug_output_path", Kind::kText, "", "file for the intermediate outputs"},
+    {"debug_buffer_size", Kind::kNumber, "100000000", "bytes of memory for intermediate outputs (default: 100000000)", 1},
     {"performance_output_path", Kind::kText, "",
      "write the average time of an execution, in ms (default: none)"},
     {"log_level", Kind::kBackendNumber, "", "QNN log level, 0 to 5", 0, 5},
     {"htp_performance_mode", Kind::kBackendNumber, "", "HTP performance mode, 0 to 8", 0, 8},
-    {"profile_level", Kind::kBackendNumber, "", "profile level, 0 to 2", 0, 2},
+    {"profile_level", Kind::kBackendNumber, "", "QNN profile level, 0 to 2", 0, 2},
     {"lpai_fps", Kind::kBackendNumber, "", "LPAI frames per second"},
-    {"lpai_ftrt_ratio", Kind::kBackendNumber, "", "LPAI ratio, faster than real time"},
-    {"lpai_client_perf_type", Kind::kBackendNumber, "", "1 real time, 2 not real time", 1, 2},
-    {"lpai_affinity", Kind::kBackendNumber, "", "1 soft, 2 hard", 1, 2},
+    {"lpai_ftrt_ratio", Kind::kBackendNumber, "", "LPAI faster-than-real-time ratio"},
+    {"lpai_client_perf_type", Kind::kBackendNumber, "", "LPAI client: 1 real time, 2 not real time", 1, 2},
+    {"lpai_affinity", Kind::kBackendNumber, "", "LPAI affinity: 1 soft, 2 hard", 1, 2},
     {"lpai_core_selection", Kind::kBackendNumber, "", "LPAI cores, one bit per core"},
     {"heap_profiling_path", Kind::kText, "", "write QNN's heap profile here"},
-    {"help", Kind::kSwitch, "", "print this"},
+    {"help", Kind::kSwitch, "", "print this help"},
 };
 
 inline const Row* find_row(std::string_view name) {
@@ -71,7 +71,7 @@ inline const Row* find_row(std::string_view name) {
   return nullptr;
 }
 
-// The edit distance of two words: letters to insert, delete or replace.
+// The edit distance of two words: how many letters to insert, delete or replace.
 inline size_t distance(std::string_view one, std::string_view other) {
   std::vector<size_t> row(other.size() + 1);
   std::iota(row.begin(), row.end(), 0);

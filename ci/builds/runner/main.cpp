@@ -20,13 +20,13 @@ using qnn_ci::Model;
 
 void require_flags(const Flags& flags) {
   if (!flags.has("model_path") || !flags.has("input_list_path")) {
-    throw Failure(ExitCode::kUsage, "--model_path and --input_list_path must be given");
+    throw Failure(ExitCode::kUsage, "--model_path and --input_list_path are required");
   }
   if (flags.has("dump_intermediate_outputs") && !flags.has("debug_output_path")) {
     throw Failure(ExitCode::kUsage, "--dump_intermediate_outputs needs --debug_output_path");
   }
   if (flags.has("input_shape_path") != flags.has("output_shape_path")) {
-    throw Failure(ExitCode::kUsage, "--input_shape_path and --output_shape_path go together");
+    throw Failure(ExitCode::kUsage, "--input_shape_path and --output_shape_path must be used together");
   }
 }
 
@@ -46,7 +46,7 @@ void run(const Flags& flags) {
   }
   model.write_traces(flags);
   const double average_ms = total_ms / static_cast<double>(executions.size()) / times;
-  std::fprintf(stderr, "%zu input sets, each run %d times: %.3f ms a run on average\n",
+  std::fprintf(stderr, "%zu input sets, each run %d times: %.3f ms per run on average\n",
                executions.size(), times, average_ms);
   if (flags.has("performance_output_path")) {
     const std::string text = std::to_string(average_ms);

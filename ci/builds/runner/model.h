@@ -165,9 +165,9 @@ class Model {
   // Reads one raw file per input.
   void set_inputs(const std::vector<std::string>& files) {
     if (files.size() != inputs_.size()) {
-      throw Failure(ExitCode::kUsage, "a line of the input list has " +
-                                          std::to_string(files.size()) + " files, but the method " +
-                                          std::to_string(inputs_.size()) + " inputs");
+      throw Failure(ExitCode::kUsage, "files in a line of the input list: " +
+                                          std::to_string(files.size()) + ", inputs of the method: " +
+                                          std::to_string(inputs_.size()));
     }
     for (size_t index = 0; index < inputs_.size(); ++index) {
       const TensorInfo info = *meta_->input_tensor_meta(index);
@@ -249,12 +249,12 @@ class Model {
     }
     module_ = std::make_unique<Module>(path, Module::LoadMode::File, std::move(tracer));
     require_ok(module_->load(et::Program::Verification::InternalConsistency),
-               path + " is not a program that this runtime reads");
+               path + " is not a program that this runtime can read");
     const size_t count = module_->program()->num_methods();
     const int wanted = flags.number("method_index");
     if (static_cast<size_t>(wanted) >= count) {
-      throw Failure(ExitCode::kUsage, "the program has " + std::to_string(count) +
-                                          " methods, --method_index is " + std::to_string(wanted));
+      throw Failure(ExitCode::kUsage, "--method_index is " + std::to_string(wanted) +
+                                          ", but the number of methods is " + std::to_string(count));
     }
     name_ = *module_->program()->get_method_name(wanted);
     auto meta = module_->method_meta(name_);
@@ -270,14 +270,15 @@ class Model {
   void require_tensors(const char* kind, const Shapes& shapes, size_t count,
                        et::Result<et::Tag> (et::MethodMeta::*tag_of)(size_t) const) const {
     if (!shapes.empty() && shapes.size() != count) {
-      throw Failure(ExitCode::kUsage, std::to_string(shapes.size()) + " " + kind +
-                                          " shapes given, the method has " + std::to_string(count));
+      throw Failure(ExitCode::kUsage, std::string(kind) + " shapes: " +
+                                          std::to_string(shapes.size()) + ", " + kind +
+                                          "s of the method: " + std::to_string(count));
     }
     for (size_t index = 0; index < count; ++index) {
       const auto tag = ((*meta_).*tag_of)(index);
       if (!tag.ok() || *tag != et::Tag::Tensor) {
         throw Failure(ExitCode::kUsage, std::string(kind) + " " + std::to_string(index) +
-                                            " of the method is no tensor; only tensors have raw files");
+                                            " of the method is not a tensor");
       }
     }
   }

@@ -504,7 +504,7 @@ def test_a_python_without_executorch_has_no_overlay(world: BuildWorld) -> None:
     bare = make_bare_python(world, "yaml.py")
     world.variables["PYTHONPATH"] = str(ROOT)
     words = ("aot", "--python", bare, *WITHOUT_TORCH)
-    world.refuse(3, "executorch is not installed in", *words)
+    world.refuse(3, "executorch is not installed for", *words)
     assert not (world.home / "builds").exists()
     build = world.build(*words, "--install", "none")
     assert QUANTIZED not in by_name(build)
@@ -518,7 +518,7 @@ def test_a_python_without_torch_proves_nothing_and_says_so_before_it_builds(
     words = ("aot", "--python", make_bare_python(world, "yaml.py", "executorch/__init__.py"))
     data = world.refuse(3, "has no module torch, torchgen", *words)
     assert data["fix"].endswith("pip install torch, or add " + " ".join(WITHOUT_TORCH))
-    data = world.refuse(3, "torch is not installed in", *words, *WITHOUT_TORCH)
+    data = world.refuse(3, "torch is not installed for", *words, *WITHOUT_TORCH)
     assert "--no-proof" in data["fix"]
     assert not (world.home / "builds").exists()
     build = world.build(*words, *WITHOUT_TORCH, "--no-proof")

@@ -173,9 +173,9 @@ def test_dynamic_shapes_bound_what_is_read_and_written(case: Case, programs: Pat
         (["--htp_performance_mode=9"], "from 0 to 8"),
         (["--shared_buffer=perhaps"], "takes true or false"),
         (["--model_path"], "needs a value"),
-        (["--method_index=7"], "the program has 1 methods"),
+        (["--method_index=7"], "the number of methods is 1"),
         (["--dump_intermediate_outputs"], "needs --debug_output_path"),
-        (["--input_shape_path=x"], "go together"),
+        (["--input_shape_path=x"], "must be used together"),
         (["--model_path=none.pte"], "there is no model none.pte"),
         (["--input_list_path=none.txt"], "cannot read none.txt"),
         (["--output_folder_path=none"], "output directory none does not exist"),
@@ -192,10 +192,10 @@ def test_a_wrong_call_ends_with_2_and_says_why(case: Case, words: list[str], mes
     ("line", "message"),
     [
         ("", "names no input"),
-        ("{x}", "has 1 files, but the method 2 inputs"),
+        ("{x}", "files in a line of the input list: 1, inputs of the method: 2"),
         ("{x} {none}", "cannot read input"),
-        ("{x} {short}", "has 20 bytes, but the tensor 24"),
-        ("{x} {long}", "has 28 bytes, but the tensor 24"),
+        ("{x} {short}", "has 20 bytes, but the tensor has 24"),
+        ("{x} {long}", "has 28 bytes, but the tensor has 24"),
     ],
 )
 def test_a_wrong_input_list_ends_with_2(case: Case, line: str, message: str) -> None:
@@ -216,7 +216,7 @@ def test_a_truncated_program_ends_with_1(case: Case, programs: Path, share: floa
     cut.write_bytes(whole[: int(len(whole) * share)])
     code, text = case.run(model_path=str(cut))
     assert code == 1
-    assert "is not a program that this runtime reads" in text
+    assert "is not a program that this runtime can read" in text
 
 
 def test_a_full_disk_ends_with_4_and_shared_memory_on_a_host_with_3(case: Case) -> None:

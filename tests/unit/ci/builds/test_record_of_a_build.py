@@ -148,5 +148,5 @@ def test_the_checkout_is_not_the_installed_wheel(
     built = (tmp_path / "checkout", tmp_path / "overlay")
     assert deliver.find_package(Path("p"), *built) == tmp_path / "two/executorch"
     assert asked == [f"{tmp_path / 'one'}:{tmp_path / 'two'}"]
-    with pytest.raises(UnfitError, match="executorch is not installed in p"):
+    with pytest.raises(UnfitError, match="executorch is not installed for p"):
         deliver.find_package(Path("p"), *built)
