@@ -25,14 +25,14 @@ def list_cases(suite: Mapping[str, Iterable[str]]) -> tuple[CaseName, ...]:
 
 
 def choose_cases(path: str, difference: Difference, rule: CaseRule) -> tuple[CaseName, ...] | None:
-    """Return the cases that a changed file needs.
+    """Return the cases to run because the file ``path`` has changed:
 
-    If ``CHOOSERS`` lists the file, these are the cases of its changed rows. Otherwise, they are all
-    cases if the session that runs them depends on the file, or else the cases of each model whose
-    module depends on it.
+    - for a file in ``CHOOSERS``, the cases of its changed rows;
+    - for a file on which the session of the cases depends, all cases;
+    - for any other file, the cases of each model whose module depends on it.
 
-    Return None if no case depends on the file, and an empty tuple if it matters only to cases that
-    the suite no longer has.
+    Return None if no case depends on the file. The result is empty if the suite no longer has the
+    cases that depend on it.
     """
     suite = list_cases(difference.head.suite)
     keys = difference.keys.get(path)
@@ -54,7 +54,7 @@ def choose_cases(path: str, difference: Difference, rule: CaseRule) -> tuple[Cas
     return tuple(case for case in suite if case.model in models) if models else None
 
 
-# The part of a case after which the rows of a table are named. The keys are names of tables.
+# Tables whose rows are named after a part of a case, and the functions that return this part.
 NAMES: Mapping[str, Callable[[CaseName], str]] = {
     "suite": lambda case: case.model,
     "schemes": lambda case: case.scheme,

@@ -68,7 +68,7 @@ def weigh_junit(root: ET.Element) -> Evidence:
             faults.append(f"a suite states {stated} tests, but contains {own}")
         failures, errors = (suite.get(name, "0") for name in ("failures", "errors"))
         if not bad and {failures, errors} != {"0"}:
-            told = f"{failures} failures and {errors} errors"
+            told = f"failures={failures} and errors={errors}"
             faults.append(f"a suite states {told}, but none of its tests failed")
     return Evidence(tests - skipped, failed, tuple(dict.fromkeys(faults)))
 
@@ -175,7 +175,8 @@ def _compare_policy(report: Report, policy: EmulatorPolicy) -> Iterator[str]:
         and not policy.expects_refusal(one.model, spec.scheme, one.soc, one.reason, one.choices)
     ]
     if refused:
-        yield f"the policy does not expect these to be unsupported: {name_some(refused, SHOWN)}"
+        names = name_some(refused, SHOWN)
+        yield f"the policy does not expect these cases to be unsupported: {names}"
 
 
 def _compare_recorded(report: Report, recorded: Mapping[str, Baseline]) -> Iterator[str]:
@@ -227,7 +228,7 @@ def _doubt_case(case: Case, rule: Threshold | None) -> Iterator[str]:
         ("the metric", case.metric, rule.min_metric),
     ):
         if figure is not None and least is not None and figure < least:
-            yield f"{name} {figure:.4g}, below {least:g}"
+            yield f"{name} {figure:.4g} (below {least:g})"
     had, has = case.metric_float, case.metric
     drop = None if had is None or has is None else had - has
     for name, figure, most in (
@@ -235,6 +236,6 @@ def _doubt_case(case: Case, rule: Threshold | None) -> Iterator[str]:
         ("a metric that dropped by", drop, rule.max_metric_drop),
     ):
         if figure is not None and most is not None and figure > most:
-            yield f"{name} {figure:.3g}, above {most:g}"
+            yield f"{name} {figure:.3g} (above {most:g})"
     if case.fallback_nodes and rule.full_delegation and not case.choices:
         yield f"{count(case.fallback_nodes, 'node')} on the CPU"

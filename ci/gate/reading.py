@@ -29,7 +29,7 @@ from provisioning.console.git import ask_git
 from provisioning.errors import MissingToolError, ToolError, UsageError
 
 DIFF = ("--name-status", "-z", "--no-renames", "--no-relative", "--no-ext-diff")
-FETCH = "fetch the whole history, with fetch-depth: 0 for actions/checkout or git fetch --unshallow"
+FETCH = "fetch all commits: set fetch-depth: 0 in actions/checkout, or run git fetch --unshallow"
 
 
 class WorkTree(DirectoryTree):
@@ -85,7 +85,7 @@ class Repository:
         return self.git_dir == self.source
 
     def require_history(self) -> None:
-        """Raise UsageError for a shallow clone, in which merge bases and numbers of commits are
+        """Raise UsageError for a shallow clone, in which merge bases and numbers of commits may be
         wrong."""
         if self.ask("rev-parse", "--is-shallow-repository").strip() == "true":
             raise UsageError(

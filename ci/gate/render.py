@@ -50,8 +50,8 @@ def show_fate(session: PlannedSession, plan: Plan) -> str:
 
 
 def show_reason(session: PlannedSession) -> str:
-    """Return the reason after the first changed files that need the session. For a session that has
-    to run by hand, also return why."""
+    """Return the first changed files that need the session, then the reason why they need it. If
+    the session has to be run by hand, the reason for that follows."""
     named = name_some(session.files, 3)
     text = f"{named}: {session.reason}" if named and session.reason else session.reason
     return f"{text} ({session.by_hand})" if session.run and session.by_hand else text
@@ -66,7 +66,7 @@ def render_markdown(plan: Plan) -> str:
     budget = SizeBudget(LIMIT_BYTES)
     kept = budget.take(parts)
     rest = (
-        "\nThe rest is in plan.json, because the size of a summary is limited.\n"
+        "\nThe size of a summary is limited: plan.json contains the rest.\n"
         if budget.is_full
         else ""
     )
@@ -101,7 +101,10 @@ def render_savings(savings: Savings) -> str:
         f"{count(len(savings.steps), 'commit', 'commits')}; {savings.whole} ran everything",
         describe_share("sessions", *savings.sessions),
         describe_share("cases", *savings.cases),
-        *(f"  {name}: for {number}" for name, number in list_sessions_saved(savings.steps).items()),
+        *(
+            f"  {name}: for {count(number, 'commit')}"
+            for name, number in list_sessions_saved(savings.steps).items()
+        ),
         *(f"missed: {one}" for one in savings.missed),
     ]
     if not savings.missed:

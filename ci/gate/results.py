@@ -30,7 +30,7 @@ def read_needs(path: Path) -> dict[str, str]:
     """Return the result of each job from a file with GitHub's ``toJSON(needs)``. Raises UsageError
     if the file is missing or has other contents."""
     needs = read_json(path, Needs, "results of jobs", "write GitHub's toJSON(needs) into it")
-    return {name: str(row.get("result", "nothing")) for name, row in needs.items()}
+    return {name: str(row.get("result", "missing")) for name, row in needs.items()}
 
 
 def read_results(directory: Path, plan: Plan) -> Mapping[str, JobResult]:

@@ -106,7 +106,7 @@ def judge_job(job: PlannedJob, result: JobResult, needs: str) -> JobLine:
         return JobLine(job.id, JobVerdict.INFRASTRUCTURE, f"the job left no result ({needs})")
     if not re.fullmatch(r"\d{1,3}", code.strip(), re.ASCII):
         return JobLine(
-            job.id, JobVerdict.FAILED, f"its exit code {code.strip()[:40]!r} is not a valid one"
+            job.id, JobVerdict.FAILED, f"its exit code {code.strip()[:40]!r} is not valid"
         )
     number = int(code)
     if number in MACHINE and not result.failed:
@@ -132,12 +132,12 @@ def judge_needs(needs: Mapping[str, str], *, all_passed: bool) -> list[str]:
     """Return faults that only GitHub's results show."""
     notes = []
     if needs.get(PLAN_JOB) != "success":
-        notes.append(f"the job {PLAN_JOB} ended with {needs.get(PLAN_JOB, 'nothing')}")
+        notes.append(f"the result of the job {PLAN_JOB} is {needs.get(PLAN_JOB, 'missing')}")
     for name, result in needs.items():
         odd = result not in {"success", "skipped", "failure", "cancelled"}
         if name != PLAN_JOB and (odd or (all_passed and result in {"failure", "cancelled"})):
             notes.append(
-                f"the job {name} ended with {result}, which no result in the plan explains"
+                f"the result of the job {name} is {result}, which no job of the plan explains"
             )
     return notes
 

@@ -129,7 +129,7 @@ def draw_traffic(case: Case, rule: Threshold | None) -> Bar:
 
 
 def draw_time(seconds: float | None, *, cached: bool = False) -> Bar:
-    """Return a bar for a time. A ``cached`` time is that of an earlier run, and is drawn in another
+    """Return a bar for a time. A ``cached`` time is from an earlier run, and is drawn in another
     colour.
     """
     if seconds is None:

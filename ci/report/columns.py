@@ -413,7 +413,7 @@ def name_models(every: Iterable[str]) -> dict[str, str]:
     return {model: end if short[end] == 1 else model for model, end in ends.items()}
 
 
-# The figures of a Threshold.
+# The limits of a Threshold as text, by column.
 LIMITS: dict[str, Callable[[Threshold], str]] = {
     "SQNR": lambda rule: _format(rule.min_sqnr_db, ".1f"),
     "SQNR q": lambda rule: _format(rule.min_sqnr_db_quantized, ".1f"),
@@ -429,7 +429,7 @@ LIMITS: dict[str, Callable[[Threshold], str]] = {
 }
 
 
-# The figures of a Threshold's budget, by column.
+# The limits of a Threshold's budget as text, by column.
 BUDGETS: dict[str, Callable[[Threshold], str]] = {
     ".pte": lambda rule: show_bytes(rule.budget.program_bytes),
     "parts": lambda rule: _show_count(rule.budget.partitions),

@@ -89,10 +89,10 @@ def write_evidence(
 ) -> list[Path]:
     """Write a statement into ``directory`` for each program that was judged, and return the files.
 
-    Unsupported cases have no statement. If several cases share a program, the statement is about a
-    failed one if there is any. ``version`` is that of this project; ``digests`` are those of the
-    policy and the baselines, which are the keys. Needs in-toto-attestation. Raises StoreError if a
-    file cannot be written.
+    Unsupported cases have no statement. If several cases share a program, the statement is about
+    one of them, and about a failed one if there is any. ``version`` is this project's version.
+    ``digests`` has the SHA-256 of the policy and of the baselines, under these names. Needs
+    in-toto-attestation. Raises StoreError if a file cannot be written.
     """
     judged = [case for case in report.cases if case.program and case.status is not REFUSED]
     written: dict[Path, Case] = {}
@@ -165,8 +165,8 @@ def describe_result(
 def digest_limits(limits: Threshold | None, written: Mapping[str, Any] | None = None) -> str:
     """Return the SHA-256 of ``limits`` as sorted JSON.
 
-    If ``written``, the limits in a statement, is given, only its keys are included: an older
-    statement lacks newer kinds of limits.
+    ``written`` are the limits in a statement. If they are given, only their keys are included,
+    because an older statement lacks newer kinds of limits.
     """
     made = msgspec.to_builtins(limits)
     if written is not None:
@@ -196,7 +196,7 @@ def refuse_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     names = [name for name, _ in pairs]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise ValueError(f"{twice[0][:40]!r} occurs twice")
+        raise ValueError(f"the key {twice[0][:40]!r} occurs twice")
     return dict(pairs)
 
 
@@ -247,7 +247,7 @@ def find_faults(
     if own != build:
         yield (
             f"the evidence is about a program that QNN {own} compiled, but this program was "
-            f"compiled by {build or 'no known QNN'}"
+            f"compiled by {f'QNN {build}' if build else 'an unknown QNN'}"
         )
     yield from _find_limit_faults(result, wanted)
 

@@ -41,7 +41,7 @@ _MARKDOWN = re.compile(r"(?:(?<=[A-Za-z0-9])[_-](?=[A-Za-z0-9])|(?<=\d)\.(?=\d))
 # GitHub finds people and issues in the rendered text, so escapes do not help.
 _REFERENCE = re.compile(r"(?<=[@#])(?=\w)|(?<=\bGH)(?=-\d)")
 WORD_JOINER = "\u2060"
-LEFT_OUT = "The rest is in report.json, because the size of a summary is limited.\n"
+LEFT_OUT = "The size of a summary is limited: report.json contains the rest.\n"
 
 
 def append_summary(report: Report, environ: Mapping[str, str] = os.environ) -> bool:
@@ -58,11 +58,12 @@ def append_summary(report: Report, environ: Mapping[str, str] = os.environ) -> b
 
 
 def render_summary(report: Report, *, limit_bytes: int = LIMIT_BYTES) -> str:
-    """Return the report as Markdown of at most ``limit_bytes``.
+    """Return the report as Markdown, cut to about ``limit_bytes``.
 
-    The parts are the verdict, the controls, differences from the base, failures, the cases nearest
-    to their limits, warnings, the cases that did not run, and a table of the cases. Failures and
-    their logs get the space that the other parts leave.
+    The parts are, in this order: the verdict, the notes, the controls, the differences from the
+    base, the failures with their logs, the cases nearest to their limits, the warnings, the cases
+    that did not run, and a table of the cases. The failures get the space that the other parts
+    leave. If anything does not fit, the last line says so.
     """
     head = f"## {escape_markdown(report.title)}: {report.verdict}\n\n"
     head += f"{show_counts(report.summary)} in {report.summary.wall_s:.1f} s\n\n"
@@ -140,7 +141,7 @@ def _list_worst(report: Report) -> Iterator[str]:
             for (margin, figure, value), case in sorted(margins, key=lambda pair: pair[0])[:WORST]
         ]
         head = ["", "model", "scheme", "SoC", "figure", "dB", "margin"]
-        yield f"Nearest to their limits:\n\n{_render_table(head, rows, numbers=2)}\n\n"
+        yield f"Cases nearest to their limits:\n\n{_render_table(head, rows, numbers=2)}\n\n"
 
 
 def _describe_changes(report: Report) -> Iterator[str]:
@@ -160,7 +161,7 @@ def _describe_changes(report: Report) -> Iterator[str]:
         yield f"- made with {name} {now}; the base was made with {name} {was}\n"
     for cases, what in (
         (base.missing, ":warning: in the base, but not here"),
-        (base.skipped, ":warning: unsupported, but not in the base"),
+        (base.skipped, ":warning: unsupported, but supported in the base"),
         (base.new, "not in the base"),
     ):
         if cases:

@@ -1,9 +1,10 @@
 """Render the report as JUnit XML, with only those elements that Jenkins, GitLab and GitHub all
 read.
 
-There is no standard; the elements and attributes are those of the Jenkins JUnit plug-in's
-junit-10.xsd. Each case is a test case of a suite that is named after the session and, unless it is
-HTP, the backend. Each control is a test case of a second suite, whose name ends with ``.controls``.
+There is no standard. The elements and attributes are from junit-10.xsd of the Jenkins JUnit
+plug-in. Each case is a test case of a suite that is named after the session, and after the backend
+unless that is HTP. Each control is a test case of a second suite, whose name ends with
+``.controls``.
 An unsupported case is skipped, or an error if this machine lacks something that the case needs.
 """
 

@@ -128,7 +128,7 @@ def _check_cases(shards: Shards, wanted: Collection[CaseName]) -> Iterator[str]:
         yield "the cases are not those of the whole run"
     for word, those in (
         ("planned, but missing", set(wanted) - set(names)),
-        ("not planned", set(names) - set(wanted)),
+        ("not planned, but present", set(names) - set(wanted)),
     ):
         if wanted and those:
-            yield f"{len(those)} {word}: {', '.join(map(str, sorted(those)[:5]))}"
+            yield f"cases {word} ({len(those)}): {', '.join(map(str, sorted(those)[:5]))}"

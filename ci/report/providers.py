@@ -126,8 +126,8 @@ def _write(progress: Progress, text: str) -> None:
 
 
 def mask_secrets(provider: Provider, environ: Mapping[str, str]) -> None:
-    """On GitHub, mask the secrets that are parts of this project's variables, also in the output of
-    other programs. GitHub itself only masks the whole values of variables.
+    """On GitHub, mask the secrets that are part of the value of a variable of this project, also in
+    the output of other programs. (By itself, GitHub masks only the whole value of a secret.)
     """
     lines = [line for one in find_secrets(environ) for line in one.splitlines() if line.strip()]
     masks = (f"::add-mask::{_escape_data(line)}\n" for line in lines)
@@ -138,8 +138,8 @@ def find_secrets(environ: Mapping[str, str]) -> list[str]:
     """Return the tokens in QNN_CI_BEARER_TOKENS, and the password and query values in
     QNN_CI_MIRROR.
 
-    Values of fewer than SHORTEST_SECRET characters are left out. Raises UnfitError if the first
-    variable is malformed.
+    Values of fewer than SHORTEST_SECRET characters are left out. Raises UnfitError if
+    QNN_CI_BEARER_TOKENS is malformed.
     """
     tokens = list(parse_tokens(environ.get(TOKENS_VARIABLE, "")).values())
     with suppress(ValueError):

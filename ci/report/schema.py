@@ -94,7 +94,7 @@ class Question(str, Enum):
 
 
 class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A value of the report. Numbers of numpy are converted to Python's, NaN and infinity become
+    """A value of the report. numpy's numbers are converted to Python's, NaN and infinity become
     None, and characters that UTF-8 cannot encode are replaced.
     """
 
@@ -192,7 +192,7 @@ class Budget(Sizes, frozen=True, kw_only=True):
     operators: dict[str, Count] = msgspec.field(default_factory=dict)
 
     def merge(self, own: Budget) -> Budget:
-        """Return this budget, with each limit that ``own`` has replaced by that one."""
+        """Return a copy of this budget in which the limits that ``own`` has override the others."""
         names = (name for name in Budget.__struct_fields__ if name != "operators")
         given = {name: value for name in names if (value := getattr(own, name)) is not None}
         operators = {**self.operators, **own.operators}
@@ -289,7 +289,7 @@ class Place(Record, frozen=True, kw_only=True):
 
 
 class ChannelFigures(Record, frozen=True, kw_only=True):
-    """The SQNR of one channel of an output: that with ``index`` along ``axis``."""
+    """The SQNR of one channel of an output. The channel has ``index`` along ``axis``."""
 
     axis: Count
     index: Count
@@ -297,8 +297,8 @@ class ChannelFigures(Record, frozen=True, kw_only=True):
 
 
 class Element(Record, frozen=True, kw_only=True):
-    """An element of an output for ``input_set``. ``value`` is the program's, and ``expected`` that
-    of the model that the program should compute. A value that is not finite is None.
+    """An element of an output for ``input_set``. ``value`` is from the program, and ``expected`` is
+    from the model that the program should compute. A value that is not finite is None.
     """
 
     input_set: Count
@@ -375,10 +375,10 @@ class Heat(Record, frozen=True, kw_only=True):
 class DeviceFigures(Record, frozen=True, kw_only=True):
     """Times and memory of a program on a device. The runner was started ``starts`` times, with
     ``runs`` timed runs in total. Times are in milliseconds. ``first_ms`` is the time of the first
-    run after a start, and ``load_ms`` that of loading; both are medians of the starts. ``p50_ms``
-    and ``p90_ms`` are the median and the 90th percentile of all timed runs. A ``spread`` is half
-    the range of the figure between starts or, with only one start, between the quartiles of its
-    runs. ``loads_ms`` has the loading time of each start. ``peak_memory_bytes`` is the largest
+    run after a start, and ``load_ms`` the time to load the program. Both are medians of the starts.
+    ``p50_ms`` and ``p90_ms`` are the median and the 90th percentile of all timed runs. A ``spread``
+    is half the range of the figure between starts or, with only one start, between the quartiles of
+    its runs. ``loads_ms`` has the loading time of each start. ``peak_memory_bytes`` is the largest
     resident memory of the runner's process, without the DSP's memory. ``emulated`` is true if a
     host emulated the SoC. The times then say nothing about a device.
     """
@@ -580,7 +580,7 @@ class Change(Record, frozen=True, kw_only=True):
     @property
     def direction(self) -> int:
         """Return -1 for a worse case, 1 for a better one: by status, then by nodes on the CPU, the
-        metric and the SQNR. 0 if only other facts differ."""
+        metric and the SQNR. Return 0 if only other facts differ."""
         status = RANKS[self.before] - RANKS[self.now]
         figures = (status, -(self.fallback_nodes or 0), self.metric or 0.0, self.sqnr_db or 0.0)
         first = next(filter(None, figures), 0)
@@ -612,7 +612,7 @@ class Comparison(Record, frozen=True, kw_only=True):
 
     @property
     def skipped(self) -> tuple[CaseName, ...]:
-        """Return the cases that are unsupported now but were not in the base."""
+        """Return the cases that are unsupported now but were supported in the base."""
         found = (one for one in self.changed if one.now is Status.UNSUPPORTED is not one.before)
         return tuple(one.case for one in found)
 
@@ -696,8 +696,8 @@ class Report(Record, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> ExitCode:
-        """The exit code of a run. That of an interrupted run takes precedence over failed cases,
-        and these over cases that could not run.
+        """The exit code of the run. An interruption takes precedence over failed cases, and failed
+        cases take precedence over cases that could not run.
         """
         if self.unjudged:
             return ExitCode.INTERRUPTED

@@ -48,8 +48,8 @@ NOTHING = FileFacts()
 
 
 def parse_file(path: str, text: str) -> FileFacts:
-    """Return the names in a Python, C, C++ or shell file, which its suffix identifies. Any other
-    file has none."""
+    """Return the names in a Python, C, C++ or shell file. The suffix of ``path`` determines the
+    language; a file with any other suffix has no names."""
     if path.endswith(".py"):
         return parse_python(text)
     if path.endswith(SOURCES):

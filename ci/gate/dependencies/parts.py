@@ -13,7 +13,7 @@ import msgspec
 
 DEPTH = 2
 CODE = "code"
-# Commands in pages are identified by their text: tests/static finds those without a test.
+# Blocks of these languages are not compared: tests/static finds commands without a test.
 TYPED = frozenset({"", "sh", "bash", "console", "text"})
 FENCE = re.compile(r"^[ \t]*```([^\n`]*)\n(.*?)^[ \t]*```[ \t]*$", re.MULTILINE | re.DOTALL)
 

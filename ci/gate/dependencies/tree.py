@@ -1,4 +1,4 @@
-"""Find on which other files of a tree each file depends."""
+"""Find the files of a tree that each of its files depends on."""
 
 from __future__ import annotations
 

@@ -225,7 +225,7 @@ def test_an_unsupported_case_is_one_that_the_policy_expects(
     skipped = replace(GOOD, status=Status.UNSUPPORTED, reason=reason, choices=choices)
     limits = policy.describe_limits([CaseSpec(GOOD.model, Scheme.A8W8, GOOD.soc)])
     report = replace(report_of(skipped), thresholds=limits)
-    told = f"the policy does not expect these to be unsupported: {skipped}"
+    told = f"the policy does not expect these cases to be unsupported: {skipped}"
     assert [*_compare_policy(report, policy)] == ([] if is_expected else [told])
 
 

@@ -389,7 +389,7 @@ def test_results_are_known_by_their_folders(tmp_path: Path) -> None:
 def test_plans_and_needs_are_read(tmp_path: Path) -> None:
     file = tmp_path / "file.json"
     file.write_text(json.dumps({"plan": {"result": "success"}, "x": {}}), encoding="utf-8")
-    assert read_needs(file) == {"plan": "success", "x": "nothing"}
+    assert read_needs(file) == {"plan": "success", "x": "missing"}
     for read, what, fix in (
         (read_plan, "plan", "create it with qnn-ci plan --out FILE"),
         (read_needs, "results of jobs", "write GitHub's toJSON(needs) into it"),

@@ -61,6 +61,6 @@ def test_a_summary_stays_below_its_limit() -> None:
     sessions = tuple(replace(one, files=paths) for one in PLAN.sessions for _ in range(10))
     text = render_markdown(replace(PLAN, sessions=sessions))
     assert len(text.encode()) < LIMIT_BYTES
-    assert "The rest is in plan.json" in text
+    assert "plan.json contains the rest" in text
     long = GateVerdict(tuple(JobLine(f"{n}", JobVerdict.FAILED, "x" * 999) for n in range(2000)))
     assert len(render_verdict_markdown(long).encode()) < LIMIT_BYTES

@@ -66,8 +66,8 @@ def test_a_replay_counts_what_ci_can_run() -> None:
         "2 commits; 1 ran everything",
         "sessions: 3 of 4 ran, 25 % saved",
         "cases: 4 of 10 ran, 60 % saved",
-        "  lint: for 2",
-        "  tests: for 1",
+        "  lint: for 2 commits",
+        "  tests: for 1 commit",
         *(f"missed: {one}" for one in savings.missed),
     ]
     data = describe_savings(savings)

@@ -117,18 +117,18 @@ def test_reasons_read_like_their_snapshot() -> None:
         ({"plan": "success", "run": "skipped"}, True, []),
         ({"plan": "success", "run": "failure"}, False, []),
         ({"plan": "success", "run": "cancelled"}, False, []),
-        ({"run": "success"}, True, ["plan ended with nothing"]),
-        ({"plan": "failure"}, True, ["plan ended with failure"]),
-        ({"plan": "success", "run": "failure"}, True, ["run ended with failure"]),
-        ({"plan": "success", "run": "cancelled"}, True, ["run ended with cancelled"]),
-        ({"plan": "success", "run": "odd"}, False, ["run ended with odd"]),
+        ({"run": "success"}, True, ["plan is missing"]),
+        ({"plan": "failure"}, True, ["plan is failure"]),
+        ({"plan": "success", "run": "failure"}, True, ["run is failure"]),
+        ({"plan": "success", "run": "cancelled"}, True, ["run is cancelled"]),
+        ({"plan": "success", "run": "odd"}, False, ["run is odd"]),
     ],
 )
 def test_what_github_says_counts_against_good_results(
     needs: dict[str, str], all_passed: bool, named: list[str]
 ) -> None:
     notes = judge_needs(needs, all_passed=all_passed)
-    assert [note.removeprefix("the job ").partition(",")[0] for note in notes] == named
+    assert [note.removeprefix("the result of the job ").partition(",")[0] for note in notes] == named
 
 
 def test_what_github_says_of_a_job_without_a_result() -> None:

@@ -71,7 +71,7 @@ def test_evidence_of_a_build_does_not_fit_a_program_that_names_none() -> None:
     assert list(find_faults(statement, SHA256, BUILD, None)) == []
     (fault,) = find_faults(statement, SHA256, "", None)
     assert BUILD in fault
-    assert "no known QNN" in fault
+    assert "an unknown QNN" in fault
 
 
 def test_evidence_of_a_failure_does_not_fit(judge: Judge) -> None:
