@@ -164,10 +164,8 @@ class BuckFacts(msgspec.Struct, frozen=True):
 
     @property
     def outside_headers(self) -> dict[str, str]:
-        """The libraries outside the tree that targets depend on: a label for each header that has
-        the library's name.
-
-        The header of ``//a:b`` is ``a/b.h``.
+        """The labels of the libraries outside the tree that targets depend on. The keys are
+        headers: the header of ``//a:b`` is ``a/b.h``.
         """
         words = (w.text for t in self.targets for w in (*t.deps, *t.exported_deps))
         own = {target.label for target in self.targets}

@@ -122,7 +122,7 @@ RULES: dict[Kind, str] = {
 
 
 def render_sarif(report: ParityReport, version: str) -> dict[str, Any]:
-    """Return the report as a SARIF log. ``version`` is that of this tool."""
+    """Return the report as a SARIF log. ``version`` is the version of this project."""
     kinds = list(RULES)
     results = [render_result(finding, kinds.index(finding.kind)) for finding in report.findings]
     rules = {kind.value: RULES[kind] for kind in kinds}

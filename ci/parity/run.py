@@ -1,4 +1,4 @@
-"""Run a comparison from its source to its report.
+"""Run a comparison: open the trees, compare them, and make the report.
 
 With a base revision, findings about targets and files that were only moved or renamed are not new.
 """
@@ -84,7 +84,9 @@ def compare_folders(
 def compare_trees(
     tree: SourceTree, base: SourceTree | None, request: ParityRequest, policy: ParityPolicy
 ) -> ParityReport:
-    """Compare ``tree`` as ``compare_source`` does, with the tree of the base revision or None."""
+    """Compare ``tree`` as ``compare_source`` does. ``base`` is the tree of the base revision, or
+    None.
+    """
     check_tree(tree, request.scope)
     compared, every, allowed = compare_one(tree, request, policy)
     found, changed, old_findings = every, None, 0
@@ -121,13 +123,11 @@ def compare_trees(
 
 
 def orphan(path: str) -> Finding:
-    """Return the finding about a CMakeLists.txt that no other CMakeLists.txt adds since a
-    change.
-    """
+    """Return the finding about a CMakeLists.txt that no other CMakeLists.txt adds any more."""
     return Finding(
         kind=Kind.UNREAD,
         path=path,
-        message="no CMakeLists.txt adds the folder of this file now, so nothing in it is built",
+        message="no CMakeLists.txt adds this file's folder any more, so nothing in it is built",
         cmake_place=Place(path),
         fix=f"call add_subdirectory() for {directory_of(path)}, or remove the file",
     )

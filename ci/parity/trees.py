@@ -170,7 +170,7 @@ def show_path(path: str) -> str:
 
 def open_tree(source: Path, revision: str | None, layout: Layout = NO_LAYOUT) -> SourceTree:
     """Return the tree of a directory. If ``revision`` is given, or ``source`` is a bare git
-    directory, the tree is that of a revision, by default HEAD.
+    directory, return the tree of the revision, by default HEAD.
 
     Raises UsageError if ``source`` is not a directory, or has no git directory for the revision.
     """

@@ -1,4 +1,4 @@
-# Names that ExecuTorch's build files use and its tree does not define: rules, which record their
+# Names that ExecuTorch's build files use but its tree does not define: rules, which record their
 # arguments; select(), which keeps its alternatives; and Meta's helpers, as far as they matter.
 # Names that start with host_ are Python functions of the evaluator.
 

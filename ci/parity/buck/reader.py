@@ -164,8 +164,9 @@ class Merger:
                 self.globs[glob] = Glob(*glob, call.empty, place, len(call.files))
 
     def find_unloaded(self, paths: Iterable[str]) -> list[str]:
-        """Return each targets.bzl that no build file loads, unless all of its targets are defined
-        elsewhere.
+        """Return each targets.bzl that no build file loads and that defines targets of its own.
+
+        Folders in which a build file could not be evaluated are left out.
         """
         unread = {path.rpartition("/")[0] for path in self.unread}
         found = []
@@ -273,7 +274,7 @@ class Context:
         return self.package.package if inner is None else inner
 
     def located(self, given: dict[str, Any]) -> Iterator[ListEntry]:
-        """Yield the files that a rule's command reads, which it may copy."""
+        """Yield the files that a rule's command names with $(location), since it may copy them."""
         for item in walk(given.get("cmd")):
             for label in LOCATION.findall(item.text):
                 yield self.entry(BuckWord(label, item.condition), "")
@@ -281,8 +282,8 @@ class Context:
     def found(
         self, given: dict[str, Any], is_wanted: Callable[[str], bool]
     ) -> tuple[ListEntry, ...]:
-        """Return the files for which ``is_wanted`` returns true, if the rule has ``autoglob_mode``,
-        so that it uses all files of its package; otherwise nothing.
+        """Return the files of the package for which ``is_wanted`` returns true, or nothing if the
+        rule has no ``autoglob_mode``. (With it, a rule uses all files of its package.)
         """
         if "autoglob_mode" not in given:
             return ()
@@ -291,8 +292,8 @@ class Context:
         return tuple(ListEntry(path, self.place) for path in paths if is_wanted(path))
 
     def entry(self, item: BuckWord, folder: str) -> ListEntry:
-        """Return a file as an entry: its path from the root of the tree, and the line that mentions
-        it.
+        """Return a file or a label as an entry, with the line that mentions it. The path of a file
+        starts at the root of the tree.
         """
         if item.key and not self.is_there(item.text) and self.is_there(item.key):
             item = BuckWord(item.key, item.condition)
@@ -409,8 +410,8 @@ def stems(name: str) -> list[str]:
 
 
 def merge_targets(left: BuckTarget, right: BuckTarget) -> BuckTarget:
-    """Return a target that has everything that ``left`` or ``right``, the same target in two
-    worlds, has.
+    """Merge ``left`` and ``right``, which are the same target in two worlds. The result has
+    everything that either of them has.
     """
 
     def union(first: tuple[Any, ...], second: tuple[Any, ...]) -> tuple[Any, ...]:

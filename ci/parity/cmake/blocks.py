@@ -124,7 +124,7 @@ class Argument(Item):
 
     @cached_property
     def is_word(self) -> bool:
-        """Whether expanding and splitting the argument gives one word, with the same text."""
+        """Whether expanding and splitting the argument results in one word with the same text."""
         is_split = not self.quoted and (";" in self.text or not self.text)
         is_expanded = "$" in self.text or "\\" in self.text
         return not is_split and (self.literal or not is_expanded)

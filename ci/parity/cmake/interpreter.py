@@ -179,7 +179,7 @@ class Interpreter:
             self.note_broken(line, f"list files include each other: {chain}")
             return
         if len(self.stack) > MOST_DEPTH:
-            raise LimitError(f"list files are nested more than {MOST_DEPTH} deep")
+            raise LimitError(f"list files are nested more than {MOST_DEPTH} levels deep")
         nodes = self.state.sources.nodes(path)
         self.state.read.add(path)
         with self._within(path=path, stack=(*self.stack, path)):
@@ -258,7 +258,7 @@ class Interpreter:
 
     def _run_routine(self, routine: Routine, call: Call) -> Flow:
         if len(self.stack) > MOST_DEPTH:
-            raise LimitError(f"{call.command.name}() recurses endlessly")
+            raise LimitError(f"{call.command.name}() is nested more than {MOST_DEPTH} levels deep")
         bound = bind_parameters(routine, call.words)
         stack = (*self.stack, f"{call.command.name}()")
         if not routine.is_macro:

@@ -1,5 +1,5 @@
-"""Match CMake's regular expressions with those of Python, with a time limit, because a match can
-take forever.
+"""Match CMake's regular expressions with Python's module re. There is a time limit, because a match
+can take forever.
 
 CMake's expressions have no character classes such as ``\\d``, no repetition counts such as ``{2}``,
 and no escapes in brackets (see CMake's manual, string(REGEX)).

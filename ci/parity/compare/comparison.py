@@ -50,7 +50,7 @@ def find_unread(index: Index) -> Iterator[Finding]:
     """Yield a finding for each build file that could not be read or that no build file loads, and
     for each directory that is added but has no list file.
 
-    The latter is an error only if a change introduces it.
+    A missing list file is an error only if a change introduces it.
     """
     for row in index.not_evaluated:
         if row.folder is None or row.is_whole or index.policy.is_excluded(row.place.path):

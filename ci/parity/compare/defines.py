@@ -138,11 +138,13 @@ def _buck_only(index: Index, groups: Groups, target: BuckTarget) -> Iterator[Fin
 def find_lacking(
     index: Index, groups: Groups, reader: BuckTarget, macro: str, *, is_own: bool
 ) -> set[str]:
-    """Return the CMake counterparts of the Buck target ``reader`` that lack a macro.
+    """Return the CMake counterparts of the Buck target ``reader`` that should define a macro but do
+    not.
 
-    If ``is_own`` is true, ``reader`` itself defines the macro: if all counterparts lack it, all are
-    returned, otherwise those that lack it and read it. If ``is_own`` is false, another target
-    exports the macro: the counterparts that read it are returned if all of them lack it.
+    - If ``reader`` itself defines the macro (``is_own``), these are all counterparts if all of them
+      lack it, otherwise those that lack it and read it.
+    - If another target exports the macro, these are the counterparts that read it, but none if any
+      of those has it.
     """
     names = groups.cmake_of[reader.label]
     lacking = {name for name in names if macro not in cmake_names(groups, [name])}

@@ -81,7 +81,7 @@ def noted(when_new: Level) -> dict[str, Any]:
 
 def at(target: BuildTarget | None, place: Place | None = None) -> dict[str, Any]:
     """Return the fields of a finding for a target of either side. The line is ``place``, by default
-    that of the target.
+    the line of the target.
     """
     if target is None:
         return {}

@@ -197,8 +197,8 @@ class Groups:
         return self._passed_on[key]
 
     def plain(self, label: str) -> str:
-        """Return ``label`` without the suffix that one of Meta's macros added, if there is no
-        target ``label`` but one with the shorter label; otherwise return ``label``.
+        """Return ``label`` without the suffix that one of Meta's macros added, if only the shorter
+        label has a target; otherwise return ``label``.
         """
         known = self.index.labelled
         if label in known or not label.endswith(self.index.policy.suffixes):
@@ -251,10 +251,9 @@ class Groups:
         return bool(finals) and all(self.links(final, wanted) for final in finals)
 
     def certain(self, target: CMakeTarget, attribute: str) -> list[Word]:
-        """Return the links or defines that a CMake target has whenever it exists, according to
-        ``attribute``.
+        """Return the links or defines (``attribute``) that a CMake target has whenever it exists.
 
-        Those for one platform are included if they are unconditional in that platform's
+        A link or define for one platform is included if it has no condition in that platform's
         configuration.
         """
         rows = [target, *self._built.get((target.directory, target.name), ())]

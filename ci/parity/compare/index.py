@@ -84,8 +84,8 @@ def folders_above(path: str) -> list[str]:
 
 
 def topmost_of(path: str, others: Container[str]) -> str:
-    """Return the outermost of the folders above ``path`` that are not in ``others``; if all are,
-    the innermost one.
+    """Return the outermost folder above ``path`` that is not in ``others``. If all of them are in
+    ``others``, return the innermost folder.
     """
     return next((f for f in folders_above(path) if f not in others), directory_of(path))
 

@@ -82,7 +82,6 @@ def _is_missing(index: Index, entry: ListEntry) -> bool:
         return False
     if not suffix_of(path) or index.exists(path) or index.is_vendored(path):
         return False
-    # A folder, or a file from an excluded or generated tree.
     return not index.policy.is_excluded(path)
 
 

@@ -371,16 +371,16 @@ def fix_in_buck(index: Index, path: str, target: BuckTarget | None, what: str = 
     the file have a single source each, unless ``what`` is given or ``target`` lists the file's
     counterpart (a.h for a.cpp).
     """
-    line = f'"{posixpath.relpath(path, index.package_of(path) or ".")}",'
+    line = f'"{posixpath.relpath(path, index.package_of(path) or ".")}"'
     if target is None:
-        return f"add a new Buck target that lists {line.removesuffix(',')}"
+        return f"add a new Buck target that lists {line}"
     stem = path.removesuffix(suffix_of(path))
     has_half = any(
         entry.path.removesuffix(suffix_of(entry.path)) == stem for entry in target.entries
     )
     if is_alone(index, path, target) and not (what or has_half):
         like = f"{target.label} ({target.place})"
-        return f"add a new Buck target that lists {line.removesuffix(',')}, like {like}"
+        return f"add a new Buck target that lists {line}, like {like}"
     return f"add {line} to {what}{target.label} ({target.place})"
 
 

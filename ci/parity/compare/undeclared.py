@@ -105,9 +105,10 @@ def _unresolved(index: Index, row: Include, header: str, owner: BuckTarget) -> F
 
 
 def find_undeclared_headers(index: Index, groups: Groups) -> Iterator[Finding]:
-    """Yield a finding for each header that a source of a Buck library includes, directly or through
-    other headers, although another Buck target provides it and none of the library's dependencies
-    does.
+    """Yield headers that a Buck library uses without a dependency on a target that provides them.
+
+    A source of the library includes the header, directly or through other headers, and another Buck
+    target provides it.
     """
     owners = find_owners(index)
     for label in sorted(index.by_label):
@@ -179,10 +180,11 @@ def _missing(
 
 
 def collector_of(groups: Groups, target: BuckTarget, wanted: str) -> str:
-    """Return the dependency of ``target`` that collects the dependencies of copied sources,
-    otherwise the label of ``target``.
+    """Return the label of the target that should depend on ``wanted`` because of a copied source of
+    ``target``.
 
-    A macro makes the copies, so the target itself does not declare what the originals include.
+    A macro makes the copies. What the originals include is declared by a dependency of ``target``
+    that has no files: the one nearest to ``wanted`` is returned, or ``target`` if there is none.
     """
     known = groups.index.by_label
     labels = {groups.plain(word.text) for word in (*target.deps, *target.exported_deps)}
@@ -241,12 +243,12 @@ def _undeclared(groups: Groups, target: BuckTarget, path: str, header: str, want
 
 
 def find_import_drift(index: Index, groups: Groups) -> Iterator[Finding]:
-    """Yield imports of files of other targets without a dependency on them, in the folders that the
+    """Yield imports without a dependency on a target of the imported file, in the folders that the
     policy lists.
 
-    A top is a Python target that no other one depends on. A library need not declare a dependency
-    that all tops above it have. A file in several targets may be reached through any of them; a
-    file without a target is reported as unlisted.
+    A target need not depend on it itself if all top targets that use it do. (A top target is a
+    Python target that no other Python target depends on.) If several targets list the imported
+    file, a dependency on one of them is enough. A file without a target is reported as unlisted.
     """
     targets = [target for target in index.facts.buck.targets if "python" in target.kind]
     owners = collect((path, t.label) for t in targets for path in index.files_of(t))
@@ -276,8 +278,8 @@ def _unreached(
                 kind=Kind.DEPENDENCY,
                 path=entry.path,
                 **levels_of(index, entry.path),
-                message=f"this file imports {imported}, but {target.label} does not depend on "
-                f"{label}, and not everything built from {target.label} does",
+                message=f"this file imports {imported}, but neither {target.label} nor all of its "
+                f"users depend on {label}",
                 detail=f"{target.label} -> {label}",
                 fix=f'add "{label}" to the deps of {target.label} ({target.place})',
                 **at(target),

@@ -38,7 +38,7 @@ class Listed:
 
 @dataclass
 class Builder:
-    """A target to which commands may still add, while list files are run."""
+    """A target that commands may still extend while list files are run."""
 
     name: str
     kind: str

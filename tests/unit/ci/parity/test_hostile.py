@@ -41,7 +41,10 @@ CMAKE = {
     "crossed blocks": ("if(X)\nforeach(a b)\nendif()\nendforeach()\n", "is closed by endif()"),
     "includes in a circle": ("include(a.cmake)\n", "include each other"),
     "adds itself": ("add_subdirectory(q)\n", "include each other"),
-    "calls itself": ("function(f)\n  f()\nendfunction()\nf()\n", "f() recurses"),
+    "calls itself": (
+        "function(f)\n  f()\nendfunction()\nf()\n",
+        "f() is nested more than 60 levels",
+    ),
     "turns without end": ("while(TRUE)\n  set(x 1)\nendwhile()\n", "more than 2000"),
     "misses an include": ("include(gone.cmake)\n", "not in the tree"),
 }
