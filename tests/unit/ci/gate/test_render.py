@@ -40,7 +40,7 @@ RED = GateVerdict(
         JobLine("unit", JobVerdict.FAILED, "exit code 1: <b>"),
         JobLine("tests", JobVerdict.INFRASTRUCTURE, "exit code 4"),
     ),
-    ("the job plan ended with failure",),
+    ("the result of the job plan is failure",),
 )
 VERDICTS = (GateVerdict(RED.jobs[:1]), RED, GateVerdict(RED.jobs[2:]), GateVerdict((), ("x",)))
 TEXTS = {
