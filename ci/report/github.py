@@ -63,7 +63,7 @@ def render_summary(report: Report, *, limit_bytes: int = LIMIT_BYTES) -> str:
     The parts are, in this order: the verdict, the notes, the controls, the differences from the
     base, the failures with their logs, the cases nearest to their limits, the warnings, the cases
     that did not run, and a table of the cases. The failures get the space that the other parts
-    leave. If anything does not fit, the last line says so.
+    leave. If anything does not fit, the last line refers to report.json.
     """
     head = f"## {escape_markdown(report.title)}: {report.verdict}\n\n"
     head += f"{show_counts(report.summary)} in {report.summary.wall_s:.1f} s\n\n"

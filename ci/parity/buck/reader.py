@@ -164,7 +164,8 @@ class Merger:
                 self.globs[glob] = Glob(*glob, call.empty, place, len(call.files))
 
     def find_unloaded(self, paths: Iterable[str]) -> list[str]:
-        """Return each targets.bzl that no build file loads and that defines targets of its own.
+        """Return each targets.bzl that no build file loads, if it names a target that its package
+        does not have.
 
         Folders in which a build file could not be evaluated are left out.
         """
