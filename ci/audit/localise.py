@@ -68,7 +68,7 @@ class Localiser:
     def run(self, limit: int, reproducer: Path | None) -> Localised:
         """Search with at most ``limit`` programs. If there is a wrong part and ``reproducer`` is
         not None, write the smallest wrong part to that file. Raises FailedError if the model cannot
-        be loaded, exported or quantized, or if the file cannot be made."""
+        be loaded, exported or quantized, or if the part's tensors cannot be written."""
         described = self.call(DescribeJob(self.engine, self.spec), self.setup.work / "model.log")
         if described.failure:
             raise FailedError(f"{self.spec.model}: {described.failure}", why=described.log_tail)

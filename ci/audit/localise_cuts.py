@@ -113,10 +113,10 @@ class Graphs:
                 yield from self._find_inputs(source)
 
     def rank_losses(self) -> list[Row]:
-        """Return the operators, and the ranges of quantized inputs and results, at which SQNR is
-        lost against the float32 model, with the loss in dB in the worst input set. The loss at an
-        operator includes the effect of its quantized weights. The rows that add most noise come
-        first. If the model is not quantized, there are no rows."""
+        """Return a row for each operator, and for each range of a quantized input or result, that
+        loses SQNR against the float32 model in the worst input set. The loss at an operator
+        includes the effect of its quantized weights. The rows that add the most noise come first.
+        If the model is not quantized, there are no rows."""
         if self.module is self.float32:
             return []
         nodes = self._list_comparable()

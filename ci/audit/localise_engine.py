@@ -81,9 +81,10 @@ def hold(spec: CaseSpec, backend: Backend) -> Any:
 
 
 class Description(Struct, frozen=True):
-    """A description of a model. ``operators`` are in the graph's order, ``outputs`` are the names
-    of those whose results are outputs. ``losses`` are how much SQNR each loses in quantization,
-    worst first. ``steps`` are those of the float32 graph."""
+    """A description of a model. ``operators`` are in the graph's order, and ``outputs`` has the
+    names of those whose results are outputs. ``losses`` has the SQNR that operators and ranges lose
+    in quantization; the rows that add the most noise come first. ``steps`` describes the float32
+    graph."""
 
     operators: Sequence[Operator]
     outputs: Sequence[str]

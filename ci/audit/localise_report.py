@@ -21,10 +21,10 @@ LEAST_LOST_DB = 0.1
 class LocalisedCase(Struct, frozen=True, kw_only=True):
     """A case in JSON. Numbers in dB are the SQNR of the worst input set.
 
-    ``program_rows`` compare the program with the model that was lowered, ``model_rows`` compare
+    ``program_rows`` compare the program with the model that was lowered, and ``model_rows`` compare
     that model with float32. ``part`` has the operators of the smallest part that is still wrong,
-    ``part_outputs`` are its outputs. The other fields are described in
-    ci.audit.localise_search.Located.
+    and ``part_outputs`` has its outputs. ci.audit.localise_search.Located describes the other
+    fields.
     """
 
     model: str

@@ -16,12 +16,12 @@ from msgspec import Struct, structs
 from ci.report.text import count
 
 T = TypeVar("T")
-# A part is still wrong if its SQNR is below the prediction by this share of the dB of the part to
-# shrink, and by at least LEAST_DB.
+# The part to shrink is some dB below its prediction. A smaller part is still wrong if it is below
+# its own prediction by this share of these dB, and by at least LEAST_DB.
 KEPT_SHARE, LEAST_DB = 0.5, 6.0
 LEAST_OFF = 1e-4  # a smaller relative difference of a bias's scale is ignored
 JOINS = ("cat", "stack")
-MOST_REFUSED = 3  # the search gives up additional outputs after this many refusals
+MOST_REFUSED = 3  # after this many refusals, no more programs with additional outputs are tried
 MOST_BYTES = 64 << 20  # additional outputs of one program, per input set
 
 
@@ -234,7 +234,7 @@ class Search:
     def choose_start(self, whole: Cut, trial: Trial, first: Operator | None) -> Cut:
         """Return the part to shrink: a suspect that is wrong, or else everything that leads to the
         first wrong operator if that part is wrong, or else the whole model. If the model is wrong
-        only while it returns all results, it returns them in this part, too."""
+        only when it returns all results, the part returns them, too."""
         for names in self.suspects:
             part = self.close(names, ())
             if self.laboratory.measure(part, "a known fault").worst:

@@ -24,6 +24,7 @@ from ci.executorch.engine import ExecutorchEngine
 from ci.explain.rules import Advice, check_pattern
 from ci.faults.match import KnownFault, match_faults
 from ci.models.graph_steps import Step
+from ci.models.lowering_options import Choices
 from ci.report.schema import Status, Tool
 from provisioning.manifest.reader import read_policy
 from provisioning.manifest.targets import read_socs
@@ -33,9 +34,9 @@ LINE = re.compile(r" \[([^\[\]\n]+):(\d+)\]$")  # the form in which find_line ad
 # Text that differs between nodes although they are refused for the same reason.
 NODE = re.compile(r" in the node '[^']*'|(?<=Failed to validate) op \S+(?= with error)")
 PASSES = re.compile(r" after the following passes: \[.*?(?:\]|\.\.\.)")  # all earlier passes
-# ExecuTorch does not decompose some operators, so that QNN can execute them. If QNN refuses one of
-# them, the lowering fails.
-KEPT_WHOLE = re.compile(r"Node (\S+) with op .*was not decomposed or delegated", re.DOTALL)
+# ExecuTorch does not decompose some operators, so that QNN can execute them. If one of them stays
+# on the CPU, the lowering fails.
+KEPT_WHOLE = re.compile(r"Node (\S+) with op (.*?)was not decomposed or delegated", re.DOTALL)
 Bytes = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=0)]
 
@@ -114,12 +115,11 @@ class OperatorRow(Struct, frozen=True):
 class Found(Struct, frozen=True):
     """The result of ExecuTorch's partitioner for a model.
 
-    ``taken`` has the number of nodes that QNN executes; its keys are operators with their lines in
-    find_line's form.
-    ``left`` has (operator, reason, asked) for each node on the CPU. ``failure`` is why a lowering
-    would fail; it is empty if it would not. ``io_bytes`` is the size of the model's inputs and
-    outputs. ``written_back`` is the number of buffers that the model changes, which the CPU copies
-    after each inference. ``steps`` are those of the float32 model's graph.
+    ``taken`` has the number of nodes that QNN executes. Its keys are operators, each with its line
+    as find_line writes it. ``left`` has (operator, reason, asked) for each node on the CPU.
+    ``failure`` is why a lowering would fail; it is empty if it would not. ``io_bytes`` is the size
+    of the model's inputs and outputs. ``written_back`` is the number of buffers that the model
+    changes; the CPU copies them after each inference. ``steps`` describes the float32 graph.
     """
 
     taken: dict[str, int] = {}
@@ -225,7 +225,7 @@ def judge_case(
     nodes = sum(one.count for one in left)
     faults = []
     if found.failure:
-        faults.append(explain_failure(found.failure))
+        faults.append(explain_failure(found.failure, spec.source.choices))
     if not found.taken:
         faults.append("QNN accepts no operator")
     elif left and full:
@@ -256,12 +256,14 @@ def judge_case(
     )
 
 
-def explain_failure(failure: str) -> str:
+def explain_failure(failure: str, choices: Choices) -> str:
     """Return why a lowering fails, without ExecuTorch's long lists of operators and passes."""
     if kept := KEPT_WHOLE.search(failure):
+        skipped = kept[1] in choices.skip_nodes or any(one in kept[2] for one in choices.skip_ops)
+        cause = "the model's entry leaves it to the CPU" if skipped else "QNN refuses it"
         return (
             f"a lowering ends with an error at {kept[1]}: ExecuTorch keeps this operator whole for"
-            " QNN instead of decomposing it, but QNN refuses it"
+            f" QNN instead of decomposing it, but {cause}"
         )
     return f"a lowering ends with an error: {PASSES.sub('', failure)}"
 

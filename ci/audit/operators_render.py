@@ -138,8 +138,9 @@ def make_sheets(audit: Audit) -> list[Sheet]:
     sheets = [
         Sheet(
             "Cases",
-            "Nodes on QNN, partitions of the model, bytes that are transferred between CPU and QNN"
-            " per inference, and how many fewer these would be if QNN executed everything",
+            "on QNN: nodes that QNN executes. parts: partitions. border: bytes that are transferred"
+            " between CPU and QNN per inference. extra: those that would not be transferred if QNN"
+            " executed everything",
             (*HEAD, "reason"),
             tuple(SheetRow((*row, one.reason), one.status.value) for row, one in rows),
             HEAD.index("status"),

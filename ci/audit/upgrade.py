@@ -26,7 +26,7 @@ from provisioning.errors import FailedError
 MEASURED_SHARE = 0.1  # smaller changes of a figure that varies between runs are ignored
 NAMES, MOST_ROWS, MOST_CHARS = 4, 40, 40
 HEADERS, LIBRARIES = "include", "lib"
-# Libraries for hosts are compared. Those for devices are built from the same sources.
+# Only libraries for hosts are compared. Those for devices are built from the same sources.
 HOST = "x86_64-*/libQnn*.so"
 MANGLED = "_Z"
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
@@ -260,7 +260,7 @@ def compare_trees(old: Path, new: Path) -> Iterator[Difference]:
         if was == own:
             continue
         members = [one or "" for one in (was, own)]
-        # What follows the old members must be a further one, not the rest of a longer number.
+        # What follows the old members must be a further member, not the rest of a longer number.
         grew = was is None or members[1].removeprefix(members[0]).startswith((";", ","))
         texts = [_tail(one, other) for one, other in (members, members[::-1])]
         yield note(name, "type", texts, "other" if grew else "worse")
@@ -268,8 +268,8 @@ def compare_trees(old: Path, new: Path) -> Iterator[Difference]:
 
 
 def _tail(own: str, other: str) -> str:
-    """Return the members of a type that the other version of the type does not have, at most NAMES
-    of them by name; ``-`` if there are none."""
+    """Return the members of a type that the other version of the type does not have, or ``-`` if
+    there are none. Only NAMES of them are named."""
     parts = [one.strip() for one in SEPARATOR.split(own)]
     others = {one.strip() for one in SEPARATOR.split(other)}
     return name_some([one for one in parts if one and one not in others], NAMES) or "-"

@@ -65,7 +65,7 @@ def run_modules(items: Sequence[Item], scheme: Scheme, soc: str) -> list[Result]
         if len(items) > 1:
             raise NotTakenError(left[UNKNOWN])
         left = {0: left[UNKNOWN]}
-    # The step of a grid is used only in 8 bits, see judge.
+    # The verdict uses the quantization step only with 8-bit activations.
     eight = scheme.recipe.activation_bits == 8
     steps = [one[0] for one in find_grids(module)] if eight else [0.0] * len(right[0])
     counts = [len(graph.outputs) for graph in graphs]

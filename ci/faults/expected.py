@@ -1,5 +1,5 @@
 """Runs the graphs of known faults again, and compares the results with those in
-manifests/policies/faults.toml. The mended form of a graph is expected to be right."""
+manifests/policies/faults.toml. A mended graph is expected to be right."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ Try = Callable[[str, Sequence[Item]], Iterable[Result]]  # from a scheme and ite
 class Rerun(Struct, frozen=True, kw_only=True):
     """The result of a fault's graph, or of its mended form, with all SEEDS. ``form`` is ``graph``
     or ``mended``. ``expected`` is the result in the table of faults, or empty if the table has none
-    for this version of QNN. ``end`` is the first result that differs from ``expected``, or the
-    first of all if none differs or nothing is expected. ``sqnr_db`` and ``predicted_db`` are those
-    of the worst seed with the result ``end``; they are None unless it is ``right`` or ``wrong``."""
+    for this version of QNN. ``end`` is the first result that differs from ``expected``. If none
+    differs, or if ``expected`` is empty, it is the result with the first seed. ``sqnr_db`` and
+    ``predicted_db`` are those of the worst seed with the result ``end``. They are None unless
+    ``end`` is ``right`` or ``wrong``."""
 
     fault: str
     form: str
@@ -103,9 +104,10 @@ def _list_rows(faults: Sequence[Fault], frontend: str) -> list[tuple[Fault, Trie
 
 
 class VersionsMatrix(Struct, frozen=True, kw_only=True):
-    """The results of known faults with several versions of QNN, oldest first. Each text in
-    ``regressions`` and ``fixes`` names a version with which the result of a graph became worse or
-    better. ``failures`` are the reasons why a version was not run."""
+    """The results of known faults with several versions of QNN. ``versions`` is sorted, oldest
+    first. ``runs`` is in the order of the runs. Each text in ``regressions`` and ``fixes`` names a
+    version with which the result of a graph became worse or better. ``failures`` has the reason for
+    each version that could not be run."""
 
     versions: tuple[str, ...]
     runs: tuple[Rerun, ...]

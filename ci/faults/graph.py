@@ -1,4 +1,5 @@
-"""A small graph as text. Each front end builds it: as an ONNX model, or as a torch module.
+"""A small graph that is written as text, from which a front end builds an ONNX model or a torch
+module.
 
     x = input(2, 16, 64)
     p = constant(16, 64)
@@ -175,7 +176,7 @@ def _read_tensor(
     sizes = tuple(one for one in shape if type(one) is int and one > 0)
     if len(sizes) < len(shape) or len(shape) > MOST_RANK or math.prod(sizes) > MOST_ELEMENTS:
         raise ValueError(
-            f"a shape must have at most {MOST_RANK} sizes, which are positive integers, and"
+            f"a shape must have at most {MOST_RANK} sizes, all positive integers, and at most"
             f" {MOST_ELEMENTS} elements"
         )
     if unknown := options.keys() - {"like", "value"}:

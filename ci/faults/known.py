@@ -124,7 +124,8 @@ class Faults(Struct, frozen=True, forbid_unknown_fields=True):
 
 def read_faults(path: Path | None = None) -> tuple[Fault, ...]:
     """Return the known faults in the file ``path``, by default this project's. Raises ManifestError
-    for a fault that does not match the schema, has an unknown name, or contradicts itself."""
+    for a fault that does not match the schema, names an unknown operator or scheme, or contradicts
+    itself."""
     faults = read_policy(POLICY, Faults, path).fault
     names = [one.name for one in faults]
     for one in faults:

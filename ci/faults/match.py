@@ -15,9 +15,9 @@ from ci.models.graph_steps import Operand, Step
 
 class KnownFault(Struct, frozen=True, kw_only=True):
     """A known fault at a place in a model. ``calls`` describes the calls of the pattern's
-    operators, with the operands of the first call. ``nodes`` are the names of the calls' nodes in
-    the exported graph, and ``operators`` are their names in torch. ``file`` and ``line`` are the
-    place in the source; they are empty and 0 if it is unknown."""
+    operators, with the operands of the first call. ``nodes`` are the names of these calls in the
+    exported graph, and ``operators`` are torch's names of their operators. ``file`` and ``line``
+    are the place in the source; they are empty and 0 if it is unknown."""
 
     fault: str
     title: str

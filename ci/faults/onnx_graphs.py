@@ -139,7 +139,8 @@ def _upsample(b: Builder, kind: str, name: str, reads: Reads, *, scale: int) -> 
     b.add(kind, name, [*reads, "", scales], nearest_mode="floor", **words)
 
 
-# Arguments: the builder, ONNX's name, the name of the result, the operands; then the attributes.
+# Arguments: the builder, ONNX's name of the operator, the name of the result, the operands; then
+# the attributes.
 WRITERS: Mapping[str, Callable[..., None]] = {
     "leaky_relu": lambda *call, slope=0.1: Builder.add(*call, alpha=float(slope)),
     "hardsigmoid": lambda *call: Builder.add(*call, alpha=1 / 6, beta=0.5),

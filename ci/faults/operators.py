@@ -18,8 +18,8 @@ class Operator:
     onnx: str
 
 
-# RMSNormalization has no name for ONNX here: it needs an opset in which onnxruntime cannot draw the
-# random numbers that the noise prediction needs. docs/findings/operators.md and
+# rms_norm has no ONNX name here, because RMSNormalization needs an opset in which onnxruntime
+# cannot draw the random numbers that the noise prediction needs. docs/findings/operators.md and
 # docs/findings/onnx.md list the operators that each front end supports.
 TABLE = """
 unary     relu            relu                                             Relu

@@ -1,4 +1,4 @@
-"""Judges graphs: by how much their errors exceed the error that rounding explains."""
+"""Judges graphs by how much their errors exceed the error that rounding explains."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class Item(Struct, frozen=True):
 class Result(Struct, frozen=True):
     """The result of a graph in a front end. ``sqnr_db`` is the SQNR of the worst row of the worst
     output, and ``predicted_db`` is the prediction for that row. ``over_db`` is by how much the
-    error exceeds the limit, in dB, and ``place`` is where. ``why`` is the reason if the graph was
-    refused, crashed, late or cannot be judged, or if an output has a wrong shape or an element that
-    is NaN or infinite. ``cpu_s`` is the
-    graph's share of the CPU time for all graphs that were compiled with it."""
+    error exceeds the limit, in dB, and ``place`` is where. ``why`` is the reason for an ``end``
+    other than ``right`` and ``wrong``. It is also set if an output has a wrong shape or an element
+    that is NaN or infinite. ``cpu_s`` is the graph's share of the CPU time for all graphs that were
+    compiled with it."""
 
     text: str
     seed: int
@@ -119,8 +119,8 @@ def judge_graphs(
 
 
 def judge(item: Item, outputs: Sequence[Output], good_db: float) -> Result:
-    """Return the result of a graph, which is that of its worst output. An output that can be judged
-    is right if the SQNR of its worst row is at least ``good_db``."""
+    """Return the result of the worst output of a graph. An output that can be judged is right if
+    the SQNR of its worst row is at least ``good_db``."""
     worst: Result | None = None
     for index, output in enumerate(outputs):
         one = _judge_output(item, index, output, good_db)

@@ -65,7 +65,7 @@ class Search:
     deadline: float = math.inf
 
     def __post_init__(self) -> None:
-        fix_numerics()  # starting torch's threads takes 20 ms, a graph takes 0.1 ms
+        fix_numerics()  # one thread: starting several takes 20 ms, computing a graph only 0.1 ms
         self.threads = ThreadPoolExecutor(self.jobs)  # each worker belongs to a thread
 
     def run(self, deadline: float, most_graphs: int = 0) -> Searched:
@@ -122,17 +122,17 @@ class Search:
 
     def try_items(self, items: Sequence[Item], bundle: int, until: float) -> Iterator[Result]:
         """Try graphs in parallel, with one worker per job, and return an iterator over the results.
-        All workers start at once. A worker compiles ``bundle`` graphs together. Graphs without a
-        result at the time ``until`` are UNTRIED."""
+        All workers start at once. A worker compiles ``bundle`` graphs together, or the number in
+        ci.faults.trial.BUNDLE if it is 0. Graphs without a result at the time ``until`` are
+        UNTRIED."""
         size = -(-len(items) // self.jobs) or 1
         parts = [items[start : start + size] for start in range(0, len(items), size)]
         tried = self.threads.map(lambda part: list(self.trial.run(part, bundle, until)), parts)
         return chain.from_iterable(tried)
 
     def confirm(self, items: Sequence[Item], bundle: int) -> list[Result]:
-        """Try graphs of a suspect, ``bundle`` at a time, and return the results. The time limit is
-        CONFIRM_S after the deadline of the search. Raises LateError if a graph has no result by
-        then."""
+        """Try graphs of a suspect, ``bundle`` at a time, and return the results. Raises LateError
+        if a graph has no result CONFIRM_S after the deadline of the search."""
         results = list(self.try_items(items, bundle, self.deadline + CONFIRM_S))
         if any(one.end == UNTRIED for one in results):
             raise LateError

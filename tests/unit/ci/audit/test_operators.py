@@ -142,6 +142,29 @@ def test_a_failed_lowering_fails_whatever_the_policy_permits_and_names_the_opera
     check_snapshot(Path(__file__).parent / "snapshots" / "operators.txt", reasons)
 
 
+@pytest.mark.parametrize(
+    ("choices", "is_skipped"),
+    [
+        (Choices(), False),
+        (Choices(skip_ops=("aten.linear.default",)), True),
+        (Choices(skip_nodes=("aten_linear_default",)), True),
+        (Choices(skip_ops=("aten.relu.default",), skip_nodes=("aten_relu_default",)), False),
+    ],
+)
+def test_an_operator_that_the_entry_skips_is_not_blamed_on_qnn(
+    choices: Choices, *, is_skipped: bool
+) -> None:
+    raised = (
+        "RuntimeError: Node aten_linear_default with op <EdgeOpOverload: aten.linear.default>:"
+        " schema = aten::linear was not decomposed or delegated."
+    )
+    failed = msgspec.structs.replace(SPLIT, failure=raised)
+    spec = CaseSpec("net", Scheme.FP16, "SM8650", Source(choices=choices))
+    reason = judge_case(spec, permit_fallback(Scheme.FP16), failed).reason
+    assert ("QNN refuses it" in reason) is not is_skipped
+    assert ("the model's entry" in reason) is is_skipped
+
+
 def test_advice_on_a_failure_is_the_policys_unless_operators_have_their_own() -> None:
     raised = "KeyError: torch.complex64"
     case = judge(msgspec.structs.replace(WHOLE, failure=raised))
