@@ -13,7 +13,7 @@ from base64 import b64encode
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +181,7 @@ def group_controls(controls: Iterable[Control]) -> dict[str, list[Control]]:
     return rows
 
 
+@cache
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),

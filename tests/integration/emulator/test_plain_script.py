@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import patch
 
@@ -23,11 +24,6 @@ from tests.stand_ins.runs import JUDGED, run_to_end
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = [pytest.mark.emulator, pytest.mark.nightly, pytest.mark.timeout(3600)]
 pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
-
-# Without QNN_SDK_ROOT ExecuTorch's import downloads an SDK; and it warns of what it uses itself.
-with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from ci.executorch.lower import sign_by_content
 
 SUITE = {
     f"{name}-{scheme.value}": f"ci.models.suite.{name}:make_case:{scheme.value}"
@@ -81,16 +77,28 @@ def programs(make_once: MakeOnce) -> dict[str, Path]:
     }
 
 
+@pytest.fixture(scope="module")
+def sign() -> Callable[[bytes], bytes]:
+    """``sign_by_content``, imported late, since it imports ExecuTorch.
+
+    Without QNN_SDK_ROOT that import downloads an SDK; and it warns of what it uses itself.
+    """
+    with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from ci.executorch.lower import sign_by_content
+    return sign_by_content
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_is_the_plain_script_s(programs: dict[str, Path], name: str) -> None:
+def test_a_program_is_the_plain_script_s(
+    programs: dict[str, Path], sign: Callable[[bytes], bytes], name: str
+) -> None:
     patched, plain = (
         path.read_bytes()
         for way in ("patched", "plain")
         for path in programs[way].glob(f"{name}-SM8650/artifact/program.pte")
     )
-    script = sign_by_content(
-        (programs["script"] / f"{PROGRAMS[name].replace(':', '-')}.pte").read_bytes()
-    )
+    script = sign((programs["script"] / f"{PROGRAMS[name].replace(':', '-')}.pte").read_bytes())
     if name in REORDERED:
         for made in (patched, plain):
             assert len(made) == len(script)
