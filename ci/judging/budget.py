@@ -16,10 +16,21 @@ UNITS = {"vtcm_mb": " MB", "partitions": "", LEAST: ""}  # the unit of all other
 TILES = "activations do not fit in VTCM: use smaller inputs, fewer bits or a SoC with more VTCM"
 TRAFFIC = "use fewer bits, or fewer operators that only move data, such as transposes"
 OPERATORS = "write the model differently, so that it needs fewer of these operators"
-UNKNOWN = (
+# The fix if a limited figure is unknown.
+UNKNOWN = "remove the limit"
+NO_SUMMARY = (
     "remove the limit, or lower for HTP on this host without online_prepare: QNN then prepares the"
     " graph and prints its DDR bandwidth summary"
 )
+NO_CONTEXT = (
+    "remove the limit, or lower for HTP without online_prepare: only then does the program have a"
+    " context binary with this figure"
+)
+UNKNOWNS = {
+    **dict.fromkeys(("spill_bytes", "fill_bytes", "read_bytes", "write_bytes"), NO_SUMMARY),
+    **dict.fromkeys(("context_bytes", "vtcm_mb"), NO_CONTEXT),
+    LEAST: "remove the limit: only ExecuTorch's programs have segments",
+}
 # Each figure's name, as the subject of a message, and the fix if the figure exceeds its limit.
 FIGURES = {
     "program_bytes": ("the size of the program", "use fewer bits for the weights, or share them"),
@@ -79,7 +90,8 @@ def find_excesses(footprint: Footprint | None, budget: Budget, own: Budget) -> I
             continue
         if now is None:
             if getattr(own, name) is not None:
-                yield Overrun(f"{name} = {limit:,} cannot be checked: {what} is not known", UNKNOWN)
+                text = f"{name} = {limit:,} cannot be checked: {what} is not known"
+                yield Overrun(text, UNKNOWNS.get(name, UNKNOWN))
         elif (now < limit) if name == LEAST else (now > limit):
             unit, apart = UNITS.get(name, " bytes"), abs(now - limit)
             share = f" ({100 * apart / limit:.0f} %)" if limit else ""

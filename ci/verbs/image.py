@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -92,7 +93,7 @@ def _row(name: str, built: Built, budget_mb: int) -> dict[str, Any]:
         "name": name,
         "reference": built.reference,
         "id": built.image_id,
-        "size_mb": round(built.size_bytes / 1e6),
+        "size_mb": math.ceil(built.size_bytes / 1e6),
         "budget_mb": budget_mb,
         "built": built.fresh,
     }

@@ -20,13 +20,24 @@ BUNDLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 
 def check_bundle() -> None:
     """Raise PermanentError if REQUESTS_CA_BUNDLE or, if that is not set, CURL_CA_BUNDLE points to a
-    missing file.
+    missing file, or to a file without certificates or with a damaged one.
     """
-    for name in BUNDLES:
-        if path := os.environ.get(name):
-            if not Path(path).exists():
-                raise PermanentError(f"{name} points to {path}, which does not exist")
-            return
+    name = next((one for one in BUNDLES if os.environ.get(one)), "")
+    if not name:
+        return
+    path = Path(os.environ[name])
+    if not path.exists():
+        raise PermanentError(f"{name} points to {path}, which does not exist")
+    if not path.is_dir():
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+        except ssl.SSLError as error:
+            empty = error.reason == "NO_CERTIFICATE_OR_CRL_FOUND"
+            has = "contains no certificates" if empty else "contains a damaged certificate"
+            raise PermanentError(f"{name} points to {path}, which {has}") from error
+        except OSError as error:
+            why = error.strerror
+            raise PermanentError(f"{name} points to {path}, which cannot be read: {why}") from error
 
 
 @contextmanager
@@ -75,11 +86,6 @@ def _classify_tls(chain: list[BaseException]) -> TransientError | PermanentError
             )
         if isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError):
             return TransientError("the server closed the connection during the TLS handshake")
-        if cause.reason in {"NO_CERTIFICATE_OR_CRL_FOUND", "PEM_LIB"}:
-            names = [f"{name}={os.environ[name]}" for name in BUNDLES if os.environ.get(name)]
-            return PermanentError(
-                f"{' or '.join(names) or 'the CA bundle'} contains no certificates"
-            )
     if errors:
         return PermanentError(
             "TLS failed: the server and this machine may have no protocol in common"

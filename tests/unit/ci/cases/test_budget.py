@@ -206,6 +206,20 @@ def test_what_is_not_known_exceeds_a_limit_of_the_model_s_own() -> None:
         assert text.startswith("spill_bytes = 9 cannot be checked: ")
 
 
+@pytest.mark.parametrize("name", FIGURES)
+def test_the_advice_about_what_is_not_known_is_of_where_the_figure_is_from(name: str) -> None:
+    origins = {"context_bytes": "context binary", "vtcm_mb": "context binary", LEAST: "segments"}
+    origins |= dict.fromkeys(
+        ("spill_bytes", "fill_bytes", "read_bytes", "write_bytes"), "DDR bandwidth summary"
+    )
+    budget = Budget(**{name: 1})
+    (found,) = find_excesses(Footprint(), budget, budget)
+    assert {one for one in origins.values() if one in found.fix} == {*origins.values()} & {
+        origins.get(name)
+    }
+    assert "remove the limit" in found.fix
+
+
 @pytest.mark.parametrize(
     ("limits", "words"),
     [

@@ -63,6 +63,7 @@ def test_digests_of_several_images_are_told_each_with_its_layers(
         ((100_000_000, 1), ExitCode.OK),
         ((100_000_000, 101_000_000), ExitCode.FAILED),
         ((101_000_000, 1), ExitCode.FAILED),
+        ((1, 100_000_001), ExitCode.FAILED),
     ],
 )
 def test_each_image_has_a_budget_in_megabytes(
@@ -77,7 +78,9 @@ def test_each_image_has_a_budget_in_megabytes(
     args = Namespace(words=["aot", "emulator"], base="", with_toolchains=False, push="")
     outcome = verb._build(CLIENT, args, Progress())
     assert outcome.exit_code == code
-    assert [row["size_mb"] for row in outcome.data["images"]] == [round(one / 1e6) for one in sizes]
+    assert [row["size_mb"] for row in outcome.data["images"]] == [
+        -(-one // 1_000_000) for one in sizes
+    ]
     assert outcome.text.count("over its budget") == sum(one > 100_000_000 for one in sizes)
 
 
@@ -209,7 +212,7 @@ def test_a_list_has_each_image_built_or_not(monkeypatch: pytest.MonkeyPatch) -> 
     assert rows == [
         "image reference size budget",
         "aot not built - 5 MB",
-        "emulator e:1 7 MB 9 MB",
+        "emulator e:1 8 MB 9 MB",
     ]
 
 

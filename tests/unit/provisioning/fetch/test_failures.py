@@ -5,8 +5,10 @@ from __future__ import annotations
 import http.client
 import socket
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 
+import certifi
 import pytest
 import requests
 import urllib3
@@ -97,20 +99,26 @@ def test_a_cause_is_found_however_deep_and_rings_end() -> None:
     assert str(explain(top)) == "the connection was reset"
 
 
-@pytest.mark.parametrize("reason", ["NO_CERTIFICATE_OR_CRL_FOUND", "PEM_LIB"])
-def test_the_variable_with_an_empty_bundle_is_named(
-    monkeypatch: pytest.MonkeyPatch, reason: str
+@pytest.mark.parametrize(
+    ("edit", "end"),
+    [
+        (lambda raw: b"", "contains no certificates"),
+        (lambda raw: raw[: len(raw) // 2], "contains a damaged certificate"),
+        (lambda raw: raw.replace(b"MII", b"M$I"), "contains a damaged certificate"),
+    ],
+    ids=["empty", "truncated", "damaged"],
+)
+def test_a_bad_bundle_is_named_before_anything_is_sent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, edit: Callable[[bytes], bytes], end: str
 ) -> None:
-    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
-    monkeypatch.delenv("CURL_CA_BUNDLE", raising=False)
-    end = "contains no certificates"
-    assert str(explain(inside(refused(reason)))) == f"the CA bundle {end}"
-    monkeypatch.setenv("CURL_CA_BUNDLE", "/b")
-    assert str(explain(inside(refused(reason)))) == f"CURL_CA_BUNDLE=/b {end}"
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/a")
-    found = explain(inside(refused(reason)))
-    assert str(found) == f"REQUESTS_CA_BUNDLE=/a or CURL_CA_BUNDLE=/b {end}"
-    assert type(found) is PermanentError
+    bundle, raw = tmp_path / "bundle.pem", Path(certifi.where()).read_bytes()
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(bundle))
+    bundle.write_bytes(raw)
+    check_bundle()
+    bundle.write_bytes(edit(raw))
+    with pytest.raises(PermanentError) as caught:
+        check_bundle()
+    assert str(caught.value) == f"REQUESTS_CA_BUNDLE points to {bundle}, which {end}"
 
 
 def test_the_first_variable_that_is_set_must_name_a_bundle(
