@@ -174,7 +174,7 @@ def stage(
             copy_record(signed, fresh / SIGNING)
         if has_sbom_library():
             write_sbom(fresh / SBOM, BUNDLE_NAME, bundle.digest, list_parts(bundle, fresh / FILES))
-        write_by_hand(fresh, bundle.runner, cases)
+        write_by_hand(fresh, bundle.runner, cases, android=target is Target.ANDROID)
         write_json(fresh / BUNDLE, msgspec.to_builtins(bundle))
     return bundle
 

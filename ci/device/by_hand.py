@@ -16,13 +16,14 @@ PROGRAM, INPUT_LIST = "program.pte", "input_list.txt"
 # Also defined in ci.cases.cache and ci.cases.engine, which import packages that staging does not
 # need.
 RECORD, INPUTS, FILE = "artifact.json", "inputs", "{}_{}.raw"
-BY_HAND_TEXT = """\
+HEAD = """\
 # Without qnn-ci
 
 `input_list.txt` has one line per run: the raw files of the program's inputs, in order.
-
-On a phone:
-
+"""
+# The keys are whether the bundle is for Android (reached with adb) or for Linux (with ssh).
+RUN = {
+    True: """
 ```sh
 adb shell mkdir -p /data/local/tmp/bundle/outputs
 adb push files/. M.pte input_list.txt *.raw /data/local/tmp/bundle/
@@ -31,8 +32,9 @@ adb shell 'cd /data/local/tmp/bundle && chmod 755 {runner} &&
   ./{runner} --model_path M.pte --input_list_path input_list.txt --output_folder_path outputs'
 adb pull /data/local/tmp/bundle/outputs
 ```
-
-On a board, called `board` here:
+""",
+    False: """
+The computer on which the program runs is called `board` here:
 
 ```sh
 ssh board mkdir -p bundle/outputs
@@ -41,29 +43,32 @@ ssh board 'cd bundle && chmod 755 {runner} && export LD_LIBRARY_PATH=$PWD ADSP_L
   ./{runner} --model_path M.pte --input_list_path input_list.txt --output_folder_path outputs'
 scp -r board:bundle/outputs .
 ```
-
+""",
+}
+SEPARATOR = """
 Several directories in ADSP_LIBRARY_PATH are separated by ";", not by ":".
 """
-CASES_TEXT = """
+CASES_HEAD = """
 # The cases in this bundle
-
-On a phone:
-
+"""
+RUN_ALL = {
+    True: """
 ```sh
 adb push . /data/local/tmp/bundle
 adb shell sh /data/local/tmp/bundle/run-cases.sh
 adb pull /data/local/tmp/bundle/results
 ```
-
-On a board, called `board` here:
-
+""",
+    False: """
 ```sh
 ssh board mkdir -p bundle
 scp -r . board:bundle
 ssh board sh bundle/run-cases.sh
 scp -r board:bundle/results .
 ```
-
+""",
+}
+JUDGE = """
 `qnn-ci judge KEPT --pulled results` judges the results. KEPT is the directory that `test_emulator`
 wrote for `--keep-artifacts`. `results.tar` has the same files as `results`, for a farm that can
 return only single files.
@@ -108,15 +113,15 @@ class KeptRecord(msgspec.Struct, frozen=True):
     compiled: KeptProgram
 
 
-def write_by_hand(bundle: Path, runner: str, kept: Path | None) -> None:
-    """Write the instructions into a bundle. If ``kept`` is a directory in which a run kept cases,
-    add their programs and inputs, and a script that runs them. Raises UsageError if ``kept``
-    contains no case or a damaged record."""
-    text = BY_HAND_TEXT.format(runner=runner)
+def write_by_hand(bundle: Path, runner: str, kept: Path | None, *, android: bool) -> None:
+    """Write the instructions into a bundle for Android or for Linux. If ``kept`` is a directory in
+    which a run kept cases, also add their files and a script that runs them. Raises UsageError if
+    that directory contains no case or a damaged record."""
+    text = HEAD + RUN[android].format(runner=runner) + SEPARATOR
     if kept:
         for artifact in list_artifacts(kept):
             copy_case(artifact, bundle / CASES / artifact.parent.name)
-        text += CASES_TEXT
+        text += CASES_HEAD + RUN_ALL[android] + JUDGE
         script = RUN_CASES_TEXT.format(runner=runner, program=PROGRAM, listed=INPUT_LIST)
         (bundle / RUN_CASES).write_text(script, encoding="utf-8")
         (bundle / RUN_CASES).chmod(0o755)

@@ -254,7 +254,7 @@ def test_a_bundle_says_how_to_run_it_by_hand(tmp_path: Path) -> None:
     assert main([*words, "--out", str(tmp_path / "bundle")]) == ExitCode.OK  # replaced
     page = (tmp_path / "bundle" / BY_HAND).read_text()
     blocks = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 1
     for block in blocks:
         assert "./runner_of_mine --model_path" in block
         subprocess.run(["sh", "-n", "-c", block], check=True)

@@ -134,7 +134,7 @@ def run_elsewhere(kept: Path, bundle: Path, gain: float = 1.0) -> Path:
         "print('QnnDsp <E> error 14001' if not made.any() else 'ran')\n"
         "sys.exit(0 if made.any() else 3)\n"
     )
-    write_by_hand(bundle, runner.name, kept)
+    write_by_hand(bundle, runner.name, kept, android=False)
     ended = subprocess.run(["sh", str(bundle / RUN_CASES)], check=False, cwd="/")
     assert ended.returncode == (0 if gain else 1)
     return bundle / "results"

@@ -115,13 +115,31 @@ def test_a_case_to_run_by_hand_has_each_set_of_its_own_inputs(tmp_path: Path) ->
         (artifact / "inputs" / name).write_text(name)
     target = tmp_path / "bundle"
     target.mkdir()
-    write_by_hand(target, "runner", tmp_path / "kept")
+    write_by_hand(target, "runner", tmp_path / "kept", android=True)
     case = target / "cases" / "mlp-8a8w-SM8650"
     assert (case / PROGRAM).read_bytes() == b"the program"
     rows = (case / INPUT_LIST).read_text().splitlines()
     assert [row.split() for row in rows] == [names[:2], names[2:4], names[4:]]
     assert [(case / name).read_text() for name in names] == names
     assert (target / RUN_CASES).stat().st_mode & 0o111
+
+
+@pytest.mark.parametrize(("android", "absent"), [(True, "ssh"), (False, "adb")])
+def test_commands_by_hand_are_of_the_tool_that_reaches_the_bundle_s_system(
+    tmp_path: Path, android: bool, absent: str
+) -> None:
+    artifact = tmp_path / "kept" / "a" / "artifact"
+    artifact.mkdir(parents=True)
+    record = {"compiled": {"program": "a.pte", "sets": 0, "inputs": []}}
+    (artifact / "artifact.json").write_bytes(msgspec.json.encode(record))
+    (artifact / "a.pte").touch()
+    write_by_hand(tmp_path, "my_runner", tmp_path / "kept", android=android)
+    page = (tmp_path / "by-hand.md").read_text()
+    present = {"ssh": "adb", "adb": "ssh"}[absent]
+    assert f"\n{present} " in page
+    assert f"\n{absent} " not in page
+    assert "./my_runner --model_path" in page
+    assert RUN_CASES in page
 
 
 @dataclass
