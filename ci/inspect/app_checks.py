@@ -219,7 +219,7 @@ def see_no_qnn(unit: AppUnit) -> Iterator[Seen]:
 
 @APPS.check(
     "QNN853",
-    "{subject} is missing from this copy{others}",
+    "{subject} is missing from this copy of the repository{others}",
     "how the file is packaged cannot be checked; an app built from this copy lacks the file",
     "fetch the whole repository: `git restore :/` and `git lfs pull`; put an AAR where the build "
     "file expects it",
@@ -566,7 +566,7 @@ def see_maven(unit: AppUnit) -> Iterator[Seen]:
 
 @APPS.check(
     "QNN869",
-    "{subject} computes useLegacyPackaging",
+    "{subject} sets useLegacyPackaging to a computed value",
     "the sources do not show whether the skels are files on a device",
     "build the APK and check it",
     severity=Severity.NOTE,

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from string import Formatter
 from typing import Any
@@ -26,6 +27,7 @@ HEAD = (
 )
 TABLE = re.compile(re.escape(HEAD) + r"\| (QNN\d\d\d) .*\n(?:\| QNN.*\n)*")
 SPECIAL = re.compile(r"([`*_<>|$])")
+FIELD = re.compile(r"\{((?:[\w\\]+[.\[])*([\w\\]+)\]?)(?::[.\w]+)?\}")
 
 
 def render_page(page: str) -> str:
@@ -41,15 +43,18 @@ def _table(first: str) -> list[Check[Any]]:
 
 
 def _row(check: Check[Any]) -> str:
-    texts = " | ".join(map(_markdown, (check.what, check.why, check.fix)))
+    templates = (check.what, check.why, check.fix)
+    fields = {found[1]: found[2] for found in FIELD.finditer(SPECIAL.sub(r"\\\1", str(templates)))}
+    texts = " | ".join(_markdown(template, [*fields.values()]) for template in templates)
     return f"| {check.id} | {check.severity.value} | {texts} |\n"
 
 
-def _markdown(template: str) -> str:
-    """The text, with what is filled in as *a word*."""
+def _markdown(template: str, names: Sequence[str]) -> str:
+    """The text, with what is filled in as *a word*; as *a whole.path* if its last word stands for
+    several values in ``names``."""
     escaped = SPECIAL.sub(r"\\\1", template)
-    filled = re.sub(
-        r"\{(?:[\w\\]+[.\[])*([\w\\]+)\]?(?::[.\w]+)?\}", lambda found: f"*{found[1]}*", escaped
+    filled = FIELD.sub(
+        lambda found: f"*{found[1] if names.count(found[2]) > 1 else found[2]}*", escaped
     )
     return filled.replace("{{", "{").replace("}}", "}")
 

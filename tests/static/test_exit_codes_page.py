@@ -31,6 +31,6 @@ def test_the_page_of_exit_codes_is_the_error_tree() -> None:
 
 def test_the_page_names_the_keys_of_an_error_s_record(capsys: pytest.CaptureFixture[str]) -> None:
     _, text = run_command("p", {}, ["nonsense", "--json"])
-    (sentence,) = re.findall(r"on stdout as (.*)\.", PAGE.read_text(encoding="utf-8"))
+    (sentence,) = re.findall(r"(?s)on stdout as (.*?)\.", PAGE.read_text(encoding="utf-8"))
     assert re.findall(r"`(\w+)`", sentence) == list(json.loads(text))
     assert "unknown verb 'nonsense'" in capsys.readouterr().err

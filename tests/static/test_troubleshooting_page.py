@@ -48,7 +48,7 @@ def _describe_line(rule: Rule) -> str:
     code = [f"error {decimal}, {others[0]}"] if others and rule.code < 1 << 31 else others[:1]
     texts = [*code, *rule.names[:1], *rule.text[:SHOWN_TEXTS]] or [rule.pattern]
     shown = ", ".join(f"`{one.strip().replace('|', chr(92) + '|')}`" for one in texts)
-    notes = {Role.HARMLESS: "; no error", Role.HINT: "; alone no error"}
+    notes = {Role.HARMLESS: " (not an error)", Role.HINT: " (not an error by itself)"}
     return shown + notes.get(rule.role, "")
 
 

@@ -79,10 +79,10 @@ PYTHON.add(
 
 @PYTHON.check(
     "QNN502",
-    "this is Python {version}, but only versions from {policy.minimum} to below {policy.below} are "
-    "supported",
+    "Python {version} is not supported: it must be {policy.minimum} or newer, and older than "
+    "{policy.below}",
     "there is no wheel of ExecuTorch for it",
-    "use a Python from {policy.minimum} to below {policy.below}: pass it with --python",
+    "use Python {policy.minimum} or newer, and older than {policy.below}: pass it with --python",
     after=("QNN501",),
 )
 def see_other_python(python: Interpreter) -> Iterator[Seen]:
