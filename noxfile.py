@@ -115,8 +115,9 @@ def choose_executorch(session: nox.Session) -> str:
     """Return the version of ExecuTorch to use, or '' for the default version.
 
     This is the version in --executorch. If neither --executorch nor a QNN SDK (--sdk, QNN_CI_SDK)
-    is set, it is the version of the last build by a session of this call, if this machine can lower
-    for that build with its SDK. An unsupported version fails the session.
+    is set, and an earlier session of this call built ExecuTorch, it is the version of that build,
+    provided that this machine can lower with the build's SDK. An unsupported version fails the
+    session.
     """
     options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     options.add_argument("--executorch", default="")
@@ -186,7 +187,7 @@ def find_environment(session: nox.Session, group: str, executorch: str = "") -> 
 
 def list_packages(group: str, executorch: str = "") -> list[str]:
     """Return a dependency group's packages. ``executorch`` selects another version of ExecuTorch,
-    with its torch.
+    and the version of torch that manifests/pairs.toml pairs with it.
     """
     named = {"executorch": executorch, "torch": read_pairs()[0][executorch]} if executorch else {}
     own = {name: f"{name}=={version}" for name, version in named.items()}
@@ -288,7 +289,7 @@ def install(session: nox.Session, environment: Path, group: str, executorch: str
 
 def choose_index(session: nox.Session) -> list[str]:
     """Return pip's options for the package index of torch: QNN_CI_TORCH_INDEX if it is set,
-    otherwise PyTorch's CPU index if it responds. Return none for pip's configured index."""
+    otherwise PyTorch's CPU index if it responds. An empty list selects pip's configured index."""
     index = os.environ.get("QNN_CI_TORCH_INDEX")
     if index is None:
         index = CPU_INDEX if answers(f"{CPU_INDEX}/torch/") else ""
@@ -345,7 +346,9 @@ def heartbeat(session: nox.Session, what: str) -> Iterator[None]:
 
 @nox.session(default=False)
 def test_emulator(session: nox.Session) -> None:
-    """Lower models, or run ExecuTorch's own tests, on the HTP emulator, and judge the results."""
+    """Lower models and run them on the HTP emulator, or run ExecuTorch's own tests on it, and judge
+    the results.
+    """
     words = session.posargs
     if any(word.startswith("--suite") for word in words):  # these tests need pytest
         fetch_library(session, "test")

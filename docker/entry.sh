@@ -24,7 +24,7 @@ if [ -n "$root" ] && [ -n "${QNN_CI_PROFILE:-}" ]; then
         verdict=$(cd "$root" && $python -m provisioning doctor "$QNN_CI_PROFILE" 2>/dev/null | head -n 1) || true
         echo "doctor: ${verdict:-no verdict}" >&2
     else
-        echo "doctor: profile $QNN_CI_PROFILE is not in the store: ./nox -s provision -- $QNN_CI_PROFILE" >&2
+        echo "doctor: profile $QNN_CI_PROFILE is not in the store; run ./nox -s provision -- $QNN_CI_PROFILE" >&2
     fi
 fi
 exec "$@"

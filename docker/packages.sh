@@ -1,8 +1,8 @@
 #!/bin/sh
 # packages.sh IMAGE SNAPSHOT: install an image's packages so that two builds have equal files.
 #
-# With a SNAPSHOT (such as Ubuntu's 20260925T090000Z) every package has the version of that time.
-# Without one, only packages in apt.lock (name=version per line) are installed, if it exists.
+# With a SNAPSHOT (such as Ubuntu's 20260925T090000Z), every package has its version of that time.
+# Without one, apt.lock (name=version per line), if it exists, lists the packages to install.
 set -eu
 image=$1
 snapshot=$2

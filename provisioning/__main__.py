@@ -35,7 +35,7 @@ VERBS: dict[str, Verb] = {
     ),
     "gc": Verb(
         "provisioning.verbs.gc",
-        "remove from the store leftovers, and trees that no profile needs and no process uses",
+        "remove leftovers from the store, and trees that no profile needs and no process uses",
     ),
     "cache": Verb("provisioning.verbs.cache", "show the size of each cache, or remove caches"),
     "cache-key": Verb(

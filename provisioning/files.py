@@ -1,4 +1,7 @@
-"""Write files and directories atomically: readers see the old content or the new, never a mix."""
+"""Replace files and directories in one step, hash files, remove trees, and explain failed writes.
+
+Readers of a replaced file or directory see the old content or the new, never a mix.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +34,8 @@ ELSEWHERE = "choose a path that can be written"
 
 
 def leads_out(path: str) -> bool:
-    """Return whether a path from a manifest or record is absolute, or contains ``..`` as one of its
-    parts or a NUL character. Such a path could lead outside its tree.
+    """Return whether a path from a manifest or record could lead outside its tree: it is absolute,
+    has a part ``..``, or contains a NUL character.
     """
     is_odd = ".." in path or path[:1] == "/" or "\0" in path
     return is_odd and (path[:1] == "/" or "\0" in path or ".." in path.split("/"))
@@ -81,7 +84,7 @@ def open_own(path: Path, mode: int = 0o600) -> int:
 
 
 def has_files(directory: Path) -> bool:
-    """Return whether a directory contains anything except ``.git``."""
+    """Return whether ``directory`` exists and contains anything except ``.git``."""
     return directory.is_dir() and any(entry.name != ".git" for entry in directory.iterdir())
 
 
@@ -105,8 +108,8 @@ def hash_stream(file: Any, digest: Any) -> str:
 def digest_sources(*places: Path) -> str:
     """Return the SHA-256 of the code that computes a result, for the result's cache key.
 
-    A directory in ``places`` stands for all files below it, except those in __pycache__. The path
-    and the content of every file are hashed.
+    ``places`` are files and directories. A directory stands for all files below it, except those in
+    __pycache__. The names and the content of the files are hashed.
     """
     rows = [
         f"{path.relative_to(place.parent)}\0{hash_file(path)}\n"

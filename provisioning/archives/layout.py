@@ -78,7 +78,7 @@ def unsafe(archive: str, why: str) -> IntegrityError:
     return IntegrityError(
         f"{archive} is refused",
         why=why,
-        fix="none of it was published; download the archive from its vendor again",
+        fix="nothing from it was published; download the archive from its vendor again",
     )
 
 

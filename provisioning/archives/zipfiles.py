@@ -254,7 +254,8 @@ def read_link(source: ByteSource, member: Member) -> str:
     """
     chunks: list[bytes] = []
     if member.size > 4096:
-        raise unsafe(source.name, f"link {member.name!r} has a target of {member.size} bytes")
+        why = f"link {member.name!r} has a target of {member.size} bytes; the limit is 4096"
+        raise unsafe(source.name, why)
     inflate_member(source, member, chunks.append)
     try:
         return b"".join(chunks).decode("utf-8")

@@ -1,5 +1,5 @@
-"""Choose the QNN and the AOT adaptor (ExecuTorch's QNN bindings for Python) that models run
-with.
+"""Choose which QNN, and which AOT adaptor (ExecuTorch's QNN bindings for Python), models are
+lowered and run with.
 """
 
 from __future__ import annotations
@@ -129,8 +129,7 @@ def list_device_runtimes(wanted: Collection[str]) -> Iterator[tuple[str, str]]:
     ("android", "2.37.0.250724"). Such a name is qnn-android, which applications get from Maven, or
     a profile that pushes an SDK's libraries to the device.
 
-    If QNN_CI_SDK selects an SDK, the version of a profile is that of the selected SDK. Raises
-    UsageError for an unknown name.
+    If QNN_CI_SDK selects an SDK, profiles get its version. Raises UsageError for an unknown name.
     """
     unknown = sorted({*wanted} - {*read_profiles(), MAVEN})
     if unknown:

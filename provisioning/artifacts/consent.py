@@ -200,8 +200,8 @@ def check_machines(root: Path) -> list[str]:
         if elf.machine != wanted:
             names = [name_machine(number) for number in (elf.machine, wanted)]
             raise IntegrityError(
-                f"{relative} is for another machine than its directory's name states",
-                why=f"the library is for {names[0]}, but the directory is for {names[1]}",
+                f"{relative} is for the wrong machine",
+                why=f"the library is for {names[0]}, but its directory is for {names[1]}",
                 fix="do not use this archive",
             )
         if elf.checksum and elf.checksum.is_wrong:
@@ -288,7 +288,7 @@ def require_acceptance(request: ArtifactRequest, store: Store, progress: Progres
     accepted[key] = {
         "licence": licence.name,
         "text": licence.text,
-        "how": _ask(request, progress),  # the option, the variable or the answer that gave it
+        "how": _ask(request, progress),  # by an option, a variable or an answer
         "accepted": read_date(),
     }
     store.write_record(record_path(store), encode_record(accepted))

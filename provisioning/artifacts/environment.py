@@ -41,7 +41,7 @@ DROPPED_VARIABLES = (
 
 @dataclass(frozen=True)
 class Environment:
-    """The artifacts of a profile, all of which exist, and the variables that point to them."""
+    """The provisioned artifacts of a profile, and the variables that point to them."""
 
     profile: str
     artifacts: tuple[Provisioned, ...]
@@ -191,10 +191,8 @@ def render_shell(environment: Environment) -> str:
 
 
 def render_github(environment: Environment) -> str:
-    """Return lines for the file in GITHUB_ENV. A value of several lines is enclosed in a delimiter.
-
-    The format is that of GitHub's workflow commands. It cannot unset a variable, so variables of
-    another QNN are set to ''.
+    """Return lines for the file in GITHUB_ENV, in the format that GitHub documents as workflow
+    commands. It cannot unset a variable, so variables of another QNN are set to ''.
     """
     stale = sorted(set(DROPPED_VARIABLES) - environment.variables.keys())
     values = {**dict.fromkeys(stale, ""), **environment.variables}
@@ -202,8 +200,8 @@ def render_github(environment: Environment) -> str:
 
 
 def github_line(name: str, value: str) -> str:
-    """Return a variable in the format of GITHUB_ENV, with a unique delimiter if it has several
-    lines.
+    """Return a variable in the format of GITHUB_ENV. A value of several lines is put between two
+    lines with a unique delimiter.
     """
     if "\n" not in value and "\r" not in value:
         return f"{name}={value}\n"

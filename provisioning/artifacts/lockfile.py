@@ -59,8 +59,8 @@ LOCKS = msgspec.json.Decoder(Lock)  # made here: see CONVERTING in manifest/read
 def read_lock(path: Path) -> Lock | None:
     """Read a lock file; return None if there is none.
 
-    Raises ManifestError if it cannot be read, or if its file name is that of another artifact's
-    lock.
+    Raises ManifestError if it cannot be read, or if its file name does not match the artifact and
+    the version in it.
     """
     try:
         lock = LOCKS.decode(path.read_bytes())

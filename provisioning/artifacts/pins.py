@@ -31,9 +31,9 @@ HEAD = re.compile(r"^\[\[releases\]\]\s*(?:#.*)?$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Change:
-    """A change of the text of the file ``path`` below manifests/ from ``before`` to ``after``. If
-    ``after`` is empty, the file is removed. ``old`` is the path that the file had before; None also
-    means that it is the same.
+    """A change of the file ``path`` below manifests/: its text changes from ``before`` to
+    ``after``. If ``after`` is empty, the file is removed. ``old`` is its earlier path if it is
+    renamed, else None or the same path.
     """
 
     path: Path
@@ -149,8 +149,8 @@ def plan_update(
     If ``carry`` is true, recorded baselines are kept for the new version; otherwise, they are
     removed.
 
-    ``version`` is written as the source writes it; '' means the newest. Raises UsageError,
-    UnfitError, DownloadError, IntegrityError, ManifestError, StoreError.
+    ``version`` is in the form that the source uses, such as a git tag; '' means the newest. Raises
+    UsageError, UnfitError, DownloadError, IntegrityError, ManifestError, StoreError.
     """
     old, source = request.release, load_source(request.release.source)
     path = manifests_root() / "toolchains" / f"{request.name}.toml"
@@ -262,5 +262,5 @@ def _cannot_rewrite(name: str, why: str) -> ManifestError:
     return ManifestError(
         f"manifests/toolchains/{name}.toml cannot be rewritten",
         why=why,
-        fix="change the manifest by hand, then run `python -m provisioning lock` with --write",
+        fix=f"change the manifest by hand, then run `qnn-ci lock {name} --write`",
     )

@@ -339,8 +339,8 @@ def show_outline(requests: Sequence[ArtifactRequest], store: Store, progress: Pr
     and ask for missing consent.
 
     Does nothing for a single artifact with a licence that need not be accepted. Raises UnfitError
-    or IntegrityError, which lists everything that the user has to agree to, and one command that
-    agrees to all of it.
+    or IntegrityError, which lists everything that the user has to agree to. If that is more than
+    one item, its fix is one command that agrees to all of them.
     """
     if len(requests) == 1 and not requests[0].toolchain.licence.accept:
         return

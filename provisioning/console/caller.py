@@ -15,7 +15,7 @@ from pathlib import Path
 DIRECTORY_VARIABLE = "QNN_CI_CALLER_DIR"
 NOX_VARIABLE = "QNN_CI_COMMAND"  # how nox was called: nox, ./nox, ../nox
 CAUSE_VARIABLE = "QNN_CI_CAUSE_FILE"
-# This is a CI job if one of these is set, except to 0 or false.
+# In a CI job, at least one of these is set to a value other than 0 or false.
 CI_VARIABLES = (
     *("CI", "GITHUB_ACTIONS", "GITLAB_CI", "TF_BUILD", "JENKINS_URL"),
     *("BUILDKITE", "CIRCLECI", "TEAMCITY_VERSION"),

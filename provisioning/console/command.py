@@ -76,8 +76,8 @@ class Outcome:
     exact: bool = False
 
     def render(self, *, as_json: bool) -> str:
-        """Return the text for stdout: ``data`` as JSON, else ``text``, wrapped to the terminal
-        unless it is ``exact``.
+        """Return the text for stdout: ``data`` as JSON if ``as_json`` is true, else ``text``. Text
+        that is not ``exact`` is cleaned, and wrapped to the width of the terminal.
         """
         if as_json:
             return json.dumps(self.data, indent=1) + "\n"
@@ -263,13 +263,16 @@ def explain_exception(error: Exception) -> QnnCiError:
     return DefectError(
         f"unexpected {type(error).__name__}: {error}",
         why="this is a bug in executorch-qnn-ci",
-        fix=f"report it with {keep_traceback(error)}",
+        fix=f"report it, and attach {keep_traceback(error)}",
     )
 
 
 def is_refused_write(error: OSError) -> bool:
-    """Return whether ``error`` comes from writing: the disk is full or read-only, or the process
-    may read the file (or enter its directory, if there is no such file) but not write it.
+    """Return whether ``error`` comes from writing: the disk is full or read-only, or permission to
+    write was refused.
+
+    Permission to write was refused if the process may read the file. For a file that does not
+    exist, it was refused if the process may enter the directory.
     """
     if error.errno in NO_ROOM or error.errno == errno.EROFS:
         return True
@@ -290,8 +293,8 @@ def explain_missing(error: ImportError) -> UnfitError:
 
 
 def keep_traceback(error: Exception) -> str:
-    """Write the traceback to a file for a bug report, and return the file's name. If it cannot be
-    written, return text that names TMPDIR.
+    """Write the traceback to a file for a bug report, and return the file's path. If it cannot be
+    written, return text that says how to get it.
     """
     try:
         with tempfile.NamedTemporaryFile(
@@ -299,7 +302,7 @@ def keep_traceback(error: Exception) -> str:
         ) as file:
             traceback.print_exception(error, file=file)
     except OSError:
-        return "the traceback file, which needs TMPDIR to be a writable directory"
+        return "the traceback; to get it, set TMPDIR to a writable directory and try again"
     return file.name
 
 
@@ -359,8 +362,8 @@ def user_program(text: str) -> str:
 
 
 def user_command(words: Sequence[str]) -> list[str]:
-    """Return the command that a user gave so that it works in any directory: the paths of its
-    program and of existing files in its arguments become absolute.
+    """Return a user's command in a form that works in any directory: the paths of its program and
+    of existing files in its arguments become absolute.
 
     Links are not resolved, since the Python of a virtual environment is a link.
     """
@@ -395,10 +398,10 @@ def _is_session(name: str, session: str) -> bool:
 def keep_own(
     words: Sequence[str], own: argparse.ArgumentParser, others: Iterable[argparse.ArgumentParser]
 ) -> tuple[list[str], list[str]]:
-    """Split ``words`` into the arguments of this verb, and the options, with their values, that
-    only ``others`` know.
+    """Split ``words`` into this verb's arguments and the options that only ``others`` know. These
+    options keep their values.
 
-    An option that no parser knows is an argument of this verb, so that ``own`` refuses it.
+    An option that no parser knows counts as this verb's, so that ``own`` refuses it.
     """
     mine = own._option_string_actions
     theirs = {

@@ -13,7 +13,7 @@ from provisioning.errors import MissingToolError, ToolError, UsageError
 TIMEOUT_S = 120.0
 NONE: Mapping[str, str] = MappingProxyType({})
 # The variables that git drops when it enters another repository (`git rev-parse --local-env-vars`),
-# except GIT_CONFIG_COUNT and GIT_CONFIG_PARAMETERS, which contain the user's proxies and mirrors.
+# except GIT_CONFIG_COUNT and GIT_CONFIG_PARAMETERS, which may set the user's proxies and mirrors.
 REPOSITORY_VARIABLES = frozenset(
     {
         "GIT_ALTERNATE_OBJECT_DIRECTORIES",

@@ -1,7 +1,7 @@
 """Treat SIGTERM and SIGHUP like Ctrl-C, and several signals in quick succession as one interrupt.
 
-CI sends SIGTERM to cancel a job, and a closing terminal sends SIGHUP. Child processes have their
-own process groups, so only this process can end them.
+CI sends SIGTERM to cancel a job, and a closing terminal sends SIGHUP. Child processes run in their
+own process groups and do not receive these signals, so this process has to end them.
 """
 
 from __future__ import annotations

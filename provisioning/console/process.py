@@ -1,6 +1,7 @@
-"""Run processes without a shell and with an optional time limit; run_process starts each in its own
-process group. Run tasks in threads; an interrupt ends the processes of all tasks. No other module
-uses subprocess.
+"""Run processes without a shell, and run tasks in threads. No other module uses subprocess.
+
+A process may have a time limit, and run_process gives it its own process group. An interrupt ends
+the processes of all tasks.
 """
 
 from __future__ import annotations
@@ -97,11 +98,12 @@ def run_process(
     """Run ``argv`` to its end; ``on_line`` is called with each line of stdout and stderr, which are
     merged.
 
-    If a child process still holds the output pipe after that, it is ended if it is in the same
-    process group; otherwise it is left running. ``env`` replaces the whole environment. On a
-    time-out, an interrupt or an exception in ``on_line``, the whole process group is ended. ``log``
-    receives all output; ``keep_lines`` limits the number of lines kept in memory, and ``fix`` is
-    the fix in errors.
+    ``env`` replaces the whole environment. ``log`` receives all output; ``keep_lines`` limits the
+    number of lines kept in memory, and ``fix`` is the fix in errors.
+
+    On a time-out, an interrupt or an exception in ``on_line``, the whole process group is ended. A
+    child process that still holds the output pipe after ``argv`` has ended is ended, too, if it is
+    in the same process group; otherwise it is left running.
 
     Raises MissingToolError if the program cannot be started and, if ``check`` is true, ToolError if
     it exits with a code other than 0 or exceeds ``timeout_s``.

@@ -15,8 +15,8 @@ from typing import TextIO
 
 from provisioning.errors import StoreError, mask_credentials
 
-# Control characters (tab and newline are handled by the callers) and the bidirectional overrides
-# that reorder what a reader sees.
+# Control characters except tab and newline, and the bidirectional overrides that reorder what a
+# reader sees.
 _CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069"
 # The same, and characters that XML 1.0 does not allow.
 _UNSAFE = re.compile(f"[{_CONTROLS}\ud800-\udfff\ufffe\uffff]")
@@ -29,7 +29,7 @@ _RUNNER_LINE = re.compile(r"(?m)^([^\S\n]*):(?=:)")
 
 
 def clean(text: str) -> str:
-    """Return ``text`` without terminal sequences and unsafe characters; keep newlines and tabs."""
+    """Return ``text`` without escape sequences and unsafe characters; keep newlines and tabs."""
     return _UNSAFE.sub("", _ANSI.sub("", _whole_lines(text)))
 
 

@@ -184,9 +184,10 @@ def make_request(
 
 def find_pins(wanted: Sequence[ArtifactRequest], roots: Mapping[str, Path]) -> dict[str, str]:
     """Return the pinned version of each artifact, or the version that the user chose with a
-    variable such as QNN_CI_SDK. An artifact has no pin if the user chose a directory. The pinned
-    commit of the checkout in ``roots`` is that of the checkout's version, if the manifest contains
-    it, else that of the profile's version.
+    variable such as QNN_CI_SDK. An artifact has no pin if the user chose a directory.
+
+    CHECKOUT_COMMIT is the commit that a checkout in ``roots`` should have. It belongs to the
+    version of the checkout if the manifest contains that version, else to the profile's version.
     """
     pins = {}
     for request in wanted:
@@ -362,8 +363,9 @@ def settle_adaptor(
 
 def require_runtime(environment: Environment, progress: Progress) -> None:
     """Raise UnfitError if programs that an overlay's adaptor lowers would run with the wheel's
-    backend, which cannot create a device. This is tried with the wheel's adaptor, which was built
-    with the same headers as the wheel's backend.
+    backend, and that backend cannot create a device.
+
+    The wheel's adaptor shows whether it can, since both were built with the same headers.
     """
     overlay = find_laid(environment)
     if not overlay or find_backends(overlay):

@@ -1,4 +1,4 @@
-"""The facts of an environment as values; the survey fills them, and checks judge them."""
+"""The classes that hold the facts of an environment. The survey fills them; checks judge them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def parse_qnn_name(name: str) -> QnnName | None:
 
 @dataclass(frozen=True)
 class FileFacts:
-    """A library or program of a tree: its ELF facts, or the defect because of which it has none.
+    """A library or program of a tree. ``elf`` is None if it cannot be read as ELF; ``defect`` is
+    then the reason.
+
     ``sha256`` is set for an unsigned DSP library; ``proof`` is what catalogs, or the list of
     genuine skels, prove about it. ``targets`` are the SoCs that a lowered program was compiled for;
     ``misplaced`` is the reason why its segments cannot be mapped.

@@ -43,8 +43,8 @@ class PythonPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NdkPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Requirements for every NDK: its oldest major version, and the tag of its host. The pinned
-    version comes from the profile.
+    """Requirements for every NDK: the oldest supported major version, and the tag of the host that
+    it must run on. The pinned version comes from the profile.
     """
 
     minimum: int
@@ -106,8 +106,8 @@ class ElfPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``flags`` is the required Hexagon version in e_flags (0x75), None for any. ``glibc``,
     ``glibcxx`` and ``cxxabi`` are the newest versions on the target, ``android_api`` is its API
     level, ``system`` are its libraries. ``load_align`` is the recommended alignment of LOAD
-    segments, in bytes. ``sonames`` lists known exceptions by file name. For files that match
-    ``unused``, only target and alignment are checked.
+    segments, in bytes. ``sonames`` maps file names to their sonames, if the two differ. For files
+    that match ``unused``, only target and alignment are checked.
     """
 
     bits: int
@@ -136,7 +136,7 @@ def choose_policy(
 ) -> tuple[str, ElfPolicy] | None:
     """Return the kind and the policy for ``directory`` (relative, with '/'), None if none applies.
 
-    In a Hexagon directory, the required e_flags are those in its name.
+    For a Hexagon directory, the required e_flags follow from its name.
     """
     for kind, policy in policies.items():
         if any(re.fullmatch(pattern, directory) for pattern in policy.directories):

@@ -2,9 +2,9 @@
 
 Qualcomm's SDKs and wheels contain a catalog, such as libqnnhtpv73.cat, next to the skels of V73
 and, from QNN 2.40 on, of V81. A catalog is a PKCS #7 SignedData (RFC 2315) that contains a trust
-list (MS-CAESO 2.2.1.1); each entry has the name and the hash of one file, as SpcIndirectDataContent
-(Authenticode_PE.docx). The signature remains valid after its certificate has expired, if a
-timestamp (RFC 3161) proves that it was made before.
+list (MS-CAESO 2.2.1.1). Each entry of the list has a file's name and its hash
+(SpcIndirectDataContent in Authenticode_PE.docx). The signature remains valid after its certificate
+has expired, if a timestamp (RFC 3161) proves that it was made before.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ NAME_VALUE, INDIRECT_DATA, SHA256 = (
 )
 TIMES = {0x17, 0x18}  # UTCTime, GeneralizedTime
 CONTENT_TAGS = {TRUST_LIST: 0x30, TIME_INFO: 0x04}  # SEQUENCE, OCTET STRING
-# The fields of a SignerInfo with signed and perhaps unsigned attributes; an algorithm with NULL.
+# Tags of the fields of a SignerInfo, of its optional unsigned attributes, and of an algorithm with
+# NULL as its parameters.
 SIGNER_TAGS, UNSIGNED_TAG, ALGORITHM_TAGS = [0x02, 0x30, 0x30, 0xA0, 0x30, 0x04], 0xA1, [0x06, 0x05]
 TIMESTAMP = "microsoft_time_stamp_token"
 TIME_STAMPING = "1.3.6.1.5.5.7.3.8"
@@ -54,8 +55,8 @@ class CatalogError(ValueError):
 
 
 class Trust(NamedTuple):
-    """The publisher whose catalogs are trusted: its root certificate, common name and extended key
-    usage.
+    """A trusted signer: the root of its certificate chain, its common name ('' accepts any) and its
+    extended key usage (an OID).
     """
 
     root: x509.Certificate
@@ -132,7 +133,7 @@ def _load_signed(outer: Any) -> Any:
         raise CatalogError("it is not signed data")
     signed = outer["content"]
     if len(signed["signer_infos"]) != 1:
-        raise CatalogError(f"it has {len(signed['signer_infos'])} signers instead of one")
+        raise CatalogError(f"it has {len(signed['signer_infos'])} signers; it must have one")
     return signed
 
 
@@ -191,12 +192,12 @@ def _verify(signed: Any, kind: str, trust: Trust, when: datetime) -> None:
     info, encapsulated = signed["signer_infos"][0], signed["encap_content_info"]
     algorithm = info["digest_algorithm"]["algorithm"].native
     if algorithm not in DIGESTS:
-        raise CatalogError(f"its digest is {algorithm}, which is not accepted")
+        raise CatalogError(f"it uses the hash algorithm {algorithm}, which is not accepted")
     named = [one.dump() for one in signed["digest_algorithms"]]
     signature_algorithm = info["signature_algorithm"]["algorithm"].native
     is_rsa = signature_algorithm in {"rsassa_pkcs1v15", f"{algorithm}_rsa"}
     if named != [info["digest_algorithm"].dump()] or not is_rsa or info["version"].native != "v1":
-        raise CatalogError("its version or its algorithms are not those of a genuine catalog")
+        raise CatalogError("genuine catalogs have another version or use other algorithms")
     attributes = {one["type"].native: one["values"] for one in info["signed_attrs"]}
     types = [
         encapsulated["content_type"].dotted,
@@ -208,7 +209,7 @@ def _verify(signed: Any, kind: str, trust: Trust, when: datetime) -> None:
     _require_encoding(signed, tag == CONTENT_TAGS[kind])
     digests = [one.native for one in attributes["message_digest"]]
     if digests != [hashlib.new(algorithm, content).digest()]:
-        raise CatalogError("its content differs from the signed one")
+        raise CatalogError("its content is not the content that was signed")
     certificates = list(_load_certificates(signed))
     signer = _find_signer(info, certificates)
     key = signer.public_key()
@@ -283,7 +284,7 @@ def _require_chain(
             name = one.subject.rfc4514_string()
             raise CatalogError(f"the certificate of {name} was not valid on {when:%Y-%m-%d}")
         if below and not _is_authority(one, below - 1):
-            raise CatalogError("a certificate of its chain may not sign others")
+            raise CatalogError("a certificate in its chain is not allowed to sign others")
 
 
 def _is_authority(one: x509.Certificate, below: int) -> bool:

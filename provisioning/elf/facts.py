@@ -1,7 +1,7 @@
-"""The facts of an ELF file as values; provisioning.elf.reader reads them.
+"""The classes that hold what provisioning.elf.reader reads from an ELF file.
 
-Machines, types and flags are the numbers in the ELF specification, so that policies can contain
-them as data.
+Machines, types and flags are stored as the numbers of the ELF specification. Policies use the same
+numbers.
 """
 
 from __future__ import annotations
@@ -173,12 +173,12 @@ class AndroidNote(NamedTuple):
 
 @dataclass(frozen=True)
 class ElfFacts:
-    """The facts of one ELF file. ``machine``, ``type`` and ``flags`` are e_machine, e_type and
+    """What one ELF file contains. ``machine``, ``type`` and ``flags`` are e_machine, e_type and
     e_flags.
 
     ``rpath`` and ``runpath`` are split at colons. ``execstack`` is true if PT_GNU_STACK requires an
-    executable stack. ``rodata`` is the offset and size of .rodata. ``checksum`` is None for a
-    library without a checksum; only Hexagon skels have one.
+    executable stack. ``rodata`` is the offset and size of .rodata. ``checksum`` is None if the file
+    has no checksum; it is read only from unsigned Hexagon libraries.
     """
 
     path: Path

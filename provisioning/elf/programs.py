@@ -8,10 +8,16 @@ size of the file. A context binary for several SoCs is a DLC, which is a zip arc
 ``soc_type=SM8750;arch=79;...;vtcm_size=8388608;``.
 
 An ExecuTorch program has an extended header at byte 8 (executorch/exir/_serialize/_program.py):
-``eh00``, the header's length (u32), the size of the flatbuffer and the offset of the segments (u64)
-and, if the length is at least 32, the size of the segments (u64). The flatbuffer is a Program of
-executorch/schema/program.fbs. Its field 4 lists the segments, each with an offset (u64) from the
-first segment and a size (u64). ExecuTorch puts each segment at a multiple of 128 bytes.
+
+- ``eh00``
+- the length of this header (u32)
+- the size of the flatbuffer (u64)
+- the offset of the first segment in the file (u64)
+- the size of all segments (u64), only if the length is at least 32
+
+The flatbuffer is a Program of executorch/schema/program.fbs. Field 4 of Program lists the segments;
+each has an offset (u64) from the first segment and a size (u64). ExecuTorch puts each segment at a
+multiple of 128 bytes.
 """
 
 from __future__ import annotations
@@ -62,7 +68,7 @@ def is_loadable(compiler: str, runtime: str) -> bool:
 
 
 def find_targets(blob: View) -> tuple[Target, ...]:
-    """Return the different targets of the graphs in a binary, sorted by SoC; empty if the binary
+    """Return the distinct targets of the graphs in a binary, sorted by SoC; empty if the binary
     does not state them.
     """
     found = {

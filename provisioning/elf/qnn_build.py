@@ -5,8 +5,8 @@ Builds, as observed in QNN 2.20, 2.37 and 2.47 to 2.51: most libraries contain a
 as ``v2.49.40.260810104044``; libGenie and NetRunExtensions contain only ``AISW_VERSION: 2.49.40``,
 libQnnSystem only the stamp. Headers: ExecuTorch's HtpBackend::GetExpectedBackendVersion returns
 QNN_HTP_API_VERSION (QnnHtpCommon.h) as a struct of three 32-bit numbers in rax and edx. Its minor
-number is that of the QNN SDK: 5.37 belongs to QNN 2.37, and likewise for 2.30, 2.36, 2.40 and 2.47
-to 2.51.
+number equals the minor number of the QNN SDK: API 5.37 belongs to QNN 2.37. The same was observed
+for 2.30, 2.36, 2.40 and 2.47 to 2.51.
 """
 
 from __future__ import annotations

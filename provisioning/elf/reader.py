@@ -2,8 +2,8 @@
 
 Everything that the loader uses is found through the program headers, so these facts do not change
 if the section headers are removed. Names and layouts are from the gABI and glibc's elf.h. The
-Android note (ndk/sources/crt/crtbrand.S of the platform) contains the API level (4 bytes), the
-NDK's release and build (64 bytes each, NUL-padded).
+Android note (ndk/sources/crt/crtbrand.S of the platform) contains the API level (4 bytes), and the
+NDK's release and build (64 bytes each, padded with NULs).
 
 Some Hexagon libraries contain a checksum, which reveals a changed byte: a section of type SWIV has
 the magic and the CRC-32 of all PT_LOAD segments in order, each padded with zeros to p_memsz. HTP
@@ -109,8 +109,8 @@ def read_elf(path: Path) -> ElfFacts:
 
 
 def read_exports(path: Path) -> frozenset[str]:
-    """Return the names that a library exports, empty if it has no section headers, through which
-    they are found. Raises ElfError.
+    """Return the names that a library exports. They are found through the section headers; if it
+    has none, the result is empty. Raises ElfError.
     """
     with _open_elf(path) as file:
         table = ELFFile(file).get_section_by_name(".dynsym")
@@ -419,7 +419,9 @@ class Note(NamedTuple):
 
 
 def parse_notes(blob: bytes, order: Literal["little", "big"], align: int) -> Iterator[Note]:
-    """Yield the notes in ``blob``, a segment with p_align ``align``, up to one that exceeds it."""
+    """Yield the notes in ``blob``, the content of a segment with p_align ``align``. A note that
+    extends past the end of ``blob`` ends the iteration.
+    """
     step = 8 if align == 8 else 4
     at = 0
     while at + NOTE_HEADER_BYTES <= len(blob):
@@ -475,8 +477,8 @@ def read_checksum(
 def sum_segments(
     data: bytes | mmap.mmap, loads: Sequence[ProgramHeader], e_shoff: bytes = b""
 ) -> int:
-    """Return the CRC-32 of the segments ``loads``. If ``e_shoff`` is given, it replaces the field
-    of that name in the ELF32 header.
+    """Return the CRC-32 of the segments ``loads``. If ``e_shoff`` is not empty, it replaces the
+    field e_shoff of the ELF32 header.
     """
     value = 0
     for head in loads:

@@ -79,7 +79,9 @@ class Table:
         return self.tables.read(form, place) if place else default
 
     def numbers(self, number: int, count: int) -> tuple[int, ...]:
-        """Return a field that is a struct of ``count`` u32, empty if it is missing."""
+        """Return the numbers in a field that is a struct of ``count`` u32; empty if the field is
+        missing.
+        """
         place = self.find(number)
         return tuple(
             self.tables.read("I", place + WORD * one) for one in range(count if place else 0)

@@ -237,8 +237,8 @@ def _open_session(sockets: list[socket.socket]) -> Any:
 
     class Session(requests.Session):
         def get_redirect_target(self, resp: Any) -> None:
-            """Return None, so that requests does not follow a redirect, whose whole body it would
-            read.
+            """Return None, so that requests does not follow redirects. It would read their whole
+            bodies.
             """
 
     session = Session()

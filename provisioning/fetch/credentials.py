@@ -47,7 +47,8 @@ def parse_tokens(text: str) -> dict[str, str]:
         host, equals, token = word.partition("=")
         if word and not (host and equals and re.fullmatch(r"[!-~]+", token)):
             why = "an entry is not HOST=TOKEN"
-            raise UnfitError(f"{TOKENS_VARIABLE} is malformed", why=why, fix="correct it")
+            fix = "set it to HOST=TOKEN entries, separated by blanks or commas"
+            raise UnfitError(f"{TOKENS_VARIABLE} is malformed", why=why, fix=fix)
         tokens[host] = token
     return tokens
 

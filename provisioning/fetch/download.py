@@ -47,7 +47,7 @@ class MixedError(TransientError):
 class Pin:
     """The size and hash that a file must have; 0 and '' if unknown.
 
-    ``most_bytes`` limits a file of unknown size.
+    ``most_bytes`` limits a file of unknown size; 0 means no limit.
     """
 
     size_bytes: int = 0
@@ -127,7 +127,7 @@ def _fetch_from(url: str, target: Path, pin: Pin, options: _FetchOptions) -> str
                 if not part.was_resumed:
                     raise
                 options.progress.step(
-                    f"{target.name}: {error}; the download was resumed: starting over"
+                    f"{target.name}: {error}; starting over, since this download was resumed"
                 )
                 part.restart()
                 part.can_spread = False
@@ -428,7 +428,7 @@ def mirror_urls(filename: str, sha256: str = "") -> list[str]:
             return [base.replace(FILENAME, name).replace(SHA256, sha256)]
         parts = urlsplit(base)
     except (RuntimeError, ValueError) as error:
-        fix = "set it to a directory that `fetch --to` filled, or to its URL, or unset it"
+        fix = "set it to a directory that `qnn-ci fetch --to` filled, or to its URL, or unset it"
         raise UnfitError(
             "QNN_CI_MIRROR is neither a directory nor a URL", why=str(error), fix=fix
         ) from error

@@ -99,12 +99,12 @@ def _classify_proxy(chain: list[BaseException]) -> TransientError | PermanentErr
         status = int(found[1])
         if status == 407:
             return PermanentError(
-                "the proxy needs credentials (HTTP 407; HTTPS_PROXY=http://USER:PASSWORD@HOST)"
+                "the proxy needs credentials (HTTP 407); set HTTPS_PROXY=http://USER:PASSWORD@HOST"
             )
         if status < 500:
             return PermanentError(f"the proxy refuses this host (HTTP {status})")
-        return TransientError(f"the proxy fails (HTTP {status})")
-    return TransientError("the proxy cannot be reached (HTTP_PROXY, HTTPS_PROXY)")
+        return TransientError(f"the proxy failed (HTTP {status})")
+    return TransientError("the proxy cannot be reached; check HTTP_PROXY and HTTPS_PROXY")
 
 
 def _transient_kinds() -> list[tuple[type[BaseException], str]]:

@@ -1,9 +1,10 @@
-"""Fetch byte ranges of a remote file: some into a sparse local file, or all of them over several
-connections.
+"""Fetch byte ranges of a remote file.
 
-RemoteFile, for the first, needs few requests. Spread, for the second, is meant for large pinned
-files on servers that limit each connection: pieces arrive out of order and wait in a bounded window
-in memory. They are written in order, so that a download can be resumed if its process is killed.
+RemoteFile fetches some ranges into a sparse local file, with few requests.
+
+Spread fetches a file over several connections. It is meant for large pinned files on servers that
+limit each connection. Pieces arrive out of order and wait in memory, in a bounded window. They are
+written in order, so that a download can be resumed if its process is killed.
 """
 
 from __future__ import annotations
@@ -207,10 +208,11 @@ def merge_spans(spans: Iterable[Span], gap_bytes: int = MERGE_GAP_BYTES) -> list
 def plan_spans(
     spans: Sequence[Span], size_bytes: int, round_trip_s: float, bytes_s: float
 ) -> list[Span]:
-    """Return the spans to request. Two spans are merged if downloading the bytes between them takes
-    less time than a round trip.
+    """Return the spans to request; spans that are at most MERGE_GAP_BYTES apart are merged.
 
-    Returns one span of the whole file if downloading that is faster.
+    If more than FEW_SPANS are left, two spans are also merged if downloading the bytes between them
+    takes less time than a round trip. The result is then one span of the whole file if downloading
+    that is faster.
     """
     near = merge_spans(spans)
     if len(near) <= FEW_SPANS:

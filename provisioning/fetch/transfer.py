@@ -156,8 +156,8 @@ def check_status(status: int, headers: Mapping[str, str]) -> None:
     if status in RETRIED_STATUS:
         raise TransientError(f"HTTP {status}", _retry_after_s(headers.get("Retry-After", "")))
     reasons = {
-        401: "HTTP 401: the server needs credentials (~/.netrc)",
-        403: "HTTP 403: access is refused (credentials go into ~/.netrc)",
+        401: "HTTP 401: the server needs credentials; put them into ~/.netrc",
+        403: "HTTP 403: access is refused; if credentials are needed, put them into ~/.netrc",
         404: "HTTP 404: not found",
         407: "HTTP 407: the proxy needs credentials",
         410: "HTTP 410: gone",
@@ -219,7 +219,8 @@ def try_again(
                 again = f", started over {times} time{'s' * (times > 1)}" if times else ""
                 raise PermanentError(f"{error} ({tries}{again})") from error
             if error.wait_s > policy.patience_s:
-                raise BusyError(f"{error}; the server asks to wait {error.wait_s:.0f} s") from error
+                why = f"{error}; the server asks for a delay of {error.wait_s:.0f} s"
+                raise BusyError(why) from error
             wait_s = policy.wait_s(failures, error.wait_s)
             progress.step(f"{label}: {error}; trying again in {wait_s:.1f} s")
             time.sleep(wait_s)

@@ -1,6 +1,7 @@
-"""Prove that a skel (a QNN library for the DSP) is Qualcomm's: by catalogs that
-manifests/policies/catalogs.toml trusts, or the list of genuine skels in
-manifests/policies/skels.toml.
+"""Prove that a skel (a QNN library for the DSP) comes from Qualcomm.
+
+The proof is a catalog by the publisher in manifests/policies/catalogs.toml, or the list of genuine
+skels in manifests/policies/skels.toml.
 """
 
 from __future__ import annotations
@@ -99,5 +100,5 @@ def prove_skel(
     source, listed = f"skels.toml ({known.wheel})", known.skels[path.name]
     if sha256 == listed:
         return Proof(Genuine.GENUINE, source, listed=listed)
-    why = f"{path.name} of that build has SHA-256 {listed}, but this file has {sha256}"
+    why = f"the wheel's {path.name} has SHA-256 {listed}, but this file has {sha256}"
     return Proof(Genuine.NOT_COVERED, source, why, listed=listed)

@@ -12,7 +12,7 @@ from provisioning.versions import is_same, parse_version
 
 
 class Supported(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Versions of ExecuTorch, torch and the QNN in a wheel with which models were lowered and run;
+    """Versions of ExecuTorch, torch and QNN (from a wheel) with which models were lowered and run;
     ``seen`` states which models.
     """
 
@@ -37,8 +37,8 @@ class QnnRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NdkRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A range of Android NDKs: the oldest major version that works, and the version that ExecuTorch
-    is tested with.
+    """A range of Android NDKs: the oldest major version that works, and the version that this
+    project pins.
     """
 
     oldest: str
@@ -89,8 +89,8 @@ class Pairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return next(iter([*exact, *near]), None)
 
     def find_torch(self) -> str:
-        """Return the torch that is installed with the default ExecuTorch, '' if no supported
-        versions include it.
+        """Return the version of torch that is installed with the default ExecuTorch, '' if
+        ``supported`` does not list this ExecuTorch.
         """
         rows = (row.torch for row in self.supported if is_same(row.executorch, self.default))
         return next(rows, "")

@@ -1,4 +1,4 @@
-"""Read manifests/: decode TOML strictly into immutable values.
+"""Read the TOML files in manifests/, and check them strictly.
 
 An unknown key, a missing key or a value of a wrong type is a ManifestError that names the file, the
 key, its line and what was probably meant. (msgspec's own errors name neither line nor table.)
@@ -121,7 +121,8 @@ def read_policy(name: str, kind: type[T], path: Path | None = None) -> T:
 class Licence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An artifact's licence. ``text`` is a URL or a path inside the artifact.
 
-    ``accept``: the user has to accept it; ``redistribute``: it allows redistribution.
+    If ``accept`` is true, the user has to accept it; if ``redistribute`` is true, it allows
+    redistribution.
     """
 
     name: str
@@ -200,8 +201,8 @@ class Toolchain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def chosen_release(self, variables: Mapping[str, str], version: str = "") -> Release:
-        """Return the release whose version the user set in the variable ``choice``, else that of
-        ``version`` ('' for the default). Raises UsageError.
+        """Return the release whose version the user set in the variable ``choice``, else the
+        release ``version`` ('' for the default). Raises UsageError.
         """
         chosen = self.adoption.find_version(variables) if self.adoption else ""
         return self.release(chosen or version)
@@ -213,10 +214,11 @@ class ProfileArtifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     The user's own installation is refused if it is older than ``minimum``; ``minimum_reason`` is
     then shown.
 
-    The artifact is not needed if the loader finds the library ``unless_library``. ``unless_in``
-    maps other artifacts to directories: the artifact is not needed either if the user's own
-    installation of another artifact contains its marker files in that artifact's directory. If an
-    artifact with one of these fields is needed, its lib/ is added to LD_LIBRARY_PATH.
+    The fields ``unless_library`` and ``unless_in`` make an artifact optional. It is not needed if
+    the loader finds the library ``unless_library``. ``unless_in`` maps other artifacts to
+    directories: it is not needed either if the user's own installation of such an artifact has, in
+    the directory, the files that mark an installation of this one (Adoption.markers). If an
+    optional artifact is needed, its lib/ is added to LD_LIBRARY_PATH.
     """
 
     name: str

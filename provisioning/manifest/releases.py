@@ -189,7 +189,7 @@ class GitRelease(Release, frozen=True, kw_only=True, tag="git"):
 
 
 class LocalRelease(Release, frozen=True, kw_only=True, tag="local"):
-    """A copy of the installation that the adoption's variable points to."""
+    """A copy of the installation that the variable in the manifest's [adoption] points to."""
 
     is_copied = True
 

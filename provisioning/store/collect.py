@@ -43,12 +43,11 @@ class Kept:
 def find_garbage(
     store: Store, named: set[str], filenames: set[str], *, downloads: bool
 ) -> tuple[list[Garbage], list[Kept]]:
-    """Find what can be removed and what is kept. ``named`` are the names of the published
-    directories that profiles need.
+    """Find what can be removed and what is kept. Files that this project did not make are kept.
 
-    In ``downloads/``, leftovers older than a day are garbage. If ``downloads`` is true, files named
-    in ``filenames``, those of releases in manifests, are garbage, too. Files that this project did
-    not make are never garbage.
+    ``named`` contains the names of the published directories that profiles need, ``filenames`` the
+    names of the files that releases in manifests download. Of the files in ``downloads/``,
+    leftovers older than a day are garbage and, if ``downloads`` is true, those in ``filenames``.
     """
     trees = sorted(store.trees.iterdir()) if store.trees.is_dir() else []
     judged = [_judge_tree(path, named) for path in trees]
@@ -265,7 +264,7 @@ def find_removable(parts: Iterable[CachePart]) -> tuple[list[Garbage], list[Kept
 def _find_use(part: CachePart, path: Path, user: int | None) -> str:
     if part.name == "store" and (not path.is_dir() or made_by_us(path) is None):
         return "qnn-ci did not create it"
-    # It contains the Python that runs this, or the nox that started it.
+    # An environment that contains the Python that runs this, or the nox that started it.
     is_own = path.name.startswith("bootstrap") or Path(sys.prefix).is_relative_to(path)
     if part.name == ENVIRONMENTS and is_own:
         return "this command runs from it"

@@ -51,7 +51,7 @@ class HeldLock:
             self.fd = -1
 
     def read_holder(self) -> str:
-        """Return the ID of the process that holds the lock, '' if unknown."""
+        """Return the ID of the process that holds the lock, or held it last; '' if unknown."""
         with suppress(OSError, UnicodeDecodeError):
             return self.path.read_text("ascii").partition(" ")[0].strip()
         return ""

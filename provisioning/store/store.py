@@ -149,7 +149,7 @@ class Store:
         self.uses = self.home / "uses"
 
     def find(self, key: Key) -> Published | None:
-        """Return the published directory of ``key``, None if there is none. Reads only three
+        """Return the published directory of ``key``, None if there is none. This reads only three
         inodes.
 
         A symbolic link is ignored, since it can lead out of the store.
@@ -158,8 +158,8 @@ class Store:
         return found if _is_published(found) else None
 
     def editions(self, key: Key) -> Iterator[Published]:
-        """Yield all published directories of the key's artifact and version, even with damaged
-        files.
+        """Yield all published directories of the key's artifact and version, including those with
+        damaged files.
         """
         for path in sorted(self.trees.glob(f"{key.artifact}-{key.version}-*")):
             if _is_published(found := Published(path, key.artifact)):
@@ -265,8 +265,8 @@ class Store:
             path.chmod(0o644)
 
     def note_use(self, root: Path) -> None:
-        """Record for ``gc`` that the calling shell has ``root`` in its variables. Does nothing if
-        ``root`` is not in the store.
+        """Record for ``gc`` that the calling shell has ``root`` in its environment variables. Does
+        nothing if ``root`` is not in the store.
         """
         if not root.is_relative_to(self.trees):
             return

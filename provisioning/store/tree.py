@@ -64,7 +64,7 @@ class Tree(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Difference(msgspec.Struct, frozen=True):
     """One difference between a directory and its tree: ``kind`` describes the difference, and
-    ``detail`` contains the found and expected values.
+    ``detail`` may contain values, such as the found and the expected size.
     """
 
     path: str
@@ -101,8 +101,8 @@ def compare_tree(
     """Return every difference between the directory ``root`` and ``entries``, sorted by path.
 
     Symbolic links are not followed. All files are hashed, in parallel, unless ``quick`` is true,
-    which compares only size, mode and modification time. If ``owners`` are given, files of other
-    users are differences, too.
+    which compares only size, mode and modification time. If ``owners`` is not empty, files of users
+    who are not in it are differences, too.
     """
     wanted = {entry.path: entry for entry in entries}
     seen = scan_tree(root, checkout=f"{GIT}/config" in wanted)
@@ -166,8 +166,8 @@ def remove_others(root: Path, paths: Iterable[str]) -> None:
 
 
 def _scan_git(root: Path, start: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the path and status of each file in the .git directory ``start``, including those of
-    submodules, that git does not change itself.
+    """Yield the path and status of each file in the .git directory ``start`` that git does not
+    change itself. Git directories of submodules, which are below ``start``, are included.
     """
     for directory, names, files in walk(root / start):
         here = directory.relative_to(root).as_posix()

@@ -73,7 +73,7 @@ def clean_parts(store: Store, parts: list[CachePart], *, dry_run: bool) -> Outco
     size = sum(item.size_bytes for item in garbage)
     verb = "would remove" if dry_run else "removed"
     lines = [f"{item.path}  kept: {item.why}" for item in kept]
-    lines.append(f"{verb} {mib(size)} of {', '.join(part.name for part in parts)}")
+    lines.append(f"{verb} {mib(size)} from {', '.join(part.name for part in parts)}")
     data = {
         "freed_bytes": freed,
         "removed": [{"path": str(item.path), "size_bytes": item.size_bytes} for item in garbage],

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="only licensees can read the cache, so it may contain restricted files",
     )
-    parser.add_argument("--github", action="store_true", help='lines for >> "$GITHUB_OUTPUT"')
+    parser.add_argument("--github", action="store_true", help='print lines for >> "$GITHUB_OUTPUT"')
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

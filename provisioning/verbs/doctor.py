@@ -41,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=DIR",
-        help=f"examine DIR as artifact NAME; the NAME '{STAGING}' is a directory laid out as on a "
-        "device",
+        help=f"examine DIR as artifact NAME; the NAME '{STAGING}' stands for a directory with the "
+        "files of a device",
     )
     parser.add_argument("--strict", action="store_true", help="treat warnings as errors")
     parser.add_argument(
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--backend",
         choices=[one.value for one in Backend],
         default=Backend.HTP.value,
-        help="the processor to lower for; default: htp",
+        help="the processor to lower for (default: htp)",
     )
     parser.add_argument("--device", action="store_true", help="examine devices that adb lists")
     parser.add_argument(
@@ -95,7 +95,7 @@ def check_backend(profile: str, backend: Backend) -> None:
     if backend is not Backend.HTP and profile not in EMULATORS:
         raise UsageError(
             f"--backend {backend.value} cannot be used with profile {profile}",
-            why="it selects the processor for programs lowered and run on this machine",
+            why="it selects the processor for programs that are lowered and run on this machine",
             fix=f"use one of {', '.join(sorted(EMULATORS))}",
         )
 
@@ -122,7 +122,7 @@ def check_roots(profile: str, given: Mapping[str, Path]) -> None:
     for name in given:
         if name not in known:
             raise UsageError(
-                f"--root {name}=... : profile {profile} has no {name}",
+                f"--root {name}=DIR: profile {profile} has no artifact {name}",
                 fix=f"use one of {', '.join(known)}",
             )
 
@@ -133,8 +133,8 @@ def compose_request(
     """Return the request to examine a profile. The root of each artifact is the one in ``given``,
     else the one in a variable of ``base``, else the one in the store.
 
-    The variables are those that the profile sets for its jobs. If the root of a required artifact
-    is not known, or if ``keep_variables`` is true, they are those in ``base``.
+    The process's variables are ``base`` with the profile's own. If the root of a required artifact
+    is not known, or if ``keep_variables`` is true, ``base`` is not changed.
     """
     requests = wanted_requests(profile)
     located = [

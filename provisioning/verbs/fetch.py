@@ -25,7 +25,11 @@ SUMS_FILE = "SHA256SUMS"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("names", nargs="*", help="profiles, or ARTIFACT[@VERSION][:COMPONENT,...]")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        help="profiles, or ARTIFACT[@VERSION][:COMPONENT,...] (default: emulator)",
+    )
     parser.add_argument(
         "--verify",
         action="store_true",
@@ -63,7 +67,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     requests = parse_selection(args.names, read_options(args))
     if args.to:
         written = [str(path) for path in fill_mirror(requests, args.to, store, progress)]
-        hint = f"on the other machine: QNN_CI_MIRROR={args.to.absolute()}\n"
+        hint = f"on the other machine, set QNN_CI_MIRROR={args.to.absolute()}\n"
         return Outcome("".join(path + "\n" for path in written) + hint, {"mirror": written})
     found = provision_artifacts(requests, store, progress, verify=args.verify)
     text = "".join(f"{item.name} {item.version}  {item.root}\n" for item in found)

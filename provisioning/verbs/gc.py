@@ -1,4 +1,4 @@
-"""``gc``: remove from the store leftovers, such as builds without sources, and trees that no
+"""``gc``: remove leftovers from the store, such as builds without sources, and trees that no
 profile needs and no process uses.
 """
 

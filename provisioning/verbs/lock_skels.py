@@ -63,7 +63,7 @@ def read_wheel(wheel: Path) -> tuple[str, KnownBuild]:
         try:
             paths = extract(wheel, Path(directory))
         except (OSError, zipfile.BadZipFile) as error:
-            raise UsageError(f"{wheel} is not a wheel that can be read", why=str(error)) from error
+            raise UsageError(f"{wheel} cannot be read as a wheel", why=str(error)) from error
         for path in paths:
             elf, build, sha256 = read_elf(path), find_qnn_build(path), hash_file(path)
             proof = prove_skel(path, build, sha256)

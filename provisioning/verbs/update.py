@@ -27,8 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "names",
         nargs="+",
         metavar="ARTIFACT[@VERSION]",
-        help="VERSION is the package's, the archive's or the tag's, as the source writes it; "
-        "default: the newest",
+        help="VERSION is the version of the package, archive or git tag (default: the newest)",
     )
     parser.add_argument(
         "--cooldown",

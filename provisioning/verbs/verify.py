@@ -95,6 +95,6 @@ def _render(row: dict[str, Any]) -> str:
         return f"{label}: {row['files']} files, {mib(row['size_bytes'])}, all unchanged\n"
     lines = [f"  {Difference(**item)}" for item in row["differences"]]
     found = f"{len(lines)} difference{'s' if len(lines) > 1 else ''}"
-    if row["version"]:  # a directory or a lock that is damaged itself says what to do
+    if row["version"]:  # the text for a damaged directory or lock contains its own fix
         lines.append("  repaired" if row["repaired"] else "  run `verify` again with --repair")
     return "\n".join([f"{label}: {found}", *lines]) + "\n"

@@ -472,7 +472,7 @@ RECIPES = (
     Recipe("GITHUB_ENV", FETCHED, "QNN_SDK_ROOT=", adds='&& cat "$GITHUB_ENV"'),
     Recipe("^eval .*env", FETCHED, "x86_64-linux-clang", adds='&& ls "$QNN_SDK_ROOT/lib"'),
     Recipe("qnn-ci env", FETCHED, "export QNN_SDK_ROOT=", fill={"PROFILE": ("emulator", "aot")}),
-    Recipe("cache info|cache clean", says="total|removed .* MiB of store"),
+    Recipe("cache info|cache clean", says="total|removed .* MiB from store"),
     Recipe("cache-key", says="qnn-ci-"),
     # Benchmarks and tests.
     Recipe("bench -- emulator", says="warm +[0-9.]+ s", **MODELS),

@@ -32,6 +32,7 @@ from provisioning.store.store import HOME_VARIABLE, Key, Store, explain_errors, 
 from provisioning.store.tree import TreeEntry
 
 R = TypeVar("R", bound=Release)
+LEAVE_OFFLINE = "leave out --offline"
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Options:
     offline: bool = False
     trust_first_use: bool = False
     accept_licence: bool = False
-    cooldown_days: int = 0  # an update ignores versions that were published in these last days
+    cooldown_days: int = 0  # an update ignores versions that are younger than this
 
 
 @dataclass(frozen=True)
@@ -272,7 +273,7 @@ def obtain_file(
                 target.unlink()
         if request.options.offline:
             why = "it is missing in downloads/ or differs from its pin, and --offline was given"
-            raise cannot_fetch(request, store, why, advice)
+            raise cannot_fetch(request, store, why, LEAVE_OFFLINE)
         store.check_space(release.size_bytes, release.filename)
         try:
             fetch(target)
@@ -303,13 +304,13 @@ def cannot_fetch(request: ArtifactRequest, store: Store, why: str, advice: str) 
     """Return the error for a file that could not be fetched, with other ways to provide it."""
     release = request.release_as(FileRelease)
     size = f" ({mib(release.size_bytes)})" if release.size_bytes else ""
-    pin = f"; its SHA-256 must be {release.sha256}" if release.sha256 else ""
+    pin = f"; the file's SHA-256 must be {release.sha256}" if release.sha256 else ""
     return DownloadError(
         f"{request.label} could not be fetched: {release.filename}{size}",
         why=why,
         fix=(
-            f"{advice}, put that file into {store.downloads} by hand ({HOME_VARIABLE} "
-            f"changes this directory){pin}, or set QNN_CI_MIRROR to a directory that "
-            "`fetch --to` filled, or to its URL"
+            f"{advice}; or set QNN_CI_MIRROR to a directory that `qnn-ci fetch --to` filled, or to "
+            f"its URL; or put that file into {store.downloads} ({HOME_VARIABLE} changes this "
+            f"directory){pin}"
         ),
     )

@@ -95,5 +95,6 @@ def check_published_sha1(job: FillJob) -> None:
             fix="try again; if it fails again, a file in the repository is damaged",
         )
     job.progress.step(
-        f"{job.request.label}: SHA-1 {found} is as published; the SHA-256 is {hash_file(path)}"
+        f"{job.request.label}: SHA-1 {found} matches the published one; the SHA-256 is "
+        f"{hash_file(path)}"
     )

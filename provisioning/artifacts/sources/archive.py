@@ -99,7 +99,7 @@ def find_release(job: FillJob, version: str) -> ArchiveRelease:
         raise UsageError(
             f"the URL of {job.request.name} {version} is unknown",
             why=f"{old.url} does not contain the version {old.version}",
-            fix="change the manifest by hand, then run `python -m provisioning lock` with --write",
+            fix=f"change the manifest by hand, then run `qnn-ci lock {job.request.name} --write`",
         )
     return new
 
@@ -132,7 +132,7 @@ def reuse_published(job: FillJob) -> list[TreeEntry]:
         left = wanted.keys() - found.keys() - {item.path for item in same}
         found |= {path: published.root / path for path in left}
     if not found or (found.keys() < wanted.keys() and is_tarball(job.request.download)):
-        return []  # a tarball has to be read from its start anyway
+        return []
     make_parents(job.root, found)
     for path, source in found.items():
         link_or_copy(source, job.root / path)

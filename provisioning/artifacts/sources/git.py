@@ -151,7 +151,7 @@ def find_release(job: FillJob, version: str) -> GitRelease:
     if tag not in tags:
         newest = sorted(known, key=known.__getitem__)[-5:]
         fix = f"use one of: {', '.join(newest)}" if newest else "releases have tags such as v1.0"
-        raise UsageError(f"{old.url} has no tag {tag or 'of a release'}", fix=fix)
+        raise UsageError(f"{old.url} has no {f'tag {tag}' if tag else 'release tag'}", fix=fix)
     if not named and is_older(tag, old.version):
         return old  # the mirror lags behind
     return msgspec.structs.replace(old, version=tag[1:], tag=tag, commit=tags[tag])
@@ -190,10 +190,10 @@ class _Checkout:
             raise ToolError(f"git {ended.describe()}: {' '.join(ended.argv)}", why=why)
 
     def git_from_network(self, *words: str, from_mirror: Sequence[str] = ()) -> None:
-        """Run git in the tree with each mirror list of _list_sources, up to ATTEMPTS times each,
-        until it succeeds.
+        """Run git in the tree until it succeeds: with each list of mirrors in _list_sources, up to
+        ATTEMPTS times.
 
-        With mirrors, the arguments are ``from_mirror``, if given, instead of ``words``. Raises
+        If ``from_mirror`` is not empty, it replaces ``words`` wherever a mirror is used. Raises
         DownloadError.
         """
         if self.job.request.options.offline:

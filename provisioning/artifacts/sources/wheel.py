@@ -20,6 +20,7 @@ from packaging.utils import parse_wheel_filename
 
 from provisioning.archives.zipfiles import FileSource, read_directory
 from provisioning.artifacts.sources import (
+    LEAVE_OFFLINE,
     ArtifactRequest,
     FillJob,
     cannot_fetch,
@@ -125,7 +126,7 @@ def stated_version(root: Path) -> str:
 
 def _download_version(job: FillJob, old: WheelRelease, version: str) -> Path:
     if job.request.options.offline:
-        raise cannot_fetch(job.request, job.store, "--offline was given", ADVICE)
+        raise cannot_fetch(job.request, job.store, "--offline was given", LEAVE_OFFLINE)
     machine = re.sub(r"manylinux_2_\d+_", "", old.platform)
     platforms = [f"manylinux_2_{minor}_{machine}" for minor in GLIBCS]
     wanted = f"{old.package}=={version}" if version else old.package

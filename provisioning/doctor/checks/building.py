@@ -59,7 +59,7 @@ CHECKOUTS.add(
     "QNN701",
     "the path of the ExecuTorch checkout is not a directory",
     "there is nothing to build",
-    "correct --root executorch=DIR, or provision executorch",
+    "pass the checkout with --root executorch=DIR, or run `qnn-ci fetch executorch`",
     lambda checkout: not checkout.facts.is_directory,
 )
 CHECKOUTS.add(
@@ -209,7 +209,8 @@ NDKS.add(
 NDKS.add(
     "QNN603",
     "NDK {revision} was found, but the pin is {pinned}",
-    "ExecuTorch is tested only with the pinned NDK",
+    "the Android build was not tested with it; ExecuTorch's documentation says that its Qualcomm "
+    "backend was verified with r26c",
     "use {pinned}, or run the Android build's tests with this NDK",
     lambda ndk: ndk.pin and ndk.facts.revision != ndk.pin,
     after=("QNN602",),

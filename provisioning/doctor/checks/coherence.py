@@ -52,8 +52,10 @@ def find_families(case: Case) -> Iterator[Family]:
 
 
 def split_sets(files: Sequence[FileFacts]) -> list[tuple[FileFacts, ...]]:
-    """Split a tree into sets of libraries. Each directory with QNN's CPU libraries makes one set,
-    with the other directories (such as those of skels) that are nearest to it.
+    """Split a tree into sets of libraries, one for each directory with QNN's CPU libraries.
+
+    A file in another directory, such as a skel, belongs to the set whose directory is nearest to
+    it, or to several if they are equally near. Without CPU libraries, all files are one set.
     """
     places = sorted({file.directory for file in files if _is_cpu_library(file)})
     sets: dict[str, list[FileFacts]] = {place: [] for place in places or [""]}
@@ -203,9 +205,9 @@ def see_lone_stub(family: Family) -> Iterator[Seen]:
 @FAMILIES.check(
     "QNN317",
     "there is no skel for {subject}",
-    "a device needs the skel for its Hexagon version from the same build as the stub, and may "
-    "have one, for example below /vendor; without a skel, runs fail with error 4000 or 14001, "
-    "and with a skel of another build with 1008 or 0x8000040e",
+    "the device itself must have a skel from the stub's build, for example below /vendor; without "
+    "a skel, runs fail with error 4000 or 14001; with a skel from another build, they fail with "
+    "error 1008 or 0x8000040e",
     "add {skel} of the same SDK (lib/{directory}/unsigned), or make sure that the device has it; "
     "with --soc, only the stub of that SoC is checked",
     severity=Severity.WARNING,
@@ -255,7 +257,7 @@ def _name_skel(stub: QnnName) -> dict[str, str]:
 @FAMILIES.check(
     "QNN318",
     "{catalog} next to {subject} is forged: {reason}",
-    "nothing proves that {subject} is Qualcomm's: both the catalog and the library may "
+    "nothing proves that {subject} comes from Qualcomm: both the catalog and the library may "
     "have been changed",
     "copy both files from the SDK again",
 )
@@ -267,7 +269,8 @@ def see_forged_catalog(family: Family) -> Iterator[Seen]:
     "QNN319",
     "{subject} does not match {catalog}",
     "the file was changed, for example stripped, or is from another build: {reason}",
-    "copy {subject} and the catalog next to it from the SDK again, and change neither",
+    "copy {subject}, and the catalog next to it if there is one, from the SDK again, and change "
+    "neither",
     severity=Severity.WARNING,
 )
 def see_other_than_catalog(family: Family) -> Iterator[Seen]:

@@ -339,7 +339,7 @@ CONTENT.add(
     "QNN226",
     "{subject} has text relocations",
     "Android and hardened kernels refuse it: 'has text relocations'",
-    "compile it with -fPIC, or if it is prebuilt, copy it again from where it came from",
+    "compile it with -fPIC; if it is prebuilt, get a build without text relocations",
     lambda file: file.elf.textrel,
 )
 CONTENT.add(
@@ -347,7 +347,7 @@ CONTENT.add(
     "{subject} requires an executable stack",
     "kernels that enforce W^X refuse it: 'cannot enable executable stack'",
     "link with -Wl,-z,noexecstack (a usual cause is an assembly file without "
-    ".note.GNU-stack), or if it is prebuilt, copy it again from where it came from",
+    ".note.GNU-stack); if it is prebuilt, get a build that does not require it",
     lambda file: file.elf.execstack,
 )
 

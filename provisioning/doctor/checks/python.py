@@ -167,7 +167,7 @@ PYTHON.add(
     "QNN507",
     "executorch is installed without its QNN adaptor",
     "lowering fails with 'No module named PyQnnManagerAdaptor'",
-    f"{REINSTALL} (only the x86_64 Linux wheels have it)",
+    f"{REINSTALL}; only the x86_64 Linux wheels contain the adaptor",
     lambda python: not python.facts.adaptors and not python.is_hidden,  # else QNN408
     subject="PyQnnManagerAdaptor",
     where="{directory}",

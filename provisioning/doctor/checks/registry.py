@@ -22,8 +22,8 @@ PLACES = {"subject", "where"}
 
 
 class Severity(str, Enum):
-    """An error makes an environment unfit, a warning does so only with --strict, a note
-    never does.
+    """An error makes an environment unfit; a warning does so only with --strict; a note never
+    does.
     """
 
     ERROR = "error"

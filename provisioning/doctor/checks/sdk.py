@@ -55,7 +55,7 @@ INSTALLATIONS.add(
 )
 INSTALLATIONS.add(
     "QNN416",
-    "{one.variable} points to another {subject} than the examined one",
+    "{one.variable} points to a directory other than the examined {subject}",
     "builds and runs would use the one in {one.variable}",
     "set {one.variable} to {one.root}; `qnn-ci env PROFILE` prints lines that set all variables",
     lambda one: not one.is_same and one.variable != "QNN_SDK_ROOT",  # reported by QNN403
@@ -98,8 +98,8 @@ SDK.add(
 SDK.add(
     "QNN102",
     "this is not a QNN SDK: sdk.yaml is missing",
-    "an SDK that was only partly unpacked also looks like this; because of its missing files, a "
-    "build would fail halfway",
+    "the directory is not an SDK, or the SDK was only partly unpacked; a build would fail halfway "
+    "because of missing files",
     f"{REFETCH}; the root is the directory that contains sdk.yaml",
     lambda sdk: "sdk.yaml" not in sdk.facts.markers,
     after=("QNN101",),

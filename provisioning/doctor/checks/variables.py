@@ -76,7 +76,7 @@ VARIABLES.add(
 )
 VARIABLES.add(
     "QNN403",
-    "QNN_SDK_ROOT points to another SDK than the examined one",
+    "QNN_SDK_ROOT points to an SDK other than the examined one",
     "builds and runs would use the SDK in QNN_SDK_ROOT",
     f"set it to {{root}}; {COMPOSE}",
     lambda variables: not variables.facts.is_same(variables.root, variables.sdk_root),
@@ -101,7 +101,7 @@ VARIABLES.add(
 @VARIABLES.check(
     "QNN405",
     "{names} from another directory come before the SDK's libraries",
-    "two builds of QNN mix in one process: error 14001 or a crash",
+    "libraries of two QNN builds are then mixed in one process: error 14001 or a crash",
     "remove {where} from LD_LIBRARY_PATH, or put {wanted} before it",
     after=("QNN404",),
 )
@@ -124,7 +124,8 @@ def see_shadows(variables: Variables) -> Iterator[Seen]:
 @VARIABLES.check(
     "QNN406",
     "libraries of a device are on the host's search path: {names}",
-    "loading fails with 'wrong ELF class', or 'cannot open shared object file' although it exists",
+    "loading fails with 'wrong ELF class', or with 'cannot open shared object file' although the "
+    "file exists",
     "remove {where} from LD_LIBRARY_PATH; set it for a device only on the device",
 )
 def see_device_libraries(variables: Variables) -> Iterator[Seen]:

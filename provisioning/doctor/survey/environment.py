@@ -51,7 +51,7 @@ DISTRIBUTIONS = ("torch", "executorch", "torchao")
 
 @dataclass(frozen=True)
 class SurveyRequest:
-    """What to examine: the roots and pins of artifacts, whose names are the keys, and a job's
+    """What to examine: the roots and the pins of artifacts (the keys are their names), and a job's
     variables.
 
     If ``python`` is None, the running interpreter is examined. If ``tries_device`` is true, the

@@ -1,8 +1,9 @@
 """Read ExecuTorch programs (.pte) from their bytes, without torch.
 
-The fields are those of executorch/schema/program.fbs of ExecuTorch 1.5.1 (ET12); the options of a
-QNN delegate are in backends/qualcomm/serialization/qc_compiler_spec.fbs. ExecuTorch puts a header
-before a context binary: magic, signature, size (QnnContextCustomProtocol).
+A program is a flatbuffer. The field numbers in this module come from executorch/schema/program.fbs
+in ExecuTorch 1.5.1. The options of a QNN delegate are a flatbuffer inside the program; their schema
+is backends/qualcomm/serialization/qc_compiler_spec.fbs. ExecuTorch puts a header before a context
+binary: a magic number, a signature and the binary's size (QnnContextCustomProtocol).
 """
 
 from __future__ import annotations
@@ -176,7 +177,7 @@ def parse_program(view: View, name: str) -> Program | None:
     except (struct.error, OverflowError) as error:
         return replace(program, damage=f"has a flatbuffer that cannot be read: {error}")
     damaged = (one.damage for one in found.contexts if one.damage)
-    damage = next((f"its context binary {one}" for one in damaged), "")
+    damage = next((f"contains a context binary that {one}" for one in damaged), "")
     return replace(found, damage=damage, misplaced="" if damage else find_misplaced(view))
 
 

@@ -1,5 +1,5 @@
-"""Find an interpreter's installed packages and its QNN adaptor without importing them. In a
-separate process, try whether the adaptor can create a device, once per combination of files.
+"""Find an interpreter's installed packages and its QNN adaptor without importing them. Find out in
+a separate process whether the adaptor can create a device, and cache the result.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ def test_a_handshake_that_closes_is_tried_again(tmp_path: Path) -> None:
     [
         (407, "the proxy needs credentials (HTTP 407"),
         (403, "the proxy refuses this host (HTTP 403)"),
-        (502, "the proxy fails (HTTP 502) (3 tries)"),
+        (502, "the proxy failed (HTTP 502) (3 tries)"),
     ],
 )
 def test_what_a_proxy_answers_is_said(

@@ -285,9 +285,9 @@ def test_the_caller_s_own_variables_count_where_an_input_is_empty(tiny: GitHub) 
     [
         ({"cache": "branch"}, "the input cache is public, private or off"),
         ({"profile": "no-such"}, "no profile or artifact 'no-such'"),
-        ({"profile": "cxx\nprogram=/bin/false"}, "profile is a name"),
+        ({"profile": "cxx\nprogram=/bin/false"}, "profile must be a name"),
         ({"versions": "libcxx@3"}, "libcxx has no version 3"),
-        ({"versions": "$(id)"}, "profile is a name"),
+        ({"versions": "$(id)"}, "profile must be a name"),
         ({"versions": "libcxx@14.0.0\nqnn-sdk@3"}, "qnn-sdk has no version 3"),
         ({"extras": "lowering,onx"}, "no extra 'onx'; there are build, lowering, onnx, "),
         ({"offline": "true"}, "--offline was given"),

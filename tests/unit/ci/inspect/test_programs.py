@@ -99,7 +99,7 @@ def test_damage_inside_a_program_is_named() -> None:
     larger = data[:place] + struct.pack("<Q", 1 << 40) + data[place + 8 :]
     found = parse_program(memoryview(larger), "model.pte")
     assert found
-    assert "its context binary has" in found.damage
+    assert "contains a context binary that has" in found.damage
     whole = bytearray(data)
     struct.pack_into("<I", whole, 0, len(data) - 2)
     found = parse_program(memoryview(bytes(whole)), "model.pte")

@@ -149,7 +149,7 @@ def test_who_asks_for_patience_is_asked_last_and_once_more(
     server.faults["a"] = [bad.status(503, Retry_After="2"), bad.status(503, Retry_After="3")]
     ended, said = fetch([server.url("a"), server.url("none")], tmp_path)
     assert (ended, waits) == ("ok", [2])
-    assert "the server asks to wait 3 s" in said
+    assert "the server asks for a delay of 3 s" in said
     assert [asked.name for asked in server.requests] == ["a", "a", "none", "a"]
     server.requests.clear()
     server.faults["b"] = [bad.status(503, Retry_After="9")] * 9
@@ -196,7 +196,7 @@ def test_what_was_resumed_and_is_wrong_is_brought_once_from_its_beginning(
     server.requests.clear()
     ended, said = fetch([server.url("a")], tmp_path)
     assert ended == "ok"
-    assert "the download was resumed: starting over" in said
+    assert "starting over, since this download was resumed" in said
     assert [asked.range for asked in server.requests] == ["bytes=75000-", ""]
     server.files["a"] = b"x" + DATA[1:]
     server.faults["a"] = [bad.cut(0.5)]

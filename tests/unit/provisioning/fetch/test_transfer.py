@@ -106,7 +106,7 @@ def test_work_that_begins_anew_too_often_ends() -> None:
 def test_a_server_is_waited_for_as_long_as_there_is_patience(waits: list[float]) -> None:
     assert try_again(*fail(TransientError("busy", 9)), POLICY, Progress(), "a.zip") == "done"
     assert waits == [9]
-    with pytest.raises(BusyError, match=r"^busy; the server asks to wait 10 s$"):
+    with pytest.raises(BusyError, match=r"^busy; the server asks for a delay of 10 s$"):
         try_again(*fail(TransientError("busy", 9.5)), POLICY, Progress(), "a.zip")
     assert TransientError("x").wait_s == 0
     assert TransferPolicy().patience_s == math.inf
@@ -178,8 +178,8 @@ def test_these_pass(status: int) -> None:
 @pytest.mark.parametrize(
     ("status", "words"),
     [
-        (401, "HTTP 401: the server needs credentials (~/.netrc)"),
-        (403, "HTTP 403: access is refused (credentials go into ~/.netrc)"),
+        (401, "HTTP 401: the server needs credentials; put them into ~/.netrc"),
+        (403, "HTTP 403: access is refused; if credentials are needed, put them into ~/.netrc"),
         (404, "HTTP 404: not found"),
         (407, "HTTP 407: the proxy needs credentials"),
         (410, "HTTP 410: gone"),
