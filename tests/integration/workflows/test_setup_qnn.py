@@ -247,7 +247,7 @@ def test_the_step_that_saves_runs_for_trusted_events_alone(
 def test_a_private_cache_of_a_public_repository_holds_no_more(tiny: GitHub) -> None:
     _, run, result = run_tiny(tiny, cache="private")
     assert result == "success"
-    assert "cache: private is for private repositories" in warnings(run)[0]
+    assert "cache: private has no effect here" in warnings(run)[0]
     (entry,) = tiny.services.caches
     assert "qnn" not in " ".join(path.name for path in entry.folder.iterdir())
 
@@ -283,13 +283,13 @@ def test_the_caller_s_own_variables_count_where_an_input_is_empty(tiny: GitHub) 
 @pytest.mark.parametrize(
     ("inputs", "said"),
     [
-        ({"cache": "branch"}, "the input cache is public, private or off"),
+        ({"cache": "branch"}, "the input cache must be public, private or off"),
         ({"profile": "no-such"}, "no profile or artifact 'no-such'"),
         ({"profile": "cxx\nprogram=/bin/false"}, "profile must be a name"),
         ({"versions": "libcxx@3"}, "libcxx has no version 3"),
         ({"versions": "$(id)"}, "profile must be a name"),
         ({"versions": "libcxx@14.0.0\nqnn-sdk@3"}, "qnn-sdk has no version 3"),
-        ({"extras": "lowering,onx"}, "no extra 'onx'; there are build, lowering, onnx, "),
+        ({"extras": "lowering,onx"}, "no extra 'onx'; use build, lowering, onnx, "),
         ({"offline": "true"}, "--offline was given"),
     ],
 )
