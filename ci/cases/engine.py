@@ -41,8 +41,8 @@ class Fallback(Struct, frozen=True):
 
 
 class Delegation(Struct, frozen=True):
-    """How many nodes of a graph QNN executes, and which it does not. ``getitem`` nodes are not
-    counted, because they compute nothing."""
+    """The number of nodes of a graph that QNN executes, and the nodes that it does not execute.
+    ``getitem`` nodes are not counted, because they compute nothing."""
 
     delegated_nodes: int
     fallback_nodes: int
@@ -55,7 +55,7 @@ class Compiled(Struct, frozen=True, kw_only=True):
     the file with QNN's context binary; both are relative to the directory.
 
     ``sets`` is the number of input sets. ``methods`` lists the methods of a program with several
-    methods; their inputs and outputs are concatenated, and ``unshared_bytes`` is the size that the
+    methods. Their inputs and outputs are concatenated. ``unshared_bytes`` is the size that the
     program would have without shared weights. ``loss`` is the layer where quantization costs the
     most accuracy, if it is known. If the case requests the outputs of its layers, ``layers`` names
     the operators whose results follow the model's own outputs. ``made_inputs`` describes inputs
@@ -140,8 +140,8 @@ class Staging:
 
 
 def read_steps(path: Path) -> tuple[Step, ...]:
-    """Return the operators that ``note_steps`` wrote to ``path``. The result is empty if they were
-    not written, or not completely because the worker was killed."""
+    """Return the operators that ``note_steps`` wrote to ``path``. The result is empty if they are
+    missing or incomplete, for example because the worker was killed."""
     try:
         return NOTED.decode(path.read_bytes())
     except (OSError, msgspec.MsgspecError):
@@ -221,7 +221,7 @@ class Engine(Protocol):
         the data files do not match the model."""
 
     def warm_up(self, spec: CaseSpec) -> None:
-        """Load the compiler before a worker compiles for the first time."""
+        """Load code that ``compile`` needs, before the worker forks."""
 
     def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
         """Write the program and its references to ``staging``. For a case with ``layers``, these

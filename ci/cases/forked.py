@@ -57,7 +57,7 @@ def run_forked(function: Callable[[], R], doing: str = "") -> R:
     code = os.waitstatus_to_exitcode(status)
     if code or not data:
         last = step[:].rstrip(b"\0").decode("utf-8", "replace")
-        what = f"its process {describe_exit(code)} without a result"
+        what = f"the process {describe_exit(code)} without a result"
         raise FailedError(f"{doing}: {what}" if doing else what, why=last and f"while {last}")
     result: Any = pickle.loads(data)  # noqa: S301 - from our own fork
     if isinstance(result, QnnCiError):

@@ -74,9 +74,9 @@ NO_FLOAT = (
 
 @dataclass(frozen=True, kw_only=True)
 class SessionOptions:
-    """The options of a run. Copies of everything that belongs to a case are written to ``keep``,
-    and single files, such as profiles, to ``files_directory``, each with one directory per case.
-    ``baselines`` is the directory of baselines for the user's models. ``find_faults`` takes a
+    """The options of a run. ``keep`` is a directory for copies of everything that belongs to a
+    case, ``files_directory`` is one for single files, such as profiles. Both have one directory per
+    case. ``baselines`` is the directory of baselines for the user's models. ``find_faults`` takes a
     graph's steps, a scheme and a QNN version, and returns descriptions of the known faults that the
     graph triggers."""
 

@@ -226,10 +226,10 @@ def check_tensor(info: TensorInfo) -> None:
 
 
 def find_contradictions(case: Case, judged: Case) -> Iterator[str]:
-    """Yield why the rows of a case contradict each other: it failed or was refused in the run, or
-    it passed, but a figure of the kept outputs differs."""
+    """Yield the reasons to reject the run's row: the case failed or was refused in the run, or a
+    figure of a passed case differs from that of its kept outputs."""
     if case.status is Status.FAILED or (case.status is Status.UNSUPPORTED and not case.lacks):
-        yield f"the status of the case in the run was {case.status.value}: {case.reason}"
+        yield f"the case's status in the run was {case.status.value}: {case.reason}"
     for name in FIGURES if case.status is Status.PASSED else ():
         told, found = getattr(case, name), getattr(judged, name)
         same = None not in {told, found} and math.isclose(told, found, rel_tol=1e-3, abs_tol=1e-3)

@@ -160,8 +160,8 @@ class CaseRun(CaseJudge):
 
     def run_and_judge(self, program: Program, artifact: Path) -> CaseResult:
         """Run a program and judge it by the references in the directory ``artifact``. If it fails
-        in a process that had run other programs before, run and judge it again in a new process;
-        that result counts."""
+        in a process that had run other programs before, run and judge it again in a new process.
+        The second result counts."""
         # Read before the runner starts, so that nothing it writes can change the verdict.
         references = read_references(artifact, program.compiled)
         sets = read_inputs(artifact, program.compiled)
@@ -268,13 +268,13 @@ def describe_departure(judgement: Judgement, layers: Sequence[str]) -> str:
     behind = [index for index in wrong if index >= first]
     if not wrong:
         return (
-            "  where: a program that also returns its layers' outputs is right, so the cause is how"
-            " QNN combines layers or outputs"
+            "  where: a program that also returns its layers' outputs is correct, so the cause is"
+            " how QNN combines layers or outputs"
         )
     if not behind:
-        return f"  where: right up to {layers[-1]}, wrong after it" if layers else ""
+        return f"  where: correct up to {layers[-1]}, wrong after it" if layers else ""
     index = behind[0]
-    before = f"right up to {layers[index - first - 1]}, " if index > first else ""
+    before = f"correct up to {layers[index - first - 1]}, " if index > first else ""
     figures = outputs[index].quantized_figures or outputs[index].float_figures
     reached = ""
     if figures:

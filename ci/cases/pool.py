@@ -136,9 +136,9 @@ class Worker:
     def call(
         self, job: Job, log: Path, timeout_s: float, max_bytes: float = math.inf
     ) -> tuple[Any, str]:
-        """Run ``job`` and return its result, or the QnnCiError that it raised, together with "".
-        Return None and the reason if there is no answer within ``timeout_s`` seconds, if the
-        process dies, or if it needs more than ``max_bytes`` of memory. After that, the worker
+        """Run ``job`` and return its result and "". The result is a QnnCiError if the job raised an
+        exception. Return None and the reason if there is no answer within ``timeout_s`` seconds, if
+        the process dies, or if it needs more than ``max_bytes`` of memory. After that, the worker
         cannot be used again."""
         deadline = time.monotonic() + timeout_s
         try:
@@ -147,13 +147,13 @@ class Worker:
                 if time.monotonic() >= deadline:
                     return None, LATE
                 if self.size_bytes() > max_bytes:
-                    return None, f"its process needs more than {max_bytes / (1 << 30):g} GiB"
+                    return None, f"the process needs more than {max_bytes / (1 << 30):g} GiB"
             return self.connection.recv(), ""
         except (EOFError, OSError):
             self.process.join(GRACE_S)
             code = self.process.exitcode
             how = "closed its pipe" if code is None else describe_exit(code)
-            return None, f"its process {how} without a result"
+            return None, f"the process {how} without a result"
 
     def size_bytes(self) -> int:
         """Return the resident memory of the process in bytes, or 0 if the process has exited."""

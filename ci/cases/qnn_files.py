@@ -39,8 +39,8 @@ def count_operators(calls: str) -> tuple[OpCount, ...]:
     """Return the number of QNN operators of each type in the C source that Saver wrote, most
     frequent first. Operators that ExecuTorch's partitioner only validates are not counted.
 
-    Raises FailedError if no operator is added to a graph, or if the source describes other
-    operators than it adds to graphs or validates.
+    Raises FailedError if no operator is added to a graph, or if the added operators are not exactly
+    those that the source describes without validating them.
     """
     asked, added = set(ASKED.findall(calls)), ADDED.findall(calls)
     types = {name: kind for name, kind in TYPE.findall(calls) if name not in asked}

@@ -63,8 +63,8 @@ def started_now(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def read_source(environ: Mapping[str, str] = os.environ) -> Source:
-    """Return commit, branch and pull request from the CI system's variables. Commit and branch are
-    otherwise read from git. Unknown values are empty.
+    """Return the commit, the branch and the pull request from the CI system's variables. A commit
+    or branch that is missing there is read from git. Unknown values are empty.
 
     For a pull request, GITHUB_SHA is GitHub's merge commit, so the commit is read from the event.
     """

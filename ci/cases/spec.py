@@ -136,9 +136,9 @@ def match_all(kind: str, words: Iterable[str], names: Iterable[str]) -> list[str
 
 
 def find_models(word: str, known: Mapping[str, ModelEntry]) -> dict[str, ModelEntry]:
-    """Return the entries of the models that ``word`` selects, by the models' names in reports.
-    ``word`` is a name or glob, a user's ``file.py:factory``, or an ONNX file. Raises UsageError if
-    there is no such model."""
+    """Return the entries of the models that ``word`` selects. The keys are the models' names in
+    reports. ``word`` is a name or glob, a user's ``file.py:factory``, or an ONNX file. Raises
+    UsageError if there is no such model."""
     is_file = word.endswith(ONNX.suffix)
     if word.endswith(".py"):
         raise UsageError(f"{word} has no function name", fix=f"write {word}:{FACTORY}")
@@ -222,7 +222,7 @@ def require_options(backend: Backend, *, runner: str, plan: bool) -> None:
     if plan:
         raise UsageError(
             f"--plan cannot be used with --backend {backend.value}",
-            why="a plan has only cases for HTP",
+            why="a plan contains only cases for HTP",
             fix="select the cases with --model, --scheme and --soc",
         )
     device = read_backends()[backend].device

@@ -1,4 +1,4 @@
-"""Finds the nodes that QNN executes and those that stay on the CPU, with the reason of each
+"""Finds the nodes that QNN executes and those that stay on the CPU, with the reason for each
 refusal."""
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def qnn_errors(text: str, known: str = "") -> str:
 
 @contextmanager
 def record_refusals(log: Path, choices: Choices = NO_CHOICES) -> Iterator[Refusals]:
-    """Record the nodes that ExecuTorch's partitioner refuses while the block runs. The reason of a
+    """Record the nodes that ExecuTorch's partitioner refuses while the block runs. The reason for a
     refusal is taken from QNN's error lines in ``log``, or else from ExecuTorch's warnings or the
     partitioner's log. If the block raises an exception, the refused operators are appended to
     ``log``."""
@@ -147,8 +147,8 @@ def name_operator(node: Any) -> str:
 
 
 def count_operators(graph_modules: Sequence[Any]) -> Iterator[OperatorCount]:
-    """Yield for each operator in a program's lowered graphs how many nodes are on the NPU and on
-    the CPU."""
+    """For each operator in a program's lowered graphs, yield how many of its nodes are on the NPU
+    and on the CPU."""
     npu, cpu = Counter[str](), Counter[str]()
     for one in graph_modules:
         cpu.update(map(name_operator, _list_computing(one.graph)))
@@ -171,8 +171,8 @@ def _list_computing(graph: Any) -> Iterator[Any]:
 def audit_delegation(
     graph_modules: Sequence[Any], refusals: Refusals, backend: Backend = Backend.HTP
 ) -> Delegation:
-    """Return how many nodes of a program's lowered graphs QNN executes, and the nodes that stay on
-    the CPU."""
+    """Return the number of nodes of a program's lowered graphs that QNN executes, and the nodes
+    that stay on the CPU."""
     infos = [get_delegation_info(one) for one in graph_modules]
     left = [
         node

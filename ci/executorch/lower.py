@@ -281,9 +281,8 @@ class Lowering:
             raise FailedError(f"QNN's Saver wrote no {SAVER_CALLS}")
 
     def compile_unshared(self, module: Any, shared_bytes: int) -> bytes:
-        """Return the same program with a separate copy of the weights for each method; empty if the
-        options do not have weight_sharing. Raises FailedError if sharing did not reduce the
-        size."""
+        """Return the program with a separate copy of the weights for each method; empty without the
+        option weight_sharing. Raises FailedError if sharing did not reduce the size."""
         choices = self.spec.source.choices
         if not choices.weight_sharing:
             return b""

@@ -52,8 +52,8 @@ def warm_up(*, plain: bool) -> tuple[str, ...]:
 
 
 def apply_patches(patches: Iterable[Patch]) -> Iterator[str]:
-    """Apply the patches that are verified with the installed versions. Yield one line for each of
-    the others, with the versions."""
+    """Apply the patches that are verified with the installed versions. For every other patch, yield
+    a line with the versions."""
     for patch in patches:
         unproven = [
             f"{name} {version(name)} (verified: {', '.join(proven)})"

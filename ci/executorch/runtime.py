@@ -68,7 +68,7 @@ class LoadedProgram:
 
     def run(self, sets: Sets) -> Sets:
         """Execute every method for each input set, and return the outputs of each set's last run.
-        Raises FailedError if an input set has a wrong number of inputs, or an input has a wrong
+        Raises FailedError if an input set has the wrong number of inputs, or an input has the wrong
         size."""
         return [self.repeat_set(number, tensors) for number, tensors in enumerate(sets)]
 

@@ -54,9 +54,9 @@ def find_on_path(variables: Mapping[str, str]) -> None:
 
 
 def describe_toolchain(environment: Environment) -> Iterator[Tool]:
-    """Yield the artifacts and packages of the toolchain. Their versions do not determine
-    everything, so QNN's build, the QNN adaptor, and whether ExecuTorch validates operators with the
-    SDK follow."""
+    """Yield the artifacts and packages of the toolchain, then facts that their versions do not
+    determine: QNN's build, the QNN adaptor, and whether ExecuTorch validates operators with the
+    SDK."""
     yield from list_parts(environment)
     yield from (Tool(name=name, version=importlib.metadata.version(name)) for name in PACKAGES)
     root = Path(environment.variables["QNN_SDK_ROOT"])

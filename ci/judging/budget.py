@@ -65,7 +65,7 @@ SLOW = (
     " profile_level = detailed shows where the time goes"
 )
 LARGE = "use fewer bits or smaller inputs, or split the model"
-HOT = "the device was throttled: let it cool and run again"
+HOT = "let the device cool, and run again"
 TIMELESS = "use a qnn_executor_runner that was built with EXECUTORCH_ENABLE_EVENT_TRACER"
 UNREAD = "the device did not show the memory of the runner in /proc: remove the limit"
 
@@ -132,7 +132,7 @@ def find_slow(
             if now - off > limit:
                 hot = bool(device and device.throttled and spread)
                 fix = HOT if hot else SLOW if spread else LARGE
-                excesses.append(Overrun(f"{told}{', throttled' * hot}", fix))
+                excesses.append(Overrun(f"{told}{'; the device was throttled' * hot}", fix))
             else:
                 warnings.append(f"{told} by no more than its spread")
     return tuple(excesses), tuple(warnings)

@@ -42,8 +42,8 @@ def make_controls(
     kind: ControlKind, right: Expected, prediction: Prediction, limits: Threshold
 ) -> Iterator[Array]:
     """Yield outputs with a fault of this ``kind``. Each has a larger fault than the one before, if
-    the kind has degrees. An integer or boolean output is skipped if its share of wrong elements is
-    at most twice what ``limits`` accept.
+    the kind has degrees. A wrong integer or boolean output is skipped if its share of wrong
+    elements is at most twice what ``limits`` accept.
 
     ``right`` is the output that the program should compute, and ``prediction`` the noise that it
     may have.

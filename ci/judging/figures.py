@@ -102,9 +102,9 @@ def measure_pooled(reference: Array, output: Array) -> float:
 
 
 def channel_axes(dims: int) -> list[int]:
-    """Return the channel axes of an output with ``dims`` dimensions, [input set, *shape]. A shape
-    with three axes has two: the second and the last. With more axes, as for images, it is only the
-    second; with fewer, only the last. A scalar has none."""
+    """Return the channel axes of an output with ``dims`` dimensions, [input set, *shape]. If the
+    shape has three axes, the second and the last are channel axes. If it has more, as for images,
+    only the second is; if it has fewer, only the last. A scalar has none."""
     if dims > 4:
         return [2]
     return sorted({dims - 1, 2 if dims == 4 else dims - 1} - {0})

@@ -199,9 +199,9 @@ def _judge_magnitudes(
         reached = measure(best.values, output).sqnr_db
         text = (
             f"the error is {worst.above_db:.1f} dB above the predicted rounding noise in"
-            f" {worst.place}, {worst.above_db - worst.over_db:.1f} dB allowed; SQNR"
-            f" {reached:.1f} dB against the {against} model, {prediction.sqnr_db:.1f} dB"
-            " predicted"
+            f" {worst.place} ({worst.above_db - worst.over_db:.1f} dB allowed); SQNR"
+            f" {reached:.1f} dB against the {against} model ({prediction.sqnr_db:.1f} dB"
+            " predicted)"
         )
         reasons.append(Reason(Question.QUANTIZED if is_lost else Question.FAITHFUL, text))
     against_quantized = scheme = None

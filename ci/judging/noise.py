@@ -2,9 +2,9 @@
 
 A prediction consists of the errors of a disturbed eager model, [run, input set, *shape]: see
 ci.models.noise. The same statistics are computed from a program's error and from each of these
-runs: gain and offset, and the power of the error in the whole output and in each input set, row of
-the batch, channel, part of a concatenation and element. A statistic of the program may exceed what
-the runs predict by a margin in dB, because the prediction is not exact.
+runs: gain, offset and the power of the error. The power is computed for the whole output and for
+each input set, row of the batch, channel, part of a concatenation and element. A statistic of the
+program may exceed what the runs predict by a margin in dB, because the prediction is not exact.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Excess:
     """How far the error in a part of an output is above the prediction (``above_db``) and above the
     limit (``over_db``, negative if the part is accepted), in dB.
 
-    A message names the part with the largest ``over_db`` after ``names_db`` is subtracted;
-    otherwise it would always name an element, because an element differs by more than its row.
-    ``is_partial`` is true if at least one part of the same kind is accepted.
+    A message names the part with the largest ``over_db - names_db``. Without ``names_db``, it would
+    nearly always name a single element. ``is_partial`` is true if at least one part of the same
+    kind is accepted.
     """
 
     place: str
@@ -55,7 +55,7 @@ class Excess:
 
 
 class Parts(NamedTuple):
-    """The powers of an error's parts of one kind, [..., part]. The parts are the slices along
+    """The error power of each part of one kind, [..., part]. The parts are the slices along
     ``axis`` of [input set, *shape]; ``axis`` is None for parts that are not such slices."""
 
     kind: str
@@ -178,7 +178,7 @@ class Prediction:
 
     def _compare_line(self, error: Array, margin_db: float) -> Iterator[Excess]:
         """Yield how far the gain and the offset of an error are above their predictions and limits.
-        All of them are shares of the reference's RMS."""
+        Predictions and limits are shares of the reference's RMS."""
         noise = self.noise
         right = self.reference.astype(np.float64)
         lines = (

@@ -132,7 +132,8 @@ def feed_controls(
 ) -> Iterator[ControlResult]:
     """Make wrong outputs of each kind from the reference, and yield whether the gate rejects them.
 
-    A kind is rejected if the gate rejects at least one of its degrees for every output.
+    A kind counts as rejected if the gate rejects at least one of its degrees for every output that
+    can have this fault.
     """
     for kind in MAKERS:
         results = [
@@ -268,7 +269,9 @@ def judge_metric(metric: Metric, result: MetricResult) -> Iterator[Reason]:
     if metric.min is not None and not value >= metric.min:
         worse = not float32 >= metric.min
         own = f"the float32 model itself has {float32:.4g}" if worse else ""
-        text = "; ".join(filter(None, [f"{metric.name} {value:.4g}, {metric.min:g} required", own]))
+        text = "; ".join(
+            filter(None, [f"{metric.name} is {value:.4g}, {metric.min:g} required", own])
+        )
         yield Reason(Question.TASK, text, is_model=worse)
     if float32 - shifted <= metric.max_drop:
         text = (

@@ -20,9 +20,9 @@ from provisioning.errors import FailedError, UsageError
 def compute_reference(name: str, module: nn.Module, sets: Sequence[Inputs]) -> tuple[Inputs, ...]:
     """Return the outputs for each input set, in order. The module's state does not change.
 
-    Raises FailedError if the module fails, if its outputs are not the same in each run, or if their
-    shapes depend on the data; UsageError if it has no outputs, or outputs of a type that no program
-    can return or of a dtype that HTP does not support.
+    Raises FailedError if the module fails, if a second run returns other outputs, or if their
+    shapes depend on the data. Raises UsageError if it has no outputs, or if an output has a type
+    that no program can return or a dtype that HTP does not support.
     """
     with blame_model(name, " (in eager mode, before lowering)"):
         with keep_state(module):
@@ -40,7 +40,7 @@ def compute_reference(name: str, module: nn.Module, sets: Sequence[Inputs]) -> t
         first, second, *_ = shapes
         raise FailedError(
             f"{name} returns outputs whose shape depends on the data",
-            why=f"{first} for one input, {second} for another",
+            why=f"the shapes are {first} for one input set and {second} for another",
             fix="a program for QNN has fixed shapes: return a mask, or the first k of torch.topk",
         )
     pairs = zip(outputs[0], again[0], strict=True)

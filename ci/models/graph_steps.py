@@ -1,5 +1,5 @@
-"""Lists the operator calls in a model's graph, with which the patterns of known faults are
-compared. Importing this module does not import torch."""
+"""Lists the operator calls in a model's graph, so that they can be compared with the patterns of
+known faults. Importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Operand(Struct, frozen=True):
 class Step(Struct, frozen=True):
     """An operator call in a model's graph. ``name`` is the node's name, ``operator`` is torch's
     name without the overload. For each operand, ``sources`` has the name of the step that produces
-    it, or an empty string if there is none. ``numbers`` has the arguments that are numbers,
-    including defaults, by torch's names, and the results of ``measure_step``. ``place`` is
-    file:line in the user's source."""
+    it, or an empty string if there is none. ``numbers`` has the numeric arguments, including
+    defaults, under torch's names, and the results of ``measure_step``. ``place`` is file:line in
+    the user's source."""
 
     name: str
     operator: str

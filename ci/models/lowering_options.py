@@ -19,8 +19,8 @@ LOG_LEVELS = get_args(LogLevel)  # 0 to 5 in QNN
 
 class Part(Struct, frozen=True, forbid_unknown_fields=True):
     """A different scheme for some nodes of a model. Exactly one field selects them: ``module`` is
-    the name of a module, ``type`` is the type of modules, ``node`` is the name of a node in
-    torch.export's graph."""
+    the name of a module, whose submodules are included. ``type`` is the name of a module class.
+    ``node`` is the name of a node in torch.export's graph."""
 
     scheme: Scheme
     module: str = ""
@@ -36,8 +36,9 @@ class Part(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RunOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """``[models.NAME.run]``: flags of qnn_executor_runner. A flag of LPAI that is 0 is not passed
-    to it. The ``iteration`` runs are timed, after ``warm_up`` runs that are not."""
+    """``[models.NAME.run]``: flags of qnn_executor_runner. ``iteration`` is the number of timed
+    runs, ``warm_up`` the number of runs before them. An LPAI flag that is 0 is not passed to the
+    runner."""
 
     warm_up: Count = 0
     iteration: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
@@ -166,7 +167,10 @@ def _find_faults(choices: Choices, scheme: Scheme) -> Iterator[tuple[str, str]]:
         )
     quantizing = sorted(asked.intersection(QUANTIZING))
     if quantizing and not scheme.quantized:
-        yield f"{quantizing[0]} and {scheme.value} exclude each other", "nothing is quantized"
+        yield (
+            f"{quantizing[0]} and {scheme.value} exclude each other",
+            f"{scheme.value} quantizes nothing",
+        )
     elif choices.block_size and not scheme.recipe.block:
         yield (
             f"block_size and {scheme.value} exclude each other",

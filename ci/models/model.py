@@ -31,8 +31,8 @@ RANDOM, SHUFFLED = "random inputs", "shuffled inputs"  # how inputs were generat
 class Model:
     """A module in eval mode, with the input sets for judging it and those for calibrating it.
 
-    ``reference`` has its outputs for ``evaluation``. ``made`` and ``calibration_made`` are what
-    reports say about generated inputs: RANDOM, SHUFFLED or nothing.
+    ``reference`` has its outputs for ``evaluation``. ``made`` and ``calibration_made`` are notes
+    for reports on generated inputs: RANDOM, SHUFFLED or an empty string.
     """
 
     name: str
@@ -103,8 +103,9 @@ def count_judged(reference: str, source: Source) -> int:
 
 
 def make_model(reference: str, choices: Choices) -> Made:
-    """Return module, example and calibration sets from a user's factory or a model of the suite.
-    Each method in ``choices`` is another function in the same file; all results are joined."""
+    """Return the module, the example and the calibration sets from a user's factory or a model of
+    the suite. Each method in ``choices`` is another function in the same file; all results are
+    joined."""
     file, _, _ = reference.rpartition(":")
     functions = {
         FORWARD: reference,

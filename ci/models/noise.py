@@ -204,11 +204,11 @@ def _is_factor(node: Any) -> bool:
 
 
 def _weight_bits(source: Node) -> int:
-    """Return 4 or 16 if a layer's weights have so many bits and a scale per channel or tensor, else
-    8.
+    """Return 4 or 16 if a layer's weights have that many bits and a scale per channel or tensor,
+    else 8.
 
-    Block-quantized weights are treated like 8 bits, because their only error is the rounding of
-    the scales, which is known.
+    Block-quantized weights are treated as 8-bit weights, because their only error is the rounding
+    of the scales, which is known.
     """
     node: Any = source.args[1] if _is_layer(source) and len(source.args) > 1 else None
     if name_operator(node) not in {"dequantize_per_channel", "dequantize_per_tensor"}:

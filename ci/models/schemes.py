@@ -88,8 +88,8 @@ class Scheme(str, Enum):
 @dataclass(frozen=True)
 class Lane:
     """The schemes of a lane (ExecuTorch or ONNX Runtime): all of them, and the ``default`` for a
-    model that specifies none. ``suffix`` is the suffix of model files if the lane accepts models
-    that are files."""
+    model that specifies none. ``suffix`` is the suffix of the model files that the lane accepts, if
+    it accepts any."""
 
     schemes: tuple[Scheme, ...]
     default: tuple[Scheme, ...]

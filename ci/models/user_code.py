@@ -35,8 +35,8 @@ Inputs = tuple[Tensor, ...]
 @contextmanager
 def users_code(reference: str) -> Iterator[None]:
     """Run the block, which imports and calls a user's file, in the directory where the command was
-    started. Exceptions of the user's code become FailedError. The process must not have loaded
-    another model of a user before."""
+    started. Exceptions of the user's code become FailedError. Call this only in a process that has
+    not loaded a different user's model."""
     with blame_model(reference), working_directory(user_path(".")), own_packages_hidden():
         yield
 
@@ -166,8 +166,8 @@ def working_directory(directory: Path) -> Iterator[None]:
 
 
 def unpack(reference: str, made: Any) -> tuple[nn.Module, Inputs, tuple[Inputs, ...]]:
-    """Return module, example and calibration sets from what a factory ``made``. Raises UsageError
-    if this does not have the required form."""
+    """Return the module, the example and the calibration sets from the result ``made`` of a
+    factory. Raises UsageError if the result does not have the required form."""
     name = Path(reference).name
     if not isinstance(made, tuple) or len(made) not in {2, 3}:
         length = f" of length {len(made)}" if isinstance(made, (tuple, list)) else ""

@@ -143,10 +143,10 @@ class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """A user's model in a policy. ``path`` is ``file.py:factory``, an .onnx file or a model of the
     suite. Paths are relative to the policy.
 
-    ``lowering`` and ``run`` have options. ``limits`` has limits per scheme, and ``budget`` limits
-    the size and time of the programs. ``shapes`` has the shapes of an .onnx file's inputs; its keys
-    are their names.
-    ``float_model`` is the float file from which a quantized .onnx file was made.
+    ``lowering`` and ``run`` have the options of these steps. ``limits`` has limits per scheme, and
+    ``budget`` limits the size and time of the programs. ``shapes`` has the shapes of an .onnx
+    file's inputs; its keys are their names. ``float_model`` is the float file from which a
+    quantized .onnx file was made.
     """
 
     path: FileOrFunction
@@ -239,7 +239,8 @@ def resolve_file(word: str, kind: str = "", fix: str = IN_POLICY) -> str:
     """Return ``file.py:function`` with an absolute path. Without ``kind``, ``word`` may also be a
     data file; with FACTORY, it may also be an ONNX file.
 
-    Raises UsageError if the file or its function does not exist; ``fix`` is for a missing file.
+    Raises UsageError if the file or its function does not exist; ``fix`` is the advice for a
+    missing file.
     """
     file, _, function = word.rpartition(":")
     has_function = is_function(word)
@@ -261,9 +262,9 @@ def resolve_file(word: str, kind: str = "", fix: str = IN_POLICY) -> str:
 
 
 def require_function(path: Path, function: str) -> None:
-    """Raise UsageError if a Python file does not define a function. A file that has a syntax error,
-    or whose names only an import can determine (as with ``from models import *``), passes;
-    importing it reports the error later."""
+    """Raise UsageError if a Python file does not define a function. A file passes if it has a
+    syntax error, or if only an import can show which names it defines, as with ``from models import
+    *``. Importing it reports the error later."""
     bound: set[str] = set()
     used: set[str] = set()
     try:
@@ -348,7 +349,7 @@ def count_sets(arrays: Collection[Any], called: str) -> int:
     kinds = [array.dtype for array in arrays]
     if not all(one.kind in "biuf" and one.itemsize <= 8 and one.isnative for one in kinds):
         why = f"its arrays have dtypes {', '.join(map(str, kinds))}"
-        raise UsageError(f"{called} has numbers of a dtype that torch does not support", why=why)
+        raise UsageError(f"{called} has arrays of a dtype that torch does not support", why=why)
     if not all(np.isfinite(array).all() for array in arrays):
         raise UsageError(f"{called} has NaN or infinite elements")
     return lengths.pop()

@@ -183,8 +183,8 @@ def add_grids(
 
 
 def write_float(source: Source, target: Path, shapes: Shapes = ()) -> Path:
-    """Return the file of the float model: the user's file as write_normal_form returns it for these
-    ``shapes``, or ``target`` after the module was exported to it."""
+    """Return the file of the float model. For a user's file, this is the result of
+    write_normal_form with these ``shapes``. A torch module is exported to ``target``."""
     if isinstance(source.origin, Path):
         return write_normal_form(source.origin, target, shapes)
 

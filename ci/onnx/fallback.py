@@ -64,9 +64,9 @@ def _describe_offer(log: str) -> str:
 
 
 def count_nodes(parts: Iterable[tuple[str, Nodes]], reasons: Mapping[str, str]) -> Delegation:
-    """Return how many nodes QNN executes, and which it does not. ``parts`` are the session's
-    subgraphs as (provider, nodes). A node is (name, operator), with the operator as name_operator
-    returns it."""
+    """Return the number of nodes that QNN executes, and the nodes that it does not execute.
+    ``parts`` are the session's subgraphs as (provider, nodes). A node is (name, operator), with the
+    operator as name_operator returns it."""
     taken = [nodes for provider, nodes in parts if provider == QNN]
     left = [node for provider, nodes in parts if provider != QNN for node in nodes]
     return Delegation(
@@ -85,7 +85,7 @@ def count_nodes(parts: Iterable[tuple[str, Nodes]], reasons: Mapping[str, str]) 
 
 
 def count_operators(parts: Iterable[tuple[str, Nodes]]) -> Iterator[OperatorCount]:
-    """Yield for each operator how many of its nodes QNN executes, and how many the other providers
+    """For each operator, yield how many of its nodes QNN executes, and how many the other providers
     execute."""
     counts: dict[str, Counter[bool]] = {}
     for provider, nodes in parts:

@@ -100,7 +100,7 @@ def external_files(path: Path, shapes: Shapes = ()) -> list[Path]:
 
 def fix_shapes(model: Any, shapes: Shapes) -> None:
     """Set the shapes of the inputs that ``shapes`` names. Raises UsageError for an unknown input,
-    or for a shape that differs from a fixed one."""
+    or for a shape that contradicts the model's."""
     ports = {one.name: one for one in model.graph.input}
     for name, shape in shapes:
         if name not in ports:

@@ -246,7 +246,7 @@ class _Writer:
 
     def is_layer(self, node: Any) -> bool:
         """Return whether a node is a layer, perhaps followed by operators that HTP fuses with it:
-        views, concatenations, and the addition of a constant or multiplication by one."""
+        views, concatenations, and additions of or multiplications by a constant."""
         while node is not None and (node.op_type in FUSED_THROUGH or self.adds_bias(node)):
             node = next(filter(None, map(self.made_by.get, node.input)), None)
         return node is not None and node.op_type in LAYERS

@@ -114,9 +114,9 @@ def prepare_file(source: Path) -> Any:
 
 
 def mend_names(graph: Any) -> None:
-    """Rename each initializer for which another value has the same name followed by digits. The
-    quantizer makes such names for copies of a bias, without checking whether they already exist; it
-    would then raise "All inputs to Concat must have same rank"."""
+    """Rename an initializer if its name followed by digits is the name of another value. The
+    quantizer appends digits to name copies of a bias. If such a name exists already, it raises "All
+    inputs to Concat must have same rank"."""
     made = [name for node in graph.node for name in node.output]
     heads = {name[:end] for name in made for end in range(len(name.rstrip(digits)), len(name))}
     renamed = {one.name: f"{one.name}_weight" for one in graph.initializer if one.name in heads}

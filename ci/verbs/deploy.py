@@ -83,9 +83,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 def ready_device(
     args: argparse.Namespace, progress: Progress
 ) -> Iterator[tuple[DeviceRunner, DeviceFacts]]:
-    """Lease the device that the options select, push the bundle to it, and yield a runner for it
-    and the facts of the device. The lease ends with the block. Raises UsageError, UnfitError,
-    ToolError or StoreError."""
+    """Lease the device that the options select, push the bundle to it, and yield a runner and the
+    facts about the device. The lease ends with the block. Raises UsageError, UnfitError, ToolError
+    or StoreError."""
     if not args.bundle:
         raise UsageError(
             "--bundle is missing", fix="create a bundle with `qnn-ci stage`, and pass its directory"

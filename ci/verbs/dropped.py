@@ -12,7 +12,7 @@ from provisioning.console.progress import Progress
 
 @dataclass(frozen=True)
 class Dropped:
-    """An option that ``command``, a verb or a verb and its action, no longer needs.
+    """An option that ``command`` no longer needs. A command is a verb, or a verb and its action.
 
     ``instead`` tells what replaced it, or how to get the same result.
     """

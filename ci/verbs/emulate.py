@@ -111,7 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--strict",
         action="store_true",
-        help="exit with code 3 if the runner built by this call cannot load the programs",
+        help="exit with code 3 if the runner that this nox call built cannot load the programs",
     )
     choice.add_arguments(parser)
     add_device(parser)

@@ -189,7 +189,7 @@ BASE = _argument("--base", type=nonempty_word, help="a base in images.toml, or a
 NAMES = _argument("words", nargs="*", metavar="IMAGE", help=f"default: {DEFAULT}")
 TOOLCHAINS = _switch(
     "--with-toolchains",
-    "put the artifacts of its profile into the image; such an image is never pushed",
+    "put the artifacts of the image's profile into it; such an image is never pushed",
 )
 
 

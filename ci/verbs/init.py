@@ -108,7 +108,9 @@ def make_files(model: str, root: Path, uses: str, *, policy_only: bool) -> dict[
     """
     if not policy_only and not USES.fullmatch(uses):
         raise UsageError(
-            f"--uses {uses} is not a commit" if uses else "it is not known which workflow to call",
+            f"--uses {uses} is not OWNER/REPOSITORY@COMMIT"
+            if uses
+            else "it is not known which workflow to call",
             why="the workflow is pinned by commit, because a tag can be moved",
             fix="pass --uses OWNER/REPOSITORY@COMMIT with all 40 digits, or --policy-only",
         )

@@ -56,7 +56,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if report.session not in LANES or report.backend not in {one.value for one in Backend}:
         raise UsageError(
             f"{args.outputs} contains no outputs that can be judged",
-            why=f"the report in this directory is of {report.title}",
+            why=f"the report in this directory belongs to {report.title}",
             fix=f"pass a directory that {' or '.join(LANES)} wrote for --keep-artifacts",
         )
     if args.pulled and not any(args.pulled.glob("*/outputs")):

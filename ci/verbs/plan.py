@@ -147,8 +147,8 @@ def find_base(args: argparse.Namespace, repository: Repository, head: str) -> tu
 
 
 def describe_due(repository: Repository, base: str, head: str) -> str:
-    """Return the reason why a push runs everything, if it contains a commit whose number is a
-    multiple of the rules' ``every_nth``, otherwise an empty string."""
+    """Return the reason why a push runs everything: it contains a commit whose number is a multiple
+    of the rules' ``every_nth``. Return an empty string if it contains none."""
     first, last = (repository.count_commits(one) for one in (base, head or "HEAD"))
     branch, every = repository.rules.branch, repository.rules.every_nth
     due = count_due(first, last, every)

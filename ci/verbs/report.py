@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--trend",
         type=user_path,
         metavar="DIR",
-        help="show how each case changed over all reports below DIR; writes trend.html",
+        help="show how each case changed over all reports below DIR, and write trend.html",
     )
     publishing.add_arguments(parser)
     parser.add_argument("--schema", action="store_true", help="print the schema of report.json")

@@ -135,7 +135,7 @@ def check_word(word: str) -> None:
         if name not in PACKAGES or not is_version(version):
             raise UsageError(
                 f"{word!r} is not a package and version that can be compared",
-                fix=f"pass NAME==VERSION, with a NAME of {', '.join(PACKAGES)}",
+                fix=f"pass NAME==VERSION, where NAME is one of {', '.join(PACKAGES)}",
             )
         if name == "executorch":
             check_executorch(version)

@@ -15,7 +15,8 @@ CALIBRATION_SETS = 7
 def seed_weights(module: nn.Module, seed: int, gain: float = 1.0) -> nn.Module:
     """Set random weights that keep activations near unit scale.
 
-    Matrices and kernels have std gain / sqrt(fan_in), biases std 0.1; norms' weights are near one.
+    Matrices and kernels have a standard deviation of gain / sqrt(fan_in), biases of 0.1. The
+    weights of norms are near 1.
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

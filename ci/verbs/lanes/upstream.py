@@ -261,7 +261,7 @@ def judge_again(
     judged = list(judge_entries(directory, entries, WRONG[args.judge_again]))
     compared = [one for one in judged if one.ours]
     accepted = [one.test for one in compared if one.outcome is Ending.PASSED]
-    text = f"{args.judge_again} instead of the outputs: the gate accepts {len(accepted)} of"
+    text = f"with {args.judge_again} instead of the outputs, the gate accepts {len(accepted)} of"
     lines = [f"{text} {count(len(compared), 'test')} that compare something", *accepted]
     data = {"wrong": args.judge_again, "tests": len(compared), "accepted": accepted}
     return Outcome("\n".join(lines) + "\n", data, 1 if accepted or not compared else 0)

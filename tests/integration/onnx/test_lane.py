@@ -365,7 +365,7 @@ def test_a_refusal_names_its_stage_and_its_whole_cause(
     [
         ("zeros", "seen: all zero"),
         ("others", "not faithful: "),
-        ("crash", "its process was killed by SIGSEGV"),
+        ("crash", "process was killed by SIGSEGV"),
         ("hang", "did not end within 3 s"),
         ("restart 9", "subsystem restarted 4 times"),
     ],

@@ -295,7 +295,7 @@ def test_the_table_has_nodes_partitions_and_bytes() -> None:
 
 
 def test_a_failure_without_an_operator_is_annotated_too() -> None:
-    case = judge(Found(failure="partitioning: its process was killed by SIGSEGV"))
+    case = judge(Found(failure="partitioning: the process was killed by SIGSEGV"))
     (annotation,) = make_annotations(Audit(cases=(case,)))
     assert "SIGSEGV" in annotation.message
     assert annotation.path == ""

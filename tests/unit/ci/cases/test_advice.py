@@ -209,7 +209,7 @@ def test_a_library_that_was_loaded_twice_is_named_where_its_process_died(tmp_pat
         options=SessionOptions(policy=read_emulator_policy(), timeout_s=9), runner="x"
     )
     judge_case = CaseJudge(CaseSpec("mlp", Scheme.A8W8, "SM8650"), setup, tmp_path)
-    died = "loading the model: its process was killed by SIGABRT without a result"
+    died = "loading the model: the process was killed by SIGABRT without a result"
     reason = judge_case.end(Status.FAILED, died, read_tail(log)).case.reason
     assert "two copies of libquantized_ops_aot_lib.so were loaded" in reason
     assert "two copies" not in judge_case.end(Status.FAILED, died, "another end").case.reason

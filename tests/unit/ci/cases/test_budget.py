@@ -378,8 +378,8 @@ def test_what_is_not_a_device_s_is_not_judged_and_what_is_not_known_is() -> None
         assert ("EVENT_TRACER" in one.fix) is not one.text.startswith("device_memory_bytes")
     hot = msgspec.structs.replace(PHONE, throttled=True)
     (excess,), _ = find_slow(hot, Budget(p50_ms=1.0))
-    assert excess.text.endswith("p50_ms = 1.0, throttled")
-    assert "let it cool" in excess.fix
+    assert excess.text.endswith("p50_ms = 1.0; the device was throttled")
+    assert "cool" in excess.fix
 
 
 def test_a_slow_device_fails_its_case(tmp_path: Path) -> None:

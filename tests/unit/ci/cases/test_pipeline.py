@@ -672,10 +672,10 @@ GAINS = [2.0, 3.0, 4.0]
 @pytest.mark.parametrize(
     ("wrong", "layers", "named"),
     [
-        (True, [2.0, 3.3, 4.0], "right up to linear [net.py:1], wrong from softmax [net.py:2]"),
+        (True, [2.0, 3.3, 4.0], "correct up to linear [net.py:1], wrong from softmax [net.py:2]"),
         (True, [2.2, 3.3, 4.4], "wrong from linear [net.py:1]"),
-        (True, GAINS, "right up to mul [net.py:3], wrong after it"),
-        (False, GAINS, "is right"),
+        (True, GAINS, "correct up to mul [net.py:3], wrong after it"),
+        (False, GAINS, "is correct"),
     ],
     ids=["between", "first", "behind", "none"],
 )
@@ -707,7 +707,7 @@ def test_layers_that_give_the_same_for_every_input_do_not_hide_the_wrong_one(
     layers = {"zeros": lambda x: [x * 0], "softmax": lambda x: [x * 3]}
     engine = FloatEngine(lambda x: [x * 5], RAMP, layers=layers)
     case = run_case(tmp_path, engine, runner, spec=replace(SPEC, scheme=Scheme.FP16)).case
-    assert "right up to zeros, wrong from softmax" in case.reason
+    assert "correct up to zeros, wrong from softmax" in case.reason
 
 
 def test_a_right_program_is_not_lowered_again_for_its_layers(tmp_path: Path) -> None:
@@ -745,7 +745,7 @@ class MeasuringPool(InlinePool):
         (Ended(MetricResult(0.9, 0.9, 0.1, 0.9), "", ""), None, ""),
         (Ended(MetricResult(0.5, 0.9, 0.1, 0.9), "", ""), Question.TASK, "top1 is 0.5"),
         (Ended(MetricResult(0.5, 0.9, 0.1, 0.5), "", ""), Question.QUANTIZED, "fix: calibrate"),
-        (Ended(None, "its process was killed by SIGSEGV", ""), Question.TASK, "killed by SIGSEGV"),
+        (Ended(None, "the process was killed by SIGSEGV", ""), Question.TASK, "killed by SIGSEGV"),
         (Ended(None, "did not end within 9 s", ""), Question.TASK, "metric: did not end"),
     ],
 )
@@ -1022,10 +1022,10 @@ def test_a_departure_is_nowhere_where_no_layer_is_known() -> None:
     right = SimpleNamespace(fails=lambda _: False)
     several = [right, right, wrong, wrong]
     found = describe_departure(SimpleNamespace(outputs=several), ("mul", "add", "sub"))
-    assert "right up to mul, wrong from add on" in found
+    assert "correct up to mul, wrong from add on" in found
     found = describe_departure(SimpleNamespace(outputs=[right, wrong, right]), ("mul", "last"))
-    assert "right up to" not in found  # the first layer is the first that is wrong
-    assert "right up to last, wrong" in describe_departure(
+    assert "correct up to" not in found  # the first layer is the first that is wrong
+    assert "correct up to last, wrong" in describe_departure(
         SimpleNamespace(outputs=[wrong, SimpleNamespace(fails=lambda _: False)]), ("last",)
     )
 

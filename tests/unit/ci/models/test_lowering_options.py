@@ -192,13 +192,13 @@ def test_choices_are_told_as_a_text_by_which_a_policy_knows_refusals(tmp_path: P
     for kind in ("module", "type", "node"):
         assert str(Part(Scheme.A16W8, **{kind: "one"})) == "one 16a8w"
     policy = read_emulator_policy()
-    crash = "its process was killed by SIGSEGV\n Try verifying binary with online-prepare format."
+    crash = "the process was killed by SIGSEGV\n Try verifying binary with online-prepare format."
     assert "SIGSEGV" in policy.expects_refusal(
         "mlp-online", Scheme.A8W8, "SM8650", crash, "online_prepare"
     )
     assert not policy.expects_refusal("mlp", Scheme.A8W8, "SM8650", crash, "")
     assert not policy.expects_refusal(
-        "mlp-online", Scheme.A8W8, "SM8650", "its process was killed by SIGSEGV", "online_prepare"
+        "mlp-online", Scheme.A8W8, "SM8650", "the process was killed by SIGSEGV", "online_prepare"
     )
 
 

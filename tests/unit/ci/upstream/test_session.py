@@ -33,7 +33,7 @@ from provisioning.errors import FailedError, UsageError
 
 TESTS = ("C::test_a", "C::test_cdist", "C::test_dies", "C::test_hangs", "C::test_refused")
 FAILURES = {
-    "C::test_dies": "C::test_dies: its process was killed by SIGSEGV without a result",
+    "C::test_dies": "C::test_dies: the process was killed by SIGSEGV without a result",
     "C::test_hangs": "did not end within 7 s",
 }
 RATCHET = Ratchet(run=0, unsupported=9, timeout_s=7.0, slow={"*cdist*": 200.0})

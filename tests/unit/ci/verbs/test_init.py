@@ -129,8 +129,8 @@ def test_a_model_of_any_name_is_found_by_the_policy(root: Path, file: str, name:
     ("words", "said"),
     [
         ([], "it is not known which workflow to call"),
-        (["--uses", "example/executorch-qnn-ci@main"], "is not a commit"),
-        (["--uses", f"{USES}; rm -rf"], "is not a commit"),
+        (["--uses", "example/executorch-qnn-ci@main"], "is not OWNER/REPOSITORY@COMMIT"),
+        (["--uses", f"{USES}; rm -rf"], "is not OWNER/REPOSITORY@COMMIT"),
         (["--uses", USES, "--model", "gone.py:f"], "gone.py is not a file"),
         (["--uses", USES, "--model", f"{__file__}:root"], "is not in"),
         (["--uses", USES, "--directory", "gone"], "is not a directory"),
