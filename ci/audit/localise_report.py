@@ -130,7 +130,7 @@ def _conclude(found: Located, *, quantized: bool) -> Iterator[str]:
     if found.first:
         yield f"  first wrong operator: {found.first}"
     elif is_wrong(found) and found.rows:
-        yield "  all operators are right if their results are returned: QNN's fusion is wrong"
+        yield "  all operators are right if their results are also returned: QNN's fusion is wrong"
     if found.part:
         yield f"  smallest part that is still wrong, {count(len(found.part), 'operator')}:"
         yield from (f"    {one.name}: {one}{_note(one)}" for one in found.part)
@@ -140,7 +140,7 @@ def _conclude(found: Located, *, quantized: bool) -> Iterator[str]:
         names = ", ".join(f"{one.name} ({one})" for one in found.cured_by)
         yield f"  the part is right if it also returns: {names}"
     for operator in found.readers:
-        yield f"  these results lead to: {operator.name} ({operator})"
+        yield f"  the first operator that depends on them: {operator.name} ({operator})"
     for operator in found.sharing:
         yield f"  the quantizer uses the same range for the part and {operator.name} ({operator})"
     if found.part:

@@ -1,5 +1,5 @@
-"""Renders an audit as text for a terminal, as Markdown for the page of a GitHub run, as HTML, and
-as annotations."""
+"""Renders an audit as text for a terminal, as Markdown for the summary of a GitHub run, as HTML,
+and as annotations."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def list_artifacts(kept: Path) -> list[Path]:
     found = sorted(path.parent for path in kept.glob(f"*/artifact/{RECORD}"))
     if not found:
         raise UsageError(
-            f"{kept} has no case",
+            f"{kept} contains no case",
             fix="pass the directory that test_emulator wrote for --keep-artifacts",
         )
     return found

@@ -209,7 +209,9 @@ def split_port(host: str) -> tuple[str, str]:
 def require_client(name: str, fix: str) -> str:
     """Return the client's name. Raises UnfitError if it is not on PATH."""
     if not shutil.which(name):
-        raise UnfitError(f"{name} is not on PATH", why="it connects to devices", fix=fix)
+        raise UnfitError(
+            f"{name} is not on PATH", why="it is the client that connects to the device", fix=fix
+        )
     return name
 
 

@@ -43,7 +43,7 @@ def _render_cause(number: int, cause: Finding, one: Explanation) -> str:
         f"{versions}"
         f"    source  {', '.join(cause.source)}{seen}\n"
     ) + "".join(
-        f"    follows line {each.line}: {_cut(each.text)} [{each.rule}]\n"
+        f"    effect  line {each.line}: {_cut(each.text)} [{each.rule}]\n"
         for each in one.consequences
         if each.consequence_of == cause.rule
     )

@@ -135,7 +135,7 @@ def read_faults(path: Path | None = None) -> tuple[Fault, ...]:
         if problems:
             raise ManifestError(
                 f"{path or f'policies/{POLICY}.toml'}, fault {one.name!r}: {problems[0]}",
-                why="a fault with a mistake could be missed in models, or reported wrongly",
+                why="models with this fault could be missed, or reported wrongly",
                 fix="docs/guides/faults.md describes every key",
             )
     return faults
@@ -150,7 +150,7 @@ def find_problems(fault: Fault) -> Iterator[str]:
     if not pattern.schemes:
         yield "the pattern has no scheme"
     if not fault.name.replace("-", "").isalnum() or fault.name != fault.name.lower():
-        yield "its name has other characters than lowercase letters, digits and hyphens"
+        yield "its name must consist of lowercase letters, digits and hyphens"
     for place in (*pattern.chain, pattern.not_after, pattern.not_before):
         yield from (f"there is no operator {one!r}" for one in place if one not in OPERATORS)
     known = {one.value for one in Scheme}

@@ -135,7 +135,7 @@ def render_found(found: Sequence[Searched]) -> str:
         ]
         if one.unconfirmed:
             told = count(one.unconfirmed, "suspect was", "suspects were")
-            lines.append(f"  {told} not confirmed: such graphs rarely fail again")
+            lines.append(f"  {told} not confirmed: the graphs did not fail again, or too rarely")
         if one.unexamined:
             told = count(one.unexamined, "suspect was", "suspects were")
             lines.append(f"  {told} not examined: increase --minutes")
@@ -170,7 +170,7 @@ def render_markdown(one: Finding, version: str, toolchain: str) -> str:
     lines += ["```text", one.graph.rstrip(), "```", ""]
     if one.why:
         lines += [f"The message: `{one.why}`", ""]
-    lines += [f"{one.failed} of {one.repeats} other seeds have the same result.", ""]
+    lines += [f"The result is the same with {one.failed} of {one.repeats} other seeds.", ""]
     lines += ["| change | result |", "|---|---|"]
     lines += [f"| none | {one.end}{reached} |"]
     lines += [f"| {text} | right |" for text in one.right]

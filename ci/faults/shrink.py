@@ -182,9 +182,9 @@ def vary_last(graph: Graph, frontend: Frontend) -> Iterator[tuple[str, Graph]]:
             continue
         node = Node(operator, last.reads[:1], {"axis": -1} if operator == "softmax" else {})
         other = trim(replace(graph, nodes={**graph.nodes, name: node}))
-        text = f"with {operator} instead"
+        text = f"with {operator} as the last operator"
         if OPERATORS[operator].kind == "norm":
-            text += f", last axis {WIDE}"
+            text += f" and a last axis of size {WIDE}"
             for one, own in other.tensors.items():
                 if own.shape[-1:] == size:
                     other = change(other, one, shape=(*own.shape[:-1], WIDE))

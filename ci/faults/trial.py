@@ -57,8 +57,8 @@ class TrialJob:
             return [Result(items[0].text, items[0].seed, end, why=text)]
 
     def run_together(self, items: Sequence[Item]) -> list[Result]:
-        """Compile and run graphs as one program, and return their results. Raises the same errors
-        as the front end's function."""
+        """Compile and run graphs as one program, and return their results. Raises the errors of
+        ``run_items`` or ``run_modules``."""
         if self.frontend == "onnx":
             from ci.faults.onnx_runner import run_items
 

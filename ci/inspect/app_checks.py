@@ -471,8 +471,8 @@ def _join(names: Sequence[str]) -> str:
 @APPS.check(
     "QNN865",
     "Gradle will strip {subject}{others}",
-    "HTP skels of QNN 2.40 and newer contain a checksum that stripping breaks (QNN236): devices "
-    "may reject stripped skels, log 'fastrpc_crc_check', or run them",
+    "HTP skels of QNN 2.40 and newer contain a checksum that stripping breaks (QNN236): some "
+    "devices reject a stripped skel, some log 'fastrpc_crc_check', and some run it",
     "add to {file}: android {{ packaging {{ jniLibs {{ keepDebugSymbols += "
     '"**/libQnnHtpV*Skel.so" }} }} }}',
     severity=Severity.WARNING,

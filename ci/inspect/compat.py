@@ -190,9 +190,11 @@ def _judge_adaptor(runtime: Runtime) -> Row:
         f"and the libraries are from QNN {qnn}"
     )
     if is_older(qnn, headers):
-        return Row(Axis.ADAPTOR, Verdict.NO, f"{why}: 'Qnn API version mismatched'")
+        return Row(Axis.ADAPTOR, Verdict.NO, f"{why}, which is older: 'Qnn API version mismatched'")
     if qnn in MOVED_SOC and not is_older(OLD_HEADERS, headers):
-        return Row(Axis.ADAPTOR, Verdict.NO, f"{why}, which read socModel elsewhere: error 14001")
+        return Row(
+            Axis.ADAPTOR, Verdict.NO, f"{why}; they read socModel at another byte: error 14001"
+        )
     return Row(Axis.ADAPTOR, Verdict.YES, why)
 
 

@@ -62,7 +62,8 @@ def _describe_program(program: Program) -> Iterator[str]:
         yield _row("constant", f"{name} = {value}")
     for one in program.segments:
         yield _row(
-            "segment", f"{show_bytes(one.size_bytes)} at {one.offset}, a multiple of {one.align}"
+            "segment",
+            f"{show_bytes(one.size_bytes)} at byte {one.offset}, a multiple of {one.align}",
         )
     for dtype, size in (program.constant_bytes or {}).items():
         yield _row("CPU weights", f"{dtype}, {show_bytes(size)}")
@@ -75,7 +76,7 @@ def _describe_context(context: ContextBinary) -> Iterator[str]:
         "binary info": context.binary_info,
     }
     told = "".join(f", {name} {value}" for name, value in versions.items() if value)
-    yield _row("context", f"{show_bytes(context.size_bytes)} at {context.offset}")
+    yield _row("context", f"{show_bytes(context.size_bytes)} at byte {context.offset}")
     yield _row("compiled with", f"QNN {context.qnn or 'unknown'}{told}")
     soc = context.soc or (f"SoC {context.soc_id}" if context.soc_id else "an unknown SoC")
     yield _row("compiled for", f"{soc}, V{context.hexagon}, {context.vtcm_mb} MB VTCM")

@@ -20,7 +20,7 @@ def find_files(
     """Return the paths of the weights and the tokenizer of the decoder ``name``.
 
     The files are in the store, to which they are downloaded if necessary. If an environment
-    variable such as QNN_CI_STORIES260K is set for the decoder, they must be in its directory.
+    variable such as QNN_CI_STORIES260K is set, they must be in the directory that it names.
 
     Raises IntegrityError if a file in that directory is missing, or if a file or a download does
     not match its pin. Raises DownloadError if a download fails, or if ``offline`` forbids it.
@@ -34,7 +34,7 @@ def find_files(
             if given:
                 raise IntegrityError(
                     f"{place / pin.name} is missing or not the pinned file",
-                    why=f"{variable} specifies its directory; the pin has SHA-256 {pin.sha256}",
+                    why=f"{variable} names the directory; the pinned file has SHA-256 {pin.sha256}",
                     fix=f"put the published file there, or unset {variable}",
                 )
             if offline:

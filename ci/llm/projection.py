@@ -147,7 +147,7 @@ def render_projection(projection: Projection) -> str:
         [
             f"projected, not measured: {size}, a context of {count(projection.context, 'token')}",
             *lines,
-            "weights: of one method; an emulator's program has one per method, a phone's has one",
+            "weights: for one method; a phone's program has one copy, an emulator's one per method",
             "shards: into how many programs the layers must be split so that none exceeds 2 GiB",
             "host memory: extrapolated from executorch issue 14402, 117 GB for 8 B parameters",
         ]

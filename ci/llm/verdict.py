@@ -120,7 +120,9 @@ def judge_part(run: Generated, reference: Reference, steps: int = 0) -> Verdict:
     if len(rows) > len(faults):
         faults.append(f"{len(rows)} of {steps} steps are wrong")
     if not rows and sqnr < predicted - MARGIN_DB:
-        faults.append(f"the logits have {sqnr:.1f} dB, but {predicted:.1f} dB are predicted")
+        faults.append(
+            f"the SQNR of the logits is {sqnr:.1f} dB, but {predicted:.1f} dB are predicted"
+        )
     return Verdict(tuple(faults), steps, equal, tied, sqnr, predicted, frozenset(rows))
 
 

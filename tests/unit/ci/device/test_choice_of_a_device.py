@@ -424,7 +424,7 @@ def test_what_a_device_says_is_told_with_what_to_do(
     monkeypatch.setenv("PATH", "/nowhere")
     assert tell(lambda: open_device("ssh:a")) == (
         "ssh is not on PATH",
-        "it connects to devices",
+        "it is the client that connects to the device",
         "install OpenSSH's client (Debian, Ubuntu: openssh-client)",
     )
 

@@ -64,7 +64,7 @@ def test_each_of_two_causes_has_its_own_consequences() -> None:
         assert set(names(told.causes)) == {"quantization-unknown", "stub-mismatch"}
         assert [one.consequence_of for one in told.consequences] == ["stub-mismatch"]
         shown = render(told).split("\n\n")  # a paragraph for each cause
-        with_it = [one for one in shown if "follows line" in one]
+        with_it = [one for one in shown if "effect  line" in one]
         assert [("[stub-mismatch]" in one, DEVICE in one) for one in with_it] == [(True, True)]
 
 

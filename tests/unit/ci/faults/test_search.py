@@ -180,7 +180,7 @@ def test_a_finding_in_one_line_has_each_figure_at_its_place() -> None:
         " known: a-fault"
     )
     page = render_markdown(one, "2.5.0", "QNN 2.49.40")
-    assert "7 of 9 other seeds have the same result" in page
+    assert "with 7 of 9 other seeds" in page
     assert "| none | wrong: 2.0 dB, 68.9 expected |" in page
     assert "| smaller | right |" in page
     assert "| larger | not right |" in page
@@ -355,10 +355,10 @@ def test_what_else_has_to_follow_is_tried_with_an_axis_that_a_norm_needs() -> No
         "x = input(2, 16, 1)\np = constant(16, 1)\ns = add(x, p)\ny = sigmoid(s)\nreturn y"
     )
     varied = dict(fit_variations(graph, "onnx"))
-    norm = varied["with layer_norm instead, last axis 16"]
+    norm = varied["with layer_norm as the last operator and a last axis of size 16"]
     assert norm.operators == ("add", "layer_norm")
     assert has_planted(norm)
-    assert varied["with relu instead"].operators == ("add", "relu")
+    assert varied["with relu as the last operator"].operators == ("add", "relu")
     assert not any("rms_norm" in one for one in varied)  # which ONNX's graphs do not have
     assert any("rms_norm" in text for text, _ in fit_variations(graph, "executorch"))
 

@@ -291,7 +291,7 @@ def test_text_of_a_program_names_each_figure() -> None:
     rows = [" ".join(line.split()) for line in text.splitlines()]
     assert rows[:3] == [
         "m.pte: ExecuTorch program, 1.46 KiB",
-        "context 0.98 KiB at 64",
+        "context 0.98 KiB at byte 64",
         "compiled with QNN 2.48.40, core API 2.30.0, backend API 5.48.0, binary info 3",
     ]
     assert "compiled for SM8650, V75, 8 MB VTCM" in rows
