@@ -120,6 +120,8 @@ class Found(Struct, frozen=True):
     ``failure`` is why a lowering would fail; it is empty if it would not. ``io_bytes`` is the size
     of the model's inputs and outputs. ``written_back`` is the number of buffers that the model
     changes; the CPU copies them after each inference. ``steps`` describes the float32 graph.
+    ``ended_early`` is true if the audit ended before ExecuTorch lowered anything, because of the
+    model or a time limit.
     """
 
     taken: dict[str, int] = {}
@@ -129,6 +131,7 @@ class Found(Struct, frozen=True):
     failure: str = ""
     written_back: Count = 0
     steps: tuple[Step, ...] = ()
+    ended_early: bool = False
 
 
 @dataclass(frozen=True)
@@ -224,9 +227,11 @@ def judge_case(
     left = [one for one in operators if not one.taken and not one.asked]
     nodes = sum(one.count for one in left)
     faults = []
-    if found.failure:
+    if found.ended_early:
+        faults.append(found.failure)
+    elif found.failure:
         faults.append(explain_failure(found.failure, spec.source.choices))
-    if not found.taken:
+    if not found.taken and (found.left or not found.failure):
         faults.append("QNN accepts no operator")
     elif left and full:
         faults.append(f"{nodes} node{' stays' if nodes == 1 else 's stay'} on the CPU")

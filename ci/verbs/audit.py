@@ -85,8 +85,8 @@ def run(
             place.mkdir()
             job = AuditJob(ExecutorchEngine(()), spec, place, place / "log")
             ended = pool.run(job, job.log, args.timeout_s)
-            result = (Found(failure=ended.failure), 0.0) if ended.failure else ended.result
-            found, seconds = result
+            early = Found(failure=ended.failure, ended_early=True)
+            found, seconds = (early, 0.0) if ended.failure else ended.result
             return judge_case(spec, policy, found, seconds, qnn)
 
         def show(one: Audited) -> None:

@@ -123,6 +123,18 @@ def test_a_model_of_which_qnn_takes_nothing_fails_whatever_the_policy_permits() 
     assert measure_extra(case) is None
 
 
+def test_a_failure_before_qnn_was_asked_does_not_blame_qnn() -> None:
+    raised = "net.py raised RuntimeError: shapes differ (in eager mode, before lowering)"
+    case = judge(Found(failure=raised, ended_early=True), policy=permit_fallback(Scheme.FP16))
+    assert (case.status, case.reason) == (Status.FAILED, raised)
+    quantizing = judge(Found(failure="KeyError: 'x'"))
+    assert quantizing.status is Status.FAILED
+    assert "KeyError: 'x'" in quantizing.reason
+    assert "QNN accepts" not in quantizing.reason
+    refused = judge(Found({}, (ERF,), (), 80, failure="KeyError: 'x'"))
+    assert "; QNN accepts no operator" in refused.reason
+
+
 def test_a_failed_lowering_fails_whatever_the_policy_permits_and_names_the_operator() -> None:
     raised = (
         "[QNN]: x (RuntimeError: Node aten_linear_default with op <EdgeOpOverload: aten.linear>"
