@@ -71,7 +71,9 @@ class Localiser:
         be loaded, exported or quantized, or if the part's tensors cannot be written."""
         described = self.call(DescribeJob(self.engine, self.spec), self.setup.work / "model.log")
         if described.failure:
-            raise FailedError(f"{self.spec.model}: {described.failure}", why=described.log_tail)
+            name, failure = Path(self.spec.model).name, described.failure
+            what = failure if failure.startswith(name) else f"{name}: {failure}"
+            raise FailedError(what, why=described.log_tail)
         model: Description = described.result
         laboratory = Laboratory(self.try_cut, limit, self.progress.step)
         operators = {one.name: one for one in model.operators}

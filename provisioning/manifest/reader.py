@@ -276,7 +276,9 @@ def find_row(rows: Mapping[str, T], name: str, what: str, otherwise: str = "") -
 
 def suggest_near(name: str, known: Iterable[str]) -> str:
     """Return text such as ``did you mean SM8650 or SM8550? ``, '' if no name is similar."""
-    near = difflib.get_close_matches(name, list(known), n=3)
+    every = list(known)
+    whole = [one for one in every if len(name) > 2 and name in one.split("-")]  # ndk: android-ndk
+    near = whole or difflib.get_close_matches(name, every, n=3)
     return f"did you mean {' or '.join(near)}? " if near else ""
 
 

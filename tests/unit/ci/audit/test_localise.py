@@ -63,7 +63,7 @@ from ci.models.schemes import Scheme  # noqa: E402
 from ci.models.tensors import TensorInfo  # noqa: E402
 from ci.report.schema import Threshold  # noqa: E402
 from provisioning.console.progress import Progress  # noqa: E402
-from provisioning.errors import UsageError  # noqa: E402
+from provisioning.errors import FailedError, UsageError  # noqa: E402
 from tests.stand_ins.lanes import (  # noqa: E402
     COARSE,
     LABELLER,
@@ -752,3 +752,21 @@ def test_results_are_recorded_for_each_input_set_and_each_name() -> None:
     sets = [(torch.tensor([1.0]),), (torch.tensor([5.0]),)]
     assert record(module, sets, ["add", "mul"]) == [{"add": 2, "mul": 4}, {"add": 6, "mul": 12}]
     assert record(module, sets, ["mul"]) == [{"mul": 4}, {"mul": 12}]
+
+
+@pytest.mark.parametrize(
+    ("failure", "what"),
+    [
+        ("net.py:make raised KeyError", "net.py:make raised KeyError"),
+        ("timed out after 9 s", "net.py:make: timed out after 9 s"),
+    ],
+)
+def test_a_model_that_cannot_be_described_is_named_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, failure: str, what: str
+) -> None:
+    monkeypatch.setattr(Localiser, "call", lambda *_: Ended(None, failure, "the log"))
+    spec = CaseSpec("nets/net.py:make", SPEC.scheme, SPEC.soc)
+    setup: Any = SimpleNamespace(work=tmp_path)
+    with pytest.raises(FailedError) as caught:
+        Localiser(spec, setup, ExecutorchEngine(()), Progress()).run(9, None)
+    assert (caught.value.what, caught.value.why) == (what, "the log")

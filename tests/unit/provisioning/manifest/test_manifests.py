@@ -25,6 +25,7 @@ from provisioning.manifest.reader import (
     read_profile,
     read_profiles,
     read_toolchain,
+    suggest_near,
 )
 from provisioning.manifest.targets import find_soc, read_socs
 
@@ -201,3 +202,17 @@ def test_every_fault_of_a_table_is_found_at_its_place() -> None:
     assert "components" in found["one", "artifacts", 1, "component"]
     assert "variables" in found["two", "varables"]
     assert found["one", "artifacts", 2] == "the key name is missing"
+
+
+@pytest.mark.parametrize(
+    ("word", "near"),
+    [
+        ("ndk", "android-ndk"),
+        ("sdk", "hexagon-sdk or qnn-sdk"),
+        ("executorsh", "executorch"),
+        ("qn", ""),
+    ],
+)
+def test_a_part_of_a_name_is_nearer_than_similar_letters(word: str, near: str) -> None:
+    names = ("android-ndk", "executorch", "hexagon-sdk", "qnn-sdk")
+    assert suggest_near(word, names) == (f"did you mean {near}? " if near else "")
