@@ -10,6 +10,7 @@ from typing import Any
 
 from ci.builds.artifacts import Judged
 from ci.builds.builder import Result
+from ci.report.text import count
 from provisioning.doctor.checks.registry import Finding
 from provisioning.elf.facts import ElfFacts
 from provisioning.elf.qnn_build import find_headers_version
@@ -107,7 +108,7 @@ def render_result(result: Result, row: Mapping[str, Any]) -> str:
     lines = [line for one in result.artifacts for line in _render_artifact(one)]
     if python := row.get("python"):
         lacks = ", ".join(row["import_lacks"])
-        lines.append(f"  imported  {f'no: {lacks} is missing in' if lacks else 'by'} {python}")
+        lines.append(f"  imported  {f'no: {python} lacks {lacks}' if lacks else f'by {python}'}")
     lines += [f"  installed {path}" for path in row.get("installed", ())]
     if overlay := row.get("overlay"):
         lines.append(f"  overlay   {overlay} (for PYTHONPATH)")
@@ -127,10 +128,11 @@ def _render_head(result: Result) -> str:
     stages = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in result.stage_s.items())
     cache = ""
     if result.cache:
-        cache = f"; {result.cache.name}: {result.cache.hits} hits, {result.cache.misses} misses"
-    verdict = "built" if result.published else "FAILED its policy"
-    files = f"{result.changed_files} files changed"
-    return f"{name}: {verdict} in {result.wall_s:.1f} s ({stages}; {files}{cache})"
+        hits, misses = count(result.cache.hits, "hit"), count(result.cache.misses, "miss", "misses")
+        cache = f"; {result.cache.name}: {hits}, {misses}"
+    verdict = "" if result.published else ", but VIOLATES its policy"
+    files = f"{count(result.changed_files, 'file')} changed"
+    return f"{name}: built in {result.wall_s:.1f} s{verdict} ({stages}; {files}{cache})"
 
 
 def _render_artifact(one: Judged) -> list[str]:

@@ -106,9 +106,10 @@ def weigh_report(
 
 
 def describe_counts(counts: Summary) -> str:
-    """Return text such as ``30 passed, 2 failed, 0 unsupported, 8 cached; 0 of 128 controls
-    passed``."""
-    return f"{show_counts(counts)}; {counts.controls_passed} of {counts.controls} controls passed"
+    """Return text such as ``30 passed, 2 failed, 0 unsupported, 8 cached; 128 of 128 controls
+    rejected``."""
+    rejected = counts.controls - counts.controls_passed
+    return f"{show_counts(counts)}; {rejected} of {counts.controls} controls rejected"
 
 
 def _compare_junit(report: Report, junit: ET.Element | None) -> Iterator[str]:

@@ -42,7 +42,7 @@ TIME_S = 1767225600
 
 @dataclass(frozen=True)
 class Built:
-    """An existing image. ``fresh`` is whether this run built it."""
+    """An existing image. ``fresh`` is true if this run built it."""
 
     reference: str
     image_id: str

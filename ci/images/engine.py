@@ -29,8 +29,8 @@ START_FIX = (
 
 @contextmanager
 def connect_engine() -> Iterator[DockerClient]:
-    """Yield a client of the engine in the variable DOCKER_HOST, or of the local engine if it is not
-    set.
+    """Yield a client of the engine that the variable DOCKER_HOST names, or of the local engine if
+    the variable is not set.
 
     Raises UnfitError if no engine answers. An error of the engine in the block is raised as the
     exception that ``explain_error`` returns for it.

@@ -59,8 +59,8 @@ def find_stale(client: DockerClient, current: set[str]) -> list[Stale]:
 
 
 def remove_stale(client: DockerClient, stale: list[Stale]) -> list[Stale]:
-    """Remove the objects in ``stale`` and return those that were removed. Objects that are in use
-    by now are left.
+    """Remove the objects in ``stale`` and return those that were removed. Objects that are now
+    in use are kept.
     """
     left, gone = sorted(stale, key=lambda one: one.kind), []  # containers, images, volumes
     while went := [

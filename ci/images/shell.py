@@ -246,8 +246,8 @@ def _own_volumes(client: DockerClient, request: ShellRequest) -> dict[str, str]:
 
 
 def _name_user(client: DockerClient, container_id: str) -> None:
-    """Add the caller's user and group ids to /etc/passwd and /etc/group in the container, because
-    git, ssh and getpass need their names.
+    """Add the caller's user and group to /etc/passwd and /etc/group in the container unless the
+    caller is root. git, ssh and getpass look up the names of these ids.
     """
     uid, gid = os.getuid(), os.getgid()
     if uid == 0:

@@ -82,7 +82,7 @@ def render_html(report: Report) -> str:
 
 
 def render_page(name: str, **values: Any) -> str:
-    """Return the page that the template ``name`` makes of ``values``.
+    """Render the template ``name`` with ``values``, and return the page.
 
     All pages share one style and one script, and have a content security policy that allows only
     these.
@@ -206,7 +206,8 @@ def _hash(text: str) -> str:
 
 
 def place_bins(counts: Sequence[int]) -> Iterator[tuple[float, float, float]]:
-    """Yield the start, height and width in percent of each bin of a histogram that is not empty.
+    """Yield the start, height and width in percent of each bin of a histogram. Empty bins are left
+    out.
 
     A height is the square root of the ratio of a count to the largest count, so that small counts
     are visible.

@@ -126,8 +126,8 @@ def _write(progress: Progress, text: str) -> None:
 
 
 def mask_secrets(provider: Provider, environ: Mapping[str, str]) -> None:
-    """On GitHub, mask the secrets that are part of the value of a variable of this project, also in
-    the output of other programs. (By itself, GitHub masks only the whole value of a secret.)
+    """On GitHub, mask the secrets inside the values of QNN_CI_BEARER_TOKENS and QNN_CI_MIRROR, also
+    in the output of other programs. (By itself, GitHub masks only the whole value of a secret.)
     """
     lines = [line for one in find_secrets(environ) for line in one.splitlines() if line.strip()]
     masks = (f"::add-mask::{_escape_data(line)}\n" for line in lines)

@@ -192,7 +192,7 @@ class Budget(Sizes, frozen=True, kw_only=True):
     operators: dict[str, Count] = msgspec.field(default_factory=dict)
 
     def merge(self, own: Budget) -> Budget:
-        """Return a copy of this budget in which the limits that ``own`` has override the others."""
+        """Return a copy of this budget in which the limits of ``own`` take precedence."""
         names = (name for name in Budget.__struct_fields__ if name != "operators")
         given = {name: value for name in names if (value := getattr(own, name)) is not None}
         operators = {**self.operators, **own.operators}
@@ -377,8 +377,9 @@ class DeviceFigures(Record, frozen=True, kw_only=True):
     ``runs`` timed runs in total. Times are in milliseconds. ``first_ms`` is the time of the first
     run after a start, and ``load_ms`` the time to load the program. Both are medians of the starts.
     ``p50_ms`` and ``p90_ms`` are the median and the 90th percentile of all timed runs. A ``spread``
-    is half the range of the figure between starts or, with only one start, between the quartiles of
-    its runs. ``loads_ms`` has the loading time of each start. ``peak_memory_bytes`` is the largest
+    is half the difference between the largest and the smallest value of the figure over the starts.
+    With one start, it is half the interquartile range of the runs, and loading has no spread.
+    ``loads_ms`` has the loading time of each start. ``peak_memory_bytes`` is the largest
     resident memory of the runner's process, without the DSP's memory. ``emulated`` is true if a
     host emulated the SoC. The times then say nothing about a device.
     """

@@ -82,7 +82,7 @@ class HashSegment:
     """A parsed hash segment. ``faults`` are its inconsistencies. ``named_algorithm`` is the hash
     algorithm that the metadata state, "" if they state no known one.
 
-    ``is_encrypted`` is whether it contains encryption parameters, which no signature covers.
+    ``is_encrypted`` is true if it contains encryption parameters, which no signature covers.
     """
 
     version: int

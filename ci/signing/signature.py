@@ -70,8 +70,8 @@ def _wrong(fault: str) -> Judgement:
 
 
 def list_digests(subject: str, signed: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield the name of the hash algorithm and the digest for each digest that a signer may have
-    signed: plain digests first, then those keyed by SW_ID and HW_ID.
+    """Yield each digest that a signer may have signed, after the name of its hash algorithm. Plain
+    digests come first, then those keyed by SW_ID and HW_ID.
     """
     for name in HASHES:
         yield name, hashlib.new(name, signed).digest()

@@ -170,7 +170,7 @@ class Signer:
 
 
 def parse_signer(command: str, timeout_s: float) -> Signer:
-    """Return the signer for the option ``--signer``. ``command`` is split as a shell does, but is
+    """Return the signer for the option ``--signer``. ``command`` is split like a shell command, but
     run without a shell.
 
     Raises UsageError if ``command`` is empty or cannot be split, and UnfitError if its program is
@@ -237,7 +237,7 @@ def _explain_exit(ended: Completed, name: str, mask: Masker) -> SignerError:
 
 
 def find_output(scratch: Path, output: Path, source: Path, before: bytes, mask: Masker) -> Path:
-    """Return the file that the signer wrote to ``output`` for ``source``.
+    """Return the file that the signer wrote into the directory ``output`` for ``source``.
 
     ``source`` is the copy of the input that the signer was given, and ``before`` is the original
     content of that copy. The file of a test signature may have leading zeros in its name. Raises

@@ -21,8 +21,8 @@ NOT_JUDGED = (
 
 
 class Scheme(str, Enum):
-    """The scheme by which a signature was recognised as made with the leaf's key. UNKNOWN is for
-    keys without a published scheme, and for wrong signatures.
+    """The scheme with which the leaf's key made a signature. UNKNOWN is for keys without a
+    published scheme, and for wrong signatures.
     """
 
     PKCS1 = "RSA PKCS #1 v1.5"

@@ -1,1 +1,1 @@
-"""Derive from a tree which files another file, a session or a case depends on."""
+"""Find the files of a tree that a file, a session or a case depends on."""

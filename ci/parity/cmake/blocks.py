@@ -76,7 +76,7 @@ def _read_block(stream: Iterator[Command], head: Command) -> Block:
     if end is None or end.name != ENDS[head.name]:
         found = end.name if end else "the end of the file"
         line = end.line if end else head.line
-        raise CMakeSyntaxError(f"{head.name}() in line {head.line} is closed by {found}()", line)
+        raise CMakeSyntaxError(f"{head.name}() on line {head.line} is closed by {found}()", line)
     return block
 
 

@@ -172,7 +172,7 @@ def apply_allowances(
 ) -> tuple[list[Finding], int]:
     """Return the findings that are not allowed, and the number of those that the allow-list allows.
 
-    ``whole`` is whether the whole tree was read and compared. An entry that has expired, whose
+    ``whole`` is true if the whole tree was read and compared. An entry that has expired, whose
     condition is not met, or that allows nothing in a whole comparison, becomes a finding about the
     policy. Such findings are made only if ``is_current`` is true, because an older tree, or the
     tree of another project, may need other entries.

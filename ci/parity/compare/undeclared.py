@@ -146,7 +146,9 @@ def find_unexported_headers(index: Index, groups: Groups) -> Iterator[Finding]:
 
 
 def find_owners(index: Index) -> dict[str, set[str]]:
-    """Return the labels of the Buck targets that list each header."""
+    """Return the labels of the Buck targets that list or make each header, and of the libraries
+    outside the tree that have it. The keys are headers.
+    """
     buck = index.facts.buck
     made = ((entry.made_as, t.label) for t in buck.targets for entry in t.entries)
     listed = ((path, t.label) for t in buck.targets for path in index.files_of(t))
@@ -243,12 +245,12 @@ def _undeclared(groups: Groups, target: BuckTarget, path: str, header: str, want
 
 
 def find_import_drift(index: Index, groups: Groups) -> Iterator[Finding]:
-    """Yield imports without a dependency on a target of the imported file, in the folders that the
-    policy lists.
+    """Yield imports of files from other targets that the importing target does not depend on, in
+    the folders that the policy lists.
 
-    A target need not depend on it itself if all top targets that use it do. (A top target is a
-    Python target that no other Python target depends on.) If several targets list the imported
-    file, a dependency on one of them is enough. A file without a target is reported as unlisted.
+    The dependency may also be missing if all top targets that use the importing target have it. (A
+    top target is a Python target that no other Python target depends on.) If several targets list
+    the imported file, one of them is enough. A file without a target is reported as unlisted.
     """
     targets = [target for target in index.facts.buck.targets if "python" in target.kind]
     owners = collect((path, t.label) for t in targets for path in index.files_of(t))

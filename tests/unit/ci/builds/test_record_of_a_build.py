@@ -109,7 +109,7 @@ def test_a_build_as_text(tmp_path: Path) -> None:
         f"    {NOTE}",
         "      fix: fix it",
         "  runner  5 bytes  not ELF  sha256 bbbbbbbbbbbb",
-        "  imported  no: torch, numpy is missing in /python",
+        "  imported  no: /python lacks torch, numpy",
         "  installed /one",
         "  installed /two",
         "  overlay   /overlay (for PYTHONPATH)",
@@ -118,7 +118,9 @@ def test_a_build_as_text(tmp_path: Path) -> None:
     ]
     result.published, result.cache = False, None
     head, *_, last = render_result(result, {}).splitlines()
-    assert head.startswith("android: FAILED its policy in 7.3 s (one 1.2 s, two 4.5 s; 3 files")
+    assert head.startswith(
+        "android: built in 7.3 s, but VIOLATES its policy (one 1.2 s, two 4.5 s; 3 files"
+    )
     assert last == "  in        not published"
     result.up_to_date = True
     assert render_result(result, {}).startswith("android: up to date (7.26 s)\n")
