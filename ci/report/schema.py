@@ -270,11 +270,12 @@ class Footprint(Sizes, frozen=True, kw_only=True):
 
     ``spill_bytes``, ``fill_bytes``, ``read_bytes`` and ``write_bytes`` are the traffic of an
     inference between VTCM and DDR, summed over the graphs. They are from the bandwidth summary that
-    QNN prints when it prepares a graph. ``context_bytes`` is the size of the largest context
-    binary, and ``vtcm_mb`` the largest amount of VTCM that a graph was compiled for.
-    ``segment_align`` is the largest power of two, up to 4096, that divides the start of every
-    segment. ``lowering_memory_bytes`` is the peak resident memory of the process in which
-    ExecuTorch or ONNX Runtime lowered the model.
+    QNN prints when it prepares a graph.
+
+    ``context_bytes`` is the size of the largest context binary, and ``vtcm_mb`` the largest amount
+    of VTCM that a graph was compiled for. ``segment_align`` is the largest power of two, up to
+    4096, that divides the start of every segment. ``lowering_memory_bytes`` is the peak resident
+    memory of the process in which ExecuTorch or ONNX Runtime lowered the model.
     """
 
     graphs: tuple[GraphFigures, ...] = ()
@@ -308,12 +309,15 @@ class Element(Record, frozen=True, kw_only=True):
 
 
 class OutputFigures(Record, frozen=True, kw_only=True):
-    """One output of a case. Three tuples have a value for each input set: ``sqnr_db`` is against
-    the float32 model, ``sqnr_db_quantized`` against the quantized model, and ``equal`` is the share
-    of equal elements, for outputs of integers and booleans. The other figures compare with the
-    model that the program should compute: ``channels`` are those with the lowest SQNR, ``errors``
-    is a histogram with equal bins from ``-max_error`` to ``max_error``, and ``worst`` is the
-    element with the largest error, if any differs.
+    """One output of a case.
+
+    Three tuples have a value for each input set: ``sqnr_db`` is against the float32 model,
+    ``sqnr_db_quantized`` against the quantized model, and ``equal`` is the share of equal elements,
+    for outputs of integers and booleans.
+
+    The other figures compare with the model that the program should compute. ``channels`` are those
+    with the lowest SQNR. ``errors`` is a histogram with equal bins from ``-max_error`` to
+    ``max_error``. ``worst`` is the element with the largest error, if any differs.
     """
 
     dtype: str
@@ -373,15 +377,20 @@ class Heat(Record, frozen=True, kw_only=True):
 
 
 class DeviceFigures(Record, frozen=True, kw_only=True):
-    """Times and memory of a program on a device. The runner was started ``starts`` times, with
-    ``runs`` timed runs in total. Times are in milliseconds. ``first_ms`` is the time of the first
-    run after a start, and ``load_ms`` the time to load the program. Both are medians of the starts.
-    ``p50_ms`` and ``p90_ms`` are the median and the 90th percentile of all timed runs. A ``spread``
-    is half the difference between the largest and the smallest value of the figure over the starts.
-    With one start, it is half the interquartile range of the runs, and loading has no spread.
-    ``loads_ms`` has the loading time of each start. ``peak_memory_bytes`` is the largest
-    resident memory of the runner's process, without the DSP's memory. ``emulated`` is true if a
-    host emulated the SoC. The times then say nothing about a device.
+    """Times and memory of a program on a device. Times are in milliseconds.
+
+    The runner was started ``starts`` times, with ``runs`` timed runs in total. ``first_ms`` is the
+    time of the first run after a start, and ``load_ms`` the time to load the program; both are
+    medians of the starts. ``loads_ms`` has the loading time of each start. ``p50_ms`` and
+    ``p90_ms`` are the median and the 90th percentile of all timed runs.
+
+    A ``spread`` is half the difference between the largest and the smallest value of the figure
+    over the starts. With one start, it is half the interquartile range of the runs, and loading has
+    no spread.
+
+    ``peak_memory_bytes`` is the largest resident memory of the runner's process, without the DSP's
+    memory. ``emulated`` is true if a host emulated the SoC. The times then say nothing about a
+    device.
     """
 
     starts: Annotated[int, Meta(ge=1)]
@@ -418,33 +427,42 @@ class CaseName(Record, frozen=True, order=True):
 
 
 class Case(CaseName, frozen=True, kw_only=True):
-    """One model, scheme and SoC. Figures are the worst values over the input sets, whose number is
-    ``inputs``, and over the outputs that they apply to. Figures named ``_quantized`` compare with
-    the quantized model, and so do ``gain`` and ``offset`` if there is one. All others compare with
-    the float32 model. ``sqnr_db_scheme`` is the SQNR of the quantized model against the float32
-    model. ``predicted_sqnr_db`` is the SQNR of the program that is predicted from rounding, and
+    """One model, scheme and SoC.
+
+    Figures are the worst values over the input sets, whose number is ``inputs``, and over the
+    outputs that they apply to. Figures named ``_quantized`` compare with the quantized model, and
+    so do ``gain`` and ``offset`` if there is one. All others compare with the float32 model.
+    ``sqnr_db_scheme`` is the SQNR of the quantized model against the float32 model.
+    ``predicted_sqnr_db`` is the SQNR that is predicted for the program from rounding, and
     ``above_noise_db`` is how far the error at ``above_noise_place`` exceeds that prediction.
+
+    ``equal`` is the share of correct elements in outputs of integers or booleans. ``equal_exact``
+    is the share of elements that equal the reference; ``equal`` also includes those that the rule
+    for ties accepts. ``gain`` is the slope of an output over its reference (1 if it is correct),
+    and ``offset`` the mean error in standard deviations. ``metric`` is the value of the user's
+    metric, which is named ``metric_name``; ``metric_float`` and ``metric_quantized`` are its values
+    for the float32 model and the quantized model.
+
     ``question`` is the first question whose answer is no in a failed case. ``warnings`` do not fail
-    the case. ``equal`` is the share of correct elements in outputs of integers or booleans.
-    ``equal_exact`` is the share of elements that equal the reference; ``equal`` also includes those
-    that the rule for ties accepts. ``gain`` is the slope of an output over its reference (1 if it
-    is correct), and ``offset`` the mean error in standard deviations. ``metric`` is the value of
-    the user's metric, which is named ``metric_name``; ``metric_float`` and ``metric_quantized`` are
-    its values for the float32 model and the quantized model. ``recorded_`` figures are from an
-    earlier run with this toolchain. ``lower_s`` of a cached case is the time of its original
-    lowering. ``places`` are the lines of the user's files that caused a failure. ``compiler`` is
-    the build of QNN that compiled the program. ``choices`` are the lowering options of the model's
-    entry in the policy. ``qnn_ops`` are the operators passed to QNN. ``accelerator_`` figures are
-    means over the inputs, from QNN's profile; on the emulator they vary between runs, so they are
-    not judged. ``qnn_ops`` and ``accelerator_`` figures are present only on request. ``lacks`` is
-    the library or device without which the case could not run here. ``made_inputs`` describes
-    generated inputs, such as random inputs. ``digests`` identify the case's sources, and
-    ``outputs`` has details of each output. ``program`` lists the files of the program, starting
-    with the one that a runtime opens. ``footprint`` has figures of the program and its lowering,
-    ``recorded_footprint`` the recorded ones. ``device`` has the figures of a run on a device. In
-    such a run, ``sqnr_db_emulator`` and ``equal_emulator`` (the share of elements with the same
-    bits) compare the outputs with the emulator's. ``outcome`` is the result of an upstream test, by
-    upstream's verdict and by ours.
+    the case. ``places`` are the lines of the user's files that caused a failure. ``lacks`` is the
+    library or device without which the case could not run here. ``outcome`` is the result of an
+    upstream test, by upstream's verdict and by ours.
+
+    ``recorded_`` figures are from an earlier run with this toolchain. ``lower_s`` of a cached case
+    is the time of its original lowering. ``compiler`` is the build of QNN that compiled the
+    program. ``choices`` are the lowering options of the model's entry in the policy.
+    ``made_inputs`` describes generated inputs, such as random inputs. ``digests`` identify the
+    case's sources, and ``outputs`` has details of each output. ``program`` lists the files of the
+    program, starting with the one that a runtime opens. ``footprint`` has figures of the program
+    and its lowering, ``recorded_footprint`` the recorded ones.
+
+    Two kinds of figures are present only on request: ``qnn_ops`` are the operators passed to QNN,
+    and ``accelerator_`` figures are means over the inputs, from QNN's profile. On the emulator,
+    ``accelerator_`` figures vary between runs, so they are not judged.
+
+    ``device`` has the figures of a run on a device. In such a run, ``sqnr_db_emulator`` and
+    ``equal_emulator`` (the share of elements with the same bits) compare the outputs with the
+    emulator's.
     """
 
     status: Status
@@ -625,14 +643,17 @@ class Comparison(Record, frozen=True, kw_only=True):
 
 
 class Report(Record, frozen=True, kw_only=True):
-    """A run of a session. ``started`` is in UTC and ISO 8601; SOURCE_DATE_EPOCH overrides it.
-    ``command`` is the start of the command that repeats a case; the case's model, scheme and SoC
-    are appended to it. ``runtimes`` are the versions of QNN on devices, if the policy specifies
-    where devices get QNN from. ``backend`` is the QNN backend of the run. ``unsupported`` describes
-    versions that the run combined although they are not known to work together; it is empty if
-    there are none. ``remarks`` are further notes on the run. ``unjudged`` counts the cases that an
-    interrupted run did not judge. ``comparison`` has the differences from the base, or
-    ``uncompared`` the reason why there are none.
+    """A run of a session.
+
+    ``started`` is in UTC and ISO 8601; SOURCE_DATE_EPOCH overrides it. ``command`` is the start of
+    the command that repeats a case; the case's model, scheme and SoC are appended to it.
+    ``backend`` is the QNN backend of the run. ``runtimes`` are the versions of QNN on devices, if
+    the policy specifies where devices get QNN from.
+
+    ``unsupported`` describes versions that the run combined although they are not known to work
+    together; it is empty if there are none. ``remarks`` are further notes on the run. ``unjudged``
+    counts the cases that an interrupted run did not judge. ``comparison`` has the differences from
+    the base, or ``uncompared`` the reason why there are none.
     """
 
     session: str

@@ -219,5 +219,5 @@ def _stale(entry: Allowance, why: str) -> Finding:
         message=f"the entry for {', '.join(entry.kinds)} in {about} has no effect: {why}",
         detail=about,
         buck_place=Place(POLICY_SOURCE),
-        fix="remove the entry, or renew it and give a reason",
+        fix="remove the entry, or correct it",
     )
