@@ -19,7 +19,7 @@ from provisioning.errors import MissingToolError, ToolError, UsageError
 
 NO_LAYOUT = Layout()
 LEFT_OUT = frozenset({".git", "buck-out", "cmake-out", "node_modules", "__pycache__", ".venv"})
-MARKS = frozenset({"CMakeCache.txt", "pyvenv.cfg"})  # in a build tree, in a Python environment
+MARKS = frozenset({"CMakeCache.txt", "pyvenv.cfg"})  # of a build tree and a Python environment
 SUBMODULE_MODE = "160000"
 LINK_MODE = "120000"
 
