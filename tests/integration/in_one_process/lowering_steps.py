@@ -26,6 +26,7 @@ pytest.importorskip("executorch", reason="ExecuTorch is not installed in this en
 # Without QNN_SDK_ROOT ExecuTorch's import downloads an SDK; and it warns of what it uses itself.
 with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     warnings.simplefilter("ignore")
+    from executorch.backends.qualcomm.serialization import qc_schema
     from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
     from executorch.backends.qualcomm.serialization.qc_schema_serialize import flatbuffer_to_option
 
@@ -45,7 +46,7 @@ from ci.cases.forked import MAX_RAISED, describe_error  # noqa: E402
 from ci.cases.spec import CaseSpec  # noqa: E402
 from ci.executorch.toolchain import EXECUTORCH, list_places  # noqa: E402
 from ci.models import model as models  # noqa: E402
-from ci.models.lowering_options import PROFILE_LEVELS, Choices, Part  # noqa: E402
+from ci.models.lowering_options import Choices, Part  # noqa: E402
 from ci.models.model import Model, digest_weights, join_methods  # noqa: E402
 from ci.models.schemes import FLOAT16, Scheme  # noqa: E402
 from ci.models.tensors import Loss, TensorInfo, digest_sets  # noqa: E402
@@ -433,23 +434,42 @@ def test_a_scheme_is_lowered_as_its_name_says(scheme: Scheme) -> None:
 
 
 @pytest.mark.parametrize(
-    ("choices", "field"),
+    ("choices", "field", "value"),
     [
-        (Choices(online_prepare=True), "online_prepare"),
-        (Choices(shared_buffer=True), "shared_buffer"),
-        (Choices(dump_intermediate_outputs=True), "dump_intermediate_outputs"),
-        (Choices(profile_level="detailed"), "profile_level"),
-        (Choices(profile_level="optrace"), "profile_level"),
+        (Choices(online_prepare=True), "online_prepare", True),
+        (Choices(shared_buffer=True), "shared_buffer", True),
+        (Choices(dump_intermediate_outputs=True), "dump_intermediate_outputs", True),
+        (
+            Choices(profile_level="detailed"),
+            "profile_level",
+            qc_schema.QnnExecuTorchProfileLevel.kProfileDetailed,
+        ),
+        (
+            Choices(profile_level="optrace"),
+            "profile_level",
+            qc_schema.QnnExecuTorchProfileLevel.kProfileOptrace,
+        ),
+        (Choices(log_level="error"), "log_level", qc_schema.QnnExecuTorchLogLevel.kLogLevelError),
+        (Choices(log_level="warn"), "log_level", qc_schema.QnnExecuTorchLogLevel.kLogLevelWarn),
+        (Choices(log_level="info"), "log_level", qc_schema.QnnExecuTorchLogLevel.kLogLevelInfo),
+        (
+            Choices(log_level="verbose"),
+            "log_level",
+            qc_schema.QnnExecuTorchLogLevel.kLogLevelVerbose,
+        ),
+        (Choices(log_level="debug"), "log_level", qc_schema.QnnExecuTorchLogLevel.kLogLevelDebug),
     ],
 )
-def test_the_compiler_is_told_what_an_entry_chose(choices: Choices, field: str) -> None:
+def test_the_compiler_is_told_what_an_entry_chose(
+    choices: Choices, field: str, value: object
+) -> None:
     options = [
         flatbuffer_to_option(lower.compiler_spec(Scheme.A8W8, "SM8650", one)[0].value)
         for one in (Choices(), choices)
     ]
     plain, chosen = (getattr(one, field) for one in options)
-    assert not plain
-    assert chosen == PROFILE_LEVELS.get(choices.profile_level, 0) or chosen is True
+    assert chosen == value
+    assert (plain == chosen) == (choices.log_level == "error")  # the default
 
 
 def test_training_gives_the_same_weights_each_time_nearer_to_the_float32_model() -> None:
@@ -550,8 +570,8 @@ def test_a_name_to_skip_that_the_graph_does_not_have_is_an_error() -> None:
         else:
             with pytest.raises(
                 UsageError,
-                match=r"^skip_(nodes|ops): the graph has no relu\n"
-                r"  fix: use one of: (aten\.)?relu[^ ]*, (aten\.)?view$",
+                match=f"^{'skip_nodes' if choices.skip_nodes else 'skip_ops'}: "
+                r"the graph has no relu\n  fix: use one of: (aten\.)?relu[^ ]*, (aten\.)?view$",
             ):
                 refusals.require_skipped()
 

@@ -17,6 +17,8 @@ pytest.importorskip("executorch", reason="ExecuTorch is not installed in this en
 
 with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     warnings.simplefilter("ignore")
+    from executorch.exir.tensor import scalar_type_enum
+
     from ci.executorch import runtime
     from ci.executorch.quantize import quantize_model, round_blocks
     from ci.llm.runtime import StaticProgram
@@ -108,6 +110,11 @@ def test_a_method_gets_each_of_its_inputs_and_gives_each_of_its_outputs(
         load().run([sets[0], sets[1][:2]])
     with pytest.raises(FailedError, match="an input has 8 bytes, not 12"):
         load().run([[*sets[0][:2], array(1, 2)]])
+
+
+def test_the_numbers_of_dtypes_are_executorchs() -> None:
+    numbers = {dtype: int(scalar_type_enum(dtype)) for dtype in runtime.SCALAR_TYPES.values()}
+    assert {number: dtype for dtype, number in numbers.items()} == runtime.SCALAR_TYPES
 
 
 def test_runs_to_warm_up_are_not_timed(methods: dict[str, Method]) -> None:

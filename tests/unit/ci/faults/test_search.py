@@ -630,6 +630,29 @@ def test_one_seed_that_ends_otherwise_is_a_problem() -> None:
     assert mended.problem.startswith("the mended graph is wrong")
 
 
+@pytest.mark.parametrize(
+    ("qnn", "ends", "end"),
+    [
+        ("2.49.40", (WRONG, RIGHT, CRASHED), RIGHT),  # wrong is expected
+        ("2.49.40", (WRONG, WRONG, CRASHED), CRASHED),
+        ("2.49.40", (WRONG, WRONG, WRONG), WRONG),
+        ("9.0.0", (WRONG, RIGHT, CRASHED), WRONG),  # nothing is expected
+        ("9.0.0", (RIGHT, WRONG, WRONG), RIGHT),
+    ],
+)
+def test_a_graph_ends_as_the_first_seed_that_is_not_as_expected_or_as_the_first_of_all(
+    qnn: str, ends: tuple[str, str, str], end: str
+) -> None:
+    def attempt(_: str, items: Sequence[Item]) -> Iterator[Result]:
+        for one, ended in zip(items, ends, strict=True):
+            yield Result(one.text, one.seed, ended, float(one.seed), 60.0 + one.seed)
+
+    graph, _ = rerun([PLANTED], "onnx", qnn, attempt)
+    seed = 21 + ends.index(end)
+    figures = (None, None) if end == CRASHED else (float(seed), 60.0 + seed)
+    assert (graph.end, graph.sqnr_db, graph.predicted_db) == (end, *figures)
+
+
 def test_the_figures_of_a_graph_are_those_of_the_seed_that_loses_most() -> None:
     reached = {21: 9.0, 22: 2.0, 23: 5.0}
 

@@ -15,7 +15,8 @@ import pytest
 pytest.importorskip("onnx", reason="onnx is not installed")
 
 from ci.__main__ import main
-from ci.onnx.contexts import check_context, read_context, seal_context
+from ci.onnx.contexts import Context, check_context, read_context, seal_context
+from provisioning.elf.programs import Target
 from provisioning.errors import FailedError, QnnCiError, UnfitError, UsageError
 from tests.qnn_provider.contexts import (
     BINARY,
@@ -50,6 +51,48 @@ def test_what_a_context_holds(tmp_path: Path) -> None:
     inside = {**facts, "binary": None, "embedded": True}
     path = write_embedded(tmp_path, BLOB)
     assert check_context(path, "SM8750", "2.49.40").as_data() == inside
+
+
+def test_each_field_of_a_context_has_a_key() -> None:
+    context = Context(
+        path=Path("in/m_ctx.onnx"),
+        partitions=("one", "two"),
+        source="QNN",
+        sdk_version="2.48.40",
+        qnn="2.49.40",
+        socs=(69, 57),
+        targets=(Target("SM8750", 79, 8), Target("SM8650", 75, 4)),
+        file=Path("in/m_qnn.bin"),
+        size_bytes=12,
+        seal="5" * 64,
+    )
+    assert context.as_data() == {
+        "model": "m_ctx.onnx",
+        "binary": "m_qnn.bin",
+        "size_bytes": 12,
+        "embedded": False,
+        "provider": "QNN",
+        "qnn": "2.49.40",
+        "claimed_qnn": "2.48.40",
+        "soc_models": [69, 57],
+        "targets": [
+            {"soc": "SM8750", "hexagon": 79, "vtcm_mb": 8},
+            {"soc": "SM8650", "hexagon": 75, "vtcm_mb": 4},
+        ],
+        "partitions": ["one", "two"],
+        "sealed": True,
+    }
+
+
+@pytest.mark.parametrize("missing", ["main_context", "embed_mode"])
+def test_a_missing_attribute_of_a_context_is_1(tmp_path: Path, missing: str) -> None:
+    node = make_node(ep_cache_context=BLOB, embed_mode=1)
+    kept = [one for one in node.attribute if one.name != missing]
+    assert len(kept) < len(node.attribute)
+    del node.attribute[:]
+    node.attribute.extend(kept)
+    context = read_context(write_nodes(tmp_path / "m_ctx.onnx", [node]))
+    assert (context.file, context.size_bytes) == (None, len(BLOB))
 
 
 def test_a_context_may_lack_its_provider_and_version(tmp_path: Path) -> None:
