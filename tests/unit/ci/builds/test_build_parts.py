@@ -461,6 +461,25 @@ def test_a_program_that_is_too_old_is_named(
     assert choose_program("tool", Version("1.2")) == Program(old, Version("1.2"))
 
 
+def test_a_program_next_to_this_python_comes_before_that_on_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = {}
+    for name, version in (("venv", "1.2"), ("path", "1.3")):
+        places[name] = tmp_path / name / "tool"
+        places[name].parent.mkdir()
+        places[name].write_text(f"#!/bin/sh\necho tool version {version}\n")
+        places[name].chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "venv/python"))
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    for floor, name in (("1.2", "venv"), ("1.3", "path")):
+        assert choose_program("tool", Version(floor)).path == places[name]
+    with pytest.raises(UnfitError) as caught:
+        choose_program("tool", Version("1.4"))
+    for name, version in (("venv", "1.2"), ("path", "1.3")):
+        assert f"{places[name]} has version {version}" in caught.value.why
+
+
 def test_a_compiler_that_a_variable_names_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "/no/such/c++")
     with pytest.raises(UnfitError, match="CXX=/no/such/c\\+\\+ is not a program"):

@@ -9,6 +9,7 @@ import pytest
 from ci.device.provenance import Part, find_evidence, list_signed, write_sbom
 from ci.report.schema import Status
 from ci.signing.record import (
+    LOG_NAME,
     SCHEMA_VERSION,
     Digest,
     Program,
@@ -115,6 +116,7 @@ def test_signed_libraries_are_those_of_their_record(tmp_path: Path) -> None:
         libraries=(row,),
     )
     write_record(tmp_path, record)
+    (tmp_path / LOG_NAME).write_text("what the signer printed")
     assert list_signed(tmp_path) == {library.name: library}
     library.write_bytes(b"Signed")
     with pytest.raises(UnfitError, match="differs from the recorded bytes"):

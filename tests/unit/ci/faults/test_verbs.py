@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from ci.cases.spec import DEFAULT_SOC
 from ci.faults.expected import GRAPH, MENDED, Rerun
 from ci.faults.graph import Graph, parse_graph
 from ci.faults.known import RIGHT, WRONG, describe, find_pattern, read_faults
-from ci.faults.results import Item, Result
+from ci.faults.results import Item, Result, Searched
+from ci.faults.search import Search
 from ci.report.schema import Status
 from ci.verbs import fuzz, upgrade_report, versions_matrix
 from ci.verbs.lanes.faults import count_ends, make_case
@@ -188,6 +190,43 @@ def test_a_search_fails_if_it_finds_a_fault_that_is_not_known(
     pages = list((tmp_path / "fuzz").glob("*.md"))
     assert len(pages) == len(found["findings"])
     assert found["graphs"] == 48
+
+
+def test_schemes_share_the_minutes_of_a_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deadlines = {}
+
+    def run(search: Search, deadline: float, graphs: int) -> Searched:
+        deadlines[search.scheme] = deadline
+        assert graphs == 7
+        return Searched(
+            frontend=search.frontend,
+            scheme=search.scheme,
+            soc=search.soc,
+            seed=search.seed,
+            graphs=0,
+            seconds=0.0,
+            per_minute=0.0,
+            cpu_s=0.0,
+            ends={},
+            unjudged={},
+            unconfirmed=0,
+            unexamined=0,
+            findings=(),
+        )
+
+    monkeypatch.setattr(fuzz, "open_bench", open_stand_in(has_planted))
+    monkeypatch.setattr(fuzz.time, "monotonic", lambda: 1000.0)
+    monkeypatch.setattr(Search, "run", run)
+    schemes = [word for one in ("fp16", "u8", "u16a8w") for word in ("--scheme", one)]
+    words = ("--minutes", "6", "--graphs", "7", "--seed", "5", "--reports", str(tmp_path))
+    outcome = call(fuzz, *schemes, *words)
+    assert deadlines == {"fp16": 1120.0, "u8": 1240.0, "u16a8w": 1360.0}
+    found = [
+        (one["frontend"], one["scheme"], one["soc"], one["seed"]) for one in outcome.data["found"]
+    ]
+    assert found == [("onnx", scheme, DEFAULT_SOC, 5) for scheme in deadlines]
 
 
 @pytest.mark.parametrize(("is_wrong", "code"), [(has_planted, 1), (lambda _: False, 0)])

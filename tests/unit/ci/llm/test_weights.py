@@ -13,9 +13,22 @@ import torch
 
 from ci.llm.config import DecoderConfig, RopeScaling
 from ci.llm.decoder import make_decoder
-from ci.llm.weights import OF_LAYER, _llama2c_shapes, read_weights
+from ci.llm.weights import _llama2c_shapes, read_weights
 from provisioning.errors import UsageError
 from tests.unit.ci.llm.decoders import PLACE, Tiny, example_inputs
+
+# The layers' weights in transformers' LlamaForCausalLM. w1 is gated by SiLU, w3 is its factor.
+LLAMA = {
+    "attention_norm": "input_layernorm",
+    "attention.wq": "self_attn.q_proj",
+    "attention.wk": "self_attn.k_proj",
+    "attention.wv": "self_attn.v_proj",
+    "attention.wo": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "feed_forward.w1": "mlp.gate_proj",
+    "feed_forward.w3": "mlp.up_proj",
+    "feed_forward.w2": "mlp.down_proj",
+}
 
 
 def write_safetensors(path: Path, tensors: dict[str, torch.Tensor], kind: str = "F32") -> None:
@@ -51,7 +64,7 @@ def model(own: Tiny, tmp_path: Path) -> Path:
     names = {
         f"layers.{n}.{our}": f"model.layers.{n}.{name}"
         for n in (0, 1)
-        for our, name in OF_LAYER.items()
+        for our, name in LLAMA.items()
     }
     names |= {"tok_embeddings": "model.embed_tokens", "norm": "model.norm", "output": "lm_head"}
     held = {f"{theirs}.weight": own.weights[f"{ours}.weight"] for ours, theirs in names.items()}
@@ -72,7 +85,7 @@ def test_both_formats_give_the_same_decoder(model: Path, own: Tiny) -> None:
 
 def test_a_model_in_several_files_is_read_by_its_index(model: Path, own: Tiny) -> None:
     whole = model / "model.safetensors"
-    names = [f"layers.{n}.{one}.weight" for n in (0, 1) for one in OF_LAYER]
+    names = [f"layers.{n}.{one}.weight" for n in (0, 1) for one in LLAMA]
     assert len(names) == 18
     parts = {"a.safetensors": {}, "b.safetensors": {}}
     from ci.llm.weights import read_safetensors

@@ -9,19 +9,30 @@ from msgspec.structs import replace
 
 from ci.report import columns
 from ci.report.annotation import REASON_CHARS, Annotation, Level, choose_case, shorten
+from ci.report.bars import Bar, draw_delegation, draw_size, draw_sqnr, draw_time, draw_traffic
 from ci.report.columns import columns_of
 from ci.report.comparison import compare_case, compare_reports
 from ci.report.github import render_sheets, render_summary
 from ci.report.html import Sheet, SheetRow
 from ci.report.providers import Provider, mask_secrets
-from ci.report.sarif import fingerprint, render_annotations, render_artifact, render_message
+from ci.report.sarif import (
+    fingerprint,
+    render_annotations,
+    render_artifact,
+    render_location,
+    render_message,
+)
 from ci.report.schema import (
     COMMIT_DIGITS,
+    Budget,
+    Case,
     DeviceFigures,
     Footprint,
     Heat,
     Report,
     Source,
+    Status,
+    Threshold,
     Tool,
 )
 from ci.report.text import show_bytes
@@ -89,6 +100,75 @@ def test_sarif_names_files_and_doubles_braces() -> None:
     assert render_artifact("/a b.py") == {"uri": "file:///a%20b.py"}
     assert render_artifact("a.py")["uri"] == "a.py"
     assert render_message("{x}") == {"text": "{{x}}"}
+
+
+@pytest.mark.parametrize(("line", "start"), [(0, 1), (1, 1), (7, 7)])
+def test_sarif_counts_lines_from_1(line: int, start: int) -> None:
+    place = render_location("a.py", line)["physicalLocation"]
+    assert place["region"] == {"startLine": start}
+
+
+CASE = Case(
+    model="mlp",
+    scheme="8a8w",
+    soc="SM8650",
+    status=Status.PASSED,
+    sqnr_db=41.0,
+    sqnr_db_quantized=50.0,
+    delegated_nodes=5,
+    fallback_nodes=2,
+    pte_bytes=2048,
+    footprint=Footprint(read_bytes=300, write_bytes=40, spill_bytes=7, fill_bytes=8),
+    recorded_footprint=Footprint(program_bytes=1024, read_bytes=200, write_bytes=30),
+)
+RULE = Threshold(
+    scheme="8a8w",
+    min_sqnr_db=20.0,
+    budget=Budget(program_bytes=4096, read_bytes=500, write_bytes=60),
+)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "bar"),
+    [
+        (
+            draw_sqnr(CASE, RULE),
+            Bar(
+                "41.0",
+                ((41.0, "value"),),
+                limit=20.0,
+                marker=50.0,
+                note="\N{GREATER-THAN OR EQUAL TO} 20",
+                hint="50.0 dB against the quantized model",
+            ),
+        ),
+        (
+            draw_size(CASE, RULE),
+            Bar(
+                "2.00 KiB",
+                ((2048, "value"),),
+                limit=4096,
+                marker=1024,
+                hint="2,048 bytes; 1,024 recorded",
+            ),
+        ),
+        (
+            draw_traffic(CASE, RULE),
+            Bar(
+                "340 B",
+                ((340, "value"),),
+                limit=560,
+                marker=230,
+                hint="read 300, write 40, spill 7, fill 8 bytes; 230 recorded",
+            ),
+        ),
+        (draw_delegation(CASE, RULE), Bar("5/7", ((5, "value"), (2, "fallback")))),
+        (draw_time(1.5), Bar("1.50", ((1.5, "value"),))),
+        (draw_time(1.5, cached=True), Bar("1.50", ((1.5, "cached"),), note="cached")),
+    ],
+)
+def test_each_figure_of_a_case_is_drawn_with_its_own_limit_and_marker(drawn: Bar, bar: Bar) -> None:
+    assert drawn == bar
 
 
 def test_a_fingerprint_is_that_of_the_path_title_and_message_and_of_no_line() -> None:

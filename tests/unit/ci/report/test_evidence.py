@@ -270,6 +270,16 @@ def test_limits_are_those_of_the_cases_lane_and_backend(session: str, backend: B
         find_limits(policy, {**case, "session": "x"})
 
 
+@pytest.mark.parametrize("session", LANES)
+def test_a_policy_extends_the_default_of_the_cases_lane(session: str, tmp_path: Path) -> None:
+    policy = tmp_path / "qnn.toml"
+    policy.write_text('extends = "default"\n')
+    own = read_emulator_policy(lane=LANES[session])
+    for scheme in own.schemes:
+        case = {"session": session, "backend": "htp", "scheme": scheme.value, "model": "net"}
+        assert find_limits(policy, case) == own.limits_of("net", scheme)
+
+
 def test_a_stricter_policy_is_not_met(judge: Judge) -> None:
     policy = 'extends = "default"\n[schemes.8a8w]\nmin_sqnr_db_all = 30.0\n'
     Path("qnn.toml").write_text(policy)

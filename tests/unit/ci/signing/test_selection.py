@@ -94,12 +94,19 @@ def test_missing_libraries_are_named_by_what_would_hold_them(tmp_path: Path) -> 
     )
     assert lines[2] == f"{tmp_path}/Tools/target/hexagon/lib/v81/G0/pic/libc++abi.so.1"
     assert lines[6] == f"{tmp_path}/op (not found)"
-    with pytest.raises(UnfitError, match=r"\{build\}/backends/qualcomm/libqnn_executorch_backend"):
-        list_wanted(DIRECT, POLICY, {**roots, "build": None})
     (tmp_path / "op").mkdir()
     with pytest.raises(UnfitError) as caught:
         list_wanted(Selection(op_package=tmp_path / "op"), POLICY, roots)
     assert caught.value.why == f"{tmp_path}/op (contains no library to sign)"
+    with pytest.raises(UnfitError) as caught:
+        list_wanted(DIRECT, POLICY, dict.fromkeys(roots))
+    lines = caught.value.why.split("\n       ")
+    pic = "Tools/target/hexagon/lib/v81/G0/pic"
+    assert lines[2] == (
+        f"{pic}/libc++abi.so.1 of the Hexagon tools"
+        " (--hexagon-tools or HEXAGON_TOOLS_ROOT is not set)"
+    )
+    assert lines[5] == "{build}/backends/qualcomm/libqnn_executorch_backend.so"
 
 
 def test_two_libraries_of_one_name_are_named(tmp_path: Path) -> None:

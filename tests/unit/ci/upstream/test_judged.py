@@ -202,6 +202,11 @@ def test_a_comparison_has_its_number_where_there_are_several() -> None:
     assert alone.reason.startswith("not faithful")
     assert several.reason.startswith("comparison 0: not faithful")
     assert [one.scheme for one in several.ours] == ["8a8w", "8a8w"]
+    limited = make(GRID)
+    other = make(GRID, **{Member.QUANTIZED: [GRID * 0], Member.UPSTREAM: [GRID * 0]})
+    both = judge(limited, other, wrong="noise")
+    assert both.reason == f"comparison 0: {'; '.join(both.ours[0].reasons)}"
+    assert both.ours[0].reasons != both.ours[1].reasons
     assert (several.scheme, judge().scheme) == ("8a8w", "-")
 
 
