@@ -532,6 +532,10 @@ TOOLCHAIN, CREDENTIAL = "part of a vendor's toolchain", "a file that can hold a 
     [
         (("opt/sdk/lib/libQnnHtp.so", "opt/android-ndk-r26c/README"), TOOLCHAIN),
         (("./qairt/x", "a/libGenie.a", "bin/hexagon-clang++"), TOOLCHAIN),
+        (("a/libSnpe.so", "libSNPE.so.1", "b/libLpai_v6.a"), TOOLCHAIN),
+        (("opt/Hexagon_SDK/6.4/x", "HEXAGON_Tools/x", "usr/lib/libQnnSystem.so.2"), TOOLCHAIN),
+        ((".pypirc", "root/.git-credentials", "home/me/.npmrc"), CREDENTIAL),
+        (("root/.config/pip/x", "etc/apt/auth.conf"), CREDENTIAL),
         (("etc/pip.conf", "root/.config/pip/pip.conf", "run/secrets/a"), CREDENTIAL),
         (("root/.docker/config.json", "root/.ssh/id_ed25519", "x/.netrc"), CREDENTIAL),
         (("etc/apt/auth.conf.d/x", "./run/secrets/a"), CREDENTIAL),

@@ -395,6 +395,60 @@ def test_a_list_has_what_this_machine_trusted_as_its_pin(
     assert told == [("", False, 0), (digest, True, 1)]
 
 
+def test_a_list_has_each_release_with_its_pin_and_what_is_stored_of_it(
+    store: Store,
+    manifests: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(store.home))
+    row = manifests / "toolchains" / "sdk.toml"
+    url = "https://vendor.invalid/x"
+    newer = f"""
+[[releases]]
+version = "1.3.0"
+source = "git"
+url = "{url}"
+commit = "{"a" * 40}"
+"""
+    row.write_text(row.read_text() + newer)
+    parts = [provision(store, *names)[0] for names in ((), ("headers",))]
+    assert main(["list", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    digest = hashlib.sha256((tmp_path / "vendor.zip").read_bytes()).hexdigest()
+    stored = {tuple(one["components"]): one for one in data["artifacts"][0].pop("stored")}
+    assert {names: one["path"] for names, one in stored.items()} == {
+        (): str(parts[0].root),
+        ("headers",): str(parts[1].root),
+    }
+    assert all(one["bytes"] > 0 for one in stored.values())
+    same = {
+        "name": "sdk",
+        "problem": "",
+        "files_locked": False,
+        "licence": "free",
+        "components": ["base", "headers", "libraries"],
+    }
+    assert data["artifacts"] == [
+        {**same, "version": "1.2.3", "default": True, "source": "archive", "pinned": digest},
+        {
+            **same,
+            "version": "1.3.0",
+            "default": False,
+            "source": "git",
+            "pinned": "a" * 40,
+            "stored": [],
+        },
+    ]
+    assert data["profiles"] == {"emulator": ["sdk"]}
+    assert main(["list"]) == 0
+    _, first, second, *_, profile = capsys.readouterr().out.splitlines()
+    assert first.split()[:4] == ["sdk", "1.2.3", "archive", digest[:12]]
+    assert second.split() == ["sdk*", "1.3.0", "git", "a" * 12, "-"]  # not the default
+    assert profile == "profile emulator: sdk"
+
+
 @pytest.mark.parametrize(
     ("words", "locked"),
     [(["store"], ["sdk"]), (["downloads"], ["sdk"]), (["parity"], []), (["all", "--dry-run"], [])],

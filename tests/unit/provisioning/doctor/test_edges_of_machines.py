@@ -63,6 +63,9 @@ HOSTS = [
     ("QNN001", machine(Fitness(machines=("x86_64", "aarch64")), machine="riscv64")),
     ("QNN002", machine(glibc=None)),
     ("QNN003", lacking("libz.so.1", None)),
+    ("QNN003", lacking("libatomic.so.1", None)),
+    ("QNN003", lacking("libgcc_s.so.1", None)),
+    ("QNN003", lacking("libstdc++.so.6", None)),
     (
         "QNN004",
         machine(Fitness(cpu_flags=("a", "b", "c")), cpu_flags=frozenset({"b"})),
