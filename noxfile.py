@@ -346,8 +346,9 @@ def heartbeat(session: nox.Session, what: str) -> Iterator[None]:
 
 @nox.session(default=False)
 def test_emulator(session: nox.Session) -> None:
-    """Lower models and run them on the HTP emulator, or run ExecuTorch's own tests on it, and judge
-    the results.
+    """Lower models, run them on the HTP emulator, and judge their outputs.
+
+    With ``--suite``, run ExecuTorch's own tests or the graphs with known faults instead.
     """
     words = session.posargs
     if any(word.startswith("--suite") for word in words):  # these tests need pytest
@@ -362,9 +363,7 @@ def test_emulator(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def test_onnx(session: nox.Session) -> None:
-    """Compile models with ONNX Runtime's QNN provider, run them on the HTP emulator, and judge the
-    outputs.
-    """
+    """Compile ONNX models with ONNX Runtime, run them on the emulator, and judge their outputs."""
     fetch_library(session, "onnx")
     run_module(session, "onnx", "ci", "test-onnx", *session.posargs)
 
@@ -398,8 +397,9 @@ def test_llm(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def test_trained(session: nox.Session) -> None:
-    """Judge trained models whose correct verdicts are known. Options: ``--model 'pnet*'``, ``--lane
-    onnx``.
+    """Judge trained models whose correct verdicts are known.
+
+    Options: ``--model 'pnet*'``, ``--lane onnx``.
     """
     fetch_library(session, "test")
     started.append(session.name)
@@ -490,9 +490,7 @@ def bench(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def mutants(session: nox.Session) -> None:
-    """Insert small faults into the code that decides verdicts, and check which tests detect
-    them.
-    """
+    """Insert small faults into the code that decides verdicts, and check that tests detect them."""
     run_module(session, "test", "tests.mutants", *session.posargs)
 
 
@@ -555,8 +553,9 @@ def sign_skel(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def stage(session: nox.Session) -> None:
-    """Collect the files that a device needs to run programs: ``--soc SM8650 --runner F --runtime
-    D``.
+    """Collect the files that a device needs to run programs.
+
+    For example: ``--soc SM8650 --runner FILE --runtime DIR --out bundle``.
     """
     run_module(session, "device", "ci", "stage", *session.posargs)
 
@@ -597,8 +596,7 @@ def release(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def environments(session: nox.Session) -> None:
-    """Create the environments of the groups after ``--``, by default those that most sessions
-    share."""
+    """Create Python environments for the groups after ``--``, by default core and lowering."""
     for group in session.posargs or ["core", "lowering"]:
         make_environment(session, group)
 
