@@ -40,15 +40,15 @@ CLAIMS = {
     "sdpa": ("F.scaled_dot_product_attention", "partial, needs explicit fusion"),
     "attention": ("attention by matmul and softmax", "falls back unless it is fused"),
     "rope": ("rotary embedding, fixed shape", "static shapes only"),
-    "rope_dynamic": ("rotary embedding, length is data", "falls back to the CPU"),
+    "rope_dynamic": ("rotary embedding, length depends on data", "falls back to the CPU"),
     "gelu_tanh": ("nn.GELU, tanh form", "full"),
     "gelu": ("nn.GELU, exact form", "falls back: erf is not in HTP's kernels"),
     "gelu_erf": ("GELU written with torch.erf", "falls back"),
-    "where": ("torch.where on data", "falls back"),
+    "where": ("torch.where, condition depends on data", "falls back"),
     "branch": ("torch.cond", "falls back"),
-    "matmul": ("matmul of two activations", "FP32 as FP16 on SM8750 alone, older ones on the CPU"),
+    "matmul": ("matmul of two activations", "FP32 as FP16 only on SM8750, else on the CPU"),
     "topk": ("torch.topk, fixed k", "taken"),
-    "topk_dynamic": ("torch.topk, k is data", "falls back to the CPU"),
+    "topk_dynamic": ("torch.topk, k depends on data", "falls back to the CPU"),
 }
 ENDED = re.compile(r"ends with an error|partitioner fails")
 OPERATOR = re.compile(r"^[\w.]+: ")

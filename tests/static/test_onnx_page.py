@@ -18,7 +18,7 @@ REFERENCE, FINDINGS = DOCS / "reference" / "onnx.md", DOCS / "findings" / "onnx.
 OPTIONS = (
     "| option | values | default | since | what it does | wrong value |\n" + "|---" * 6 + "|\n"
 )
-OPERATORS = "| operator | taken | refused | notes |\n|---|---|---|---|\n"
+OPERATORS = "| operator | supported | refused | notes |\n|---|---|---|---|\n"
 SPECIAL = re.compile(r"([*_<>|$`])")
 
 
