@@ -67,7 +67,7 @@ def _row(option: Option) -> str:
     seen = {"session": "no session", "killed": "ends the process"}.get(option.wrong, option.wrong)
     where = f" Only for {option.where}." if option.where else ""
     backends = "" if not option.backends or option.backends == ("htp",) else option.backends[0]
-    only = f" Only the backend {backends}." if backends else ""
+    only = f" Only for the backend {backends}." if backends else ""
     needs = f" Needs {' and '.join(option.needs)}.".replace("|", " or ") if option.needs else ""
     words = (
         option.allowed + (", or several with commas" if option.several else ""),

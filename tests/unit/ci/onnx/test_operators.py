@@ -49,7 +49,7 @@ def test_what_qnn_says_of_a_row_has_advice() -> None:
     assert len(told) > 100
     assert [reason for reason in told if not policy.advise(reason)] == []
     shared = "If branches share internal tensor name `i`; rename not supported."
-    assert "their own names" in policy.advise(shared)
+    assert "the two branches" in policy.advise(shared)
     assert "rank 5" in policy.advise("QNN refuses Tanh of float_32 (error 3110)")
 
 
