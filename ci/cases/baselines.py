@@ -1,9 +1,9 @@
 """Reads and writes baselines: the SQNR and footprint recorded per case, one file per toolchain.
 
-Baselines of the suite are in manifests/baselines/TOOLCHAIN.toml, those of a policy's models in
-qnn-baselines/TOOLCHAIN.toml next to qnn.toml. The emulator is deterministic, so the numbers change
-only with the toolchain, the model or the lowering code. A baseline is therefore a tighter limit
-than one SQNR limit for all models.
+The suite's baselines are in manifests/baselines/TOOLCHAIN.toml. Baselines of a policy's models are
+in qnn-baselines/TOOLCHAIN.toml next to qnn.toml. The emulator is deterministic, so the numbers
+change only with the toolchain, the model or the lowering code. A baseline is therefore a tighter
+limit than one SQNR limit for all models.
 """
 
 from __future__ import annotations

@@ -149,8 +149,8 @@ def _read_record(package: str, parent: Path) -> tuple[dict[str, tuple[str, str]]
 
 
 def _walk(top: Path) -> Iterator[os.DirEntry[str]]:
-    """Yield the files below a directory, except those in directories with a name in SKIPPED.
-    Symbolic links are followed."""
+    """Yield the files below a directory, except in directories with a name in SKIPPED. Symbolic
+    links are followed."""
     pending = [str(top)] if top.is_dir() else []
     while pending:
         with os.scandir(pending.pop()) as entries:

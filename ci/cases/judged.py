@@ -253,14 +253,14 @@ class CaseJudge:
         return self.end(Status.FAILED, explained, log_tail, remark=run.notes.remark)
 
     def locate(self) -> str:
-        """Return a line with the layer at which a program starts to differ from its model; empty if
-        it is unknown. This class always returns "", because it runs no program; CaseRun overrides
+        """Return a line with the layer at which a program starts to differ from its model, or "" if
+        it is unknown. This class always returns "", because it runs no program. CaseRun overrides
         this."""
         return ""
 
     def measure_metric(self, references: References, outputs: list[Array]) -> list[Reason]:
         """Return why the user's metric rejects the program. This class returns no reasons, because
-        it runs no user code; CaseRun overrides this."""
+        it runs no user code. CaseRun overrides this."""
         del references, outputs
         return []
 

@@ -90,9 +90,9 @@ def find_spec(case: Case, setup: JudgeSetup) -> CaseSpec:
 
 
 def judge_case(case: Case, judging: CaseJudge, folder: Path, pulled: Path | None) -> CaseResult:
-    """Judge a report row again, from the run's own outputs or, with ``pulled``, from those of a
-    device. A failed case that is judged from the run's own outputs stays failed. If the run did not
-    keep the outputs (with ``pulled``: the program), judge_unrun judges the row."""
+    """Judge a report row again, from the run's own outputs or, with ``pulled``, from a device's
+    outputs. A failed case that is judged from the run's own outputs stays failed. If the run did
+    not keep the outputs (with ``pulled``: the program), judge_unrun judges the row."""
     judging.evidence.cached = case.cached
     metric, judging.metric = judging.metric, None
     if not (folder / ("artifact" if pulled else OUTPUTS)).is_dir():
@@ -182,7 +182,7 @@ def judge_kept(folder: Path, judging: CaseJudge, pulled: Path | None) -> CaseRes
 
 
 def read_kept(folder: Path, spec: CaseSpec) -> Artifact:
-    """Return the record of the artifact in ``folder``, where a run kept a case. Raises OSError or
+    """Return the record of a case's artifact, which a run kept in ``folder``. Raises OSError or
     ValueError unless all files are regular, match the record, belong to the case, and stay within
     LIMIT_BYTES."""
     paths = [folder, *folder.rglob("*")]
@@ -227,7 +227,7 @@ def check_tensor(info: TensorInfo) -> None:
 
 def find_contradictions(case: Case, judged: Case) -> Iterator[str]:
     """Yield the reasons to reject the run's row: the case failed or was refused in the run, or a
-    figure of a passed case differs from that of its kept outputs."""
+    figure of a passed case does not match its kept outputs."""
     if case.status is Status.FAILED or (case.status is Status.UNSUPPORTED and not case.lacks):
         yield f"the case's status in the run was {case.status.value}: {case.reason}"
     for name in FIGURES if case.status is Status.PASSED else ():

@@ -238,7 +238,7 @@ def read_emulator_policy(path: Path | None = None, lane: str = EMULATOR) -> Emul
 def extend_default(own: dict[str, Any], lane: str = EMULATOR) -> dict[str, Any]:
     """Return a user's policy. If it has ``extends``, it is merged into the lane's default; the
     default's suite is then dropped if the user's policy has ``models`` or ``suite``. The limits in
-    a model's entry are merged into those of their scheme.
+    a model's entry are merged into the limits of their scheme.
 
     Raises UsageError for a policy that lacks a required table and does not extend another policy.
     """

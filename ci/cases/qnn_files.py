@@ -125,8 +125,8 @@ def measure_peak() -> Iterator[Peak]:
 
 def read_traffic(log: str, graphs: int) -> dict[str, int]:
     """Return the bytes read, written, spilled and filled, summed over the summaries that QNN
-    printed. The result is empty unless the number of summaries is ``graphs``, because the sums
-    would be too small."""
+    printed. The result is empty unless there are as many summaries as ``graphs``, because the sums
+    would be wrong."""
     summaries = [dict(FIGURE.findall(text)) for text in SUMMARY.findall(log)]
     if not graphs or len(summaries) != graphs:
         return {}

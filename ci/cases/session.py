@@ -57,8 +57,8 @@ def read_host() -> Host:
 
 
 def started_now(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the current time, or that of SOURCE_DATE_EPOCH, as UTC in ISO 8601. Raises UsageError
-    if SOURCE_DATE_EPOCH is invalid."""
+    """Return the current time, or the time in SOURCE_DATE_EPOCH, as UTC in ISO 8601. Raises
+    UsageError if SOURCE_DATE_EPOCH is invalid."""
     return f"{read_clock(environ)[0]:%Y-%m-%dT%H:%M:%S}Z".zfill(20)
 
 

@@ -215,8 +215,8 @@ def require_backend(specs: Sequence[CaseSpec], backend: Backend) -> None:
 
 
 def require_options(backend: Backend, *, runner: str, plan: bool) -> None:
-    """Raise UsageError if ``backend`` is not HTP and --plan is given, or if --runner cpp is given
-    and programs for ``backend`` cannot run on this host."""
+    """Raise UsageError for options that work only with HTP: --plan, and --runner cpp if programs
+    for ``backend`` cannot run on this host."""
     if backend is Backend.HTP:
         return
     if plan:

@@ -356,8 +356,8 @@ def keep_initial_state(edge: Any) -> ExecutorchBackendConfig:
 
 
 def describe_outputs(model: Model, lowered: Any) -> tuple[TensorInfo, ...]:
-    """Return dtype and shape of each output. For an output that the model concatenates, the sizes
-    of its parts are included; for a quantized output, its possible values."""
+    """Return the dtype and the shape of each output. For an output that the model concatenates, the
+    sizes of its parts are included; for a quantized output, its possible values."""
     with keep_state(model.module):
         joined = find_joined(model.module, model.evaluation[0])
     grids = find_grids(lowered) or [NO_GRID] * len(joined)

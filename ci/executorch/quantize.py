@@ -110,7 +110,7 @@ def quantize_method(
     if not any("quantize_" in name for name in names):
         raise FailedError(
             f"{scheme.value} quantizes nothing in {Path(model.name).name}",
-            why="ExecuTorch's quantizer has no rule for its operators, such as those of nn.GRUCell",
+            why="ExecuTorch's quantizer has no rule for its operators, as with nn.GRUCell",
             fix="write them as linear layers, like ci/models/suite/lstm.py, or use fp16",
         )
     return converted

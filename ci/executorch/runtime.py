@@ -44,8 +44,8 @@ class LoadedProgram:
 
     A process may load several programs, but none of them can find another's outputs in memory. The
     inputs and outputs of its methods are concatenated. ``quantizes`` is true if the CPU quantizes
-    inputs and outputs. If ``debug_bytes`` is given, the runtime records a trace, with at most this
-    many bytes of intermediate outputs. ``repeated`` defines how often each input set runs.
+    inputs and outputs. If ``debug_bytes`` is not None, the runtime records a trace, with at most
+    this many bytes of intermediate outputs. ``repeated`` defines how often each input set runs.
     """
 
     def __init__(

@@ -1,1 +1,2 @@
-"""Judges outputs against references. All functions here are pure and work on arrays."""
+"""Judges outputs against references, and footprints against budgets. All functions here are
+pure."""

@@ -145,8 +145,8 @@ def advise_on_budget(excesses: Sequence[Overrun]) -> list[str]:
 
 
 def suggest_tighter(footprint: Footprint | None, own: Budget) -> Iterator[str]:
-    """Yield a warning for each figure that is more than 10 % below its limit in the model's ``own``
-    budget. Such a limit would not detect small increases."""
+    """Yield a warning for each figure that is more than 10 % below its maximum in the model's
+    ``own`` budget. Such a limit would not detect small increases."""
     for name, (what, _) in FIGURES.items():
         limit, now = getattr(own, name), getattr(footprint, name, None)
         if limit and now is not None and name != LEAST and now < ROOM * limit:

@@ -103,8 +103,8 @@ def _give_other_input(asked: Asked) -> Iterator[Array]:
 
 
 def _silence_channel(asked: Asked) -> Iterator[Array]:
-    """Yield the output with one channel set to zero: the quietest of those whose power is more than
-    AUDIBLE times their allowed error. Yield nothing if there is none."""
+    """Yield the output with one channel set to zero. This is the quietest channel whose power is
+    more than AUDIBLE times its allowed error. Yield nothing if there is no such channel."""
     right = asked.right
     if not is_floating(right):
         return

@@ -117,8 +117,8 @@ def channel_rms(stacked: Array, axis: int) -> Array:
 
 
 def fit_line(reference: Array, output: Array) -> Fit:
-    """Return gain and offset of an output relative to its reference. Both arrays must be finite;
-    the reference must not be all zero."""
+    """Return the gain and the offset of an output relative to its reference. Both arrays must be
+    finite; the reference must not be all zero."""
     wanted = reference.astype(np.float64).reshape(-1)
     got = output.astype(np.float64).reshape(-1)
     power = float(np.sum(wanted**2))  # without @, because BLAS would start threads

@@ -17,7 +17,7 @@ from ci.models.user_models import Metric, MetricResult
 from ci.report.schema import ControlKind, Question, Threshold
 
 CALIBRATE = (
-    "calibrate with inputs like those that are judged, check the ranges that the observer found, or"
+    "calibrate with inputs like the judged ones, check the ranges that the observer found, or"
     " choose a scheme with more bits"
 )
 APART = "return the parts as separate outputs, because a concatenation has only one step size"

@@ -92,7 +92,8 @@ def flatten_outputs(made: Any) -> Inputs:
 
 @contextmanager
 def keep_state(module: nn.Module, names: Collection[str] | None = None) -> Iterator[None]:
-    """Restore the buffers of a module when the block ends: those in ``names``, or all.
+    """When the block ends, restore the module's buffers in ``names``, or all buffers without
+    ``names``.
 
     Otherwise the program would start with the state that the reference run left behind, such as a
     filled KV cache or the statistics of a BatchNorm layer.

@@ -128,8 +128,8 @@ class _Reader:
             )
 
     def _list_operands(self, node: Any) -> Iterator[Any]:
-        """Yield the tensors that a node reads, and operands that are numbers, such as those of a
-        product, a sum or a power."""
+        """Yield the tensors that a node reads, and its numeric operands, such as a factor or an
+        exponent."""
         schema = getattr(node.target, "_schema", None)
         names = [one.name for one in schema.arguments] if schema else []
         for place, given in enumerate(node.args):
@@ -171,8 +171,8 @@ class _Reader:
         return True
 
     def _note_factor(self, node: Any, name: str) -> None:
-        """Record the factor of a multiplication or the value of a fill, and the same for nodes
-        after it that only move elements."""
+        """Record the constant factor of a multiplication or the value of a fill. A node that only
+        moves elements has the factor of the node before it."""
         before = [one for one in node.args if hasattr(one, "op")]
         if name in MOVES_OR_PASSES_ON and before:
             self.factors[node] = self.factors.get(before[0], 0.0)

@@ -31,8 +31,8 @@ RANDOM, SHUFFLED = "random inputs", "shuffled inputs"  # how inputs were generat
 class Model:
     """A module in eval mode, with the input sets for judging it and those for calibrating it.
 
-    ``reference`` has its outputs for ``evaluation``. ``made`` and ``calibration_made`` are notes
-    for reports on generated inputs: RANDOM, SHUFFLED or an empty string.
+    ``reference`` has its outputs for ``evaluation``. ``made`` and ``calibration_made`` are notes on
+    generated inputs for the report: RANDOM, SHUFFLED or an empty string.
     """
 
     name: str

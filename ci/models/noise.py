@@ -1,5 +1,5 @@
-"""Predicts how much the outputs of a correct program may differ from those of its model. To do so,
-it runs the eager model with errors like those of QNN's arithmetic.
+"""Predicts how much the outputs of a correct program may differ from its model's. To do so, it runs
+the eager model with errors like the ones that QNN's arithmetic makes.
 
 A program's rounding differs from the eager model's by a step here and there. The effect on an
 output depends on the model. The eager model is therefore run several times with such errors
@@ -105,7 +105,8 @@ class Dice:
         return 2 * torch.rand(tuple(shape), generator=self.generator) - 1
 
     def disturb(self, node: Node, value: Any) -> Any:
-        """Return a node's result ``value`` with a random error that a correct program may have."""
+        """Return a node's result ``value`` with the random error that a correct program may have,
+        or unchanged if it has none."""
         if not isinstance(value, Tensor):
             return value
         if self.float16:
@@ -142,7 +143,7 @@ class Dice:
 
 
 class Disturbed(nn.Module):
-    """A graph module with a random error in the result of each node."""
+    """Runs a graph module with random errors in the results of its nodes."""
 
     def __init__(self, module: nn.Module, dice: Dice) -> None:
         super().__init__()

@@ -44,8 +44,8 @@ def is_installed(file: str) -> bool:
 
 
 def find_places(reason: str) -> list[Place]:
-    """Return the source lines that a reason names, without duplicates. The file names are those
-    that name_file returns."""
+    """Return the source lines that a reason names, without duplicates. name_file determines the
+    file names."""
     rows = ((one[1] or one[3], int(one[2] or one[4])) for one in _PLACE.finditer(reason))
     return [Place(file=file, line=max(line, 1)) for file, line in dict.fromkeys(rows)]
 

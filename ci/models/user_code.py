@@ -149,7 +149,7 @@ def _advise(error: BaseException) -> str:
         )
     if isinstance(error, ModuleNotFoundError):
         return (
-            f"install it with {sys.executable} -m pip, put it next to the model, or add its"
+            f"install it with {sys.executable} -m pip install, put it next to the model, or add its"
             " folder to PYTHONPATH"
         )
     return ""
@@ -192,7 +192,7 @@ def fit_sets(
 ) -> list[Inputs]:
     """Return the example and the input sets as tuples of tensors. ``name`` is the file or function
     that provides them, for error messages. Raises UsageError for a set whose shapes or dtypes
-    differ from those of the example."""
+    differ from the example's."""
     as_tuples = [_read_inputs(name, "the example", example)]
     as_tuples += [_read_inputs(name, f"{kind} {n}", inputs) for n, inputs in enumerate(sets)]
     for number, inputs in enumerate(as_tuples):

@@ -90,8 +90,8 @@ def read_labels(source: str, sets: int) -> Tensor:
 
 
 def _order_arrays(source: str, arrays: dict[str, Any], names: Sequence[str]) -> list[Any]:
-    """Return the arrays in the order of ``names``, or in the file's order if they are unnamed.
-    Raises UsageError if they have other names."""
+    """Return the arrays in the order of ``names``, or in the file's order if ``names`` is empty or
+    the arrays are unnamed. Raises UsageError if they have other names."""
     if not names or all(UNNAMED.fullmatch(name) for name in arrays):
         return [*arrays.values()]
     if arrays.keys() != set(names):

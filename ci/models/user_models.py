@@ -121,8 +121,8 @@ class Metric(Struct, frozen=True, forbid_unknown_fields=True):
 def call_metric(
     metric: Metric, outputs: list[Any], float32: list[Any], quantized: list[Any] | None
 ) -> MetricResult:
-    """Compute a metric in a worker, from the ``outputs`` of a program and those of the ``float32``
-    and the ``quantized`` model: one array per output, [sets, *shape]."""
+    """Compute a metric in a worker, from the ``outputs`` of a program, of the ``float32`` model and
+    of the ``quantized`` model if there is one. Each is one array per output, [sets, *shape]."""
     from ci.models.user_data import run_metric
 
     return run_metric(metric, outputs, float32, quantized)
@@ -178,7 +178,7 @@ class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def resolve_entry(name: str, entry: ModelEntry, folder: Path) -> ModelEntry:
-    """Return the entry with absolute paths. Raises UsageError for an invalid name or file."""
+    """Return the entry with absolute paths. Raises UsageError for an invalid name, key or file."""
     if not NAME.fullmatch(name) or name in SUITE:
         raise UsageError(
             f"models.{name}: invalid name for a model",

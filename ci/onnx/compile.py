@@ -286,15 +286,15 @@ def write_calls(model: Path, staging: Staging, options: Mapping[str, str]) -> No
 
 @contextmanager
 def output_to(log: Path) -> Iterator[None]:
-    """Redirect the output of this process, including that of C++ code, to ``log`` during the
+    """Redirect the output of this process, including the output of C++ code, to ``log`` during the
     block."""
     with log.open("wb") as stream, redirected(stream.fileno(), 1, 2):
         yield
 
 
 def describe_outputs(model: Path, outputs: Arrays) -> tuple[TensorInfo, ...]:
-    """Return dtype and shape of each output. For an output that the model concatenates, the sizes
-    of its parts are included."""
+    """Return the dtype and the shape of each output. For an output that the model concatenates, the
+    sizes of its parts are included."""
     joined = find_joined(onnx.load(model, load_external_data=False))
     return tuple(
         describe_tensor(array, *origin) for array, origin in zip(outputs, joined, strict=True)

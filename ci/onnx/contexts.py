@@ -1,9 +1,9 @@
 """Context models: ONNX files whose EPContext nodes contain QNN's context binary, or its file name.
 
 The execution provider (EP) accepts a binary compiled for another SoC, or one with changed weights,
-and the emulator runs both (seen with onnxruntime-qnn 2.3.0 to 2.7.0). On a device, the former is
-rejected and the latter returns wrong values. A binary of a newer QNN is rejected without a reason
-(INVALID_ARGUMENT). This module therefore checks the binary itself.
+and the emulator runs both (seen with onnxruntime-qnn 2.3.0 to 2.7.0). A device rejects the binary
+for another SoC, and returns wrong values for the one with changed weights. A binary of a newer QNN
+is rejected without a reason (INVALID_ARGUMENT). This module therefore checks the binary itself.
 
 provisioning/elf/programs.py reads the fields inside a binary. The EP writes the target of the
 compilation to the model's metadata: ``v2:BACKEND:QNN:FORMAT:ARCH:SOC:VTCM:0``, with commas between
@@ -215,7 +215,7 @@ def _find_binary(path: Path, node: Mapping[str, Any]) -> tuple[Path | None, Blob
 
 
 def _find_strangeness(context: Context, blob: Blob) -> str:
-    """Return why a binary cannot be the one that was compiled for its model; empty if it can be."""
+    """Return why a binary cannot have been compiled from its model; empty if it can."""
     made, claimed = context.qnn, context.sdk_version
     if not made and blob[:4] != ARCHIVE:
         return "its context binary names no QNN version"

@@ -307,8 +307,8 @@ def list_graphs(graph: Any) -> Iterator[Any]:
 
 
 def read_constants(graph: Any) -> dict[str, Any]:
-    """Return the TensorProto of each initializer and Constant node of a graph. The keys are the
-    names of the initializers and of the nodes' outputs."""
+    """Return the TensorProto of each initializer of a graph, and of each Constant node that
+    contains one. The keys are the names of the initializers and of the nodes' outputs."""
     made = {
         node.output[0]: one.t
         for node in graph.node
@@ -319,7 +319,7 @@ def read_constants(graph: Any) -> dict[str, Any]:
 
 
 def list_external(model: Any) -> Iterator[Any]:
-    """Yield the tensors whose data is in another file, including those of inner graphs."""
+    """Yield the tensors whose data is in another file, including the tensors of inner graphs."""
     for graph in list_graphs(model.graph):
         attributes = itertools.chain.from_iterable(one.attribute for one in graph.node)
         held = ((one.t, *one.tensors) for one in attributes)

@@ -68,8 +68,8 @@ def predict_noise(
 
 
 def disturb(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Add errors to a model, and return the model: after each quantizer of a computed value, after
-    each float16 computation, and in the model's inputs and constants."""
+    """Add errors to a model, and return it. The errors are added after each quantizer of a computed
+    value, after each float16 computation, and to the model's inputs and constants."""
     graph = model.graph
     inferred = onnx.shape_inference.infer_shapes(model).graph
     known = {
@@ -246,7 +246,7 @@ class _Writer:
 
     def is_layer(self, node: Any) -> bool:
         """Return whether a node is a layer, perhaps followed by operators that HTP fuses with it:
-        views, concatenations, and additions of or multiplications by a constant."""
+        views, concatenations, and the addition or multiplication of a constant."""
         while node is not None and (node.op_type in FUSED_THROUGH or self.adds_bias(node)):
             node = next(filter(None, map(self.made_by.get, node.input)), None)
         return node is not None and node.op_type in LAYERS

@@ -321,10 +321,10 @@ def _find_contradictions(
 def choose_options(scheme: Scheme, soc: str, given: Mapping[str, str]) -> dict[str, str]:
     """Return all provider options of a case except the backend's path.
 
-    Options that a user has ``given`` take precedence. By default, the emulator computes float
-    models in float32, which no HTP does, and the provider leaves the quantization of inputs and
-    outputs to the CPU. Both defaults are changed for HTP; for other backends, only the given
-    options are returned.
+    The user's options in ``given`` take precedence. By default, the emulator computes float models
+    in float32, which no HTP does, and the provider leaves the quantization of inputs and outputs to
+    the CPU. Both defaults are changed for HTP; for other backends, only the given options are
+    returned.
     """
     if find_backend(given) != "htp":
         return dict(given)

@@ -46,7 +46,7 @@ MOST_NAMED = 3
 
 @stage(ONNXRUNTIME)
 def write_normal_form(path: Path, target: Path, shapes: Shapes = ()) -> Path:
-    """Return ``path`` itself if no ``shapes`` are given, the weights are constants and the opset is
+    """Return ``path`` itself if ``shapes`` is empty, the weights are constants and the opset is
     recent. Otherwise write an equivalent model with inputs of these shapes to ``target``, and
     return that.
 
@@ -115,8 +115,8 @@ def prepare_file(source: Path) -> Any:
 
 def mend_names(graph: Any) -> None:
     """Rename an initializer if its name followed by digits is the name of another value. The
-    quantizer appends digits to name copies of a bias. If such a name exists already, it raises "All
-    inputs to Concat must have same rank"."""
+    quantizer appends digits to name copies of a bias. If such a name exists already, the quantizer
+    raises "All inputs to Concat must have same rank"."""
     made = [name for node in graph.node for name in node.output]
     heads = {name[:end] for name in made for end in range(len(name.rstrip(digits)), len(name))}
     renamed = {one.name: f"{one.name}_weight" for one in graph.initializer if one.name in heads}
@@ -199,8 +199,8 @@ def require_weights(model: Any, scheme: Scheme) -> None:
         raise FailedError(
             f"{count(len(wrong), 'weight does', 'weights do')} not have the type of {scheme.value},"
             f" {_name_type(wanted)}: {name_some(named, MOST_NAMED)}",
-            why="the quantizer skips branches of an If, and weights that another node computes; the"
-            " report would name a scheme that the model does not use",
+            why="the quantizer skips branches of an If, and weights that another node computes, so"
+            " the report would name a scheme that the model does not use",
             fix="export the model without branches and with its weights as initializers, or use"
             " fp16",
         )
@@ -211,8 +211,8 @@ def _name_type(kind: int) -> str:
 
 
 def find_weights(model: Any) -> Iterator[tuple[str, int]]:
-    """Yield name and element type of each constant weight of the operators in WEIGHTS, including
-    operators in branches. A name has the form ``Conv 'first' input 1``."""
+    """Yield the name and the element type of each constant weight of the operators in WEIGHTS,
+    including operators in branches. A name has the form ``Conv 'first' input 1``."""
     for graph in list_graphs(model.graph):
         types = {name: one.data_type for name, one in read_constants(graph).items()}
         types |= {

@@ -1,9 +1,12 @@
 """A model to compile as ONNX, from a file or from torch, with its inputs.
 
-The inputs of an .onnx file are next to it: in directories test_data_set_0, test_data_set_1 etc.,
-each with input_0.pb, input_1.pb etc. (the layout of the ONNX model zoo), or in an .npz file of the
-same name with one array per input, [input set, *shape]. A policy can specify other files. Missing
-inputs are generated, and the report shows this.
+The inputs of an .onnx file are next to it:
+
+- in an .npz file of the same name, with one array per input, [input set, *shape]
+- in directories test_data_set_0, test_data_set_1 etc., as in the ONNX model zoo: each has one
+  input set in the files input_0.pb, input_1.pb etc.
+
+A policy can specify other files. Missing inputs are generated, and the report shows this.
 """
 
 from __future__ import annotations
@@ -118,8 +121,8 @@ def read_float(path: Path, quantized: onnx.ModelProto, shapes: Shapes = ()) -> N
     """Check that a ``quantized`` model can have been made from the float model at ``path``, with
     inputs of these ``shapes``.
 
-    Raises UsageError as read_model does, and if the inputs or outputs of the two models differ,
-    ``quantized`` is not quantized, or the other model is.
+    Raises UsageError as read_model does, if ``quantized`` is not quantized, if the float model is
+    quantized, or if the inputs or outputs of the two models differ.
     """
     model = read_model(path, shapes)
     if not is_quantized(quantized):
@@ -134,7 +137,7 @@ def read_float(path: Path, quantized: onnx.ModelProto, shapes: Shapes = ()) -> N
         own, others = (_describe_ports(list_inputs(one)) for one in (model, quantized))
         raise UsageError(
             f"{path.name} does not match the quantized model",
-            why=f"its inputs are {own}, but those of the quantized model are {others}"
+            why=f"its inputs are {own}, but the quantized model's are {others}"
             if own != others
             else "their inputs are the same, but the number or the types of their outputs differ",
             fix="specify the file from which the quantized model was made",
@@ -148,7 +151,8 @@ def list_ports(model: onnx.ModelProto) -> tuple[list[Any], list[int]]:
 
 
 def list_inputs(model: onnx.ModelProto) -> Ports:
-    """Return dtype and shape of each input that has no initializer, in the model's order."""
+    """Return the dtype and the shape of each input that has no initializer, in the model's
+    order."""
     known = {one.name for one in model.graph.initializer}
     return {
         one.name: (
@@ -264,7 +268,7 @@ def make_sets(
     all equal gets normal noise instead.
 
     Without examples, floating-point elements are normally distributed and integers are below
-    RANDOM_IDS. An input in ``fixed`` has only the value given there.
+    RANDOM_IDS. All elements of an input in ``fixed`` have the value in ``fixed``.
     """
     random = np.random.default_rng(seed)
 

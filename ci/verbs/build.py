@@ -190,8 +190,8 @@ def choose_target(args: argparse.Namespace) -> Target:
 
 
 def make_request(args: argparse.Namespace, python: str) -> BuildRequest:
-    """Return the request for one build that the command line describes. Raises UsageError or
-    UnfitError."""
+    """Return the request for one build that the command line describes. Raises UsageError for an
+    invalid option, UnfitError if ``python`` is not found."""
     if args.jobs < 0:
         raise UsageError(f"--jobs {args.jobs} is negative")
     return BuildRequest(
@@ -210,7 +210,7 @@ def make_request(args: argparse.Namespace, python: str) -> BuildRequest:
 
 
 def split_define(word: str) -> tuple[str, str]:
-    """Split ``NAME=VALUE`` into name and value. Raises UsageError."""
+    """Split ``NAME=VALUE`` into name and value. Raises UsageError for other text."""
     name, equals, value = word.partition("=")
     if not equals or not name:
         raise UsageError(f"-D {word} is not NAME=VALUE")

@@ -1,5 +1,5 @@
-"""``test-emulator``: lower models, run the programs and judge their outputs, for all cases or for
-those of a plan or a shard."""
+"""``test-emulator``: lower models, run the programs and judge their outputs, for all cases, or for
+the cases of a plan or a shard."""
 
 from __future__ import annotations
 
@@ -440,7 +440,7 @@ def take_shard(
     specs: Sequence[CaseSpec], text: str, policy: EmulatorPolicy, runner: str
 ) -> tuple[list[CaseSpec], ShardMark]:
     """Return the cases of a shard such as ``2/3``, and the mark that identifies it in the report.
-    Raises UsageError."""
+    Raises UsageError for an invalid shard."""
     index, count = parse_shard(text)
     parts = split_cases(specs, count, lambda one: expect_s(one.model, one.scheme.value))
     chosen = parts[index - 1]

@@ -41,7 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    """Explain logs. The exit code is 1 if a cause was found, otherwise 0. Raises UsageError."""
+    """Explain logs. The exit code is 1 if a cause was found, otherwise 0. Raises UsageError if a
+    log cannot be read."""
     rules = read_rules()
     if args.policy:  # a team's rules come first
         rules = (*make_rules(read_emulator_policy(args.policy).advice), *rules)
@@ -83,7 +84,7 @@ def list_logs(names: list[str]) -> Iterator[str]:
 
 
 def read_log(name: str, rules: tuple[Rule, ...]) -> Explanation:
-    """Explain a file, or standard input. Raises UsageError."""
+    """Explain a file, or standard input. Raises UsageError if it cannot be read."""
     try:
         return explain("standard input" if name == STDIN else name, read_parts(name), rules)
     except OSError as error:

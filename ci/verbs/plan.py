@@ -134,7 +134,9 @@ def find_base(args: argparse.Namespace, repository: Repository, head: str) -> tu
     empty string.
 
     A push runs everything if it cannot be compared with its base, as after a forced push, or if
-    ``describe_due`` returns a reason. Raises UsageError."""
+    ``describe_due`` returns a reason. Raises UsageError if the base of another event cannot be
+    compared.
+    """
     try:
         base = repository.find_base(args.base, head)
     except UsageError:

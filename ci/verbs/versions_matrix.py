@@ -1,5 +1,5 @@
 """``versions-matrix``: run the known faults through onnxruntime with several QNN versions, by
-default those of the wheels in SIDES."""
+default the versions in the wheels of SIDES."""
 
 from __future__ import annotations
 

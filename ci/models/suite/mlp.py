@@ -27,7 +27,7 @@ def make_case() -> Case:
 
 
 def make_row() -> Case:
-    """Return the model with the same weights and a batch of 1: another graph of the same model."""
+    """Return the same model with a batch size of 1, so that its graph differs."""
     return (seed_weights(Mlp(), 1, gain=1.4), *make_inputs(draw_normal(1, 64), 151))
 
 

@@ -1,5 +1,5 @@
 """Finds the runtime that an earlier session of the same nox call built, and compares its versions
-with those of this session's programs."""
+with the versions that this session's programs need."""
 
 from __future__ import annotations
 
@@ -90,8 +90,9 @@ def installed_executorch() -> str:
 
 
 def follow_build(built: Built | None, sdk: str) -> str:
-    """Return the SDK to lower with: ``sdk`` or the variable QNN_CI_SDK if one is set, otherwise the
-    build's SDK if the installed ExecuTorch is the build's version, otherwise an empty string."""
+    """Return the SDK to lower with. If ``sdk`` or the variable QNN_CI_SDK is set, return ``sdk``
+    unchanged. Otherwise return the build's SDK if the installed ExecuTorch has the build's version,
+    else an empty string."""
     if sdk or os.environ.get("QNN_CI_SDK") or not (built and built.sdk):
         return sdk
     return built.sdk if is_same(installed_executorch(), built.executorch) else ""

@@ -27,7 +27,7 @@ NEEDS = {"onnx": "onnxruntime_qnn", "executorch": "executorch"}
 
 def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
     """Run the known faults that --filter selects, and report each fault whose result differs from
-    the one recorded in faults.toml. Raises UsageError."""
+    the one recorded in faults.toml. Raises UsageError if --filter matches no fault."""
     check_arguments(args, SUITE)
     faults = [
         one

@@ -162,8 +162,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 def check_sessions(
     options: Mapping[str, str], profile: str, *, saver: bool, direct: bool = False
 ) -> None:
-    """Check the options of all ONNX Runtime sessions of a case: those that run, compile, and record
-    with Saver.
+    """Check the options of all ONNX Runtime sessions of a case: the sessions that run, compile, or
+    record with Saver.
 
     Raises UsageError, which lists every fault of the first session that has any.
     """
@@ -195,7 +195,7 @@ def parse_shapes(words: Sequence[str]) -> dict[str, tuple[int, ...]]:
 def fit_files(
     specs: Sequence[CaseSpec], shapes: Mapping[str, tuple[int, ...]]
 ) -> Iterator[CaseSpec]:
-    """Yield the cases with their shapes. For .onnx files, ``shapes`` override those of the policy.
+    """Yield the cases with their shapes. For .onnx files, ``shapes`` override the policy's shapes.
     Raises UsageError for shapes if no case is for an .onnx file."""
     if shapes and not any(spec.is_file for spec in specs):
         raise UsageError("--shape is for .onnx files", fix="pass one with --model")
@@ -211,7 +211,7 @@ def fit_schemes(
     ``command`` is the session's command line without its choice of cases.
 
     Raises UsageError for a file that QNN cannot load, for a float model whose inputs or outputs
-    differ from those of the quantized one, and if a model has none of the requested schemes.
+    differ from the quantized model's, and if a model has none of the requested schemes.
     """
     quantized: set[str] = set()
     for spec in {spec.reference: spec for spec in reversed(specs) if spec.is_file}.values():

@@ -47,7 +47,8 @@ USUAL = QnnChoice()
 
 
 def read_limits(path: Path | None, lane: str, progress: Progress) -> EmulatorPolicy:
-    """Return a lane's policy, and warn about limits that have no effect. Raises ManifestError."""
+    """Return a lane's policy, and warn about limits that have no effect. Raises ManifestError if
+    the policy is missing or invalid."""
     policy = read_emulator_policy(path, lane)
     for name in policy.dropped:
         progress.step(

@@ -317,9 +317,7 @@ def test_a_float_model_has_the_ports_of_the_quantized_one(tmp_path: Path) -> Non
     quantized.graph.input[0].name = "z"
     with pytest.raises(UsageError, match=r"net\.onnx does not match the quantized model") as caught:
         read_float(tmp_path / "net.onnx", quantized)
-    assert (
-        "x float32[2, 3], but those of the quantized model are z float32[2, 3]" in caught.value.why
-    )
+    assert "x float32[2, 3], but the quantized model's are z float32[2, 3]" in caught.value.why
     assert caught.value.fix
     with pytest.raises(UsageError, match="only for a model that is already quantized"):
         read_float(tmp_path / "net.onnx", plain)
