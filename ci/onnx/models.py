@@ -142,7 +142,8 @@ def is_fixed(dimension: Any) -> bool:
 def parse_model(path: Path) -> Any:
     """Return the onnx.ModelProto without checking it. Raises UsageError if the file is incomplete
     or not an ONNX model."""
-    data = read_user_file(path, "the model", LIMIT_BYTES)
+    smaller = "split the model, or use fewer bits: HTP's limit for a graph is also 2 GiB"
+    data = read_user_file(path, "the model", LIMIT_BYTES, smaller=smaller)
     what = f"{path.name} is not an ONNX model"
     for start, kind in OTHERS.items():
         if data.startswith(start):

@@ -17,11 +17,13 @@ KINDS = {
 }
 
 
-def read_user_file(path: Path, what: str, limit_bytes: int = LIMIT_BYTES) -> bytes:
+def read_user_file(
+    path: Path, what: str, limit_bytes: int = LIMIT_BYTES, *, smaller: str = ""
+) -> bytes:
     """Return the bytes of a file, read only once, so that all checks see the same content.
 
     Raises UsageError, which refers to the file as ``what``, if it cannot be read, is not a regular
-    file, or has more than ``limit_bytes``.
+    file, or has more than ``limit_bytes``; ``smaller`` is then the fix.
     """
     try:
         status = path.stat()
@@ -32,7 +34,7 @@ def read_user_file(path: Path, what: str, limit_bytes: int = LIMIT_BYTES) -> byt
             )
         if status.st_size > limit_bytes:
             why = f"it has {status.st_size} bytes; the limit is {limit_bytes}"
-            raise UsageError(f"{what} {path} is too large", why=why)
+            raise UsageError(f"{what} {path} is too large", why=why, fix=smaller)
         return path.read_bytes()
     except OSError as error:
         why = error.strerror or str(error)

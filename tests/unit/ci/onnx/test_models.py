@@ -316,8 +316,9 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "large.onnx"
     path.touch()
     os.truncate(path, (2 << 30) + 1)
-    with pytest.raises(UsageError, match="too large"):
+    with pytest.raises(UsageError, match="too large") as caught:
         read_model(path)
+    assert "split the model" in caught.value.fix
 
 
 def test_a_file_that_would_take_all_memory_is_refused(
