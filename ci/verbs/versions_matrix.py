@@ -38,7 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         dest="sides",
         metavar="QNN",
-        help="a wheel, such as onnxruntime-qnn==2.7.0; repeatable; default: all known wheels, or none with --sdk",
+        help="a wheel, such as onnxruntime-qnn==2.7.0; repeatable; default: all known wheels,"
+        " or none with --sdk",
     )
     add("--sdk", action="append", default=[], help="an SDK's directory or version; repeatable")
     add("--fault", action="append", default=[], help="the name of a fault; repeatable")
