@@ -60,8 +60,8 @@ class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``path`` is a pattern below the build's directory. ``policy`` is the name of a policy in
     manifests/policies/elf.toml, or a placeholder for one. ``needed`` are the libraries that it may
-    need besides those of the policy's system. ``size_budget`` is in bytes, 0 for none. ``accept``
-    maps ids of findings to the reason why they are accepted for this file.
+    need besides the libraries of the policy's system. ``size_budget`` is in bytes, 0 for none.
+    ``accept`` maps ids of findings to the reason why they are accepted for this file.
 
     With ``optional``, the file may be missing, because some versions of the sources do not build
     it. With ``extra``, it is required only if ``--with`` names that extra. With ``option``, it is
@@ -94,8 +94,8 @@ class Needs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is checked before a compiler starts.
 
     ``components`` are sets of submodules, which manifests/toolchains/executorch.toml lists.
-    ``--with`` adds those in ``extras``. The Python that the build runs must have ``modules``, and
-    also those of each CMake option in ``option_modules`` that -D does not turn off. ``programs``
+    ``--with`` adds the sets in ``extras``. The Python that the build runs must have ``modules`` and
+    the modules of each CMake option in ``option_modules`` that -D does not turn off. ``programs``
     must be on PATH.
     """
 

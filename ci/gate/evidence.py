@@ -155,8 +155,8 @@ def _compare_plan(report: Report, job: PlannedJob) -> Iterator[str]:
 
 
 def _compare_policy(report: Report, policy: EmulatorPolicy) -> Iterator[str]:
-    """Yield a fault if the cases were judged by other limits than those of the policy, if the
-    policy does not expect an unsupported case, or if a scheme is unknown."""
+    """Yield a fault if the cases were not judged by the policy's limits, if the policy does not
+    expect an unsupported case, or if a scheme is unknown."""
     try:
         specs = [CaseSpec(one.model, Scheme(one.scheme), one.soc) for one in report.cases]
     except ValueError as error:

@@ -168,7 +168,7 @@ class Needs:
             )
 
     def list_cases(self) -> tuple[CaseName, ...]:
-        """Return the cases to run: first those of the suite, in its order, then those for other
+        """Return the cases to run: first the suite's cases, in its order, then cases for other
         SoCs."""
         if self.rules.planned not in self.difference.head.sessions:
             return ()

@@ -121,8 +121,8 @@ def wheel_name(pin: str) -> str:
 
 
 def is_wanted(path: Path, names: set[str]) -> bool:
-    """Return whether ``path`` is a wheel or a source archive whose name and version are in
-    ``names``, in the form that ``wheel_name`` returns.
+    """Return whether ``path`` is a wheel or a source archive of a package in ``names``.
+    ``wheel_name`` returns such names.
     """
     if path.suffix == ".whl":
         name, version = path.name.split("-")[:2]

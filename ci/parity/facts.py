@@ -119,7 +119,7 @@ class BuckTarget(BuildTarget, frozen=True, kw_only=True):
 
 
 class Glob(msgspec.Struct, frozen=True):
-    """A glob() call of a package: its patterns, those of them that match no file, and the number of
+    """A glob() call of a package: its patterns, the patterns that match no file, and the number of
     files that match.
     """
 

@@ -65,7 +65,7 @@ def compare_source(request: ParityRequest, policy: ParityPolicy) -> ParityReport
 def compare_folders(
     source: Path, folders: Iterable[str], policy: ParityPolicy, cache: Path | None
 ) -> ParityReport | None:
-    """Compare those of ``folders`` that have a Buck file. Return None if none of them has one.
+    """Compare the ``folders`` that have a Buck file. Return None if none of them has one.
 
     Entries of the allow-list that have no effect are not reported. Raises the errors of
     ``compare_source``.

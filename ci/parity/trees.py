@@ -123,7 +123,7 @@ class RevisionTree(SourceTree):
 
     @cached_property
     def files(self) -> frozenset[str]:
-        """The paths of all files in the revision, without those of submodules."""
+        """The paths of all files in the revision, without the files of submodules."""
         return frozenset(p for p, (mode, _) in self._listing.items() if mode != SUBMODULE_MODE)
 
     @cached_property

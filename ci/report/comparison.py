@@ -78,7 +78,7 @@ def list_remarks(comparison: Comparison) -> tuple[str, ...]:
     case.
     """
     return tuple(
-        f"warning: the {what} differ from those of the base: {name_some(names, NAMES)}"
+        f"warning: the {what} differ from the base: {name_some(names, NAMES)}"
         for source, what in SOURCES.items()
         if (names := [str(one.case) for one in comparison.changed if source in one.sources])
     )

@@ -125,7 +125,7 @@ def _check_cases(shards: Shards, wanted: Collection[CaseName]) -> Iterator[str]:
     elif [position for position, _ in sorted(rows)] != list(range(len(rows))):
         yield "a case is missing or duplicated"
     elif digest_names(names) != shards[0][1].whole:
-        yield "the cases are not those of the whole run"
+        yield "the cases differ from the cases of the whole run"
     for word, those in (
         ("planned, but missing", set(wanted) - set(names)),
         ("not planned, but present", set(names) - set(wanted)),

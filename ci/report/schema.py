@@ -636,7 +636,7 @@ class Comparison(Record, frozen=True, kw_only=True):
         return tuple(one.case for one in found)
 
     def moved(self, direction: int) -> tuple[Change, ...]:
-        """Return the changes whose direction is ``direction``, without those of skipped cases."""
+        """Return the changes that have this ``direction``, except for skipped cases."""
         skipped = self.skipped
         found = (one for one in self.changed if one.direction == direction)
         return tuple(one for one in found if one.case not in skipped)

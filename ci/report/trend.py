@@ -109,8 +109,8 @@ def _read_readable(path: Path, progress: Progress) -> Report | None:
 
 
 def follow_cases(reports: Sequence[Report]) -> list[Row]:
-    """Return each case over the reports: first the cases that failed in their last run, then those
-    whose status changed most often.
+    """Return each case over the reports: first the cases that failed in their last run, then the
+    cases whose status changed most often.
     """
     runs = [{(one.title, case.name): case for case in one.cases} for one in reports]
     keys = dict.fromkeys(key for run in reversed(runs) for key in run)

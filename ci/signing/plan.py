@@ -74,10 +74,9 @@ def find_roots(
     needed: AbstractSet[str],
     progress: Progress,
 ) -> Roots:
-    """Return the roots of a run: those in ``given``, otherwise those in the variables of
-    ``environment``.
+    """Return the roots of a run: from ``given``, otherwise from the variables in ``environment``.
 
-    If a root in ``needed`` is in neither, it is looked up in the store, but never fetched. A root
+    A root in ``needed`` that is in neither is looked up in the store, but never fetched. A root
     that is not found is None.
     """
     named = {

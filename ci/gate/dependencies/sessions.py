@@ -173,8 +173,8 @@ class SessionFacts:
 
 
 def parse_noxfile(text: str) -> Mapping[str, SessionFacts]:
-    """Return the facts of each session, including those of the helper functions that it calls. The
-    keys are the sessions' names. Raises SyntaxError if ``text`` is not Python."""
+    """Return the facts of each session and of the helper functions that it calls. The keys are the
+    sessions' names. Raises SyntaxError if ``text`` is not Python."""
     functions = {
         node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)
     }

@@ -59,7 +59,7 @@ class PackageFiles:
         return self._owner[folder]
 
     def files_of(self, package: str) -> Sequence[str]:
-        """Return the files of a package, relative to it, without those of its sub-packages."""
+        """Return the files of a package, relative to it, without the files of sub-packages."""
         return self._files.get(package, [])
 
     def match(self, package: str, include: Sequence[str], exclude: Sequence[str]) -> Matched:

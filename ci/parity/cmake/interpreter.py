@@ -1,4 +1,4 @@
-"""Run one CMakeLists.txt statically, with those of added subdirectories and all included files.
+"""Run one CMakeLists.txt statically, with its subdirectories and all files that it includes.
 
 If a condition is unknown, all its branches are taken, and the variables that they set are merged.
 The numbers of steps, nested files and iterations are limited. ``State.not_evaluated`` lists what

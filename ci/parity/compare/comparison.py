@@ -170,7 +170,7 @@ def apply_allowances(
     whole: bool,
     is_current: bool,
 ) -> tuple[list[Finding], int]:
-    """Return the findings that are not allowed, and the number of those that the allow-list allows.
+    """Return the findings that are not allowed, and how many the allow-list allows.
 
     ``whole`` is true if the whole tree was read and compared. An entry that has expired, whose
     condition is not met, or that allows nothing in a whole comparison, becomes a finding about the

@@ -2,7 +2,7 @@
 
 These are headers that no Buck target exports, includes that no Buck target resolves, and headers or
 Python files that a Buck library uses although none of its dependencies provides them. CMake finds
-all headers through a few include directories; Buck finds only those of dependencies.
+all headers through a few include directories; Buck finds only the headers of dependencies.
 """
 
 from __future__ import annotations

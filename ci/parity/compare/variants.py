@@ -102,8 +102,7 @@ def _everywhere(
         path=path,
         level=Level.NOTE if index.policy.is_test(path) else Level.WARNING,
         message=f"{buck.target.label} compiles this file for every platform, but "
-        f"{cmake.target.name} does "
-        f"not for {configuration.value}",
+        f"{cmake.target.name} does not compile it for {configuration.value}",
         configuration=configuration,
         **at(buck.target, buck.entry.place),
         **at(cmake.target, cmake.entry.place),

@@ -180,7 +180,7 @@ def test_what_is_not_the_base_s_is_in_every_view(
     base, now = make("base", "a"), make("now", "b")
     words = ["report", now, "--base", base, "--to", str(tmp_path / "to")]
     assert main(words) == ExitCode.OK
-    said = "weights differ from those of the base: mlp fp16 SM8650"
+    said = "weights differ from the base: mlp fp16 SM8650"
     assert said in capsys.readouterr().out
     assert said in (tmp_path / "to" / "index.html").read_text("utf-8")
     assert main([*words, "--summary"]) == ExitCode.OK
