@@ -75,9 +75,13 @@ class Result:
 def run_build(job: BuildJob, progress: Progress) -> Result:
     """Build the job unless nothing has changed since its last build.
 
-    Raises UnfitError if a requirement is not met, a source is unreadable or another process runs
-    this build, StoreError if files cannot be written, ToolError if a step fails, FailedError if the
-    build does not produce an artifact. In each case, the published files stay as they were.
+    Raises the following errors. The published files then stay as they were.
+
+    - UnfitError if a requirement is not met, a source is unreadable or another process runs this
+      build
+    - StoreError if files cannot be written
+    - ToolError if a step fails
+    - FailedError if the build does not produce an artifact
     """
     started = time.monotonic()
     place = job.plan.place

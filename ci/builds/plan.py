@@ -28,9 +28,8 @@ from provisioning.store.store import store_home
 class Place:
     """The directories and files of one build.
 
-    ``tree`` is the parent directory of the copy of the sources, so that the copy can have the name
-    that its CMake files require. ``origin`` is a file with the path of the sources, which `gc`
-    reads.
+    The copy of the sources is a directory in ``tree``; its CMake files may require a certain name.
+    ``origin`` is a file with the path of the sources, which `gc` reads.
     """
 
     def __init__(self, root: Path) -> None:

@@ -58,7 +58,7 @@ def show_reason(session: PlannedSession) -> str:
 
 
 def render_markdown(plan: Plan) -> str:
-    """Return the plan as Markdown of at most LIMIT_BYTES. If parts are left out, the last line
+    """Return the plan as Markdown. Parts that exceed LIMIT_BYTES are left out; the last line then
     refers to plan.json."""
     parts = [f"## Plan\n\n{escape_markdown(describe(plan))}\n\n", _make_table(plan)]
     if plan.cases:

@@ -44,8 +44,8 @@ def replay_step(step: Step, rules: GateRules) -> Replayed:
 
 
 def find_missed(step: Step, plan: Plan) -> list[str]:
-    """Return each session or ``SESSION MODEL`` that is not planned although files on which it
-    depends have changed, followed by up to three of these files.
+    """Return the sessions, or ``SESSION MODEL``, that the plan skips although files on which they
+    depend have changed. Each is followed by up to three of these files.
 
     This compares digests of both trees, not the list of changes.
     """

@@ -55,10 +55,13 @@ def build_image(
 ) -> Built:
     """Return the image ``name``, and build it and its parents unless the engine has them.
 
-    If ``fresh`` is true, all of them are built, without a cache. Raises UsageError for an unknown
-    image or an unusable base, UnfitError if this project's checkout or a lock is missing,
-    DownloadError if the base or a package cannot be downloaded, ToolError if the build fails,
-    StoreError if the engine's disk is full.
+    If ``fresh`` is true, all of them are built, without a cache. Raises:
+
+    - UsageError for an unknown image or an unusable base
+    - UnfitError if this project's checkout or a lock is missing
+    - DownloadError if the base or a package cannot be downloaded
+    - ToolError if the build fails
+    - StoreError if the engine's disk is full
     """
     below = find_image(name).parent
     parent = build_image(client, below, progress, base=base, fresh=fresh) if below else None

@@ -150,8 +150,8 @@ def render_result(finding: Finding, rule_index: int) -> dict[str, Any]:
 
 
 def make_annotations(report: ParityReport) -> list[Annotation]:
-    """Return an annotation for each finding that fails a gate, if possible at a changed line, and
-    for each side that could not be read.
+    """Return an annotation for each finding that fails a gate, and for each side that could not be
+    read. A finding is annotated at a changed line if possible.
     """
     unread = [
         Annotation(Level.ERROR, f"the {row.side} side was not read: {row.reason}", "parity")

@@ -242,8 +242,8 @@ def find_macros(
 ) -> dict[str, tuple[str, ...]]:
     """Map each macro to the files that mention it.
 
-    A macro that is not exported is searched for in the files of the targets that define it and in
-    the files that those include; an exported macro is searched for in all files.
+    An exported macro is searched for in all files. Any other macro is searched for in the files of
+    the targets that define it, and in the files that these include.
     """
     wanted: dict[str, set[str]] = defaultdict(set)
     exported: set[str] = set()

@@ -2,8 +2,8 @@
 read.
 
 There is no standard. The elements and attributes are from junit-10.xsd of the Jenkins JUnit
-plug-in. Each case is a test case of a suite that is named after the session, and after the backend
-unless that is HTP. Each control is a test case of a second suite, whose name ends with
+plug-in. Each case is a test case in a suite. The suite is named after the session, and after the
+backend unless that is HTP. Each control is a test case of a second suite, whose name ends with
 ``.controls``.
 An unsupported case is skipped, or an error if this machine lacks something that the case needs.
 """

@@ -1,7 +1,7 @@
-"""Write and check signing.json and the in-toto statement, which record the signed libraries, the
-unsigned libraries that they were made from, and the tools.
+"""Write and check signing.json and the in-toto statement. They record the signed libraries, the
+unsigned originals, and the tools.
 
-Code that uses signed libraries later, such as a deployment, calls ``check_record``, which finds
+Code that uses signed libraries later, such as a deployment, calls ``check_record`` to find
 libraries that differ from the record.
 """
 
@@ -110,11 +110,13 @@ def read_record(directory: Path) -> SigningRecord:
 
 def check_record(directory: Path) -> tuple[str, ...]:
     """Return the differences between ``directory`` and its record; an empty tuple if there are
-    none.
+    none. Each text starts with the name of the file.
 
-    A difference is a record or a statement that cannot be read, a library that is missing, changed
-    or not in the record, or a statement that contradicts the record. Each text starts with the name
-    of the file.
+    These are differences:
+
+    - a record or a statement that cannot be read
+    - a library that is missing, changed or not in the record
+    - a statement that contradicts the record
     """
     try:
         record = read_record(directory)

@@ -162,8 +162,8 @@ def _describe_missing(wanted: Wanted, roots: Mapping[str, Path | None]) -> str:
 
 
 def list_op_package(directory: Path, policy: SigningPolicy) -> list[Wanted]:
-    """Return the files in ``directory`` that match the first pattern of the policy that matches any
-    file.
+    """Return the files in ``directory`` that match a pattern of the policy. If several patterns
+    match files, only the first of them counts.
     """
     for pattern in policy.op_package.patterns:
         found = [path for path in sorted(directory.glob(pattern)) if path.is_file()]

@@ -163,8 +163,8 @@ class TreeFiles:
         return frozenset(directory_of(path) for path in self.files if path.endswith(".py"))
 
     def find_includes(self, path: str, includes: Iterable[tuple[str, str]]) -> Iterator[str]:
-        """Yield the headers of the tree that a C++ file includes, each with the C and C++ files
-        next to it that have the same name."""
+        """Yield the headers of the tree that a C++ file includes. Each header is followed by the C
+        and C++ files next to it with the same name."""
         for quote, name in includes:
             inner = name.removeprefix(f"{self.rules.package}/") if self.rules.package else name
             beside = posixpath.normpath(posixpath.join(directory_of(path), name))

@@ -455,9 +455,7 @@ def conditions_of(head: Command) -> frozenset[str]:
 
 
 def refusals_of(head: Command) -> frozenset[str]:
-    """Return the terms that are true in the branches after the one that starts with ``head``, which
-    was not taken.
-    """
+    """Return the terms that are true if the branch that starts with ``head`` is not taken."""
     terms = conditions_of(head)
     text = " AND ".join(sorted(terms))
     single = len(terms) == 1 and not {"OR", "(", ")"} & set(text.split())

@@ -47,8 +47,8 @@ POLICY_SOURCE = "manifests/policies/parity.toml"
 
 
 def find_unread(index: Index) -> Iterator[Finding]:
-    """Yield a finding for each build file that could not be read or that no build file loads, and
-    for each directory that is added but has no list file.
+    """Yield a finding for each build file that could not be read, for each targets.bzl that no
+    build file loads, and for each directory that is added but has no list file.
 
     A missing list file is an error only if a change introduces it.
     """
@@ -172,10 +172,10 @@ def apply_allowances(
 ) -> tuple[list[Finding], int]:
     """Return the findings that are not allowed, and how many the allow-list allows.
 
-    ``whole`` is true if the whole tree was read and compared. An entry that has expired, whose
-    condition is not met, or that allows nothing in a whole comparison, becomes a finding about the
-    policy. Such findings are made only if ``is_current`` is true, because an older tree, or the
-    tree of another project, may need other entries.
+    An entry becomes a finding about the policy if it has expired, if its condition is not met, or
+    if it allows nothing although the whole tree was read and compared (``whole``). Such findings
+    are made only if ``is_current`` is true, because an older tree, or the tree of another project,
+    may need other entries.
     """
     effect = {id(entry): why_without_effect(entry, files, today) for entry in policy.allow}
     live = [entry for entry in policy.allow if not effect[id(entry)]]

@@ -86,8 +86,8 @@ def _is_missing(index: Index, entry: ListEntry) -> bool:
 
 
 def find_unknown_labels(index: Index, groups: Groups) -> Iterator[Finding]:
-    """Yield dependencies on a target that is missing from its package, so that Buck fails to load
-    the target that depends on it.
+    """Yield dependencies on targets that their packages do not define. Buck fails to load a target
+    with such a dependency.
     """
     for target in index.facts.buck.targets:
         for word in (*target.deps, *target.exported_deps):

@@ -327,11 +327,14 @@ def nearest_buck_target(
     configuration: Configuration | None = None,
 ) -> BuckTarget | None:
     """Return the Buck target that should most likely list ``path``, or None if there is no
-    candidate.
+    candidate. If ``configuration`` is given, only targets for that platform are candidates.
 
-    A target that lists the counterpart (a.h for a.cpp) is preferred, then one with files in the
-    same folder, then the one that shares the most sources with ``cmake``. A target that repeats
-    another one is chosen only if there is no other candidate.
+    These targets are preferred, in this order:
+
+    - a target that does not repeat another one
+    - a target that lists the counterpart (a.h for a.cpp)
+    - a target with files in the same folder
+    - the target with the most sources in the same folder or in common with ``cmake``
     """
     votes: Counter[str] = Counter()
     homes: set[str] = set()

@@ -1,8 +1,11 @@
 """Find headers and imports that Buck targets use without declaring them.
 
-These are headers that no Buck target exports, includes that no Buck target resolves, and headers or
-Python files that a Buck library uses although none of its dependencies provides them. CMake finds
-all headers through a few include directories; Buck finds only the headers of dependencies.
+CMake finds all headers through a few include directories. Buck finds only the headers of
+dependencies. This module finds:
+
+- headers that no Buck target exports
+- includes that no Buck target resolves
+- headers and Python files that a Buck library uses, but that none of its dependencies provides
 """
 
 from __future__ import annotations
@@ -33,8 +36,8 @@ from ci.parity.policy import matches
 def find_header_drift(index: Index) -> Iterator[Finding]:
     """Yield headers that no Buck target lists, although one should.
 
-    These are headers that a CMake target lists or that are in a folder where Buck lists headers or
-    sources, in packages where Buck compiles C++.
+    In packages where Buck compiles C++, these are headers that a CMake target lists, and headers in
+    folders where Buck lists headers or sources.
     """
     listed = index.buck_mentions
     folders = {directory_of(path) for path in index.buck_uses if is_source(path)}
@@ -280,8 +283,8 @@ def _unreached(
                 kind=Kind.DEPENDENCY,
                 path=entry.path,
                 **levels_of(index, entry.path),
-                message=f"this file imports {imported}, but neither {target.label} nor all of its "
-                f"users depend on {label}",
+                message=f"this file imports {imported}, but {target.label} does not depend on "
+                f"{label}, and not all targets that use {target.label} do",
                 detail=f"{target.label} -> {label}",
                 fix=f'add "{label}" to the deps of {target.label} ({target.place})',
                 **at(target),

@@ -112,9 +112,15 @@ TOOL = (Tool(name="torch", version="1"),)
             [ONE, TWO, replace(THREE, cases=THREE.cases[:1])],
             "a shard does not have exactly the cases that were assigned to it",
         ),
-        ([ONE, TWO, replace(THREE, cases=(*THREE.cases[:1], ONE.cases[0]))], "differ from the cases of"),
+        (
+            [ONE, TWO, replace(THREE, cases=(*THREE.cases[:1], ONE.cases[0]))],
+            "differ from the cases of",
+        ),
         ([ONE, TWO, with_mark(THREE, positions=(0, 3))], "a case is missing"),
-        ([ONE, TWO, replace(THREE, cases=tuple(reversed(THREE.cases)))], "differ from the cases of the whole"),
+        (
+            [ONE, TWO, replace(THREE, cases=tuple(reversed(THREE.cases)))],
+            "differ from the cases of the whole",
+        ),
     ],
 )
 def test_what_is_no_whole_run_is_refused(reports: list[Report], why: str) -> None:
