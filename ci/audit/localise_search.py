@@ -1,7 +1,7 @@
 """Searches for the operators at which a program starts to differ from its model.
 
-A part of the model is tried by lowering and running it. The result states how far each of its
-outputs is from that of the part's eager model, and which SQNR is predicted from rounding alone.
+A part of the model is tried by lowering and running it. For each output, the result has the SQNR
+against the part's eager model and the SQNR that is predicted from rounding alone.
 """
 
 from __future__ import annotations
@@ -146,14 +146,18 @@ class Laboratory:
 
 
 class Located(Struct, frozen=True, kw_only=True):
-    """The results of a search. ``outputs`` are those of the program, ``exposed`` those of the
-    program that returns all results, and ``rows`` the losses of its operators. ``first`` is the
-    first wrong operator. ``smallest`` is the smallest part that is still wrong, with its operators
-    (``part``) and outputs (``departures``). ``cured_by`` is the smallest set of results such that
-    the part is right if it also returns them, and ``readers`` is the first operator that depends on
-    all of them. ``mended_by`` is the change that makes the part right. ``sharing`` are operators
-    outside the part that join several results and share a range with it. ``ended`` is why the
-    search stopped early."""
+    """The results of a search.
+
+    ``outputs`` are the outputs of the program, ``exposed`` those of a program that returns all
+    results, and ``rows`` the losses of its operators. ``first`` is the first wrong operator.
+    ``ended`` is why the search stopped early.
+
+    ``smallest`` is the smallest part that is still wrong. ``part`` has its operators, and
+    ``departures`` its outputs. ``mended_by`` is the change that makes the part right. The part is
+    also right if it returns the results of the operators ``cured_by``. ``readers`` has the first
+    operator that depends on all of them. ``sharing`` are operators outside the part that join
+    several results and share a range with it.
+    """
 
     outputs: tuple[Departure, ...]
     exposed: tuple[Departure, ...] = ()

@@ -1,5 +1,5 @@
-"""Finds the operators of a model that QNN accepts, those that stay on the CPU, and what the latter
-cost. This module has the data types, the job for a worker, and the verdict. Importing it does not
+"""Finds which operators of a model QNN accepts, which stay on the CPU, and what these cost. This
+module has the data types, the job for a worker, and the verdict. Importing it does not
 import torch."""
 
 from __future__ import annotations

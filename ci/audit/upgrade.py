@@ -217,7 +217,7 @@ def add_figures(old: Report, new: Report) -> Iterator[Total]:
 
 def read_types(root: Path) -> dict[str, str]:
     """Return the members of the structs, unions and enums in the headers below ``root``, without
-    comments. A key is the name of the header and that of the type, separated by a space."""
+    comments. The keys have the form ``HEADER TYPE``."""
     found = {}
     for path in sorted((root / HEADERS).rglob("*.h")):
         text = COMMENT.sub(" ", path.read_text(encoding="utf-8", errors="replace"))
@@ -268,8 +268,8 @@ def compare_trees(old: Path, new: Path) -> Iterator[Difference]:
 
 
 def _tail(own: str, other: str) -> str:
-    """Return the members of a type that the other version of the type does not have, or ``-`` if
-    there are none. Only NAMES of them are named."""
+    """Return a text with the members of a type that the other version of the type does not have:
+    the names of the first, and the number of the others. Return ``-`` if there are none."""
     parts = [one.strip() for one in SEPARATOR.split(own)]
     others = {one.strip() for one in SEPARATOR.split(other)}
     return name_some([one for one in parts if one and one not in others], NAMES) or "-"

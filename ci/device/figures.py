@@ -84,11 +84,11 @@ def parse_heat(text: str) -> Heat:
 def summarize_starts(
     starts: Sequence[Start], *, warm_up: int, iteration: int, emulated: bool
 ) -> DeviceFigures:
-    """Return the figures of a program's starts, of which there must be at least one.
+    """Return the figures of a program's starts. ``starts`` must not be empty.
 
     For each input set, the runner executes the program ``warm_up`` times, then ``iteration`` times.
-    The percentiles are computed from the latter, over all starts. They exclude the first execution
-    of a start, unless it is the only one. ``first_ms`` is the median of these first executions.
+    The percentiles are computed over all starts, without warm-ups and without the first execution
+    of a start (unless it is the only one). ``first_ms`` is the median of the first executions.
 
     The spread of a figure is half the difference between its highest and its lowest value over the
     starts. With one start, the spread of a percentile is half the interquartile range of the

@@ -148,8 +148,8 @@ class Holder(NamedTuple):
 
 @dataclass
 class DeviceRunner:
-    """Runs programs on ``device``, one at a time and ``starts`` times each. The runner is that of
-    ``bundle``, whose files are in ``directory`` on the device."""
+    """Runs programs on ``device``, one at a time and ``starts`` times each. The files of
+    ``bundle``, which include the runner, are in ``directory`` on the device."""
 
     device: Device
     bundle: Bundle

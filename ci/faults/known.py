@@ -47,8 +47,8 @@ class Pattern(Struct, frozen=True, forbid_unknown_fields=True):
     ``not_before`` are operators that must not read the result of the last operator. ``numbers`` has
     limits for arguments of the operators and for the numbers of ci.models.graph_steps.measure_step.
     Its keys are torch's names of arguments, or the names of these numbers. A limit is a pair of the
-    least and the greatest magnitude. If an argument has several numbers, a single limit is for all
-    of them, and several limits are for one number each.
+    least and the greatest magnitude. If an argument has several numbers, a single limit applies to
+    every number, and several limits apply to one number each.
     """
 
     operators: tuple[str, ...]

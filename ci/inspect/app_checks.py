@@ -304,7 +304,7 @@ def see_skels_inside(unit: AppUnit) -> Iterator[Seen]:
 
 
 def _list_skels(unit: AppUnit) -> list[PackedFile]:
-    """Return the arm64-v8a libraries that are for the DSP, or whose names are those of skels."""
+    """Return the arm64-v8a libraries that are for the DSP, or that are named like a skel."""
     dsp = {one.name for one in unit.tree.files if one.elf and one.elf.machine == EM_QDSP6}
     named = {one.name for one in unit.tree.files if (name := one.qnn_name) and name.part == "Skel"}
     return [one for one in _qnn_files(unit) if one.name in dsp | named]

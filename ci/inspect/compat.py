@@ -274,7 +274,7 @@ def _judge_operators(program: Program, runtime: Runtime | None) -> Row:
         return Row(Axis.OPERATORS, Verdict.YES, "no operator runs on the CPU")
     listed = ", ".join(names)
     if program.kind == "onnx" or runtime is None or runtime.kernels is None:
-        why = f"no ExecuTorch runtime was given that could have kernels for {listed}"
+        why = f"no runtime with ExecuTorch was given: kernels for {listed} were not looked for"
         return Row(Axis.OPERATORS, Verdict.SKIPPED, why)
     if lacking := [one for one in names if one not in runtime.kernels]:
         why = f"the runtime's libraries lack kernels for {', '.join(lacking)}: link such kernels"

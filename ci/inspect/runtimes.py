@@ -90,7 +90,7 @@ def _list_versions(files: Iterable[FileFacts], part: str) -> tuple[int, ...]:
 
 
 def _find_names(files: Iterable[FileFacts], names: Iterable[str]) -> set[str]:
-    """Return those of ``names`` that occur as text in one of the libraries."""
+    """Return the names that one of the files contains as text, with a zero byte after it."""
     left, found = set(names), set[str]()
     for file in files:
         with suppress(OSError, ValueError), file.path.open("rb") as stream:

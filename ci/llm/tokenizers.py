@@ -51,7 +51,7 @@ class Tokenizer:
             if number is not None and own != number:
                 raise UsageError(
                     f"the tokenizer does not belong to {owner}",
-                    why=f"its {name} is {own}, but that of {owner} is {number}",
+                    why=f"it has {name} = {own}, but {owner} has {name} = {number}",
                     fix="pass the tokenizer that was published with the weights to --tokenizer",
                 )
 
@@ -127,8 +127,8 @@ def _read_model(path: Path) -> Tokenizer:
 
 
 def _read_bin(path: Path) -> Tokenizer:
-    """Read llama2.c's or ExecuTorch's file of pieces. The header of the former is the length of the
-    longest piece. The header of the latter has the vocabulary size, BOS, EOS and the length of the
+    """Read llama2.c's or ExecuTorch's file of pieces. llama2.c's header is the length of the
+    longest piece. ExecuTorch's header has the vocabulary size, BOS, EOS and the length of the
     longest piece. All numbers are int32."""
     data = path.read_bytes()
     longest, bos, eos = struct.unpack_from("<i", data)[0], 1, 2

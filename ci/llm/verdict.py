@@ -36,7 +36,7 @@ class Reference:
 
     def ties(self) -> Array:
         """Return by how much the best logit of each step may exceed the chosen token's logit. Each
-        of the two may be wrong by the root of the allowed error."""
+        of the two logits may be wrong by the root of the allowed error."""
         return 2 * np.sqrt(self.allowed())
 
     def margins(self) -> Array:

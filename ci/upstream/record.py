@@ -63,8 +63,8 @@ def find_scheme(program: Any) -> Scheme | None:
 
 
 def _count_bits(node: Node) -> int:
-    """Return the number of bits that a quantizer's integers need, as one of WIDTHS. Return 0 for a
-    wider range, such as that of a bias, which has 32 bits."""
+    """Return the smallest of WIDTHS that has enough bits for a quantizer's integers. Return 0 if
+    none has, as for a bias of 32 bits."""
     low, high = (int(str(one)) for one in node.args[-3:-1])
     return next((bits for bits in WIDTHS if high - low < 2**bits), 0)
 

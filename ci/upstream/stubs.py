@@ -93,7 +93,7 @@ class StubFinder:
 
 
 def install_stubs() -> tuple[str, ...]:
-    """Make those of PACKAGES that are not installed importable as stubs, and return their names."""
+    """Make the PACKAGES that are not installed importable as stubs, and return their names."""
     missing = tuple(name for name in PACKAGES if importlib.util.find_spec(name) is None)
     sys.meta_path.append(StubFinder(missing))
     return missing

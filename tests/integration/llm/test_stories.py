@@ -85,7 +85,7 @@ def test_another_models_tokenizer_is_an_error_with_both_numbers(
     monkeypatch.chdir(tmp_path)
     other = str(Path(tiny.__file__).parent / "tokenizer.bin")
     assert main(["test-llm", "--program", str(UPSTREAMS), "--tokenizer", other]) == ExitCode.USAGE
-    assert "its vocabulary is 57" in capsys.readouterr().err
+    assert "it has vocabulary = 57" in capsys.readouterr().err
 
 
 @pytest.mark.nightly

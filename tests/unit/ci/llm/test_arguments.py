@@ -19,7 +19,7 @@ BOTH = ["--weights", WEIGHTS, "--tokenizer", TOKENIZER]
     [
         (["--weights", WEIGHTS], "belong together"),
         (["--weights", "gone.bin", "--tokenizer", TOKENIZER], "gone.bin has no weights"),
-        ([*BOTH[:3], "small.bin"], "its vocabulary is 2, but that of"),
+        ([*BOTH[:3], "small.bin"], "it has vocabulary = 2, but "),
         ([*BOTH, "--prompt", "no € here"], "no piece for"),
         (["--scheme", "u8"], "u8"),
         (["--soc", "SM1"], "SM1"),

@@ -376,7 +376,7 @@ def test_a_program_runs_by_what_it_declares(
         monkeypatch.setattr(foreign, "read_declared", lambda _, other=other: other)
         refused = make_job()()
         assert isinstance(refused, UsageWords)
-        assert f"its {name} is" in refused.why or "contradicts" in refused.what
+        assert f"it has {name} =" in refused.why or "contradicts" in refused.what
         assert refused.fix
 
 

@@ -156,5 +156,7 @@ def test_another_models_tokenizer_is_named_with_both_numbers() -> None:
     tokenizer = read_tokenizer(PLACE / "tokenizer.bin")
     tokenizer.require("m.pte", vocabulary=57, bos=1, eos=2)
     for name, own, other in (("vocabulary", 57, 512), ("bos", 1, 128000), ("eos", 2, 128001)):
-        with pytest.raises(UsageError, match=f"its {name} is {own}, but that of m.pte is {other}"):
+        with pytest.raises(
+            UsageError, match=f"it has {name} = {own}, but m.pte has {name} = {other}"
+        ):
             tokenizer.require("m.pte", **{name: other})
