@@ -347,9 +347,9 @@ class Search:
                 return
 
     def cure(self, cut: Cut) -> Located:
-        """Return the results of the search, with the fewest operators such that the smallest part
-        is right if it also returns their results. There are none if the part stays wrong when it
-        returns all results."""
+        """Return the results of the search. Its ``cured_by`` has the fewest operators with this
+        property: the smallest part is right if it also returns their results. It is empty if the
+        part stays wrong when it returns all results."""
         found = self.found
 
         def cures(names: Sequence[str]) -> bool:

@@ -79,7 +79,7 @@ class Tried(Struct, frozen=True, forbid_unknown_fields=True):
     crashed: tuple[str, ...] = ()
 
     def find_end(self, qnn: str) -> str:
-        """Return the result with a version of QNN; empty if the graph was not tried with that
+        """Return the graph's result with a version of QNN; empty if it was not tried with that
         version."""
         return next((end for end in ENDS if any(is_same(qnn, one) for one in self[end])), "")
 

@@ -43,10 +43,10 @@ def shrink(graph: Graph, fails: Fails, chunk: int = CHUNK) -> Graph:
 
 
 def measure(graph: Graph) -> tuple[int, int, int, int, int, str]:
-    """Return a tuple by which the sizes of graphs are compared: the number of operators; of tensors
-    and outputs; of elements and axes; of tensors without a fixed value or with another distribution
-    than ``normal``; and of attributes. The text of the graph decides between graphs of the same
-    size."""
+    """Return a tuple that is smaller for a simpler graph. It has the numbers of operators, of
+    tensors and outputs, of elements and axes, of tensors that are not a constant value or have
+    another distribution than ``normal``, and of attributes. Last comes the text of the graph, which
+    decides between graphs with the same numbers."""
     tensors = graph.tensors.values()
     words = len(tensors) + len(graph.outputs)
     elements = sum(math.prod(one.shape) + len(one.shape) for one in tensors)

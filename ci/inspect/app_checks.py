@@ -1,9 +1,12 @@
 """Check whether an Android app can run QNN. The checks in this module apply only to apps. The
 doctor's checks of libraries and programs also run.
 
-The rules are those of Android and Gradle: developer.android.com/guide/practices/page-sizes,
-.../guide/topics/manifest/uses-native-library-element (since API level 31), .../build/releases (from
-minSdk 23 on, Gradle stores libraries uncompressed, unless useLegacyPackaging is true).
+The rules are those of Android and Gradle, on developer.android.com:
+
+- /guide/practices/page-sizes
+- /guide/topics/manifest/uses-native-library-element: since API level 31
+- /build/releases: from minSdk 23 on, Gradle stores libraries uncompressed, unless
+  useLegacyPackaging is true
 """
 
 from __future__ import annotations

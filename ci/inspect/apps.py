@@ -24,7 +24,7 @@ LFS = b"version https://git-lfs"
 
 
 class Kind(str, Enum):
-    """The form in which an app, or a part of one, is checked."""
+    """The form of the app, or of the part of an app, that is checked."""
 
     APK = "APK"
     AAR = "AAR"
