@@ -152,19 +152,22 @@ def write_trend(reports: Sequence[Report], rows: Sequence[Row], directory: Path)
 
 def describe_trend(reports: Sequence[Report], rows: Sequence[Row]) -> str:
     """Return the trend as text: a line for each case, with a mark for each run and the case's first
-    and last SQNR.
+    and last SQNR. If the reports are of several sessions, a line has the session, too.
     """
     head = f"{count(len(reports), 'report')}, {reports[0].started} to {reports[-1].started}"
-    lines = [f"{head}; . passed, F failed, - unsupported", *map(_describe_row, rows)]
+    several = len({row.session for row in rows}) > 1
+    lines = [f"{head}; . passed, F failed, - unsupported"]
+    lines += [_describe_row(row, row.session if several else "") for row in rows]
     return "\n".join(lines) + "\n"
 
 
-def _describe_row(row: Row) -> str:
+def _describe_row(row: Row, session: str) -> str:
     marks = {Status.PASSED: ".", Status.FAILED: "F", Status.UNSUPPORTED: "-", None: " "}
     strip = "".join(marks[one] for one in row.statuses)
     values = [value for value in row.lines[0].values if value is not None]
     moved = f"  {values[0]:.1f} to {values[-1]:.1f} dB" if values else ""
-    return f"  {keep_end(clean(str(row.name)), NAME_CHARS):<{NAME_CHARS}}  {strip}{moved}".rstrip()
+    name = f"{row.name} {session}".rstrip()
+    return f"  {keep_end(clean(name), NAME_CHARS):<{NAME_CHARS}}  {strip}{moved}".rstrip()
 
 
 def trend_data(reports: Sequence[Report], rows: Sequence[Row]) -> dict[str, Any]:

@@ -356,3 +356,18 @@ def test_kernels_of_every_method_are_looked_for(monkeypatch: pytest.MonkeyPatch)
     args.soc = "SM8750"
     told = compat.execute(args, Progress()).text.splitlines()[-1]
     assert told == "m.pte for app on SM8750: no (Hexagon, SoC)"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("program", "ExecuTorch program"),
+        ("context", "QNN context binary"),
+        ("onnx", "ONNX model"),
+        ("library", "library"),
+        ("package", "package"),
+        ("unknown", "file"),
+    ],
+)
+def test_each_kind_of_file_is_called_what_it_is(kind: str, name: str) -> None:
+    assert render_files([Inspected("x", kind, 812)]) == f"x: {name}, 812 B\n"

@@ -20,6 +20,7 @@ from ci.report.sarif import (
     render_annotations,
     render_artifact,
     render_location,
+    render_log,
     render_message,
 )
 from ci.report.schema import (
@@ -100,6 +101,55 @@ def test_sarif_names_files_and_doubles_braces() -> None:
     assert render_artifact("/a b.py") == {"uri": "file:///a%20b.py"}
     assert render_artifact("a.py")["uri"] == "a.py"
     assert render_message("{x}") == {"text": "{{x}}"}
+
+
+def test_a_sarif_log_has_each_level_rule_and_place() -> None:
+    annotations = [
+        Annotation(level, f"it is {level.value}", f"title {number}", f"p/{number}.py", number)
+        for number, level in enumerate(Level)
+    ]
+    results = render_annotations("one", annotations)
+    levels = {Level.ERROR: "error", Level.WARNING: "warning", Level.NOTICE: "note"}
+    assert results == [
+        {
+            "ruleId": "one",
+            "ruleIndex": 0,
+            "level": levels[one.level],
+            "message": {"text": f"{one.title}: {one.message}"},
+            "locations": [
+                {
+                    "physicalLocation": {
+                        "artifactLocation": {"uri": one.path, "uriBaseId": "%SRCROOT%"},
+                        "region": {"startLine": max(one.line, 1)},
+                    }
+                }
+            ],
+            "partialFingerprints": {"one/v1": fingerprint(one.path, one.title, one.message)},
+        }
+        for one in annotations
+    ]
+    log = render_log("a tool", "1.2", "the tree", {"one": "a rule", "two": "another"}, results)
+    assert log.pop("$schema").endswith("sarif-2.1.0.json")
+    assert log == {
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {
+                    "driver": {
+                        "name": "a tool",
+                        "version": "1.2",
+                        "rules": [
+                            {"id": "one", "shortDescription": {"text": "a rule"}},
+                            {"id": "two", "shortDescription": {"text": "another"}},
+                        ],
+                    }
+                },
+                "originalUriBaseIds": {"%SRCROOT%": {"description": {"text": "the tree"}}},
+                "columnKind": "utf16CodeUnits",
+                "results": results,
+            }
+        ],
+    }
 
 
 @pytest.mark.parametrize(("line", "start"), [(0, 1), (1, 1), (7, 7)])

@@ -66,6 +66,22 @@ def test_a_pass_with_warnings_is_a_pass_that_shows_them(judge: Judge) -> None:
     assert (code, "warning: rounding alone" in text) == (0, True)
 
 
+def test_evidence_describes_its_case() -> None:
+    report = make(runner="a phone", reason="as predicted", warnings=("rounding alone",))
+    statement = parse_statement(json.dumps(state(report)).encode())
+    case = report.cases[0]
+    assert statement.predicate.describe(CASE) == {
+        "model": case.model,
+        "scheme": case.scheme,
+        "soc": case.soc,
+        "backend": report.backend,
+        "session": report.session,
+        "runner": "a phone",
+        "reason": "as predicted",
+        "warnings": ["rounding alone"],
+    }
+
+
 def test_evidence_of_a_build_does_not_fit_a_program_that_names_none() -> None:
     statement = parse_statement(json.dumps(state(make())).encode())
     assert list(find_faults(statement, SHA256, BUILD, None)) == []

@@ -91,6 +91,8 @@ def test_what_was_dropped_is_warned_about_where_it_was_used(name: str) -> None:
     warning = stream.getvalue()
     assert warning.startswith("warning: ")
     assert "junit.xml" in warning
+    product = {"gitlab": "gl-code-quality-report.json", "buildkite": "buildkite-agent"}
+    assert [one for one, text in product.items() if text in warning] == [name]
 
 
 def test_a_terminal_reads_like_a_compiler_and_has_nothing_else(tmp_path: Path) -> None:

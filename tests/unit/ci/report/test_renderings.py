@@ -31,8 +31,8 @@ def show_table(report: Report, width: int = 100) -> str:
     return render_table(report, colour=False, width=width)
 
 
-def make_summary(troubled: Report) -> str:
-    """The summary next to that of a base in which much was different."""
+def compare(troubled: Report) -> Report:
+    """The report next to that of a base in which much was different."""
     passed, failed, unsupported, crashed = troubled.cases
     before = (
         replace(passed, sqnr_db=30.0, metric=0.875, pte_bytes=88_000),
@@ -44,13 +44,26 @@ def make_summary(troubled: Report) -> str:
     tools = (replace(troubled.toolchain[0], version="2.4.0"), *troubled.toolchain[1:])
     base = replace(troubled, cases=before, toolchain=tools)
     now = replace(troubled, cases=(*troubled.cases, replace(passed, model="new")))
-    return render_summary(replace(now, comparison=compare_reports(base, now)))
+    return replace(now, comparison=compare_reports(base, now))
+
+
+def read_page(page: str) -> str:
+    """The text of a page, with a line for each row and paragraph."""
+    text = re.sub(r"<(style|script)\b.*?</\1>", "", page, flags=re.DOTALL)
+    text = re.sub(r"\s+", " ", text)
+    text = re.sub(r"</t[dh]>", " | ", text)
+    text = re.sub(
+        r"</(?:p|tr|h\d|li|dd|figcaption|caption|div|title|summary|pre|text)>", "\n", text
+    )
+    lines = html.unescape(re.sub(r"<[^>]*>", "", text)).splitlines()
+    return "".join(f"{' '.join(line.split())}\n" for line in lines if line.strip())
 
 
 FORMS: dict[str, Callable[[Report], str]] = {
     "terminal.txt": lambda report: show_table(report, 160),
     "terminal-60.txt": lambda report: show_table(report, 60),
-    "summary.md": make_summary,
+    "summary.md": lambda report: render_summary(compare(report)),
+    "page.txt": lambda report: read_page(render_html(compare(report))),
     "junit.xml": lambda report: render_junit(report).decode(),
 }
 

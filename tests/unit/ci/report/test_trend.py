@@ -11,9 +11,11 @@ from msgspec.structs import replace
 
 from ci.__main__ import main
 from ci.report.schema import Report, Source, Status
-from ci.report.trend import follow_cases
+from ci.report.trend import describe_trend, follow_cases, write_trend
 from ci.report.write import write_report
 from provisioning.errors import ExitCode
+from tests.stand_ins.snapshots import check_snapshot
+from tests.unit.ci.report.test_renderings import read_page
 
 SCHEMA = json.loads(
     (Path(__file__).parents[4] / "docs" / "schemas" / "trend.schema.json").read_text("utf-8")
@@ -114,3 +116,23 @@ def test_equal_outputs_are_no_dip(report: Report) -> None:
     cases = [first, replace(first, sqnr_db=None, max_abs=0.0)]
     (row,) = follow_cases([replace(report, cases=(case,)) for case in cases])
     assert (row.lines[0].values, row.lines[0].label) == ((60.0, None), "exact")
+
+
+def test_a_trend_reads_like_its_snapshot(troubled: Report, tmp_path: Path) -> None:
+    """Cases that come, go, flip and are unsupported, in two sessions."""
+    passed, failed, unsupported, crashed = troubled.cases
+    better = replace(failed, status=Status.PASSED, sqnr_db=42.0, lower_s=1.25)
+    every = (
+        (passed, unsupported),
+        (replace(passed, status=Status.FAILED), failed, replace(unsupported, model="gone")),
+        (replace(passed, sqnr_db=30.5), better, unsupported, crashed),
+    )
+    runs = [
+        replace(troubled, cases=cases, started=f"2026-11-{day:02d}T08:00:00Z")
+        for day, cases in enumerate(every, 1)
+    ]
+    runs.append(replace(runs[-1], session="test_onnx", cases=(passed,)))
+    rows = follow_cases(runs)
+    page = write_trend(runs, rows, tmp_path).read_text("utf-8")
+    text = f"{describe_trend(runs, rows)}\n{read_page(page)}"
+    check_snapshot(Path(__file__).with_name("snapshots") / "trend.txt", text)
