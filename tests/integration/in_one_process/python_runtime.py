@@ -106,9 +106,9 @@ def test_a_method_gets_each_of_its_inputs_and_gives_each_of_its_outputs(
     assert [[one.tolist() for one in outputs] for outputs in made] == [
         [[2 * n, 2 * n], [4, 6, 2 * n], [2, 2 * n]] for n in range(2)
     ]
-    with pytest.raises(FailedError, match="input set 1 has 2 inputs, not 3"):
+    with pytest.raises(FailedError, match="input set 1 has 2 inputs instead of 3"):
         load().run([sets[0], sets[1][:2]])
-    with pytest.raises(FailedError, match="an input has 8 bytes, not 12"):
+    with pytest.raises(FailedError, match="an input has 8 bytes instead of 12"):
         load().run([[*sets[0][:2], array(1, 2)]])
 
 
@@ -144,7 +144,7 @@ def test_the_time_of_a_step_is_that_of_decode_alone() -> None:
     given = [np.ones((1, 4), np.float32), np.zeros((1, 3), np.float32)]
     made = program.run([given, given])
     assert [[one.shape for one in outputs] for outputs in made] == [[(1, 3), (1, 4)]] * 2
-    with pytest.raises(FailedError, match="an input has 16 bytes, not 12"):
+    with pytest.raises(FailedError, match="an input has 16 bytes instead of 12"):
         program.run([[given[0], given[0]]])
 
 
