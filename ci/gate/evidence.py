@@ -121,8 +121,8 @@ def _compare_junit(report: Report, junit: ET.Element | None) -> Iterator[str]:
     if list_tests(own) != list_tests(junit):
         (there, bad, _), (here, failed, _) = count_junit(junit), count_junit(own)
         yield (
-            f"junit.xml and the report differ: {bad} of {there} tests failed in junit.xml, "
-            f"{failed} of {here} in the report"
+            "junit.xml and the report have different tests or results: "
+            f"{bad} of {there} failed in junit.xml, {failed} of {here} in the report"
         )
 
 
@@ -151,7 +151,8 @@ def _compare_plan(report: Report, job: PlannedJob) -> Iterator[str]:
         yield f"the report lists {count(many, 'case')} more than once"
     if planned and planned != set(names):
         had, others = len(planned & set(names)), len(set(names) - planned)
-        yield f"the report has {had} of {len(planned)} planned cases, and {others} unplanned ones"
+        unplanned = count(others, "unplanned case")
+        yield f"the report has {had} of {len(planned)} planned cases, and {unplanned}"
 
 
 def _compare_policy(report: Report, policy: EmulatorPolicy) -> Iterator[str]:

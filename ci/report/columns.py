@@ -19,7 +19,7 @@ from ci.report.schema import MADE_PROVES, Case, DeviceFigures, Report, Threshold
 from ci.report.text import show_bytes, show_decibels, show_seconds, show_share
 
 NOTHING = "-"
-NO_GATE = "varies between runs on the emulator, not judged"
+NO_GATE = "not judged, because it varies between runs on the emulator"
 
 
 @dataclass(frozen=True)

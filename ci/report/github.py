@@ -155,7 +155,7 @@ def _describe_changes(report: Report) -> Iterator[str]:
         return
     count = len(base.changed)
     differ = "1 case differs" if count == 1 else f"{count} cases differ"
-    yield f"Against the base: {differ}, {base.same} do not.\n\n"
+    yield f"Against the base: {differ}, {base.same} unchanged.\n\n"
     for one in base.tools:
         name, was, now = (escape_name(word or "none") for word in (one.name, one.before, one.now))
         yield f"- made with {name} {now}; the base was made with {name} {was}\n"

@@ -163,4 +163,4 @@ def _print_summary(console: Console, report: Report) -> None:
     phases = sorted(report.summary.phases, key=lambda phase: phase.seconds, reverse=True)
     if phases:
         where = ", ".join(f"{clean_name(p.name)} {p.seconds:.1f}" for p in phases[:PHASES])
-        console.print(Text(f"time, s: {where}\nof this, s: {show_work(report)}"))
+        console.print(Text(f"time, s: {where}\nwork, s: {show_work(report)}"))

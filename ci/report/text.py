@@ -87,5 +87,5 @@ def show_counts(summary: Summary) -> str:
 
 
 def show_work(report: Report) -> str:
-    """Return text such as ``lowering 81.0, running 9.5 summed over workers``, in seconds."""
-    return f"lowering {report.lowering_s:.1f}, running {report.running_s:.1f} summed over workers"
+    """Return text such as ``lowering 81.0, running 9.5, summed over workers``, in seconds."""
+    return f"lowering {report.lowering_s:.1f}, running {report.running_s:.1f}, summed over workers"

@@ -206,9 +206,11 @@ def require_good(report: Verification, name: str, *, accept: bool) -> None:
             fix="run the signer by hand on this library and read its log",
         )
     if report.verdict is Verdict.ENCRYPTED:
-        why = "the output is encrypted, so its loadable content cannot be compared with the input"
         raise SignerError(
-            Failure.ALTERED, name, why=why, fix="configure the signer not to encrypt its output"
+            Failure.ENCRYPTED,
+            name,
+            why="its loadable content cannot be compared with the input",
+            fix="configure the signer not to encrypt its output",
         )
     if report.verdict is Verdict.UNRECOGNISED and not accept:
         raise SignerError(

@@ -52,6 +52,7 @@ class Failure(str, Enum):
     EXPIRED = "the signer's certificate is not valid today"
     WRONG_HASH = "the signer's output has hashes that do not match"
     ALTERED = "the signer changed loadable content"
+    ENCRYPTED = "the signer's output is encrypted"
     INVALID = "the signer's output is not consistent"
     UNRECOGNISED = "no published scheme verifies the signature"
 

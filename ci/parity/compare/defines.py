@@ -81,8 +81,8 @@ def _cmake_only(index: Index, groups: Groups, target: CMakeTarget) -> Iterator[F
                 kind=Kind.DEFINE,
                 path=word.place.path,
                 level=Level.WARNING,
-                message=f"CMake defines {word.text} for {reader.name}, but Buck does not for "
-                f"{label}",
+                message=f"CMake defines {word.text} for {reader.name}, but Buck does not define it "
+                f"for {label}",
                 detail=f"{target.name}: {name}",
                 fix=f'add "-D{word.text}" to the preprocessor_flags of {label}',
                 **at(index.by_label[label]),
@@ -125,8 +125,8 @@ def _buck_only(index: Index, groups: Groups, target: BuckTarget) -> Iterator[Fin
                 kind=Kind.DEFINE,
                 path=word.place.path,
                 level=Level.WARNING,
-                message=f"Buck defines {word.text} for {reader.label}, but CMake does not for "
-                f"{first.name}",
+                message=f"Buck defines {word.text} for {reader.label}, but CMake does not define "
+                f"it for {first.name}",
                 detail=f"{target.label}: {name}",
                 fix=fix,
                 **at(reader, word.place),

@@ -142,7 +142,9 @@ def find_buck_only(index: Index) -> Iterator[Finding]:
 
 def _buck_only(index: Index, path: str, use: Use[BuckTarget]) -> Finding:
     target, entry = nearest_cmake_target(index, path, use.target)
-    where = f" to {target.name} ({entry.place if entry else target.place})" if target else ""
+    where = " to a CMake target"
+    if target:
+        where = f" to {target.name} ({entry.place if entry else target.place})"
     if target and target.kind == "add_executable" and len(target.srcs) == 1:
         where = f" to its own target, like {target.name} ({target.place})"
     return Finding(

@@ -254,10 +254,10 @@ def test_the_most_telling_fault_names_the_failure(
     assert caught.value.why == "; ".join(kind.value for kind in kinds)
 
 
-def test_a_signer_that_encrypts_changes_what_is_loaded() -> None:
+def test_a_signer_that_encrypts_is_refused() -> None:
     with pytest.raises(SignerError) as caught:
         require_good(Verification(1, signed=True, encrypted=True), "lib.so", accept=True)
-    assert caught.value.failure is Failure.ALTERED
+    assert caught.value.failure is Failure.ENCRYPTED
 
 
 def test_a_signer_works_on_a_copy_in_an_area_of_its_own(
