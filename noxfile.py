@@ -45,7 +45,7 @@ PARALLEL = ("-n3", "--dist", "loadfile", "--no-loadscope-reorder")
 PROBE_S, HEARTBEAT_S = 2.0, 15.0
 MKDOCS = "mkdocs build --strict --quiet --clean --config-file .ci/mkdocs.yml"
 USAGE, ENVIRONMENT, DOWNLOAD = 2, 3, 4  # docs/reference/exit-codes.md
-# Groups with gigabytes of packages, of use only on machines that can run QNN's host libraries.
+# Groups with gigabytes of packages, useful only on machines that can run QNN's host libraries.
 LARGE = ("lowering", "onnx", "test")
 # Modules that are rarely imported, although they are half of the files of an environment. They are
 # compiled only when they are imported.
@@ -181,7 +181,7 @@ def end_run() -> None:
 
 
 def find_environment(session: nox.Session, group: str, executorch: str = "") -> Path:
-    """Return the path of a dependency group's environment, existing or not."""
+    """Return the path of a dependency group's environment, which need not exist yet."""
     return Path(session.env_dir).parent / "-".join(filter(None, (group, executorch)))
 
 

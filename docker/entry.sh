@@ -1,6 +1,6 @@
 #!/bin/sh
-# Starts a dev shell: sets the caller's umask, the image's environments in the checkout's .nox and
-# the variables of the image's profile, prints one line from the doctor, then runs the command.
+# Starts a dev shell: sets the caller's umask, links the image's environments into the checkout's
+# .nox, sets the variables of the image's profile, prints a line from the doctor, and runs the command.
 set -eu
 umask "${QNN_CI_UMASK:-022}"
 root=${QNN_CI_CHECKOUT:-}

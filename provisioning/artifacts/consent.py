@@ -222,7 +222,7 @@ def prove_skels(request: ArtifactRequest, root: Path) -> list[str]:
     skels get no lines.
 
     Raises IntegrityError if a skel differs from the listed one, if a catalog is forged, or if a
-    library is from another build than a proven skel.
+    library and a proven skel are from different builds.
     """
     skels = sorted(path for path in root.rglob(SKELS) if not path.is_symlink())
     if not skels:

@@ -47,8 +47,8 @@ def parse_qnn_name(name: str) -> QnnName | None:
 
 @dataclass(frozen=True)
 class FileFacts:
-    """A library or program of a tree. ``elf`` is None if it cannot be read as ELF; ``defect`` is
-    then the reason.
+    """A library or program of a tree. ``elf`` is None for a lowered program, and for a library that
+    cannot be read. ``defect`` states why a file cannot be read or loaded.
 
     ``sha256`` is set for an unsigned DSP library; ``proof`` is what catalogs, or the list of
     genuine skels, prove about it. ``targets`` are the SoCs that a lowered program was compiled for;
@@ -128,9 +128,9 @@ class SdkFacts:
     """A QNN SDK, or a tree with its layout.
 
     ``version`` and ``stamp`` (12 digits, from build_id) come from sdk.yaml. ``fault`` is the reason
-    why sdk.yaml cannot be read. ``api_version`` is the QNN API version of the headers,
-    ``library_api`` that of libQnnHtp.so. ``soc_offset`` is the byte of QnnHtpDevice_CustomConfig_t
-    at which libQnnHtp.so reads socModel.
+    why sdk.yaml cannot be read. ``api_version`` is the QNN API version of the headers, and
+    ``library_api`` the version of libQnnHtp.so. ``soc_offset`` is the byte of
+    QnnHtpDevice_CustomConfig_t at which libQnnHtp.so reads socModel.
     """
 
     root: Path
@@ -254,8 +254,8 @@ class PathEntry:
 
 @dataclass(frozen=True)
 class VariableFacts:
-    """The variables that concern QNN; ``executorch_on_path`` are PYTHONPATH entries with an
-    executorch, ``without_adaptor`` those of them that have no QNN adaptor.
+    """The variables that concern QNN. ``executorch_on_path`` are the entries of PYTHONPATH that
+    contain an executorch; ``without_adaptor`` are the entries whose executorch has no QNN adaptor.
 
     ``real`` maps each path in these variables, and the SDK's root, to the path without symbolic
     links.
@@ -290,7 +290,7 @@ class InstallationFacts:
 
 @dataclass(frozen=True)
 class SubmoduleFacts:
-    """A submodule: ``state`` is ok, missing or moved (another commit than recorded)."""
+    """A submodule: ``state`` is ok, missing or moved (not at the recorded commit)."""
 
     path: str
     state: str

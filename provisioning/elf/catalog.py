@@ -225,9 +225,11 @@ def _verify(signed: Any, kind: str, trust: Trust, when: datetime) -> None:
 
 
 def _require_encoding(signed: Any, is_content: bool) -> None:
-    """Raise CatalogError if parts that the signature does not cover are not encoded as in genuine
-    catalogs, for example with a tag that hides the timestamp. An attribute certificate in the
-    timestamp is not checked, since its issuer's key is not in the file; nothing here relies on it.
+    """Raise CatalogError if a part that the signature does not cover is encoded differently than in
+    genuine catalogs, for example with a tag that hides the timestamp.
+
+    An attribute certificate in the timestamp is not checked, since its issuer's key is not in the
+    file. Nothing here relies on it.
     """
     info = signed["signer_infos"][0]
     tags = [tag for tag, _ in _children(info.contents)]

@@ -9,8 +9,10 @@ Some Hexagon libraries contain a checksum, which reveals a changed byte: a secti
 the magic and the CRC-32 of all PT_LOAD segments in order, each padded with zeros to p_memsz. HTP
 skels have one since QNN 2.40.0 (59 of 59), and none up to 2.37.1 (23 of 23); libQnnDspV66Skel.so
 never has one. Of 1,556 DSP libraries from devices, only three have one (2026-11), and all three are
-skels of QNN. Sources: AIC100's loader names the type (networkElfSWIVSectionType,
-https://github.com/quic/software-kit-for-qualcomm-cloud-ai-100); the sum matches in all 59.
+skels of QNN. The name SWIV is from AIC100's loader (networkElfSWIVSectionType,
+https://github.com/quic/software-kit-for-qualcomm-cloud-ai-100). The CRC-32 computed in this way
+matches in all 59 skels.
+
 llvm-strip moves the section headers and so changes e_shoff, which is part of the sum. In 55 of 55
 skels that were stripped with --strip-unneeded, the stored sum matches again if e_shoff is set back.
 """

@@ -3,7 +3,7 @@
 The format (flatbuffers.dev/internals): a table starts with the distance (i32) back to its vtable. A
 vtable is a list of u16: its size, the table's size, and the offset of each field in the table (0 if
 the field has its default). A field that is a table, text or vector contains the distance (u32) to
-it. A vector starts with its count.
+it. A vector starts with the number of its elements (u32).
 """
 
 from __future__ import annotations

@@ -46,8 +46,8 @@ def find_garbage(
     """Find what can be removed and what is kept. Files that this project did not make are kept.
 
     ``named`` contains the names of the published directories that profiles need, ``filenames`` the
-    names of the files that releases in manifests download. Of the files in ``downloads/``,
-    leftovers older than a day are garbage and, if ``downloads`` is true, those in ``filenames``.
+    names of the files that releases in manifests download. In ``downloads/``, leftovers older than
+    a day are garbage. If ``downloads`` is true, files with a name in ``filenames`` are, too.
     """
     trees = sorted(store.trees.iterdir()) if store.trees.is_dir() else []
     judged = [_judge_tree(path, named) for path in trees]

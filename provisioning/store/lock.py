@@ -1,5 +1,5 @@
-"""Lock files that record their holder, and identify processes of this machine by process ID and
-start time.
+"""Hold locks in files that record their holder, and identify processes of this machine by process
+ID and start time.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME=DIR",
         help=f"examine DIR as artifact NAME; the NAME '{STAGING}' stands for a directory with the "
-        "files of a device",
+        "files for a device",
     )
     parser.add_argument("--strict", action="store_true", help="treat warnings as errors")
     parser.add_argument(

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "names",
         nargs="+",
         metavar="ARTIFACT[@VERSION]",
-        help="VERSION is the version of the package, archive or git tag (default: the newest)",
+        help="VERSION is a version of the package or archive, or a git tag (default: the newest)",
     )
     parser.add_argument(
         "--cooldown",

@@ -196,7 +196,7 @@ class Source(Protocol):
         ...
 
     def find_release(self, job: FillJob, version: str) -> Release:
-        """Return the release for another version than the job's; '' means the newest.
+        """Return the release of the job's artifact with this version; '' means the newest.
 
         The job's root is a scratch directory. Fields that are unknown before the first download,
         such as the hash, stay empty. Raises UsageError if the source needs a version,

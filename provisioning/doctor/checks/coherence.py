@@ -95,8 +95,8 @@ def most_common_build(files: Iterable[FileFacts]) -> QnnBuild | None:
 @FAMILIES.check(
     "QNN301",
     "{subject} is from {build}, but the others are from {usual}",
-    "the device fails with 'Stub lib id mismatch' (error 1008) or 0x8000040e (AEE_EBADCLASS), the "
-    "host with error 14001",
+    "the device fails with 'Stub lib id mismatch' (error 1008) or 0x8000040e (AEE_EBADCLASS); the "
+    "host fails with error 14001",
     "copy all QNN libraries from one SDK",
 )
 def see_other_build(family: Family) -> Iterator[Seen]:
@@ -314,8 +314,8 @@ def see_misplaced_skel(family: Family) -> Iterator[Seen]:
 @FAMILIES.check(
     "QNN306",
     "{subject} contains code for {machine}, but its name states Hexagon V{version}",
-    "the DSP refuses the skel with error 4000, or runs code for another version than the file name "
-    "states",
+    "the DSP refuses the skel with error 4000, or runs code for a version other than the one in "
+    "the file name",
     "copy it from the SDK's lib/hexagon-v{version}/unsigned again",
 )
 def see_misnamed_skel(family: Family) -> Iterator[Seen]:
@@ -345,7 +345,7 @@ def _skels(family: Family) -> Iterator[tuple[FileFacts, str, str, str]]:
 @FAMILIES.check(
     "QNN307",
     "{subject} has Hexagon V{hexagon}, but libQnnHtpV{hexagon}Skel.so is missing",
-    "nothing runs on that SoC; runs fail with error 14001 or 4000",
+    "all runs on that SoC fail with error 14001 or 4000",
     "use an SDK with lib/hexagon-v{hexagon}, and provision that component",
 )
 def see_no_skel_for_soc(family: Family) -> Iterator[Seen]:

@@ -343,7 +343,7 @@ def see_no_stub(staging: Staging) -> Iterator[Seen]:
 @STAGINGS.check(
     "QNN312",
     "files for {soc} (Hexagon V{hexagon}) are missing: {subject}",
-    "nothing runs on that SoC; runs fail with error 14001 or 4000",
+    "all runs on that SoC fail with error 14001 or 4000",
     "copy {subject} from the same SDK into {where}: the skel is in lib/hexagon-v{hexagon}/unsigned",
     after=("QNN309", "QNN320", "QNN321"),
 )

@@ -273,7 +273,8 @@ def _leaves(entry: str, depth: int) -> bool:
 @CONTENT.check(
     "QNN218",
     "{subject} has {entry} in its RPATH or RUNPATH",
-    "the directory was on the machine that built the file; here it may contain another library",
+    "the path is from the machine that built the file; on other machines, it may lead to another "
+    "library",
     "link it with -Wl,-rpath,'$ORIGIN', set CMAKE_INSTALL_RPATH, or run patchelf --set-rpath "
     "'$ORIGIN' on it",
 )

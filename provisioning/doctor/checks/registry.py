@@ -103,7 +103,7 @@ class Case:
 
     @property
     def executorch(self) -> str:
-        """The version of the checkout, else that of the installed executorch; '' if there is
+        """The version of the checkout, else the version of the installed executorch; '' if there is
         neither.
         """
         checkout, python = self.facts.checkout, self.facts.python

@@ -138,7 +138,7 @@ SDK.add(
 @SDK.check(
     "QNN106",
     "{subject} is missing",
-    "this directory contains libraries that the profile needs; without them, linking fails with "
+    "it should contain libraries that the profile needs; without them, linking fails with "
     "'cannot find -lQnnHtp', or a push fails",
     f"{REFETCH}; a provisioned subset must include this component",
     after=("QNN102",),
