@@ -166,8 +166,8 @@ def end_run() -> None:
     failure again.
 
     nox exits with 1 for any failure (final_reduce in nox/tasks.py), and a SystemExit in a session
-    would skip later sessions and the summary. No other exit handler of this file runs after this
-    one.
+    would skip later sessions and the summary. os._exit also skips the exit handlers that were
+    registered before this one.
     """
     if not failures:
         return
@@ -242,7 +242,7 @@ ELSEWHERE = "parity, plan, sign_skel and `./nox -s qnn_ci -- report`"
 def locked(session: nox.Session, path: Path) -> Iterator[None]:
     """Hold a lock for the duration of the block. While another process holds it, print a note and
     wait."""
-    import fcntl  # not on Windows
+    import fcntl  # does not exist on Windows
 
     try:
         path.parent.mkdir(exist_ok=True)

@@ -50,7 +50,7 @@ def write_whole(path: Path, data: bytes | str) -> None:
     """
     raw = data.encode() if isinstance(data, str) else data
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.is_symlink() or (path.exists() and not path.is_file()):  # /dev/stdout is both
+    if path.is_symlink() or (path.exists() and not path.is_file()):  # such as /dev/stdout
         path.write_bytes(raw)
         return
     fresh = path.with_name(f".{path.name}.{os.getpid()}")

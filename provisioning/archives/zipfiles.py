@@ -345,4 +345,5 @@ def _inflate(source: ByteSource, member: Member, start: int) -> Iterator[bytes]:
             if out := inflater.decompress(data, OUT_BYTES):
                 yield out
     except errors as error:
-        raise unsafe(source.name, f"member {member.name!r} does not inflate: {error}") from error
+        why = f"member {member.name!r} cannot be inflated: {error}"
+        raise unsafe(source.name, why) from error

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "action", choices=("info", "clean"), help="show the parts' sizes, or remove parts"
     )
-    parser.add_argument("parts", nargs="*", metavar="PART", help="a name that info prints, or all")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="a part that info prints, or all")
     parser.add_argument("--dry-run", action="store_true", help="only show what would be removed")
 
 
@@ -66,7 +66,7 @@ def describe_parts(store: Store, parts: list[CachePart]) -> Outcome:
 
 
 def clean_parts(store: Store, parts: list[CachePart], *, dry_run: bool) -> Outcome:
-    """Remove everything in these parts that no process uses, or only list it if ``dry_run``."""
+    """Remove what find_removable finds in these parts, or only list it if ``dry_run`` is true."""
     with explain_errors(store.home):
         garbage, kept = find_removable(parts)
         freed = 0 if dry_run else remove_garbage(store, garbage)

@@ -31,7 +31,7 @@ from provisioning.manifest.targets import Backend
 from provisioning.store.store import Store
 
 EMULATORS = {choice.WHEEL_PROFILE, choice.SDK_PROFILE}
-LEAST = 40  # columns; in fewer, words would have to be broken
+LEAST = 40  # columns; narrower text would break words
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -118,7 +118,7 @@ def follow_links(links: Mapping[str, str], paths: Collection[str]) -> dict[str, 
 
 
 def stated_version(root: Path) -> str:
-    """Return the QNN version that most libraries contain, '' if none contains one."""
+    """Return the most common QNN version in the libraries, '' if none contains one."""
     builds = map(find_qnn_build, sorted(root.rglob("lib*.so")))
     counted = Counter(build.version for build in builds if build and build.version)
     return counted.most_common(1)[0][0] if counted else ""
@@ -152,7 +152,7 @@ def obtain_wheel(request: ArtifactRequest, store: Store, progress: Progress) -> 
 
     def fetch(target: Path) -> None:
         if urls := mirror_urls(release.filename, release.sha256):
-            with suppress(DownloadError, IntegrityError):  # fetch_file printed it; try pip
+            with suppress(DownloadError, IntegrityError):  # fetch_file printed the error; try pip
                 fetch_file(urls, target, pin_of(release), progress)
                 return
         _fetch_with_pip(request, target, progress)

@@ -181,7 +181,7 @@ def _parse_info(tables: Tables) -> dict[str, object]:
         return {"binary_info": version, "unread": f"its description has version {version}"}
     soc_id = info.number(16)
     socs = {one.id: name for name, one in read_socs().items()}
-    device = info.bytes(15)  # of HTP: a version, the Hexagon version
+    device = info.bytes(15)  # for HTP: a version, then the Hexagon version
     graphs = tuple(_parse_graph(one) for one in info.list_tables(10))
     vtcm = max((one.vtcm_mb or 0 for one in graphs), default=0)
     found: dict[str, object] = {

@@ -490,7 +490,7 @@ def test_a_local_name_that_ends_alike_is_another() -> None:
 def test_what_does_not_inflate_is_refused() -> None:
     with pytest.raises(IntegrityError) as caught:
         inflate(replace(GOOD, body=b"\xff" * 40))
-    assert caught.value.why.startswith("member 'a' does not inflate: ")
+    assert caught.value.why.startswith("member 'a' cannot be inflated: ")
     assert caught.value.what == "a.zip is refused"
 
 
