@@ -60,8 +60,8 @@ def compare_base(report: Report, path: Path | None) -> Report:
 def publish_run(
     report: Report, directory: Path, args: argparse.Namespace, progress: Progress
 ) -> Report:
-    """Write the report into ``directory`` and into the files requested by ``args``, show it on the
-    CI system's page of the run, and print annotations.
+    """Write the report into ``directory`` and into the files requested by ``args``. Show it on the
+    CI system's page of the run and, on GitHub, print annotations.
 
     Return the report with its differences from the base. Raises StoreError if a file cannot be
     written.

@@ -157,7 +157,7 @@ def constant_truth(text: str) -> Answer | None:
 
 
 def _unary(word: str, token: Operand, scope: Scope) -> Answer:
-    """Evaluate TARGET, DEFINED or EXISTS: YES or BOTH.
+    """Evaluate a test with one argument, such as TARGET or EXISTS: YES or BOTH.
 
     The answer is never NO: for example, a target that this reader has not seen may come from a
     package.

@@ -120,7 +120,7 @@ class Run:
 
 
 def certain_duplicates_last(files: list[Listed]) -> list[Listed]:
-    """Return one entry for each file, or two if both certainly apply at the same time."""
+    """Return one entry for each file, or two entries if both certainly apply at the same time."""
     kept: list[Listed] = []
     by_path: dict[str, list[Listed]] = {}
     for listed in files:
@@ -133,7 +133,7 @@ def certain_duplicates_last(files: list[Listed]) -> list[Listed]:
 
 
 class ListWords(Literals):
-    """Finds the lines of list files that mention a file outside of comments."""
+    """Finds the lines of list files that mention a file. Comments are ignored."""
 
     def __init__(self, sources: Sources) -> None:
         super().__init__(sources.tree)

@@ -30,7 +30,7 @@ EXTENSIONS = (".c", ".cc", ".cpp", ".cxx", ".cu", ".mm", ".m", ".S", ".h")
 
 @dataclass
 class Listed:
-    """A file of a target, and the branch under unknown conditions in which it was added."""
+    """A file of a target, and the branch of the list file in which it was added."""
 
     entry: ListEntry
     branch: tuple[int, ...]
