@@ -75,8 +75,8 @@ def partition_model(model: Model, spec: CaseSpec, staging: Staging) -> Found:
     )
     if edge is None:
         judged = Counter(refusals.seen[name] for name in refusals.seen.keys() - refusals.by_node)
-        left = [(refusals.seen[name], reason, False) for name, reason in refusals.by_node.items()]
-        return Found(dict(taken or judged), tuple(left), partitions, failure=failure, steps=steps)
+        left = list_refused(refusals)
+        return Found(dict(taken or judged), left, partitions, failure=failure, steps=steps)
     methods = [edge.exported_program(name) for name in sorted(edge.methods)]
     left_to_cpu = audit_delegation([one.graph_module for one in methods], refusals).fallback_ops
     signatures = [(one.graph, one.graph_signature) for one in methods]
@@ -93,6 +93,15 @@ def partition_model(model: Model, spec: CaseSpec, staging: Staging) -> Found:
         failure,
         sum(len(one.buffers_to_mutate) for _, one in signatures),
         steps,
+    )
+
+
+def list_refused(refusals: Refusals) -> tuple[tuple[str, str, bool], ...]:
+    """Return the operator and the reason of each node that the partitioner refused, and whether the
+    model's entry requests the CPU for it."""
+    return tuple(
+        (refusals.seen[name], reason, refusals.is_skipped(name, refusals.seen[name]))
+        for name, reason in refusals.by_node.items()
     )
 
 

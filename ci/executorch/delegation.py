@@ -64,15 +64,15 @@ class Refusals(logging.Handler):
         named = ((self.seen[name], reason) for name, reason in self.by_node.items())
         return [f"{op}: {reason}" for op, reason in named if not op.startswith(QUANTIZING)]
 
-    def is_skipped(self, node: Any) -> bool:
-        """Return whether the model's entry requests the CPU for a node. If the entry does so for
-        any node, the result is also true for nodes that quantize or dequantize."""
-        choices, name = self.choices, name_operator(node)
+    def is_skipped(self, name: str, operator: str) -> bool:
+        """Return whether the model's entry requests the CPU for the node ``name``. If the entry
+        does so for any node, the result is also true for nodes that quantize or dequantize."""
+        choices = self.choices
         skips = bool(choices.skip_nodes or choices.skip_ops)
         return (
-            node.name in choices.skip_nodes
-            or name in choices.skip_ops
-            or (skips and name.startswith(QUANTIZING))
+            name in choices.skip_nodes
+            or operator in choices.skip_ops
+            or (skips and operator.startswith(QUANTIZING))
         )
 
     def require_skipped(self) -> None:
@@ -184,7 +184,7 @@ def audit_delegation(
         Fallback(
             name_operator(node),
             refusals.by_node.get(node.name, f"not offered to QNN{find_line(node)}"),
-            refusals.is_skipped(node),
+            refusals.is_skipped(node.name, name_operator(node)),
         )
         for node in left
     )

@@ -17,6 +17,7 @@ pytest.importorskip("executorch", reason="ExecuTorch is not installed in this en
 with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from ci.audit import operators_partitions as audit
+    from ci.models.lowering_options import Choices
 
 
 def make_node(name: str, *, inputs: tuple[Any, ...] = (), val: Any = None) -> Any:
@@ -54,6 +55,18 @@ def test_an_operator_at_which_the_partitioner_fails_is_left_and_the_next_is_judg
     assert "KeyError" in logged[0]
     assert varying == set()
     assert Support.is_node_supported is original
+
+
+def test_a_refused_node_that_the_entry_skips_is_marked_as_requested() -> None:
+    refusals = audit.Refusals(Choices(skip_ops=("aten.erf.default",), skip_nodes=("tanh_1",)))
+    operators = {"erf": "aten.erf.default", "tanh_1": "aten.tanh.default", "tanh": "aten.tanh"}
+    refusals.seen |= {**operators, "relu": "aten.relu.default"}
+    refusals.by_node |= dict.fromkeys(operators, "refused")
+    assert audit.list_refused(refusals) == (
+        ("aten.erf.default", "refused", True),
+        ("aten.tanh.default", "refused", True),
+        ("aten.tanh", "refused", False),
+    )
 
 
 def test_a_node_that_reads_a_shape_which_varies_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
