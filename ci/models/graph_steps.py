@@ -241,5 +241,5 @@ def _list_tensors(value: Any) -> list[Any]:
 def _measure(value: Any) -> float:
     if not hasattr(value, "numel") or not value.numel() or value.is_complex():
         return 0.0
-    largest = float(value.abs().max()) if value.dtype.is_floating_point else float(value.max())
-    return min(abs(largest), LARGEST) if largest == largest else 0.0  # noqa: PLR0124 - NaN
+    largest = max(abs(float(value.min())), abs(float(value.max())))  # bool has no abs()
+    return min(largest, LARGEST) if largest == largest else 0.0  # noqa: PLR0124 - NaN

@@ -36,7 +36,7 @@ OWN = [
     (PR, "    timeout-minutes: 10\n", "    timeout-minutes: 600\n", "or over 120"),
     (PR, "concurrency:\n", "env:\n", "concurrency is missing"),
     (PR, "github.event_name == 'push' && github.sha || ", "", "each push needs a group"),
-    (PR, "      actions: read # in", "      # in", "code scanning needs actions: read"),
+    (PR, "      actions: read # upload", "      # upload", "code scanning needs actions: read"),
     (PR, "  pull_request:\n", "  pull_request_target:\n", "for what others wrote"),
     (PR, "words=(--head", "t=${{ github.event.pull_request.title }}; words=(--head", "through env"),
     (PR, "    shell: bash", "    shell: sh", "a failure in a pipe is not one"),

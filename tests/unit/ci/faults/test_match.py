@@ -364,3 +364,30 @@ def test_each_tensor_of_a_list_is_an_operand_and_the_first_result_has_the_shape(
     (split,) = (one for name, one in steps.items() if name.startswith("split"))
     assert (split.shape, split.sources) == ((2, 3), ("cat",))
     assert split.numbers["split_sizes"] == (3.0, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("constant", "magnitude"),
+    [
+        (torch.tensor([[-5, -3]]), 5.0),
+        (torch.tensor([[-5.0, 3.0]]), 5.0),
+        (torch.tensor([[-2, 3]], dtype=torch.int8), 3.0),
+        (torch.tensor([[True, False]]), 1.0),
+        (torch.tensor([[1.0, float("nan")]]), 0.0),
+    ],
+    ids=["negative", "mixed", "int8", "bool", "nan"],
+)
+def test_the_magnitude_of_a_constant_is_of_its_largest_absolute_element(
+    constant: Tensor, magnitude: float
+) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("known", constant)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.known  # type: ignore[operator]
+
+    steps = describe_steps(Net(), (torch.ones(1, 2),))
+    (found,) = [one for step in steps for one in step.operands if one.constant]
+    assert found.magnitude == magnitude
