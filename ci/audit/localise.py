@@ -36,7 +36,7 @@ from ci.report.schema import Question
 from provisioning.console.progress import Progress
 from provisioning.errors import FailedError
 
-LIMIT_DB = 120.0  # SQNR is clipped to this
+LIMIT_DB = 120.0  # SQNR is clipped to this, and to its negative
 
 
 class Localised(Struct, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ HEAD = """\
 
 `input_list.txt` has one line per run: the raw files of the program's inputs, in order.
 """
-# The keys are whether the bundle is for Android (reached with adb) or for Linux (with ssh).
+# True: the bundle is for Android, which is reached with adb. False: for Linux, with ssh.
 RUN = {
     True: """
 ```sh

@@ -152,7 +152,7 @@ class Maker:
         graph = Graph(self.tensors, nodes, ())
         for one in names:
             if one not in self.values:
-                number = int(graph.tensors[one].is_input)  # draw's number: inputs start with set 1
+                number = int(graph.tensors[one].is_input)  # draw numbers input sets from 1
                 self.values[one] = torch.from_numpy(draw(graph, one, 0, number))
         return [self.values[one] for one in names]
 

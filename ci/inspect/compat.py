@@ -25,7 +25,7 @@ from provisioning.elf.programs import is_loadable
 from provisioning.manifest.targets import find_soc
 from provisioning.versions import is_older, parse_version
 
-# The oldest QNN version known to write descriptions of version 3.
+# The oldest QNN version that is known to write binary info of version 3.
 INFO_SINCE = "2.29.0"
 # QNN versions whose libraries read socModel at byte 8 of QnnHtpDevice_CustomConfig_t. The libraries
 # of 2.37 and 2.49.40 read it at byte 4, where headers up to OLD_HEADERS have it.

@@ -39,7 +39,7 @@ SUITES: Mapping[str, Suite] = {
     one.name: one
     for one in (
         Suite("upstream", (f"{QUALCOMM}/test_qnn_delegate.py",)),
-        # Its tests are for V68, and tests/rework/htp/conftest.py uses this SoC for it.
+        # Its tests are for V68. tests/rework/htp/conftest.py sets this SoC.
         Suite("upstream-rework", (f"{QUALCOMM}/rework",), soc="SM8350", fixed_soc=True),
         # QualcommTester's default is this SoC, and no flow changes it.
         Suite(
