@@ -98,7 +98,7 @@ class Device:
 
     def push(self, directory: str, files: Mapping[str, Path], digests: Mapping[str, str]) -> int:
         """Send files to a directory on the device, except those that it already has. Return how
-        many bytes were sent. The keys of ``files`` and of ``digests``, their SHA-256, are names.
+        many bytes were sent. ``files`` has the paths and ``digests`` the SHA-256, by file name.
 
         A file gets its name only when it is complete. Raises UsageError for a name with special
         characters, ToolError if a file does not arrive completely, and the same errors as ``ask``.

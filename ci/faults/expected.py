@@ -105,9 +105,9 @@ def _list_rows(faults: Sequence[Fault], frontend: str) -> list[tuple[Fault, Trie
 
 class VersionsMatrix(Struct, frozen=True, kw_only=True):
     """The results of known faults with several versions of QNN. ``versions`` is sorted, oldest
-    first. ``runs`` is in the order of the runs. Each text in ``regressions`` and ``fixes`` names a
-    version with which the result of a graph became worse or better. ``failures`` has the reason for
-    each version that could not be run."""
+    first. ``runs`` is in the order in which the graphs ran. Each text in ``regressions`` and
+    ``fixes`` names a version with which the result of a graph became worse or better. ``failures``
+    has the reason for each version that could not be run."""
 
     versions: tuple[str, ...]
     runs: tuple[Rerun, ...]
