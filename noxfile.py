@@ -474,7 +474,7 @@ def provision(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def validate(session: nox.Session) -> None:
-    """Check the environment of a profile, and print a fix for every fault."""
+    """Check the environment of a profile, and print faults with their fixes."""
     python = find_environment(session, "lowering") / "bin" / "python"
     words = list(session.posargs)
     if python.exists() and not any(word.split("=")[0] == "--python" for word in words):

@@ -44,7 +44,7 @@ VERBS: dict[str, Verb] = {
     "env": Verb("provisioning.verbs.env", "print the environment variables of a profile"),
     "doctor": Verb(
         "provisioning.verbs.doctor",
-        "check an environment and print a fix for each problem",
+        "check an environment, and print faults with their fixes",
         "validate",
     ),
 }

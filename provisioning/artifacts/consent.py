@@ -196,7 +196,8 @@ def check_machines(root: Path) -> list[str]:
         try:
             elf = read_elf(path)
         except ElfError as error:
-            raise IntegrityError(f"{relative} is not a library", why=str(error)) from error
+            why = "; ".join(filter(None, (error.what, error.why)))
+            raise IntegrityError(f"{relative} is not a library", why=why, fix=error.fix) from error
         if elf.machine != wanted:
             names = [name_machine(number) for number in (elf.machine, wanted)]
             raise IntegrityError(

@@ -149,9 +149,9 @@ def write_output(text: str) -> None:
 
 
 def _encodable(text: str, stream: TextIO) -> str:
-    """Return ``text`` with backslash escapes for characters that the stream's encoding does not
-    have. If it has all of them, make the stream accept raw bytes in ``text``, and return it
-    unchanged.
+    """Return ``text`` in a form that ``stream`` can write: with backslash escapes if the stream's
+    encoding lacks one of its characters, else unchanged. In the second case, the stream is made to
+    accept raw bytes in ``text``.
     """
     encoding = getattr(stream, "encoding", None) or "utf-8"
     try:

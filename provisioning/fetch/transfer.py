@@ -54,10 +54,10 @@ class MismatchError(PermanentError):
 class TransferPolicy:
     """Time limits and retries.
 
-    ``attempts`` limits the failures in a row without new bytes. ``longest_wait_s`` is the longest
-    delay before a retry, and ``patience_s`` the longest delay that a server may ask for. A
-    connection that transfers fewer than ``slowest_bytes_s`` bytes per second during
-    ``read_timeout_s`` has failed.
+    ``attempts`` limits the failures in a row, each with fewer than PROGRESS_BYTES new bytes, and
+    how often a download starts over. ``longest_wait_s`` is the longest delay before a retry, and
+    ``patience_s`` the longest delay that a server may ask for. A connection that transfers fewer
+    than ``slowest_bytes_s`` bytes per second during ``read_timeout_s`` has failed.
     """
 
     attempts: int = 6

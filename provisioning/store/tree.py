@@ -202,8 +202,8 @@ def add_parents(path: str, parents: set[str]) -> None:
 def _compare_shape(
     seen: Mapping[str, os.stat_result], wanted: Mapping[str, TreeEntry]
 ) -> Iterator[Difference]:
-    """Yield a Difference for each entry that is not ``wanted``, and for each directory with a mode
-    other than DIRECTORY_MODE.
+    """Yield a Difference for each file and empty directory that is not ``wanted``, and for each
+    parent directory of a wanted entry with a mode other than DIRECTORY_MODE.
     """
     parents, holders = find_parents(wanted), find_parents(seen)
     for path, state in seen.items():

@@ -1,4 +1,4 @@
-"""``doctor PROFILE``: check whether an environment is usable, and print a fix for each problem."""
+"""``doctor PROFILE``: check whether an environment is usable, and print faults with their fixes."""
 
 from __future__ import annotations
 

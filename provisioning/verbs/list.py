@@ -1,4 +1,4 @@
-"""``list``: list every artifact and profile, with its pin and its state in the store."""
+"""``list``: list every artifact with its pin and its state in the store, and every profile."""
 
 from __future__ import annotations
 
