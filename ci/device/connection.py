@@ -57,7 +57,7 @@ class Device:
     place: str
 
     def call(self, script: str, *, data: bytes | Path = b"", timeout_s: float = ANSWER_S) -> Answer:
-        """Run a script with sh on the device, with ``data`` as its stdin.
+        """Run a script in the shell of the device's user, with ``data`` as its stdin.
 
         Raises ToolError if the device cannot be reached or the connection breaks, StoreError if
         the device has too little space.
