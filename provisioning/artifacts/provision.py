@@ -286,11 +286,12 @@ def provision_artifacts(
     """Return every artifact of ``requests``, in their order: the user's own installation if a
     variable points to one, else the one in the store, fetched if it is missing.
 
-    Before anything is fetched, all fetches are listed and consent is asked for. With ``verify``,
-    every file is hashed again; files that differ are restored in the store, and reported as an
-    error in an installation. If an artifact fails, the first failure is raised after the others
-    have finished. Missing libraries that have to be compiled are provided first, since the other
-    artifacts need them.
+    Before artifacts are fetched, show_outline lists them and asks for consent. Missing libraries
+    that have to be compiled are provided first, since the other artifacts need them. If an artifact
+    fails, the first failure is raised after the others have finished.
+
+    If ``verify`` is true, existing files are hashed again. Files that differ are restored in the
+    store; in an installation, they are an error.
 
     Raises UnfitError, DownloadError, IntegrityError, StoreError, ToolError, ManifestError.
     """

@@ -99,7 +99,7 @@ class Release(
 
 
 class FileRelease(Release, frozen=True, kw_only=True):
-    """A release that is one file to unpack, pinned by its hash."""
+    """A release that is one file to unpack. ``sha256`` is its pin, '' if its hash is unknown."""
 
     filename: str
     size_bytes: int = 0
