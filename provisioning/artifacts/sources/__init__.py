@@ -305,12 +305,14 @@ def cannot_fetch(request: ArtifactRequest, store: Store, why: str, advice: str) 
     release = request.release_as(FileRelease)
     size = f" ({mib(release.size_bytes)})" if release.size_bytes else ""
     pin = f"; the file's SHA-256 must be {release.sha256}" if release.sha256 else ""
+    # --offline switches mirrors off too.
+    mirror = "without a network, also" if request.options.offline else "or"
     return DownloadError(
         f"{request.label} could not be fetched: {release.filename}{size}",
         why=why,
         fix=(
-            f"{advice}; or set QNN_CI_MIRROR to a directory that `qnn-ci fetch --to` filled, or to "
-            f"its URL; or put that file into {store.downloads} ({HOME_VARIABLE} changes this "
+            f"{advice}; {mirror} set QNN_CI_MIRROR to a directory that `qnn-ci fetch --to` filled, "
+            f"or to its URL; or put that file into {store.downloads} ({HOME_VARIABLE} changes this "
             f"directory){pin}"
         ),
     )
