@@ -383,6 +383,43 @@ def test_where_a_body_begins(name: str) -> None:
     assert isinstance(caught.value, MixedError) == ("starting over" in str(wanted))
 
 
+# The part has 10 bytes, and the disk has room for 100 more.
+SIZES: dict[str, tuple[object, Pin, float | str]] = {
+    "pinned": (head(length=90), Pin(20, most_bytes=15), 20),
+    "beyond its pin": (head(), Pin(9), "it has more than the pinned 9 bytes"),
+    "of a limit": (head(), Pin(most_bytes=15), 15),
+    "up to its limit": (head(length=5), Pin(most_bytes=15), 15),
+    "beyond its limit": (
+        head(length=6),
+        Pin(most_bytes=15),
+        "it has 16 bytes or more, but at most 15 are expected",
+    ),
+    "a total beyond its limit": (
+        head(206, 3, 10, 16),
+        Pin(most_bytes=15),
+        "it has 16 bytes or more, but at most 15 are expected",
+    ),
+    "not known": (head(), Pin(), 110),
+    "all of the room": (head(length=100), Pin(), 110),
+    "a limit beyond the room": (head(), Pin(most_bytes=500), 110),
+    "more than the room": (head(length=101), Pin(), "the file has 111 bytes"),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_how_far_a_file_may_grow(
+    part: PartFile, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, pin, wanted = SIZES[name]
+    monkeypatch.setattr(download, "free_bytes", lambda _: 100 + download.SPARE_BYTES)
+    if isinstance(wanted, (int, float)):
+        assert download._check_size(seen, part, pin) == wanted  # type: ignore[arg-type]
+        return
+    with pytest.raises((PermanentError, OSError)) as caught:
+        download._check_size(seen, part, pin)  # type: ignore[arg-type]
+    assert wanted in str(caught.value)
+
+
 def test_the_headers_for_the_rest() -> None:
     assert range_headers(0, "v") == {}
     assert range_headers(1, "v") == {"Range": "bytes=1-", "If-Range": "v"}

@@ -49,6 +49,8 @@ def test_spans_are_merged_at_their_gap() -> None:
     assert merge_spans([(0, 10), (10, 30), (5, 7)], 0) == [(0, 30)]
     assert merge_spans([(0, 10), (4106, 4107)]) == [(0, 4107)]
     assert merge_spans([(0, 10), (4107, 4108)]) == [(0, 10), (4107, 4108)]
+    several = [(0, 10), (100, 110), (112, 120), (119, 121), (200, 201), (202, 204)]
+    assert merge_spans(several, 5) == [(0, 10), (100, 121), (200, 204)]
     assert merge_spans([]) == []
 
 
