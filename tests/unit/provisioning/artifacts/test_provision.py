@@ -23,8 +23,8 @@ import msgspec
 import pytest
 
 from provisioning.__main__ import main
+from provisioning.artifacts import environment, sources
 from provisioning.artifacts import provision as provisions
-from provisioning.artifacts import sources
 from provisioning.artifacts.consent import check_machines, check_version, make_lock
 from provisioning.artifacts.environment import DROPPED_VARIABLES
 from provisioning.artifacts.lockfile import (
@@ -374,6 +374,93 @@ def test_a_verification_fails_where_one_of_several_is_missing(
     ]
     (provision(store)[0].root / "lib/one.so").write_bytes(b"1")
     assert [main(["verify", *words]) for words in ([], ["--repair"], [])] == [4, 0, 0]
+
+
+def test_a_verification_prints_each_artifact_and_what_differs(
+    store: Store,
+    manifests: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(store.home))
+
+    def tell(*words: str) -> tuple[int, str]:
+        code = main(["verify", *words])
+        return code, capsys.readouterr().out
+
+    assert tell() == (0, f"nothing is published in {store.home}\n")
+    assert tell("sdk") == (4, "sdk 1.2.3 is not in the store\n")
+    root = provision(store)[0].root
+    capsys.readouterr()
+    assert tell() == (0, "sdk 1.2.3: 6 files, 0 MiB, all unchanged\n")
+    (root / "lib/one.so").write_bytes(b"1")
+    (root / "lib/two.so").unlink()
+    code, text = tell()
+    first, *differences, last = text.splitlines()
+    assert (code, first) == (4, "sdk 1.2.3: 2 differences")
+    assert [line.split()[0] for line in differences] == ["lib/one.so:", "lib/two.so:"]
+    assert last == "  run `verify` again with --repair"
+    code, text = tell("--repair")
+    assert (code, text.splitlines()[-1]) == (0, "  repaired")
+    assert main(["verify", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["artifacts"]
+    assert row.pop("size_bytes") > 600
+    assert row == {
+        "name": "sdk",
+        "version": "1.2.3",
+        "root": str(root),
+        "published": True,
+        "files": 6,
+        "differences": [],
+        "repaired": [],
+    }
+
+
+OWN_OPTIONS = Options(offline=False, trust_first_use=True, accept_licence=True)
+
+
+@pytest.mark.parametrize("verify", [False, True])
+@pytest.mark.parametrize("offline", [False, True])
+@pytest.mark.parametrize("options", [None, OWN_OPTIONS])
+def test_a_profile_is_fetched_with_the_options_that_are_given(
+    store: Store,
+    manifests: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: Options | None,
+    offline: bool,
+    verify: bool,
+) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(store.home))
+    asked = []
+
+    def note(requests: Sequence[ArtifactRequest], *_: object, verify: bool) -> list[Provisioned]:
+        asked.append((requests[0].options, verify))
+        return [Provisioned("sdk", "1.2.3", Path("/sdk"))]
+
+    monkeypatch.setattr(environment, "provision_artifacts", note)
+    found = environment.provision_profile(
+        "emulator", Progress(), verify=verify, offline=offline, options=options
+    )
+    assert asked == [(options or Options(offline=offline), verify)]
+    assert found.variables["QNN_SDK_ROOT"] == "/sdk"
+
+
+def test_a_part_of_the_cache_is_shown_alone_if_it_is_named(
+    store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(store.home))
+    provision(store)
+    capsys.readouterr()
+    shown = {}
+    for words in ([], ["all"], ["store"], ["downloads", "store"]):
+        assert main(["cache", "info", *words, "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert told["size_bytes"] == sum(one["size_bytes"] for one in told["parts"])
+        shown[" ".join(words)] = [one["name"] for one in told["parts"]]
+    assert shown[""] == shown["all"]
+    assert {"store", "downloads"} < {*shown[""]}
+    assert shown["store"] == ["store"]
+    assert shown["downloads store"] == ["downloads", "store"]
 
 
 def test_a_list_has_what_this_machine_trusted_as_its_pin(

@@ -44,6 +44,24 @@ def test_what_a_profile_says_comes_before_what_the_one_says_that_it_is_like() ->
     assert (both.summary, both.from_caller, both.like) == ("own", ("HOME", "TERM"), "base")
 
 
+def test_the_version_in_the_variable_comes_before_that_of_a_profile() -> None:
+    toolchain = read_toolchain("qnn-sdk")
+    default, (first, *_, last) = toolchain.default, [one.version for one in toolchain.releases]
+    assert first != last
+    for value, profile, wanted in (
+        (first, last, first),
+        (last, first, last),
+        (last, "", last),
+        ("", first, first),
+        ("", last, last),
+        ("", "", default),
+        ("pinned", last, last),  # a word, not a version
+        ("/opt/sdk", last, last),
+    ):
+        chosen = toolchain.chosen_release({"QNN_CI_SDK": value}, profile)
+        assert (value, profile, chosen.version) == (value, profile, wanted)
+
+
 def test_a_word_changes_the_version_of_the_artifacts_that_it_names_and_nothing_else() -> None:
     plain = read_profile("android")
     assert plain == read_profiles()["android"]
@@ -52,6 +70,8 @@ def test_a_word_changes_the_version_of_the_artifacts_that_it_names_and_nothing_e
     after = {one.name: one.version for one in changed.artifacts}
     assert after == {**before, "android-ndk": "r99", "qnn-sdk": "9.9"}
     assert (changed.variables, changed.like) == (plain.variables, "android")
+    assert read_profile("direct-lpai").like == "direct"
+    assert read_profile("direct-lpai+qnn-sdk@9.9").like == "direct"
     for wrong in ("android+torch@2", "android+qnn-sdk", "android+qnn-sdk@"):
         with pytest.raises(UsageError, match="ARTIFACT@VERSION"):
             read_profile(wrong)
