@@ -13,6 +13,7 @@ import torch
 from ci.faults.generate import generate
 from ci.faults.graph import parse_graph
 from ci.faults.known import read_faults
+from ci.faults.match import name_operators
 from ci.faults.onnx_graphs import number_of, write_model
 from ci.faults.onnx_runner import list_left
 from ci.faults.operators import OPERATORS
@@ -58,6 +59,27 @@ def test_generated_and_known_graphs_are_the_same_in_onnx_and_torch(tmp_path: Pat
 
 def test_every_operator_can_be_computed() -> None:
     assert OPERATORS.keys() == CALLS.keys()
+
+
+def test_the_names_of_operators_in_torch_are_those_of_their_calls() -> None:
+    """A model's graph is searched for known faults by these names."""
+    others = {
+        "clip": "clamp",
+        "lp_norm": "linalg_vector_norm",
+        "conv": "conv2d",
+        "conv_transpose": "conv_transpose2d",
+        "max_pool": "max_pool2d",
+        "avg_pool": "avg_pool2d",
+        "transpose": "permute",
+        "pad": "constant_pad_nd",
+        "concat": "cat",
+        "upsample": "upsample_nearest2d",
+    }
+    assert all(others.get(name, name) in one.aten for name, one in OPERATORS.items())
+    names = [aten for one in OPERATORS.values() for aten in one.aten]
+    assert len(names) == len(set(names)) == len(name_operators())
+    for aten in names:
+        assert hasattr(torch.ops.aten, aten) or hasattr(torch.ops.aten, f"{aten}_copy")
 
 
 def test_a_tensor_without_axes_is_drawn_as_an_array() -> None:

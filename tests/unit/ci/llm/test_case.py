@@ -23,7 +23,9 @@ from ci.llm.case import LlmRun, describe_speed
 from ci.llm.decoder import make_decoder
 from ci.llm.generation import Generated, Step
 from ci.llm.lowering import ReferenceRuns, Subject
+from ci.llm.recipes import DEFAULT, RECIPES
 from ci.llm.verdict import Verdict
+from ci.models.lowering_options import Part
 from ci.models.schemes import Scheme
 from ci.report.schema import ControlKind, Footprint, Question, Status
 from tests.stand_ins.lanes import WHOLE, EchoRunner, InlinePool
@@ -31,6 +33,28 @@ from tests.unit.ci.llm.decoders import CONTEXT, PREFILL, Tiny
 
 POLICY = read_emulator_policy(lane="llm")
 Judge = Callable[..., CaseResult]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "cache_bits", "head", "masked"),
+    [
+        (Scheme.FP16, 16, None, -255.0),
+        (Scheme.A8W8, 8, Scheme.A16W8, -40.0),  # 8 bits are too coarse for -255
+        (Scheme.A16W8, 8, None, -255.0),
+        (Scheme.A16W4, 8, Scheme.A16W8, -255.0),
+        (Scheme.A16W4_BLOCK, 8, Scheme.A16W8, -255.0),
+    ],
+)
+def test_each_scheme_of_a_decoder_has_its_caches_head_and_mask(
+    scheme: Scheme, cache_bits: int, head: Scheme | None, masked: float
+) -> None:
+    recipe = RECIPES[scheme]
+    assert (recipe.cache_bits, recipe.head, recipe.masked) == (cache_bits, head, masked)
+    assert recipe.parts == ((Part(head, module="output"),) if head else ())
+
+
+def test_all_schemes_of_decoders_are_known_and_the_block_is_not_a_default() -> None:
+    assert {*RECIPES} - {*DEFAULT} == {Scheme.A16W4_BLOCK}
 
 
 @pytest.fixture
