@@ -159,10 +159,10 @@ def explain_failure(
     If the tools printed no error, ``how`` says how the step ended. ``advice`` is a known fix, or
     "".
     """
-    if output.disk_is_full:
+    if output.full_disk:
         return StoreError(
             f"{label}: the disk is full",
-            why=output.first_error,
+            why=output.full_disk,
             fix="free space, or set QNN_CI_HOME to another disk; the next run continues this build",
         )
     what = output.first_error or how
@@ -216,7 +216,7 @@ class Output:
     _done: int = 0
     _lists_unused: bool = False
     unused: frozenset[str] = frozenset()
-    disk_is_full: bool = False
+    full_disk: str = ""  # the first line that reports a full disk
 
     def read_line(self, line: str) -> None:
         self._lists_unused = UNUSED in line or (self._lists_unused and line[:1] in {"", " "})
@@ -228,7 +228,8 @@ class Output:
             self._count(int(count[1]), int(count[2]), words[-1].rpartition("/")[2] if words else "")
         if self.echo:
             self.progress.step(line)
-        self.disk_is_full = self.disk_is_full or bool(FULL_DISK.search(line))
+        if FULL_DISK.search(line) and not self.full_disk:
+            self.full_disk = line.strip()
         if not line.startswith("FAILED: ") and (self._excerpt or ERROR.search(line)):
             self._keep(line)
 

@@ -16,6 +16,7 @@ from ci.builds import checkout
 from ci.builds.artifacts import collect_artifacts
 from ci.builds.builder import CacheCounts, read_counts
 from ci.builds.checkout import check_lpai, list_names, unneeded_submodules, wanted_submodules
+from ci.builds.deliver import LACKS, run_import
 from ci.builds.plan import BuildPlan, BuildRequest, Kit, Place, make_plan
 from ci.builds.record import HOST_LIBRARY, find_lowering_sdk
 from ci.builds.steps import Output, _run_step, explain_failure
@@ -123,12 +124,18 @@ def test_in_ci_every_line_is_shown() -> None:
 )
 def test_a_full_disk_is_no_fault_of_the_sources(line: str, error: type[Exception]) -> None:
     output, _ = read_output(line)
-    assert isinstance(explain_failure("build", output, "exited with 1", "", Path("log")), error)
+    found = explain_failure("build", output, "exited with 1", "the tail", Path("log"))
+    assert isinstance(found, error)
+    assert found.what == (
+        "build: the disk is full" if error is StoreError else f"build failed: {line}"
+    )
+    assert found.why == line
 
 
 def test_a_disk_that_was_full_once_is_the_cause_whatever_is_said_later() -> None:
-    output, _ = read_output("a.c: No space left on device\nninja: build stopped")
-    assert output.disk_is_full
+    first, *more = "a.c: No space left on device", "b.c: File too large", "ninja: error: stopped"
+    output, _ = read_output("\n".join([first, *more]))
+    assert explain_failure("build", output, "ended", "", Path("log")).why == first
 
 
 def test_without_an_error_line_the_end_is_told() -> None:
@@ -388,6 +395,14 @@ def test_an_sdk_lowers_here_with_libraries_for_hosts_and_a_supported_executorch(
         ("#ifndef __hexagon__\n#else\nQNN_HTP_A\n#endif", set()),
         ("#ifdef NEWER\nQNN_HTP_A\n#endif\nQNN_HTP_B", {"QNN_HTP_B"}),
         ("#ifndef __hexagon__\n#if NEWER\nQNN_HTP_A\n#endif\nQNN_HTP_B\n#endif", {"QNN_HTP_B"}),
+        (
+            "#ifndef __hexagon__\n#ifndef __hexagon__\n#else\n#endif\nQNN_HTP_B\n#endif",
+            {"QNN_HTP_B"},
+        ),
+        (
+            "#ifndef __hexagon__\n#ifndef __hexagon__\n#else\nQNN_HTP_A\n#endif\n#endif",
+            set(),
+        ),
         ("// A\n#ifndef A_H\n#define A_H\nQNN_HTP_A\n#endif  // A_H\n", {"QNN_HTP_A"}),
         ("#ifndef A_H\n#define B_H\nQNN_HTP_A\n#endif\n", set()),
         ("QNN_HTP_B\n#ifndef A\n#define A\nQNN_HTP_A\n#endif\n", {"QNN_HTP_B"}),
@@ -446,6 +461,19 @@ def test_the_cache_is_chosen_by_a_variable(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("QNN_CI_CACHE", "sccache")
     with pytest.raises(UnfitError, match="no working sccache"):
         find_cache()
+
+
+@pytest.mark.parametrize(("code", "lacks"), [(LACKS, "numpy"), (0, ""), (1, None)])
+def test_an_import_ends_with_its_last_line(tmp_path: Path, code: int, lacks: str | None) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho a warning\necho numpy\nexit {code}\n")
+    python.chmod(0o755)
+    if lacks is not None:
+        assert run_import(tmp_path / "A.so", python, {}) == lacks
+        return
+    with pytest.raises(FailedError, match=r"cannot import A\.so") as caught:
+        run_import(tmp_path / "A.so", python, {})
+    assert caught.value.why == "numpy"
 
 
 def test_a_program_that_is_too_old_is_named(

@@ -13,7 +13,8 @@ from ci.gate.render import describe, describe_cases, render_savings, show_fate, 
 from ci.gate.replay import Replayed, Savings, Step, find_missed
 from ci.gate.schema import Plan, PlannedSession
 from ci.report.schema import CaseName
-from ci.verbs.plan import describe_savings, find_base
+from ci.verbs import plan as plan_verb
+from ci.verbs.plan import describe_savings, find_base, plan_changes
 from provisioning.errors import UsageError
 
 
@@ -157,3 +158,38 @@ def test_a_plan_tells_trees_files_jobs_and_cases() -> None:
     assert show_reason(make_session("x", by_hand="slow")) == "why (slow)"
     assert show_reason(make_session("x", run=False, by_hand="slow")) == "why"
     assert html.unescape(describe_cases(CASES)) == "Cases: 3 (a 1, b 2) on S1, S2"
+
+
+@pytest.mark.parametrize("event", ["pull_request", "nightly"])
+@pytest.mark.parametrize(
+    ("head", "is_bare", "wanted"),
+    [("", False, ""), ("", True, "HEAD"), ("topic", False, "topic"), ("topic", True, "topic")],
+)
+def test_a_plan_is_for_the_head_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, event: str, head: str, is_bare: bool, wanted: str
+) -> None:
+    asked: dict[str, Any] = {}
+    repository: Any = SimpleNamespace(
+        is_bare=is_bare,
+        rules="rules",
+        resolve=lambda name: f"commit of {name}",
+        require_history=lambda: None,
+        find_base=lambda base, head: f"base of {base} and {head}",
+        compare=lambda base, head: (base, head),
+    )
+    monkeypatch.setattr(
+        plan_verb, "make_plan", lambda *words, **more: asked.update(more, words=words)
+    )
+    args = Namespace(head=head, base="main", event=event, everything=False)
+    plan_changes(args, repository)
+    commit = f"commit of {wanted}" if wanted else ""
+    base = f"base of main and {wanted}"
+    if event not in plan_verb.PLANNED_EVENTS:
+        base = f"commit of {wanted or 'HEAD'}"
+    assert asked == {
+        "words": ((base, commit), "rules"),
+        "base": base,
+        "head": commit or "work tree",
+        "event": event,
+        "everything": "",
+    }

@@ -32,6 +32,19 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
+@pytest.mark.parametrize(("words", "uses"), [(["--uses", USES], USES), ([], f"o/r@{'b' * 40}")])
+def test_a_workflow_uses_what_is_given_or_else_where_pip_got_this_package(
+    root: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], uses: str
+) -> None:
+    monkeypatch.setattr(ci.verbs.init, "find_origin", lambda: f"o/r@{'b' * 40}")
+    assert main(["init", *words]) == ExitCode.OK
+    owner, _, commit = uses.partition("@")
+    text = (root / WRITTEN[2]).read_text()
+    assert f"uses: {owner}/" in text
+    assert f"@{commit}" in text
+    assert len({*re.findall(r"@([0-9a-f]{40})", text)} & {commit, "b" * 40}) == 1
+
+
 def test_a_policy_a_workflow_and_a_model_are_written_at_the_root(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
