@@ -135,7 +135,9 @@ def choose_executorch(session: nox.Session) -> str:
         row = json.loads(path.read_text("utf-8"))["builds"][-1]
         version = row["identity"]["executorch_version"] if row["lowers_with"] else ""
     if version not in {"", *known}:
-        fail(session, USAGE, f"--executorch {version} is not one of {', '.join(known)}")
+        others = ", ".join(known)
+        what = f"ExecuTorch {version} is not supported; pass --executorch with one of {others}"
+        fail(session, USAGE, what)
     return "" if version == default else version
 
 
