@@ -29,13 +29,16 @@ from provisioning.doctor.examine import (
     settle_adaptor,
     wanted_requests,
 )
-from provisioning.doctor.facts import InstallationFacts
+from provisioning.doctor.facts import HOST_DIRECTORY, InstallationFacts, SdkFacts
 from provisioning.doctor.fitness import Fitness
 from provisioning.doctor.policies import read_doctor_policy
+from provisioning.doctor.survey import environment as surveying
 from provisioning.doctor.survey.environment import SurveyRequest, survey_environment
 from provisioning.errors import ManifestError, UnfitError
 from provisioning.manifest.pairs import read_pairs
 from provisioning.manifest.reader import Adoption, read_toolchain
+from provisioning.manifest.targets import Backend
+from tests.unit.provisioning.doctor import cases
 
 USUAL, ANY = QnnChoice(), QnnChoice("pinned")
 
@@ -208,3 +211,49 @@ def test_the_first_adaptor_that_fits_is_taken(
     assert verdict is verdicts[taken]
     assert got.variables.get("PYTHONPATH", "") == paths[taken]
     assert replace(got, variables=environment.variables) == environment
+
+
+@pytest.mark.parametrize("given", [None, Path("/venv/bin/python")])
+def test_an_adaptor_is_tried_in_the_python_that_is_given(
+    environment: Environment, monkeypatch: pytest.MonkeyPatch, given: Path | None
+) -> None:
+    seen: list[tuple[str, Path | None]] = []
+
+    def examine(profile: str, candidate: Environment, **more: object) -> Verdict:
+        python = more["python"]
+        assert python is None or isinstance(python, Path)
+        seen.append((candidate.variables.get("PYTHONPATH", ""), python))
+        return UNFIT
+
+    monkeypatch.setattr(examining, "examine", examine)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    settle_adaptor(ANY, environment, Progress(), python=given)
+    own = given or Path(sys.executable)
+    assert seen[0] == ("", given)
+    assert len(seen) > 1
+    assert [python for path, python in seen if path] == [own] * (len(seen) - 1)
+
+
+@pytest.mark.parametrize("given", [None, Path("/venv/bin/python")])
+@pytest.mark.parametrize("backend", [Backend.HTP, Backend.GPU])
+def test_a_device_is_tried_in_the_python_that_is_examined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: Path | None, backend: Backend
+) -> None:
+    name = {Backend.HTP: "libQnnHtp.so", Backend.GPU: "libQnnGpu.so"}[backend]
+    library = tmp_path / "sdk" / HOST_DIRECTORY / name
+    library.parent.mkdir(parents=True)
+    library.touch()
+    tried = []
+
+    def try_device(*words: object, backend: Backend) -> str:
+        tried.append((*words, backend))
+        return "why not"
+
+    monkeypatch.setattr(surveying, "try_device", try_device)
+    variables = {"A": "1"}
+    request = SurveyRequest("emulator", {}, variables, tmp_path / "home", python=given)
+    sdk = SdkFacts(tmp_path / "sdk", is_directory=True, version="2.49.40")
+    assert surveying._try_device(request, sdk, cases.PYTHON, backend) == "why not"
+    interpreter, adaptor = given or Path(sys.executable), Path("/site/P.so")
+    home = tmp_path / "home/doctor"
+    assert tried == [(interpreter, adaptor, library, variables, home, backend)]
