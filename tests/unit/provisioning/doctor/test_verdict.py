@@ -181,7 +181,12 @@ def test_given_roots_come_before_variables(tmp_path: Path, monkeypatch: pytest.M
     base = {"QNN_SDK_ROOT": "/from/shell", "EXECUTORCH_ROOT": "/src/executorch"}
     request = compose_request("aot", {"qnn-sdk": Path("/given")}, base, keep_variables=False)
     assert request.roots == {"qnn-sdk": Path("/given"), "executorch": Path("/src/executorch")}
-    assert request.variables == base
+    path = "/given/lib/x86_64-linux-clang"
+    assert request.variables == {**base, "QNN_SDK_ROOT": "/given", "LD_LIBRARY_PATH": path}
+    alone = {"QNN_SDK_ROOT": "/from/shell"}
+    request = compose_request("aot", {"qnn-sdk": Path("/given")}, alone, keep_variables=False)
+    assert request.roots == {"qnn-sdk": Path("/given")}
+    assert request.variables == alone  # the profile also needs executorch
 
 
 def test_a_variable_may_name_a_root_below_the_home(
@@ -205,6 +210,19 @@ def test_a_library_of_the_system_is_no_part_that_a_profile_lacks(
     request = compose_request("aot", given, {"PATH": "/bin"}, keep_variables=False)
     assert request.variables["QNN_SDK_ROOT"] == "/opt/qnn-sdk"
     assert compose_request("aot", given, {}, keep_variables=True).variables == {}
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_given_sdk_may_bring_its_own_libraries_of_cxx(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool
+) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
+    given = {"qnn-sdk": Path("/opt/q"), **({} if own else {"libcxx": Path("/opt/c")})}
+    request = compose_request("emulator-sdk", given, {"PATH": "/bin"}, keep_variables=False)
+    assert request.roots == given
+    assert request.variables["QNN_SDK_ROOT"] == "/opt/q"
+    places = request.variables["LD_LIBRARY_PATH"].split(":")
+    assert places == ["/opt/q/lib/x86_64-linux-clang", *([] if own else ["/opt/c/lib"])]
 
 
 def test_a_given_sdk_is_meant_although_the_store_has_another(
