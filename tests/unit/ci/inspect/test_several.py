@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ci.inspect import app_archives
-from ci.inspect.app_checks import APPS, PAIRINGS, Pairing, judge_unit
+from ci.inspect.app_checks import APPS, PAIRINGS, Pairing, find_extraction, judge_unit
 from ci.inspect.app_manifest import AppManifest, merge_manifests
 from ci.inspect.app_report import CheckedUnit, data_of, measure, render_units
 from ci.inspect.apps import QNN_ABI, AppUnit, Kind, PackedFile
@@ -371,3 +371,72 @@ def test_kernels_of_every_method_are_looked_for(monkeypatch: pytest.MonkeyPatch)
 )
 def test_each_kind_of_file_is_called_what_it_is(kind: str, name: str) -> None:
     assert render_files([Inspected("x", kind, 812)]) == f"x: {name}, 812 B\n"
+
+
+@pytest.mark.parametrize(
+    ("component", "names"),
+    [
+        ("QNN, HTP skels", ("libQnnHtpV75Skel.so", "libQnnDspV66Skel.so")),
+        ("QNN, HTP stubs", ("libQnnHtpV75Stub.so", "libQnnDspV66Stub.so")),
+        ("QNN, graph preparation", ("libQnnHtpPrepare.so", "libHtpPrepare.so")),
+        ("QNN, others", ("libQnnHtp.so", "libQnnSystem.so", "libGenie.so")),
+        ("SNPE", ("libSnpeHtpV75Skel.so", "libSNPE.so")),
+        ("ExecuTorch", ("libqnn_executorch_backend.so", "libexecutorch.so", "libfbjni.so")),
+        ("ONNX Runtime", ("libonnxruntime.so", "libonnxruntime_providers_qnn.so")),
+        ("C++ runtime", ("libc++_shared.so", "libc++abi.so.1")),
+        ("programs", ("m.pte", "m_qnn.bin", "m.onnx", "m.dlc")),
+        ("other libraries", ("libmine.so", "libunwind.so.1")),
+    ],
+)
+def test_each_file_of_an_app_belongs_to_a_component(component: str, names: tuple[str, ...]) -> None:
+    files = tuple(PackedFile(name, Path(name), name, 7, QNN_ABI) for name in names)
+    unit = AppUnit("u", Kind.APK, None, libraries=files)
+    assert measure(unit) == {component: (len(names), 7 * len(names), 0)}
+
+
+def test_an_app_as_data_has_each_field() -> None:
+    manifest = AppManifest(extracts=True, native_libraries={"libcdsprpc.so": True})
+    unit = AppUnit(
+        "free",
+        Kind.AAR,
+        manifest,
+        libraries=(*pack("libQnnHtp.so", packed_bytes=3), *pack("a.so", abi="x86")),
+        absent=("b.so",),
+        min_sdk=21,
+    )
+    finding = Finding("QNN1", "a subject", "what", "where", "why", "fix", Severity.WARNING)
+    data = data_of("an.aar", [CheckedUnit(unit, (finding,))], ["SM8650", "SM8750"], strict=True)
+    (found,) = data.pop("units")
+    assert data == {
+        "schema_version": 1,
+        "app": "an.aar",
+        "socs": ["SM8650", "SM8750"],
+        "strict": True,
+        "fit": False,
+    }
+    (shown,) = found.pop("findings")
+    assert (shown["id"], shown["severity"]) == ("QNN1", "warning")
+    assert found == {
+        "name": "free",
+        "kind": Kind.AAR.value,
+        "min_sdk": 21,
+        "extracted": find_extraction(unit),
+        "native_libraries": {"libcdsprpc.so": True},
+        "abis": [QNN_ABI, "x86"],
+        "qnn": [],
+        "components": [
+            {"name": "QNN, others", "files": 1, "bytes": 7, "packed_bytes": 3},
+            {"name": "all for x86", "files": 1, "bytes": 7, "packed_bytes": None},
+        ],
+        "absent": ["b.so"],
+        "errors": 0,
+        "warnings": 1,
+    }
+
+
+@pytest.mark.parametrize(("extracts", "word"), [(True, "yes"), (False, "no"), (None, "unknown")])
+def test_an_app_says_whether_its_libraries_are_extracted(extracts: bool | None, word: str) -> None:
+    manifest = None if extracts is None else AppManifest(extracts=extracts)
+    unit = AppUnit("u", Kind.APK, manifest, min_sdk=23)
+    text = render_units([CheckedUnit(unit, ())], strict=False, width=80)
+    assert f"libraries extracted: {word}" in text
