@@ -440,3 +440,15 @@ def test_sizes_are_summed_by_component_and_those_in_the_archive_where_they_are_k
         ("all for x86_64", (1, 8, 7)),
         ("programs", (1, 3, 2)),
     ]
+
+
+def test_an_unpacked_app_has_its_assets_and_lacks_nothing(tmp_path: Path) -> None:
+    root = tmp_path / "app"
+    unpacked(root / "lib")
+    for name in ("assets/m.pte", "res/raw/other.pte"):
+        (root / name).parent.mkdir(parents=True)
+        (root / name).write_bytes(PTE)
+    (unit,) = units(root, tmp_path / "scratch")
+    assert sorted(one.name for one in unit.assets) == ["m.pte", "other.pte"]
+    assert unit.absent == ()
+    assert {one.name for one in unit.libraries} == {*SET}

@@ -11,7 +11,7 @@ import pytest
 
 from ci.__main__ import main
 from ci.inspect.app_archives import choose_splits
-from ci.inspect.files import inspect_file
+from ci.inspect.files import DTYPES, inspect_file
 from provisioning.archives.layout import Member
 from provisioning.errors import ExitCode, UsageError
 from tests.stand_ins.android_apps import library, skel
@@ -116,6 +116,14 @@ def test_onnx_context_models_are_read(tmp_path: Path) -> None:
     assert [one.shape for one in found.program.methods[0].inputs] == [(1, 3)]
     (tmp_path / "m_ctx_qnn.bin").unlink()
     assert "is missing" in inspect_file(tmp_path / "m_ctx.onnx").damage
+
+
+def test_the_numbers_of_dtypes_are_those_of_onnx() -> None:
+    onnx = pytest.importorskip("onnx", reason="the onnx package is not installed")
+    others = {"float": "float32", "double": "float64"}
+    for number, name in DTYPES.items():
+        own = onnx.TensorProto.DataType.Name(number).lower()
+        assert others.get(own, own) == name
 
 
 def test_a_seal_is_written_into_whole_contexts_alone(

@@ -440,3 +440,15 @@ def test_an_app_says_whether_its_libraries_are_extracted(extracts: bool | None, 
     unit = AppUnit("u", Kind.APK, manifest, min_sdk=23)
     text = render_units([CheckedUnit(unit, ())], strict=False, width=80)
     assert f"libraries extracted: {word}" in text
+
+
+def test_the_verdict_on_an_app_is_as_strict_and_wide_as_asked() -> None:
+    unit = AppUnit("u", Kind.APK, AppManifest(extracts=True), min_sdk=23)
+    finding = Finding("QNN1", "a", "word " * 40, "where", "why", "fix", Severity.WARNING)
+    lenient, strict, wide = (
+        render_units([CheckedUnit(unit, (finding,))], strict=strict, width=width)
+        for strict, width in ((False, 60), (True, 60), (True, 120))
+    )
+    assert lenient != strict != wide
+    assert max(map(len, wide.splitlines())) > 60
+    assert [max(map(len, one.splitlines()[3:])) <= 60 for one in (lenient, strict)] == [True] * 2
