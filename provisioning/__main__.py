@@ -26,8 +26,8 @@ VERBS: dict[str, Verb] = {
     ),
     "lock-skels": Verb(
         "provisioning.verbs.lock_skels",
-        "show as a diff which genuine skels (QNN's DSP libraries) in wheels are not pinned "
-        "yet; --write pins them",
+        "show as a diff which skels (QNN's DSP libraries) of wheels are not listed in "
+        "manifests/policies/skels.toml yet; --write adds them",
     ),
     "update": Verb(
         "provisioning.verbs.update",

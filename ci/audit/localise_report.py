@@ -19,12 +19,13 @@ LEAST_LOST_DB = 0.1
 
 
 class LocalisedCase(Struct, frozen=True, kw_only=True):
-    """A case in JSON. Numbers in dB are the SQNR of the worst input set.
+    """A case in JSON. Numbers in dB are of the worst input set.
 
     ``program_rows`` compare the program with the model that was lowered, and ``model_rows`` compare
     that model with float32. ``part`` has the operators of the smallest part that is still wrong,
-    and ``part_outputs`` has its outputs. ci.audit.localise_search.Located describes the other
-    fields.
+    and ``part_outputs`` has its outputs. ``programs`` is the number of programs that were tried,
+    ``cause`` the suspected cause, and ``reproducer`` the file that was written; both are empty if
+    there is none. See also Located in ci/audit/localise_search.py.
     """
 
     model: str

@@ -283,4 +283,8 @@ def find_python(word: str) -> Path:
     for name in (word, f"python{word}"):
         if found := shutil.which(name):
             return Path(found).absolute()
+    if os.sep in word:
+        raise UnfitError(
+            f"{word} is not an executable file", fix="pass the path of a Python interpreter"
+        )
     raise UnfitError(f"no Python {word!r} on PATH", fix="pass a path, or install that version")

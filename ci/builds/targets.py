@@ -60,8 +60,8 @@ class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``path`` is a pattern below the build's directory. ``policy`` is the name of a policy in
     manifests/policies/elf.toml, or a placeholder for one. ``needed`` are the libraries that it may
-    need besides the libraries of the policy's system. ``size_budget`` is in bytes, 0 for none.
-    ``accept`` maps ids of findings to the reason why they are accepted for this file.
+    link to in addition to those in the policy's ``system``. ``size_budget`` is in bytes, 0
+    for none. ``accept`` maps ids of findings to the reason why they are accepted for this file.
 
     With ``optional``, the file may be missing, because some versions of the sources do not build
     it. With ``extra``, it is required only if ``--with`` names that extra. With ``option``, it is

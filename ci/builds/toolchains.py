@@ -116,12 +116,17 @@ def resolve_linux_cross(_roots: Roots, _variables: Variables) -> Compilers:
         c = find_compiler("", (CROSS_PREFIX + "gcc",), fix)
         cxx = find_compiler("", (CROSS_PREFIX + "g++",), fix)
         return _describe_pair(c, cxx, options, {"linux_policy": "aarch64-linux"})
-    if not host or not target or not Path(target).is_dir():
+    if not host or not target:
+        is_set, missing = ("HOST", "TARGET") if host else ("TARGET", "HOST")
         raise UnfitError(
-            f"TOOLCHAIN_ROOT_HOST={host or ''} and TOOLCHAIN_ROOT_TARGET={target or ''} cannot be "
-            "used together",
-            why="they must be the two sysroots of one vendor's SDK",
+            f"TOOLCHAIN_ROOT_{is_set} is set, but TOOLCHAIN_ROOT_{missing} is not",
+            why="they are the two sysroots of one vendor's SDK",
             fix="set both, or unset both to use the distribution's cross compiler",
+        )
+    if not Path(target).is_dir():
+        raise UnfitError(
+            f"TOOLCHAIN_ROOT_TARGET={target} is not a directory",
+            fix="set it to the sysroot for the target in the vendor's SDK",
         )
     options["CMAKE_SYSROOT"] = target
     c, cxx = (Path(host) / (VENDOR_PREFIX + name) for name in ("gcc", "g++"))

@@ -174,7 +174,9 @@ def follow_build(events: Iterable[dict[str, Any]], name: str, progress: Progress
     if failure:
         raise failure
     if not image_id:
-        raise ToolError(f"the engine built no image {name}", why="\n".join(tail))
+        raise ToolError(
+            f"the container engine returned no ID for the image {name}", why="\n".join(tail)
+        )
     return image_id
 
 

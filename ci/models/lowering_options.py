@@ -36,9 +36,9 @@ class Part(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RunOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """``[models.NAME.run]``: flags of qnn_executor_runner. ``iteration`` is the number of timed
-    runs, ``warm_up`` the number of runs before them. An LPAI flag that is 0 is not passed to the
-    runner."""
+    """``[models.NAME.run]``: flags of qnn_executor_runner. For each input set, ``iteration`` is the
+    number of timed runs (1 stands for 10 on a device), and ``warm_up`` the number of runs before
+    them. LPAI flags that are 0 are not passed to the runner."""
 
     warm_up: Count = 0
     iteration: Annotated[int, Meta(ge=1, le=1_000_000)] = 1

@@ -307,8 +307,8 @@ def check_data(name: str, entry: ModelEntry) -> None:
                 counts[key] = count_sets(read_arrays(Path(source)).values(), Path(source).name)
     judged = counts.get("inputs", MIN_SETS)
     if judged < MIN_SETS:
-        told = f"models.{name}.inputs: {Path(entry.inputs).name} has {judged} input sets"
-        raise UsageError(told, fix=f"provide {MIN_SETS} or more")
+        told = f"models.{name}.inputs: {Path(entry.inputs).name} has only {judged} of"
+        raise UsageError(f"{told} the {MIN_SETS} input sets needed", fix="provide more input sets")
     if "inputs" in counts and counts.get("metric.labels", judged) != judged:
         raise UsageError(
             f"models.{name}.metric.labels: {Path(labels).name} has {counts['metric.labels']} rows",

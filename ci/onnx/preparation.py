@@ -115,7 +115,7 @@ def prepare_file(source: Path) -> Any:
 
 def mend_names(graph: Any) -> None:
     """Rename an initializer if its name followed by digits is the name of another value. The
-    quantizer appends digits to name copies of a bias. If such a name exists already, the quantizer
+    quantizer appends digits to name copies of a bias. If such a name already exists, the quantizer
     raises "All inputs to Concat must have same rank"."""
     made = [name for node in graph.node for name in node.output]
     heads = {name[:end] for name in made for end in range(len(name.rstrip(digits)), len(name))}

@@ -65,7 +65,7 @@ def trust_first_use(
         store.write_record(path, encode_record(lock))
         for line in lock.evidence:
             progress.step(f"  {line}")
-        progress.step(f"{request.label}: trusted as SHA-256 {lock.sha256}, recorded in {path}")
+        progress.step(f"{request.label}: trusted; its SHA-256 {lock.sha256} is recorded in {path}")
         yield request.locked_by(lock), staged
 
 

@@ -50,7 +50,7 @@ from provisioning.files import NO_LEAVE, NO_ROOM, explain_write
 NAMES = frozenset({errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR})
 OWN_PACKAGES = frozenset({"ci", "provisioning"})
 # How to install packages that the extra `lowering` does not include.
-INSTALLS = {"onnx": 'pip install "executorch-qnn-ci[onnxruntime]", with Python 3.11 or later'}
+INSTALLS = {"onnx": 'pip install "executorch-qnn-ci[onnxruntime]" (Python 3.11 or later)'}
 # Errors that may occur anywhere, and their fixes.
 REFUSALS = {
     errno.EACCES: "run the command as a user with this permission, or choose another path",

@@ -353,7 +353,7 @@ def end_group(process: subprocess.Popen[str]) -> None:
 
 
 def end_marked(mark: str) -> list[str]:
-    """Kill every process that was started with the variable ``mark`` (NAME=VALUE) in its
+    """Kill every process that was started with ``mark``, a variable as NAME=VALUE, in its
     environment, and return the names of these processes.
 
     This includes processes in other groups or sessions, and orphans.

@@ -1,5 +1,5 @@
-"""The requirements of profiles for environments (manifests/policies/doctor.toml), and of
-directories for the ELF files in them (elf.toml).
+"""What a profile requires of an environment (manifests/policies/doctor.toml), and what a directory
+requires of its ELF files (elf.toml).
 """
 
 from __future__ import annotations

@@ -201,8 +201,10 @@ def judge_redirect(url: str, location: str) -> str:
         has_host = bool(urlsplit(target).hostname)
     except ValueError as error:
         raise PermanentError("the server redirects to something that is not a URL") from error
-    if scheme not in {"http", "https"} or not has_host:
-        raise PermanentError(f"the server redirects to {scheme}:, which is not supported")
+    if scheme not in {"http", "https"}:
+        raise PermanentError(f"the server redirects to a URL with the scheme {scheme}")
+    if not has_host:
+        raise PermanentError("the server redirects to a URL without a host")
     if urlsplit(url).scheme == "https" and scheme != "https":
         raise PermanentError("the server redirects from https to http")
     return target

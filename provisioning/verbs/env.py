@@ -48,11 +48,11 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def _compose(args: argparse.Namespace, progress: Progress) -> Environment:
-    """Return the profile's environment, with the adaptor that the options choose for an emulator
-    profile.
+    """Return the environment of a profile.
 
-    For profile aot, use the newest matching overlay (an executorch package with an adaptor that was
-    built from source), if there is one.
+    For ``emulator`` and ``emulator-sdk``, --sdk and --adaptor or their environment variables decide
+    which of the two it is, and which adaptor it has. For ``aot``, it has the newest matching
+    overlay (an executorch package with an adaptor that was built from source), if there is one.
     """
     chosen = choice.read_choice(args.sdk, args.adaptor)
     is_emulator = args.profile in {choice.WHEEL_PROFILE, choice.SDK_PROFILE}

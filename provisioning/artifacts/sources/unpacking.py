@@ -63,7 +63,10 @@ def judge_archive(path: Path, request: ArtifactRequest) -> None:
     if not any(place_members(members, request.layout())):
         raise unsafe(name, "it contains nothing that the manifest selects")
     if total < limits.unpacked_bytes // LEAST_SHARE:
-        raise unsafe(name, f"it unpacks to {total} bytes, far less than the manifest expects")
+        raise unsafe(
+            name,
+            f"it unpacks to only {total} bytes, too few for this archive",
+        )
 
 
 def select_members(source: ByteSource, job: FillJob) -> list[tuple[str, Member]]:

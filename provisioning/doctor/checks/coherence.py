@@ -346,7 +346,8 @@ def _skels(family: Family) -> Iterator[tuple[FileFacts, str, str, str]]:
     "QNN307",
     "{subject} has Hexagon V{hexagon}, but libQnnHtpV{hexagon}Skel.so is missing",
     "all runs on that SoC fail with error 14001 or 4000",
-    "use an SDK with lib/hexagon-v{hexagon}; a provisioned subset must include it",
+    "use an SDK with lib/hexagon-v{hexagon}; if you provision only a part of the SDK, include that "
+    "directory",
 )
 def see_no_skel_for_soc(family: Family) -> Iterator[Seen]:
     if family.soc:

@@ -141,7 +141,7 @@ def test_an_archive_on_disk_is_locked_without_a_download(
     words = ("lock", "qnn-sdk", "--from", str(archive), "--accept-licence", "--write")
     ended = run(*words)
     assert ended.returncode == 0, ended.stderr
-    assert "trusted as SHA-256" in ended.stderr
+    assert "trusted; its SHA-256" in ended.stderr
     assert server.requests == []
     lock = json.loads((world.manifests / "locks" / f"qnn-sdk-{VERSION}.json").read_text())
     assert lock["sha256"] == hashlib.sha256(archive.read_bytes()).hexdigest()

@@ -245,7 +245,7 @@ def test_aarch64_linux_is_built_by_the_distribution_and_runs_under_qemu(world: B
 @needs_cross
 def test_a_vendor_sysroot_is_taken_whole_or_not_at_all(world: BuildWorld) -> None:
     world.variables["TOOLCHAIN_ROOT_HOST"] = str(world.folder)
-    world.refuse(3, "TOOLCHAIN_ROOT_TARGET=", "linux")
+    world.refuse(3, "TOOLCHAIN_ROOT_TARGET is not", "linux")
     compilers = world.folder / "host/usr/bin/aarch64-oe-linux"
     compilers.mkdir(parents=True)
     for name in ("gcc", "g++"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,11 +16,13 @@ from ci.builds.checkout import (
     check_programs,
     check_submodules,
     find_installed,
+    find_python,
     probe_python,
     wanted_submodules,
 )
 from ci.builds.plan import BuildRequest
 from ci.builds.targets import Install, Needs
+from ci.builds.toolchains import resolve_linux_cross
 from provisioning.errors import UnfitError
 
 ROWS = {"one": ("a", "deep/**"), "two": ("a", "b"), "other": ("c",)}
@@ -120,3 +123,28 @@ def test_all_files_that_builds_install_are_no_sources(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     assert find_installed(tmp_path) == {"python/PyA.so", "python/PyB.so", "lib/b.so", "lib/c.so"}
+
+
+def test_a_python_is_a_path_a_command_or_a_version(tmp_path: Path) -> None:
+    what, fix = refuse(find_python, str(tmp_path / "python3"))
+    assert (str(tmp_path / "python3") in what, "version" in fix) == (True, False)
+    what, fix = refuse(find_python, "9.99")
+    assert ("'9.99'" in what, "version" in fix) == (True, True)
+    assert find_python("") == Path(sys.executable)
+
+
+@pytest.mark.parametrize(
+    ("host", "target", "named"),
+    [
+        ("/host", "", "TOOLCHAIN_ROOT_TARGET is not"),
+        ("", "/target", "TOOLCHAIN_ROOT_HOST is not"),
+        ("/host", "/no/such/target", "TOOLCHAIN_ROOT_TARGET=/no/such/target is not a directory"),
+    ],
+)
+def test_the_sysroot_that_is_missing_is_named(
+    monkeypatch: pytest.MonkeyPatch, host: str, target: str, named: str
+) -> None:
+    monkeypatch.setenv("TOOLCHAIN_ROOT_HOST", host)
+    monkeypatch.setenv("TOOLCHAIN_ROOT_TARGET", target)
+    what, _ = refuse(resolve_linux_cross, {}, {})
+    assert what.endswith(named)
