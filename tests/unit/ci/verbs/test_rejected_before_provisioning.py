@@ -46,7 +46,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ('inputs = "gone.npy"\n', "models.m.inputs"),
         ('inputs = "bad.npz"\n', "models.m.inputs: bad.npz cannot be read"),
         ('inputs = "pickled.npy"\n', "models.m.inputs: pickled.npy cannot be read"),
-        ('inputs = "three.npy"\n', "models.m.inputs: three.npy has 3 input sets"),
+        ('inputs = "three.npy"\n', "models.m.inputs: three.npy has only 3 of the 4 input sets"),
         ('inputs = "empty.npy"\n', "models.m.inputs: empty.npy does not contain input sets"),
         ('inputs = "scalar.npy"\n', "models.m.inputs: scalar.npy does not contain input sets"),
         ('inputs = "words.npy"\n', "models.m.inputs: words.npy has arrays of a dtype"),
