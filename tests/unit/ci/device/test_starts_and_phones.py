@@ -11,9 +11,24 @@ from typing import Any
 import pytest
 
 from ci.cases.outputs import OUTPUTS
-from ci.device import connection
+from ci.device import connection, runner
 from ci.device.connection import choose_phone
-from ci.device.runner import CODE, LATE, LEASE_S, LOG, SYSTEM, SYSTEM_MARK, DeviceProgram
+from ci.device.figures import Start
+from ci.device.runner import (
+    AFTER,
+    BEFORE,
+    CODE,
+    LATE,
+    LEASE_S,
+    LOG,
+    MEMORY,
+    SPEED,
+    SYSTEM,
+    SYSTEM_MARK,
+    DeviceProgram,
+)
+from ci.models.lowering_options import RunOptions
+from ci.report.schema import Heat
 from provisioning.errors import UnfitError
 
 PHONES = {"one": "device", "two": "device", "locked": "unauthorized"}
@@ -53,8 +68,8 @@ def test_the_phone_that_was_asked_for_is_chosen(
 
 def make_program(place: Path, timeout_s: float = 1.0) -> DeviceProgram:
     program: Any = SimpleNamespace(log=place / "run.log", directory=place)
-    runner: Any = None
-    return DeviceProgram(runner, program, timeout_s)
+    nothing: Any = None
+    return DeviceProgram(nothing, program, timeout_s)
 
 
 @pytest.mark.parametrize(
@@ -105,3 +120,36 @@ def test_the_devices_own_log_follows_the_runners(tmp_path: Path) -> None:
 def test_an_archive_without_its_last_file_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="incomplete"):
         make_program(tmp_path).unpack(pack(out_0=b"1", log=b"a"), tmp_path)
+
+
+def test_the_figures_of_a_program_are_made_of_all_its_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = make_program(tmp_path)
+    given: dict[str, Any] = {}
+    times = iter([(1.5, (2.0, 3.0)), (None, ())])
+    monkeypatch.setattr(runner, "read_times", lambda _: next(times))
+    monkeypatch.setattr(
+        runner, "summarize_starts", lambda starts, **more: given.update(more, starts=[*starts])
+    )
+    monkeypatch.setattr(DeviceProgram, "iteration", 7)
+    monkeypatch.setattr(DeviceProgram, "is_emulated", True)
+    program.program.spec = SimpleNamespace(source=SimpleNamespace(run=RunOptions(warm_up=2)))
+    program.note_start(
+        {
+            MEMORY: b"9 2048\n",
+            SPEED: b"4.25\n",
+            BEFORE: b"zone cpu 30000\n",
+            AFTER: b"zone gpu 51000\n",
+        }
+    )
+    program.note_start({MEMORY: b"gone", SPEED: b"5.5"})
+    before, after = Heat(hottest_c=30.0, zone="cpu"), Heat(hottest_c=51.0, zone="gpu")
+    notes = program.finish()
+    assert given == {
+        "starts": [Start(1.5, (2.0, 3.0), 2048 << 10, before, after), Start()],
+        "warm_up": 2,
+        "iteration": 7,
+        "emulated": True,
+    }
+    assert (notes.run_ms, notes.faults) == (5.5, ())
