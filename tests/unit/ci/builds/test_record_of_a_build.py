@@ -86,6 +86,52 @@ def test_a_build_as_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     )
 
 
+def test_each_field_of_a_build_has_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "find_headers_version", lambda _: "2.49")
+    monkeypatch.setattr(record, "find_lowering_sdk", lambda values: values["qnn_sdk_root"])
+    data = describe_result(make(tmp_path))
+    del data["artifacts"]
+    assert data == {
+        "target": "android",
+        "platform": "aarch64-android",
+        "up_to_date": False,
+        "published": True,
+        "wall_s": 7.26,
+        "stage_s": {"one": 1.25, "two": 4.5},
+        "changed_files": 3,
+        "undone": ["a.py"],
+        "inputs_sha256": "inputs",
+        "settings_sha256": "settings",
+        "source": "/source",
+        "identity": {"cxx": "clang"},
+        "roots": {"qnn_sdk_root": "/sdk", "ndk_root": "/ndk"},
+        "lowers_with": "/sdk",
+        "ccache": {"name": "ccache", "version": "4", "hits": 5, "misses": 2},
+        "log": str(tmp_path / "log"),
+        "compile_commands": [
+            str(tmp_path / name / "compile_commands.json") for name in ("first", "second")
+        ],
+    }
+
+
+def test_each_fact_of_a_library_has_a_key() -> None:
+    android = AndroidNote(30, "r27d", "13750724")
+    facts = replace(FACTS, android=android, build_id="ab")
+    assert describe_elf(facts) == {
+        "machine": facts.machine_name,
+        "flags": 7,
+        "soname": "liba.so.1",
+        "needed": ["libm.so", "libc.so"],
+        "runpath": ["/run"],
+        "rpath": ["/r"],
+        "build_id": "ab",
+        "floors": {"glibc": "2.38", "glibcxx": "3.4.29", "cxxabi": "1.3.9"},
+        "android": android._asdict(),
+        "load_align": facts.load_align,
+        "stripped": facts.stripped,
+    }
+
+
 def test_facts_of_a_file_that_decide_where_it_runs() -> None:
     told = describe_elf(FACTS)
     assert (told["needed"], told["soname"]) == (["libm.so", "libc.so"], "liba.so.1")

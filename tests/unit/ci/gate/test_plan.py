@@ -300,3 +300,21 @@ def test_a_plan_names_the_models_whose_cases_depend_on_a_file(
     plan = make_plan(compare(edit(FILES, dict.fromkeys(paths, "+x = 1\n")), RULES), RULES)
     (planned,) = [one for one in plan.sessions if one.name == "test_emulator"]
     assert (planned.reason, list(planned.files)) == (reason, paths)
+
+
+@pytest.mark.parametrize(
+    ("event", "asked", "everything"),
+    [
+        ("push", "", ""),
+        ("push", "a reason", "a reason"),
+        ("nightly", "", "the event is nightly"),
+        ("nightly", "a reason", "a reason"),
+    ],
+)
+def test_a_plan_records_what_it_was_asked_for(event: str, asked: str, everything: str) -> None:
+    difference = compare(edit(FILES, {}), RULES)
+    plan = make_plan(
+        difference, RULES, base="of base", head="of head", event=event, everything=asked
+    )
+    assert (plan.base, plan.head, plan.event) == ("of base", "of head", event)
+    assert (plan.everything, plan.changes) == (everything, difference.changes)
