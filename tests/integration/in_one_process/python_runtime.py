@@ -333,6 +333,7 @@ def test_an_index_next_to_a_magnitude_has_bounds() -> None:
     program, net, inputs = quantize(Scheme.A8W8)
     with torch.no_grad():
         outputs = [*program(*inputs)]
+    wanted = [one.clone() for one in outputs]
     seen = Seen(
         program=program,
         float_model=net,
@@ -340,10 +341,17 @@ def test_an_index_next_to_a_magnitude_has_bounds() -> None:
         is_own=True,
         pte_bytes=17,
         outputs=outputs,
-        wanted=outputs,
+        wanted=wanted,
     )
     record, arrays = work_out(seen)
     assert record.lacks == ()
+    for member, tensors in (
+        (Member.INPUT, inputs),
+        (Member.OUTPUT, outputs),
+        (Member.UPSTREAM, wanted),
+    ):
+        pairs = zip(arrays[member], tensors, strict=True)
+        assert all(one is tensor for one, tensor in pairs)
     assert (record.scheme, record.pte_bytes) == ("8a8w", 17)
     assert [one.shape for one in record.inputs] == [(1, 8)]
     assert [(one.dtype, one.shape) for one in record.outputs] == [

@@ -210,6 +210,15 @@ def test_an_output_may_have_limits_of_its_own() -> None:
     assert reason.text.startswith("output 1: ")
 
 
+def test_an_index_within_its_bounds_is_equal_but_not_exactly() -> None:
+    values = np.array([[0, 0, 0, 0]])
+    references = References([expect(values, values, values + 1)], None)
+    info = TensorInfo("int64", (4,))
+    judgement = judge(references, [np.array([[0, 0, 1, 2]])], [info], OPEN)
+    (found,) = judgement.outputs
+    assert (found.equal, found.equal_quantized, found.equal_exact) == (0.75, None, 0.5)
+
+
 @pytest.mark.parametrize("against", ["float32", "quantized"])
 def test_a_share_names_the_model(against: str) -> None:
     name = {"float32": "min_equal", "quantized": "min_equal_quantized"}[against]
