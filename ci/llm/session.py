@@ -1,4 +1,4 @@
-"""The session of test_llm. This module is imported only after the environment was checked."""
+"""The session of test_llm. This module is imported only after the environment has been checked."""
 
 from __future__ import annotations
 

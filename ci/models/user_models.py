@@ -129,7 +129,7 @@ def call_metric(
 
 
 class MetricResult(Struct, frozen=True):
-    """A metric of the outputs of the program (``value``), of the float32 and of the quantized
+    """A metric of the outputs of the program (``value``), of the float32 model and of the quantized
     model. ``shifted`` is the metric of the float32 outputs after each has been moved to the next
     input; a useful metric is lower there."""
 

@@ -105,7 +105,7 @@ def open_journal(
             if known[0] != header:
                 raise UsageError(
                     f"{directory / JOURNAL} belongs to another run",
-                    why="its tests, SoC, tools or options differ from those of this call",
+                    why="its tests, SoC, tools or options differ from this run's",
                     fix="omit --resume to start a new run, which overwrites this journal",
                 )
             entries = known[1]

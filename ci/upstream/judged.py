@@ -190,8 +190,8 @@ def merge_repeats(every: Sequence[Judged]) -> Judged:
     outcomes = list(dict.fromkeys(one.outcome for one in every))
     if len(outcomes) == 1:
         return first
-    counts = ", ".join(
-        f"{sum(other.outcome is one for other in every)} of {len(every)} runs {one.value}"
+    counts = "; ".join(
+        f"{one.value} in {sum(other.outcome is one for other in every)} of {len(every)} runs"
         for one in outcomes
     )
     worst = next(one for one in every if one.outcome is not Ending.PASSED)

@@ -215,7 +215,7 @@ def _run_verb(caller: Caller, verbs: Mapping[str, Verb], name: str, words: list[
     own, left = keep_own(words[1:], parser, others) if others else (words[1:], [])
     if left:
         progress.step(
-            f"ignored, as only other sessions of this call have these options: {' '.join(left)}"
+            f"ignored, because only other sessions of this command have them: {' '.join(left)}"
         )
     return load_verb(verbs[name]).execute(parser.parse_args(own), progress)
 

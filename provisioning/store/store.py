@@ -38,7 +38,7 @@ from provisioning.store.tree import DIRECTORY_MODE, Difference, Tree, encode_rec
 
 HOME_VARIABLE = "QNN_CI_HOME"
 APPLICATION = "executorch-qnn-ci"
-FIX = f"set {HOME_VARIABLE} to a directory that can be written"
+FIX = f"set {HOME_VARIABLE} to a writable directory"
 TREE_FILE = "tree.json"
 STAGING_PREFIX = ".staging-"
 LOCK_POLL_S = 0.05
@@ -57,7 +57,7 @@ def store_home() -> Path:
         cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         home = Path(named).expanduser() if named else Path(cache) / APPLICATION
     except RuntimeError as error:
-        fix = f"set {HOME_VARIABLE} or HOME to a directory that can be written"
+        fix = f"set {HOME_VARIABLE} or HOME to a writable directory"
         raise UnfitError("there is no home directory", why=str(error), fix=fix) from error
     home = caller_path(Path(home)).absolute()
     if home.exists() and not home.is_dir():

@@ -182,7 +182,7 @@ def see_no_headers(sdk: Sdk) -> Iterator[Seen]:
     "the headers have QNN API {headers}, but libQnnHtp.so has {library}",
     "lowering fails with 'Qnn API version mismatched': code that is compiled with these headers "
     "needs another library",
-    f"use headers and libraries of one SDK: {REFETCH}",
+    f"use headers and libraries from the same SDK: {REFETCH}",
     after=("QNN108",),
 )
 def see_other_api(sdk: Sdk) -> Iterator[Seen]:

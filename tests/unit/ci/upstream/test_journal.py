@@ -82,7 +82,7 @@ def test_the_journal_of_another_run_is_not_resumed(tmp_path: Path, other: Header
     ):
         pass
     assert caught.value.what == f"{tmp_path}/journal.jsonl belongs to another run"
-    assert caught.value.why == "its tests, SoC, tools or options differ from those of this call"
+    assert caught.value.why == "its tests, SoC, tools or options differ from this run's"
     assert "--resume" in caught.value.fix
 
 

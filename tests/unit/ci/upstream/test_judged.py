@@ -320,7 +320,7 @@ def test_the_figures_of_a_test_are_those_of_its_worst_comparison() -> None:
 def test_a_flaky_test_tells_how_often_it_ended_how() -> None:
     good, bad = judge(make(GRID)), judge(make(GRID), wrong="noise")
     merged = merge_repeats([good, bad, good])
-    told = "flaky: 2 of 3 runs passed by both, 1 of 3 runs passed by theirs, failed by ours; "
+    told = "flaky: passed by both in 2 of 3 runs; passed by theirs, failed by ours in 1 of 3 runs; "
     assert merged == copy(bad, outcome=Ending.FAILED, reason=told + bad.reason)
     again = copy(bad, reason="another")
     assert merge_repeats([bad, again]) is bad
