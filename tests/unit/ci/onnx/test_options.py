@@ -63,6 +63,20 @@ def test_every_option_refuses_another_value(option: Option) -> None:
 
 
 @pytest.mark.parametrize(
+    "option",
+    [one for one in OPTIONS if one.kind in (Kind.SWITCH, Kind.CHOICE, Kind.NUMBER)],
+    ids=lambda option: option.name,
+)
+def test_a_list_is_accepted_where_there_is_one_value_per_soc(option: Option) -> None:
+    lists = {"soc_model": "57,69", "htp_arch": "75,79", "vtcm_mb": "4,8"}
+    if option.name in lists:
+        check_options({option.name: lists[option.name]}, CONTEXT)
+    else:
+        value = ",".join([*take(option).values()] * 2)
+        assert f"{option.name}={value}: allowed" in find_fault({option.name: value})
+
+
+@pytest.mark.parametrize(
     "option", [one for one in OPTIONS if one.needs or one.where], ids=lambda option: option.name
 )
 def test_what_an_option_needs_is_named(option: Option) -> None:

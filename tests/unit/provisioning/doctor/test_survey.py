@@ -56,6 +56,23 @@ def test_memory_is_what_is_allowed(
     assert survey_host(tmp_path, {}, (), {}).memory_gb == memory_gb
 
 
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [
+        ("the second version", "/sys/fs/cgroup/memory.max"),
+        ("the first version", "/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+    ],
+)
+def test_the_limit_of_either_kind_of_control_group_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, place: str
+) -> None:
+    files = {Path("/proc/meminfo"): "MemTotal:  8000000 kB\n", Path(place): "2000000000\n"}
+    monkeypatch.setattr(host, "read_text", lambda path: files.get(path, ""))
+    assert survey_host(tmp_path, {}, (), {}).memory_gb == 2.0, kind
+    del files[Path(place)]
+    assert survey_host(tmp_path, {}, (), {}).memory_gb == 8.2
+
+
 def test_a_library_of_the_loaders_cache_has_to_be_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
