@@ -207,12 +207,14 @@ HOME_PARTS = {
     "store": "verified toolchains",
     "downloads": "archives and wheels that toolchains were unpacked from",
     "lowered": "lowered programs",
+    "decoders": "published decoders",
     "builds": "build trees and build results",
     FETCHED: "packages that upgrade-report tried",
     "parity": "build files that parity has read",
     "doctor": "facts about examined libraries",
     "tools": "a Python for Qualcomm's signer",
     "bench": "inputs of benchmarks",
+    "tmp": "inputs of image builds",
 }
 ENVIRONMENTS, ABOUT_ENVIRONMENTS = "environments", "Python environments of nox sessions (.nox)"
 

@@ -673,6 +673,14 @@ def test_an_engine_lowers_the_model_of_its_case(monkeypatch: pytest.MonkeyPatch)
 def test_qnn_s_errors_are_told_once_without_pointers_to_manuals_and_cut() -> None:
     log = "a.cc:12::ERROR: one\n <E> two\n <E> one\n <E> Please refer to the manual\nfine\n"
     assert audit.qnn_errors(log) == "one; two"
+    for repeated in (
+        "Please refer to the manual",
+        "QnnBackend_validateOpConfig failed 3110",
+        "Failed to get context binary size",
+        "Requested I/O datatype set:",
+        "Supported I/O datatype sets for the configuration: BF16",
+    ):
+        assert audit.qnn_errors(f"<E> {repeated}\n<E> the cause\n") == "the cause"
     assert len(audit.qnn_errors(f"<E> {'x' * 1000}")) == MAX_REASON
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -31,6 +32,7 @@ from provisioning.store.lock import start_of
 from provisioning.store.store import TREE_FILE, Key, Published, Store
 from provisioning.store.tree import Tree, TreeEntry
 
+ROOT = Path(__file__).parents[4]
 PART = ".a.zip.0123abcd.part"
 
 
@@ -429,6 +431,15 @@ def test_the_parts_of_a_cache(
         "environments", tmp_path / ".nox", "Python environments of nox sessions (.nox)"
     )
     assert len(list_parts(store)) == len(HOME_PARTS) + 1
+
+
+def test_every_directory_that_our_code_names_below_the_home_is_a_part() -> None:
+    records = {"locks", "pins", "uses"}  # they say what is published, and who uses it
+    named = re.compile(r'(?:store_home\(\)|store\.home|request\.home|self\.home) / "(\w+)"')
+    files = [one for room in ("ci", "provisioning") for one in (ROOT / room).rglob("*.py")]
+    found = {name for one in files for name in named.findall(one.read_text("utf-8"))}
+    assert {"store", "lowered", "decoders"} < found
+    assert found - records <= HOME_PARTS.keys()
 
 
 def test_a_part_is_a_directory_of_ours(tmp_path: Path) -> None:
