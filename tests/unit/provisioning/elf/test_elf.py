@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+from elftools.elf import enums
 
 from provisioning.elf import loader, reader
 from provisioning.elf.facts import (
@@ -462,6 +463,23 @@ def test_the_loader_looks_into_its_cache_and_then_its_directories(
     assert loader.find_libraries(iter(())) == {}
 
 
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu"),  # Debian
+        *("/lib64", "/usr/lib64"),  # Red Hat
+        *("/lib", "/usr/lib"),
+    ],
+)
+def test_libraries_are_found_where_any_distribution_has_them(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loader, "LOADER_CACHE", tmp_path / "gone")
+    monkeypatch.setattr(loader.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(loader.Path, "exists", lambda path: str(path) == f"{place}/liba.so")
+    assert loader.find_libraries(["liba.so"]) == {"liba.so": f"{place}/liba.so"}
+
+
 API = b"\x48\xb8\x05\0\0\0%c\0\0\0\x31\xd2\xc3"
 
 
@@ -518,3 +536,18 @@ def test_what_a_catalog_proves_is_said_in_words() -> None:
         *("hexagon", "aarch64", "x86-64"),
     )
     assert name_machine(9999) == "e_machine 9999"
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("EM_386", "x86"),
+        ("EM_ARM", "arm"),
+        ("EM_X86_64", "x86-64"),
+        ("EM_QDSP6", "hexagon"),
+        ("EM_AARCH64", "aarch64"),
+        ("EM_RISCV", "riscv"),
+    ],
+)
+def test_machines_have_the_numbers_of_pyelftools(key: str, name: str) -> None:
+    assert name_machine(enums.ENUM_E_MACHINE[key]) == name
