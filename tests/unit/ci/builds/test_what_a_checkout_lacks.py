@@ -23,6 +23,8 @@ from ci.builds.checkout import (
 from ci.builds.plan import BuildRequest
 from ci.builds.targets import Install, Needs
 from ci.builds.toolchains import resolve_linux_cross
+from provisioning.artifacts.environment import Environment
+from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError
 
 ROWS = {"one": ("a", "deep/**"), "two": ("a", "b"), "other": ("c",)}
@@ -107,6 +109,21 @@ def test_every_missing_module_is_named_with_the_options_that_need_it(
     assert what == f"py has no module {missing}"
     assert fix.startswith("py -m pip install ")
     assert fix.partition(", or")[1:] == ways.partition(", or")[1:]
+
+
+@pytest.mark.parametrize(("choices", "examined"), [({}, ["aot"]), ({"doctor": False}, [])])
+def test_a_build_starts_with_the_doctor_unless_that_is_turned_off(
+    monkeypatch: pytest.MonkeyPatch, choices: dict[str, Any], examined: list[str]
+) -> None:
+    seen = []
+
+    def see(profile: str, *_: Any, **__: Any) -> Any:
+        seen.append(profile)
+        return SimpleNamespace(require=lambda: None)
+
+    monkeypatch.setattr("provisioning.doctor.examine.examine", see)
+    checkout.check_fitness(Environment("aot", (), {}), BuildRequest(**choices), Progress())
+    assert seen == examined
 
 
 def test_all_files_that_builds_install_are_no_sources(
