@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
 import json
+import lzma
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import jsonschema
@@ -46,11 +50,12 @@ def test_a_directory_stands_for_its_logs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "b.log").write_text(SPACE)
-    (tmp_path / "in" / "model.pte").write_text(SPACE)
+    names = ["a.err", "b.log", "c.logcat", "d.out", "e.TXT"]
+    for name in [*names, "model.pte"]:
+        (tmp_path / "in" / name).write_text(SPACE)
     assert main(["explain", str(tmp_path), "--json"]) == 1
     logs = json.loads(capsys.readouterr().out)["logs"]
-    assert [Path(one["file"]).name for one in logs] == ["b.log"]
+    assert [Path(one["file"]).name for one in logs] == names
 
 
 @pytest.mark.parametrize("name", ["nothing", "empty"])
@@ -59,13 +64,19 @@ def test_what_cannot_be_read_gives_2(name: str, tmp_path: Path) -> None:
     assert main(["explain", str(tmp_path / name)]) == 2
 
 
-def test_an_archive_of_logs_is_not_taken_for_a_log(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def zip_of(log: bytes) -> bytes:
+    with zipfile.ZipFile(whole := io.BytesIO(), "w") as file:
+        file.writestr("build.txt", log)
+    return whole.getvalue()
+
+
+@pytest.mark.parametrize("pack", [zip_of, gzip.compress, lzma.compress, bz2.compress])
+def test_a_packed_log_is_not_taken_for_a_log(
+    pack: Callable[[bytes], bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    archive = tmp_path / "logs_123.zip"
-    with zipfile.ZipFile(archive, "w") as file:
-        file.writestr("build.txt", SPACE)
-    assert main(["explain", str(archive)]) == 2
+    packed = tmp_path / "logs_123"
+    packed.write_bytes(pack(SPACE.encode()))
+    assert main(["explain", str(packed)]) == 2
     assert "unpack it" in capsys.readouterr().err
 
 

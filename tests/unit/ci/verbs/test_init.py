@@ -95,16 +95,25 @@ def test_an_onnx_file_gets_the_other_lane(root: Path, capsys: pytest.CaptureFixt
     assert "test-emulator" not in (root / "qnn.toml").read_text()
 
 
-def test_every_key_that_the_policy_shows_as_a_comment_is_one(root: Path) -> None:
-    main(["init", "--uses", USES])
-    for name in ("data/calibration.npz", "data/evaluation.npz", "data/labels.npy", "metrics.py"):
+@pytest.mark.parametrize(
+    ("model", "lane", "key", "scheme"),
+    [("qnn_model.py:factory", "emulator", "qnn_model", "8a8w"), ("net.onnx", "onnx", "net", "u8")],
+)
+def test_every_key_that_the_policy_shows_as_a_comment_is_one(
+    root: Path, model: str, lane: str, key: str, scheme: str
+) -> None:
+    names = ("data/calibration.npz", "data/evaluation.npz", "data/labels.npy", "metrics.py")
+    for name in (*names, "net.onnx", "float.onnx", "qnn_model.py"):
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_text("")
+    main(["init", "--uses", USES, "--model", f"../{model}"])
     text = (root / "qnn.toml").read_text()
     (root / "all.toml").write_text(re.sub(r"(?m)^# (?=\[|\w+ = )", "", text))
-    entry = read_emulator_policy(root / "all.toml").models["qnn_model"]
+    entry = read_emulator_policy(root / "all.toml", lane).models[key]
     assert entry.metric
-    assert (entry.metric.name, len(entry.limits), bool(entry.calibration)) == ("top1", 1, True)
+    assert (entry.metric.name, [*entry.limits], bool(entry.calibration)) == ("top1", [scheme], True)
+    assert scheme in entry.schemes
+    assert bool(entry.float_model) is (lane == "onnx")
 
 
 @pytest.mark.parametrize("name", WRITTEN)
