@@ -313,6 +313,9 @@ def test_most_activations_and_the_narrowest_weights_decide_on_a_scheme() -> None
         ([eight, sixteen, eight], [eight, four], Scheme.A8W4),
         ([sixteen, eight, sixteen], [four, eight, bias], Scheme.A16W4),
         ([sixteen, sixteen], [bias], Scheme.A16W8),
+        ([sixteen], [sixteen], Scheme.A16W16),
+        ([sixteen], [(-2, 1)], Scheme.A16W2),
+        ([], [eight], Scheme.FP16W8),
         ([eight], [], Scheme.A8W8),
         ([four], [four], None),
     ):

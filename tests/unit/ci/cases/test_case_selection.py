@@ -10,7 +10,7 @@ import pytest
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import LPAI_SOC, CaseSpec, require_backend, select_cases
 from ci.models.lowering_options import Choices, RunOptions
-from ci.models.schemes import EXECUTORCH, ONNX, Scheme
+from ci.models.schemes import EXECUTORCH, ONNX, Lane, Scheme
 from ci.models.source_lines import find_factory, find_places, find_suite_model, is_installed
 from ci.models.suite import SUITE
 from ci.models.user_models import ModelEntry, Source
@@ -29,6 +29,21 @@ def test_the_default_is_the_suite_on_sm8650() -> None:
         ("mlp", "8a8w", "SM8650"),
         ("resnet", "fp16", "SM8650"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("file", "lane", "schemes"),
+    [
+        ("net.py:make", EXECUTORCH, ["fp16", "8a8w", "16a8w"]),
+        ("net.onnx", ONNX, ["fp16", "u8", "u16a8w"]),
+    ],
+)
+def test_a_model_of_ones_own_is_tested_in_the_schemes_that_the_manual_names(
+    file: str, lane: Lane, schemes: list[str]
+) -> None:
+    cases = select_cases(SUITE_SCHEMES, SOCS, entries={"net": ModelEntry(file)}, lane=lane)
+    chosen = [case.scheme.value for case in cases if case.model == "net"]
+    assert chosen == schemes
 
 
 def test_globs_and_repeats_select_each_case_once() -> None:

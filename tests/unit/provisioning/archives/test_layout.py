@@ -191,6 +191,15 @@ def test_links_lead_through_a_number_of_others() -> None:
     assert resolve_link("a", {"a": "0", **links}) is None
 
 
+def test_as_many_links_are_followed_as_by_linux(tmp_path: Path) -> None:
+    (tmp_path / "0").touch()
+    for number in range(1, 60):
+        (tmp_path / str(number)).symlink_to(str(number - 1))
+    links = {str(number): str(number - 1) for number in range(1, 60)}
+    followed = [number for number in range(60) if (tmp_path / str(number)).exists()]
+    assert [number for number in range(60) if resolve_link(str(number), links)] == followed
+
+
 def test_links_are_made_after_all_that_they_lead_to(tmp_path: Path) -> None:
     present = ["lib/x.so.1", "share/empty/"]
     links = {

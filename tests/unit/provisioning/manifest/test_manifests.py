@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from provisioning.__main__ import main
 from provisioning.artifacts.selection import parse_selection
 from provisioning.artifacts.sources import Options
 from provisioning.console.process import run_process
@@ -21,6 +22,7 @@ from provisioning.manifest.reader import (
     Profile,
     ProfileArtifact,
     find_faults,
+    find_line,
     list_toolchains,
     read_profile,
     read_profiles,
@@ -236,3 +238,52 @@ def test_every_fault_of_a_table_is_found_at_its_place() -> None:
 def test_a_part_of_a_name_is_nearer_than_similar_letters(word: str, near: str) -> None:
     names = ("android-ndk", "executorch", "hexagon-sdk", "qnn-sdk")
     assert suggest_near(word, names) == (f"did you mean {near}? " if near else "")
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        (("models",), 0),
+        (("models", "net.py:make", "path"), 2),
+        (("models", "a b", "path"), 4),
+        (("models", "a b", "limits", "8a8w", "min"), 5),
+        (("models", "plain-1", "soc"), 7),
+        (("models", "plain-1", "soc", "missing"), 7),
+        (("override", 1, "a.b"), 11),
+        (("override", 1, "c.d"), 12),
+        (("override", 0, "a.b"), 9),
+    ],
+)
+def test_a_mistake_is_shown_at_the_line_of_its_key(path: tuple[str | int, ...], line: int) -> None:
+    text = """[models."net.py:make"]
+path = 1
+[models.'a b']
+path = 2
+limits.8a8w.min = 3
+[models.plain-1] # a comment
+soc = 4
+[[override]]
+"a.b" = 5
+[[override]]
+"a.b" = 6
+'c.d' = 7
+"""
+    assert find_line(text, path) == line
+
+
+def test_a_public_cache_has_only_what_anyone_may_pass_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
+    assert main(["cache-key", "--json", *list_toolchains()]) == 0
+    left_out = json.loads(capsys.readouterr().out)["left_out"]
+    restricted = {name for name, why in left_out.items() if "licence does not allow" in why}
+    assert restricted >= {
+        "qnn-sdk",
+        "qnn-runtime-aarch64",
+        "qnn-runtime",
+        "qnn-android",
+        "hexagon-sdk",
+        "android-ndk",
+    }
+    assert restricted.isdisjoint({"executorch", "libcxx", "libatomic"})

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from provisioning.archives.layout import Census, Member
 from provisioning.artifacts.lockfile import Lock, project_lock_path, read_lock
+from provisioning.artifacts.sources import ArtifactRequest, find_mismatch, pin_of
 from provisioning.errors import ManifestError
-from provisioning.manifest.reader import read_toolchain
+from provisioning.manifest.reader import Toolchain, read_toolchain
 from provisioning.manifest.releases import FileRelease, GitRelease
 from provisioning.store.tree import TreeEntry, encode_record, parse_tree
 
@@ -105,6 +107,16 @@ def test_what_is_no_hash_is_a_mistake_of_the_manifest(manifests: Path, text: str
         read(manifests, sha256=text)
     with pytest.raises(ManifestError):
         read(manifests, commit=text)
+
+
+def test_what_a_release_does_not_state_limits_nothing(manifests: Path, tmp_path: Path) -> None:
+    toolchain = read(manifests)
+    assert isinstance(toolchain, Toolchain)
+    release = toolchain.releases[0]
+    assert isinstance(release, FileRelease)
+    (tmp_path / "sdk.zip").touch()
+    assert find_mismatch(tmp_path / "sdk.zip", pin_of(release)) == ""
+    Census("sdk.zip", ArtifactRequest(toolchain, release).limits()).add(Member("a", 1 << 40))
 
 
 def write_lock(path: str = "a", sha256: str = SHA256) -> None:
