@@ -1,0 +1,121 @@
+"""Numbers of other projects' formats, compared with those projects' own files."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from importlib.machinery import EXTENSION_SUFFIXES as SUFFIXES
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from ci.inspect import files
+from provisioning.console.process import run_process
+from provisioning.doctor.survey import context_binaries, programs
+
+# ScalarType's names that differ from numpy's.
+NUMPY = {
+    "byte": "uint8",
+    "char": "int8",
+    "short": "int16",
+    "int": "int32",
+    "long": "int64",
+    "half": "float16",
+    "float": "float32",
+    "double": "float64",
+}
+KINDS = ("int", "uint", "float", "sfixed", "ufixed", "bool")
+
+
+@pytest.fixture(scope="module")
+def executorch() -> Path:
+    """The directory of the installed ExecuTorch, which is not imported."""
+    if not (spec := find_spec("executorch")) or not spec.submodule_search_locations:
+        pytest.skip("ExecuTorch is not installed")
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+@pytest.fixture(scope="module")
+def scalar_types(executorch: Path) -> dict[int, str]:
+    text = (executorch / "schema/scalar_type.fbs").read_text("utf-8")
+    rows = re.findall(r"^  (\w+) = (\d+),", text, re.MULTILINE)
+    return {int(number): NUMPY.get(name.lower(), name.lower()) for name, number in rows}
+
+
+def read_union(executorch: Path, name: str) -> dict[str, int]:
+    """The numbers of a union's members in the schema of programs, which start at 1."""
+    text = (executorch / "schema/program.fbs").read_text("utf-8")
+    found = re.search(rf"^union {name} {{(.*?)}}", text, re.MULTILINE | re.DOTALL)
+    assert found
+    members = re.findall(r"^  (\w+),", found[1], re.MULTILINE)
+    return {member: number for number, member in enumerate(members, 1)}
+
+
+def test_types_of_a_program_s_tensors(scalar_types: dict[int, str]) -> None:
+    ours = programs.DTYPES
+    assert {number: name for number, (name, _) in ours.items()} == {
+        number: name for number, name in scalar_types.items() if number in ours
+    }
+    for name, size_bytes in ours.values():
+        assert size_bytes * 8 == int(re.sub(r"\D", "", name) or 8), name
+
+
+def test_types_of_a_foreign_program_s_inputs(scalar_types: dict[int, str]) -> None:
+    foreign = pytest.importorskip("ci.llm.foreign")
+    ours = foreign.DTYPES
+    assert ours == {number: name for number, name in scalar_types.items() if number in ours}
+    assert {name: int(re.sub(r"\D", "", name)) for name in foreign.WIDTHS} == foreign.WIDTHS
+
+
+def test_kinds_of_a_program_s_values_and_instructions(executorch: Path) -> None:
+    kinds = read_union(executorch, "KernelTypes")
+    ours = {
+        "Int": programs.INT,
+        "Bool": programs.BOOL,
+        "Double": programs.DOUBLE,
+        "Tensor": programs.TENSOR,
+        "String": programs.STRING,
+        "IntList": programs.INTS,
+        "DoubleList": programs.DOUBLES,
+        "BoolList": programs.BOOLS,
+    }
+    assert ours == {name: kinds[name] for name in ours}
+    assert read_union(executorch, "InstructionArguments")["KernelCall"] == programs.KERNEL_CALL
+
+
+PRINT_TYPES = """
+import importlib.util, json, sys
+spec = importlib.util.spec_from_file_location("PyQnnManagerAdaptor", sys.argv[1])
+adaptor = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(adaptor)
+print(json.dumps({name: int(one) for name, one in adaptor.Qnn_DataType_t.__members__.items()}))
+"""
+
+
+def test_types_of_a_context_binary_s_tensors(executorch: Path) -> None:
+    """The adaptor in ExecuTorch's wheel has the numbers of QNN's headers, except for rare types.
+    This process must not import it under a name of its own."""
+    places = (executorch / f"backends/qualcomm/python/PyQnnManagerAdaptor{one}" for one in SUFFIXES)
+    found = next((one for one in places if one.is_file()), None)
+    if not found:
+        pytest.skip("this ExecuTorch has no adaptor for this Python")
+    ended = run_process([sys.executable, "-c", PRINT_TYPES, str(found)])
+    for name, number in json.loads(ended.output).items():
+        words = name.removeprefix("QNN_DATATYPE_").lower()
+        if words != "undefined":
+            ours = context_binaries.DTYPES[number]
+            assert ours == words.replace("_point", "").replace("_", ""), name
+
+
+@pytest.mark.parametrize(("number", "name"), context_binaries.DTYPES.items())
+def test_the_digits_of_qnn_s_types_are_their_kind_and_bits(number: int, name: str) -> None:
+    assert name == f"{KINDS[number >> 8]}{number & 0xFF:x}"
+
+
+@pytest.mark.parametrize(("number", "name"), files.DTYPES.items())
+def test_types_of_an_onnx_file_s_tensors(number: int, name: str) -> None:
+    onnx = pytest.importorskip("onnx")
+    word = onnx.TensorProto.DataType.Name(number).lower()
+    assert name == {"float": "float32", "double": "float64"}.get(word, word)
