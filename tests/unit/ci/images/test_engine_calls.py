@@ -33,7 +33,7 @@ from ci.images.definition import (
     recall_base,
 )
 from ci.images.prune import Stale, find_stale, remove_stale
-from ci.images.shell import ShellRequest, run_shell
+from ci.images.shell import HOME, ShellRequest, run_shell
 from ci.images.wheels import fetch_wheels
 from ci.verbs import image as verb
 from provisioning.artifacts.environment import Environment
@@ -169,6 +169,20 @@ def test_an_image_that_is_there_is_found_unless_it_is_to_be_fresh(engine: Any) -
     assert len(engine.called("build")) == 1
     build_image(engine, "emulator", Progress(), fresh=True)
     assert [one["nocache"] for one in engine.called("build")] == [False, True]
+
+
+@pytest.mark.usefixtures("wheels")
+@pytest.mark.parametrize("base", ["", OWN])
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_parent_is_built_on_the_same_base_and_as_freshly(
+    engine: Any, base: str, fresh: bool
+) -> None:
+    for parts in (1, 2):
+        build_image(engine, "aot", Progress(), base=base, fresh=fresh)
+        first, second = engine.called("build")[-2:]
+        assert first["buildargs"]["BASE"] == (engine.get(OWN).id if base else ROW.image)
+        assert [first["nocache"], second["nocache"]] == [fresh, fresh]
+        assert len(engine.called("build")) == (2 * parts if fresh else 2)
 
 
 @pytest.mark.usefixtures("wheels")
@@ -456,12 +470,16 @@ def test_a_shell_has_the_callers_place_ids_and_settings_and_is_removed(
     assert (variables["QNN_CI_UMASK"], variables["QNN_CI_PROFILE"]) == ("027", "emulator")
     home = os.environ["QNN_CI_HOME"]
     assert variables["QNN_CI_HOME"] == home
+    assert (variables["HOME"], variables["QNN_CI_CHECKOUT"]) == (HOME, str(checkout))
     host = container["host_config"]
     assert (host["init"], host["auto_remove"], host["userns_mode"]) == (True, True, None)
     mounts = {one["Target"]: one for one in host["mounts"]}
     assert mounts[str(checkout)]["Source"] == str(checkout)
     assert mounts[home]["Source"] == home
     assert mounts[f"{checkout}/.nox"]["Type"] == "volume"
+    named = {place: mounts[place]["Source"] for place in (HOME, f"{checkout}/.nox")}
+    assert named[HOME] == f"{LABEL}-home-1000"
+    assert named[f"{checkout}/.nox"].startswith(f"{LABEL}-nox-1000-")
     assert not any(one["ReadOnly"] for one in mounts.values())
     assert [one["entrypoint"] for one in helpers] == [["chown", "1000:100"]] * 2
     (put,) = engine.called("put")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import os
 import tarfile
 from argparse import Namespace
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ci.images import digest, shell, wheels
+from ci.images import attach, digest, shell, wheels
 from ci.images.build import Built
 from ci.images.definition import LABEL, TOOLCHAINS
 from ci.images.digest import Comparison
@@ -20,7 +21,7 @@ from ci.images.engine import is_podman
 from ci.images.prune import Stale, find_bases, find_stale
 from ci.verbs import image as verb
 from provisioning.console.progress import Progress
-from provisioning.errors import ExitCode, UsageError
+from provisioning.errors import DownloadError, ExitCode, ToolError, UsageError
 
 CLIENT: Any = None
 
@@ -248,3 +249,31 @@ def test_the_callers_user_and_group_are_both_named(monkeypatch: pytest.MonkeyPat
         "passwd": f"root of /etc/passwd\ndev:x:7:8:dev:{shell.HOME}:/bin/bash\n",
         "group": "root of /etc/group\ndev:x:8:\n",
     }
+
+
+def test_a_terminal_has_the_lines_and_columns_of_the_callers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes: list[tuple[str, dict[str, int]]] = []
+    client: Any = SimpleNamespace(
+        api=SimpleNamespace(resize=lambda name, **size: sizes.append((name, size)))
+    )
+    settings = SimpleNamespace(tcgetattr=lambda _: [], TCSADRAIN=1, tcsetattr=lambda *_: None)
+    monkeypatch.setattr(attach, "termios", settings)
+    monkeypatch.setattr(attach, "tty", SimpleNamespace(setraw=lambda _: None))
+    monkeypatch.setattr(attach.shutil, "get_terminal_size", lambda: os.terminal_size((132, 43)))
+    with attach.raw_terminal(client, "c1"):
+        assert sizes == [("c1", {"height": 43, "width": 132})]
+
+
+def test_a_download_of_pip_that_fails_says_why_and_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(argv: object, *, fix: str) -> Any:
+        raise ToolError("pip exited with 1", why="no matching distribution", fix=fix)
+
+    monkeypatch.setattr(wheels, "run_process", fail)
+    with pytest.raises(DownloadError) as caught:
+        wheels._run_pip(["download"], ["torch"])
+    assert caught.value.why == "no matching distribution"
+    assert "index" in caught.value.fix

@@ -55,6 +55,7 @@ from tests.qnn_provider.models import (
 )
 
 BINARY = "model_qnn.bin"
+DELEGATION, FOOTPRINT = Delegation(1, 2, 3), Footprint(program_bytes=4)
 
 
 def compile_file(
@@ -73,7 +74,7 @@ def compile_file(
         (directory / compiling.CONTEXT).write_bytes(bytes(100))
         if not embed:
             (directory / BINARY).write_bytes(bytes(2000))
-        return Delegation(1, 0, 1), Footprint()
+        return DELEGATION, FOOTPRINT
 
     monkeypatch.setattr(compiling, "write_context", write_context)
     spec = CaseSpec("net", scheme, "SM8650", UserSource(str(path)))
@@ -93,6 +94,55 @@ def test_the_values_of_a_quantized_output_are_in_the_record(
     (output,) = compile_file(path, scheme, monkeypatch).outputs
     assert output.step > 0
     assert output.highest - output.lowest == 255
+
+
+def test_what_the_compiler_tells_is_in_the_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = compile_file(write_relu(tmp_path / "net.onnx"), Scheme.FP16, monkeypatch)
+    assert (found.delegation, found.footprint) == (DELEGATION, FOOTPRINT)
+    assert (found.loss, found.layers) == (None, ())
+
+
+def test_a_footprint_is_made_of_the_files_the_log_and_the_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+    nodes = [
+        SimpleNamespace(name=f"n{number}", domain="", op_type=kind)
+        for number, kind in enumerate(("Relu", "Relu", "Erf"))
+    ]
+    parts = [
+        SimpleNamespace(ep_name=QNN, get_nodes=lambda: nodes[:2]),
+        SimpleNamespace(ep_name="CPUExecutionProvider", get_nodes=lambda: nodes[2:]),
+    ]
+
+    def open_session(model: Path, options: object, entries: object, **more: object) -> Any:
+        log.write_text("what QNN printed", encoding="utf-8")
+        (model.parent / BINARY).write_bytes(bytes(50))
+        return SimpleNamespace(get_provider_graph_assignment_info=lambda: parts)
+
+    monkeypatch.setattr(compiling, "open_session", open_session)
+    monkeypatch.setattr(compiling, "make_footprint", lambda **more: given.update(more) or FOOTPRINT)
+    log = tmp_path / PROVIDER_LOG
+    model = write_relu(tmp_path / "net.onnx")
+    place = tmp_path / "program"
+    delegation, footprint = compiling.write_context(
+        model, place, tmp_path / "run.log", "SM8650", {}, embed=None
+    )
+    assert footprint is FOOTPRINT
+    assert (delegation.delegated_nodes, delegation.partitions) == (2, 1)
+    assert [(one.op, one.npu, one.cpu) for one in given.pop("operators")] == [
+        ("Relu", 2, 0),
+        ("Erf", 0, 1),
+    ]
+    assert given.pop("peak").size_bytes > 0
+    assert given == {
+        "program_bytes": 50 + (place / compiling.CONTEXT).stat().st_size,
+        "partitions": 1,
+        "contexts": (),
+        "log": "what QNN printed",
+    }
 
 
 def test_a_float_output_has_no_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
