@@ -47,9 +47,17 @@ def _describe_line(rule: Rule) -> str:
     decimal, *others = spell_code(rule.code) if rule.code else ("",)
     code = [f"error {decimal}, {others[0]}"] if others and rule.code < 1 << 31 else others[:1]
     texts = [*code, *rule.names[:1], *rule.text[:SHOWN_TEXTS]] or [rule.pattern]
-    shown = ", ".join(f"`{one.strip().replace('|', chr(92) + '|')}`" for one in texts)
+    # A pattern matches only some of the lines with these texts. A symptom may be any line.
+    narrow = rule.pattern and rule.role is not Role.SYMPTOM and rule.matches.strip() not in texts
+    example = [f"for example {_quote(rule.matches)}"] if narrow and not rule.code else []
     notes = {Role.HARMLESS: " (not an error)", Role.HINT: " (not an error by itself)"}
-    return shown + notes.get(rule.role, "")
+    return ", ".join([*map(_quote, texts), *example]) + notes.get(rule.role, "")
+
+
+def _quote(text: str) -> str:
+    """``text`` as code in a cell of a table."""
+    marks = "``" if "`" in text else "`"
+    return f"{marks}{text.strip().replace('|', chr(92) + '|')}{marks}"
 
 
 def _describe_sources(rule: Rule) -> str:
