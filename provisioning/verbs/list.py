@@ -76,6 +76,7 @@ def _render(artifacts: list[dict[str, Any]], profiles: dict[str, list[str]]) -> 
             f"{row['name'] + mark:<20} {row['version']:<16} {row['source']:<8} {pinned:<13} "
             f"{', '.join(sizes) or '-'}"
         )
-    lines += ["", *(row["problem"] for row in artifacts if row["problem"])]
+    lines += ["* not the default version", ""]
+    lines += [row["problem"] for row in artifacts if row["problem"]]
     lines += [f"profile {name}: {', '.join(names)}" for name, names in profiles.items()]
     return "\n".join(lines) + "\n"

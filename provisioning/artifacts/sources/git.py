@@ -222,11 +222,16 @@ class _Checkout:
         request = self.job.request
         adoption = request.toolchain.adoption
         variable = adoption.variable if adoption else "a variable"
+        way = "leave out --offline"
+        if not request.options.offline:
+            way = (
+                "check the network and git's proxy, set url.<base>.insteadOf in git's "
+                "configuration to a mirror"
+            )
         return DownloadError(
             f"{request.label} could not be fetched: {self.release.url}",
             why=why,
-            fix="check the network and git's proxy, set url.<base>.insteadOf in git's "
-            f"configuration to a mirror, or set {variable} to a checkout",
+            fix=f"{way}, or set {variable} to a checkout",
         )
 
     def fetch_from_store(self) -> bool:

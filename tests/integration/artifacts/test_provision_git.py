@@ -217,6 +217,7 @@ def test_an_unreachable_server_is_said(world: World, servers: Path) -> None:
     with pytest.raises(DownloadError) as caught:
         fetch("adaptor", offline=True)
     assert "--offline was given" in caught.value.why
+    assert "leave out --offline" in caught.value.fix
 
 
 def test_a_component_that_is_no_submodule_is_a_mistake_of_the_manifest(world: World) -> None:
