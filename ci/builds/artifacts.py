@@ -82,8 +82,8 @@ def _find_built(plan: BuildPlan, row: Artifact) -> list[Path]:
 
 
 def split_symbols(plan: BuildPlan) -> None:
-    """Strip the files whose rows set ``split_symbols``, if the toolchain has an objcopy. Raises
-    ToolError if objcopy fails.
+    """Make a stripped copy of each file whose row sets ``split_symbols``, and a file with its
+    symbols, if the toolchain has an objcopy. Raises ToolError if objcopy fails.
 
     gdb, lldb and ndk-stack find the symbols through the debug link and the build id. Hexagon skels
     must never be stripped, because that invalidates the signature or checksum in them.

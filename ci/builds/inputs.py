@@ -166,8 +166,10 @@ class Copy:
 
 
 def inspect_copy(overlay: Path, sources: Snapshot, record: Path) -> Copy:
-    """Compare ``overlay``, the copy of the sources, with the ``sources`` and the record of the last
-    build, by content. Raises UnfitError if ``overlay`` cannot be read.
+    """Find out how ``overlay``, the copy of the sources, was changed after the last build.
+
+    ``sources`` are the sources of that build, and ``record`` is the file that it wrote. Content is
+    compared, not times. Raises UnfitError if ``overlay`` cannot be read.
     """
     known = read_record(record, CopyRecord)
     if not sources or not known.files or not overlay.is_dir():

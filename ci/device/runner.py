@@ -149,7 +149,8 @@ class Holder(NamedTuple):
 @dataclass
 class DeviceRunner:
     """Runs programs on ``device``, one at a time and ``starts`` times each. The files of
-    ``bundle``, which include the runner, are in ``directory`` on the device."""
+    ``bundle``, which include the runner, are in ``directory`` on the device. ``sent`` is the number
+    of bytes that were sent for programs. ``owner`` names this process in the device's lease."""
 
     device: Device
     bundle: Bundle

@@ -57,9 +57,10 @@ APPS: Subjects[AppUnit] = Subjects()
 
 class Pairing(NamedTuple):
     """A program of an app, and the answer of `compat` for it with the app's libraries. ``known``
-    has the id and the file name of each finding of the doctor. ``spared`` has the axes that are not
-    reported. It is TARGETS if the app is judged for a SoC and any of its programs may be for that
-    SoC; otherwise, it is empty."""
+    has the id and the file name of each finding of the doctor.
+
+    ``spared`` has the axes that are not reported: TARGETS if the app is judged for a SoC and at
+    least one of its programs may be for that SoC, otherwise none."""
 
     program: PackedFile
     answer: Answer

@@ -147,7 +147,8 @@ class DecoderLowering:
     def write(self) -> Compiled:
         """Calibrate and quantize the decoder on texts of the float32 model, run the models for
         comparison, and lower the decoder. Write the program and the reference runs. Raises
-        FailedError if a text is too short, or if the methods quantize a cache differently."""
+        FailedError if a text is too short, if the methods quantize a cache differently, or if the
+        program cannot be mapped into memory."""
         from ci.executorch.lower import PROGRAM, Lowering
         from ci.llm.decoder import make_decoder
         from ci.llm.weights import read_weights

@@ -219,8 +219,9 @@ class ParityFacts(msgspec.Struct, frozen=True):
 
     * ``macros``: for each macro, the files that mention it
     * ``headers``: for each file, the headers that it includes
-    * ``needed``: for each file, the headers that it includes by full path unconditionally
-    * ``guarded``: for each file and macro, the headers that it includes if the macro is defined
+    * ``needed``: for each file that Buck lists, the headers that it always includes by full path
+    * ``guarded``: for each such file and each macro, the headers that it includes by full path only
+      if the macro is defined
     * ``header_names``: the last components of all included names
     * ``imports``: for each Python file, the files that it imports
     """

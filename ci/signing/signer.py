@@ -240,8 +240,8 @@ def _explain_exit(ended: Completed, name: str, mask: Masker) -> SignerError:
 def find_output(scratch: Path, output: Path, source: Path, before: bytes, mask: Masker) -> Path:
     """Return the file that the signer wrote into the directory ``output`` for ``source``.
 
-    ``source`` is the signer's copy of the input, and ``before`` is the original
-    content of that copy. The file of a test signature may have leading zeros in its name. Raises
+    ``source`` is the signer's copy of the input, and ``before`` is the original content of that
+    copy. The serial number in the file name of a test signature may have leading zeros. Raises
     SignerError if there is no such file.
     """
     name = mask(source.name)

@@ -67,7 +67,7 @@ class Limits:
     """Limits for an archive's content.
 
     If ``unpacked_bytes`` is 0, only MAX_RATIO limits the unpacked size. If ``case_collisions`` is
-    true, names may differ only in case.
+    false, an archive with two names that differ only in case is refused.
     """
 
     unpacked_bytes: int = 0

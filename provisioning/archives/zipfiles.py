@@ -208,9 +208,9 @@ def extract_members(
     """Write each member at its path below the fresh directory ``root``, using all cores.
 
     Returns the tree entries of files and empty directories, and the symbolic links (path ->
-    target), which the caller has to create. While bytes are written, their CRC-32 and number are
-    checked and their SHA-256 is computed. After each write, ``on_bytes`` is called with the number
-    of bytes written. Raises IntegrityError and OSError.
+    target), which the caller has to create. The size and the CRC-32 of each file are checked, and
+    its SHA-256 is computed, while it is written. After each write, ``on_bytes`` is called with the
+    number of bytes written. Raises IntegrityError and OSError.
     """
     path, count = Counter(path for path, _ in placed).most_common(1)[0] if placed else ("", 0)
     if count > 1:

@@ -83,11 +83,12 @@ def add_arguments(parser: argparse.ArgumentParser, *, adaptor: bool = True) -> N
 
 
 def read_choice(sdk: str = "", adaptor: str = "") -> QnnChoice:
-    """Return the choice from the command line or, where that is empty, from the environment
-    variables.
+    """Return the chosen QNN and adaptor. An argument that is empty is replaced with the value of
+    its environment variable.
 
-    Sets the variables to the choice, so that later steps and child processes use the same one.
-    Raises UsageError if the directory is missing, or if the manifest does not contain the version.
+    Writes both arguments to these variables, unless they are empty, so that later steps and child
+    processes make the same choice. Raises UsageError for a directory that does not exist, or for a
+    version that the manifest of qnn-sdk does not contain.
     """
     known = {SDK_VARIABLE: (WHEEL, PINNED), ADAPTOR_VARIABLE: (WHEEL, OVERLAY)}
     for name, word in ((SDK_VARIABLE, sdk), (ADAPTOR_VARIABLE, adaptor)):

@@ -81,8 +81,8 @@ def provision_profile(
     """Fetch the artifacts of a profile that are missing, and return the profile's environment.
 
     If ``verify`` is true, existing artifacts are hashed again, and files that differ are repaired.
-    If ``offline`` is true, only the store and its downloads are used; ``options``, if given, take
-    precedence over it.
+    If ``offline`` is true, only the store and its downloads are used. If ``options`` are given,
+    they are used instead of ``offline``.
 
     Raises UsageError, ManifestError, UnfitError, DownloadError, IntegrityError, StoreError,
     ToolError.
@@ -145,9 +145,10 @@ def profile_requests(profile: Profile, options: Options) -> list[ArtifactRequest
 
 
 def _is_brought(wanted: ProfileArtifact) -> bool:
-    """Return whether the user's own installation of another artifact, to which a variable points,
-    contains the marker files of ``wanted``. If a variable points to an installation of ``wanted``
-    itself, return False.
+    """Return whether ``wanted`` is not needed because another installation of the user contains it.
+
+    An environment variable must point to that installation, and it must have the marker files of
+    ``wanted``. The result is False if a variable points to an installation of ``wanted`` itself.
     """
     own = read_toolchain(wanted.name).adoption
     if own is None or own.find_named(os.environ)[1]:

@@ -149,8 +149,9 @@ def plan_update(
     If ``carry`` is true, recorded baselines are kept for the new version; otherwise, they are
     removed.
 
-    ``version`` is in the form that the source uses, such as a git tag; '' means the newest. Raises
-    UsageError, UnfitError, DownloadError, IntegrityError, ManifestError, StoreError.
+    ``version`` is in the form that the source uses, such as a git tag; '' means the newest. Returns
+    an empty list if that release is the pinned one. Raises UsageError, UnfitError, DownloadError,
+    IntegrityError, ManifestError, StoreError.
     """
     old, source = request.release, load_source(request.release.source)
     path = manifests_root() / "toolchains" / f"{request.name}.toml"
@@ -213,8 +214,8 @@ def list_by_hand(plan: Collection[Change], name: str, old: str) -> list[str]:
 
 def rewrite_release(text: str, request: ArtifactRequest, new: Release) -> tuple[str, Release]:
     """Return a manifest's text with ``new`` instead of the request's release, and the release that
-    is parsed from that text. Comments are kept. In the small files of ``write``, the version is
-    replaced, too.
+    is parsed from that text. Comments are kept. The version is also replaced in the small files
+    that the release adds to the tree (``write``).
 
     Raises ManifestError if the text cannot be rewritten.
     """

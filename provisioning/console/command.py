@@ -271,8 +271,8 @@ def is_refused_write(error: OSError) -> bool:
     """Return whether ``error`` comes from writing: the disk is full or read-only, or permission to
     write was refused.
 
-    Permission to write was refused if the process may read the file. For a file that does not
-    exist, it was refused if the process may enter the directory.
+    A permission error counts as a refused write if the process may read the file or, if the file
+    does not exist, may enter its directory.
     """
     if error.errno in NO_ROOM or error.errno == errno.EROFS:
         return True

@@ -23,7 +23,7 @@ def read_user_file(
     """Return the bytes of a file, read only once, so that all checks see the same content.
 
     Raises UsageError, which refers to the file as ``what``, if it cannot be read, is not a regular
-    file, or has more than ``limit_bytes``; ``smaller`` is then the fix.
+    file, or has more than ``limit_bytes``. ``smaller`` is the fix for a file that is too large.
     """
     try:
         status = path.stat()

@@ -186,8 +186,9 @@ def find_pins(wanted: Sequence[ArtifactRequest], roots: Mapping[str, Path]) -> d
     """Return the pinned version of each artifact, or the version that the user chose with a
     variable such as QNN_CI_SDK. An artifact has no pin if the user chose a directory.
 
-    CHECKOUT_COMMIT is the commit that a checkout in ``roots`` should have. It belongs to the
-    version of the checkout if the manifest contains that version, else to the profile's version.
+    The value of the key CHECKOUT_COMMIT is the commit that a checkout in ``roots`` should have:
+    the one pinned for the checkout's version or, if the manifest does not contain that version, for
+    the profile's.
     """
     pins = {}
     for request in wanted:

@@ -48,7 +48,8 @@ def parse_qnn_name(name: str) -> QnnName | None:
 @dataclass(frozen=True)
 class FileFacts:
     """A library or program of a tree. ``elf`` is None for a lowered program, and for a library that
-    cannot be read. ``defect`` states why a file cannot be read or loaded.
+    cannot be read. ``defect`` is the kind of reason why a file cannot be read or loaded, and
+    ``defect_why`` the details.
 
     ``sha256`` is set for an unsigned DSP library; ``proof`` is what catalogs, or the list of
     genuine skels, prove about it. ``targets`` are the SoCs that a lowered program was compiled for;
@@ -128,9 +129,10 @@ class SdkFacts:
     """A QNN SDK, or a tree with its layout.
 
     ``version`` and ``stamp`` (12 digits, from build_id) come from sdk.yaml. ``fault`` is the reason
-    why sdk.yaml cannot be read. ``api_version`` is the QNN API version of the headers, and
-    ``library_api`` the version of libQnnHtp.so. ``soc_offset`` is the byte of
-    QnnHtpDevice_CustomConfig_t at which libQnnHtp.so reads socModel.
+    why sdk.yaml cannot be read. ``markers`` and ``headers`` are the marker files and the required
+    headers that exist. ``api_version`` is the version of QNN's API in the headers, and
+    ``library_api`` the one in libQnnHtp.so. ``soc_offset`` is the offset in bytes at which
+    libQnnHtp.so reads the SoC (socModel) in QnnHtpDevice_CustomConfig_t.
     """
 
     root: Path
@@ -315,7 +317,10 @@ class CheckoutFacts:
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """A device that adb lists. ``state`` is as adb prints it; ``free_mb`` counts 10**6 bytes."""
+    """A device that adb lists. ``state`` is as adb prints it; ``free_mb`` counts 10**6 bytes.
+    ``libraries`` maps the names of the QNN libraries in ``directory`` on the device to their
+    builds, '' if unknown.
+    """
 
     serial: str
     state: str

@@ -60,10 +60,13 @@ class DevicePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Fitness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The requirements of a profile.
 
+    ``machines`` are the allowed kinds of CPU, and ``glibc`` is the oldest allowed version.
     ``sdk`` contains the names of the artifacts that may serve as the SDK, the best first.
     ``libraries`` maps the SDK's directories to required files. ``skels`` is true if its stubs and
-    skels are pushed to a device; ``staged`` are the other files that a device needs. ``roots`` are
-    other required artifacts.
+    skels are pushed to a device; ``staged`` are the other files that a device needs. ``headers``
+    and ``python`` are true if the SDK's headers and a Python that lowers models are needed.
+    ``tools`` are keys of DoctorPolicy.tools. ``roots`` are other required artifacts. ``kinds`` are
+    the kinds of directories whose files are checked.
     """
 
     machines: tuple[str, ...] = ("x86_64",)
@@ -103,7 +106,8 @@ class ElfPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Requirements for the files in one kind of directory.
 
     ``directories`` are patterns for paths below a root. ``types`` are the allowed values of e_type;
-    ``flags`` is the required Hexagon version in e_flags (0x75), None for any. ``glibc``,
+    ``flags`` is the required Hexagon version in e_flags (0x75), None for any. If
+    ``flags_of_directory`` is true, it follows from the directory's name. ``glibc``,
     ``glibcxx`` and ``cxxabi`` are the newest versions on the target, ``android_api`` is its API
     level, ``system`` are its libraries. ``load_align`` is the recommended alignment of LOAD
     segments, in bytes. ``sonames`` maps file names to their sonames, if the two differ. For files

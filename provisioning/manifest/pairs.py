@@ -49,7 +49,7 @@ class ExecutorchPairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The versions that work with one version of ExecuTorch, and the source of this information.
 
     ``lpai`` is the first QNN SDK that lowers for LPAI. ``wheel_adaptor`` is the QNN SDK that the
-    wheel's adaptor was compiled with; '' means unknown.
+    wheel's adaptor was compiled with. Either is '' if it is unknown.
     """
 
     version: str

@@ -50,9 +50,10 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 def _compose(args: argparse.Namespace, progress: Progress) -> Environment:
     """Return the environment of a profile.
 
-    For ``emulator`` and ``emulator-sdk``, --sdk and --adaptor or their environment variables decide
-    which of the two it is, and which adaptor it has. For ``aot``, it has the newest matching
-    overlay (an executorch package with an adaptor that was built from source), if there is one.
+    For ``emulator`` and ``emulator-sdk``, --sdk decides which of these two is used, and --adaptor
+    decides which adaptor it has; their environment variables are the defaults. The environment of
+    ``aot`` contains the newest matching overlay (an executorch package with an adaptor that was
+    built from source), if there is one.
     """
     chosen = choice.read_choice(args.sdk, args.adaptor)
     is_emulator = args.profile in {choice.WHEEL_PROFILE, choice.SDK_PROFILE}

@@ -97,7 +97,7 @@ def extract(wheel: Path, directory: Path) -> list[Path]:
 
 def join(old: KnownBuild, new: KnownBuild) -> KnownBuild:
     """Return the entry to keep for a QNN build: ``new`` if its wheel contains all skels of ``old``
-    and others, else ``old``.
+    and at least one more, else ``old``.
 
     Raises IntegrityError if both name the same wheel but its content differs.
     """

@@ -22,11 +22,11 @@ from ci.parity.policy import Library, matches
 
 
 def find_dependency_drift(index: Index, groups: Groups, told: set[str]) -> Iterator[Finding]:
-    """Yield dependencies that only one side has, of targets with sources that both sides compile.
-    Tests are left out.
+    """Yield the dependencies that only one side has. Only targets with sources that both sides
+    compile are compared, and tests are left out.
 
-    ``told`` are the details of other findings, in the form ``//a:b -> //c:d``. These dependencies
-    need not be reported again.
+    ``told`` are the details of other findings, in the form ``//a:b -> //c:d``. Dependencies that
+    Buck lacks according to them are not reported again.
     """
     pairs = (detail.split(" -> ", 1) for detail in told)
     lacking = collect((label, wanted) for label, wanted in pairs)

@@ -112,8 +112,8 @@ def find_buck_only(index: Index) -> Iterator[Finding]:
     """Yield sources that Buck compiles and no CMake target does. For files of the product, CMake's
     test programs do not count.
 
-    If CMake builds no tests at all in the first two folders of a test's path, the two folders are
-    reported instead, as a note.
+    If CMake builds no test at all below the first two folders of a test's path, such as
+    ``backends/qualcomm``, that folder is reported once, as a note, instead of its tests.
     """
     everywhere = index.cmake_mentions - index.only_in_tests
     untested: dict[str, list[Use[BuckTarget]]] = defaultdict(list)
@@ -250,11 +250,12 @@ FEWEST_TAKEN = 5
 
 def find_partial_drift(index: Index, groups: Groups) -> Iterator[Finding]:
     """Yield sources of a Buck library that are missing from a CMake target that compiles other
-    sources of the library.
+    sources of the library. A source is not missing if a target that this one links compiles it.
 
-    Such a source is reported if it is the only one that is missing, and the target compiles at
-    least FEWEST_TAKEN others. It is also reported if the library is in other folders than the
-    target, and the target includes the header of the source.
+    A missing source is reported if it is the only one, and the target compiles at least
+    FEWEST_TAKEN others. It is also reported if the library is in other folders than the target,
+    and the target includes the header of the source. Some other CMake target must compile it;
+    otherwise, it is a finding of ``find_buck_only``.
     """
     libraries = {
         target.label: {
@@ -390,8 +391,11 @@ def fix_in_buck(index: Index, path: str, target: BuckTarget | None, what: str = 
 
 
 def is_alone(index: Index, path: str, target: BuckTarget) -> bool:
-    """Return whether targets near a file have a single source each: ``target``, or most of those
-    with files in the same folder. This needs at least two targets for such files in the package.
+    """Return whether the targets near a file usually have a single source each.
+
+    The package must have at least two targets for files of this kind, and ``target`` or most of the
+    targets near the file must have a single source. Near means with sources in the file's folder
+    or, if there are no such targets, in the package.
     """
     folder = directory_of(path)
     rows = [row for row in index.by_package[target.package] if suffix_fits(row, path)]

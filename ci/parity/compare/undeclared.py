@@ -121,11 +121,10 @@ def find_undeclared_headers(index: Index, groups: Groups) -> Iterator[Finding]:
 
 
 def find_unexported_headers(index: Index, groups: Groups) -> Iterator[Finding]:
-    """Yield headers that a library's exported headers include, although the library does not pass
-    on the dependency that provides them.
+    """Yield a finding for each header that an exported header of a library includes, if the library
+    does not depend on a target that provides it.
 
-    So far, users of the library get these headers from other libraries. A library without sources
-    provides only what it exports.
+    For a library without sources, only exported dependencies count.
     """
     owners = find_owners(index)
     compiled = closure(index.buck_uses, lambda path: index.facts.needed.get(path, ()))
@@ -185,11 +184,12 @@ def _missing(
 
 
 def collector_of(groups: Groups, target: BuckTarget, wanted: str) -> str:
-    """Return the label of the target that should depend on ``wanted`` because of a copied source of
-    ``target``.
+    """Return the label of the target that should depend on ``wanted``, which provides a header for
+    a source of ``target`` that is a copy.
 
-    A macro makes the copies. What the originals include is declared by a dependency of ``target``
-    that has no files: the one nearest to ``wanted`` is returned, or ``target`` if there is none.
+    A macro makes the copies. It gives ``target`` a dependency without files, which declares what
+    the originals include. If there are several such dependencies, the one nearest to ``wanted`` is
+    returned; if there is none, ``target``.
     """
     known = groups.index.by_label
     labels = {groups.plain(word.text) for word in (*target.deps, *target.exported_deps)}
@@ -248,12 +248,13 @@ def _undeclared(groups: Groups, target: BuckTarget, path: str, header: str, want
 
 
 def find_import_drift(index: Index, groups: Groups) -> Iterator[Finding]:
-    """Yield imports of files from other targets that the importing target does not depend on, in
-    the folders that the policy lists.
+    """Yield a finding for each import of a file from a target that the importing target does not
+    depend on. Only folders that the policy lists are checked.
 
-    The dependency may also be missing if all top targets that use the importing target have it. (A
-    top target is a Python target that no other Python target depends on.) If several targets list
-    the imported file, one of them is enough. A file without a target is reported as unlisted.
+    The importing target may lack the dependency if all top targets that use it have the dependency.
+    (A top target is a Python target that no other Python target depends on.) If several targets
+    list the imported file, one of them is enough. A file without a target is reported as
+    unlisted.
     """
     targets = [target for target in index.facts.buck.targets if "python" in target.kind]
     owners = collect((path, t.label) for t in targets for path in index.files_of(t))

@@ -21,11 +21,13 @@ from provisioning.versions import is_older, is_same
 
 
 class Family(NamedTuple):
-    """A family of libraries that are used together; ``version`` and ``stamp`` come from sdk.yaml.
+    """A family of libraries that are used together.
 
-    ``soc`` is the name and the Hexagon version of an SoC for which the family must contain a skel.
-    ``hexagon`` is the only relevant Hexagon version, such as 79, or '' for any. A staged family may
-    lack libraries that the device has.
+    ``version`` and ``stamp`` come from the SDK's sdk.yaml; None if there is no SDK, or if it does
+    not state them. ``backends`` are the backends whose skels are checked. ``soc`` is the name and
+    the Hexagon version of an SoC for which the family must contain a skel, None if no skel is
+    required. ``hexagon`` is the only relevant Hexagon version, such as 79, or '' for any. A staged
+    family may lack libraries that the device has.
     """
 
     files: Sequence[FileFacts]

@@ -38,10 +38,13 @@ REBUILD = "build it for this target, or use the file from the SDK's directory fo
 
 
 class Placed(NamedTuple):
-    """A file and the requirements of its directory. ``depth`` is the number of parent directories
-    that belong to its tree. ``wanted`` are the libraries that files next to it need and do not
-    find; None means that no other file is checked. ``knows_level`` is false if the policy's API
-    level is a default, because the level of the app that loads the file is unknown.
+    """A file and the requirements of its directory.
+
+    ``depth`` is the number of parent directories that belong to its tree. ``build`` is its QNN
+    build, and ``proof`` is what catalogs or the list of genuine skels prove about it; None if
+    unknown. ``wanted`` are the libraries that files next to it need and do not find; None means
+    that no other file is checked. ``knows_level`` is false if the policy's API level is a default,
+    because the level of the app that loads the file is unknown.
     """
 
     elf: ElfFacts

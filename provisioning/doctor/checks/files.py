@@ -20,9 +20,11 @@ from provisioning.elf.facts import EM_QDSP6, EM_X86_64, ElfError, ElfFacts
 
 @dataclass(frozen=True)
 class Group:
-    """Files that one loader finds together. ``depth`` and ``knows_level`` are as in Placed.
-    ``brings`` maps libraries that may be installed on the machine to their path, or to None if they
-    are not; ``nearby`` are names of libraries that the loader finds in other directories.
+    """Files that one loader finds together. ``kind`` is the kind of their directory, such as
+    aarch64-android, and ``policy`` is the policy for it. ``depth`` and ``knows_level`` are as in
+    Placed. ``brings`` maps libraries that may be installed on the machine to their path, or to None
+    if they are not installed. ``nearby`` are names of libraries that the loader finds in other
+    directories.
     """
 
     files: Sequence[FileFacts]

@@ -341,8 +341,8 @@ def see_older_hexagon(case: Case) -> Iterator[Seen]:
 
 
 def _see_older(case: Case, subject: str, version: str, field: str) -> Iterator[Seen]:
-    """Yield a fault if ``version`` is older than the first version for the SoC's Hexagon version,
-    which is in the key ``field`` of pairs.toml.
+    """Yield a fault if ``version`` is older than the first version that supports the SoC's Hexagon
+    version. That first version is the attribute ``field`` of a HexagonPair.
     """
     if case.soc and version:
         soc, hexagon = case.soc

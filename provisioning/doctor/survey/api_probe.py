@@ -1,5 +1,6 @@
-"""Find out libQnnHtp.so's API version, and where it reads socModel. This module uses only the
-standard library, since it is run as a script, in a process that may crash.
+"""Find out libQnnHtp.so's API version, and the offset of the SoC (socModel) in its device
+configuration. This module uses only the standard library, since it is run as a script, in a process
+that may crash.
 
 QnnInterface_getProviders (QnnInterface.h) returns structs that start with the backend's id (32
 bits), a pointer to its name, and the core and backend API versions: six numbers of 32 bits. A table
@@ -20,8 +21,8 @@ WORD, POINTER = ctypes.c_uint32, ctypes.c_void_p
 
 
 def find_provider(path: str) -> int:
-    """Return the address of the first provider in the library ``path``. Raises OSError if it cannot
-    be loaded or has no providers.
+    """Return the address of the first provider in the library ``path``. Raises OSError if the
+    library cannot be loaded, or if QnnInterface_getProviders fails.
     """
     providers, count = ctypes.POINTER(POINTER)(), WORD()
     library = ctypes.CDLL(path)

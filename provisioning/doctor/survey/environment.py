@@ -159,8 +159,10 @@ def _survey_host(
 
 
 def _may_load(python: PythonFacts, sdk: SdkFacts | None) -> bool:
-    """Return whether Python can probably load the adaptor: it is for this machine, finds its
-    libraries, and its versions match those of the SDK and of the installed executorch.
+    """Return whether Python can probably load the adaptor.
+
+    The adaptor must be for x86-64, and must not lack a library. Its headers must not be newer than
+    the SDK. An overlay must have been built from the version of the installed executorch.
     """
     elf = python.adaptor.elf if python.adaptor else None
     if sdk and sdk.version and python.headers and is_older(sdk.version, python.headers):

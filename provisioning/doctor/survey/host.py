@@ -214,8 +214,7 @@ TIMEOUT_S = 30.0
 
 def survey_sdk(root: Path, headers: Iterable[str], *, asks_library: bool = False) -> SdkFacts:
     """Return facts about an SDK. ``headers`` are the paths below include/QNN to look for. If
-    ``asks_library`` is true, libQnnHtp.so is loaded in a separate process to find out its API
-    version and where it reads socModel.
+    ``asks_library`` is true, the fields of ``ask_library`` are set.
     """
     if not root.is_dir():
         return SdkFacts(root, is_directory=False)
@@ -243,8 +242,11 @@ def survey_sdk(root: Path, headers: Iterable[str], *, asks_library: bool = False
 
 
 def ask_library(directory: Path) -> dict[str, Any]:
-    """Return the core API version of the libQnnHtp.so in ``directory``, and where it reads
-    socModel, as fields of SdkFacts. A value is None if the library does not provide it.
+    """Load the libQnnHtp.so in ``directory`` in a separate process, and return the fields
+    ``library_api`` and ``soc_offset`` of SdkFacts.
+
+    A value is None if it cannot be found out. The result is empty if the process cannot be
+    started.
     """
     variables = {**os.environ, "LD_LIBRARY_PATH": str(directory)}
     words = [sys.executable, api_probe.__file__, str(directory / "libQnnHtp.so")]

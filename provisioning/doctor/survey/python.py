@@ -121,8 +121,8 @@ def try_device(
     """Return the reason why the adaptor that ``python`` finds cannot create a device for
     ``backend`` with ``library``, the backend's library in the SDK; '' if it can.
 
-    ``remembered`` is a cache directory: an adaptor and a library with the same bytes are tried only
-    once.
+    ``remembered`` is a cache directory. If an adaptor and a library with the same content were
+    tried before, the earlier result is returned, unless it was not final (see _try_device).
     """
     key = hashlib.sha256(backend.value.encode())
     for path in (adaptor, library, Path(device_probe.__file__)):
