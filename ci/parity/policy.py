@@ -90,6 +90,18 @@ class ParityPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict
 
     A tree with a version below ``oldest`` is refused. For a tree with a version below
     ``written_for``, entries of the allow-list that have no effect are not reported.
+
+    * ``tests``: patterns of files that belong to tests
+    * ``host_only``, ``android_only``: patterns of Buck targets that are variants for one platform
+    * ``ignored_defines``: patterns of macros that are not compared
+    * ``implied``: patterns of CMake targets on which all targets depend
+    * ``twins``: patterns of Buck targets that repeat another one for a build that CMake does not
+      have
+    * ``suffixes``: what Meta's macros add to the names of targets
+    * ``given``: labels on which targets depend because of Meta's macros
+    * ``without_buck``: patterns of files that Buck need not compile
+    * ``imports``: patterns of packages whose Python imports are checked
+    * ``exclude``, ``library``, ``allow``: see Exclusion, Library and Allowance
     """
 
     layout: Layout = Layout()

@@ -50,7 +50,8 @@ def compare_source(request: ParityRequest, policy: ParityPolicy) -> ParityReport
     """Compare the two sides of a source tree. With a base, only findings that the base does not
     have are reported.
 
-    Raises UsageError if the source, a revision or a scope does not exist, or a tree is too old.
+    Raises UsageError if the source, a revision or a scope does not exist, or if a tree is too old
+    or lacks the build files of a side.
     """
     tree = open_tree(request.source, request.revision, policy.layout)
     base = None

@@ -12,7 +12,7 @@ from ci.parity.policy import matches
 
 
 def find_define_drift(index: Index, groups: Groups) -> Iterator[Finding]:
-    """Yield the defines that only one side sets.
+    """Yield a finding for each define that only one side sets.
 
     Only names are compared, because the two sides format values differently. An exported define is
     checked in every target that it reaches.

@@ -22,8 +22,8 @@ from ci.parity.policy import Library, matches
 
 
 def find_dependency_drift(index: Index, groups: Groups, told: set[str]) -> Iterator[Finding]:
-    """Yield the dependencies that only one side has. Only targets with sources that both sides
-    compile are compared, and tests are left out.
+    """Yield a finding for each dependency that only one side has. Only targets with sources that
+    both sides compile are compared, and tests are left out.
 
     ``told`` are the details of other findings, in the form ``//a:b -> //c:d``. Dependencies that
     Buck lacks according to them are not reported again.

@@ -117,8 +117,8 @@ class Groups:
     def main_label(self, labels: Iterable[str], target: CMakeTarget) -> str:
         """Return the best Buck counterpart of a CMake target among ``labels``.
 
-        Labels in the same folder are preferred, then those that share the most sources with the
-        target.
+        Labels in or below the target's directory are preferred, then those that share the most
+        sources with the target.
         """
         own = target.sources
 
@@ -184,8 +184,8 @@ class Groups:
     def passed_on(self, target: BuckTarget, *, exported: bool = False) -> set[str]:
         """Return the labels from which a Buck target gets headers and macros, including its own.
 
-        If ``exported`` is true, return the labels from which the target's users get them through
-        it.
+        If ``exported`` is true, return the labels from which the target's users get headers and
+        macros through the target.
         """
         words = target.exported_deps
         if not exported:

@@ -33,10 +33,10 @@ def find_repeated(index: Index) -> Iterator[Finding]:
 
 
 def find_empty_globs(index: Index) -> Iterator[Finding]:
-    """Yield the patterns of glob() calls that match no file.
+    """Yield a finding for each pattern of a glob() call that matches no file.
 
-    If nothing matches any pattern of the call, this is an error. Otherwise it is only a note,
-    because some patterns are for future files.
+    If no other pattern of the call matches a file either, this is an error. Otherwise it is only a
+    note, because some patterns are for future files.
     """
     for call in index.facts.buck.globs:
         for pattern in call.empty:
@@ -56,7 +56,7 @@ def find_empty_globs(index: Index) -> Iterator[Finding]:
 
 
 def find_missing(index: Index) -> Iterator[Finding]:
-    """Yield listed files that are not in the tree, once for each line that lists them."""
+    """Yield a finding for each line that lists a file which is not in the tree."""
     targets = (t for facts in index.facts.cmake for t in facts.targets)
     told: dict[str, set[Place]] = defaultdict(set)
     for target in (*index.facts.buck.targets, *targets):
@@ -86,8 +86,8 @@ def _is_missing(index: Index, entry: ListEntry) -> bool:
 
 
 def find_unknown_labels(index: Index, groups: Groups) -> Iterator[Finding]:
-    """Yield dependencies on targets that their packages do not define. Buck fails to load a target
-    with such a dependency.
+    """Yield a finding for each dependency on a target that its package does not define. Buck fails
+    to load a target with such a dependency.
     """
     for target in index.facts.buck.targets:
         for word in (*target.deps, *target.exported_deps):
@@ -107,7 +107,7 @@ def find_unknown_labels(index: Index, groups: Groups) -> Iterator[Finding]:
 
 
 def find_duplicates(index: Index) -> Iterator[Finding]:
-    """Yield sources that one target lists twice."""
+    """Yield a finding for each source that a target lists more than once under one condition."""
     compiling = (target for target in index.facts.buck.targets if is_compiling(target))
     for target in (*compiling, *index.built):
         last = {entry.path: entry for entry in target.srcs}

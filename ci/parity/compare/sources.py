@@ -60,10 +60,10 @@ def is_compared(index: Index, path: str) -> bool:
 
 
 def find_cmake_only(index: Index) -> Iterator[Finding]:
-    """Yield sources that CMake compiles and Buck does not.
+    """Yield a finding for each source that CMake compiles and Buck does not.
 
-    In folders where Buck compiles no C++ at all, the outermost such folder is reported instead,
-    except for tests and the policy's ``without_buck``.
+    If Buck compiles no C++ in the source's package, the outermost folder in which Buck compiles no
+    C++ is reported instead. Tests and the policy's ``without_buck`` are then left out.
     """
     for configuration in BUILT:
         uses = index.cmake_uses.get(configuration, {})
@@ -109,8 +109,8 @@ def _without_buck(index: Index, path: str, use: Use[CMakeTarget]) -> Finding:
 
 
 def find_buck_only(index: Index) -> Iterator[Finding]:
-    """Yield sources that Buck compiles and no CMake target does. For files of the product, CMake's
-    test programs do not count.
+    """Yield a finding for each source that Buck compiles and no CMake target does. For files of the
+    product, CMake's test programs do not count.
 
     If CMake builds no test at all below the first two folders of a test's path, such as
     ``backends/qualcomm``, that folder is reported once, as a note, instead of its tests.
@@ -159,10 +159,11 @@ def _buck_only(index: Index, path: str, use: Use[BuckTarget]) -> Finding:
 
 
 def find_unlisted(index: Index) -> Iterator[Finding]:
-    """Yield sources that neither side lists, in folders where other sources are listed.
+    """Yield a finding for each source that neither side lists, in folders where other sources are
+    listed.
 
-    Also yield Python files that Buck does not list, if listed files import them, or if Buck lists
-    most of the Python modules in their folder.
+    Also yield one for each Python file that Buck does not list, if a listed file imports it, or if
+    Buck lists most of the Python modules in its folder.
     """
     listed = index.buck_mentions | index.cmake_mentions
     folders = {directory_of(path) for path in listed if is_source(path)}
@@ -249,8 +250,9 @@ FEWEST_TAKEN = 5
 
 
 def find_partial_drift(index: Index, groups: Groups) -> Iterator[Finding]:
-    """Yield sources of a Buck library that are missing from a CMake target that compiles other
-    sources of the library. A source is not missing if a target that this one links compiles it.
+    """Yield a finding for sources of a Buck library that are missing from a CMake target, although
+    it compiles other sources of the library. A source is not missing if a target that this one
+    links compiles it.
 
     A missing source is reported if it is the only one, and the target compiles at least
     FEWEST_TAKEN others. It is also reported if the library is in other folders than the target,

@@ -34,7 +34,7 @@ from ci.parity.policy import matches
 
 
 def find_header_drift(index: Index) -> Iterator[Finding]:
-    """Yield headers that no Buck target lists, although one should.
+    """Yield a finding for each header that no Buck target lists, although one should.
 
     In packages where Buck compiles C++, these are headers that a CMake target lists, and headers in
     folders where Buck lists headers or sources.
@@ -67,7 +67,8 @@ def _unexported(index: Index, path: str) -> Finding:
 
 
 def find_include_drift(index: Index) -> Iterator[Finding]:
-    """Yield includes that no Buck target's header map, namespace or include directory resolves.
+    """Yield a finding for each include that no Buck target's header map, namespace or include
+    directory resolves.
 
     One match in any target is enough, because Meta's macros also affect which targets are reached.
     """
@@ -108,10 +109,11 @@ def _unresolved(index: Index, row: Include, header: str, owner: BuckTarget) -> F
 
 
 def find_undeclared_headers(index: Index, groups: Groups) -> Iterator[Finding]:
-    """Yield headers that a Buck library uses without a dependency on a target that provides them.
+    """Yield a finding for each header that a Buck library uses without a dependency on a target
+    that provides it.
 
-    A source of the library includes the header, directly or through other headers, and another Buck
-    target provides it.
+    A source of the library includes the header, directly or through other headers. Headers that no
+    target provides are left out.
     """
     owners = find_owners(index)
     for label in sorted(index.by_label):
@@ -202,7 +204,8 @@ def collector_of(groups: Groups, target: BuckTarget, wanted: str) -> str:
 
 
 def find_needs(index: Index, groups: Groups, target: BuckTarget) -> Callable[[str], Iterable[str]]:
-    """Return a function that returns the headers that a file includes when ``target`` compiles it.
+    """Return a function from a file to the headers that it includes by full path when ``target``
+    compiles it.
 
     An include that is guarded by a macro counts if the target has the macro in any build.
     """

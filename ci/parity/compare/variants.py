@@ -12,7 +12,7 @@ from ci.parity.facts import BuckTarget, CMakeTarget, Configuration
 
 
 def find_variant_files(index: Index) -> Iterator[Finding]:
-    """Yield files that Buck and CMake do not compile for the same platforms."""
+    """Yield a finding for each file that Buck and CMake do not compile for the same platforms."""
     uses = {configuration: index.cmake_uses.get(configuration, {}) for configuration in BUILT}
     for path in sorted(index.buck_uses):
         if not is_compared(index, path) or not index.exists(path):
@@ -34,8 +34,8 @@ def find_variant_files(index: Index) -> Iterator[Finding]:
 
 
 def find_variant_dependencies(index: Index) -> Iterator[Finding]:
-    """Yield dependencies of a target's variant for Android on another target's variant for the
-    host.
+    """Yield a finding for each dependency of a target's variant for Android on another target's
+    variant for the host.
     """
     for target in index.facts.buck.targets:
         if index.target_configurations(target) != (Configuration.ANDROID,):
