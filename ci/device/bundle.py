@@ -195,7 +195,8 @@ def _name_files(paths: Iterable[Path]) -> dict[str, Path]:
 
 def read_bundle(directory: Path) -> Bundle:
     """Return the record of a bundle. Raises UnfitError if ``directory`` is not a bundle, or if one
-    of the bundle's files is missing or has changed."""
+    of the bundle's files is missing or has changed, and UsageError for a file name that is not
+    plain."""
     try:
         bundle = msgspec.json.decode((directory / BUNDLE).read_bytes(), type=Bundle)
     except (OSError, msgspec.MsgspecError) as error:

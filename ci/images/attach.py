@@ -80,7 +80,8 @@ def _pieces(stream: socket.socket, terminal: bool) -> Iterator[tuple[int, bytes]
 
 @contextmanager
 def raw_terminal(client: DockerClient, container_id: str) -> Iterator[None]:
-    """Send keys to the container as they are typed, and the terminal's size when it changes.
+    """Switch the terminal to raw mode, so that each key is available as it is typed. Also give the
+    container the terminal's size, now and whenever it changes.
 
     The terminal's settings are restored at the end of the block.
     """

@@ -98,7 +98,7 @@ def judge_unit(unit: AppUnit, socs: Sequence[str]) -> list[Finding]:
 
 
 def _pair(unit: AppUnit, soc: str) -> Iterator[tuple[PackedFile, Answer]]:
-    """Yield each program that can be read with the answer of `compat`. Damaged programs are left
+    """Yield each program of the app, and the answer of `compat` for it. Damaged programs are left
     out: the doctor reports them (QNN322)."""
     for one in unit.assets:
         with suppress(UnfitError, UsageError):  # no onnx package, or an unreadable file

@@ -154,8 +154,8 @@ def _read_compiled(data: bytes) -> list[tuple[str, Attributes]]:
 
 
 def _pair(one: object, strings: list[str], resources: list[int]) -> tuple[str, str]:
-    """Return the name and the value of an attribute. The value is empty unless it is a string, a
-    Boolean or a number. It may be a reference to a resource."""
+    """Return the name and the value of an attribute. A value that is not a string, a Boolean or a
+    number, such as a reference to a resource, is returned as ""."""
     index, kind, value = (
         getattr(one, name) for name in ("name_index", "typed_value_datatype", "typed_value_data")
     )

@@ -39,8 +39,8 @@ class StaticProgram:
         self.times_s: list[float] = []
 
     def run(self, sets: Sets) -> Sets:
-        """Return the outputs of one call per input set. Raises FailedError if an input has another
-        size than the program declares."""
+        """Call the program once per input set, and return the outputs. Raises FailedError if an
+        input has another size than the program declares."""
         return [self.call(arrays) for arrays in sets]
 
     def call(self, arrays: Sequence[Array]) -> list[Array]:

@@ -58,7 +58,7 @@ class Tokenizer:
 
 def read_tokenizer(path: Path) -> Tokenizer:
     """Read a tokenizer file: .json from Hugging Face, .model from sentencepiece or tiktoken, or
-    .bin from llama2.c.
+    .bin from llama2.c or ExecuTorch.
 
     Raises UsageError for other files, and for files that cannot be read.
     """

@@ -63,7 +63,12 @@ def read_signing_policy() -> SigningPolicy:
 
 @dataclass(frozen=True)
 class Selection:
-    """The libraries that the command line selects. An empty attribute selects none."""
+    """The options that select libraries.
+
+    ``lpai_arch`` selects LPAI's libraries: those for direct mode if ``direct_mode`` is true, else
+    the usual ones. Direct mode also needs ``htp_arch``. The libraries in the directory
+    ``op_package``, and ``files``, are selected in addition.
+    """
 
     lpai_arch: str = ""
     htp_arch: str = ""

@@ -366,9 +366,9 @@ class _Extraction:
             return writer.finish(member.stored_mode)
 
     def write_targets(self, reader: TarReader, missing: Mapping[str, str]) -> None:
-        """In a second pass, write the files that only a selected hard link makes necessary: the
-        layout does not select them, but the link points to them. ``missing`` maps the name of each
-        file to the path of its link, where it is written.
+        """In a second pass, write the files that the layout does not select, but that a selected
+        hard link points to. ``missing`` maps the name of each file to the path of its link, where
+        the file is written.
         """
         for member in reader.members():
             if member.kind == "file" and (path := missing.get(member.name)):

@@ -336,7 +336,7 @@ class DeviceFacts:
 
 @dataclass(frozen=True)
 class EnvironmentFacts:
-    """All facts of an environment; None for anything that was not examined."""
+    """All facts of an environment. Facts that were not examined are None or empty."""
 
     profile: str
     host: HostFacts

@@ -74,8 +74,8 @@ class Catalog:
     signed: datetime | None
 
     def covers(self, name: str, sha256: str) -> bool:
-        """Return whether the catalog lists the hash ``sha256`` with the file name ``name``,
-        ignoring case.
+        """Return whether the catalog lists the hash ``sha256`` with the file name ``name``. The
+        case of the name is ignored.
         """
         return self.files.get(sha256, "").lower() == name.lower()
 

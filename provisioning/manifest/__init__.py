@@ -1,1 +1,1 @@
-"""Read manifests/. No other package reads it."""
+"""Read the TOML files in manifests/ as structs, and check them."""

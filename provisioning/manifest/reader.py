@@ -149,12 +149,12 @@ class Adoption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     choice_words: tuple[str, ...] = ()
 
     def find_choice(self, variables: Mapping[str, str]) -> str:
-        """Return the directory in the variable ``choice``, '' if there is none."""
+        """Return the directory in the environment variable ``choice``, '' if there is none."""
         word = variables.get(self.choice, "") if self.choice else ""
         return "" if word in self.choice_words or is_version(word) else word
 
     def find_version(self, variables: Mapping[str, str]) -> str:
-        """Return the value of the variable ``choice`` if it is a version, otherwise ''."""
+        """Return the version in the environment variable ``choice``, '' if there is none."""
         word = variables.get(self.choice, "") if self.choice else ""
         return word if is_version(word) else ""
 

@@ -306,7 +306,7 @@ def _parse_tensor(value: Table, name: str) -> TensorSpec:
 
 
 def _list_constants(values: Iterable[Table]) -> Iterator[tuple[int, tuple[str, int]]]:
-    """Yield each constant tensor's data buffer number, type and size in bytes."""
+    """Yield the number of each constant tensor's data buffer, with its type and size in bytes."""
     for value in values:
         held = value.table(1) if value.number(0, "B") == TENSOR else None
         if held and (buffer := held.number(5)) and not held.find(6):
