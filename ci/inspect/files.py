@@ -155,7 +155,8 @@ def _inspect_onnx(path: Path, name: str, size: int) -> Inspected:
         return Inspected(name, "onnx", size, f"cannot be loaded: {error.why}")
     except UsageError as error:
         damage = error.what.removeprefix(f"{path.name} ")
-        return Inspected(name, "onnx", size, f"{damage}: {error.why}" if error.why else damage)
+        damage = f"{damage}: {error.why}" if error.why else damage
+        return Inspected(name, "onnx", size, f"{damage} ({error.fix})" if error.fix else damage)
     found = wrap_contexts(name, "onnx", size, list_context_binaries(memoryview(blob)))
     number = {one: place for place, one in enumerate(context.partitions)}
     nodes = [one for one in model.graph.node if one.op_type != "EPContext"]

@@ -105,7 +105,7 @@ def open_context(path: Path) -> tuple[Any, Context, Blob]:
     if not nodes:
         raise UsageError(
             f"{path.name} is not a context model: it has no EPContext node",
-            fix="compile it first: ep.context_enable=1 writes NAME_ctx.onnx",
+            fix="compile it first: `test_onnx` with --keep-artifacts keeps the context model",
         )
     sources = {_text(node, "source") for node in nodes}
     if sources - {PROVIDER, "QNN", ""}:

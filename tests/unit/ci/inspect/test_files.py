@@ -185,3 +185,13 @@ SPLITS = ["splits/base-master.apk", "splits/base-arm64_v8a.apk"]
 )
 def test_a_device_installs_splits_or_one_whole_apk(names: list[str], chosen: list[str]) -> None:
     assert [one.name for one in choose_splits([Member(name, 1) for name in names])] == chosen
+
+
+def test_a_plain_onnx_model_is_told_how_to_become_a_context_model(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+    graph = onnx.helper.make_graph([], "net", [], [])
+    onnx.save(onnx.helper.make_model(graph), tmp_path / "net.onnx")
+    found = inspect_file(tmp_path / "net.onnx")
+    assert (found.kind, found.program) == ("onnx", None)
+    assert "no EPContext node" in found.damage
+    assert "compile it" in found.damage
