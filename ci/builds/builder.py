@@ -52,7 +52,9 @@ class Result:
     """A finished build; times are in seconds.
 
     ``published`` is false if an artifact violates its policy. In that case, the files of the last
-    published build stay.
+    published build stay. ``up_to_date`` is true if nothing had to be built. ``changed_files`` is
+    the number of input files that changed since the last build. ``stage_s`` has the time of each
+    stage. ``cache`` has the hits and misses of the compiler cache, or None if none was used.
     ``undone`` are the paths in the copy of the sources that had been edited and were restored.
     """
 

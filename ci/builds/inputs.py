@@ -154,9 +154,10 @@ class CopyRecord(msgspec.Struct, frozen=True):
 class Copy:
     """The current state of the copy of the sources.
 
-    ``edited`` are paths that differ from what the last build left, or that did not exist then.
-    ``sure`` is false if the files that the build wrote are unknown or have changed. In that case,
-    only a build from scratch is certain to use nothing but the sources.
+    ``files`` are all files in it, and ``generated`` are those that a build wrote. ``edited`` are
+    paths that differ from what the last build left, or that did not exist then. ``sure`` is false
+    if the files that the build wrote are unknown or have changed. In that case, only a build from
+    scratch is certain to use nothing but the sources.
     """
 
     files: Snapshot

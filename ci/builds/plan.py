@@ -80,7 +80,10 @@ class BuildRequest:
     """The user's choices besides the target.
 
     ``python`` is the interpreter that the build runs. If ``packages`` is false, the packages
-    installed for it are not checked.
+    installed for it are not checked. ``jobs`` is the number of parallel compilers, 0 for one per
+    core. ``release`` selects CMake's build type Release, and ``clean`` removes the earlier build
+    first. ``extras`` are the values of --with, and ``defines`` are the -D options, which may
+    contain types. If ``doctor`` is false, the doctor is not run.
     """
 
     source: Path | None = None
@@ -123,7 +126,9 @@ class BuildPlan:
     """A build that is ready to start: its stages, its environment and everything that identifies
     it.
 
-    ``named`` are the names of the CMake options that the user set.
+    ``source`` is the directory of the sources, and ``overlay`` the copy of them that is built.
+    ``values`` are the values of placeholders. ``named`` are the names of the CMake options that the
+    user set.
     """
 
     target: Target

@@ -65,7 +65,8 @@ class Unknown(Struct, frozen=True):
 
 
 class Explanation(Struct, frozen=True):
-    """The explanation of a log. ``causes`` are in the order of their lines.
+    """The explanation of a log. ``causes`` are in the order of their lines. ``notes`` are matched
+    hints that do not count as causes.
 
     ``unknown_count`` is the number of error lines that match no rule (counting stops soon after
     MOST_MATCHES), and ``unknown`` has the first of them.

@@ -41,10 +41,12 @@ ALONE = 2  # the number of tokens after the prompt that are also decoded without
 
 @dataclass(frozen=True)
 class Subject:
-    """The model to lower. ``weights`` is a file or directory, ``prompts`` has token ids. The
-    program is judged by up to ``tokens`` tokens after the first prompt. Quantization ranges are
-    calibrated on the float32 model's texts for all prompts. ``text`` has windows of ids for
-    measuring the perplexity, whose limit is ``max_perplexity``."""
+    """The model to lower. ``weights`` is a file or directory, ``prompts`` has token ids.
+    ``context`` is the number of tokens that the caches and a call can have together, and
+    ``prefill`` the number of tokens that a call of prefill takes. The program is judged by up to
+    ``tokens`` tokens after the first prompt. Quantization ranges are calibrated on the float32
+    model's texts for all prompts. ``text`` has windows of ids for measuring the perplexity, whose
+    limit is ``max_perplexity``."""
 
     weights: Path
     prompts: tuple[tuple[int, ...], ...]

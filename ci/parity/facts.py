@@ -154,7 +154,9 @@ WHOLE = Place(".")
 
 
 class BuckFacts(msgspec.Struct, frozen=True):
-    """The Buck side of a tree."""
+    """The Buck side of a tree. ``repeated`` are targets whose name occurs more than once in a
+    package, and ``packages`` are the folders with a build file.
+    """
 
     targets: tuple[BuckTarget, ...] = ()
     globs: tuple[Glob, ...] = ()
@@ -190,7 +192,9 @@ class CMakeTarget(BuildTarget, frozen=True, kw_only=True):
 class CMakeFacts(msgspec.Struct, frozen=True):
     """The CMake side of a tree in one configuration.
 
-    ``roots`` are the list files that no other list file adds.
+    ``repeated`` are targets that are created a second time. ``mentioned`` are files that commands
+    mention without compiling them. ``aliases`` maps aliases to the names of targets. ``roots`` are
+    the list files that no other list file adds.
     """
 
     configuration: Configuration

@@ -65,9 +65,11 @@ class Library(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Allowance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A difference that is allowed as long as its condition is true.
 
-    ``files`` are patterns of the paths that the finding may be about. ``until`` is the first day on
-    which the entry no longer has an effect. ``exists`` is a path that must be in the tree, and
-    ``absent`` one that must not be. At least one of these three conditions is required.
+    ``kinds`` are the kinds of findings that it allows, and ``files`` patterns of the paths that
+    they may be about. If ``details`` is not empty, the detail of a finding must match one of its
+    patterns. ``until`` is the first day on which the entry no longer has an effect. ``exists`` is a
+    path that must be in the tree, and ``absent`` one that must not be. At least one of these three
+    conditions is required.
     """
 
     kinds: tuple[str, ...]

@@ -196,7 +196,9 @@ class PythonFacts:
     """An interpreter and its installed packages, none of which were imported.
 
     ``tag`` is the end of an extension module's file name, such as
-    ``.cpython-311-x86_64-linux-gnu.so``. ``adaptors`` are the files of PyQnnManagerAdaptor.
+    ``.cpython-311-x86_64-linux-gnu.so``. ``executorch`` is the directory of the package that it
+    would import. ``adaptors`` are the files of PyQnnManagerAdaptor in that package, and ``adaptor``
+    is the one for this Python. ``flatc`` is the path of that program, None if it is not on PATH.
     ``lacking`` are libraries that the adaptor needs and the loader does not find. ``unmet`` are
     requirements of executorch that are not met, as (distribution, installed version, required
     version). ``error`` is set if the interpreter did not answer. ``installed`` is the package
@@ -258,6 +260,7 @@ class PathEntry:
 class VariableFacts:
     """The variables that concern QNN. ``executorch_on_path`` are the entries of PYTHONPATH that
     contain an executorch; ``without_adaptor`` are the entries whose executorch has no QNN adaptor.
+    ``roots_that_exist`` are the values of root variables that are directories.
 
     ``real`` maps each path in these variables, and the SDK's root, to the path without symbolic
     links.

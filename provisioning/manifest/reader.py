@@ -214,11 +214,14 @@ class ProfileArtifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     The user's own installation is refused if it is older than ``minimum``; ``minimum_reason`` is
     then shown.
 
-    The fields ``unless_library`` and ``unless_in`` make an artifact optional. It is not needed if
-    the loader finds the library ``unless_library``. ``unless_in`` maps other artifacts to
-    directories: it is not needed either if the user's own installation of such an artifact has, in
-    the directory, the files that mark an installation of this one (Adoption.markers). If an
-    optional artifact is needed, its lib/ is added to LD_LIBRARY_PATH.
+    The fields ``unless_library`` and ``unless_in`` make an artifact optional. It is not needed in
+    these cases:
+
+    * The loader finds the library ``unless_library``.
+    * The user's own installation of another artifact contains the marker files of this one
+      (Adoption.markers). ``unless_in`` maps such artifacts to the directory that is searched.
+
+    If an optional artifact is needed, its lib/ is added to LD_LIBRARY_PATH.
     """
 
     name: str

@@ -105,7 +105,9 @@ class ParityReport:
     """The findings of a tree, in order. With a base, only new findings are included, and ``old`` is
     the number of the others.
 
-    ``changed`` has the changed lines of the files that findings point to; None without a base.
+    ``allowed`` is the number of findings that the allow-list allows. ``counts`` has the numbers of
+    targets and files in the tree. ``changed`` has the changed lines of the files that findings
+    point to; None without a base.
     """
 
     tree: str

@@ -96,9 +96,10 @@ class ContextBinary:
 
     ``build`` is QNN's full version, ``qnn`` its numbers (2.49.40), ``core_api`` and ``backend_api``
     are the versions of QNN's API and of the backend's; ``format`` is the version of the backend's
-    data. ``soc_id`` is QNN's number of the SoC, ``min_arch`` the oldest Hexagon version in the
-    compiler's options. Unknown values are empty or 0. ``unread`` is the reason why its graphs
-    cannot be listed, ``damage`` the reason why it cannot be loaded.
+    data. ``binary_info`` is the version of the description of its graphs. ``soc_id`` is QNN's
+    number of the SoC, ``min_arch`` the oldest Hexagon version in the compiler's options.
+    ``targets`` are the distinct targets of its graphs. Unknown values are empty or 0. ``unread`` is
+    the reason why its graphs cannot be listed, ``damage`` the reason why it cannot be loaded.
     """
 
     offset: int

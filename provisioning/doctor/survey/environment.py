@@ -56,7 +56,8 @@ class SurveyRequest:
 
     If ``python`` is None, the running interpreter is examined. If ``tries_device`` is true, the
     interpreter's adaptor has to create a device of the emulator. ``backend`` is the backend to
-    lower for. If ``device`` is true, devices that adb lists are examined, too.
+    lower for. If ``device`` is true, devices that adb lists are examined, too. ``home`` is
+    the directory for caches, and ``submodules`` are those that the profile's targets need.
     """
 
     profile: str
