@@ -45,7 +45,7 @@ def write_whole(path: Path, data: bytes | str) -> None:
     """Replace the content of ``path`` with ``data`` (text as UTF-8) in one step; make its directory
     if needed.
 
-    The target of a symbolic link, a pipe or a device is written in place. Temporary files that
+    A pipe, a device, and the target of a symbolic link are written in place. Temporary files that
     killed processes left next to it are removed. Raises OSError.
     """
     raw = data.encode() if isinstance(data, str) else data

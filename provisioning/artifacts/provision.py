@@ -244,7 +244,8 @@ def find_differences(
     request: ArtifactRequest, published: Published, *, quick: bool = False
 ) -> list[Difference]:
     """Return how a published directory differs from its lock or, without a lock, from its
-    tree.json. If ``quick`` is true, files are compared by size, mode and time, and not hashed.
+    tree.json, and which parts of it other users can change. If ``quick`` is true, files are
+    compared by size, mode and time, and not hashed.
     """
     tree = trusted_tree(request, published)
     if tree is None:
