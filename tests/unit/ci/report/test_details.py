@@ -11,7 +11,7 @@ from ci.report import columns
 from ci.report.annotation import REASON_CHARS, Annotation, Level, choose_case, shorten
 from ci.report.bars import Bar, draw_delegation, draw_size, draw_sqnr, draw_time, draw_traffic
 from ci.report.columns import columns_of
-from ci.report.comparison import compare_case, compare_reports
+from ci.report.comparison import SOURCES, compare_case, compare_reports, list_remarks
 from ci.report.github import render_sheets, render_summary
 from ci.report.html import Sheet, SheetRow
 from ci.report.providers import Provider, mask_secrets
@@ -27,7 +27,9 @@ from ci.report.schema import (
     COMMIT_DIGITS,
     Budget,
     Case,
+    Change,
     DeviceFigures,
+    Digests,
     Footprint,
     Heat,
     Report,
@@ -72,6 +74,35 @@ def test_a_loss_of_sqnr_is_a_difference_as_a_gain_is(report: Report) -> None:
     cases = [replace(report.cases[0], sqnr_db=value) for value in (40.0, 31.0)]
     changes = [compare_case(*pair, same_host=True).sqnr_db for pair in (cases, cases[::-1])]
     assert changes == [-9.0, 9.0]
+
+
+@pytest.mark.parametrize(
+    ("source", "what"),
+    [
+        ("weights", "weights"),
+        ("inputs", "inputs"),
+        ("calibration", "calibration sets"),
+        ("float_outputs", "outputs of the float32 model"),
+    ],
+)
+def test_each_source_that_differs_is_named(report: Report, source: str, what: str) -> None:
+    before = replace(CASE, digests=Digests(**dict.fromkeys(SOURCES, "a" * 64)))
+    now = replace(before, digests=replace(before.digests, **{source: "b" * 64}))
+    compared = compare_reports(replace(report, cases=(before,)), replace(report, cases=(now,)))
+    (changed,) = compared.changed
+    assert changed.sources == (source,)
+    assert list_remarks(compared) == (f"warning: the {what} differ from the base: mlp 8a8w SM8650",)
+
+
+@pytest.mark.parametrize("before", Status)
+@pytest.mark.parametrize("now", Status)
+def test_unsupported_is_worse_than_passed_and_better_than_failed(
+    before: Status, now: Status
+) -> None:
+    order = (Status.PASSED, Status.UNSUPPORTED, Status.FAILED)
+    step = order.index(before) - order.index(now)
+    direction = Change(case=CASE.name, before=before, now=now).direction
+    assert direction == (step > 0) - (step < 0)
 
 
 def test_an_equal_sqnr_is_no_difference_and_what_lost_most_comes_first(report: Report) -> None:
