@@ -15,8 +15,8 @@ from ci.__main__ import main
 from ci.report.columns import columns_of
 from ci.report.schema import Digests, Place, Report, Status, make_json_schema
 from ci.report.text import count
-from ci.report.write import report_data, write_report
-from provisioning.errors import ExitCode
+from ci.report.write import read_report, report_data, write_report
+from provisioning.errors import ExitCode, UsageError
 from tests.stand_ins.shards import make_cases, make_shards
 
 SARIF = Path(__file__).parents[3] / "artifacts" / "parity" / "sarif.schema.json"
@@ -188,3 +188,14 @@ def test_what_is_not_the_base_s_is_in_every_view(
     written = str(tmp_path / "to")
     assert main(["report", written, "--base", base, "--json"]) == ExitCode.OK
     assert len(json.loads(capsys.readouterr().out)["remarks"]) == 1
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"schema_version": 1}'])
+def test_a_file_of_another_format_says_why_and_where_the_format_is(
+    tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "report.json").write_text(text)
+    with pytest.raises(UsageError, match=r"report\.json does not have the format") as caught:
+        read_report(tmp_path)
+    assert caught.value.why not in {"", caught.value.fix}
+    assert caught.value.fix == "docs/schemas/report.schema.json describes it"

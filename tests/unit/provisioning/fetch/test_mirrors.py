@@ -55,6 +55,7 @@ def test_what_is_no_mirror_is_said(mirror: str) -> None:
     with pytest.raises(UnfitError) as caught:
         urls(mirror)
     assert caught.value.what == "QNN_CI_MIRROR is neither a directory nor a URL"
+    assert "qnn-ci fetch --to" in caught.value.fix
     assert caught.value.why
     assert caught.value.why != "None"
 
