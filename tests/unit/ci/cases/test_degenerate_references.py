@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ci.cases.engine import find_degenerate
+from ci.cases.engine import Staging, find_degenerate
 from ci.models.user_models import ReferencePolicy
+from provisioning.errors import FailedError
 
 POLICY = ReferencePolicy(min_rms=0.05, min_spread=0.05)
 
@@ -86,3 +88,18 @@ def test_a_magnitude_and_a_spread_of_exactly_their_limits_are_enough() -> None:
     assert find_degenerate(reference, ReferencePolicy(0.0, spread)) == ""
     told = find_degenerate(reference, ReferencePolicy(0.0, 0.5))
     assert told == "output 0 hardly varies (its spread is 0.45 of its RMS, but min_spread is 0.5)"
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [("", ""), ("random inputs", "the reference was computed from random inputs; use real inputs")],
+)
+def test_a_useless_reference_names_the_inputs_that_were_generated(
+    tmp_path: Path, made: str, why: str
+) -> None:
+    staging = Staging(tmp_path, tmp_path / "log", tmp_path, reference=POLICY)
+    with pytest.raises(FailedError) as caught:
+        staging.write_float(draw(8, scale=1e-4), made)
+    assert caught.value.what.startswith("the reference proves nothing: output 0 is near zero")
+    assert (caught.value.why, caught.value.fix) == (why, "")
+    staging.write_float(draw(8), made)
