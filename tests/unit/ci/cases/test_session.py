@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from ci.cases import session
 from ci.cases.pipeline import CaseResult, SessionOptions
 from ci.cases.policy import read_emulator_policy
 from ci.cases.pool import Ended
@@ -26,7 +27,7 @@ from ci.executorch.toolchain import name_toolchain
 from ci.models.schemes import Scheme
 from ci.models.suite import expect_s
 from ci.models.user_models import Metric, ModelEntry
-from ci.report.schema import Case, Control, ControlKind, Status, Tool
+from ci.report.schema import Case, Control, ControlKind, Host, Status, Tool
 from provisioning.artifacts.choice import list_device_runtimes
 from provisioning.artifacts.environment import Environment
 from provisioning.artifacts.provision import Provisioned
@@ -277,3 +278,30 @@ def test_a_line_of_progress_tells_all_of_a_case(status: Status) -> None:
     plain = msgspec.structs.replace(case, sqnr_db=None, cached=False, made_inputs="", reason="")
     line = describe_progress(1, 1, CaseResult(plain))
     assert line.split() == ["[1/1]", "a.py:f", "8a8w", "SM8650", status.value]
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "processor"),
+    [("a: 1\nmodel name\t: The Model \nmodel name: Other\n", "The Model"), ("", "by Python")],
+)
+def test_each_fact_about_the_host_has_its_field(
+    monkeypatch: pytest.MonkeyPatch, cpuinfo: str, processor: str
+) -> None:
+    names = {"system": "Linux", "release": "6.1", "machine": "x86_64", "processor": "by Python"}
+    names["python_version"] = "3.11.9"
+    for name, value in names.items():
+        monkeypatch.setattr(session.platform, name, lambda value=value: value)
+    monkeypatch.setattr(session.platform, "libc_ver", lambda: ("glibc", "2.36"))
+    monkeypatch.setattr(session, "read_text", lambda _: cpuinfo)
+    monkeypatch.setattr(session, "usable_cores", lambda: 7)
+    sizes = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1000}
+    monkeypatch.setattr(session.os, "sysconf", sizes.__getitem__)
+    assert session.read_host() == Host(
+        system="Linux 6.1",
+        machine="x86_64",
+        processor=processor,
+        cpus=7,
+        memory_bytes=4_096_000,
+        libc="glibc 2.36",
+        python="3.11.9",
+    )
