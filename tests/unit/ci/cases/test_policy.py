@@ -11,6 +11,7 @@ import pytest
 from ci.cases.baselines import name_figures, users_folder
 from ci.cases.kept import check_tensor
 from ci.cases.policy import (
+    LANES,
     Advice,
     EmulatorPolicy,
     Override,
@@ -289,3 +290,15 @@ def test_each_output_has_its_own_limits() -> None:
 def test_each_limit_has_to_be_a_number(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} is (inf|nan)"):
         Limits(**{"min_cosine": 0.5, name: float("nan" if name == "max_abs" else "inf")})
+
+
+def test_each_session_has_the_policy_of_its_lane() -> None:
+    schemes = {name: {*read_emulator_policy(lane=lane).schemes} for name, lane in LANES.items()}
+    assert schemes.keys() == {"test_emulator", "test_onnx", "test_llm"}
+    for scheme, sessions in (
+        (Scheme.A8W4, {"test_emulator"}),
+        (Scheme.U8, {"test_onnx"}),
+        (Scheme.A8W8, {"test_emulator", "test_llm"}),
+        (Scheme.ASIS, {"test_onnx", "test_llm"}),
+    ):
+        assert {name for name, own in schemes.items() if scheme in own} == sessions
