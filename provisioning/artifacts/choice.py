@@ -127,8 +127,8 @@ def find_laid(environment: Environment) -> Path | None:
 
 def list_device_runtimes(wanted: Collection[str]) -> Iterator[tuple[str, str]]:
     """Yield each name in ``wanted`` that provides QNN on a device, with the QNN version, such as
-    ("android", "2.37.0.250724"). Such a name is qnn-android, which applications get from Maven, or
-    a profile that pushes an SDK's libraries to the device.
+    ("android", "2.37.0.250724"). These names are qnn-android, which applications get from Maven,
+    and profiles that push an SDK's libraries to the device.
 
     If QNN_CI_SDK selects an SDK, profiles get its version. Raises UsageError for an unknown name.
     """

@@ -131,7 +131,7 @@ class ElfPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unused: tuple[str, ...] = ()
 
     def is_unused(self, name: str) -> bool:
-        """Return whether a file with this name is never loaded from such a directory."""
+        """Return whether a file with this name is never loaded from a directory of this kind."""
         return any(fnmatchcase(name, pattern) for pattern in self.unused)
 
 

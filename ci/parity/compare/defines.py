@@ -169,8 +169,8 @@ def buck_readers(
     """Yield the Buck targets with a CMake counterpart that have a file which reads a define of
     ``target``: ``target`` itself or, if the define is exported, targets that depend on it.
 
-    The latter are left out if CMake's counterpart of ``target`` also exports the define: a target
-    without the define then lacks the dependency, which is another finding.
+    Targets that depend on it are left out if CMake's counterpart of ``target`` also exports the
+    define: a CMake target without the define then lacks the dependency, which is another finding.
     """
     files = index.files_that_read(name_of(word))
     names = groups.cmake_of.get(target.label, set())

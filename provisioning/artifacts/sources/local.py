@@ -47,8 +47,8 @@ def find_installation(
 
 
 def expected_paths(request: ArtifactRequest, adoption: Adoption) -> list[str]:
-    """Return the paths that an installation must contain: the marker files, and the directories and
-    files of the wanted components, as far as their globs state them.
+    """Return the paths that an installation must contain: the marker files, and the files and
+    directories that the globs of the wanted components name without a wildcard.
     """
     fixed = [re.split(r"[*?]", pattern, maxsplit=1) for pattern in request.patterns]
     heads = [parts[0] for parts in fixed if len(parts) == 1 or parts[0].endswith("/")]

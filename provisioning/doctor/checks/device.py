@@ -275,8 +275,8 @@ def see_damaged_program(staging: Staging) -> Iterator[Seen]:
     after=("QNN308",),
 )
 def see_program_for_another_hexagon(staging: Staging) -> Iterator[Seen]:
-    """Compare programs with the SoC's Hexagon version, else with those of the staged stubs and
-    skels.
+    """Compare the Hexagon versions of programs with the requested SoC's. If no SoC was requested,
+    compare them with the ones in the names of the staged stubs and skels.
     """
     soc, names = staging.case.soc, map(parse_qnn_name, staging.names)
     staged = {one.hexagon for one in names if one and one.backend == "Htp" and one.hexagon}
@@ -386,7 +386,7 @@ def see_newer_program(staging: Staging) -> Iterator[Seen]:
     severity=Severity.WARNING,
 )
 def see_program_of_another_profile(staging: Staging) -> Iterator[Seen]:
-    """Check programs if no libraries are staged with them; otherwise, QNN313 reports this fault."""
+    """Check programs that are staged without libraries. QNN313 checks those with libraries."""
     runtime = staging.case.sdk_version or staging.case.pin
     if staging.tree.files or not runtime:
         return

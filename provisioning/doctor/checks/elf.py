@@ -109,13 +109,15 @@ CONTENT: Subjects[Placed] = Subjects(tell=Placed.seen)
 
 
 def judge(facts: ElfFacts, policy: ElfPolicy, *, depth: int = 1) -> list[Finding]:
-    """Return the findings on a single file, without those that depend on its neighbours. If it is
-    for another target, return only those of TARGET."""
+    """Return the findings on a single file, without those that depend on its neighbours. If the
+    checks in TARGET find that it is for another target, return only these findings."""
     return judge_placed(Placed(facts, policy, depth))
 
 
 def judge_placed(placed: Placed) -> list[Finding]:
-    """Return the findings on a file. If it is for another target, return only those of TARGET."""
+    """Return the findings on a file. If the checks in TARGET find that it is for another target,
+    return only these findings.
+    """
     if identity := list(TARGET.judge(placed)):
         return identity
     is_unused = placed.policy.is_unused(placed.elf.path.name)
