@@ -27,6 +27,8 @@ HEAD = (
 )
 TABLE = re.compile(re.escape(HEAD) + r"\| (QNN\d\d\d) .*\n(?:\| QNN.*\n)*")
 SPECIAL = re.compile(r"([`*_<>|$])")
+# Values that start with a separator, such as " and 2 other files", and may be empty.
+OPTIONAL = re.compile(r"(?<=[\w}])\{(others|reason|fault|more|pth|qnn)\}")
 FIELD = re.compile(r"\{((?:[\w\\]+[.\[])*([\w\\]+)\]?)(?::[.\w]+)?\}")
 
 
@@ -51,8 +53,8 @@ def _row(check: Check[Any]) -> str:
 
 def _markdown(template: str, names: Sequence[str]) -> str:
     """The text, with what is filled in as *a word*; as *a whole.path* if its last word stands for
-    several values in ``names``."""
-    escaped = SPECIAL.sub(r"\\\1", template)
+    several values in ``names``. A value that may be empty is in brackets."""
+    escaped = SPECIAL.sub(r"\\\1", OPTIONAL.sub(r" [{\1}]", template))
     filled = FIELD.sub(
         lambda found: f"*{found[1] if names.count(found[2]) > 1 else found[2]}*", escaped
     )
