@@ -65,7 +65,7 @@ class DecoderConfig(Struct, frozen=True, kw_only=True):
             yield f"head_dim = {self.head_dim} is odd, but RoPE rotates pairs of values"
 
     def frequencies(self) -> list[float]:
-        """Return the angle by which each pair of values in a head rotates per position, in
-        radians."""
+        """Return, for each pair of values in a head, the angle in radians by which the pair rotates
+        per position."""
         plain = [self.rope_base ** (-2 * i / self.head_dim) for i in range(self.head_dim // 2)]
         return [self.rope_scaling.scale(one) for one in plain] if self.rope_scaling else plain

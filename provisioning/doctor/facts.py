@@ -48,8 +48,8 @@ def parse_qnn_name(name: str) -> QnnName | None:
 @dataclass(frozen=True)
 class FileFacts:
     """A library or program of a tree. ``elf`` is None for a lowered program, and for a library that
-    cannot be read. ``defect`` is the kind of reason why a file cannot be read or loaded, and
-    ``defect_why`` the details.
+    cannot be read. ``defect`` is the fault of a file that cannot be read or loaded, and
+    ``defect_why`` has the details.
 
     ``sha256`` is set for an unsigned DSP library; ``proof`` is what catalogs, or the list of
     genuine skels, prove about it. ``targets`` are the SoCs that a lowered program was compiled for;
