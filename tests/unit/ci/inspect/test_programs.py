@@ -9,13 +9,15 @@ import signal
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
 
 from ci.inspect.files import Inspection, inspect_file
 from ci.inspect.render import render_files
+from provisioning.doctor.survey import programs
 from provisioning.doctor.survey.context_binaries import TensorSpec, parse_context_binary
 from provisioning.doctor.survey.programs import (
     Partition,
@@ -207,3 +209,31 @@ def test_a_mutated_file_is_read_or_refused(kind: str, tmp_path: Path) -> None:
         assert render_files([found])
         json.dumps(msgspec.to_builtins(Inspection((found,))), allow_nan=False)
     assert damaged > MUTANTS // 10
+
+
+HELD: Any = SimpleNamespace(
+    text=lambda _: "a text",
+    number=lambda _, form: {"q": 7, "?": True, "d": 0.5}[form],
+    list=lambda _, form: {"q": (7, 8), "?": (True, False), "d": (0.5, 1.5)}[form],
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (programs.INT, 7),
+        (programs.BOOL, True),
+        (programs.DOUBLE, 0.5),
+        (programs.STRING, "a text"),
+        (programs.INTS, (7, 8)),
+        (programs.BOOLS, (True, False)),
+        (programs.DOUBLES, (0.5, 1.5)),
+        (programs.TENSOR, None),
+    ],
+)
+def test_a_constant_is_read_as_its_type(kind: int, value: object) -> None:
+    table: Any = SimpleNamespace(number=lambda *_: kind, table=lambda _: HELD)
+    found = parse_constant(table)
+    assert (found, type(found)) == (value, type(value))
+    empty: Any = SimpleNamespace(number=lambda *_: kind, table=lambda _: None)
+    assert parse_constant(empty) is None
