@@ -200,7 +200,6 @@ class CMakeFacts(msgspec.Struct, frozen=True):
     configuration: Configuration
     targets: tuple[CMakeTarget, ...] = ()
     repeated: tuple[CMakeTarget, ...] = ()
-    globs: tuple[Glob, ...] = ()
     mentioned: tuple[str, ...] = ()
     include_directories: tuple[str, ...] = ()
     aliases: dict[str, str] = {}
