@@ -70,7 +70,7 @@ def _row(option: Option) -> str:
     only = f" Only for the backend {backends}." if backends else ""
     needs = f" Needs {' and '.join(option.needs)}.".replace("|", " or ") if option.needs else ""
     words = (
-        option.allowed + (", or several with commas" if option.several else ""),
+        option.allowed + (", or several, separated by commas" if option.several else ""),
         option.default,
         option.since.removeprefix("2.3.0"),
         f"{option.doc}.{needs}{only}{where}",

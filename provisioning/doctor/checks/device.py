@@ -258,7 +258,7 @@ def see_unaligned_program(staging: Staging) -> Iterator[Seen]:
     "{subject} {damage}",
     "it cannot be loaded; possible causes are an incomplete copy or download, and a compiler "
     "that failed",
-    "copy the program again; if the original is not longer, lower the model again",
+    "copy the program again; if the original is damaged too, lower the model again",
     after=("QNN308",),
 )
 def see_damaged_program(staging: Staging) -> Iterator[Seen]:
