@@ -147,9 +147,10 @@ def test_a_failed_lowering_fails_whatever_the_policy_permits_and_names_the_opera
     other = judge(msgspec.structs.replace(WHOLE, failure="KeyError: 'x'"))
     assert other.status is Status.FAILED
     assert other.reason.endswith(": KeyError: 'x'")
-    late = "RuntimeError: no luck after the following passes: [<FoldQDQ>, <Tag>]"
-    listed = judge(msgspec.structs.replace(WHOLE, failure=late))
-    assert listed.reason.endswith(": RuntimeError: no luck")  # without the passes
+    for passes in ("[<FoldQDQ>, <Tag>...", "[<FoldQDQ>, <Tag>]"):
+        late = f"RuntimeError: no luck after the following passes: {passes}"
+        listed = judge(msgspec.structs.replace(WHOLE, failure=late))
+        assert listed.reason.endswith(": RuntimeError: no luck")  # without the passes
     reasons = "".join(f"{one.reason}\n" for one in (case, other, listed))
     check_snapshot(Path(__file__).parent / "snapshots" / "operators.txt", reasons)
 

@@ -310,6 +310,23 @@ def test_the_environment_of_a_build_holds_no_flags_of_the_caller(
     assert plan.environment["PATH"].startswith("/t:")
 
 
+@pytest.mark.parametrize(
+    ("variable", "is_kept"),
+    [
+        *((one, True) for one in ("HOME", "TMPDIR", "TERM", "USER")),
+        *((one, True) for one in ("CCACHE_DIR", "SCCACHE_BUCKET", "QNN_CI_HOME")),
+        *((one, False) for one in ("PYTHONPATH", "CMAKE_PREFIX_PATH", "QNN_SDK_ROOT", "LDFLAGS")),
+    ],
+)
+def test_a_build_sees_only_some_variables_of_the_caller(
+    monkeypatch: pytest.MonkeyPatch, variable: str, is_kept: bool
+) -> None:
+    monkeypatch.setenv(variable, "/of/the/caller")
+    kit, place = make_kit(wheel_root="/w"), Place(Path("/b"))
+    plan = make_plan(find_target("runner"), BuildRequest(), Path("/s"), place, kit)
+    assert (plan.environment.get(variable) == "/of/the/caller") is is_kept
+
+
 def test_a_user_s_own_define_wins() -> None:
     request = BuildRequest(defines={"CMAKE_BUILD_TYPE": "Debug"})
     plan = make_plan(

@@ -126,6 +126,14 @@ def test_a_build_starts_with_the_doctor_unless_that_is_turned_off(
     assert seen == examined
 
 
+def test_a_module_is_installed_by_the_name_of_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    modules = ("yaml", "torchgen", "torch", "ruamel")
+    facts = SimpleNamespace(modules=dict.fromkeys(modules, False))
+    monkeypatch.setattr(checkout, "ask_python", lambda *_: facts)
+    _, fix = refuse(probe_python, Needs(modules=modules), BuildRequest(python=Path("py")))
+    assert fix == "py -m pip install pyyaml torch ruamel"
+
+
 def test_all_files_that_builds_install_are_no_sources(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

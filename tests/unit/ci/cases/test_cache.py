@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import msgspec
@@ -22,6 +23,7 @@ from ci.cases.policy import read_emulator_policy
 from ci.models.tensors import TensorInfo
 
 ROOT = Path(__file__).parents[4]
+LOWERING = {"models", "cases", "executorch", "onnx", "llm", "upstream"}
 KEY = "0123abcd"
 PROGRAM = "program.pte"
 ARTIFACT = Artifact(
@@ -164,3 +166,22 @@ def test_each_tensor_of_a_folder_is_in_its_digest_and_bounds_are_not() -> None:
         "inputs/1_0.low.raw": (False, False),
         "float/0_0.raw": (False, True),
     }
+
+
+@pytest.mark.parametrize(
+    ("room", "file"),
+    [
+        ("executorch", "ci/executorch/engine.py"),
+        ("onnx", "ci/onnx/engine.py"),
+        ("llm", "ci/llm/lowering.py"),
+        ("upstream", "ci/verbs/lanes/upstream.py"),
+    ],
+)
+def test_the_key_of_a_program_covers_the_rooms_that_its_lowering_imports(
+    room: str, file: str
+) -> None:
+    text = "".join(path.read_text("utf-8") for path in (ROOT / "ci" / room).rglob("*.py"))
+    imported = re.findall(r"^\s*from ci\.(\w+)", text, re.MULTILINE)
+    digested = re.search(r"^ROOMS = \((.*)\)", (ROOT / file).read_text("utf-8"), re.MULTILINE)
+    assert digested
+    assert {room, *imported} & LOWERING <= {*re.findall(r'"(\w+)"', digested[1])}

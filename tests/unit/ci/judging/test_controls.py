@@ -111,6 +111,15 @@ def test_a_louder_control_is_taken_where_noise_hides_the_first() -> None:
     assert result[0]
 
 
+def test_the_largest_gain_and_garbage_leave_less_than_5_db() -> None:
+    right, least_db = OUTPUTS["picture"], 5.0
+    for kind in (ControlKind.GAIN, ControlKind.GARBAGE_TAIL):
+        made = controls_of(kind, expect(right), noise=0.7)
+        sqnr_db = [10 * np.log10(np.mean(right**2) / np.mean((one - right) ** 2)) for one in made]
+        assert sqnr_db == sorted(sqnr_db, reverse=True)
+        assert sqnr_db[-1] < least_db, kind
+
+
 @pytest.mark.parametrize(("sets", "warned"), [([0, 0, 0, 0], True), ([0, 0, 1, 1], False)])
 def test_sets_with_equal_answers_are_replaced_and_only_if_all_are_equal_it_is_a_warning(
     sets: list[int], warned: bool

@@ -72,6 +72,18 @@ def test_a_directory_that_is_its_tree_differs_in_nothing(root: Path) -> None:
     assert compare(root, quick=True) == []
 
 
+def test_a_record_without_a_mode_is_of_a_file_with_the_usual_one(root: Path) -> None:
+    row = {"path": "c", "size": 3, "sha256": hashlib.sha256(b"top").hexdigest()}
+    head = {"artifact": "a", "version": "1", "source_sha256": "", "components": []}
+    (read,) = parse_tree(json.dumps({**head, "files": [row]}).encode()).files
+    others = [one for one in ENTRIES if one.path != "c"]
+    assert compare_tree(root, [*others, read]) == []
+    (root / "c").chmod(0o755)
+    assert [str(one) for one in compare_tree(root, [*others, read])] == [
+        "c: wrong mode (755, not 644)"
+    ]
+
+
 @pytest.mark.parametrize("quick", [False, True])
 def test_each_thing_that_is_missing_is_named(root: Path, quick: bool) -> None:
     (root / "c").unlink()
