@@ -83,6 +83,7 @@ def test_llama_of_one_billion_is_cut_in_float16_alone(
     words = ["--project", str(path), "--context", "1024", "--json"]
     assert main(["test-llm", *words]) == ExitCode.OK
     data = json.loads(capsys.readouterr().out)
+    assert data["measured"] is False
     assert data["parameters"] == pytest.approx(1.236e9, rel=0.001)
     assert {row["scheme"]: row["shards"] for row in data["rows"]} == {
         "fp16": 2,
