@@ -289,6 +289,15 @@ def test_differences_are_ranked_by_verdict_then_importance_then_size() -> None:
     ]
 
 
+def test_what_breaks_a_user_comes_before_figures() -> None:
+    names = ["run", "status", "fault", "CPU", "type", "symbols", "SQNR", "SQNR q", "metric"]
+    found = [
+        Difference(subject="", what=what, before="", now="", verdict="worse", change=None)
+        for what in ("read_bytes", *reversed(names))
+    ]
+    assert [one.what for one in rank(found)] == [*names, "read_bytes"]
+
+
 def make_wide() -> UpgradeReport:
     """Differences of each verdict and unit, and totals with and without a share."""
     rows: list[dict[str, Any]] = [

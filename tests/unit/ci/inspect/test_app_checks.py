@@ -12,6 +12,7 @@ import pytest
 
 from ci.inspect.app_checks import (
     APPS,
+    _weigh,
     find_extraction,
     find_wanted,
     judge_unit,
@@ -284,6 +285,32 @@ def needing(unit: AppUnit, name: str, *needed: str, interpreter: str | None = No
     elf = replace(first.elf, needed=needed, interpreter=interpreter, path=Path(name))
     file = replace(first, relative=f"lib/{ABI}/{name}", path=Path(name), elf=elf)
     return replace(unit, tree=replace(unit.tree, files=(*unit.tree.files, file)))
+
+
+@pytest.mark.parametrize("name", ["libOpenCL.so", "libadsprpc.so", "libsdsprpc.so"])
+def test_each_library_of_the_vendor_has_to_be_declared(tmp_path: Path, name: str) -> None:
+    (unit,) = units(apk()(tmp_path), tmp_path / "scratch")
+    found = list(APPS.judge(needing(unit, "libQnnGpu.so", name)))
+    assert [(one.id, one.subject) for one in found] == [("QNN862", name)]
+
+
+@pytest.mark.parametrize(
+    ("names", "severity"),
+    [
+        ("libQnnX.so libqnn_x.so libGenie.so libHtpPrepare.so libSnpeHtp.so", Severity.ERROR),
+        ("libSNPE.so libexecutorch.so libonnxruntime.so libc++_shared.so", Severity.ERROR),
+        ("libapp.so libGenius.so libcpp.so", Severity.WARNING),
+    ],
+)
+def test_a_fault_of_a_library_that_is_not_qnn_s_is_a_warning(
+    tmp_path: Path, names: str, severity: Severity
+) -> None:
+    (unit,) = units(apk()(tmp_path), tmp_path / "scratch")
+    for name in names.split():
+        where = f"{unit.name}: lib/{ABI}/{name}"
+        weighed = _weigh(unit, Finding("QNN232", name, "needs glibc", where, "", ""))
+        assert weighed
+        assert weighed.severity is severity, name
 
 
 def test_other_libraries_of_the_vendor_are_declared_too(tmp_path: Path) -> None:

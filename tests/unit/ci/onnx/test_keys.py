@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,23 @@ from ci.onnx.engine import OnnxEngine
 from ci.onnx.options import HTP, SAVER_LIBRARY
 from ci.onnx.stages import StageError
 from ci.report.annotation import choose_case
+from ci.verbs.lanes import onnx as lane
 from tests.qnn_provider.models import write_relu
+
+ROOM = Path(__file__).parents[4] / "ci" / "onnx"
+
+
+def test_the_content_of_each_package_that_compiles_is_in_the_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = {"ci", "provisioning", "google", "msgspec"}  # none of these computes a tensor
+    digested: list[str] = []
+    monkeypatch.setattr(lane, "digest_packages", lambda names: digested.extend(names) or "d")
+    lane.name_toolchain(())
+    text = "".join(path.read_text("utf-8") for path in ROOM.rglob("*.py"))
+    imported = {*re.findall(r"^\s*(?:import|from) (\w+)", text, re.MULTILINE)}
+    assert imported - own - sys.stdlib_module_names <= {*digested}
+    assert {"onnxruntime_qnn", "onnxruntime", "onnxscript", "torch"} <= {*lane.PACKAGES}
 
 
 def test_whatever_decides_about_a_context_is_in_its_key(
