@@ -21,8 +21,12 @@ SHOWN_UNKNOWN = 20
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 _DIGITS = b"0123456789"
 _UTF16 = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
-# An error line contains at least one of these marks, ignoring case.
-_MARKS = (b"error", b"fatal", b"fail", b"exception", b"abort", b"sigsegv", b"cannot ", b"<e>")
+# An error line contains at least one of these marks, ignoring case. Only logcat's "E/" has to be at
+# the start of a line, because many paths contain it.
+_MARKS = (
+    *(b"error", b"fatal", b"fail", b"exception", b"abort", b"sigsegv", b"sigabrt", b"cannot"),
+    *(b"can't", b"unable to", b"<e>", b"[e:", b" e ", b"\ne/"),
+)
 _ERROR = re.compile(
     r"(?i)(?<![\w./-])(?:error|fatal|failed|failure|exception|abort(?:ed|ing)?|cannot|can't"
     r"|unable to)\b(?![./-]\w)"  # not part of a file name
@@ -137,15 +141,17 @@ class _Scan:
 
 def _find_lines(chunk: bytes, low: bytes, literals: Sequence[bytes]) -> Iterator[tuple[int, str]]:
     """Yield each line of ``chunk`` that contains one of ``literals``: the offset of its start, and
-    its text near the literal."""
+    its text near the literal. A literal with a line break before it is at the start of a line."""
     found: dict[int, int] = {}
     for literal in literals:
-        at = low.find(literal)
+        # The first line has no line break before it.
+        at = 0 if low.startswith(literal.lstrip(b"\n")) else low.find(literal)
         while 0 <= at < len(low):
+            at += low[at] == b"\n"[0]
             start = low.rfind(b"\n", 0, at) + 1
             found.setdefault(start, at)
             end = low.find(b"\n", at)
-            at = low.find(literal, end + 1) if end >= 0 else -1
+            at = low.find(literal, end) if end >= 0 else -1
     for start in sorted(found):
         end = chunk.find(b"\n", start)
         at, stop = found[start], len(chunk) if end < 0 else end

@@ -104,6 +104,23 @@ def test_unknown_error_lines_are_listed_and_not_guessed() -> None:
     assert "31 other error lines" in render(told)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("error: x", "a fatal flaw", "failed", "a failure", "an exception", "unable to run"),
+        *("abort", "aborted", "aborting", "cannot run", "can't run", "KeyError: 'x'"),
+        *("RuntimeException", "SIGSEGV", "got SIGABRT", "[QNN] <E> x"),
+        *("2026-01-01 [E:onnxruntime:, a.cc:1] x", "E/qnn ( 12): x", "1-1 0:0 12 13 E qnn : x"),
+    ],
+)
+def test_each_form_of_an_error_line_is_unknown_until_a_rule_knows_it(line: str) -> None:
+    for text in (line, line.upper() if "E:" not in line else line):
+        assert [(one.line, one.text) for one in say(text, "", "x", text).unknown] == [
+            (1, text), (4, text),
+        ]  # fmt: skip
+    assert say("x", "share/qnn", "erroneous", "defailed", "x").unknown == ()
+
+
 def test_errors_that_are_not_all_counted_have_no_number() -> None:
     assert "many other error lines" in render(say(*["E: failed"] * (MOST_MATCHES + 1)))
 
