@@ -105,7 +105,9 @@ def compare_runs(old: Report, new: Report) -> Iterator[Difference]:
     if not pairs:
         raise FailedError(
             "the two reports have no case in common",
-            why=f"the old report is from {old.title}, the new one from {new.title}",
+            why=f"both are from {old.title}, but for different models, schemes or SoCs"
+            if old.title == new.title
+            else f"the old report is from {old.title}, the new one from {new.title}",
             fix="run the same models, schemes and SoCs with both versions",
         )
     both = {one.name for one, _ in pairs}
@@ -330,7 +332,7 @@ def summarize_upgrade(report: UpgradeReport) -> str:
     difference."""
     counts = Counter[str](one.verdict for one in report.differences)
     named = ", ".join(f"{counts[one]} {one}" for one in VERDICTS)
-    return f"{named}, {count(report.same, 'case')} the same"
+    return f"{named}, {count(report.same, 'case')} unchanged"
 
 
 def render_upgrade_page(report: UpgradeReport) -> str:

@@ -136,7 +136,7 @@ def read_pulled(pulled: Path, compiled: Compiled) -> Run:
     code = pulled / CODE
     told = code.read_text(encoding="utf-8", errors="replace").strip() if code.is_file() else "0"
     if told != "0":
-        return Run(failure=f"the runner exited with {told[:9]} on the device")
+        return Run(failure=f"the runner exited with code {told[:9]} on the device")
     try:
         return Run(outputs=read_outputs(pulled / OUTPUTS, compiled, compiled.sets))
     except (OSError, ValueError) as error:

@@ -136,7 +136,7 @@ def stage(
     head = read_library(runner)
     if not head:
         raise UnfitError(
-            f"{runner} is not a program",
+            f"the runner {runner} is not an ELF program",
             fix="pass a runner that build_android, build_linux or build_runner built",
         )
     target = find_target(head.elf)
@@ -224,7 +224,7 @@ def find_target(elf: ElfFacts) -> Target:
         is_android = elf.android or (elf.interpreter or "").startswith("/system/")
         return Target.ANDROID if is_android else Target.LINUX
     raise UnfitError(
-        f"{elf.path.name} is for {elf.machine_name}",
+        f"the runner {elf.path.name} is for {elf.machine_name}",
         why="programs run on AArch64 devices, or are emulated on x86-64",
         fix="pass a runner that build_android, build_linux or build_runner built",
     )
@@ -283,7 +283,7 @@ def close_over(wanted: Iterable[str], runner: Found, known: Mapping[str, Found])
         elif name in required or is_ours(name):
             raise UnfitError(
                 f"{name} is missing",
-                why="no directory has this library for the runner's machine and system",
+                why="no searched directory has this library for the runner's machine and system",
                 fix="pass a directory with this library to --runtime, which may be repeated",
             )
     return found
@@ -351,7 +351,7 @@ def require_loads(program: Path, directory: Path, socs: Sequence[str]) -> None:
         if answer.verdict is Verdict.NO:
             row = next(one for one in answer.rows if one.verdict is Verdict.NO)
             raise UnfitError(
-                f"{program.name} does not load on {soc}: {row.axis.value}",
+                f"{program.name} does not load on {soc} (failed check: {row.axis.value})",
                 why=row.why,
                 fix=f"`qnn-ci compat {program} --soc {soc}` shows every check",
             )

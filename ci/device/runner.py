@@ -179,7 +179,7 @@ class DeviceRunner:
         if holder := self.take(seconds):
             raise UnfitError(
                 f"{self.device.name} is in use by {holder.owner or 'another computer'}",
-                why=f"the lease ends in {holder.left_s or 'a few'} s, unless its owner renews it",
+                why=f"the lease ends in {holder.left_s or 'a few'} seconds, unless it is renewed",
                 fix="wait for the device with --wait SECONDS",
             )
 

@@ -98,7 +98,7 @@ def weigh_report(
         faults.append(f"the report's summary says {told}, but its cases add up to {own}")
     if true.exit_code.value != exit_code:
         code = true.exit_code.value
-        faults.append(f"the job's exit code is {exit_code}, but its cases ({own}) require {code}")
+        faults.append(f"the job's exit code is {exit_code}, but its cases require {code}: {own}")
     faults += [*_compare_junit(true, junit), *_compare_plan(true, job), *_doubt_cases(true)]
     if policy:
         faults += [*_compare_policy(true, policy), *_compare_recorded(true, recorded)]
@@ -143,7 +143,8 @@ def _compare_plan(report: Report, job: PlannedJob) -> Iterator[str]:
         yield f"the report is from {report.title}, not from {job.session}"
     shard = f"{report.shard.index}/{report.shard.count}" if report.shard else ""
     if shard != job.shard:
-        yield f"the report's shard is {shard or 'none'}, but the job's is {job.shard or 'none'}"
+        own, wanted = (f"shard {one}" if one else "the whole run" for one in (shard, job.shard))
+        yield f"the report is for {own}, but the job is for {wanted}"
     names = [case.name for case in report.cases]
     planned = set(job.cases)
     if len(set(names)) < len(names):
@@ -151,8 +152,8 @@ def _compare_plan(report: Report, job: PlannedJob) -> Iterator[str]:
         yield f"the report lists {count(many, 'case')} more than once"
     if planned and planned != set(names):
         had, others = len(planned & set(names)), len(set(names) - planned)
-        unplanned = count(others, "unplanned case")
-        yield f"the report has {had} of {len(planned)} planned cases, and {unplanned}"
+        unplanned = f", and {count(others, 'unplanned case')}" if others else ""
+        yield f"the report has {had} of {len(planned)} planned cases{unplanned}"
 
 
 def _compare_policy(report: Report, policy: EmulatorPolicy) -> Iterator[str]:

@@ -132,12 +132,12 @@ def judge_needs(needs: Mapping[str, str], *, all_passed: bool) -> list[str]:
     """Return faults that only GitHub's results show."""
     notes = []
     if needs.get(PLAN_JOB) != "success":
-        notes.append(f"the result of the job {PLAN_JOB} is {needs.get(PLAN_JOB, 'missing')}")
+        notes.append(f"GitHub's result for job {PLAN_JOB!r} is {needs.get(PLAN_JOB, 'missing')}")
     for name, result in needs.items():
         odd = result not in {"success", "skipped", "failure", "cancelled"}
         if name != PLAN_JOB and (odd or (all_passed and result in {"failure", "cancelled"})):
             notes.append(
-                f"the result of the job {name} is {result}, which no job of the plan explains"
+                f"GitHub's result for job {name!r} is {result}, which no job of the plan explains"
             )
     return notes
 

@@ -214,7 +214,7 @@ def _judge_soc(
     if not versions:
         yield Row(Axis.HEXAGON, Verdict.UNKNOWN, "the program does not state its Hexagon version")
     elif versions != [wanted.hexagon]:
-        why = f"compiled for {made}, but {soc} has V{wanted.hexagon}: error 5005 or 14001"
+        why = f"compiled for {made}, but {soc} has V{wanted.hexagon} (error 5005 or 14001)"
         yield Row(Axis.HEXAGON, Verdict.NO, why)
     else:
         yield _judge_parts(versions, runtime, f"compiled for {made}, which {soc} has")

@@ -42,10 +42,10 @@ FIGURES = {
     "fill_bytes": ("the fill from DDR", TILES),
     "read_bytes": ("the amount read from DDR", TRAFFIC),
     "write_bytes": ("the amount written to DDR", TRAFFIC),
-    "vtcm_mb": ("the VTCM size", "compile with less VTCM, or for a SoC that has more"),
+    "vtcm_mb": ("the VTCM size", "compile with less VTCM"),
     "partitions": (
         "the number of partitions",
-        "move the operators between partitions from the CPU to the NPU",
+        "make the operators between the partitions run on the NPU",
     ),
     LEAST: ("the alignment of segments", "set ExecutorchBackendConfig.segment_alignment"),
     "lowering_memory_bytes": ("the peak memory of lowering", "split the model"),
@@ -65,7 +65,7 @@ SLOW = (
     " profile_level = detailed shows where the time goes"
 )
 LARGE = "use fewer bits or smaller inputs, or split the model"
-HOT = "let the device cool, and run again"
+HOT = "let the device cool down, and run again"
 TIMELESS = "use a qnn_executor_runner that was built with EXECUTORCH_ENABLE_EVENT_TRACER"
 UNREAD = "the device did not show the memory of the runner in /proc: remove the limit"
 
@@ -103,7 +103,8 @@ def find_excesses(footprint: Footprint | None, budget: Budget, own: Budget) -> I
         found = sum(one.npu + one.cpu for one in nodes)
         if found > limit:
             text = (
-                f"{count(found, 'node')} of {glob}, {found - limit} more than the limit of {limit}"
+                f"the program has {count(found, f'{glob} node')}, {found - limit} more than the"
+                f" limit of {limit}"
             )
             yield Overrun(text, OPERATORS)
 

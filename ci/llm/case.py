@@ -35,6 +35,7 @@ from ci.llm.runtime import program_step
 from ci.llm.verdict import Verdict, compare_float, judge_forced, judge_free
 from ci.models.user_models import MetricResult
 from ci.report.schema import ControlKind, Question, Status
+from ci.report.text import count
 
 AGREEMENT = "top-1 agreement with float32"
 LEAST_DECIDED = 0.9
@@ -198,7 +199,7 @@ class LlmRun(CaseRun):
         self.text = self.show((*runs.prompt, *free.tokens))
         same = count_same(free.tokens, runs.text)
         if same < min(len(free.tokens), len(runs.text)):
-            self.remarks.append(f"only the first {same} tokens equal those of float32")
+            self.remarks.append(f"the text differs from float32's after {count(same, 'token')}")
         decided = float(np.mean(runs.model.decided()))
         if decided < LEAST_DECIDED:
             told = (

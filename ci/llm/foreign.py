@@ -71,7 +71,9 @@ def read_interface(name: str, declared: Declared) -> Interface:
         size, context = prefill[0].sizes[1], decode[1].sizes[3]
     except (IndexError, ValueError) as error:
         raise _refuse(
-            name, f"its first inputs have the shapes {[one.sizes for one in decode[:4]]}"
+            name,
+            "the shapes of its first inputs are not a static Llama's:"
+            f" {[one.sizes for one in decode[:4]]}",
         ) from error
     told = declared.constants
     interface = Interface(
@@ -85,8 +87,8 @@ def read_interface(name: str, declared: Declared) -> Interface:
     if (count, left) != (1, context - 1) or size < 2:
         raise _refuse(
             name,
-            f"tokens per call: {size} in prefill, {count} in decode;"
-            f" tokens in the caches of decode: {left} of {context}",
+            f"tokens per call: {size} in prefill (2 or more expected), {count} in decode (1"
+            f" expected); tokens in the caches of decode: {left} ({context - 1} expected)",
         )
     for method, taken in ((PREFILL, size), (DECODE, 1)):
         _require_caches(name, interface, declared.inputs[method][3:], taken)
@@ -136,8 +138,8 @@ def _require_caches(name: str, one: Interface, caches: tuple[Shape, ...], taken:
     if [shape.sizes for shape in caches] != wanted:
         raise _refuse(
             name,
-            f"the caches of its method for {taken} tokens do not all have the expected shapes,"
-            f" such as {wanted[0]}",
+            f"the caches of {'prefill' if taken > 1 else 'decode'} do not all have the expected"
+            f" shapes, such as {wanted[0]}",
         )
 
 

@@ -39,7 +39,7 @@ class Tokenizer:
         ids = (*((self.bos,) if self.bos >= 0 else ()), *self.encode(text))
         if not ids:
             raise UsageError(
-                "the prompt has no token", why="it is empty, and there is no BOS token"
+                "the prompt has no token", why="it is empty, and the tokenizer has no BOS token"
             )
         return ids
 

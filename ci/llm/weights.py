@@ -61,7 +61,10 @@ def read_llama2c(path: Path) -> tuple[DecoderConfig, Weights]:
     """
     data = path.read_bytes()
     if len(data) < HEADER.size:
-        raise UsageError(f"{path.name} has {len(data)} bytes", why="llama2.c's header alone has 28")
+        raise UsageError(
+            f"{path.name} is not a weights file of llama2.c",
+            why=f"its size is {len(data)} bytes, but the header alone has {HEADER.size}",
+        )
     dim, hidden, layers, heads, kv_heads, vocabulary, longest = HEADER.unpack_from(data)
     config = DecoderConfig(
         dim=dim,
@@ -79,8 +82,8 @@ def read_llama2c(path: Path) -> tuple[DecoderConfig, Weights]:
     size = HEADER.size + 4 * sum(math.prod(shape) for _, shape in shapes)
     if len(data) != size:
         raise UsageError(
-            f"{path.name} has {len(data)} bytes, not {size}",
-            why=f"its header states layers={layers}, dim={dim}, vocabulary={config.vocabulary}",
+            f"{path.name} has {len(data)} bytes, but its header requires {size}",
+            why=f"the header states layers={layers}, dim={dim}, vocabulary={config.vocabulary}",
             fix=f"use {FORMS}",
         )
     stacked: Weights = {}
@@ -153,8 +156,10 @@ class HuggingFaceConfig(Struct, frozen=True):
     def convert(self) -> DecoderConfig:
         """Return the dimensions. Raises UsageError for features that are not supported here."""
         if self.model_type != "llama" or self.hidden_act != "silu":
-            told = f"model_type {self.model_type!r} with {self.hidden_act}"
-            raise UsageError(f"{CONFIG} has {told}", why="only llama with silu is supported")
+            raise UsageError(
+                f"{CONFIG} has model_type {self.model_type!r} and hidden_act {self.hidden_act!r}",
+                why="only model_type 'llama' with hidden_act 'silu' is supported",
+            )
         if self.attention_bias or self.mlp_bias:
             raise UsageError(f"{CONFIG} has layers with a bias, which are not supported")
         return DecoderConfig(
@@ -257,7 +262,7 @@ def read_safetensors(path: Path) -> Weights:
         held = np.memmap(path, np.uint8, "r")
         size = int.from_bytes(held[:8].tobytes(), "little")
         if size > min(len(held) - 8, MOST_HEADER):
-            raise ValueError(f"its first 8 bytes state a header of {size} bytes")  # noqa: TRY301
+            raise ValueError(f"the header is too long: {size} bytes")  # noqa: TRY301
         rows = json.loads(held[8 : 8 + size].tobytes())
         rows.pop("__metadata__", None)
         listed = msgspec.convert(rows, dict[str, TensorRow])

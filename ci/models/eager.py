@@ -83,9 +83,9 @@ def flatten_outputs(made: Any) -> Inputs:
         if leaf is not None and not isinstance(leaf, (Tensor, int, float)):
             kind = type(leaf).__name__
             raise UsageError(
-                f"the model has a {kind} in its outputs",
+                f"the model has an output of type {kind}",
                 why="a program for QNN returns tensors",
-                fix=f"omit the {kind}, or return a tensor of its values",
+                fix="omit this output, or return its values as a tensor",
             )
     return list_tensors(leaves)
 

@@ -180,8 +180,11 @@ def _find_faults(choices: Choices, scheme: Scheme) -> Iterator[tuple[str, str]]:
         recipe = part.scheme.recipe
         if not recipe.dtype or recipe.block:
             yield (
-                f"{part} cannot be a part",
+                f"the part {part} has an unsuitable scheme",
                 "a part needs a quantized scheme of ExecuTorch without blocks",
             )
         if bool(recipe.training_steps) != bool(scheme.recipe.training_steps):
-            yield f"{part} cannot be a part of {scheme.value}", "a model is trained only as a whole"
+            yield (
+                f"the part {part} does not fit {scheme.value}",
+                "a model is trained only as a whole",
+            )

@@ -170,8 +170,8 @@ def unpack(reference: str, made: Any) -> tuple[nn.Module, Inputs, tuple[Inputs, 
     factory. Raises UsageError if the result does not have the required form."""
     name = Path(reference).name
     if not isinstance(made, tuple) or len(made) not in {2, 3}:
-        length = f" of length {len(made)}" if isinstance(made, (tuple, list)) else ""
-        raise _unwanted(name, f"it returned a {type(made).__name__}{length}")
+        length = f" and length {len(made)}" if isinstance(made, (tuple, list)) else ""
+        raise _unwanted(name, f"it returned an object of type {type(made).__name__}{length}")
     module, example, *rest = made
     if not isinstance(module, nn.Module):
         kind = type(module).__name__

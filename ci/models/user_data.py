@@ -43,7 +43,7 @@ def read_sets(source: str, names: Sequence[str] = ()) -> list[tuple[Tensor, ...]
     if is_function(source):
         given = call_function(source, FORM)
         if not isinstance(given, (list, tuple)):
-            why = f"it returned a {type(given).__name__}"
+            why = f"it returned an object of type {type(given).__name__}"
             raise UsageError(f"{Path(source).name} returns no input sets", why=why, fix=FORM)
         return [one if isinstance(one, tuple) else (one,) for one in given]
     arrays = read_arrays(Path(source))
@@ -58,7 +58,7 @@ def read_judged(source: str, names: Sequence[str] = ()) -> list[tuple[Tensor, ..
     MIN_SETS, and otherwise as read_sets does."""
     sets = read_sets(source, names)
     if len(sets) < MIN_SETS:
-        why = f"{Path(source).name} has {len(sets)} input sets"
+        why = f"{Path(source).name} has {len(sets)} input set{'s' * (len(sets) != 1)}"
         fix = f"provide {MIN_SETS} or more"
         raise UsageError("too few input sets to judge a model", why=why, fix=fix)
     return sets
@@ -78,12 +78,12 @@ def read_labels(source: str, sets: int) -> Tensor:
     try:
         labels = torch.as_tensor(given)
     except (TypeError, ValueError, RuntimeError) as error:
-        why = f"a {type(given).__name__} cannot be a tensor: {error}"
+        why = f"type {type(given).__name__} cannot be a tensor: {error}"
         raise UsageError(f"{Path(source).name} provides no labels", why=why) from error
     if not labels.ndim or len(labels) != sets:
         raise UsageError(
             f"{Path(source).name} has labels of shape {list(labels.shape)}",
-            why=f"the model is judged on {sets} input sets",
+            why=f"the model is judged on {sets} input set{'s' * (sets != 1)}",
             fix="provide a label, or a row of labels, for each set of `inputs` in the policy",
         )
     return labels
@@ -149,8 +149,8 @@ def read_value(reference: str, made: Any) -> float:
     try:
         value = float(made)
     except (TypeError, ValueError, RuntimeError) as error:
-        shape = f" of shape {list(made.shape)}" if isinstance(made, torch.Tensor) else ""
-        why = f"it returned a {type(made).__name__}{shape}"
+        shape = f" and shape {list(made.shape)}" if isinstance(made, torch.Tensor) else ""
+        why = f"it returned an object of type {type(made).__name__}{shape}"
         raise UsageError(f"{name} did not return a number", why=why, fix=CONTRACT) from error
     if not math.isfinite(value):
         raise FailedError(f"{name} returned {value}", fix=CONTRACT)

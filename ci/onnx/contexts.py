@@ -153,9 +153,11 @@ def check_context(path: Path, soc: str, runtime: str = "") -> Context:
     listed = set(context.socs) or compiled
     if wanted.id not in listed or (compiled and wanted.id not in compiled):
         others = () if wanted.id in compiled else sorted(names)
-        made_for = " and ".join(others) or ", ".join(map(str, context.socs)) or "no SoC"
+        made_for = " and ".join(others) or ", ".join(map(str, context.socs))
         raise UnfitError(
-            f"{path.name} is compiled for {made_for}, not for {soc}",
+            f"{path.name} is compiled for {made_for}, not for {soc}"
+            if made_for
+            else f"{path.name} does not name {soc} or any other SoC that it is compiled for",
             why=f"{soc} has SoC number {wanted.id} and Hexagon V{wanted.hexagon}; a device rejects"
             " the context with error 5005 or 14001, although the emulator runs it",
             fix=f"compile it with soc_model={wanted.id}",

@@ -45,7 +45,7 @@ QUANTIZED = (
 )
 CONTROL_FLOW = ("Loop", "Scan")
 REFUSED = {8: "string", 11: "float64", 14: "complex64", 15: "complex128"}  # by TensorProto.DataType
-AGAIN = "export or copy it again; `python -m onnx.checker` shows details"
+AGAIN = "export or copy it again; `check-model FILE.onnx`, which onnx installs, shows details"
 # Suggested sizes for dimensions that are not fixed: for images, and for other inputs.
 PIXELS, LENGTH = 224, 128
 PICTURE_RANK = 4
@@ -213,7 +213,7 @@ def find_faults(model: Any, path: Path) -> Iterator[Fault]:
             )
         if node.domain not in DOMAINS and (node.domain, node.op_type) not in functions:
             yield Fault(
-                f"{label} is in domain {node.domain!r}, which ONNX Runtime does not know",
+                f"the node {label} is in domain {node.domain!r}, which ONNX Runtime does not know",
                 "use ONNX's operators, or define it as a function in the model",
             )
     for tensor in list_external(model):
@@ -292,7 +292,7 @@ def _find_input_faults(port: Any) -> Iterator[Fault]:
     if min(sizes, default=1) < 1:
         yield Fault(f"{label} has a dimension of {min(sizes)}")
     elif math.prod(sizes) * width > LIMIT_BYTES:
-        fix = "export for a smaller input"
+        fix = "export with a smaller input"
         limit = mib(LIMIT_BYTES)
         yield Fault(f"{label} of shape {sizes} exceeds HTP's limit for a graph: {limit}", fix)
 
@@ -346,14 +346,16 @@ def find_location_fault(location: str, directory: Path) -> str:
     parts = PurePosixPath(location.replace("\\", "/"))
     path = directory / location
     if not location or "\0" in location:
-        return "has no name"
+        return "has no valid name"
     if parts.is_absolute() or any(":" in one for one in parts.parts[:1]):
         return "is an absolute path: the file has to be next to the model"
     if ".." in parts.parts:
         return "leads out of the model's directory with '..'"
     try:
         if not path.is_file():
-            return "is a directory" if path.is_dir() else MISSING
+            if path.is_dir():
+                return "is a directory"
+            return "is not a regular file" if path.exists() else MISSING
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     if not path.resolve().is_relative_to(directory.resolve()):

@@ -17,6 +17,7 @@ from pathlib import Path, PurePath
 from msgspec import Struct
 
 from ci.models.schemes import Scheme
+from ci.report.text import count
 from provisioning.errors import UnfitError, UsageError
 from provisioning.manifest.reader import read_policy
 from provisioning.manifest.targets import Soc, find_soc, read_socs
@@ -162,9 +163,9 @@ def installed_version() -> str:
 def _refuse(faults: Iterable[str]) -> None:
     listed = list(faults)
     if listed:
-        count = "an option" if len(listed) == 1 else f"{len(listed)} options"
+        which = "an option" if len(listed) == 1 else f"{len(listed)} options"
         raise UsageError(
-            f"{count} of the QNN execution provider cannot be used:"
+            f"{which} of the QNN execution provider cannot be used:"
             + "".join(f"\n    {fault}" for fault in listed),
             why="the provider ignores most options that it does not understand, without an error",
             fix="correct them; docs/reference/onnx.md lists every option with its values",
@@ -195,7 +196,7 @@ def _explain_unknown(name: str, known: Iterable[str], others: Sequence[str]) -> 
     }
     for kind, options in kinds.items():
         if any(option.name == plain for option in options):
-            return f"{name} has no effect here: {plain} is a {kind}"
+            return f"{name} has no effect where it was set: {plain} is a {kind}"
     near = difflib.get_close_matches(name.lower(), [*known, *others], n=2, cutoff=0.6)
     meant = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
     return f"no option {name!r} in {PACKAGE} up to {table.newest}; {meant}"
@@ -211,23 +212,24 @@ def _find_value_fault(option: Option, value: str) -> str:
     near = difflib.get_close_matches(wrong[0].lower(), option.values, n=1)
     if option.name == "soc_model" and wrong[0].upper() in read_socs():
         near = [str(read_socs()[wrong[0].upper()].id)]
-    return f"allowed: {option.allowed}" + (f"; did you mean {near[0]}?" if near else "")
+    return f"not valid; allowed: {option.allowed}" + (f"; did you mean {near[0]}?" if near else "")
 
 
 def _find_path_fault(option: Option, value: str) -> str:
     path = Path(value)
     if not value or "\0" in value:
-        return f"allowed: {option.allowed}"
+        return f"not valid; allowed: {option.allowed}"
     if option.kind is Kind.DIRECTORY:
         return "" if path.is_dir() else "no such directory"
     if option.made:
         return (
             ""
             if path.parent.is_dir() and not path.is_dir()
-            else "allowed: a file in an existing directory"
+            else "not valid; allowed: a file in an existing directory"
         )
     if len(path.parts) == 1:  # the loader searches for such a name
-        return "" if re.fullmatch(r"lib\w+\.so", value) else "allowed: a library (libQnnHtp.so)"
+        fault = "not valid; allowed: a library (libQnnHtp.so)"
+        return "" if re.fullmatch(r"lib\w+\.so", value) else fault
     return "" if path.is_file() else "no such file"
 
 
@@ -288,7 +290,7 @@ def _find_soc_faults(options: Mapping[str, str], table: OptionTable) -> Iterator
     many = max((len(values) for values in lists.values()), default=0)
     for name, values in lists.items():
         if len(values) != many and (name != "vtcm_mb" or len(values) > 1):
-            yield f"{name} has {len(values)} values, but another option has {many}"
+            yield f"{name} has {count(len(values), 'value')}, but another option has {many}"
             return
     by_id = {soc.id: (name, soc) for name, soc in {**read_socs(), **table.socs}.items()}
     for place, text in enumerate(lists.get("soc_model", ())):

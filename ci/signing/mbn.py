@@ -175,7 +175,7 @@ def _parse_late(data: memoryview, version: int, words: tuple[int, ...]) -> HashS
         major, minor, *_, algorithm, _ = COMMON_METADATA.unpack_from(data, found.header.end)
         if (major, minor) not in COMMON_VERSIONS:
             faults.append(
-                f"the common metadata has version {major}.{minor}, which is not published"
+                f"the common metadata has version {major}.{minor}, whose format is not published"
             )
         named = NAMED_ALGORITHMS.get(algorithm, "")
     return replace(found, named_algorithm=named, faults=(*found.faults, *faults))
@@ -195,8 +195,8 @@ def _lay_out(
     end = parts_spans[-1].end
     if end > len(data):
         raise MalformedError(
-            f"according to the MBN header, the last part ends at byte {end}, but the hash segment "
-            f"ends at byte {len(data)}"
+            f"according to the MBN header, the hash segment's last part ends at byte {end}, but"
+            f" the segment ends at byte {len(data)}"
         )
     words = [[Span(4 * i, 4 * i + 4) for i in each] for each in SIZE_WORDS.get(version, ())]
     own = [(*sizes, extra) for sizes, extra in zip(words, more, strict=False)]

@@ -173,9 +173,10 @@ def check_target(target: Path, *, force: bool, protected: Iterator[Path]) -> Non
     """
     resolved = target.resolve()
     for root in protected:
-        if resolved.is_relative_to(root.resolve()) or root.resolve().is_relative_to(resolved):
+        inside = resolved.is_relative_to(root.resolve())
+        if inside or root.resolve().is_relative_to(resolved):
             raise UsageError(
-                f"{target} is inside {root} or contains it",
+                f"{target} {'is inside' if inside else 'contains'} {root}",
                 why="an SDK is shared and verified, so signed libraries are never written into it",
                 fix="choose another --out",
             )

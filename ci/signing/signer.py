@@ -61,7 +61,7 @@ class SignerError(ToolError):
     """A signer failed. ``failure`` is the kind of failure."""
 
     def __init__(self, failure: Failure, library: str, *, why: str, fix: str = "") -> None:
-        super().__init__(f"{failure.value}: {library}", why=why, fix=fix)
+        super().__init__(f"{library}: {failure.value}", why=why, fix=fix)
         self.failure = failure
 
 
@@ -150,8 +150,9 @@ class Signer:
         if any(one in word for word in self.words for one in ("{input}", "{output}")):
             raise UsageError(
                 "--testsig needs a signer without {input} and {output}",
-                why="a test signature is made from a serial number, not from a file: the options "
-                "-t and -o are added to the command",
+                why="a test signature is made from a serial number, not from a file; the signer "
+                "gets the options -t and -o instead",
+                fix="remove {input} and {output} from --signer",
             )
         return [*self.words, "-t", serial, "-o", str(output)]
 

@@ -35,7 +35,7 @@ def add_device(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="adb:SERIAL|ssh:HOST",
-        help="a phone (adb: if only one is connected) or a board (ssh:[USER@]HOST[:PORT]);"
+        help="a phone (just adb: if only one is connected) or a board (ssh:[USER@]HOST[:PORT]);"
         " repeatable with --any",
     )
     add(

@@ -88,8 +88,9 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
         else "not signed: anyone could have written this evidence"
     )
     lines = [
-        f"{args.program.name}: "
-        + ("does not match its evidence" if faults else f"{told} passed ({signer})")
+        f"{args.program.name} does not match its evidence"
+        if faults
+        else f"{args.program.name}: {told} passed ({signer})"
     ]
     lines += [f"  {one}" for one in faults]
     lines += [f"  warning: {one}" for one in case.get("warnings", ()) if not faults]

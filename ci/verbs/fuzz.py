@@ -35,19 +35,24 @@ SEEDS = tuple(range(10))
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--minutes", type=float, default=MINUTES, metavar="N", help="minutes to search; default 10")
+    add(
+        "--minutes", type=float, default=MINUTES, metavar="N", help="minutes to search; default: 10"
+    )
     add("--graphs", type=int, default=0, metavar="N", help="stop after N graphs per scheme")
     add("--scheme", action="append", default=[], help="a quantization scheme; repeatable")
-    add("--seed", type=int, default=0, metavar="S", help="seed of the generator; default 0")
+    add("--seed", type=int, default=0, metavar="S", help="seed of the generator; default: 0")
     add(
-        "--frontend", choices=FRONTENDS, default="onnx", help="what lowers the graphs; default onnx"
+        "--frontend",
+        choices=FRONTENDS,
+        default="onnx",
+        help="what lowers the graphs; default: onnx",
     )
     add(
         "--without-known",
         action="store_true",
         help="report known faults like new ones, instead of only counting them",
     )
-    add("--soc", default=DEFAULT_SOC, help=f"the SoC to compile for; default {DEFAULT_SOC}")
+    add("--soc", default=DEFAULT_SOC, help=f"the SoC to compile for; default: {DEFAULT_SOC}")
     add(
         "--graph",
         type=user_path,
@@ -55,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="instead of a search, try the graph in this file with ten seeds",
     )
     cores = len(os.sched_getaffinity(0))
-    add("--jobs", type=int, default=cores, help=f"number of parallel workers; default {cores}")
+    add("--jobs", type=int, default=cores, help=f"number of parallel workers; default: {cores}")
     add(
         "--reports",
         type=user_path,

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--reports",
         type=user_path,
         default=Path("reports/judged"),
-        help="where to write the session's report; default reports/judged",
+        help="where to write the session's report; default: reports/judged",
     )
     publishing.add_arguments(parser)
     parser.set_defaults(keep_artifacts=None, record=False)

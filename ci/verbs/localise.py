@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=LIMIT,
         metavar="N",
-        help=f"maximum number of programs to lower per case; default {LIMIT}",
+        help=f"maximum number of programs to lower per case; default: {LIMIT}",
     )
     add(
         "--reproducer",

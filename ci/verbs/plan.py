@@ -154,4 +154,4 @@ def describe_due(repository: Repository, base: str, head: str) -> str:
     first, last = (repository.count_commits(one) for one in (base, head or "HEAD"))
     branch, every = repository.rules.branch, repository.rules.every_nth
     due = count_due(first, last, every)
-    return f"commit {due} of {branch}: one in {every} commits runs everything" if due else ""
+    return f"this is due at one in {every} commits of {branch}, here at commit {due}" if due else ""

@@ -59,7 +59,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         flag = "--" + name.replace("_", "-")
         default = f"default: {variable}, otherwise the directory in profile lpai"
         where.add_argument(flag, type=user_path, metavar="DIR", help=default)
-    where.add_argument("--build-dir", type=user_path, default="build-direct", metavar="DIR")
+    where.add_argument(
+        "--build-dir",
+        type=user_path,
+        default="build-direct",
+        metavar="DIR",
+        help="the output of `build direct`; default: build-direct",
+    )
     where.add_argument(
         "--out", type=user_path, metavar="DIR", help="where to write; default: signed"
     )

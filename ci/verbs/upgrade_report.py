@@ -95,13 +95,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--session",
         choices=(EMULATOR, ONNX),
         default=EMULATOR,
-        help="the session that tries an SDK; default test_emulator",
+        help="the session that tries an SDK; default: test_emulator",
     )
     add(
         "--reports",
         type=user_path,
         default=Path("reports/upgrade"),
-        help="where to write the report of each run; default reports/upgrade",
+        help="where to write the report of each run; default: reports/upgrade",
     )
 
 

@@ -99,7 +99,8 @@ def read_choice(sdk: str = "", adaptor: str = "") -> QnnChoice:
             named = str(caller_path(Path(named).expanduser()).absolute())
             if not Path(named).is_dir():
                 words = " or ".join(known[name])
-                raise UsageError(f"{named} is not a directory", fix=f"use {words}, or a directory")
+                fix = f"use {words}, or an existing directory"
+                raise UsageError(f"{named} is not a directory", fix=fix)
         if named:
             os.environ[name] = named
     return QnnChoice(os.environ.get(SDK_VARIABLE) or WHEEL, os.environ.get(ADAPTOR_VARIABLE, ""))

@@ -234,7 +234,7 @@ def rewrite_release(text: str, request: ArtifactRequest, new: Release) -> tuple[
     found = parse_toml(after, Toolchain).releases[index]
     if msgspec.structs.replace(found, write=new.write) != new:
         raise _cannot_rewrite(
-            name, f"replacing values in its [[releases]] table of {old.version} does not suffice"
+            name, f"replacing values in its [[releases]] table for {old.version} is not enough"
         )
     return after, found
 

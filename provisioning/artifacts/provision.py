@@ -194,7 +194,7 @@ def check_lock(request: ArtifactRequest, entries: Sequence[TreeEntry]) -> None:
     for path in sorted(wanted.keys() | found.keys()):
         if found.get(path) != wanted.get(path):
             raise IntegrityError(
-                f"{request.label} does not match its lock: {path}",
+                f"{path} of {request.label} does not match the lock",
                 why=f"found {_show(found.get(path))}; the lock has {_show(wanted.get(path))}",
                 fix=f"run `qnn-ci lock {request.name}` to see every difference",
             )
@@ -207,7 +207,8 @@ def _show(entry: TreeEntry | None) -> str:
         return f"a link to {entry.link!r}"
     if entry.path.endswith("/"):
         return "an empty directory"
-    return f"SHA-256 {entry.sha256}, {entry.size} bytes, mode {entry.mode:o}"
+    plural = "s" * (entry.size != 1)
+    return f"SHA-256 {entry.sha256}, {entry.size} byte{plural}, mode {entry.mode:o}"
 
 
 def verify_published(
@@ -226,7 +227,7 @@ def verify_published(
         for difference in differences[:SHOWN_DIFFERENCES]:
             progress.step(f"{request.label}: {difference}")
         if (more := len(differences) - SHOWN_DIFFERENCES) > 0:
-            progress.step(f"{request.label}: and {more} more")
+            progress.step(f"{request.label}: {more} more like these")
         was_damaged = trusted_tree(request, published) is None
         _fetch(request, key, store, progress)
         if left := find_differences(request, published):
@@ -236,7 +237,8 @@ def verify_published(
                 fix="find out which program writes into the store, then repair the artifact again",
             )
     repaired = tuple(item.path for item in differences)
-    progress.step(f"{request.label}: repaired {', '.join(repaired[:SHOWN_DIFFERENCES])}")
+    rest = f" and {more} more" if more > 0 else ""
+    progress.step(f"{request.label}: repaired {', '.join(repaired[:SHOWN_DIFFERENCES])}{rest}")
     return _describe(request, published, repaired, was_damaged)
 
 

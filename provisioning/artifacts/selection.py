@@ -46,7 +46,7 @@ def _parse_word(word: str, options: Options) -> list[ArtifactRequest]:
         meant = suggest_near(name, [*profiles, *known])
         raise UsageError(
             f"there is no profile or artifact {name!r}",
-            fix=f"{meant}profiles: {', '.join(profiles)}; artifacts: {', '.join(known)}",
+            fix=f"{meant}use a profile ({', '.join(profiles)}) or an artifact ({', '.join(known)})",
         )
     toolchain = read_toolchain(name)
     wanted = tuple(filter(None, components.split(",")))

@@ -337,7 +337,8 @@ def nonempty_word(text: str) -> str:
     shell variable in it is not set.
     """
     if not text:
-        raise UsageError("an option's value is empty", fix="check that the variables in it are set")
+        fix = "if it comes from a shell variable, check that the variable is set"
+        raise UsageError("an option's value is empty", fix=fix)
     return text
 
 

@@ -59,7 +59,7 @@ class ElfError(UnfitError):
         self.defect = defect
 
 
-_FETCH_AGAIN = "download or build it again; a verified download cannot contain such a file"
+_FETCH_AGAIN = "download or build it again"
 _FIXES = {
     Defect.UNREADABLE: "correct the permissions of the file",
     Defect.LFS_POINTER: "run 'git lfs pull' in the checkout that the file came from",

@@ -87,7 +87,8 @@ def find_context_damage(blob: View) -> str:
             return f"is cut short: {error}"
         return ""
     if len(blob) < CONTEXT.size:
-        return f"has {len(blob)} bytes, too few for a header: it was cut short or is not from QNN"
+        size = f"{len(blob)} byte{'s' * (len(blob) != 1)}"
+        return f"has {size}, too few for a header: it was cut short or is not from QNN"
     begin, size = CONTEXT.unpack_from(blob)
     if begin + size == len(blob):
         return ""

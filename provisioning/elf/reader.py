@@ -243,7 +243,8 @@ class _Elf:
             return
         if step != size or count > limit:
             raise ValueError(f"e_{table}entsize is {step}, e_{table}num {count}")
-        self._require(start, step * count, f"the {table} header table")
+        named = {"ph": "program", "sh": "section"}[table]
+        self._require(start, step * count, f"the {named} header table")
         for index in range(count):
             yield struct_parse(getattr(self.structs, kind), self.stream, start + index * step)
 

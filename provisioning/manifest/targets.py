@@ -79,4 +79,6 @@ def find_soc(name: str) -> Soc:
     if found := socs.get(name.upper()):
         return found
     meant = suggest_near(name.upper(), socs)
-    raise UsageError(f"there is no SoC {name!r}", fix=f"{meant}known: {', '.join(sorted(socs))}")
+    raise UsageError(
+        f"there is no SoC {name!r}", fix=f"{meant}use one of: {', '.join(sorted(socs))}"
+    )

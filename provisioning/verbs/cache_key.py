@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--private",
         action="store_true",
-        help="only licensees can read the cache, so it may contain restricted files",
+        help="include artifacts that must not be redistributed: only licensees can read the cache",
     )
     parser.add_argument("--github", action="store_true", help='print lines for >> "$GITHUB_OUTPUT"')
 

@@ -25,7 +25,7 @@ BUILT = "aot"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("profile", nargs="?", default="emulator")
+    parser.add_argument("profile", nargs="?", default="emulator", help="default: emulator")
     style = parser.add_mutually_exclusive_group()
     style.add_argument("--shell", action="store_true", help="print lines for eval (the default)")
     style.add_argument("--github", action="store_true", help='print lines for >> "$GITHUB_ENV"')

@@ -51,7 +51,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     broken = any(row["differences"] and not row["repaired"] for row in rows)
     missing = bool(args.names) and any(not row["published"] for row in rows)
     code = ExitCode.DOWNLOAD if broken or missing else ExitCode.OK
-    text = "".join(map(_render, rows)) or f"nothing is published in {store.home}\n"
+    text = "".join(map(_render, rows)) or f"the store {store.home} contains no artifact\n"
     return Outcome(text, {"artifacts": rows}, code)
 
 

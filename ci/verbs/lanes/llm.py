@@ -72,9 +72,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_schemes(parser, DEFAULT_SOC)
     add("--prompt", default="", help="the text to continue")
-    add("--tokens", type=int, default=48, help="maximum number of tokens to generate; default 48")
-    add("--context", type=int, default=64, help="context length in tokens; default 64")
-    add("--prefill", type=int, default=8, help="tokens per prefill call; default 8")
+    add("--tokens", type=int, default=48, help="maximum number of tokens to generate; default: 48")
+    add("--context", type=int, default=64, help="context length in tokens; default: 64")
+    add("--prefill", type=int, default=8, help="tokens per prefill call; default: 8")
     add("--text", type=user_path, help="a text file on which to measure the model's perplexity")
     add(
         "--max-perplexity",

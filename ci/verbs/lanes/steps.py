@@ -93,7 +93,7 @@ def add_schemes(parser: argparse.ArgumentParser, soc: str = DEFAULT_SOC) -> None
     """Add --scheme and --soc."""
     add = parser.add_argument
     add("--scheme", action="append", default=[], help="name or glob of a quantization scheme")
-    add("--soc", action="append", default=[], help=f"name or glob of a SoC; default {soc}")
+    add("--soc", action="append", default=[], help=f"name or glob of a SoC; default: {soc}")
 
 
 def add_run(parser: argparse.ArgumentParser, session: str, timeout_s: float = 300.0) -> None:

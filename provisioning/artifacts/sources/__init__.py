@@ -226,7 +226,7 @@ def require_version(job: FillJob, version: str) -> str:
     raise UsageError(
         f"the version of {request.name} is missing",
         why=f"its source, {request.release.source}, cannot find out which version is the newest",
-        fix=f"specify it: {request.name}@VERSION (now {request.release.version})",
+        fix=f"specify it: {request.name}@VERSION (the pin is {request.release.version})",
     )
 
 
@@ -272,7 +272,7 @@ def obtain_file(
             if not request.options.offline:
                 target.unlink()
         if request.options.offline:
-            why = "it is missing in downloads/ or differs from its pin, and --offline was given"
+            why = "downloads/ has no file that matches its pin, and --offline was given"
             raise cannot_fetch(request, store, why, LEAVE_OFFLINE)
         store.check_space(release.size_bytes, release.filename)
         try:

@@ -98,7 +98,7 @@ def find_release(job: FillJob, version: str) -> ArchiveRelease:
     if new.url == old.url != "" and new != old:
         raise UsageError(
             f"the URL of {job.request.name} {version} is unknown",
-            why=f"{old.url} does not contain the version {old.version}",
+            why=f"it cannot be derived from {old.url}, which does not contain {old.version}",
             fix=f"change the manifest by hand, then run `qnn-ci lock {job.request.name} --write`",
         )
     return new

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 import msgspec
 
 from provisioning.archives.layout import seal_file
-from provisioning.artifacts.sources import FillJob
+from provisioning.artifacts.sources import LEAVE_OFFLINE, FillJob
 from provisioning.console.git import (
     NONE,
     ask_git,
@@ -37,6 +37,10 @@ from provisioning.store.tree import DIRECTORY_MODE, GIT, TreeEntry, find_parents
 from provisioning.versions import is_older, parse_version
 
 TIMEOUT_S = 3600
+NETWORK = (
+    "check the network and git's proxy, or set url.<base>.insteadOf in git's configuration to a"
+    " mirror"
+)
 RELEASE_TAG = re.compile(r"v\d+(\.\d+)+")
 ATTEMPTS = 3
 BY_FILE = ("-c", "protocol.file.allow=always")
@@ -150,7 +154,11 @@ def find_release(job: FillJob, version: str) -> GitRelease:
     tag = named or max(known, key=known.__getitem__, default="")
     if tag not in tags:
         newest = sorted(known, key=known.__getitem__)[-5:]
-        fix = f"use one of: {', '.join(newest)}" if newest else "releases have tags such as v1.0"
+        fix = (
+            f"use one of: {', '.join(newest)}"
+            if newest
+            else "correct the URL: its repository must have tags such as v1.0"
+        )
         raise UsageError(f"{old.url} has no {f'tag {tag}' if tag else 'release tag'}", fix=fix)
     if not named and is_older(tag, old.version):
         return old  # the mirror lags behind
@@ -197,7 +205,7 @@ class _Checkout:
         DownloadError.
         """
         if self.job.request.options.offline:
-            raise self._cannot_fetch("--offline was given")
+            raise self._cannot_fetch("--offline was given", LEAVE_OFFLINE)
         url, label, failures = self.release.url, self.job.request.label, list[str]()
         for mirrors in _list_sources():
             access, variables = _find_access(url, mirrors)
@@ -210,7 +218,7 @@ class _Checkout:
                 source = redact_url(mirrors[0]) if mirrors else redact_url(url)
                 self.job.progress.step(f"{label}: git {words[0]} from {source} failed")
             failures.append(_last_words(ended))
-        raise self._cannot_fetch("; ".join(failures))
+        raise self._cannot_fetch("; ".join(failures), NETWORK)
 
     def attempt(self, *words: str, variables: Mapping[str, str] = NONE) -> Completed:
         """Run git in the tree once, without the user's hooks; return its result even if it
@@ -218,20 +226,14 @@ class _Checkout:
         argv = (*FIXED, *words)
         return run_git(self.root, *argv, timeout_s=TIMEOUT_S, check=False, variables=variables)
 
-    def _cannot_fetch(self, why: str) -> DownloadError:
+    def _cannot_fetch(self, why: str, advice: str) -> DownloadError:
         request = self.job.request
         adoption = request.toolchain.adoption
-        variable = adoption.variable if adoption else "a variable"
-        way = "leave out --offline"
-        if not request.options.offline:
-            way = (
-                "check the network and git's proxy, set url.<base>.insteadOf in git's "
-                "configuration to a mirror"
-            )
+        checkout = f", or set {adoption.variable} to a checkout" if adoption else ""
         return DownloadError(
             f"{request.label} could not be fetched: {self.release.url}",
             why=why,
-            fix=f"{way}, or set {variable} to a checkout",
+            fix=f"{advice}{checkout}",
         )
 
     def fetch_from_store(self) -> bool:
@@ -289,7 +291,7 @@ class _Checkout:
         missing = [path for path in plain if path not in known]
         if missing:
             raise IntegrityError(
-                f"{self.job.request.label} has no submodule {', '.join(missing)}",
+                f"{self.job.request.label} lacks submodules: {', '.join(missing)}",
                 why="its .gitmodules lists: " + (", ".join(known) or "no submodules"),
                 fix="correct the components in manifests/toolchains/",
             )

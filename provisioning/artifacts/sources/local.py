@@ -38,7 +38,7 @@ def find_installation(
     if missing:
         raise UnfitError(
             f"{variable}={named} is not a usable {request.name}",
-            why=f"it has no {', '.join(missing)}",
+            why=f"it lacks {', '.join(missing)}",
             fix=f"correct {variable}, or unset it and run `qnn-ci fetch {request.name}`",
         )
     version = read_version(root, adoption)
@@ -75,7 +75,7 @@ def check_minimum(request: ArtifactRequest, variable: str, version: str) -> None
         raise UnfitError(
             f"{request.name} {version} in {variable} is too old",
             why=request.minimum_reason or f"{request.minimum} or later is needed",
-            fix=f"set {variable} to {request.minimum} or later, or unset it",
+            fix=f"set {variable} to version {request.minimum} or later, or unset it",
         )
 
 
@@ -86,7 +86,7 @@ def fill(job: FillJob) -> tuple[TreeEntry, ...]:
         adoption = request.toolchain.adoption
         name = adoption.variable if adoption else "no variable"
         raise UnfitError(
-            f"{request.label} is copied from the directory in {name}, which is not set",
+            f"{request.label} must be copied from the directory in {name}, which is not set",
             fix=f"set {name} to an installation",
         )
     root, _ = found

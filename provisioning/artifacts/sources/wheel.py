@@ -109,7 +109,8 @@ def follow_links(links: Mapping[str, str], paths: Collection[str]) -> dict[str, 
         fitting = [name for name in names if name == end] or list(filter(pattern.fullmatch, names))
         if len(fitting) != 1:
             raise IntegrityError(
-                f"{link} pointed to {end}; this wheel has {', '.join(fitting) or 'no such file'}",
+                f"the link {link} needs {end}; this wheel has"
+                f" {', '.join(fitting) or 'no such file'}",
                 why="a library that needs the link would not find it",
                 fix="correct `links` in the artifact's manifest by hand",
             )

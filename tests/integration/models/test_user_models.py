@@ -87,8 +87,8 @@ GOOD = ["plain", "largest", "configured", "chosen", "relative", "accumulating", 
 GOOD += ["writes_its_input", "channels_last", "many"]
 WRONG = {
     "brain": ("UsageError", "output 0 is bfloat16"),
-    "text": ("UsageError", "has a str in its outputs"),
-    "array": ("UsageError", "has a ndarray in its outputs"),
+    "text": ("UsageError", "has an output of type str"),
+    "array": ("UsageError", "has an output of type ndarray"),
     "no_output": ("UsageError", "returns no tensor"),
     "selects": ("FailedError", "shape depends on the data"),
     "at_line": ("FailedError", "in fails"),

@@ -234,7 +234,7 @@ def test_the_worst_comes_first() -> None:
     (total,) = [one for one in found.totals if one.what == "read_bytes"]
     assert (total.before, total.now, total.moved, total.cases) == (2400, 6000, 1, 6)
     text = render_upgrade(found)
-    assert "old -> new: 4 worse, 1 better, 0 other, 1 case the same" in text
+    assert "old -> new: 4 worse, 1 better, 0 other, 1 case unchanged" in text
     assert "read_bytes of 6 cases: 2,400 -> 6,000 (+150.0 %), changed in 1" in text
     assert "-10.0 dB" in text
     assert not any(line != line.rstrip() for line in text.splitlines())
@@ -519,7 +519,7 @@ def test_two_reports_are_compared_by_the_verb(
     kept = "upgrade/onnxruntime-qnn==2.3.0/test_onnx"  # a report of an earlier call
     write_report(make_report([CASE]), tmp_path / kept)
     assert main(["upgrade-report", kept, kept]) == 0
-    assert "0 worse, 0 better, 0 other, 1 case the same" in capsys.readouterr().out
+    assert "0 worse, 0 better, 0 other, 1 case unchanged" in capsys.readouterr().out
     write_report(make_report([CASE]), tmp_path / "old")
     write_report(make_report([replace(CASE, status=Status.FAILED)]), tmp_path / "bad")
     write_report(make_report([give(spill_bytes=900)]), tmp_path / "spills")

@@ -182,7 +182,7 @@ def test_nodes_of_an_operator_are_counted_on_both_processors() -> None:
         return [one.text for one in find_excesses(TAKEN, budget, NONE)]
 
     assert find(3) == []
-    assert find(1) == ["3 nodes of *permute*, 2 more than the limit of 1"]
+    assert find(1) == ["the program has 3 *permute* nodes, 2 more than the limit of 1"]
     several = Footprint(
         operators=(
             OperatorCount(op="conv1d", npu=2, cpu=1),
@@ -192,8 +192,8 @@ def test_nodes_of_an_operator_are_counted_on_both_processors() -> None:
     )
     budget = Budget(operators={"conv*": 5, "mul": 8, "*1d": 3})
     assert [one.text for one in find_excesses(several, budget, NONE)] == [
-        "6 nodes of conv*, 1 more than the limit of 5",
-        "9 nodes of mul, 1 more than the limit of 8",
+        "the program has 6 conv* nodes, 1 more than the limit of 5",
+        "the program has 9 mul nodes, 1 more than the limit of 8",
     ]
 
 
@@ -259,7 +259,7 @@ def test_a_case_over_its_budget_fails_as_that(tmp_path: Path) -> None:
     assert fix.startswith("  fix: use fewer bits for the weights")
     _, both, _ = judge(tmp_path / "two", make_policy(program_bytes=800, partitions=0))
     assert both.startswith(f"{told}; the number of partitions is 2, 2 above partitions = 0\n")
-    assert "for the weights, or share them; move the operators" in both.splitlines()[1]
+    assert "for the weights, or share them; make the operators" in both.splitlines()[1]
 
 
 def test_a_case_over_its_budget_names_the_line_of_its_model(tmp_path: Path) -> None:

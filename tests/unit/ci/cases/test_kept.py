@@ -177,7 +177,7 @@ def test_outputs_of_a_farm_are_judged_and_compared_with_the_run_s(
 
 def test_a_runner_that_failed_on_a_farm_is_explained_by_its_log(kept: Path, tmp_path: Path) -> None:
     (case,) = judge_elsewhere(kept, run_elsewhere(kept, tmp_path / "b", gain=0)).cases
-    assert case.reason.startswith("run: the runner exited with 3 on the device\n")
+    assert case.reason.startswith("run: the runner exited with code 3 on the device\n")
     assert "fix: " in case.reason  # what ci.explain knows of 14001
     assert "14001" in case.log_tail
 
@@ -192,7 +192,7 @@ def test_a_runner_of_which_no_success_is_known_gave_no_outputs(
     file.write_text(code)
     (case,) = judge_elsewhere(kept, pulled).cases
     assert case.status is Status.FAILED
-    assert case.reason.startswith(f"run: the runner exited with {code.strip()}")
+    assert case.reason.startswith(f"run: the runner exited with code {code.strip()}")
     file.unlink()  # outputs that somebody copied by hand
     assert judge_elsewhere(kept, pulled).cases[0].status is Status.PASSED
 

@@ -44,7 +44,7 @@ RED = GateVerdict(
         JobLine("unit", JobVerdict.FAILED, "exit code 1: <b>"),
         JobLine("tests", JobVerdict.INFRASTRUCTURE, "exit code 4"),
     ),
-    ("the result of the job plan is failure",),
+    ("GitHub's result for job 'plan' is failure",),
 )
 VERDICTS = (GateVerdict(RED.jobs[:1]), RED, GateVerdict(RED.jobs[2:]), GateVerdict((), ("x",)))
 TEXTS = {

@@ -128,8 +128,8 @@ def test_what_github_says_counts_against_good_results(
     needs: dict[str, str], all_passed: bool, named: list[str]
 ) -> None:
     notes = judge_needs(needs, all_passed=all_passed)
-    start = "the result of the job "
-    assert [note.removeprefix(start).partition(",")[0] for note in notes] == named
+    start = "GitHub's result for job "
+    assert [note.removeprefix(start).partition(",")[0].replace("'", "") for note in notes] == named
 
 
 def test_what_github_says_of_a_job_without_a_result() -> None:

@@ -141,7 +141,7 @@ WRONG = [
     ({"soc_model": "57,69"}, {}, "needs ep.context_enable=1"),
     ({"htp_arch": "75,79"}, {}, "needs ep.context_enable=1"),
     ({"htp_arch": "75,79"}, {**CONTEXT, "ep.share_ep_contexts": "1"}, "several are given"),
-    ({"soc_model": "57,69", "htp_arch": "75"}, CONTEXT, "htp_arch has 1 values, but another"),
+    ({"soc_model": "57,69", "htp_arch": "75"}, CONTEXT, "htp_arch has 1 value, but another"),
     ({"soc_model": "57,69", "htp_arch": "75,75"}, CONTEXT, "SM8750 has V79"),
     ({"soc_model": "57,93", "vtcm_mb": "8"}, CONTEXT, "more than QCM6490"),
     ({"soc_model": "57,69"}, {**CONTEXT, "ep.share_ep_contexts": "1"}, "several are given"),

@@ -143,8 +143,8 @@ def test_the_size_of_the_table_tells_its_algorithm(size: int, algorithm: str) ->
         (
             struct.pack("<10I", 0, 5, 0, 0, 33, 32, 0, 1, 0, 0) + bytes(32),
             (
-                "according to the MBN header, the last part ends at byte 73, but the hash segment "
-                "ends at byte 72"
+                "according to the MBN header, the hash segment's last part ends at byte 73, but"
+                " the segment ends at byte 72"
             ),
         ),
     ],

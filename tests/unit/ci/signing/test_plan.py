@@ -157,7 +157,7 @@ def test_an_sdk_that_is_too_old_is_refused(
     [
         ("sdk/out", True, "is inside"),
         ("sdk", True, "is inside"),
-        (".", True, "is inside"),
+        (".", True, "contains"),
         ("file", True, "is a file or a symbolic link"),
         ("link", True, "is a file or a symbolic link"),
         ("dangling", True, "is a file or a symbolic link"),

@@ -228,7 +228,7 @@ def test_how_a_signer_fails_is_told(tmp_path: Path, body: str, failure: Failure,
     with pytest.raises(SignerError) as caught:
         run(tmp_path, body, 0.5 if "sleep" in body else 60.0)
     assert caught.value.failure is failure
-    assert caught.value.what == f"{failure.value}: lib.so"
+    assert caught.value.what == f"lib.so: {failure.value}"
     assert caught.value.why.endswith(last)
 
 

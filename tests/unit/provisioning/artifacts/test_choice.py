@@ -71,10 +71,10 @@ def test_a_word_outranks_its_variable_and_becomes_it(
 @pytest.mark.parametrize(
     ("sdk", "adaptor", "fix"),
     [
-        ("gone", "", "wheel or pinned, or a directory"),
-        ("", "gone", "wheel or overlay, or a directory"),
-        ("overlay", "", "wheel or pinned, or a directory"),
-        ("", "pinned", "wheel or overlay, or a directory"),
+        ("gone", "", "wheel or pinned, or an existing directory"),
+        ("", "gone", "wheel or overlay, or an existing directory"),
+        ("overlay", "", "wheel or pinned, or an existing directory"),
+        ("", "pinned", "wheel or overlay, or an existing directory"),
         ("9.9.9", "", ""),
     ],
 )
