@@ -38,7 +38,7 @@ def find_installation(
     if missing:
         raise UnfitError(
             f"{variable}={named} is not a usable {request.name}",
-            why=f"it lacks {', '.join(missing)}",
+            why=f"it has no {' and no '.join(missing)}",
             fix=f"correct {variable}, or unset it and run `qnn-ci fetch {request.name}`",
         )
     version = read_version(root, adoption)

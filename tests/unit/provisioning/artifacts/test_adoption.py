@@ -140,7 +140,7 @@ def test_an_installation_that_lacks_a_part_is_refused(
     monkeypatch.setenv("QNN_SDK_ROOT", str(sdk))
     with pytest.raises(UnfitError, match="is not a usable qnn-sdk") as caught:
         locate_profile("linux", Progress())
-    assert f"it lacks {missing}" in caught.value.why
+    assert f"it has no {missing}" in caught.value.why
 
 
 def test_an_installation_too_old_for_the_profile_is_refused_with_the_reason(

@@ -196,7 +196,7 @@ def test_each_way_to_differ_from_the_lock_is_refused(
     for rows, shown in ((change, came), (wanted, locked)):
         here = [one for one in rows if one.path == path]
         kinds = {"b": "a link to 'a'", "c/": "an empty directory"}
-        told = [f"{e.sha256}, {e.size} bytes, mode" if e.sha256 else kinds[e.path] for e in here]
+        told = [f"{e.sha256}, {e.size} byte" if e.sha256 else kinds[e.path] for e in here]
         assert all(text in shown for text in told)
         assert bool(here) == ("nothing" not in shown)
     check_lock(replace(request, lock=None), change)
