@@ -221,7 +221,7 @@ def test_an_unreachable_server_is_said(world: World, servers: Path) -> None:
 
 
 def test_a_component_that_is_no_submodule_is_a_mistake_of_the_manifest(world: World) -> None:
-    with pytest.raises(IntegrityError, match="has no submodule third-party/none") as caught:
+    with pytest.raises(IntegrityError, match="lacks submodules: third-party/none") as caught:
         fetch("wrong")
     assert "third-party/json" in caught.value.why
 
