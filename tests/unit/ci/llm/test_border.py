@@ -310,3 +310,46 @@ def test_texts_are_the_same_up_to_where_they_differ_or_end(
 def test_the_time_of_a_step_is_told_in_milliseconds() -> None:
     nothing: Any = None
     assert make_runner(nothing).note(nothing, 0.25).run_ms == 250
+
+
+def test_each_dimension_of_a_decoder_has_its_method_and_its_place() -> None:
+    """All numbers differ, so that no two can be swapped."""
+    config = DecoderConfig(
+        dim=48,
+        hidden=96,
+        layers=5,
+        heads=6,
+        kv_heads=3,
+        vocabulary=70,
+        most_context=256,
+        head_dim=8,
+    )
+    logits, cache = Coding(0.25, 7, "uint16"), Coding(0.5, 9, "uint8")
+    assert describe_methods(config, 32, 11, 13, Border((), (logits, cache))) == {
+        "get_ar_len": 1,
+        "get_bos_id": 11,
+        "get_eos_id": 13,
+        "get_dim": 48,
+        "get_head_dim": 8,
+        "get_max_batch_size": 1,
+        "get_max_seq_len": 32,
+        "get_max_context_len": 32,
+        "get_n_bos": 1,
+        "get_n_eos": 1,
+        "get_n_kv_heads": 3,
+        "get_n_layers": 5,
+        "get_vocab_size": 70,
+        "get_use_kv_cache": True,
+        "get_kv_io_bit_width": 8,
+        "get_logits_scale": 0.25,
+        "get_logits_zero_point": 7,
+    }
+    assert Interface.of(config, 32, 16, -40.0) == Interface(
+        layers=5,
+        kv_heads=3,
+        head_dim=8,
+        vocabulary=70,
+        context=32,
+        prefill=16,
+        masked=-40.0,
+    )

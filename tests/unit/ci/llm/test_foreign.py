@@ -22,6 +22,7 @@ from ci.llm import foreign, session, tiny
 from ci.llm.case import LlmRun
 from ci.llm.decoder import make_decoder
 from ci.llm.foreign import (
+    WIDTHS,
     Declared,
     Foreign,
     ForeignJob,
@@ -581,3 +582,7 @@ def test_each_constant_that_contradicts_the_tensors_is_named(name: str) -> None:
     with pytest.raises(UsageError, match="contradicts itself") as caught:
         read_interface("m.pte", replace(DECLARED, constants=told))
     assert caught.value.why == f"{name} returns 3, but its tensors imply {CONSTANTS[name]}"
+
+
+def test_the_widths_of_caches_are_those_of_their_types() -> None:
+    assert {name: 8 * np.dtype(name).itemsize for name in WIDTHS} == WIDTHS
