@@ -179,3 +179,9 @@ def test_prefill_of_a_long_prompt_takes_several_calls(own: Tiny) -> None:
     alone = run_decode(Loop(own.interface, own.step(make(own))), tokens)
     assert sizes == [8, 8, 8]
     np.testing.assert_allclose(chunks, alone.logits, atol=1e-4)
+
+
+def test_each_kind_of_control_is_made_by_its_own_function() -> None:
+    assert {kind: f"_{kind.name.lower()}" for kind in MAKERS} == {
+        kind: getattr(maker, "__name__", "") for kind, maker in MAKERS.items()
+    }
