@@ -103,13 +103,14 @@ def stack_outputs(outputs: Sets, compiled: Compiled) -> list[Array]:
     """
     if len(outputs) != compiled.sets:
         raise ValueError(
-            f"there are outputs for {len(outputs)} input sets instead of {compiled.sets}"
+            f"the number of input sets with outputs is {len(outputs)} instead of {compiled.sets}"
         )
     columns: list[list[Array]] = [[] for _ in compiled.outputs]
     for number, tensors in enumerate(outputs):
         if len(tensors) != len(columns):
             raise ValueError(
-                f"the runner returned {len(tensors)} outputs instead of {len(columns)}"
+                "the runner returned the wrong number of outputs:"
+                f" {len(tensors)} instead of {len(columns)}"
             )
         for index, tensor in enumerate(tensors):
             name = OUTPUT.format(number, index)

@@ -92,7 +92,10 @@ class LoadedProgram:
         ]
         wanted = sum(map(len, metas))
         if len(tensors) != wanted:
-            raise FailedError(f"input set {number} has {len(tensors)} inputs instead of {wanted}")
+            raise FailedError(
+                f"input set {number} has the wrong number of inputs:"
+                f" {len(tensors)} instead of {wanted}"
+            )
         outputs: list[Any] = []
         for method, own in zip(self.methods, metas, strict=True):
             given = [convert_input(one, meta) for one, meta in zip(tensors, own, strict=False)]

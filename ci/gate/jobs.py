@@ -108,8 +108,8 @@ def split_cases(
     """
     if count > len(cases):
         raise UsageError(
-            f"{count} shards are too many for {len(cases)} cases",
-            fix=f"use at most {len(cases)} shards",
+            f"there are more shards ({count}) than cases ({len(cases)})",
+            fix="use at most one shard per case",
         )
     loads = [0.0] * count
     shards: list[list[int]] = [[] for _ in range(count)]

@@ -229,8 +229,8 @@ class DecoderLowering:
             whole = text[: len(text) // one.prefill * one.prefill]
             if not whole:
                 raise FailedError(
-                    f"a text of {len(text)} tokens is shorter than one prefill of"
-                    f" {one.prefill} tokens",
+                    f"the text is shorter than one prefill: {len(text)} instead of {one.prefill}"
+                    " tokens or more",
                     fix="use a longer prompt, or a smaller --prefill",
                 )
             run_decode(Loop(interface, step), whole)

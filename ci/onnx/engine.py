@@ -224,7 +224,8 @@ def find_lies(executed: Executed, compiled: Compiled) -> Iterator[str]:
     fallback = compiled.delegation.fallback_nodes
     if others > fallback:
         yield (
-            f"{others} nodes ran on other providers, but only {fallback} were compiled for them:"
+            f"{count(others, 'node')} ran on other providers, but only {fallback}"
+            f" {'was' if fallback == 1 else 'were'} compiled for them:"
             f" {describe_providers(executed)}"
         )
 

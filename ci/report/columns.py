@@ -16,7 +16,7 @@ from ci.report.bars import (
     sum_traffic,
 )
 from ci.report.schema import MADE_PROVES, Case, DeviceFigures, Report, Threshold
-from ci.report.text import show_bytes, show_decibels, show_seconds, show_share
+from ci.report.text import count, show_bytes, show_decibels, show_seconds, show_share
 
 NOTHING = "-"
 NO_GATE = "not judged, because it varies between runs on the emulator"
@@ -129,7 +129,7 @@ def describe_timing(case: Case) -> str:
     throttled."""
     if case.device is None:
         return ""
-    runs = f"{case.device.runs} runs in {case.device.starts} starts"
+    runs = f"{count(case.device.runs, 'run')} in {count(case.device.starts, 'start')}"
     emulated = "; times of a host that emulated the SoC, not of a device" * case.device.emulated
     return runs + emulated + "; throttled" * case.device.throttled
 

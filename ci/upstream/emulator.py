@@ -117,7 +117,10 @@ def run_call(place: Path, words: Sequence[str], keep: Path) -> str:
     for number, line in enumerate(lines or [""]):
         files = [args.input_list_path.parent / name for name in line.split()]
         if len(files) != len(metas):
-            raise FailedError(f"input set {number} has {len(files)} inputs instead of {len(metas)}")
+            raise FailedError(
+                f"input set {number} has the wrong number of inputs:"
+                f" {len(files)} instead of {len(metas)}"
+            )
         given = [convert_input(_read(*pair), pair[1]) for pair in zip(files, metas, strict=True)]
         made = [one for one in method(given) if isinstance(one, torch.Tensor)]
         for index, tensor in enumerate(made):

@@ -179,7 +179,8 @@ def _publish(
     key = request.key()
     tree = Tree(key.artifact, key.version, request.release.pin, request.components, entries)
     published = store.publish(key, staged, tree)
-    progress.step(f"{request.label}: ready, {len(tree.files)} files, {mib(tree.size_bytes)}")
+    files = f"{len(tree.files)} file{'s' * (len(tree.files) != 1)}"
+    progress.step(f"{request.label}: ready, {files}, {mib(tree.size_bytes)}")
     return _describe(request, published, fetched=True)
 
 

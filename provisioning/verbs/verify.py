@@ -92,7 +92,8 @@ def _render(row: dict[str, Any]) -> str:
     if not row["published"]:
         return f"{label} is not in the store\n"
     if not row["differences"]:
-        return f"{label}: {row['files']} files, {mib(row['size_bytes'])}, all unchanged\n"
+        files = f"{row['files']} file{'s' * (row['files'] != 1)}"
+        return f"{label}: {files}, {mib(row['size_bytes'])}, all unchanged\n"
     lines = [f"  {Difference(**item)}" for item in row["differences"]]
     found = f"{len(lines)} difference{'s' if len(lines) > 1 else ''}"
     if row["version"]:  # the text for a damaged directory or lock contains its own fix

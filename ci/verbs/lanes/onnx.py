@@ -241,7 +241,9 @@ def fit_schemes(
                 f" {'quantized already' if given else 'not quantized'}, and {spec.scheme.value} is"
                 f" for models that are{' not' * given}",
                 fix=f"leave out {place}: a quantized file runs unchanged, judged by the limits of"
-                " scheme asis",
+                " scheme asis"
+                if given
+                else f"leave out {place}, or name other schemes",
             )
         if given:
             fitted.append(replace(spec, scheme=Scheme.ASIS))

@@ -132,7 +132,7 @@ def test_a_program_has_to_load_on_each_soc(host: tuple[Path, Path], tmp_path: Pa
 def test_what_is_no_runner_or_no_soc_is_refused(host: tuple[Path, Path], tmp_path: Path) -> None:
     runner, runtime = host
     (tmp_path / "text").write_text("no program")
-    with pytest.raises(UnfitError, match="not a program"):
+    with pytest.raises(UnfitError, match="not an ELF program"):
         stage(["SM8650"], tmp_path / "text", [runtime], tmp_path / "out", progress=Progress())
     with pytest.raises(UsageError, match="SM9"):
         stage(["SM9"], runner, [runtime], tmp_path / "out", progress=Progress())

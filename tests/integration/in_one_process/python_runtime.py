@@ -106,7 +106,7 @@ def test_a_method_gets_each_of_its_inputs_and_gives_each_of_its_outputs(
     assert [[one.tolist() for one in outputs] for outputs in made] == [
         [[2 * n, 2 * n], [4, 6, 2 * n], [2, 2 * n]] for n in range(2)
     ]
-    with pytest.raises(FailedError, match="input set 1 has 2 inputs instead of 3"):
+    with pytest.raises(FailedError, match=r"input set 1 has .*: 2 instead of 3"):
         load().run([sets[0], sets[1][:2]])
     with pytest.raises(FailedError, match="an input has 8 bytes instead of 12"):
         load().run([[*sets[0][:2], array(1, 2)]])
@@ -226,7 +226,7 @@ def test_upstream_s_test_gets_the_outputs_of_the_method_that_it_asks_for(
         assert read == [[6, 8, 12], [0, 10], [6, 8, 12], [2, 10]]
         return
     (tmp_path / "inputs.txt").write_text("x0.raw x1.raw\n")
-    with pytest.raises(FailedError, match="input set 0 has 2 inputs instead of 1"):
+    with pytest.raises(FailedError, match=r"input set 0 has .*: 2 instead of 1"):
         emulator.run_call(tmp_path, words, keep)
     with pytest.raises(FailedError, match="--shared_buffer"):
         emulator.run_call(tmp_path, [*words, "--shared_buffer=1"], keep)

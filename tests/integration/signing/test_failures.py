@@ -44,7 +44,7 @@ def test_failure_is_named_and_leaves_no_trace(
     )  # fmt: skip
     assert ended.returncode == 5, ended.stderr
     error = json.loads(ended.stdout)
-    assert error["what"] == f"{failure.value}: libsecond.so"
+    assert error["what"] == f"libsecond.so: {failure.value}"
     assert error["why"]
     assert "Traceback" not in ended.stderr
     assert take_snapshot(tmp_path) == before

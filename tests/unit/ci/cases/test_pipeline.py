@@ -328,10 +328,10 @@ def test_what_a_program_wrote_is_read_with_care(
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (lambda sets: sets[:3], "3 input sets instead of 4"),
-        (lambda sets: [*sets, sets[0]], "5 input sets instead of 4"),
-        (lambda sets: [one[:2] for one in sets], "2 outputs instead of 3"),
-        (lambda sets: [[*one, one[0]] for one in sets], "4 outputs instead of 3"),
+        (lambda sets: sets[:3], "outputs is 3 instead of 4"),
+        (lambda sets: [*sets, sets[0]], "outputs is 5 instead of 4"),
+        (lambda sets: [one[:2] for one in sets], "outputs: 2 instead of 3"),
+        (lambda sets: [[*one, one[0]] for one in sets], "outputs: 4 instead of 3"),
         (lambda sets: [[one[0][:5], *one[1:]] for one in sets], "output_0_0.raw has 400 bytes"),
     ],
 )

@@ -66,8 +66,8 @@ def test_shards_are_even_and_more_than_cases_are_refused() -> None:
     assert split_cases("abc", 3, lambda _: 0.0) == (("a",), ("b",), ("c",))
     with pytest.raises(UsageError) as caught:
         split_cases("ab", 3, lambda _: 1.0)
-    assert caught.value.what == "3 shards are too many for 2 cases"
-    assert caught.value.fix == "use at most 2 shards"
+    assert caught.value.what == "there are more shards (3) than cases (2)"
+    assert caught.value.fix == "use at most one shard per case"
 
 
 @pytest.mark.parametrize(
