@@ -152,6 +152,15 @@ def test_quoted_code_and_counts_of_nothing_are_no_error_lines() -> None:
     assert told.unknown == ()
 
 
+@pytest.mark.parametrize(
+    "escape",
+    [b"\x1b[1;31m", b"\x1b[0m", b"\x1b[K", b"\x1b]0;title\x07", b"\x1b]8;;x\x1b\\", b"\x1bM"],
+)
+def test_an_escape_sequence_inside_a_word_hides_no_error(escape: bytes) -> None:
+    found = explain("log", [b"frob: fatal er" + escape + b"ror 77\n"], RULES)
+    assert [one.text for one in found.unknown] == ["frob: fatal error 77"]
+
+
 def test_lines_end_in_any_way() -> None:
     assert explain("log", [b"a\r\nb\rc\n", b"d\r", b"\ne"], RULES).lines == 5
 

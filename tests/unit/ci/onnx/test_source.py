@@ -232,6 +232,10 @@ def test_a_sampling_rate_is_one_integer_and_its_name_may_have_other_letters(
         ([("Equal", ["sr", "a"], ["b"])], {8, 16}),
         ([("Equal", ["a", "sr"], ["b"])], {8, 16}),
         ([("Identity", ["sr"], ["r"]), ("Equal", ["r", "a"], ["b"])], {8, 16}),
+        *(
+            ([(name, ["sr"], ["r"]), ("Equal", ["r", "a"], ["b"])], {8, 16})
+            for name in ("Cast", "Reshape", "Squeeze", "Unsqueeze")
+        ),
         ([("Gather", ["sr", "i"], ["r"]), ("Equal", ["r", "i"], ["b"])], {0}),
         ([("Gather", ["a", "sr"], ["r"]), ("Equal", ["r", "i"], ["b"])], set()),
         ([("Add", ["sr", "i"], ["r"]), ("Equal", ["r", "a"], ["b"])], set()),

@@ -387,3 +387,18 @@ def test_every_failure_of_a_signer_says_what_why_and_what_to_do(tmp_path: Path) 
 
 def raise_error(error: QnnCiError) -> None:
     raise error
+
+
+@pytest.mark.parametrize(
+    ("last", "failure"),
+    [
+        *((last, Failure.PROMPT) for last in ("Overwrite [Y/N]", "Sure [y/n] ", "Password:")),
+        *((last, Failure.PROMPT) for last in ("Which key?", "Which key? ")),
+        *((last, Failure.HUNG) for last in ("at work.", "[y/n] answered")),
+    ],
+)
+def test_a_signer_that_waits_for_an_answer_is_told_from_one_that_works(
+    last: str, failure: Failure
+) -> None:
+    error = _explain_exit(end(f"one\n{last}", timed_out=True), "lib.so", Masker([]))
+    assert error.failure is failure

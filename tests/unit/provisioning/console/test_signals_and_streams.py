@@ -98,6 +98,7 @@ def test_what_may_be_read_and_not_written_is_a_refused_write(tmp_path: Path) -> 
     assert refused(errno.EROFS)
     assert refused(errno.EACCES, str(tmp_path / "file"))
     assert refused(errno.EACCES, str(tmp_path / "new"))
+    assert refused(errno.EPERM, str(tmp_path / "file"))  # an immutable file
     assert not refused(errno.EACCES)
     assert not refused(errno.EMFILE, str(tmp_path / "file"))
 

@@ -22,6 +22,7 @@ PROGRAM = [sys.executable, "-m", "provisioning"]
     ("text", "expected"),
     [
         ("no file \x1b[31mred\x1b]0;title\x07", "no file red"),
+        ("a \x1b]8;;https://h\x1b\\link\x1b]8;;\x1b\\ \x1bM\x1b[0;1mb\x1b[2Kc", "a link bc"),
         ("no folder a\n::error::pwned", "no folder a\n: :error::pwned"),
         ("  ::set-output name=a::b", "  : :set-output name=a::b"),
         ("it says ##[error]x", "it says # #[error]x"),
