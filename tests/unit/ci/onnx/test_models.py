@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import random
+import re
 import resource
 import shlex
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ import pytest
 
 pytest.importorskip("onnx", reason="onnx is not installed")
 
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, TensorProto, defs, helper
 
 from ci.onnx import models
 from ci.onnx.models import NEWEST_IR, NEWEST_OPSET, external_files, read_model
@@ -387,3 +388,14 @@ def test_each_branch_of_a_node_is_looked_into(write: Write, nodes: tuple[Any, An
     path = write(relu([helper.make_node("If", ["x"], ["y"], **bodies)]).SerializeToString())
     with pytest.raises(UsageError, match="QNN does not support loops"):
         read_model(path)
+
+
+def test_each_quantizing_operator_of_onnx_makes_a_model_a_quantized_one() -> None:
+    names = {schema.name for schema in defs.get_all_schemas() if not schema.domain}
+    quantizing = {
+        name for name in names if re.search("quantize|Integer|QLinear", name.lower() + name)
+    }
+    assert len(quantizing) >= 7
+    for name in names:
+        graph = helper.make_graph([helper.make_node(name, ["x"], ["y"])], "graph", [], [])
+        assert models.is_quantized(helper.make_model(graph)) is (name in quantizing), name
