@@ -392,9 +392,7 @@ def test_each_branch_of_a_node_is_looked_into(write: Write, nodes: tuple[Any, An
 
 def test_each_quantizing_operator_of_onnx_makes_a_model_a_quantized_one() -> None:
     names = {schema.name for schema in defs.get_all_schemas() if not schema.domain}
-    quantizing = {
-        name for name in names if re.search("(?i)quantize|integer|qlinear", name)
-    }
+    quantizing = {name for name in names if re.search("(?i)quantize|integer|qlinear", name)}
     assert len(quantizing) >= 7
     for name in names:
         graph = helper.make_graph([helper.make_node(name, ["x"], ["y"])], "graph", [], [])
