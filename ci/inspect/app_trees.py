@@ -110,7 +110,8 @@ def _read_plain(root: Path, parent: Path) -> AppUnit:
     found = next((one / MANIFEST for one in above if (one / MANIFEST).is_file()), None)
     manifest = read_manifest(found) if found else None
     libraries = _list_libraries(root, parent)
-    assets = _list_assets(root, [parent.parent / "assets", parent.parent / "res" / "raw"])
+    folders = (parent.parent / "assets", parent.parent / "res" / "raw")
+    assets = _list_assets(root, [one for one in folders if one.is_relative_to(root)])
     return AppUnit(
         _relative(root, parent) or root.name,
         Kind.DIRECTORY,

@@ -479,3 +479,18 @@ def test_an_unpacked_app_has_its_assets_and_lacks_nothing(tmp_path: Path) -> Non
     assert sorted(one.name for one in unit.assets) == ["m.pte", "other.pte"]
     assert unit.absent == ()
     assert {one.name for one in unit.libraries} == {*SET}
+
+
+def test_files_next_to_the_given_directory_do_not_belong_to_the_app(tmp_path: Path) -> None:
+    """With the directory of an ABI directory, "assets" of an APK would lie above it."""
+    folder = tmp_path / "libs"
+    for name, data in SET.items():
+        place = folder / QNN_ABI / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(data)
+    (tmp_path / "assets").mkdir()
+    (tmp_path / "assets" / "other.pte").write_bytes(make_program())
+    (tmp_path / "scratch").mkdir()
+    for given in (folder, folder / QNN_ABI):
+        (unit,) = read_app(given, tmp_path / "scratch")
+        assert unit.assets == ()
