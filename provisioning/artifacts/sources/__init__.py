@@ -272,7 +272,7 @@ def obtain_file(
             if not request.options.offline:
                 target.unlink()
         if request.options.offline:
-            why = "downloads/ has no file that matches its pin, and --offline was given"
+            why = "it is missing in downloads/ or differs from its pin, and --offline was given"
             raise cannot_fetch(request, store, why, LEAVE_OFFLINE)
         store.check_space(release.size_bytes, release.filename)
         try:
