@@ -1,4 +1,5 @@
-"""Reads and writes baselines: the SQNR and footprint recorded per case, one file per toolchain.
+"""Reads and writes baselines: the SQNR and footprint that were recorded for each case. There is one
+file per toolchain and backend.
 
 The suite's baselines are in manifests/baselines/TOOLCHAIN.toml. Baselines of a policy's models are
 in qnn-baselines/TOOLCHAIN.toml next to qnn.toml. The emulator is deterministic, so the numbers

@@ -41,8 +41,9 @@ class Fallback(Struct, frozen=True):
 
 
 class Delegation(Struct, frozen=True):
-    """The number of nodes of a graph that QNN executes, and the nodes that it does not execute.
-    ``getitem`` nodes are not counted, because they compute nothing."""
+    """The number of nodes that QNN executes, the number of graphs (``partitions``) in which it
+    executes them, and the nodes that stay on the CPU. ``getitem`` nodes on the CPU are not counted,
+    because they compute nothing."""
 
     delegated_nodes: int
     fallback_nodes: int
@@ -51,36 +52,25 @@ class Delegation(Struct, frozen=True):
 
 
 class Compiled(Struct, frozen=True, kw_only=True):
-    """A compiled program in a directory. ``program`` is the file that a runner opens, ``binary``
-    the file with QNN's context binary; both are relative to the directory.
+    """A compiled program in a directory."""
 
-    ``sets`` is the number of input sets. ``methods`` lists the methods of a program with several
-    methods. Their inputs and outputs are concatenated. ``unshared_bytes`` is the size that the
-    program would have without shared weights. ``loss`` is the layer where quantization costs the
-    most accuracy, if it is known. If the case requests the outputs of its layers, ``layers`` names
-    the operators whose results follow the model's own outputs. ``made_inputs`` describes inputs
-    that this project generated, see ci.models.model.name_made. ``footprint`` has the sizes of the
-    program and the memory that its lowering needed. ``steps`` are the operators of the float32
-    model's graph, if the engine lists them. ``weights`` and ``calibration`` are SHA-256 digests of
-    the float32 model's weights and of the calibration sets, or empty.
-    """
-
-    program: str
-    binary: str
-    size_bytes: int
-    sets: int
-    inputs: tuple[TensorInfo, ...]
+    program: str  # the file that a runner opens, relative to the directory
+    binary: str  # the file with QNN's context binary, relative to the directory
+    size_bytes: int  # of the program
+    sets: int  # the number of input sets
+    inputs: tuple[TensorInfo, ...]  # of all methods
     outputs: tuple[TensorInfo, ...]
     delegation: Delegation
-    methods: tuple[str, ...] = ()
-    unshared_bytes: int = 0
-    loss: Loss | None = None
+    methods: tuple[str, ...] = ()  # empty if there is only one
+    unshared_bytes: int = 0  # the program's size without shared weights; 0 if they are not shared
+    loss: Loss | None = None  # where quantization costs the most accuracy, if that is known
+    # The operators whose results follow the model's own outputs, if the case requests them.
     layers: tuple[str, ...] = ()
-    made_inputs: str = ""
-    weights: str = ""
-    calibration: str = ""
+    made_inputs: str = ""  # describes generated inputs, see ci.models.model.name_made
+    weights: str = ""  # the SHA-256 of the float32 model's weights, or empty
+    calibration: str = ""  # the SHA-256 of the calibration sets, or empty
     footprint: Footprint | None = None
-    steps: tuple[Step, ...] = ()
+    steps: tuple[Step, ...] = ()  # the float32 model's operators, if the engine lists them
 
 
 @dataclass(frozen=True)
@@ -224,9 +214,9 @@ class Engine(Protocol):
         """Load code that ``compile`` needs, before the worker forks."""
 
     def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
-        """Write the program and its references to ``staging``. For a case with ``layers``, these
-        include the outputs of its layers if the engine supports this. An exception means that the
-        case is refused."""
+        """Write the program and its references to ``staging``, and return the program's
+        description. For a case with ``layers``, the outputs include those of its layers if the
+        engine supports this. An exception means that the case is refused."""
 
     def explain(self, error: Exception, log: Path) -> str:
         """Return the reason why a case was refused, from the exception that ``compile`` raised and

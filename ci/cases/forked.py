@@ -31,8 +31,8 @@ _steps: list[mmap.mmap] = []  # of this fork and of the forks around it, shared 
 
 
 def run_forked(function: Callable[[], R], doing: str = "") -> R:
-    """Run ``function`` in a fork. Return its result, or raise its exception. Exceptions other than
-    QnnCiError become one.
+    """Run ``function`` in a fork. Return its result, or raise its exception. An exception that is
+    not a QnnCiError becomes a FailedError, or a StoreError if the disk is full.
 
     If the fork dies, a FailedError is raised. Its message has ``doing`` and the last step that was
     passed to note_step. Garbage collection is off in the fork, because it would write to every
@@ -104,8 +104,8 @@ def note_step(doing: str) -> None:
 
 
 def answer_job(function: Callable[[], Any]) -> Any:
-    """Return the result of ``function``, or the exception that it raised. Exceptions other than
-    QnnCiError become one."""
+    """Return the result of ``function``, or the exception that it raised. An exception that is not
+    a QnnCiError becomes a FailedError, or a StoreError if the disk is full."""
     try:
         return function()
     except QnnCiError as error:

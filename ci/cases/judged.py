@@ -74,22 +74,20 @@ NO_FLOAT = (
 
 @dataclass(frozen=True, kw_only=True)
 class SessionOptions:
-    """The options of a run. ``keep`` is a directory for copies of everything that belongs to a
-    case, ``files_directory`` is one for single files, such as profiles. Both have one directory per
-    case. ``baselines`` is the directory of baselines for the user's models. ``find_faults`` takes a
-    graph's steps, a scheme and a QNN version, and returns descriptions of the known faults that the
-    graph triggers."""
+    """The options of a run."""
 
     policy: EmulatorPolicy
-    timeout_s: float
-    jobs: int = 1
+    timeout_s: float  # for each job: compiling, running, or measuring the metric
+    jobs: int = 1  # cases that run in parallel
     use_cache: bool = True
-    keep: Path | None = None
-    files_directory: Path | None = None
-    record: bool = False
-    baselines: Path | None = None
-    command: str = ""
+    keep: Path | None = None  # gets a directory per case, with everything that belongs to it
+    files_directory: Path | None = None  # gets a directory per case, with files such as profiles
+    record: bool = False  # whether the run records baselines instead of comparing with them
+    baselines: Path | None = None  # the directory of baselines for the user's models
+    command: str = ""  # the command that repeats the run, for the report
     backend: Backend = Backend.HTP
+    # Takes a graph's steps, a scheme and a QNN version. Returns descriptions of the known faults
+    # that the graph triggers.
     find_faults: Callable[[Sequence[Step], str, str], Sequence[str]] = lambda *_: ()
 
 
@@ -385,7 +383,7 @@ class CaseJudge:
 
 
 def name_excesses(excesses: Sequence[Overrun]) -> list[Reason]:
-    """Return budgets that are exceeded as reasons that fail a case."""
+    """Return one reason per overrun. Such a reason fails the case."""
     return [Reason(Question.BUDGET, one.text) for one in excesses]
 
 

@@ -129,8 +129,8 @@ def compare_rows(case: Case, row: Case) -> Case:
 
 
 def read_pulled(pulled: Path, compiled: Compiled) -> Run:
-    """Return a device's outputs as a run. If they are missing or damaged, or if the runner failed
-    on the device, the run has failed."""
+    """Return a device's outputs as a Run. It has a ``failure`` if the outputs are missing or
+    damaged, or if the runner failed on the device."""
     if not pulled.is_dir():
         return Run(failure=f"there are no outputs of the device: {pulled.name} is missing")
     code = pulled / CODE

@@ -86,24 +86,20 @@ class Unsupported(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
-    """A whole policy. ``models`` are the user's models, ``suite`` are this project's. ``schemes``
-    has the limits for HTP, ``backends`` those for other backends. ``budget`` limits the footprint
-    of every program and of its lowering. ``runtimes`` specifies where devices get QNN from: see
-    list_device_runtimes. ``dropped`` lists limits in a user's file that no longer have an
-    effect."""
+    """A whole policy."""
 
     reference: ReferencePolicy
-    schemes: dict[Scheme, Limits]
-    backends: dict[Backend, dict[Scheme, Limits]] = field(default_factory=dict)
-    budget: Budget = NO_BUDGET
-    suite: dict[str, tuple[Scheme, ...]] = field(default_factory=dict)
-    models: dict[str, ModelEntry] = field(default_factory=dict)
+    schemes: dict[Scheme, Limits]  # the limits for HTP
+    backends: dict[Backend, dict[Scheme, Limits]] = field(default_factory=dict)  # for the others
+    budget: Budget = NO_BUDGET  # for the footprint of every program and of its lowering
+    suite: dict[str, tuple[Scheme, ...]] = field(default_factory=dict)  # this project's models
+    models: dict[str, ModelEntry] = field(default_factory=dict)  # the user's models
     extends: Literal["", "default"] = ""
     override: tuple[Override, ...] = field(default_factory=tuple)
     unsupported: tuple[Unsupported, ...] = field(default_factory=tuple)
     advice: tuple[Advice, ...] = field(default_factory=tuple)
-    runtimes: tuple[str, ...] = ()
-    dropped: tuple[str, ...] = ()
+    runtimes: tuple[str, ...] = ()  # where devices get QNN from: see list_device_runtimes
+    dropped: tuple[str, ...] = ()  # limits in the user's file that no longer have an effect
 
     def for_backend(self, backend: Backend) -> EmulatorPolicy:
         """Return the policy for a run on ``backend``. Rows of [[unsupported]] for other backends
@@ -274,7 +270,8 @@ def drop_limits(table: Any) -> Iterator[str]:
 
 def merge(base: Any, own: Any) -> Any:
     """Return ``own`` merged into ``base``. Tables are merged by key. In a list, the entries of
-    ``own`` come first, because the first match applies."""
+    ``own`` come first, because the first match applies. Any other value of ``own`` replaces the
+    one in ``base``."""
     if isinstance(base, dict) and isinstance(own, dict):
         return {**base, **{key: merge(base.get(key), value) for key, value in own.items()}}
     if isinstance(base, list) and isinstance(own, list):

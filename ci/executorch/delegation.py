@@ -45,8 +45,8 @@ BROKEN = {
 
 
 class Refusals(logging.Handler):
-    """Collects why the partitioner refused nodes, and the last message in its log. The keys of
-    ``by_node`` are the names of the nodes."""
+    """Collects why the partitioner refused nodes (``by_node``), the operators of all nodes that it
+    examined (``seen``), and the last message in its log. The keys are the names of nodes."""
 
     def __init__(self, choices: Choices = NO_CHOICES) -> None:
         super().__init__()
@@ -171,8 +171,8 @@ def _list_computing(graph: Any) -> Iterator[Any]:
 def audit_delegation(
     graph_modules: Sequence[Any], refusals: Refusals, backend: Backend = Backend.HTP
 ) -> Delegation:
-    """Return the number of nodes of a program's lowered graphs that QNN executes, and the nodes
-    that stay on the CPU."""
+    """Return how many nodes of a program's lowered graphs QNN executes, in how many partitions, and
+    which nodes stay on the CPU. For LPAI, nodes that only quantize or dequantize are not listed."""
     infos = [get_delegation_info(one) for one in graph_modules]
     left = [
         node

@@ -295,7 +295,7 @@ class Lowering:
 
 
 def tag_quantized() -> Any:
-    """Return ExecuTorch's passes. Enable the pass that keeps quantized inputs and outputs as
+    """Return ExecuTorch's passes, with the pass enabled that keeps quantized inputs and outputs as
     integers."""
     passes = qnn_passes.get_qnn_pass_manager_cls().get_capture_program_passes()
     passes[TagQuantIO]["activate"] = True

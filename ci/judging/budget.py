@@ -114,7 +114,7 @@ def find_slow(
 ) -> tuple[tuple[Overrun, ...], tuple[str, ...]]:
     """Return overruns and warnings for a device's times and memory. A figure that is unknown, or
     that exceeds its limit by more than its spread, is an overrun. A smaller excess is a warning.
-    There are none without a device, or if a host emulates it."""
+    Without a device, or if a host emulates it, nothing is checked."""
     excesses: list[Overrun] = []
     warnings: list[str] = []
     limits = ((name, getattr(budget, name)) for name in TIMES)
@@ -140,7 +140,8 @@ def find_slow(
 
 
 def advise_on_budget(excesses: Sequence[Overrun]) -> list[str]:
-    """Return one line with the fixes of all excesses; empty if there are none."""
+    """Return a list with one line that has the fixes of all excesses. It is empty if there are no
+    excesses."""
     fixes = dict.fromkeys(one.fix for one in excesses)
     return [f"  fix: {'; '.join(fixes)}; or raise the budget if this is intended"] if fixes else []
 

@@ -41,9 +41,9 @@ Maker = Callable[[Asked], Iterator[Array]]
 def make_controls(
     kind: ControlKind, right: Expected, prediction: Prediction, limits: Threshold
 ) -> Iterator[Array]:
-    """Yield outputs with a fault of this ``kind``. Each has a larger fault than the one before, if
-    the kind has degrees. A wrong integer or boolean output is skipped if its share of wrong
-    elements is at most twice what ``limits`` accept.
+    """Yield outputs with a fault of this ``kind``. If the fault can have several sizes, the
+    smallest comes first. A wrong integer or boolean output is skipped if its share of wrong
+    elements is at most twice the share that ``limits`` accept.
 
     ``right`` is the output that the program should compute, and ``prediction`` the noise that it
     may have.
@@ -67,8 +67,8 @@ def is_rejected(
     """Return whether the gate rejects a wrong output, and its SQNR in dB against the float32 model.
     The SQNR is None if the output is not floating-point.
 
-    The output's step is not checked, because controls ignore it. If there is a quantized model,
-    poor quantization does not count, because it makes the gate reject correct outputs, too.
+    The elements need not be multiples of the output's step. If there is a quantized model, poor
+    quantization does not count, because it makes the gate reject correct outputs, too.
     """
     judgement = judge_output(references, index, wrong, structs.replace(info, step=0.0), limits)
     figures = judgement.float_figures

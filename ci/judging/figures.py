@@ -22,7 +22,9 @@ def is_floating(array: Array) -> bool:
 class Figures:
     """The error of an output. Each figure is from the input set with the worst value.
 
-    ``sqnr_db`` is 10 log10(sum(ref^2) / sum((ref - out)^2)) in dB, infinite if both are equal.
+    - ``sqnr_db`` is 10 log10(sum(ref^2) / sum((ref - out)^2)) in dB, infinite if both are equal.
+    - ``cosine`` is the cosine similarity, 0 if the reference or the output is all zero.
+    - ``max_abs`` is the largest absolute error of an element.
     """
 
     sqnr_db: float
@@ -44,7 +46,7 @@ class Fit:
 
 def measure(reference: Array, output: Array) -> Figures:
     """Return the worst figures over all input sets. If the output has NaN or infinite elements, the
-    SQNR is minus infinity and the largest error is infinite."""
+    SQNR is minus infinity, the cosine is -1, and the largest error is infinite."""
     sets = [_measure_set(*pair) for pair in zip(reference, output, strict=True)]
     return Figures(
         min(one.sqnr_db for one in sets),

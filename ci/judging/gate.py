@@ -52,7 +52,7 @@ class Expected:
 class References:
     """The outputs of the float32 and the quantized model, and the predicted noise of a correct
     program, with one entry per output. ``quantized`` is None if there is no quantized model.
-    ``noise`` has None for an output without a prediction."""
+    ``noise`` has None for an output without a prediction, and is empty if no output has one."""
 
     float32: Sequence[Expected]
     quantized: Sequence[Expected] | None = None
@@ -88,26 +88,20 @@ class Reason:
 
 @dataclass(frozen=True)
 class OutputJudgement:
-    """The judgement of one output. ``reasons`` is empty if the gate accepts it.
+    """The judgement of one output. A field keeps its default if it does not apply."""
 
-    A floating-point output has figures. ``scheme_figures`` compares the quantized model with the
-    float32 model. ``fit`` is None if the reference is all zero. ``excesses`` is the result of
-    Prediction.find_excesses. If an element is NaN or infinite, there is only ``float_figures``.
-
-    Any other output has the shares of correct elements that share_equal returns. For
-    ``equal_exact``, an element is correct only if it equals the reference.
-    """
-
-    reasons: tuple[Reason, ...] = ()
-    float_figures: Figures | None = None
-    quantized_figures: Figures | None = None
-    scheme_figures: Figures | None = None
-    predicted_db: float | None = None
-    fit: Fit | None = None
-    excesses: tuple[Excess, ...] = ()
-    equal: float | None = None
-    equal_quantized: float | None = None
-    equal_exact: float | None = None
+    reasons: tuple[Reason, ...] = ()  # empty if the gate accepts the output
+    # For floating-point outputs. If an element is NaN or infinite, only float_figures is set.
+    float_figures: Figures | None = None  # of the output against the float32 model
+    quantized_figures: Figures | None = None  # of the output against the quantized model
+    scheme_figures: Figures | None = None  # of the quantized model against the float32 model
+    predicted_db: float | None = None  # the predicted SQNR of the worst input set
+    fit: Fit | None = None  # None if the reference is all zero
+    excesses: tuple[Excess, ...] = ()  # from Prediction.find_excesses
+    # For other outputs: shares of correct elements from share_equal.
+    equal: float | None = None  # against the float32 model
+    equal_quantized: float | None = None  # against the quantized model
+    equal_exact: float | None = None  # only elements equal to the reference count as correct
 
     def fails(self, question: Question) -> bool:
         """Return whether the output fails this question."""

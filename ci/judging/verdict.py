@@ -74,16 +74,14 @@ class ControlResult:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on a case. ``reasons`` is empty if the outputs are correct. ``proofless`` is a
-    message with the kinds of wrong outputs that the gate accepts, or empty if there are none.
-    ``warnings`` are about outputs with which the gate can hardly detect a fault."""
+    """The verdict on a case."""
 
     figures: CaseFigures
-    reasons: tuple[Reason, ...] = ()
-    advice: tuple[str, ...] = ()
+    reasons: tuple[Reason, ...] = ()  # empty if the outputs are accepted
+    advice: tuple[str, ...] = ()  # lines with the likely cause and the fix
     controls: tuple[ControlResult, ...] = ()
-    proofless: str = ""
-    warnings: tuple[str, ...] = ()
+    proofless: str = ""  # names the kinds of wrong outputs that the gate accepts; or empty
+    warnings: tuple[str, ...] = ()  # on outputs with which the gate can hardly detect a fault
 
 
 def judge_outputs(

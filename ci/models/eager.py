@@ -1,5 +1,6 @@
-"""Computes a module's outputs in eager mode. These are the references against which a program is
-judged."""
+"""Runs a torch module in eager mode. Its outputs are the references against which a program is
+judged. Further runs show how small errors change integer outputs, and which outputs are
+concatenated."""
 
 from __future__ import annotations
 
@@ -20,9 +21,9 @@ from provisioning.errors import FailedError, UsageError
 def compute_reference(name: str, module: nn.Module, sets: Sequence[Inputs]) -> tuple[Inputs, ...]:
     """Return the outputs for each input set, in order. The module's state does not change.
 
-    Raises FailedError if the module fails, if a second run returns other outputs, or if their
-    shapes depend on the data. Raises UsageError if it has no outputs, or if an output has a type
-    that no program can return or a dtype that HTP does not support.
+    Raises FailedError if the module fails, if a second run on the first set returns other outputs,
+    or if the shapes of outputs depend on the data. Raises UsageError if there are no outputs, or if
+    an output has a type that no program can return or a dtype that HTP does not support.
     """
     with blame_model(name, " (in eager mode, before lowering)"):
         with keep_state(module):
@@ -92,8 +93,8 @@ def flatten_outputs(made: Any) -> Inputs:
 
 @contextmanager
 def keep_state(module: nn.Module, names: Collection[str] | None = None) -> Iterator[None]:
-    """When the block ends, restore the module's buffers in ``names``, or all buffers without
-    ``names``.
+    """When the block ends, restore the module's buffers in ``names``, or all buffers if ``names``
+    is None.
 
     Otherwise the program would start with the state that the reference run left behind, such as a
     filled KV cache or the statistics of a BatchNorm layer.
@@ -118,10 +119,10 @@ DRAWS = 16
 
 
 class Disturbance(TorchDispatchMode):
-    """Adds a small error to the input of each comparison, argmax, top-k or conversion.
+    """Adds a small error to the floating-point inputs of each operator that returns integers or
+    booleans, such as a comparison, an argmax, a top-k or a conversion.
 
-    This affects all operators that take floating-point tensors and return another dtype, except
-    quantizing operators. Zeros stay zero, as in a program.
+    Quantizing operators are left out. Zeros stay zero, as in a program.
     """
 
     def __init__(self, share: float, seed: int) -> None:

@@ -19,39 +19,41 @@ MOST_ELEMENTS, LARGEST = 1 << 24, 1e38
 
 
 class Operand(Struct, frozen=True):
-    """An operand of an operator. A ``constant`` operand does not depend on any input. ``magnitude``
-    is the largest absolute element of a constant, or the factor or fill value that an earlier
-    operator applied; 0 if it is unknown."""
+    """An operand of an operator."""
 
     shape: tuple[int, ...]
-    constant: bool = False
+    constant: bool = False  # whether it depends on no input of the model
+    # The largest absolute element of a constant, or the factor or fill value that an earlier
+    # operator applied; 0 if it is unknown.
     magnitude: float = 0.0
 
 
 class Step(Struct, frozen=True):
-    """An operator call in a model's graph. ``name`` is the node's name, ``operator`` is torch's
-    name without the overload. For each operand, ``sources`` has the name of the step that produces
-    it, or an empty string if there is none. ``numbers`` has the numeric arguments, including
-    defaults, under torch's names, and the results of ``measure_step``. ``place`` is file:line in
-    the user's source."""
+    """An operator call in a model's graph."""
 
-    name: str
-    operator: str
+    name: str  # of the node
+    operator: str  # torch's name without the overload
     operands: tuple[Operand, ...]
-    sources: tuple[str, ...]
-    shape: tuple[int, ...]
+    sources: tuple[str, ...]  # per operand: the step that produces it, or an empty string
+    shape: tuple[int, ...]  # of the first result
+    # The result of measure_step: the numeric arguments, including defaults, under torch's names,
+    # and numbers derived from them.
     numbers: dict[str, tuple[float, ...]] = {}
-    place: str = ""
+    place: str = ""  # file:line of the call; empty if it is unknown
 
 
 def measure_step(
     operands: Sequence[Operand], numbers: Mapping[str, tuple[float, ...]]
 ) -> dict[str, tuple[float, ...]]:
-    """Return a step's numbers together with derived ones. ``kernel`` is the longest side of a
-    convolution's kernel. ``beyond`` is how much the padding exceeds the kernel size minus one.
-    ``height`` and ``width`` are the size of an image operand. ``length`` is the size of the first
-    operand's last axis, and ``rows`` the product of its other sizes. An empty ``stride`` of a
-    pooling operator becomes the kernel size."""
+    """Return a step's numbers, together with these:
+
+    - for a convolution, ``kernel``, the longest side of the kernel, and ``beyond``, by how much the
+      largest padding exceeds ``kernel`` minus one (0 if it does not)
+    - ``length``, the size of the first operand's last axis, and ``rows``, the product of its other
+      sizes
+    - ``height`` and ``width``, the last two sizes of a first operand with four axes
+    - ``stride`` of a pooling operator that specifies none: the kernel size
+    """
     found = dict(numbers)
     if "groups" in found and len(operands) > 1:
         kernel = max(operands[1].shape[2:], default=0)
@@ -83,7 +85,12 @@ def describe_steps(module: Any, inputs: Any) -> tuple[Step, ...]:
 
 
 class _Reader:
-    """Reads an exported program. ``values`` has the tensors of nodes that depend on no input."""
+    """Reads an exported program.
+
+    ``held`` has the parameters, buffers and constants that the program does not change, by node
+    name. ``values`` has the tensors of nodes that depend on no input. ``factors`` has what
+    ``_note_factor`` recorded.
+    """
 
     def __init__(self, program: Any) -> None:
         self.graph = program.graph
@@ -151,7 +158,7 @@ class _Reader:
 
     def _is_constant(self, node: Any) -> bool:
         """Return whether a node is a constant: it depends on no input, draws no random numbers, has
-        at most MOST_ELEMENTS elements, and can be evaluated. A constant's value is stored."""
+        at most MOST_ELEMENTS elements, and can be evaluated. If so, store its value."""
         import torch
         from torch.fx.node import map_arg
 
@@ -197,7 +204,8 @@ def _name_operator(node: Any) -> str:
 
 
 def _list_numbers(node: Any) -> Iterator[tuple[str, tuple[float, ...]]]:
-    """Yield the arguments of a node that are numbers or lists of numbers, with their names."""
+    """Yield (name, numbers) for each argument of a node that is a number or a list of numbers. An
+    omitted argument has its default."""
     schema = getattr(node.target, "_schema", None)
     for place, one in enumerate(schema.arguments if schema else ()):
         value = node.args[place] if place < len(node.args) else node.kwargs.get(one.name)
@@ -220,7 +228,7 @@ def _list_changed(graph: Any) -> Iterator[str]:
 
 
 def _is_view(node: Any) -> bool:
-    """Return whether the first result of a node has the memory of its first operand."""
+    """Return whether the first result of a node may share memory with an operand."""
     schema = getattr(getattr(node, "target", None), "_schema", None)
     return bool(schema and schema.returns and schema.returns[0].alias_info and node.args)
 

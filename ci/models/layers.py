@@ -19,7 +19,7 @@ from ci.models.tensors import Loss
 from ci.models.user_code import Inputs, find_line
 
 BEST_DB = 60.0  # above this SQNR, a layer is treated as equal to float32
-MOST_LAYERS, MOST_BYTES = 48, 16 << 20  # limits of the layers' outputs in one input set
+MOST_LAYERS, MOST_BYTES = 48, 16 << 20  # the limits for the layers' outputs of one input set
 
 
 def find_loss(module: nn.Module, inputs: Inputs, reference: Inputs) -> Loss | None:
@@ -34,10 +34,13 @@ def find_loss(module: nn.Module, inputs: Inputs, reference: Inputs) -> Loss | No
 
 
 def expose_layers(module: nn.Module, inputs: Inputs) -> tuple[GraphModule, tuple[str, ...]]:
-    """Return a copy of a model, and the names of some of its operators. The copy returns the
-    results of these operators after the model's own outputs. Operators that only move elements are
-    omitted. If there are more than MOST_LAYERS results or they exceed MOST_BYTES, only every nth
-    operator is included. The model must have a single method."""
+    """Return a copy of a model that also returns the results of its operators, after the model's
+    own outputs; and the names of these operators, with their source lines.
+
+    Operators that only move elements are omitted. If there are more than MOST_LAYERS results or
+    they exceed MOST_BYTES, only every nth operator is included. The model must have a single
+    method.
+    """
     part = copy.deepcopy(module)
     if not isinstance(part, GraphModule):
         with torch.no_grad():
@@ -108,8 +111,8 @@ def _decibels(wanted: Tensor, given: Tensor) -> float:
 
 
 class _Recorder(Interpreter):
-    """Records the floating-point result of each call and each input. With ``plain``, activations
-    are not rounded."""
+    """Records the model's outputs, and the floating-point tensor of each call and each input. With
+    ``plain``, activations are not rounded."""
 
     def __init__(self, module: GraphModule, *, plain: bool) -> None:
         super().__init__(module)

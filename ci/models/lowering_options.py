@@ -18,14 +18,13 @@ LOG_LEVELS = get_args(LogLevel)  # 0 to 5 in QNN
 
 
 class Part(Struct, frozen=True, forbid_unknown_fields=True):
-    """A different scheme for some nodes of a model. Exactly one field selects them: ``module`` is
-    the name of a module, whose submodules are included. ``type`` is the name of a module class.
-    ``node`` is the name of a node in torch.export's graph."""
+    """A different scheme for some nodes of a model. Exactly one of ``module``, ``type`` and
+    ``node`` selects them."""
 
     scheme: Scheme
-    module: str = ""
-    type: str = ""
-    node: str = ""
+    module: str = ""  # the name of a module; its submodules are included
+    type: str = ""  # the name of a module class
+    node: str = ""  # the name of a node in torch.export's graph
 
     def __post_init__(self) -> None:
         if sum(map(bool, (self.module, self.type, self.node))) != 1:
@@ -36,11 +35,11 @@ class Part(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RunOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """``[models.NAME.run]``: flags of qnn_executor_runner. For each input set, ``iteration`` is the
-    number of timed runs (1 stands for 10 on a device), and ``warm_up`` the number of runs before
-    them. LPAI flags that are 0 are not passed to the runner."""
+    """``[models.NAME.run]``: flags of qnn_executor_runner, with its names. LPAI flags that are 0
+    are not passed to the runner."""
 
-    warm_up: Count = 0
+    warm_up: Count = 0  # untimed runs of each input set, before the timed ones
+    # Timed runs of each input set. On a device, 1 stands for 10.
     iteration: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
     lpai_fps: Count = 0
     lpai_ftrt_ratio: Count = 0
@@ -68,31 +67,23 @@ ONE_RUN = RunOptions()
 
 
 class Choices(Struct, frozen=True, forbid_unknown_fields=True):
-    """Lowering options, with ExecuTorch's names where it has them.
+    """Lowering options, with ExecuTorch's names where it has them."""
 
-    ``skip_nodes`` and ``skip_ops`` stay on the CPU. ``parts`` have different schemes.
-    ``discard_nodes`` are not quantized. In a block scheme, ``block_size`` input channels share a
-    scale. ``log_level`` is the level of QNN's log, for compiler and runtime. ``annotation`` (takes
-    a GraphModule) and ``recipe`` (returns a QuantRecipe) are ``file.py:function``. ``methods`` are
-    more functions in the model's file: each becomes a method of the same program, and with
-    ``weight_sharing`` their weights are stored once.
-    """
-
-    skip_nodes: tuple[Word, ...] = ()
-    skip_ops: tuple[Word, ...] = ()
-    discard_nodes: tuple[Word, ...] = ()
-    block_size: Count = 0
+    skip_nodes: tuple[Word, ...] = ()  # nodes that stay on the CPU
+    skip_ops: tuple[Word, ...] = ()  # operators that stay on the CPU
+    discard_nodes: tuple[Word, ...] = ()  # nodes that are not quantized
+    block_size: Count = 0  # input channels that share a scale in a block scheme; 0: the scheme's
     parts: tuple[Part, ...] = ()
-    annotation: str = ""
-    recipe: str = ""
+    annotation: str = ""  # file.py:function that takes a GraphModule and annotates it
+    recipe: str = ""  # file.py:function that returns a QuantRecipe
     online_prepare: bool = False
     shared_buffer: bool = False
     dump_intermediate_outputs: bool = False
     profile_level: Literal["", "detailed", "optrace"] = ""
-    saver: bool = False
-    methods: tuple[Word, ...] = ()
-    weight_sharing: bool = False
-    log_level: Literal["", LogLevel] = ""
+    saver: bool = False  # whether QNN's Saver writes the API calls as C code
+    methods: tuple[Word, ...] = ()  # functions in the model's file, each a method of the program
+    weight_sharing: bool = False  # whether the methods' weights are stored once
+    log_level: Literal["", LogLevel] = ""  # of QNN's log, for the compiler and the runtime
 
     @property
     def functions(self) -> tuple[str, ...]:

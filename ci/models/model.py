@@ -104,8 +104,8 @@ def count_judged(reference: str, source: Source) -> int:
 
 def make_model(reference: str, choices: Choices) -> Made:
     """Return the module, the example and the calibration sets from a user's factory or a model of
-    the suite. Each method in ``choices`` is another function in the same file; all results are
-    joined."""
+    the suite. Each method in ``choices`` is another function in the same file; their results are
+    joined into one."""
     file, _, _ = reference.rpartition(":")
     functions = {
         FORWARD: reference,
@@ -179,8 +179,8 @@ def load_digested(reference: str, source: Source = NO_SOURCE) -> tuple[Model, st
 
 
 def preload_model(reference: str, source: Source) -> None:
-    """Load a model before workers fork, if it is of the suite and uses none of the user's data. A
-    user's code and data may be loaded only in a fork."""
+    """Load a model before workers fork, if it belongs to the suite and uses none of the user's
+    data. A user's code and data may be loaded only in a fork."""
     if is_suite(reference) and not source.has_data:
         load_digested(reference, source)
 

@@ -52,8 +52,8 @@ MOVES = re.compile(
 
 
 def predict_noise(module: nn.Module, sets: Sequence[Inputs], *, float16: bool) -> list[Tensor]:
-    """Return the errors of each floating-point output in disturbed runs, [run, input set, *shape].
-    For other outputs, the tensor is empty.
+    """Return one tensor per output: its errors in disturbed runs, [run, input set, *shape], or an
+    empty tensor if the output is not floating-point.
 
     ``module`` is the quantized model or, with ``float16``, the float32 model. It is run once
     without errors and up to RUNS times with random errors from fixed seeds. Its state is restored.

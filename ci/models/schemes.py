@@ -13,25 +13,16 @@ from msgspec import Struct
 
 
 class Recipe(Struct, frozen=True):
-    """How a scheme is lowered.
+    """How a scheme is lowered."""
 
-    ``dtype`` is a member of ExecuTorch's QuantDtype; it is empty for ``fp16`` and for ONNX
-    Runtime's schemes. For float16 activations, ``activation_bits`` is the size of the significand.
-    ``block`` input channels share a scale; 0 means that the scheme has no blocks.
-    ``linear_as_convolution`` lowers linear layers as 1x1 convolutions. ``training_steps`` is the
-    length of quantization-aware training; 0 means that only ranges are calibrated. ``activations``
-    and ``weights`` are members of ONNX Runtime's QuantType, or ``given``. With ``per_channel``,
-    each output channel of a convolution has a separate scale.
-    """
-
-    dtype: str = ""
-    activation_bits: int = 11
-    block: int = 0
-    linear_as_convolution: bool = False
-    training_steps: int = 0
-    activations: str = ""
-    weights: str = ""
-    per_channel: bool = False
+    dtype: str = ""  # a member of ExecuTorch's QuantDtype; empty for fp16 and ONNX Runtime
+    activation_bits: int = 11  # for float16, the size of the significand
+    block: int = 0  # input channels that share a scale; 0 if the scheme has no blocks
+    linear_as_convolution: bool = False  # lower linear layers as 1x1 convolutions
+    training_steps: int = 0  # of quantization-aware training; 0: only calibrate ranges
+    activations: str = ""  # a member of ONNX Runtime's QuantType, or "given"
+    weights: str = ""  # likewise
+    per_channel: bool = False  # a separate scale for each output channel of a convolution
 
 
 FLOAT16 = Recipe()
@@ -88,8 +79,8 @@ class Scheme(str, Enum):
 @dataclass(frozen=True)
 class Lane:
     """The schemes of a lane (ExecuTorch or ONNX Runtime): all of them, and the ``default`` for a
-    model that specifies none. ``suffix`` is the suffix of the model files that the lane accepts, if
-    it accepts any."""
+    model that specifies none. ``suffix`` is the suffix of the model files that the lane accepts;
+    empty if it accepts none."""
 
     schemes: tuple[Scheme, ...]
     default: tuple[Scheme, ...]

@@ -44,8 +44,7 @@ def is_installed(file: str) -> bool:
 
 
 def find_places(reason: str) -> list[Place]:
-    """Return the source lines that a reason names, without duplicates. name_file determines the
-    file names."""
+    """Return the source lines that a reason mentions, without duplicates."""
     rows = ((one[1] or one[3], int(one[2] or one[4])) for one in _PLACE.finditer(reason))
     return [Place(file=file, line=max(line, 1)) for file, line in dict.fromkeys(rows)]
 
@@ -63,6 +62,7 @@ def find_factory(reference: str) -> Place:
 
 
 def find_suite_model(name: str) -> str:
-    """Return ``file.py:make_case`` for a model of the suite in a checkout, else an empty string."""
+    """Return ``file.py:make_case`` for a model of the suite if this project runs from a checkout,
+    else an empty string."""
     path = Path(suite.__file__).parent / f"{name}.py"
     return "" if is_installed(str(path)) or not path.is_file() else f"{path}:make_case"

@@ -73,7 +73,8 @@ def digest_sets(sets: Iterable[Iterable[Any]]) -> str:
 
 
 def read_sets(directory: Path, tensors: Sequence[TensorInfo], sets: int) -> list[list[Any]]:
-    """Return the arrays that write_sets wrote to ``directory``, one list per input set.
+    """Return the arrays that write_sets wrote to ``directory``, one list per input set. ``tensors``
+    describe the arrays of a set, ``sets`` is the number of sets.
 
     Raises OSError if a file cannot be read, ValueError if it has the wrong size.
     """

@@ -36,14 +36,18 @@ Inputs = tuple[Tensor, ...]
 def users_code(reference: str) -> Iterator[None]:
     """Run the block, which imports and calls a user's file, in the directory where the command was
     started. Exceptions of the user's code become FailedError. Call this only in a process that has
-    not loaded a different user's model."""
+    loaded no other model of the user."""
     with blame_model(reference), working_directory(user_path(".")), own_packages_hidden():
         yield
 
 
 def call_function(reference: str, contract: str = CONTRACT, *words: Any) -> Any:
-    """Return the result of a function of the suite or of a user's file. Raises UsageError if the
-    function does not exist, FailedError if the user's code raises an exception."""
+    """Call a function of the suite or of a user's file with ``words``, and return its result.
+    ``contract`` describes what the function takes and returns, for error messages.
+
+    Raises UsageError if the function does not exist, FailedError if the user's code raises an
+    exception.
+    """
     name, _, function = reference.partition(":")
     if not is_suite(reference):
         with users_code(reference):
@@ -101,7 +105,7 @@ def own_packages_hidden() -> Iterator[None]:
     """Let a user's file import its packages even if they have the names of this project's packages.
 
     Afterwards, the user's modules stay in sys.modules, because torch.export and ExecuTorch look up
-    a model's functions there. A module of this project replaces a user's module of the same name.
+    a model's functions there. But if a module of this project has the same name, it is restored.
     """
     names = [name for name in sys.modules if name.partition(".")[0] in OWN_PACKAGES]
     ours = {name: sys.modules.pop(name) for name in names}
@@ -114,7 +118,7 @@ def own_packages_hidden() -> Iterator[None]:
 @contextmanager
 def blame_model(reference: str, doing: str = "") -> Iterator[None]:
     """Turn exceptions of a user's code, including SystemExit, into a FailedError with file and
-    line."""
+    line. ``doing`` is appended to the message. A QnnCiError is raised unchanged."""
     try:
         yield
     except QnnCiError:
@@ -191,8 +195,8 @@ def fit_sets(
     name: str, example: Any, sets: Sequence[Any], kind: str = "calibration set"
 ) -> list[Inputs]:
     """Return the example and the input sets as tuples of tensors. ``name`` is the file or function
-    that provides them, for error messages. Raises UsageError for a set whose shapes or dtypes
-    differ from the example's."""
+    that provides them, for error messages. Raises UsageError for a set that is not made of
+    non-empty dense tensors, or whose shapes or dtypes differ from the example's."""
     as_tuples = [_read_inputs(name, "the example", example)]
     as_tuples += [_read_inputs(name, f"{kind} {n}", inputs) for n, inputs in enumerate(sets)]
     for number, inputs in enumerate(as_tuples):

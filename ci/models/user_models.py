@@ -35,10 +35,13 @@ DYNAMIC = frozenset({"*", "__getattr__", "exec", "eval", "globals", "locals", "v
 class OutputLimits(AccuracyLimits, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The limits of an output.
 
-    ``min_sqnr_db`` and ``min_cosine`` apply to the worst input set, ``min_sqnr_db_all`` to all sets
-    together. Limits whose names end in ``_quantized`` apply to the error against the quantized
-    model. The error of the program may exceed the predicted rounding noise by
-    ``max_above_noise_db``.
+    - ``min_sqnr_db`` and ``min_cosine`` apply to the worst input set, ``min_sqnr_db_all`` to all
+      sets together.
+    - ``max_above_noise_db`` is by how much the program's error may exceed the predicted rounding
+      noise.
+    - ``max_abs`` is the largest allowed difference of an element from the float32 model.
+    - ``min_equal`` is the required share of correct elements of an integer or boolean output.
+    - Limits whose names end in ``_quantized`` compare the program with the quantized model.
     """
 
     def __post_init__(self) -> None:
@@ -48,8 +51,8 @@ class OutputLimits(AccuracyLimits, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Limits(OutputLimits, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The limits of a scheme. ``outputs`` has different limits for single outputs. Its keys are
-    output indices as text."""
+    """The limits of a scheme. With ``full_delegation``, no node may fall back to the CPU.
+    ``outputs`` has different limits for single outputs; its keys are output indices as text."""
 
     full_delegation: bool = True
     outputs: dict[Annotated[str, Meta(pattern="^[0-9]+$")], OutputLimits] = field(
@@ -76,20 +79,16 @@ class ReferencePolicy(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Source(Struct, frozen=True):
-    """A model and the options that determine its program. ``reference`` is
-    ``/absolute/path/file.py:factory``, an ONNX file or a model of the suite. ``calibration`` and
-    ``inputs`` are data files or ``file.py:function``; they replace the model's own calibration sets
-    and judged inputs. ``choices`` are lowering options, ``run`` are run options. ``shapes`` has
-    (name, shape) of inputs of an ONNX file. ``float_model`` is the float file from which a
-    quantized ONNX file was made."""
+    """A model and the options that determine its program."""
 
-    reference: str = ""
+    reference: str = ""  # /absolute/path/file.py:factory, an ONNX file or a model of the suite
+    # Data files or file.py:function, which replace the model's own sets; empty if there are none.
     calibration: str = ""
-    inputs: str = ""
+    inputs: str = ""  # on which the model is judged
     choices: Choices = NO_CHOICES
     run: RunOptions = ONE_RUN
-    shapes: tuple[tuple[str, Shape], ...] = ()
-    float_model: str = ""
+    shapes: tuple[tuple[str, Shape], ...] = ()  # (name, shape) of inputs of an ONNX file
+    float_model: str = ""  # the float file from which a quantized ONNX file was made
 
     @property
     def has_data(self) -> bool:
@@ -140,27 +139,21 @@ class MetricResult(Struct, frozen=True):
 
 
 class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):
-    """A user's model in a policy. ``path`` is ``file.py:factory``, an .onnx file or a model of the
-    suite. Paths are relative to the policy.
+    """A user's model in a policy. Paths are relative to the policy; resolve_entry makes them
+    absolute."""
 
-    ``lowering`` and ``run`` have the options of these steps. ``limits`` has limits per scheme, and
-    ``budget`` limits the size and time of the programs. ``shapes`` has the shapes of an .onnx
-    file's inputs; its keys are their names. ``float_model`` is the float file from which a
-    quantized .onnx file was made.
-    """
-
-    path: FileOrFunction
+    path: FileOrFunction  # file.py:factory, an .onnx file or a model of the suite
     schemes: tuple[Scheme, ...] = ()
     socs: tuple[str, ...] = ()
-    calibration: str = ""
-    inputs: str = ""
+    calibration: str = ""  # a data file or file.py:function
+    inputs: str = ""  # likewise: the inputs on which the model is judged
     lowering: Choices = NO_CHOICES
     run: RunOptions = ONE_RUN
     limits: dict[Scheme, Limits] = field(default_factory=dict)
     budget: ModelBudget = ModelBudget()
     metric: Metric | None = None
-    shapes: dict[str, Shape] = field(default_factory=dict)
-    float_model: str = ""
+    shapes: dict[str, Shape] = field(default_factory=dict)  # of an .onnx file's inputs, by name
+    float_model: str = ""  # the float file from which a quantized .onnx file was made
 
     @property
     def source(self) -> Source:
@@ -227,7 +220,7 @@ def is_function(source: str) -> bool:
 
 def is_suite(reference: str) -> bool:
     """Return whether a reference is a model of the suite, or ``model:function`` for a function in
-    one."""
+    the model's module."""
     return reference.partition(":")[0] in SUITE
 
 
