@@ -84,7 +84,7 @@ class SessionOptions:
     files_directory: Path | None = None  # gets a directory per case, with files such as profiles
     record: bool = False  # whether the run records baselines instead of comparing with them
     baselines: Path | None = None  # the directory of baselines for the user's models
-    command: str = ""  # the command that repeats the run, for the report
+    command: str = ""  # the start of the command that repeats a case, for the report
     backend: Backend = Backend.HTP
     # Takes a graph's steps, a scheme and a QNN version. Returns descriptions of the known faults
     # that the graph triggers.
