@@ -168,7 +168,7 @@ def resolve_hexagon(roots: Roots, variables: Variables) -> Compilers:
         others = " or ".join(str(path.parents[2]) for path in found)
         raise UnfitError(
             f"the compiler {compiler} is missing",
-            why="HEXAGON_TOOLS_ROOT has no compiler, or the SDK has another version of the tools",
+            why="HEXAGON_TOOLS_ROOT has no compiler, or the SDK has other tools",
             fix=f"set HEXAGON_TOOLS_ROOT to {others or 'the directory that contains Tools/bin'}",
         )
     identity = {"cxx": identify_compiler(compiler)}

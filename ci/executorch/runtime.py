@@ -126,8 +126,8 @@ def overwrite_freed_memory() -> None:
 
 
 def convert_input(array: Any, meta: Any) -> torch.Tensor:
-    """Return a tensor with the dtype and shape in ``meta``, which the program expects. Raises
-    FailedError if the array has another size in bytes."""
+    """Return ``array`` as a tensor with the dtype and shape in ``meta``, as the program expects.
+    Raises FailedError if the array's size in bytes does not match."""
     dtype, shape = SCALAR_TYPES[int(meta.dtype())], tuple(meta.sizes())
     wanted = int(np.prod(shape)) * dtype.itemsize
     data = bytearray(np.ascontiguousarray(array).tobytes())

@@ -45,7 +45,7 @@ def shrink(graph: Graph, fails: Fails, chunk: int = CHUNK) -> Graph:
 def measure(graph: Graph) -> tuple[int, int, int, int, int, str]:
     """Return a tuple that is smaller for a simpler graph. It has the numbers of operators, of
     tensors and outputs, of elements and axes, of tensors that are not a constant value or have
-    another distribution than ``normal``, and of attributes. Last comes the text of the graph, which
+    a distribution other than ``normal``, and of attributes. Last comes the text of the graph, which
     decides between graphs with the same numbers."""
     tensors = graph.tensors.values()
     words = len(tensors) + len(graph.outputs)

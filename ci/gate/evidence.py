@@ -137,8 +137,8 @@ def list_tests(root: ET.Element) -> list[tuple[str | None, str | None, tuple[str
 
 
 def _compare_plan(report: Report, job: PlannedJob) -> Iterator[str]:
-    """Yield a fault if the report has another backend than HTP, or another session, shard or set of
-    cases than the plan, or if it lists a case twice."""
+    """Yield a fault if the report has a backend other than HTP, if its session, shard or set of
+    cases differs from the plan's, or if it lists a case twice."""
     if (report.session, report.backend) != (job.session, HTP):
         yield f"the report is from {report.title}, not from {job.session}"
     shard = f"{report.shard.index}/{report.shard.count}" if report.shard else ""

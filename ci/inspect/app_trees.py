@@ -37,7 +37,8 @@ OTHER_SETS = re.compile(r"main|(test|androidTest|benchmark).*")
 
 def read_app(path: Path, scratch: Path) -> list[AppUnit]:
     """Return the app at ``path``, with one unit per flavour. Raises UsageError if it is not an app,
-    UnfitError for an LFS pointer, IntegrityError for a damaged or hostile archive, and OSError."""
+    UnfitError for an LFS pointer, IntegrityError for a damaged or hostile archive, and OSError if a
+    file cannot be read."""
     reader, path = ArchiveReader(scratch), path.absolute()
     if path.is_dir():
         units = list(_read_directory(path, reader))

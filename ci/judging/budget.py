@@ -56,7 +56,7 @@ FIGURES = {
 # spread ("" if it has none), and the figure's name.
 TIMES = {
     "p50_ms": ("p50_ms", "p50_spread_ms", "the median time of a run"),
-    "p90_ms": ("p90_ms", "p90_spread_ms", "the 90th percentile of a run's time"),
+    "p90_ms": ("p90_ms", "p90_spread_ms", "the 90th percentile of the run times"),
     "load_ms": ("load_ms", "load_spread_ms", "the loading time"),
     "device_memory_bytes": ("peak_memory_bytes", "", "the peak memory on the device"),
 }

@@ -135,7 +135,7 @@ def _see_plain(wanted: Array, output: Array) -> str:
         return f"a constant, {output.reshape(-1)[0]:.4g}; likely {RUNNER}"
     same = len(output) > 1 and (output == output[:1]).all()
     if same and not (wanted == wanted[:1]).all():
-        return f"the same for every input; likely {RUNNER}: only one input set was run"
+        return f"the same for every input; likely {RUNNER}, which probably ran only one input set"
     return ""
 
 

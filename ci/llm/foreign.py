@@ -56,7 +56,8 @@ class Declared:
 
 def read_interface(name: str, declared: Declared) -> Interface:
     """Return the interface of the program ``name`` if it is like upstream's static Llama. Raises
-    UsageError if the program has another interface, or constants that do not match its tensors."""
+    UsageError if the program has a different interface, or constants that do not match its
+    tensors."""
     missing = [one for one in (PREFILL, DECODE) if one not in declared.inputs]
     if missing:
         raise UsageError(

@@ -40,7 +40,7 @@ class StaticProgram:
 
     def run(self, sets: Sets) -> Sets:
         """Call the program once per input set, and return the outputs. Raises FailedError if an
-        input has another size than the program declares."""
+        input does not have the size that the program declares."""
         return [self.call(arrays) for arrays in sets]
 
     def call(self, arrays: Sequence[Array]) -> list[Array]:

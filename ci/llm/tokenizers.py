@@ -66,7 +66,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
     if path.suffix not in readers or not path.is_file():
         raise UsageError(
             f"{path} is not a tokenizer",
-            why=f"it is missing, or its suffix is none of {', '.join(readers)}",
+            why=f"it is missing, or its suffix is not one of {', '.join(readers)}",
         )
     try:
         return readers[path.suffix](path)

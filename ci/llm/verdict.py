@@ -53,7 +53,7 @@ class Reference:
 @dataclass(frozen=True)
 class Verdict:
     """The verdict on a run. ``faults`` is empty if it passes. Of the compared ``steps``, ``equal``
-    have the reference's token, and ``tied`` have another token that is as good within the noise.
+    have the reference's token, and ``tied`` have a different one that is as good within the noise.
     ``rejected`` are the indices of wrong steps."""
 
     faults: tuple[str, ...]

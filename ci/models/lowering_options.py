@@ -28,7 +28,7 @@ class Part(Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if sum(map(bool, (self.module, self.type, self.node))) != 1:
-            raise ValueError("a part must have exactly one of module, type and node")
+            raise ValueError("a part must have exactly one of module, type or node")
 
     def __str__(self) -> str:
         return f"{self.module or self.type or self.node} {self.scheme.value}"

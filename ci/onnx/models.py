@@ -298,8 +298,8 @@ def _find_input_faults(port: Any) -> Iterator[Fault]:
 
 
 def list_graphs(graph: Any) -> Iterator[Any]:
-    """Yield the graph and the graphs inside its nodes. protobuf limits how deeply they are
-    nested."""
+    """Yield the graph and the graphs inside its nodes. The recursion ends, because protobuf limits
+    how deeply graphs are nested."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:

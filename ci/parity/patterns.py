@@ -37,7 +37,7 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
 
 
 def _translate_run(parts: list[str], name: str) -> str:
-    """Return an expression for ``parts`` with a ``*`` between every two of them."""
+    """Return a regular expression for the glob that joins ``parts`` with ``*``."""
     out = _translate_text(parts[0])
     for index, part in enumerate(parts[1:], 1):
         head, slash, tail = part.partition("/")

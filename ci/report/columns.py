@@ -381,7 +381,7 @@ def columns_of(cases: Sequence[Case]) -> list[Column]:
     a value; without cases, return all columns.
 
     Models are shown without their path if their names stay unique. If all cases ran in ONNX
-    Runtime, the column with the size of the program has another heading.
+    Runtime, the column with the size of the program has a different heading.
     """
     names = name_models(case.model for case in cases)
     model = replace(COLUMNS[0], show=lambda case: names[case.model], hint=lambda case: case.model)

@@ -271,7 +271,7 @@ def _find_limit_faults(result: TestResult, wanted: Wanted | None) -> Iterator[st
         try:
             asked = wanted(case)
         except ValueError as error:
-            yield f"the evidence names a case that this version does not know: {error}"
+            yield f"the evidence names a case that this version of qnn-ci does not know: {error}"
         else:
             for what in find_weaker(limits, asked):
                 yield f"the limits in the evidence are weaker than the required ones: {what}"

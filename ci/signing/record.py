@@ -94,7 +94,7 @@ def make_statement(record: SigningRecord) -> dict[str, Any]:
 def read_record(directory: Path) -> SigningRecord:
     """Read signing.json from ``directory``.
 
-    Raises ValueError if the file cannot be read or decoded, or has another schema version.
+    Raises ValueError if the file cannot be read or decoded, or has a different schema version.
     """
     path = directory / RECORD_NAME
     try:

@@ -51,8 +51,8 @@ class Signed:
 
 @dataclass(frozen=True)
 class SignJob:
-    """One file for the signer to make: a signed copy of ``data``, or the test signature for
-    ``serial``, which has no input.
+    """One file for the signer to make: a signed copy of ``data`` or, without any input, the test
+    signature for ``serial``.
     """
 
     name: str

@@ -64,8 +64,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def list_logs(names: list[str]) -> Iterator[str]:
-    """Yield the paths of the logs: each named file, and in a named directory each file that has a
-    log's suffix. Raises UsageError if a directory has none."""
+    """Yield the paths of the logs: the files in ``names`` and, of the directories in
+    ``names``, each file with the suffix of a log. Raises UsageError if a directory contains
+    no log."""
     for name in names:
         path = user_path(name) if name != STDIN else Path(STDIN)
         if not path.is_dir():

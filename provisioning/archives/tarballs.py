@@ -185,7 +185,7 @@ class TarReader:
             elif key.startswith(b"GNU.sparse."):
                 extra.is_sparse = True
         if extra.size == -2:
-            raise unsafe(self.name, "a pax header's size is not a number")
+            raise unsafe(self.name, "the size field of a pax header is not a number")
 
     def _describe(self, block: bytes, size: int, extra: _Extra) -> Member:
         name = extra.name or _text(_until_zero(block[:100]))

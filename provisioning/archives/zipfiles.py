@@ -317,7 +317,9 @@ def find_data_offset(source: ByteSource, member: Member) -> int:
     name_n, extra_n = struct.unpack_from("<HH", header, 26)
     name = source.read_at(member.offset + LOCAL_BYTES, name_n)
     if name != member.name.encode():
-        raise unsafe(source.name, f"member {member.name!r} has another name in its local header")
+        raise unsafe(
+            source.name, f"member {member.name!r} has a different name in its local header"
+        )
     return int(member.offset + LOCAL_BYTES + name_n + extra_n)
 
 

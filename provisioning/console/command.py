@@ -272,7 +272,7 @@ def is_refused_write(error: OSError) -> bool:
     write was refused.
 
     A permission error counts as a refused write if the process may read the file or, if the file
-    does not exist, may enter its directory.
+    does not exist, may enter its directory: then only writing can have failed.
     """
     if error.errno in NO_ROOM or error.errno == errno.EROFS:
         return True

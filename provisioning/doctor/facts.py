@@ -196,14 +196,15 @@ class PythonFacts:
     """An interpreter and its installed packages, none of which were imported.
 
     ``tag`` is the end of an extension module's file name, such as
-    ``.cpython-311-x86_64-linux-gnu.so``. ``executorch`` is the directory of the package that it
-    would import. ``adaptors`` are the files of PyQnnManagerAdaptor in that package, and ``adaptor``
-    is the one for this Python. ``flatc`` is the path of that program, None if it is not on PATH.
+    ``.cpython-311-x86_64-linux-gnu.so``. ``executorch`` is the directory of the executorch
+    package that the interpreter would import. ``adaptors`` are the files of PyQnnManagerAdaptor in
+    that package, and ``adaptor`` is the one for this Python. ``flatc`` is the path of that program,
+    None if it is not on PATH.
     ``lacking`` are libraries that the adaptor needs and the loader does not find. ``unmet`` are
     requirements of executorch that are not met, as (distribution, installed version, required
     version). ``error`` is set if the interpreter did not answer. ``installed`` is the package
-    directory of the installed executorch, ``pth`` the .pth files that contain the parent directory
-    of ``executorch``. ``headers`` is the QNN release with whose headers the adaptor was built;
+    directory of the installed executorch, ``pth`` the .pth files that list the parent directory of
+    ``executorch``. ``headers`` is the QNN release whose headers the adaptor was built with;
     ``checkout`` and ``built_with`` are the ExecuTorch and the SDK that an overlay was built from.
     ``no_device`` is the reason why the adaptor cannot create a device, '' if it can, None if it was
     not tried.

@@ -197,14 +197,14 @@ def _verify(signed: Any, kind: str, trust: Trust, when: datetime) -> None:
     signature_algorithm = info["signature_algorithm"]["algorithm"].native
     is_rsa = signature_algorithm in {"rsassa_pkcs1v15", f"{algorithm}_rsa"}
     if named != [info["digest_algorithm"].dump()] or not is_rsa or info["version"].native != "v1":
-        raise CatalogError("genuine catalogs have another version or use other algorithms")
+        raise CatalogError("genuine catalogs have a different version or use other algorithms")
     attributes = {one["type"].native: one["values"] for one in info["signed_attrs"]}
     types = [
         encapsulated["content_type"].dotted,
         *(one.dotted for one in attributes["content_type"]),
     ]
     if types != [kind, kind]:
-        raise CatalogError("its content has another type")
+        raise CatalogError("its content has the wrong type")
     tag, content = _children(_wrapped(signed))[0]
     _require_encoding(signed, tag == CONTENT_TAGS[kind])
     digests = [one.native for one in attributes["message_digest"]]

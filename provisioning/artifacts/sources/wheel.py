@@ -182,7 +182,7 @@ def _fetch_with_pip(request: ArtifactRequest, target: Path, progress: Progress) 
             raise IntegrityError(
                 f"{release.filename} is not the pinned wheel",
                 why=problem,
-                fix="the index has another file under this name: check pip's index",
+                fix="the index has a different file under this name: check pip's index",
             )
         fetched.chmod(FILE_MODE)
         fetched.replace(target)

@@ -195,7 +195,8 @@ STAGINGS.add(
 STAGINGS.add(
     "QNN320",
     "the staging directory is a whole QNN SDK",
-    "a device loads libraries of one kind from one directory; an SDK has another layout",
+    "a device loads all libraries from one directory, but an SDK has a directory for each kind of "
+    "device",
     "stage a directory with the libraries of the device's kind (such as lib/aarch64-android): "
     "{names} and libQnnHtpVNNStub.so, and lib/hexagon-vNN/unsigned/libQnnHtpVNNSkel.so",
     lambda staging: staging.tree.is_sdk,

@@ -193,8 +193,8 @@ def see_other_type(file: Placed) -> Iterator[Seen]:
 @TARGET.check(
     "QNN232",
     "{subject} is for Linux with glibc, not for Android: it needs {needed}",
-    "it fails to load on the device with 'library \"{needed}\" not found': Android has another C "
-    "library",
+    "it fails to load on the device with 'library \"{needed}\" not found': Android has a different "
+    "C library",
     "copy {subject} from the SDK's lib/aarch64-android",
     after=("QNN213",),
 )

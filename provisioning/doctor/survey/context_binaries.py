@@ -167,7 +167,7 @@ def parse_context_binary(part: View, offset: int = 0) -> ContextBinary:
         except (struct.error, OverflowError) as error:
             known["unread"] = f"its description cannot be read: {error}"
     else:
-        known["unread"] = "it has another format"
+        known["unread"] = "it has an unknown format"
     return ContextBinary(offset, len(part), **known)
 
 

@@ -274,7 +274,7 @@ def _pick(values: list[Table], number: int) -> Table:
 
 def parse_constant(value: Table) -> Constant:
     """Return the value that a constant method returns. A float that JSON cannot represent is
-    returned as text, and a value of another type as None.
+    returned as text, and a value of any other type as None.
     """
     kind, held = value.number(0, "B"), value.table(1)
     if held is None:

@@ -51,7 +51,7 @@ def between(first: int, last: int) -> Any:
         (
             EAGER[:2],
             np.repeat(NOISE[:1], 2, axis=0),
-            f"the same for every input; likely {RUNNER}: only one input set was run",
+            f"the same for every input; likely {RUNNER}, which probably ran only one input set",
         ),
         (np.repeat(EAGER[:1], 4, axis=0), np.repeat(NOISE[:1], 4, axis=0), ""),
         (EAGER, np.roll(EAGER, 1, 0), f"the outputs of another input; likely {RUNNER}"),

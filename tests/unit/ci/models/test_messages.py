@@ -274,7 +274,7 @@ def test_choices_are_named_as_they_were_chosen() -> None:
     assert (chosen.functions, chosen.traces) == (("/x/r.py:f",), True)
     assert Choices(dump_intermediate_outputs=True).traces
     for names in ({}, {"module": "a", "type": "b"}, {"node": "a", "type": "b"}):
-        with pytest.raises(ValueError, match="have exactly one of module, type and node"):
+        with pytest.raises(ValueError, match="have exactly one of module, type or node"):
             Part(A8W8, **names)
     check_choices(
         chosen := Choices(parts=(part,), methods=("encode",), weight_sharing=True), A8W8, "m"

@@ -253,7 +253,7 @@ def signed(blank: bytes) -> bytes:
         *(
             (
                 extra(b"x", record(b"size", size)) + file() + END,
-                "a pax header's size is not a number",
+                "the size field of a pax header is not a number",
             )
             for size in (b"", b"-1", b"+1", b"1.0", b"\xd9\xa3", b"1" * 19)
         ),

@@ -466,8 +466,8 @@ def test_a_member_is_inflated_after_its_local_header() -> None:
         ({"crc": 0xAB}, f"member 'a' has CRC-32 {CRC:08x}, not 000000ab"),
         ({"offset": 0}, "member 'a' has no local header"),
         ({"offset": 10_000}, "member 'a' has no local header"),
-        ({"name": "b"}, "member 'b' has another name in its local header"),
-        ({"name": "aa"}, "member 'aa' has another name in its local header"),
+        ({"name": "b"}, "member 'b' has a different name in its local header"),
+        ({"name": "aa"}, "member 'aa' has a different name in its local header"),
         ({"compressed": 100}, "member 'a' is cut short"),
     ],
 )
@@ -484,7 +484,7 @@ def test_a_member_that_is_not_what_its_directory_says(
 def test_a_local_name_that_ends_alike_is_another() -> None:
     with pytest.raises(IntegrityError) as caught:
         inflate(replace(GOOD, local_name=b"ba"))
-    assert caught.value.why == "member 'a' has another name in its local header"
+    assert caught.value.why == "member 'a' has a different name in its local header"
 
 
 def test_what_does_not_inflate_is_refused() -> None:

@@ -300,7 +300,7 @@ def test_pip_is_asked_for_one_wheel_by_its_hash(
     with pytest.raises(QnnCiError, match="is not the pinned wheel") as caught:
         wheel.obtain_wheel(tiny(), store, Progress(said))
     assert "SHA-256" in caught.value.why
-    assert "another file under this name" in caught.value.fix
+    assert "a different file under this name" in caught.value.fix
     (words, more), pin = asked
     assert more == {"timeout_s": 3600, "keep_lines": 60}
     assert pin == f"tiny-qnn==1.0 --hash=sha256:{SHA256}\n"

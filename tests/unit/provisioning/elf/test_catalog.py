@@ -149,11 +149,11 @@ REFUSED: dict[str, tuple[str, Callable[[], bytes]]] = {
         lambda: PLAIN.replace(hashlib.sha256(BYTES).digest(), hashlib.sha256(b"evil").digest()),
     ),
     "content of another type": (
-        "its content has another type",
+        "its content has the wrong type",
         lambda: sign("1.2.840.113549.1.7.1", members, SIGNER, AUTHORITY),
     ),
     "a timestamp instead of a catalog": (
-        "its content has another type",
+        "its content has the wrong type",
         lambda: sign("1.2.840.113549.1.9.16.1.4", members, SIGNER, AUTHORITY),
     ),
     "a timestamp of another signature": (
@@ -171,7 +171,7 @@ REFUSED: dict[str, tuple[str, Callable[[], bytes]]] = {
         lambda: PLAIN.replace(make_oid(SHA256_OID), make_oid(SHA224_OID)),
     ),
     "digests of two kinds": (
-        "genuine catalogs have another version or use other algorithms",
+        "genuine catalogs have a different version or use other algorithms",
         lambda: PLAIN.replace(make_oid(SHA256_OID), make_oid(SHA384_OID), 1),
     ),
 }
