@@ -229,8 +229,8 @@ def make_graphs(module: nn.Module, float32: nn.Module, sets: Sequence[Inputs]) -
 
 
 def find_source(node: Node) -> Node:
-    """Return the node whose result ``node`` rounds, possibly after other quantizers and
-    dequantizers. If ``node`` does not round, return it."""
+    """Return ``node`` itself, unless it is a quantizer or dequantizer: then return the node that
+    produced the value being rounded, looking past further quantizers and dequantizers."""
     source: Any = node.args[0] if _rounds(node) else None
     return find_source(source) if isinstance(source, Node) else node
 

@@ -146,7 +146,7 @@ class AuditJob:
 
     def __call__(self) -> tuple[Found, float]:
         """Return the result and the time in seconds. Raises UsageError for an invalid model or
-        data, FailedError if the model fails or the partitioner crashes."""
+        data, and FailedError if the model fails or the partitioner crashes."""
         began = time.monotonic()
         self.engine.preload(self.spec)
         self.engine.warm_up(self.spec)

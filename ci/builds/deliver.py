@@ -42,7 +42,7 @@ def deliver(
     only names the module. ``with_proof`` also lowers a model with the adaptor in an overlay, unless
     this was done before with the same inputs. Returns the entries for artifacts.json, or none if
     the target installs nothing. Raises FailedError if the import or the proof fails, UnfitError if
-    there is no wheel for the overlay, StoreError if files cannot be written.
+    there is no wheel for the overlay, and StoreError if files cannot be written.
     """
     target, place = job.plan.target, result.place
     if not target.installs:

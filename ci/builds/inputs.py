@@ -191,8 +191,9 @@ def _differs(files: Snapshot, wanted: Snapshot, path: str) -> bool:
 def sync_overlay(source: Path, overlay: Path, wanted: Snapshot, copy: Copy) -> None:
     """Copy the files ``wanted`` from ``source`` to ``overlay``, whose current state is ``copy``.
 
-    A file with the right content keeps its time, so that ninja rebuilds only what changed. Files
-    that a build wrote stay; any other file is removed. Raises StoreError if the disk is full.
+    A file with the right content keeps its modification time, so that ninja rebuilds only what
+    changed. Files written by a build are kept; all others are removed. Raises StoreError if the
+    disk is full.
     """
     with explain_errors(overlay):
         overlay.mkdir(parents=True, exist_ok=True)

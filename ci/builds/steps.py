@@ -25,8 +25,8 @@ CONFIGURED = "configured"  # a file that marks a successful configuration
 def run_stages(plan: BuildPlan, progress: Progress) -> dict[str, float]:
     """Configure, build and install all stages; return the seconds of each.
 
-    Raises UsageError for a -D option that no stage uses, ToolError with the first error, StoreError
-    if the disk is full.
+    Raises UsageError for a -D option that no stage uses, ToolError with the first error, and
+    StoreError if the disk is full.
     """
     times: dict[str, float] = {}
     unused = plan.named

@@ -168,7 +168,7 @@ def resolve_hexagon(roots: Roots, variables: Variables) -> Compilers:
         others = " or ".join(str(path.parents[2]) for path in found)
         raise UnfitError(
             f"the compiler {compiler} is missing",
-            why="HEXAGON_TOOLS_ROOT has no compiler, or the SDK has other tools",
+            why="HEXAGON_TOOLS_ROOT has no compiler, or the SDK has different tools",
             fix=f"set HEXAGON_TOOLS_ROOT to {others or 'the directory that contains Tools/bin'}",
         )
     identity = {"cxx": identify_compiler(compiler)}
@@ -258,7 +258,7 @@ def find_cache() -> Program | None:
     """Return the compiler cache that QNN_CI_CACHE names. If it is not set, return ccache or
     sccache, whichever works first, or None.
 
-    ``QNN_CI_CACHE=none`` means no cache. Raises UsageError for another name, UnfitError if the
+    ``QNN_CI_CACHE=none`` means no cache. Raises UsageError for another name, and UnfitError if the
     requested cache is missing.
     """
     wanted = os.environ.get("QNN_CI_CACHE", "")

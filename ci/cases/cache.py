@@ -253,8 +253,8 @@ class CompileJob:
         twice: to look up the key, and to compile. QNN is loaded only in these forks.
 
         Raises UsageError if the model or its data are invalid, FailedError if the model's code
-        fails, if a cached artifact's references are unusable or if a fork dies, StoreError if the
-        disk is full.
+        fails, if a cached artifact's references are unusable or if a fork dies, and StoreError if
+        the disk is full.
         """
         self.engine.preload(self.spec)
         found = run_forked(self._find, "loading the model")

@@ -52,8 +52,8 @@ def judge_report(
     """Return the report of a run after judging its cases again, either from the kept outputs in
     ``directory`` or from a device's outputs for the same programs in ``pulled``.
 
-    Raises UsageError for an unknown scheme or SoC, ManifestError for a case without limits in the
-    policy.
+    Raises UsageError for an unknown scheme or SoC, and ManifestError for a case without limits in
+    the policy.
     """
     policy = setup.options.policy
     specs = [find_spec(case, setup) for case in report.cases]

@@ -44,7 +44,7 @@ def read_references(artifact: Path, compiled: Compiled) -> References:
 def read_noise(file: Path, reference: Array, info: TensorInfo) -> Prediction | None:
     """Return the predicted rounding noise of an output, or None if ``file`` does not exist.
 
-    Raises OSError if the file cannot be read, ValueError if it is not a prediction for
+    Raises OSError if the file cannot be read, and ValueError if it is not a prediction for
     ``reference``.
     """
     if not file.is_file():

@@ -64,7 +64,7 @@ class CaseRun(CaseJudge):
     def run(self) -> CaseResult:
         """Compile, run and judge the case. An exception fails only this case.
 
-        Raises StoreError if the disk is full, UnfitError if no process can be started, because
+        Raises StoreError if the disk is full, and UnfitError if no process can be started, because
         either affects all cases.
         """
         try:

@@ -281,7 +281,7 @@ class Pool:
         """Run one job within ``timeout_s`` seconds. With ``fresh``, it runs in a new process. A
         process that needs more than ``max_bytes`` of memory is killed.
 
-        Raises StoreError if the disk is full, UnfitError if no process can be started.
+        Raises StoreError if the disk is full, and UnfitError if no process can be started.
         """
         with self.lease(type(job), log, timeout_s, fresh=fresh, max_bytes=max_bytes) as lease:
             return lease.call(job)

@@ -149,7 +149,7 @@ class Session:
         """Run every case. A case that fails does not stop the others.
 
         Raises UsageError if data files do not match their models, StoreError if the disk is full,
-        UnfitError if no process can be started.
+        and UnfitError if no process can be started.
         """
         clear_beside(self.options)
         baselines, compared = self.find_baselines()

@@ -59,7 +59,7 @@ class Device:
     def call(self, script: str, *, data: bytes | Path = b"", timeout_s: float = ANSWER_S) -> Answer:
         """Run a script in the shell of the device's user, with ``data`` as its stdin.
 
-        Raises ToolError if the device cannot be reached or the connection breaks, StoreError if
+        Raises ToolError if the device cannot be reached or the connection breaks, and StoreError if
         the device has too little space.
         """
         whole = f"echo {BEGUN.decode()}( {script}\n)\nprintf '\\nqnn-ci-ended %s\\n' $? >&2"
@@ -101,7 +101,8 @@ class Device:
         many bytes were sent. ``files`` has the paths and ``digests`` the SHA-256, by file name.
 
         A file gets its name only when it is complete. Raises UsageError for a name with special
-        characters, ToolError if a file does not arrive completely, and the same errors as ``ask``.
+        characters, and ToolError if a file does not arrive completely, and the same errors as
+        ``ask``.
         """
         for name in files:
             require_plain(name)
@@ -217,7 +218,7 @@ def require_client(name: str, fix: str) -> str:
 
 def list_phones(client: str = "adb") -> dict[str, str]:
     """Return the state of each phone that adb lists, keyed by serial number. Raises UnfitError if
-    adb is missing, ToolError if it fails."""
+    adb is missing, and ToolError if it fails."""
     require_client(client, ADB_FIX)
     ended = run_streams([client, "devices"], timeout_s=ANSWER_S)
     if ended.returncode or ended.timed_out:
@@ -229,7 +230,7 @@ def list_phones(client: str = "adb") -> dict[str, str]:
 
 def choose_phone(client: str, wanted: str) -> str:
     """Return the serial number of a phone: ``wanted``, otherwise ANDROID_SERIAL, otherwise that of
-    the only phone. Raises UnfitError if adb does not list this phone or the phone is not ready,
+    the only phone. Raises UnfitError if adb does not list this phone or the phone is not ready, and
     ToolError if adb fails."""
     wanted = wanted or os.environ.get("ANDROID_SERIAL", "")
     phones = list_phones(client)

@@ -59,7 +59,7 @@ def __getattr__(name: str) -> Any:
 
 def find(place: str) -> Any:
     """Return the module of ExecuTorch at ``place`` or, for ``module:name``, the object in it.
-    Raises ImportError if there is no such module, AttributeError if it has no such object."""
+    Raises ImportError if there is no such module, and AttributeError if it has no such object."""
     module, _, name = place.partition(":")
     found = importlib.import_module(f"executorch.{module}")
     return getattr(found, name) if name else found

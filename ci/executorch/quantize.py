@@ -76,7 +76,7 @@ def quantize_method(
 ) -> GraphModule:
     """Return a quantized module, after calibration, or after training if the scheme requires that.
     The functions in ``annotations`` run before the annotation function in ``choices``. Raises
-    UsageError for an invalid lowering option, FailedError if nothing would be quantized."""
+    UsageError for an invalid lowering option, and FailedError if nothing would be quantized."""
     recipe = scheme.recipe
     # An exported program shares its weights with the module, and training must not change those.
     module = copy.deepcopy(model.module) if recipe.training_steps else model.module

@@ -28,7 +28,7 @@ def read_plan(path: Path) -> Plan:
 
 def read_needs(path: Path) -> dict[str, str]:
     """Return the result of each job from a file with GitHub's ``toJSON(needs)``. Raises UsageError
-    if the file is missing or has other contents."""
+    if the file is missing or has different contents."""
     needs = read_json(path, Needs, "results of jobs", "write GitHub's toJSON(needs) into it")
     return {name: str(row.get("result", "missing")) for name, row in needs.items()}
 

@@ -76,7 +76,7 @@ def read_sets(directory: Path, tensors: Sequence[TensorInfo], sets: int) -> list
     """Return the arrays that write_sets wrote to ``directory``, one list per input set. ``tensors``
     describe the arrays of a set, ``sets`` is the number of sets.
 
-    Raises OSError if a file cannot be read, ValueError if it has the wrong size.
+    Raises OSError if a file cannot be read, and ValueError if it has the wrong size.
     """
     return [
         [

@@ -45,7 +45,7 @@ def call_function(reference: str, contract: str = CONTRACT, *words: Any) -> Any:
     """Call a function of the suite or of a user's file with ``words``, and return its result.
     ``contract`` describes what the function takes and returns, for error messages.
 
-    Raises UsageError if the function does not exist, FailedError if the user's code raises an
+    Raises UsageError if the function does not exist, and FailedError if the user's code raises an
     exception.
     """
     name, _, function = reference.partition(":")

@@ -37,8 +37,8 @@ def read_sets(source: str, names: Sequence[str] = ()) -> list[tuple[Tensor, ...]
     inputs, if they are known. An .npz with named arrays must have exactly these names, in any
     order.
 
-    Raises UsageError if ``source`` does not contain input sets, FailedError if the user's function
-    raises an exception.
+    Raises UsageError if ``source`` does not contain input sets, and FailedError if the user's
+    function raises an exception.
     """
     if is_function(source):
         given = call_function(source, FORM)
@@ -65,8 +65,8 @@ def read_judged(source: str, names: Sequence[str] = ()) -> list[tuple[Tensor, ..
 
 
 def read_labels(source: str, sets: int) -> Tensor:
-    """Return the labels, [sets, ...]. Raises UsageError for labels of the wrong form, FailedError
-    if the user's function raises an exception."""
+    """Return the labels, [sets, ...]. Raises UsageError for labels of the wrong form, and
+    FailedError if the user's function raises an exception."""
     if is_function(source):
         given = call_function(source, FORM)
     else:
@@ -91,7 +91,7 @@ def read_labels(source: str, sets: int) -> Tensor:
 
 def _order_arrays(source: str, arrays: dict[str, Any], names: Sequence[str]) -> list[Any]:
     """Return the arrays in the order of ``names``, or in the file's order if ``names`` is empty or
-    the arrays are unnamed. Raises UsageError if they have other names."""
+    the arrays are unnamed. Raises UsageError if their names are different."""
     if not names or all(UNNAMED.fullmatch(name) for name in arrays):
         return [*arrays.values()]
     if arrays.keys() != set(names):
@@ -129,7 +129,7 @@ def run_metric(
 ) -> MetricResult:
     """Return the metric of the program, the float32 model, the shifted float32 outputs and the
     quantized model, if there is one. Raises UsageError if labels or results have the wrong form,
-    FailedError if the function raises an exception."""
+    and FailedError if the function raises an exception."""
     labels = read_labels(metric.labels, len(float32[0]))
     shifted = [np.roll(column, 1, axis=0) for column in float32]
     sets = [outputs, float32, shifted, *([quantized] if quantized else [])]
@@ -143,8 +143,8 @@ def run_metric(
 
 
 def read_value(reference: str, made: Any) -> float:
-    """Return a metric's result as a number. Raises UsageError for another type, FailedError if it
-    is NaN or infinite."""
+    """Return a metric's result as a number. Raises UsageError for another type, and FailedError if
+    it is NaN or infinite."""
     name = Path(reference).name
     try:
         value = float(made)

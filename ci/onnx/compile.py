@@ -93,7 +93,7 @@ def compile_source(
     ``options`` are the provider's options. ``saver`` is the library that records QNN's calls, or
     empty. With ``embed``, the context binary is stored in the ONNX file; if it is None, the program
     is the model itself instead of a context. Raises FailedError if the model's outputs prove
-    nothing or the export changed them, StageError if a tool fails.
+    nothing or the export changed them, and StageError if a tool fails.
     """
     staging.write_inputs(source.evaluation)
     model = write_float(source, staging.directory.with_name("float.onnx"), spec.source.shapes)

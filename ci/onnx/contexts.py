@@ -86,7 +86,7 @@ class Context:
 def read_context(path: Path) -> Context:
     """Return what a context model and its binary contain.
 
-    Raises UsageError if the file is not a context model of QNN, FailedError if its binary is
+    Raises UsageError if the file is not a context model of QNN, and FailedError if its binary is
     missing, damaged, or belongs to another model.
     """
     return open_context(path)[1]

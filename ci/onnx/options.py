@@ -1,6 +1,6 @@
 """Checks a case's options of the QNN execution provider (EP) before a session is created.
 
-The EP ignores an unknown key and most invalid values. The session then runs with other settings
+The EP ignores an unknown key and most invalid values. The session then runs with different settings
 than requested, without an error. manifests/policies/onnx-options.toml lists the known options.
 """
 

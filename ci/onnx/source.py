@@ -86,8 +86,8 @@ def from_file(
 
     Its inputs are the policy's ``data`` or the sets next to the file: the model is judged on the
     first MIN_SETS and calibrated on the others. Only a policy can use a set for both. Raises
-    UsageError for data that does not match the model, FailedError if a user's function raises an
-    exception.
+    UsageError for data that does not match the model, and FailedError if a user's function raises
+    an exception.
     """
     inputs = list_inputs(model)
     beside = () if data.calibration and data.inputs else tuple(read_beside(path, inputs))
@@ -185,7 +185,7 @@ def _read_tensor(file: Path) -> Array:
 def fit_sets(place: str, sets: Sequence[Sequence[Any]], inputs: Ports) -> tuple[Arrays, ...]:
     """Return the sets as arrays, in the order of ``inputs``. A mapping whose keys are the names of
     the inputs may be in any order; all other sets must be in this order. Raises UsageError if a set
-    has other dtypes or shapes."""
+    has different dtypes or shapes."""
     rows = []
     for number, given in enumerate(sets):
         if len(given) == 1 and isinstance(given[0], Mapping):

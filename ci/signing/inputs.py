@@ -168,5 +168,6 @@ def find_sdk_version(qnn_sdk: Path | None, inputs: Sequence[Input] = ()) -> str:
 
 
 def read_directory_version(root: Path | None) -> str:
-    """Return the version in the path of ``root``, "" if the path has none or ``root`` is None."""
+    """Return the version in the path of ``root``, or "" if the path has none or ``root`` is
+    None."""
     return find_place_version(str(root.resolve())) if root else ""

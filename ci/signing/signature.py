@@ -84,7 +84,7 @@ def list_digests(subject: str, signed: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def read_identity(subject: str, name: str) -> int:
-    """Return the 64-bit number in the OU field ``name`` (SW_ID or HW_ID), 0 if ``subject`` lacks
+    """Return the 64-bit number in the OU field ``name`` (SW_ID or HW_ID), or 0 if ``subject`` lacks
     it. Only older leaf certificates have these fields.
     """
     found = re.search(rf"OU=\d\d ([0-9A-Fa-f]{{16}}) {name}\b", subject)

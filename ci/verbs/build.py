@@ -191,7 +191,7 @@ def choose_target(args: argparse.Namespace) -> Target:
 
 def make_request(args: argparse.Namespace, python: str) -> BuildRequest:
     """Return the request for one build that the command line describes. Raises UsageError for an
-    invalid option, UnfitError if ``python`` is not found."""
+    invalid option, and UnfitError if ``python`` is not found."""
     if args.jobs < 0:
         raise UsageError(f"--jobs {args.jobs} is negative")
     return BuildRequest(
@@ -220,7 +220,8 @@ def split_define(word: str) -> tuple[str, str]:
 def prepare_job(target: Target, request: BuildRequest, progress: Progress) -> BuildJob:
     """Return a planned build. Only its ``check`` must still be called before it starts.
 
-    Raises UsageError for an extra that the target does not have, UnfitError if anything is missing.
+    Raises UsageError for an extra that the target does not have, and UnfitError if anything is
+    missing.
     """
     if unknown := request.extras - set(target.extras):
         raise UsageError(

@@ -189,7 +189,7 @@ def describe_device(runner: DeviceRunner, facts: DeviceFacts) -> str:
 
 
 def require_match(device: Device, facts: DeviceFacts, bundle: Bundle) -> None:
-    """Check a device before anything is sent. Raises UnfitError if the bundle is not for it,
+    """Check a device before anything is sent. Raises UnfitError if the bundle is not for it, and
     StoreError if it has too little space."""
     if facts.machine != bundle.target.machine and (facts.machine, bundle.target.machine) not in ARM:
         raise UnfitError(

@@ -111,7 +111,7 @@ def compare(statement: Statement, program: Path, policy: Path | None) -> Iterato
 
 def find_limits(path: Path, case: Mapping[str, str]) -> Threshold:
     """Return a policy's limits for a case. Raises ManifestError for an invalid policy or one
-    without limits for the case, ValueError for an unknown session, backend or scheme."""
+    without limits for the case, and ValueError for an unknown session, backend or scheme."""
     if case["session"] not in LANES:
         raise ValueError(f"there is no session {case['session']}")
     policy = read_emulator_policy(path, LANES[case["session"]])

@@ -118,7 +118,7 @@ def check_files(runner: Path, programs: Sequence[Path]) -> None:
 
 def find_runtime(word: str, progress: Progress) -> Path:
     """Return the directory with a runtime's libraries. ``word`` is a directory, an artifact or a
-    profile. From a profile, the QNN artifact is used. Raises UsageError if it is none of these,
+    profile. From a profile, the QNN artifact is used. Raises UsageError if it is none of these, and
     UnfitError if the artifact is not provisioned."""
     place = user_path(word)
     if place.is_dir():

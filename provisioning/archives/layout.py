@@ -98,8 +98,8 @@ class Layout:
         self.takes = [take for take, _ in rules]
 
     def place(self, name: str) -> str:
-        """Return the path in the tree for the member ``name``, '' if no rule takes the member or no
-        component contains the path.
+        """Return the path in the tree for the member ``name``, or '' if no rule takes the member or
+        no component contains the path.
         """
         path = "" if self.rules else name
         for pattern, fixed, put in self.rules:
@@ -167,7 +167,7 @@ def check_members(archive: str, members: Sequence[Member], limits: Limits) -> No
         if member.name in links and resolve_link(member.name, links) is None:
             raise unsafe(
                 archive,
-                f"link {member.name!r} leads outside the tree or in a circle: {member.link!r}",
+                f"link {member.name!r} points outside the tree or into a loop: {member.link!r}",
             )
         if member.kind == "hardlink" and member.link not in files:
             raise unsafe(
@@ -233,8 +233,8 @@ def check_name(archive: str, member: Member) -> None:
 
 
 def resolve_link(name: str, links: Mapping[str, str]) -> str | None:
-    """Return the path that ``name`` leads to through ``links`` (path -> target), '' for the tree's
-    root.
+    """Return the path that ``name`` leads to through ``links`` (path -> target), or '' for the
+    tree's root.
 
     Returns None if ``name`` leads outside the tree, through an empty link, or through more than
     MAX_LINK_HOPS links, as a circle of links does.
@@ -342,13 +342,15 @@ def make_links(
 ) -> list[TreeEntry]:
     """Create symbolic links (path -> target); call it after all files are written.
 
-    ``present`` are all other paths of the tree. Raises IntegrityError if a link leads outside the
-    tree or in a circle, or if its target, resolved through the tree's links, is missing.
+    ``present`` are all other paths of the tree. Raises IntegrityError if a link points outside the
+    tree, if links form a loop, or if a link's target, resolved through the tree's links, is
+    missing.
     """
     for path in links:
         if resolve_link(path, links) is None:
             raise unsafe(
-                archive, f"link {path!r} leads outside the tree or in a circle: {links[path]!r}"
+                archive,
+                f"link {path!r} points outside the tree or into a loop: {links[path]!r}",
             )
     if dangling := find_dangling(links, present):
         path = dangling[0]

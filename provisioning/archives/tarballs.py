@@ -232,7 +232,7 @@ class XzStream:
 
     def read(self, count: int, /) -> bytes:
         """Return at most ``count`` bytes, ``b""`` at the end. Raises EOFError if the file is cut
-        short, LZMAError if it is damaged or needs too much memory.
+        short, and LZMAError if it is damaged or needs too much memory.
         """
         while count:
             if self.inner.eof:

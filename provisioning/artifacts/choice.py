@@ -121,7 +121,7 @@ def lay_over(environment: Environment, overlay: Path, base: Mapping[str, str]) -
 
 
 def find_laid(environment: Environment) -> Path | None:
-    """Return the overlay that lay_over added to an environment, None if there is none."""
+    """Return the overlay that lay_over added to an environment, or None if there is none."""
     entries = environment.variables.get("PYTHONPATH", "").split(os.pathsep)
     return Path(entries[0]) if entries[0] else None
 
@@ -182,7 +182,7 @@ def write_overlay(overlay: Path, record: OverlayRecord) -> None:
 
 
 def read_overlay(overlay: Path) -> OverlayRecord | None:
-    """Return the record of an overlay, None if it is missing or damaged."""
+    """Return the record of an overlay, or None if it is missing or damaged."""
     try:
         return msgspec.json.decode((overlay / RECORD).read_bytes(), type=OverlayRecord)
     except (OSError, msgspec.MsgspecError):

@@ -98,7 +98,7 @@ def _ways_out(path: Path) -> str:
 
 
 def find_lock(name: str, release: Release, store: Store) -> Lock | None:
-    """Return the project's lock of a release, else this machine's, None if there is neither.
+    """Return the project's lock of a release, else this machine's, or None if there is neither.
 
     Raises ManifestError, and IntegrityError if the lock and the manifest have different hashes.
     """

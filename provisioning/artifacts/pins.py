@@ -78,7 +78,7 @@ def take_archive(request: ArtifactRequest, file: Path, store: Store) -> None:
     """Copy a local archive to the path where its download would be stored.
 
     Raises UsageError if the file is missing or the artifact is not a single file, IntegrityError if
-    the file does not match the pin, StoreError.
+    the file does not match the pin, and StoreError.
     """
     if not request.download:
         raise UsageError(f"{request.name} is not downloaded as a single file", fix="omit --from")

@@ -183,7 +183,7 @@ def run_command(
 
 
 def find_verb(verbs: Mapping[str, Verb], word: str) -> str:
-    """Return the verb with the name or the nox session ``word``, '' if there is none."""
+    """Return the verb with the name or the nox session ``word``, or '' if there is none."""
     runs = (name for name, verb in verbs.items() if verb.session == word)
     return word if word in verbs else next(runs, "")
 

@@ -105,8 +105,8 @@ def run_process(
     child process that still holds the output pipe after ``argv`` has ended is ended, too, if it is
     in the same process group; otherwise it is left running.
 
-    Raises MissingToolError if the program cannot be started and, if ``check`` is true, ToolError if
-    it exits with a code other than 0 or exceeds ``timeout_s``.
+    Raises MissingToolError if the program cannot be started and, if ``check`` is true, and
+    ToolError if it exits with a code other than 0 or exceeds ``timeout_s``.
     """
     words = tuple(os.fspath(word) for word in argv)
     started = time.monotonic()
@@ -207,7 +207,7 @@ def run_bytes(
     """Run ``argv`` to its end with ``data`` as its stdin, and return its stdout unchanged.
 
     For programs with binary output; stderr becomes the reason in an error. Raises MissingToolError
-    if the program cannot be started, ToolError if it exits with a code other than 0 or exceeds
+    if the program cannot be started, and ToolError if it exits with a code other than 0 or exceeds
     ``timeout_s``.
     """
     words = [os.fspath(word) for word in argv]

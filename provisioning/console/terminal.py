@@ -78,7 +78,8 @@ def open_missing_streams() -> None:
 
 
 def count_columns(stream: TextIO) -> int | None:
-    """Return the width of a terminal (COLUMNS takes precedence), None if it is not a terminal."""
+    """Return the width of a terminal (COLUMNS takes precedence), or None if it is not a
+    terminal."""
     with suppress(OSError, ValueError):
         if not stream.isatty():
             return None

@@ -138,7 +138,8 @@ class ElfPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def choose_policy(
     directory: str, policies: Mapping[str, ElfPolicy]
 ) -> tuple[str, ElfPolicy] | None:
-    """Return the kind and the policy for ``directory`` (relative, with '/'), None if none applies.
+    """Return the kind and the policy for ``directory`` (relative, with '/'), or None if none
+    applies.
 
     For a Hexagon directory, the required e_flags follow from its name.
     """

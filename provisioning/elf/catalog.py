@@ -81,7 +81,7 @@ class Catalog:
 
 
 def prove_file(path: Path, sha256: str, trust: Trust, now: datetime) -> Proof | None:
-    """Return what the catalogs in the directory of ``path`` prove about the file, None if no
+    """Return what the catalogs in the directory of ``path`` prove about the file, or None if no
     catalog is for it.
 
     A catalog that is named after another library and does not list this one is ignored. Raises
@@ -158,7 +158,7 @@ def _children(data: bytes) -> list[tuple[int, bytes]]:
 
 
 def _read_timestamp(info: Any, root: x509.Certificate) -> datetime | None:
-    """Return the time of signing according to the countersignature of ``info``, None if there is
+    """Return the time of signing according to the countersignature of ``info``, or None if there is
     none.
 
     Raises CatalogError if the timestamp is not valid, or if there are other unsigned attributes.

@@ -79,7 +79,7 @@ def find_targets(blob: View) -> tuple[Target, ...]:
 
 
 def find_context_damage(blob: View) -> str:
-    """Return why a context binary is incomplete, '' if it looks complete."""
+    """Return why a context binary is incomplete, or '' if it looks complete."""
     if blob[:4] == ARCHIVE:
         try:
             zipfile.ZipFile(io.BytesIO(blob)).close()
@@ -99,7 +99,7 @@ def find_context_damage(blob: View) -> str:
 
 
 def find_program_damage(blob: View) -> str:
-    """Return why an ExecuTorch program is incomplete, '' if it looks complete."""
+    """Return why an ExecuTorch program is incomplete, or '' if it looks complete."""
     if len(blob) < PROGRAM.size:
         return f"is cut short: it has {len(blob)} bytes"
     _, magic, length, size, segments = PROGRAM.unpack_from(blob)
@@ -111,7 +111,7 @@ def find_program_damage(blob: View) -> str:
 
 
 def find_misplaced(blob: View) -> str:
-    """Return why segments of a complete program cannot be mapped into memory, '' if they can."""
+    """Return why segments of a complete program cannot be mapped into memory, or '' if they can."""
     base = PROGRAM.unpack_from(blob)[4] if blob[8:12] == EXTENDED else 0
     found = BINARY.finditer(blob, 0, base or len(blob))
     # Other numbers in the flatbuffer that look like a context binary are not aligned.

@@ -50,7 +50,7 @@ class QnnBuild(NamedTuple):
 
 
 def find_qnn_build(path: Path, likely: tuple[int, int] | None = None) -> QnnBuild | None:
-    """Return the QNN build that the file ``path`` contains, None if it contains none. Raises
+    """Return the QNN build that the file ``path`` contains, or None if it contains none. Raises
     ElfError if it cannot be read.
 
     ``likely`` is the (offset, size) of .rodata, which contains the full version in most libraries.
@@ -83,7 +83,7 @@ def search_build(data: bytes | mmap.mmap, *, partial: bool = True) -> QnnBuild |
 
 
 def search_whole(data: View, start: int, end: int) -> QnnBuild | None:
-    """Return the first full version in ``data`` between the bytes ``start`` and ``end``, None if
+    """Return the first full version in ``data`` between the bytes ``start`` and ``end``, or None if
     there is none.
     """
     limit = min(len(data), MAX_SEARCH_BYTES)

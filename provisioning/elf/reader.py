@@ -88,7 +88,7 @@ class HeadersTruncatedError(ValueError):
 
 @contextmanager
 def _open_elf(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that starts like an ELF file. Raises ElfError, also for errors in the block."""
+    """Open a file that starts like an ELF file. Raises ElfError, even for errors in the block."""
     try:
         with path.open("rb") as file:
             _refuse_other_formats(path, file.read(HEAD_BYTES))
@@ -135,8 +135,8 @@ def parse_headers(data: bytes) -> ElfHeaders:
 
 
 def parse_checksum(data: bytes) -> Checksum | None:
-    """Return the checksum embedded in the Hexagon library ``data``, None if there is none. Raises
-    ValueError.
+    """Return the checksum embedded in the Hexagon library ``data``, or None if there is none.
+    Raises ValueError.
     """
     with _only_value_errors():
         return _Elf(data).checksum()
@@ -273,8 +273,8 @@ class _Elf:
             yield name, (entry["sh_offset"], entry["sh_size"])
 
     def checksum(self) -> Checksum | None:
-        """Return the checksum in the SWIV section of a Hexagon library, None if there is none. In a
-        signed library, it is not looked for, since signing moves the section.
+        """Return the checksum in the SWIV section of a Hexagon library, or None if there is none.
+        In a signed library, it is not looked for, since signing moves the section.
         """
         if _number(self.head["e_machine"]) != EM_QDSP6 or any(
             head.is_hashes for head in self.heads
@@ -441,7 +441,7 @@ def parse_notes(blob: bytes, order: Literal["little", "big"], align: int) -> Ite
 
 
 def find_build_id(notes: Iterable[Note]) -> str | None:
-    """Return the GNU build ID in hexadecimal, None if there is none."""
+    """Return the GNU build ID in hexadecimal, or None if there is none."""
     for note in notes:
         if note.name == b"GNU" and note.type == NT_GNU_BUILD_ID:
             return note.desc.hex()

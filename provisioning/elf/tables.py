@@ -64,7 +64,7 @@ class Table:
         self.vtable_size = tables.read("H", self.vtable)
 
     def find(self, number: int) -> int:
-        """Return the byte where field ``number`` starts, 0 if the field has its default."""
+        """Return the byte where field ``number`` starts, or 0 if the field has its default."""
         entry = WORD + 2 * number
         if entry + 2 > self.vtable_size:
             return 0

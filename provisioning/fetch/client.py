@@ -92,7 +92,7 @@ class Client:
         The response's validator must be ``validator`` or missing, since a response to If-Range need
         not repeat a date (RFC 9110, 15.3.7). Close the generator to end the connection. Raises
         ChangedError if the server now has a different file, PermanentError if it sends too many
-        bytes, TransientError if the body ends early.
+        bytes, and TransientError if the body ends early.
         """
         headers = {"Range": f"bytes={start}-{end - 1}", "If-Range": validator}
         with self.get(url, headers) as (head, body):

@@ -79,7 +79,7 @@ def fetch_file(
     body was small or of unknown length; otherwise, the next URL is tried.
 
     Returns the file's SHA-256. Raises IntegrityError if the content from a URL did not match the
-    pin and no other URL had the right content, DownloadError if nothing could be downloaded,
+    pin and no other URL had the right content, DownloadError if nothing could be downloaded, and
     OSError if the file cannot be written.
     """
     chosen = policy or TransferPolicy.from_environment()
@@ -300,8 +300,8 @@ def _may_spread(part: PartFile, pin: Pin) -> bool:
 def _check_size(head: Head, part: PartFile, pin: Pin) -> float:
     """Return the size in bytes that the file may reach before this has to be called again.
 
-    Raises PermanentError if the file exceeds its pinned size or its limit, OSError if the disk has
-    too little space for a file without a pinned size.
+    Raises PermanentError if the file exceeds its pinned size or its limit, and OSError if the disk
+    has too little space for a file without a pinned size.
     """
     if pin.size_bytes:
         if part.size > pin.size_bytes:

@@ -202,7 +202,7 @@ def try_again(
 
     ``count`` returns the number of bytes so far; an attempt that adds at least PROGRESS_BYTES new
     bytes resets the count of failures. ``restarts`` returns how often the bytes were discarded
-    (default: never). Raises PermanentError, also after the last attempt, and BusyError if the
+    (default: never). Raises PermanentError, including after the last attempt, and BusyError if the
     server asks for a longer delay than the policy allows.
     """
     failures, best = 0, count()

@@ -89,7 +89,7 @@ class Pairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return next(iter([*exact, *near]), None)
 
     def find_torch(self) -> str:
-        """Return the version of torch that is installed with the default ExecuTorch, '' if
+        """Return the version of torch that is installed with the default ExecuTorch, or '' if
         ``supported`` does not list this ExecuTorch.
         """
         rows = (row.torch for row in self.supported if is_same(row.executorch, self.default))

@@ -149,12 +149,12 @@ class Adoption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     choice_words: tuple[str, ...] = ()
 
     def find_choice(self, variables: Mapping[str, str]) -> str:
-        """Return the directory in the environment variable ``choice``, '' if there is none."""
+        """Return the directory in the environment variable ``choice``, or '' if there is none."""
         word = variables.get(self.choice, "") if self.choice else ""
         return "" if word in self.choice_words or is_version(word) else word
 
     def find_version(self, variables: Mapping[str, str]) -> str:
-        """Return the version in the environment variable ``choice``, '' if there is none."""
+        """Return the version in the environment variable ``choice``, or '' if there is none."""
         word = variables.get(self.choice, "") if self.choice else ""
         return word if is_version(word) else ""
 
@@ -188,7 +188,7 @@ class Toolchain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"{min(twice)} has two releases")
 
     def release(self, version: str = "") -> Release:
-        """Return the release of ``version``, '' for the default. Raises UsageError."""
+        """Return the release of ``version``, or '' for the default. Raises UsageError."""
         wanted = version or self.default
         for release in self.releases:
             if release.version == wanted:
@@ -278,7 +278,7 @@ def find_row(rows: Mapping[str, T], name: str, what: str, otherwise: str = "") -
 
 
 def suggest_near(name: str, known: Iterable[str]) -> str:
-    """Return text such as ``did you mean SM8650 or SM8550? ``, '' if no name is similar."""
+    """Return text such as ``did you mean SM8650 or SM8550? ``, or '' if no name is similar."""
     every = list(known)
     whole = [one for one in every if len(name) > 2 and name in one.split("-")]  # ndk: android-ndk
     near = whole or difflib.get_close_matches(name, every, n=3)
@@ -368,7 +368,7 @@ def find_faults(value: Any, kind: Any, path: Place = ()) -> Iterator[tuple[Place
 
 
 def _find_table(kind: Any) -> Any:
-    """Return the Struct that a table of ``kind`` is decoded into, None if there is none or the
+    """Return the Struct that a table of ``kind`` is decoded into, or None if there is none or the
     table's content decides which.
     """
     kinds = get_args(kind) if get_origin(kind) in {Union, types.UnionType} else (kind,)

@@ -111,8 +111,8 @@ def _judge_package(path: Path) -> Garbage | Kept:
 
 
 def made_by_us(path: Path) -> str | None:
-    """Return the artifact that this project published in the directory ``path``, None for any other
-    directory.
+    """Return the artifact that this project published in the directory ``path``, or None for any
+    other directory.
     """
     found = find_published(path)
     if found is None:

@@ -24,8 +24,8 @@ class HeldLock:
         self.fd = -1
 
     def take(self) -> bool:
-        """Take the lock if it is free, and return whether it was. Raises OSError, also if the file
-        system does not support locks.
+        """Take the lock if it is free, and return whether it was. Raises OSError, for example if
+        the file system does not support locks.
         """
         fd = open_own(self.path, self.mode)
         try:

@@ -149,8 +149,8 @@ class Store:
         self.uses = self.home / "uses"
 
     def find(self, key: Key) -> Published | None:
-        """Return the published directory of ``key``, None if there is none. This reads only three
-        inodes.
+        """Return the published directory of ``key``, or None if there is none. This reads only
+        three inodes.
 
         A symbolic link is ignored, since it can lead out of the store.
         """
@@ -278,7 +278,7 @@ class Store:
 
     def find_user(self, path: Path) -> int | None:
         """Return the process ID of a running shell that note_use recorded for the published
-        directory ``path``, None if there is none. Records of shells that have ended are removed.
+        directory ``path``, or None if there is none. Records of shells that have ended are removed.
         """
         for note in self.uses.glob(f"{glob.escape(path.name)}.*.*"):
             pid, start = note.name.rsplit(".", 2)[1:]

@@ -71,7 +71,7 @@ def _compose(args: argparse.Namespace, progress: Progress) -> Environment:
 
 def find_built(environment: Environment) -> Path | None:
     """Return the newest overlay that was built from the environment's version of ExecuTorch for its
-    SDK and this Python, None if there is none.
+    SDK and this Python, or None if there is none.
     """
     versions = {artifact.name: artifact.version for artifact in environment.artifacts}
     for overlay, record in find_overlays(versions["qnn-sdk"]):

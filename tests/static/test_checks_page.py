@@ -22,9 +22,7 @@ OF_APPS = list_app_checks()
 CHECKS = sorted([*list_checks(), *OF_APPS], key=lambda check: check.id)
 IDS = [check.id for check in CHECKS]
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "checks.md"
-HEAD = (
-    "| id | severity | what is wrong | what you would meet later | fix |\n|---|---|---|---|---|\n"
-)
+HEAD = "| id | severity | what is wrong | what happens otherwise | fix |\n|---|---|---|---|---|\n"
 TABLE = re.compile(re.escape(HEAD) + r"\| (QNN\d\d\d) .*\n(?:\| QNN.*\n)*")
 SPECIAL = re.compile(r"([`*_<>|$])")
 # Values that start with a separator, such as " and 2 other files", and may be empty.

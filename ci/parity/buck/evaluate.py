@@ -299,7 +299,7 @@ def quoted(names: list[str]) -> str:
 
 def explain(error: Exception, path: str) -> tuple[str, int]:
     """Return the reason in a Starlark error, and the last line of ``path`` that the error mentions,
-    0 if there is none.
+    or 0 if there is none.
     """
     text = str(error)
     lines = [int(n) for n in re.findall(rf"{re.escape(path)}:(\d+)", text)]

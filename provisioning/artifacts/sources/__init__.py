@@ -290,7 +290,7 @@ def pin_of(release: FileRelease) -> Pin:
 
 
 def find_mismatch(path: Path, pin: Pin) -> str:
-    """Return how a file differs from its pin, '' if it matches. Raises OSError."""
+    """Return how a file differs from its pin, or '' if it matches. Raises OSError."""
     size_bytes = path.stat().st_size
     is_hashed = pin.sha256 and pin.size_bytes in {0, size_bytes}
     try:

@@ -119,7 +119,7 @@ def follow_links(links: Mapping[str, str], paths: Collection[str]) -> dict[str, 
 
 
 def stated_version(root: Path) -> str:
-    """Return the most common QNN version in the libraries, '' if none contains one."""
+    """Return the most common QNN version in the libraries, or '' if none contains one."""
     builds = map(find_qnn_build, sorted(root.rglob("lib*.so")))
     counted = Counter(build.version for build in builds if build and build.version)
     return counted.most_common(1)[0][0] if counted else ""

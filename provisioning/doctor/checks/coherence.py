@@ -86,7 +86,7 @@ FAMILIES = Subjects(find_families)
 
 
 def most_common_build(files: Iterable[FileFacts]) -> QnnBuild | None:
-    """Return the most common QNN build among libraries that contain a complete build ID, None if
+    """Return the most common QNN build among libraries that contain a complete build ID, or None if
     none does.
     """
     builds = (file.build for file in files)

@@ -92,8 +92,8 @@ def _searched(
 def _group_staging(
     tree: TreeFacts, policies: Mapping[str, ElfPolicy], target: str
 ) -> Iterator[Group]:
-    """Yield the groups of a staging directory: libraries of kind ``target`` and of the DSP
-    together.
+    """Yield the groups of a staging directory, which holds libraries for ``target`` and for the
+    DSP: one group for ``target``, and one for each Hexagon version.
     """
     groups: dict[str, list[FileFacts]] = {}
     for file in tree.files:

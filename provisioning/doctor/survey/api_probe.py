@@ -46,8 +46,8 @@ class DeviceConfig(ctypes.Structure):
 
 
 def find_soc_offset(provider: int) -> int:
-    """Return the offset in QnnHtpDevice_CustomConfig_t at which the library reads the SoC, 0 if no
-    offset works.
+    """Return the offset in QnnHtpDevice_CustomConfig_t at which the library reads the SoC, or 0 if
+    no offset works.
 
     Tries each offset by creating a device with an SoC there and zeros elsewhere.
     """

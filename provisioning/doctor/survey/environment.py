@@ -200,7 +200,7 @@ def _survey_backend(
 def _try_device(
     request: SurveyRequest, sdk: SdkFacts | None, python: PythonFacts, backend: Backend
 ) -> str | None:
-    """Return the reason why no device can be created, '' if one can; None if it is not tried."""
+    """Return the reason why no device can be created, or '' if one can; None if it is not tried."""
     library = (sdk.root if sdk else Path()) / HOST_DIRECTORY / read_backends()[backend].library
     if not (python.adaptor and library.is_file() and _may_load(python, sdk)):
         return None

@@ -92,7 +92,7 @@ def _memory_bytes() -> int:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a small file, '' if it is missing, large or unreadable."""
+    """Return the text of a small file, or '' if it is missing, large or unreadable."""
     with suppress(OSError):
         if path.stat().st_size <= MAX_TEXT_BYTES:  # the size of a file in /proc is 0
             return path.read_text(encoding="utf-8", errors="replace")

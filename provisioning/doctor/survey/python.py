@@ -138,8 +138,8 @@ def try_device(
 
 
 def _try_device(python: Path, variables: Mapping[str, str], backend: Backend) -> tuple[str, bool]:
-    """Return the reason why no device can be created, '' if one can, and whether this is final. It
-    is not final if the process could not be started or exceeded the time limit.
+    """Return the reason why no device can be created, or '' if one can, and whether this is final.
+    It is not final if the process could not be started or exceeded the time limit.
     """
     words = [str(python), device_probe.__file__, backend.value]
     try:

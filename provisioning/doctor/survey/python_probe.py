@@ -46,7 +46,7 @@ def _version(name: str) -> str | None:
 
 
 def _installed(name: str) -> str:
-    """Return the directory of a distribution's package of the same name, '' if there is none."""
+    """Return the directory of a distribution's package of the same name, or '' if there is none."""
     try:
         place = Path(str(importlib.metadata.distribution(name).locate_file(name)))
     except importlib.metadata.PackageNotFoundError:
@@ -62,7 +62,7 @@ def _path_files(place: str | None) -> list[str]:
 
 
 def _asked(name: str) -> list[list[str]]:
-    """Return a distribution's requirements, each with the installed version, '' if it is not
+    """Return a distribution's requirements, each with the installed version, or '' if it is not
     installed.
     """
     try:

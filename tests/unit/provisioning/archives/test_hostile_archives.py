@@ -95,15 +95,15 @@ ZIPS: dict[str, tuple[Callable[[], bytes], str]] = {
     "absolute path": (lambda: zipped(("/etc/evil", b"x")), "absolute path"),
     "link that leaves": (
         lambda: zipped((info("pkg/l", LINK), b"../../evil")),
-        "leads outside the tree",
+        "points outside the tree",
     ),
     "link through a link": (
         lambda: zipped((info("pkg/up", LINK), b".."), (info("out", LINK), b"pkg/up/../evil")),
-        "leads outside the tree",
+        "points outside the tree",
     ),
     "links in a circle": (
         lambda: zipped((info("a", LINK), b"b"), (info("b", LINK), b"a")),
-        "leads outside the tree",
+        "points outside the tree",
     ),
     "link to nothing": (lambda: zipped((info("pkg/l", LINK), b"sub/none")), "not in the tree"),
     "file below a link": (
@@ -124,13 +124,13 @@ TARS: dict[str, tuple[Callable[[], bytes], str]] = {
     "parent path": (lambda: tarred((tar_info("pkg/../../evil"), b"")), "leads outside the tree"),
     "link that leaves": (
         lambda: tarred((tar_info("pkg/l", tarfile.SYMTYPE, "../../evil"), b"")),
-        "leads outside the tree",
+        "points outside the tree",
     ),
     "written through a link": (
         lambda: tarred(
             (tar_info("pkg/l", tarfile.SYMTYPE, "/etc"), b""), (tar_info("pkg/l/evil"), b"")
         ),
-        "is a symlink but contains|leads outside the tree",
+        "is a symlink but contains|points outside the tree",
     ),
     "hard link that leaves": (
         lambda: tarred((tar_info("pkg/l", tarfile.LNKTYPE, "/etc/passwd"), b"")),

@@ -120,7 +120,7 @@ def test_a_name_that_is_taken(name: str) -> None:
         ),
         (
             (Member("l", 0, kind="symlink", link="../b"),),
-            "link 'l' leads outside the tree or in a circle: '../b'",
+            "link 'l' points outside the tree or into a loop: '../b'",
         ),
         ((Member("l", 0, kind="symlink"), Member("a/m", 0, kind="symlink", link="../b")), ""),
         ((Member("a", 0, link="../b"), Member("b/", 0, kind="dir", link="/")), ""),
@@ -219,8 +219,11 @@ def test_links_are_made_after_all_that_they_lead_to(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("links", "why"),
     [
-        ({"a": "x", "l": "/etc"}, "link 'l' leads outside the tree or in a circle: '/etc'"),
-        ({"l": "../x"}, "link 'l' leads outside the tree or in a circle: '../x'"),
+        (
+            {"a": "x", "l": "/etc"},
+            "link 'l' points outside the tree or into a loop: '/etc'",
+        ),
+        ({"l": "../x"}, "link 'l' points outside the tree or into a loop: '../x'"),
         ({"l": "y", "b": "x", "a": "z"}, "link 'a' points to 'z', which is not in the tree"),
         ({"l": "x/y"}, "link 'l' points to 'x/y', which is not in the tree"),
     ],
