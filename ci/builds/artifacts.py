@@ -82,8 +82,8 @@ def _find_built(plan: BuildPlan, row: Artifact) -> list[Path]:
 
 
 def split_symbols(plan: BuildPlan) -> None:
-    """Make a stripped copy of each file whose row sets ``split_symbols``, and a file with its
-    symbols, if the toolchain has an objcopy. Raises ToolError if objcopy fails.
+    """Split each file whose row sets ``split_symbols`` into a stripped copy and a file with its
+    symbols. Do nothing if the toolchain has no objcopy. Raises ToolError if objcopy fails.
 
     gdb, lldb and ndk-stack find the symbols through the debug link and the build id. Hexagon skels
     must never be stripped, because that invalidates the signature or checksum in them.
@@ -150,14 +150,14 @@ def _judge_build(facts: ElfFacts, policy: ElfPolicy, row: Artifact, tag: str) ->
                 f"{name} needs {library}",
                 where,
                 "neither the target's system nor this build provides that library",
-                "link that library statically, or list it in the artifact's row of "
+                "link that library statically, or list it in the artifact's row in "
                 "manifests/targets.toml",
             )
     if row.size_budget and facts.size_bytes > row.size_budget:
         yield Finding(
             OVER_BUDGET,
             name,
-            f"{name} has {facts.size_bytes} bytes, but its size budget is {row.size_budget}",
+            f"{name} is {facts.size_bytes} bytes long, but its size budget is {row.size_budget}",
             where,
             "the DSP has little memory, and ExecuTorch sets the same budget",
             "build with --release, or look for large unneeded parts with `nm --size-sort`",

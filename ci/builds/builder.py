@@ -52,10 +52,11 @@ class Result:
     """A finished build; times are in seconds.
 
     ``published`` is false if an artifact violates its policy. In that case, the files of the last
-    published build stay. ``up_to_date`` is true if nothing had to be built. ``changed_files`` is
-    the number of input files that changed since the last build. ``stage_s`` has the time of each
-    stage. ``cache`` has the hits and misses of the compiler cache, or None if none was used.
-    ``undone`` are the paths in the copy of the sources that had been edited and were restored.
+    published build are kept. ``up_to_date`` is true if nothing had to be built. ``changed_files``
+    is the number of input files that changed since the last build. ``stage_s`` maps each stage to
+    its time. ``cache`` holds the hits and misses of the compiler cache, or is None if no cache was
+    used. ``undone`` lists the files in the copy of the sources that had been edited and were
+    restored.
     """
 
     plan: BuildPlan
@@ -77,7 +78,7 @@ class Result:
 def run_build(job: BuildJob, progress: Progress) -> Result:
     """Build the job unless nothing has changed since its last build.
 
-    Raises the following errors. The published files then stay as they were.
+    If it raises one of these errors, the published files stay unchanged:
 
     - UnfitError if a requirement is not met, a source is unreadable or another process runs this
       build
@@ -172,8 +173,8 @@ class CacheCounts:
     misses: int
 
     def since(self, before: CacheCounts) -> CacheCounts:
-        """Return how much the counts have grown since ``before``. (sccache counts over the life of
-        its server.)"""
+        """Return how much the counts have grown since ``before``, because sccache counts from the
+        start of its server."""
         hits, misses = self.hits - before.hits, self.misses - before.misses
         return replace(self, hits=max(hits, 0), misses=max(misses, 0))
 
@@ -202,8 +203,8 @@ def _read_ccache_log(log: Path) -> tuple[int, int]:
 
 
 def _ask_sccache(program: Path, environment: Mapping[str, str]) -> tuple[int, int]:
-    """Return hits and misses of sccache's server over all languages, or (0, 0) if they are
-    unavailable."""
+    """Return the hits and misses of sccache's server, added up over all languages. Return (0, 0) if
+    they are unavailable."""
     words = [str(program), "--show-stats", "--stats-format", "json"]
     ended = run_process(words, env=environment, timeout_s=PROBE_S, check=False)
     try:

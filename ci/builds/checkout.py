@@ -105,7 +105,7 @@ def describe_soc(request: BuildRequest) -> dict[str, str]:
     if request.dsp_type not in {LPAI, HTP}:
         raise UsageError(
             f"there is no DSP type {request.dsp_type}",
-            fix="use 0 for LPAI (aDSP), 3 for HTP (cDSP)",
+            fix="use 0 for LPAI (aDSP) or 3 for HTP (cDSP)",
         )
     soc = find_soc(request.soc)
     if request.dsp_type == LPAI and soc.lpai is None:
@@ -135,7 +135,8 @@ def wanted_submodules(source: Path, components: tuple[str, ...]) -> tuple[str, .
     """Return the paths of the submodules that manifests/toolchains/executorch.toml lists for
     ``components``.
 
-    A path in that file that ends in ``/**`` stands for the submodule and those in its .gitmodules.
+    In that file, a path that ends in ``/**`` stands for a submodule and the submodules in its
+    .gitmodules.
     """
     known = read_toolchain(SOURCE).components
     found: list[str] = []
@@ -222,7 +223,7 @@ def list_names(text: str) -> frozenset[str]:
     for hosts and devices compile that code.
     """
     lines: list[str] = []
-    unsure: list[bool] = []  # for each conditional around a line, whether it may leave the line out
+    unsure: list[bool] = []  # for each enclosing conditional, whether it may exclude the line
     for line in GUARD.sub("", NO_CODE.sub(" ", text)).splitlines():
         directive = DIRECTIVE.match(line)
         word = directive[1] if directive else ""
@@ -242,7 +243,7 @@ def check_programs(programs: tuple[str, ...]) -> None:
     missing = [name for name in programs if not shutil.which(name)]
     if missing:
         raise UnfitError(
-            f"programs are missing on PATH: {', '.join(missing)}",
+            f"programs are not on PATH: {', '.join(missing)}",
             why="ExecuTorch builds flatc and flatcc for this machine with these programs",
             fix="Debian, Ubuntu: apt-get install make g++",
         )
@@ -287,4 +288,6 @@ def find_python(word: str) -> Path:
         raise UnfitError(
             f"{word} is not an executable file", fix="pass the path of a Python interpreter"
         )
-    raise UnfitError(f"no Python {word!r} on PATH", fix="pass a path, or install that version")
+    raise UnfitError(
+        f"there is no Python {word!r} on PATH", fix="pass a path, or install that version"
+    )

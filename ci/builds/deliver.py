@@ -1,8 +1,9 @@
 """Install a published adaptor, and prove that the installed adaptor works.
 
-The adaptor is the Python extension with which ExecuTorch lowers for QNN. A process imports it,
-which needs neither torch nor QNN. If the adaptor is in an overlay, a second process can lower a
-model: the adaptor must then come from the overlay, and the program must contain a QNN delegate.
+The adaptor is the Python extension with which ExecuTorch lowers for QNN. The first check imports it
+in a new process, and needs neither torch nor QNN. The second check lowers a model with an adaptor
+in an overlay. It fails if Python loads a different adaptor, or if the program contains no QNN
+delegate.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ def deliver(
 
     The adaptor is always imported. If the Python of the build lacks a module for that, the result
     only names the module. ``with_proof`` also lowers a model with the adaptor in an overlay, unless
-    this was done before with the same inputs. Returns the entries for artifacts.json, or none if
-    the target installs nothing. Raises FailedError if the import or the proof fails, UnfitError if
-    there is no wheel for the overlay, and StoreError if files cannot be written.
+    this was done before with the same inputs. Returns the entries for artifacts.json, or an empty
+    dict if the target installs nothing. Raises FailedError if the import or the proof fails,
+    UnfitError if there is no wheel for the overlay, and StoreError if files cannot be written.
     """
     target, place = job.plan.target, result.place
     if not target.installs:
@@ -85,7 +86,7 @@ def _deliver_overlay(
 
 
 def check_delivery(job: BuildJob, where: str, *, with_proof: bool) -> None:
-    """Raise UnfitError, before the build, if an overlay could not be made or proven.
+    """Raise UnfitError if, after the build, an overlay could not be made or proven.
 
     An overlay needs an installed wheel of the checkout's version. The proof needs torch.
     """
@@ -96,8 +97,8 @@ def check_delivery(job: BuildJob, where: str, *, with_proof: bool) -> None:
         if installed and not is_same(installed, checkout):
             raise UnfitError(
                 f"the checkout is ExecuTorch {checkout}, but executorch {installed} is installed",
-                why="an overlay is the installed wheel with the checkout's adaptor: the versions "
-                f"must match ({job.request.python})",
+                why=f"an overlay is the wheel that is installed for {job.request.python}, with the "
+                "checkout's adaptor; the two versions must match",
                 fix=f"run `./nox -s build_aot -- --executorch {checkout}`, which creates an "
                 f"environment if {checkout} is supported; or install executorch=={checkout} for "
                 f"{job.request.python}; or build ExecuTorch {installed} (--source); or add "
@@ -112,7 +113,7 @@ def _find_wheel(job: BuildJob) -> Path:
 
 
 def _list_ingredients(job: BuildJob, result: Result, package: Path) -> Iterator[str]:
-    """Yield what a proof depends on: its code, the built files, the wheel, the environment
+    """Yield what a proof depends on: its code, the built files, the wheel and the environment
     variables."""
     yield digest_sources(Path(__file__), PROGRAM)
     yield from (one.sha256 for one in result.artifacts)
@@ -140,7 +141,8 @@ def install_files(target: Target, place: Place, root: Path) -> tuple[Path, ...]:
 
 
 def make_overlay(target: Target, place: Place, package: Path, parent: Path) -> None:
-    """Make a directory for PYTHONPATH with ``package`` as executorch and the target's files in it.
+    """Make ``parent``, a directory for PYTHONPATH that contains ``package`` as executorch, with the
+    target's files in it.
 
     Everything except the directories that receive files is a link into ``package``, so that the
     installed wheel stays unchanged. Raises StoreError if the directory cannot be written.
@@ -259,8 +261,8 @@ def run_import(adaptor: Path, python: Path, variables: Mapping[str, str]) -> str
     """Import ``adaptor`` in ``python``. Return "", or the name of a missing Python module.
 
     The import needs numpy, but neither torch nor QNN. It proves only that the adaptor is built for
-    this Python and that all libraries that it links to exist. Raises FailedError if the import
-    fails for any reason other than a missing module.
+    this Python and that all its libraries can be loaded. Raises FailedError if the import fails for
+    any reason other than a missing module.
     """
     env = {**os.environ, **variables}
     program = IMPORT.replace("LACKS", str(LACKS))

@@ -28,8 +28,8 @@ PRUNED_SUFFIXES = (".pyc",)
 
 
 class InputEntry(msgspec.Struct, frozen=True, array_like=True):
-    """The state of a file on disk, and the SHA-256 of its content (for a symbolic link, of its
-    target's path)."""
+    """The state of a file on disk, and the SHA-256 of its content. For a symbolic link, it is the
+    SHA-256 of the target's path."""
 
     size: int
     mtime_ns: int
@@ -143,8 +143,8 @@ def has_artifacts(directory: Path, state: State) -> bool:
 
 
 class CopyRecord(msgspec.Struct, frozen=True):
-    """The copy of the sources as a build left it: all its files, and the paths of those that are
-    not in the sources, because the build wrote them."""
+    """The copy of the sources after a build. ``files`` are all its files, and ``generated`` are the
+    paths of the files that the build wrote."""
 
     files: Snapshot = msgspec.field(default_factory=dict)
     generated: frozenset[str] = frozenset()
@@ -155,9 +155,9 @@ class Copy:
     """The current state of the copy of the sources.
 
     ``files`` are all files in it, and ``generated`` are those that a build wrote. ``edited`` are
-    paths that differ from what the last build left, or that did not exist then. ``sure`` is false
-    if the files that the build wrote are unknown or have changed. In that case, only a build from
-    scratch is certain to use nothing but the sources.
+    paths that have been changed, added or removed since the last build. ``sure`` is false if the
+    files that the build wrote are unknown or have changed. In that case, only a build from scratch
+    is certain to use nothing but the sources.
     """
 
     files: Snapshot

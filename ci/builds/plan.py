@@ -28,8 +28,9 @@ from provisioning.store.store import store_home
 class Place:
     """The directories and files of one build.
 
-    The copy of the sources is a directory in ``tree``; its CMake files may require a certain name.
-    ``origin`` is a file with the path of the sources, which `gc` reads.
+    The copy of the sources is a directory in ``tree``, because its CMake files may require that the
+    directory has a certain name. ``origin`` is a file with the path of the sources, which `gc`
+    reads.
     """
 
     def __init__(self, root: Path) -> None:
@@ -82,8 +83,8 @@ class BuildRequest:
     ``python`` is the interpreter that the build runs. If ``packages`` is false, the packages
     installed for it are not checked. ``jobs`` is the number of parallel compilers, 0 for one per
     core. ``release`` selects CMake's build type Release, and ``clean`` removes the earlier build
-    first. ``extras`` are the values of --with, and ``defines`` are the -D options, which may
-    contain types. If ``doctor`` is false, the doctor is not run.
+    first. ``extras`` are the values of --with, and ``defines`` are the -D options, with names that
+    may include a type. If ``doctor`` is false, the doctor is not run.
     """
 
     source: Path | None = None
@@ -169,8 +170,8 @@ class BuildPlan:
 
     @property
     def aliases(self) -> dict[str, str]:
-        """The directories that a build reads. The keys are the names that replace them in object
-        files."""
+        """The names that replace directories in object files, each with the directory that it
+        stands for."""
         return {alias: path for path, alias in name_directories(self.place, self.values).items()}
 
     @property
@@ -191,7 +192,7 @@ class BuildPlan:
 
 @dataclass(frozen=True)
 class Kit:
-    """The tools of this machine: programs, compilers by toolchain, values for placeholders.
+    """The tools of this machine: programs, compilers by toolchain, and values for placeholders.
 
     A value whose name ends in _version or _arch is part of the build's identity. A value whose name
     ends in _root is a directory whose path must not appear in object files. ``exported`` are

@@ -23,7 +23,7 @@ CONFIGURED = "configured"  # a file that marks a successful configuration
 
 
 def run_stages(plan: BuildPlan, progress: Progress) -> dict[str, float]:
-    """Configure, build and install all stages; return the seconds of each.
+    """Configure, build and install all stages. Return how many seconds each of them took.
 
     Raises UsageError for a -D option that no stage uses, ToolError with the first error, and
     StoreError if the disk is full.
@@ -129,7 +129,7 @@ def _run_step(plan: BuildPlan, label: str, command: Sequence[str], progress: Pro
 
 
 class PathMap:
-    """Replaces paths of the copy, and names from ``-ffile-prefix-map``, with paths of the checkout.
+    """Replaces paths in the copy, and names from ``-ffile-prefix-map``, with paths in the checkout.
 
     Messages then show the path of the file to edit.
     """

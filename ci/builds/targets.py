@@ -40,8 +40,7 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``source`` is relative to the tree. Values of ``options`` may contain {placeholders}. If
     ``--with`` names a key of ``extra_options`` or ``extra_targets``, its values are added.
     ``if_present`` are CMake targets that are built only if the configured project defines them.
-    ``toolchain`` is set only if the stage needs a different kind of compiler from the one that its
-    Target uses.
+    ``toolchain`` is None if the stage uses its target's kind of compiler.
     """
 
     name: str
@@ -94,9 +93,9 @@ class Needs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is checked before a compiler starts.
 
     ``components`` are sets of submodules, which manifests/toolchains/executorch.toml lists.
-    ``--with`` adds the sets in ``extras``. The Python that the build runs must have ``modules`` and
-    the modules of each CMake option in ``option_modules`` that -D does not turn off. ``programs``
-    must be on PATH.
+    ``--with`` adds the sets in ``extras``. The Python that the build runs must have ``modules``. It
+    must also have the modules in ``option_modules`` of each CMake option that the user does not
+    turn off with -D. ``programs`` must be on PATH.
     """
 
     components: tuple[str, ...] = ()
@@ -179,7 +178,7 @@ def _merge(row: dict[str, Any], recipes: Mapping[str, dict[str, Any]]) -> Target
         return msgspec.convert(whole, Target, strict=True)
     except KeyError as error:
         raise ManifestError(
-            f"{FILE}: no recipe {recipe!r}", fix="use a recipe that the file defines"
+            f"{FILE}: there is no recipe {recipe!r}", fix="use a recipe that the file defines"
         ) from error
     except msgspec.ValidationError as error:
         name = row.get("name", "a target without a name")
@@ -198,8 +197,8 @@ def fill_placeholders(text: str, values: Mapping[str, str]) -> str:
     def replace(match: re.Match[str]) -> str:
         if match[1] not in values:
             raise ManifestError(
-                f"no value for {{{match[1]}}} in {text!r}",
-                why="placeholders with a value: " + ", ".join(sorted(values)),
+                f"there is no value for {{{match[1]}}} in {text!r}",
+                why="these placeholders have a value: " + ", ".join(sorted(values)),
             )
         return values[match[1]]
 

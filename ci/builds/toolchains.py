@@ -88,7 +88,7 @@ def find_compiler(variable: str, names: tuple[str, ...], fix: str) -> Path:
         if found:
             return Path(found)
     what = f"{variable}={wanted} is not a program" if wanted else f"no {' or '.join(names)} on PATH"
-    raise UnfitError(f"no compiler: {what}", fix=fix)
+    raise UnfitError(f"no compiler was found: {what}", fix=fix)
 
 
 def resolve_host(_roots: Roots, _variables: Variables) -> Compilers:
@@ -168,7 +168,7 @@ def resolve_hexagon(roots: Roots, variables: Variables) -> Compilers:
         others = " or ".join(str(path.parents[2]) for path in found)
         raise UnfitError(
             f"the compiler {compiler} is missing",
-            why="HEXAGON_TOOLS_ROOT has no compiler, or the SDK has different tools",
+            why="HEXAGON_TOOLS_ROOT is a directory without it, or the SDK has other tools",
             fix=f"set HEXAGON_TOOLS_ROOT to {others or 'the directory that contains Tools/bin'}",
         )
     identity = {"cxx": identify_compiler(compiler)}
@@ -248,15 +248,15 @@ def choose_program(name: str, floor: Version) -> Program:
                 f"{path} {f'has version {program.version}' if program else 'does not work'}"
             )
     raise UnfitError(
-        f"no {name} of version {floor} or newer",
+        f"{name} {floor} or newer was not found",
         why="; ".join(seen) or f"{name} is neither next to this Python nor on PATH",
         fix=f'pip install {name}, or pip install "executorch-qnn-ci[build]", which pins it',
     )
 
 
 def find_cache() -> Program | None:
-    """Return the compiler cache that QNN_CI_CACHE names. If it is not set, return ccache or
-    sccache, whichever works first, or None.
+    """Return the compiler cache that QNN_CI_CACHE names. If the variable is not set, return ccache
+    if it works, otherwise sccache if it works, otherwise None.
 
     ``QNN_CI_CACHE=none`` means no cache. Raises UsageError for another name, and UnfitError if the
     requested cache is missing.

@@ -80,7 +80,7 @@ def _pieces(stream: socket.socket, terminal: bool) -> Iterator[tuple[int, bytes]
 
 @contextmanager
 def raw_terminal(client: DockerClient, container_id: str) -> Iterator[None]:
-    """Switch the terminal to raw mode, so that each key is available as it is typed. Also give the
+    """Switch the terminal to raw mode, so that each key is sent as it is typed. Also give the
     container the terminal's size, now and whenever it changes.
 
     The terminal's settings are restored at the end of the block.

@@ -32,7 +32,7 @@ from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, ToolError, UnfitError
 from provisioning.store.store import Store, store_home
 
-STEP = re.compile(r"^(?:Step|STEP) (\d+)/(\d+) ?: (.*)")  # the lines of Docker and of Podman
+STEP = re.compile(r"^(?:Step|STEP) (\d+)/(\d+) ?: (.*)")  # as Docker and Podman print it
 TAIL_LINES = 30
 STORE_HOME = "/opt/qnn-ci/store-home"
 TOOLCHAINS_LABEL = f"{LABEL}.toolchains"
@@ -53,9 +53,10 @@ class Built:
 def build_image(
     client: DockerClient, name: str, progress: Progress, *, base: str = "", fresh: bool = False
 ) -> Built:
-    """Return the image ``name``, and build it and its parents unless the engine has them.
+    """Return the image ``name``. If the engine does not have it, build it, and its parents if
+    needed.
 
-    If ``fresh`` is true, all of them are built, without a cache. Raises:
+    If ``fresh`` is true, always build it and its parents, without a cache. Raises:
 
     - UsageError for an unknown image or an unusable base
     - UnfitError if this project's checkout or a lock is missing
@@ -107,7 +108,7 @@ def _build_one(
                 },
                 labels={
                     f"{LABEL}.image": plan.name
-                },  # with which prune finds the images of an interrupted build
+                },  # by this label, prune finds the images of an interrupted build
                 nocache=fresh,
                 rm=True,
                 forcerm=True,
@@ -115,7 +116,7 @@ def _build_one(
             )
             raw_id = follow_build(answer, plan.name, progress)
         context.unlink()
-        progress.step(f"{plan.name}: removing times and machine names from its layers")
+        progress.step(f"{plan.name}: removing times and machine names from the layers")
         image_id = _load_normalized(client, raw_id, plan, base, Path(directory))
     built = _tag_image(client, image_id, plan.reference())
     client.api.tag(image_id, built.reference.partition(":")[0], "latest")

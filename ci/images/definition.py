@@ -42,8 +42,8 @@ PYTHONS = {
 
 
 class Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A base image: a reference with a digest, the version of its Python, and the snapshot of its
-    package archive, "" if it has none.
+    """A base image: a reference with a digest, and the version of its Python. ``snapshot`` is the
+    snapshot of its package archive, or "" if it has none.
     """
 
     image: str
@@ -52,9 +52,9 @@ class Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Image(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An image of manifests/images.toml. ``budget_mb`` limits its size in MB (10^6 bytes), and
-    ``profile`` is the profile that its dev shell uses. ``parent`` is the image that it extends, ""
-    if it is built on a base.
+    """An image in manifests/images.toml. ``budget_mb`` limits its size in MB (10^6 bytes), and
+    ``profile`` is the profile that its dev shell uses. ``parent`` is the image that it extends, or
+    "" if it is built on a base.
     """
 
     summary: str
@@ -100,8 +100,8 @@ class ImagePlan:
 
     @property
     def python_lock(self) -> Path:
-        """The lock of Python packages for the base's Python version, with a hash for each except
-        torch.
+        """The lock of Python packages for the base's Python version, with a hash for each package
+        except torch.
         """
         return self.locks / f"python-{self.base.python}.txt"
 
@@ -269,7 +269,7 @@ def _read_python(client: DockerClient, reference: str, image_id: str) -> str:
     release = f"{found.get('ID')}-{found.get('VERSION_ID')}"
     if release not in PYTHONS:
         raise UsageError(
-            f"{reference} is {release}, whose Python version is unknown",
-            fix="use a base that is one of: " + ", ".join(PYTHONS),
+            f"{reference} is based on {release}, whose Python version is unknown",
+            fix="use a base with one of these releases: " + ", ".join(PYTHONS),
         )
     return PYTHONS[release]

@@ -63,8 +63,8 @@ def compare_builds(
 
 
 def find_differences(client: DockerClient, first: str, second: str) -> dict[int, tuple[str, ...]]:
-    """Compare two images, and return the paths that differ in each layer that differs. The keys are
-    the indices of these layers.
+    """Compare two images. Return the index of each layer that differs, with the paths that differ
+    in it.
     """
     pairs = zip(_digests(client, first), _digests(client, second), strict=True)
     unequal = [index for index, (one, other) in enumerate(pairs) if one != other]
@@ -117,9 +117,9 @@ def write_locks(
     """Make new locks for the image ``name``, and return how they differ from the existing ones. If
     ``write`` is true, also replace the existing locks.
 
-    A lock of apt packages, which only a base without a snapshot needs, is made by building the
-    image and listing its packages. If there is no lock of Python packages yet and ``write`` is
-    false, locks of apt packages are left out, because the image cannot be built.
+    Only a base without a snapshot needs a lock of apt packages. It is made by building the image
+    and listing its packages. It is left out if there is no lock of Python packages yet and
+    ``write`` is false, because the image cannot be built then.
     """
     first = plan_image(client, chain(name)[0], base)
     diff = _change(first.python_lock, resolve_lock(first, progress), write=write)

@@ -32,8 +32,8 @@ def connect_engine() -> Iterator[DockerClient]:
     """Yield a client of the engine that the variable DOCKER_HOST names, or of the local engine if
     the variable is not set.
 
-    Raises UnfitError if no engine answers. ``explain_error`` converts the engine's errors inside
-    the block.
+    Raises UnfitError if no engine answers. An error of the engine inside the block is raised as
+    StoreError or ToolError.
     """
     try:
         client = DockerClient.from_env(timeout=TIMEOUT_S)

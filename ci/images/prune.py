@@ -25,7 +25,7 @@ PODMAN_DOMAIN = "docker.io/"  # Podman's prefix for a name without a domain
 
 def list_images(client: DockerClient) -> dict[str, Image]:
     """Return the images that have this project's label or name. Some of them have no tag. The keys
-    are ids.
+    are the images' ids.
     """
     labelled = client.images.list(filters={"label": f"{LABEL}.image"})
     return {str(one.id): one for one in [*labelled, *client.images.list(name=f"{REPOSITORY}/*")]}

@@ -164,7 +164,7 @@ def _prepared(
         _name_user(client, container_id)
         yield container_id
     finally:
-        with suppress(Exception):  # already removed, as expected
+        with suppress(Exception):  # the engine has usually removed it already
             client.api.remove_container(container_id, force=True)
 
 

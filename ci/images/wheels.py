@@ -26,7 +26,7 @@ PLATFORMS = (*(f"manylinux_2_{n}_x86_64" for n in range(34, 16, -1)), "manylinux
 # torch may come from different indexes, with different bytes, so it has no hash.
 UNHASHED = "torch"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-# These build packages without a wheel (antlr4-python3-runtime) in the image.
+# A package that has no wheel (antlr4-python3-runtime) is built with these in the image.
 SOURCE_BUILDERS = ("setuptools", "wheel")
 # Packages that only a CUDA build of torch requires.
 CUDA = re.compile(r"(nvidia|cuda|triton)(-|$)")
@@ -76,7 +76,7 @@ def fetch_wheels(plan: ImagePlan, progress: Progress) -> list[Path]:
     """
     if not plan.python_lock.is_file():
         raise UnfitError(
-            f"there is no lock of packages for Python {plan.base.python}",
+            f"there is no package lock for Python {plan.base.python}",
             why=f"{plan.python_lock} is missing",
             fix=f"run `python -m ci image lock {plan.name} --write` with the same --base",
         )

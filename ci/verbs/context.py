@@ -1,5 +1,4 @@
-"""``context FILE``: the deprecated name of inspect and compat for ONNX models, until the next
-release."""
+"""``context FILE``: deprecated, and removed in the next release. Use inspect or compat instead."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def describe_device(runner: DeviceRunner, facts: DeviceFacts) -> str:
     emulates = runner.bundle.target is Target.EMULATOR
     what = "the HTP emulator" if emulates else facts.soc or "an unknown SoC"
     return (
-        f"run on {runner.device.name} ({facts.describe()}), by {what} with QNN"
+        f"run on {runner.device.name} ({facts.describe()}), with {what} and QNN"
         f" {runner.bundle.qnn or 'unknown'}; {runner.sent:,} bytes were sent"
     )
 

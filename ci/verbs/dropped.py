@@ -14,7 +14,7 @@ from provisioning.console.progress import Progress
 class Dropped:
     """An option that ``command`` no longer needs. A command is a verb, or a verb and its action.
 
-    ``instead`` tells what replaced it, or how to get the same result.
+    ``instead`` says what replaced it, or how to get the same result.
     """
 
     command: str

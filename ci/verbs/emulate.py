@@ -1,5 +1,4 @@
-"""``test-emulator``: lower models, run the programs and judge their outputs, for all cases, or for
-the cases of a plan or a shard."""
+"""``test-emulator``: lower models, run the programs and judge their outputs."""
 
 from __future__ import annotations
 
@@ -87,7 +86,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--runner",
         default=NAME,
-        help="what runs the programs: python, cpp, or a program with qnn_executor_runner's flags",
+        help="what runs the programs: python, cpp, or a program that accepts the flags of"
+        " qnn_executor_runner",
     )
     add(
         "--backend",
@@ -100,7 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--plain",
         action="store_true",
-        help="lower without this project's patches of torch that save time",
+        help="do not apply this project's patches to torch, which make lowering faster",
     )
     add(
         "--try-unsupported",
@@ -131,7 +131,7 @@ def add_suite_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--suite",
         choices=[*SUITES, FAULTS],
-        help="a test suite in ExecuTorch's wheel, or the known faults",
+        help="run a test suite from ExecuTorch's wheel, or the known faults, instead of cases",
     )
     add(
         "--filter",
@@ -270,18 +270,18 @@ def check_runner(specs: Sequence[CaseSpec], runner: str, backend: Backend = Back
     for spec in specs:
         choices = spec.source.choices
         if runner != NAME and (choices.traces or choices.methods):
-            told = f"models.{spec.model}.lowering has {choices}"
+            told = f"models.{spec.model}.lowering sets {choices}"
             why = f"--runner {runner} runs only the method forward and writes no trace"
             raise UsageError(told, why=why, fix="leave out --runner")
         own = spec.source.run.of_lpai
         if own and not backend.is_lpai:
-            told = f"models.{spec.model}.run has {', '.join(own)}"
+            told = f"models.{spec.model}.run sets {', '.join(own)}"
             raise UsageError(
                 told, why="these options are only for --backend lpai", fix="add --backend lpai"
             )
         if own and runner == NAME:
             raise UsageError(
-                f"models.{spec.model}.run has {', '.join(own)}",
+                f"models.{spec.model}.run sets {', '.join(own)}",
                 why="ExecuTorch's Python runtime passes no options to a backend",
                 fix="pass a program that accepts qnn_executor_runner's flags to --runner",
             )
@@ -290,8 +290,8 @@ def check_runner(specs: Sequence[CaseSpec], runner: str, backend: Backend = Back
 def run(
     specs: Sequence[CaseSpec], policy: EmulatorPolicy, args: argparse.Namespace, progress: Progress
 ) -> Report:
-    """Provision, check the environment, then run the cases, on a device if the call selects one.
-    Show and time each step. Raises UsageError for an unsuitable runner before anything is
+    """Provision, check the environment, then run the cases. If the call selects a device, run them
+    there. Show and time each step. Raises UsageError for an unsuitable runner before anything is
     fetched."""
     chosen, backend = read_choice(args.sdk, args.adaptor), Backend(args.backend)
     if args.runner == WHEEL_RUNNER and chosen.adaptor not in {"", WHEEL}:
@@ -340,8 +340,8 @@ def run(
 
 
 def check_backend(runner: str, environment: Environment, progress: Progress) -> Environment:
-    """Return the environment if its adaptor works with the runner. Raises UsageError or
-    UnfitError."""
+    """Return the environment unchanged. Raises UsageError or UnfitError if the runner cannot run
+    the programs that the environment's adaptor lowers."""
     if runner == WHEEL_RUNNER and find_laid(environment):
         raise refuse_overlay()
     if runner == NAME:
@@ -425,8 +425,8 @@ def report_unrun(
 
 
 def list_planned(path: Path) -> list[CaseSpec]:
-    """Return the cases of a plan.json. Raises UsageError if it has none, or one with an unknown
-    scheme."""
+    """Return the cases of a plan.json. Raises UsageError if there are none, or if a scheme is
+    unknown."""
     cases = read_plan(path).cases
     if not cases:
         raise UsageError(f"{path} contains no case", fix="to run all cases, leave out --plan")

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--policy",
         type=user_path,
         metavar="FILE",
-        help="a policy: the program must have passed under its limits, or under stricter ones",
+        help="check that the program passed under the limits of this policy, or stricter ones",
     )
     add(
         "--bundle",
@@ -102,15 +102,15 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
 
 
 def compare(statement: Statement, program: Path, policy: Path | None) -> Iterator[str]:
-    """Yield each fact of a statement that does not match the program or, if there is one, the
-    policy."""
+    """Yield a message for each mismatch between a statement and the program, or between the
+    statement and the policy, if there is one."""
     build = find_qnn_build(program)
     wanted = partial(find_limits, policy) if policy else None
     yield from find_faults(statement, hash_file(program), build.text if build else "", wanted)
 
 
 def find_limits(path: Path, case: Mapping[str, str]) -> Threshold:
-    """Return a policy's limits for a case. Raises ManifestError for an invalid policy or one
+    """Return a policy's limits for a case. Raises ManifestError for an invalid policy or for one
     without limits for the case, and ValueError for an unknown session, backend or scheme."""
     if case["session"] not in LANES:
         raise ValueError(f"there is no session {case['session']}")
@@ -152,4 +152,4 @@ def find_signature_faults(bundle: bytes, signed: bytes, repository: str) -> Iter
         yield f"the signature of the evidence is not valid: {error}"
         return
     if hashlib.sha256(signed).hexdigest() not in digests:
-        yield "the bundle signs other files"
+        yield "the bundle contains a signature for other files"

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a log, logcat or CI log, a directory of them, or - for standard input (the default)",
     )
     parser.add_argument(
-        "--policy", type=user_path, help="a policy whose [[advice]] rows are used as rules, too"
+        "--policy", type=user_path, help="a policy whose [[advice]] rows are additional rules"
     )
     parser.add_argument(
         "--github", action="store_true", help="print the causes as GitHub annotations"
@@ -64,9 +64,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def list_logs(names: list[str]) -> Iterator[str]:
-    """Yield the paths of the logs: the files in ``names`` and, of the directories in
-    ``names``, each file with the suffix of a log. Raises UsageError if a directory contains
-    no log."""
+    """Yield the path of each log. A directory in ``names`` stands for all files below it whose
+    names end like those of logs. Raises UsageError if a directory contains no log."""
     for name in names:
         path = user_path(name) if name != STDIN else Path(STDIN)
         if not path.is_dir():
@@ -78,7 +77,7 @@ def list_logs(names: list[str]) -> Iterator[str]:
         if not found:
             raise UsageError(
                 f"{path} contains no logs",
-                why=f"none of its files has a suffix of {', '.join(LOGS)}",
+                why=f"the name of a log ends in one of {', '.join(LOGS)}",
                 fix="pass the paths of the log files",
             )
         yield from map(str, found)
@@ -95,8 +94,8 @@ def read_log(name: str, rules: tuple[Rule, ...]) -> Explanation:
 
 
 def read_parts(name: str) -> Iterator[bytes]:
-    """Yield the bytes of a file, or of standard input, in chunks. Raises OSError, and UsageError
-    for an archive and for a terminal."""
+    """Yield the bytes of a file, or of standard input, in chunks. Raises UsageError for an archive
+    or a terminal, and OSError if the file cannot be read."""
     if name == STDIN and (sys.stdin is None or sys.stdin.isatty()):
         raise UsageError(
             "there is no log",

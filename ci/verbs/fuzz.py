@@ -125,7 +125,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def read_graph(path: Path) -> str:
-    """Return the graph in a file, as text. Raises UsageError if the file has no valid graph."""
+    """Return the graph in a file, as text. Raises UsageError if the file does not contain a valid
+    graph."""
     data = read_user_file(path, "the graph", LIMIT_BYTES)
     return str(parse_graph(data.decode("utf-8", "replace")))
 

@@ -57,8 +57,8 @@ def reach_verdict(plan_file: Path, needs_file: Path, directory: Path) -> GateVer
 
 def judge_shards(directory: Path, plan: Plan) -> list[str]:
     """Return the faults that concern the shards of a plan together, such as a case in two shards.
-    If the report of a shard is missing or unreadable, return none: the verdict of its job reports
-    that."""
+    If the report of a shard is missing or unreadable, return an empty list, because the verdict of
+    that shard's job reports it."""
     paths = [
         directory / f"{PREFIX}{job.id}" / "reports" / job.session / job.report
         for job in plan.jobs

@@ -1,4 +1,4 @@
-"""``image build|shell|list|digest|lock|prune``: the images of docker/ and the dev shell."""
+"""``image build|shell|list|digest|lock|prune``: build and use the images in docker/."""
 
 from __future__ import annotations
 
@@ -50,8 +50,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def choose_base(client: DockerClient, given: str, progress: Progress) -> str:
-    """Return the base given on the command line, otherwise the base that the user chose for this
-    checkout's last build, if it can still be used. Return an empty string for the default base."""
+    """Return the base passed with --base or, without --base, the one that the user last chose for
+    this checkout. An empty string stands for the default base. It is returned if no base was
+    chosen, or if the chosen one can no longer be used."""
     known = recall_base(find_checkout())
     if given or not known:
         return given
@@ -185,11 +186,13 @@ def _switch(name: str, text: str) -> Argument:
 
 
 JSON = _switch("--json", "print the result as JSON")
-BASE = _argument("--base", type=nonempty_word, help="a base in images.toml, or a local image")
+BASE = _argument(
+    "--base", type=nonempty_word, help="a base listed in images.toml, or a local image"
+)
 NAMES = _argument("words", nargs="*", metavar="IMAGE", help=f"default: {DEFAULT}")
 TOOLCHAINS = _switch(
     "--with-toolchains",
-    "put the artifacts of the image's profile into it; such an image is never pushed",
+    "add the artifacts of the image's profile; an image that contains them is never pushed",
 )
 
 

@@ -24,16 +24,16 @@ from provisioning.files import explain_writes, write_whole
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 POLICY, WORKFLOW, MODEL = "qnn.toml", ".github/workflows/qnn.yml", "qnn_model.py"
 IGNORED = ".gitignore"
-# Replacements in the policy's template for an .onnx file.
+# Replacements in the template of the policy, if the model is an .onnx file.
 OF_ONNX = {
     "test-emulator": "test-onnx",
     " # FACTORY() returns (module, example_inputs) or (..., calibration)": "",
-    'schemes = ["8a8w", "16a8w"] # and fp16, 16a16w, 16a4w, 16a4w_block': (
+    'schemes = ["8a8w", "16a8w"] # others: fp16, 16a16w, 16a4w, 16a4w_block': (
         '# schemes = ["u8"] # fp16, u8 and u16a8w by default; a quantized file runs as it is\n'
         '# float_model = "float.onnx" # the float model of a quantized file'
     ),
     '"data/calibration.npz" # one array per input, [sets, *shape], or data.py:function': (
-        '"data/calibration.npz" # one array per input, by its name, [sets, *shape]'
+        '"data/calibration.npz" # one array per input, named like it, [sets, *shape]'
     ),
     "limits.8a8w": "limits.u8",
 }
@@ -91,8 +91,8 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
 
 
 def ignore_reports(root: Path) -> dict[str, str]:
-    """Return the text of .gitignore with reports/ added; the key is the file's name. Return an
-    empty dict if .gitignore already lists reports/ or is not a regular file."""
+    """Return a dict that maps ``.gitignore`` to its text with reports/ added. Return an empty dict
+    if .gitignore already lists reports/ or is not a regular file."""
     path = root / IGNORED
     if os.path.lexists(path) and not path.is_file():
         return {}

@@ -1,5 +1,5 @@
-"""``localise``: find the operator at which a program departs from its model, or the quantized model
-from the float32 one, by lowering parts of the model."""
+"""``localise``: find the operator where a program loses accuracy, by lowering parts of its
+model."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def check_reproducer(file: Path, cases: int) -> None:
-    """Raise UsageError if the file's name does not end in .py or if there are several cases,
+    """Raise UsageError if the file's name does not end in .py or if there are several cases, and
     StoreError if the file's directory cannot be written."""
     if file.suffix != ".py":
         raise UsageError(

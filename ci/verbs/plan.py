@@ -53,8 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--verify",
         default="",
         metavar="RANGE",
-        help="plan each commit of a range, such as main~20..main, and find needed sessions that"
-        " its plan skips",
+        help="plan each commit of a range, such as main~20..main, and report needed sessions that"
+        " the plan skips",
     )
     add("--markdown", action="store_true", help="print Markdown for a job's summary")
     accept_dropped(parser, "plan")
@@ -154,4 +154,4 @@ def describe_due(repository: Repository, base: str, head: str) -> str:
     first, last = (repository.count_commits(one) for one in (base, head or "HEAD"))
     branch, every = repository.rules.branch, repository.rules.every_nth
     due = count_due(first, last, every)
-    return f"this is due at one in {every} commits of {branch}, here at commit {due}" if due else ""
+    return f"this is due every {every} commits of {branch}, here at commit {due}" if due else ""

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--summary",
         action="store_true",
-        help="show the report on the CI system's page of the run; elsewhere, print it as Markdown",
+        help="add the report to the run's page in the CI system; outside CI, print it as Markdown",
     )
     parser.add_argument(
         "--annotate",

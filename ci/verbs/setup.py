@@ -122,8 +122,8 @@ def hand_over(provider: Provider, environment: Environment, outputs: Mapping[str
 def describe_repairs(
     artifacts: Iterable[Provisioned], replaced: Iterable[Path]
 ) -> Iterator[Annotation]:
-    """Yield a warning for each artifact in the store that was repaired, and for each file from a
-    cache that was replaced, because its content did not match its pin."""
+    """Yield a warning for each artifact in the store that was repaired. Also yield one for each
+    file from a cache that was replaced because its content did not match its pin."""
     for one in artifacts:
         if one.repaired:
             damaged = name_some(one.repaired, SHOWN)

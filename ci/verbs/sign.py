@@ -80,7 +80,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a Python older than 3.12, for the signer",
     )
     how.add_argument(
-        "--timeout", type=float, default=300.0, metavar="S", help="seconds per library"
+        "--timeout",
+        type=float,
+        default=300.0,
+        metavar="S",
+        help="time limit per library, in seconds",
     )
     how.add_argument("--force", action="store_true", help="replace an existing --out")
     how.add_argument("--dry-run", action="store_true", help="check everything, but sign nothing")

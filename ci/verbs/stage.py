@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a directory with statements about the programs, such as"
         " reports/test_emulator/evidence",
     )
-    add("--signed", type=user_path, metavar="DIR", help="LPAI's libraries, signed by `sign`")
+    add("--signed", type=user_path, metavar="DIR", help="the directory that `sign` wrote, for LPAI")
     add(
         "--out",
         type=user_path,

@@ -1,5 +1,5 @@
-"""``upgrade-report OLD NEW``: show what another QNN or ExecuTorch changes, before you change a
-pin."""
+"""``upgrade-report OLD NEW``: show what a different version of QNN or ExecuTorch changes, before
+you change a pin."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ from provisioning.versions import is_same, is_version, parse_version
 EMULATOR, ONNX = "test_emulator", "test_onnx"
 # Each package and the session that tries it. An argument may join several packages with "+".
 PACKAGES = {"onnxruntime-qnn": ONNX, "onnxruntime": ONNX, "executorch": EMULATOR}
-FORMS = "a report.json, an SDK's directory or version, onnxruntime-qnn==2.7.0 or executorch==1.4.1"
+FORMS = (
+    "a report.json, the directory or version of an SDK, or a package such as onnxruntime-qnn==2.7.0"
+    " or executorch==1.4.1"
+)
 LIBRARIES, SDK, HTP = "lib/x86_64-linux-clang", "qnn", "libQnnHtp.so"
 QNN_LIBRARY = re.compile(r"lib(?:Qnn\w*|HtpPrepare|Genie)\.so")
 BUNDLED = re.compile(r"(lib(?:c\+\+|c\+\+abi|unwind))-[0-9a-f]+\.so\.1\.0")
@@ -61,9 +64,11 @@ OWN_VARIABLES = (SDK_VARIABLE, "QNN_CI_CAUSE_FILE")  # set for this call; not pa
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two versions: a ``report``, or a ``session`` to run with an ``sdk`` and with
-    ``packages`` (directories searched before the installed ones). ``tree`` has headers and
-    libraries."""
+    """One of the two versions: a ``report``, or a ``session`` to run.
+
+    The session uses ``sdk``, and searches the directories ``packages`` before the installed
+    packages. ``tree`` is a directory laid out like an SDK, with libraries and possibly headers.
+    """
 
     name: str
     report: Report | None = None
@@ -86,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model",
         action="append",
         default=[],
-        help="a model, as in --model of the session that runs; repeatable",
+        help="a model, in any form that the session's --model accepts; repeatable",
     )
     add("--scheme", action="append", default=[], help="name or glob of a quantization scheme")
     add("--soc", action="append", default=[], help="name or glob of a SoC")
@@ -128,8 +133,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def check_word(word: str) -> None:
-    """Raise UsageError for an argument that has none of the FORMS, before anything is fetched or
-    run."""
+    """Raise UsageError for an argument in none of the FORMS, or for versions that cannot be tested.
+    This is checked before anything is fetched or run."""
     pins = split_pins(word)
     for name, version in pins:
         if name not in PACKAGES or not is_version(version):
@@ -149,8 +154,8 @@ def check_word(word: str) -> None:
 
 
 def split_pins(word: str) -> list[tuple[str, str]]:
-    """Return the packages in an argument, with their versions. Return nothing if the argument is
-    something else, such as a version or an existing directory."""
+    """Return the packages in an argument, with their versions. Return an empty list if the argument
+    is something else, such as a version or an existing directory."""
     if "==" not in word or user_path(word).exists():
         return []
     return [
@@ -159,8 +164,8 @@ def split_pins(word: str) -> list[tuple[str, str]]:
 
 
 def check_executorch(version: str) -> None:
-    """Raise UsageError for a version of ExecuTorch that is not supported, or that needs a different
-    torch from the installed one."""
+    """Raise UsageError for a version of ExecuTorch that is not supported, or that needs a torch
+    other than the installed one."""
     torch = {row.executorch: row.torch for row in reversed(read_pairs().supported)}
     if version not in torch:
         raise UsageError(
@@ -287,7 +292,7 @@ def list_ends(side: Side, qnn: str, progress: Progress, noted: list[Difference])
     """Return the results of the known faults with a side's QNN. They come from faults.toml if it
     lists that version, otherwise from a run through onnxruntime.
 
-    If no run is possible, return nothing, and add the reason to ``noted``.
+    If no run is possible, return an empty list, and add the reason to ``noted``.
     """
     faults = read_faults()
     tried = [one for frontend in FRONTENDS for one in list_tried(faults, frontend)]
@@ -317,7 +322,7 @@ def rerun_faults(
 
 
 def explain_run(side: Side, ended: str, lines: Sequence[str], log: Path) -> Difference:
-    """Return a Difference that gives the reason why a run left no report."""
+    """Return a Difference that explains why a run left no report."""
     told = " ".join(line.strip() for line in lines if line.strip())
     words = ["a report", f"{ended}: {told} (whole log: {log})"]
     return note(side.name, "run", words, "worse")

@@ -1,5 +1,4 @@
-"""``versions-matrix``: run the known faults through onnxruntime with several QNN versions, by
-default the versions in the wheels of SIDES."""
+"""``versions-matrix``: run the known faults through onnxruntime with several versions of QNN."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ from provisioning.errors import ExitCode, QnnCiError, UsageError
 from provisioning.files import require_writable, write_whole
 from provisioning.versions import parse_version
 
-# The wheels with QNN 2.47.0, 2.48.40, 2.49.40, 2.50.40 and 2.51.0, the first one together with an
-# onnxruntime that loads it: docs/guides/upgrades.md.
+# The wheels with QNN 2.47.0, 2.48.40, 2.49.40, 2.50.40 and 2.51.0. The first wheel needs an older
+# onnxruntime (docs/guides/upgrades.md).
 SIDES = (
     "onnxruntime-qnn==2.3.0+onnxruntime==1.26.0",
     "onnxruntime-qnn==2.4.0",
@@ -55,7 +54,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     faults = [one for one in read_faults() if not args.fault or one.name in args.fault]
     if wrong := sorted(set(args.fault) - {one.name for one in faults}):
         raise UsageError(
-            f"--fault {wrong[0]} is not known",
+            f"--fault {wrong[0]} is not a known fault",
             fix="pass a name from manifests/policies/faults.toml",
         )
     if args.known:

@@ -23,7 +23,7 @@ NOT_SOURCES = frozenset({"__init__.py"})
 def find_wheel_sdk() -> Path:
     """Return the root of the installed executorch package, which contains the C++ SDK. Raises
     UnfitError if the package is not installed or has no C++ SDK."""
-    fix = 'pip install "executorch-qnn-ci[lowering]", or executorch 1.5.1 alone'
+    fix = 'pip install "executorch-qnn-ci[lowering]", or only executorch==1.5.1'
     spec = importlib.util.find_spec("executorch")
     for root in map(Path, spec.submodule_search_locations or ()) if spec else ():
         if all((root / part).is_dir() for part in SDK_PARTS):

@@ -47,7 +47,7 @@ inline std::vector<std::vector<std::string>> read_input_list(const std::string& 
                             std::istream_iterator<std::string>());
   }
   if (executions.empty()) {
-    throw Failure(ExitCode::kUsage, "input list " + path + " names no input");
+    throw Failure(ExitCode::kUsage, "the input list " + path + " is empty");
   }
   return executions;
 }
@@ -81,8 +81,8 @@ inline void read_exactly(const std::string& path, void* target, size_t size) {
     throw Failure(ExitCode::kUsage, "cannot read input " + path + ": " + error.message());
   }
   if (found != size) {
-    throw Failure(ExitCode::kUsage, "input " + path + " has " + std::to_string(found) +
-                                        " bytes, but the tensor has " + std::to_string(size));
+    throw Failure(ExitCode::kUsage, "input " + path + " is " + std::to_string(found) +
+                                        " bytes long, but the tensor needs " + std::to_string(size));
   }
   std::ifstream stream(path, std::ios::binary);
   stream.read(static_cast<char*>(target), static_cast<std::streamsize>(size));

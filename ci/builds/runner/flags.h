@@ -1,4 +1,4 @@
-// The command line, with the names that ExecuTorch's qnn_executor_runner gives its flags.
+// The command line. The flags have the same names as those of ExecuTorch's qnn_executor_runner.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ enum class Kind { kText, kNumber, kSwitch, kBackendNumber };
 struct Row {
   std::string_view name;
   Kind kind;
-  const char* initial;  // empty: not given
+  const char* initial;  // empty if the flag has no default
   const char* help;
   int low = 0;
   int high = kMany;
@@ -49,7 +49,7 @@ constexpr Row kRows[] = {
     {"debug_output_path", Kind::kText, "", "file for the intermediate outputs"},
     {"debug_buffer_size", Kind::kNumber, "100000000", "bytes of memory for intermediate outputs (default: 100000000)", 1},
     {"performance_output_path", Kind::kText, "",
-     "write the average time of an execution, in ms (default: none)"},
+     "write the average time of an execution in ms to this file (default: none)"},
     {"log_level", Kind::kBackendNumber, "", "QNN log level, 0 to 5", 0, 5},
     {"htp_performance_mode", Kind::kBackendNumber, "", "HTP performance mode, 0 to 8", 0, 8},
     {"profile_level", Kind::kBackendNumber, "", "QNN profile level, 0 to 2", 0, 2},
@@ -114,7 +114,7 @@ class Flags {
       if (row == nullptr && negated != nullptr && negated->kind == Kind::kSwitch) {
         assign(*negated, "false");
       } else if (row == nullptr) {
-        reject("no flag --" + name + "; did you mean --" + std::string(nearest(name)) + "?");
+        reject("there is no flag --" + name + "; the nearest is --" + std::string(nearest(name)));
       } else if (equals != std::string::npos) {
         assign(*row, word.substr(equals + 1));
       } else if (row->kind == Kind::kSwitch) {

@@ -129,7 +129,7 @@ inline size_t fit_bytes(const std::vector<int32_t>& shape, const TensorInfo& inf
   }
   if (shape.size() != info.sizes().size() || bytes > info.nbytes()) {
     throw Failure(ExitCode::kUsage, std::string("an ") + kind +
-                                        " shape differs in rank from the tensor, or exceeds " +
+                                        " shape has the wrong rank, or needs more than " +
                                         std::to_string(info.nbytes()) + " bytes");
   }
   return bytes;
@@ -138,7 +138,7 @@ inline size_t fit_bytes(const std::vector<int32_t>& shape, const TensorInfo& inf
 class Model {
  public:
   // Sets the backend's options, loads the program and its method.
-  // Throws Failure: kUsage for the flags and the file, kEnvironment for QNN, kFailed else.
+  // Throws Failure: kUsage for the flags and the file, kEnvironment for QNN, otherwise kFailed.
   explicit Model(const Flags& flags)
       : input_shapes_(read_shapes(flags.text("input_shape_path"))),
         output_shapes_(read_shapes(flags.text("output_shape_path"))) {
@@ -165,8 +165,9 @@ class Model {
   // Reads one raw file per input.
   void set_inputs(const std::vector<std::string>& files) {
     if (files.size() != inputs_.size()) {
-      throw Failure(ExitCode::kUsage, "files in a line of the input list: " +
-                                          std::to_string(files.size()) + ", inputs of the method: " +
+      throw Failure(ExitCode::kUsage, "a line of the input list names " +
+                                          std::to_string(files.size()) +
+                                          " file(s), but the number of inputs is " +
                                           std::to_string(inputs_.size()));
     }
     for (size_t index = 0; index < inputs_.size(); ++index) {
@@ -270,9 +271,9 @@ class Model {
   void require_tensors(const char* kind, const Shapes& shapes, size_t count,
                        et::Result<et::Tag> (et::MethodMeta::*tag_of)(size_t) const) const {
     if (!shapes.empty() && shapes.size() != count) {
-      throw Failure(ExitCode::kUsage, std::string(kind) + " shapes: " +
-                                          std::to_string(shapes.size()) + ", " + kind +
-                                          "s of the method: " + std::to_string(count));
+      throw Failure(ExitCode::kUsage, "the file of " + std::string(kind) + " shapes lists " +
+                                          std::to_string(shapes.size()) + ", but the number of " +
+                                          kind + "s is " + std::to_string(count));
     }
     for (size_t index = 0; index < count; ++index) {
       const auto tag = ((*meta_).*tag_of)(index);

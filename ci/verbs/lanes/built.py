@@ -110,13 +110,14 @@ def find_qnn(chosen: QnnChoice) -> str:
 
 
 def compare_built(built: Built, chosen: QnnChoice) -> tuple[str, bool]:
-    """Return a sentence on the versions of a run's programs and of the built runtime, and whether
-    that runtime loads them: it needs the same ExecuTorch, and a QNN that is not older."""
+    """Return a sentence that compares the versions of the programs and of the built runtime, and
+    whether that runtime can load the programs. It needs the same version of ExecuTorch, and a QNN
+    that is not older than the programs' QNN."""
     executorch, qnn = installed_executorch(), find_qnn(chosen)
     programs = f"the programs are for ExecuTorch {executorch} and QNN {qnn}"
     runtime = f"that {built.session} just built (ExecuTorch {built.executorch}, QNN {built.qnn})"
     if is_same(executorch, built.executorch) and is_loadable(qnn, built.qnn):
-        return f"{programs}, like the runner {runtime}", True
+        return f"{programs}: the runner {runtime} can load them", True
     return f"{programs}: the runner {runtime} cannot load them", False
 
 

@@ -62,7 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="pte",
         type=user_path,
         metavar="FILE",
-        help="run a static Llama lowered elsewhere; needs --tokenizer, and --weights to compare",
+        help="run a static Llama that was lowered elsewhere; needs --tokenizer; --weights adds a"
+        " comparison with float32",
     )
     add(
         "--project",

@@ -66,7 +66,8 @@ PACKAGES = ("torch", "onnx", "onnxruntime", "onnxruntime_qnn", "onnxscript")
 # Modules that the compiling processes import in advance.
 COMPILING_PACKAGES = (*PACKAGES, "ml_dtypes", "numpy", "onnx_ir", "sympy")
 
-# ONNX Runtime's schemes -> ExecuTorch's with the same bits, whose weights have a scale per channel.
+# Maps schemes of ONNX Runtime to ExecuTorch's schemes with the same number of bits. The latter have
+# one scale per channel of the weights.
 TWINS = {
     Scheme.FP16: Scheme.FP16,
     Scheme.U8: Scheme.A8W8,
@@ -101,7 +102,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=SIZES",
-        help="the shape of an .onnx file's input that has dynamic sizes, such as x=1,3,224,224",
+        help="the shape of an input with dynamic sizes, for an .onnx file, such as x=1,3,224,224",
     )
     add(
         "--compare",
@@ -114,7 +115,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--saver",
         action="store_true",
-        help="also write the calls of QNN's API as C code, and count QNN's operators",
+        help="also write the calls to QNN's API as C code, and count QNN's operators",
     )
     add(
         "--profile",
@@ -162,10 +163,10 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 def check_sessions(
     options: Mapping[str, str], profile: str, *, saver: bool, direct: bool = False
 ) -> None:
-    """Check the options of all ONNX Runtime sessions of a case: the sessions that run, compile, or
-    record with Saver.
+    """Check the options of all ONNX Runtime sessions of a case: the sessions that run the model,
+    compile it, or record it with Saver.
 
-    Raises UsageError, which lists every fault of the first session that has any.
+    Raises UsageError for the first session with invalid options. The error lists all of them.
     """
     profiling = profile_options(profile, Path(PROFILE_CSV))
     if twice := sorted(profiling.keys() & options.keys()):
@@ -180,7 +181,7 @@ def check_sessions(
 
 def parse_shapes(words: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Return each input's shape from arguments like ``x=1,3,224,224``. Raises UsageError for an
-    argument of another form."""
+    argument in any other format."""
     shapes = {}
     for word in words:
         name, _, sizes = word.rpartition("=")
@@ -196,7 +197,7 @@ def fit_files(
     specs: Sequence[CaseSpec], shapes: Mapping[str, tuple[int, ...]]
 ) -> Iterator[CaseSpec]:
     """Yield the cases with their shapes. For .onnx files, ``shapes`` override the policy's shapes.
-    Raises UsageError for shapes if no case is for an .onnx file."""
+    Raises UsageError if there are ``shapes`` but no case is for an .onnx file."""
     if shapes and not any(spec.is_file for spec in specs):
         raise UsageError("--shape is for .onnx files", fix="pass one with --model")
     for spec in specs:
@@ -207,8 +208,8 @@ def fit_files(
 def fit_schemes(
     specs: Sequence[CaseSpec], policy: EmulatorPolicy, asked: Sequence[str], command: str = ""
 ) -> list[CaseSpec]:
-    """Return the cases. Files that are already quantized get the scheme ``asis``, and no others do.
-    ``command`` is the session's command line without its choice of cases.
+    """Return the cases, with the scheme ``asis`` for files that are already quantized, and only for
+    those. ``command`` is the session's command line without the options that select cases.
 
     Raises UsageError for a file that QNN cannot load, for a float model whose inputs or outputs
     differ from the quantized model's, and if a model has none of the requested schemes.
@@ -282,8 +283,8 @@ def find_pairs(executorch: Report, onnx: Report) -> Iterator[tuple[Case, Case]]:
 
 
 def compare_lanes(executorch: Report, onnx: Report) -> str:
-    """Return a Markdown table whose cells have ExecuTorch's figure, a slash, and ONNX Runtime's
-    figure. Return a sentence if no case is in both reports."""
+    """Return a Markdown table. Each cell contains ExecuTorch's figure and ONNX Runtime's figure,
+    with a slash between them. Return a sentence if no case is in both reports."""
     rows = [
         (
             onnx_case.model,

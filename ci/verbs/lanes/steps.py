@@ -52,7 +52,7 @@ def read_limits(path: Path | None, lane: str, progress: Progress) -> EmulatorPol
     policy = read_emulator_policy(path, lane)
     for name in policy.dropped:
         progress.step(
-            f"warning: {name} of the policy has no effect any more: max_above_noise_db covers it"
+            f"warning: {name} in the policy has no effect any more: max_above_noise_db covers it"
         )
     return policy
 
@@ -148,8 +148,8 @@ def require_packages(names: Sequence[str], extra: str) -> None:
     if missing:
         raise UnfitError(
             f"this Python has no {' and no '.join(missing)}",
-            why="lowering models needs all of them",
-            fix=f'pip install "executorch-qnn-ci[{extra}]", with the versions that were tested',
+            why=f"this command needs {', '.join(names)}",
+            fix=f'pip install "executorch-qnn-ci[{extra}]", which installs the tested versions',
         )
 
 
@@ -199,10 +199,10 @@ def enter_environment(
     """Provision and check the environment: the first two of the four steps. Yield the environment,
     a pool of processes and the doctor's verdict.
 
-    The pool imports ``imports``. It starts before the check, with the artifacts that seem to be
-    provisioned, unless ``choice`` selects another QNN or adaptor than the default one. With
-    ``may_lack``, a host without the library of ``backend`` is accepted, and ``verdict.lacks``
-    reports it. Raises UnfitError if the doctor finds an error.
+    The pool imports ``imports``. With the default ``choice``, it starts before the check, with the
+    artifacts that seem to be provisioned. With ``may_lack``, a host without the library of
+    ``backend`` is accepted, and ``verdict.lacks`` reports it. Raises UnfitError if the doctor finds
+    an error.
     """
     progress = phases.progress
     with open_scratch_pool(imports) as scratch:
@@ -272,9 +272,9 @@ def read_options(
 
 
 def repeat_command(args: argparse.Namespace, *flags: str, **more: str | Sequence[str]) -> str:
-    """Return the command line of this call without its choice of cases, as it is typed at the root
-    of a repository. An option in ``more`` that has several values is repeated. An option without a
-    value is left out."""
+    """Return the command line of this call without the options that select cases, as typed at the
+    root of a repository. An option in ``more`` that has several values is repeated. An option
+    without a value is left out."""
     words = ["--policy", name_argument(args.policy.absolute())] if args.policy else []
     words += [f"--{flag}" for flag in flags if getattr(args, flag.replace("-", "_"))]
     for name, given in more.items():

@@ -50,7 +50,7 @@ from provisioning.errors import UsageError
 IMPORTS = ("ci.upstream.worker",)
 ROOMS = ("models", "cases", "executorch", "upstream")
 SHOWN = 40
-SELECTING = ("--model", "--scheme", "--plan")  # options that select cases, as --filter does tests
+SELECTING = ("--model", "--scheme", "--plan")  # they select cases; --filter selects tests
 
 
 WRONG: dict[str, Wrong | None] = {

@@ -500,7 +500,7 @@ def test_a_program_that_is_too_old_is_named(
     old.write_text("#!/bin/sh\necho tool version 1.2\n")
     old.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UnfitError, match=r"no tool of version 1\.3 or newer") as caught:
+    with pytest.raises(UnfitError, match=r"tool 1\.3 or newer was not found") as caught:
         choose_program("tool", Version("1.3"))
     assert f"{old} has version 1.2" in caught.value.why
     assert choose_program("tool", Version("1.2")) == Program(old, Version("1.2"))

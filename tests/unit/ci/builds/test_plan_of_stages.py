@@ -251,12 +251,12 @@ def test_each_finding_of_a_build_says_what_where_why_and_what_to_do(tmp_path: Pa
     ]
     (over,) = judged.accepted
     size = path.stat().st_size
-    assert over.what == f"{path.name} has {size} bytes, but its size budget is 9"
+    assert over.what == f"{path.name} is {size} bytes long, but its size budget is 9"
     told = [(one.what.removeprefix(f"{path.name} "), one.why, one.fix) for one in (*own, over)]
     words = (
         ("needs libneeded.so", "neither the target's system", "link that library statically"),
         ("is not built for cpython-312", "CMake found a Python", "remove -D options about Python"),
-        ("has", "the DSP has little memory", "build with --release"),
+        ("is ", "the DSP has little memory", "build with --release"),
     )
     for found, wanted in zip(told, words, strict=True):
         assert all(one.startswith(start) for one, start in zip(found, wanted, strict=True)), found

@@ -99,9 +99,9 @@ def with_cases(plan: Plan, **changes: Any) -> Plan:
 @pytest.mark.parametrize(
     ("event", "counts", "everything"),
     [
-        ("push", (9, 10), "this is due at one in 10 commits of main, here at commit 10"),
+        ("push", (9, 10), "this is due every 10 commits of main, here at commit 10"),
         ("push", (10, 19), ""),
-        ("push", (3, 25), "this is due at one in 10 commits of main, here at commit 10"),
+        ("push", (3, 25), "this is due every 10 commits of main, here at commit 10"),
         ("pull_request", (9, 10), ""),
         ("", (9, 10), ""),
     ],

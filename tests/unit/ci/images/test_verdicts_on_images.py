@@ -362,7 +362,7 @@ def test_the_python_of_a_base_is_its_distributions(
         with pytest.raises(UsageError) as caught:
             plan_image(engine, "aot", OWN)
         name = "fedora-44" if b"fedora" in release else "None-None"
-        assert caught.value.what == f"{OWN} is {name}, whose Python version is unknown"
+        assert caught.value.what == f"{OWN} is based on {name}, whose Python version is unknown"
         assert all(release in caught.value.fix for release in definition.PYTHONS)
     assert asked == [("probe", "/usr/lib/os-release")]
     assert engine.calls[-1] == ("probe removed", {})

@@ -172,7 +172,7 @@ def test_another_runner_is_refused_where_it_would_leave_a_choice_out(
 ) -> None:
     cases = select(read(tmp_path, lowering))
     check_runner(cases, "python")
-    with pytest.raises(UsageError, match=r"models\.net\.lowering has "):
+    with pytest.raises(UsageError, match=r"models\.net\.lowering sets "):
         check_runner(cases, "cpp")
     check_runner(select(read(tmp_path, "shared_buffer = true")), "cpp")
 
