@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -162,7 +163,7 @@ def _inspect_onnx(path: Path, name: str, size: int) -> Inspected:
     nodes = [one for one in model.graph.node if one.op_type != "EPContext"]
     constants = Counter[str]()
     for one in model.graph.initializer:
-        constants[DTYPES.get(one.data_type, f"type {one.data_type}")] += len(one.raw_data)
+        constants[DTYPES.get(one.data_type, f"type {one.data_type}")] += _measure_constant(one)
     method = Method(
         model.graph.name,
         tuple(map(_describe_port, model.graph.input)),
@@ -172,6 +173,18 @@ def _inspect_onnx(path: Path, name: str, size: int) -> Inspected:
     )
     program = replace(found, methods=(method,), constant_bytes=dict(constants))
     return Inspected(name, "onnx", size, program.damage, program)
+
+
+def _measure_constant(one: Any) -> int:
+    """Return the size in bytes of an initializer's values, even if they are in fields such as
+    ``float_data`` or in a file of their own."""
+    from onnx.helper import tensor_dtype_to_np_dtype
+
+    if one.raw_data:
+        return len(one.raw_data)
+    if one.string_data:
+        return sum(map(len, one.string_data))
+    return math.prod(one.dims) * int(tensor_dtype_to_np_dtype(one.data_type).itemsize)
 
 
 def _name_operator(node: Any) -> str:

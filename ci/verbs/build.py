@@ -178,10 +178,13 @@ def choose_target(args: argparse.Namespace) -> Target:
     if args.source and target.with_source:
         target = find_target(target.with_source)
     if args.profile:
-        if target.profile not in (args.profile, read_profile(args.profile).like):
+        usable = {args.profile, read_profile(args.profile).like} - {""}
+        if target.profile not in usable:
             raise UsageError(
                 f"target {target.name} cannot use profile {args.profile}",
-                fix=f'pass a profile that has like = "{target.profile}" in manifests/profiles.toml',
+                fix=f'pass a profile that has like = "{target.profile}" in manifests/profiles.toml'
+                if target.profile
+                else "omit --profile: this target does not use one",
             )
         target = msgspec.structs.replace(target, profile=args.profile)
     if len(args.python) > 1 and not target.per_python:

@@ -8,6 +8,7 @@ machine. Both have one JSON file per artifact and version.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final, Literal
 
 import msgspec
 
@@ -17,7 +18,7 @@ from provisioning.manifest.releases import FileRelease, Release
 from provisioning.store.store import Store
 from provisioning.store.tree import TreeEntry
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Final = 1
 
 
 class Lock(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -33,7 +34,7 @@ class Lock(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     recorded: str
     evidence: tuple[str, ...] = ()
     files: tuple[TreeEntry, ...] = ()
-    schema_version: int = SCHEMA_VERSION
+    schema_version: Literal[1] = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "sha256", self.sha256.lower())

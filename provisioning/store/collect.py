@@ -16,7 +16,7 @@ from pathlib import Path
 from provisioning.files import remove_tree, walk
 from provisioning.store.store import STAGING_PREFIX, Store, find_published
 
-PART_NAME = re.compile(r"\..+\.([0-9a-f]{8}\.(part|json)|parts)")
+PART_NAME = re.compile(r"\..+\.([0-9a-f]{8}\.(part|json)|parts|[0-9]+)")
 LEFTOVER_AGE_S = 24 * 3600
 PROC = Path("/proc")
 BUILDS, ORIGIN, FETCHED = "builds", "origin.txt", "packages"

@@ -9,13 +9,13 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
 import msgspec
 
 from provisioning.files import hash_file, leads_out, walk
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Final = 1
 FILE_TIME_S = 946684800  # every published file's mtime, so that a touched file is noticed
 DIRECTORY_MODE = 0o755
 LONGEST_BYTES = 3000  # Linux allows paths of 4095 bytes
@@ -55,7 +55,7 @@ class Tree(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source_sha256: str
     components: tuple[str, ...]
     files: tuple[TreeEntry, ...]
-    schema_version: int = SCHEMA_VERSION
+    schema_version: Literal[1] = SCHEMA_VERSION
 
     @property
     def size_bytes(self) -> int:

@@ -89,7 +89,8 @@ def _find_access(url: str, mirrors: Sequence[str]) -> tuple[tuple[str, ...], dic
     limits = {"Limit": policy.slowest_bytes_s, "Time": policy.read_timeout_s}
     for name, value in limits.items():
         words += ("-c", f"http.lowSpeed{name}={math.ceil(value)}")
-    if urlsplit(url).scheme and bare != shown:
+    scheme = urlsplit(url).scheme
+    if scheme and bare != shown and not (mirrors and scheme == "https"):  # else past the mirror
         base, clean = (f"{part.scheme}://{part.netloc}/" for part in map(urlsplit, (bare, shown)))
         words += ("-c", f"url.{base}.insteadOf={clean}", "-c", f"url.{bare}.insteadOf={shown}")
     for mirror in mirrors:

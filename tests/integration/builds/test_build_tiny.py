@@ -469,6 +469,7 @@ def test_a_second_ndk_builds_by_a_profile_of_its_own(world: BuildWorld) -> None:
     assert code == 0
     assert any("-DANDROID_PLATFORM=android-30" in command for command in data["commands"])
     world.refuse(2, "cannot use profile linux", "android", "--profile", "linux", "--dry-run")
+    world.refuse(2, "cannot use profile aot", "runner", "--profile", "aot", "--dry-run")
 
 
 def test_what_the_doctor_objects_to_is_not_built(world: BuildWorld) -> None:

@@ -118,6 +118,34 @@ def test_onnx_context_models_are_read(tmp_path: Path) -> None:
     assert "is missing" in inspect_file(tmp_path / "m_ctx.onnx").damage
 
 
+def test_constants_of_an_onnx_model_count_wherever_their_values_are(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx", reason="the onnx package is not installed")
+    from onnx import TensorProto as Onnx
+    from onnx.helper import make_tensor
+
+    from tests.qnn_provider.contexts import GRAPH, write_context
+
+    path = write_context(tmp_path, make_binary(graphs=(GRAPH,)))
+    model = onnx.load(path, load_external_data=False)
+    outside = make_tensor("e", Onnx.UINT8, [7], b"1234567", raw=True)
+    outside.ClearField("raw_data")
+    outside.data_location = Onnx.EXTERNAL
+    outside.external_data.add(key="location", value="weights.bin")
+    model.graph.initializer.extend(
+        [
+            make_tensor("a", Onnx.FLOAT, [2, 3], range(6)),
+            make_tensor("b", Onnx.FLOAT, [2], bytes(8), raw=True),
+            make_tensor("c", Onnx.INT64, [], [5]),
+            make_tensor("d", Onnx.STRING, [2], [b"ab", b"c"]),
+            outside,
+        ]
+    )
+    onnx.save(model, path)
+    found = inspect_file(path)
+    assert found.program
+    assert found.program.constant_bytes == {"float32": 32, "int64": 8, "type 8": 3, "uint8": 7}
+
+
 def test_the_numbers_of_dtypes_are_those_of_onnx() -> None:
     onnx = pytest.importorskip("onnx", reason="the onnx package is not installed")
     others = {"float": "float32", "double": "float64"}

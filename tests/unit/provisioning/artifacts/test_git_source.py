@@ -97,6 +97,12 @@ def helper(host: str, variable: str) -> tuple[str, ...]:
             },
         ),
         (
+            "https://h/x.git?token=1",
+            ("file:///m/git/",),
+            (*LIMITS, *replaced("file:///m/git/", *EVERY_HOST)),
+            {},
+        ),
+        (
             "ssh://git@h:22/a/x.git",  # over ssh, the user is part of the address
             (),
             (

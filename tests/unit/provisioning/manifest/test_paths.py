@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,15 @@ def test_a_lock_whose_files_lead_out_is_damaged(path: str) -> None:
     write_lock(path)
     with pytest.raises(ManifestError, match="cannot read the lock"):
         read_lock(project_lock_path("sdk", "1"))
+
+
+def test_a_lock_of_another_schema_is_not_read(manifests: Path) -> None:
+    write_lock()
+    path = manifests / "locks" / "sdk-1.json"
+    assert read_lock(path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "schema_version": 2}))
+    with pytest.raises(ManifestError, match=str(path)):
+        read_lock(path)
 
 
 def test_capitals_in_the_hash_of_a_lock_are_no_other_hash() -> None:

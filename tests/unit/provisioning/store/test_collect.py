@@ -152,7 +152,7 @@ def test_a_day_is_the_age_of_a_leftover() -> None:
 def test_leftovers_of_a_day_go(store: Store, seconds: float, goes: bool) -> None:
     stage = store.trees / ".staging-sdk-abcd"
     scratch = [store.downloads / name for name in (".pip-abcd", ".update-abcd")]
-    files = [PART, ".a.zip.0123abcd.json", ".a.zip.parts"]
+    files = [PART, ".a.zip.0123abcd.json", ".a.zip.parts", ".a.zip.4711"]
     for path in (stage, *scratch):
         path.mkdir(parents=True)
         (path / "file").write_bytes(bytes(10))

@@ -263,7 +263,11 @@ def test_what_is_no_tree_is_refused_as_a_value(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"missing required field `version`"):
         parse_tree(b'{"artifact": "a"}')
     whole = json.loads(encode_record(Tree("a", "1", "", (), ())))
-    for wrong in ({**whole, "more": 1}, {**whole, "files": [{"size": 1}]}):
+    for wrong in (
+        {**whole, "more": 1},
+        {**whole, "files": [{"size": 1}]},
+        {**whole, "schema_version": 2},
+    ):
         with pytest.raises(ValueError, match=r"."):
             parse_tree(json.dumps(wrong).encode())
 
