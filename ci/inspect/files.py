@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -148,7 +147,7 @@ def unpack_files(path: Path, scratch: Path) -> list[tuple[str, Path]]:
 
 def _inspect_onnx(path: Path, name: str, size: int) -> Inspected:
     """Inspect a context model of ONNX Runtime."""
-    from ci.onnx.contexts import open_context
+    from ci.onnx.contexts import measure_constant, open_context
 
     try:
         model, context, blob = open_context(path)
@@ -163,7 +162,7 @@ def _inspect_onnx(path: Path, name: str, size: int) -> Inspected:
     nodes = [one for one in model.graph.node if one.op_type != "EPContext"]
     constants = Counter[str]()
     for one in model.graph.initializer:
-        constants[DTYPES.get(one.data_type, f"type {one.data_type}")] += _measure_constant(one)
+        constants[DTYPES.get(one.data_type, f"type {one.data_type}")] += measure_constant(one)
     method = Method(
         model.graph.name,
         tuple(map(_describe_port, model.graph.input)),
@@ -173,18 +172,6 @@ def _inspect_onnx(path: Path, name: str, size: int) -> Inspected:
     )
     program = replace(found, methods=(method,), constant_bytes=dict(constants))
     return Inspected(name, "onnx", size, program.damage, program)
-
-
-def _measure_constant(one: Any) -> int:
-    """Return the size in bytes of an initializer's values, even if they are in fields such as
-    ``float_data`` or in a file of their own."""
-    from onnx.helper import tensor_dtype_to_np_dtype
-
-    if one.raw_data:
-        return len(one.raw_data)
-    if one.string_data:
-        return sum(map(len, one.string_data))
-    return math.prod(one.dims) * int(tensor_dtype_to_np_dtype(one.data_type).itemsize)
 
 
 def _name_operator(node: Any) -> str:

@@ -13,6 +13,7 @@ the numbers of several SoCs.
 from __future__ import annotations
 
 import hashlib
+import math
 import mmap
 import re
 from collections.abc import Mapping
@@ -248,3 +249,14 @@ def _number(node: Mapping[str, Any], name: str) -> int:
 
 def _broken(path: Path, why: str, fix: str = AGAIN) -> FailedError:
     return FailedError(f"the context {path.name} cannot be loaded", why=why, fix=fix)
+
+
+def measure_constant(tensor: onnx.TensorProto) -> int:
+    """Return the size in bytes of a tensor's values. They can be raw, in a field such as
+    ``float_data``, or in another file."""
+    if tensor.raw_data:
+        return len(tensor.raw_data)
+    if tensor.string_data:
+        return sum(map(len, tensor.string_data))
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    return math.prod(tensor.dims) * int(dtype.itemsize)
