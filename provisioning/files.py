@@ -34,7 +34,7 @@ ELSEWHERE = "choose a path that can be written"
 
 
 def leads_out(path: str) -> bool:
-    """Return whether a path from a manifest or record could lead outside its tree: it is absolute,
+    """Return whether a path from a manifest or record could point outside its tree: it is absolute,
     has a part ``..``, or contains a NUL character.
     """
     is_odd = ".." in path or path[:1] == "/" or "\0" in path

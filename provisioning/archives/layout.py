@@ -43,7 +43,7 @@ class Member:
     """One member of an archive, as the archive describes it.
 
     ``link`` is the target of a link. It is empty for a link in a ZIP, which stores the target as
-    the member's content; this target is checked when the link is created.
+    the member's content. make_links checks that target.
     """
 
     name: str
@@ -218,7 +218,7 @@ def check_name(archive: str, member: Member) -> None:
     problems = {
         "has no name": not name.strip("/"),
         "is an absolute path": name.startswith("/") or bool(re.match(r"[A-Za-z]:", name)),
-        "leads outside the tree": ".." in parts,
+        "is outside the tree": ".." in parts,
         "has a control character or a backslash in its name": bool(_ODD.search(name)),
         "has an empty or '.' part in its path": not {"", "."}.isdisjoint(parts),
         "has a name that is not UTF-8": bool(_SURROGATE.search(name + member.link)),
@@ -233,11 +233,11 @@ def check_name(archive: str, member: Member) -> None:
 
 
 def resolve_link(name: str, links: Mapping[str, str]) -> str | None:
-    """Return the path that ``name`` leads to through ``links`` (path -> target), or '' for the
-    tree's root.
+    """Follow ``links`` (path -> target) from ``name``, and return the final path; '' is the tree's
+    root.
 
-    Returns None if ``name`` leads outside the tree, through an empty link, or through more than
-    MAX_LINK_HOPS links, as a circle of links does.
+    Returns None if the path leaves the tree, if a link is empty, or after MAX_LINK_HOPS links, so
+    also for a loop.
     """
     hops = 0
     at: list[str] = []
@@ -284,7 +284,7 @@ class FileWriter:
         self.count += len(data)
         if self.count > self.size:
             raise unsafe(
-                self.archive, f"{self.path!r} has more than its declared {self.size} bytes"
+                self.archive, f"{self.path!r} is longer than the declared {self.size} bytes"
             )
         self.digest.update(data)
         view = memoryview(data)
@@ -297,7 +297,8 @@ class FileWriter:
         """
         if self.count != self.size:
             raise unsafe(
-                self.archive, f"{self.path!r} has {self.count} bytes, not the declared {self.size}"
+                self.archive,
+                f"{self.path!r} is {self.count} bytes long, not the declared {self.size}",
             )
         seal_file(self.fd, mode)
         return TreeEntry(self.path, self.size, mode, self.digest.hexdigest())

@@ -1,5 +1,5 @@
 """Read tar archives, uncompressed or compressed with xz or gzip, in one pass. Each member is
-checked as it is read, and anything that the format does not allow is refused.
+checked when it is read, and any violation of the format is an error.
 
 Formats: POSIX.1-1988 (ustar), POSIX.1-2001 (pax) and GNU's long names. Python's tarfile is not
 used, because it treats a damaged header after the first member as the end of the archive, and reads
@@ -57,7 +57,7 @@ class ByteStream(Protocol):
 
 @dataclass
 class _Extra:
-    """The values that extended headers set for the member after them."""
+    """The values that extended headers set for the next member."""
 
     name: str = ""
     link: str = ""
@@ -284,8 +284,8 @@ def extract_tar(
 
 
 def read_members(path: Path, name: str, limits: Limits) -> list[Member]:
-    """Return all members of the tarball ``path``, which messages call ``name``. Raises
-    IntegrityError and OSError.
+    """Return all members of the tarball ``path``. The suffix of ``name`` states its compression;
+    messages show ``name``. Raises IntegrityError and OSError.
     """
     with explain_damage(name), _open(path, name) as stream:
         members, census = [], Census(name, limits)
@@ -366,9 +366,8 @@ class _Extraction:
             return writer.finish(member.stored_mode)
 
     def write_targets(self, reader: TarReader, missing: Mapping[str, str]) -> None:
-        """In a second pass, write the files that the layout does not select, but that a selected
-        hard link points to. ``missing`` maps the name of each file to the path of its link, where
-        the file is written.
+        """Read the archive again, and write each file that is wanted only because a wanted hard
+        link points to it. ``missing`` maps the file's name to the link's path, where it is written.
         """
         for member in reader.members():
             if member.kind == "file" and (path := missing.get(member.name)):

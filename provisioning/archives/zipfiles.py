@@ -161,8 +161,8 @@ def _kind(name: str, mode: int) -> str:
 
 
 def _apply_zip64(extra: bytes, size: int, packed: int, offset: int) -> tuple[int, int, int]:
-    """Return ``size``, ``packed`` and ``offset``. Those that have the 32-bit maximum are replaced
-    with their values in the ZIP64 extra field, if there is one.
+    """Return ``size``, ``packed`` and ``offset``. A value of 0xFFFFFFFF is replaced with the one in
+    the ZIP64 extra field, if there is one.
     """
     at = 0
     while at + 4 <= len(extra):
@@ -190,7 +190,7 @@ def _check_extents(source: ByteSource, members: Sequence[Member], directory: int
         if end > directory:
             raise unsafe(
                 source.name,
-                f"member {member.name!r} extends past the start of its central directory",
+                f"member {member.name!r} extends into the central directory",
             )
 
 
@@ -249,18 +249,18 @@ def extract_members(
 
 
 def read_link(source: ByteSource, member: Member) -> str:
-    """Return the target of the symbolic link ``member``. Raises IntegrityError if it is damaged,
-    not UTF-8, or longer than 4096 bytes.
+    """Return the target of the symbolic link ``member``. Raises IntegrityError if the target is
+    damaged, not UTF-8, or longer than 4096 bytes.
     """
     chunks: list[bytes] = []
     if member.size > 4096:
-        why = f"link {member.name!r} has a target of {member.size} bytes; the limit is 4096"
+        why = f"the target of link {member.name!r} is {member.size} bytes long; the limit is 4096"
         raise unsafe(source.name, why)
     inflate_member(source, member, chunks.append)
     try:
         return b"".join(chunks).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise unsafe(source.name, f"link {member.name!r} is not UTF-8") from error
+        raise unsafe(source.name, f"the target of link {member.name!r} is not UTF-8") from error
 
 
 def extract_member(

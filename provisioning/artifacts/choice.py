@@ -1,5 +1,5 @@
-"""Choose which QNN, and which AOT adaptor (ExecuTorch's QNN bindings for Python), models are
-lowered and run with.
+"""Choose the QNN and the AOT adaptor (ExecuTorch's Python bindings for QNN) that models are lowered
+and run with.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ class QnnChoice:
     """The chosen QNN and adaptor.
 
     ``sdk`` is ``wheel``, ``pinned``, a version or a directory. ``adaptor`` is ``wheel``,
-    ``overlay`` (an executorch package with an adaptor that was built from source), the directory of
-    an overlay, or empty, which selects the first compatible adaptor, starting with the wheel's.
+    ``overlay`` or the directory of an overlay. An overlay is an executorch package with an adaptor
+    that was built from source. If ``adaptor`` is empty, the first compatible adaptor is used,
+    starting with the wheel's.
     """
 
     sdk: str = WHEEL
@@ -83,12 +84,12 @@ def add_arguments(parser: argparse.ArgumentParser, *, adaptor: bool = True) -> N
 
 
 def read_choice(sdk: str = "", adaptor: str = "") -> QnnChoice:
-    """Return the chosen QNN and adaptor. An argument that is empty is replaced with the value of
-    its environment variable.
+    """Return the chosen QNN and adaptor. If an argument is empty, the value of its environment
+    variable is used.
 
-    Writes both arguments to these variables, unless they are empty, so that later steps and child
-    processes make the same choice. Raises UsageError for a directory that does not exist, or for a
-    version that the manifest of qnn-sdk does not contain.
+    The choice is written back to these variables, so that later steps and child processes make the
+    same one. Raises UsageError for a directory that does not exist, or for a version that the
+    manifest of qnn-sdk does not contain.
     """
     known = {SDK_VARIABLE: (WHEEL, PINNED), ADAPTOR_VARIABLE: (WHEEL, OVERLAY)}
     for name, word in ((SDK_VARIABLE, sdk), (ADAPTOR_VARIABLE, adaptor)):
@@ -128,10 +129,11 @@ def find_laid(environment: Environment) -> Path | None:
 
 def list_device_runtimes(wanted: Collection[str]) -> Iterator[tuple[str, str]]:
     """Yield each name in ``wanted`` that provides QNN on a device, with the QNN version, such as
-    ("android", "2.37.0.250724"). These names are qnn-android, which applications get from Maven,
-    and profiles that push an SDK's libraries to the device.
+    ("android", "2.37.0.250724").
 
-    If QNN_CI_SDK selects an SDK, profiles get its version. Raises UsageError for an unknown name.
+    These names are qnn-android, which applications get from Maven, and the profiles that push an
+    SDK's libraries to the device. If QNN_CI_SDK selects an SDK, its version is used for profiles.
+    Raises UsageError for an unknown name.
     """
     unknown = sorted({*wanted} - {*read_profiles(), MAVEN})
     if unknown:
@@ -162,8 +164,8 @@ BACKENDS = (
 
 
 class OverlayRecord(msgspec.Struct, frozen=True):
-    """The content of overlay.json: the ExecuTorch version of the checkout, the version of the QNN
-    SDK, and the tag of the Python that the overlay was built with.
+    """The content of overlay.json: the versions of ExecuTorch and of the QNN SDK, and the tag of
+    the Python, that the overlay was built with.
     """
 
     executorch: str

@@ -1,5 +1,5 @@
-"""Make sure that the user accepts a licence, and trusts an archive for which the vendor publishes
-no hash. This is necessary once, before the first fetch, and is recorded.
+"""Ask the user to accept a licence, and to trust an archive for which the vendor publishes no hash.
+The user is asked once, before the first fetch, and the answer is recorded.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def require_trust(request: ArtifactRequest) -> None:
         why=why,
         fix=(
             "add --trust-first-use on a machine that you trust; to pin the hash for other machines "
-            f"and CI, run `qnn-ci lock {request.name} --write` on it and commit manifests/locks/"
+            f"and CI, run `qnn-ci lock {request.name} --write` there and commit manifests/locks/"
             f"{installed}"
         ),
     )
@@ -177,12 +177,11 @@ def check_version(request: ArtifactRequest, root: Path) -> list[str]:
 
 
 def check_machines(root: Path) -> list[str]:
-    """Check every library in a directory that is named after a machine: its ELF file must be for
-    that machine.
+    """Check that each library in a directory named after a machine is for that machine.
 
     Returns lines with the numbers of checked libraries. Raises IntegrityError if a library is for
-    another machine, is not an ELF file, or does not match the checksum embedded in it (HTP skels
-    since QNN 2.40 have one).
+    another machine, is not an ELF file, or does not match its embedded checksum. HTP skels since
+    QNN 2.40 contain such a checksum.
     """
     from provisioning.elf.reader import read_elf
 
@@ -218,10 +217,11 @@ def check_machines(root: Path) -> list[str]:
 
 
 def prove_skels(request: ArtifactRequest, root: Path) -> list[str]:
-    """Return lines that state which of a QNN SDK's skels (libraries for the Hexagon DSP) are proven
-    genuine by catalogs or the list of genuine skels, and what remains unproven. Artifacts without
-    skels get no lines.
+    """Return lines that state which skels (libraries for the Hexagon DSP) of a QNN SDK are proven
+    genuine, and what remains unproven. Returns [] if the artifact has no skels.
 
+    The proof is a catalog (a file signed by Microsoft, next to the skel) or the project's list of
+    genuine skels.
     Raises IntegrityError if a skel differs from the listed one, if a catalog is forged, or if a
     library and a proven skel are from different builds.
     """

@@ -48,7 +48,7 @@ class Environment:
     variables: Mapping[str, str]
 
     def root(self, name: str) -> Path:
-        """The root directory of an artifact of this profile. Raises KeyError."""
+        """Return the root directory of the artifact ``name``. Raises KeyError."""
         return {artifact.name: artifact.root for artifact in self.artifacts}[name]
 
     def apply(self, base: Mapping[str, str]) -> dict[str, str]:
@@ -78,7 +78,7 @@ def provision_profile(
     offline: bool = False,
     options: Options | None = None,
 ) -> Environment:
-    """Fetch the artifacts of a profile that are missing, and return the profile's environment.
+    """Fetch the missing artifacts of a profile, and return its environment.
 
     If ``verify`` is true, existing artifacts are hashed again, and files that differ are repaired.
     If ``offline`` is true, only the store and its downloads are used. If ``options`` are given,
@@ -98,8 +98,8 @@ def provision_profile(
 def locate_profile(name: str, progress: Progress) -> Environment:
     """Return the environment of a profile without fetching anything.
 
-    Raises UnfitError if artifacts are missing. It names all of them, and the command that fetches
-    them.
+    Raises UnfitError if artifacts are missing. The error names all of them, and the command that
+    fetches them.
     """
     profile = read_profile(name)
     store = Store()
@@ -145,10 +145,10 @@ def profile_requests(profile: Profile, options: Options) -> list[ArtifactRequest
 
 
 def _is_brought(wanted: ProfileArtifact) -> bool:
-    """Return whether ``wanted`` is not needed because another installation of the user contains it.
+    """Return whether the user's installation of another artifact already contains ``wanted``.
 
-    An environment variable must point to that installation, and it must have the marker files of
-    ``wanted``. The result is False if a variable points to an installation of ``wanted`` itself.
+    A variable must point to that installation, and the installation must contain the marker files
+    of ``wanted``. Returns False if a variable points to an installation of ``wanted`` itself.
     """
     own = read_toolchain(wanted.name).adoption
     if own is None or own.find_named(os.environ)[1]:
@@ -192,8 +192,8 @@ def render_shell(environment: Environment) -> str:
 
 
 def render_github(environment: Environment) -> str:
-    """Return lines for the file in GITHUB_ENV, in the format that GitHub documents as workflow
-    commands. It cannot unset a variable, so variables of another QNN are set to ''.
+    """Return lines for the file that GITHUB_ENV points to. GitHub documents the format under
+    "Workflow commands". It cannot unset a variable, so variables of another QNN are set to ''.
     """
     stale = sorted(set(DROPPED_VARIABLES) - environment.variables.keys())
     values = {**dict.fromkeys(stale, ""), **environment.variables}
@@ -201,8 +201,8 @@ def render_github(environment: Environment) -> str:
 
 
 def github_line(name: str, value: str) -> str:
-    """Return a variable in the format of GITHUB_ENV. A value of several lines is put between two
-    lines with a unique delimiter.
+    """Return a variable in the format of GITHUB_ENV. A multi-line value is enclosed in two lines
+    with a unique delimiter.
     """
     if "\n" not in value and "\r" not in value:
         return f"{name}={value}\n"

@@ -1,8 +1,8 @@
 """Read and find locks. A lock records the hash, the size and all files of an artifact, and the
 evidence on which it was trusted at its first use.
 
-manifests/locks/ contains the project's locks, and ``pins/`` in the store the locks made on this
-machine. Both have one JSON file per artifact and version.
+manifests/locks/ contains the project's locks, and ``pins/`` in the store contains the locks made on
+this machine. Both have one JSON file per artifact and version.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ def lock_name(artifact: str, version: str) -> str:
 
 
 def project_lock_path(artifact: str, version: str) -> Path:
-    """Return the path where the project's lock of an artifact is or would be."""
+    """Return the path of the project's lock of an artifact, whether or not it exists."""
     return manifests_root() / "locks" / lock_name(artifact, version)
 
 
 def machine_lock_path(store: Store, artifact: str, version: str) -> Path:
-    """Return the path where this machine's lock of an artifact is or would be."""
+    """Return the path of this machine's lock of an artifact, whether or not it exists."""
     return store.home / "pins" / lock_name(artifact, version)
 
 

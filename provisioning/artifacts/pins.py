@@ -144,14 +144,13 @@ def plan_update(
     *,
     carry: bool = True,
 ) -> list[Change]:
-    """Return the changes that replace the release of ``request`` in its manifest, and its lock,
-    with those of another version. A version that the manifest already contains becomes the default.
-    If ``carry`` is true, recorded baselines are kept for the new version; otherwise, they are
-    removed.
+    """Return the changes that pin another version of an artifact in its manifest and its lock.
+    Returns [] if that version is already pinned.
 
-    ``version`` is in the form that the source uses, such as a git tag; '' means the newest. Returns
-    an empty list if that release is the pinned one. Raises UsageError, UnfitError, DownloadError,
-    IntegrityError, ManifestError, StoreError.
+    ``version`` is in the form that the source uses, such as a git tag; '' means the newest. A
+    version that the manifest already contains becomes the default. If ``carry`` is true, recorded
+    baselines are kept for the new version; otherwise, they are removed. Raises UsageError,
+    UnfitError, DownloadError, IntegrityError, ManifestError, StoreError.
     """
     old, source = request.release, load_source(request.release.source)
     path = manifests_root() / "toolchains" / f"{request.name}.toml"
@@ -183,10 +182,11 @@ def plan_update(
 
 
 def list_by_hand(plan: Collection[Change], name: str, old: str) -> list[str]:
-    """Return the lines of manifests/, pyproject.toml, workflows and docs that contain the version
-    ``old`` of ``name``, as ``file:line: text``, except in files that ``plan`` changes. The user has
-    to decide whether to change them. Requirements of other packages, such as ``other==1.2``, are
-    not listed.
+    """Return the lines that contain the version ``old`` of ``name``, as ``file:line: text``. The
+    user has to decide whether to change them.
+
+    Manifests, pyproject.toml, workflows, the README and docs are searched, except files that
+    ``plan`` changes. Requirements of other packages, such as ``other==1.2``, are ignored.
     """
     root = manifests_root().parent
     changed = {change.path for change in plan} | {change.old for change in plan}

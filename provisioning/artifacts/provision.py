@@ -93,10 +93,10 @@ def adopt_artifact(
 ) -> Provisioned | None:
     """Return the user's own installation if a variable points to one, else None.
 
-    A tree of another version in the store is treated as an installation, too. An installation is
-    not used if the user chose a different version, or if the release is one that is copied into the
-    store. If ``verify`` is true, the installation's files are compared with the lock. Raises
-    UnfitError, and with ``verify`` also ManifestError and IntegrityError.
+    A tree in the store counts as an installation if it contains another version of the artifact.
+    Returns None, too, if the user chose a different version, or if the release has to be copied
+    into the store. If ``verify`` is true, the installation's files are compared with the lock.
+    Raises UnfitError, and with ``verify`` also ManifestError and IntegrityError.
     """
     adoption = None if request.release.is_copied else request.toolchain.adoption
     variable, named = adoption.find_named(os.environ) if adoption else ("", "")
@@ -195,7 +195,7 @@ def check_lock(request: ArtifactRequest, entries: Sequence[TreeEntry]) -> None:
     for path in sorted(wanted.keys() | found.keys()):
         if found.get(path) != wanted.get(path):
             raise IntegrityError(
-                f"{path} of {request.label} does not match the lock",
+                f"{path} in {request.label} does not match the lock",
                 why=f"found {_show(found.get(path))}; the lock has {_show(wanted.get(path))}",
                 fix=f"run `qnn-ci lock {request.name}` to see every difference",
             )
@@ -344,8 +344,8 @@ def show_outline(requests: Sequence[ArtifactRequest], store: Store, progress: Pr
     and ask for missing consent.
 
     Does nothing for a single artifact with a licence that need not be accepted. Raises UnfitError
-    or IntegrityError, which lists everything that the user has to agree to. If that is more than
-    one item, its fix is one command that agrees to all of them.
+    or IntegrityError, which lists everything that the user has to agree to. If the error lists
+    several items, its fix is one command that agrees to all of them.
     """
     if len(requests) == 1 and not requests[0].toolchain.licence.accept:
         return

@@ -215,7 +215,7 @@ def _run_verb(caller: Caller, verbs: Mapping[str, Verb], name: str, words: list[
     own, left = keep_own(words[1:], parser, others) if others else (words[1:], [])
     if left:
         progress.step(
-            f"ignored, because only other sessions of this command have them: {' '.join(left)}"
+            f"ignored, because only other sessions of this command accept them: {' '.join(left)}"
         )
     return load_verb(verbs[name]).execute(parser.parse_args(own), progress)
 
@@ -271,8 +271,8 @@ def is_refused_write(error: OSError) -> bool:
     """Return whether ``error`` comes from writing: the disk is full or read-only, or permission to
     write was refused.
 
-    A permission error counts as a refused write if the process may read the file or, if the file
-    does not exist, may enter its directory: then only writing can have failed.
+    A permission error counts as a refused write if the process may read the file. If the file does
+    not exist, it counts if the process may enter its directory.
     """
     if error.errno in NO_ROOM or error.errno == errno.EROFS:
         return True

@@ -101,12 +101,12 @@ def run_process(
     ``env`` replaces the whole environment. ``log`` receives all output; ``keep_lines`` limits the
     number of lines kept in memory, and ``fix`` is the fix in errors.
 
-    On a time-out, an interrupt or an exception in ``on_line``, the whole process group is ended. A
-    child process that still holds the output pipe after ``argv`` has ended is ended, too, if it is
-    in the same process group; otherwise it is left running.
+    On a time-out, an interrupt or an exception in ``on_line``, the whole process group is ended.
+    The group is also ended if one of its processes still holds the output pipe after ``argv`` has
+    ended. Processes in other groups are left running.
 
-    Raises MissingToolError if the program cannot be started and, if ``check`` is true, and
-    ToolError if it exits with a code other than 0 or exceeds ``timeout_s``.
+    Raises MissingToolError if the program cannot be started. If ``check`` is true, raises ToolError
+    if the program exits with a code other than 0 or exceeds ``timeout_s``.
     """
     words = tuple(os.fspath(word) for word in argv)
     started = time.monotonic()
@@ -353,7 +353,7 @@ def end_group(process: subprocess.Popen[str]) -> None:
 
 
 def end_marked(mark: str) -> list[str]:
-    """Kill every process that was started with ``mark``, a variable as NAME=VALUE, in its
+    """Kill every process that was started with the variable ``mark`` (NAME=VALUE) in its
     environment, and return the names of these processes.
 
     This includes processes in other groups or sessions, and orphans.
@@ -409,8 +409,8 @@ def end_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-# Only the main thread runs Python's signal handlers, and a signal to another thread, or just before
-# the main thread sleeps, does not wake it.
+# Only the main thread runs Python's signal handlers. A signal that reaches another thread, or that
+# arrives just before the main thread sleeps, does not wake the main thread.
 WAKE_S = 0.2
 R = TypeVar("R")
 

@@ -48,8 +48,8 @@ def clean_message(text: str) -> str:
 
 
 def defuse_commands(text: str) -> str:
-    """Return ``text`` with a space in the commands that CI runners would execute in the middle of a
-    line, so that they are not executed.
+    """Return ``text`` with a space inserted into each command that CI runners would execute in the
+    middle of a line, so that they do not.
     """
     return _RUNNER_COMMAND.sub("# #", text)
 

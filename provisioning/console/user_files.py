@@ -22,8 +22,9 @@ def read_user_file(
 ) -> bytes:
     """Return the bytes of a file, read only once, so that all checks see the same content.
 
-    Raises UsageError, which refers to the file as ``what``, if it cannot be read, is not a regular
-    file, or has more than ``limit_bytes``. ``smaller`` is the fix for a file that is too large.
+    Raises UsageError if the file cannot be read, is not a regular file, or is longer than
+    ``limit_bytes``. The error calls the file ``what``; ``smaller`` is its fix for a file that is
+    too long.
     """
     try:
         status = path.stat()
@@ -33,7 +34,7 @@ def read_user_file(
                 f"cannot read {what} {path}", why=f"it is {kind}", fix="use a regular file"
             )
         if status.st_size > limit_bytes:
-            why = f"it has {status.st_size} bytes; the limit is {limit_bytes}"
+            why = f"it is {status.st_size} bytes long; the limit is {limit_bytes}"
             raise UsageError(f"{what} {path} is too large", why=why, fix=smaller)
         return path.read_bytes()
     except OSError as error:

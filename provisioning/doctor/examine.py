@@ -232,7 +232,7 @@ def find_fitness(profile: str) -> Fitness:
     if profile not in profiles:
         raise ManifestError(
             f"the doctor has no policy for profile {profile!r}",
-            why="manifests/policies/doctor.toml has: " + ", ".join(profiles),
+            why="manifests/policies/doctor.toml has policies for " + ", ".join(profiles),
             fix="use one of these profiles, or add a table [profiles.NAME] to that file",
         )
     return profiles[profile]

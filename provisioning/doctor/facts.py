@@ -25,8 +25,8 @@ QNN_NAME = re.compile(
 
 class QnnName(NamedTuple):
     """The parts of a library's name: the backend, the Hexagon version, and ``part``: ``Stub`` (runs
-    on the CPU), ``Skel`` (runs on the DSP) or ``Prepare`` (compiles graphs). What the name does not
-    contain is ''.
+    on the CPU), ``Skel`` (runs on the DSP) or ``Prepare`` (compiles graphs). A part that the name
+    does not contain is ''.
     """
 
     backend: str
@@ -196,18 +196,19 @@ class PythonFacts:
     """An interpreter and its installed packages, none of which were imported.
 
     ``tag`` is the end of an extension module's file name, such as
-    ``.cpython-311-x86_64-linux-gnu.so``. ``executorch`` is the directory of the executorch
-    package that the interpreter would import. ``adaptors`` are the files of PyQnnManagerAdaptor in
-    that package, and ``adaptor`` is the one for this Python. ``flatc`` is the path of that program,
-    None if it is not on PATH.
-    ``lacking`` are libraries that the adaptor needs and the loader does not find. ``unmet`` are
-    requirements of executorch that are not met, as (distribution, installed version, required
-    version). ``error`` is set if the interpreter did not answer. ``installed`` is the package
-    directory of the installed executorch, ``pth`` the .pth files that list the parent directory of
-    ``executorch``. ``headers`` is the QNN release whose headers the adaptor was built with;
-    ``checkout`` and ``built_with`` are the ExecuTorch and the SDK that an overlay was built from.
-    ``no_device`` is the reason why the adaptor cannot create a device, '' if it can, None if it was
-    not tried.
+    ``.cpython-311-x86_64-linux-gnu.so``. ``flatc`` is the path of that program, None if it is not
+    on PATH. ``error`` is set if the interpreter did not answer.
+
+    ``executorch`` is the directory of the executorch package that the interpreter would import,
+    and ``pth`` are the .pth files that list its parent directory. ``installed`` is the package
+    directory of the installed executorch. ``unmet`` are requirements of executorch that are not
+    met, as (distribution, installed version, required version).
+
+    ``adaptors`` are the files of PyQnnManagerAdaptor in ``executorch``, and ``adaptor`` is the one
+    for this Python. ``lacking`` are libraries that it needs and the loader does not find.
+    ``headers`` is the QNN release whose headers it was built with. ``checkout`` and ``built_with``
+    are the versions of ExecuTorch and the SDK that an overlay was built from. ``no_device`` is the
+    reason why the adaptor cannot create a device, '' if it can, None if it was not tried.
     """
 
     executable: str
@@ -305,7 +306,7 @@ class SubmoduleFacts:
 
 @dataclass(frozen=True)
 class CheckoutFacts:
-    """A source tree of ExecuTorch. ``leftovers`` are (path, machine name) of flatcc's outputs.
+    """A source tree of ExecuTorch. ``leftovers`` lists flatcc's outputs as (path, machine name).
     ``has_adaptor`` is true if an adaptor was built into it; ``version`` comes from version.txt.
     """
 

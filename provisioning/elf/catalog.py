@@ -114,7 +114,7 @@ def parse_catalog(data: bytes, trust: Trust, now: datetime) -> Catalog:
     Its certificates must be valid at the time of its timestamp, or ``now`` if it has none.
     """
     if len(data) > MAX_BYTES:
-        raise CatalogError(f"it has more than {MAX_BYTES} bytes")
+        raise CatalogError(f"it is longer than {MAX_BYTES} bytes")
     try:
         signed = _load_signed(cms.ContentInfo.load(data, strict=True))
         info = signed["signer_infos"][0]

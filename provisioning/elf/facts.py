@@ -159,8 +159,9 @@ class Proof(NamedTuple):
         """Return the proof as text."""
         if self.outcome is Genuine.GENUINE:
             date = f", signed on {self.signed:%Y-%m-%d}" if self.signed else ""
-            return f"genuine, by {self.catalog}{date}"
-        return f"{self.outcome.value}, {self.catalog}: {self.why}"
+            return f"genuine according to {self.catalog}{date}"
+        by = " by" if self.outcome is Genuine.NOT_COVERED else ","
+        return f"{self.outcome.value}{by} {self.catalog}: {self.why}"
 
 
 class AndroidNote(NamedTuple):
@@ -224,15 +225,15 @@ class ElfFacts:
         return min((head.align for head in self.program_headers if head.type == PT_LOAD), default=0)
 
     def highest_def(self, prefix: str) -> tuple[int, ...] | None:
-        """Return the highest version that it defines of the family ``prefix``, such as (3, 4, 30)
-        for ``GLIBCXX``; None if it defines none.
+        """Return the highest version of the family ``prefix`` that the file defines, such as
+        (3, 4, 30) for ``GLIBCXX``; None if it defines none.
         """
         versions = (_numbers(version, prefix) for version in self.version_defs)
         return max(filter(None, versions), default=None)
 
     def highest_need(self, prefix: str) -> tuple[int, ...] | None:
-        """Return the highest version that it needs of the family ``prefix``, such as (2, 34) for
-        ``GLIBC``; None if it needs none.
+        """Return the highest version of the family ``prefix`` that the file needs, such as (2, 34)
+        for ``GLIBC``; None if it needs none.
         """
         versions = (version for need in self.version_needs for version in need.versions)
         return max(filter(None, (_numbers(version, prefix) for version in versions)), default=None)

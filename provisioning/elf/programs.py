@@ -88,20 +88,21 @@ def find_context_damage(blob: View) -> str:
         return ""
     if len(blob) < CONTEXT.size:
         size = f"{len(blob)} byte{'s' * (len(blob) != 1)}"
-        return f"has {size}, too few for a header: it was cut short or is not from QNN"
+        return f"is only {size} long: it was cut short or is not from QNN"
     begin, size = CONTEXT.unpack_from(blob)
     if begin + size == len(blob):
         return ""
     told = begin + size if begin + size < 1 << 40 else "an impossible size"
     return (
-        f"has {len(blob)} bytes, but its header states {told}: it was cut short or is not from QNN"
+        f"is {len(blob)} bytes long, but its header states {told}: it was cut short or is not from "
+        "QNN"
     )
 
 
 def find_program_damage(blob: View) -> str:
     """Return why an ExecuTorch program is incomplete, or '' if it looks complete."""
     if len(blob) < PROGRAM.size:
-        return f"is cut short: it has {len(blob)} bytes"
+        return f"is cut short: it is only {len(blob)} bytes long"
     _, magic, length, size, segments = PROGRAM.unpack_from(blob)
     if magic != EXTENDED:
         return ""
@@ -122,7 +123,7 @@ def find_misplaced(blob: View) -> str:
             if start % SEGMENT_ALIGN:
                 return f"has a segment at byte {start}, not at a multiple of {SEGMENT_ALIGN}"
             if start + size > len(blob):
-                return f"has {len(blob)} bytes, and a segment that ends at {start + size}"
+                return f"is {len(blob)} bytes long, but a segment ends at byte {start + size}"
     except struct.error:
         return "has a flatbuffer that cannot be read"
     return ""

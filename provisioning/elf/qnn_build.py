@@ -1,12 +1,14 @@
 """Find the QNN build of a library, and the QNN headers that an adaptor was compiled with, by
 searching their bytes.
 
-Builds, as observed in QNN 2.20, 2.37 and 2.47 to 2.51: most libraries contain a full version such
-as ``v2.49.40.260810104044``; libGenie and NetRunExtensions contain only ``AISW_VERSION: 2.49.40``,
-libQnnSystem only the stamp. Headers: ExecuTorch's HtpBackend::GetExpectedBackendVersion returns
-QNN_HTP_API_VERSION (QnnHtpCommon.h) as a struct of three 32-bit numbers in rax and edx. Its minor
-number equals the minor number of the QNN SDK: API 5.37 belongs to QNN 2.37. The same was observed
-for 2.30, 2.36, 2.40 and 2.47 to 2.51.
+Most libraries contain a full version such as ``v2.49.40.260810104044``. libGenie and
+NetRunExtensions contain only ``AISW_VERSION: 2.49.40``, and libQnnSystem contains only the stamp.
+This was observed in QNN 2.20, 2.37 and 2.47 to 2.51.
+
+An adaptor contains the version of its headers, because HtpBackend::GetExpectedBackendVersion of
+ExecuTorch returns QNN_HTP_API_VERSION (QnnHtpCommon.h) as a struct of three 32-bit numbers in rax
+and edx. The minor number is that of the QNN SDK: API 5.37 belongs to QNN 2.37. This was observed
+for 2.30, 2.36, 2.37, 2.40 and 2.47 to 2.51.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from provisioning.elf.tables import View
 WHOLE = re.compile(rb"v(\d{1,3}(?:\.\d{1,4}){2})\.(\d{12})(?!\d)(?:_\d{1,8})?")
 PRODUCT = re.compile(rb"AISW_VERSION: (\d{1,3}(?:\.\d{1,4}){2})(?![\d.])")
 STAMP = re.compile(rb"(2[2-9](?:0[1-9]|1[0-2])[0-3]\d[0-2]\d[0-5]\d[0-5]\d)(?:_\d{1,8})?\0")
-# The largest known library has 98 MB; a sparse file may claim any size.
+# The largest known library is 98 MB; a sparse file may claim any size.
 MAX_SEARCH_BYTES = 1 << 28
 # movabs rax, MINOR << 32 | 5; xor edx, edx; ret: the optimised code of g++ and clang.
 HTP_API = re.compile(rb"\x48\xb8\x05\0\0\0(.)\0\0\0\x31\xd2\xc3", re.DOTALL)

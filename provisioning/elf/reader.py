@@ -172,7 +172,7 @@ class _Elf:
         self.size_bytes = len(mapped)
         self.links = 0
         if self.size_bytes < 64:
-            raise HeadersTruncatedError("an ELF header has 52 or 64 bytes")
+            raise HeadersTruncatedError("an ELF header is 52 or 64 bytes long")
         self.bits, self.little_endian = _identify(self.map[:6])
         basic = _make_structs(self.bits, self.little_endian)
         self.head = struct_parse(basic.Elf_Ehdr, self.stream, 0)
@@ -242,7 +242,7 @@ class _Elf:
         if not start or not count:
             return
         if step != size or count > limit:
-            raise ValueError(f"e_{table}entsize is {step}, e_{table}num {count}")
+            raise ValueError(f"e_{table}entsize is {step}, and e_{table}num is {count}")
         named = {"ph": "program", "sh": "section"}[table]
         self._require(start, step * count, f"the {named} header table")
         for index in range(count):
@@ -274,7 +274,7 @@ class _Elf:
 
     def checksum(self) -> Checksum | None:
         """Return the checksum in the SWIV section of a Hexagon library, or None if there is none.
-        In a signed library, it is not looked for, since signing moves the section.
+        Signed libraries are not searched, since signing moves the section.
         """
         if _number(self.head["e_machine"]) != EM_QDSP6 or any(
             head.is_hashes for head in self.heads
@@ -304,8 +304,7 @@ class _Elf:
         return sum_segments(self.map, self.loads, place.to_bytes(4, "little")) == found.stored
 
     def _tags(self) -> dict[str, list[int]]:
-        """Return the values in the dynamic section. The keys are tags; the values of a tag are in
-        their order."""
+        """Return the values in the dynamic section, in order, for each tag."""
         tags: dict[str, list[int]] = {}
         step = self.structs.Elf_Dyn.sizeof()
         dynamic = next((head for head in self.heads if head.type == PT_DYNAMIC), None)

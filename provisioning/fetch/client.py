@@ -86,8 +86,8 @@ class Client:
     def get_range(
         self, url: str, start: int, end: int, *, total: int, validator: str
     ) -> Generator[bytes, None, None]:
-        """Yield the bytes from ``start`` up to, but not including, ``end`` of a file that has
-        ``total`` bytes.
+        """Yield the bytes from ``start`` up to, but not including, ``end`` of a file of ``total``
+        bytes.
 
         The response's validator must be ``validator`` or missing, since a response to If-Range need
         not repeat a date (RFC 9110, 15.3.7). Close the generator to end the connection. Raises

@@ -175,7 +175,7 @@ def _fill(url: str, part: PartFile, pin: Pin, bar: Bar, options: _FetchOptions) 
 def check_pin(size_bytes: int, sha256: str, pin: Pin) -> str:
     """Return ``sha256`` if the size and the hash match the pin. Otherwise, raises MismatchError."""
     if pin.size_bytes and size_bytes != pin.size_bytes:
-        raise MismatchError(f"it has {size_bytes} bytes, not the pinned {pin.size_bytes}")
+        raise MismatchError(f"it is {size_bytes} bytes long, not the pinned {pin.size_bytes}")
     if pin.sha256 and sha256 != pin.sha256:
         raise MismatchError(f"its SHA-256 is {sha256}, the pin is {pin.sha256}")
     return sha256
@@ -207,7 +207,7 @@ def _read_local(url: str, part: PartFile, pin: Pin, bar: Bar) -> None:
         if pin.size_bytes:
             check_pin(state.st_size, pin.sha256, pin)
         elif state.st_size > pin.most_bytes > 0:
-            why = f"it has {state.st_size} bytes, but at most {pin.most_bytes} are expected"
+            why = f"it is {state.st_size} bytes long, but at most {pin.most_bytes} are expected"
             raise PermanentError(why)
         while data := os.read(descriptor, READ_BYTES):
             part.append(data)
@@ -305,17 +305,17 @@ def _check_size(head: Head, part: PartFile, pin: Pin) -> float:
     """
     if pin.size_bytes:
         if part.size > pin.size_bytes:
-            raise MismatchError(f"it has more than the pinned {pin.size_bytes} bytes")
+            raise MismatchError(f"it is longer than the pinned {pin.size_bytes} bytes")
         return pin.size_bytes
     size = max(part.size + max(head.length, 0), head.total)
     if size > pin.most_bytes > 0:
         part.restart()
         raise PermanentError(
-            f"it has {size} bytes or more, but at most {pin.most_bytes} are expected"
+            f"it is at least {size} bytes long, but at most {pin.most_bytes} are expected"
         )
     room = part.size + free_bytes(part.path.parent) - SPARE_BYTES
     if size > room:
-        raise OSError(errno.ENOSPC, f"the file has {size} bytes")
+        raise OSError(errno.ENOSPC, f"the file is {size} bytes long")
     return min(room, pin.most_bytes or math.inf)
 
 
@@ -333,7 +333,7 @@ def _judge_416(head: Head, part: PartFile) -> None:
         return
     part.restart()
     raise TransientError(
-        "HTTP 416: the server has fewer bytes than were already downloaded; starting over"
+        "HTTP 416: the server's file is shorter than the part downloaded so far; starting over"
     )
 
 
@@ -349,7 +349,7 @@ def place_body(head: Head, have: int, validator: str, pin: Pin) -> int:
             raise PermanentError("the server sends a part, but the whole file was requested")
         if pin.size_bytes and PAGE_BYTES < head.length != pin.size_bytes:
             raise MismatchError(
-                f"the server has {head.length} bytes, not the pinned {pin.size_bytes}"
+                f"the server's file is {head.length} bytes long, not the pinned {pin.size_bytes}"
             )
         return 0
     if head.range_start != have:
@@ -385,7 +385,9 @@ def check_whole(head: Head, position: int, part: PartFile, pin: Pin) -> None:
         return
     if expected >= 0:
         size = part.size
-        raise MismatchError(f"the server has {size} bytes, not the pinned {pin.size_bytes}")
+        raise MismatchError(
+            f"the server's file is {size} bytes long, not the pinned {pin.size_bytes}"
+        )
     raise TransientError(f"the body ended after {part.size} of {pin.size_bytes} bytes")
 
 

@@ -275,7 +275,7 @@ class RemoteFile:
             if head.status != 206 or head.total < 0 or head.range_start < 0 or not head.validator:
                 raise NoRangesError("the server does not support ranges")
             if size_bytes not in {0, head.total}:
-                raise MismatchError(f"it has {head.total} bytes, not the pinned {size_bytes}")
+                raise MismatchError(f"it is {head.total} bytes long, not the pinned {size_bytes}")
             if head.range_start != max(0, head.total - tail_bytes):
                 raise NoRangesError("the server sent a range other than the one requested")
             self.size, self.validator = head.total, head.validator

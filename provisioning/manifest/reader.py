@@ -185,10 +185,10 @@ class Toolchain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         check_names(self.name)
         versions = [release.version for release in self.releases]
         if twice := {one for one in versions if versions.count(one) > 1}:
-            raise ValueError(f"{min(twice)} has two releases")
+            raise ValueError(f"two releases have version {min(twice)}")
 
     def release(self, version: str = "") -> Release:
-        """Return the release of ``version``, or '' for the default. Raises UsageError."""
+        """Return the release ``version``; '' means the default. Raises UsageError."""
         wanted = version or self.default
         for release in self.releases:
             if release.version == wanted:
@@ -333,7 +333,7 @@ def _change_version(profile: Profile, change: str) -> Profile:
     known = {one.name: one for one in profile.artifacts}
     if artifact not in known or not version:
         raise UsageError(
-            f"{change!r} is not ARTIFACT@VERSION with an artifact of the profile",
+            f"{change!r} is not ARTIFACT@VERSION for an artifact of this profile",
             fix="use one of: " + ", ".join(f"{one}@VERSION" for one in known),
         )
     known[artifact] = msgspec.structs.replace(known[artifact], version=version)

@@ -16,9 +16,9 @@ from provisioning.files import leads_out
 
 
 def check_paths(*paths: str) -> None:
-    """Raise ValueError for a path that leads out of its tree."""
+    """Raise ValueError for a path outside the artifact's tree."""
     for path in filter(leads_out, paths):
-        raise ValueError(f"{path!r} leads out of the artifact's tree")
+        raise ValueError(f"{path!r} is outside the artifact's tree")
 
 
 def check_names(*names: str) -> None:
@@ -167,7 +167,7 @@ class AarRelease(PackageRelease, frozen=True, kw_only=True, tag="aar"):
 
 
 class GitRelease(Release, frozen=True, kw_only=True, tag="git"):
-    """A commit of a git repository. It is fetched by ``tag``, if there is one; from a mirror, by
+    """A commit of a git repository. It is fetched by ``tag`` if there is one, and from a mirror by
     its hash.
     """
 

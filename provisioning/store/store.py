@@ -152,7 +152,7 @@ class Store:
         """Return the published directory of ``key``, or None if there is none. This reads only
         three inodes.
 
-        A symbolic link is ignored, since it can lead out of the store.
+        A symbolic link is ignored, since it can point outside the store.
         """
         found = Published(self.trees / key.directory, key.artifact)
         return found if _is_published(found) else None
@@ -170,7 +170,7 @@ class Store:
         """Hold the locks ``names`` (artifacts, or files in downloads/) during the block. Empty
         names are ignored.
 
-        If another process holds a lock, prints which one, and waits. Raises StoreError.
+        If another process holds a lock, prints that process's ID, and waits. Raises StoreError.
         """
         with ExitStack() as stack:
             for name in filter(None, names):
@@ -351,8 +351,8 @@ def _is_published(found: Published) -> bool:
 
 
 def explain_errors(home: Path) -> AbstractContextManager[None]:
-    """Turn an OSError in the block into a StoreError. If the disk is full, it states the free
-    space.
+    """Turn an OSError in the block into a StoreError. If the disk is full, the error states the
+    free space.
     """
     return explain_writes(home, FIX)
 

@@ -44,7 +44,7 @@ class TreeEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
 
     def __post_init__(self) -> None:
         if leads_out(self.path):
-            raise ValueError(f"{self.path!r} leads out of its tree")
+            raise ValueError(f"{self.path!r} is outside its tree")
 
 
 class Tree(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

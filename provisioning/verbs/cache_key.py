@@ -26,7 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--private",
         action="store_true",
-        help="include artifacts that must not be redistributed: only licensees can read the cache",
+        help="include artifacts that must not be redistributed, if only licensees can read the "
+        "cache",
     )
     parser.add_argument("--github", action="store_true", help='print lines for >> "$GITHUB_OUTPUT"')
 

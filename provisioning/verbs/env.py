@@ -50,8 +50,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 def _compose(args: argparse.Namespace, progress: Progress) -> Environment:
     """Return the environment of a profile.
 
-    For ``emulator`` and ``emulator-sdk``, --sdk decides which of these two is used, and --adaptor
-    decides which adaptor it has; their environment variables are the defaults. The environment of
+    For ``emulator`` and ``emulator-sdk``, --sdk selects one of these two profiles, and --adaptor
+    selects the adaptor. Without an option, its environment variable is used. The environment of
     ``aot`` contains the newest matching overlay (an executorch package with an adaptor that was
     built from source), if there is one.
     """

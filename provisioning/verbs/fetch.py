@@ -1,5 +1,5 @@
-"""``fetch``: fetch artifacts, or all artifacts of profiles, into the store, or fill a mirror with
-the files and bare git repositories that another machine needs.
+"""``fetch``: put artifacts, or all artifacts of profiles, into the store. With --to, fill a mirror
+directory for another machine.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def describe(item: Provisioned) -> dict[str, Any]:
 def fill_mirror(
     requests: Sequence[ArtifactRequest], directory: Path, store: Store, progress: Progress
 ) -> list[Path]:
-    """Put the files that ``requests`` need below ``directory``, with a SHA256SUMS file, and return
-    their paths.
+    """Write the files and bare git repositories that ``requests`` need to ``directory``, add a
+    SHA256SUMS file, and return their paths.
 
     On the other machine, set QNN_CI_MIRROR to the directory, or to a URL that serves it. Raises the
     errors of provision_pinned, and StoreError if ``directory`` cannot be written.

@@ -102,8 +102,8 @@ class ArtifactRequest:
         return self.release.filename if isinstance(self.release, FileRelease) else ""
 
     def key(self) -> Key:
-        """Return the key of the published directory, made from the pin, the layout, the files to
-        add and the components.
+        """Return the key of the published directory. It depends on the pin, the layout, the links
+        and files to add, and the components.
         """
         release = self.release
         recipe = {
@@ -124,7 +124,7 @@ class ArtifactRequest:
     def locked(self) -> tuple[TreeEntry, ...]:
         """The tree entries of the lock; empty if no files are locked.
 
-        Links that lead out of the wanted components are left out.
+        Links to paths outside the wanted components are left out.
         """
         layout = self.layout()
         files = self.lock.files if self.lock else ()
@@ -136,9 +136,8 @@ class ArtifactRequest:
     def pinned(self, store: Store) -> ArtifactRequest:
         """Return the request with the hash, size and files of its lock, if there is one.
 
-        Call this once per request, at the start. Only a request for which there was no lock may be
-        pinned again, by a process that holds the artifact's lock file in the store. Raises
-        IntegrityError or ManifestError.
+        Call this once per request, at the start. If there was no lock, a process that holds the
+        artifact's lock file in the store may call it again. Raises IntegrityError or ManifestError.
         """
         lock = find_lock(self.name, self.release, store)
         return self.locked_by(lock) if lock else self
@@ -177,7 +176,7 @@ class FillJob:
 
 
 class Source(Protocol):
-    """The interface that each module of a kind of source, such as ``wheel``, implements."""
+    """The interface that each module of this package, such as ``wheel``, implements."""
 
     def fill(self, job: FillJob) -> tuple[TreeEntry, ...]:
         """Write the artifact, or only the wanted paths, below the job's root.
@@ -188,8 +187,8 @@ class Source(Protocol):
         ...
 
     def mirror(self, job: FillJob, directory: Path) -> list[Path]:
-        """Write the files or repositories that another machine needs for ``fill`` below
-        ``directory``.
+        """Write to ``directory`` the files or repositories that another machine needs for ``fill``,
+        and return their paths.
 
         The job's root is a scratch directory. Raises the errors of ``fill``, and OSError.
         """
@@ -199,7 +198,7 @@ class Source(Protocol):
         """Return the release of the job's artifact with this version; '' means the newest.
 
         The job's root is a scratch directory. Fields that are unknown before the first download,
-        such as the hash, stay empty. Raises UsageError if the source needs a version,
+        such as the hash, stay empty. Raises UsageError if the source needs a version, and
         DownloadError.
         """
         ...
@@ -225,7 +224,7 @@ def require_version(job: FillJob, version: str) -> str:
     request = job.request
     raise UsageError(
         f"the version of {request.name} is missing",
-        why=f"its source, {request.release.source}, cannot find out which version is the newest",
+        why=f"a source of kind {request.release.source} cannot find out the newest version",
         fix=f"specify it: {request.name}@VERSION (the pin is {request.release.version})",
     )
 

@@ -43,7 +43,7 @@ def find_release(job: FillJob, version: str) -> AarRelease:
 
 
 def locate_job(job: FillJob) -> FillJob:
-    """Return the job with a release that has the archive's URL, which follows from the coordinates
+    """Return the job with an ArchiveRelease. Its URL is made from the coordinates
     ``group:artifact`` and the version.
     """
     release = job.request.release_as(AarRelease)

@@ -1,6 +1,6 @@
 """Fetch a ZIP or tarball from a URL, either whole or only the wanted parts.
 
-Locked files that another published tree already has are not fetched again.
+Locked files that another published tree already contains are not fetched again.
 """
 
 from __future__ import annotations
@@ -41,9 +41,7 @@ from provisioning.store.store import Store, link_or_copy
 from provisioning.store.tree import TreeEntry, compare_tree, list_files, remove_others
 
 F = TypeVar("F", bound=FileRelease)
-EXTRA_BYTES = (
-    64  # how much longer a local header's extra field may be than in the central directory
-)
+EXTRA_BYTES = 64  # reserved for a local header's extra field, which may be shorter
 
 
 def fill(job: FillJob) -> tuple[TreeEntry, ...]:
@@ -84,7 +82,7 @@ def _fetch_parts(job: FillJob) -> tuple[TreeEntry, ...]:
         except (PermanentError, IntegrityError) as error:
             shown = error.why if isinstance(error, IntegrityError) else error
             job.progress.step(
-                f"{request.label}: cannot be fetched in parts: {redact_url(url)}: {shown}"
+                f"{request.label}: cannot be fetched in parts from {redact_url(url)}: {shown}"
             )
             remove_others(job.root, kept)
             if isinstance(error, CostlyError):
@@ -174,7 +172,7 @@ def _compare_listing(placed: Sequence[tuple[str, Member]], job: FillJob) -> None
 def member_spans(members: Iterable[Member], size_bytes: int) -> list[Span]:
     """Return the spans of these members, headers included, in an archive of ``size_bytes``.
 
-    The exact length of a header is only known after it is read, so spans include some extra bytes.
+    The length of a header is not known until it is read, so each span includes EXTRA_BYTES more.
     """
     spans = []
     for member in members:

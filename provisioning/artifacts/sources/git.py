@@ -75,13 +75,12 @@ def _list_sources() -> list[list[str]]:
 
 
 def _find_access(url: str, mirrors: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return how git reaches a repository, possibly through mirrors: arguments without secrets, and
-    environment variables with the secrets.
+    """Return the arguments and environment variables with which git reaches a repository, possibly
+    through mirrors.
 
-    git gives up on a host that sends almost nothing for QNN_CI_TIMEOUT_S seconds. The URLs in git's
-    arguments contain no credentials, since every user of the machine can read a process's
-    arguments. For http and https, a credential helper reads the credentials from an environment
-    variable.
+    The arguments make git give up on a host that sends almost nothing for QNN_CI_TIMEOUT_S seconds.
+    They contain no credentials for http and https, since every user of the machine can read them;
+    a credential helper reads these from the environment variables.
     """
     words, variables = _log_in(url, "QNN_CI_GIT_LOGIN")
     bare, shown = _without_login(url) if words else url, redact_url(url)
@@ -199,10 +198,10 @@ class _Checkout:
             raise ToolError(f"git {ended.describe()}: {' '.join(ended.argv)}", why=why)
 
     def git_from_network(self, *words: str, from_mirror: Sequence[str] = ()) -> None:
-        """Run git in the tree until it succeeds: with each list of mirrors in _list_sources, up to
-        ATTEMPTS times.
+        """Run git in the tree until it succeeds, up to ATTEMPTS times with each list of mirrors
+        from _list_sources.
 
-        If ``from_mirror`` is not empty, it replaces ``words`` wherever a mirror is used. Raises
+        With mirrors, ``from_mirror`` is used instead of ``words``, unless it is empty. Raises
         DownloadError.
         """
         if self.job.request.options.offline:
@@ -293,7 +292,7 @@ class _Checkout:
         if missing:
             raise IntegrityError(
                 f"{self.job.request.label} lacks submodules: {', '.join(missing)}",
-                why="its .gitmodules lists: " + (", ".join(known) or "no submodules"),
+                why="its .gitmodules lists " + (", ".join(known) or "no submodules"),
                 fix="correct the components in manifests/toolchains/",
             )
         for path, wanted in zip(plain, self.wanted, strict=True):
@@ -305,8 +304,8 @@ class _Checkout:
                 self.git_from_network(*words, "--", path)
 
     def seal(self) -> None:
-        """Remove files that come from git's template directory, set fixed modes and times of files,
-        and refresh git's index.
+        """Remove files that come from git's template directory, give all files fixed modes and
+        times, and refresh git's index.
         """
         for directory in [self.root / GIT, *_list_modules(self.root / GIT)]:
             for name in ("hooks", "info", "branches"):

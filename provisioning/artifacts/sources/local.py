@@ -47,8 +47,8 @@ def find_installation(
 
 
 def expected_paths(request: ArtifactRequest, adoption: Adoption) -> list[str]:
-    """Return the paths that an installation must contain: the marker files, and the files and
-    directories that the globs of the wanted components name without a wildcard.
+    """Return the paths that an installation must contain: the marker files and, for each glob of
+    the wanted components, the path without a wildcard or the directory ``DIR`` of ``DIR/*``.
     """
     fixed = [re.split(r"[*?]", pattern, maxsplit=1) for pattern in request.patterns]
     heads = [parts[0] for parts in fixed if len(parts) == 1 or parts[0].endswith("/")]

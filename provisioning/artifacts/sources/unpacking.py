@@ -1,6 +1,4 @@
-"""Check and unpack a downloaded archive, and add the links and small files that the
-manifest lists.
-"""
+"""Check and unpack a downloaded archive, and add the manifest's links and small files."""
 
 from __future__ import annotations
 
@@ -65,7 +63,7 @@ def judge_archive(path: Path, request: ArtifactRequest) -> None:
     if total < limits.unpacked_bytes // LEAST_SHARE:
         raise unsafe(
             name,
-            f"it unpacks to only {total} bytes, too few for this archive",
+            f"it unpacks to only {total} bytes, which is too few for this archive",
         )
 
 

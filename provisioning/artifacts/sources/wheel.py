@@ -58,7 +58,7 @@ def find_release(job: FillJob, version: str) -> WheelRelease:
     """Return the release of ``version`` that pip selects for the pinned release's Python version
     and machine.
 
-    '' means the newest version. If the cooldown makes this a version older than the pinned one,
+    '' means the newest version that the cooldown allows. If that is older than the pinned version,
     return the pinned release.
     """
     old = job.request.release_as(WheelRelease)
@@ -95,9 +95,8 @@ def describe_wheel(old: WheelRelease, wheel: Path) -> WheelRelease:
 
 
 def follow_links(links: Mapping[str, str], paths: Collection[str]) -> dict[str, str]:
-    """Return the links with the names that their targets have in this wheel: auditwheel puts a
-    hash, which differs between wheels, into the names of libraries. ``paths`` are the paths of the
-    new tree.
+    """Return ``links`` with the names that their targets have in the new tree, which contains
+    ``paths``. They may change, because auditwheel puts a hash into the names of libraries.
 
     Raises IntegrityError if a target matches no file, or several.
     """

@@ -1,5 +1,5 @@
-"""Check an attached device, whose faults are only warnings, and a staging directory, which has to
-contain everything that a program needs on a device.
+"""Check attached devices and staging directories. The faults of a device are only warnings. A
+staging directory has to contain everything that a program needs on the device.
 """
 
 from __future__ import annotations

@@ -41,10 +41,10 @@ class Placed(NamedTuple):
     """A file and the requirements of its directory.
 
     ``depth`` is the number of parent directories that belong to its tree. ``build`` is its QNN
-    build, and ``proof`` is what catalogs or the list of genuine skels prove about it; None if
-    unknown. ``wanted`` are the libraries that files next to it need and do not find; None means
-    that no other file is checked. ``knows_level`` is false if the policy's API level is a default,
-    because the level of the app that loads the file is unknown.
+    build, and ``proof`` is what catalogs or the list of genuine skels prove about it; each is None
+    if unknown. ``wanted`` are the missing libraries that the files next to it need; None if those
+    files are not checked. ``knows_level`` is false if the policy's API level is a default, because
+    the level of the app that loads the file is unknown.
     """
 
     elf: ElfFacts
@@ -266,7 +266,7 @@ def see_path_out(file: Placed) -> Iterator[Seen]:
 
 
 def _leaves(entry: str, depth: int) -> bool:
-    """Return whether a search path is not relative to the file, or leads out of its tree."""
+    """Return whether a search path is not below $ORIGIN, or points outside the file's tree."""
     origin, *steps = PurePosixPath(entry.replace("${ORIGIN}", "$ORIGIN")).parts or ("",)
     level = lowest = 0
     for step in steps:
@@ -390,7 +390,7 @@ CONTENT.add(
 CONTENT.add(
     "QNN235",
     "{subject} of QNN {file.build.version} has no checksum (SWIV)",
-    "changed bytes cannot be detected; skels up to 2.37.1 have none, those from 2.40 "
+    "changed bytes cannot be detected; skels up to 2.37.1 have no checksum, those from 2.40 "
     "on have one, and for {file.build.version} this is unknown",
     "compare it with the SDK's file",
     lambda file: (

@@ -80,8 +80,8 @@ def group_tree(
 def _searched(
     group: Iterable[FileFacts], groups: Mapping[str, Iterable[FileFacts]]
 ) -> Iterator[str]:
-    """Yield the names of files in the directories of the tree to which a group's RPATH and RUNPATH
-    lead.
+    """Yield the names of the files in those directories of the tree that a group's RPATH and
+    RUNPATH point to.
     """
     for file in group:
         for entry in (*file.elf.rpath, *file.elf.runpath) if file.elf else ():

@@ -1,8 +1,8 @@
 """The registry of checks, and the findings that they return. A check is registered next to the
 function that detects its fault.
 
-A check's texts are templates that are filled with the function's values, so that
-docs/reference/checks.md and findings have the same text.
+A check's texts are templates, which are filled with the values that the function returns. Findings
+and docs/reference/checks.md show the same texts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Check a QNN SDK: its root, marker files, version (against the pin and the profile), layout and
-headers; and check everything that has to match it: ExecuTorch, its adaptor, backends, the Hexagon
-SDK.
+"""Check a QNN SDK: its root, marker files, version, layout and headers. Also check what has to
+match the SDK: ExecuTorch, its adaptor, backends and the Hexagon SDK.
 """
 
 from __future__ import annotations

@@ -100,14 +100,14 @@ VARIABLES.add(
 
 @VARIABLES.check(
     "QNN405",
-    "{names} from another directory come before the SDK's libraries",
+    "a directory with {names} comes before the SDK's directory",
     "libraries of two QNN builds are then mixed in one process: error 14001 or a crash",
     "remove {where} from LD_LIBRARY_PATH, or put {wanted} before it",
     after=("QNN404",),
 )
 def see_shadows(variables: Variables) -> Iterator[Seen]:
-    """Find libraries of QNN, or with the name of a library in the SDK's directory, in entries of
-    LD_LIBRARY_PATH before that directory.
+    """Find entries of LD_LIBRARY_PATH before the SDK's directory that contain a QNN library, or a
+    library with the name of one in the SDK's directory.
     """
     path = variables.facts.library_path if variables.runs else ()
     before = list(takewhile(lambda entry: not variables.is_wanted(entry), path))
@@ -290,9 +290,7 @@ def see_hiding(case: Case) -> Iterator[Seen]:
     severity=Severity.WARNING,
 )
 def see_no_checkout(case: Case) -> Iterator[Seen]:
-    """Find a checkout that an adaptor was built into and whose parent directory is not on
-    PYTHONPATH.
-    """
+    """Find a checkout with a built adaptor whose parent directory is not on PYTHONPATH."""
     checkout, variables = case.facts.checkout, case.facts.variables
     if case.fitness.python or not variables or not checkout or not checkout.has_adaptor:
         return

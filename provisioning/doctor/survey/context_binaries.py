@@ -34,8 +34,8 @@ INFO_AT, SIZE_AT = 40, 16
 KNOWN_INFO = 3  # the supported versions of QnnSystemContext_BinaryInfo_t and of the graphs in it
 UNDEFINED = 0x7FFFFFFF
 MIN_ARCH = re.compile(rb"min_arch=(\d{1,3})")
-# Offsets in HTP's data about a graph: its VTCM (u32) and the size of its constants (u64), which
-# depends on the bits per weight: 44, 28 and 20 KiB for an mlp with weights of 16, 8 and 4 bits.
+# Offsets in HTP's data about a graph: its VTCM (u32) and the size of its constants (u64). The size
+# depends on the bits per weight: an mlp with 16, 8 and 4 bits has 44, 28 and 20 KiB of constants.
 VTCM_AT, CONSTANTS_AT = 16, 88
 SCALE_OFFSET = 0
 # Names of Qnn_DataType_t (QnnTypes.h).

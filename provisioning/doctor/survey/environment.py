@@ -1,5 +1,5 @@
-"""Gather all facts of an environment, in the order of their dependencies, including its variables
-and the QNN libraries on the library search path.
+"""Gather all facts of an environment, including its variables and the QNN libraries on
+LD_LIBRARY_PATH.
 """
 
 from __future__ import annotations
@@ -186,8 +186,8 @@ def _survey_python(
 def _survey_backend(
     request: SurveyRequest, sdk: SdkFacts | None, python: PythonFacts | None
 ) -> BackendFacts | None:
-    """Return facts about a requested backend other than HTP, for which the adaptor loads a library
-    of the SDK. Returns None for HTP, or without an SDK.
+    """Return facts about the requested backend and its library in the SDK. Returns None for HTP, or
+    without an SDK.
     """
     if request.backend is Backend.HTP or not sdk:
         return None

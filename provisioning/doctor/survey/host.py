@@ -1,9 +1,8 @@
-"""Gather facts about the machine (system, glibc, cores, memory, disk, CPU flags, tools, system
-libraries), the devices that adb lists, and installations: a QNN SDK, an Android NDK with its clang,
-a checkout of ExecuTorch with its submodules and leftovers of flatcc.
+"""Gather facts about the machine, about the devices that adb lists, and about installations: a QNN
+SDK, an Android NDK, and a checkout of ExecuTorch.
 
-Each device needs one shell call. If there is no adb, no adb server or no device, there are no facts
-about devices, which is not a fault.
+Each device is examined with one call of adb's shell. It is not a fault if there is no adb, no adb
+server or no device.
 """
 
 from __future__ import annotations

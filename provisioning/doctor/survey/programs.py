@@ -116,9 +116,9 @@ class Program:
     for its SoC; otherwise, a device needs them all.
 
     ``metadata`` maps methods without inputs, such as get_max_seq_len, to the constants that they
-    return. ``constant_bytes`` maps types to the size of the weights of this type outside QNN. (A
-    binary does not contain the types of weights that QNN packed.) ``damage`` is the reason why it
-    cannot be loaded, ``misplaced`` why it cannot be mapped.
+    return. ``constant_bytes`` maps each type to the total size of the weights of that type. Weights
+    that QNN packed into context binaries are not counted, since their types are unknown. ``damage``
+    is the reason why the file cannot be loaded, ``misplaced`` why it cannot be mapped.
     """
 
     file: str
@@ -204,7 +204,7 @@ def _parse(tables: Tables, program: Program) -> Program:
             return None
         spans, number = (inline if data.number(0, "b") == INLINE else segments), data.number(1)
         if number >= len(spans):
-            raise struct.error(f"a delegate refers to data {number} of {len(spans)}")
+            raise struct.error(f"a delegate refers to data {number}, but there are {len(spans)}")
         span = spans[number]
         if span not in contexts:
             contexts[span] = _find_context(view, *span)
@@ -261,14 +261,14 @@ def _find_context(view: View, start: int, size: int) -> ContextBinary | None:
         magic, _, told = HEADER.unpack_from(head)
         end = start + at + told if magic == HEADER_MAGIC else end
     if end > start + size or end > len(view):
-        cut = f"has {min(start + size, len(view)) - start - at} of {end - start - at} bytes"
+        cut = f"has only {min(start + size, len(view)) - start - at} of {end - start - at} bytes"
         return ContextBinary(start + at, size - at, damage=cut)
     return parse_context_binary(view[start + at : end], start + at)
 
 
 def _pick(values: list[Table], number: int) -> Table:
     if not 0 <= number < len(values):
-        raise struct.error(f"a method refers to value {number} of {len(values)}")
+        raise struct.error(f"a method refers to value {number}, but has only {len(values)}")
     return values[number]
 
 

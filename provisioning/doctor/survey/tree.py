@@ -39,8 +39,8 @@ def survey_tree(root: Path, cache: FactsCache, wanted: Wanted = lambda _: True) 
     """Return facts about the libraries and programs below ``root``, in directories whose relative
     path ``wanted`` accepts.
 
-    Symbolic links are listed. A link that leads out of the tree is examined like its target, since
-    a push to a device copies the target. If ``root`` is missing, the tree is empty.
+    Symbolic links are listed. A link that points outside the tree is examined like its target,
+    since a push to a device copies the target. If ``root`` is missing, the tree is empty.
     """
     links: dict[str, str] = {}
     dangling: set[str] = set()
@@ -223,8 +223,8 @@ READERS = (_PROVISIONING / "elf", _PROVISIONING / "doctor" / "facts.py")
 
 
 def identify(status: os.stat_result) -> tuple[int, ...]:
-    """Return values of which at least one changes if the file's content changes: a write changes
-    ctime, which cannot be reset.
+    """Return values that change with the file's content: every write changes at least ctime, which
+    cannot be reset.
     """
     times = (status.st_mtime_ns, status.st_ctime_ns)
     return (status.st_dev, status.st_ino, status.st_size, *times)

@@ -109,9 +109,9 @@ def test_a_context_may_lack_its_provider_and_version(tmp_path: Path) -> None:
 # The binary, the node's attributes, and what the error has to name.
 BROKEN: dict[str, tuple[bytes | None, dict[str, Any], str]] = {
     "empty": (b"", {}, f"{BINARY}, is empty"),
-    "a byte": (b"\0", {}, "1 byte,"),
+    "a byte": (b"\0", {}, "1 byte long"),
     "half": (BLOB[: len(BLOB) // 2], {}, f"{len(BLOB)}"),
-    "a byte short": (BLOB[:-1], {}, f"{len(BLOB) - 1} bytes, but its header states {len(BLOB)}"),
+    "a byte short": (BLOB[:-1], {}, f"long, but its header states {len(BLOB)}"),
     "a byte more": (BLOB + b"\0", {}, f"header states {len(BLOB)}"),
     "zeros": (bytes(len(BLOB)), {}, "header states 0"),
     "ones": (b"\xff" * len(BLOB), {}, "header"),

@@ -486,11 +486,11 @@ def test_what_a_layout_leaves_out_counts_and_is_judged(tmp_path: Path) -> None:
     assert why_not(tmp_path, data, rules, limits=limits) == "it unpacks to more than 8 bytes"
     (tmp_path / "root/a").unlink()
     hostile = file(b"in/a") + file(b"out/../../b") + END
-    assert why_not(tmp_path, hostile, rules) == "member 'out/../../b' leads outside the tree"
+    assert why_not(tmp_path, hostile, rules) == "member 'out/../../b' is outside the tree"
 
 
 def test_a_name_is_judged_before_it_is_written(tmp_path: Path) -> None:
-    assert "leads outside the tree" in why_not(tmp_path, file(b"../b") + file(b"c") + b"cut")
+    assert "is outside the tree" in why_not(tmp_path, file(b"../b") + file(b"c") + b"cut")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tar", "root"]
 
 

@@ -300,11 +300,11 @@ def test_only_files_have_a_method(directory_of: Read) -> None:
         ),
         (
             lambda: forge(GOOD, replace(GOOD, name=b"b", offset=SECOND + 1)),
-            "member 'b' extends past the start of its central directory",
+            "member 'b' extends into the central directory",
         ),
         (
             lambda: forge(replace(GOOD, packed=PACKED + 1)),
-            "member 'a' extends past the start of its central directory",
+            "member 'a' extends into the central directory",
         ),
     ],
 )
@@ -601,8 +601,8 @@ def test_the_target_of_a_link_has_a_limit() -> None:
 
     assert target(b"a" * 4096) == "a" * 4096
     for data, why in (
-        (b"a" * 4097, "link 'l' has a target of 4097 bytes; the limit is 4096"),
-        (b"\xff", "link 'l' is not UTF-8"),
+        (b"a" * 4097, "the target of link 'l' is 4097 bytes long; the limit is 4096"),
+        (b"\xff", "the target of link 'l' is not UTF-8"),
     ):
         with pytest.raises(IntegrityError) as caught:
             target(data)

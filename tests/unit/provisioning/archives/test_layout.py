@@ -52,9 +52,9 @@ def refusal(*members: Member, limits: Limits = FREE) -> str:
         (Member("/a", 0), "is an absolute path"),
         (Member("C:a", 0), "is an absolute path"),
         (Member("z:/a", 0), "is an absolute path"),
-        (Member("a/../b", 0), "leads outside the tree"),
-        (Member("..", 0), "leads outside the tree"),
-        (Member("../", 0, kind="dir"), "leads outside the tree"),
+        (Member("a/../b", 0), "is outside the tree"),
+        (Member("..", 0), "is outside the tree"),
+        (Member("../", 0, kind="dir"), "is outside the tree"),
         (Member("a\x1f", 0), "has a control character or a backslash in its name"),
         (Member("\0a", 0), "has a control character or a backslash in its name"),
         (Member("a\x7f", 0), "has a control character or a backslash in its name"),
@@ -281,13 +281,13 @@ def test_a_file_is_nobody_elses_while_it_is_written(tmp_path: Path) -> None:
 def test_more_or_less_than_was_declared_is_refused(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError) as caught:
         write(tmp_path, b"ab", b"c", size=2)
-    assert caught.value.why == "'a.so' has more than its declared 2 bytes"
+    assert caught.value.why == "'a.so' is longer than the declared 2 bytes"
     (tmp_path / "a.so").unlink()
     with pytest.raises(IntegrityError) as caught:
         write(tmp_path, b"a", size=2)
     assert (caught.value.what, caught.value.why) == (
         "a.zip is refused",
-        "'a.so' has 1 bytes, not the declared 2",
+        "'a.so' is 1 bytes long, not the declared 2",
     )
 
 

@@ -51,7 +51,7 @@ def catalog_of(sdk: Path, **other: bytes) -> None:
 def test_a_catalog_proves_the_skel_and_its_build(sdk: Path) -> None:
     catalog_of(sdk)
     genuine, same, faith = consent.prove_skels(request(), sdk)
-    assert genuine == f"{SKEL} is genuine, by {CATALOG}, signed on 2026-06-01"
+    assert genuine == f"{SKEL} is genuine according to {CATALOG}, signed on 2026-06-01"
     assert same.startswith("3 libraries")
     assert BUILD in same
     assert "the build of 1 " in faith

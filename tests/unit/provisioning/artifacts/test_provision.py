@@ -189,7 +189,7 @@ def test_each_way_to_differ_from_the_lock_is_refused(
     request = replace(ask(), lock=lock)
     check_lock(request, wanted)
     with pytest.raises(
-        IntegrityError, match=f"^{path} of sdk 1.2.3 does not match the lock"
+        IntegrityError, match=f"^{path} in sdk 1.2.3 does not match the lock"
     ) as caught:
         check_lock(request, change)
     came, locked = caught.value.why.split("; the lock has ")
@@ -209,7 +209,7 @@ def test_a_lock_of_files_is_compared_with_what_came(store: Store) -> None:
     shutil.rmtree(store.trees)
     shorter = msgspec.structs.replace(lock, files=lock.files[:-1])
     project_lock_path("sdk", "1.2.3").write_bytes(encode_record(shorter))
-    with pytest.raises(IntegrityError, match=r"sdk\.yaml of .* does not match the lock"):
+    with pytest.raises(IntegrityError, match=r"sdk\.yaml in .* does not match the lock"):
         provision(store)
     assert not any(path.name.startswith(".staging") for path in store.trees.iterdir())
 
@@ -914,7 +914,7 @@ def test_parts_are_fetched_over_http_alone(store: Store) -> None:
 
 
 def test_a_kept_archive_is_looked_at(store: Store, tmp_path: Path) -> None:
-    for data, words in ((b"short", "it has 5 bytes"), (None, "its SHA-256 is")):
+    for data, words in ((b"short", "it is 5 bytes long"), (None, "its SHA-256 is")):
         store.downloads.mkdir(parents=True, exist_ok=True)
         kept = store.downloads / "sdk.zip"
         good = (tmp_path / "vendor.zip").read_bytes()

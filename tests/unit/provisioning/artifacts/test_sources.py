@@ -216,7 +216,7 @@ def test_a_wheel_is_its_size_and_its_hash(wheel_request: ArtifactRequest, tmp_pa
     assert find_mismatch(good, pin) == ""
     assert find_mismatch(good, Pin(sha256=pin.sha256)) == ""
     good.write_bytes(data + b"x")
-    assert find_mismatch(good, pin).startswith(f"it has {len(data) + 1} bytes")
+    assert find_mismatch(good, pin).startswith(f"it is {len(data) + 1} bytes long")
     good.write_bytes(bytes([data[0] ^ 1]) + data[1:])
     for one in (pin, Pin(sha256=pin.sha256)):
         assert find_mismatch(good, one).startswith("its SHA-256 is ")
@@ -236,7 +236,7 @@ def test_a_file_of_another_size_or_without_a_pinned_hash_is_not_hashed(
     file = tmp_path / "file"
     file.write_bytes(b"data")
     sha256 = hashlib.sha256(b"data").hexdigest()
-    assert find_mismatch(file, Pin(5, sha256)).startswith("it has 4 bytes")
+    assert find_mismatch(file, Pin(5, sha256)).startswith("it is 4 bytes long")
     assert find_mismatch(file, Pin(4)) == find_mismatch(file, Pin()) == ""
     assert hashed == []
     assert find_mismatch(file, Pin(4, sha256)) == find_mismatch(file, Pin(0, sha256)) == ""
@@ -281,7 +281,9 @@ def test_a_kept_wheel_that_was_changed_is_named_and_fetched_again(
     (store.downloads / made.WHEEL).write_bytes(b"short")
     path = wheel.obtain_wheel(wheel_request, store, Progress(said))
     assert find_mismatch(path, pin_of(wheel_request.release_as(WheelRelease))) == ""
-    assert f"the existing {made.WHEEL} does not match its pin: it has 5 bytes" in said.getvalue()
+    assert (
+        f"the existing {made.WHEEL} does not match its pin: it is 5 bytes long" in said.getvalue()
+    )
 
 
 def test_a_link_follows_the_one_file_that_fits() -> None:

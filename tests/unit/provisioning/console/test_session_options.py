@@ -79,6 +79,6 @@ def test_a_combination_says_what_it_leaves_to_others_and_refuses_what_none_knows
     assert main(["test-emulator", *words]) == code
     told = capfd.readouterr().err
     said = (
-        "ignored, because only other sessions of this command have them: --no-doctor --with llama"
+        "ignored, because only other sessions of this command accept them: --no-doctor --with llama"
     )
     assert (said in told) is (code == 0)

@@ -75,7 +75,7 @@ SHA224_OID, SHA256_OID, SHA384_OID = (f"2.16.840.1.101.3.4.2.{n}" for n in (4, 1
 REFUSED: dict[str, tuple[str, Callable[[], bytes]]] = {
     "no bytes": ("it cannot be read: .* 1 bytes requested.*", lambda: b""),
     "text": ("it cannot be read: .* 104 bytes requested.*", lambda: b"<html>"),
-    "too many bytes": ("it has more than 1048576 bytes", lambda: bytes(MAX_BYTES + 1)),
+    "too many bytes": ("it is longer than 1048576 bytes", lambda: bytes(MAX_BYTES + 1)),
     "cut": ("it cannot be read: .* only [0-9]+ available", lambda: PLAIN[:-1]),
     "more bytes": ("it cannot be read: .* 1 bytes of trailing data.*", lambda: PLAIN + b"\0"),
     "a name like the publisher's": (

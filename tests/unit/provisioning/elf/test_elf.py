@@ -529,8 +529,11 @@ def test_segments_are_aligned_as_the_least_of_them() -> None:
 def test_what_a_catalog_proves_is_said_in_words() -> None:
     when = datetime(2026, 3, 4, tzinfo=timezone.utc)
     genuine = Proof(Genuine.GENUINE, "a.cat")
-    assert genuine.describe() == "genuine, by a.cat"
-    assert genuine._replace(signed=when).describe() == "genuine, by a.cat, signed on 2026-03-04"
+    assert genuine.describe() == "genuine according to a.cat"
+    assert (
+        genuine._replace(signed=when).describe()
+        == "genuine according to a.cat, signed on 2026-03-04"
+    )
     assert Proof(Genuine.FORGED, "a.cat", "bad").describe() == "forged, a.cat: bad"
     assert (name_machine(164), name_machine(183), name_machine(62)) == (
         *("hexagon", "aarch64", "x86-64"),

@@ -76,7 +76,7 @@ def test_a_whole_context_is_as_long_as_it_says() -> None:
 def test_a_header_may_claim_any_size(begin: int, told: str) -> None:
     data = bytes(24) + struct.pack("<QQ", begin, 36)
     assert find_context_damage(data) == (
-        f"has 40 bytes, but its header states {told}: it was cut short or is not from QNN"
+        f"is 40 bytes long, but its header states {told}: it was cut short or is not from QNN"
     )
 
 
@@ -99,7 +99,7 @@ def test_a_program_that_ends_behind_its_header_lacks_its_segments() -> None:
 def test_segments_are_where_they_can_be_mapped() -> None:
     assert not find_misplaced(make_segmented(128))
     assert "byte 356, not at a multiple of 128" in find_misplaced(make_segmented(100))
-    assert "ends at 584" in find_misplaced(make_segmented(128, 200))
+    assert "ends at byte 584" in find_misplaced(make_segmented(128, 200))
     assert "ends at" in find_misplaced(make_segmented(128, (1 << 32) + 64))
     inside = bytearray(make_segmented(128))
     inside[197:205] = make_context()[:8]  # as four-byte numbers look from their second byte on

@@ -121,7 +121,7 @@ def test_all_failures_are_told(server: BadServer, tmp_path: Path) -> None:
         fetch_file(urls, tmp_path / "a.zip", PIN, Progress(), policy=QUICK)
     assert caught.value.why == (
         f"{urls[0]}: HTTP 404: not found; {urls[1]}: "
-        "the server has 99999 bytes, not the pinned 100000"
+        "the server's file is 99999 bytes long, not the pinned 100000"
     )
     with pytest.raises(DownloadError) as missing:
         fetch_file(urls[:1], tmp_path / "a.zip", PIN, Progress(), policy=QUICK)
@@ -240,7 +240,8 @@ def test_fewer_bytes_than_came_before_begin_anew(server: BadServer, tmp_path: Pa
     ended, said = fetch([server.url("a")], tmp_path)
     assert ended == "ok"
     assert (
-        "HTTP 416: the server has fewer bytes than were already downloaded; starting over" in said
+        "HTTP 416: the server's file is shorter than the part downloaded so far; starting over"
+        in said
     )
     assert [one.range for one in server.requests] == ["", "bytes=50000-", ""]
 
@@ -255,7 +256,7 @@ def test_one_byte_more_than_pinned_ends_it(server: BadServer, tmp_path: Path) ->
     server.faults["a"] = [bad.chunked(1)]
     server.files["a"] = DATA + b"x"
     ended, said = fetch([server.url("a")], tmp_path)
-    assert (ended, "it has more than the pinned 100000 bytes" in said) == ("IntegrityError", True)
+    assert (ended, "it is longer than the pinned 100000 bytes" in said) == ("IntegrityError", True)
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
@@ -310,7 +311,7 @@ def test_a_pin_is_size_and_hash() -> None:
     assert check_pin(5, "aa", Pin()) == "aa"
     assert check_pin(5, "aa", Pin(5, "aa")) == "aa"
     for pin, words in (
-        (Pin(6, "aa"), "it has 5 bytes, not the pinned 6"),
+        (Pin(6, "aa"), "it is 5 bytes long, not the pinned 6"),
         (Pin(0, "ab"), "its SHA-256 is aa, the pin is ab"),
     ):
         with pytest.raises(MismatchError) as caught:
@@ -345,7 +346,7 @@ PLACES: dict[str, tuple[object, int, Pin, object]] = {
         head(length=PAGE_BYTES + 1),
         0,
         Pin(5),
-        f"the server has {PAGE_BYTES + 1} bytes, not the pinned 5",
+        f"the server's file is {PAGE_BYTES + 1} bytes long, not the pinned 5",
     ),
     "the rest": (head(206, 3, 7, 10, ETag='"v"'), 7, Pin(10), 7),
     "the rest, of an unknown total": (head(206, 3, 7), 7, Pin(10), 7),
@@ -386,23 +387,23 @@ def test_where_a_body_begins(name: str) -> None:
 # The part has 10 bytes, and the disk has room for 100 more.
 SIZES: dict[str, tuple[object, Pin, float | str]] = {
     "pinned": (head(length=90), Pin(20, most_bytes=15), 20),
-    "beyond its pin": (head(), Pin(9), "it has more than the pinned 9 bytes"),
+    "beyond its pin": (head(), Pin(9), "it is longer than the pinned 9 bytes"),
     "of a limit": (head(), Pin(most_bytes=15), 15),
     "up to its limit": (head(length=5), Pin(most_bytes=15), 15),
     "beyond its limit": (
         head(length=6),
         Pin(most_bytes=15),
-        "it has 16 bytes or more, but at most 15 are expected",
+        "it is at least 16 bytes long, but at most 15 are expected",
     ),
     "a total beyond its limit": (
         head(206, 3, 10, 16),
         Pin(most_bytes=15),
-        "it has 16 bytes or more, but at most 15 are expected",
+        "it is at least 16 bytes long, but at most 15 are expected",
     ),
     "not known": (head(), Pin(), 110),
     "all of the room": (head(length=100), Pin(), 110),
     "a limit beyond the room": (head(), Pin(most_bytes=500), 110),
-    "more than the room": (head(length=101), Pin(), "the file has 111 bytes"),
+    "more than the room": (head(length=101), Pin(), "the file is 111 bytes long"),
 }
 
 
@@ -474,7 +475,7 @@ def test_a_large_body_of_another_size_is_another_file(part: PartFile) -> None:
     size = PAGE_BYTES + 10
     with pytest.raises(MismatchError) as caught:
         check_whole(head(length=size), 0, part, Pin(size + 1))  # type: ignore[arg-type]
-    assert str(caught.value) == f"the server has {size} bytes, not the pinned {size + 1}"
+    assert str(caught.value) == f"the server's file is {size} bytes long, not the pinned {size + 1}"
     with pytest.raises(TransientError) as cut:
         check_whole(head(), 0, part, Pin(size + 1))  # type: ignore[arg-type]
     assert str(cut.value) == f"the body ended after {size} of {size + 1} bytes"

@@ -184,7 +184,7 @@ def tail(start: int, **more: str) -> Fault:
         (
             tail(SIZE - 10, Content_Range=f"bytes {SIZE - 10}-{SIZE}/{SIZE + 1}"),
             MismatchError,
-            f"it has {SIZE + 1} bytes, not the pinned {SIZE}",
+            f"it is {SIZE + 1} bytes long, not the pinned {SIZE}",
         ),
     ],
 )
