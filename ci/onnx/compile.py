@@ -1,8 +1,11 @@
 """Turns a float ONNX model into a quantized one and a context binary, and writes the references.
 
-The artifact has quantized.onnx (if the scheme quantizes), program/model.onnx with the context
-binary inside or next to it, the files that ci.cases.cache describes and, if requested, the files of
-QNN's Saver in saver_output/.
+The artifact contains:
+
+- quantized.onnx, if the scheme quantizes
+- program/model.onnx, with the context binary inside or next to it
+- the files that ci.cases.cache describes
+- saver_output/, the files of QNN's Saver, if they are requested
 """
 
 from __future__ import annotations
@@ -66,8 +69,9 @@ EXPORTED_DB = 60.0  # limit for the exported model against torch; measured value
 
 
 def load_source(spec: CaseSpec, command: str = "") -> Source:
-    """Return the model and the inputs of a case, with their digest: from the suite, a user's
-    function or a file. ``command`` is the command line that runs the case, for error messages."""
+    """Return the model and the inputs of a case, with their digest. The model comes from the suite,
+    a user's function or a file. ``command`` is the command line that runs the case, for error
+    messages."""
     if spec.is_file:
         path = Path(spec.reference)
         shapes = spec.source.shapes
@@ -91,9 +95,9 @@ def compile_source(
     """Export the model, quantize it if the scheme requires that, compile it, and write all files.
 
     ``options`` are the provider's options. ``saver`` is the library that records QNN's calls, or
-    empty. With ``embed``, the context binary is stored in the ONNX file; if it is None, the program
-    is the model itself instead of a context. Raises FailedError if the model's outputs prove
-    nothing or the export changed them, and StageError if a tool fails.
+    empty. If ``embed`` is true, the context binary is stored in the ONNX file. If it is None, the
+    program is the model itself instead of a context. Raises FailedError if the program cannot be
+    judged by the model's outputs or the export changed them, and StageError if a tool fails.
     """
     staging.write_inputs(source.evaluation)
     model = write_float(source, staging.directory.with_name("float.onnx"), spec.source.shapes)
@@ -205,15 +209,15 @@ def run_reference(model: Path, sets: Sequence[Arrays]) -> list[Arrays]:
 
 
 def require_export(source: Source, reference: Sequence[Arrays]) -> None:
-    """Raise FailedError if an output of the exported model has less than EXPORTED_DB of SQNR
-    against the module's output."""
+    """Raise FailedError if the SQNR of an exported model's output against the module's output is
+    below EXPORTED_DB."""
     for wanted, got in zip(source.reference, reference, strict=False):
         for index, (one, other) in enumerate(zip(wanted, got, strict=True)):
             reached = measure_pooled(one, other)
             if not reached >= EXPORTED_DB:
                 raise FailedError(
-                    f"torch.onnx.export changed the model: SQNR {reached:.1f} dB of output {index}"
-                    f" against torch, {EXPORTED_DB:g} dB required",
+                    f"torch.onnx.export changed the model: output {index} has an SQNR of"
+                    f" {reached:.1f} dB against torch, but at least {EXPORTED_DB:g} dB is required",
                     why="both were computed in float32 on the CPU, so QNN is not the cause",
                 )
 
@@ -275,7 +279,7 @@ def write_context(
 
 @stage(QNN)
 def write_calls(model: Path, staging: Staging, options: Mapping[str, str]) -> None:
-    """Record the API calls that QNN receives for ``model``, with QNN's Saver; nothing is compiled.
+    """Record the API calls that QNN receives for ``model``, with QNN's Saver. Nothing is compiled.
 
     Saver writes to the working directory, so call this in a fork. Raises StageError with
     onnxruntime's error as its cause.
@@ -305,8 +309,8 @@ OPSET = 21  # the first opset with 16-bit and 4-bit QuantizeLinear
 
 
 def export_module(module: torch.nn.Module, inputs: Inputs, target: Path) -> None:
-    """Write ``module`` as an ONNX file that includes its weights. Raises any exception of the
-    exporter."""
+    """Write ``module`` as an ONNX file that includes its weights. The exporter's exceptions are not
+    caught."""
     with torch.no_grad(), keep_state(module):
         program = torch.onnx.export(
             module, inputs, dynamo=True, opset_version=OPSET, verbose=False, external_data=False

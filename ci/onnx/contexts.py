@@ -144,8 +144,8 @@ def check_context(path: Path, soc: str, runtime: str = "") -> Context:
     that the QNN version ``runtime``, such as 2.49.40, can load it. Without ``runtime``, the version
     is not checked.
 
-    Raises UsageError and FailedError as read_context does, UnfitError if the context is for another
-    SoC or from a newer QNN.
+    Raises UsageError and FailedError as read_context does, and UnfitError if the context is for
+    another SoC or from a newer QNN.
     """
     context, wanted = read_context(path), find_soc(soc)
     names = {one.soc for one in context.targets} - {NO_SOC}
@@ -158,7 +158,7 @@ def check_context(path: Path, soc: str, runtime: str = "") -> Context:
         raise UnfitError(
             f"{path.name} is compiled for {made_for}, not for {soc}"
             if made_for
-            else f"{path.name} does not name {soc} or any other SoC that it is compiled for",
+            else f"{path.name} does not name {soc} as its target, or any other SoC",
             why=f"{soc} has SoC number {wanted.id} and Hexagon V{wanted.hexagon}; a device rejects"
             " the context with error 5005 or 14001, although the emulator runs it",
             fix=f"compile it with soc_model={wanted.id}",
@@ -183,7 +183,7 @@ def seal_context(path: Path) -> str:
     _, context, blob = open_context(path)
     digest = hashlib.sha256(blob).hexdigest()
     if not context.seal:
-        # Concatenated messages are parsed as one message, so the provider's bytes do not change.
+        # Protobuf parses concatenated messages as one, so the provider's bytes do not change.
         entry = onnx.StringStringEntryProto(key=SEAL, value=digest)
         added = onnx.ModelProto(metadata_props=[entry])
         write_whole(path, path.read_bytes() + added.SerializeToString())
@@ -202,8 +202,8 @@ def _find_binary(path: Path, node: Mapping[str, Any]) -> tuple[Path | None, Blob
     location = _text(node, "ep_cache_context")
     if fault := find_location_fault(location, path.parent):
         back = (
-            "put the binary back next to the model; if sessions share it, the last one writes it,"
-            " with ep.stop_share_ep_contexts=1"
+            "put the binary back next to the model; if several sessions share it, the last one"
+            " writes it, and needs ep.stop_share_ep_contexts=1"
         )
         why = f"its context binary, {location!r}, {fault}"
         raise _broken(path, why, back if fault == MISSING else AGAIN)

@@ -130,9 +130,11 @@ class Executed(NamedTuple):
 
 def open_program(program: Program, engine: OnnxEngine, level: str) -> RecoveringSession:
     """Open a program of ``engine`` in a worker: a context or, if the engine is ``direct``, a model.
+
     ``level`` is the level of QNN's profile; if it is empty, no profile is written. If the program
     was compiled without nodes on the CPU, nodes must not fall back to the CPU. Raises UnfitError if
-    the context is for another SoC, because the emulator would run it."""
+    the context is for another SoC, because the emulator would run it anyway.
+    """
     from ci.onnx.contexts import check_context
     from ci.onnx.session import NO_FALLBACK, name_severity, open_session
 
@@ -148,9 +150,9 @@ def open_program(program: Program, engine: OnnxEngine, level: str) -> Recovering
 
 
 class RecoveringSession:
-    """A session that is created again if the NPU's operating system, the subsystem, restarts.
+    """A session that is created again if the NPU's subsystem, its operating system, restarts.
 
-    QNN's provider then raises EngineError, and the session cannot be used again.
+    After a restart, QNN's provider raises EngineError, and the old session cannot be used again.
     """
 
     def __init__(self, make: Callable[[], Any]) -> None:
@@ -172,7 +174,7 @@ class RecoveringSession:
         except EngineError as error:
             if self.restarts == MAX_RESTARTS:
                 raise FailedError(
-                    f"the subsystem restarted {MAX_RESTARTS + 1} times",
+                    f"the NPU's subsystem restarted {MAX_RESTARTS + 1} times",
                     why=" ".join(str(error).split()),
                     fix="check what else runs on the NPU, and the system log (logcat, dmesg)",
                 ) from error
@@ -190,8 +192,8 @@ def make_runner(engine: OnnxEngine, pool: Pool, level: str = "") -> PooledRunner
     """Return a runner for programs of ``engine``. ``level`` is the level of QNN's profile; if it is
     empty, no profile is written.
 
-    Each program runs in a separate process, because QNN's libraries keep the device of a process's
-    first session, and a later session for another SoC would use it.
+    Each program runs in a separate process. QNN's libraries keep the device of a process's first
+    session, and would use it even for another SoC.
     """
 
     opening = partial(open_program, engine=engine, level=level)
@@ -231,11 +233,10 @@ def find_lies(executed: Executed, compiled: Compiled) -> Iterator[str]:
 
 
 def describe_providers(executed: Executed) -> str:
-    """Return text on the nodes that ran on other providers, such as ``CPUExecutionProvider ran
-    node_1``."""
+    """Return which nodes ran on other providers, such as ``CPUExecutionProvider ran node_1``."""
     listed = (
         f"{name} ran {name_some(nodes, 4)}"
         for name, nodes in executed.providers.items()
         if name != QNN
     )
-    return "; ".join(listed) or "it has no nodes"
+    return "; ".join(listed) or "it lists no nodes"

@@ -17,18 +17,18 @@ from ci.report.schema import OperatorCount
 from provisioning.manifest.reader import read_policy
 
 QNN = "QNNExecutionProvider"
-# Nodes that convert the format of numbers but compute nothing.
+# Operators that only convert the format of numbers.
 QUANTIZING = {"QuantizeLinear", "DequantizeLinear"}
-# Log lines of onnxruntime-qnn 2.5.0 at verbose level: LogNodeSupport in qnn_execution_provider.cc,
-# CreateQnnNode in qnn_model_wrapper.cc. A unit is a node and the quantizers of its inputs and
-# outputs.
+# Log lines of onnxruntime-qnn 2.5.0 at verbose level, written by LogNodeSupport in
+# qnn_execution_provider.cc and CreateQnnNode in qnn_model_wrapper.cc. A unit is a node and the
+# quantizers of its inputs and outputs.
 UNIT = re.compile(r"(?=Validation (?:PASSED|FAILED) for \d+ nodes in \w+ \()")
 MEMBER = re.compile(r"^\tOperator type: \S+ Node name: (.*) Node index: \d+$", re.MULTILINE)
 REASON = re.compile(r"^\tREASON : (.*)", re.MULTILINE)
 OFFERED = re.compile(r"Qnn_OpConfig node name: .* QNN_op_type: (\S+)")
 DATATYPE = re.compile(r"^ name=.* dataType=QNN_DATATYPE_(\w+)", re.MULTILINE)
 REFUSED = re.compile(r"backendValidateOpConfig\(\) failed .* error code (\d+)")
-# Messages of the provider that have no cause, because only QNN knows it.
+# Messages of the provider that do not give the cause, because only QNN knows it.
 UNSAID = ("Failed to add node.", "QNN.backendValidateOpConfig() failed")
 KERNEL = "_kernel_time"
 
@@ -36,8 +36,8 @@ Nodes = Sequence[tuple[str, str]]
 
 
 def read_reasons(log: str) -> dict[str, str]:
-    """Return why QNN's provider rejected nodes. The keys are the names of the nodes. The provider
-    may check a node several times; the last result counts."""
+    """Return why QNN's provider rejected nodes, by node name. The provider may check a node several
+    times; the last result counts."""
     reasons: dict[str, str] = {}
     before, *units = UNIT.split(log)
     for unit in units:
@@ -55,8 +55,8 @@ def read_reasons(log: str) -> dict[str, str]:
 
 
 def _describe_offer(log: str) -> str:
-    """Return which operator QNN refused last in this part of the log, such as ``QNN refuses
-    FullyConnected of ufixed_point_16, ufixed_point_16 (error 3110)``; empty if none was refused."""
+    """Return the operator that QNN refused last in this part of the log, such as ``QNN refuses
+    FullyConnected of ufixed_point_16, ufixed_point_16 (error 3110)``. Empty if QNN refused none."""
     *_, (at, kind) = [(0, ""), *((one.start(), one[1]) for one in OFFERED.finditer(log))]
     codes = REFUSED.findall(log, at) if kind else []
     types = ", ".join(DATATYPE.findall(log, at)).lower()
@@ -64,9 +64,12 @@ def _describe_offer(log: str) -> str:
 
 
 def count_nodes(parts: Iterable[tuple[str, Nodes]], reasons: Mapping[str, str]) -> Delegation:
-    """Return the number of nodes that QNN executes, and the nodes that it does not execute.
-    ``parts`` are the session's subgraphs as (provider, nodes). A node is (name, operator), with the
-    operator as name_operator returns it."""
+    """Count the nodes that QNN executes, without quantizers, and list the nodes that it does not
+    execute.
+
+    ``parts`` are the session's subgraphs as (provider, nodes). A node is (name, operator); the
+    operator is named as in name_operator.
+    """
     taken = [nodes for provider, nodes in parts if provider == QNN]
     left = [node for provider, nodes in parts if provider != QNN for node in nodes]
     return Delegation(
@@ -96,7 +99,8 @@ def count_operators(parts: Iterable[tuple[str, Nodes]]) -> Iterator[OperatorCoun
 
 
 def _explain(name: str, operator: str, reasons: Mapping[str, str]) -> str:
-    """Return why the provider rejected a node, and the advice on its operator, if there is any."""
+    """Return why the provider rejected a node, followed by the advice on its operator, if there is
+    any."""
     reason = reasons.get(name, "not offered to QNN")
     note = read_notes().get(operator)
     return f"{reason}; {note}" if note else reason
@@ -123,12 +127,12 @@ class _File(Struct, forbid_unknown_fields=True):
 
 @functools.cache
 def read_notes() -> Mapping[str, str]:
-    """Return the advice on operators. The keys are the operators' names, see name_operator. Raises
-    ManifestError if the advice cannot be read."""
+    """Return the advice on operators, by operator name as in name_operator. Raises ManifestError if
+    the advice cannot be read."""
     return read_policy("onnx-operators", _File).notes
 
 
 def name_operator(domain: str, op_type: str) -> str:
-    """Return an operator's name, such as ``Relu``. If its domain is not ONNX's, it comes first:
+    """Return an operator's name, such as ``Relu``. A domain other than ONNX's is put in front:
     ``com.microsoft:Inverse``."""
     return op_type if domain in ("", "ai.onnx") else f"{domain}:{op_type}"

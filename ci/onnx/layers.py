@@ -25,9 +25,11 @@ EXPOSED = "{}/layer"
 
 def find_loss(model: Path, scratch: Path, inputs: Arrays, reference: Arrays) -> Loss | None:
     """Return the node where a quantized model loses the most accuracy on one input set.
-    ``reference`` has the float32 model's outputs. Return None if the model loses none, rounds no
-    value, or has more than MOST_VALUES elements. A model that returns all values is written to
-    ``scratch``."""
+
+    ``reference`` contains the float32 model's outputs. Return None if no node loses accuracy, if
+    the model rounds no values, or if its intermediate results have more than MOST_VALUES elements
+    in total. ``scratch`` is overwritten with models that return all of these results.
+    """
     graph = onnx.load(model).graph
     rounded = find_rounded(graph)
     names = {name: elements for name, elements in list_values(onnx.load(model)).items() if elements}
@@ -59,10 +61,13 @@ def find_loss(model: Path, scratch: Path, inputs: Arrays, reference: Arrays) -> 
 
 
 def expose_layers(model: Path, target: Path) -> tuple[str, ...]:
-    """Write to ``target`` a model that returns the results of nodes after the model's own outputs.
-    Return the names of these nodes, in the same order. Nodes that only move elements are omitted.
-    If there are more than MOST_LAYERS results or they exceed MOST_BYTES, only every nth node is
-    included. Raises FailedError if no result can be returned."""
+    """Write a copy of the model to ``target`` that also returns the results of its inner nodes,
+    after its own outputs. Return the labels of these nodes, in the same order.
+
+    Nodes that only move elements are omitted. If there are more than MOST_LAYERS results, or if
+    their size exceeds MOST_BYTES, only every nth node is included. Raises FailedError if no result
+    can be returned.
+    """
     proto = onnx.load(model)
     graph = proto.graph
     makers = {name: node for node in graph.node for name in node.output}
@@ -88,7 +93,8 @@ def expose_layers(model: Path, target: Path) -> tuple[str, ...]:
         graph.output.append(helper.make_empty_tensor_value_info(output))
     if not chosen:
         raise FailedError(
-            "no node's result can be returned: the sizes of the results are not known"
+            "the model has no inner results to return: each node is already an output, only moves"
+            " elements, or has a result of unknown size"
         )
     onnx.save(infer(proto), target)
     return tuple(name_node(source, makers) for source, _ in chosen)
@@ -99,15 +105,16 @@ def computes(node: Any) -> bool:
 
 
 def name_node(name: str, makers: Mapping[str, Any]) -> str:
-    """Return text for a node's result, such as ``Conv 'first'``, or for an input: ``input 'x'``."""
+    """Return a label for the node that computes a value, such as ``Conv 'first'``. For an input, it
+    is ``input 'x'``."""
     node = makers.get(name)
     return f"{node.op_type} {node.name or name!r}" if node is not None else f"input {name!r}"
 
 
 def find_rounded(graph: Any) -> dict[str, str]:
-    """Return a mapping from the names of rounded values to those of the unrounded values. A rounded
-    value is the output of a DequantizeLinear whose input comes from a QuantizeLinear; the unrounded
-    value is the input of that QuantizeLinear."""
+    """Map the name of each rounded value to the name of the value before rounding. A rounded value
+    is the output of a DequantizeLinear whose input comes from a QuantizeLinear; the value before
+    rounding is the input of that QuantizeLinear."""
     quantizers = {node.output[0]: node for node in graph.node if node.op_type == "QuantizeLinear"}
     return {
         node.output[0]: quantizers[node.input[0]].input[0]
@@ -132,8 +139,8 @@ def infer(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def list_values(model: onnx.ModelProto) -> dict[str, int]:
-    """Return the number of elements of each float32 result of a node, or 0 if it is unknown. The
-    keys are the names of the results."""
+    """Map the name of each node's float32 result to its number of elements. The number is 0 if a
+    dimension is unknown."""
     inferred = infer(model).graph
     made = {name for node in model.graph.node for name in node.output}
     return {
@@ -146,8 +153,8 @@ def list_values(model: onnx.ModelProto) -> dict[str, int]:
 def compute_values(
     model: onnx.ModelProto, scratch: Path, inputs: Arrays, names: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Return the values in ``names`` for one input set. A model that returns them is written to
-    ``scratch``."""
+    """Compute the values that ``names`` lists for one input set, and return them by name.
+    ``scratch`` is overwritten with a model that returns them."""
     known = {one.name for one in model.graph.output}
     model.graph.output.extend(
         helper.make_empty_tensor_value_info(name) for name in names if name not in known

@@ -64,8 +64,8 @@ Shapes = Iterable[tuple[str, tuple[int, ...]]]  # names and shapes of inputs
 
 
 class Fault(NamedTuple):
-    """A fault and its fix. For the first fault of a model, ``options`` are shown after the case's
-    command."""
+    """A fault in a model and its fix. ``options`` are options of the case's command that fix it.
+    They are shown for a model's first fault only."""
 
     what: str
     fix: str = AGAIN
@@ -73,12 +73,12 @@ class Fault(NamedTuple):
 
 
 def read_model(path: Path, shapes: Shapes = (), command: str = "") -> Any:
-    """Return the onnx.ModelProto at ``path`` without external weights, with its inputs in these
-    ``shapes``.
+    """Read the model at ``path`` without external weights, set its inputs to these ``shapes``,
+    check it, and return the onnx.ModelProto.
 
     ``command`` is the command line of the case, for a fix that needs more options. Raises
-    UsageError if the file is not a complete ONNX model, or if QNN cannot execute the model, for
-    example because a shape is not fixed, it has a loop, or a weight file is missing.
+    UsageError if the file is not a complete ONNX model, or if QNN cannot execute it: for example,
+    if a shape is not fixed, the model has a loop, or a weight file is missing.
     """
     model = parse_model(path)
     fix_shapes(model, shapes)
@@ -260,7 +260,7 @@ def _find_free_shapes(inputs: Iterable[Any]) -> Iterator[Fault]:
 
 
 def _suggest_shape(port: Any, known: dict[str, int]) -> str:
-    """Return a value for --shape, such as ``x=1,3,224,224``. ``known`` has the sizes that were
+    """Return a value for --shape, such as ``x=1,3,224,224``. ``known`` holds the sizes
     chosen so far for named dimensions."""
     dimensions = port.type.tensor_type.shape.dim
     usual = PIXELS if len(dimensions) == PICTURE_RANK else LENGTH
@@ -308,8 +308,8 @@ def list_graphs(graph: Any) -> Iterator[Any]:
 
 
 def read_constants(graph: Any) -> dict[str, Any]:
-    """Return the TensorProto of each initializer of a graph, and of each Constant node that
-    contains one. The keys are the names of the initializers and of the nodes' outputs."""
+    """Return the TensorProtos of a graph's initializers and of its Constant nodes. The keys are the
+    names of the initializers and of the nodes' outputs."""
     made = {
         node.output[0]: one.t
         for node in graph.node
@@ -330,7 +330,7 @@ def list_external(model: Any) -> Iterator[Any]:
 
 
 def find_location(tensor: Any) -> str:
-    """Return the file of an external tensor, relative to its model; empty if the tensor has
+    """Return the path of an external tensor's file, relative to its model; empty if the tensor has
     none."""
     found = [one.value for one in tensor.external_data if one.key == "location"]
     return os.fsdecode(found[-1]) if found else ""  # protobuf returns bytes if it is not UTF-8
@@ -340,8 +340,8 @@ def find_location_fault(location: str, directory: Path) -> str:
     """Return why an external file of a model in ``directory`` must not be read; empty if it may be
     read.
 
-    ONNX Runtime rejects a symbolic link that leads out of the directory, but QNN's provider follows
-    it.
+    ONNX Runtime rejects a symbolic link that points outside the directory, but QNN's provider
+    follows it.
     """
     parts = PurePosixPath(location.replace("\\", "/"))
     path = directory / location
@@ -350,7 +350,7 @@ def find_location_fault(location: str, directory: Path) -> str:
     if parts.is_absolute() or any(":" in one for one in parts.parts[:1]):
         return "is an absolute path: the file has to be next to the model"
     if ".." in parts.parts:
-        return "leads out of the model's directory with '..'"
+        return "points outside the model's directory with '..'"
     try:
         if not path.is_file():
             if path.is_dir():
@@ -359,5 +359,5 @@ def find_location_fault(location: str, directory: Path) -> str:
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     if not path.resolve().is_relative_to(directory.resolve()):
-        return "is a symbolic link that leads out of the model's directory"
+        return "is a symbolic link that points outside the model's directory"
     return ""

@@ -50,9 +50,12 @@ ROUNDED = "{}/before_noise"
 def predict_noise(
     model: Path, target: Path, sets: Sequence[Arrays], right: Sequence[Arrays]
 ) -> list[Any]:
-    """Return the errors of each floating-point output in disturbed runs, [run, input set, *shape].
-    For other outputs the array is empty. ``right`` has the outputs of the original model. The
-    disturbed model is written to ``target``. Raises onnxruntime's errors if it cannot be run."""
+    """Return one array of errors per output, [run, input set, *shape], from runs of a disturbed
+    model. The array is empty for an output that is not floating-point.
+
+    ``right`` contains the outputs of the original model. The disturbed model is written to
+    ``target``. Raises onnxruntime's errors if it cannot be run.
+    """
     onnx.save(disturb(onnx.load(model)), target)
     session = open_reference(target)
     names = [one.name for one in session.get_inputs()]
@@ -125,8 +128,8 @@ def find_float16(nodes: Sequence[Any]) -> frozenset[str]:
 
 
 def _round_given(graph: Any, writer: _Writer) -> list[Any]:
-    """Return nodes that add float16's rounding error to each float32 input and constant, and make
-    the graph's nodes read the results. Constants that float16 represents exactly, such as an
+    """Return nodes that add float16's rounding error to each float32 input and constant, and change
+    the graph's nodes to read their results. Constants that float16 represents exactly, such as an
     exponent of 2, get no error."""
     constants = {
         one.name: numpy_helper.to_array(one)
@@ -157,8 +160,9 @@ class _Writer:
         self.count = 0
 
     def round(self, node: Any, raw: str, name: str, place: int = 0) -> list[Any]:
-        """Return nodes that add a relative error to the tensor ``raw``, which is output ``place``
-        of ``node``, or an input or constant if the node is None. The result is called ``name``."""
+        """Return nodes that add a relative error to the tensor ``raw``, and call the result
+        ``name``. ``raw`` is output ``place`` of ``node``. If there is no node, it is an input or a
+        constant."""
         self.nodes = []
         softmax = node is not None and node.op_type == "Softmax"
         limits = (self.constant(np.float32(one)) for one in (-FLOAT16_MAX, FLOAT16_MAX))
@@ -188,8 +192,8 @@ class _Writer:
         return self.nodes
 
     def read_zero(self, node: Any) -> Any:
-        """Return the zero point of a quantizer, in the dtype of the quantizer's output. The default
-        is 0 in uint8."""
+        """Return the zero point of a quantizer, in the dtype of the quantizer's output. If it has
+        none, return 0 as uint8."""
         has_zero = len(node.input) > 2
         return read_constant(node.input[2], self.known) if has_zero else np.zeros((), np.uint8)
 
@@ -234,8 +238,8 @@ class _Writer:
         return self.add("Cast", far, to=TensorProto.FLOAT)
 
     def find_weights(self, source: Any) -> int:
-        """Return the element type of a layer's quantized weights. For a product of two activations
-        it is UINT8, because the error is the same; for other operators and float weights, 0."""
+        """Return the element type of a layer's quantized weights. A product of two activations has
+        the same error as UINT8, so that is returned. Other operators and float weights return 0."""
         maker = self.made_by.get(source.input[1]) if source.op_type in LAYERS else None
         if maker is None or maker.op_type != "DequantizeLinear":
             return 0
@@ -245,8 +249,8 @@ class _Writer:
         return int(weight.data_type)
 
     def is_layer(self, node: Any) -> bool:
-        """Return whether a node is a layer, perhaps followed by operators that HTP fuses with it:
-        views, concatenations, and the addition or multiplication of a constant."""
+        """Return whether a node is a layer, or the last of the operators that HTP fuses with a
+        layer: views, concatenations, and the addition or multiplication of a constant."""
         while node is not None and (node.op_type in FUSED_THROUGH or self.adds_bias(node)):
             node = next(filter(None, map(self.made_by.get, node.input)), None)
         return node is not None and node.op_type in LAYERS
@@ -280,8 +284,8 @@ class _Writer:
 
 
 def read_constant(name: str, constants: Mapping[str, Any]) -> Any:
-    """Return the value of one of the ``constants`` of a graph. Raises FailedError if ``name`` is
-    not among them."""
+    """Return the value of the constant called ``name``. Raises FailedError if ``constants`` does
+    not contain it."""
     if name not in constants:
         raise FailedError(f"{name}, a scale or zero point of the model, is not a constant")
     return numpy_helper.to_array(constants[name])
@@ -289,8 +293,7 @@ def read_constant(name: str, constants: Mapping[str, Any]) -> Any:
 
 def find_grids(model: Path) -> list[tuple[float, int, int]]:
     """Return the possible values of each output: the step, and the lowest and highest multiple of
-    it. The step is 0 for an output that is not dequantized from at most 8 bits with a single
-    scale."""
+    it. The step is 0 unless the output is dequantized from 8 bits or fewer with a single scale."""
     graph = onnx.load(model, load_external_data=False).graph
     made_by = {name: node for node in graph.node for name in node.output}
     constants = read_constants(graph)
@@ -302,7 +305,7 @@ def _find_grid(node: Any, constants: Mapping[str, Any]) -> tuple[float, int, int
         return 0.0, 0, 0
     scale, zero = (read_constant(name, constants) for name in node.input[1:3])
     limits = np.iinfo(zero.dtype)
-    # For 16-bit results, QNN's steps can differ from the model's: seen for a softmax.
+    # For 16-bit results, QNN's steps can differ from the model's (seen for a softmax).
     if scale.size != 1 or limits.bits > 8:
         return 0.0, 0, 0
     return float(scale.item()), limits.min - int(zero.item()), limits.max - int(zero.item())

@@ -1,4 +1,4 @@
-"""Checks a case's options of the QNN execution provider (EP) before a session is created.
+"""Checks a case's options for the QNN execution provider (EP) before a session is created.
 
 The EP ignores an unknown key and most invalid values. The session then runs with different settings
 than requested, without an error. manifests/policies/onnx-options.toml lists the known options.
@@ -24,7 +24,7 @@ from provisioning.manifest.targets import Soc, find_soc, read_socs
 from provisioning.versions import is_older
 
 PACKAGE = "onnxruntime-qnn"
-PREFIX = "ep.qnnexecutionprovider."  # added to the EP's options as session entries
+PREFIX = "ep.qnnexecutionprovider."  # in front of an EP option that is set as a session entry
 OFF = ("", "0", "off")
 BF16_SOC = 88  # the lowest soc_model with bfloat16, according to the EP
 UDMA_HEXAGON = 81  # V75 and V79 return error 6007, V81 works
@@ -199,7 +199,7 @@ def _explain_unknown(name: str, known: Iterable[str], others: Sequence[str]) -> 
             return f"{name} has no effect where it was set: {plain} is a {kind}"
     near = difflib.get_close_matches(name.lower(), [*known, *others], n=2, cutoff=0.6)
     meant = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
-    return f"no option {name!r} in {PACKAGE} up to {table.newest}; {meant}"
+    return f"{PACKAGE} up to {table.newest} has no option {name!r}; {meant}"
 
 
 def _find_value_fault(option: Option, value: str) -> str:

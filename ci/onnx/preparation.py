@@ -28,9 +28,9 @@ from provisioning.errors import FailedError
 
 OLDEST_OPSET = 13  # the first opset with per-channel scales in DequantizeLinear
 OLDEST_IR = 4  # the first IR version in which initializers need not be inputs
-# Inputs that are weights, by operator. The quantizer gives the weights of operators in OVERRIDDEN
-# the type of an activation (seen with 1.31; get_qnn_qdq_config corrects only MatMul's 8-bit
-# weights).
+# The inputs that are weights, by operator. For operators in OVERRIDDEN, onnxruntime 1.31 quantizes
+# the weights to the type of activations; get_qnn_qdq_config corrects this only for MatMul's 8-bit
+# weights.
 WEIGHTS = {
     "Conv": (1,),
     "ConvTranspose": (1,),
@@ -40,19 +40,19 @@ WEIGHTS = {
     "GRU": (1, 2),
 }
 OVERRIDDEN = ("MatMul", "LSTM", "GRU")
-LARGEST = (-65504.0, 65504.0)  # float16's range, which replaces infinite values
+LARGEST = (-65504.0, 65504.0)  # float16's range, to which infinite values are limited
 MOST_NAMED = 3
 
 
 @stage(ONNXRUNTIME)
 def write_normal_form(path: Path, target: Path, shapes: Shapes = ()) -> Path:
-    """Return ``path`` itself if ``shapes`` is empty, the weights are constants and the opset is
-    recent. Otherwise write an equivalent model with inputs of these shapes to ``target``, and
-    return that.
+    """Return the path of an equivalent model that has constant weights, a recent opset, and inputs
+    of these ``shapes``. If nothing has to change, this is ``path`` itself. Otherwise, the new model
+    is written to ``target``.
 
     Up to IR version 3, each initializer is also an input that a caller may replace, but QNN
     executes only nodes with constant weights. Raises StageError with onnx's error as its cause, for
-    example for an opset that onnx cannot convert.
+    example if onnx cannot convert the opset.
     """
     model = onnx.load(path, load_external_data=False)
     opsets = [one.version for one in model.opset_import if one.domain in {"", "ai.onnx"}]
@@ -70,8 +70,7 @@ def write_normal_form(path: Path, target: Path, shapes: Shapes = ()) -> Path:
 
 
 def copy_file(path: Path, target: Path) -> Path:
-    """Write a copy of a model, with all its weights in one file, to ``target``, and return the
-    target."""
+    """Copy a model and all its weights to a single file, ``target``, and return its path."""
     onnx.save(onnx.load(path), target)
     return target
 
@@ -101,8 +100,8 @@ def prepare_file(source: Path) -> Any:
         quant_pre_process(str(source), str(folded), skip_symbolic_shape=True)
         model = onnx.load(folded)
         metadata = {one.key: one.value for one in model.metadata_props}
-        # With metadata, qnn_preprocess_model of 1.31 raises "cannot convert dictionary update
-        # sequence element".
+        # If a model has metadata, qnn_preprocess_model of onnxruntime 1.31 raises "cannot convert
+        # dictionary update sequence element".
         del model.metadata_props[:]
         mend_names(model.graph)
         mend_constants(model.graph)
@@ -114,9 +113,9 @@ def prepare_file(source: Path) -> Any:
 
 
 def mend_names(graph: Any) -> None:
-    """Rename an initializer if its name followed by digits is the name of another value. The
-    quantizer appends digits to name copies of a bias. If such a name already exists, the quantizer
-    raises "All inputs to Concat must have same rank"."""
+    """Rename each initializer whose name, followed by digits, is the name of another value. To name
+    copies of a bias, the quantizer appends digits. If such a name already exists, it raises "All
+    inputs to Concat must have same rank"."""
     made = [name for node in graph.node for name in node.output]
     heads = {name[:end] for name in made for end in range(len(name.rstrip(digits)), len(name))}
     renamed = {one.name: f"{one.name}_weight" for one in graph.initializer if one.name in heads}
@@ -128,9 +127,9 @@ def mend_names(graph: Any) -> None:
 
 
 def mend_constants(graph: Any) -> None:
-    """Change constants that the quantizer cannot handle: limit infinite elements to float16's
-    range, and make Gemm's bias one-dimensional, because the quantizer would raise "truth value of
-    an array ..."."""
+    """Change constants that the quantizer cannot handle. Infinite elements are limited to float16's
+    range. Gemm's bias becomes one-dimensional; otherwise, the quantizer raises "truth value of an
+    array ..."."""
     biases = {
         node.input[2] for node in graph.node if node.op_type == "Gemm" and len(node.input) > 2
     }
@@ -197,10 +196,10 @@ def require_weights(model: Any, scheme: Scheme) -> None:
     if wrong:
         named = [f"{name} {_name_type(kind)}" for name, kind in wrong.items()]
         raise FailedError(
-            f"{count(len(wrong), 'weight does', 'weights do')} not have the type of {scheme.value},"
-            f" {_name_type(wanted)}: {name_some(named, MOST_NAMED)}",
-            why="the quantizer skips branches of an If, and weights that another node computes, so"
-            " the report would name a scheme that the model does not use",
+            f"{count(len(wrong), 'weight does', 'weights do')} not have type {_name_type(wanted)},"
+            f" which {scheme.value} requires: {name_some(named, MOST_NAMED)}",
+            why="the quantizer skips weights in branches of an If, and weights that another node"
+            " computes",
             fix="export the model without branches and with its weights as initializers, or use"
             " fp16",
         )
@@ -227,9 +226,11 @@ def find_weights(model: Any) -> Iterator[tuple[str, int]]:
 
 
 def find_joined(model: onnx.ModelProto) -> list[tuple[int, tuple[int, ...]]]:
-    """Return for each output the axis along which the model concatenates it, and the sizes of the
-    parts, which are judged separately. The concatenation may be followed by transposes. The result
-    is (0, ()) for an output without a concatenation or with unknown shapes."""
+    """Return the axis along which the model concatenates each output, and the sizes of the parts.
+
+    The parts are judged separately. Transposes may follow the concatenation. The result is (0, ())
+    if an output is not concatenated or a shape is unknown.
+    """
     graph = onnx.shape_inference.infer_shapes(model).graph
     makers = {name: node for node in graph.node for name in node.output}
     shapes = {

@@ -26,8 +26,8 @@ RECORD_ASSIGNMENT = {"session.record_ep_graph_assignment_info": "1"}
 
 
 def name_severity(log_level: str) -> int:
-    """Return ONNX Runtime's severity for a level of QNN's log, because the provider derives QNN's
-    level from it. If ``log_level`` is empty, return the default severity."""
+    """Return the severity of ONNX Runtime's log that makes the provider use this level for QNN's
+    log. If ``log_level`` is empty, return the default severity."""
     return max(FATAL - LOG_LEVELS.index(log_level), VERBOSE) if log_level else WARNING
 
 

@@ -2,8 +2,8 @@
 
 The inputs of an .onnx file are next to it:
 
-- in an .npz file of the same name, with one array per input, [input set, *shape]
-- in directories test_data_set_0, test_data_set_1 etc., as in the ONNX model zoo: each has one
+- in an .npz file of the same name, with one array of shape [input set, *shape] per input
+- in directories test_data_set_0, test_data_set_1 etc., as in the ONNX model zoo; each contains one
   input set in the files input_0.pb, input_1.pb etc.
 
 A policy can specify other files. Missing inputs are generated, and the report shows this.
@@ -31,9 +31,9 @@ from provisioning.files import hash_file
 
 SEED = 20250724
 RANDOM_IDS = 4  # random integers are below this, because they may be indices of a table
-# Names of inputs with few valid values: only their letters, in lower case.
+# Names of inputs that accept only a few values, reduced to lowercase letters.
 RATES = {"sr", "samplerate", "samplingrate", "samplefreq", "samplingfreq"}
-# Operators that do not change the value of a single element.
+# Operators that keep the value of a tensor with a single element.
 PASSING = {"Identity", "Cast", "Reshape", "Gather", "Squeeze", "Unsqueeze"}
 
 Array = NDArray[Any]
@@ -45,9 +45,9 @@ Ports = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]  # dtype and shape b
 class Source:
     """A model and its inputs. ``digest`` is a hash of everything that determines both.
 
-    ``origin`` is a user's file, or a torch model whose outputs for ``evaluation`` are
-    ``reference``. ``made`` and ``calibration_made`` describe inputs that were generated because the
-    user provided too few.
+    ``origin`` is a user's file or a torch model. ``reference`` contains the torch model's outputs
+    for ``evaluation``; for a file, it is empty. ``made`` and ``calibration_made`` describe inputs
+    that were generated because the user provided too few.
     """
 
     origin: Model | Path
@@ -60,7 +60,7 @@ class Source:
 
 
 def from_torch(model: Model, digest: str) -> Source:
-    """Return the source of a model of the suite or of a user's factory."""
+    """Return the source for a model of the suite or from a user's function."""
 
     def plain(sets: Sequence[Sequence[Any]]) -> tuple[Arrays, ...]:
         return tuple(tuple(tensor.numpy() for tensor in tensors) for tensors in sets)
@@ -82,12 +82,12 @@ def from_file(
     external: Sequence[Path],
     data: user_models.Source = user_models.NO_SOURCE,
 ) -> Source:
-    """Return the source of a user's .onnx file that was already read and checked.
+    """Return the source for a user's .onnx file that was already read and checked.
 
-    Its inputs are the policy's ``data`` or the sets next to the file: the model is judged on the
-    first MIN_SETS and calibrated on the others. Only a policy can use a set for both. Raises
-    UsageError for data that does not match the model, and FailedError if a user's function raises
-    an exception.
+    The inputs are the policy's ``data``, or else the sets next to the file: the first MIN_SETS are
+    for judging, and the others for calibration. Only a policy can use a set for both. Raises
+    UsageError if the data does not match the model, and FailedError if a user's function raises an
+    exception.
     """
     inputs = list_inputs(model)
     beside = () if data.calibration and data.inputs else tuple(read_beside(path, inputs))
@@ -118,17 +118,17 @@ def from_file(
 
 
 def read_float(path: Path, quantized: onnx.ModelProto, shapes: Shapes = ()) -> None:
-    """Check that a ``quantized`` model can have been made from the float model at ``path``, with
+    """Check that a ``quantized`` model could have been made from the float model at ``path``, with
     inputs of these ``shapes``.
 
-    Raises UsageError as read_model does, if ``quantized`` is not quantized, if the float model is
-    quantized, or if the inputs or outputs of the two models differ.
+    Raises UsageError if read_model rejects the float model, if the float model is itself quantized,
+    if ``quantized`` is not, or if the inputs or outputs of the two models differ.
     """
     model = read_model(path, shapes)
     if not is_quantized(quantized):
         raise UsageError(
             "this key is only for a model that is already quantized",
-            why="the model of `path` is a float model itself",
+            why="the model in `path` is itself a float model",
             fix="remove this key",
         )
     if is_quantized(model):
@@ -204,8 +204,8 @@ def fit_sets(place: str, sets: Sequence[Sequence[Any]], inputs: Ports) -> tuple[
 
 
 def _describe_ports(inputs: Ports, *sets: int) -> str:
-    """Return text such as ``x float32[1, 3], ids int64[4]``, with ``sets`` in front of
-    each shape."""
+    """Return text such as ``x float32[1, 3], ids int64[4]``. ``sets`` are extra dimensions in front
+    of each shape."""
     return ", ".join(f"{name} {dtype}{[*sets, *shape]}" for name, (dtype, shape) in inputs.items())
 
 
@@ -254,7 +254,7 @@ def _ask_for_rate(path: Path, name: str, inputs: Ports) -> UsageError:
     others = {one: port for one, port in inputs.items() if one != name}
     return UsageError(
         f"input {name!r} of {path.name} looks like a sampling rate, but its value is not known",
-        why="the model does not define the accepted values, and a random value is probably wrong",
+        why="the model does not show which value it accepts, and a random value is probably wrong",
         fix=f"put input sets next to the model: np.savez('{path.with_suffix('.npz')}',"
         f" {', '.join(arrays)}), with {_describe_ports(others, sets)}",
     )
@@ -268,7 +268,7 @@ def make_sets(
     all equal gets normal noise instead.
 
     Without examples, floating-point elements are normally distributed and integers are below
-    RANDOM_IDS. All elements of an input in ``fixed`` have the value in ``fixed``.
+    RANDOM_IDS. ``fixed`` maps names of inputs to the value of all their elements.
     """
     random = np.random.default_rng(seed)
 

@@ -13,19 +13,20 @@ from provisioning.errors import QnnCiError
 
 QUANTIZER, ONNXRUNTIME, QNN, CPU = "quantizer", "onnxruntime", "QNN", "CPU"
 PROVIDER_LOG, TRACEBACK_LOG = "provider.log", "traceback.log"
-# ONNX Runtime's lines at level error, and lines that QNN prints directly.
+# ONNX Runtime's log lines at level error.
 SAID = re.compile(r"^(?:\x1b\[[\d;]*m)?\d{4}-.* \[E:onnxruntime:[^]]*\] (.*)", re.MULTILINE)
 MOST_SAID = 8
 
 
 class StageError(Exception):
-    """An error of a stage. The original exception is its cause."""
+    """An error in one stage of a compilation. Its message is the name of the stage, and its cause
+    is the original exception."""
 
 
 @contextmanager
 def stage(name: str) -> Iterator[None]:
-    """Turn an exception in the block into a StageError with the stage's ``name``, unless it already
-    is one."""
+    """Turn an exception raised in the block into a StageError with the stage's ``name``. A
+    StageError is passed on unchanged."""
     try:
         yield
     except StageError:
@@ -35,8 +36,11 @@ def stage(name: str) -> Iterator[None]:
 
 
 def describe_refusal(error: Exception, log: Path) -> str:
-    """Return the stage that failed, the provider's error lines and the exception, such as ``QNN:
-    ...``. The traceback and all error lines are written to TRACEBACK_LOG next to ``log``."""
+    """Return why a case failed, such as ``QNN: ...``: the stage, the first MOST_SAID error lines of
+    the provider, and the exception.
+
+    Also write the traceback and all error lines to TRACEBACK_LOG next to ``log``.
+    """
     cause = error.__cause__ if isinstance(error, StageError) else error
     raised = str(cause)
     if not isinstance(cause, QnnCiError):

@@ -172,7 +172,7 @@ OTHERS = (
             2,
             OTHERS,
         ),
-        ({}, 0, "QNN executed nothing, according to the session's profile: it has no nodes"),
+        ({}, 0, "QNN executed nothing, according to the session's profile: it lists no nodes"),
     ],
 )
 def test_a_profile_that_contradicts_the_compilation_is_a_lie(
