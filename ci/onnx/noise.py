@@ -238,8 +238,9 @@ class _Writer:
         return self.add("Cast", far, to=TensorProto.FLOAT)
 
     def find_weights(self, source: Any) -> int:
-        """Return the element type of a layer's quantized weights. A product of two activations has
-        the same error as UINT8, so that is returned. Other operators and float weights return 0."""
+        """Return the element type of a layer's quantized weights. For a product of two activations,
+        return UINT8, because the error is the same. For other operators and float weights, return
+        0."""
         maker = self.made_by.get(source.input[1]) if source.op_type in LAYERS else None
         if maker is None or maker.op_type != "DequantizeLinear":
             return 0

@@ -36,8 +36,8 @@ def stage(name: str) -> Iterator[None]:
 
 
 def describe_refusal(error: Exception, log: Path) -> str:
-    """Return why a case failed, such as ``QNN: ...``: the stage, the first MOST_SAID error lines of
-    the provider, and the exception.
+    """Return why a case failed, such as ``QNN: ...``. The text contains the stage, the first
+    MOST_SAID error lines of the provider, and the exception.
 
     Also write the traceback and all error lines to TRACEBACK_LOG next to ``log``.
     """

@@ -62,8 +62,8 @@ SHOWN_CASES = 6
 
 
 def make_annotations(report: Report) -> list[Annotation]:
-    """Return an annotation for each combination of line, model and reason among the failed cases,
-    with the names of the cases.
+    """Return an annotation for each group of failed cases with the same line, model and reason,
+    with the names of these cases.
 
     Cases share an annotation because CI systems show only a few annotations per run.
     """
@@ -107,9 +107,8 @@ def repeat_command(report: Report, case: Case) -> str:
 
 
 def choose_case(command: str, model: str, scheme: str, soc: str) -> str:
-    """Return a run's ``command`` with options that select one case or, in a run of an upstream
-    suite, the one test ``model``.
-    """
+    """Return a run's ``command`` with options that select one case. In a run of an upstream suite,
+    ``model`` is the name of a test, and the options select that test."""
     if " --suite " in command:
         return f"{command} {shlex.join(('--filter', model))}"
     return f"{command} {shlex.join(('--model', model, '--scheme', scheme, '--soc', soc))}"

@@ -64,9 +64,8 @@ class Figure:
 
 
 def draw_sqnr(case: Case, rule: Threshold | None) -> Bar:
-    """Return a bar for the SQNR against the float32 model, with its limit and, as marker, the SQNR
-    against the quantized model.
-    """
+    """Return a bar for the SQNR against the float32 model, with its limit. The marker is the SQNR
+    against the quantized model."""
     quantized, limit = case.sqnr_db_quantized, rule.min_sqnr_db if rule else None
     label = show_decibels(case.sqnr_db, case.max_abs)
     if label == "-":
@@ -90,9 +89,9 @@ def draw_delegation(case: Case, _rule: Threshold | None) -> Bar:
 
 
 def draw_bytes(size: int | None, recorded: int | None, limit: int | None, parts: str = "") -> Bar:
-    """Return a bar for a number of bytes, with its budget and, as marker, the recorded figure.
+    """Return a bar for a number of bytes, with its budget. The marker is the recorded figure.
 
-    The tooltip shows ``parts``, which describes the parts of a sum, or the exact size.
+    The tooltip shows ``parts``, which describes the parts of a sum, or else the exact size.
     """
     if size is None:
         return Bar()
@@ -119,8 +118,8 @@ def sum_traffic(sizes: Sizes | None) -> int | None:
 def draw_traffic(case: Case, rule: Threshold | None) -> Bar:
     """Return a bar for the bytes that an inference reads from DDR and writes to it.
 
-    It has the recorded figure as marker and, if the budget limits both directions, their sum as
-    limit.
+    The marker is the recorded figure. The limit is the sum of the budget's limits for reading and
+    writing, if both are set.
     """
     figures = (f"{way} {getattr(case.footprint, f'{way}_bytes', None) or 0:,}" for way in WAYS)
     recorded = sum_traffic(case.recorded_footprint)

@@ -24,8 +24,8 @@ NO_GATE = "not judged, because it varies between runs on the emulator"
 
 @dataclass(frozen=True)
 class Column:
-    """A figure or text of a case. ``show`` returns it as text, and ``sort`` the sort key, which is
-    only needed if that text is not suitable.
+    """A figure or text of a case. ``show`` returns it as text. ``sort`` returns the sort key; it is
+    needed only if the text is not suitable for sorting.
 
     If ``number`` is true, the text is aligned as a number, and the column is omitted everywhere if
     no case has a value for it. ``terminal`` and ``summary`` are the headings in these outputs,
@@ -387,7 +387,7 @@ def columns_of(cases: Sequence[Case]) -> list[Column]:
     model = replace(COLUMNS[0], show=lambda case: names[case.model], hint=lambda case: case.model)
     columns = [model, *COLUMNS[1:]]
     if cases and all(case.runner.startswith("onnxruntime") for case in cases):
-        # In this lane, the program is a context binary.
+        # With ONNX Runtime, the program is a context binary.
         columns = [
             one
             if one.name != ".pte"

@@ -43,8 +43,7 @@ def compare_reports(base: Report, report: Report) -> Comparison:
 
 
 def compare_case(before: Case, now: Case, *, same_host: bool) -> Change:
-    """Return the changes of one case. A change of the SQNR that is too small to be shown is
-    ignored.
+    """Return how one case changed. A change in SQNR that is too small to be shown is ignored.
 
     The outputs of the float32 model are compared only if ``same_host`` is true, because their last
     bits depend on the processor.
@@ -68,7 +67,7 @@ def compare_case(before: Case, now: Case, *, same_host: bool) -> Change:
 
 
 def is_shown(change: Change) -> bool:
-    """Return whether status, accuracy, size, delegation or sources of the case differ."""
+    """Return whether the case's status, accuracy, size, delegation or sources changed."""
     figures = (change.sqnr_db, change.metric, change.pte_bytes, change.fallback_nodes)
     return change.now is not change.before or any((*figures, change.sources))
 

@@ -1,5 +1,5 @@
-"""Evidence that a program was judged, which can be shipped with the program: an in-toto Statement
-with the test-result predicate.
+"""Evidence that a program was judged: an in-toto Statement with the test-result predicate. It can
+be shipped with the program.
 
 The file evidence/SHA256.intoto.json is named after the SHA-256 of the program, which is the subject
 of the statement. The predicate's configuration contains the case, its limits, and the versions and
@@ -91,8 +91,8 @@ def write_evidence(
 
     Unsupported cases have no statement. If several cases share a program, the statement is about
     one of them, and about a failed one if there is any. ``version`` is this project's version.
-    ``digests`` has the SHA-256 of the policy and of the baselines, under these names. Needs
-    in-toto-attestation. Raises StoreError if a file cannot be written.
+    ``digests`` contains the SHA-256 of the policy and of the baselines, under the keys ``policy``
+    and ``baselines``. Needs in-toto-attestation. Raises StoreError if a file cannot be written.
     """
     judged = [case for case in report.cases if case.program and case.status is not REFUSED]
     written: dict[Path, Case] = {}
@@ -192,7 +192,7 @@ def parse_statement(data: bytes) -> Statement:
 
 
 def refuse_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object as a dict. Raises ValueError if the object has a key twice."""
+    """Return a JSON object as a dict. Raises ValueError if a key occurs twice."""
     names = [name for name, _ in pairs]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -208,8 +208,8 @@ def find_faults(
 ) -> Iterator[str]:
     """Yield the faults of ``statement``.
 
-    It must be consistent and state a pass, for the program with ``sha256`` that was compiled by QNN
-    ``build``. If ``wanted`` is given, the limits must not be weaker than those that it returns.
+    It must be consistent, and state a pass for the program with this ``sha256`` that QNN ``build``
+    compiled. If ``wanted`` is given, the limits must not be weaker than those that it returns.
     """
     result = statement.predicate
     if not any(one.digest.get("sha256") == sha256 for one in statement.subject):
@@ -283,9 +283,9 @@ def find_weaker(limits: Threshold, wanted: Threshold) -> Iterator[str]:
     """
     for name, own, asked, is_least in _pair_limits(limits, wanted):
         if asked is not None and (own is None or (own < asked if is_least else own > asked)):
-            yield f"{name} {own}, required {asked}"
+            yield f"{name} is {own}, but {asked} is required"
     if wanted.full_delegation and not limits.full_delegation:
-        yield "full_delegation false"
+        yield "full_delegation is false, but true is required"
 
 
 def _pair_limits(

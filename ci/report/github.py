@@ -29,7 +29,7 @@ NAME_CHARS = 160
 REASON_CHARS = 2000
 LOG_LINES, LOG_CHARS = 40, 400
 VARIABLE = "GITHUB_STEP_SUMMARY"
-# GitHub drops the whole summary of a step above 1 MiB, including what other programs wrote to it.
+# GitHub drops the whole summary of a step if it exceeds 1 MiB, including text of other programs.
 LIMIT_BYTES = 1_000_000
 MARKS = {
     Status.PASSED: ":white_check_mark:",
@@ -158,7 +158,7 @@ def _describe_changes(report: Report) -> Iterator[str]:
     yield f"Against the base: {differ}, {base.same} unchanged.\n\n"
     for one in base.tools:
         name, was, now = (escape_name(word or "none") for word in (one.name, one.before, one.now))
-        yield f"- made with {name} {now}; the base was made with {name} {was}\n"
+        yield f"- {name}: {was} in the base, {now} now\n"
     for cases, what in (
         (base.missing, ":warning: in the base, but not here"),
         (base.skipped, ":warning: unsupported, but supported in the base"),

@@ -45,7 +45,7 @@ from provisioning.console.terminal import clean
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 NAME_CHARS = 44
 MOST_BARS, WORST = 60, 20
-# The CSS classes of cells in the map, by the smallest margin in dB to the nearest limit.
+# CSS classes of cells in the map, by the least margin in dB that each class requires.
 ROOM = {6.0: "wide", 2.0: "fair"}
 
 
@@ -101,7 +101,7 @@ def render_page(name: str, **values: Any) -> str:
             "base-uri 'none'; form-action 'none'",
         )
     )
-    return re.sub(r">\n\s*<", "><", page)  # a browser makes a node of each gap
+    return re.sub(r">\n\s*<", "><", page)  # a browser makes a text node of each gap
 
 
 @dataclass(frozen=True)
@@ -163,9 +163,8 @@ def group_causes(report: Report) -> list[Cause]:
 
 
 def name_cause(case: Case) -> tuple[str, str]:
-    """Return what the reasons of all cases of one cause have in common: the first line, with
-    placeholders for figures and names of the case, and the fix.
-    """
+    """Return the key by which failed cases are grouped: the first line of the reason, with
+    placeholders for figures and names of the case, and the fix."""
     first, _, advice = case.reason.partition("\n")
     for word in (case.model, Path(case.model).stem, case.scheme, case.soc):
         first = first.replace(word, "*") if word else first

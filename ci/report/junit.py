@@ -33,7 +33,7 @@ def render_junit(report: Report) -> bytes:
     for element in (root, suite, controls):
         _count(element)
     root.set("time", f"{report.summary.wall_s:.3f}")
-    del root.attrib["skipped"]  # allowed by the schema for a suite only
+    del root.attrib["skipped"]  # the schema allows it only for a suite
     ET.indent(root, " ")
     return bytes(ET.tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
 

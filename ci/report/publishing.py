@@ -37,11 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def compare_base(report: Report, path: Path | None) -> Report:
-    """Return the report with its differences from the base in the file ``path``, or with the reason
-    why they cannot be compared.
+    """Return the report with its differences from the base, a report in the file ``path``. If the
+    two cannot be compared, the result contains the reason instead.
 
-    Verdicts do not depend on the base. If sources of cases, such as weights, differ, remarks are
-    added.
+    Verdicts do not depend on the base. A remark is added for each kind of source, such as weights,
+    that differs from the base.
     """
     if path is None:
         return report
@@ -61,7 +61,7 @@ def publish_run(
     report: Report, directory: Path, args: argparse.Namespace, progress: Progress
 ) -> Report:
     """Write the report into ``directory`` and into the files requested by ``args``. Show it on the
-    CI system's page of the run and, on GitHub, print annotations.
+    run's page in the CI system and, on GitHub, print annotations.
 
     Return the report with its differences from the base. Raises StoreError if a file cannot be
     written.

@@ -24,7 +24,7 @@ MAX_RESULTS = 25_000
 def render_log(
     name: str, version: str, root: str, rules: Mapping[str, str], results: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return a SARIF log with one run, which has at most MAX_RESULTS of ``results``.
+    """Return a SARIF log with one run. It contains at most the first MAX_RESULTS of ``results``.
 
     ``rules`` maps ids to descriptions, and ``root`` describes the directory that paths are relative
     to.

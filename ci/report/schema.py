@@ -24,7 +24,7 @@ from provisioning.versions import parse_version
 
 SCHEMA_VERSION: Final = 5
 ANY_MODEL = "*"
-# Limits of schema versions up to 4, without effect now.
+# Limits of schema versions up to 4. They no longer have an effect.
 DROPPED = ("min_sqnr_db_channel", "max_gain_error", "max_offset", "max_nearer_db")
 MARGIN_DB = 10.0  # margin for the prediction of noise, see ci.judging.noise
 MADE_PROVES = "proves arithmetic, not accuracy"  # what a case with generated inputs proves
@@ -57,8 +57,8 @@ RANKS = {Status.PASSED: 0, Status.UNSUPPORTED: 1, Status.FAILED: 2}
 
 
 class ControlKind(str, Enum):
-    """The kinds of wrong outputs that the gate gets instead of the real ones and has to reject; for
-    a language model, the kinds of wrong generations."""
+    """The kinds of wrong outputs that the gate gets instead of the real ones, and has to reject.
+    For a language model, these are wrong generations."""
 
     ZEROS = "zeros"
     NOISE = "noise"
@@ -162,9 +162,8 @@ class OutputThreshold(AccuracyLimits, frozen=True, kw_only=True):
 
 
 class Sizes(Record, frozen=True, kw_only=True):
-    """Sizes and memory traffic of a program, and the memory that lowering it takes. Each value is a
-    figure or the limit of a figure.
-    """
+    """Sizes and memory traffic of a program, and the memory that lowering it takes. Each value is
+    either a figure or the limit of a figure."""
 
     program_bytes: Count | None = None
     context_bytes: Count | None = None
@@ -180,10 +179,9 @@ class Sizes(Record, frozen=True, kw_only=True):
 
 class Budget(Sizes, frozen=True, kw_only=True):
     """Upper limits for the figures of Footprint, except ``segment_align``, which is a lower limit.
-    ``operators`` maps a glob to the largest number of nodes whose types may match it. ``p50_ms``,
+    ``operators`` maps a glob to the maximum number of nodes whose type matches it. ``p50_ms``,
     ``p90_ms``, ``load_ms`` and ``device_memory_bytes`` limit the figures of DeviceFigures. None
-    means no limit.
-    """
+    means no limit."""
 
     p50_ms: Milliseconds | None = None
     p90_ms: Milliseconds | None = None
@@ -290,7 +288,7 @@ class Place(Record, frozen=True, kw_only=True):
 
 
 class ChannelFigures(Record, frozen=True, kw_only=True):
-    """The SQNR of one channel of an output. The channel has ``index`` along ``axis``."""
+    """The SQNR of one channel of an output. ``index`` is the channel's index along ``axis``."""
 
     axis: Count
     index: Count
@@ -381,7 +379,7 @@ class DeviceFigures(Record, frozen=True, kw_only=True):
 
     The runner was started ``starts`` times, with ``runs`` timed runs in total. ``first_ms`` is the
     time of the first run after a start, and ``load_ms`` the time to load the program; both are
-    medians of the starts. ``loads_ms`` has the loading time of each start. ``p50_ms`` and
+    medians of the starts. ``loads_ms`` lists the loading time of each start. ``p50_ms`` and
     ``p90_ms`` are the median and the 90th percentile of all timed runs.
 
     A ``spread`` is half the difference between the largest and the smallest value of the figure
@@ -429,9 +427,10 @@ class CaseName(Record, frozen=True, order=True):
 class Case(CaseName, frozen=True, kw_only=True):
     """One model, scheme and SoC.
 
-    Figures are the worst values over the input sets, whose number is ``inputs``, and over the
-    outputs that they apply to. Figures named ``_quantized`` compare with the quantized model, and
-    so do ``gain`` and ``offset`` if there is one. All others compare with the float32 model.
+    Figures are the worst values over all input sets and over the outputs that they apply to.
+    ``inputs`` is the number of input sets. Figures named ``_quantized`` compare with the quantized
+    model, and so do ``gain`` and ``offset`` if there is one. All others compare with the float32
+    model.
     ``sqnr_db_scheme`` is the SQNR of the quantized model against the float32 model.
     ``predicted_sqnr_db`` is the SQNR that is predicted for the program from rounding, and
     ``above_noise_db`` is how far the error at ``above_noise_place`` exceeds that prediction.
@@ -555,10 +554,9 @@ class Summary(Record, frozen=True, kw_only=True):
 
 
 class ShardMark(Record, frozen=True, kw_only=True):
-    """The part of a run that a report covers: shard ``index``, from 1, of ``count``. ``positions``
-    are the positions of its cases in the whole run. ``whole`` is a digest of the names of all cases
-    in order, and ``policy`` a digest of their options and limits.
-    """
+    """The part of a run that a report covers: shard ``index`` of ``count``, counted from 1.
+    ``positions`` are the positions of its cases in the whole run. ``whole`` is a digest of the
+    names of all cases in order, and ``policy`` a digest of their options and limits."""
 
     index: Annotated[int, Meta(ge=1)]
     count: Annotated[int, Meta(ge=1)]
@@ -598,8 +596,8 @@ class Change(Record, frozen=True, kw_only=True):
 
     @property
     def direction(self) -> int:
-        """Return -1 for a worse case, 1 for a better one: by status, then by nodes on the CPU, the
-        metric and the SQNR. Return 0 if only other facts differ."""
+        """Return -1 if the case is worse, 1 if it is better, or 0 if only other facts differ. The
+        status counts first, then nodes on the CPU, the metric and the SQNR."""
         status = RANKS[self.before] - RANKS[self.now]
         figures = (status, -(self.fallback_nodes or 0), self.metric or 0.0, self.sqnr_db or 0.0)
         first = next(filter(None, figures), 0)
@@ -678,9 +676,8 @@ class Report(Record, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Whether at least one case passed, and nothing failed: no case failed, lacked something or
-        was left unjudged, and every control was rejected.
-        """
+        """Whether the run passed: at least one case passed, no case failed, lacked something or was
+        left unjudged, and every control was rejected."""
         counts = self.summary
         bad = counts.failed or counts.controls_passed or self.lacking or self.unjudged
         return bool(counts.passed) and not bad

@@ -121,9 +121,8 @@ def _cases_table(report: Report, without: frozenset[str]) -> Table:
 
 
 def _print_marked(console: Console, line: str, style: str = "", *, whole: bool = False) -> None:
-    """Print a line after a mark. It is wrapped to the width unless ``whole`` is true, so that a
-    command can be copied.
-    """
+    """Print a line after a mark, wrapped to the console's width. If ``whole`` is true, it is not
+    wrapped, so that a command can be copied."""
     text = Text(clean_log_line(line), style=style)
     for piece in [text] if whole else text.wrap(console, console.width - 4):
         console.print(Text.assemble(("  | ", style), piece), soft_wrap=whole)

@@ -152,8 +152,7 @@ def write_trend(reports: Sequence[Report], rows: Sequence[Row], directory: Path)
 
 def describe_trend(reports: Sequence[Report], rows: Sequence[Row]) -> str:
     """Return the trend as text: a line for each case, with a mark for each run and the case's first
-    and last SQNR. If the reports are of several sessions, a line has the session, too.
-    """
+    and last SQNR. If there are several sessions, each line also names its session."""
     head = f"{count(len(reports), 'report')}, {reports[0].started} to {reports[-1].started}"
     several = len({row.session for row in rows}) > 1
     lines = [f"{head}; . passed, F failed, - unsupported"]

@@ -70,8 +70,8 @@ def read_json(path: Path, kind: type[T], what: str, fix: str) -> T:
 
 
 def encode_report(report: Report) -> bytes:
-    """Return the bytes of report.json: UTF-8, indented by one space, a newline at the end, no
-    NaN."""
+    """Return the content of report.json: UTF-8 without NaN, indented by one space, with a newline
+    at the end."""
     return msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n"
 
 

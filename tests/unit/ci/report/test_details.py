@@ -339,7 +339,7 @@ def test_a_summary_tells_what_grew_and_what_shrank_since_the_base(report: Report
     assert "(+1 B)" in text.replace("&#43;", "+")
     tools = replace(report, toolchain=(*report.toolchain, Tool(name="extra", version="9")))
     text = render_summary(replace(tools, comparison=compare_reports(report, tools)))
-    assert "- made with extra 9; the base was made with extra none\n" in text
+    assert "- extra: none in the base, 9 now\n" in text
 
 
 def test_a_run_s_source_names_what_is_known() -> None:

@@ -300,7 +300,7 @@ def test_a_stricter_policy_is_not_met(judge: Judge) -> None:
     policy = 'extends = "default"\n[schemes.8a8w]\nmin_sqnr_db_all = 30.0\n'
     Path("qnn.toml").write_text(policy)
     code, text = judge(state(make()), "--policy", "qnn.toml")
-    assert (code, "min_sqnr_db_all 15.0, required 30" in text) == (1, True)
+    assert (code, "min_sqnr_db_all is 15.0, but 30" in text) == (1, True)
     Path("qnn.toml").write_text(
         policy.replace("min_sqnr_db_all = 30.0", "[schemes.8a8w.outputs.1]\nmin_equal = 1.0")
     )
