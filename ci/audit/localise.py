@@ -176,8 +176,8 @@ def find_suspect(operators: Mapping[str, Operator], fault: KnownFault) -> list[s
 def measure_departure(
     name: str, judged: OutputJudgement, references: References, index: int, info: TensorInfo
 ) -> Departure:
-    """Return the SQNR of an output against the model's, and the predicted SQNR. Outputs without an
-    SQNR, such as indices and booleans, get 0 dB for both."""
+    """Return the SQNR of an output against the model's output, and the predicted SQNR. Outputs
+    without an SQNR, such as indices and booleans, get 0 dB for both."""
     faithful = not judged.fails(Question.FAITHFUL)
     figures = judged.quantized_figures or judged.float_figures
     if figures is None:

@@ -28,7 +28,7 @@ from ci.models.user_code import Inputs, find_line
 from provisioning.errors import UsageError
 
 ROUNDS = ("quantize_per_tensor", "dequantize_per_tensor")
-EQUAL_DB = 120.0  # the SQNR of float32 itself
+EQUAL_DB = 120.0  # the highest SQNR that is reported; it also stands for equal values
 
 
 @dataclass(frozen=True)
@@ -154,8 +154,8 @@ class Graphs:
 
     def _list_comparable(self) -> set[str]:
         """Return the names of the inputs and operators that are also in the float32 graph and have
-        floating-point results. If the operators with the same name call different functions or come
-        from different source lines, the name is not included."""
+        floating-point results. A name is left out if the two operators call different functions or
+        come from different source lines."""
         alike = {node.name: node for node in self.float32.graph.nodes}
         inputs = {node.name: node for node in self.module.graph.nodes if node.op == "placeholder"}
         (first,) = record(self.float32, self.sets[:1], alike)
@@ -229,8 +229,8 @@ def make_graphs(module: nn.Module, float32: nn.Module, sets: Sequence[Inputs]) -
 
 
 def find_source(node: Node) -> Node:
-    """Return ``node`` itself, unless it is a quantizer or dequantizer: then return the node that
-    produced the value being rounded, looking past further quantizers and dequantizers."""
+    """Return the node that computed the value that a quantizer or dequantizer rounds, even if
+    several of them follow each other. Return any other node itself."""
     source: Any = node.args[0] if _rounds(node) else None
     return find_source(source) if isinstance(source, Node) else node
 

@@ -20,7 +20,7 @@ from ci.models.graph_steps import Step, describe_steps
 from provisioning.files import digest_sources
 from provisioning.manifest.targets import Backend
 
-MOST_SETS = 4  # input sets that are used; not more, because many programs run them
+MOST_SETS = 4  # only a few input sets are used, because many programs run them
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,10 @@ def hold(spec: CaseSpec, backend: Backend) -> Any:
 
 
 class Description(Struct, frozen=True):
-    """A description of a model. ``operators`` are in the graph's order, and ``outputs`` has the
-    names of those whose results are outputs. ``losses`` has the SQNR that operators and ranges lose
-    in quantization; the rows that add the most noise come first. ``steps`` describes the float32
-    graph."""
+    """A description of a model. ``operators`` are in the graph's order. ``outputs`` are the names
+    of the operators whose results are the model's outputs. ``losses`` are the losses of SQNR by
+    quantization at operators and ranges; those that add the most noise come first. ``steps``
+    describes the float32 graph."""
 
     operators: Sequence[Operator]
     outputs: Sequence[str]

@@ -1,5 +1,5 @@
-"""Finds ranges and biases of a quantized graph from which a program may deviate, and changes the
-graph so that the difference disappears."""
+"""Finds ranges and biases of a quantized graph that can make QNN's program differ from the graph,
+and changes the graph so that the difference disappears."""
 
 from __future__ import annotations
 

@@ -19,12 +19,12 @@ LEAST_LOST_DB = 0.1
 
 
 class LocalisedCase(Struct, frozen=True, kw_only=True):
-    """A case in JSON. Numbers in dB are of the worst input set.
+    """A case in JSON. Numbers in dB are from the worst input set.
 
     ``program_rows`` compare the program with the model that was lowered, and ``model_rows`` compare
-    that model with float32. ``part`` has the operators of the smallest part that is still wrong,
-    and ``part_outputs`` has its outputs. ``programs`` is the number of programs that were tried,
-    ``cause`` the suspected cause, and ``reproducer`` the file that was written; both are empty if
+    that model with float32. ``part`` contains the operators of the smallest part that is still
+    wrong, and ``part_outputs`` its outputs. ``programs`` is the number of programs that were tried.
+    ``cause`` is the suspected cause, and ``reproducer`` the file that was written; each is empty if
     there is none. See also Located in ci/audit/localise_search.py.
     """
 
@@ -158,17 +158,17 @@ def name_cause(found: Located, *, quantized: bool) -> str:
     """Return why the smallest part is wrong, according to the change that makes it right."""
     if Mend.BIASES in found.mended_by:
         return (
-            "the quantizer: a bias that several layers share has one scale, but QNN expects the"
-            " product of the scales of each layer's input and weights. With separate biases, the"
-            " part is right"
+            "the quantizer gives a bias that several layers share a single scale, but QNN expects"
+            " the product of the scales of each layer's input and weights. With separate biases,"
+            " the part is right"
         )
     if Mend.RANGES in found.mended_by:
         return (
-            "calibration: the quantized model clips values, but QNN merges roundings and does not"
-            " clip them. With wider ranges, the part is right"
+            "calibration chose ranges that clip values in the quantized model, but QNN merges"
+            " roundings and does not clip them. With wider ranges, the part is right"
         )
     model = "quantized model" if quantized else "float32 model"
-    return f"ExecuTorch's passes or QNN: the program differs from the part's {model}"
+    return f"ExecuTorch's passes or QNN make the program differ from the part's {model}"
 
 
 def _pair(one: Departure) -> str:

@@ -1,7 +1,7 @@
 """Searches for the operators at which a program starts to differ from its model.
 
-A part of the model is tried by lowering and running it. For each output, the result has the SQNR
-against the part's eager model and the SQNR that is predicted from rounding alone.
+A part of the model is tried by lowering and running it. For each output, the result contains the
+SQNR against the part's eager model and the SQNR that is predicted from rounding alone.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from msgspec import Struct, structs
 from ci.report.text import count
 
 T = TypeVar("T")
-# The part to shrink is some dB below its prediction. A smaller part is still wrong if it is below
-# its own prediction by this share of these dB, and by at least LEAST_DB.
+# A smaller part is still wrong if it is below its prediction by at least LEAST_DB, and by at least
+# this share of the dB by which the part to shrink was below its own.
 KEPT_SHARE, LEAST_DB = 0.5, 6.0
 LEAST_OFF = 1e-4  # a smaller relative difference of a bias's scale is ignored
 JOINS = ("cat", "stack")
@@ -37,10 +37,10 @@ class Operator(Struct, frozen=True, kw_only=True):
     """A node that computes an activation, with its source line and module.
 
     ``inputs`` are the operators whose results it reads. ``computes`` is false if it only moves
-    elements. ``size_bytes`` is the size of its result. ``range`` has the lowest and highest value
-    of its quantized result, and ``clipped`` is how far values exceed that range, as a share.
-    ``bias_off`` is the relative difference between the scale of its bias and the product of the
-    scales of its input and its weights.
+    elements. ``size_bytes`` is the size of its result. ``range`` is the lowest and the highest
+    value that its quantized result can have, and ``clipped`` is how far values exceed that range,
+    as a share. ``bias_off`` is the relative difference between the scale of its bias and the
+    product of the scales of its input and its weights.
     """
 
     name: str
@@ -60,9 +60,9 @@ class Operator(Struct, frozen=True, kw_only=True):
 
 
 class Cut(Struct, frozen=True):
-    """A part of a graph, with names of operators: those that it keeps (``kept``), and those whose
-    results it returns (``given``). Its inputs are all other values that the kept operators read.
-    ``mended`` has the changes that are made to it."""
+    """A part of a graph. ``kept`` are the names of its operators, and ``given`` the names of those
+    whose results it returns. Its inputs are all other values that the kept operators read.
+    ``mended`` lists the changes that are made to it."""
 
     kept: tuple[str, ...]
     given: tuple[str, ...]
@@ -139,7 +139,7 @@ class Laboratory:
             worst = trial.worst
             told = trial.refused.splitlines()[0][:90] if trial.refused else "right"
             if worst:
-                told = f"wrong: {worst.reached_db:.1f} dB, {worst.predicted_db:.1f} predicted"
+                told = f"wrong: {worst.reached_db:.1f} dB, {worst.predicted_db:.1f} dB predicted"
             size = f"{count(len(cut.kept), 'operator')}, {count(len(cut.given), 'output')}"
             self.note(f"  [{len(self.tried)}/{self.limit}] {what} ({size}): {told}")
         return self.tried[cut]
@@ -236,9 +236,9 @@ class Search:
         return next((one for name, one in self.operators.items() if name in wrong), None)
 
     def choose_start(self, whole: Cut, trial: Trial, first: Operator | None) -> Cut:
-        """Return the part to shrink: a suspect that is wrong, or else everything that leads to the
-        first wrong operator if that part is wrong, or else the whole model. If the model is wrong
-        only when it returns all results, the part returns them, too."""
+        """Return the part to shrink. The suspects are tried first, then everything that leads to
+        the first wrong operator. If none of these parts is wrong, return the whole model. If the
+        model is wrong only when it returns all results, the part returns them, too."""
         for names in self.suspects:
             part = self.close(names, ())
             if self.laboratory.measure(part, "a known fault").worst:
@@ -311,7 +311,7 @@ class Search:
 
     def trim(self, kept: Collection[str], given: Sequence[str]) -> Cut:
         """Return the part that returns ``given``, with those operators of ``kept`` that lead to
-        it."""
+        them."""
         return Cut(self.order(self.find_cone(given, kept)), tuple(given))
 
     def close(self, kept: Collection[str], given: Sequence[str]) -> Cut:
@@ -347,9 +347,9 @@ class Search:
                 return
 
     def cure(self, cut: Cut) -> Located:
-        """Return the results of the search. Its ``cured_by`` has the fewest operators with this
-        property: the smallest part is right if it also returns their results. It is empty if the
-        part stays wrong when it returns all results."""
+        """Return the results of the search. ``cured_by`` is a minimal set of operators: if the
+        smallest part also returns their results, it is right. It is empty if the part stays wrong
+        even when it returns all results."""
         found = self.found
 
         def cures(names: Sequence[str]) -> bool:
@@ -375,8 +375,8 @@ class Search:
 
 
 def rank_departures(operators: dict[str, Operator], exposed: Iterable[Departure]) -> list[Row]:
-    """Return how many dB each operator loses in addition to what its inputs lost and to what is
-    predicted, worst first."""
+    """Return how many dB each operator loses beyond what its inputs lost and what is predicted,
+    worst first."""
     known = {one.operator: one for one in exposed}
     reached: dict[str, float] = {}  # by how much an operator's result is worse than predicted
     rows = []

@@ -1,6 +1,6 @@
-"""Finds which operators of a model QNN accepts, which stay on the CPU, and what these cost. This
-module has the data types, the job for a worker, and the verdict. Importing it does not
-import torch."""
+"""Finds which operators of a model QNN accepts, which stay on the CPU, and what that costs. This
+module contains the data types, the job for a worker, and the verdict. Importing it does not import
+torch."""
 
 from __future__ import annotations
 
@@ -115,13 +115,12 @@ class OperatorRow(Struct, frozen=True):
 class Found(Struct, frozen=True):
     """The result of ExecuTorch's partitioner for a model.
 
-    ``taken`` has the number of nodes that QNN executes. Its keys are operators, each with its line
-    as find_line writes it. ``left`` has (operator, reason, asked) for each node on the CPU.
-    ``failure`` is why a lowering would fail; it is empty if it would not. ``io_bytes`` is the size
-    of the model's inputs and outputs. ``written_back`` is the number of buffers that the model
-    changes; the CPU copies them after each inference. ``steps`` describes the float32 graph.
-    ``ended_early`` is true if the audit ended before ExecuTorch lowered anything, because of the
-    model or a time limit.
+    ``taken`` maps each operator, with its line as find_line writes it, to the number of nodes that
+    QNN executes. ``left`` lists (operator, reason, asked) for each node on the CPU. ``failure`` is
+    why a lowering would fail; it is empty if it would not. ``io_bytes`` is the size of the model's
+    inputs and outputs. ``written_back`` is the number of buffers that the model changes; the CPU
+    copies them after each inference. ``steps`` describes the float32 graph. ``ended_early`` is true
+    if the audit ended before ExecuTorch lowered anything, because of the model or a time limit.
     """
 
     taken: dict[str, int] = {}
@@ -194,7 +193,7 @@ class Audited(Struct, frozen=True, kw_only=True):
         return [one for one in self.operators if not one.taken]
 
     def count(self, *, taken: bool) -> int:
-        """Return the number of nodes that QNN executes or, if ``taken`` is false, of those on the
+        """Return the number of nodes that QNN executes or, if ``taken`` is false, that stay on the
         CPU."""
         return sum(one.count for one in self.operators if one.taken is taken)
 
@@ -219,8 +218,8 @@ class Audit(Struct, frozen=True, kw_only=True):
 def judge_case(
     spec: CaseSpec, policy: EmulatorPolicy, found: Found, seconds: float = 0.0, qnn: str = ""
 ) -> Audited:
-    """Return the verdict on a case according to test-emulator's policy (full_delegation and known
-    refusals), and the known faults of this version of QNN whose pattern the graph contains."""
+    """Return the verdict on a case by test-emulator's policy (full_delegation and known refusals).
+    The result includes the known faults of this QNN version whose pattern the graph contains."""
     full = policy.limits_of(spec.model, spec.scheme).full_delegation
     scheme, soc = spec.scheme.value, spec.soc
     operators = list_operators(found, scheme, soc, policy)

@@ -36,9 +36,9 @@ Programs = Mapping[str, Sequence[Any]]  # per method: the programs that QNN woul
 
 
 def partition_model(model: Model, spec: CaseSpec, staging: Staging) -> Found:
-    """Return which parts of a model QNN accepts. If the lowering fails, the result has the error.
-    If the partitioner fails at an operator, that operator stays on the CPU, and the others are
-    still checked."""
+    """Return which parts of a model QNN accepts. If the lowering fails, the result contains the
+    error. If the partitioner fails at an operator, that operator stays on the CPU, and the others
+    are still checked."""
     staging.log.touch()
     choices = spec.source.choices
     refusals, programs, edge = Refusals(choices), dict[str, Sequence[Any]](), None

@@ -50,8 +50,8 @@ def measure_extra(one: Audited) -> int | None:
 
 
 def render_text(audit: Audit) -> str:
-    """Return a table of the cases, followed by each source line with operators on the CPU, with the
-    schemes, SoCs, reasons and fixes, and by the known faults."""
+    """Return a table of the cases. It is followed by the operators on the CPU, grouped by source
+    line, with their schemes, SoCs, reasons and fixes, and by the known faults."""
     rows = [HEAD, *make_rows(audit)]
     widths = [max(len(row[at]) for row in rows) for at in range(len(HEAD))]
     names = name_models(one.model for one in audit.cases)

@@ -105,7 +105,7 @@ def compare_runs(old: Report, new: Report) -> Iterator[Difference]:
     if not pairs:
         raise FailedError(
             "the two reports have no case in common",
-            why=f"both are from {old.title}, but of different models, schemes or SoCs"
+            why=f"both are from {old.title}, but for different models, schemes or SoCs"
             if old.title == new.title
             else f"the old report is from {old.title}, the new one from {new.title}",
             fix="run the same models, schemes and SoCs with both versions",
@@ -270,8 +270,8 @@ def compare_trees(old: Path, new: Path) -> Iterator[Difference]:
 
 
 def _tail(own: str, other: str) -> str:
-    """Return a text with the members of a type that the other version of the type does not have:
-    the names of the first, and the number of the others. Return ``-`` if there are none."""
+    """Return the members that only the ``own`` version of a type has, such as ``a, b and 3 more``.
+    Return ``-`` if there are none."""
     parts = [one.strip() for one in SEPARATOR.split(own)]
     others = {one.strip() for one in SEPARATOR.split(other)}
     return name_some([one for one in parts if one and one not in others], NAMES) or "-"
@@ -385,7 +385,7 @@ def compare(
     failures: Sequence[Difference] = (),
 ) -> UpgradeReport:
     """Return the differences between two versions, which are called ``names``. The runs are
-    compared if both exist, and so are the trees. ``failures`` are why a run is missing. Raises
+    compared if both exist, and so are the trees. ``failures`` explain why a run is missing. Raises
     FailedError if the runs have no case in common, and ElfError for a damaged library."""
     differences, same = list(failures), 0
     totals: tuple[Total, ...] = ()

@@ -18,11 +18,14 @@ Try = Callable[[str, Sequence[Item]], Iterable[Result]]  # from a scheme and ite
 
 class Rerun(Struct, frozen=True, kw_only=True):
     """The result of a fault's graph, or of its mended form, with all SEEDS. ``form`` is ``graph``
-    or ``mended``. ``expected`` is the result in the table of faults, or empty if the table has none
-    for this version of QNN. ``end`` is the first result that differs from ``expected``. If none
-    differs, or if ``expected`` is empty, it is the result with the first seed. ``sqnr_db`` and
-    ``predicted_db`` are those of the worst seed with the result ``end``. They are None unless
-    ``end`` is ``right`` or ``wrong``."""
+    or ``mended``.
+
+    ``expected`` is the result in the table of faults, or empty if the table has none for this
+    version of QNN. ``end`` is the first result that differs from ``expected``. If none differs, or
+    if ``expected`` is empty, it is the result with the first seed. ``sqnr_db`` and ``predicted_db``
+    are from the worst seed with the result ``end``. They are None unless ``end`` is ``right`` or
+    ``wrong``.
+    """
 
     fault: str
     form: str
@@ -46,7 +49,7 @@ class Rerun(Struct, frozen=True, kw_only=True):
         gone = "the fault is gone" if self.end == RIGHT else "the result differs"
         if self.expected == RIGHT:
             gone = f"the fault is new in QNN {self.qnn}"
-        return f"{gone}: {self.end}, expected {self.expected}{self._figures}"
+        return f"{gone}: {self.end} instead of {self.expected}{self._figures}"
 
     @property
     def _figures(self) -> str:
@@ -107,7 +110,7 @@ class VersionsMatrix(Struct, frozen=True, kw_only=True):
     """The results of known faults with several versions of QNN. ``versions`` is sorted, oldest
     first. ``runs`` is in the order in which the graphs ran. Each text in ``regressions`` and
     ``fixes`` names a version with which the result of a graph became worse or better. ``failures``
-    has the reason for each version that could not be run."""
+    lists the reason for each version that could not be run."""
 
     versions: tuple[str, ...]
     runs: tuple[Rerun, ...]

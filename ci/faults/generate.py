@@ -76,8 +76,8 @@ class Maker:
         self.clear()
 
     def clear(self) -> None:
-        """Start with an empty graph. ``self.values`` has the values of its nodes and of the tensors
-        that they read, for the first input set."""
+        """Start with an empty graph. ``self.values`` holds the values of its nodes and of the
+        tensors that they read, for the first input set."""
         self.tensors: dict[Name, Tensor] = {}
         self.nodes: dict[Name, Node] = {}
         self.values: dict[Name, torch.Tensor] = {}

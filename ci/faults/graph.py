@@ -29,7 +29,7 @@ Value = int | float | tuple[int, ...]
 Shape = tuple[int, ...]
 
 INPUT, CONSTANT = "input", "constant"
-TENSOR, RESULT = "a tensor of an earlier line", "an operator's result"
+TENSOR, RESULT = "a tensor from an earlier line", "an operator's result"
 MOST_CHARS, MOST_LINES, MOST_RANK, MOST_ELEMENTS = 8000, 64, 6, 1 << 20
 FIX = "docs/guides/faults.md describes how to write a graph"
 
@@ -100,8 +100,8 @@ class Graph:
 def parse_graph(text: str) -> Graph:
     """Parse a graph, and leave out the parts on which no output depends. Raises UsageError for an
     unknown name, a name that is defined twice, anything except calls with literal attributes, or a
-    graph that is too large. The error has the number of the first wrong line, unless the text is
-    not Python or its size is wrong."""
+    graph that is too large. The error names the first wrong line, unless the text is not Python or
+    its size is wrong."""
     line = 0
     try:
         lines = _read_lines(text)

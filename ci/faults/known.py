@@ -41,14 +41,14 @@ class Pattern(Struct, frozen=True, forbid_unknown_fields=True):
     than one element only along the last axis), ``over_batch`` (broadcast along the first axis,
     which is 2 or more) or ``first`` (it is the first operand). ``min_batch`` is the least size of
     the result's first axis. ``ranks`` are the permitted ranks of the result; if it is empty, all
-    are. ``min_magnitude`` is the least magnitude that one of the operands must have. ``not_after``
-    are operators that must not produce an operand.
+    are. ``min_magnitude`` is the magnitude that at least one operand must reach. ``not_after`` are
+    operators that must not produce an operand.
 
-    ``not_before`` are operators that must not read the result of the last operator. ``numbers`` has
-    limits for arguments of the operators and for the numbers of ci.models.graph_steps.measure_step.
-    Its keys are torch's names of arguments, or the names of these numbers. A limit is a pair of the
-    least and the greatest magnitude. If an argument has several numbers, a single limit applies to
-    every number, and several limits apply to one number each.
+    ``not_before`` are operators that must not read the result of the last operator. ``numbers``
+    limits arguments of the operators, under torch's names, and the numbers of
+    ci.models.graph_steps.measure_step, under their names. A limit is a pair of the least and the
+    greatest magnitude. If an argument has several numbers, a single limit applies to every number,
+    and several limits apply to one number each.
     """
 
     operators: tuple[str, ...]
@@ -68,7 +68,7 @@ class Pattern(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Tried(Struct, frozen=True, forbid_unknown_fields=True):
-    """The results of a fault's graph in a front end and a scheme. Each result has the versions of
+    """The results of a fault's graph in a front end and a scheme. Each result lists the versions of
     QNN with which it was seen."""
 
     frontend: Frontend
@@ -91,8 +91,8 @@ class Tried(Struct, frozen=True, forbid_unknown_fields=True):
 class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A known fault. ``graph`` and ``mended`` are graphs in the format of ci.faults.graph: the
     smallest graph with the fault, and an equivalent graph without it. ``seen`` is what a user
-    observes, ``remedy`` is the fix. ``tried`` has the results of ``graph``. A fault without a graph
-    is reported to users but cannot be run."""
+    observes, and ``remedy`` is the fix. ``tried`` lists the results of ``graph``. A fault without a
+    graph is reported to users but cannot be run."""
 
     name: str
     title: str
@@ -105,8 +105,8 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     tried: tuple[Tried, ...] = ()
 
     def applies(self, scheme: str, qnn: str = "") -> bool:
-        """Return whether models in ``scheme`` are affected with the QNN version ``qnn``. Only
-        results in this scheme count or, if the fault was not tried in this scheme, those in all
+        """Return whether the fault affects models in ``scheme`` with the QNN version ``qnn``. The
+        results in this scheme decide or, if the fault was not tried in this scheme, those in all
         schemes. Models are affected unless there are results with that version and all of them are
         right."""
         if scheme not in self.pattern.schemes:
@@ -175,7 +175,7 @@ def _find_tried_problems(fault: Fault) -> Iterator[str]:
         versions = [one for end in ENDS for one in tried[end]]
         yield from (f"{one!r} is not a version of QNN" for one in versions if not is_version(one))
         if len(set(versions)) < len(versions):
-            yield "a row in 'tried' has a version of QNN twice"
+            yield "a row in 'tried' lists a version of QNN twice"
         if not fault.graph:
             yield "it has results in 'tried', but no graph"
 

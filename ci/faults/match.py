@@ -64,8 +64,8 @@ def match_faults(steps: Sequence[Step], scheme: str, qnn: str) -> tuple[KnownFau
 
 
 def make_known(fault: Fault, chain: Sequence[Step], operators: dict[str, str]) -> KnownFault:
-    """Return the known fault for a chain of steps that matches its pattern. ``operators`` has
-    torch's name of the operator of each step."""
+    """Return the known fault for a chain of steps that matches its pattern. ``operators`` maps the
+    name of each step to torch's name of its operator."""
     places = [one.place for one in chain if one.place]
     file, _, line = (places[0] if places else "").rpartition(":")
     return KnownFault(

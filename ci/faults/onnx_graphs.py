@@ -19,9 +19,9 @@ OPSET, IR = 21, 10
 
 
 def write_model(graphs: Sequence[Graph], seeds: Sequence[int], path: Path) -> None:
-    """Write one ONNX model with all graphs to ``path``. ``seeds`` has a seed for the constants of
-    each graph. Raises torch's errors if the shapes in a graph do not match, and FailedError for an
-    operator that does not exist in ONNX."""
+    """Write one ONNX model with all graphs to ``path``. ``seeds`` contains a seed for the constants
+    of each graph. Raises torch's errors if the shapes in a graph do not match, and FailedError for
+    an operator that does not exist in ONNX."""
     for name in (name for graph in graphs for name in graph.operators):
         if not OPERATORS[name].onnx:
             raise FailedError(f"the operator {name} does not exist in ONNX")

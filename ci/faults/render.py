@@ -140,8 +140,8 @@ def render_found(found: Sequence[Searched]) -> str:
             told = count(one.unexamined, "suspect was", "suspects were")
             lines.append(f"  {told} not examined: increase --minutes")
         lines += [
-            f"  {describe_finding(finding)}, {count(finding.suspects, 'suspect')}; right"
-            " variations: " + ("; ".join(finding.right[:2]) or "none")
+            f"  {describe_finding(finding)}, {count(finding.suspects, 'suspect')};"
+            " variations that are right: " + ("; ".join(finding.right[:2]) or "none")
             for finding in one.findings
         ]
     return "".join(f"{line}\n" for line in lines)
@@ -164,7 +164,7 @@ def describe_finding(one: Finding) -> str:
 def render_markdown(one: Finding, version: str, toolchain: str) -> str:
     """Return a bug report: the result, the versions, the graph, a table of variations, and a
     script."""
-    reached = "" if one.sqnr_db is None else f": {one.sqnr_db} dB, {one.predicted_db} expected"
+    reached = "" if one.sqnr_db is None else f": {one.sqnr_db} dB, {one.predicted_db} dB expected"
     lines = [f"# {' -> '.join(one.operators)} in {one.scheme} is {one.end}{reached}", ""]
     lines += [f"Found on the HTP emulator with {toolchain}, SoC {one.soc}.", ""]
     lines += ["```text", one.graph.rstrip(), "```", ""]

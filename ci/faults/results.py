@@ -23,8 +23,8 @@ SUSPECT = (WRONG, REFUSED, CRASHED, LATE)
 # below its prediction.
 MARGIN_DB, EXTRA_DB, ROW_DB = 6.0, 3.0, 6.0
 LEAST_PREDICTED_DB = 12.0
-# An output may differ by this many of its quantization steps everywhere. It is also right if its
-# worst row has at least the SQNR GOOD_DB, or GOOD_8_BITS_DB with 8-bit activations.
+# An output is right if no element differs by more than this many of its quantization steps, or if
+# the SQNR of its worst row is at least GOOD_DB (with 8-bit activations, GOOD_8_BITS_DB).
 MOST_STEPS = 1.05
 GOOD_DB, GOOD_8_BITS_DB = 45.0, 33.0
 
@@ -96,8 +96,7 @@ def judge_graphs(
     scheme: Scheme,
 ) -> list[Result]:
     """Return the results of graphs that ran as one program, in which graph n has ``counts[n]``
-    outputs. ``left`` has the reason for each graph that QNN refused; its keys are the graphs'
-    numbers."""
+    outputs. ``left`` maps the number of each graph that QNN refused to the reason."""
     good_db = GOOD_8_BITS_DB if scheme.recipe.activation_bits == 8 else GOOD_DB
     results, first = [], 0
     for number, (item, count) in enumerate(zip(items, counts, strict=True)):
@@ -169,7 +168,7 @@ def _judge_output(item: Item, index: int, output: Output, good_db: float) -> Res
 class Finding(Struct, frozen=True, kw_only=True):
     """A fault that a search found. ``graph`` is the smallest graph with the fault, and ``end`` is
     its result. ``right`` describes variations of the graph that are right, and ``also_wrong`` those
-    that are not. With ``failed`` of the ``repeats`` other seeds, the graph has the same result.
+    that are not. The result is the same with ``failed`` of the ``repeats`` other seeds.
     ``suspects`` is the number of suspects with this result and these operators. ``known`` is the
     name of the known fault in the graph; it is empty if there is none. ``seconds`` is the time from
     the start of the search until the fault was found."""
@@ -197,12 +196,12 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 class Searched(Struct, frozen=True, kw_only=True):
-    """The results of a search in a scheme. ``ends`` has the number of graphs per result,
-    ``unjudged`` the number of graphs per reason why they cannot be judged, and ``known`` the number
-    of suspects per known fault. ``findings`` are sorted: unknown faults come first, then wrong
-    results, then a low SQNR. ``unconfirmed`` suspects did not fail again, and ``unexamined`` ones
-    were not tried again. ``seconds`` and ``per_minute`` refer to trying the generated graphs,
-    without shrinking. ``cpu_s`` is the CPU time per graph."""
+    """The results of a search in a scheme. ``ends`` counts the graphs per result, ``unjudged`` the
+    graphs per reason why they cannot be judged, and ``known`` the suspects per known fault.
+    ``findings`` are sorted: unknown faults come first, then wrong results, then a low SQNR.
+    ``unconfirmed`` suspects did not fail again, and ``unexamined`` ones were not tried again.
+    ``seconds`` and ``per_minute`` refer to trying the generated graphs, without shrinking.
+    ``cpu_s`` is the CPU time per graph."""
 
     frontend: str
     scheme: str

@@ -112,8 +112,8 @@ class Search:
         )
 
     def make_items(self, first: int, most_graphs: int) -> list[Item]:
-        """Return the generated graphs of a round, the first of which has the number ``first``. The
-        result is empty once ``most_graphs`` graphs were generated."""
+        """Return the generated graphs of a round, numbered from ``first``. The result is empty once
+        ``most_graphs`` graphs were generated."""
         last = min(first + self.jobs * BATCH, most_graphs or sys.maxsize)
         return [
             Item(str(generate(self.seed, number, self.frontend)), 0)
@@ -175,8 +175,11 @@ class Search:
 
     def locate(self, number: int, suspect: Result, graph: Graph) -> None:
         """Confirm a suspect alone and with other seeds, shrink it while the search has time, and
-        add it to the findings. It is only counted if it does not fail again, or if the shrunk graph
-        fails in fewer than half of the repeats. Raises LateError if there is not enough time."""
+        add it to the findings.
+
+        The suspect only counts as unconfirmed if it does not fail again, or if the shrunk graph
+        fails in fewer than half of the repeats. Raises LateError if there is not enough time.
+        """
         end, start = suspect.end, time.monotonic()
         alone = self.confirm([Item(str(graph), seed) for seed in SEEDS], 1)
         seeds = [one.seed for one in alone if one.end == end]

@@ -43,10 +43,15 @@ def shrink(graph: Graph, fails: Fails, chunk: int = CHUNK) -> Graph:
 
 
 def measure(graph: Graph) -> tuple[int, int, int, int, int, str]:
-    """Return a tuple that is smaller for a simpler graph. It has the numbers of operators, of
-    tensors and outputs, of elements and axes, of tensors that are not a constant value or have
-    a distribution other than ``normal``, and of attributes. Last comes the text of the graph, which
-    decides between graphs with the same numbers."""
+    """Return a tuple that is smaller for a simpler graph:
+
+    - the number of operators
+    - the number of tensors and outputs
+    - the number of elements and axes
+    - the number of tensors without a fixed value, plus the number of those that are not ``normal``
+    - the number of attributes
+    - the text of the graph, which decides if all numbers are equal
+    """
     tensors = graph.tensors.values()
     words = len(tensors) + len(graph.outputs)
     elements = sum(math.prod(one.shape) + len(one.shape) for one in tensors)
@@ -104,7 +109,7 @@ def change(graph: Graph, name: str, **changes: Any) -> Graph:
 
 
 def bypass(graph: Graph, old: str, new: str) -> Graph:
-    """Return the graph without the node ``old``. What reads that node reads ``new``, one of its
+    """Return the graph without the node ``old``. Nodes that read it read ``new``, one of its
     operands, instead."""
     nodes = {
         name: replace(node, reads=tuple(new if one == old else one for one in node.reads))
@@ -142,8 +147,8 @@ def resize(graph: Graph, old: int, new: int) -> Graph:
 
 
 def vary(graph: Graph) -> Iterator[tuple[str, Graph]]:  # noqa: C901 - a list
-    """Yield variations of a graph, each with a description. Variations that are right show on what
-    a fault depends."""
+    """Yield variations of a graph, each with a description. Variations that are right show what a
+    fault depends on."""
     shapes = find_shapes(graph)
     batch = next((one.shape[0] for one in graph.tensors.values() if one.is_input and one.shape), 1)
     if batch > 1:

@@ -36,8 +36,7 @@ LETTERS = {"A": Kind.ADDED, "D": Kind.DELETED, "T": Kind.TYPE}
 
 def parse_name_status(text: str) -> tuple[Change, ...]:
     """Parse the output of ``git diff --name-status -z --no-renames`` into changes, sorted by path
-    and without duplicates. The format: https://git-scm.com/docs/git-diff.
-    """
+    and without duplicates. See https://git-scm.com/docs/git-diff for the format."""
     fields = text.split("\0")
     pairs = zip(fields[::2], fields[1::2], strict=False)  # the last field is empty
     # M, U (an unmerged path) and X count as modifications.
@@ -46,9 +45,9 @@ def parse_name_status(text: str) -> tuple[Change, ...]:
 
 @dataclass(frozen=True)
 class TreeFacts:
-    """Facts of one tree. ``sessions`` has the inputs of each session. ``suite`` maps the models of
+    """Facts of one tree. ``sessions`` maps each session to its inputs. ``suite`` maps the models of
     the emulator policy to their schemes, and ``suites`` does the same for each other session with a
-    policy. ``models`` has the files on which the module of each model depends."""
+    policy. ``models`` maps each model to the files on which its module depends."""
 
     sessions: Mapping[str, SessionInputs] = field(default_factory=dict)
     suite: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

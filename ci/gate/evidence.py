@@ -220,7 +220,8 @@ def _doubt_case(case: Case, rule: Threshold | None) -> Iterator[str]:
     if rule is None or rule.outputs:
         return
     scheme = case.sqnr_db if case.sqnr_db_scheme is None else case.sqnr_db_scheme
-    cosine = case.cosine if case.cosine_quantized is None else None  # only if it is the program's
+    # If there is a quantized model, this limit is for that model, not for the program.
+    cosine = case.cosine if case.cosine_quantized is None else None
     for name, figure, least in (
         ("SQNR", scheme, rule.min_sqnr_db),
         ("SQNR", case.sqnr_db_quantized, rule.min_sqnr_db_quantized),

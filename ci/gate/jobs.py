@@ -32,8 +32,8 @@ def list_jobs(
     rules: GateRules,
     suites: Mapping[str, tuple[CaseName, ...]] = MappingProxyType({}),
 ) -> tuple[PlannedJob, ...]:
-    """Return the jobs of the sessions that have to run and that CI can run. ``suites`` has the
-    cases of each session that always runs all its cases."""
+    """Return the jobs of the sessions that have to run and that CI can run. ``suites`` maps each
+    session that always runs all its cases to these cases."""
     chosen = [one.name for one in sessions if one.run and not one.by_hand]
     return tuple(
         job for name in chosen for job in _list_jobs_of(name, cases, rules, suites.get(name, ()))

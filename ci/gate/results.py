@@ -34,8 +34,7 @@ def read_needs(path: Path) -> dict[str, str]:
 
 
 def read_results(directory: Path, plan: Plan) -> Mapping[str, JobResult]:
-    """Return the results below ``directory``, where each job has a folder result-JOB. The keys are
-    ids of jobs."""
+    """Return the results in ``directory``, by job id. Each job has a folder result-JOB."""
     jobs = {job.id: job for job in plan.jobs}
     folders = sorted(directory.glob(f"{PREFIX}*")) if directory.is_dir() else []
     return {
@@ -46,8 +45,8 @@ def read_results(directory: Path, plan: Plan) -> Mapping[str, JobResult]:
 
 
 def read_result(folder: Path, job: PlannedJob | None) -> JobResult:
-    """Return the result that one job left. ``job`` says which report it must have; None means that
-    the plan has no such job, so that only the exit code is read."""
+    """Return the result that one job left. If ``job`` is None, the plan has no such job, and only
+    the exit code is read."""
     try:
         code = (folder / CODE).read_bytes()[:100].decode("ascii", "replace")
     except OSError:

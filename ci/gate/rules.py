@@ -34,10 +34,10 @@ class Unread(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class SessionRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How CI runs a session. ``by_hand`` is the reason if CI cannot run it.
 
-    ``always``: every change needs the session. ``roots``: globs of first files that cannot be
-    derived from the noxfile. ``pythons``: versions of Python, with one job for each. ``report``:
-    the file in reports/SESSION/ that shows how many cases ran. ``policy``: the name of the file in
-    manifests/policies/ with the suite that the session judges.
+    ``always``: every change needs the session. ``roots``: globs of files that the session runs
+    first, if they cannot be derived from the noxfile. ``pythons``: versions of Python, with one job
+    for each. ``report``: the file in reports/SESSION/ that shows how many cases ran. ``policy``:
+    the name of the file in manifests/policies/ with the suite that the session judges.
     """
 
     by_hand: str = ""
@@ -89,6 +89,6 @@ class GateRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_rules(path: Path | None = None) -> GateRules:
-    """Return the rules of manifests/, or of the user's file at ``path``. Raises ManifestError if
-    the file is missing or invalid."""
+    """Return the rules in manifests/policies/gate.toml, or in the user's file at ``path``. Raises
+    ManifestError if the file is missing or invalid."""
     return read_policy("gate", GateRules, path)

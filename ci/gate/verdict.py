@@ -85,7 +85,7 @@ def judge(
     """Judge every job of the plan by the result that it left, and compare these verdicts with
     GitHub's results.
 
-    ``needs`` has GitHub's result of each job of the workflow. ``faults`` are faults that concern
+    ``needs`` maps each job of the workflow to GitHub's result. ``faults`` are faults that concern
     several shards together.
     """
     lines = tuple(

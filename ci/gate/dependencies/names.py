@@ -1,4 +1,5 @@
-"""Find what one file refers to: modules that it imports, headers that it includes, other files."""
+"""Find what one file refers to: modules that it imports, headers that it includes, and other
+files."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")
 SOURCES = (".c", ".cc", ".cpp", ".cxx", ".cu", ".h", ".hpp", ".hh", ".inl")
 READ = (".py", ".sh", *SOURCES)
 PATH = re.compile(r"[\w.+-]+(?:/[\w.+-]+)+")
-# A table of verbs names modules, but only the sessions of a verb run its module.
+# A table of verbs names modules, but only sessions that run a verb depend on its module.
 TABLES = frozenset({"Verb"})
 TELLING = (
     ast.Assign, ast.Import, ast.ImportFrom, ast.Call, ast.BinOp, ast.JoinedStr, ast.Constant,

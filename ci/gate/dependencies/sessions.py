@@ -55,8 +55,7 @@ class SessionInputs:
 
 
 def describe_sessions(graph: Graph, read: Read, rules: GateRules) -> dict[str, SessionInputs]:
-    """Return the inputs of the sessions of the noxfile and of those that only the rules name. The
-    keys are the sessions' names."""
+    """Return the inputs of each session in the noxfile or in the rules, by session name."""
     files = graph.tree.files
     sessions = parse_noxfile(read(NOXFILE)) if NOXFILE in files else {}
     verbs = {verb: module for main in MAINS for verb, module in parse_verbs(read(main)).items()}
@@ -77,8 +76,9 @@ def describe_sessions(graph: Graph, read: Read, rules: GateRules) -> dict[str, S
 def list_starts(
     facts: SessionFacts, verbs: Mapping[str, str], files: frozenset[str]
 ) -> Iterator[str]:
-    """Yield a session's first files: the ``__main__.py`` and the verbs' modules that it runs and,
-    if it runs pytest, all files in the tested folders with the conftest.py files above them."""
+    """Yield a session's first files. These are the ``__main__.py`` and the verbs' modules that it
+    runs. If it runs pytest, they also include all files in the tested folders, and the conftest.py
+    files above them."""
     for words in facts.programs:
         package, verb = ((*words, "") if words else ("ci", ""))[:2]  # unknown arguments: any verb
         modules = [verbs[verb]] if verb in verbs else []
@@ -173,8 +173,8 @@ class SessionFacts:
 
 
 def parse_noxfile(text: str) -> Mapping[str, SessionFacts]:
-    """Return the facts of each session and of the helper functions that it calls. The keys are the
-    sessions' names. Raises SyntaxError if ``text`` is not Python."""
+    """Return the facts of each session, by session name. They include the facts of the helper
+    functions that the session calls. Raises SyntaxError if ``text`` is not Python."""
     functions = {
         node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)
     }
@@ -229,7 +229,8 @@ def _constants(node: ast.expr, known: Mapping[str, str]) -> Iterator[str]:
 
 
 def parse_verbs(text: str) -> Mapping[str, str]:
-    """Return the module of each verb in a ``VERBS`` table of ``"verb": Verb("module", ...)``."""
+    """Return the module of each verb. A verb is an entry ``"verb": Verb("module", ...)`` of a dict
+    in ``text``."""
     found = {}
     for node in ast.walk(ast.parse(text)):
         for key, value in (

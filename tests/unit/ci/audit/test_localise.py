@@ -463,8 +463,8 @@ def test_a_wrong_program_and_none_at_all_fail(outputs: tuple[float, ...], code: 
 def test_a_cause_is_named_by_what_mends_it() -> None:
     found = [Located(outputs=(), mended_by=one) for one in ((Mend.BIASES,), (Mend.RANGES,), ())]
     biases, ranges, neither = (name_cause(one, quantized=True) for one in found)
-    assert "one scale" in biases
-    assert "calibration" in ranges
+    assert "separate biases" in biases
+    assert "wider ranges" in ranges
     assert "the part's quantized model" in neither
 
 

@@ -95,7 +95,7 @@ def test_each_program_is_told_once_with_how_it_ended() -> None:
     first, second, third = told
     assert first.strip() == "[1/9] up to a (2 operators, 1 output): right"
     assert "40.0 dB" in second
-    assert "60.0 predicted" in second
+    assert "60.0 dB predicted" in second
     assert third.endswith(": QNN refuses")
     long = Laboratory(lambda _: Trial(refused="x" * 200), 9, told.append)
     long.measure(Cut((), ()), "whole")

@@ -83,7 +83,7 @@ def test_what_no_output_needs_is_left_out() -> None:
         ("", "0 lines"),
         ("x = input(", "cannot be parsed"),
         ("x = input(2)\nreturn x", "not an operator's result"),
-        ("x = input(2)\ny = relu(z)\nreturn y", "z is not a tensor of"),
+        ("x = input(2)\ny = relu(z)\nreturn y", "z is not a tensor from"),
         ("x = input(2)\nx = relu(x)\nreturn x", "defined twice"),
         ("x = input(2)\ny = __import__(x)\nreturn y", "no operator '__import__'"),
         ("x = input(2)\ny = relu(x, axis=open('a'))\nreturn y", "not a literal"),

@@ -181,7 +181,7 @@ def test_a_finding_in_one_line_has_each_figure_at_its_place() -> None:
     )
     page = render_markdown(one, "2.5.0", "QNN 2.49.40")
     assert "with 7 of 9 other seeds" in page
-    assert "| none | wrong: 2.0 dB, 68.9 expected |" in page
+    assert "| none | wrong: 2.0 dB, 68.9 dB expected |" in page
     assert "| smaller | right |" in page
     assert "| larger | not right |" in page
 
