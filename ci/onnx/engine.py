@@ -174,7 +174,7 @@ class RecoveringSession:
         except EngineError as error:
             if self.restarts == MAX_RESTARTS:
                 raise FailedError(
-                    f"the NPU's subsystem restarted {MAX_RESTARTS + 1} times",
+                    f"the subsystem restarted {MAX_RESTARTS + 1} times",
                     why=" ".join(str(error).split()),
                     fix="check what else runs on the NPU, and the system log (logcat, dmesg)",
                 ) from error
