@@ -105,7 +105,7 @@ def compare_runs(old: Report, new: Report) -> Iterator[Difference]:
     if not pairs:
         raise FailedError(
             "the two reports have no case in common",
-            why=f"both are from {old.title}, but for different models, schemes or SoCs"
+            why=f"both are from {old.title}, but their models, schemes or SoCs differ"
             if old.title == new.title
             else f"the old report is from {old.title}, the new one from {new.title}",
             fix="run the same models, schemes and SoCs with both versions",
