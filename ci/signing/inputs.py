@@ -40,7 +40,7 @@ class Input:
 
     @property
     def qnn_build(self) -> str:
-        """The QNN version as the library contains it, "" if it contains none."""
+        """The QNN version as the library contains it, or "" if it contains none."""
         return self.build.text if self.build else ""
 
 
@@ -82,8 +82,8 @@ def _read_input(wanted: Wanted) -> Input | str:
 
 
 def explain_file(path: Path) -> str:
-    """Return why ``path`` is not an ELF file, such as "... is an HTML page"; "" if it can be read
-    as one.
+    """Return the reason why ``path`` is not an ELF file, such as "... is an HTML page". Return ""
+    if it is one.
     """
     try:
         read_elf(path)
@@ -104,7 +104,7 @@ def list_input_faults(one: Input) -> Iterator[str]:
         yield f"{one.wanted.path}: {error}"
     else:
         if checksum and checksum.is_wrong:
-            yield f"{one.wanted.path}: damaged: {checksum.describe()}"
+            yield f"{one.wanted.path}: damaged; {checksum.describe()}"
 
 
 def list_mixed_notes(inputs: Sequence[Input]) -> Iterator[str]:
@@ -168,6 +168,5 @@ def find_sdk_version(qnn_sdk: Path | None, inputs: Sequence[Input] = ()) -> str:
 
 
 def read_directory_version(root: Path | None) -> str:
-    """Return the version in the path of ``root``, or "" if the path has none or ``root`` is
-    None."""
+    """Return the version in the path of ``root``, or "" if there is none or ``root`` is None."""
     return find_place_version(str(root.resolve())) if root else ""

@@ -4,8 +4,8 @@ certificate chains.
 All fields are little-endian 32-bit words. After the header come the metadata (from version 6), the
 hash table, Qualcomm's signature and chain (from version 5), and the OEM's signature and chain. The
 rest of the segment is padding of 0xff or, in an encrypted image, the encryption parameters. Fields
-that only a loader reads are not checked: the signature covers the whole header, and signed images
-of Qualcomm and of device makers have image ids 0, 4, 5 and 0xc, and arbitrary addresses.
+that only a loader reads are not checked. The signature covers the whole header, and genuine images
+have image ids 0, 4, 5 and 0xc, and arbitrary addresses.
 
 Sources of the layout:
 
@@ -98,8 +98,8 @@ class HashSegment:
         """Yield the byte strings that ``authority`` may have signed.
 
         The first consists of header, metadata and hash table. If there are several signers, the
-        second is the same, but with zeros for the sizes and metadata of the other signer. Every
-        image of version 6 with two signatures seen so far verifies with the second.
+        second is the same, but with zeros for the sizes and metadata of the other signer. All
+        images of version 6 with two signatures that have been seen so far verify with the second.
         """
         whole = bytes(data[: self.table.end])
         yield whole
@@ -120,9 +120,9 @@ class HashSegment:
                 table = bytes(self.table.of(data))
                 return algorithm, tuple(table[i : i + size] for i in range(0, len(table), size))
         raise MalformedError(
-            f"the hash table has {self.table.size} bytes, which is not one SHA-256, SHA-384 or "
-            f"SHA-512 for each of the {count} program headers; hash tables per page are not "
-            "supported"
+            f"the hash table is {self.table.size} bytes long, which does not match one SHA-256, "
+            f"SHA-384 or SHA-512 for each of the {count} program headers; hash tables per page are "
+            "not supported"
         )
 
 
@@ -133,7 +133,9 @@ def parse_hash_segment(data: memoryview) -> HashSegment:
     the segment are larger than ``data``.
     """
     if len(data) < SHORT_HEADER.size:
-        raise MalformedError(f"the hash segment has {len(data)} bytes, too few for an MBN header")
+        raise MalformedError(
+            f"the hash segment is {len(data)} bytes long, too short for an MBN header"
+        )
     version = SHORT_HEADER.unpack_from(data)[1]
     if version not in LAYOUTS:
         versions = ", ".join(map(str, LAYOUTS))
@@ -155,7 +157,7 @@ def _parse_early(data: memoryview, version: int, words: tuple[int, ...]) -> Hash
     # Some signers count the padding up to the segment's end, others the metadata.
     if not content <= total <= len(data) - found.header.size:
         fault = (
-            f"the MBN header states that {total} bytes follow it instead of {content} to "
+            f"the MBN header states that {total} bytes follow it, not {content} to "
             f"{len(data) - found.header.size}"
         )
         return replace(found, faults=(*found.faults, fault))
@@ -169,7 +171,7 @@ def _parse_late(data: memoryview, version: int, words: tuple[int, ...]) -> HashS
     named = ""
     if version == 7 and common < COMMON_METADATA.size:
         faults.append(
-            f"the common metadata has {common} bytes instead of at least {COMMON_METADATA.size}"
+            f"the common metadata is {common} bytes long, not at least {COMMON_METADATA.size}"
         )
     elif version == 7:
         major, minor, *_, algorithm, _ = COMMON_METADATA.unpack_from(data, found.header.end)
@@ -186,9 +188,10 @@ def _lay_out(
 ) -> HashSegment:
     """Return the hash segment with the position of each part.
 
-    ``metadata`` are the sizes of the common metadata, Qualcomm's and the OEM's; ``table`` is the
-    size of the hash table. ``parts`` has two sizes for each signer: of its signature and of its
-    chain. Raises MalformedError if the parts are larger than ``data``.
+    ``metadata`` are the sizes of the common metadata, of Qualcomm's and of the OEM's. ``table`` is
+    the size of the hash table. ``parts`` contains two sizes for each signer: the size of its
+    signature and the size of its chain. Raises MalformedError if the parts are larger than
+    ``data``.
     """
     header, _, *more, hashes = _place([LAYOUTS[version].size, *metadata, table], 0)
     parts_spans = _place(parts, hashes.end)

@@ -44,7 +44,7 @@ TOOLS_PROFILE = "direct"
 
 @dataclass(frozen=True)
 class Roots:
-    """The directories of the SDKs and of the build tree; None for each that is unknown."""
+    """The directories of the SDKs and of the build tree. An unknown one is None."""
 
     qnn_sdk: Path | None = None
     hexagon_sdk: Path | None = None
@@ -92,11 +92,11 @@ def find_roots(
 def locate_roots(
     missing: AbstractSet[str], hexagon_sdk: Path | None, progress: Progress
 ) -> dict[str, Path | None]:
-    """Return the roots in ``missing`` that the store has for profile lpai, and None for each of the
-    others.
+    """Return the roots in ``missing`` that the store has for profile lpai. A root that it does not
+    have is None or left out.
 
-    The Hexagon tools are a sub-directory of the Hexagon SDK: of ``hexagon_sdk``, or of the one in
-    the store.
+    The Hexagon tools are a sub-directory of ``hexagon_sdk`` or, if that is None, of the Hexagon SDK
+    in the store.
     """
     from provisioning.artifacts.environment import profile_requests
     from provisioning.artifacts.provision import locate_artifact
@@ -118,7 +118,7 @@ def locate_roots(
 
 @dataclass(frozen=True)
 class SignRequest:
-    """One run of ``sign``. ``serial`` is the device's serial number, "" if no test signature is
+    """One run of ``sign``. ``serial`` is the device's serial number, or "" if no test signature is
     wanted. ``signer_command`` and ``signer_python`` are "" for the defaults.
     """
 
@@ -196,8 +196,8 @@ def refuse_existing(target: Path) -> None:
 
 
 def list_version_notes(htp_arch: str, roots: Roots) -> Iterator[str]:
-    """Yield a note if the Hexagon SDK is older than the first version known to work with
-    ``htp_arch``, and the same for the Hexagon tools.
+    """Yield a note for each of the Hexagon SDK and the Hexagon tools that is older than the first
+    version known to work with ``htp_arch``.
 
     The version is read from the path of the directory. Without a version, there is no note.
     """
@@ -212,8 +212,8 @@ def list_version_notes(htp_arch: str, roots: Roots) -> Iterator[str]:
 
 
 def resolve_signer(plan: SignPlan) -> Signer:
-    """Return the signer of ``--signer``, otherwise the Hexagon SDK's signer with a Python that can
-    run it.
+    """Return the signer passed with ``--signer``, otherwise the Hexagon SDK's signer with a Python
+    that can run it.
 
     Raises UsageError if ``--signer`` is not a command, and UnfitError if the signer or a Python for
     it is missing.

@@ -55,8 +55,8 @@ class SignedLibrary(msgspec.Struct, frozen=True):
 
 
 class SigningRecord(msgspec.Struct, frozen=True):
-    """The content of signing.json. ``created`` is a time in ISO 8601, ``python`` the version of the
-    Python that ran the SDK's signer, "" for another signer.
+    """The content of signing.json. ``created`` is a time in ISO 8601. ``python`` is the version of
+    the Python that ran the SDK's signer, or "" if a different signer was used.
     """
 
     schema_version: int

@@ -24,8 +24,8 @@ NAME_VERSION = re.compile(r"HtpV(\d\d)Skel")
 
 
 class Library(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A library of the policy. ``path`` contains placeholders, and ``hexagon`` is the Hexagon
-    version that the library must be built for, "" if any version is accepted.
+    """A library in the policy. ``path`` contains placeholders. ``hexagon`` is the Hexagon version
+    that the library must be built for, or "" if any version is accepted.
     """
 
     path: str
@@ -65,9 +65,9 @@ def read_signing_policy() -> SigningPolicy:
 class Selection:
     """The options that select libraries.
 
-    ``lpai_arch`` selects LPAI's libraries: those for direct mode if ``direct_mode`` is true, else
-    the usual ones. Direct mode also needs ``htp_arch``. The libraries in the directory
-    ``op_package``, and ``files``, are selected in addition.
+    ``lpai_arch`` selects LPAI's libraries. If ``direct_mode`` is true, these are the libraries for
+    direct mode instead of the usual ones. Direct mode also needs ``htp_arch``. The libraries in the
+    directory ``op_package``, and ``files``, are selected in addition.
     """
 
     lpai_arch: str = ""
@@ -79,8 +79,8 @@ class Selection:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A library to sign. ``label`` is its path with a placeholder for its root directory, and
-    ``hexagon`` is the Hexagon version that it must be built for, "" if any is accepted.
+    """A library to sign. ``label`` is its path with a placeholder for its root directory.
+    ``hexagon`` is the Hexagon version that it must be built for, or "" if any is accepted.
     """
 
     path: Path
@@ -162,7 +162,7 @@ def _describe_missing(wanted: Wanted, roots: Mapping[str, Path | None]) -> str:
     for name, (owner, hint) in ROOT_HINTS.items():
         inner = wanted.label.removeprefix(f"{{{name}}}/")
         if inner != wanted.label and not roots.get(name):
-            return f"{inner} of {owner} ({hint} is not set)"
+            return f"{inner} in {owner} (set {hint})"
     return str(wanted.path)
 
 

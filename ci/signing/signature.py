@@ -98,7 +98,7 @@ def _judge_rsa(
     value = signature[:size]
     if len(value) < size or not is_padding(signature[size:]):
         return _wrong(
-            f"a signature by a key of {key.key_size} bits cannot have {len(signature)} bytes"
+            f"a signature by a key of {key.key_size} bits cannot be {len(signature)} bytes long"
         )
     numbers = key.public_numbers()
     if int.from_bytes(value, "big") >= numbers.n:
@@ -112,7 +112,7 @@ def _judge_rsa(
     block = pow(int.from_bytes(value, "big"), numbers.e, numbers.n).to_bytes(size, "big")
     if payload or any(_has_pss_padding(block, key.key_size, name) for name in HASHES):
         return _wrong(
-            "the signature was made with the leaf's key, but over another digest: it belongs to "
+            "the signature was made with the leaf's key, but for another digest: it belongs to "
             "another file, or the header or the hash table was changed afterwards"
         )
     return _wrong("the signature does not verify with the leaf's key")

@@ -76,9 +76,9 @@ class Interpreter:
 def find_interpreter(given: str = "") -> Interpreter:
     """Return a Python that can run the SDK's signer.
 
-    If ``given`` or else the variable QNN_CI_SIGNER_PYTHON is set, only that Python is tried;
-    otherwise, the first suitable one that ``_list_pythons`` yields is returned. Raises UnfitError
-    if no Python that was tried is suitable.
+    If ``given`` or the variable QNN_CI_SIGNER_PYTHON is set, only that Python is tried. ``given``
+    comes first. Otherwise, return the first suitable Python that ``_list_pythons`` yields. Raises
+    UnfitError if none is suitable.
     """
     named = given or os.environ.get(PYTHON_VARIABLE, "")
     for program in [user_program(named)] if named else _list_pythons():
@@ -121,8 +121,8 @@ def _probe_interpreter(path: Path) -> Interpreter | None:
 @dataclass(frozen=True)
 class Signer:
     """The command of a signer. ``words`` may contain {input} and {output}, and ``timeout_s`` limits
-    the time for one library. ``python`` is the Python that runs the SDK's signer, None for another
-    signer.
+    the time for one library. ``python`` is the Python that runs the SDK's signer, or None for a
+    different signer.
     """
 
     words: tuple[str, ...]
@@ -130,7 +130,7 @@ class Signer:
     python: Interpreter | None = None
 
     def argv(self, source: Path, output: Path) -> list[str]:
-        """Return the command for one library, with its paths instead of {input} and {output}.
+        """Return the command for one library. Its paths replace {input} and {output}.
 
         If the command has neither placeholder, -i and -o are added.
         """

@@ -79,7 +79,7 @@ class Fault:
 @dataclass
 class Verification:
     """The findings about one file. ``uncovered`` are the ranges of the file that no hash covers,
-    and ``signature_ranges`` those of the signatures.
+    and ``signature_ranges`` are the ranges of its signatures.
 
     ``hexagon_version`` is 0 if the file is not for Hexagon. For an unsigned library, ``proof`` is
     the result of looking it up in the catalogs and the list of genuine skels, and ``build`` is the

@@ -72,8 +72,8 @@ def verify_bytes(
     """Judge the bytes of a library. If ``original`` is given, also judge whether the loadable
     content is the same.
 
-    ``serial`` is the serial number for which a test signature was made, 0 for any other file. A
-    test signature has it in the hash table, as the entry of the hash segment itself.
+    ``serial`` is the serial number for which a test signature was made, 0 for any other file. In a
+    test signature, it is the hash segment's own entry in the hash table.
 
     A certificate that is not valid at time ``at`` is a fault. Without ``at``, a certificate that is
     not valid now is only a note: leaf certificates are valid for about two years, but images are
@@ -144,7 +144,7 @@ def _judge_layout(image: Image, hash_segment: Segment, report: Verification) -> 
         report.add(
             Kind.LAYOUT,
             f"the first hash covers {first.file_size} bytes at {first.offset:#x}, but "
-            f"the headers have {image.headers.end} bytes at 0x0",
+            f"the headers are {image.headers.end} bytes at 0x0",
         )
     loaded = [one for one in image.segments if one.header.type == PT_LOAD]
     if not loaded:
@@ -167,7 +167,7 @@ def _judge_hashes(
         report.add(
             Kind.HEADER,
             f"the metadata states hash algorithm {parsed.named_algorithm}, but the "
-            f"hash table has {algorithm} digests",
+            f"hash table contains {algorithm} digests",
         )
     report.encrypted = parsed.is_encrypted
     for segment, entry in zip(image.segments, entries, strict=True):

@@ -61,5 +61,5 @@ def test_damaged_skel_is_not_signed(verb, skels, tmp_path: Path) -> None:
     assert verb.run("sign", "--out", "signed", good).returncode == 0
     ended = verb.run("sign", "--out", "other", bad)
     assert ended.returncode == 3
-    assert f"{bad}: damaged: its checksum (SWIV) is " in ended.stderr
+    assert f"{bad}: damaged; its checksum (SWIV) is " in ended.stderr
     assert not (tmp_path / "other").exists()

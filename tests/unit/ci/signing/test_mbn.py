@@ -127,7 +127,7 @@ def test_the_size_of_the_table_tells_its_algorithm(size: int, algorithm: str) ->
     data = memoryview(struct.pack("<10I", 0, 3, 0, 0, size, size, 0, 0, 0, 0) + table)
     found = parse_hash_segment(data)
     if not algorithm:
-        with pytest.raises(MalformedError, match=f"the hash table has {size} bytes"):
+        with pytest.raises(MalformedError, match=f"the hash table is {size} bytes long"):
             found.entries(data, 2)
         return
     assert found.entries(data, 2) == (algorithm, (table[: size // 2], table[size // 2 :]))
@@ -136,8 +136,8 @@ def test_the_size_of_the_table_tells_its_algorithm(size: int, algorithm: str) ->
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "the hash segment has 0 bytes, too few for an MBN header"),
-        (bytes(39), "the hash segment has 39 bytes, too few for an MBN header"),
+        (b"", "the hash segment is 0 bytes long, too short for an MBN header"),
+        (bytes(39), "the hash segment is 39 bytes long, too short for an MBN header"),
         (bytes(40), "MBN header version 0 is not one of 3, 5, 6, 7, 8"),
         (struct.pack("<11I", 0, 6, *[0] * 9), "the hash segment ends inside its MBN header"),
         (
@@ -167,7 +167,7 @@ def test_a_header_is_whole_or_malformed(version: int, size: int) -> None:
 def test_the_total_of_early_versions_is_within_its_limits(total: int, good: bool) -> None:
     found = parse(0, 5, 0, 0, total, 32, 0, 8, 0, 0, body=40, filler=b"\xff" * 4)
     fault = f"the MBN header states that {total} bytes follow it"
-    assert [one.partition(" instead")[0] for one in found.faults] == ([] if good else [fault])
+    assert [one.partition(", not ")[0] for one in found.faults] == ([] if good else [fault])
 
 
 PUBLISHED = (7, 24, common(), 0)
@@ -185,7 +185,7 @@ PUBLISHED = (7, 24, common(), 0)
         (PUBLISHED, b"\xff\xfe", ["2 bytes after"]),
         ((7, 24, common(0, 2), 0), b"", ["version 0.2"]),
         ((7, 24, common(1, 0), 0), b"", ["version 1.0"]),
-        ((7, 23, common(9), 0), b"", ["23 bytes instead of at least 24"]),
+        ((7, 23, common(9), 0), b"", ["23 bytes long, not at least 24"]),
         ((8, 24, common(), 1), b"", ["reserved word is 0x1"]),
         ((7, 24, common(1, 2), 3), b"\1", ["1 bytes after", "reserved word is 0x3", "version 1.2"]),
     ],

@@ -90,7 +90,7 @@ def test_missing_libraries_are_named_by_what_would_hold_them(tmp_path: Path) -> 
     lines = caught.value.why.split("\n       ")
     assert len(lines) == 7
     assert lines[0] == (
-        "lib/lpai-v6/unsigned/libQnnLpai.so of the QNN SDK (--qnn-sdk or QNN_SDK_ROOT is not set)"
+        "lib/lpai-v6/unsigned/libQnnLpai.so in the QNN SDK (set --qnn-sdk or QNN_SDK_ROOT)"
     )
     assert lines[2] == f"{tmp_path}/Tools/target/hexagon/lib/v81/G0/pic/libc++abi.so.1"
     assert lines[6] == f"{tmp_path}/op (not found)"
@@ -103,8 +103,7 @@ def test_missing_libraries_are_named_by_what_would_hold_them(tmp_path: Path) -> 
     lines = caught.value.why.split("\n       ")
     pic = "Tools/target/hexagon/lib/v81/G0/pic"
     assert lines[2] == (
-        f"{pic}/libc++abi.so.1 of the Hexagon tools"
-        " (--hexagon-tools or HEXAGON_TOOLS_ROOT is not set)"
+        f"{pic}/libc++abi.so.1 in the Hexagon tools (set --hexagon-tools or HEXAGON_TOOLS_ROOT)"
     )
     assert lines[5] == "{build}/backends/qualcomm/libqnn_executorch_backend.so"
 

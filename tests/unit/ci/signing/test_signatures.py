@@ -130,7 +130,7 @@ EMPTY, ONES = "the signature is empty", "the signature is filled with 0xff"
 TOO_LARGE = "the signature is larger than the modulus of the leaf's key"
 UNVERIFIED = "the signature does not verify with the leaf's key"
 ANOTHER_DIGEST = (
-    "the signature was made with the leaf's key, but over another digest: it belongs to another "
+    "the signature was made with the leaf's key, but for another digest: it belongs to another "
     "file, or the header or the hash table was changed afterwards"
 )
 WRONG: dict[str, tuple[Make, str]] = {
@@ -140,15 +140,15 @@ WRONG: dict[str, tuple[Make, str]] = {
     "0xff, longer": (lambda: b"\xff" * 512, ONES),
     "one byte short": (
         lambda: sign_pss(SIGNED)[:-1],
-        "a signature by a key of 2048 bits cannot have 255 bytes",
+        "a signature by a key of 2048 bits cannot be 255 bytes long",
     ),
     "one byte too many": (
         lambda: sign_pss(SIGNED) + b"\1",
-        "a signature by a key of 2048 bits cannot have 257 bytes",
+        "a signature by a key of 2048 bits cannot be 257 bytes long",
     ),
     "mixed padding": (
         lambda: sign_pss(SIGNED) + b"\xff\0",
-        "a signature by a key of 2048 bits cannot have 258 bytes",
+        "a signature by a key of 2048 bits cannot be 258 bytes long",
     ),
     "n": (lambda: number(modulus()), TOO_LARGE),
     "n + 5": (lambda: number(modulus() + 5), TOO_LARGE),
