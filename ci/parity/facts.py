@@ -68,7 +68,7 @@ class Word(msgspec.Struct, frozen=True):
 
 
 class BuildTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields that Buck and CMake targets share. ``defines`` are without -D."""
+    """The fields that Buck and CMake targets share. ``defines`` do not start with -D."""
 
     name: str
     kind: str
@@ -133,7 +133,7 @@ class Glob(msgspec.Struct, frozen=True):
 class NotEvaluated(msgspec.Struct, frozen=True):
     """A part of a build file that a reader could not evaluate, and reports instead of guessing.
 
-    ``folder`` is the package or directory that is unknown as a result; None if only a word is
+    ``folder`` is the package or directory that is unknown as a result, or None if only a word is
     unknown. ``is_broken`` means that no build can read the file either. ``is_known`` means that the
     content of the file was evaluated nevertheless.
     """
@@ -218,7 +218,8 @@ class Include(msgspec.Struct, frozen=True):
 
 
 class ParityFacts(msgspec.Struct, frozen=True):
-    """Everything that the comparison needs: both sides, the existing files, and what those use.
+    """Everything that the comparison needs: both sides, the existing files, and what these files
+    use.
 
     * ``macros``: for each macro, the files that mention it
     * ``headers``: for each file, the headers that it includes
@@ -281,7 +282,7 @@ def is_header(path: str) -> bool:
 
 
 def group(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
-    """Return the values of each key, in order. The result gives an empty list for a missing key."""
+    """Return the values of each key, in order. A missing key has an empty list."""
     found: dict[K, list[V]] = defaultdict(list)
     for key, value in pairs:
         found[key].append(value)
@@ -289,7 +290,7 @@ def group(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
 
 
 def collect(pairs: Iterable[tuple[K, V]]) -> dict[K, set[V]]:
-    """Return the different values of each key. The result gives an empty set for a missing key."""
+    """Return the distinct values of each key. A missing key has an empty set."""
     found: dict[K, set[V]] = defaultdict(set)
     for key, value in pairs:
         found[key].add(value)

@@ -1,4 +1,4 @@
-"""Compile glob patterns of build files and policies to regular expressions over paths."""
+"""Compile glob patterns from build files and policies into regular expressions for paths."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ANY = {"folders": "(?:[^/]+/)*", "all": ".*"}
 
 @lru_cache(maxsize=4096)
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """Return a glob pattern as a regular expression over paths relative to the package.
+    """Return a glob pattern as a regular expression for relative paths.
 
     The text between two wildcards matches at its first occurrence, and no other one is tried;
     otherwise some patterns would never finish. (fnmatch does the same.)

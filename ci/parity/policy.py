@@ -65,8 +65,8 @@ class Library(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Allowance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A difference that is allowed as long as its condition is true.
 
-    ``kinds`` are the kinds of findings that it allows, and ``files`` patterns of the paths that
-    they may be about. If ``details`` is not empty, the detail of a finding must match one of its
+    ``kinds`` are the kinds of findings that it allows, and ``files`` are patterns of the paths in
+    these findings. If ``details`` is not empty, the detail of a finding must match one of its
     patterns. ``until`` is the first day on which the entry no longer has an effect. ``exists`` is a
     path that must be in the tree, and ``absent`` one that must not be. At least one of these three
     conditions is required.
@@ -135,8 +135,8 @@ class ParityPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict
         return version[:1].isdigit() and parse_version(version).release < oldest.release
 
     def is_for(self, version: str) -> bool:
-        """Return whether a tree of this version is at least as new as the policy; false if it is
-        unknown ("").
+        """Return whether a tree of this version is at least as new as the policy. Return False for
+        an unknown version ("").
         """
         return not is_older(version, self.written_for)
 

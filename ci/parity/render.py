@@ -161,7 +161,7 @@ def make_annotations(report: ParityReport) -> list[Annotation]:
 
 
 def annotate(finding: Finding, changed: Changes) -> Annotation:
-    """Return the annotation of one finding. ``changed`` has the changed lines of each file."""
+    """Return the annotation of one finding. ``changed`` maps each file to its changed lines."""
     place = choose_place(finding, changed)
     message = f"{finding.path}: {finding.message}. {finding.fix}".rstrip(". ")
     title = f"parity: {finding.kind.value}"

@@ -68,7 +68,7 @@ def compare_folders(
 ) -> ParityReport | None:
     """Compare the ``folders`` that have a Buck file. Return None if none of them has one.
 
-    Entries of the allow-list that have no effect are not reported. Raises the errors of
+    Entries of the allow-list that have no effect are not reported. Raises the same errors as
     ``compare_source``.
     """
     scope = tuple(
@@ -162,8 +162,8 @@ class Compared(msgspec.Struct, frozen=True):
     """The comparison of a whole tree, as it is cached: before the allow-list and the scope are
     applied.
 
-    ``buck`` and ``cmake`` have the sources of each side's targets, and ``roots`` are the list files
-    that no other one adds.
+    ``buck`` and ``cmake`` map each side's targets to their sources. ``roots`` are the list files
+    that no other list file adds.
     """
 
     findings: tuple[Finding, ...]

@@ -85,8 +85,8 @@ def find_includes(tree: SourceTree, buck: BuckFacts, cmake: Iterable[CMakeFacts]
 def group_includes(text: str) -> dict[str, set[str]]:
     """Return the names that ``text`` includes. The keys are the macros that guard them.
 
-    Names outside of any #if, except an include guard, have the key ""; those inside a single #if on
-    one macro have that macro as key. All others are left out.
+    Names outside any #if have the key "". An include guard does not count as an #if. Names inside a
+    single #if on one macro have that macro as the key. All other names are left out.
     """
     found: dict[str, set[str]] = defaultdict(set)
     inside: list[str] = []  # the macro of each #if; "!" marks a possible include guard

@@ -112,8 +112,8 @@ def _judge_rsa(
     block = pow(int.from_bytes(value, "big"), numbers.e, numbers.n).to_bytes(size, "big")
     if payload or any(_has_pss_padding(block, key.key_size, name) for name in HASHES):
         return _wrong(
-            "the signature was made with the leaf's key, but for another digest: it belongs to "
-            "another file, or the header or the hash table was changed afterwards"
+            "the signature was made with the leaf's key, but over a different digest: it belongs "
+            "to another file, or the header or the hash table was changed afterwards"
         )
     return _wrong("the signature does not verify with the leaf's key")
 

@@ -56,8 +56,8 @@ LIBRARIES = (
 
 
 class NotEvaluatedError(Exception):
-    """A build file or module could not be evaluated. The exception has the path, the reason and the
-    line.
+    """A build file or module could not be evaluated. The exception holds the path, the reason and
+    the line.
     """
 
     def __init__(self, path: str, reason: str, line: int = 0) -> None:
@@ -315,8 +315,9 @@ def explain(error: Exception, path: str) -> tuple[str, int]:
 class Loaded:
     """The result of looking up a load() statement.
 
-    ``path`` is the file in the tree, None if it was not found. ``own`` is true if the file should
-    be in the tree. ``vendored`` is true for a file of a submodule, which may not be checked out.
+    ``path`` is the file in the tree, or None if it was not found. ``own`` is true if the file
+    should be in the tree. ``vendored`` is true for a file of a submodule, which may not be checked
+    out.
     """
 
     module: str

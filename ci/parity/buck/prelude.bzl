@@ -110,7 +110,7 @@ def is_xplat():
 def is_arvr_mode():
     return False
 
-# The other value of a switch.
+# The opposite value of a switch.
 _SWITCHED = {"0": "1", "1": "0", "false": "true", "true": "false"}
 
 def read_config(section, key, default = None):

@@ -90,8 +90,8 @@ def read_buck(tree: SourceTree) -> BuckFacts:
 class BuckWord:
     """A string in an attribute, with the key of the select() alternative that contains it.
 
-    In a map, ``text`` is the value and ``key`` its key. In a map of headers the value is the file,
-    but in a map of resources the key is.
+    In a map, ``text`` is the value and ``key`` is its key. In a map of headers, the value is the
+    file. In a map of resources, the key is the file.
     """
 
     text: str
@@ -120,7 +120,7 @@ class Merger:
     def evaluate(self, evaluator: Evaluator, path: str) -> None:
         """Evaluate one build file and add its content, or the reason why it could not be evaluated.
 
-        A world that the file cannot distinguish from the first one is not evaluated again.
+        The file is not evaluated again in a world that it cannot distinguish from the first one.
         """
         try:
             package = self.first.get(path)
@@ -342,7 +342,7 @@ class Context:
                 yield posixpath.normpath(posixpath.join(namespace, item.key or item.text))
 
     def include_directories(self, given: dict[str, Any]) -> Iterator[str]:
-        """Yield include directories: those in the rule's attributes, and -I flags below one of
+        """Yield the include directories in the rule's attributes, and in -I flags below one of
         Meta's roots.
 
         -I flags below the root of the tree are left out, because they work in none of Meta's
@@ -411,8 +411,8 @@ def stems(name: str) -> list[str]:
 
 
 def merge_targets(left: BuckTarget, right: BuckTarget) -> BuckTarget:
-    """Merge ``left`` and ``right``, which are the same target in two worlds. The result has
-    everything that either of them has.
+    """Merge ``left`` and ``right``, which are the same target in two worlds. The result contains
+    everything that either of them contains.
     """
 
     def union(first: tuple[Any, ...], second: tuple[Any, ...]) -> tuple[Any, ...]:

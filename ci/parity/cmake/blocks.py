@@ -201,4 +201,4 @@ def _arguments(tokens: list[Token], at: int, head: Token) -> tuple[list[Argument
             depth += 1
         quoted = token.kind in {"quoted", "bracket"}
         found.append(Argument(token.text, token.line, quoted, token.kind == "bracket"))
-    raise CMakeSyntaxError(f"no ')' for {head.text}(", head.line)
+    raise CMakeSyntaxError(f"no ')' closes {head.text}(", head.line)

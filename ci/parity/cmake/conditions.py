@@ -41,15 +41,15 @@ class Operand:
 
     @property
     def word(self) -> str:
-        """The only value of the argument, which may be a keyword; "" if it has several values or is
-        quoted, because a quoted argument is not a keyword.
+        """The only value of the argument, which may be a keyword. It is "" if the argument has
+        several values, or if it is quoted and therefore not a keyword.
         """
         return "" if self.quoted or len(self.values) != 1 else self.values[0]
 
 
 @dataclass(frozen=True)
 class Scope:
-    """The functions that conditions call: lookups of variables, targets and paths, and records of
+    """The functions that conditions call to look up variables, targets and paths, and to record
     matches.
     """
 

@@ -51,7 +51,7 @@ WITHOUT_WORDS = {"return", "break", "continue", "include_guard"}
 
 
 class Interpreter:
-    """Runs list files. ``commands`` has a function for each supported command."""
+    """Runs list files. ``commands`` maps each supported command to a function."""
 
     def __init__(
         self,
@@ -495,9 +495,9 @@ def merge_tables(
 ) -> tuple[Table, set[str]]:
     """Merge the variables of two branches that could both be taken.
 
-    Return the merged table, and the names that only one of the branches set to a value: an if() on
-    such a name can go either way. In a branch that does not set a variable, it has the value from
-    ``before``.
+    Return the merged table, and the names that only one of the branches set to a value. An if() on
+    such a name can go either way. In a branch that does not set a variable, the variable has its
+    value from ``before``.
     """
     merged, half_set = dict(left), set()
     for name in left.keys() | right.keys():

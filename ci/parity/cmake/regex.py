@@ -76,7 +76,7 @@ def search(pattern: str, text: str) -> re.Match[str] | None:
 def find_all(pattern: str, text: str) -> Iterator[re.Match[str]]:
     """Yield all matches in the way CMake does: ``^`` matches again after each match.
 
-    Raises UnknownMatchError, even if a match is only empty, which CMake treats as an error.
+    Raises UnknownMatchError, for example for an empty match, which CMake treats as an error.
     """
     while text:
         match = search(pattern, text)

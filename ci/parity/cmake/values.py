@@ -1,8 +1,8 @@
 """The values of variables: strings, which may contain lists, alternatives and unknown text.
 
-A value is a tuple of alternatives from different branches, in nearly all cases just one. UNKNOWN
-marks text that depends on a real configuration. Anything that contains such text is reported as not
-evaluated, instead of being guessed.
+A value is a tuple of alternatives from different branches, usually just one. UNKNOWN marks text
+that depends on a real configuration. Anything that contains such text is reported as not evaluated,
+instead of being guessed.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ def expand(text: str, lookup: Callable[[str, str], Value]) -> Value:
 
 
 def unescape(text: str) -> str:
-    """Replace backslash escapes by what they mean, and restore the dollar signs of values."""
+    """Replace backslash escapes with the text that they stand for, and restore the dollar signs of
+    values."""
     if "\\" in text:
         text = ESCAPE.sub(lambda match: ESCAPED.get(match.group(1), match.group(1)), text)
     return text.replace("\x02", "$")

@@ -170,12 +170,13 @@ def apply_allowances(
     whole: bool,
     is_current: bool,
 ) -> tuple[list[Finding], int]:
-    """Return the findings that are not allowed, and how many the allow-list allows.
+    """Return the findings that are not allowed, and the number of findings that the allow-list
+    allows.
 
     An entry becomes a finding about the policy if it has expired, if its condition is not met, or
     if it allows nothing although the whole tree was read and compared (``whole``). Such findings
-    are made only if ``is_current`` is true, because an older tree, or the tree of another project,
-    may need other entries.
+    are reported only if ``is_current`` is true, because an older tree, or the tree of another
+    project, may need other entries.
     """
     effect = {id(entry): why_without_effect(entry, files, today) for entry in policy.allow}
     live = [entry for entry in policy.allow if not effect[id(entry)]]

@@ -94,8 +94,8 @@ def _cmake_only(index: Index, groups: Groups, target: CMakeTarget) -> Iterator[F
 def cmake_readers(
     index: Index, groups: Groups, target: CMakeTarget, word: Word
 ) -> Iterator[CMakeTarget]:
-    """Yield the CMake targets with a Buck counterpart that have a file which reads a define of
-    ``target``: ``target`` itself or, if the define is exported, targets that link it.
+    """Yield the CMake targets that have a Buck counterpart and a file that reads a define of
+    ``target``. Targets other than ``target`` itself must link it, and the define must be exported.
     """
     files = index.files_that_read(name_of(word))
     if target.name in groups.buck_of and not files.isdisjoint(groups.files_of(target)):
@@ -155,7 +155,7 @@ def find_lacking(
 
 
 def names_that_read(index: Index, groups: Groups, target: BuckTarget, macro: str) -> set[str]:
-    """Return the CMake counterparts of a Buck target that compile a file of the target which reads
+    """Return the CMake counterparts of a Buck target that compile one of its files that reads
     ``macro``.
     """
     files = index.files_that_read(macro) & index.files_of(target)
@@ -166,11 +166,13 @@ def names_that_read(index: Index, groups: Groups, target: BuckTarget, macro: str
 def buck_readers(
     index: Index, groups: Groups, target: BuckTarget, word: Word
 ) -> Iterator[BuckTarget]:
-    """Yield the Buck targets with a CMake counterpart that have a file which reads a define of
-    ``target``: ``target`` itself or, if the define is exported, targets that depend on it.
+    """Yield the Buck targets that have a CMake counterpart and a file that reads a define of
+    ``target``. Targets other than ``target`` itself must depend on it, and the define must be
+    exported.
 
     Targets that depend on it are left out if CMake's counterpart of ``target`` also exports the
-    define: a CMake target without the define then lacks the dependency, which is another finding.
+    define. A CMake target without the define then lacks the dependency, and that is a separate
+    finding.
     """
     files = index.files_that_read(name_of(word))
     names = groups.cmake_of.get(target.label, set())

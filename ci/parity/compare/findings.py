@@ -1,4 +1,4 @@
-"""The findings of a comparison, and the report of a run, which all renderings are made from."""
+"""The findings of a comparison, and the report of a run, from which all output is rendered."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Level(str, Enum):
 class Finding(msgspec.Struct, frozen=True):
     """One difference: the file, the target on each side, and the lines to look at.
 
-    ``when_new`` is the level if a change introduces the finding, None if it is the same as
+    ``when_new`` is the level if a change introduces the finding, or None if it is the same as
     ``level``.
     """
 
@@ -92,7 +92,7 @@ def at(target: BuildTarget | None, place: Place | None = None) -> dict[str, Any]
 
 
 def order_findings(findings: list[Finding]) -> list[Finding]:
-    """Return the findings in a stable order, and only the first of those with the same key."""
+    """Return the findings in a stable order, and only the first of findings with the same key."""
     unique = {finding.key: finding for finding in reversed(findings)}
     return sorted(unique.values(), key=lambda f: (list(Kind).index(f.kind), f.path, f.detail))
 
@@ -105,9 +105,9 @@ class ParityReport:
     """The findings of a tree, in order. With a base, only new findings are included, and ``old`` is
     the number of the others.
 
-    ``allowed`` is the number of findings that the allow-list allows. ``counts`` has the numbers of
-    targets and files in the tree. ``changed`` has the changed lines of the files that findings
-    point to; None without a base.
+    ``allowed`` is the number of findings that the allow-list allows. ``counts`` holds the numbers
+    of targets and files in the tree. ``changed`` holds the changed lines of the files that findings
+    point to, or is None without a base.
     """
 
     tree: str

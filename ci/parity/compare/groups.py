@@ -86,7 +86,7 @@ class Groups:
 
     def standing_for(self, label: str) -> set[str]:
         """Return the label of a Buck target and, if the target has no files, the labels of its
-        dependencies, recursively through those without files.
+        dependencies. A dependency without files is followed in the same way.
         """
         return closure([label], lambda each: () if self.has_files(each) else self.buck_edges(each))
 

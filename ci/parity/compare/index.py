@@ -235,7 +235,7 @@ class Index:
         return self.target_configurations(use.target)
 
     def target_configurations(self, target: BuckTarget) -> tuple[Configuration, ...]:
-        """Return only HOST or only ANDROID for a target that is the variant for that platform, and
+        """Return only HOST or only ANDROID for a target that is a variant for that platform, and
         both for any other target.
         """
         if matches(target.name, self.policy.android_only):

@@ -48,7 +48,7 @@ def find_empty_globs(index: Index) -> Iterator[Finding]:
                 kind=Kind.EMPTY_GLOB,
                 path=path,
                 level=Level.ERROR if not call.matches else Level.NOTE,
-                message=f"glob() of //{call.package}: no file matches {pattern!r}",
+                message=f"glob() in //{call.package}: no file matches {pattern!r}",
                 detail=pattern,
                 buck_place=call.place,
                 fix="remove the pattern, or correct it",

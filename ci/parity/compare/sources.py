@@ -243,8 +243,8 @@ def python_folders(index: Index) -> set[str]:
     return {folder for folder, count in listed.items() if count * 2 > there[folder]}
 
 
-# Sources that are missing from a CMake target that lists the sources of a library one by one. Such
-# a list drifts, even if some other target compiles the missing file.
+# A CMake target may list the sources of a library one by one. A new source is then easily forgotten
+# in the list, even if some other target compiles it.
 
 FEWEST_TAKEN = 5
 

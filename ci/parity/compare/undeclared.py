@@ -150,8 +150,8 @@ def find_unexported_headers(index: Index, groups: Groups) -> Iterator[Finding]:
 
 
 def find_owners(index: Index) -> dict[str, set[str]]:
-    """Return the labels of the Buck targets that list or make each header, and of the libraries
-    outside the tree that have it. The keys are headers.
+    """Map each header to the labels of the Buck targets that list or make it, and of the libraries
+    outside the tree that contain it.
     """
     buck = index.facts.buck
     made = ((entry.made_as, t.label) for t in buck.targets for entry in t.entries)
@@ -222,8 +222,8 @@ def find_needs(index: Index, groups: Groups, target: BuckTarget) -> Callable[[st
 
 
 def find_visible(groups: Groups, target: BuckTarget, *, exported: bool = False) -> set[str]:
-    """Return the labels of the targets whose headers ``target`` may include: its dependencies,
-    those that Meta's macros add to tests, and what all of these export.
+    """Return the labels of the targets whose headers ``target`` may include: its dependencies, the
+    targets that Meta's macros add to tests, and everything that these export.
     """
     given = closure(groups.index.policy.given, groups.exported_edges)
     return groups.passed_on(target, exported=exported) | given
@@ -251,8 +251,8 @@ def _undeclared(groups: Groups, target: BuckTarget, path: str, header: str, want
 
 
 def find_import_drift(index: Index, groups: Groups) -> Iterator[Finding]:
-    """Yield a finding for each import of a file from a target that the importing target does not
-    depend on. Only folders that the policy lists are checked.
+    """Yield a finding for each imported file whose target the importing target does not depend on.
+    Only folders that the policy lists are checked.
 
     The importing target may lack the dependency if all top targets that use it have the dependency.
     (A top target is a Python target that no other Python target depends on.) If several targets

@@ -202,8 +202,8 @@ class Targets:
                 self.directory_defines.append((run.directory, word))
 
     def search(self, run: Interpreter, call: Call) -> None:
-        """Evaluate include_directories() and similar commands: record the folders of the tree, but
-        not the target that a command names.
+        """Evaluate include_directories() and similar commands: record the folders of the tree that
+        they name. The name of a target is skipped.
         """
         for item in call.items[1 if call.command.name.startswith("target") else 0 :]:
             for text in resolve_genex(item.text, run.state.configuration):

@@ -1,6 +1,6 @@
 """Evaluate list(), for each alternative of a list, and string().
 
-The sub-commands that ExecuTorch's list files use are computed; all others give an unknown value.
+The sub-commands that ExecuTorch's list files use are computed. The result of all others is unknown.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ LIST_EDITS: dict[str, Callable[[list[str], list[str]], list[str]]] = {
 
 
 def _transform(run: Interpreter, name: str, rest: list[str]) -> None:
-    """Evaluate list(TRANSFORM) with PREPEND or APPEND. Other actions, and selectors such as AT,
-    give an unknown value.
+    """Evaluate list(TRANSFORM) with PREPEND or APPEND. With other actions, or with selectors such
+    as AT, the result is unknown.
     """
     target = name
     if len(rest) > 2 and rest[-2] == "OUTPUT_VARIABLE":
@@ -121,8 +121,8 @@ STRING_EDITS: dict[str, Callable[[str], str]] = {
     "STRIP": str.strip,
     "LENGTH": lambda text: str(len(text.encode())),
 }
-# The position of the output variable of each sub-command that is not computed. The default is the
-# last.
+# The position of the output variable of each sub-command that is not computed. By default, it is
+# the last argument.
 OUTPUTS = {"JSON": 1, "CONFIGURE": 2, "TIMESTAMP": 1, "UUID": 1, "RANDOM": -1, "FIND": 3}
 HASHES = ("MD5", "SHA")
 

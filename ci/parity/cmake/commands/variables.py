@@ -1,5 +1,5 @@
-"""Commands that set variables: set, option, file, those for paths and properties, and
-cmake_parse_arguments.
+"""Commands that set variables: set, option, file, cmake_parse_arguments, and the commands for paths
+and properties.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def declare(run: Interpreter, name: str, default: str) -> None:
 
 def use_file(run: Interpreter, call: Call) -> None:
     """Evaluate file() with GLOB and GLOB_RECURSE within the tree, and with sub-commands for paths.
-    What other sub-commands read is unknown.
+    The text that other sub-commands read is unknown.
     """
     words = call.words
     if len(words) < 2:
@@ -170,8 +170,8 @@ def parse_arguments(run: Interpreter, call: Call) -> None:
 def group_arguments(
     words: list[str], options: set[str], ones: set[str], multis: set[str]
 ) -> dict[str, list[str]]:
-    """Return lists of words. The keys are the keywords before the words. Words before any keyword,
-    or after an option or the value of a one-value keyword, have the key "".
+    """Map each keyword to the words after it. Words before any keyword, or after an option or the
+    value of a one-value keyword, have the key "".
     """
     table: dict[str, list[str]] = {}
     current = ""

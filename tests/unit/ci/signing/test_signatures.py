@@ -130,8 +130,8 @@ EMPTY, ONES = "the signature is empty", "the signature is filled with 0xff"
 TOO_LARGE = "the signature is larger than the modulus of the leaf's key"
 UNVERIFIED = "the signature does not verify with the leaf's key"
 ANOTHER_DIGEST = (
-    "the signature was made with the leaf's key, but for another digest: it belongs to another "
-    "file, or the header or the hash table was changed afterwards"
+    "the signature was made with the leaf's key, but over a different digest: it belongs to "
+    "another file, or the header or the hash table was changed afterwards"
 )
 WRONG: dict[str, tuple[Make, str]] = {
     "nothing": (lambda: b"", EMPTY),
