@@ -114,10 +114,9 @@ def run_module(session: nox.Session, group: str, *words: str, executorch: str = 
 def choose_executorch(session: nox.Session) -> str:
     """Return the version of ExecuTorch to use, or '' for the default version.
 
-    This is the version in --executorch. If neither --executorch nor a QNN SDK (--sdk, QNN_CI_SDK)
-    is set, and an earlier session of this call built ExecuTorch, it is the version of that build,
-    provided that this machine can lower with the build's SDK. An unsupported version fails the
-    session.
+    If --executorch is set, this is its version. Otherwise, it is the version that an earlier
+    session of this call built, unless a QNN SDK is set (--sdk, QNN_CI_SDK) or this machine cannot
+    lower with the build's SDK. An unsupported version fails the session.
     """
     options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     options.add_argument("--executorch", default="")

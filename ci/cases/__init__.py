@@ -1,2 +1,2 @@
-"""Takes a case through compiling, running and judging to its row in the report. All engines and
-runners share this code."""
+"""Compiles, runs and judges cases, and makes their rows in the report. All engines and runners
+share this code."""

@@ -24,7 +24,7 @@ from provisioning.manifest.targets import Backend
 if TYPE_CHECKING:  # it imports numpy, which ci.gate does not need
     from ci.judging.verdict import CaseFigures
 
-# Float references differ between hosts in their last bits. The SQNR changes by less than this.
+# Float references differ in their last bits between hosts. That changes the SQNR by less than this.
 MAX_CHANGE_DB = 3.0
 HEAD = (
     "# SQNR in dB against the float32 and the quantized model, and the footprint. Written by"
@@ -33,8 +33,8 @@ HEAD = (
 
 
 class Baseline(Struct, frozen=True, forbid_unknown_fields=True):
-    """The recorded SQNR of a case in dB, against the float32 and the quantized model, and those
-    parts of its footprint that are the same on every host."""
+    """The recorded figures of a case: its SQNR in dB against the float32 and the quantized model,
+    and its footprint without the parts that differ between hosts."""
 
     sqnr_db: float
     sqnr_db_quantized: float | None = None
@@ -59,8 +59,8 @@ def users_folder(policy: Path | None) -> Path | None:
 
 
 def name_figures(tools: Iterable[Tool], backend: str = Backend.HTP.value) -> str:
-    """Return the file name of a toolchain's baselines. It contains the names and versions of the
-    ExecuTorch or ONNX Runtime package and of QNN, and the backend unless that is HTP."""
+    """Return the name of a toolchain's baselines file. It consists of the names and versions of
+    ExecuTorch or ONNX Runtime and of QNN, followed by the backend unless that is HTP."""
     parts = sorted(f"{tool.name}-{tool.version}" for tool in tools if is_part(tool.name))
     parts += [backend] if backend != Backend.HTP.value else []
     return f"{'-'.join(parts).replace('/', '_')}.toml"
@@ -93,16 +93,16 @@ def find_changes(figures: Case | CaseFigures, baseline: Baseline) -> Iterator[st
             change = now - recorded
             if not abs(change) <= MAX_CHANGE_DB:
                 yield (
-                    f"SQNR {now:.1f} dB against the {against} model, {abs(change):.1f} dB"
+                    f"SQNR {now:.1f} dB against the {against} model is {abs(change):.1f} dB"
                     f" {'above' if change > 0 else 'below'} the {recorded:.1f} dB recorded for"
                     " this toolchain"
                 )
 
 
 def record_baselines(report: Report, folder: Path | None = None) -> list[Path]:
-    """Record the SQNR and footprint of the cases that passed and have an SQNR, without changing the
-    baselines of other cases. Cases of models from a policy are recorded in ``folder``, or not at
-    all if it is None.
+    """Record the SQNR and footprint of each case that passed and has an SQNR. The baselines of
+    other cases do not change. Cases of a policy's models are recorded in ``folder``, or not at all
+    if it is None.
 
     Returns the written files. Raises StoreError if a file cannot be written.
     """

@@ -59,9 +59,9 @@ SKIPPED = frozenset({"__pycache__", "include", "test", "tests"})
 
 
 class Artifact(Struct, frozen=True):
-    """The record artifact.json. ``files`` has the SHA-256 of every other file; its keys are
-    relative paths. ``digest`` is the SHA-256 of all other fields, and ``lower_s`` is the
-    compilation time in seconds."""
+    """The contents of artifact.json. ``files`` maps the relative path of every other file to its
+    SHA-256. ``digest`` is the SHA-256 of all other fields. ``lower_s`` is the compilation time in
+    seconds."""
 
     key: str
     model: str
@@ -73,8 +73,8 @@ class Artifact(Struct, frozen=True):
     digest: str = ""
 
     def digest_sets(self, folder: str) -> str:
-        """Return the SHA-256 of the names and hashes of the tensors in ``folder``, ignoring the
-        files of bounds."""
+        """Return the SHA-256 of the names and hashes of the tensor files in ``folder``. Files with
+        bounds of integer outputs are ignored."""
         held = sorted(
             (name, digest)
             for name, digest in self.files.items()
@@ -100,8 +100,8 @@ def hash_words(*words: str) -> str:
 
 @cache
 def digest_rooms(rooms: tuple[str, ...]) -> str:
-    """Return one SHA-256 for the source files of the packages ``rooms`` of ci, ignoring the modules
-    in CHOOSING, which do not affect the programs."""
+    """Return one SHA-256 for the source files of the packages ``rooms`` in ci, except the modules
+    in CHOOSING."""
     places = (place for room in rooms for place in (Path(__file__).parents[1] / room).iterdir())
     return digest_sources(
         *(one for one in places if f"{one.parent.name}/{one.name}" not in CHOOSING)
@@ -109,13 +109,14 @@ def digest_rooms(rooms: tuple[str, ...]) -> str:
 
 
 def digest_packages(names: Iterable[str]) -> str:
-    """Return one SHA-256 for Python's version and the files in ``names``: packages, or directories
-    in packages, such as ``executorch/exir``. SKIPPED directories are left out. The versions of the
-    packages are not enough, because they do not change when a file is edited.
+    """Return one SHA-256 for Python's version and the files in ``names``. A name is a package or a
+    directory in a package, such as ``executorch/exir``. SKIPPED directories are left out. Hashing
+    the packages' versions would not be enough, because they do not change when a file is edited.
 
     A missing package or directory is treated as empty. A wheel's installer writes RECORD last, with
     the hash and size of each file. If a file still has that size and was not modified after RECORD,
-    the hash in RECORD is used, else the file is hashed. Raises OSError if a file cannot be read.
+    the hash in RECORD is used. Otherwise the file is hashed. Raises OSError if a file cannot be
+    read.
     """
     parts = [name.partition("/")[::2] for name in names]
     grouped = groupby(sorted(parts), key=itemgetter(0))
@@ -249,12 +250,12 @@ class CompileJob:
     reference: ReferencePolicy | None = None
 
     def __call__(self) -> CompileResult:
-        """Return the artifact of the case, or the reason why the case was refused. The worker forks
-        twice: to look up the key, and to compile. QNN is loaded only in these forks.
+        """Return the artifact of the case, or the reason why the case was refused. The cache lookup
+        and the compilation run in forks of the worker, so the worker itself never loads QNN.
 
-        Raises UsageError if the model or its data are invalid, FailedError if the model's code
-        fails, if a cached artifact's references are unusable or if a fork dies, and StoreError if
-        the disk is full.
+        Raises UsageError if the model or its data are invalid, and StoreError if the disk is full.
+        Raises FailedError if the model's code fails, if a cached artifact's references are
+        unusable, or if a fork dies.
         """
         self.engine.preload(self.spec)
         found = run_forked(self._find, "loading the model")
@@ -276,9 +277,9 @@ class CompileJob:
         )
 
     def _compile(self, found: CompileResult) -> CompileResult:
-        """Compile in a scratch directory and publish the artifact. If there is a good artifact with
-        this key already, it stays; with ``use_cache`` off, the new artifact is then moved next to
-        the log."""
+        """Compile in a scratch directory and publish the artifact. A good artifact that already has
+        this key is kept. If ``use_cache`` is off, the new artifact is then moved next to the log.
+        """
         directory = Path(found.directory)
         with explain_writes(self.cache):
             self.cache.mkdir(parents=True, exist_ok=True)

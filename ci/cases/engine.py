@@ -1,5 +1,5 @@
-"""The two protocols that every lane implements: an Engine compiles cases, a Runner runs the
-programs."""
+"""The two protocols that test_emulator, test_onnx and test_llm implement: an Engine compiles cases,
+and a Runner runs the compiled programs."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Fallback(Struct, frozen=True):
 
 
 class Delegation(Struct, frozen=True):
-    """The number of nodes that QNN executes, the number of graphs (``partitions``) in which it
-    executes them, and the nodes that stay on the CPU. ``getitem`` nodes on the CPU are not counted,
-    because they compute nothing; nor are QuantizeLinear and DequantizeLinear of ONNX on QNN."""
+    """How many nodes QNN executes, in how many graphs (``partitions``), and which nodes stay on the
+    CPU. ``getitem`` nodes on the CPU are not counted, because they compute nothing. Neither are
+    ONNX's QuantizeLinear and DequantizeLinear nodes on QNN."""
 
     delegated_nodes: int
     fallback_nodes: int
@@ -64,7 +64,7 @@ class Compiled(Struct, frozen=True, kw_only=True):
     methods: tuple[str, ...] = ()  # empty if there is only one
     unshared_bytes: int = 0  # the program's size without shared weights; 0 if they are not shared
     loss: Loss | None = None  # where quantization costs the most accuracy, if that is known
-    # The operators whose results follow the model's own outputs, if the case requests them.
+    # Operators whose results are appended to the model's outputs, if the case requests that.
     layers: tuple[str, ...] = ()
     made_inputs: str = ""  # describes generated inputs, see ci.models.model.name_made
     weights: str = ""  # the SHA-256 of the float32 model's weights, or empty
@@ -85,8 +85,8 @@ class Staging:
     reference: ReferencePolicy | None = None
 
     def note_steps(self, steps: Sequence[Step]) -> None:
-        """Write the operators of the float32 model next to the log. They remain there if
-        the compiler refuses the model, crashes or hangs."""
+        """Write the operators of the float32 model next to the log, where they remain even if the
+        compiler refuses the model, crashes or hangs."""
         self.log.with_name(STEPS).write_bytes(msgspec.json.encode(steps))
 
     def write_inputs(self, sets: Sequence[Sequence[Any]]) -> None:
@@ -108,8 +108,8 @@ class Staging:
         write_sets(self.directory / QUANTIZED, outputs)
 
     def write_noise(self, errors: Sequence[Any]) -> None:
-        """Write the predicted errors of each output, [run, input set, *shape]. An empty array means
-        that no errors were predicted for the output.
+        """Write the predicted errors of each output as an array [run, input set, *shape]. An empty
+        array means that no errors were predicted for the output.
 
         Runs with NaN or infinite elements are dropped. Raises FailedError if fewer than two runs
         remain.
@@ -151,8 +151,8 @@ def require_references(directory: Path, compiled: Compiled, policy: ReferencePol
 
 
 def require_proof(reference: Sequence[Sequence[Array]], policy: ReferencePolicy | None) -> None:
-    """Raise FailedError if a program cannot be judged by ``reference``, the outputs of a float32
-    model, one list per input set. Without a policy, nothing is checked."""
+    """Raise FailedError if ``reference``, the outputs of a float32 model, is unusable as a
+    reference. It has one list per input set. Without a policy, nothing is checked."""
     if policy and (fault := find_degenerate(reference, policy)):
         raise FailedError(f"the reference proves nothing: {fault}")
 
@@ -161,8 +161,9 @@ def find_degenerate(reference: Sequence[Sequence[Array]], policy: ReferencePolic
     """Return why a reference, one list per input set, proves nothing, or "" if it is usable.
 
     A floating-point output must be finite, must be neither near zero nor constant, and must depend
-    on the input. Integer and boolean outputs, such as the mask of unpadded text, may be constant if
-    there are floating-point outputs; otherwise at least one of them must depend on the input.
+    on the input. Integer and boolean outputs may be constant if there are floating-point outputs:
+    the mask of unpadded text, for example, is constant. Otherwise, at least one of them must depend
+    on the input.
     """
     columns = [np.stack(arrays) for arrays in zip(*reference, strict=True)]
     faults = [_find_fault(column, index, policy) for index, column in enumerate(columns)]
@@ -238,9 +239,9 @@ class Program:
 @dataclass(frozen=True)
 class RunNotes:
     """What a runner reports besides outputs. ``faults`` are reasons why the case fails, ``remark``
-    is printed on the terminal, and ``files`` are kept next to the report. ``accelerator`` has means
-    per input set from QNN's profile, in cycles and microseconds. ``run_ms`` is the mean time per
-    input set, if the model's entry requests timed runs. ``device`` has measurements from a
+    is printed on the terminal, and ``files`` are kept next to the report. ``accelerator`` holds the
+    mean cycles and microseconds per input set from QNN's profile. ``run_ms`` is the mean time per
+    input set, if the model's entry requests timed runs. ``device`` holds measurements from a
     device."""
 
     faults: tuple[str, ...] = ()
@@ -253,7 +254,7 @@ class RunNotes:
 
 class RunError(FailedError):
     """Raised if a program returned no outputs. ``used`` is true if its process had run other
-    programs before. If a device was lost during the run, ``lacks`` names it; then the failure says
+    programs before. If a device was lost during the run, ``lacks`` names it. Such a failure says
     nothing about the program."""
 
     def __init__(self, what: str, *, used: bool = False, lacks: str = "") -> None:

@@ -1,7 +1,7 @@
 """Prepares the fork server, which imports this module once. This module then imports the modules
 that were passed to ci.cases.pool.Pool, so that every worker starts with them.
 
-If such a module defines before_forks(), this function is called after the import. It does work that
+If one of them defines before_forks(), that function is called after the import. It does work that
 is slow the first time.
 
 The fork server exits when the process that started it exits, even during imports. Its forks exit
@@ -26,8 +26,9 @@ sys.path[:] = [place for place in sys.path if place]
 # Ctrl-C also reaches this process. It exits anyway when the process that started it exits.
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 end_with_parent(int(os.environ[STARTER]))
-gc.disable()  # collections took a fifth of the import time and freed little
-# Imports print notes, such as torchao's on CUDA libraries: they are shown only if an import fails.
+gc.disable()  # garbage collection took a fifth of the import time and freed little
+# Imports print notes, such as torchao's about CUDA libraries. They are shown only if an import
+# fails.
 with tempfile.TemporaryFile() as printed:
     try:
         with redirected(printed.fileno(), 2):

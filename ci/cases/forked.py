@@ -2,8 +2,8 @@
 
 QNN's libraries number graphs and tensors over the lifetime of a process, so only the first lowering
 in a process is reproducible. But torch.export and ExecuTorch are slow when they are first used. So
-a process exports a model without ever loading QNN, and each lowering runs in a fork of it: the fork
-is fast, and its lowering is the first in its process.
+a worker warms up without ever loading QNN, and each lowering runs in a fork of the worker. The fork
+starts fast, and its lowering is the first in its process.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def run_forked(function: Callable[[], R], doing: str = "") -> R:
     """Run ``function`` in a fork. Return its result, or raise its exception. An exception that is
     not a QnnCiError becomes a FailedError, or a StoreError if the disk is full.
 
-    If the fork dies, a FailedError is raised. Its message has ``doing`` and the last step that was
-    passed to note_step. Garbage collection is off in the fork, because it would write to every
+    If the fork dies, a FailedError is raised. Its message contains ``doing`` and the last step that
+    was passed to note_step. Garbage collection is off in the fork, because it would write to every
     shared object, and the kernel would have to copy them.
     """
     gc.collect()

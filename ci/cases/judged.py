@@ -134,7 +134,7 @@ class Evidence:
     baseline: Baseline | None = None
     lacks: str = ""
     outputs: tuple[OutputFigures, ...] = ()
-    nearness: Nearness | None = None  # of a device's outputs to the emulator's
+    nearness: Nearness | None = None  # how close a device's outputs are to the emulator's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,8 +263,8 @@ class CaseJudge:
         return []
 
     def compare_baseline(self) -> list[str]:
-        """Return a reason for each SQNR that differs too much from the baseline for this toolchain,
-        if there is one."""
+        """Return a reason for each SQNR that differs too much from this toolchain's baseline. Empty
+        if the case has no baseline."""
         spec = self.spec
         baseline = self.judged_by.baselines.get(f"{spec.model} {spec.scheme.value} {spec.soc}")
         if baseline is None:
@@ -310,9 +310,9 @@ class CaseJudge:
         spec, choices = self.spec, str(self.spec.source.choices)
         known = self.policy.find_unmet(spec.model, spec.scheme, spec.soc, choices)
         return known and (
-            f"the case passed, but the policy expects it to be unsupported: {known}\n"
-            "  fix: remove that row of [[unsupported]] or narrow its globs; set strict = false if"
-            " only some of its cases are refused"
+            f"the case passed, but the policy expects it to be unsupported: {known}\n  fix: remove"
+            " that row from [[unsupported]] or narrow its globs; set strict = false if only some"
+            " of its cases are refused"
         )
 
     def leave(self, *files: Path) -> None:
@@ -327,11 +327,11 @@ class CaseJudge:
     def end(
         self, status: Status, reason: str = "", log_tail: str = "", *, remark: str = ""
     ) -> CaseResult:
-        """Return the result of the case, with a report row that has all known facts. A failure's
-        reason is followed by advice and by the known faults that the graph triggers; if the case
-        passed, these faults are warnings."""
+        """Return the result of the case, with all known facts in its report row. A failure's reason
+        is followed by advice and by the known faults that the graph triggers. If the case passed,
+        these faults are warnings."""
         advice = self.policy.advise(reason) if status is Status.FAILED else ""
-        # Only the log shows why a process died, and often why an operator was refused.
+        # Often only the log shows why a process died or why an operator was refused.
         is_dead = reason.startswith(("run: ", "refused: ")) or " was killed by " in reason
         if status is Status.FAILED and is_dead:
             advice = advice or self.policy.advise(log_tail)
@@ -373,7 +373,7 @@ class CaseJudge:
         return [f"known fault: {one}" for one in self.options.find_faults(steps, scheme, qnn)]
 
     def find_places(self, reason: str) -> tuple[Place, ...]:
-        """Return the lines of the user's source that a failure's reason names, or else the first
+        """Return the source lines of the user's code that ``reason`` mentions, or else the first
         line of the model's factory. Empty for an ONNX file."""
         if self.spec.is_file:
             return ()
@@ -491,15 +491,15 @@ def describe_loss(loss: Loss) -> str:
     """Return a line with the layer at which the quantized model loses the most accuracy compared to
     the float32 model."""
     return (
-        f"  where: the most accuracy is lost at {loss.name}: SQNR {loss.before_db:.1f} dB before"
-        f" it, {loss.behind_db:.1f} dB after it; with only the weights quantized, the outputs have"
-        f" {loss.weights_db:.1f} dB"
+        f"  where: the most accuracy is lost at {loss.name}: the SQNR is {loss.before_db:.1f} dB"
+        f" before it and {loss.behind_db:.1f} dB after it; with only the weights quantized, the"
+        f" SQNR of the outputs is {loss.weights_db:.1f} dB"
     )
 
 
 def describe_choices(spec: CaseSpec, compiled: Compiled | None) -> str:
-    """Return the lowering options in the model's entry. If the size that the program would have
-    without shared weights is known, both sizes follow in bytes."""
+    """Return the lowering options in the model's policy entry. If the program shares weights, its
+    size with and without sharing follows, in bytes."""
     choices = str(spec.source.choices)
     if not compiled or not compiled.unshared_bytes:
         return choices

@@ -1,14 +1,14 @@
-"""Judges the kept outputs of a run again. This only reads files: it loads no model, runs no program
-and calls none of the user's functions. Of the files that the run wrote, only the references are
-trusted.
+"""Judges a run again from the outputs that it kept. This only reads files: it loads no model, runs
+no program and calls none of the user's functions. Of the files that the run wrote, it trusts only
+the references.
 
 report.json                        the run's report
 CASE/artifact/                     see ci.cases.cache
 CASE/outputs/output_SET_INDEX.raw  the program's outputs, from this machine or another
 
 Outputs of a device that is not connected to this machine are in another directory. The script of
-ci.device.by_hand writes it: CASE/outputs as above, CASE/log.txt, and CASE/code.txt with the exit
-code of the runner.
+ci.device.by_hand writes that directory. It contains CASE/outputs as above, CASE/log.txt, and
+CASE/code.txt with the exit code of the runner.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def find_spec(case: Case, setup: JudgeSetup) -> CaseSpec:
 def judge_case(case: Case, judging: CaseJudge, folder: Path, pulled: Path | None) -> CaseResult:
     """Judge a report row again, from the run's own outputs or, with ``pulled``, from a device's
     outputs. A failed case that is judged from the run's own outputs stays failed. If the run did
-    not keep the outputs (with ``pulled``: the program), judge_unrun judges the row."""
+    not keep these outputs or, with ``pulled``, the program, judge_unrun judges the row."""
     judging.evidence.cached = case.cached
     metric, judging.metric = judging.metric, None
     if not (folder / ("artifact" if pulled else OUTPUTS)).is_dir():
@@ -110,7 +110,7 @@ def judge_case(case: Case, judging: CaseJudge, folder: Path, pulled: Path | None
 
 
 def compare_rows(case: Case, row: Case) -> Case:
-    """Return the new row together with those figures of the run's row that only the run could
+    """Return the new row, completed with the figures of the run's row that only the run could
     measure. The new row fails if the case had failed or was refused in the run, or if the two rows
     differ."""
     faults = list(find_contradictions(case, row))
@@ -129,10 +129,10 @@ def compare_rows(case: Case, row: Case) -> Case:
 
 
 def read_pulled(pulled: Path, compiled: Compiled) -> Run:
-    """Return a device's outputs as a Run. It has a ``failure`` if the outputs are missing or
+    """Return a device's outputs as a Run. Its ``failure`` is set if the outputs are missing or
     damaged, or if the runner failed on the device."""
     if not pulled.is_dir():
-        return Run(failure=f"there are no outputs of the device: {pulled.name} is missing")
+        return Run(failure=f"the device's outputs are missing: there is no directory {pulled.name}")
     code = pulled / CODE
     told = code.read_text(encoding="utf-8", errors="replace").strip() if code.is_file() else "0"
     if told != "0":
@@ -161,9 +161,9 @@ def judge_unrun(case: Case, judging: CaseJudge) -> Case:
 
 
 def judge_kept(folder: Path, judging: CaseJudge, pulled: Path | None) -> CaseResult:
-    """Judge the kept outputs of a case or, with ``pulled``, the outputs of a device, which are also
-    compared with the kept ones. Raises one of the exceptions in HARM, or a QnnCiError, if the
-    outputs cannot be judged."""
+    """Judge the kept outputs of a case or, with ``pulled``, the outputs of a device. The device's
+    outputs are also compared with the kept ones. If the outputs cannot be judged, raises a
+    QnnCiError or one of the exceptions in HARM."""
     artifact = read_kept(folder, judging.spec)
     compiled, place = artifact.compiled, folder / "artifact"
     judging.note_program(place, artifact)
@@ -221,7 +221,7 @@ def check_tensor(info: TensorInfo) -> None:
     )
     if not (good and joins and math.prod(info.shape) < LIMIT_BYTES):
         raise ValueError(
-            f"{RECORD} has an impossible tensor {info.dtype[:20]} {list(info.shape[:8])}"
+            f"{RECORD} describes an impossible tensor: {info.dtype[:20]} {list(info.shape[:8])}"
         )
 
 
@@ -234,4 +234,4 @@ def find_contradictions(case: Case, judged: Case) -> Iterator[str]:
         told, found = getattr(case, name), getattr(judged, name)
         same = None not in {told, found} and math.isclose(told, found, rel_tol=1e-3, abs_tol=1e-3)
         if not same and told is not found:
-            yield f"the run's report has {name} {told}, but the kept outputs have {found}"
+            yield f"{name} is {told} in the run's report, but {found} for the kept outputs"

@@ -26,9 +26,9 @@ def read_inputs(artifact: Path, compiled: Compiled) -> Sets:
 
 
 def read_references(artifact: Path, compiled: Compiled) -> References:
-    """Return the references of an artifact: the outputs of the float32 model, those of the
-    quantized model if there is one, and the predicted noise. Raises OSError or ValueError if the
-    artifact is damaged."""
+    """Return the references of an artifact: the outputs of the float32 model and, if there is one,
+    of the quantized model, and the predicted noise. Raises OSError or ValueError if the artifact is
+    damaged."""
     quantized = artifact / QUANTIZED
     references = References(
         read_expected(artifact / FLOAT, compiled),
@@ -58,9 +58,9 @@ def read_noise(file: Path, reference: Array, info: TensorInfo) -> Prediction | N
 
 
 def read_expected(directory: Path, compiled: Compiled) -> list[Expected]:
-    """Return the outputs of the float32 or the quantized model from ``directory``. If an output has
-    files with its lowest and highest correct values, these are its bounds; otherwise both bounds
-    are the output itself."""
+    """Return the outputs of the float32 or the quantized model from ``directory``. The bounds of an
+    output are its lowest and highest correct values, if there are files with them. Otherwise both
+    bounds are the output itself."""
     expected = []
     for index, info in enumerate(compiled.outputs):
         values = low = high = read_column(directory, FILE, index, info, compiled.sets)
@@ -74,8 +74,8 @@ def read_expected(directory: Path, compiled: Compiled) -> list[Expected]:
 
 def read_column(directory: Path, pattern: str, index: int, info: TensorInfo, sets: int) -> Array:
     """Return one output, or one of its bounds, as an array [input set, *shape]. ``pattern`` is the
-    pattern of the file names. Raises OSError or ValueError if a file is missing or has the wrong
-    size."""
+    format string of the file names. Raises OSError or ValueError if a file is missing or has the
+    wrong size."""
     files = (directory / pattern.format(number, index) for number in range(sets))
     return np.stack([view_tensor(file.read_bytes(), info, file.name) for file in files])
 
@@ -85,7 +85,7 @@ def view_tensor(data: bytes, info: TensorInfo, name: str) -> Array:
     become uint8. Raises ValueError if ``data``, the content of file ``name``, has the wrong
     size."""
     if len(data) != size_bytes(info):
-        raise ValueError(f"{name} has {len(data)} bytes instead of {size_bytes(info)}")
+        raise ValueError(f"{name} is {len(data)} bytes long instead of {size_bytes(info)}")
     dtype = "uint8" if info.dtype == "bool" else info.dtype
     return np.frombuffer(data, dtype).reshape(info.shape)
 
@@ -103,7 +103,7 @@ def stack_outputs(outputs: Sets, compiled: Compiled) -> list[Array]:
     """
     if len(outputs) != compiled.sets:
         raise ValueError(
-            f"the number of input sets with outputs is {len(outputs)} instead of {compiled.sets}"
+            f"the runner returned outputs for {len(outputs)} input sets instead of {compiled.sets}"
         )
     columns: list[list[Array]] = [[] for _ in compiled.outputs]
     for number, tensors in enumerate(outputs):
@@ -159,7 +159,7 @@ def _read_regular(path: Path, wanted: int) -> bytes:
         if status.st_nlink != 1:
             raise ValueError(f"{path.name} has {status.st_nlink} hard links instead of one")
         if status.st_size != wanted:
-            raise ValueError(f"{path.name} has {status.st_size} bytes instead of {wanted}")
+            raise ValueError(f"{path.name} is {status.st_size} bytes long instead of {wanted}")
         with os.fdopen(descriptor, "rb", closefd=False) as stream:
             return stream.read(wanted + 1)  # the file may still grow
     finally:

@@ -1,5 +1,5 @@
-"""Takes one case from model to report row: compile, run, judge. It uses the two protocols of
-ci.cases.engine, and imports no specific engine or runner."""
+"""Compiles, runs and judges one case, and returns its report row. This module uses the two
+protocols of ci.cases.engine, and imports no specific engine or runner."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class RunSetup:
 
 
 class CaseRun(CaseJudge):
-    """One case from model to report row: compile, run, judge."""
+    """Compiles, runs and judges one case."""
 
     def __init__(self, spec: CaseSpec, setup: RunSetup) -> None:
         self.setup = setup
@@ -65,7 +65,7 @@ class CaseRun(CaseJudge):
         """Compile, run and judge the case. An exception fails only this case.
 
         Raises StoreError if the disk is full, and UnfitError if no process can be started, because
-        either affects all cases.
+        these errors affect all cases.
         """
         try:
             shutil.rmtree(self.directory, ignore_errors=True)
@@ -214,10 +214,10 @@ class CaseRun(CaseJudge):
         return Run(outputs=outputs, notes=notes, wall_s=wall_s, used=used)
 
     def locate(self) -> str:
-        """Return a line with the layer at which a program starts to differ from its model. For
-        this, a second program that also returns its layers' outputs is compiled and run. If that
-        fails, the line has the reason. Empty if the engine or the model does not support such a
-        program."""
+        """Return a line with the layer at which a program starts to differ from its model. To find
+        it, a second program is compiled and run, which also returns the outputs of its layers. If
+        that fails, the line contains the reason. Empty if the engine or the model does not support
+        such a program."""
         if self.spec.source.choices.methods:
             return ""
         spec = replace(self.spec, layers=True)
@@ -268,8 +268,8 @@ def describe_departure(judgement: Judgement, layers: Sequence[str]) -> str:
     behind = [index for index in wrong if index >= first]
     if not wrong:
         return (
-            "  where: a program that also returns its layers' outputs is correct, so the cause is"
-            " how QNN combines layers or outputs"
+            "  where: a second program, which also returns the outputs of its layers, is correct;"
+            " so the cause is how QNN combines layers or outputs"
         )
     if not behind:
         return f"  where: correct up to {layers[-1]}, wrong after it" if layers else ""
@@ -284,12 +284,11 @@ def describe_departure(judgement: Judgement, layers: Sequence[str]) -> str:
 
 
 def keep_artifacts(directory: Path, target: Path) -> None:
-    """Copy the directory of a case to ``target``, with program, inputs, references, outputs and
-    logs."""
+    """Copy the directory of a case to ``target``: program, inputs, references, outputs and logs."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(directory, target, symlinks=True, ignore=list_special)
     rows = target / INPUT_LIST
-    if rows.is_file():  # it has absolute paths, in a directory that is removed
+    if rows.is_file():  # it contains absolute paths of a directory that will be removed
         text = rows.read_text(encoding="utf-8")
         rows.write_text(text.replace(f"{directory}/", f"{target.resolve()}/"), encoding="utf-8")
 

@@ -46,8 +46,7 @@ LANES = {"test_emulator": EMULATOR, "test_onnx": "onnx", "test_llm": "llm"}  # p
 
 
 class Override(Struct, frozen=True, forbid_unknown_fields=True):
-    """Limits for one model and scheme, which replace the limits of the scheme, and the reason for
-    them."""
+    """Limits that replace those of the scheme for one model, and the reason for them."""
 
     model: str
     scheme: Scheme
@@ -90,7 +89,8 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
 
     reference: ReferencePolicy
     schemes: dict[Scheme, Limits]  # the limits for HTP
-    backends: dict[Backend, dict[Scheme, Limits]] = field(default_factory=dict)  # for the others
+    # the limits for other backends
+    backends: dict[Backend, dict[Scheme, Limits]] = field(default_factory=dict)
     budget: Budget = NO_BUDGET  # for the footprint of every program and of its lowering
     suite: dict[str, tuple[Scheme, ...]] = field(default_factory=dict)  # this project's models
     models: dict[str, ModelEntry] = field(default_factory=dict)  # the user's models
@@ -158,23 +158,23 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     def expects_refusal(
         self, model: str, scheme: Scheme, soc: str, reason: str, choices: str = ""
     ) -> str:
-        """Return the explanation in the first row of [[unsupported]] that covers a case and whose
-        pattern matches ``reason``; empty if there is none."""
+        """Return the explanation from the first row of [[unsupported]] that covers a case and whose
+        pattern matches ``reason``. Empty if there is none."""
         rows = (one for one in self.unsupported if re.search(one.pattern, reason))
         found = (one.reason for one in rows if one.covers(model, scheme.value, soc, choices))
         return next(found, "")
 
     def find_unmet(self, model: str, scheme: Scheme, soc: str, choices: str = "") -> str:
-        """Return the explanation in the first strict row of [[unsupported]] that covers a case;
-        empty if there is none. If the case passed, the row is out of date."""
+        """Return the explanation from the first strict row of [[unsupported]] that covers a case.
+        Empty if there is none. If the case passed, the row is out of date."""
         rows = (one for one in self.unsupported if one.strict)
         found = (one.reason for one in rows if one.covers(model, scheme.value, soc, choices))
         return next(found, "")
 
     def advise(self, reason: str) -> str:
-        """Return lines with the cause of a failure and its fix: from the policy's first advice that
-        matches ``reason``, or else from the first rule of errors.toml that does. Empty if none
-        matches."""
+        """Return lines with the cause of a failure and its fix. They come from the policy's first
+        advice that matches ``reason``, or else from the first matching rule in errors.toml. Empty
+        if none matches."""
         own = (one for one in self.advice if re.search(one.pattern, reason))
         if row := next(own, None):
             return row.text
@@ -232,9 +232,9 @@ def read_emulator_policy(path: Path | None = None, lane: str = EMULATOR) -> Emul
 
 
 def extend_default(own: dict[str, Any], lane: str = EMULATOR) -> dict[str, Any]:
-    """Return a user's policy. If it has ``extends``, it is merged into the lane's default; the
-    default's suite is then dropped if the user's policy has ``models`` or ``suite``. The limits in
-    a model's entry are merged into the limits of their scheme.
+    """Return a user's policy. If it sets ``extends``, it is merged into the lane's default policy.
+    The default's suite is then dropped if the user's policy has ``models`` or ``suite``. The limits
+    in a model's entry are merged into the limits of their scheme.
 
     Raises UsageError for a policy that lacks a required table and does not extend another policy.
     """

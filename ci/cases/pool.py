@@ -193,7 +193,7 @@ def end_fork_server() -> None:
 
 
 class Lease:
-    """A worker for several related jobs, which share one log, one time limit and one memory limit.
+    """A worker for several related jobs. They share one log, one time limit and one memory limit.
 
     ``worker`` is None if the pool is already closed; then every job fails. If the process dies or
     exceeds a limit during a job, all later jobs fail too.
@@ -210,7 +210,7 @@ class Lease:
             worker.used = True
 
     def call(self, job: Job) -> Ended:
-        """Run one job in the time that is left for the lease. Raises StoreError if the disk is
+        """Run one job within the time that the lease has left. Raises StoreError if the disk is
         full."""
         if not self.worker or not self.reusable:
             return Ended(None, ABORTED, read_tail(self.log), self.used)
@@ -229,14 +229,14 @@ class Lease:
 
 
 class Pool:
-    """A pool of workers, whose environment variables are ``environment``. It can be used from
-    several threads.
+    """A pool of workers that run with the environment variables ``environment``. It can be used
+    from several threads.
 
     The constructor starts the fork server, which imports the modules in ``imports``. The fork
-    server exits when the thread that made the pool exits, or on ``close``. Raises RuntimeError if
-    this process already has a fork server, because workers would then have the variables of that
-    server. The processes run in ``directory``, which must not contain anything that Python could
-    import.
+    server exits when the thread that made the pool exits, or on ``close``. The processes run in
+    ``directory``, which must not contain anything that Python could import. Raises RuntimeError if
+    this process already has a fork server, because workers would then inherit that server's
+    variables.
     """
 
     def __init__(
@@ -296,10 +296,10 @@ class Pool:
         fresh: bool = False,
         max_bytes: float = math.inf,
     ) -> Iterator[Lease]:
-        """Lease a worker for jobs of one kind, which share ``timeout_s`` seconds. With ``fresh``,
-        the worker is a new process. A worker that needs more than ``max_bytes`` of memory during a
-        job is killed. An existing ``log`` is deleted first. Raises UnfitError if no process can be
-        started."""
+        """Lease a worker for jobs of one kind. Together they may take ``timeout_s`` seconds. With
+        ``fresh``, the worker is a new process. A worker that needs more than ``max_bytes`` of
+        memory during a job is killed. An existing ``log`` is deleted first. Raises UnfitError if no
+        process can be started."""
         log.unlink(missing_ok=True)
         worker = self._take(kind, fresh=fresh)
         lease = Lease(worker, log, timeout_s, max_bytes)
@@ -348,9 +348,9 @@ CHATTING = (
 
 
 def read_tail(log: Path) -> str:
-    """Return the last TAIL_LINES lines of a log, each cut to 400 characters. Empty lines, and lines
-    that are also printed when a run succeeds, are omitted. The result is empty if the log cannot be
-    read."""
+    """Return the last TAIL_LINES lines of a log, each truncated to 400 characters. Empty lines are
+    omitted, and so are lines that successful runs print too. The result is empty if the log cannot
+    be read."""
     with suppress(OSError):
         text = log.read_text(encoding="utf-8", errors="replace")
         lines = [one for one in text.splitlines() if one.strip()]
@@ -361,8 +361,8 @@ def read_tail(log: Path) -> str:
 
 
 class ScratchPool:
-    """Holds at most one pool. The pool can be started before the environment has been checked. Its
-    temporary files are in ``scratch``."""
+    """Holds at most one pool, which can be started before the environment has been checked. The
+    pool's temporary files are in ``scratch``."""
 
     def __init__(self, scratch: Path, imports: Sequence[str]) -> None:
         self.scratch, self.imports = scratch, imports
@@ -397,8 +397,8 @@ def open_scratch_pool(imports: Sequence[str]) -> Iterator[ScratchPool]:
     """Yield a ScratchPool with a new scratch directory. After the block, the pool is closed and the
     directory is removed. Raises OSError if the disk is full.
 
-    multiprocessing creates its sockets in the directory too, unless the path is too long. If this
-    process is killed, the next call removes the directory with them.
+    multiprocessing also creates its sockets in this directory, unless the path is too long. If this
+    process is killed, the next call removes the directory.
     """
     config: dict[str, str | None] = vars(current_process())["_config"]
     before = config.get("tempdir")

@@ -1,5 +1,6 @@
-"""Reads what QNN writes about a graph: Saver's calls as C source, the profile of a run as CSV, and
-the summary of memory traffic in the log. Also makes the footprint of a program and its lowering.
+"""Reads what QNN writes about a graph: the API calls that Saver records as C source, the profile of
+a run as CSV, and the summary of memory traffic in the log. Also computes the footprint of a program
+and its lowering.
 
 Saver is a QNN backend that records API calls.
 """
@@ -22,8 +23,8 @@ from provisioning.errors import FailedError
 
 SAVER, SAVER_CALLS = "saver_output", "saver_output.c"  # written by QNN's Saver, with --saver
 PARAMS, PROFILE_CSV = "params.bin", "profile.csv"
-# TYPE finds an operator's variable and type, ADDED the operators that are added to a graph, and
-# ASKED those that ExecuTorch's partitioner only validates. Seen with QNN 2.49.
+# TYPE finds an operator's variable and type. ADDED finds the operators that are added to a graph,
+# and ASKED those that ExecuTorch's partitioner validates. Seen with QNN 2.49.
 TYPE = re.compile(
     r'^ *Qnn_OpConfigV1_t (\S+)_v1 = \{"(?:[^"\\]|\\.)*", "(?:[^"\\]|\\.)*", "(\w+)",',
     re.MULTILINE,
@@ -36,8 +37,9 @@ FIGURES = {"CYCLES": "accelerator_cycles", "US": "accelerator_us"}
 
 
 def count_operators(calls: str) -> tuple[OpCount, ...]:
-    """Return the number of QNN operators of each type in the C source that Saver wrote, most
-    frequent first. Operators that ExecuTorch's partitioner only validates are not counted.
+    """Return the number of QNN operators of each type in the C source that Saver wrote. The most
+    frequent types come first. Operators that ExecuTorch's partitioner only validates are not
+    counted.
 
     Raises FailedError if no operator is added to a graph, or if the added operators are not exactly
     those that the source describes without validating them.
@@ -56,8 +58,7 @@ def count_operators(calls: str) -> tuple[OpCount, ...]:
 
 
 def read_accelerator(profile: Path, runs: int, partitions: int) -> dict[str, int]:
-    """Return the figures of sum_figures for a profile in CSV format. They are empty if the file is
-    missing."""
+    """Return sum_figures of a profile in CSV format. The result is empty if the file is missing."""
     rows: list[tuple[str, str, int]] = []
     with suppress(FileNotFoundError, csv.Error):
         lines = profile.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -71,8 +72,8 @@ def read_accelerator(profile: Path, runs: int, partitions: int) -> dict[str, int
 def sum_figures(
     events: Iterable[tuple[str, str, int]], runs: int, partitions: int
 ) -> dict[str, int]:
-    """Return the mean cycles and microseconds on the accelerator per run. The keys are names of
-    fields of a report's case.
+    """Return the mean cycles and microseconds on the accelerator per run. The keys are fields of a
+    case in the report.
 
     ``events`` are (unit, name, value). Each of the ``runs`` executed ``partitions`` graphs. Only
     the profile level "detailed" has cycles. A figure is omitted if any run or partition lacks it.
@@ -91,8 +92,8 @@ def sum_figures(
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 RESET_PEAK = "5"  # proc(5): sets VmHWM to the current resident size
 PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
-# QNN prints it on stdout at every log level, once per graph that HTP prepares: seen with QNN 2.47
-# to 2.49.40. QNN 2.50.40 and 2.51.0 contain the text but do not print it under ONNX Runtime.
+# QNN 2.47 to 2.49.40 print this summary on stdout at every log level, once per graph that HTP
+# prepares. QNN 2.50.40 and 2.51.0 contain the text but do not print it under ONNX Runtime.
 SUMMARY = re.compile(r"^=+ DDR bandwidth summary =+\s*\n((?:\w+=\d+\s*\n)+)", re.MULTILINE)
 FIGURE = re.compile(r"^(\w+)=(\d+)", re.MULTILINE)
 NAMES = {
@@ -125,8 +126,8 @@ def measure_peak() -> Iterator[Peak]:
 
 def read_traffic(log: str, graphs: int) -> dict[str, int]:
     """Return the bytes read, written, spilled and filled, summed over the summaries that QNN
-    printed. The result is empty unless there are as many summaries as ``graphs``, because the sums
-    would be wrong."""
+    printed. The result is empty unless there is one summary for each of the ``graphs``, because the
+    sums would otherwise be wrong."""
     summaries = [dict(FIGURE.findall(text)) for text in SUMMARY.findall(log)]
     if not graphs or len(summaries) != graphs:
         return {}

@@ -77,7 +77,7 @@ class PooledRunner:
 
 @dataclass
 class PooledProgram:
-    """A program that is open in a worker, with the input sets and outputs of its last run."""
+    """A program that is open in a worker, and the input sets and outputs of its last run."""
 
     runner: PooledRunner
     program: Program
@@ -106,7 +106,8 @@ def require(ended: Ended) -> Any:
 
 @dataclass(frozen=True)
 class ProgramRunner:
-    """An external program that accepts qnn_executor_runner's flags, run in ``environment``."""
+    """An external program that accepts qnn_executor_runner's flags. It runs with the variables
+    ``environment``."""
 
     argv: Sequence[str]
     environment: Mapping[str, str]
@@ -134,8 +135,7 @@ class ExternalProgram:
 
     @property
     def flags(self) -> list[str]:
-        """The flags for the external program that follow from the run options of the model's
-        entry."""
+        """The external program's flags for the run options in the model's policy entry."""
         flags = self.program.spec.source.run.flags
         times = {"performance_output_path": self.speed} if flags else {}
         return [f"--{name}={value}" for name, value in {**flags, **times}.items()]
@@ -149,8 +149,8 @@ class ExternalProgram:
         """Write the inputs as raw files, start the external program, and read the outputs that it
         wrote.
 
-        Raises RunError if the external program fails, times out, or writes no valid outputs. If it
-        leaves processes running, they are killed and RunError is raised, too.
+        Raises RunError if the external program fails, times out, or writes no valid outputs.
+        Processes that it leaves running are killed, which also raises RunError.
         """
         inputs, outputs = (self.program.path.with_name(INPUTS), self.program.directory / OUTPUTS)
         for directory in (inputs, outputs):

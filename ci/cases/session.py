@@ -1,5 +1,5 @@
-"""A session: runs every case through the pipeline and makes the report, with facts about the
-machine and the duration of the run."""
+"""Runs all cases of a session and makes the report, including facts about the machine and the
+duration of the run."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from provisioning.doctor.survey.host import read_text, usable_cores
 from provisioning.errors import MissingToolError, ToolError, UsageError
 
 UNRECORDED = (
-    "no figures are recorded for this toolchain: cases were judged only by limits (--record"
-    " records figures)"
+    "no baselines are recorded for this toolchain, so cases were judged only by limits (--record"
+    " records them)"
 )
 
 
@@ -63,8 +63,8 @@ def started_now(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def read_source(environ: Mapping[str, str] = os.environ) -> Source:
-    """Return the commit, the branch and the pull request from the CI system's variables. A commit
-    or branch that is missing there is read from git. Unknown values are empty.
+    """Return the commit, the branch and the pull request from the CI system's variables. If the
+    commit or branch is not in the variables, it is read from git. Unknown values are empty.
 
     For a pull request, GITHUB_SHA is GitHub's merge commit, so the commit is read from the event.
     """
@@ -170,9 +170,9 @@ class Session:
         return self.make_report(results, phases, () if compared else (UNRECORDED,))
 
     def check_data(self, pool: Pool, work: Path) -> None:
-        """Check the data files of the models before any model is lowered. Raises UsageError with
-        the key of a file that does not match its model. If the code of a model raises another
-        exception, its cases fail later."""
+        """Check the data files of the models before any model is lowered. Raises UsageError if a
+        file does not match its model; the message starts with the file's key in the policy. If a
+        model's code raises another exception, the model's cases fail later."""
         models = self.options.policy.models
         metrics = {name: entry.metric for name, entry in models.items()}
         for spec in {one.source: one for one in self.specs if one.source.has_data}.values():
@@ -182,10 +182,10 @@ class Session:
                 raise UsageError(f"models.{spec.model}.{ended.result}")
 
     def find_baselines(self) -> tuple[Mapping[str, Baseline], bool]:
-        """Return the baselines of these cases for this toolchain. The second value is false if
-        baselines are missing: for the suite, if the run has cases of it, or for the user's models,
-        if they have a baselines directory. With --record, no baselines are read, and the second
-        value is true."""
+        """Return the baselines of these cases for this toolchain, and whether none are missing. The
+        suite's baselines are missing if the run has cases of the suite but this toolchain has no
+        baselines file. The same applies to the user's models, if they have a baselines directory.
+        With --record, the result is ({}, True)."""
         found: dict[str, Baseline] = {}
         compared, users = True, self.options.baselines
         for folder, is_suite in ((suite_folder(), True), (users, False)):
@@ -263,8 +263,8 @@ def run_cases(
     runs: Sequence[CaseRun], pool: Pool, jobs: int, progress: Progress
 ) -> list[CaseResult]:
     """Run ``jobs`` cases in parallel, the longest first, so that all cores are busy until the end.
-    Return the results in the order of ``runs``; after an interrupt, only those of finished cases.
-    Raises KeyboardInterrupt if there are none."""
+    Return the results in the order of ``runs``. After an interrupt, return the results of the
+    finished cases, or raise KeyboardInterrupt if there are none."""
     done: dict[CaseSpec, CaseResult] = {}
     with progress.bar("cases", len(runs), "") as bar:
 
@@ -296,8 +296,8 @@ def run_cases(
 
 
 def describe_progress(done: int, total: int, result: CaseResult) -> str:
-    """Return one line with a case's name, status, SQNR and remarks and, unless it passed, the first
-    line of the reason."""
+    """Return one line with a case's name, status, SQNR and remarks. Unless the case passed, the
+    first line of its reason follows."""
     case = result.case
     figure = f"{case.sqnr_db:.1f} dB" if case.sqnr_db is not None else ""
     notes = ["cached" if case.cached else "", case.made_inputs, result.remark]

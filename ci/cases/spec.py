@@ -82,10 +82,10 @@ def select_cases(
     """Return the requested cases without duplicates, in the order of ``models``, or else of
     ``entries`` and the suite.
 
-    Without ``schemes``, a model is tested in those schemes of its entry or of the suite that the
-    lane supports, or else in the lane's default schemes. Without ``soc_names``, it is tested for
-    the SoCs of its entry, or else for ``default_soc``. Raises UsageError for a name or glob that
-    matches nothing, and for a model or an option that the lane or the scheme does not support.
+    Without ``schemes``, a model is tested with the schemes that its entry or the suite lists and
+    the lane supports, or else with the lane's default schemes. Without ``soc_names``, it is tested
+    for the SoCs in its entry, or else for ``default_soc``. Raises UsageError for a name or glob
+    that matches nothing, and for a model or an option that the lane or the scheme does not support.
     """
     known = {
         **{name: ModelEntry("", tuple(suite.get(name, ()))) for name in SUITE},
@@ -182,7 +182,7 @@ def choose_lane(
         if known and not any(fnmatchcase(scheme.value, word.lower()) for scheme in schemes):
             raise UsageError(
                 f"--scheme {word} cannot be used with --backend {backend.value}",
-                why=f"the policy has limits for this backend only for {', '.join(schemes)}",
+                why=f"for this backend, the policy has limits only for {', '.join(schemes)}",
                 fix=f"use one of these schemes, or add [backends.{backend.value}.{word}] to the"
                 " policy",
             )

@@ -49,7 +49,8 @@ BUNDLE_NAME = "qnn-ci-bundle"
 STUB, SKEL = "libQnnHtpV{}Stub.so", "libQnnHtpV{}Skel.so"
 EMULATED = ("libHtpPrepare.so", "libQnnHtpPrepare.so")  # QNN's loader opens them on an emulator
 NO_SKEL = (
-    "QNN317"  # for an app a warning, because a device may have a skel; a bundle must contain one
+    # only a warning for an app, because the device may have a skel; a bundle must contain one
+    "QNN317"
 )
 LICENCES = ("LICENSE*", "LICENCE*", "*LICENSE.pdf", "NOTICE*", "ThirdPartyNotices*")
 
@@ -73,7 +74,7 @@ class Target(str, Enum):
 
 
 class BundleFile(msgspec.Struct, frozen=True):
-    """A file of a bundle. ``qnn`` is the QNN build that the file names, or empty."""
+    """A file of a bundle. ``qnn`` is the QNN build recorded in the file, or empty."""
 
     name: str
     sha256: str
@@ -121,15 +122,15 @@ def stage(
 ) -> Bundle:
     """Create a bundle in ``out`` for devices with ``socs``, and return its record.
 
-    The bundle has unchanged copies of ``runner``, of ``programs``, and of the libraries that they
-    need. The libraries are searched next to ``runner``, in its RUNPATH, and below ``runtimes``.
-    ``cases`` is a directory that a run kept: its programs and inputs are added, with a script that
-    runs them. ``evidence`` is a directory with statements about programs. ``signed`` is a directory
-    that `sign` wrote: LPAI's signed libraries and their record.
+    The bundle contains unchanged copies of ``runner``, of ``programs``, and of the libraries that
+    they need. The libraries are searched for next to ``runner``, in its RUNPATH, and below
+    ``runtimes``. ``cases`` is a directory that a run kept: its programs and inputs are added, with
+    a script that runs them. ``evidence`` is a directory with statements about programs. ``signed``
+    is a directory that `sign` wrote: LPAI's signed libraries and their record.
 
     Raises UsageError for an unknown SoC or two files with the same name, UnfitError if a file is
     missing or cannot be used on the SoCs, and StoreError if ``out`` cannot be written. After an
-    error, ``out`` is as before.
+    error, ``out`` is unchanged.
     """
     names = tuple(dict.fromkeys(soc.upper() for soc in socs))
     versions = {name: find_soc(name).hexagon for name in names}
@@ -187,7 +188,7 @@ def _name_files(paths: Iterable[Path]) -> dict[str, Path]:
         if named.setdefault(path.name, path) != path:
             raise UsageError(
                 f"{named[path.name]} and {path} have the same name",
-                why="a bundle has all its files in one directory",
+                why="a bundle keeps all its files in one directory",
                 fix="rename one of them",
             )
     return named
@@ -283,7 +284,8 @@ def close_over(wanted: Iterable[str], runner: Found, known: Mapping[str, Found])
         elif name in required or is_ours(name):
             raise UnfitError(
                 f"{name} is missing",
-                why="no searched directory has this library for the runner's machine and system",
+                why="no searched directory contains this library for the runner's machine and"
+                " system",
                 fix="pass a directory with this library to --runtime, which may be repeated",
             )
     return found
@@ -304,7 +306,8 @@ def find_skel(name: str, runtimes: Iterable[Path]) -> Path:
         raise UnfitError(
             f"{name} is missing",
             why="the SoC's DSP loads this skel, but no directory passed to --runtime contains it",
-            fix="pass an SDK to --runtime, or qnn-runtime-aarch64, which has skels from V68 to V81",
+            fix="pass an SDK to --runtime, or qnn-runtime-aarch64, which contains the skels V68"
+            " to V81",
         )
     return min(found, key=lambda path: ("unsigned" not in path.parts, str(path)))
 

@@ -1,6 +1,7 @@
 """Run scripts on a phone or a board through the adb or ssh client.
 
-Both clients read their usual settings: ~/.ssh/config and known_hosts, ANDROID_ADB_SERVER_*.
+Both clients read their usual settings: ~/.ssh/config and known_hosts for ssh, ANDROID_ADB_SERVER_*
+for adb.
 """
 
 from __future__ import annotations
@@ -98,11 +99,11 @@ class Device:
 
     def push(self, directory: str, files: Mapping[str, Path], digests: Mapping[str, str]) -> int:
         """Send files to a directory on the device, except those that it already has. Return how
-        many bytes were sent. ``files`` has the paths and ``digests`` the SHA-256, by file name.
+        many bytes were sent. ``files`` maps file names to paths, and ``digests`` maps them to
+        SHA-256 digests.
 
         A file gets its name only when it is complete. Raises UsageError for a name with special
-        characters, and ToolError if a file does not arrive completely, and the same errors as
-        ``ask``.
+        characters, ToolError if a file does not arrive completely, and the same errors as ``ask``.
         """
         for name in files:
             require_plain(name)
@@ -145,8 +146,8 @@ class Device:
 
 
 def pack(rows: Sequence[tuple[str, Path, str]], target: str) -> None:
-    """Write a tar archive of files and the list of their SHA-256 that ``sha256sum -c`` reads. Each
-    row has a file's name, path and SHA-256."""
+    """Write a tar archive with files and, for ``sha256sum -c``, a list of their SHA-256. Each row
+    is a file's name, path and SHA-256."""
     with tarfile.open(target, "w") as tar:
         for name, path, _ in rows:
             tar.add(path, name, filter=forget_owner)
@@ -297,8 +298,9 @@ done
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """What a device reports. Values that it does not report are empty or 0. ``dsp`` has the device
-    files of FastRPC that the user may open, ``closed`` those that the user may not open."""
+    """What a device reports. Values that it does not report are empty or 0. ``dsp`` lists the
+    device files of FastRPC that the user may open, and ``closed`` those that the user may not open.
+    """
 
     machine: str
     soc: str = ""

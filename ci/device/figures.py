@@ -20,7 +20,7 @@ IDENTIFIER, IDENTIFIER_PLACE, PREFIX = b"ED00", 8, 4
 BLOCKS, EVENTS, PROFILE, NAME, BEGAN, ENDED = 1, 3, 0, 0, 6, 7  # field numbers
 LOAD, EXECUTE = "Program::load_method", "Method::execute"
 NS_PER_MS = 1e6
-CELSIUS = range(-40, 151)  # zones without a sensor report values far from these
+CELSIUS = range(-40, 151)  # zones without a sensor report values far outside this range
 # Cooling devices that slow down a processor; others are fans, displays, modems and chargers.
 SLOWING = ("cpu", "gpu", "npu", "nsp", "cdsp", "hexagon", "ddr", "devfreq", "thermal-pause")
 

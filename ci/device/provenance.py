@@ -25,7 +25,7 @@ NAMESPACE = uuid.UUID("4f4d1c3e-6a51-5f0e-9a5c-0d3c5a3f7c11")
 
 @dataclass(frozen=True)
 class Part:
-    """A file of a bundle, as an SBOM lists it. ``needs`` has the names of the libraries that it
+    """A file of a bundle, as an SBOM lists it. ``needs`` lists the names of the libraries that it
     links to."""
 
     name: str
@@ -104,7 +104,7 @@ def find_evidence(programs: Iterable[Path], folder: Path) -> dict[Path, Path]:
         found[program] = path
     if not found:
         raise UsageError(
-            f"--evidence {folder} has no statement about a program in this bundle",
+            f"--evidence {folder} contains no statement about any program in this bundle",
             fix="pass reports/test_emulator/evidence of a run that judged one of the programs",
         )
     return found

@@ -418,8 +418,7 @@ class DeviceProgram:
         self.starts.append(Start(load_ms, runs_ms, memory, before, after))
 
     def explain(self, error: ToolError) -> RunError:
-        """Return a RunError that blames the device, not the program, for an error of the
-        connection."""
+        """Return a RunError that blames the device, not the program, for a connection error."""
         told = f"{error.what}: {error.why}\n  fix: {error.fix}"
         return RunError(told, lacks=self.runner.device.name)
 
@@ -431,7 +430,7 @@ class DeviceProgram:
             emulated=self.is_emulated,
         )
         faults = tuple(
-            f"start {number} on the device returned different outputs from the first start"
+            f"start {number} on the device returned outputs that differ from the first start's"
             for number in self.unequal
         )
         return RunNotes(faults=faults, run_ms=self.speed_ms, device=figures)

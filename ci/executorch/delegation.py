@@ -1,5 +1,4 @@
-"""Finds the nodes that QNN executes and those that stay on the CPU, with the reason for each
-refusal."""
+"""Finds which nodes QNN executes and which stay on the CPU, and why."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from ci.report.schema import OperatorCount
 from provisioning.errors import UsageError
 from provisioning.manifest.targets import Backend
 
-# Error lines of QNN: those of its log, and those with the source location in graph preparation.
+# Error lines of QNN: from its log, and from graph preparation, which prints source locations.
 QNN_ERROR = re.compile(r"(?:<E>\s*|\.cc:\d+::ERROR:\s*)(.+)")
 # Lines that only refer to manuals, or repeat another error.
 NOISE = re.compile(
@@ -39,14 +38,15 @@ CONVERTS = tuple(f"quantized_decomposed.{way}quantize_per_tensor" for way in (""
 # Seen with ExecuTorch 1.5.1 and QNN 2.49.40: the builder requests only the values from QNN, not the
 # indices. In fp16 the values are wrong (2 dB), and reading an index crashes with SIGSEGV.
 BROKEN = {
-    f"aten.{name}.dim": f"ExecuTorch passes no indices to QNN: use a{name} and arg{name}"
+    f"aten.{name}.dim": f"ExecuTorch requests no indices from QNN; use a{name} and arg{name}"
     for name in ("max", "min")
 }
 
 
 class Refusals(logging.Handler):
-    """Collects why the partitioner refused nodes (``by_node``), the operators of all nodes that it
-    examined (``seen``), and the last message in its log. The keys are the names of nodes."""
+    """Collects the decisions of ExecuTorch's partitioner. ``by_node`` maps the names of refused
+    nodes to reasons, ``seen`` maps the names of all examined nodes to operators, and ``last`` is
+    the last message that the partitioner logged."""
 
     def __init__(self, choices: Choices = NO_CHOICES) -> None:
         super().__init__()
@@ -88,8 +88,8 @@ class Refusals(logging.Handler):
 
 
 def qnn_errors(text: str, known: str = "") -> str:
-    """Return QNN's error lines in a log, cut to MAX_REASON characters in total. Duplicates, and
-    lines that ``known`` contains, are omitted."""
+    """Return QNN's error lines in a log, truncated to MAX_REASON characters in total. Duplicates,
+    and lines that ``known`` contains, are omitted."""
     found = [match.group(1).strip() for match in QNN_ERROR.finditer(text)]
     kept = [line for line in dict.fromkeys(found) if not NOISE.search(line) and line not in known]
     return "; ".join(kept)[:MAX_REASON]

@@ -24,7 +24,7 @@ ROOMS = ("models", "cases", "executorch")
 
 @dataclass(frozen=True)
 class ExecutorchEngine:
-    """Quantizes and lowers with ExecuTorch. ``toolchain`` has the versions and digests of all
+    """Quantizes and lowers with ExecuTorch. ``toolchain`` lists the versions and digests of all
     tools involved. ``plain`` disables the patches of ci.executorch.patches."""
 
     toolchain: tuple[str, ...]
@@ -110,12 +110,11 @@ def open_program(program: Program, *, quantizes: bool = False) -> HeldProgram:
 def run_traced(
     program: Program, directory: Path, sets: Sets, debug_bytes: int = 0
 ) -> tuple[Sets, dict[str, int], tuple[str, ...]]:
-    """Run a program on input sets in a worker. Write its trace to ``directory``, and files that are
-    extracted from the trace: the times of QNN's events or, with ``debug_bytes``, intermediate
-    outputs.
+    """Run a program on input sets in a worker. Write its trace to ``directory``, and extract files
+    from the trace: the times of QNN's events or, with ``debug_bytes``, intermediate outputs.
 
     Return the outputs, the accelerator's figures, and the names of the extracted files. Raises
-    FailedError if the trace has nothing from QNN.
+    FailedError if the trace contains nothing from QNN.
     """
     from ci.executorch.runtime import LoadedProgram, read_trace
 
@@ -128,7 +127,7 @@ def run_traced(
 
 def make_runner(pool: Pool, timeout_s: float, *, quantizes: bool = False) -> PooledRunner:
     """Return a runner for ExecuTorch's Python runtime. If the model's entry requests a trace, the
-    program runs again with the trace, for at most ``timeout_s`` seconds."""
+    program runs a second time to record it, for at most ``timeout_s`` seconds."""
 
     def note(opened: PooledProgram, mean_s: float) -> RunNotes:
         source = opened.program.spec.source
@@ -142,8 +141,8 @@ def make_runner(pool: Pool, timeout_s: float, *, quantizes: bool = False) -> Poo
 
 
 def trace_run(program: Program, sets: Sets, judged: Sets, pool: Pool, timeout_s: float) -> RunNotes:
-    """Run a program again with the trace that the model's entry requests, and return the notes on
-    this run. The case fails if the outputs differ from ``judged``, the outputs of the first run.
+    """Run a program again to record the trace that the model's entry requests, and return the notes
+    on this run. The case fails if the outputs differ from ``judged``, the outputs of the first run.
 
     Intermediate outputs are kept only for the first input set.
     """
@@ -156,7 +155,7 @@ def trace_run(program: Program, sets: Sets, judged: Sets, pool: Pool, timeout_s:
         else partial(run_traced, program, directory, sets)
     )
     ended = pool.run(job, log, timeout_s, fresh=True)
-    (directory / DEBUG).unlink(missing_ok=True)  # it always has the full reserved size
+    (directory / DEBUG).unlink(missing_ok=True)  # it is always as large as the reserved memory
     if ended.failure:
         return RunNotes(faults=(f"trace: {ended.failure}",))
     outputs, figures, names = ended.result

@@ -34,7 +34,8 @@ PLACES: dict[str, tuple[str, ...]] = {
     "option_to_flatbuffer": (
         "backends.qualcomm.serialization.qc_schema_serialize:option_to_flatbuffer",
     ),
-    # The same bindings as executorch.runtime, which also imports the compiler, in three seconds.
+    # The bindings behind executorch.runtime, which would also import the compiler, in three
+    # seconds.
     "pybindings": ("extension.pybindings._C", "extension.pybindings._portable_lib"),
     "qc_schema": ("backends.qualcomm.serialization.qc_schema",),
     "qnn_partitioner": ("backends.qualcomm.partition.qnn_partitioner",),
@@ -46,8 +47,8 @@ PLACES: dict[str, tuple[str, ...]] = {
 
 
 def __getattr__(name: str) -> Any:
-    """Return the object called ``name`` in PLACES. Raises AttributeError if PLACES does not have
-    the name, ImportError or AttributeError if the object is at none of the places."""
+    """Return the object called ``name`` in PLACES. Raises AttributeError if PLACES lacks the name,
+    and ImportError or AttributeError if the object is at none of its places."""
     if name not in PLACES:
         raise AttributeError(name)
     *others, last = PLACES[name]

@@ -214,7 +214,7 @@ class Lowering:
                 spec = compiler_spec(self.spec.scheme, self.spec.soc, choices, self.backend)
                 edge = self.lower_edge(module, spec)
             refusals.require_skipped()
-            # Before to_executorch, which adds nodes to these graphs: allocations, copies of state.
+            # Before to_executorch, which adds allocations and copies of state to these graphs.
             graphs = [edge.exported_program(name).graph_module for name in sorted(edge.methods)]
             delegation = audit_delegation(graphs, refusals, self.backend)
             operators = tuple(count_operators(graphs))
@@ -239,12 +239,12 @@ class Lowering:
         return program, delegation, footprint
 
     def lower_edge(self, module: Any, spec: list[Any]) -> Any:
-        """Return ``module`` in ExecuTorch's edge dialect, with the nodes that QNN accepts delegated
-        to it."""
+        """Return ``module`` in ExecuTorch's edge dialect. The nodes that QNN accepts are delegated
+        to QNN."""
         choices = self.spec.source.choices
         # Without torch.no_grad, a model that disables gradients itself, such as Hugging Face's
-        # Llama, is exported with a node that ExecuTorch's passes do not support. A DLC is written
-        # to the working directory.
+        # Llama, is exported with a node that ExecuTorch's passes do not support. The working
+        # directory is changed because a DLC is written to it.
         with (
             torch.no_grad(),
             scratch_directory(self.staging.cache, "compiling") as scratch,
@@ -265,9 +265,9 @@ class Lowering:
             )
 
     def write_calls(self, module: Any) -> None:
-        """Write the calls of QNN's API as C code. QNN's Saver, a backend that records calls instead
-        of compiling, does this and then exits with SystemExit. Raises FailedError if it wrote no
-        code.
+        """Write the model's calls to QNN's API as C code. QNN's Saver, a backend that records calls
+        instead of compiling, writes the code. The lowering then ends with SystemExit. Raises
+        FailedError if Saver wrote no code.
 
         Call this only in a fork, because HTP's compiler must be the first compiler that a process
         loads.
@@ -295,8 +295,8 @@ class Lowering:
 
 
 def tag_quantized() -> Any:
-    """Return ExecuTorch's passes, with the pass enabled that keeps quantized inputs and outputs as
-    integers."""
+    """Return ExecuTorch's passes. The pass that keeps quantized inputs and outputs as integers is
+    enabled."""
     passes = qnn_passes.get_qnn_pass_manager_cls().get_capture_program_passes()
     passes[TagQuantIO]["activate"] = True
     passes[TagQuantIO]["args_kwargs_defaults"]["get_quant_io_dtype_fn"] = find_io_dtype
@@ -339,14 +339,14 @@ def describe_refusal(error: Exception, log: Path) -> str:
 
 
 def describe_methods(model: Model) -> tuple[str, ...]:
-    """Return the names of the methods of a program that has several; empty if it has one."""
+    """Return the names of a program's methods. Empty if there is only one."""
     methods = tuple(split_module(model.module))
     return methods if len(methods) > 1 else ()
 
 
 def keep_initial_state(edge: Any) -> ExecutorchBackendConfig:
-    """Return a configuration with which a program's mutable buffers initially contain the values
-    that they have in the model. By default, they would contain zeros."""
+    """Return a configuration with which a program's mutable buffers start with their values from
+    the model. By default, they would start with zeros."""
     names = []
     for method in sorted(edge.methods):
         signature = edge.exported_program(method).graph_signature
@@ -356,8 +356,8 @@ def keep_initial_state(edge: Any) -> ExecutorchBackendConfig:
 
 
 def describe_outputs(model: Model, lowered: Any) -> tuple[TensorInfo, ...]:
-    """Return the dtype and the shape of each output. For an output that the model concatenates, the
-    sizes of its parts are included; for a quantized output, its possible values."""
+    """Return the dtype and the shape of each output. If the model concatenates an output, the sizes
+    of its parts are included. For a quantized output, its possible values are included."""
     with keep_state(model.module):
         joined = find_joined(model.module, model.evaluation[0])
     grids = find_grids(lowered) or [NO_GRID] * len(joined)

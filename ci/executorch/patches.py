@@ -1,10 +1,9 @@
 """Patches of torch and torchao that save time and do not change the resulting programs: three for
 every lowering, and one for the search for faults.
 
-Each patch lists the versions for which it is verified. To verify a patch, programs that are lowered
-with it are compared with programs that are lowered without it, and with those of
-tests/plain_script.py (tests/integration/emulator/test_plain_script.py). With other versions a patch
-is disabled; ``--plain`` disables all patches.
+Each patch lists the versions for which it is verified. With other versions it is disabled;
+``--plain`` disables all patches. To verify them, tests/integration/emulator/test_plain_script.py
+compares programs that are lowered with the patches, without them, and by tests/plain_script.py.
 """
 
 from __future__ import annotations
@@ -70,7 +69,8 @@ def write_code_late() -> None:
     """Make torch generate the Python code of a module only when it is needed, instead of after each
     change of its graph.
 
-    Most passes only read graphs: of 434 code texts generated in one lowering, only 13 ran.
+    Most passes only read graphs: in one lowering, code was generated 434 times, but used only 13
+    times.
     """
     GraphModule.recompile, GraphModule.__reduce__ = recompile_late, reduce_written
     for name in WRITTEN:
@@ -94,8 +94,8 @@ def materialize_once() -> None:
     """Make torch look up its composite operators again only if one was registered since the last
     lookup.
 
-    Otherwise torch looks up all 800 operators, for each of its 40 namespaces, in every
-    decomposition.
+    Without the patch, every decomposition looks up all 800 operators for each of torch's 40
+    namespaces.
     """
     utils = torch._export.utils
     look_up, seen = utils._materialize_cpp_cia_ops, list[Any]()

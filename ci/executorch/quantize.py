@@ -74,16 +74,17 @@ def quantize_method(
     quantizer: Any,
     annotations: Sequence[Callable[[GraphModule], None]] = (),
 ) -> GraphModule:
-    """Return a quantized module, after calibration, or after training if the scheme requires that.
-    The functions in ``annotations`` run before the annotation function in ``choices``. Raises
+    """Calibrate a module, or train it if the scheme requires that, and return it quantized. The
+    functions in ``annotations`` run before the annotation function in ``choices``. Raises
     UsageError for an invalid lowering option, and FailedError if nothing would be quantized."""
     recipe = scheme.recipe
     # An exported program shares its weights with the module, and training must not change those.
     module = copy.deepcopy(model.module) if recipe.training_steps else model.module
     with torch.no_grad():
         program = torch.export.export(module, model.evaluation[0], strict=True)
-        # Without a call of a guard function, which ExecuTorch would mistake for the observer of a
-        # concatenated input. torch omits the call for callers in ExecuTorch's files.
+        # With check_guards, the module would call a guard function, and ExecuTorch would mistake
+        # that call for the observer of a concatenated input. If the caller is in ExecuTorch's
+        # files, torch omits the call by itself.
         exported = program.module(check_guards=False)
     quantizer.set_default_quant_config(**configure(scheme))
     if recipe.block:
@@ -117,8 +118,8 @@ def quantize_method(
 
 
 def round_blocks(module: Any) -> Any:
-    """Return a copy of ``module`` in which the scales of blocks are rounded as for QNN: to
-    sixteenths of the largest scale of their channel.
+    """Return a copy of ``module`` in which the blocks' scales are rounded as for QNN: to sixteenths
+    of the largest scale in their channel.
 
     ExecuTorch's make_qnn_per_block_config in builders/node_visitor.py rounds them in this way.
     """
@@ -135,8 +136,8 @@ def round_blocks(module: Any) -> Any:
 
 
 def find_grids(module: Any) -> list[Grid]:
-    """Return the grid of each output, which describes its possible values: the step, and the lowest
-    and the highest multiple of it.
+    """Return the grid of each output. A grid describes the possible values of an output: the step
+    between them, and the lowest and the highest multiple of the step.
 
     The grid is NO_GRID for an output that is not dequantized. If an output only moves the elements
     of an input, its grid has a step but no bounds, because ExecuTorch may not quantize the output.
@@ -326,8 +327,8 @@ def measure_loss(made: Sequence[Tensor], wanted: Sequence[Tensor]) -> Tensor:
 def cover_ranges(prepared: GraphModule, sets: Sequence[Inputs]) -> None:
     """Set the range of each observer to the minimum and maximum over all sets, as calibration does.
 
-    By default, torchao moves a range by a hundredth towards each set's range. After few sets, the
-    range would be too narrow, so values would be clipped.
+    By default, torchao moves a range by a hundredth towards each set's range. After only a few
+    sets, the range would be too narrow, and values would be clipped.
     """
     fakes = [one for one in prepared.modules() if isinstance(one, FusedMovingAvgObsFakeQuantize)]
     observers = [one.activation_post_process for one in fakes]

@@ -42,10 +42,11 @@ SCALAR_TYPES = {
 class LoadedProgram:
     """A loaded program.
 
-    A process may load several programs, but none of them can find another's outputs in memory. The
-    inputs and outputs of its methods are concatenated. ``quantizes`` is true if the CPU quantizes
-    inputs and outputs. If ``debug_bytes`` is not None, the runtime records a trace, with at most
-    this many bytes of intermediate outputs. ``repeated`` defines how often each input set runs.
+    A process may load several programs, but none of them can find another's outputs in memory. If
+    the program has several methods, their inputs are concatenated, and so are their outputs.
+    ``quantizes`` is true if the CPU quantizes inputs and outputs. If ``debug_bytes`` is not None,
+    the runtime records a trace, with at most this many bytes of intermediate outputs. ``repeated``
+    defines how often each input set runs.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ def overwrite_freed_memory() -> None:
     """Make the allocator fill freed memory with FILL, and allocated memory with its complement. An
     output that a program does not write then cannot contain the outputs of an earlier program.
 
-    Small blocks are filled only if GLIBC_TUNABLES has the TUNABLES of ci.cases.pool.
+    Small blocks are filled only if GLIBC_TUNABLES contains TUNABLES from ci.cases.pool.
     """
     ctypes.CDLL(None).mallopt(M_PERTURB, FILL)
 
@@ -132,7 +133,7 @@ def convert_input(array: Any, meta: Any) -> torch.Tensor:
     wanted = int(np.prod(shape)) * dtype.itemsize
     data = bytearray(np.ascontiguousarray(array).tobytes())
     if len(data) != wanted:
-        raise FailedError(f"an input has {len(data)} bytes instead of {wanted}")
+        raise FailedError(f"an input is {len(data)} bytes long instead of {wanted}")
     return torch.frombuffer(data, dtype=dtype).reshape(shape)
 
 
@@ -143,11 +144,11 @@ EVENT = re.compile(r"(.+) \((cycles|us|count)\)")
 def read_trace(
     directory: Path, runs: int, partitions: int, *, debug: bool
 ) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Write QNN's events in a trace to a CSV file or, with ``debug``, the intermediate outputs to
-    one file each. Return the accelerator's figures, which are empty with ``debug``, and the names
-    of the files.
+    """Extract QNN's events from a trace to a CSV file or, with ``debug``, extract each intermediate
+    output to a file. Return the accelerator's figures, which are empty with ``debug``, and the
+    names of the files.
 
-    Raises FailedError if the trace has no QNN event or no intermediate output.
+    Raises FailedError if the trace contains none of them.
     """
     inspector = internals.Inspector(
         etdump_path=str(directory / ETDUMP),
@@ -163,7 +164,7 @@ def read_trace(
     rows = [row for event in events for row in list_rows(event)]
     if not rows:
         raise FailedError(
-            "the trace has no QNN event",
+            "the trace contains no QNN events",
             fix="remove profile_level, or use QNN libraries with a profiler",
         )
     with (directory / PROFILE_CSV).open("w", encoding="utf-8", newline="") as stream:
@@ -194,4 +195,4 @@ def write_tensors(events: list[Any], directory: Path) -> Iterator[str]:
             np.save(directory / f"{name}.npy", tensor.detach().numpy())
             yield f"{INTERMEDIATES}/{name}.npy"
     if not any(directory.iterdir()):
-        raise FailedError("QNN dumped no intermediate output")
+        raise FailedError("QNN dumped no intermediate outputs")

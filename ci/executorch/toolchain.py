@@ -73,8 +73,9 @@ def describe_toolchain(environment: Environment) -> Iterator[Tool]:
 
 
 def find_validation(root: Path, variables: Mapping[str, str]) -> str:
-    """Return ``sdk`` if ExecuTorch's quantizer validates operators with the SDK's lib/python (QNN
-    2.41 and later), else a text that starts with ``none`` and may have the reason."""
+    """Return ``sdk`` if ExecuTorch's quantizer validates operators with the SDK's lib/python, which
+    QNN 2.41 and later have. Otherwise return a text that starts with ``none`` and may contain the
+    reason."""
     place = root / "lib" / "python"
     if not place.joinpath(*PACKAGE.split(".")[:-1]).is_dir():
         return "none"
@@ -90,8 +91,9 @@ def name_toolchain(parts: tuple[Tool, ...], environment: Environment) -> tuple[s
     An SDK that is used in place has no digest, so its libraries are listed with size and
     modification time.
 
-    One digest covers the contents of the packages that lower a model and of the QNN adaptor,
-    because they may be edited in place, and PYTHONPATH may put another copy before the wheel.
+    One digest covers the contents of the packages that lower a model, including the QNN adaptor.
+    Their versions are not enough: a package may be edited in place, or PYTHONPATH may put another
+    copy before it.
     """
     adopted = (artifact.root for artifact in environment.artifacts if artifact.adopted)
     stamps = [

@@ -62,7 +62,7 @@ class Finding(Struct, frozen=True):
 
 
 class Unknown(Struct, frozen=True):
-    """A line that looks like an error and matches no rule."""
+    """A line that looks like an error but matches no rule."""
 
     line: int
     text: str
@@ -73,7 +73,7 @@ class Explanation(Struct, frozen=True):
     hints that do not count as causes.
 
     ``unknown_count`` is the number of error lines that match no rule (counting stops soon after
-    MOST_MATCHES), and ``unknown`` has the first of them.
+    MOST_MATCHES), and ``unknown`` lists the first of them.
     """
 
     file: str

@@ -49,8 +49,8 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     if ``pattern`` is found in it. Conditions that a rule does not set do not apply. ``code``
     matches in decimal, in hexadecimal (see ``spell_code``) and as one of ``names``.
 
-    ``source`` has links or the word ``experiment``. ``seen`` is true if this project saw such a
-    line itself. ``consequence_of`` has ids of rules. If one of these rules also matches a line of
+    ``source`` lists links, or the word ``experiment``. ``seen`` is true if this project saw such a
+    line itself. ``consequence_of`` lists ids of rules. If one of these rules also matches a line of
     the log, this rule's line is its consequence. ``matches`` is an example of a line that the rule
     matches, ``rejects`` of one that it does not.
     """

@@ -40,7 +40,7 @@ NATIVE = re.compile(r"(?:lib|jni)/([\w-]+)/([^/]+\.so)")
 ASSET = re.compile(
     rf"(?:assets|res/raw)/(?:.*/)?([^/]+(?:\.so|{'|'.join(map(re.escape, PROGRAMS))}))"
 )
-# Names that lead out of the directory also match, so that the archive is rejected.
+# Names that point outside the directory also match, so that the archive is rejected.
 WANTED = re.compile(rf"{NATIVE.pattern}|{ASSET.pattern}|{MANIFEST}|/.*|(?:.*/)?\.\./.*", re.DOTALL)
 
 
@@ -97,7 +97,7 @@ class ArchiveReader:
         return self._combine(path.name, [contents])
 
     def _take(self, source: FileSource, members: Sequence[Member]) -> list[Path]:
-        """Write the members below a new directory in the scratch directory, and return their
+        """Extract the members into a new directory in the scratch directory, and return their
         paths."""
         check_members(source.name, members, Limits(max(self.left, 1), case_collisions=True))
         self.left -= sum(member.size for member in members)

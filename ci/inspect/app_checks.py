@@ -57,10 +57,11 @@ APPS: Subjects[AppUnit] = Subjects()
 
 class Pairing(NamedTuple):
     """A program of an app, and the answer of `compat` for it with the app's libraries. ``known``
-    has the id and the file name of each finding of the doctor.
+    holds the id and the file name of each of the doctor's findings.
 
-    ``spared`` has the axes that are not reported: TARGETS if the app is judged for a SoC and at
-    least one of its programs may be for that SoC, otherwise none."""
+    ``spared`` are the axes that are not reported. They are TARGETS if the app is judged for a SoC
+    and at least one of its programs may be for that SoC. Otherwise there are none.
+    """
 
     program: PackedFile
     answer: Answer
@@ -261,7 +262,7 @@ def see_damaged(unit: AppUnit) -> Iterator[Seen]:
     "QNN872",
     "the APK {subject} has no AndroidManifest.xml",
     "Android does not install it",
-    "build the APK with Gradle; a ZIP archive of libraries is no app",
+    "build the APK with Gradle; a ZIP archive of libraries is not an app",
 )
 def see_not_installable(unit: AppUnit) -> Iterator[Seen]:
     if _is_installed(unit) and not unit.manifest:
@@ -303,7 +304,7 @@ def see_skels_inside(unit: AppUnit) -> Iterator[Seen]:
     if skels and find_extraction(unit) is False:
         cause = 'extractNativeLibs is "false"'
         if unit.gradle and unit.gradle.legacy is None:
-            cause = "without useLegacyPackaging Gradle sets extractNativeLibs to false"
+            cause = "without useLegacyPackaging, Gradle sets extractNativeLibs to false"
         yield seen(skels[0].name, skels[0].shown, others=_count_others(skels), cause=cause)
 
 
@@ -383,8 +384,8 @@ def see_undeclared_rpc(unit: AppUnit) -> Iterator[Seen]:
 
 @APPS.check(
     "QNN861",
-    "the manifest of {subject} does not declare libcdsprpc.so, which {users} needs, and the app "
-    "has the program {program}",
+    "the manifest of {subject} does not declare libcdsprpc.so, which {users} needs; the app also"
+    " contains the executable {program}",
     "the app's own process does not find libcdsprpc.so; a process that the app starts with "
     "LD_LIBRARY_PATH needs no declaration",
     "if the app itself loads QNN, add "
@@ -582,7 +583,7 @@ def see_computed_packaging(unit: AppUnit) -> Iterator[Seen]:
 
 @PAIRINGS.check(
     "QNN870",
-    "the app's libraries cannot run {subject}: {reason}",
+    "the app's libraries cannot run {subject} ({reason})",
     "the program is not loaded, or stops at its first call",
     "package libraries and kernels that can run it, or lower the model again for the packaged "
     "ones; `qnn-ci compat` with --runtime lists what was compared",

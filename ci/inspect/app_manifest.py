@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-MAX_BYTES = 2 << 20  # the largest known manifest of an app from a store has 0.5 MB
+MAX_BYTES = 2 << 20  # the largest known manifest of an app from a store is 0.5 MB long
 READS = 8  # how often the reader may read each byte; a valid manifest takes three
 COMPILED = b"\x03\x00\x08\x00"
 ANDROID = "http://schemas.android.com/apk/res/android"
@@ -54,7 +54,7 @@ class AppManifest:
 def parse_manifest(data: bytes) -> AppManifest:
     """Parse a manifest. If that fails, the result has a ``fault``."""
     if len(data) > MAX_BYTES:
-        return AppManifest(fault=f"it has {len(data)} bytes, more than the limit of {MAX_BYTES}")
+        return AppManifest(fault=f"it is {len(data)} bytes long, but the limit is {MAX_BYTES}")
     try:
         is_compiled = data.startswith(COMPILED)
         return _gather(_read_compiled(data) if is_compiled else _read_text(data))

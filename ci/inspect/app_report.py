@@ -86,8 +86,8 @@ def _describe(unit: AppUnit) -> list[str]:
 
 def measure(unit: AppUnit) -> dict[str, tuple[int, int, int]]:
     """Return the number of files, the bytes and the bytes in the archive for each component. The
-    largest component is first. Assets and libraries for QNN's ABI are divided by ``COMPONENTS``;
-    the libraries for each other ABI are one component."""
+    largest component is first. Assets and libraries for QNN's ABI are grouped by ``COMPONENTS``.
+    The libraries for each other ABI form one component."""
     found: dict[str, tuple[int, int, int]] = {}
     for one in (*unit.libraries, *unit.assets):
         name = _component(one)

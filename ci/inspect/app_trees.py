@@ -127,8 +127,8 @@ def _read_plain(root: Path, parent: Path) -> AppUnit:
 def _read_sources(
     root: Path, modules: Sequence[Path], archives: ArchiveReader
 ) -> Iterator[AppUnit]:
-    """Yield each app of the tree, and each library that no other module uses, if it has native
-    libraries. Each flavour that has a jniLibs directory is a separate unit."""
+    """Yield each app in the tree, and each library module with native libraries that no other
+    module uses. Each flavour that has a jniLibs directory is a separate unit."""
     known = {place: gradle for place in modules if (gradle := read_gradle(place))}
     whole = {place: _with_projects(root, place, known) for place in known}
     apps = [place for place in known if known[place].is_app]

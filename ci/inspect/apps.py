@@ -50,9 +50,9 @@ class Kind(str, Enum):
 
 @dataclass(frozen=True)
 class PackedFile:
-    """A library of an ABI or an asset, which has an empty ``abi``. ``shown`` is its location as
-    shown to users. For a member of an archive, ``packed_bytes`` is its size in the archive. If it
-    is not compressed there, ``offset`` is the offset of its first byte."""
+    """A library for an ABI, or an asset, whose ``abi`` is empty. ``shown`` is its location as shown
+    to users. For a member of an archive, ``packed_bytes`` is its size in the archive. If it is not
+    compressed there, ``offset`` is the offset of its first byte."""
 
     name: str
     path: Path
@@ -91,11 +91,11 @@ class PackedFile:
 class AppUnit:
     """Files that are packaged together: an app, one flavour of an app, or a library.
 
-    ``libraries`` has one file per ABI and name. ``duplicates`` has a group of files for each ABI
-    and name that occurs in several places. ``absent`` are files that git's index or a build file
-    lists but that are missing. ``pointers`` are files that are only Git LFS pointers. ``damaged``
-    has the reason for each AAR that cannot be read. ``tree`` has the facts of the assets and of the
-    libraries for QNN's ABI.
+    ``libraries`` holds one file per ABI and name. ``duplicates`` holds a group of files for each
+    ABI and name that occurs in several places. ``absent`` are files that git's index or a build
+    file lists but that are missing. ``pointers`` are files that are only Git LFS pointers.
+    ``damaged`` maps each AAR that cannot be read to the reason. ``tree`` holds the facts of the
+    assets and of the libraries for QNN's ABI.
     """
 
     name: str

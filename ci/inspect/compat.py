@@ -1,13 +1,14 @@
-"""Judge whether a runtime can load a program on a SoC. The answer has a row per axis, which is a
-property in which they must agree. Nothing here reads a file.
+"""Judge whether a runtime can load a program on a SoC. The answer has one row per axis. An axis is
+a property in which program, runtime and SoC must agree. Nothing here reads a file.
 
 The rules, and the evidence for them (docs/findings/versions.md has the tables):
 
 - Build: a runtime loads contexts that were compiled with its QNN version or an older one. All 25
   pairs of QNN 2.47 to 2.51 behave like this on the emulator. A newer core API alone is no obstacle,
   so it is not an axis.
-- Hexagon, SoC, VTCM: a device rejects a context for another Hexagon version or more VTCM (error
-  5005 or 14001: pytorch/executorch#1176, #9084). The emulator runs all of them.
+- Hexagon, SoC, VTCM: a device rejects a context that is for another Hexagon version or needs more
+  VTCM than the device has (error 5005 or 14001: pytorch/executorch#1176, #9084). The emulator runs
+  all of them.
 - Adaptor: QNN rejects an adaptor whose headers are newer than the library
   (pytorch/executorch#16011). An adaptor with headers up to 2.37 cannot create a device with
   libraries that read socModel at another byte (error 14001).
@@ -84,8 +85,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to the question whether a program loads. ``decided_by`` has the axes whose verdict
-    is the answer."""
+    """The answer to the question whether a program loads. ``decided_by`` lists the axes whose
+    verdict is the answer."""
 
     file: str
     runtime: str
@@ -179,12 +180,12 @@ def _judge_build(compilers: list[str], runtime: Runtime) -> Row:
 def _judge_adaptor(runtime: Runtime) -> Row:
     headers, qnn = runtime.adaptor, runtime.qnn
     if not headers or headers == "unknown" or not qnn:
-        why = (
-            "it does not state the version of its headers"
-            if headers
-            else "the runtime does not contain it"
-        )
-        return Row(Axis.ADAPTOR, Verdict.SKIPPED, f"ExecuTorch's backend: {why}")
+        why = "the runtime does not state its QNN version"
+        if not headers:
+            why = "the runtime does not contain ExecuTorch's backend"
+        elif headers == "unknown":
+            why = "ExecuTorch's backend does not state the version of its headers"
+        return Row(Axis.ADAPTOR, Verdict.SKIPPED, why)
     why = (
         f"ExecuTorch's backend was built with the headers of QNN {headers}, "
         f"and the libraries are from QNN {qnn}"
@@ -193,7 +194,7 @@ def _judge_adaptor(runtime: Runtime) -> Row:
         return Row(Axis.ADAPTOR, Verdict.NO, f"{why}, which is older: 'Qnn API version mismatched'")
     if qnn in MOVED_SOC and not is_older(OLD_HEADERS, headers):
         return Row(
-            Axis.ADAPTOR, Verdict.NO, f"{why}; they read socModel at another byte: error 14001"
+            Axis.ADAPTOR, Verdict.NO, f"{why}, which read socModel at another byte: error 14001"
         )
     return Row(Axis.ADAPTOR, Verdict.YES, why)
 

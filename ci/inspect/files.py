@@ -132,8 +132,8 @@ def _inspect_package(path: Path, name: str, size: int) -> Inspected:
 
 def unpack_files(path: Path, scratch: Path) -> list[tuple[str, Path]]:
     """Unpack the libraries and programs of an archive into ``scratch``, and return their names with
-    their paths. Raises IntegrityError if the archive is damaged, or if these files have more than
-    MAX_UNPACKED bytes."""
+    their paths. Raises IntegrityError if the archive is damaged, or if these files are larger than
+    MAX_UNPACKED bytes in total."""
     with closing(FileSource(path)) as source:
         members = [
             one

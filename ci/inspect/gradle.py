@@ -90,8 +90,8 @@ def _matches(path: str, patterns: tuple[str, ...]) -> bool:
 
 
 def read_gradle(module: Path) -> Gradle | None:
-    """Read the build file in the directory ``module``. Return None if none can be read, or if it
-    has more than MAX_BYTES."""
+    """Read the build file in the directory ``module``. Return None if none can be read, or if it is
+    larger than MAX_BYTES."""
     for name in BUILD_FILES:
         with suppress(OSError):
             path = module / name

@@ -1,4 +1,5 @@
-"""Return the QNN runtime that a directory, an APK, an artifact or a version stands for."""
+"""Describe a QNN runtime: one in a directory, an APK or an artifact, or one of which only the
+version is known."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ EXECUTORCH = re.compile(r"PyQnnManagerAdaptor.*\.so|lib(qnn_executorch_backend|e
 
 
 def read_runtime(word: str, operators: Iterable[str] = ()) -> Runtime:
-    """Return the runtime that ``word`` stands for: a directory, an APK or AAR, ARTIFACT@VERSION, or
+    """Return the runtime that ``word`` specifies: a directory, an APK or AAR, ARTIFACT@VERSION, or
     a version. The runtime's libraries are searched for kernels for the CPU operators ``operators``.
 
     Raises UsageError for any other word, and IntegrityError for a damaged archive. Of an artifact
@@ -90,7 +91,7 @@ def _list_versions(files: Iterable[FileFacts], part: str) -> tuple[int, ...]:
 
 
 def _find_names(files: Iterable[FileFacts], names: Iterable[str]) -> set[str]:
-    """Return the names that one of the files contains as text, with a zero byte after it."""
+    """Return the names that any of the files contains as text, followed by a zero byte."""
     left, found = set(names), set[str]()
     for file in files:
         with suppress(OSError, ValueError), file.path.open("rb") as stream:

@@ -67,7 +67,7 @@ SLOW = (
 LARGE = "use fewer bits or smaller inputs, or split the model"
 HOT = "let the device cool down, and run again"
 TIMELESS = "use a qnn_executor_runner that was built with EXECUTORCH_ENABLE_EVENT_TRACER"
-UNREAD = "the device did not show the memory of the runner in /proc: remove the limit"
+UNREAD = "remove the limit: the device did not show the runner's memory in /proc"
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def find_slow(
 
 
 def advise_on_budget(excesses: Sequence[Overrun]) -> list[str]:
-    """Return a list with one line that has the fixes of all excesses. It is empty if there are no
+    """Return a list with one line, which contains the fixes for all excesses. Empty if there are no
     excesses."""
     fixes = dict.fromkeys(one.fix for one in excesses)
     return [f"  fix: {'; '.join(fixes)}; or raise the budget if this is intended"] if fixes else []

@@ -92,10 +92,11 @@ def _plain(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-RUNNER = "the runner or its files, not QNN"
+RUNNER = "the runner or its files (not QNN)"
 LAYOUT = "the memory layout: a permute is missing in QNN or the runner"
-# An explanation, such as a wrong gain, is accepted if the output has at least BELIEVED_DB of SQNR
-# against the reference with this fault, and GAINED_DB more than against the reference itself.
+# An explanation, such as a wrong gain, is accepted if the output's SQNR against the reference with
+# this fault is at least BELIEVED_DB, and at least GAINED_DB higher than against the reference
+# itself.
 BELIEVED_DB, GAINED_DB = 15.0, 8.0
 NOTHING = 1e-6  # nearly zero, as a share of the largest correct element
 ODD = 0.3  # an element is wrong if its error exceeds this share of the reference's RMS
@@ -105,8 +106,8 @@ def find_sighting(right: Sequence[Array], output: Array, index: int) -> str:
     """Return a description of the pattern of a wrong output, with its likely cause; empty if no
     pattern matches.
 
-    ``right`` has the reference's outputs, [input set, *shape] each; ``index`` is the output's
-    index.
+    ``right`` holds the reference's outputs, each [input set, *shape]. ``index`` is the index of
+    ``output`` among them.
     """
     wanted = right[index]
     if plain := _see_plain(wanted, output):
@@ -135,7 +136,7 @@ def _see_plain(wanted: Array, output: Array) -> str:
         return f"a constant, {output.reshape(-1)[0]:.4g}; likely {RUNNER}"
     same = len(output) > 1 and (output == output[:1]).all()
     if same and not (wanted == wanted[:1]).all():
-        return f"the same for every input; likely {RUNNER}, which probably ran only one input set"
+        return f"the same for every input; likely {RUNNER}: it probably ran only one input set"
     return ""
 
 

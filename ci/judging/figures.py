@@ -20,7 +20,7 @@ def is_floating(array: Array) -> bool:
 
 @dataclass(frozen=True)
 class Figures:
-    """The error of an output. Each figure is from the input set with the worst value.
+    """The error of an output. Each figure is the worst over all input sets.
 
     - ``sqnr_db`` is 10 log10(sum(ref^2) / sum((ref - out)^2)) in dB, infinite if both are equal.
     - ``cosine`` is the cosine similarity, 0 if the reference or the output is all zero.
@@ -68,8 +68,8 @@ def _measure_set(reference: Array, output: Array) -> Figures:
 
 @dataclass(frozen=True)
 class Nearness:
-    """How close the outputs of two runners are: the SQNR of the worst input set of the worst output
-    in dB, and the share of elements with identical bits."""
+    """How close the outputs of two runners are: the lowest SQNR in dB over all outputs and input
+    sets, and the share of elements with identical bits."""
 
     sqnr_db: float
     equal: float
@@ -132,10 +132,10 @@ def fit_line(reference: Array, output: Array) -> Fit:
 def share_equal(low: Array, reference: Array, high: Array, output: Array) -> float:
     """Return the share of correct elements, for indices, classes and booleans.
 
-    An element is correct if it is between ``low`` and ``high``. These differ where noise can change
-    the result of the float model's comparison. The share is computed separately for the elements
-    with the most frequent value and for all others, and the lower one is returned. With a single
-    share, errors in the few set bits of a mask would have almost no effect.
+    An element is correct if it is between ``low`` and ``high``, which differ if noise can change
+    the element. The share is computed separately for the elements with the most frequent value and
+    for all others, and the lower one is returned. With a single share, errors in the few set bits
+    of a mask would have almost no effect.
     """
     right = (low <= output) & (output <= high)
     values, counts = np.unique(reference, return_counts=True)

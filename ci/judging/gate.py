@@ -1,8 +1,12 @@
 """The gate: compares a program's outputs with a prediction and limits, one output at a time.
 
-It asks two questions. Is the program faithful: does it compute its quantized model, or in float16
-its float32 model, within the error of correct arithmetic? Is it quantized well: is the quantized
-model close enough to float32? The user's metric answers a third question (ci.judging.verdict).
+It asks two questions:
+
+- Is the program faithful? Its outputs must be those of its quantized model, or in float16 of its
+  float32 model, within the error of correct arithmetic.
+- Is it quantized well? The quantized model must be close enough to float32.
+
+The user's metric answers a third question (ci.judging.verdict).
 """
 
 from __future__ import annotations
@@ -28,11 +32,11 @@ from ci.report.schema import Question, Threshold
 
 FLOAT32, QUANTIZED = "float32", "quantized"
 GRID = 2**-6  # tolerance as a share of a step, because float32 rounds multiples of it
-# Tolerance between a program's scale and its model's: QNN uses a scale of 1/65536 for the
-# 16-bit result of a softmax, ONNX Runtime's quantizer writes 1/65535.
+# Tolerance between a program's scale and its model's: QNN uses a scale of 1/65536 for the 16-bit
+# result of a softmax, but ONNX Runtime's quantizer writes 1/65535.
 SCALE = 2**-16
-# If rounding alone leaves less than this SQNR, the coarse quantization is blamed for an error, not
-# the program.
+# If rounding alone leaves less than this SQNR, an error is blamed on the coarse quantization, not
+# on the program.
 LOST_DB = 3.0
 
 
@@ -52,7 +56,7 @@ class Expected:
 class References:
     """The outputs of the float32 and the quantized model, and the predicted noise of a correct
     program, with one entry per output. ``quantized`` is None if there is no quantized model.
-    ``noise`` has None for an output without a prediction, and is empty if no output has one."""
+    ``noise`` is None for an output without a prediction, and empty if no output has one."""
 
     float32: Sequence[Expected]
     quantized: Sequence[Expected] | None = None
@@ -66,8 +70,8 @@ class References:
         return self.quantized[index], QUANTIZED
 
     def predict(self, index: int, info: TensorInfo) -> Prediction:
-        """Return the prediction for an output. If there is none, return a prediction without noise:
-        only errors up to ``max_above_noise_db`` above the floor of ci.judging.noise are then
+        """Return the prediction for an output. If there is none, return a prediction without noise.
+        Then only errors up to ``max_above_noise_db`` above the floor of ci.judging.noise are
         accepted."""
         found = self.noise[index] if self.noise else None
         if found is not None:
@@ -214,8 +218,8 @@ def _judge_magnitudes(
     if is_short:
         given = "the program" if references.quantized is None else "the quantized model"
         text = (
-            f"SQNR {pooled:.1f} dB of {given} against the float32 model over all input sets,"
-            f" {limits.min_sqnr_db_all:g} dB required"
+            f"{given} has an SQNR of {pooled:.1f} dB against the float32 model over all input"
+            f" sets, {limits.min_sqnr_db_all:g} dB required"
         )
         reasons.append(Reason(Question.QUANTIZED, text))
     reasons += _parts_too_far(eager, asked, info, limits.min_sqnr_db_all)
@@ -247,8 +251,8 @@ def _off_grid(output: Array, info: TensorInfo) -> Iterator[Reason]:
         if off.any():
             text = (
                 f"{off.mean():.2%} of the elements have values that the quantized output cannot"
-                f" have: they are not multiples of {info.step:.6g} from"
-                f" {info.lowest * info.step:.6g} to {info.highest * info.step:.6g}"
+                f" have: they are not multiples of {info.step:.6g} between"
+                f" {info.lowest * info.step:.6g} and {info.highest * info.step:.6g}"
             )
             yield Reason(Question.FAITHFUL, text)
 

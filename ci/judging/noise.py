@@ -23,15 +23,16 @@ from ci.models.tensors import TensorInfo
 # Each part may also have this share of the mean power of all parts, because a few runs may by
 # chance have almost no error in a small part.
 SHARED = 1.0
-# Errors below the larger of these are always accepted: in steps of the output, and relative to the
-# RMS of the reference.
+# Errors below the larger of these two are always accepted. The first is in steps of the output, the
+# second is relative to the reference's RMS.
 FLOOR_STEPS, FLOOR_RELATIVE = 0.2, 2**-13
 TINY = np.finfo(np.float64).tiny  # used instead of a power of zero
 # Rounding may have a bias, which is visible as a gain or an offset. Twice the noise is allowed for
 # it, but at most these shares of the reference's RMS.
 SYSTEMATIC, MAX_GAIN, MAX_OFFSET = 2.0, 0.004, 0.005
-# If the noise exceeds this share of the RMS, three quarters of the excess may be a bias, and single
-# elements, such as edges in a map of probabilities, may exceed their limit by this many dB.
+# COARSE is a share of the RMS. If the noise is larger, three quarters of the excess may be a bias.
+# Single elements, such as edges in a probability map, may then exceed their limit by up to
+# EDGES_DB.
 COARSE, BIAS, EDGES_DB = 0.04, 0.75, 6.0
 
 WHOLE, ELEMENT_DB, LINE_DB = "all input sets", 10.0, 100.0
@@ -157,8 +158,8 @@ class Prediction:
 
     def find_excesses(self, output: Array, margin_db: float) -> list[Excess]:
         """Return how far gain, offset and the worst part of each kind are above their limits. Those
-        above their limits come first, with gain and offset after the others. Gain and offset are
-        missing if the reference is all zero. ``output`` must be finite."""
+        above their limits come first, and among these, gain and offset come last. Gain and offset
+        are missing if the reference is all zero. ``output`` must be finite."""
         error = output.astype(np.float64) - self.reference
         found = list(self._compare_line(error, margin_db)) if self.rms else []
         for parts, (expected, spread) in zip(

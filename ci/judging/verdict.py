@@ -25,7 +25,7 @@ FLOAT16 = "float16 has 11 significant bits: keep values small, or choose a 16-bi
 OTHER_FORM = "in another scheme, or write the affected part of the model differently"
 BATCH = "lower the model with batch 1, because QNN is known to compute some rows incorrectly"
 UINT8 = "use int32 or float32 inputs, because QNN reads each uint8 of an input as 0 or 1"
-NEAR_DB = 3.0  # noise alone decides which of two parts has the larger excess
+NEAR_DB = 3.0  # below this difference, chance decides which of two parts has the larger excess
 SCHEME = (
     "  why: quantization lost the accuracy that the float32 model has",
     f"  fix: {CALIBRATE}",
@@ -266,7 +266,7 @@ def judge_metric(metric: Metric, result: MetricResult) -> Iterator[Reason]:
         yield Reason(Question.TASK, text)
     if metric.min is not None and not value >= metric.min:
         worse = not float32 >= metric.min
-        own = f"the float32 model itself has {float32:.4g}" if worse else ""
+        own = f"the float32 model itself reaches only {float32:.4g}" if worse else ""
         text = "; ".join(
             filter(None, [f"{metric.name} is {value:.4g}, {metric.min:g} required", own])
         )

@@ -71,7 +71,7 @@ class LlmRun(CaseRun):
     def run_and_judge(self, program: Program, artifact: Path) -> CaseResult:
         """Generate text with the program, judge it, and try the faults that the verdict must
         reject. Return the result of the case. ``artifact`` is the directory of the compiled
-        program, which also has the reference runs."""
+        program, which also contains the reference runs."""
         try:
             runs = read_runs(artifact)
         except (OSError, ValueError) as error:
@@ -144,9 +144,8 @@ class LlmRun(CaseRun):
     def judge_text(
         self, interface: Interface, step: Step, right: tuple[float, ...]
     ) -> Iterator[str]:
-        """Yield a fault if the program's perplexity on the text exceeds the limit, but that of the
-        model that was lowered does not. (Otherwise, judge_quantized reports the model.) Record all
-        perplexities."""
+        """Yield a fault if the program's perplexity on the text exceeds the limit and the lowered
+        model's does not. If both do, judge_quantized reports the model. Record all perplexities."""
         made, most = self.subject.perplexity(interface, step), self.subject.max_perplexity
         if made is None:
             return

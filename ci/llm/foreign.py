@@ -178,9 +178,9 @@ def _list_shapes(count: int, describe: Any) -> tuple[Shape, ...]:
 class Foreign:
     """The result of a foreign program. ``tokens`` follow the prompt. ``alone`` are the first of
     these tokens as chosen by the decode method without prefill. ``step_s`` is the mean time of a
-    decode step in seconds. With weights, ``same`` is the number of tokens at the start that equal
-    those of the float32 model's text, and ``likeness`` compares the logits for the program's text.
-    ``faults`` are the reasons to reject the program."""
+    decode step in seconds. With weights, ``same`` is how many tokens at the start equal those of
+    the float32 model, and ``likeness`` compares the logits for the program's text. ``faults`` are
+    the reasons to reject the program."""
 
     tokens: tuple[int, ...]
     alone: tuple[int, ...]

@@ -86,8 +86,8 @@ class Loop:
 
 @dataclass(frozen=True)
 class Generated:
-    """The result of a generation. ``fed`` has the input tokens, including the prompt. ``tokens``
-    has the tokens that were chosen, from the rows of ``logits`` [step, vocabulary]."""
+    """The result of a generation. ``fed`` are the input tokens, including the prompt. ``tokens``
+    are the chosen tokens, one for each row of ``logits`` [step, vocabulary]."""
 
     fed: tuple[int, ...]
     tokens: tuple[int, ...]

@@ -56,7 +56,7 @@ class Border(Struct, frozen=True):
 class Interface(Struct, frozen=True, kw_only=True):
     """The shapes of a decoder. One method takes ``prefill`` tokens, the other takes one. The mask
     has ``context`` columns. ``masked`` is the mask's value for positions that are not attended to.
-    ``empty`` has the value of unused positions for each cache; if it is (), all values are 0.
+    ``empty`` lists the value of unused positions for each cache; if it is empty, all values are 0.
     Floating-point tensors are float32 here; a Border describes how a program encodes them."""
 
     layers: int

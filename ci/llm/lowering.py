@@ -41,12 +41,12 @@ ALONE = 2  # the number of tokens after the prompt that are also decoded without
 
 @dataclass(frozen=True)
 class Subject:
-    """The model to lower. ``weights`` is a file or directory, ``prompts`` has token ids.
-    ``context`` is the number of tokens that the caches and a call can have together, and
-    ``prefill`` the number of tokens that a call of prefill takes. The program is judged by up to
+    """The model to lower. ``weights`` is a file or directory, and ``prompts`` are token ids.
+    ``context`` is the number of tokens for which the caches and a call have room together, and
+    ``prefill`` is the number of tokens that a call of prefill takes. The program is judged by up to
     ``tokens`` tokens after the first prompt. Quantization ranges are calibrated on the float32
-    model's texts for all prompts. ``text`` has windows of ids for measuring the perplexity, whose
-    limit is ``max_perplexity``."""
+    model's texts for all prompts. ``text`` holds windows of token ids, on which the perplexity is
+    measured. ``max_perplexity`` is its limit."""
 
     weights: Path
     prompts: tuple[tuple[int, ...], ...]
@@ -79,9 +79,9 @@ class Subject:
 
 @dataclass(frozen=True)
 class LlmEngine:
-    """Quantizes and lowers decoders with ExecuTorch. ``toolchain`` has the versions and digests of
-    all tools involved. ``subject`` is None for foreign programs, which are not lowered. ``plain``
-    disables the patches of ci.executorch.patches."""
+    """Quantizes and lowers decoders with ExecuTorch. ``toolchain`` lists the versions and digests
+    of all tools involved. ``subject`` is None for foreign programs, which are not lowered.
+    ``plain`` disables the patches of ci.executorch.patches."""
 
     toolchain: tuple[str, ...]
     subject: Subject | None = None
@@ -229,8 +229,8 @@ class DecoderLowering:
             whole = text[: len(text) // one.prefill * one.prefill]
             if not whole:
                 raise FailedError(
-                    f"the text is shorter than one prefill: {len(text)} instead of {one.prefill}"
-                    " tokens or more",
+                    f"the text is shorter than one prefill: {len(text)} tokens instead of at least"
+                    f" {one.prefill}",
                     fix="use a longer prompt, or a smaller --prefill",
                 )
             run_decode(Loop(interface, step), whole)
@@ -345,7 +345,7 @@ def require_caches(borders: Mapping[int, Border], layers: int) -> None:
             for number, (coding, other) in enumerate(zip(given, wanted, strict=True)):
                 if coding != other and not (coding and other and coding.is_like(other)):
                     kind = "values" if number >= layers else "keys"
-                    told = f"the methods quantize {kind} of layer {number % layers} differently"
+                    told = f"the methods quantize the {kind} of layer {number % layers} differently"
                     raise FailedError(told, why=f"{coding} and {other}")
 
 
@@ -363,11 +363,11 @@ def as_convolutions(decoder: Any) -> Any:
 class ReferenceRuns:
     """The runs with which a program is compared. ``model`` is a greedy run of the model that was
     lowered, with prefill for the prompt. ``alone`` is its run with the decode method alone, on the
-    prompt and the first ALONE tokens. ``float32`` has the float32 model's logits for the text of
-    ``model``, and ``text`` has the tokens that the float32 model itself chooses. ``perplexity`` has
-    two numbers, for the lowered and for the float32 model; it is empty if there is no text to
-    measure. ``borders`` has the Border of each method of a quantized program. Its keys are the
-    numbers of tokens that the methods take."""
+    prompt and the first ALONE tokens. ``float32`` holds the float32 model's logits for the text of
+    ``model``, and ``text`` the tokens that the float32 model itself chooses. ``perplexity`` is a
+    pair of numbers, for the lowered and for the float32 model; it is empty if there is no text to
+    measure. For a quantized program, ``borders`` maps the number of tokens that a method takes to
+    the method's Border."""
 
     interface: Interface
     prompt: tuple[int, ...]

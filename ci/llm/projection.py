@@ -40,9 +40,10 @@ class Projected(Struct, frozen=True, kw_only=True):
 
     ``graph_bytes`` are the constants of a method. A phone's program shares them between prefill and
     decode; the emulator's has two copies. ``shards`` is the number of programs into which the
-    layers must be split so that the largest, with ``shard_bytes``, fits into 2 GiB; None if a
-    single layer is too large. ``cache_bytes`` is the size of all keys and values, as float32 in
-    fp16 and as 8-bit integers otherwise. ``host_bytes`` is the memory that lowering needs.
+    layers must be split so that each fits into 2 GiB, or None if a single layer is too large.
+    ``shard_bytes`` is the size of the largest shard. ``cache_bytes`` is the size of all keys and
+    values, as float32 in fp16 and as 8-bit integers otherwise. ``host_bytes`` is the memory that
+    lowering needs.
     """
 
     scheme: str

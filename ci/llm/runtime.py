@@ -80,9 +80,9 @@ def program_step(opened: OpenProgram, borders: Mapping[int, Border]) -> Step:
 
 
 def code_step(run: Step, borders: Mapping[int, Border]) -> Step:
-    """Return a step function that converts floats to a program's inputs, and outputs to floats.
-    ``borders`` has the Border of each method of a quantized program. Its keys are the numbers of
-    tokens that the methods take."""
+    """Return a step function that converts floats to a program's inputs, and outputs to floats. For
+    a quantized program, ``borders`` maps the number of tokens that a method takes to the method's
+    Border."""
 
     def step(arrays: Sequence[Array]) -> Sequence[Array]:
         border = borders.get(arrays[0].shape[1])

@@ -39,7 +39,7 @@ class Tokenizer:
         ids = (*((self.bos,) if self.bos >= 0 else ()), *self.encode(text))
         if not ids:
             raise UsageError(
-                "the prompt has no token", why="it is empty, and the tokenizer has no BOS token"
+                "the prompt has no tokens", why="it is empty, and the tokenizer has no BOS token"
             )
         return ids
 
@@ -128,8 +128,8 @@ def _read_model(path: Path) -> Tokenizer:
 
 def _read_bin(path: Path) -> Tokenizer:
     """Read llama2.c's or ExecuTorch's file of pieces. llama2.c's header is the length of the
-    longest piece. ExecuTorch's header has the vocabulary size, BOS, EOS and the length of the
-    longest piece. All numbers are int32."""
+    longest piece. ExecuTorch's header consists of the vocabulary size, BOS, EOS and the length of
+    the longest piece. All numbers are int32."""
     data = path.read_bytes()
     longest, bos, eos = struct.unpack_from("<i", data)[0], 1, 2
     pieces = _list_pieces(data, 4)

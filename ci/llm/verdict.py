@@ -29,8 +29,8 @@ class Reference:
 
     def allowed(self) -> Array:
         """Return the largest mean square error that each step may have. It is MARGIN_DB above the
-        largest error of the disturbed runs at this step, or above their average error over all
-        steps if that is larger."""
+        largest error of any disturbed run at this step, or above the largest average error of any
+        run if that is larger."""
         usual = self.noise.mean(axis=1).max()
         return np.maximum(self.noise.max(axis=0), usual) * 10 ** (MARGIN_DB / 10)
 
@@ -66,10 +66,10 @@ class Verdict:
 
 
 def judge_forced(run: Generated, reference: Reference) -> Verdict:
-    """Compare all steps of a run with the reference. Raises ValueError if the run was fed other
-    tokens than the reference."""
+    """Compare all steps of a run with the reference. Raises ValueError if the run was not fed the
+    same tokens as the reference."""
     if run.fed != reference.run.fed:
-        raise ValueError("the run was fed other tokens than the reference")
+        raise ValueError("the run was not fed the same tokens as the reference")
     return judge_part(run, reference)
 
 

@@ -63,7 +63,7 @@ def read_llama2c(path: Path) -> tuple[DecoderConfig, Weights]:
     if len(data) < HEADER.size:
         raise UsageError(
             f"{path.name} is not a weights file of llama2.c",
-            why=f"its size is {len(data)} bytes, but the header alone has {HEADER.size}",
+            why=f"its size is {len(data)} bytes, but the header alone needs {HEADER.size}",
         )
     dim, hidden, layers, heads, kv_heads, vocabulary, longest = HEADER.unpack_from(data)
     config = DecoderConfig(
@@ -82,7 +82,7 @@ def read_llama2c(path: Path) -> tuple[DecoderConfig, Weights]:
     size = HEADER.size + 4 * sum(math.prod(shape) for _, shape in shapes)
     if len(data) != size:
         raise UsageError(
-            f"{path.name} has {len(data)} bytes, but its header requires {size}",
+            f"{path.name} is {len(data)} bytes long, but its header requires {size}",
             why=f"the header states layers={layers}, dim={dim}, vocabulary={config.vocabulary}",
             fix=f"use {FORMS}",
         )
@@ -278,7 +278,7 @@ def _take(data: Any, row: TensorRow) -> Tensor:
     begin, end = row.data_offsets
     if not 0 <= begin <= end <= len(data):
         raise ValueError(
-            f"a tensor is at bytes {begin} to {end}, but the data has {len(data)} bytes"
+            f"a tensor is at bytes {begin} to {end}, but the data is only {len(data)} bytes long"
         )
     dtype = DTYPES[row.dtype]
     if math.prod(row.shape) * dtype.itemsize != end - begin:

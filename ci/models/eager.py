@@ -21,9 +21,10 @@ from provisioning.errors import FailedError, UsageError
 def compute_reference(name: str, module: nn.Module, sets: Sequence[Inputs]) -> tuple[Inputs, ...]:
     """Return the outputs for each input set, in order. The module's state does not change.
 
-    Raises FailedError if the module fails, if a second run on the first set returns other outputs,
-    or if the shapes of outputs depend on the data. Raises UsageError if there are no outputs, or if
-    an output has a type that no program can return or a dtype that HTP does not support.
+    Raises FailedError if the module fails, if a second run on the first set returns different
+    outputs, or if the shapes of outputs depend on the data. Raises UsageError if there are no
+    outputs, or if an output has a type that no program can return or a dtype that HTP does not
+    support.
     """
     with blame_model(name, " (in eager mode, before lowering)"):
         with keep_state(module):

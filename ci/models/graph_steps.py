@@ -87,9 +87,9 @@ def describe_steps(module: Any, inputs: Any) -> tuple[Step, ...]:
 class _Reader:
     """Reads an exported program.
 
-    ``held`` has the parameters, buffers and constants that the program does not change, by node
-    name. ``values`` has the tensors of nodes that depend on no input. ``factors`` has what
-    ``_note_factor`` recorded.
+    ``held`` maps node names to the parameters, buffers and constants that the program does not
+    change. ``values`` holds the tensors of nodes that depend on no input, and ``factors`` the
+    factors that ``_note_factor`` recorded.
     """
 
     def __init__(self, program: Any) -> None:

@@ -23,7 +23,7 @@ MOST_LAYERS, MOST_BYTES = 48, 16 << 20  # the limits for the layers' outputs of 
 
 
 def find_loss(module: nn.Module, inputs: Inputs, reference: Inputs) -> Loss | None:
-    """Return where a quantized model loses the most accuracy on one input set. ``reference`` has
+    """Return where a quantized model loses the most accuracy on one input set. ``reference`` holds
     the float32 model's outputs. Return None if the model has no graph or loses no accuracy."""
     found: list[Loss] = []
     left = iter(reference)  # each method takes its own outputs
@@ -35,7 +35,7 @@ def find_loss(module: nn.Module, inputs: Inputs, reference: Inputs) -> Loss | No
 
 def expose_layers(module: nn.Module, inputs: Inputs) -> tuple[GraphModule, tuple[str, ...]]:
     """Return a copy of a model that also returns the results of its operators, after the model's
-    own outputs; and the names of these operators, with their source lines.
+    own outputs. The second value lists these operators with their source lines.
 
     Operators that only move elements are omitted. If there are more than MOST_LAYERS results or
     they exceed MOST_BYTES, only every nth operator is included. The model must have a single

@@ -35,8 +35,8 @@ class Part(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RunOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """``[models.NAME.run]``: flags of qnn_executor_runner, with its names. LPAI flags that are 0
-    are not passed to the runner."""
+    """The table ``[models.NAME.run]``: flags of qnn_executor_runner, under their original names.
+    LPAI flags that are 0 are not passed to the runner."""
 
     warm_up: Count = 0  # untimed runs of each input set, before the timed ones
     # Timed runs of each input set. On a device, 1 stands for 10.
@@ -148,7 +148,7 @@ def _find_faults(choices: Choices, scheme: Scheme) -> Iterator[tuple[str, str]]:
     asked = {name for name, _ in choices.chosen()}
     for one, other, why in EXCLUSIONS:
         if {one, other} <= asked:
-            yield f"{one} and {other} exclude each other", why
+            yield f"{one} and {other} cannot be combined", why
     if choices.weight_sharing and not choices.methods:
         yield "weight_sharing needs methods", "a single graph has nothing to share weights with"
     if len({"forward", *choices.methods}) <= len(choices.methods):
@@ -159,12 +159,12 @@ def _find_faults(choices: Choices, scheme: Scheme) -> Iterator[tuple[str, str]]:
     quantizing = sorted(asked.intersection(QUANTIZING))
     if quantizing and not scheme.quantized:
         yield (
-            f"{quantizing[0]} and {scheme.value} exclude each other",
+            f"{quantizing[0]} cannot be used with {scheme.value}",
             f"{scheme.value} quantizes nothing",
         )
     elif choices.block_size and not scheme.recipe.block:
         yield (
-            f"block_size and {scheme.value} exclude each other",
+            f"block_size cannot be used with {scheme.value}",
             "block_size is only for 16a4w_block",
         )
     for part in choices.parts:

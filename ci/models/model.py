@@ -31,8 +31,8 @@ RANDOM, SHUFFLED = "random inputs", "shuffled inputs"  # how inputs were generat
 class Model:
     """A module in eval mode, with the input sets for judging it and those for calibrating it.
 
-    ``reference`` has its outputs for ``evaluation``. ``made`` and ``calibration_made`` are notes on
-    generated inputs for the report: RANDOM, SHUFFLED or an empty string.
+    ``reference`` holds its outputs for ``evaluation``. ``made`` and ``calibration_made`` are notes
+    on generated inputs for the report: RANDOM, SHUFFLED or an empty string.
     """
 
     name: str
@@ -57,8 +57,8 @@ def load_model(reference: str, source: Source = NO_SOURCE) -> Model:
 
     The judged inputs are the source's ``inputs``, or else the first MIN_SETS of the example and the
     calibration sets. If there are fewer, variations of the example are added. Raises UsageError if
-    the reference, a data file or the factory's result is invalid; FailedError if the user's code
-    fails.
+    the reference, a data file or the factory's result is invalid, and FailedError if the user's
+    code fails.
     """
     module, example, calibration, given = read_source(reference, source)
     # Seen with ExecuTorch 1.5.1: if a convolution has channels-last weights, the program declares
@@ -81,7 +81,7 @@ def read_source(
 ) -> tuple[nn.Module, Inputs, tuple[Inputs, ...], tuple[Inputs, ...]]:
     """Return the module, the example, the calibration sets, and the source's input sets for judging
     (empty if it has none). Raises UsageError or FailedError as load_model does. A message about a
-    data file starts with its key in the policy."""
+    data file starts with the file's key in the policy."""
     module, example, calibration = make_model(reference, source.choices)
     judged: tuple[Inputs, ...] = ()
     with at_key("calibration"):
@@ -179,14 +179,14 @@ def load_digested(reference: str, source: Source = NO_SOURCE) -> tuple[Model, st
 
 
 def preload_model(reference: str, source: Source) -> None:
-    """Load a model before workers fork, if it belongs to the suite and uses none of the user's
+    """Load a model before the worker forks, if it belongs to the suite and uses none of the user's
     data. A user's code and data may be loaded only in a fork."""
     if is_suite(reference) and not source.has_data:
         load_digested(reference, source)
 
 
 def before_forks() -> None:
-    """Run torch.export once, before the workers fork, because its first run is slow."""
+    """Run torch.export once, before workers are forked, because its first run is slow."""
     fix_numerics()
     digest_graph(nn.Identity(), (torch.ones(1),))
 
@@ -246,7 +246,8 @@ Made = tuple[nn.Module, Inputs, tuple[Inputs, ...]]
 
 
 class Methods(nn.Module):
-    """Joins the modules of several methods. ``counts`` has the number of inputs of each method."""
+    """Joins the modules of several methods. ``counts`` maps each method to the number of its
+    inputs."""
 
     def __init__(self, modules: Mapping[str, nn.Module], counts: Mapping[str, int]) -> None:
         super().__init__()

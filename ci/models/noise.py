@@ -29,7 +29,8 @@ MIN_RUNS = 2
 # The share of elements that a quantizer after arithmetic may round to the next step.
 MOVED = {8: 0.1, 16: 1.0}
 # Layers with 4-bit or 16-bit weights: a relative error per channel, plus an error in steps of the
-# output. The latter is the same for all elements of a channel with 4 bits, and varies with 16 bits.
+# output. With 4-bit weights, the latter is the same for all elements of a channel; with 16-bit
+# weights, it varies.
 WEIGHT_GAIN, WEIGHT_STEPS = 2**-9, 6
 # ONNX Runtime's schemes: in a layer with unsigned weights and 16-bit activations, and in a product
 # of two 16-bit activations, this share of the elements is wrong by up to this many steps, as if the
@@ -105,8 +106,8 @@ class Dice:
         return 2 * torch.rand(tuple(shape), generator=self.generator) - 1
 
     def disturb(self, node: Node, value: Any) -> Any:
-        """Return a node's result ``value`` with the random error that a correct program may have,
-        or unchanged if it has none."""
+        """Return ``value``, the result of a node, with the random error that a correct program may
+        have there. If it may have none, ``value`` is returned unchanged."""
         if not isinstance(value, Tensor):
             return value
         if self.float16:

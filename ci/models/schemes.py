@@ -1,7 +1,7 @@
 """The quantization schemes of ExecuTorch and ONNX Runtime, one per row.
 
 Most names contain the bits of activations and weights, such as ``16a8w``. Names that start with
-``u`` are ONNX Runtime's, and so is ``asis``. Both have ``fp16``.
+``u`` are ONNX Runtime's, and so is ``asis``. ExecuTorch and ONNX Runtime both have ``fp16``.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ FILE = "{}_{}.raw"  # <input set>_<index>
 class TensorInfo(Struct, frozen=True):
     """An input or output tensor of a program: the name of its numpy dtype, and its shape.
 
-    If the model concatenates it along ``joined_axis``, ``joined`` has the sizes of the parts. The
+    If the model concatenates it along ``joined_axis``, ``joined`` lists the sizes of the parts. The
     values of a quantized output are the multiples of ``step`` from ``lowest`` times ``step`` to
     ``highest`` times ``step``. If ``step`` is 0 or the bounds are equal, any value is possible.
     """
@@ -74,7 +74,7 @@ def digest_sets(sets: Iterable[Iterable[Any]]) -> str:
 
 def read_sets(directory: Path, tensors: Sequence[TensorInfo], sets: int) -> list[list[Any]]:
     """Return the arrays that write_sets wrote to ``directory``, one list per input set. ``tensors``
-    describe the arrays of a set, ``sets`` is the number of sets.
+    describe the arrays of a set, and ``sets`` is the number of sets.
 
     Raises OSError if a file cannot be read, and ValueError if it has the wrong size.
     """

@@ -42,8 +42,8 @@ def users_code(reference: str) -> Iterator[None]:
 
 
 def call_function(reference: str, contract: str = CONTRACT, *words: Any) -> Any:
-    """Call a function of the suite or of a user's file with ``words``, and return its result.
-    ``contract`` describes what the function takes and returns, for error messages.
+    """Call a function of the suite or of a user's file with the arguments ``words``, and return its
+    result. ``contract`` describes what the function takes and returns, for error messages.
 
     Raises UsageError if the function does not exist, and FailedError if the user's code raises an
     exception.
@@ -195,8 +195,8 @@ def fit_sets(
     name: str, example: Any, sets: Sequence[Any], kind: str = "calibration set"
 ) -> list[Inputs]:
     """Return the example and the input sets as tuples of tensors. ``name`` is the file or function
-    that provides them, for error messages. Raises UsageError for a set that is not made of
-    non-empty dense tensors, or whose shapes or dtypes differ from the example's."""
+    that provides them, for error messages. Raises UsageError if a set contains anything but
+    non-empty dense tensors, or if its shapes or dtypes differ from the example's."""
     as_tuples = [_read_inputs(name, "the example", example)]
     as_tuples += [_read_inputs(name, f"{kind} {n}", inputs) for n, inputs in enumerate(sets)]
     for number, inputs in enumerate(as_tuples):

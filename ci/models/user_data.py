@@ -27,7 +27,7 @@ from ci.models.user_models import (
 )
 from provisioning.errors import FailedError, UsageError, at_key
 
-FORM = f"provide {NPY}, {NPZ}, or file.py:function that returns a list of tuples of tensors"
+FORM = f"provide {NPY}, {NPZ}, or a file.py:function that returns a list of tuples of tensors"
 
 UNNAMED = re.compile(r"arr_\d+")  # the names that numpy.savez gives to unnamed arrays
 
@@ -54,8 +54,8 @@ def read_sets(source: str, names: Sequence[str] = ()) -> list[tuple[Tensor, ...]
 
 
 def read_judged(source: str, names: Sequence[str] = ()) -> list[tuple[Tensor, ...]]:
-    """Return the input sets on which a model is judged. Raises UsageError if there are fewer than
-    MIN_SETS, and otherwise as read_sets does."""
+    """Return the input sets on which a model is judged. Raises the errors of read_sets, and
+    UsageError if there are fewer than MIN_SETS."""
     sets = read_sets(source, names)
     if len(sets) < MIN_SETS:
         why = f"{Path(source).name} has {len(sets)} input set{'s' * (len(sets) != 1)}"
@@ -78,7 +78,7 @@ def read_labels(source: str, sets: int) -> Tensor:
     try:
         labels = torch.as_tensor(given)
     except (TypeError, ValueError, RuntimeError) as error:
-        why = f"type {type(given).__name__} cannot be a tensor: {error}"
+        why = f"an object of type {type(given).__name__} cannot be converted to a tensor: {error}"
         raise UsageError(f"{Path(source).name} provides no labels", why=why) from error
     if not labels.ndim or len(labels) != sets:
         raise UsageError(
@@ -109,8 +109,9 @@ CONTRACT = "a metric takes (outputs, labels) and returns a number; higher is bet
 def check_metric(metric: Metric, sets: int) -> None:
     """Check a metric's labels and function before anything is run.
 
-    Raises UsageError, with the key, if the number of labels is not ``sets`` or the function cannot
-    be called with outputs and labels; FailedError if the user's code raises an exception.
+    Raises UsageError if the number of labels is not ``sets``, or if the function cannot be called
+    with outputs and labels. The message starts with the key in the policy. Raises FailedError if
+    the user's code raises an exception.
     """
     with at_key("metric.labels"):
         read_labels(metric.labels, sets)
@@ -143,8 +144,8 @@ def run_metric(
 
 
 def read_value(reference: str, made: Any) -> float:
-    """Return a metric's result as a number. Raises UsageError for another type, and FailedError if
-    it is NaN or infinite."""
+    """Return a metric's result as a number. Raises UsageError if it is not a number, and
+    FailedError if it is NaN or infinite."""
     name = Path(reference).name
     try:
         value = float(made)

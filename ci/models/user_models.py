@@ -52,7 +52,8 @@ class OutputLimits(AccuracyLimits, frozen=True, kw_only=True, forbid_unknown_fie
 
 class Limits(OutputLimits, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The limits of a scheme. With ``full_delegation``, no node may fall back to the CPU.
-    ``outputs`` has different limits for single outputs; its keys are output indices as text."""
+    ``outputs`` holds different limits for single outputs. Its keys are the outputs' indices as
+    text."""
 
     full_delegation: bool = True
     outputs: dict[Annotated[str, Meta(pattern="^[0-9]+$")], OutputLimits] = field(
@@ -130,7 +131,7 @@ def call_metric(
 class MetricResult(Struct, frozen=True):
     """A metric of the outputs of the program (``value``), of the float32 model and of the quantized
     model. ``shifted`` is the metric of the float32 outputs after each has been moved to the next
-    input; a useful metric is lower there."""
+    input set. For a useful metric, it is lower than ``float32``."""
 
     value: float
     float32: float
@@ -176,7 +177,7 @@ def resolve_entry(name: str, entry: ModelEntry, folder: Path) -> ModelEntry:
         raise UsageError(
             f"models.{name}: invalid name for a model",
             why="the suite has a model of that name" if name in SUITE else "",
-            fix="choose another: at most 64 letters and digits, with . _ - only in between",
+            fix="choose another name: at most 64 letters and digits, with . _ - only in between",
         )
 
     for key, given, fix in (
@@ -247,7 +248,7 @@ def resolve_file(word: str, kind: str = "", fix: str = IN_POLICY) -> str:
     if kind and not has_function and not is_model:
         raise UsageError(what, why=f"{path} is not a Python file", fix=f"write file.py:{kind}")
     if not str(path).isprintable():  # reports, which are UTF-8 text, show it
-        why = "its path has bytes that are not UTF-8, or control characters"
+        why = "its path contains bytes that are not UTF-8, or control characters"
         raise UsageError(what, why=why, fix="rename or copy it")
     if has_function:
         require_function(path, function)
@@ -289,8 +290,8 @@ def lacks_function(path: Path, function: str, own: Sequence[str]) -> UsageError:
 
 
 def check_data(name: str, entry: ModelEntry) -> None:
-    """Check the data files of a model's entry. Raises UsageError, which names the key, for the
-    first invalid file."""
+    """Check the data files in a model's entry. Raises UsageError for the first invalid file; the
+    message starts with its key."""
     labels = entry.metric.labels if entry.metric else ""
     sources = {"calibration": entry.calibration, "inputs": entry.inputs, "metric.labels": labels}
     counts = {}
@@ -325,9 +326,8 @@ def read_arrays(path: Path) -> dict[str, Any]:
 
 
 def count_sets(arrays: Collection[Any], called: str) -> int:
-    """Return the number of input sets: the length of the first axis, which all arrays of a file
-    must share. ``called`` is the file's name. Raises UsageError for arrays that are not sets of
-    finite numbers."""
+    """Return the number of input sets, which is the length of each array's first axis. ``called``
+    is the file's name. Raises UsageError for arrays that are not sets of finite numbers."""
     import numpy as np
 
     shapes = ", ".join(str(list(array.shape)) for array in arrays)
@@ -336,7 +336,7 @@ def count_sets(arrays: Collection[Any], called: str) -> int:
         held = f"its arrays have shapes {shapes}" if arrays else "it has no arrays"
         why = (
             f"{held}; no array may be empty, and the first axis (the sets) must have the same"
-            " length in all"
+            " length in all arrays"
         )
         raise UsageError(f"{called} does not contain input sets", why=why, fix=f"write {SETS}")
     kinds = [array.dtype for array in arrays]

@@ -41,7 +41,7 @@ class Seen:
 
 @dataclass
 class Capture:
-    """The comparisons in the current test. ``seen`` has the completed ones, and ``now`` the one
+    """The comparisons in the current test. ``seen`` holds the completed ones, and ``now`` the one
     whose program is running. ``sources`` maps the id of each quantized module to its float32 model
     and to the module itself."""
 

@@ -3,7 +3,7 @@ grouped by cause.
 
 A row lists tests that are not expected to pass both verdicts, with their expected result and the
 versions of QNN and the SoCs to which it applies. The cause states when its rows can be removed. A
-test with another result fails the run, even if the test passes.
+test with any other result fails the run, even if the test passes.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class Row(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Cause(Struct, frozen=True, forbid_unknown_fields=True):
-    """The cause of known results: what it is (``about``), whose ``fault`` it is, a command to
-    ``reproduce`` it, the text of a ``report`` for the project at fault, and in ``until`` the
-    condition for removing the rows."""
+    """The cause of known results. ``about`` describes it, ``fault`` is the project at fault, and
+    ``reproduce`` is a command that shows it. ``report`` is the text of a bug report for that
+    project. ``until`` is the condition for removing the rows."""
 
     name: str
     fault: Literal["upstream", "executorch", "qnn", "host", "ours", "unknown"]

@@ -140,9 +140,9 @@ def _append(file: int, line: bytes) -> None:
 
 
 def kept_directory(directory: Path, test: str, repeat: int = 0) -> Path:
-    """Return the directory for the comparisons of one run of a test. Its name has the first 120
-    characters of the test's name and a checksum of the whole name. Characters other than letters,
-    digits, ``_``, ``.`` and ``-`` are replaced by ``_``."""
+    """Return the directory for the comparisons of one run of a test. Its name consists of the first
+    120 characters of the test's name and a checksum of the whole name. Characters other than
+    letters, digits, ``_``, ``.`` and ``-`` are replaced by ``_``."""
     name = "".join(one if one.isalnum() or one in "_.-" else "_" for one in test)
     digest = f"{zlib.crc32(test.encode()):08x}"  # distinguishes names that start with the same text
     return directory / KEPT / f"{name[:120]}-{digest}" / str(repeat)

@@ -26,9 +26,9 @@ Wrong = Callable[[Array], Array]
 
 
 class Ending(str, Enum):
-    """The result of a test. It is ``ONE_SIDED`` if upstream's test passed, but this project's gate
-    rejects the outputs, would also accept zeros instead of them, or has nothing to judge because
-    the test compares no outputs."""
+    """The result of a test. ``ONE_SIDED`` means that the test passed upstream, but not here: this
+    project's gate rejects the outputs, would accept zeros instead of them, or has nothing to judge
+    because the test compares no outputs."""
 
     PASSED = "passed by both"
     ONE_SIDED = "passed by theirs, failed by ours"
@@ -41,8 +41,8 @@ class Ending(str, Enum):
 class Ours:
     """The verdict of this project's gate on a comparison. ``accepts_zeros`` is true if the gate
     would accept zeros instead of the outputs. ``reasons`` states why the gate rejects the outputs,
-    and whether it accepts zeros; it is empty if the comparison passed. ``lacks`` has notes on what
-    could not be computed for the gate."""
+    and whether it accepts zeros; it is empty if the comparison passed. ``lacks`` lists what could
+    not be computed for the gate, and why."""
 
     scheme: str
     reasons: tuple[str, ...]
@@ -54,7 +54,7 @@ class Ours:
 @dataclass(frozen=True)
 class Judged:
     """The result of a test. ``reason`` is why ``outcome`` is not PASSED; it is empty if it is.
-    ``ours`` has the gate's verdict on each comparison, and ``entry`` has upstream's result."""
+    ``ours`` holds the gate's verdict on each comparison, and ``entry`` is upstream's result."""
 
     test: str
     outcome: Ending

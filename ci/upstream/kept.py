@@ -32,7 +32,7 @@ class Member(str, Enum):
 
 class Comparison(Struct, frozen=True, kw_only=True):
     """A comparison without its arrays. ``scheme`` is empty if no scheme has the combination of
-    types in the test's model. ``lacks`` has notes on what could not be computed for the gate.
+    types in the test's model. ``lacks`` lists what could not be computed for the gate, and why.
     ``pte_bytes`` is the size of the .pte. ``predict_s`` is how many seconds it took to compute the
     models' outputs and the prediction."""
 

@@ -109,7 +109,7 @@ class Notes(list[str]):
 
 def work_out(seen: Seen) -> tuple[Comparison, dict[Member, Tensors]]:
     """Return the record and the arrays of a comparison. Arrays that cannot be computed are left
-    out, and the record's ``lacks`` has the reason."""
+    out, and the record's ``lacks`` states the reason."""
     began, lacks = time.monotonic(), Notes()
     scheme = find_scheme(seen.program)
     is_float = scheme is Scheme.FP16

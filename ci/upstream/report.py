@@ -85,8 +85,8 @@ def make_controls(every: Sequence[Judged], soc: str) -> list[Control]:
 
 
 def make_suite_case(faults: Sequence[str], soc: str) -> list[Case]:
-    """Return a list with one failed case, whose reason has all faults of the run as a whole. Return
-    an empty list if there are none."""
+    """Return a list with one failed case, whose reason lists all faults of the run as a whole.
+    Return an empty list if there are no faults."""
     reason = "; ".join(faults)
     fix = "  fix: find the cause, or change policies/upstream.toml and mention it in CHANGELOG.md"
     return [
@@ -104,8 +104,8 @@ def count_outcomes(every: Sequence[Judged]) -> str:
 
 def count_causes(every: Sequence[Checked]) -> list[str]:
     """Return one line per cause, with the number of tests whose result it explains. The most
-    frequent cause is first. The last line has the number of tests that failed one of the verdicts
-    without a known cause."""
+    frequent cause is first. The last line counts the tests that failed one of the verdicts without
+    a known cause."""
     causes = Counter(one.known.cause.name for one in every if one.known and not one.fault)
     bad = [one for one in every if one.judged.outcome in {Ending.ONE_SIDED, Ending.FAILED}]
     bare = sum(one.known is None or bool(one.fault) for one in bad)

@@ -67,7 +67,7 @@ def choose_tests(suite: Suite, every: Sequence[str], globs: Sequence[str]) -> li
         if not any(_fits(test, glob) for test in own):
             near = difflib.get_close_matches(glob, [test.rpartition("::")[2] for test in own], n=1)
             raise UsageError(
-                f"--filter {glob} matches none of the {len(own)} tests of {suite.name}",
+                f"--filter {glob} matches none of the {len(own)} tests in suite {suite.name}",
                 why=f"the most similar name is {near[0]}" if near else "",
                 fix="use --list to show the names of all tests",
             )

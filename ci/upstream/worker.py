@@ -43,7 +43,7 @@ MAX_MESSAGE = 2000
 @dataclass
 class Collected:
     """The tests that the fork server collected, with pytest's configuration and the errors of the
-    collection. ``items`` has pytest's items; its keys are the tests' names."""
+    collection. ``items`` maps the tests' names to pytest's items."""
 
     config: Any = None
     items: dict[str, Any] = field(default_factory=dict)

@@ -1,10 +1,10 @@
 """Trains the decoder ``tiny`` in seconds: ``python -m ci.llm.tiny.train DIRECTORY``.
 
-In an untrained decoder, the two best logits of a step are closer than the quantization noise, so no
-run could be rejected by its tokens. This decoder learns three sentences by heart. It has 20,000
-parameters, grouped heads, a separate output layer, and a token for the end of a text. Noise on the
-logits during training widens the margins. Seeds are fixed, but the last bits of the weights differ
-between processors.
+In an untrained decoder, the two best logits of a step are closer together than the quantization
+noise, so no run could be rejected by its tokens. This decoder learns three sentences by heart. It
+has 20,000 parameters, grouped heads, a separate output layer, and a token for the end of a text.
+Noise on the logits during training widens the margins. Seeds are fixed, but the last bits of the
+weights differ between processors.
 """
 
 from __future__ import annotations

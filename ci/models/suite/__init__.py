@@ -1,7 +1,8 @@
 """The models that are lowered by default, written in plain torch, one per module.
 
-Each module has ``make_case() -> (module, example_inputs, calibration_inputs)``. All are seeded
-and scaled so that outputs are far from zero, because an output near zero proves nothing.
+Each module has ``make_case() -> (module, example_inputs, calibration_inputs)``. All models are
+seeded and scaled so that their outputs are far from zero, because an output near zero proves
+nothing.
 """
 
 from __future__ import annotations

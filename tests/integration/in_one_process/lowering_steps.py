@@ -744,8 +744,8 @@ def test_each_refused_node_has_the_reason_that_was_given_for_it(partitioner: Any
         "logged": "no visitor [net.py:7]",
         "warned": "Only the last axis. [net.py:7]",
         "silent": "refused without a reason [net.py:7]",
-        "aten.max.dim": "ExecuTorch passes no indices to QNN: use amax and argmax [net.py:7]",
-        "aten.min.dim": "ExecuTorch passes no indices to QNN: use amin and argmin [net.py:7]",
+        "aten.max.dim": "ExecuTorch requests no indices from QNN; use amax and argmax [net.py:7]",
+        "aten.min.dim": "ExecuTorch requests no indices from QNN; use amin and argmin [net.py:7]",
     }
 
 

@@ -108,7 +108,7 @@ def test_a_method_gets_each_of_its_inputs_and_gives_each_of_its_outputs(
     ]
     with pytest.raises(FailedError, match=r"input set 1 has .*: 2 instead of 3"):
         load().run([sets[0], sets[1][:2]])
-    with pytest.raises(FailedError, match="an input has 8 bytes instead of 12"):
+    with pytest.raises(FailedError, match="an input is 8 bytes long instead of 12"):
         load().run([[*sets[0][:2], array(1, 2)]])
 
 
@@ -144,7 +144,7 @@ def test_the_time_of_a_step_is_that_of_decode_alone() -> None:
     given = [np.ones((1, 4), np.float32), np.zeros((1, 3), np.float32)]
     made = program.run([given, given])
     assert [[one.shape for one in outputs] for outputs in made] == [[(1, 3), (1, 4)]] * 2
-    with pytest.raises(FailedError, match="an input has 16 bytes instead of 12"):
+    with pytest.raises(FailedError, match="an input is 16 bytes long instead of 12"):
         program.run([[given[0], given[0]]])
 
 

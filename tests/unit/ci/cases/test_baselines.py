@@ -46,9 +46,9 @@ POLICY = read_emulator_policy()
     [
         (27.0, 32.0, []),
         (33.0, 38.0, []),
-        (26.9, 35.0, ["26.9 dB against the float32 model, 3.1 dB below the 30.0 dB"]),
-        (30.0, 31.5, ["31.5 dB against the quantized model, 3.5 dB below the 35.0 dB"]),
-        (60.0, 35.0, ["60.0 dB against the float32 model, 30.0 dB above the 30.0 dB"]),
+        (26.9, 35.0, ["26.9 dB against the float32 model is 3.1 dB below the 30.0 dB"]),
+        (30.0, 31.5, ["31.5 dB against the quantized model is 3.5 dB below the 35.0 dB"]),
+        (60.0, 35.0, ["60.0 dB against the float32 model is 30.0 dB above the 30.0 dB"]),
         (float("-inf"), 35.0, ["inf dB below"]),
         (float("nan"), 35.0, ["nan dB against the float32 model"]),
     ],

@@ -302,8 +302,8 @@ def make_directory(file: Path) -> None:
     ("damage", "words"),
     [
         (lambda file: file.unlink(), "output_3_2.raw was not written"),
-        (lambda file: file.write_bytes(b"\0" * 5), "output_3_2.raw has 5 bytes instead of 6"),
-        (lambda file: file.write_bytes(b"\0" * 7), "output_3_2.raw has 7 bytes instead of 6"),
+        (lambda file: file.write_bytes(b"\0" * 5), "output_3_2.raw is 5 bytes long instead of 6"),
+        (lambda file: file.write_bytes(b"\0" * 7), "output_3_2.raw is 7 bytes long instead of 6"),
         (link_to_a_twin, "output_3_2.raw is a symbolic link"),
         (share_with_a_twin, "output_3_2.raw"),
         (make_pipe, "output_3_2.raw is not a regular file"),
@@ -328,11 +328,11 @@ def test_what_a_program_wrote_is_read_with_care(
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (lambda sets: sets[:3], "outputs is 3 instead of 4"),
-        (lambda sets: [*sets, sets[0]], "outputs is 5 instead of 4"),
+        (lambda sets: sets[:3], "outputs for 3 input sets instead of 4"),
+        (lambda sets: [*sets, sets[0]], "outputs for 5 input sets instead of 4"),
         (lambda sets: [one[:2] for one in sets], "outputs: 2 instead of 3"),
         (lambda sets: [[*one, one[0]] for one in sets], "outputs: 4 instead of 3"),
-        (lambda sets: [[one[0][:5], *one[1:]] for one in sets], "output_0_0.raw has 400 bytes"),
+        (lambda sets: [[one[0][:5], *one[1:]] for one in sets], "output_0_0.raw is 400 bytes"),
     ],
 )
 def test_outputs_of_another_number_or_size_fail_the_case(

@@ -142,6 +142,20 @@ def test_an_adaptor_fits_the_libraries(headers: str, qnn: str, verdict: Verdict)
     assert find(answer, Axis.ADAPTOR) is verdict
 
 
+@pytest.mark.parametrize(
+    ("headers", "qnn", "lacks"),
+    [
+        ("", "2.51.0", "the runtime does not contain"),
+        ("unknown", "2.51.0", "backend does not state"),
+        ("2.37", "", "the runtime does not state"),
+    ],
+)
+def test_an_unjudged_adaptor_says_what_is_unknown(headers: str, qnn: str, lacks: str) -> None:
+    answer = judge_compat(PROGRAM, Runtime("host", qnn, adaptor=headers))
+    (why,) = (row.why for row in answer.rows if row.axis is Axis.ADAPTOR)
+    assert lacks in why
+
+
 def test_a_runtime_needs_the_stub_or_skel() -> None:
     for stubs, skels, verdict in (
         ((75, 79), (), Verdict.YES),

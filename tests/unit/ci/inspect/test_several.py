@@ -157,7 +157,7 @@ UNITS = {
             facts("run2", program=True),
             manifest=AppManifest(),
         ),
-        ("which liba.so needs", "the program run1"),
+        ("which liba.so needs", "the executable run1"),
     ),
     "QNN862": (
         make(
@@ -227,7 +227,7 @@ def test_each_axis_of_a_program_is_a_finding_unless_it_is_known() -> None:
 
     def judge(*known: tuple[str, str], spared: frozenset[Axis] = frozenset()) -> list[str]:
         found = PAIRINGS.judge(Pairing(program, answer, known, spared))
-        return [one.what.partition(": ")[2] for one in found]
+        return [one.what.partition("(")[2].rstrip(")") for one in found]
 
     assert judge() == ["build: older", "SoC: another", "operators: no kernel"]
     assert judge(("QNN323", "m.pte"), ("QNN313", "other.pte")) == [

@@ -12,7 +12,7 @@ from ci.judging.details import find_sighting
 RANDOM = np.random.default_rng(11)
 EAGER = RANDOM.standard_normal((4, 3, 6, 6))
 NOISE = RANDOM.standard_normal(EAGER.shape)
-RUNNER = "the runner or its files, not QNN"
+RUNNER = "the runner or its files (not QNN)"
 LAYOUT = "the memory layout: a permute is missing in QNN or the runner"
 SCALE = "the right values; likely a wrong scale in QNN"
 INTEGERS = "values from 0 to 42949672970 instead"
@@ -51,7 +51,7 @@ def between(first: int, last: int) -> Any:
         (
             EAGER[:2],
             np.repeat(NOISE[:1], 2, axis=0),
-            f"the same for every input; likely {RUNNER}, which probably ran only one input set",
+            f"the same for every input; likely {RUNNER}: it probably ran only one input set",
         ),
         (np.repeat(EAGER[:1], 4, axis=0), np.repeat(NOISE[:1], 4, axis=0), ""),
         (EAGER, np.roll(EAGER, 1, 0), f"the outputs of another input; likely {RUNNER}"),

@@ -116,7 +116,7 @@ def test_caches_are_quantized_alike_wherever_they_pass(wrong: Coding | None) -> 
         {8: make(wrong, CACHE), 1: make(CACHE, CACHE)},
         {8: make(CACHE, CACHE), 1: make(CACHE, wrong)},
     ):
-        with pytest.raises(FailedError, match="quantize values of layer 0 differently"):
+        with pytest.raises(FailedError, match="quantize the values of layer 0 differently"):
             require_caches(borders, 1)
 
 

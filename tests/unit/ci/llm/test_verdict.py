@@ -100,7 +100,7 @@ def test_a_part_is_judged_by_the_noise_of_its_own_steps() -> None:
 
 
 def test_a_run_fed_with_other_tokens_is_not_compared() -> None:
-    with pytest.raises(ValueError, match="other tokens than"):
+    with pytest.raises(ValueError, match="the same tokens as"):
         judge_forced(replace(RUN, fed=(9, 0, 1, 1)), REFERENCE)
 
 

@@ -61,7 +61,7 @@ def test_choices_that_exclude_each_other_are_refused_with_the_reason(
     asked = ", ".join(words.get(name, f"{name} = true") for name in (one, other))
     with pytest.raises(UsageError) as caught:
         select(read(tmp_path, asked))
-    assert f"models.net.lowering: {one} and {other} exclude each other" in caught.value.what
+    assert f"models.net.lowering: {one} and {other} cannot be combined" in caught.value.what
     assert caught.value.why == why
     assert select(read(tmp_path, words.get(one, f"{one} = true")))
 
@@ -72,7 +72,7 @@ def test_choices_that_exclude_each_other_are_refused_with_the_reason(
         ("weight_sharing = true", "8a8w", "weight_sharing needs methods"),
         ('methods = ["make_row", "make_row"]', "8a8w", "a method is listed twice"),
         ('methods = ["forward"]', "8a8w", "a method is listed twice"),
-        ('recipe = "mlp:make_recipe"', "fp16", "recipe and fp16 exclude each other"),
+        ('recipe = "mlp:make_recipe"', "fp16", "recipe cannot be used with fp16"),
         ('parts = [{ type = "Linear", scheme = "fp16" }]', "8a8w", "the part Linear fp16"),
         ('parts = [{ type = "ReLU", scheme = "u8" }]', "8a8w", "the part ReLU u8"),
         (
@@ -82,8 +82,8 @@ def test_choices_that_exclude_each_other_are_refused_with_the_reason(
         ('parts = [{ type = "ReLU", scheme = "16a4w_block" }]', "8a8w", "has an unsuitable scheme"),
         ('parts = [{ type = "ReLU", scheme = "8a8w_qat" }]', "8a8w", "does not fit 8a8w"),
         ('parts = [{ type = "ReLU", scheme = "8a8w" }]', "8a8w_qat", "does not fit 8a8w_qat"),
-        ('discard_nodes = ["relu"]', "fp16", "discard_nodes and fp16 exclude each other"),
-        ("block_size = 64", "16a4w", "block_size and 16a4w exclude each other"),
+        ('discard_nodes = ["relu"]', "fp16", "discard_nodes cannot be used with fp16"),
+        ("block_size = 64", "16a4w", "block_size cannot be used with 16a4w"),
     ],
 )
 def test_what_a_scheme_does_not_have_is_refused(
@@ -155,7 +155,7 @@ def test_one_level_of_the_log_replaces_that_of_an_entry(tmp_path: Path) -> None:
 def test_a_scheme_of_the_command_line_is_judged_too(tmp_path: Path) -> None:
     policy = read(tmp_path, 'parts = [{ node = "linear", scheme = "16a8w" }]')
     assert select(policy)[0].source.choices.parts == (Part(Scheme.A16W8, node="linear"),)
-    with pytest.raises(UsageError, match="parts and fp16 exclude each other"):
+    with pytest.raises(UsageError, match="parts cannot be used with fp16"):
         select(policy, schemes=["fp16"])
 
 

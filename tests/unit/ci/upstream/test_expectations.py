@@ -288,7 +288,7 @@ def test_a_suite_has_the_tests_of_each_of_its_names() -> None:
     own = [tests[0], tests[1], tests[3]]
     assert choose_tests(suite, tests, []) == own
     assert choose_tests(suite, tests, ["test_b*", "C::test_a"]) == [tests[0], tests[3]]
-    with pytest.raises(UsageError, match="none of the 3 tests of two") as caught:
+    with pytest.raises(UsageError, match="none of the 3 tests in suite two") as caught:
         choose_tests(suite, tests, ["test_a*", "test_b[qnn-3]"])
     assert "--filter test_b[qnn-3] " in caught.value.what
     assert "test_b[qnn-2]" in caught.value.why
