@@ -1,7 +1,7 @@
 #!/bin/sh
-# packages.sh IMAGE SNAPSHOT: install an image's packages so that two builds have equal files.
+# packages.sh IMAGE SNAPSHOT: install an image's packages so that two builds produce the same files.
 #
-# With a SNAPSHOT (such as Ubuntu's 20260925T090000Z), every package has its version of that time.
+# With a SNAPSHOT (such as Ubuntu's 20260925T090000Z), every package has the version of that time.
 # Without one, apt.lock (name=version per line), if it exists, lists the packages to install.
 set -eu
 image=$1
