@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
+from argparse import Namespace
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from ci.verbs import stage as verb
 from ci.verbs.stage import check_files, find_runtime
 from provisioning.artifacts import environment
 from provisioning.console.progress import Progress
@@ -51,3 +55,64 @@ def test_a_missing_runner_tells_which_session_builds_it(tmp_path: Path, home: Pa
     assert "build" not in caught.value.fix
     program.touch()
     check_files(runner, [program])
+
+
+@pytest.mark.parametrize("has_sbom", [True, False])
+def test_every_argument_reaches_the_bundle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_sbom: bool
+) -> None:
+    asked = []
+
+    class Bundle(msgspec.Struct):
+        socs: list[str]
+        digest: str = "d"
+
+    def stage(*words: object, **options: object) -> Bundle:
+        asked.append((words, {**options, "progress": None}))
+        return Bundle(["SM8650"])
+
+    monkeypatch.setattr(verb, "stage", stage)
+    monkeypatch.setattr(verb, "render", lambda bundle, out: f"{bundle.digest} in {out}\n")
+    monkeypatch.setattr(verb, "has_sbom_library", lambda: has_sbom)
+    runner, program, out = (tmp_path / name for name in ("runner", "m.pte", "out"))
+    runner.touch()
+    program.touch()
+    folders = {name: tmp_path / name for name in ("cases", "evidence", "signed", "runtime", "more")}
+    for folder in folders.values():
+        folder.mkdir()
+    cases, evidence, signed, *runtimes = folders.values()
+    words = ["--soc", "SM8650", "--soc", "SM8750", "--runner", str(runner), "--out", str(out)]
+    words += [word for one in runtimes for word in ("--runtime", str(one))]
+    words += ["--program", str(program), "--cases", str(cases)]
+    words += ["--evidence", str(evidence), "--signed", str(signed)]
+    parser = argparse.ArgumentParser()
+    verb.add_arguments(parser)
+    outcome = verb.execute(parser.parse_args(words), Progress())
+    ways = {"programs": [program], "cases": cases, "evidence": evidence, "signed": signed}
+    assert asked == [((["SM8650", "SM8750"], runner, runtimes, out), {**ways, "progress": None})]
+    assert outcome.data == {"socs": ["SM8650"], "digest": "d", "directory": str(out)}
+    assert outcome.text.startswith(f"d in {out}\n")
+    assert ("no SBOM" in outcome.text) is not has_sbom
+
+
+def test_only_an_empty_directory_or_a_bundle_is_written_to(tmp_path: Path) -> None:
+    (tmp_path / "runner").touch()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").touch()
+    args = Namespace(
+        runner=tmp_path / "runner",
+        program=[],
+        cases=None,
+        evidence=None,
+        signed=None,
+        out=tmp_path / "out",
+        runtime=["nothing"],
+    )
+    with pytest.raises(UsageError, match="neither empty nor a bundle"):
+        verb.execute(args, Progress())
+    for name in ("cases", "evidence", "signed"):
+        with pytest.raises(UsageError, match=r"mine\.txt is not a directory"):
+            verb.execute(Namespace(**{**vars(args), name: tmp_path / "out/mine.txt"}), Progress())
+    (tmp_path / "out" / verb.BUNDLE).touch()
+    with pytest.raises(UsageError, match="neither a directory nor an artifact"):
+        verb.execute(args, Progress())

@@ -192,6 +192,28 @@ def test_a_search_fails_if_it_finds_a_fault_that_is_not_known(
     assert found["graphs"] == 48
 
 
+@pytest.mark.parametrize(
+    ("words", "is_refused"),
+    [
+        (["--minutes", "0"], True),
+        (["--jobs", "0"], True),
+        (["--graphs", "-1"], True),
+        (["--seed", "-1"], True),
+        (["--graphs", "0", "--seed", "0", "--minutes", "0.01", "--jobs", "1"], False),
+    ],
+)
+def test_the_least_numbers_of_a_search(
+    words: list[str], is_refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fuzz, "open_bench", open_stand_in(lambda _: False))
+    words += ["--scheme", "fp16", "--reports", str(tmp_path)]
+    if is_refused:
+        with pytest.raises(UsageError, match="is too small"):
+            call(fuzz, *words)
+    else:
+        assert call(fuzz, *words).exit_code == ExitCode.OK
+
+
 def test_schemes_share_the_minutes_of_a_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,6 +60,31 @@ def test_digests_of_several_images_are_told_each_with_its_layers(
 
 
 @pytest.mark.parametrize(
+    ("words", "diffs", "text"),
+    [
+        (["a", "b"], {"a": "-x", "b": "-y"}, "-x-y"),
+        (["a", "b"], {"a": "", "b": ""}, "the locks are up to date\n"),
+        ([], {verb.DEFAULT: "-z"}, "-z"),
+    ],
+)
+def test_the_locks_of_each_image_are_compared_and_written_if_asked(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], diffs: dict[str, str], text: str
+) -> None:
+    asked = []
+
+    def write(_client: Any, name: str, *_: Any, base: str, write: bool) -> str:
+        asked.append((base, write))
+        return diffs[name]
+
+    monkeypatch.setattr(verb, "write_locks", write)
+    for written in (True, False):
+        args = Namespace(words=words, base="own", write=written)
+        outcome = verb._lock(CLIENT, args, Progress())
+        assert (outcome.text, outcome.data) == (text, {"diffs": diffs, "written": written})
+    assert asked == [("own", True)] * len(diffs) + [("own", False)] * len(diffs)
+
+
+@pytest.mark.parametrize(
     ("sizes", "code"),
     [
         ((100_000_000, 1), ExitCode.OK),
