@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ci.report import columns
 from ci.report.annotation import REASON_CHARS, Annotation, Level, choose_case, shorten
 from ci.report.bars import Bar, draw_delegation, draw_size, draw_sqnr, draw_time, draw_traffic
-from ci.report.columns import columns_of
+from ci.report.columns import NOTHING, columns_of
 from ci.report.comparison import SOURCES, compare_case, compare_reports, list_remarks
 from ci.report.github import render_sheets, render_summary
 from ci.report.html import Sheet, SheetRow
@@ -250,6 +250,25 @@ RULE = Threshold(
 )
 def test_each_figure_of_a_case_is_drawn_with_its_own_limit_and_marker(drawn: Bar, bar: Bar) -> None:
     assert drawn == bar
+
+
+def test_without_limits_only_figures_are_drawn() -> None:
+    drawn = draw_sqnr(CASE, None), draw_size(CASE, None), draw_traffic(CASE, None)
+    assert [(one.label, one.limit, one.marker) for one in drawn] == [
+        ("41.0", None, 50.0),
+        ("2.00 KiB", None, 1024),
+        ("340 B", None, 230),
+    ]
+
+
+def test_columns_of_times_sort_cases_with_and_without_a_device() -> None:
+    times = DeviceFigures(starts=1, runs=1, p50_ms=2.0, p90_ms=3.0, load_ms=4.0)
+    measured = replace(CASE, device=times)
+    columns = {one.name: one for one in columns_of([CASE, measured])}
+    for name in [name for name in columns if name.endswith(" ms")]:
+        assert (columns[name].show(CASE), columns[name].value(CASE)) == (NOTHING, NOTHING)
+    found = [columns[name].value(measured) for name in columns if name.endswith(" ms")]
+    assert found == [2.0, 3.0, 4.0]
 
 
 def test_a_fingerprint_is_that_of_the_path_title_and_message_and_of_no_line() -> None:

@@ -15,8 +15,19 @@ from msgspec.structs import replace
 import ci.__main__
 from ci.cases.policy import LANES, read_emulator_policy
 from ci.models.schemes import Scheme
-from ci.report.evidence import CASE, LIMITS, POLICY, digest_limits, find_faults, parse_statement
+from ci.report.evidence import (
+    CASE,
+    LIMITS,
+    POLICY,
+    digest_limits,
+    find_faults,
+    find_weaker,
+    parse_statement,
+)
 from ci.report.schema import (
+    AccuracyLimits,
+    Budget,
+    OutputThreshold,
     Question,
     Status,
     Threshold,
@@ -294,6 +305,67 @@ def test_a_policy_extends_the_default_of_the_cases_lane(session: str, tmp_path: 
     for scheme in own.schemes:
         case = {"session": session, "backend": "htp", "scheme": scheme.value, "model": "net"}
         assert find_limits(policy, case) == own.limits_of("net", scheme)
+
+
+LIMIT = Threshold(scheme="8a8w", max_above_noise_db=10.0)
+FIGURES = [one for one in Threshold.__struct_fields__ if one.startswith(("min_", "max_"))]
+SIZES = [one for one in Budget.__struct_fields__ if one != "operators"]
+OF_OUTPUTS = AccuracyLimits.__struct_fields__
+
+
+def limit_all(name: str, value: float | None) -> Threshold:
+    return replace(LIMIT, **{name: value})
+
+
+def limit_outputs(name: str, value: float | None) -> Threshold:
+    """Three outputs; the last has the limit."""
+    outputs = (OutputThreshold(output=n, **{name: value} if n == 7 else {}) for n in (1, 7, 0))
+    return replace(LIMIT, outputs=tuple(outputs), max_above_noise_db=9.0)
+
+
+def limit_size(name: str, value: float | None) -> Threshold:
+    return replace(LIMIT, budget=Budget(**{name: value}))
+
+
+def limit_operators(glob: str, value: float | None) -> Threshold:
+    return replace(LIMIT, budget=Budget(operators={} if value is None else {glob: int(value)}))
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "shown"),
+    [
+        *((limit_all, name, name) for name in FIGURES),
+        *((limit_outputs, name, f"output 7: {name}") for name in OF_OUTPUTS),
+        *((limit_size, name, f"budget {name}") for name in SIZES),
+        (limit_operators, "Conv*", "budget operators Conv*"),
+    ],
+)
+def test_each_limit_that_is_missing_or_weaker_is_named(
+    make: Callable[[str, float | None], Threshold], name: str, shown: str
+) -> None:
+    """A limit that is equal or stricter is not."""
+    weaker, stricter = (4, 6) if name.startswith("min_") or name == "segment_align" else (6, 4)
+    wanted = make(name, 5)
+    assert not list(find_weaker(wanted, wanted))
+    assert not list(find_weaker(make(name, stricter), wanted))
+    assert list(find_weaker(make(name, weaker), wanted)) == [
+        f"{shown} is {weaker}, but 5 is required"
+    ]
+    if not (make is limit_outputs and name == "max_above_noise_db"):
+        (line,) = find_weaker(make(name, None), wanted)
+        assert line == f"{shown} is None, but 5 is required"
+
+
+def test_weaker_limits_of_outputs_are_listed_in_their_order() -> None:
+    outputs = tuple(OutputThreshold(output=n, min_equal=0.5) for n in (2, 0, 10))
+    wanted = replace(LIMIT, min_cosine=0.9, outputs=outputs)
+    assert [line.partition(": ")[0] for line in find_weaker(LIMIT, wanted)] == [
+        "min_cosine is None, but 0.9 is required",
+        *("output 0", "output 0", "output 2", "output 2", "output 10", "output 10"),
+    ]
+    partial = replace(LIMIT, full_delegation=False)
+    assert list(find_weaker(partial, LIMIT)) == ["full_delegation is false, but true is required"]
+    assert not list(find_weaker(LIMIT, partial))
 
 
 def test_a_stricter_policy_is_not_met(judge: Judge) -> None:

@@ -15,6 +15,7 @@ from ci.report.comparison import compare_reports, list_remarks
 from ci.report.github import (
     LEFT_OUT,
     LIMIT_BYTES,
+    ROWS,
     append_summary,
     escape_markdown,
     render_summary,
@@ -99,6 +100,19 @@ def test_a_summary_keeps_its_limit(hostile: Report, troubled: Report) -> None:
     text = render_summary(replace(large, comparison=compared))
     assert len(text.encode()) > LIMIT_BYTES * 0.8, "there was room for more"
     assert "and 1800 more in report.json" in text, "the table stands though most failures do not"
+
+
+def test_of_more_cases_than_the_table_has_rows_the_failed_ones_are_shown(report: Report) -> None:
+    passed = replace(report.cases[0], status=Status.PASSED, reason="")
+    failed = replace(passed, model="late", status=Status.FAILED, reason="wrong")
+    for number, first in ((ROWS, "net0"), (ROWS + 1, "late")):
+        cases = (*(replace(passed, model=f"net{n}") for n in range(number - 1)), failed)
+        text = render_summary(replace(report, cases=cases))
+        table = text[text.index("SQNR dB") :]
+        rows = [line for line in table.splitlines() if re.match(r"\| :\w+: \| (net\d|late)", line)]
+        assert len(rows) == ROWS
+        assert first in rows[0]
+        assert ("and 1 more in report.json" in text) == (number > ROWS)
 
 
 def test_the_margin_is_that_of_the_figure_nearest_to_its_limit(report: Report) -> None:
