@@ -140,7 +140,8 @@ def make_files(model: str, root: Path, uses: str, *, policy_only: bool) -> dict[
 def name_model(path: str) -> str:
     """Return a key for a model file in the policy, made from the file's name. It is never the name
     of a model in the suite."""
-    name = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(path).stem).strip("-_")[:40] or "model"
+    words = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(path).stem).strip("-_")
+    name = words[:40].rstrip("-_") or "model"
     return f"my-{name}" if name in SUITE else name
 
 

@@ -268,7 +268,7 @@ def test_columns_of_times_sort_cases_with_and_without_a_device() -> None:
     for name in [name for name in columns if name.endswith(" ms")]:
         assert (columns[name].show(CASE), columns[name].value(CASE)) == (NOTHING, NOTHING)
     found = [columns[name].value(measured) for name in columns if name.endswith(" ms")]
-    assert found == [2.0, 3.0, 4.0]
+    assert found == ["2.0", "3.0", "4.0"]
 
 
 def test_a_fingerprint_is_that_of_the_path_title_and_message_and_of_no_line() -> None:

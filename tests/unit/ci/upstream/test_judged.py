@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace as copy
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -35,6 +35,7 @@ from ci.upstream.report import make_case, make_controls, worst_figures
 from ci.upstream.stubs import LACKS, NEEDS
 from ci.verbs.lanes import upstream
 from ci.verbs.lanes.upstream import WRONG
+from provisioning.console.progress import Progress
 
 RANDOM = np.random.default_rng(1)
 RIGHT = RANDOM.standard_normal((1, 4, 8)).astype(np.float32)
@@ -99,6 +100,22 @@ def test_wrong_outputs_have_to_be_compared_and_rejected(
     nothing: Any = None
     outcome = upstream.judge_again(Path(), nothing, (), policy=nothing, args=args, progress=nothing)
     assert outcome.exit_code == code
+
+
+def test_kept_outputs_are_judged_again_as_a_run_judges_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: dict[str, Any] = {}
+    monkeypatch.setattr(upstream, "make_report", lambda *made, **how: said.update(made=made, **how))
+    monkeypatch.setattr(upstream, "publish_suite", lambda *published: published)
+    args: Any = SimpleNamespace(judge_again=upstream.OUTPUTS)
+    header, policy, progress = (cast("Any", one) for one in ("header", "policy", Progress()))
+    published = upstream.judge_again(
+        Path("kept"), header, (), policy=policy, args=args, progress=progress
+    )
+    assert published == (None, Path("kept"), args, progress)
+    assert isinstance(said.pop("phases"), upstream.Phases)
+    assert said == {"made": (Path("kept"), "header", ()), "policy": "policy", "args": args}
 
 
 def test_an_output_within_upstreams_tolerance_fails_ours() -> None:

@@ -135,6 +135,8 @@ def test_nothing_is_written_over(root: Path, name: str, capsys: pytest.CaptureFi
         ("mlp.py", "my-mlp"),
         ("é.py", "model"),
         ("a\\b.py", "a-b"),
+        (f"-{'m' * 41}.py", "m" * 40),
+        (f"-{'n' * 39}-{'m' * 9}.py", "n" * 39),
     ],
 )
 def test_a_model_of_any_name_is_found_by_the_policy(root: Path, file: str, name: str) -> None:
@@ -145,6 +147,7 @@ def test_a_model_of_any_name_is_found_by_the_policy(root: Path, file: str, name:
     assert not (root / "qnn_model.py").exists()
     policy = read_emulator_policy(root / "qnn.toml")
     assert {key: one.path for key, one in policy.models.items()} == {name: f"{root}/{file}:NAME"}
+    assert "# NAME() returns" in (root / "qnn.toml").read_text()
 
 
 @pytest.mark.parametrize(
