@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
+from ci.cases import qnn_files
 from ci.cases.baselines import Baseline
 from ci.cases.engine import Compiled, Delegation, Fallback, RunNotes, Staging
 from ci.cases.policy import EmulatorPolicy, read_emulator_policy
@@ -162,6 +164,22 @@ def test_the_peak_is_that_of_the_block() -> None:
         pass
     assert peak.size_bytes - before.size_bytes > big // 2
     assert peak.size_bytes - after.size_bytes > big // 2
+
+
+def test_without_the_kernels_peak_that_of_the_whole_process_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "status").write_text("VmRSS:\t   1 kB\n")
+    monkeypatch.setattr(qnn_files, "STATUS", tmp_path / "status")
+    usage = SimpleNamespace(ru_maxrss=77)
+    monkeypatch.setattr("resource.getrusage", lambda _: usage)
+    with measure_peak() as peak:
+        assert peak.size_bytes == 0
+    assert peak.size_bytes == 77 << 10
+    (tmp_path / "status").write_text("Name:\tx\nVmHWM:\t   55 kB\n")
+    with measure_peak() as peak:
+        pass
+    assert peak.size_bytes == 55 << 10
 
 
 @pytest.mark.parametrize("name", FIGURES)

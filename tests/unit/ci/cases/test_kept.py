@@ -23,7 +23,7 @@ from ci.cases.baselines import name_figures
 from ci.cases.cache import RECORD, Artifact, digest_record, hash_files
 from ci.cases.engine import Sets
 from ci.cases.judged import JudgeSetup, SessionOptions
-from ci.cases.kept import KEPT_REMARK, judge_report
+from ci.cases.kept import KEPT_REMARK, LIMIT_BYTES, judge_report
 from ci.cases.policy import EmulatorPolicy, Unsupported, read_emulator_policy
 from ci.device.by_hand import RUN_CASES, write_by_hand
 from ci.models.user_models import Limits, Metric, ModelEntry
@@ -371,6 +371,26 @@ def vast_sizes(kept: Path) -> None:
     edit_output(kept, shape=(2**32, 2**32, 2**64))
 
 
+def empty_axis(kept: Path) -> None:
+    edit_output(kept, shape=(1, 0))
+
+
+def limit_reached(kept: Path) -> None:
+    edit_output(kept, shape=(1, LIMIT_BYTES))
+
+
+def negative_step(kept: Path) -> None:
+    edit_output(kept, step=-0.1)
+
+
+def parts_of_another_sum(kept: Path) -> None:
+    edit_output(kept, joined=(1, 1), joined_axis=0)
+
+
+def an_empty_part(kept: Path) -> None:
+    edit_output(kept, joined=(0, 1), joined_axis=0)
+
+
 def odd_parts(kept: Path) -> None:
     edit_output(kept, joined=(1, 1), joined_axis=7)
 
@@ -425,7 +445,21 @@ def test_nothing_else_is_green(harm: Callable[[Path], None], kept: Path) -> None
     assert report.exit_code is ExitCode.FAILED
 
 
-@pytest.mark.parametrize("harm", [objects, records, negative_sizes, vast_sizes])
+@pytest.mark.parametrize(
+    "harm",
+    [
+        objects,
+        records,
+        negative_sizes,
+        vast_sizes,
+        empty_axis,
+        limit_reached,
+        negative_step,
+        odd_parts,
+        parts_of_another_sum,
+        an_empty_part,
+    ],
+)
 def test_an_output_that_cannot_be_is_named(harm: Callable[[Path], None], kept: Path) -> None:
     harm(kept)
     assert f"{RECORD} describes an impossible tensor: " in judge(kept).cases[0].reason

@@ -276,6 +276,15 @@ def test_a_budget_is_the_default_s_then_the_model_s_then_the_scheme_s(repository
     assert policy.for_backend(Backend.LPAI).limits_of("net", Scheme.A8W8).budget == common
 
 
+@pytest.mark.parametrize("name", [one for one in Budget.__struct_fields__ if one != "operators"])
+def test_a_merged_budget_has_the_limits_of_both_and_its_own_first(name: str) -> None:
+    common = Budget(**{name: 5}, operators={"a": 1, "b": 2})
+    for own, merged in ((None, 5), (0, 0), (9, 9)):
+        assert common.merge(Budget(**{name: own}, operators={"b": 3, "c": 4})) == Budget(
+            **{name: merged}, operators={"a": 1, "b": 3, "c": 4}
+        )
+
+
 def test_a_figure_that_several_budgets_limit_has_the_narrowest_place_s(repository: Path) -> None:
     text = (
         f"{WHOLE}\n[budget]\nprogram_bytes = 90\nspill_bytes = 9\nfill_bytes = 9\n"

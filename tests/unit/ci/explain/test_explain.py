@@ -14,6 +14,7 @@ from ci.explain.explain import (
     Explanation,
     Finding,
     Unknown,
+    _split,
     explain,
     explain_text,
 )
@@ -217,6 +218,16 @@ def test_time_grows_with_the_log_and_not_faster() -> None:
 def test_a_line_without_an_end_is_read_in_parts() -> None:
     log = [b"x" * (1 << 20)] * (2 * CHUNK_BYTES >> 20) + [STUB.encode()]
     assert names(explain("log", log, RULES).causes) == ["stub-mismatch"]
+
+
+def test_lines_stay_whole_however_the_log_is_cut() -> None:
+    """A part that ends within a line waits for the rest; a long part without an end does not."""
+    whole = f"fine\n{STUB}\n".encode()
+    for cut in range(len(whole) + 1):
+        told = explain("log", [whole[:cut], whole[cut:]], RULES)
+        assert (told.lines, [one.line for one in told.causes]) == (2, [2])
+    parts = [*_split([b"a", b"b\nc", b"d" * CHUNK_BYTES, b"e\nf"])]
+    assert parts == [b"ab\n", b"c" + b"d" * CHUNK_BYTES, b"e\n", b"f"]
 
 
 def find(number: int, role: Role = Role.CAUSE, **fields: Any) -> Finding:

@@ -92,6 +92,8 @@ def test_a_file_of_another_s_tree_depends_on(path: str, text: str, found: str) -
         ('read_policy("elf", dict)', {"policies/elf.toml"}),
         ('folder.glob("*.toml")', set()),
         ('f"{folder}/__init__.py"', set()),
+        ('open("*.d/page.md")', {"*.d/page.md"}),
+        ('open("folder/*.md")', {"folder/*.md"}),
         ('"a sentence with a.b in it"', set()),
         ('Verb("ci.verbs.plan", "say/what")', set()),
     ],

@@ -55,6 +55,7 @@ def list_refusals(place: Path) -> dict[str, Callable[[], object]]:
         "a file that is gone": entry(inputs="gone.npy"),
         "a model without a function": entry(path="net.py"),
         "data without a function": entry(calibration="net.py"),
+        "an ONNX file as a function of metrics": file("net.onnx", "function"),
         "a model that is gone": entry(path="gone.onnx"),
         "a recipe that is gone": entry(lowering=Choices(recipe="gone.py:recipe")),
         "a recipe that is no Python": entry(lowering=Choices(recipe="data.npy")),

@@ -298,12 +298,16 @@ def test_the_parts_of_each_output_are_found(tmp_path: Path) -> None:
         make_node("Relu", ["x"], ["b"]),
         make_node("Concat", ["x", "b", "x"], ["c"], axis=0),
         make_node("Transpose", ["c"], ["d"], perm=[1, 0]),
+        make_node("Identity", ["d"], ["e"]),
+        make_node("Transpose", ["e"], ["f"]),  # reverses the axes
+        make_node("Concat", ["x"], ["g"], axis=0),
+        make_node("Concat", ["x", "b"], ["h"], axis=-1),
     ]
-    outputs = [
-        tensor(name, shape) for name, shape in zip("abd", [(2, 6), (2, 3), (3, 6)], strict=True)
-    ]
+    shapes = [(2, 6), (2, 3), (3, 6), (3, 6), (6, 3), (2, 3), (2, 6)]
+    outputs = [tensor(name, shape) for name, shape in zip("abdefgh", shapes, strict=True)]
     model = build_model(nodes, [tensor("x", (2, 3))], outputs)
-    assert find_joined(model) == [(1, (3, 3)), (0, ()), (1, (2, 2, 2))]
+    rows = [(1, (3, 3)), (0, ()), (1, (2, 2, 2)), (1, (2, 2, 2)), (0, (2, 2, 2))]
+    assert find_joined(model) == [*rows, (0, ()), (1, (3, 3))]
 
 
 def test_names_that_the_quantizer_would_make_are_changed_for_each_constant() -> None:
@@ -320,12 +324,14 @@ def test_names_that_the_quantizer_would_make_are_changed_for_each_constant() -> 
 
 
 def test_infinite_constants_and_each_flat_bias_are_mended() -> None:
-    rows = {"a": [[1.0, np.inf]], "b": [[-np.inf, 2.0]], "c": [[3.0, 4.0]], "d": [[5.0], [6.0]]}
+    rows: dict[str, Any] = {"a": [[1.0, np.inf]], "b": [[-np.inf, 2.0]], "c": [[3.0, 4.0]]}
+    rows |= {"d": [[5.0], [6.0]], "e": [7.0]}
     nodes = [
         make_node("Gemm", ["x", "w"], ["p"]),
         make_node("Gemm", ["p", "w", "b"], ["q"]),
         make_node("Gemm", ["q", "w", "c"], ["r"]),
-        make_node("Gemm", ["r", "w", "d"], ["s"]),
+        make_node("Gemm", ["r", "w", "d"], ["t"]),
+        make_node("Gemm", ["t", "w", "e"], ["s"]),
     ]
     weights = [constant(name, values) for name, values in rows.items()]
     graph = build_model(nodes, [tensor("x", (1, 2))], [tensor("s", (1, 2))], weights).graph
@@ -336,6 +342,7 @@ def test_infinite_constants_and_each_flat_bias_are_mended() -> None:
         "b": [-65504.0, 2.0],
         "c": [3.0, 4.0],
         "d": [[5.0], [6.0]],
+        "e": [7.0],
     }
 
 
@@ -352,6 +359,8 @@ def test_weights_of_every_node_and_operand_have_the_type_of_the_scheme() -> None
         make_node("ConvTranspose", ["v", "c"], ["z"], "seventh"),
         make_node("GRU", ["z", "w", "r"], ["y"], "eighth"),
         make_node("Add", ["bias", "a"], ["other"]),
+        make_node("Relu", ["a"], ["positive"]),
+        make_node("MatMul", ["x", "positive"], ["unused"], "ninth"),  # its weight is no constant
     ]
     model = build_model(nodes, [tensor("x", (3, 3))], [tensor("y", (3, 3))], weights)
     plain = {*"abwr"}

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from ci.cases.engine import Compiled, Delegation, Fallback, Program
+from ci.cases.qnn_files import PROFILE_CSV
 from ci.cases.spec import CaseSpec
 from ci.models.schemes import Scheme
 from ci.onnx.engine import Executed, OnnxEngine, find_lies, open_program
@@ -199,7 +200,9 @@ def test_a_context_is_checked_for_its_soc_before_a_session_opens_it(
 
     def open_session(path: Path, options: Any, entries: dict[str, str], **more: Any) -> None:
         opened.append(entries)
+        told.append(options)
 
+    told: list[dict[str, str]] = []
     strict = {"fallback": "none"}
     sessions = SimpleNamespace(
         NO_FALLBACK=strict, name_severity=lambda level: 2, open_session=open_session
@@ -227,3 +230,9 @@ def test_a_context_is_checked_for_its_soc_before_a_session_opens_it(
     )
     open_program(replace(program, compiled=left), engine, "")
     assert opened == [strict, {}]
+    open_program(replace(program, compiled=left), engine, "detailed")
+    plain, _, profiled = told
+    assert {name: profiled[name] for name in profiled.keys() - plain.keys()} == {
+        "profiling_level": "detailed",
+        "profiling_file_path": str(tmp_path / PROFILE_CSV),
+    }

@@ -39,6 +39,7 @@ def test_only_what_this_call_built_counts(tmp_path: Path, monkeypatch: pytest.Mo
     write_builds(tmp_path, "build_linux", executorch_version="1.5.1", qnn_sdk_version="2.40")
     write_builds(tmp_path, "build_android", executorch_version="1.4.1", qnn_sdk_version="2.37")
     write_builds(tmp_path, "build_runner", wheel_version="1.5.1")  # the wheel's: no checkout
+    write_builds(tmp_path, "parity", executorch_version="1.5.1", qnn_sdk_version="2.41")
     assert find_built(tmp_path) is None
     monkeypatch.setenv(built.FINISHED, "build_linux build_android build_runner parity")
     assert find_built(tmp_path) == Built("build_android", "1.4.1", "2.37", "/sdk")
