@@ -188,7 +188,7 @@ def _compare_recorded(report: Report, recorded: Mapping[str, Baseline]) -> Itera
     for case in (one for one in report.cases if one.status is Status.PASSED):
         known = recorded.get(str(case))
         for change in find_changes(case, known) if known else ():
-            yield f"{case} passed with {change}"
+            yield f"{case} passed, but its {change}"
 
 
 def _doubt_cases(report: Report) -> Iterator[str]:
