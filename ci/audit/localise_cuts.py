@@ -230,7 +230,7 @@ def make_graphs(module: nn.Module, float32: nn.Module, sets: Sequence[Inputs]) -
 
 def find_source(node: Node) -> Node:
     """Return the node that computed the value that a quantizer or dequantizer rounds, even if
-    several of them follow each other. Return any other node itself."""
+    several of them follow each other. Any other node is returned unchanged."""
     source: Any = node.args[0] if _rounds(node) else None
     return find_source(source) if isinstance(source, Node) else node
 

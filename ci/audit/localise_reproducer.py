@@ -1,5 +1,5 @@
 """Writes a part of a model as a Python file that lowers the part, runs it on the HTP emulator, and
-compares its outputs with those in eager mode. The file imports nothing from this project. It needs
+compares its outputs with those of eager mode. The file imports nothing from this project. It needs
 the .pt file next to it, with weights and inputs, and the variables of ``qnn-ci env``."""
 
 from __future__ import annotations

@@ -152,10 +152,10 @@ class Located(Struct, frozen=True, kw_only=True):
     results, and ``rows`` the losses of its operators. ``first`` is the first wrong operator.
     ``ended`` is why the search stopped early.
 
-    ``smallest`` is the smallest part that is still wrong. ``part`` has its operators, and
+    ``smallest`` is the smallest part that is still wrong. ``part`` contains its operators, and
     ``departures`` its outputs. ``mended_by`` is the change that makes the part right. The part is
-    also right if it returns the results of the operators ``cured_by``. ``readers`` has the first
-    operator that depends on all of them. ``sharing`` are operators outside the part that join
+    also right if it returns the results of the operators ``cured_by``. ``readers`` contains the
+    first operator that depends on all of them. ``sharing`` are operators outside the part that join
     several results and share a range with it.
     """
 
@@ -188,7 +188,7 @@ class Search:
 
     def run(self) -> Located:
         """Return everything that is found before the limit of programs is reached. If the whole
-        model yields no program, the result has only the reason."""
+        model yields no program, the result contains only the reason."""
         whole = Cut(tuple(self.operators), self.outputs)
         trial = self.laboratory.measure(whole, "the whole model")
         if trial.refused:
@@ -292,7 +292,7 @@ class Search:
 
     def is_wrong(self, cut: Cut, what: str) -> bool:
         """Try a part, and return whether it is wrong by at least ``self.wanted_db``. If it is,
-        record it as the smallest."""
+        record it as the smallest part."""
         trial = self.laboratory.measure(cut, what)
         wrong = bool(trial.worst and trial.worst.excess_db >= self.wanted_db)
         if wrong:

@@ -323,7 +323,7 @@ def find_remedy(
 
 
 def _keep_fix(advice: str) -> str:
-    """Return the text after ``fix:`` in a text of advice; empty if there is no advice."""
+    """Return the part of an advice after ``fix:``; empty if there is no advice."""
     return advice.rpartition(Advice("", "").text)[2].strip()
 
 

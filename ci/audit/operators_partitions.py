@@ -108,7 +108,7 @@ def list_refused(refusals: Refusals) -> tuple[tuple[str, str, bool], ...]:
 @contextmanager
 def uncompiled() -> Iterator[dict[str, Sequence[Any]]]:
     """Replace QNN's compiler with a function that returns empty contexts until the block ends.
-    Yield a dict, to which the programs that would be compiled are added. The keys are methods."""
+    Yield a dict that collects the programs that would be compiled, by method."""
     found: dict[str, Sequence[Any]] = {}
     original = vars(QnnBackend)["preprocess_multimethod"]
 

@@ -99,8 +99,8 @@ def _list_advice(found: Sequence[tuple[Audited, OperatorRow]]) -> list[str]:
 
 
 def group_faults(audit: Audit) -> dict[tuple[str, KnownFault], str]:
-    """Return the cases in which known faults occur, such as ``fp16 on SM8650, SM8750``. The keys
-    are (model, fault)."""
+    """Map each known fault, as (model, fault), to the cases in which it occurs, such as ``fp16 on
+    SM8650, SM8750``."""
     places: dict[tuple[str, KnownFault], dict[str, list[str]]] = {}
     for case in audit.cases:
         for one in case.known_faults:

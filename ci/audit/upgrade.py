@@ -1,5 +1,5 @@
-"""Compares two versions of QNN or ExecuTorch in one table, worst differences first: the results of
-two runs, and the headers and exported symbols of two QNN trees."""
+"""Compares two versions of QNN or ExecuTorch: the results of two runs, and the headers and exported
+symbols of two QNN trees. The differences are shown in one table, worst first."""
 
 from __future__ import annotations
 

@@ -59,8 +59,9 @@ class Rerun(Struct, frozen=True, kw_only=True):
 
 
 def rerun(faults: Sequence[Fault], frontend: str, qnn: str, attempt: Try) -> Iterator[Rerun]:
-    """Run the graph and the mended form of each fault in every scheme in which the fault was tried
-    with this front end, and yield the results. ``attempt`` runs graphs in a scheme."""
+    """Run the graphs of known faults with a front end, and yield the results. Each fault's graph
+    and its mended form run in every scheme in which the fault was tried with this front end.
+    ``attempt`` runs graphs in a scheme."""
     for fault, tried in _list_rows(faults, frontend):
         for form, text in ((GRAPH, fault.graph), (MENDED, fault.mended)):
             if not text:
@@ -86,7 +87,7 @@ def rerun(faults: Sequence[Fault], frontend: str, qnn: str, attempt: Try) -> Ite
 
 
 def list_tried(faults: Sequence[Fault], frontend: str) -> Iterator[Rerun]:
-    """Yield the results that the table of faults has for a front end, without running the
+    """Yield the results that the table of faults contains for a front end, without running the
     graphs."""
     for fault, tried in _list_rows(faults, frontend):
         for end in ENDS:

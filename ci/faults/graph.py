@@ -71,8 +71,8 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """A graph: its inputs and constants (``tensors``), its nodes, and the names of its outputs. The
-    keys of ``tensors`` and ``nodes`` are names. The nodes are in execution order."""
+    """A graph. ``tensors`` contains its inputs and constants, and ``nodes`` its nodes in execution
+    order, both by name. ``outputs`` are the names of its outputs."""
 
     tensors: Mapping[str, Tensor]
     nodes: Mapping[str, Node]

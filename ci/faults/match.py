@@ -41,7 +41,7 @@ class KnownFault(Struct, frozen=True, kw_only=True):
 
 @cache
 def name_operators() -> dict[str, str]:
-    """Return a mapping from torch's operator names to those in ci.faults.operators."""
+    """Map torch's operator names to those in ci.faults.operators."""
     return {aten: name for name, one in OPERATORS.items() for aten in one.aten}
 
 

@@ -67,9 +67,10 @@ class Result(Struct, frozen=True):
 
 
 class Output(NamedTuple):
-    """An output of a graph: the reference (``right``) and the program's output (``made``), both
-    [input set, *shape], and the errors of disturbed ``runs``, [run, input set, *shape]. ``step`` is
-    the output's quantization step, or 0 if it is not used for the verdict."""
+    """An output of a graph. ``right`` is the output of the reference and ``made`` that of the
+    program, both [input set, *shape]. ``runs`` contains the errors of disturbed runs, [run, input
+    set, *shape]. ``step`` is the output's quantization step, or 0 if it is not used for the
+    verdict."""
 
     right: Any
     runs: Any
@@ -78,9 +79,9 @@ class Output(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """The data for judging a program: the outputs of the reference (``right``) and of the program
-    (``made``), per input set; the errors of disturbed runs (``noise``) and the quantization steps,
-    per output."""
+    """The data for judging a program. ``right`` and ``made`` are the outputs of the reference and
+    of the program, per input set. ``noise`` contains the errors of disturbed runs, and ``steps``
+    the quantization steps, both per output."""
 
     right: Sequence[Sequence[Any]]
     made: Sequence[Sequence[Any]]

@@ -177,8 +177,8 @@ class Search:
         """Confirm a suspect alone and with other seeds, shrink it while the search has time, and
         add it to the findings.
 
-        The suspect only counts as unconfirmed if it does not fail again, or if the shrunk graph
-        fails in fewer than half of the repeats. Raises LateError if there is not enough time.
+        If the suspect does not fail again, or if the shrunk graph fails in fewer than half of the
+        repeats, it only counts as unconfirmed. Raises LateError if there is not enough time.
         """
         end, start = suspect.end, time.monotonic()
         alone = self.confirm([Item(str(graph), seed) for seed in SEEDS], 1)
@@ -199,7 +199,7 @@ class Search:
 
         small = shrink(graph, still_fails, 2 * self.jobs if bundle else CHUNK)
         if not self.fails(end, [small], bundle=1)[0]:
-            small = graph  # it failed only together with others
+            small = graph  # the small graph fails only together with others
         varied = [] if is_slow else fit_variations(small, self.frontend)
         wrong = self.fails(end, [one for _, one in varied], bundle=bundle, anything=True)
         repeats = [one for one in REPEATS if not find_unfit(small, one)]

@@ -114,8 +114,8 @@ def write_forward(graph: Graph) -> str:
 
 
 def compute(graph: Graph, seed: int) -> list[dict[str, Tensor]]:
-    """Return the values of all tensors and nodes for each input set. The keys are names. Raises
-    torch's errors if shapes do not match, and TypeError if an attribute is missing."""
+    """Return the values of all tensors and nodes, by name, for each input set. Raises torch's
+    errors if shapes do not match, and TypeError if an attribute is missing."""
     constants = {
         name: torch.from_numpy(draw(graph, name, seed))
         for name in graph.tensors
@@ -129,7 +129,7 @@ def compute(graph: Graph, seed: int) -> list[dict[str, Tensor]]:
 def evaluate(
     graph: Graph, constants: Mapping[str, Tensor], inputs: Sequence[Tensor]
 ) -> dict[str, Tensor]:
-    """Return the values of all tensors and nodes for one input set. The keys are names."""
+    """Return the values of all tensors and nodes, by name, for one input set."""
     values = {**constants, **dict(zip(graph.inputs, inputs, strict=True))}
     for name, node in graph.nodes.items():
         values[name] = apply(node, [values[read] for read in node.reads])

@@ -70,7 +70,7 @@ class TrialJob:
 
 @dataclass(frozen=True)
 class Trial:
-    """Tries graphs with a front end in a scheme. ``scratch`` is an empty directory for logs."""
+    """Tries graphs in one front end and one scheme. ``scratch`` is an empty directory for logs."""
 
     workers: pool.Pool
     frontend: Frontend

@@ -65,8 +65,8 @@ Chooser = Callable[[str, Suite, str], Iterable[CaseName]]
 
 
 def _by_name(key: str, suite: Suite, _probe: str) -> Iterable[CaseName]:
-    """Return the cases that a changed key is for. For ``suite.mlp``, these are the cases of the
-    model mlp. For a key that is not a row of a table in ``NAMES``, they are all cases."""
+    """Return the cases that a changed key concerns. For ``suite.mlp``, these are the cases of the
+    model mlp. A key that is not a row of a table in ``NAMES`` concerns all cases."""
     table, _, name = key.partition(".")
     find = NAMES.get(table) if name else None
     return [case for case in suite if find(case) == name] if find else suite

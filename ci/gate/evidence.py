@@ -49,8 +49,8 @@ def parse_junit(data: bytes) -> ET.Element:
 
 
 def count_junit(root: ET.Element) -> tuple[int, int, int]:
-    """Return three numbers of test cases below an element: all, those that failed and those that
-    were skipped."""
+    """Return the number of test cases below an element, how many of them failed, and how many were
+    skipped."""
     cases = [*root.iter("testcase")]
     failed = sum(any(case.find(tag) is not None for tag in BAD_TAGS) for case in cases)
     skipped = sum(case.find("skipped") is not None for case in cases)
@@ -85,8 +85,8 @@ def weigh_report(
     """Judge a report by its cases and controls, and check the summary that the file contains.
 
     ``junit`` is the root of the junit.xml next to the report, or None if that is missing.
-    ``policy`` is the policy by which the cases must have been judged. ``recorded`` has the figures
-    that this checkout recorded for the report's toolchain; its keys are cases as text.
+    ``policy`` is the policy by which the cases must have been judged. ``recorded`` maps cases, as
+    text, to the figures that this checkout recorded for the report's toolchain.
     """
     true = report.recounted
     counts, own = true.summary, describe_counts(true.summary)
@@ -183,8 +183,8 @@ def _compare_policy(report: Report, policy: EmulatorPolicy) -> Iterator[str]:
 
 
 def _compare_recorded(report: Report, recorded: Mapping[str, Baseline]) -> Iterator[str]:
-    """Yield a fault for each passed case with an SQNR that differs too much from the one recorded
-    for its toolchain."""
+    """Yield a fault for each passed case whose SQNR differs too much from the one recorded for its
+    toolchain."""
     for case in (one for one in report.cases if one.status is Status.PASSED):
         known = recorded.get(str(case))
         for change in find_changes(case, known) if known else ():
@@ -192,7 +192,7 @@ def _compare_recorded(report: Report, recorded: Mapping[str, Baseline]) -> Itera
 
 
 def _doubt_cases(report: Report) -> Iterator[str]:
-    """Yield a fault for each passed case with details that contradict a pass."""
+    """Yield a fault for each passed case whose details contradict a pass."""
     tried = {one.name for one in report.controls}
     for case in (one for one in report.cases if one.status is Status.PASSED):
         rule = report.threshold_for(case)

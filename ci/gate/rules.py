@@ -13,9 +13,9 @@ ALL = "*"
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A change to ``files`` (globs of paths, or of parts of files such as ``FILE#KEY``) needs
-    ``sessions``, because of ``reason``. With ``alone``, derived dependencies on these files are
-    ignored."""
+    """Says that a change to ``files`` requires ``sessions``, because of ``reason``. ``files`` are
+    globs of paths, or of parts of files such as ``FILE#KEY``. With ``alone``, derived dependencies
+    on these files are ignored."""
 
     files: tuple[str, ...]
     sessions: tuple[str, ...]
@@ -24,7 +24,8 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Unread(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``reader`` (a glob) names ``files`` but does not depend on them, because of ``reason``."""
+    """Says that ``reader``, a glob, names ``files`` but does not depend on them, because of
+    ``reason``."""
 
     reader: str
     files: tuple[str, ...]

@@ -40,10 +40,10 @@ class JobVerdict(str, Enum):
 
 @dataclass(frozen=True)
 class JobResult:
-    """What a job left. ``exit_code`` is the text of exit-code.txt, or None if that file is missing.
-    ``cases`` is how many cases ran according to the report, or None without a report, and
-    ``failed`` is how many of them failed. ``fault`` is the reason why the report does not prove a
-    pass."""
+    """What a job left behind. ``exit_code`` is the text of exit-code.txt, or None if that file is
+    missing. ``cases`` is the number of cases that ran according to the report, or None without a
+    report. ``failed`` is how many of them failed. ``fault`` is the reason why the report does not
+    prove a pass."""
 
     exit_code: str | None = None
     cases: int | None = None

@@ -65,7 +65,7 @@ from provisioning.errors import FailedError
 PROGRAM, CONTEXT = "program", "model.onnx"
 QUANTIZED_MODEL = "quantized.onnx"
 SAVER_LOG = "saver.log"
-EXPORTED_DB = 60.0  # limit for the exported model against torch; measured values exceed 100
+EXPORTED_DB = 60.0  # least SQNR of the exported model against torch; measured: above 100
 
 
 def load_source(spec: CaseSpec, command: str = "") -> Source:
@@ -179,7 +179,7 @@ def digest_source(source: Source) -> str:
 def add_grids(
     infos: Sequence[TensorInfo], grids: Sequence[tuple[float, int, int]]
 ) -> tuple[TensorInfo, ...]:
-    """Return descriptions of the outputs that include the outputs' possible values."""
+    """Return the descriptions of the outputs, with the outputs' possible values added."""
     return tuple(
         structs.replace(info, step=step, lowest=low, highest=high)
         for info, (step, low, high) in zip(infos, grids, strict=True)

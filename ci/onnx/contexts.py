@@ -158,7 +158,7 @@ def check_context(path: Path, soc: str, runtime: str = "") -> Context:
         raise UnfitError(
             f"{path.name} is compiled for {made_for}, not for {soc}"
             if made_for
-            else f"{path.name} does not name {soc} as its target, or any other SoC",
+            else f"{path.name} does not name the SoC that it was compiled for",
             why=f"{soc} has SoC number {wanted.id} and Hexagon V{wanted.hexagon}; a device rejects"
             " the context with error 5005 or 14001, although the emulator runs it",
             fix=f"compile it with soc_model={wanted.id}",
@@ -218,10 +218,11 @@ def _find_binary(path: Path, node: Mapping[str, Any]) -> tuple[Path | None, Blob
 
 
 def _find_strangeness(context: Context, blob: Blob) -> str:
-    """Return why a binary cannot have been compiled from its model; empty if it can."""
+    """Return what shows that a binary was not compiled from its model, or was changed later; empty
+    if nothing does."""
     made, claimed = context.qnn, context.sdk_version
     if not made and blob[:4] != ARCHIVE:
-        return "its context binary names no QNN version"
+        return "its context binary does not contain a QNN version"
     if made and claimed and parse_version(made) != parse_version(claimed):
         return f"its context binary is from QNN {made}, but its EPContext node names {claimed}"
     for name in context.partitions:

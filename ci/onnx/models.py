@@ -237,8 +237,7 @@ def _find_version_faults(model: Any) -> Iterator[Fault]:
 
 
 def _find_free_shapes(inputs: Iterable[Any]) -> Iterator[Fault]:
-    """Yield one fault that lists all inputs with sizes that are not fixed, with options that fix
-    them."""
+    """Yield one fault that lists all inputs without fixed sizes. Its options fix these sizes."""
     free = [
         port
         for port in inputs
@@ -290,7 +289,7 @@ def _find_input_faults(port: Any) -> Iterator[Fault]:
     if not all(map(is_fixed, held.shape.dim)):
         return
     if min(sizes, default=1) < 1:
-        yield Fault(f"{label} has a dimension of {min(sizes)}")
+        yield Fault(f"{label} has a dimension of size {min(sizes)}")
     elif math.prod(sizes) * width > LIMIT_BYTES:
         fix = "export with a smaller input"
         limit = mib(LIMIT_BYTES)

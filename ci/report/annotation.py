@@ -62,8 +62,8 @@ SHOWN_CASES = 6
 
 
 def make_annotations(report: Report) -> list[Annotation]:
-    """Return an annotation for each group of failed cases with the same line, model and reason,
-    with the names of these cases.
+    """Group the failed cases by line, model and reason, and return an annotation for each group.
+    Its message names the cases.
 
     Cases share an annotation because CI systems show only a few annotations per run.
     """
@@ -85,9 +85,8 @@ def make_annotations(report: Report) -> list[Annotation]:
 
 
 def shorten(reason: str) -> str:
-    """Return a reason, which may include a fix, on one line of about REASON_CHARS characters at
-    most.
-    """
+    """Return a reason, which may include a fix, on one line that is cut to about REASON_CHARS
+    characters."""
     line = " ".join(reason.split())
     return line if len(line) <= REASON_CHARS else f"{line[:REASON_CHARS]}..."
 
@@ -98,9 +97,8 @@ def name_cases(cases: list[Case]) -> str:
 
 
 def repeat_command(report: Report, case: Case) -> str:
-    """Return the command that repeats a case, to be run at the root of the repository, or an empty
-    string if it is not known.
-    """
+    """Return the command that repeats a case if it is run at the root of the repository. Empty if
+    it is not known."""
     if not report.command:
         return ""
     return choose_case(report.command, case.model, case.scheme, case.soc)

@@ -462,9 +462,8 @@ def show_limit(name: str, rule: Threshold) -> str:
 
 
 def list_charts(reports: Sequence[Report]) -> list[Column]:
-    """Return the columns that are drawn as bars. DDR traffic is among them only if any
-    case has it.
-    """
+    """Return the columns that are drawn as bars. DDR traffic is included only if a case has a value
+    for it."""
     cases = [case for report in reports for case in report.cases]
     return [
         one

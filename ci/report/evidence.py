@@ -96,7 +96,7 @@ def write_evidence(
     """
     judged = [case for case in report.cases if case.program and case.status is not REFUSED]
     written: dict[Path, Case] = {}
-    # If cases share a program, a failed one is written.
+    # Failed cases come last, so that they replace other cases with the same program.
     for case in sorted(judged, key=lambda one: one.status is Status.FAILED):
         path = directory / f"{case.program[0].sha256}{SUFFIX}"
         write_whole(path, make_statement(report, case, version, digests))
@@ -127,7 +127,8 @@ def describe_result(
     controls = [one for one in report.controls if one.name == case.name]
     named = {CONTROL.format(one.kind.value): one.rejected for one in controls}
     asked = [*QUESTIONS, *([Question.TASK.value] if case.metric_name else []), BUDGET, OTHER]
-    wrong = case.question.value if case.question else OTHER  # the report does not name the others
+    # The report names only the first failed question.
+    wrong = case.question.value if case.question else OTHER
     tests = dict.fromkeys(asked, True) if case.status is Status.PASSED else {wrong: False}
     tests |= named
     passed = all(tests.values())

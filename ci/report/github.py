@@ -131,9 +131,8 @@ def _describe_controls(report: Report) -> Iterator[str]:
 
 
 def _list_worst(report: Report) -> Iterator[str]:
-    """Yield a table of the cases with the smallest margins to a limit, in dB, if several cases have
-    one.
-    """
+    """Yield a table of the cases with the smallest margins to a limit, in dB. Yield nothing unless
+    at least two cases have a limit."""
     margins = [(margin, case) for case in report.cases if (margin := find_margin(report, case))]
     if len(margins) > 1:
         rows = [

@@ -135,9 +135,8 @@ def render_tables(title: str, notes: Sequence[str], sheets: Sequence[Sheet]) -> 
 
 @dataclass(frozen=True)
 class Cause:
-    """Why cases failed. ``reason`` is the first line of the first case's reason, ``advice`` the
-    lines that follow it, and ``cases`` has the cases with their indexes in the report.
-    """
+    """Why cases failed. ``reason`` is the first line of the first case's reason, and ``advice`` the
+    lines that follow it. ``cases`` contains the cases with their indexes in the report."""
 
     reason: str
     advice: str

@@ -127,8 +127,8 @@ def _check_cases(shards: Shards, wanted: Collection[CaseName]) -> Iterator[str]:
     elif digest_names(names) != shards[0][1].whole:
         yield "the cases differ from the cases of the whole run"
     for word, those in (
-        ("planned, but missing", set(wanted) - set(names)),
-        ("not planned, but present", set(names) - set(wanted)),
+        ("planned cases are missing", set(wanted) - set(names)),
+        ("some cases are not planned", set(names) - set(wanted)),
     ):
         if wanted and those:
-            yield f"cases {word} ({len(those)}): {', '.join(map(str, sorted(those)[:5]))}"
+            yield f"{word} ({len(those)}): {', '.join(map(str, sorted(those)[:5]))}"

@@ -1,4 +1,4 @@
-"""SARIF 2.1.0, for code scanning: the log, its results and locations.
+"""Render annotations as a SARIF 2.1.0 log, for code scanning.
 
 Source: OASIS SARIF 2.1.0, sections 3.4 (artifact locations), 3.11 (messages), 3.13 (log), 3.14
 (run), 3.27 (result), 3.49 (rule).

@@ -430,8 +430,7 @@ class Case(CaseName, frozen=True, kw_only=True):
     Figures are the worst values over all input sets and over the outputs that they apply to.
     ``inputs`` is the number of input sets. Figures named ``_quantized`` compare with the quantized
     model, and so do ``gain`` and ``offset`` if there is one. All others compare with the float32
-    model.
-    ``sqnr_db_scheme`` is the SQNR of the quantized model against the float32 model.
+    model. ``sqnr_db_scheme`` is the SQNR of the quantized model against the float32 model.
     ``predicted_sqnr_db`` is the SQNR that is predicted for the program from rounding, and
     ``above_noise_db`` is how far the error at ``above_noise_place`` exceeds that prediction.
 
@@ -445,21 +444,21 @@ class Case(CaseName, frozen=True, kw_only=True):
     ``question`` is the first question whose answer is no in a failed case. ``warnings`` do not fail
     the case. ``places`` are the lines of the user's files that caused a failure. ``lacks`` is the
     library or device without which the case could not run here. ``outcome`` is the result of an
-    upstream test, by upstream's verdict and by ours.
+    upstream test, such as ``both`` if it passed upstream's verdict and ours.
 
     ``recorded_`` figures are from an earlier run with this toolchain. ``lower_s`` of a cached case
     is the time of its original lowering. ``compiler`` is the build of QNN that compiled the
     program. ``choices`` are the lowering options of the model's entry in the policy.
     ``made_inputs`` describes generated inputs, such as random inputs. ``digests`` identify the
-    case's sources, and ``outputs`` has details of each output. ``program`` lists the files of the
-    program, starting with the one that a runtime opens. ``footprint`` has figures of the program
-    and its lowering, ``recorded_footprint`` the recorded ones.
+    case's sources, and ``outputs`` contains details of each output. ``program`` lists the files of
+    the program, starting with the one that a runtime opens. ``footprint`` contains figures of the
+    program and its lowering, and ``recorded_footprint`` the recorded ones.
 
     Two kinds of figures are present only on request: ``qnn_ops`` are the operators passed to QNN,
     and ``accelerator_`` figures are means over the inputs, from QNN's profile. On the emulator,
     ``accelerator_`` figures vary between runs, so they are not judged.
 
-    ``device`` has the figures of a run on a device. In such a run, ``sqnr_db_emulator`` and
+    ``device`` contains the figures of a run on a device. In such a run, ``sqnr_db_emulator`` and
     ``equal_emulator`` (the share of elements with the same bits) compare the outputs with the
     emulator's.
     """
@@ -650,8 +649,8 @@ class Report(Record, frozen=True, kw_only=True):
 
     ``unsupported`` describes versions that the run combined although they are not known to work
     together; it is empty if there are none. ``remarks`` are further notes on the run. ``unjudged``
-    counts the cases that an interrupted run did not judge. ``comparison`` has the differences from
-    the base, or ``uncompared`` the reason why there are none.
+    counts the cases that an interrupted run did not judge. ``comparison`` contains the differences
+    from the base. ``uncompared`` is the reason if they cannot be compared.
     """
 
     session: str

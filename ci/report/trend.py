@@ -25,9 +25,8 @@ NAME_CHARS = 46
 
 @dataclass(frozen=True)
 class Line:
-    """A figure of a case over the runs. ``bars`` has a bar for each run, or None for a run without
-    the case.
-    """
+    """A figure of a case over the runs. ``bars`` contains a bar for each run, or None for a run
+    without the case."""
 
     title: str
     bars: tuple[Bar | None, ...]
@@ -63,9 +62,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Row:
-    """A case of a session over the runs. ``statuses`` has its status in each run, or None for a run
-    without the case.
-    """
+    """A case of a session over the runs. ``statuses`` contains its status in each run, or None for
+    a run without the case."""
 
     session: str
     name: CaseName
@@ -104,7 +102,7 @@ def _read_readable(path: Path, progress: Progress) -> Report | None:
     try:
         return read_report(path)
     except UsageError as error:
-        progress.step(f"note: a report is left out: {error.what}: {error.why}")
+        progress.step(f"note: a report is left out because {error.what}: {error.why}")
         return None
 
 

@@ -30,10 +30,10 @@ class FileFacts:
     """The names in a file.
 
     ``imports``: dotted module names; relative ones start with their dots. ``families``: packages
-    from which the file imports modules whose names it computes. ``words``: strings that may be
-    paths, with ``*`` for each part that is not constant. ``strings``: string constants that are a
-    single word. ``profiles``: strings assigned to variables with names that end in PROFILE.
-    ``includes``: the opening quote and the name of each header. ``paths``: paths in a shell script.
+    from which the file imports modules by computed names. ``words``: strings that may be paths,
+    with ``*`` for each part that is not constant. ``strings``: string constants that are a single
+    word. ``profiles``: strings assigned to variables with names that end in PROFILE. ``includes``:
+    the opening quote and the name of each header. ``paths``: paths in a shell script.
     """
 
     imports: set[str] = field(default_factory=set)

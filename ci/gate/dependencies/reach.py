@@ -35,9 +35,9 @@ class Reach:
 class Graph:
     """The dependencies of a tree's files, read when they are needed.
 
-    ``named`` maps names, such as models of the suite, to modules that code imports by name. These
-    modules do not count as dependencies of any file: they are reached only as first files, or from
-    a test that contains their name (see ``follow``).
+    ``named`` maps names, such as models of the suite, to modules that code imports by these names.
+    Such a module is reached only if it is a first file, or from a test that contains its name (see
+    ``follow``). It is never a dependency of another file.
     """
 
     def __init__(self, tree: TreeFiles, load: Load, named: Mapping[str, str]) -> None:

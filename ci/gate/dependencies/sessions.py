@@ -25,7 +25,7 @@ Read = Callable[[str], str]
 
 @dataclass(frozen=True)
 class SessionInputs:
-    """What a session depends on. ``reach`` has the files reached through imports and names.
+    """What a session depends on. ``reach`` contains the files reached through imports and names.
     ``uses`` maps other files, and parts of files written as ``FILE#KEY``, to the reason why the
     session needs them.
 

@@ -295,7 +295,7 @@ def test_a_replay_says_what_is_saved_and_fails_for_what_is_missed(
         ("no shard 2", "the job left no report.json"),
         ("shard 1 twice", "shard 1/2 was passed 2 times"),
         ("another policy", "different policies"),
-        ("a case fewer", "planned, but missing (1): mlp"),
+        ("a case fewer", "planned cases are missing (1): mlp"),
         ("broken report", "not a report"),
         ("no case", "the job ran no case"),
         ("doctype", "document type"),
