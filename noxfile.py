@@ -228,7 +228,11 @@ def require_host(session: nox.Session, group: str) -> None:
     """Fail a session that this machine cannot run, before anything is installed."""
     system, machine = platform.system(), platform.machine()
     if system == "Windows":
-        fail(session, ENVIRONMENT, "sessions do not run on Windows; on x86-64, all run in WSL 2")
+        fail(
+            session,
+            ENVIRONMENT,
+            "sessions do not run on Windows; on x86-64, all of them run in WSL 2",
+        )
     if group in LARGE and (system, machine) != ("Linux", "x86_64"):
         needs = (
             f"{session.name} needs Linux on x86-64, such as in a CI job; this is {system} {machine}"

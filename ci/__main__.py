@@ -65,7 +65,7 @@ VERBS: dict[str, Verb] = {
     ),
     "completion": Verb("ci.verbs.completion", "print completions for bash or zsh"),
     "versions-matrix": Verb(
-        "ci.verbs.versions_matrix", "run graphs of known compiler faults with several QNN versions"
+        "ci.verbs.versions_matrix", "test several QNN versions for known compiler faults"
     ),
     "upgrade-report": Verb(
         "ci.verbs.upgrade_report", "show what changes with another version of QNN or ExecuTorch"

@@ -5,8 +5,8 @@ artifact.json and the engine's program
 inputs/<set>_<index>.raw           row-major, in the dtype that artifact.json specifies
 float/<set>_<index>.raw            outputs of the float32 model
 quantized/<set>_<index>.raw        outputs of the quantized model, if there is one
-<set>_<index>.low.raw, .high.raw   next to integer outputs: the lowest and highest correct values,
-                                   where rounding noise could change the result
+<set>_<index>.low.raw, .high.raw   next to an integer output: its lowest and highest correct values,
+                                   because rounding noise may change the output
 noise/<index>.npy                  predicted rounding errors of an output, if they are known
 """
 

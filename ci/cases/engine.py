@@ -158,7 +158,8 @@ def require_proof(reference: Sequence[Sequence[Array]], policy: ReferencePolicy 
 
 
 def find_degenerate(reference: Sequence[Sequence[Array]], policy: ReferencePolicy) -> str:
-    """Return why a reference, one list per input set, proves nothing, or "" if it is usable.
+    """Return why a reference proves nothing, or "" if it is usable. The reference has one list per
+    input set.
 
     A floating-point output must be finite, must be neither near zero nor constant, and must depend
     on the input. Integer and boolean outputs may be constant if there are floating-point outputs:

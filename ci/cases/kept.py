@@ -90,9 +90,9 @@ def find_spec(case: Case, setup: JudgeSetup) -> CaseSpec:
 
 
 def judge_case(case: Case, judging: CaseJudge, folder: Path, pulled: Path | None) -> CaseResult:
-    """Judge a report row again, from the run's own outputs or, with ``pulled``, from a device's
-    outputs. A failed case that is judged from the run's own outputs stays failed. If the run did
-    not keep these outputs or, with ``pulled``, the program, judge_unrun judges the row."""
+    """Judge a report row again. By default, the run's own outputs are judged, and a failed case
+    stays failed. With ``pulled``, a device's outputs are judged. If the run did not keep its
+    outputs (or the program, with ``pulled``), judge_unrun judges the row."""
     judging.evidence.cached = case.cached
     metric, judging.metric = judging.metric, None
     if not (folder / ("artifact" if pulled else OUTPUTS)).is_dir():

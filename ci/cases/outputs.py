@@ -98,8 +98,8 @@ def size_bytes(info: TensorInfo) -> int:
 def stack_outputs(outputs: Sets, compiled: Compiled) -> list[Array]:
     """Return a runner's outputs as one array per output, [input set, *shape].
 
-    Raises ValueError unless there are outputs for every input set, and each set has all outputs of
-    the program with the right sizes.
+    Raises ValueError if the number of input sets, the number of outputs or the size of an output is
+    wrong.
     """
     if len(outputs) != compiled.sets:
         raise ValueError(

@@ -38,7 +38,7 @@ ARTIFACT = "artifact"
 class RunSetup:
     """The setup that all cases of a run share. ``work`` is a scratch directory. ``device`` names
     the required hardware if neither this host nor the runner can run the programs. If there is an
-    ``emulator``, the outputs of ``runner`` are compared with its outputs."""
+    ``emulator``, the outputs of ``runner`` are compared with the emulator's."""
 
     options: SessionOptions
     engine: Engine
@@ -215,7 +215,7 @@ class CaseRun(CaseJudge):
 
     def locate(self) -> str:
         """Return a line with the layer at which a program starts to differ from its model. To find
-        it, a second program is compiled and run, which also returns the outputs of its layers. If
+        it, a second program that also returns the outputs of its layers is compiled and run. If
         that fails, the line contains the reason. Empty if the engine or the model does not support
         such a program."""
         if self.spec.source.choices.methods:

@@ -41,8 +41,8 @@ def count_operators(calls: str) -> tuple[OpCount, ...]:
     frequent types come first. Operators that ExecuTorch's partitioner only validates are not
     counted.
 
-    Raises FailedError if no operator is added to a graph, or if the added operators are not exactly
-    those that the source describes without validating them.
+    Raises FailedError if no operator is added to a graph, if an added operator is not described, or
+    if a described operator is neither added nor validated.
     """
     asked, added = set(ASKED.findall(calls)), ADDED.findall(calls)
     types = {name: kind for name, kind in TYPE.findall(calls) if name not in asked}
@@ -58,7 +58,8 @@ def count_operators(calls: str) -> tuple[OpCount, ...]:
 
 
 def read_accelerator(profile: Path, runs: int, partitions: int) -> dict[str, int]:
-    """Return sum_figures of a profile in CSV format. The result is empty if the file is missing."""
+    """Return the result of sum_figures for a profile in CSV format. It is empty if the file is
+    missing."""
     rows: list[tuple[str, str, int]] = []
     with suppress(FileNotFoundError, csv.Error):
         lines = profile.read_text(encoding="utf-8", errors="replace").splitlines()

@@ -31,7 +31,7 @@ class HeldProgram(Protocol):
         """Return the outputs, one list per input set."""
 
     def finish(self) -> Any:
-        """Return the data from which ``PooledRunner.note`` makes the notes on the runs."""
+        """Return the data that is passed to ``PooledRunner.note``."""
 
 
 held: list[HeldProgram] = []  # the program that is open in a worker
@@ -106,8 +106,8 @@ def require(ended: Ended) -> Any:
 
 @dataclass(frozen=True)
 class ProgramRunner:
-    """An external program that accepts qnn_executor_runner's flags. It runs with the variables
-    ``environment``."""
+    """An external program that accepts qnn_executor_runner's flags. It runs with the environment
+    variables ``environment``."""
 
     argv: Sequence[str]
     environment: Mapping[str, str]

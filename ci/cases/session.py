@@ -130,8 +130,8 @@ class Session:
 
     ``parts`` are the packages and libraries of the toolchain. ``device`` names the required
     hardware if neither this host nor the runner can run the programs. If there is an ``emulator``,
-    the runner's outputs are compared with its outputs. ``make_run`` makes the object that runs one
-    case.
+    the runner's outputs are compared with the emulator's. ``make_run`` makes the object that runs
+    one case.
     """
 
     name: str
@@ -245,8 +245,8 @@ class Session:
 
 
 def list_parts(environment: Environment) -> tuple[Tool, ...]:
-    """Return the artifacts of an environment as tools of the report. ``sha256`` is the pinned hash
-    of the downloaded file, or None if there is none."""
+    """Return the artifacts of an environment as rows of the report's toolchain. ``sha256`` is the
+    pinned hash of the downloaded file, or None if there is none."""
     return tuple(
         Tool(name=artifact.name, version=artifact.version, sha256=artifact.origin.sha256 or None)
         for artifact in environment.artifacts

@@ -196,8 +196,8 @@ def _name_files(paths: Iterable[Path]) -> dict[str, Path]:
 
 def read_bundle(directory: Path) -> Bundle:
     """Return the record of a bundle. Raises UnfitError if ``directory`` is not a bundle, or if one
-    of the bundle's files is missing or has changed, and UsageError for a file name that is not
-    plain."""
+    of its files is missing or has changed. Raises UsageError for a file name with special
+    characters."""
     try:
         bundle = msgspec.json.decode((directory / BUNDLE).read_bytes(), type=Bundle)
     except (OSError, msgspec.MsgspecError) as error:
@@ -268,9 +268,9 @@ def is_alike(elf: ElfFacts, like: ElfFacts) -> bool:
 
 def close_over(wanted: Iterable[str], runner: Found, known: Mapping[str, Found]) -> dict[str, Path]:
     """Return the paths of the wanted libraries and of all libraries that they and the runner need,
-    keyed by name. Raises UnfitError if a wanted library is missing, or if a needed one is missing
-    and belongs to QNN, ExecuTorch or libc++. Any other missing library is left out, because it is
-    assumed to be part of the device's system."""
+    keyed by name. Raises UnfitError if a wanted library is missing, or a needed library of QNN,
+    ExecuTorch or libc++. Other missing libraries are left out, because they are assumed to be part
+    of the device's system."""
     found: dict[str, Path] = {}
     todo = [*wanted, *runner.elf.needed]
     required = {*wanted, *(name for name in runner.elf.needed if is_ours(name))}

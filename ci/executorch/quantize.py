@@ -93,7 +93,7 @@ def quantize_method(
         quantizer.set_block_size_map(block_sizes(exported, block, others))
         if choices.block_size and not quantizer.block_size_map:
             raise UsageError(
-                f"block_size: no layer of {Path(model.name).name} can have blocks of {block}",
+                f"block_size: no layer of {Path(model.name).name} can have blocks of size {block}",
                 why="a layer needs a kernel of size 1, and its number of input channels must be a"
                 " multiple of the block size",
             )
@@ -269,8 +269,8 @@ def annotated(
     for part in choices.parts:
         if part not in found:
             why = (
-                "`module` and `type` are names in the model, `node` is a name in the graph of"
-                " torch.export"
+                "`module` and `type` are names in the model, and `node` is a name in"
+                " torch.export's graph"
             )
             raise UsageError(f"no node belongs to the part {part}", why=why)
     for name in choices.discard_nodes:

@@ -73,9 +73,9 @@ def describe_toolchain(environment: Environment) -> Iterator[Tool]:
 
 
 def find_validation(root: Path, variables: Mapping[str, str]) -> str:
-    """Return ``sdk`` if ExecuTorch's quantizer validates operators with the SDK's lib/python, which
-    QNN 2.41 and later have. Otherwise return a text that starts with ``none`` and may contain the
-    reason."""
+    """Return ``sdk`` if ExecuTorch's quantizer validates operators with the SDK's lib/python (QNN
+    2.41 and later). Otherwise return a text that starts with ``none`` and may contain the reason.
+    """
     place = root / "lib" / "python"
     if not place.joinpath(*PACKAGE.split(".")[:-1]).is_dir():
         return "none"

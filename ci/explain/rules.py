@@ -52,7 +52,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     ``source`` lists links, or the word ``experiment``. ``seen`` is true if this project saw such a
     line itself. ``consequence_of`` lists ids of rules. If one of these rules also matches a line of
     the log, this rule's line is its consequence. ``matches`` is an example of a line that the rule
-    matches, ``rejects`` of one that it does not.
+    matches, and ``rejects`` is an example of one that it does not match.
     """
 
     id: str

@@ -64,7 +64,7 @@ def parse_manifest(data: bytes) -> AppManifest:
 
 def merge_manifests(manifests: Iterable[AppManifest]) -> AppManifest | None:
     """Return the merged manifest of an app, or None if ``manifests`` is empty. The first manifest
-    is the app's own. The others only add native libraries, and a fault if it has none."""
+    is the app's own. The others only add native libraries, and a fault if the first has none."""
     known = [*manifests]
     if not known:
         return None
@@ -127,8 +127,9 @@ class _Metered(io.BytesIO):
 def _read_compiled(data: bytes) -> list[tuple[str, Attributes]]:
     """Parse compiled XML. Raises _Refused if it is damaged.
 
-    apkInspector raises arbitrary exceptions for damaged XML. It would also configure the root
-    logger to print debug messages, if that had no handler."""
+    apkInspector raises arbitrary exceptions for damaged XML. It would also make the root logger
+    print debug messages if that had no handler.
+    """
     root = logging.getLogger()
     silent = logging.NullHandler()
     root.addHandler(silent)

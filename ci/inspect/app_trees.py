@@ -52,8 +52,8 @@ def read_app(path: Path, scratch: Path) -> list[AppUnit]:
 
 
 def _survey(unit: AppUnit, scratch: Path) -> AppUnit:
-    """Return the unit with the facts of its files. They are read from links in a directory that is
-    laid out as on a device."""
+    """Return the unit with the facts of its files. The facts are read through links in a directory
+    that is laid out as on a device."""
     root = Path(tempfile.mkdtemp(dir=scratch))
     for relative, one in unit.placed():
         link = root / relative

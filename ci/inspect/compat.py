@@ -127,7 +127,8 @@ def _judge_file(program: Program) -> Row:
         return Row(Axis.FILE, Verdict.NO, f"the file {program.damage}")
     if not program.contexts:
         why = (
-            "the file has no QNN context binary; a program that a device compiles cannot be judged"
+            "the file contains no QNN context binary; programs that are compiled on the device"
+            " cannot be judged"
         )
         return Row(Axis.FILE, Verdict.UNKNOWN, why)
     return Row(Axis.FILE, Verdict.YES, "the file is complete")
@@ -265,7 +266,7 @@ def _judge_parts(versions: list[int], runtime: Runtime | None, why: str = "") ->
     if parts and versions:
         told = "the runtime has a stub or skel for each Hexagon version of the program"
         return Row(Axis.HEXAGON, Verdict.YES, told)
-    why = "comparing needs a context binary, and a SoC or a runtime with stubs or skels"
+    why = "this needs a context binary, and either a SoC or a runtime with stubs or skels"
     return Row(Axis.HEXAGON, Verdict.SKIPPED, why)
 
 
@@ -275,7 +276,7 @@ def _judge_operators(program: Program, runtime: Runtime | None) -> Row:
         return Row(Axis.OPERATORS, Verdict.YES, "no operator runs on the CPU")
     listed = ", ".join(names)
     if program.kind == "onnx" or runtime is None or runtime.kernels is None:
-        why = f"no runtime with ExecuTorch was given: kernels for {listed} were not looked for"
+        why = f"no runtime with ExecuTorch was given, so kernels for {listed} were not looked for"
         return Row(Axis.OPERATORS, Verdict.SKIPPED, why)
     if lacking := [one for one in names if one not in runtime.kernels]:
         why = f"the runtime's libraries lack kernels for {', '.join(lacking)}: link such kernels"

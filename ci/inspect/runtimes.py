@@ -66,8 +66,8 @@ def _survey(root: Path, name: str, operators: Iterable[str]) -> Runtime:
 
 
 def describe_runtime(files: Sequence[FileFacts], name: str, operators: Iterable[str]) -> Runtime:
-    """Return the runtime that consists of the libraries ``files``. They are searched for kernels
-    for the CPU operators ``operators``."""
+    """Return a description of the runtime with the libraries ``files``. They are searched for
+    kernels for the CPU operators ``operators``."""
     backends = [one for one in files if one.name == BACKEND]
     builds = [one.build.version for one in backends or files if one.build and one.build.version]
     linked = [one for one in files if EXECUTORCH.fullmatch(one.name)]

@@ -55,8 +55,9 @@ class Expected:
 @dataclass(frozen=True)
 class References:
     """The outputs of the float32 and the quantized model, and the predicted noise of a correct
-    program, with one entry per output. ``quantized`` is None if there is no quantized model.
-    ``noise`` is None for an output without a prediction, and empty if no output has one."""
+    program, with one entry per output. ``quantized`` is None if there is no quantized model. An
+    entry of ``noise`` is None if the output has no prediction. ``noise`` is empty if no output has
+    one."""
 
     float32: Sequence[Expected]
     quantized: Sequence[Expected] | None = None
@@ -260,7 +261,7 @@ def _off_grid(output: Array, info: TensorInfo) -> Iterator[Reason]:
 def _parts_too_far(
     eager: Array, asked: Array, info: TensorInfo, wanted_db: float | None
 ) -> Iterator[Reason]:
-    """Yield a reason for each part of a concatenation that has less SQNR than a separate output
+    """Yield a reason for each part of a concatenation whose SQNR is lower than a separate output
     would need."""
     stops = [int(stop) for stop in np.cumsum(info.joined)]
     for start, stop in zip([0, *stops[:-1]], stops, strict=False):

@@ -70,8 +70,9 @@ class Parts(NamedTuple):
 
 
 def divide(squares: Array, info: TensorInfo) -> Iterator[Parts]:
-    """Yield the mean power of squared errors, [..., input set, *shape], per part: for the whole
-    output, input sets, rows, channels, parts of a concatenation, and elements."""
+    """Yield the error power of every part of an output, for each kind of part: the whole output,
+    input sets, rows, channels, parts of a concatenation, and elements. ``squares`` are the squared
+    errors, [..., input set, *shape]."""
     rank = len(info.shape)
     lead = squares.ndim - rank - 1
     places = tuple(range(lead, squares.ndim))
@@ -93,7 +94,7 @@ def name_axes(info: TensorInfo) -> list[tuple[str, int]]:
     set, *shape]. An output with fewer than two axes has no rows."""
     rows = [("row", 1)] if len(info.shape) > 1 else []
     channels = channel_axes(len(info.shape) + 1)
-    return rows + [(f"channel along axis {axis - 1}:", axis) for axis in channels]
+    return rows + [(f"axis {axis - 1}, channel", axis) for axis in channels]
 
 
 @dataclass(frozen=True)

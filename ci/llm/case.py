@@ -128,9 +128,10 @@ class LlmRun(CaseRun):
     def compare_prefill(
         self, forced: Generated, alone: Generated, runs: ReferenceRuns
     ) -> list[str]:
-        """Return a list with a fault for the first step at which the program chooses another token
-        after prefill than with the decode method alone, or an empty list. A step does not count if
-        the model also chooses two different tokens, or if the difference is within the noise."""
+        """Find the first step at which the program chooses one token after prefill, but another
+        with the decode method alone. Return a list with this fault, or an empty list. A step does
+        not count if the model also chooses two different tokens there, or if the difference is
+        within the noise."""
         start, ties = len(runs.prompt) - 1, runs.model.ties()
         for step, token in enumerate(alone.tokens[start:]):
             row, prefilled = runs.model.run.logits[step], forced.tokens[step]
@@ -210,8 +211,8 @@ class LlmRun(CaseRun):
     def judge_controls(
         self, interface: Interface, step: Step, forced: Generated, runs: ReferenceRuns
     ) -> list[str]:
-        """Record whether the verdict rejects the controls. Return a list with one reason
-        if it accepts any of them, because the case then proves nothing; otherwise an empty list."""
+        """Record whether the verdict rejects the controls. If it accepts any of them, the case
+        proves nothing; return a list with this reason. Otherwise return an empty list."""
         subject = Repeated(interface, step, runs.prompt, forced, runs.model, self.subject.eos)
         results = []
         for kind, make in MAKERS.items():

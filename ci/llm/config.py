@@ -32,7 +32,7 @@ class RopeScaling(Struct, frozen=True, forbid_unknown_fields=True):
 
 class DecoderConfig(Struct, frozen=True, kw_only=True):
     """The dimensions of a decoder. ``most_context`` is the length in tokens of the longest text
-    that the decoder supports. ``tied`` is true if the output layer has the weights of the
+    that the decoder supports. ``tied`` is true if the output layer shares the weights of the
     embedding."""
 
     dim: int

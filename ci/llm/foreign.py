@@ -295,8 +295,7 @@ class ForeignJob:
 
 
 def find_faults(tokens: tuple[int, ...], logits: Array) -> list[str]:
-    """Return a list with a fault that no correct program has, whatever its model is, or an empty
-    list."""
+    """Return a list with at most one fault, which no correct program has, whatever its model is."""
     if not np.isfinite(logits).all():
         return ["the logits are not finite"]
     if float(np.ptp(logits, axis=1).min()) == 0.0:

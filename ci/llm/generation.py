@@ -133,8 +133,8 @@ def count_same(tokens: Sequence[int], others: Sequence[int]) -> int:
 
 
 def eager_step(modules: dict[int, Any]) -> Step:
-    """Return a step function for eager modules. A key of ``modules`` is the number of tokens that
-    the module takes."""
+    """Return a step function for eager modules. ``modules`` maps the number of tokens that a module
+    takes to the module."""
     import torch
 
     def step(arrays: Sequence[Array]) -> list[Array]:

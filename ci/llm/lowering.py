@@ -42,11 +42,11 @@ ALONE = 2  # the number of tokens after the prompt that are also decoded without
 @dataclass(frozen=True)
 class Subject:
     """The model to lower. ``weights`` is a file or directory, and ``prompts`` are token ids.
-    ``context`` is the number of tokens for which the caches and a call have room together, and
+    ``context`` is the number of tokens that fit into the caches and a call together, and
     ``prefill`` is the number of tokens that a call of prefill takes. The program is judged by up to
     ``tokens`` tokens after the first prompt. Quantization ranges are calibrated on the float32
     model's texts for all prompts. ``text`` holds windows of token ids, on which the perplexity is
-    measured. ``max_perplexity`` is its limit."""
+    measured. ``max_perplexity`` is the limit for it."""
 
     weights: Path
     prompts: tuple[tuple[int, ...], ...]
@@ -206,7 +206,7 @@ class DecoderLowering:
 
     def collect_inputs(self, decoder: Any, interface: Interface) -> dict[int, list[Any]]:
         """Return the inputs that each method gets while it processes the float32 model's texts for
-        all prompts, as tuples of tensors. The keys are the methods' numbers of tokens.
+        all prompts, as tuples of tensors. The keys are the numbers of tokens that the methods take.
 
         The length of a text is reduced to a multiple of the number of tokens that prefill takes,
         and both methods process all texts. They therefore get the same ranges for the caches, which

@@ -34,8 +34,8 @@ class Tokenizer:
     decode: Callable[[Sequence[int]], str]
 
     def prompt(self, text: str) -> tuple[int, ...]:
-        """Return the ids of a text, after BOS if the tokenizer has it. Raises UsageError if there
-        is no id at all, or if a character has no piece."""
+        """Return the ids of a text, preceded by BOS if the tokenizer has it. Raises UsageError if
+        there is no id at all, or if a character has no piece."""
         ids = (*((self.bos,) if self.bos >= 0 else ()), *self.encode(text))
         if not ids:
             raise UsageError(
@@ -45,7 +45,7 @@ class Tokenizer:
 
     def require(self, owner: str, **wanted: int | None) -> None:
         """Raise UsageError if the tokenizer's ``vocabulary``, ``bos`` or ``eos`` differs from the
-        wanted one. ``owner`` names the program or weights that want it. None is ignored."""
+        wanted one. ``owner`` names the program or weights that require it. None is ignored."""
         for name, number in wanted.items():
             own = getattr(self, name)
             if number is not None and own != number:

@@ -71,8 +71,8 @@ def measure_step(
 
 
 def describe_steps(module: Any, inputs: Any) -> tuple[Step, ...]:
-    """Return the steps of a torch module. The result is empty if the module cannot be exported:
-    lowering the module reports the reason later."""
+    """Return the steps of a torch module. The result is empty if the module cannot be exported.
+    Lowering the module reports the reason later."""
     import torch
 
     from ci.models.eager import keep_state

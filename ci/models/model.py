@@ -271,8 +271,7 @@ class Methods(nn.Module):
 
 
 def join_methods(made: Mapping[str, Made]) -> Made:
-    """Join the results of the factories of several methods: modules, examples and calibration
-    sets."""
+    """Join the factories' results for several methods: modules, examples and calibration sets."""
     modules = {name: module for name, (module, _, _) in made.items()}
     counts = {name: len(example) for name, (_, example, _) in made.items()}
     example = _concatenate([example for _, example, _ in made.values()])

@@ -78,9 +78,9 @@ class Scheme(str, Enum):
 
 @dataclass(frozen=True)
 class Lane:
-    """The schemes of a lane (ExecuTorch or ONNX Runtime): all of them, and the ``default`` for a
-    model that specifies none. ``suffix`` is the suffix of the model files that the lane accepts;
-    empty if it accepts none."""
+    """The schemes of a lane (ExecuTorch or ONNX Runtime). A model that specifies no schemes is
+    tested with those in ``default``. ``suffix`` is the suffix of the model files that the lane
+    accepts; empty if it accepts none."""
 
     schemes: tuple[Scheme, ...]
     default: tuple[Scheme, ...]

@@ -25,7 +25,10 @@ FileOrFunction = Annotated[str, Meta(min_length=1)]
 Shape = tuple[Annotated[int, Meta(ge=1)], ...]
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 MIN_SETS = 4  # the least number of input sets for judging a model
-NPY, NPZ = "an .npy of shape [sets, *shape] for a single input", "an .npz with one array per input"
+NPY, NPZ = (
+    ("an .npy file of shape [sets, *shape] for a single input"),
+    ("an .npz file with one array per input"),
+)
 SETS = f"{NPY}, or {NPZ}"
 FACTORY, FUNCTION = "factory", "function"
 # A module that uses one of these may define names that static analysis does not find.
@@ -122,7 +125,8 @@ def call_metric(
     metric: Metric, outputs: list[Any], float32: list[Any], quantized: list[Any] | None
 ) -> MetricResult:
     """Compute a metric in a worker, from the ``outputs`` of a program, of the ``float32`` model and
-    of the ``quantized`` model if there is one. Each is one array per output, [sets, *shape]."""
+    of the ``quantized`` model if there is one. Each is a list with one array per output, [sets,
+    *shape]."""
     from ci.models.user_data import run_metric
 
     return run_metric(metric, outputs, float32, quantized)

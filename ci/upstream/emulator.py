@@ -84,9 +84,9 @@ def _answer_calls(listener: socket.socket, keep: Path) -> None:
 
 
 def answer_call(place: Path, words: Sequence[str], keep: Path) -> tuple[int, str]:
-    """Run a program in a fork, and return the exit code and the output for the executable, which
-    was called with the arguments ``words`` in the directory ``place``. ``keep`` is the path for a
-    copy of the program."""
+    """Run a program in a fork, because the executable was called with the arguments ``words`` in
+    the directory ``place``. Return the exit code and the output for the executable. ``keep`` is the
+    path for a copy of the program."""
     try:
         return 0, run_forked(lambda: run_call(place, words, keep), "running the program")
     except QnnCiError as error:
@@ -95,9 +95,9 @@ def answer_call(place: Path, words: Sequence[str], keep: Path) -> tuple[int, str
 
 
 def run_call(place: Path, words: Sequence[str], keep: Path) -> str:
-    """Run a program as qnn_executor_runner does with the arguments ``words``, and return a message.
-    Raises FailedError for an unknown argument, or for an input set with the wrong number of
-    inputs."""
+    """Run a program as qnn_executor_runner would with the arguments ``words``, and return a
+    message. Raises FailedError for an unknown argument, or for an input set with the wrong number
+    of inputs."""
     parser = argparse.ArgumentParser(exit_on_error=False, add_help=False)
     for name in ("model_path", "input_list_path", "output_folder_path"):
         parser.add_argument(f"--{name}", type=place.joinpath, required=True)

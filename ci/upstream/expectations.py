@@ -1,8 +1,8 @@
 """The expected results of upstream's tests, from manifests/policies/upstream.toml. Its rows are
 grouped by cause.
 
-A row lists tests that are not expected to pass both verdicts, with their expected result and the
-versions of QNN and the SoCs to which it applies. The cause states when its rows can be removed. A
+A row lists tests that are not expected to pass both verdicts, and their expected result. It applies
+only to the SoCs and versions of QNN that it lists. The cause states when its rows can be removed. A
 test with any other result fails the run, even if the test passes.
 """
 

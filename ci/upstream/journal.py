@@ -33,10 +33,10 @@ class Ran(str, Enum):
 
 class Entry(Struct, frozen=True, kw_only=True):
     """The result of one run of a test. ``repeat`` is the number of the run, from 0. ``message`` is
-    why the test did not pass. ``wall_s`` is the duration of the run in seconds, and ``test_s`` that
-    of upstream's part of it. ``comparisons`` is the number of comparisons in the directory that
-    kept_directory returns. If the test passed because it expects an error, ``refusal`` is that
-    error. ``log_tail`` is the end of the log if the test did not pass."""
+    why the test did not pass. ``wall_s`` is the duration of the run in seconds, and ``test_s`` is
+    how much of it upstream's test took. ``comparisons`` is the number of comparisons in the
+    directory that kept_directory returns. If the test passed because it expects an error,
+    ``refusal`` is that error. ``log_tail`` is the end of the log if the test did not pass."""
 
     test: str
     repeat: int = 0

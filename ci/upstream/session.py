@@ -186,8 +186,8 @@ def read_durations(directory: Path) -> dict[str, float]:
 
 
 def describe(entry: Entry, number: int, total: int) -> str:
-    """Return the line that is printed after a test: its number, name, result and duration and,
-    unless it passed, the last line of its message."""
+    """Return the line that is printed after a test: its number, name, result and duration. If the
+    test did not pass, the last line of its message follows."""
     lines = entry.message.strip().splitlines()
     last = f"  {lines[-1][:120]}" if lines and entry.ran is not Ran.PASSED else ""
     return f"  [{number}/{total}] {entry.test}  {entry.ran.value}  {entry.wall_s:.1f} s{last}"

@@ -22,7 +22,7 @@ class RmsNorm(nn.Module):
 
 
 class DecoderStep(nn.Module):
-    """One decoder step. Keys and values of earlier steps are inputs, the new ones are outputs."""
+    """One decoder step. Earlier keys and values are inputs, and the new ones are outputs."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -127,7 +127,7 @@ def test_a_program_that_is_off_is_not_faithful_however_good_its_scheme() -> None
     wrong[:, :, 2] = 0
     judgement = judge(references, [wrong], [info], OPEN)
     assert {reason.question for reason in judgement.reasons} == {Question.FAITHFUL}
-    assert "channel along axis 1: 2 of 8" in say(judgement)[0]
+    assert "axis 1, channel 2 of 8" in say(judgement)[0]
     wide = msgspec.structs.replace(OPEN, max_above_noise_db=60.0)
     assert judge(references, [wrong], [info], wide).accepted
 
