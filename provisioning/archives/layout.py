@@ -236,8 +236,8 @@ def resolve_link(name: str, links: Mapping[str, str]) -> str | None:
     """Follow ``links`` (path -> target) from ``name``, and return the final path; '' is the tree's
     root.
 
-    Returns None if the path leaves the tree, if a link is empty, or after MAX_LINK_HOPS links, so
-    also for a loop.
+    Returns None if the path leaves the tree, if a link is empty, or if there are more than
+    MAX_LINK_HOPS links, as in a loop.
     """
     hops = 0
     at: list[str] = []
@@ -270,7 +270,7 @@ class FileWriter:
         self.digest = hashlib.sha256()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         self.fd = os.open(self.target, flags, 0o600)
-        if size > RESERVED_BYTES:  # fails here if the disk is full; makes blocks contiguous
+        if size > RESERVED_BYTES:  # fails early if the disk is full; keeps blocks contiguous
             try:
                 os.posix_fallocate(self.fd, 0, size)
             except OSError:

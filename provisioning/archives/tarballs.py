@@ -303,7 +303,7 @@ def explain_damage(name: str) -> Iterator[None]:
     except (lzma.LZMAError, zlib.error, EOFError) as error:
         raise unsafe(name, f"it cannot be read: {error}") from error
     except OSError as error:
-        if error.errno is None:  # gzip's own
+        if error.errno is None:  # raised by gzip itself
             raise unsafe(name, f"it cannot be read: {error}") from error
         raise
 

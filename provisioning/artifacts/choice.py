@@ -164,8 +164,8 @@ BACKENDS = (
 
 
 class OverlayRecord(msgspec.Struct, frozen=True):
-    """The content of overlay.json: the versions of ExecuTorch and of the QNN SDK, and the tag of
-    the Python, that the overlay was built with.
+    """The content of overlay.json: the versions of ExecuTorch and of the QNN SDK that the overlay
+    was built with, and the tag of the Python that it was built for.
     """
 
     executorch: str

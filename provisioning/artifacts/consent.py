@@ -44,11 +44,11 @@ MACHINES = (
 def trust_first_use(
     request: ArtifactRequest, store: Store, progress: Progress
 ) -> Iterator[tuple[ArtifactRequest, Path | None]]:
-    """Yield the pinned ``request``, and None.
+    """Yield the pinned ``request`` and None.
 
-    If the release is a single file without a known hash, first fetch and unpack the whole artifact,
-    and record its hash, which is trusted from now on. Then yield the request with that hash, and
-    the directory with the unpacked artifact.
+    If the release is a single file without a known hash, instead fetch and unpack the whole
+    artifact, and record its hash, which is trusted from now on. Then yield the request with that
+    hash, and the directory with the unpacked artifact.
 
     The caller has to hold the artifact's lock. Raises IntegrityError if there is no hash and the
     user has not allowed trusting the first download, or if the archive contradicts its manifest.
@@ -152,8 +152,8 @@ def _count_files(release: FileRelease, entries: Sequence[TreeEntry]) -> str:
 def check_version(request: ArtifactRequest, root: Path) -> list[str]:
     """Compare the version file and the libraries' version strings with the manifest's version.
 
-    Returns a line for the version file, and one for each QNN build of the libraries. Raises
-    IntegrityError if a version differs.
+    Returns a line for the version file, and one for each QNN build that the libraries contain.
+    Raises IntegrityError if a version differs.
     """
     version, found = request.release.version, []
     adoption = request.toolchain.adoption

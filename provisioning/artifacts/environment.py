@@ -52,8 +52,8 @@ class Environment:
         return {artifact.name: artifact.root for artifact in self.artifacts}[name]
 
     def apply(self, base: Mapping[str, str]) -> dict[str, str]:
-        """Return a process's whole environment: ``base`` without the variables and PATH entries of
-        any other QNN, and with the variables of this environment.
+        """Return the complete environment for a process: ``base`` without the variables and PATH
+        entries of any other QNN, plus the variables of this environment.
 
         LD_LIBRARY_PATH of ``base`` is dropped; PYTHONPATH is kept.
         """

@@ -31,7 +31,7 @@ HEAD = re.compile(r"^\[\[releases\]\]\s*(?:#.*)?$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Change:
-    """A change of the file ``path`` below manifests/: its text changes from ``before`` to
+    """A change to a file below manifests/: the text of ``path`` changes from ``before`` to
     ``after``. If ``after`` is empty, the file is removed. ``old`` is its earlier path if it is
     renamed, else None or the same path.
     """

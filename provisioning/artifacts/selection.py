@@ -54,7 +54,7 @@ def _parse_word(word: str, options: Options) -> list[ArtifactRequest]:
 
 
 def unique_requests(requests: Iterable[ArtifactRequest]) -> list[ArtifactRequest]:
-    """Return the requests, only one for each directory that they need in the store."""
+    """Return one of the requests for each directory that they need in the store."""
     return list({request.key().directory: request for request in requests}.values())
 
 
@@ -65,7 +65,7 @@ def stored_trees(store: Store) -> Iterator[tuple[Published, Tree]]:
 
 
 def unreadable_trees(store: Store) -> list[Path]:
-    """Return directories whose names look like published ones but which have no valid tree.json."""
+    """Return the directories that are named like published ones but have no valid tree.json."""
     readable = {published.path for published, _ in stored_trees(store)}
     found = store.trees.iterdir() if store.trees.is_dir() else ()
     is_ours = re.compile(r"[^.].*-[0-9a-f]{12}").fullmatch

@@ -356,8 +356,8 @@ def user_path(text: str) -> Path:
 
 
 def user_program(text: str) -> str:
-    """Return ``text``, a program that a user gave: as an absolute path if it contains a slash, else
-    unchanged, as a name to find on PATH. Raises UsageError if it is empty.
+    """Return the program that a user specified: an absolute path if ``text`` contains a slash, else
+    ``text`` itself, a name to find on PATH. Raises UsageError if it is empty.
     """
     return os.path.abspath(user_path(text)) if "/" in text or not text else text  # noqa: PTH100
 

@@ -49,7 +49,7 @@ def clean_message(text: str) -> str:
 
 def defuse_commands(text: str) -> str:
     """Return ``text`` with a space inserted into each command that CI runners would execute in the
-    middle of a line, so that they do not.
+    middle of a line. They then ignore it.
     """
     return _RUNNER_COMMAND.sub("# #", text)
 

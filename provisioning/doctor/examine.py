@@ -317,8 +317,8 @@ def _with_host_glibc(case: Case) -> Case:
     return replace(case, kinds={**case.kinds, HOST_KIND: policy})
 
 
-# Findings that another adaptor fixes: it is missing, or does not match the Python, the machine or
-# the SDK.
+# Findings that a different adaptor fixes: the adaptor is missing, or does not match the Python, the
+# machine or the SDK.
 OF_HEADERS = frozenset({"QNN902", "QNN903"})
 OF_ADAPTOR = OF_HEADERS | {"QNN507", "QNN508", "QNN509", "QNN512", "QNN513", "QNN515", "QNN901"}
 PYTHONPATH = "PYTHONPATH"

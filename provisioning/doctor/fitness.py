@@ -62,11 +62,11 @@ class Fitness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``machines`` are the allowed kinds of CPU, and ``glibc`` is the oldest allowed version.
     ``sdk`` contains the names of the artifacts that may serve as the SDK, the best first.
-    ``libraries`` maps the SDK's directories to required files. ``skels`` is true if its stubs and
-    skels are pushed to a device; ``staged`` are the other files that a device needs. ``headers``
-    and ``python`` are true if the SDK's headers and a Python that lowers models are needed.
-    ``tools`` are keys of DoctorPolicy.tools. ``roots`` are other required artifacts. ``kinds`` are
-    the kinds of directories whose files are checked.
+    ``libraries`` maps the SDK's directories to required files. ``skels`` is true if the SDK's stubs
+    and skels are pushed to a device; ``staged`` are the other files that a device needs.
+    ``headers`` is true if the SDK's headers are needed, and ``python`` is true if a Python that
+    lowers models is needed. ``tools`` are keys of DoctorPolicy.tools. ``roots`` are other required
+    artifacts. ``kinds`` are the kinds of directories whose files are checked.
     """
 
     machines: tuple[str, ...] = ("x86_64",)

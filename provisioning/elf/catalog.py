@@ -2,9 +2,9 @@
 
 Qualcomm's SDKs and wheels contain a catalog, such as libqnnhtpv73.cat, next to the skels of V73
 and, from QNN 2.40 on, of V81. A catalog is a PKCS #7 SignedData (RFC 2315) that contains a trust
-list (MS-CAESO 2.2.1.1). Each entry of the list has a file's name and its hash
+list (MS-CAESO 2.2.1.1). Each entry of the list contains a file's name and its hash
 (SpcIndirectDataContent in Authenticode_PE.docx). The signature remains valid after its certificate
-has expired, if a timestamp (RFC 3161) proves that it was made before.
+has expired, if a timestamp (RFC 3161) proves that it was made earlier.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ from typing import NamedTuple
 from provisioning.elf.tables import Tables, View
 from provisioning.versions import is_older
 
-# If options have no vtcm_size, the match fails where the next options start, which keeps the
-# search fast.
+# If options lack vtcm_size, the match fails where the next options start, which keeps the search
+# fast.
 COMPILED = re.compile(
     rb"soc_type=([^;]{1,40});arch=(\d{1,3});(?:(?!soc_type=).){1,4000}?;vtcm_size=(\d{1,12});",
     re.DOTALL,

@@ -108,7 +108,7 @@ def _summarise(target: Path, failures: Sequence[tuple[str, PermanentError]]) -> 
         return IntegrityError(
             f"{target.name} does not match its pin",
             why=reasons,
-            fix="do not use it; compare with what its vendor publishes, then correct the pin",
+            fix="do not use it; compare it with what its vendor publishes, then correct the pin",
         )
     return DownloadError(f"{target.name} could not be fetched", why=reasons)
 

@@ -111,8 +111,9 @@ def convert_toml(made: Any, kind: type[T], text: str) -> T:
 
 
 def read_policy(name: str, kind: type[T], path: Path | None = None) -> T:
-    """Decode manifests/policies/``name``.toml, or a user's file ``path`` instead, into
-    ``kind``. Raises ManifestError."""
+    """Decode manifests/policies/``name``.toml into ``kind``, or ``path``, a user's file, if it is
+    not None. Raises ManifestError.
+    """
     if path:
         return read_toml(path.name, kind, path.parent)
     return read_toml(f"policies/{name}.toml", kind)
@@ -280,7 +281,7 @@ def find_row(rows: Mapping[str, T], name: str, what: str, otherwise: str = "") -
 def suggest_near(name: str, known: Iterable[str]) -> str:
     """Return text such as ``did you mean SM8650 or SM8550? ``, or '' if no name is similar."""
     every = list(known)
-    whole = [one for one in every if len(name) > 2 and name in one.split("-")]  # ndk: android-ndk
+    whole = [one for one in every if len(name) > 2 and name in one.split("-")]  # ndk in android-ndk
     near = whole or difflib.get_close_matches(name, every, n=3)
     return f"did you mean {' or '.join(near)}? " if near else ""
 

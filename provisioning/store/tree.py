@@ -144,7 +144,7 @@ def scan_tree(root: Path, *, checkout: bool = False) -> dict[str, os.stat_result
                 path = at + child.name
                 if stat.S_ISDIR(state.st_mode):
                     path += "/"
-                    if len(os.fsencode(path)) <= LONGEST_BYTES:  # none of ours is longer
+                    if len(os.fsencode(path)) <= LONGEST_BYTES:  # our paths are shorter
                         pending.append(path)
                 seen[path] = state
     return seen

@@ -155,8 +155,8 @@ class ArtifactRequest:
 
 @dataclass(frozen=True)
 class FillJob:
-    """The task of filling a fresh directory ``root`` with an artifact; ``only`` limits it to some
-    paths.
+    """A job for Source.fill: write an artifact into the fresh directory ``root``. If ``only`` is
+    not None, only these paths are written.
     """
 
     request: ArtifactRequest

@@ -89,7 +89,7 @@ def _find_access(url: str, mirrors: Sequence[str]) -> tuple[tuple[str, ...], dic
     for name, value in limits.items():
         words += ("-c", f"http.lowSpeed{name}={math.ceil(value)}")
     scheme = urlsplit(url).scheme
-    if scheme and bare != shown and not (mirrors and scheme == "https"):  # else past the mirror
+    if scheme and bare != shown and not (mirrors and scheme == "https"):  # else it skips mirrors
         base, clean = (f"{part.scheme}://{part.netloc}/" for part in map(urlsplit, (bare, shown)))
         words += ("-c", f"url.{base}.insteadOf={clean}", "-c", f"url.{bare}.insteadOf={shown}")
     for mirror in mirrors:

@@ -210,12 +210,12 @@ def see_lone_stub(family: Family) -> Iterator[Seen]:
     "the device itself must have a skel from the stub's build, for example below /vendor; without "
     "a skel, runs fail with error 4000 or 14001; with a skel from another build, they fail with "
     "error 1008 or 0x8000040e",
-    "add {skel} of the same SDK (lib/{directory}/unsigned), or make sure that the device has it; "
+    "add {skel} from the same SDK (lib/{directory}/unsigned), or make sure that the device has it; "
     "with --soc, only the stub of that SoC is checked",
     severity=Severity.WARNING,
 )
 def see_no_skel(family: Family) -> Iterator[Seen]:
-    """Report the stubs of backends without any skel in the set, all in one finding. An app may
+    """Report all stubs of backends that have no skel in the family, in one finding. An app may
     contain many stubs, and rely on the device's own skels.
     """
     skels = _backends_with_skels(family)
@@ -252,7 +252,8 @@ def _name_skel(stub: QnnName) -> dict[str, str]:
     hexagon = f"V{stub.hexagon}" if stub.hexagon else ""
     if stub.backend == "Htp":
         return {"skel": f"libQnnHtp{hexagon}Skel.so", "directory": f"hexagon-v{stub.hexagon}"}
-    # In QNN 2.33 both names contain the DSP's version, the skel's also LPAI's hardware version.
+    # In QNN 2.33, both names contain the DSP's version. The skel's also contains LPAI's hardware
+    # version.
     return {"skel": f"libQnnLpai{hexagon}Skel{'_v5' * bool(hexagon)}.so", "directory": "lpai-vN"}
 
 

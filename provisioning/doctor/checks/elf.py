@@ -149,8 +149,8 @@ for code, defect, meaning in (
 TARGET.add(
     "QNN212",
     "{subject} is for {elf.machine_name}, not {file.wanted_machine}",
-    "a {file.wanted_machine} program fails to load it: 'cannot open shared object file' or 'wrong "
-    "ELF class'",
+    "programs for {file.wanted_machine} fail to load it: 'cannot open shared object file' or "
+    "'wrong ELF class'",
     REBUILD,
     lambda file: file.elf.machine != file.policy.machine,
 )
@@ -278,8 +278,8 @@ def _leaves(entry: str, depth: int) -> bool:
 @CONTENT.check(
     "QNN218",
     "{subject} has {entry} in its RPATH or RUNPATH",
-    "the path is from the machine that built the file; on other machines, it may lead to another "
-    "library",
+    "the path is from the machine that built the file; on other machines, a different library may "
+    "be there",
     "link it with -Wl,-rpath,'$ORIGIN', set CMAKE_INSTALL_RPATH, or run patchelf --set-rpath "
     "'$ORIGIN' on it",
 )
@@ -411,6 +411,6 @@ CONTENT.add(
     "{subject} is not stripped",
     "its symbols take space, and everyone who has the file can read them",
     "run `strip --strip-unneeded` on it before you ship it",
-    lambda file: not file.elf.stripped and file.elf.machine != EM_QDSP6,  # QNN236 explains why
+    lambda file: not file.elf.stripped and file.elf.machine != EM_QDSP6,  # see QNN236
     severity=Severity.WARNING,
 )

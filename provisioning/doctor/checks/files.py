@@ -127,7 +127,7 @@ def judge_group(group: Group) -> Iterator[Finding]:
     brings = group.brings if group.kind == HOST_KIND else {}
     needs = list(find_needs(fitting, {*present, *group.policy.system, *group.nearby}, brings))
     wanted = {need.name for need in needs}
-    renamed: set[str | None] = set()  # QNN215 reports where these come from
+    renamed: set[str | None] = set()  # sonames of the files that QNN215 reports
     for file in group.files:
         if file.elf:
             place = (file.elf, group.policy, group.depth, file.build, wanted, group.knows_level)
@@ -141,9 +141,9 @@ def judge_group(group: Group) -> Iterator[Finding]:
 
 
 class Need(NamedTuple):
-    """A missing library. ``users`` are the names of the files that need it, ``where`` is the path
-    of the first, and ``chain`` names the first and the files that need it. ``is_libcxx`` is true
-    for LLVM's C++ libraries, which may be installed on the machine.
+    """A missing library. ``users`` are the names of the files that need it. ``where`` is the path
+    of the first of these files, and ``chain`` names this file and the files that need it.
+    ``is_libcxx`` is true for LLVM's C++ libraries, which may be installed on the machine.
     """
 
     name: str

@@ -82,7 +82,7 @@ PYTHON.add(
     "Python {version} is not supported: it must be {policy.minimum} or newer, and older than "
     "{policy.below}",
     "there is no wheel of ExecuTorch for it",
-    "use Python {policy.minimum} or newer, and older than {policy.below}: pass it with --python",
+    "pass --python with a Python that is {policy.minimum} or newer, and older than {policy.below}",
     after=("QNN501",),
 )
 def see_other_python(python: Interpreter) -> Iterator[Seen]:
@@ -168,7 +168,7 @@ PYTHON.add(
     "executorch is installed without its QNN adaptor",
     "lowering fails with 'No module named PyQnnManagerAdaptor'",
     f"{REINSTALL}; only the x86_64 Linux wheels contain the adaptor",
-    lambda python: not python.facts.adaptors and not python.is_hidden,  # else QNN408
+    lambda python: not python.facts.adaptors and not python.is_hidden,  # QNN408 reports it
     subject="PyQnnManagerAdaptor",
     where="{directory}",
     after=("QNN506", "QNN516"),

@@ -44,7 +44,7 @@ HEADER = struct.Struct("<IQQ")
 HEADER_MAGIC = 0x5678ABCD  # ci/executorch/lower.py describes the header
 HEADER_ROOM = 4096  # observed: the binary starts 256 bytes after the start of the header
 MAX_RANK = 16
-# ScalarType: name, bytes of an element.
+# The name and the size in bytes of each ScalarType.
 DTYPES = {
     0: ("uint8", 1),
     1: ("int8", 1),
@@ -98,8 +98,8 @@ class Method:
 
 @dataclass(frozen=True)
 class SegmentSpan:
-    """A segment of a program: its offset, its size in bytes, and its alignment: the largest power
-    of two, at most 4096, that divides its offset.
+    """A segment of a program: its offset and size in bytes, and its alignment, which is the largest
+    power of two, at most 4096, that divides the offset.
     """
 
     offset: int
