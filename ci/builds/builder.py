@@ -173,8 +173,8 @@ class CacheCounts:
     misses: int
 
     def since(self, before: CacheCounts) -> CacheCounts:
-        """Return how much the counts have grown since ``before``, because sccache counts from the
-        start of its server."""
+        """Return how much the counts have grown since ``before``. (sccache counts from the start of
+        its server.)"""
         hits, misses = self.hits - before.hits, self.misses - before.misses
         return replace(self, hits=max(hits, 0), misses=max(misses, 0))
 

@@ -274,10 +274,10 @@ def probe_python(needs: Needs, request: BuildRequest) -> tuple[str, str]:
 
 
 def find_python(word: str) -> Path:
-    """Return the interpreter for ``--python``: a path, a command, or a version such as 3.12.
+    """Return the path of the interpreter that ``--python`` selects. ``word`` is a path, a command,
+    or a version such as 3.12. If it is empty, return the Python that runs this program.
 
-    Return the Python that runs this program if ``word`` is empty. Raises UnfitError if there is no
-    such interpreter.
+    Raises UnfitError if there is no such interpreter.
     """
     if not word:
         return Path(sys.executable)

@@ -168,7 +168,7 @@ def resolve_hexagon(roots: Roots, variables: Variables) -> Compilers:
         others = " or ".join(str(path.parents[2]) for path in found)
         raise UnfitError(
             f"the compiler {compiler} is missing",
-            why="HEXAGON_TOOLS_ROOT is a directory without it, or the SDK has other tools",
+            why="HEXAGON_TOOLS_ROOT points to the wrong directory, or the SDK has other tools",
             fix=f"set HEXAGON_TOOLS_ROOT to {others or 'the directory that contains Tools/bin'}",
         )
     identity = {"cxx": identify_compiler(compiler)}
@@ -236,7 +236,7 @@ def choose_program(name: str, floor: Version) -> Program:
     """Return a program of version ``floor`` or later: the one next to this Python, otherwise the
     one on PATH.
 
-    Raises UnfitError, with the programs that were found, if neither is suitable.
+    Raises UnfitError if neither is suitable. The error lists the programs that were found.
     """
     seen: list[str] = []
     for place in (Path(sys.executable).parent / name, name):
@@ -274,7 +274,7 @@ def find_cache() -> Program | None:
             return program
     if wanted in CACHES:
         raise UnfitError(
-            f"no working {wanted} (from QNN_CI_CACHE) is on PATH",
+            f"QNN_CI_CACHE={wanted}: no working {wanted} is on PATH",
             fix="install it, or unset QNN_CI_CACHE",
         )
     return None

@@ -185,7 +185,7 @@ def find_checkout() -> Path:
     checkout = Path(__file__).resolve().parents[2]
     if not (checkout / "docker" / "Dockerfile").is_file():
         raise UnfitError(
-            "images are built from a checkout",
+            "images can only be built from a checkout",
             why=f"{checkout} has no docker/Dockerfile",
             fix="clone executorch-qnn-ci and run ./nox -s docker_build in it",
         )

@@ -103,7 +103,7 @@ def describe_comparison(compared: Comparison) -> list[str]:
     ]
     lines += [f"  id {one}" for one in compared.ids]
     for index, paths in compared.differences.items():
-        lines.append(f"  layer {index}: {count(len(paths), 'path')} with differences")
+        lines.append(f"  layer {index}: differences in {count(len(paths), 'path')}")
         lines += [f"    {path}" for path in paths[:SHOWN]]
     return lines
 

@@ -18,7 +18,7 @@ from provisioning.errors import QnnCiError, StoreError, ToolError, UnfitError
 
 TIMEOUT_S = 1800
 GROUP_FIX = (
-    "add yourself to the group docker (sudo usermod -aG docker $USER, then log in again), "
+    "add yourself to the docker group (sudo usermod -aG docker $USER, then log in again), "
     "or set DOCKER_HOST to another engine's socket"
 )
 START_FIX = (

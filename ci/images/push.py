@@ -41,8 +41,8 @@ def push_image(client: DockerClient, built: Built, reference: str, progress: Pro
     if TOOLCHAINS_LABEL in labels:
         raise UsageError(
             f"{built.reference} is not pushed",
-            why=f"the image contains toolchains that must not be published according to their "
-            f"licences: {labels[TOOLCHAINS_LABEL]}",
+            why="the image contains toolchains whose licences do not allow publication: "
+            f"{labels[TOOLCHAINS_LABEL]}",
             fix="build the image without --with-toolchains, and provision the toolchains on the "
             "machine that runs it",
         )

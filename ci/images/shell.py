@@ -201,8 +201,8 @@ def _mounts(request: ShellRequest, pipe: Path, volumes: dict[str, str]) -> list[
 
 
 def _outer_git(checkout: Path) -> list[Path]:
-    """Return a list with the common git directory of the checkout if that is outside the checkout,
-    as for a linked work tree; otherwise an empty list.
+    """Return a list with the common git directory of the checkout. Return an empty list if that is
+    inside the checkout, or if there is none. (It is outside for a linked work tree.)
     """
     try:
         words = ("rev-parse", "--path-format=absolute", "--git-common-dir")

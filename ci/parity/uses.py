@@ -120,8 +120,8 @@ def read_includes(
     """Yield the includes of one file: the name, its offset in the text, the include directory that
     CMake needs to find it (or None), and the header's path in the tree (or "").
 
-    The path of a header that a rule makes is the one under which the rule is listed. Names that
-    start with the project's name, and headers next to the file, need no directory.
+    A header that a rule makes has the path under which the rule is listed. Names that start with
+    the project's name, and headers next to the file, need no directory.
     """
     whole = f"{tree.layout.project}/"
     for match in INCLUDE.finditer(tree.read(path) or ""):

@@ -128,7 +128,7 @@ def _list_qnn_faults(inputs: Sequence[Input]) -> list[str]:
     if all(build.agrees_with(other) for _, build in built for _, other in built):
         return []
     return [
-        f"{one.wanted.path}: from QNN {build.text}; all libraries must be from one QNN version"
+        f"{one.wanted.path}: from QNN {build.text}; all libraries must be from the same version"
         for one, build in built
     ]
 

@@ -171,7 +171,7 @@ def _parse_late(data: memoryview, version: int, words: tuple[int, ...]) -> HashS
     named = ""
     if version == 7 and common < COMMON_METADATA.size:
         faults.append(
-            f"the common metadata is {common} bytes long, not at least {COMMON_METADATA.size}"
+            f"the common metadata is only {common} bytes long, shorter than {COMMON_METADATA.size}"
         )
     elif version == 7:
         major, minor, *_, algorithm, _ = COMMON_METADATA.unpack_from(data, found.header.end)

@@ -196,8 +196,8 @@ def refuse_existing(target: Path) -> None:
 
 
 def list_version_notes(htp_arch: str, roots: Roots) -> Iterator[str]:
-    """Yield a note for each of the Hexagon SDK and the Hexagon tools that is older than the first
-    version known to work with ``htp_arch``.
+    """Check the versions of the Hexagon SDK and of the Hexagon tools. Yield a note for each that is
+    older than the first version known to work with ``htp_arch``.
 
     The version is read from the path of the directory. Without a version, there is no note.
     """

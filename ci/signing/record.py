@@ -109,8 +109,8 @@ def read_record(directory: Path) -> SigningRecord:
 
 
 def check_record(directory: Path) -> tuple[str, ...]:
-    """Return the differences between ``directory`` and its record; an empty tuple if there are
-    none. Each text starts with the name of the file.
+    """Return the differences between ``directory`` and its record. Each text starts with the name
+    of the file.
 
     These are differences:
 

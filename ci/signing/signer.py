@@ -1,7 +1,7 @@
 """Run a signer on one library, find the file that it wrote, and explain its failures.
 
-The Hexagon SDK's elfsigner.py takes ``-i FILE -o DIRECTORY`` or ``-t SERIAL -o DIRECTORY``, asks
-for consent, which it reads from stdin, and leaves a log next to its output. Its exit status is
+The Hexagon SDK's elfsigner.py takes ``-i FILE -o DIRECTORY`` or ``-t SERIAL -o DIRECTORY``. It
+reads the user's consent from stdin, and leaves a log next to its output. Its exit status is
 unreliable, so the file that it wrote is verified even if the status is 0.
 """
 
@@ -53,7 +53,7 @@ class Failure(str, Enum):
     WRONG_HASH = "the signer's output has hashes that do not match"
     ALTERED = "the signer changed loadable content"
     ENCRYPTED = "the signer's output is encrypted"
-    INVALID = "the signer's output is not consistent"
+    INVALID = "the signer's output is inconsistent"
     UNRECOGNISED = "no published scheme verifies the signature"
 
 
@@ -76,9 +76,9 @@ class Interpreter:
 def find_interpreter(given: str = "") -> Interpreter:
     """Return a Python that can run the SDK's signer.
 
-    If ``given`` or the variable QNN_CI_SIGNER_PYTHON is set, only that Python is tried. ``given``
-    comes first. Otherwise, return the first suitable Python that ``_list_pythons`` yields. Raises
-    UnfitError if none is suitable.
+    Only ``given`` is tried or, if it is empty, the Python in the variable QNN_CI_SIGNER_PYTHON. If
+    neither is set, return the first suitable Python that ``_list_pythons`` yields. Raises
+    UnfitError if no tried Python is suitable.
     """
     named = given or os.environ.get(PYTHON_VARIABLE, "")
     for program in [user_program(named)] if named else _list_pythons():

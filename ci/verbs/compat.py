@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if not args.runtime and not args.soc:
         raise UsageError(
-            "there is neither a runtime nor a SoC to check the program for",
+            "neither a runtime nor a SoC is specified",
             fix="add --runtime, --soc or both",
         )
     if args.soc:

@@ -116,8 +116,8 @@ def ready_device(
 
 
 def choose_word(args: argparse.Namespace) -> str:
-    """Return the only --device of the call. Raises UsageError if there is none or several, or with
-    --any."""
+    """Return the value of --device. Raises UsageError if it is missing, if it is repeated, or if
+    --any is also passed."""
     if len(args.device) != 1 or args.any:
         raise UsageError(
             "--clean needs a --device" if args.any else f"{len(args.device)} devices are given",

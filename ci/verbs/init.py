@@ -33,7 +33,7 @@ OF_ONNX = {
         '# float_model = "float.onnx" # the float model of a quantized file'
     ),
     '"data/calibration.npz" # one array per input, [sets, *shape], or data.py:function': (
-        '"data/calibration.npz" # one array per input, named like it, [sets, *shape]'
+        '"data/calibration.npz" # one array per input, named after it, [sets, *shape]'
     ),
     "limits.8a8w": "limits.u8",
 }

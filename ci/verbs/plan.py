@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--base",
         default="",
         metavar="REV",
-        help="compare with the merge base of this revision",
+        help="compare with the merge base of REV and the planned revision",
     )
     add("--head", default="", metavar="REV", help="plan for this revision instead of the work tree")
     add(

@@ -147,7 +147,7 @@ def check_word(word: str) -> None:
     if len({PACKAGES[name] for name, _ in pins}) > 1:
         raise UsageError(
             f"{word!r} combines packages that different sessions test",
-            fix="pass packages that one session tests",
+            fix="pass packages that the same session tests",
         )
     if not pins and not is_version(word) and not user_path(word).exists():
         raise UsageError(f"{word!r} is not a file, a directory or a version", fix=f"pass {FORMS}")

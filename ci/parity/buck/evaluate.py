@@ -265,8 +265,8 @@ class Evaluator:
     def _stub_module(
         self, symbols: AbstractSet[str], text: str, constant: str = "'{}'"
     ) -> sl.FrozenModule:
-        """Return a module that defines ``symbols``: as in the prelude, or as stubs that record
-        their calls.
+        """Return a module that defines ``symbols``. A symbol of the prelude is taken from there.
+        The others are stubs.
         """
         module = sl.Module()
         wanted = sorted((symbols & self.prelude_names) | {"rule", "namespace"})
@@ -327,7 +327,7 @@ class Loaded:
 
 
 def resolve_load(module: str, package: str, tree: SourceTree, folders: Container[str]) -> Loaded:
-    """Find the file of ``module``, which is written as in a load() statement of a file in
+    """Find the file of ``module``, the first argument of a load() statement in a file of
     ``package``.
 
     ``//p:f.bzl`` is one of Meta's files if the tree has no folder ``p``.

@@ -157,10 +157,9 @@ def constant_truth(text: str) -> Answer | None:
 
 
 def _unary(word: str, token: Operand, scope: Scope) -> Answer:
-    """Evaluate a test with one argument, such as TARGET or EXISTS: YES or BOTH.
+    """Evaluate a test with one argument, such as TARGET or EXISTS. The answer is YES or BOTH.
 
-    The answer is never NO: for example, a target that this reader has not seen may come from a
-    package.
+    It is never NO. For example, a target that this reader has not seen may come from a package.
     """
     tests = {
         "TARGET": scope.has_target,
@@ -192,8 +191,8 @@ def _is_open(token: Operand, scope: Scope) -> bool:
 
 
 def _values(token: Operand, scope: Scope) -> Value:
-    """Return the values of the variable that an argument names or, if there is no such variable or
-    the argument is quoted, the values of the argument.
+    """Return the values of the variable that an argument names. If there is no such variable, or if
+    the argument is quoted, return the values of the argument.
     """
     if token.quoted or len(token.values) != 1:
         return token.values

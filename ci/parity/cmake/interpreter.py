@@ -141,7 +141,7 @@ class Interpreter:
     def note_unread(
         self, line: int, reason: str, folder: str | None = None, *, is_broken: bool = False
     ) -> None:
-        """Report something that could not be evaluated, only once even if it is repeated.
+        """Report something that could not be evaluated. A repeated report is ignored.
 
         ``folder`` is the directory that is unknown as a result.
         """

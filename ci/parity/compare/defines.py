@@ -141,10 +141,10 @@ def find_lacking(
     """Return the CMake counterparts of the Buck target ``reader`` that should define a macro but do
     not.
 
-    - If ``reader`` itself defines the macro (``is_own``), these are all counterparts if all of them
-      lack it, otherwise those that lack it and read it.
-    - If another target exports the macro, these are the counterparts that read it, but none if any
-      of those has it.
+    - ``reader`` itself defines the macro (``is_own``): if all counterparts lack it, return all of
+      them. Otherwise, return the counterparts that lack it and read it.
+    - Another target exports the macro: if all counterparts that read it lack it, return these.
+      Otherwise, return none.
     """
     names = groups.cmake_of[reader.label]
     lacking = {name for name in names if macro not in cmake_names(groups, [name])}

@@ -54,8 +54,8 @@ class Groups:
 
     @cached_property
     def buck_of(self) -> dict[str, set[str]]:
-        """For the name of each CMake target, the labels of the Buck targets that compile
-        its files.
+        """Maps the name of each CMake target to the labels of the Buck targets that compile its
+        files.
         """
         found: dict[str, set[str]] = defaultdict(set)
         targets = (target for targets in self.cmake.values() for target in targets)
@@ -73,8 +73,8 @@ class Groups:
 
     @cached_property
     def cmake_of(self) -> dict[str, set[str]]:
-        """For the label of each Buck target, the names of the CMake targets that compile
-        its files.
+        """Maps the label of each Buck target to the names of the CMake targets that compile its
+        files.
         """
         return collect((label, name) for name, labels in self.buck_of.items() for label in labels)
 
@@ -198,7 +198,7 @@ class Groups:
 
     def plain(self, label: str) -> str:
         """Return ``label`` without the suffix that one of Meta's macros added, if only the shorter
-        label has a target; otherwise return ``label``.
+        label has a target. Otherwise, return it unchanged.
         """
         known = self.index.labelled
         if label in known or not label.endswith(self.index.policy.suffixes):
@@ -230,7 +230,7 @@ class Groups:
 
     @cached_property
     def consumers(self) -> dict[str, set[str]]:
-        """For each CMake target, the executables and shared libraries that link it, directly or
+        """Maps each CMake target to the executables and shared libraries that link it, directly or
         not.
         """
         targets = (target for targets in self.cmake.values() for target in targets)

@@ -415,8 +415,8 @@ def suffix_fits(target: BuckTarget, path: str) -> bool:
 def nearest_cmake_target(
     index: Index, path: str, buck: BuckTarget
 ) -> tuple[CMakeTarget | None, ListEntry | None]:
-    """Return the CMake target that should most likely compile ``path``, and the entry next to which
-    to add it; None for both if there is no candidate.
+    """Return the CMake target that should most likely compile ``path``, and the entry in it that
+    ``path`` should be added next to. Return None for both if there is no candidate.
     """
     votes: Counter[str] = Counter()
     found: dict[str, tuple[CMakeTarget, ListEntry]] = {}

@@ -186,8 +186,8 @@ def _missing(
 
 
 def collector_of(groups: Groups, target: BuckTarget, wanted: str) -> str:
-    """Return the label of the target that should depend on ``wanted``, which provides a header for
-    a source of ``target`` that is a copy.
+    """Return the label of the target that should depend on ``wanted``, because a copied source of
+    ``target`` includes a header of ``wanted``.
 
     A macro makes the copies. It gives ``target`` a dependency without files, which declares what
     the originals include. If there are several such dependencies, the one nearest to ``wanted`` is

@@ -86,7 +86,7 @@ def _wrong_variant(
         configuration=configuration,
         **at(buck.target, buck.entry.place),
         **at(cmake.target, cmake.entry.place),
-        fix=f"use the file of the {configuration.value} variant",
+        fix=f"use the file for {configuration.value} instead",
     )
 
 

@@ -122,7 +122,7 @@ def compare_built(built: Built, chosen: QnnChoice) -> tuple[str, bool]:
 
 
 def explain_apart(built: Built) -> str:
-    """Return the advice to add the options with which the built runtime can load the programs."""
+    """Return advice on which options to add, so that the built runtime can load the programs."""
     installed = installed_executorch()
     ways = []
     if not is_same(installed, built.executorch):

@@ -87,7 +87,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--keep-artifacts", type=user_path, metavar="DIR", help="keep programs, references and logs"
     )
     add("--no-cache", action="store_true", help="lower everything again")
-    add("--plain", action="store_true", help="lower without the patches that save time")
+    add(
+        "--plain",
+        action="store_true",
+        help="do not apply this project's patches to torch, which make lowering faster",
+    )
     add_run(parser, SESSION, timeout_s=600.0)
     publishing.add_arguments(parser)
     choice.add_arguments(parser)

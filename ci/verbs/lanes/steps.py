@@ -121,14 +121,14 @@ def add_run(parser: argparse.ArgumentParser, session: str, timeout_s: float = 30
             "--jobs",
             type=int,
             default=jobs,
-            help=f"cases at a time; default: QNN_CI_JOBS or {cores}",
+            help=f"number of cases to run at a time; default: QNN_CI_JOBS or {cores}",
         )
         add("--reports", type=user_path, default=Path("reports"), help=f"where to write {session}/")
 
 
 def check_arguments(args: argparse.Namespace, session: str) -> None:
-    """Raise UsageError for a number that is out of range, StoreError if a directory that the run
-    will write to is not writable."""
+    """Raise UsageError for a number that is out of range, and StoreError if a directory that the
+    run will write to is not writable."""
     if args.jobs < 1:
         raise UsageError(f"--jobs {args.jobs} is below 1", fix="pass 1 or more")
     if not args.timeout_s > 0:
@@ -163,8 +163,8 @@ def take_steps(
     refuse: Callable[[Environment, Finding], Report] | None = None,
     **more: Any,
 ) -> Report:
-    """Run the four steps of a session; show and time each. ``run`` does the third step, which
-    ``work`` describes.
+    """Run the four steps of a session. Show and time each. ``run`` is the third step, and ``work``
+    is its description.
 
     If the host lacks the backend's library, ``refuse`` returns the report instead. Findings whose
     id is in ``tolerated`` are noted in the report. ``more`` is passed to enter_environment.
@@ -306,7 +306,9 @@ def keep_evidence(report: Report, directory: Path, policy: Path | None, progress
     Statements of an earlier run are removed."""
     shutil.rmtree(directory, ignore_errors=True)
     if not importlib.util.find_spec(evidence.PACKAGE):
-        progress.step("note: evidence/ is not written: this Python has no in-toto-attestation")
+        progress.step(
+            "note: no evidence/ is written, because this Python has no in-toto-attestation"
+        )
         return
     name = name_figures(report.toolchain, report.backend)
     folders = filter(None, (suite_folder(), users_folder(policy)))

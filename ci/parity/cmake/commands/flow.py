@@ -91,9 +91,7 @@ def run_program(run: Interpreter, call: Call) -> None:
 
 
 def file_list(run: Interpreter, path: str, name: str) -> list[str] | None:
-    """Return the list ``name`` in a .bzl file, which is both Starlark and Python, or None if it is
-    unknown.
-    """
+    """Return the list ``name`` in a .bzl file, or None if it is unknown."""
     known = run.state.sources.file_lists
     if path not in known:
         known[path] = read_file_lists(run.state.sources.tree.read(path), path)

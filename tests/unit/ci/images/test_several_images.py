@@ -165,8 +165,8 @@ def test_every_layer_that_differs_is_told_with_all_its_paths(
     assert [line.strip() for line in lines] == [
         "aot: two clean builds with 3 layers are NOT equal",
         *("id one", "id two"),
-        *("layer 1: 3 paths with differences", "a", "b", "e"),
-        *("layer 2: 1 path with differences", "d"),
+        *("layer 1: differences in 3 paths", "a", "b", "e"),
+        *("layer 2: differences in 1 path", "d"),
     ]
     assert digest.find_differences(CLIENT, "one", "one") == {}
 

@@ -150,9 +150,9 @@ def test_a_comparison_is_told_with_ids_and_the_first_paths() -> None:
         "tiny: two clean builds with 3 layers are NOT equal",
         "  id a",
         "  id b",
-        "  layer 1: 1 path with differences",
+        "  layer 1: differences in 1 path",
         "    one",
-        "  layer 2: 25 paths with differences",
+        "  layer 2: differences in 25 paths",
         *(f"    {path}" for path in paths[:20]),
     ]
     assert not unequal.equal
@@ -297,7 +297,7 @@ def test_an_unknown_image_and_a_place_without_docker_are_named(
     monkeypatch.setattr(definition, "__file__", str(tmp_path / "a" / "b" / "c.py"))
     with pytest.raises(UnfitError) as lost:
         find_checkout()
-    assert lost.value.what == "images are built from a checkout"
+    assert lost.value.what == "images can only be built from a checkout"
     assert lost.value.why == f"{tmp_path} has no docker/Dockerfile"
     assert "docker_build" in lost.value.fix
     (tmp_path / "docker").mkdir()

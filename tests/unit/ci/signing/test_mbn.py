@@ -185,7 +185,7 @@ PUBLISHED = (7, 24, common(), 0)
         (PUBLISHED, b"\xff\xfe", ["2 bytes after"]),
         ((7, 24, common(0, 2), 0), b"", ["version 0.2"]),
         ((7, 24, common(1, 0), 0), b"", ["version 1.0"]),
-        ((7, 23, common(9), 0), b"", ["23 bytes long, not at least 24"]),
+        ((7, 23, common(9), 0), b"", ["23 bytes long, shorter than 24"]),
         ((8, 24, common(), 1), b"", ["reserved word is 0x1"]),
         ((7, 24, common(1, 2), 3), b"\1", ["1 bytes after", "reserved word is 0x3", "version 1.2"]),
     ],

@@ -96,10 +96,10 @@ def test_libraries_that_cannot_be_signed_are_all_listed(
     lines = refuse(tmp_path, UnfitError, Selection(files=files)).why.split("\n       ")
     assert sorted(line.removeprefix(f"{folder}/") for line in lines) == [
         "a.so: built for Hexagon v79, not for v75",
-        f"a.so: from QNN {BUILDS[0]}; all libraries must be from one QNN version",
-        f"b.so: from QNN {BUILDS[1]}; all libraries must be from one QNN version",
+        f"a.so: from QNN {BUILDS[0]}; all libraries must be from the same version",
+        f"b.so: from QNN {BUILDS[1]}; all libraries must be from the same version",
         "c.so: already signed",
-        f"c.so: from QNN {BUILDS[0]}; all libraries must be from one QNN version",
+        f"c.so: from QNN {BUILDS[0]}; all libraries must be from the same version",
         "d.so: built for x86-64, not for Hexagon",
         "e.so: built for e_machine 7, not for Hexagon",
     ]
