@@ -1,0 +1,53 @@
+"""Which graphs the search generates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+from ci.faults.generate import MOST_RANK, MOST_SIZE, generate
+from ci.faults.graph import Graph
+from ci.faults.shrink import BINARY, find_shapes
+from tests.stand_ins.snapshots import check_snapshot
+
+SNAPSHOT = Path(__file__).with_name("snapshots") / "forms.txt"
+WHOLE = {"after", "axes", "before", "counts_pad", "keep", "kernel", "pad", "scale", "stride"}
+RANKED = {"batch_norm", "conv", "conv_transpose", "instance_norm", "linear", "matmul", "prelu"}
+
+
+def describe_forms(graph: Graph) -> Iterator[str]:
+    """The operands, ranks and attributes of each operator, without sizes of tensors."""
+    shapes = find_shapes(graph)
+    yield f"outputs: {len(graph.outputs)}"
+    yield f"nodes: {len(graph.nodes)}"
+    for name, node in graph.nodes.items():
+        own = [shapes[one] for one in node.reads]
+        operator = "binary" if node.operator in BINARY else node.operator
+        kinds = [
+            "node" if one not in graph.tensors else "input" if one in graph.inputs else "constant"
+            for one in node.reads
+        ]
+        yield f"{operator} of {', '.join(kinds)}"
+        if operator == "binary" and own[0] != own[1]:
+            yield "binary of two ranks" if len(own[0]) != len(own[1]) else "binary of an axis of 1"
+        if operator in RANKED:
+            yield f"{operator} of rank {len(own[0])}"
+        if operator == "reshape":
+            yield f"reshape to {len(shapes[name]) - len(own[0]):+} axes"
+        for key, value in node.attributes.items():
+            if key in WHOLE:
+                yield f"{operator} {key} = {value}"
+            elif key == "groups":
+                yield f"{operator} in {'one group' if value == 1 else 'groups'}"
+            elif operator in {"cumsum", "log_softmax", "lp_norm", "softmax"}:
+                yield f"{operator} over the {'last' if value == -1 else 'second'} axis"
+
+
+def test_every_form_of_every_operator_is_generated_and_no_other() -> None:
+    graphs = [generate(3, number) for number in range(700)]
+    forms = {form for graph in graphs for form in describe_forms(graph)}
+    check_snapshot(SNAPSHOT, "".join(f"{form}\n" for form in sorted(forms)))
+    shapes = [shape for graph in graphs for shape in find_shapes(graph).values()]
+    assert max(map(len, shapes)) == MOST_RANK
+    assert MOST_SIZE // 2 < max(map(math.prod, shapes)) <= MOST_SIZE
