@@ -1,0 +1,174 @@
+"""What is recorded of upstream's tests, on modules that stand in for upstream's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from ci.upstream import capture as module
+from ci.upstream.capture import Capture, Seen, wrap
+
+ONE, TWO = torch.tensor([1.0]), torch.tensor([2.0])
+EXECUTED = SimpleNamespace(buffer=bytes(7))
+
+
+def describe(seen: Seen) -> tuple[Any, ...]:
+    values = ([float(one) for one in values] for values in (seen.outputs, seen.wanted))
+    return (seen.program, seen.float_model, seen.inputs, seen.is_own, seen.pte_bytes, *values)
+
+
+@pytest.fixture
+def capture(monkeypatch: pytest.MonkeyPatch) -> Iterator[Capture]:
+    own = Capture()
+    monkeypatch.setattr(module, "capture", own)
+    yield own
+    assert own.now is None
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, **held: Any) -> None:
+    monkeypatch.setattr(module.importlib, "import_module", lambda _: SimpleNamespace(**held))
+
+
+def test_a_wrapper_sees_arguments_and_results_and_changes_neither() -> None:
+    class Owner:
+        def add(self, one: int, *, two: int) -> int:
+            return one + two
+
+        @staticmethod
+        def double(one: int) -> int:
+            return 2 * one
+
+    told: list[Any] = []
+    owner = Owner()
+    wrap(Owner, "add", before=lambda *words, **options: told.append((words, options)))
+    assert owner.add(1, two=2) == 3
+    wrap(Owner, "double", after=lambda made, one: told.append((made, one)))
+    assert (owner.double(4), Owner.double(5)) == (8, 10)
+    assert told == [((owner, 1), {"two": 2}), (8, 4), (10, 5)]
+    assert Owner.add.__name__ == "add"
+
+
+def test_a_comparison_is_kept_with_the_program_that_ran_last_and_with_copies() -> None:
+    own, program, source = Capture(), object(), object()
+    own.compare([ONE], [TWO])
+    assert own.seen == []
+    given, made, wanted = torch.tensor([3.0]), torch.tensor([4.0]), torch.tensor([5.0])
+    own.note_quantized(program, source)
+    own.begin(object(), [ONE])
+    own.begin(program, [given, "word"], pte_bytes=9)
+    own.compare([made], [wanted])
+    own.compare([TWO], [TWO])
+    for tensor in (given, made, wanted):
+        tensor.add_(100)
+    (seen,) = own.seen
+    assert describe(seen) == (program, source, (3.0, "word"), True, 9, [4.0], [5.0])
+    own.begin(source, [], is_own=False)
+    own.compare([], [])
+    assert describe(own.seen[1]) == (source, None, (), False, 0, [], [])
+
+
+def test_comparisons_of_the_delegate_s_tests(
+    capture: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Case:
+        def get_qdq_module(self, model: Any, inputs: Any) -> Any:
+            del inputs
+            return ("qdq", model)
+
+        def get_converted_sgd_trained_module(self, model: Any) -> Any:
+            return ("trained", model)
+
+        def verify_output(self, program: Any, inputs: Any, executed: Any) -> None:
+            del program, inputs, executed
+            self._assert_outputs_equal([ONE], [TWO])
+
+        def _assert_outputs_equal(self, made: Any, wanted: Any) -> None:
+            del made, wanted
+
+    stand_in(monkeypatch, TestQNN=Case)
+    module.watch_delegate()
+    case = Case()
+    programs = ("float", case.get_qdq_module("a", ()), case.get_converted_sgd_trained_module("b"))
+    for program in programs:
+        case.verify_output(program, (), EXECUTED)
+    rows = zip(programs, (None, "a", "b"), strict=True)
+    assert [describe(one) for one in capture.seen] == [
+        (program, source, (), True, 7, [1.0], [2.0]) for program, source in rows
+    ]
+
+
+def test_comparisons_of_the_new_tests(capture: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Calibrate:
+        def __init__(self, model: Any, made: Any) -> None:
+            self.module, self.made = model, made
+
+        def __enter__(self) -> Any:
+            return self.made
+
+    class Metrics:
+        pass
+
+    class Near(Metrics):
+        def assert_close(self, device_output: Any, ref_output: Any) -> None:
+            del device_output, ref_output
+
+    class Equal(Metrics):
+        def assert_close(self, device_output: Any, ref_output: Any) -> None:
+            del device_output, ref_output
+
+    def verify(*, module: Any, inputs: Any, executorch_prog: Any, metric: Any) -> None:
+        del module, inputs, executorch_prog
+        metric.assert_close([ONE], [TWO])
+
+    stand = SimpleNamespace(calibrate=Calibrate, verify_output_emulator=verify, Metrics=Metrics)
+    stand_in(monkeypatch, **vars(stand))
+    monkeypatch.setattr(module.importlib, "import_module", lambda _: stand)
+    module.watch_rework()
+    quantized, plain, kept = object(), object(), object()
+    Calibrate(plain, quantized).__enter__()
+    Calibrate(kept, kept).__enter__()
+    for own, metric in ((plain, Near()), (kept, Equal())):
+        stand.verify_output_emulator(module=own, inputs=(), executorch_prog=EXECUTED, metric=metric)
+    assert [describe(one) for one in capture.seen] == [
+        (quantized, plain, (), False, 7, [1.0], [2.0]),
+        (kept, None, (), True, 7, [1.0], [2.0]),
+    ]
+
+
+def test_comparisons_of_the_backend_suite(
+    capture: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def program(*names: str) -> Any:
+        nodes = [SimpleNamespace(target=name, op="call_function") for name in names]
+        made = SimpleNamespace(graph=SimpleNamespace(nodes=nodes), names=names)
+        return SimpleNamespace(module=lambda check_guards: made)
+
+    class Tester:
+        def __init__(self, model: Any) -> None:
+            self.original_module = model
+
+        def run_method_and_compare_outputs(self, exported: Any) -> None:
+            self._calculate_reference_output(exported, [TWO])
+            self._compare_outputs({"a": ONE}, (TWO,))
+
+        @staticmethod
+        def _calculate_reference_output(exported: Any, inputs: Any) -> None:
+            del exported, inputs
+
+        @staticmethod
+        def _compare_outputs(wanted: Any, made: Any) -> None:
+            del wanted, made
+
+    stand_in(monkeypatch, Tester=Tester)
+    monkeypatch.setattr(module, "name_operator", lambda node: node.target)
+    module.watch_backend_suite()
+    for model, names in (("a", ["add", "quantize_per_tensor"]), ("b", ["add"])):
+        Tester(model).run_method_and_compare_outputs(program(*names))
+    first, second = capture.seen
+    assert (first.float_model, second.float_model) == ("a", None)
+    for one in capture.seen:
+        assert describe(one)[2:] == ((2.0,), True, 0, [2.0], [1.0])
