@@ -81,7 +81,7 @@ class BuildRequest:
     """The user's choices besides the target.
 
     ``python`` is the interpreter that the build runs. If ``packages`` is false, the packages
-    installed for it are not checked. ``jobs`` is the number of parallel compilers, 0 for one per
+    installed for it are not checked. ``jobs`` is the number of parallel compilers, or 0 for one per
     core. ``release`` selects CMake's build type Release, and ``clean`` removes the earlier build
     first. ``extras`` are the values of --with, and ``defines`` are the -D options, with names that
     may include a type. If ``doctor`` is false, the doctor is not run.

@@ -108,7 +108,9 @@ def render_result(result: Result, row: Mapping[str, Any]) -> str:
     lines = [line for one in result.artifacts for line in _render_artifact(one)]
     if python := row.get("python"):
         lacks = ", ".join(row["import_lacks"])
-        lines.append(f"  imported  {f'no: {python} lacks {lacks}' if lacks else f'by {python}'}")
+        lines.append(
+            f"  imported  {f'no, because {python} lacks {lacks}' if lacks else f'by {python}'}"
+        )
     lines += [f"  installed {path}" for path in row.get("installed", ())]
     if overlay := row.get("overlay"):
         lines.append(f"  overlay   {overlay} (for PYTHONPATH)")

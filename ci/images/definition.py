@@ -228,7 +228,7 @@ def name_base(reference: str) -> str:
 def plan_image(client: DockerClient, name: str, base: str = "") -> ImagePlan:
     """Return the plan of the image ``name`` on ``base``.
 
-    ``base`` is the name of a base in manifests/images.toml or of an image in the engine; "" selects
+    ``base`` is the name of a base in manifests/images.toml or of an image in the engine, or "" for
     the default base. Raises UsageError if there is no such image or base, or if the version of the
     base's Python is unknown.
     """

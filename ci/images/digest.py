@@ -1,4 +1,4 @@
-"""Compare two clean builds of an image, to check that it is reproducible, and write package locks.
+"""Check that an image is reproducible by comparing two clean builds, and write package locks.
 
 A lock lists Python packages with their hashes for one version of Python, or apt packages with their
 versions for one image on one base.

@@ -251,7 +251,7 @@ class ParityFacts(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=65536)
 def suffix_of(path: str) -> str:
-    """Return the extension of a path, such as ``.cpp`` for ``a/b.cpp``; "" if its last component
+    """Return the extension of a path, such as ``.cpp`` for ``a/b.cpp``, or "" if its last component
     has no dot.
     """
     name = path.rsplit("/", 1)[-1]
@@ -260,7 +260,7 @@ def suffix_of(path: str) -> str:
 
 @lru_cache(maxsize=65536)
 def directory_of(path: str) -> str:
-    """Return the folder of a path; "" for a file at the root."""
+    """Return the folder of a path, or "" for a file at the root."""
     return path.rsplit("/", 1)[0] if "/" in path else ""
 
 

@@ -37,7 +37,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def strip_root(self, folder: str) -> str | None:
         """Return ``folder`` relative to the project's root, such as ``build`` for
-        ``xplat/executorch/build``; None for a folder of another project.
+        ``xplat/executorch/build``. Return None for a folder of another project.
         """
         for root in self.roots:
             if folder == root:

@@ -40,7 +40,8 @@ class SourceTree:
 
     @cached_property
     def links(self) -> Mapping[str, str]:
-        """The targets of symbolic links. The keys are paths; empty if ``read`` follows links."""
+        """The targets of symbolic links. The keys are paths. It is empty if ``read`` follows
+        links."""
         return {}
 
     @cached_property
@@ -56,7 +57,7 @@ class SourceTree:
         """Prepare to read many files at once."""
 
     def digest(self, path: str) -> str:
-        """Return a hash of the content of a file; "" if there is no such file."""
+        """Return a hash of the content of a file, or "" if there is no such file."""
         text = self.read(path)
         return "" if text is None else hashlib.sha256(text.encode()).hexdigest()[:20]
 
@@ -157,7 +158,7 @@ class RevisionTree(SourceTree):
             self._texts[path] = None if content is None else content.decode("utf-8", "replace")
 
     def digest(self, path: str) -> str:
-        """Return git's object name of the content of a file; "" if there is no such file."""
+        """Return git's object name for the content of a file, or "" if there is no such file."""
         return self._listing.get(path, ("", ""))[1]
 
 

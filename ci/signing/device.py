@@ -39,7 +39,7 @@ def parse_serial(text: str) -> str:
 def read_device_serial(device: str = "") -> str:
     """Read the SoC's serial number through adb and return it as ``parse_serial`` does.
 
-    ``device`` is the device's serial number in adb; "" selects the only device that is connected.
+    ``device`` is the device's serial number in adb, or "" for the only device that is connected.
     Raises UnfitError if adb is missing or the device does not report a number, and UsageError if
     the number is 0 or has more than 32 bits.
     """

@@ -98,7 +98,8 @@ class Image:
 
     @property
     def hexagon_version(self) -> int:
-        """The Hexagon version in e_flags, such as 0x75 for V75; 0 if the machine is not Hexagon."""
+        """The Hexagon version in e_flags, such as 0x75 for V75, or 0 if the machine is not
+        Hexagon."""
         return self.headers.flags & EF_HEXAGON_MACH if self.headers.machine == EM_QDSP6 else 0
 
 

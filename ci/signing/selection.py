@@ -185,7 +185,7 @@ def list_op_package(directory: Path, policy: SigningPolicy) -> list[Wanted]:
 
 
 def read_place(path: Path) -> str:
-    """Return ``v75`` for .../hexagon-v75/unsigned/... or libQnnHtpV75Skel.so; "" if unknown."""
+    """Return ``v75`` for .../hexagon-v75/unsigned/... or libQnnHtpV75Skel.so, or "" if unknown."""
     for part in reversed(path.parts[:-1]):
         if found := PLACE_VERSION.search(part):
             return f"v{found[1]}"

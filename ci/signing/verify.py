@@ -72,8 +72,8 @@ def verify_bytes(
     """Judge the bytes of a library. If ``original`` is given, also judge whether the loadable
     content is the same.
 
-    ``serial`` is the serial number for which a test signature was made, 0 for any other file. In a
-    test signature, it is the hash segment's own entry in the hash table.
+    ``serial`` is the serial number for which a test signature was made, or 0 for any other file. In
+    a test signature, it is the hash segment's own entry in the hash table.
 
     A certificate that is not valid at time ``at`` is a fault. Without ``at``, a certificate that is
     not valid now is only a note: leaf certificates are valid for about two years, but images are

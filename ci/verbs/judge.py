@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--pulled",
         type=user_path,
         metavar="DIR",
-        help="judge the outputs that a device computed with these programs, in DIR/CASE/outputs",
+        help="judge the outputs in DIR/CASE/outputs, which a device computed with these programs",
     )
     add(
         "--by",

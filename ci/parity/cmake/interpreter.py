@@ -89,7 +89,7 @@ class Interpreter:
         return ("",) if value is None else value
 
     def get(self, name: str) -> str:
-        """Return the first alternative of a variable's value; "" if the variable is unset."""
+        """Return the first alternative of a variable's value, or "" if the variable is unset."""
         return self.lookup("", name)[0]
 
     def set(self, name: str, value: Value | None, *, parent: bool = False) -> None:

@@ -100,8 +100,8 @@ def replace(pattern: str, replacement: str, text: str) -> str:
 
 
 def fill(replacement: str, match: re.Match[str]) -> str:
-    r"""Return a replacement with ``\0`` to ``\9`` replaced by the groups' text; "" for a missing
-    group.
+    r"""Return a replacement in which the groups' text replaces ``\0`` to ``\9``. The text of a
+    missing group is "".
     """
 
     def put(reference: re.Match[str]) -> str:

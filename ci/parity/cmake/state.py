@@ -174,8 +174,7 @@ class State:
     """The files that a run has read, and its results, apart from variables.
 
     ``optional`` maps words that branches added to variables to the conditions of the branches.
-    ``libraries`` maps the unknown value that each find_library() returned to the library that it
-    searched for.
+    ``libraries`` maps the unknown result of each find_library() call to the name of the library.
     """
 
     sources: Sources

@@ -245,7 +245,7 @@ class Index:
         return BUILT
 
     def android_twin(self, label: str) -> str:
-        """Return the label of a target's variant for Android; "" if there is none."""
+        """Return the label of a target's variant for Android, or "" if there is none."""
         package, _, name = label.partition(":")
         names = (p.replace("*", name) for p in self.policy.android_only if p[:1] == "*")
         return next((found for n in names if (found := f"{package}:{n}") in self.by_label), "")

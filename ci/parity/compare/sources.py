@@ -146,7 +146,7 @@ def _buck_only(index: Index, path: str, use: Use[BuckTarget]) -> Finding:
     if target:
         where = f" to {target.name} ({entry.place if entry else target.place})"
     if target and target.kind == "add_executable" and len(target.srcs) == 1:
-        where = f" to its own target, like {target.name} ({target.place})"
+        where = f" to a new target, like {target.name} ({target.place})"
     return Finding(
         kind=Kind.BUCK_ONLY,
         path=path,
@@ -375,9 +375,9 @@ def fix_in_buck(index: Index, path: str, target: BuckTarget | None, what: str = 
     """Return a fix that adds the file ``path`` to ``target``. ``what`` may name an attribute of the
     target, as in "the exported_headers of ".
 
-    The fix is a new target if ``target`` is None. It is also a new target if the targets next to
-    the file have a single source each, unless ``what`` is given or ``target`` lists the file's
-    counterpart (a.h for a.cpp).
+    If ``target`` is None, the fix adds a new target. It also does so if the targets next to the
+    file usually have a single source each. That does not apply if ``what`` is given, or if
+    ``target`` lists the file's counterpart (a.h for a.cpp).
     """
     line = f'"{posixpath.relpath(path, index.package_of(path) or ".")}"'
     if target is None:

@@ -190,8 +190,8 @@ def collector_of(groups: Groups, target: BuckTarget, wanted: str) -> str:
     ``target`` includes a header of ``wanted``.
 
     A macro makes the copies. It gives ``target`` a dependency without files, which declares what
-    the originals include. If there are several such dependencies, the one nearest to ``wanted`` is
-    returned; if there is none, ``target``.
+    the originals include. If there are several such dependencies, return the one nearest to
+    ``wanted``. If there is none, return ``target``.
     """
     known = groups.index.by_label
     labels = {groups.plain(word.text) for word in (*target.deps, *target.exported_deps)}

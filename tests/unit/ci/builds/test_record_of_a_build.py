@@ -155,7 +155,7 @@ def test_a_build_as_text(tmp_path: Path) -> None:
         f"    {NOTE}",
         "      fix: fix it",
         "  runner  5 bytes  not ELF  sha256 bbbbbbbbbbbb",
-        "  imported  no: /python lacks torch, numpy",
+        "  imported  no, because /python lacks torch, numpy",
         "  installed /one",
         "  installed /two",
         "  overlay   /overlay (for PYTHONPATH)",
