@@ -5,12 +5,15 @@ if the section headers are removed. Names and layouts are from the gABI and glib
 Android note (ndk/sources/crt/crtbrand.S of the platform) contains the API level (4 bytes), and the
 NDK's release and build (64 bytes each, padded with NULs).
 
-Some Hexagon libraries contain a checksum, which reveals a changed byte: a section of type SWIV
-contains its magic number and the CRC-32 of all PT_LOAD segments in order, each padded with zeros to
-p_memsz. Since QNN 2.40.0, HTP skels have a checksum (59 of 59), which matches in all of them. Up to
-2.37.1, they have none (23 of 23), and libQnnDspV66Skel.so never has one. Of 1,556 DSP libraries
-from devices, only three have one (2026-11), and all three are skels of QNN. The name SWIV is from
-AIC100's loader (networkElfSWIVSectionType,
+Some Hexagon libraries contain a checksum, which reveals a changed byte. It is in a section of type
+SWIV, which contains a magic number and the CRC-32 of all PT_LOAD segments in order, each padded
+with zeros to p_memsz. Observed in November 2026:
+
+- All 59 HTP skels of QNN 2.40.0 and newer have a checksum, and it matches.
+- All 23 HTP skels up to 2.37.1 have none. libQnnDspV66Skel.so never has one.
+- Of 1,556 DSP libraries from devices, only three have one. They are skels of QNN.
+
+The name SWIV is from AIC100's loader (networkElfSWIVSectionType,
 https://github.com/quic/software-kit-for-qualcomm-cloud-ai-100).
 
 llvm-strip moves the section headers and so changes e_shoff, which is part of the sum. In 55 of 55

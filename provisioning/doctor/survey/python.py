@@ -118,8 +118,8 @@ def try_device(
     *,
     backend: Backend = Backend.HTP,
 ) -> str:
-    """Return the reason why the adaptor that ``python`` finds cannot create a device for
-    ``backend`` with ``library``, the backend's library in the SDK; '' if it can.
+    """Return why the adaptor that ``python`` finds cannot create a device for ``backend``, or '' if
+    it can. ``library`` is the backend's library in the SDK.
 
     ``remembered`` is a cache directory. If an adaptor and a library with the same content were
     tried before, the earlier result is returned, unless it was not final (see _try_device).
