@@ -194,6 +194,6 @@ def measure_departure(
 
 
 def clip(figure: float) -> float:
-    """Return an SQNR in dB, limited to the range that JSON and a table can show. NaN becomes the
-    lowest value."""
+    """Return an SQNR in dB, limited to the range from -LIMIT_DB to LIMIT_DB, because JSON has no
+    infinity. NaN becomes the lowest value."""
     return -LIMIT_DB if math.isnan(figure) else max(-LIMIT_DB, min(LIMIT_DB, figure))

@@ -82,9 +82,9 @@ def hold(spec: CaseSpec, backend: Backend) -> Any:
 
 class Description(Struct, frozen=True):
     """A description of a model. ``operators`` are in the graph's order. ``outputs`` are the names
-    of the operators whose results are the model's outputs. ``losses`` are the losses of SQNR by
-    quantization at operators and ranges; those that add the most noise come first. ``steps``
-    describes the float32 graph."""
+    of the operators whose results are the model's outputs. ``losses`` lists the SQNR that
+    quantization loses at operators and ranges, most noise first. ``steps`` describes the float32
+    graph."""
 
     operators: Sequence[Operator]
     outputs: Sequence[str]

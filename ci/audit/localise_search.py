@@ -266,8 +266,8 @@ class Search:
         return tuple(name for name in self.operators if name in names)
 
     def shrink(self, found: Located, start: Cut) -> Located:
-        """Return ``found`` with the smallest part of ``start`` that is still wrong, and with what
-        makes that part right. If ``start`` is right, return ``found`` unchanged."""
+        """Return ``found`` with the smallest part of ``start`` that is still wrong, and with the
+        changes that make that part right. If ``start`` is right, return ``found`` unchanged."""
         self.found = found
         try:
             worst = self.laboratory.measure(start, "the part to shrink").worst

@@ -17,7 +17,7 @@ class KnownFault(Struct, frozen=True, kw_only=True):
     """A known fault at a place in a model. ``calls`` describes the calls of the pattern's
     operators, with the operands of the first call. ``nodes`` are the names of these calls in the
     exported graph, and ``operators`` are torch's names of their operators. ``file`` and ``line``
-    are the place in the source; they are empty and 0 if it is unknown."""
+    are the place in the source, or empty and 0 if that is unknown."""
 
     fault: str
     title: str
@@ -36,7 +36,7 @@ class KnownFault(Struct, frozen=True, kw_only=True):
         return f"{self.file}:{self.line}" if self.line else f"node {self.nodes[0]}"
 
     def __str__(self) -> str:
-        return f"{self.fault} [{self.place}]: {self.calls}: {self.seen}"
+        return f"{self.fault} [{self.place}] ({self.calls}): {self.seen}"
 
 
 @cache

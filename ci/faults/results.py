@@ -38,11 +38,11 @@ class Item(Struct, frozen=True):
 
 class Result(Struct, frozen=True):
     """The result of a graph in a front end. ``sqnr_db`` is the SQNR of the worst row of the worst
-    output, and ``predicted_db`` is the prediction for that row. ``over_db`` is by how much the
-    error exceeds the limit, in dB, and ``place`` is where. ``why`` is the reason for an ``end``
-    other than ``right`` and ``wrong``. It is also set if an output has a wrong shape or an element
-    that is NaN or infinite. ``cpu_s`` is the graph's share of the CPU time for all graphs that were
-    compiled with it."""
+    output, and ``predicted_db`` is the prediction for that row. ``over_db`` is how far the error
+    exceeds the limit at ``place``, in dB. ``why`` is the reason for an ``end`` other than ``right``
+    and ``wrong``. It is also set if an output has a wrong shape or an element that is NaN or
+    infinite. ``cpu_s`` is the graph's share of the CPU time for all graphs that were compiled with
+    it."""
 
     text: str
     seed: int

@@ -91,8 +91,8 @@ class Trial:
 
     def run_bundle(self, items: Sequence[Item], deadline: float) -> list[Result]:
         """Return the results of graphs that are tried together. If their worker crashes, exceeds
-        its time limit or grows too large, each graph is tried alone. A single graph with which that
-        happens is CRASHED or LATE."""
+        its time limit or grows too large, each graph is tried alone. A graph that causes this alone
+        is CRASHED or LATE."""
         limit_s = min(FIRST_S + EACH_S * len(items), deadline - time.monotonic())
         if limit_s > 0:
             log = self.scratch / f"{next(NUMBERS)}.log"

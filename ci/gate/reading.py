@@ -147,12 +147,13 @@ class Repository:
             yield Step(commit, self.compare(parent, commit), before, after)
 
     def digest_inputs(self, commit: str) -> dict[str, dict[str, str]]:
-        """Return for each session the digests of the files on which it depends. The inner keys are
-        paths.
+        """Return the digests of the files on which each session depends: for each session, a
+        mapping from paths to digests.
 
-        The session with planned cases has one entry per model instead, named ``SESSION MODEL``.
-        Files of a rule with ``alone`` are left out, because that rule alone determines the sessions
-        that they need."""
+        The session with planned cases has one entry per model instead, named ``SESSION MODEL``. If
+        a rule with ``alone`` matches a file, the file is left out, because its dependencies are
+        ignored.
+        """
         tree, facts = self.read_tree(commit)
         alone = tuple(one for rule in self.rules.rule if rule.alone for one in rule.files)
         paths = {

@@ -96,8 +96,9 @@ def compile_source(
 
     ``options`` are the provider's options. ``saver`` is the library that records QNN's calls, or
     empty. If ``embed`` is true, the context binary is stored in the ONNX file. If it is None, the
-    program is the model itself instead of a context. Raises FailedError if the program cannot be
-    judged by the model's outputs or the export changed them, and StageError if a tool fails.
+    program is the model itself instead of a context. Raises FailedError if the model's outputs
+    cannot be used to judge the program, or if the export changed them. Raises StageError if a tool
+    fails.
     """
     staging.write_inputs(source.evaluation)
     model = write_float(source, staging.directory.with_name("float.onnx"), spec.source.shapes)

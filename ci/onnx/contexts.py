@@ -202,8 +202,8 @@ def _find_binary(path: Path, node: Mapping[str, Any]) -> tuple[Path | None, Blob
     location = _text(node, "ep_cache_context")
     if fault := find_location_fault(location, path.parent):
         back = (
-            "put the binary back next to the model; if several sessions share it, the last one"
-            " writes it, and needs ep.stop_share_ep_contexts=1"
+            "put the binary back next to the model; if several sessions share it, open the last one"
+            " with ep.stop_share_ep_contexts=1, because that session writes it"
         )
         why = f"its context binary, {location!r}, {fault}"
         raise _broken(path, why, back if fault == MISSING else AGAIN)

@@ -1,5 +1,5 @@
-"""Finds the provider that runs each node, from the assignment of a new session or from the profile
-of a session that has run."""
+"""Finds which provider runs each node. This is known from the assignment of a new session, or from
+the profile of a session that has run."""
 
 from __future__ import annotations
 

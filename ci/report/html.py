@@ -217,9 +217,8 @@ def place_bins(counts: Sequence[int]) -> Iterator[tuple[float, float, float]]:
 
 
 def choose_bars(report: Report) -> list[tuple[int, Case]]:
-    """Return the cases to draw as bars, with their indexes: all of them or, if there are more than
-    MOST_BARS, the WORST ones, which failed or are nearest to a limit.
-    """
+    """Return the cases to draw as bars, with their indexes. If there are more than MOST_BARS, only
+    the WORST ones are returned, which failed or are nearest to a limit."""
     every = list(enumerate(report.cases))
     if len(every) <= MOST_BARS:
         return every
@@ -257,8 +256,7 @@ class Cell:
 
 
 def make_map(report: Report) -> dict[str, dict[tuple[str, str], Cell]]:
-    """Return the cell of every case. The keys are models and, for each model, pairs of scheme and
-    SoC."""
+    """Map each model to the cells of its cases. The inner keys are (scheme, SoC)."""
     rows: dict[str, dict[tuple[str, str], Cell]] = {}
     for index, case in enumerate(report.cases):
         margin = find_margin(report, case)

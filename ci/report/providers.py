@@ -32,8 +32,8 @@ DROPPED = {
 
 @dataclass(frozen=True)
 class Provider:
-    """GitHub Actions, with its workflow commands and the files in its GITHUB_* variables, or a
-    terminal. Other CI systems, such as Jenkins or GitLab, count as a terminal.
+    """GitHub Actions or a terminal. For GitHub, output uses workflow commands and the files in the
+    GITHUB_* variables. Other CI systems, such as Jenkins or GitLab, count as a terminal.
 
     https://docs.github.com/actions/reference/workflows-and-actions/workflow-commands
     """

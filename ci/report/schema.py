@@ -244,7 +244,7 @@ class OpCount(Record, frozen=True, kw_only=True):
 
 
 class OperatorCount(Record, frozen=True, kw_only=True):
-    """The numbers of nodes of one type in the lowered model, on the NPU and on the CPU."""
+    """How many nodes of one type in the lowered model run on the NPU, and how many on the CPU."""
 
     op: str
     npu: Count = 0

@@ -78,8 +78,8 @@ class _Reader:
         self.facts = FileFacts()
 
     def read_tree(self, tree: ast.AST) -> None:
-        """Read all nodes, in any order and without recursion, because ast.NodeVisitor takes twice
-        as long.
+        """Read all nodes, in any order and without recursion. This takes half the time of
+        ast.NodeVisitor.
 
         If the ``read_*`` method for a node returns True, the node's children are skipped.
         """

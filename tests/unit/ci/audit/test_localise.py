@@ -436,7 +436,7 @@ def test_a_known_fault_is_shown_before_what_was_measured_and_is_in_the_json() ->
     lines = render_cases([case]).splitlines()
     assert lines[1] == "  output 0: 9.0 dB, 60.0 dB predicted, wrong"
     assert (
-        lines[2] == "  known fault: positions [n.py:4]: add of [2, 4], then layer_norm: wrong rows"
+        lines[2] == "  known fault: positions [n.py:4] (add of [2, 4], then layer_norm): wrong rows"
     )
     assert lines[3] == "    fix: expand it"
     assert data_of([case])["cases"][0]["known_faults"][0]["fix"] == "expand it"

@@ -55,7 +55,7 @@ def test_a_green_case_warns_of_a_known_fault(tmp_path: Path) -> None:
     case = judge(tmp_path, COARSE).case
     assert case.status is Status.PASSED
     (warning,) = (one for one in case.warnings if "known fault" in one)
-    assert "mask-too-large [nets/net.py:7]: add of [2, 8, 8] and [2, 1, 8] up to 1e+04" in warning
+    assert "mask-too-large [nets/net.py:7] (add of [2, 8, 8] and [2, 1, 8] up to 1e+04" in warning
     assert f"; fix: {REMEDY}" in warning
     assert "\n" not in warning
 
