@@ -82,8 +82,8 @@ def flush_stdio() -> None:
 
 @contextmanager
 def redirected(target: int, *descriptors: int) -> Iterator[None]:
-    """Redirect ``descriptors`` of this process to the file of descriptor ``target`` during the
-    block. This includes output of C++ code."""
+    """Redirect ``descriptors`` of this process to the file that ``target`` refers to, during the
+    block. This also redirects the output of C++ code."""
     kept = [os.dup(one) for one in descriptors]
     try:
         for one in descriptors:

@@ -139,8 +139,8 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeSetup:
-    """The settings for judging that all cases of a run share: the options, the baselines and the
-    name of the runner."""
+    """The judging settings that all cases of a run share: the options, the baselines and the name
+    of the runner."""
 
     options: SessionOptions
     runner: str

@@ -149,8 +149,8 @@ class ExternalProgram:
         """Write the inputs as raw files, start the external program, and read the outputs that it
         wrote.
 
-        Raises RunError if the external program fails, times out, or writes no valid outputs.
-        Processes that it leaves running are killed, which also raises RunError.
+        Raises RunError if the external program fails, times out, or writes no valid outputs. If it
+        leaves processes running, they are killed, and RunError is raised too.
         """
         inputs, outputs = (self.program.path.with_name(INPUTS), self.program.directory / OUTPUTS)
         for directory in (inputs, outputs):

@@ -80,9 +80,9 @@ def write_sbom(target: Path, name: str, digest: str, parts: Sequence[Part]) -> N
 
 
 def find_evidence(programs: Iterable[Path], folder: Path) -> dict[Path, Path]:
-    """Return the path of the statement about each program that has one in ``folder``. Raises
-    UnfitError if a statement does not match its program or does not record a pass, and UsageError
-    if no program has a statement."""
+    """Return the path of each program's statement in ``folder``. Programs without a statement are
+    left out. Raises UnfitError if a statement does not match its program or does not record a pass,
+    and UsageError if no program has a statement."""
     found: dict[Path, Path] = {}
     for program in programs:
         sha256 = hash_file(program)

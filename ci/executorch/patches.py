@@ -175,7 +175,7 @@ class Unwritten:
 
 
 class Written:
-    """An attribute of a module whose first use generates the code."""
+    """An attribute of a module. Its first use generates the module's code."""
 
     def __init__(self, name: str) -> None:
         self._name = name

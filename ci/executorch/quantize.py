@@ -193,7 +193,7 @@ def block_sizes(
     )
     shapes = {node.name: node.args[1].meta["val"].shape for node in layers}
     # Measured with QNN 2.49.40: with a larger kernel, the emulator's results differ from the
-    # quantized model's (SQNR near 0 dB), and between runs.
+    # quantized model's (SQNR near 0 dB). They also differ between runs.
     return {
         name: (1, block, *kernel)
         for name, (_, inputs, *kernel) in shapes.items()

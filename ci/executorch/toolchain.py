@@ -87,8 +87,8 @@ def find_validation(root: Path, variables: Mapping[str, str]) -> str:
 
 
 def name_toolchain(parts: tuple[Tool, ...], environment: Environment) -> tuple[str, ...]:
-    """Return everything besides the model that determines a program, as text: versions and digests.
-    An SDK that is used in place has no digest, so its libraries are listed with size and
+    """Return, as text, everything that determines a program besides the model: versions and
+    digests. An SDK that is used in place has no digest, so its libraries are listed with size and
     modification time.
 
     One digest covers the contents of the packages that lower a model, including the QNN adaptor.

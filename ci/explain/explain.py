@@ -141,7 +141,8 @@ class _Scan:
 
 def _find_lines(chunk: bytes, low: bytes, literals: Sequence[bytes]) -> Iterator[tuple[int, str]]:
     """Yield each line of ``chunk`` that contains one of ``literals``: the offset of its start, and
-    its text near the literal. A literal with a line break before it is at the start of a line."""
+    its text near the literal. A literal that begins with a line break matches only at the start of
+    a line."""
     found: dict[int, int] = {}
     for literal in literals:
         # The first line has no line break before it.

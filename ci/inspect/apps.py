@@ -50,9 +50,9 @@ class Kind(str, Enum):
 
 @dataclass(frozen=True)
 class PackedFile:
-    """A library for an ABI, or an asset, whose ``abi`` is empty. ``shown`` is its location as shown
-    to users. For a member of an archive, ``packed_bytes`` is its size in the archive. If it is not
-    compressed there, ``offset`` is the offset of its first byte."""
+    """A library for an ABI, or an asset. The ``abi`` of an asset is empty. ``shown`` is its
+    location as shown to users. For a member of an archive, ``packed_bytes`` is its size in the
+    archive. If it is not compressed there, ``offset`` is the offset of its first byte."""
 
     name: str
     path: Path

@@ -72,8 +72,8 @@ UNREAD = "remove the limit: the device did not show the runner's memory in /proc
 
 @dataclass(frozen=True)
 class Overrun:
-    """A limit that is exceeded or cannot be checked. ``text`` describes the problem, ``fix`` what
-    the user can do."""
+    """A limit that is exceeded or cannot be checked. ``text`` describes the problem, and ``fix``
+    what the user can do."""
 
     text: str
     fix: str

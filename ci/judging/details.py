@@ -129,14 +129,14 @@ def _see_plain(wanted: Array, output: Array) -> str:
     if is_floating(output) and not np.isfinite(output).all():
         return f"{1 - np.isfinite(output).mean():.1%} of the elements are NaN or infinite"
     if not output.any():
-        return f"all zero; likely {RUNNER}, or a program that did not run"
+        return f"all zero; likely cause: {RUNNER}, or a program that did not run"
     if is_floating(output) and float(np.abs(output).max()) < NOTHING * float(np.abs(wanted).max()):
-        return "nearly zero everywhere; likely memory that the program never wrote"
+        return "nearly zero everywhere; likely cause: memory that the program never wrote"
     if (output == output.reshape(-1)[0]).all():
-        return f"a constant, {output.reshape(-1)[0]:.4g}; likely {RUNNER}"
+        return f"a constant, {output.reshape(-1)[0]:.4g}; likely cause: {RUNNER}"
     same = len(output) > 1 and (output == output[:1]).all()
     if same and not (wanted == wanted[:1]).all():
-        return f"the same for every input; likely {RUNNER}: it probably ran only one input set"
+        return f"the same for every input; likely cause: {RUNNER}, which probably ran one input set"
     return ""
 
 
@@ -146,12 +146,13 @@ def _see_ids(wanted: Array, output: Array) -> str:
     most = int(values[counts.argmax()])
     if most and counts.max() > 0.9 * off.size:
         return (
-            f"off by {most:+d} nearly everywhere; likely a numbering that starts at another value"
+            f"off by {most:+d} nearly everywhere; likely cause: a numbering that starts at another"
+            " value"
         )
     if output.min() < wanted.min() or output.max() > 2 * max(int(wanted.max()), 1):
         return (
             f"values from {output.min()} to {output.max()} instead of {wanted.min()} to"
-            f" {wanted.max()}; likely another integer type: int32 read as int64"
+            f" {wanted.max()}; likely cause: a wrong integer type, such as int32 read as int64"
         )
     return ""
 
@@ -159,17 +160,20 @@ def _see_ids(wanted: Array, output: Array) -> str:
 def _see_other_input(wanted: Array, output: Array, least_db: float) -> str:
     for shift in range(1, len(wanted)):
         if _is_match(np.roll(wanted, shift, axis=0), output, least_db):
-            return f"the outputs of another input; likely {RUNNER}: the sets are out of order"
+            return (
+                f"the outputs of another input; likely cause: {RUNNER}, which mixed up the input"
+                " sets"
+            )
     return ""
 
 
 def _see_line(wanted: Array, output: Array, least_db: float) -> str:
     gain = 1 + fit_line(wanted, output).gain if wanted.any() else 0.0
     if gain and _is_match(wanted * gain, output, least_db):
-        return f"{_name_gain(gain)} the right values; likely a wrong scale in QNN"
+        return f"{_name_gain(gain)} the right values; likely cause: a wrong scale in QNN"
     error = output.astype(np.float64) - wanted
     if _is_match(wanted + error.mean(), output, least_db):
-        return f"off by a constant {error.mean():.4g}; likely a wrong zero point or bias"
+        return f"off by a constant {error.mean():.4g}; likely cause: a wrong zero point or bias"
     return ""
 
 
@@ -187,20 +191,28 @@ def _see_order(wanted: Array, output: Array, least_db: float) -> str:
     axes = range(1, wanted.ndim)
     for here, there in itertools.permutations(axes, 2):
         if _is_match(np.moveaxis(wanted, here, there).reshape(output.shape), output, least_db):
-            return f"the right values with axis {here - 1} moved to {there - 1}; likely {LAYOUT}"
+            return (
+                f"the right values with axis {here - 1} moved to {there - 1}; likely cause:"
+                f" {LAYOUT}"
+            )
     for axis in axes:
         for shift in (1, -1):
             if _is_match(np.roll(wanted, shift, axis), output, least_db):
-                return f"the right values, shifted by one along axis {axis - 1}; likely {RUNNER}"
+                return (
+                    f"the right values, shifted by one along axis {axis - 1}; likely cause:"
+                    f" {RUNNER}"
+                )
         if _is_match(np.flip(wanted, axis), output, least_db):
-            return f"the right values in reverse order along axis {axis - 1}; likely {LAYOUT}"
+            return (
+                f"the right values in reverse order along axis {axis - 1}; likely cause: {LAYOUT}"
+            )
     # Sorted samples of the same distribution also agree to this SQNR, and sorting brings outputs
     # that are nearly correct even closer.
     by_chance_db = 10 * math.log10(wanted.size) + GAINED_DB
     if least_db < BELIEVED_DB + GAINED_DB and _is_match(
         np.sort(wanted, axis=None), np.sort(output, axis=None), by_chance_db
     ):
-        return f"a permutation of the right values; likely {LAYOUT}"
+        return f"a permutation of the right values; likely cause: {LAYOUT}"
     return ""
 
 
@@ -211,8 +223,8 @@ def _see_channels(wanted: Array, output: Array, _least_db: float) -> str:
         if dead.size:
             many = f"channels {dead[0]} to {dead[-1]}" if dead.size > 1 else f"channel {dead[0]}"
             return (
-                f"zero in {many} ({dead.size} of {signal.size}) along axis {axis - 1};"
-                " likely QNN, which does not compute part of a layer"
+                f"zero in {many} ({dead.size} of {signal.size}) along axis {axis - 1}; likely"
+                " cause: QNN does not compute part of a layer"
             )
     return ""
 
@@ -228,11 +240,11 @@ def _see_stretch(wanted: Array, output: Array, _least_db: float) -> str:
     if stretch <= size // 2 and 2 * places.size > stretch:
         return (
             f"wrong only in elements {places[0]} to {places[-1]} of {size};"
-            " likely a buffer that was only partly written"
+            " likely cause: a buffer that was only partly written"
         )
     sets = np.flatnonzero(odd.any(axis=1))
     if sets.size == 1 and len(odd) > 1:
-        return f"wrong only for input set {sets[0]}; likely state that was not reset"
+        return f"wrong only for input set {sets[0]}; likely cause: state that was not reset"
     return ""
 
 
@@ -240,5 +252,7 @@ def _see_swapped(right: Sequence[Array], output: Array, index: int) -> str:
     for other, wanted in enumerate(right):
         fits = other != index and wanted.size == output.size and is_floating(wanted)
         if fits and _is_match(wanted.reshape(output.shape), output, BELIEVED_DB):
-            return f"the values of output {other}; likely {RUNNER}: outputs are out of order"
+            return (
+                f"the values of output {other}; likely cause: {RUNNER}, which mixed up the outputs"
+            )
     return ""

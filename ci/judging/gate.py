@@ -109,7 +109,7 @@ class OutputJudgement:
     equal_exact: float | None = None  # only elements equal to the reference count as correct
 
     def fails(self, question: Question) -> bool:
-        """Return whether the output fails this question."""
+        """Return whether the gate rejects the output on this question."""
         return any(reason.question is question for reason in self.reasons)
 
 

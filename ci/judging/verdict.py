@@ -92,7 +92,7 @@ def judge_outputs(
     limits: Threshold,
 ) -> Verdict:
     """Compare ``outputs``, [input set, *shape] each, with the references, and test the gate with
-    controls. ``infos`` describe the outputs, ``inputs`` the program's inputs."""
+    controls. ``infos`` describe the outputs, and ``inputs`` the program's inputs."""
     judgement = judge(references, outputs, infos, limits)
     controls = tuple(feed_controls(references, infos, limits))
     passing = [one.kind.value for one in controls if not one.rejected]

@@ -72,12 +72,16 @@ class Layer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A decoder. Its inputs are tokens int32 [1, n], a mask [1, 1, n, context] (0 means attend),
-    positions int32 [1, n], the keys [1, kv heads, head dim, context - n] of all layers, and the
-    values [1, kv heads, context - n, head dim] of all layers.
+    """A decoder. Its inputs are:
 
-    Its outputs are logits [1, n, vocabulary] and the new keys and values in the same order, with n
-    instead of context - n.
+    - tokens, int32 [1, n]
+    - a mask [1, 1, n, context], in which 0 means attend
+    - positions, int32 [1, n]
+    - the keys of each layer, [1, kv heads, head dim, context - n]
+    - the values of each layer, [1, kv heads, context - n, head dim]
+
+    Its outputs are logits [1, n, vocabulary], followed by the new keys and values of each layer,
+    with n instead of context - n.
     """
 
     def __init__(self, config: DecoderConfig, context: int) -> None:

@@ -22,7 +22,7 @@ SPECIALS = {"bos": ("<|begin_of_text|>", "<s>"), "eos": ("<|end_of_text|>", "</s
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A tokenizer of a certain ``kind``. ``encode`` returns ids without BOS, ``decode`` returns
+    """A tokenizer of a certain ``kind``. ``encode`` returns ids without BOS, and ``decode`` returns
     text. ``vocabulary`` is the number of pieces. ``bos`` and ``eos`` are -1 if the file does not
     define them."""
 

@@ -52,9 +52,9 @@ class Reference:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on a run. ``faults`` is empty if it passes. Of the compared ``steps``, ``equal``
-    have the reference's token, and ``tied`` have a different one that is as good within the noise.
-    ``rejected`` are the indices of wrong steps."""
+    """The verdict on a run. ``faults`` is empty if it passes. ``steps`` were compared: ``equal`` of
+    them have the reference's token, and ``tied`` have a different token that is as good within the
+    noise. ``rejected`` are the indices of wrong steps."""
 
     faults: tuple[str, ...]
     steps: int

@@ -47,12 +47,12 @@ def measure_step(
 ) -> dict[str, tuple[float, ...]]:
     """Return a step's numbers, together with these:
 
-    - for a convolution, ``kernel``, the longest side of the kernel, and ``beyond``, by how much the
-      largest padding exceeds ``kernel`` minus one (0 if it does not)
-    - ``length``, the size of the first operand's last axis, and ``rows``, the product of its other
-      sizes
-    - ``height`` and ``width``, the last two sizes of a first operand with four axes
-    - ``stride`` of a pooling operator that specifies none: the kernel size
+    - ``kernel``: the longest side of a convolution's kernel
+    - ``beyond``: by how much a convolution's largest padding exceeds ``kernel`` minus one, or 0
+    - ``length``: the size of the first operand's last axis
+    - ``rows``: the product of the first operand's other sizes
+    - ``height`` and ``width``: the last two sizes of a first operand with four axes
+    - ``stride``: the kernel size, for a pooling operator that specifies no stride
     """
     found = dict(numbers)
     if "groups" in found and len(operands) > 1:

@@ -72,7 +72,8 @@ class Choices(Struct, frozen=True, forbid_unknown_fields=True):
     skip_nodes: tuple[Word, ...] = ()  # nodes that stay on the CPU
     skip_ops: tuple[Word, ...] = ()  # operators that stay on the CPU
     discard_nodes: tuple[Word, ...] = ()  # nodes that are not quantized
-    block_size: Count = 0  # input channels that share a scale in a block scheme; 0: the scheme's
+    # input channels that share a scale in a block scheme; 0 for the scheme's default
+    block_size: Count = 0
     parts: tuple[Part, ...] = ()
     annotation: str = ""  # file.py:function that takes a GraphModule and annotates it
     recipe: str = ""  # file.py:function that returns a QuantRecipe

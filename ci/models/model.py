@@ -96,7 +96,7 @@ def read_source(
 
 
 def count_judged(reference: str, source: Source) -> int:
-    """Return the number of input sets on which a model is judged, without running the model. Raises
+    """Return the number of input sets on which a model is judged. The model is not run. Raises
     UsageError or FailedError as load_model does."""
     *_, judged = read_source(reference, source)
     return len(judged) or MIN_SETS

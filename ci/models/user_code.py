@@ -105,8 +105,8 @@ def own_packages_hidden() -> Iterator[None]:
     """Let a user's file import its packages even if they have the names of this project's packages.
 
     Afterwards, the user's modules stay in sys.modules, because torch.export and ExecuTorch look up
-    a model's functions there. But if such a module has the name of this project's module, the
-    latter is restored.
+    a model's functions there. But this project's modules are restored, even if a user's module has
+    the same name.
     """
     names = [name for name in sys.modules if name.partition(".")[0] in OWN_PACKAGES]
     ours = {name: sys.modules.pop(name) for name in names}

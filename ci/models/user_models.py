@@ -38,8 +38,8 @@ DYNAMIC = frozenset({"*", "__getattr__", "exec", "eval", "globals", "locals", "v
 class OutputLimits(AccuracyLimits, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The limits of an output.
 
-    - ``min_sqnr_db`` and ``min_cosine`` apply to the worst input set, ``min_sqnr_db_all`` to all
-      sets together.
+    - ``min_sqnr_db`` and ``min_cosine`` apply to the worst input set, and ``min_sqnr_db_all`` to
+      all sets together.
     - ``max_above_noise_db`` is by how much the program's error may exceed the predicted rounding
       noise.
     - ``max_abs`` is the largest allowed difference of an element from the float32 model.

@@ -102,7 +102,7 @@ def wrap(owner: Any, name: str, *, before: Any = None, after: Any = None) -> Non
 
 
 def watch_delegate() -> None:
-    """Record the comparisons of test_qnn_delegate.py. Its tests compare with the outputs of the
+    """Record the comparisons of test_qnn_delegate.py. Its tests compare outputs with those of the
     module that was lowered."""
     case = importlib.import_module(f"{TESTS}.utils").TestQNN
 
@@ -123,7 +123,7 @@ def watch_delegate() -> None:
 
 
 def watch_rework() -> None:
-    """Record the comparisons of tests/rework. Its tests always compare with the outputs of the
+    """Record the comparisons of tests/rework. Its tests always compare outputs with those of the
     float32 model."""
     shared = importlib.import_module(f"{TESTS}.rework.conftest")
     lowered: dict[int, Any] = {}
@@ -148,7 +148,7 @@ def watch_rework() -> None:
 
 
 def watch_backend_suite() -> None:
-    """Record the comparisons of backends/test/suite. Its tests compare with the outputs of the
+    """Record the comparisons of backends/test/suite. Its tests compare outputs with those of the
     exported program."""
     tester = importlib.import_module("executorch.backends.test.harness.tester").Tester
     running: list[Any] = []

@@ -118,7 +118,7 @@ def read_expectations(path: Path | None = None) -> UpstreamPolicy:
                 )
         if cause.fault in {"upstream", "executorch", "qnn"} and not cause.report:
             raise ManifestError(
-                f"policies/{POLICY}.toml, cause {cause.name}: it has no report",
+                f"policies/{POLICY}.toml: the cause {cause.name} has no report",
                 why=f"`fault` is {cause.fault!r}, so a bug report for that project is required",
                 fix="add `report`, the text of the bug report",
             )

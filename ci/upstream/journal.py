@@ -21,7 +21,7 @@ JOURNAL, KEPT = "journal.jsonl", "kept"
 
 
 class Ran(str, Enum):
-    """The result of a test according to upstream. ``DIED`` is a crash of the test's process,
+    """The result of a test according to upstream. ``DIED`` is a crash of the test's process, and
     ``LATE`` is a timeout."""
 
     PASSED = "passed"

@@ -95,8 +95,8 @@ def judge_comparison(
 def make_references(record: Comparison, arrays: Arrays, infos: Sequence[TensorInfo]) -> References:
     """Return the outputs of the float32 model and, except in fp16, of the quantized model, with the
     predicted noise. If the outputs of the model that was lowered could not be computed, the values
-    with which upstream compares are used. If those of the float32 model could not be computed, the
-    quantized model's are used."""
+    with which upstream compares the outputs are used. If those of the float32 model could not be
+    computed, the quantized model's are used."""
     own = Member.FLOAT if record.scheme == Scheme.FP16.value else Member.QUANTIZED
     wanted = arrays.get(own) or arrays[Member.UPSTREAM]
     low, high = (arrays.get(bound) or wanted for bound in (Member.LOW, Member.HIGH))
@@ -176,8 +176,8 @@ def name_outcome(entry: Entry, ours: Sequence[Ours]) -> tuple[Ending, str]:
 
 
 def summarize_message(message: str) -> str:
-    """Return the first line of a traceback that starts with ``E``, where pytest shows the error, or
-    else the last line. At most 500 characters are returned."""
+    """Return the first line that starts with ``E``, which is how pytest marks an error, or else the
+    last line. At most 500 characters are returned."""
     lines = [line for line in message.splitlines() if line.strip()]
     errors = [line[1:].strip() for line in lines if line.startswith("E ")]
     return (errors or [line.strip() for line in lines[-1:]] or ["no reason was given"])[0][:500]

@@ -42,9 +42,15 @@ WIDTHS = (2, 4, 8, 16)
 
 
 def find_scheme(program: Any) -> Scheme | None:
-    """Return the scheme for a graph: A16W4_BLOCK if it has weights that are quantized by blocks,
-    FP16 if it is not quantized, or else the scheme with the most frequent width of its activations
-    and the smallest width of its weights. Return None if no scheme has these widths."""
+    """Return the scheme for a graph:
+
+    - A16W4_BLOCK if any weights are quantized by blocks
+    - FP16 if nothing is quantized
+    - otherwise, the scheme with the graph's most frequent width of activations and its smallest
+      width of weights
+
+    Return None if no scheme has these widths.
+    """
     nodes = [*program.graph.nodes] if isinstance(program, GraphModule) else []
     quantizers = [node for node in nodes if "quantize_" in name_operator(node)]
     if not quantizers:

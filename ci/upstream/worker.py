@@ -144,7 +144,7 @@ def find_refusal(item: Any) -> str:
         return ""
     pattern = getattr(expected.match, "pattern", expected.match) or ""
     named = pattern or " ".join(map(str, getattr(expected.check, "args", ())))
-    return f"upstream expects that the model is refused: {named}"
+    return f"upstream expects the model to be refused: {named}"
 
 
 def summarize(reports: Sequence[Any]) -> tuple[str, str]:

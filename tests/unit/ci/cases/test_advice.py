@@ -130,7 +130,7 @@ def test_an_offset_of_every_element_does_not_lead_to_batch_1() -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (np.zeros_like(EAGER), "all zero; likely the runner"),
+        (np.zeros_like(EAGER), "all zero; likely cause: the runner"),
         (RANDOM.standard_normal(EAGER.shape), ""),
     ],
 )
@@ -166,9 +166,9 @@ def test_only_an_output_that_is_rejected_is_looked_at() -> None:
         ("run: RuntimeError: Failed to load method forward, error: 0x:14", "no kernel"),
         ("the reference proves nothing: output 0 is near zero (RMS 0 < 0.001)", "trained weights"),
         ("the gate accepts other_input: this case proves nothing", "hardly depend"),
-        ("SQNR 0.6 dB\n  seen: 0.0625 (1/16) of the right values; likely", "1 x 5"),
+        ("SQNR 0.6 dB\n  seen: 0.0625 (1/16) of the right values; likely cause", "1 x 5"),
         (
-            "values of 0 to 9 instead of 0 to 1; likely another integer type: int32 read as int64",
+            "likely cause: a wrong integer type, such as int32 read as int64",
             "int32)",
         ),
         (

@@ -183,7 +183,7 @@ def test_who_is_at_fault_gets_a_report(tmp_path: Path, fault: str) -> None:
     with pytest.raises(ManifestError) as caught:
         read_expectations(write_policy(path, fault, report=False))
     error = caught.value
-    assert error.what == "policies/upstream.toml, cause x: it has no report"
+    assert error.what == "policies/upstream.toml: the cause x has no report"
     assert f"{fault!r}" in error.why
     assert "`report`" in error.fix
     (cause,) = read_expectations(write_policy(path, fault, report=True)).cause
