@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from ci.__main__ import main
 from ci.cases.spec import DEFAULT_SOC
 from ci.faults.expected import GRAPH, MENDED, Rerun
 from ci.faults.graph import Graph, parse_graph
@@ -19,7 +20,9 @@ from ci.faults.known import RIGHT, WRONG, describe, find_pattern, read_faults
 from ci.faults.results import Item, Result, Searched
 from ci.faults.search import Search
 from ci.report.schema import Status
+from ci.report.write import read_report
 from ci.verbs import fuzz, upgrade_report, versions_matrix
+from ci.verbs.lanes import faults
 from ci.verbs.lanes.faults import count_ends, make_case
 from ci.verbs.lanes.trials import Bench
 from ci.verbs.upgrade_report import Side
@@ -134,6 +137,46 @@ def test_a_matrix_fails_if_a_graph_ends_otherwise_or_a_version_is_missing(
     assert ("not run: onnxruntime-qnn==2.6.0" in outcome.text) == (not fetched)
     matrix = json.loads((tmp_path / "versions_matrix/matrix.json").read_bytes())
     assert matrix["runs"][0]["fault"] == PLANTED.name
+
+
+@pytest.mark.parametrize("installed", [("onnx", "executorch"), ("onnx",), ()])
+def test_the_suite_runs_the_faults_that_the_filter_selects_in_each_front_end(
+    installed: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, tuple[str, ...], str]] = []
+
+    class Recorder(StandIn):
+        def rerun(self, faults: Any, soc: str, _: Any) -> list[Rerun]:
+            asked.append((self.frontend, tuple(one.name for one in faults), soc))
+            return [run(GRAPH, WRONG, WRONG), run(MENDED, WRONG, RIGHT)]
+
+    @contextmanager
+    def open_bench(frontend: Any, *_: Any, **__: Any) -> Iterator[Bench]:
+        bench = Recorder(has_planted)
+        bench.frontend = frontend
+        yield bench
+
+    found = {faults.NEEDS[one] for one in installed}
+    monkeypatch.setattr(faults.importlib.util, "find_spec", lambda name: name in found or None)
+    monkeypatch.setattr(faults, "open_bench", open_bench)
+    names = [one.name for one in read_faults()]
+    words = ["test-emulator", "--suite", "faults", "--soc", "SM8750", "--reports", str(tmp_path)]
+    words += ["--filter", f"{names[0]}*", "--filter", names[2]]
+    wanted = tuple(one for one in names if one.startswith(names[0]) or one == names[2])
+    code = main(words)
+    assert asked == [(one, wanted, "SM8750") for one in installed]
+    if not installed:
+        assert code == ExitCode.ENVIRONMENT
+        return
+    assert code == ExitCode.FAILED
+    report = read_report(tmp_path / faults.SUITE / "report.json")
+    assert [one.status for one in report.cases] == [Status.PASSED, Status.FAILED] * len(installed)
+    assert [(one.name, one.version) for one in report.toolchain] == [
+        (f"QNN of {one}", "2.49.40") for one in installed
+    ]
+    assert any("executorch: not run" in one for one in report.remarks) == (len(installed) < 2)
+    assert [one.name for one in report.summary.phases] == list(installed)
+    assert main([*words[:7], "--filter", "zzz"]) == ExitCode.USAGE
 
 
 @pytest.mark.parametrize("words", [("2.9.40", "2.10.0"), ("2.10.0", "2.9.40"), ("2.10.0",) * 2])
