@@ -48,6 +48,8 @@ def test_times_since_a_phone_started_have_64_bits() -> None:
     blocks = [{0: "Default", 3: Vector(rows[:3])}, {0: "Execute", 3: Vector(rows[3:])}, {}]
     dump = bytes(4) + make_flatbuffer({1: Vector(blocks)}, b"ED00")
     assert read_times(dump) == (7.0, (step / 1e6, 2 * step / 1e6))
+    other = bytes(4) + make_flatbuffer({1: Vector(blocks)}, b"ED01")
+    assert read_times(other) == (None, ())
     alone = make_flatbuffer({1: Vector([{3: Vector(rows[:1])}])}, b"ED00")
     assert read_times(bytes(4) + alone) == (None, (step / 1e6,))
 

@@ -915,6 +915,26 @@ def test_variations_of_a_graph_are_told_with_what_they_change() -> None:
     assert varied["without add"].nodes["m"].reads == ("x", "q")
 
 
+def test_inputs_are_neither_expanded_nor_replaced_and_vectors_are_no_batches() -> None:
+    graph = parse_graph(
+        "x = input(2, 3, 2)\ny = input(2)\nc = constant(2)\nb = constant(2, 1, 1)\n"
+        "s = add(x, y)\nt = mul(s, c)\nu = add(t, b)\nreturn u\n"
+    )
+    varied = dict(vary(graph))
+    assert [*varied] == [
+        *("with a first axis of size 1", "without add", "also returning s"),
+        *("with c expanded to [2, 3, 2]", "with c as an input", "without mul", "also returning t"),
+        *("with b expanded to [2, 3, 2]", "with b as an input"),
+    ]
+    single = varied["with a first axis of size 1"].tensors
+    assert {name: one.shape for name, one in single.items()} == {
+        "x": (1, 3, 2),
+        "y": (1,),
+        "c": (2,),
+        "b": (1, 1, 1),
+    }
+
+
 class Louder(StandIn):
     """Each seed fails with another SQNR, and what is right is much better."""
 

@@ -65,6 +65,12 @@ def test_a_verdict_as_data_has_every_job_and_note(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(gate, "reach_verdict", lambda *_: verdict)
     args = Namespace(plan=None, needs=None, results=None, markdown=False)
     outcome = gate.execute(args, Progress())
+    jobs, end = outcome.text.splitlines()[:-1], outcome.text.splitlines()[-1]
+    assert [line.split()[:2] for line in jobs] == [
+        *(["lint", "passed"], ["unit", "failed"], ["tests", "infrastructure"]),
+        *(["one"], ["two"]),
+    ]
+    assert end.startswith("red")
     assert (outcome.exit_code, outcome.data) == (
         ExitCode.FAILED,
         {
