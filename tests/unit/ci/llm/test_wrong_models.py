@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -111,6 +112,46 @@ def test_controls_of_tokens_choose_what_their_names_say(own: Tiny) -> None:
     assert list(endless.tokens) == [
         row[-2] if token == eos else token for token, row in zip(right, ranked, strict=True)
     ]
+
+
+@pytest.mark.parametrize(
+    ("mask", "inverted", "closed"),
+    [
+        (np.array([0, -65535.0], np.float32), [-65535.0, 0], [-np.inf, -np.inf]),
+        (np.array([65535, 0], np.uint16), [0, 65535], [0, 0]),
+    ],
+)
+def test_controls_of_inputs_change_what_their_names_say_and_nothing_else(
+    mask: np.ndarray, inverted: list[float], closed: list[float]
+) -> None:
+    """Two layers: a cache of keys, [1, 1, 2, 3], then one of values, [1, 1, 3, 2], for each."""
+    keys = np.arange(6, dtype=np.uint8).reshape(1, 1, 2, 3)
+    values = keys.reshape(1, 1, 3, 2)
+    asked: list[Any] = []
+    one: Any = SimpleNamespace(repeat=lambda spoil, **options: asked.append((spoil, options)))
+
+    def spoil(kind: ControlKind, tokens: int) -> list[np.ndarray]:
+        MAKERS[kind](one)
+        place = np.full((1,), 7, np.int32)
+        given = [np.ones((1, tokens), np.int32), mask, place, keys, keys, values, values]
+        made = asked[-1][0](given, 2)
+        assert [array.dtype for array in made] == [array.dtype for array in given]
+        return [array.tolist() for array in made]
+
+    tokens, position = [[1, 1, 1, 1]], [7]
+    caches = [array.tolist() for array in (keys, keys, values, values)]
+    rolled = [np.roll(array, 1, axis).tolist() for array, axis in ((keys, 3), (values, 2))]
+    shifted = [rolled[0], rolled[0], rolled[1], rolled[1]]
+    rows = {
+        ControlKind.MASK_INVERTED: [tokens, inverted, position, *caches],
+        ControlKind.MASK_INFINITE: [tokens, closed, position, *caches],
+        ControlKind.POSITION_OFF: [tokens, mask.tolist(), position, *caches],
+        ControlKind.CACHES_SHIFTED: [tokens, mask.tolist(), position, *shifted],
+    }
+    assert {kind: spoil(kind, 4) for kind in rows} == rows
+    assert spoil(ControlKind.POSITION_OFF, 1) == [[[1]], mask.tolist(), [8], *caches]
+    decode_alone = {"in_prefill": False}
+    assert [options for _, options in asked] == [{}, {}, decode_alone, {}, decode_alone]
 
 
 def test_a_control_that_is_right_is_accepted_wherever_it_is_tried(own: Tiny) -> None:

@@ -120,6 +120,22 @@ def test_an_equal_sqnr_is_no_difference_and_what_lost_most_comes_first(report: R
     ]
 
 
+def test_a_lower_metric_comes_before_an_unknown_one_and_a_better_status_last(
+    report: Report,
+) -> None:
+    one = replace(report.cases[0], metric=0.5, metric_name="top1", sqnr_db=40.0)
+    before = tuple(replace(one, model=name) for name in "abcd")
+    now = (
+        replace(before[0], metric=0.6),
+        replace(before[1], metric=None, pte_bytes=(one.pte_bytes or 0) + 1),
+        replace(before[2], metric=0.4),
+        replace(before[3], metric=0.1, status=Status.FAILED),
+    )
+    compared = compare_reports(replace(report, cases=before), replace(report, cases=now))
+    assert [change.case.model for change in compared.changed] == ["d", "c", "b", "a"]
+    assert [change.direction for change in compared.changed] == [-1, -1, 0, 1]
+
+
 @pytest.mark.parametrize(("environ", "masks"), [({"GITHUB_ACTIONS": "true"}, True), ({}, False)])
 def test_secrets_are_masked_where_github_reads_the_log(
     environ: dict[str, str], masks: bool, capsys: pytest.CaptureFixture[str]
