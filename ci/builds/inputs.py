@@ -1,7 +1,7 @@
 """Hash the inputs of a build, and record them.
 
-A file is hashed again only if its size, time, inode or mode has changed since the last check, so
-checking twelve thousand files a second time takes a fraction of a second.
+A file is hashed again only if its size, time, inode or mode has changed. A second check of twelve
+thousand files therefore takes a fraction of a second.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def take_snapshot(
 ) -> Snapshot:
     """Return the entries of all files below ``root``. The keys are relative paths, in sorted order.
 
-    These are left out: version control, caches, the relative paths in ``skip``, and directories
+    Version control, caches and the relative paths in ``skip`` are left out. So are directories
     below ``root`` that contain a file named in ``marks``, such as CMake builds and virtual
     environments. Raises UnfitError if ``root`` is unreadable.
     """

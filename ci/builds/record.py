@@ -103,8 +103,8 @@ def describe_elf(facts: ElfFacts) -> dict[str, Any]:
 
 
 def render_result(result: Result, row: Mapping[str, Any]) -> str:
-    """Return the text about a build: a summary, the artifacts with their sizes and findings and,
-    for an adaptor, where it was installed and whether it was proven."""
+    """Return the text about a build: a summary, and the artifacts with their sizes and findings.
+    For an adaptor, the text also says where it was installed and whether it was proven."""
     lines = [line for one in result.artifacts for line in _render_artifact(one)]
     if python := row.get("python"):
         lacks = ", ".join(row["import_lacks"])

@@ -234,8 +234,8 @@ class Output:
             self._keep(line)
 
     def _keep(self, line: str) -> None:
-        """Keep the first error and the lines after it, up to EXCERPT_LINES, then up to LATER_ERRORS
-        more lines with errors, since the cause can be far below.
+        """Keep up to EXCERPT_LINES lines from the first error on. Then keep up to LATER_ERRORS more
+        lines with errors, because the cause can be far below.
         """
         room = EXCERPT_LINES + (LATER_ERRORS if ERROR.search(line) else 0)
         if line.strip() and len(self._excerpt) < room:

@@ -17,8 +17,8 @@ Changes = Mapping[str, Collection[int]]
 
 
 def render_table(report: ParityReport, *, notes: bool = False) -> str:
-    """Return the findings by kind, each with its lines on both sides and a fix, then everything
-    that could not be evaluated, then the counts.
+    """Return the findings by kind, each with its lines on both sides and a fix. Then come
+    everything that could not be evaluated, and the counts.
     """
     shown = report.findings if notes else report.failing
     lines: list[str] = []

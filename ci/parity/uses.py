@@ -39,9 +39,9 @@ class Includes:
     """The includes of a tree.
 
     ``by_directory`` are the includes, in files that Buck lists, for which CMake needs an include
-    directory. ``headers`` are the included headers of each file. ``needed`` and ``guarded`` are the
-    headers that a file listed by Buck includes by full path: always, or only if a certain macro is
-    defined. ``names`` are the last components of all included names.
+    directory. ``headers`` are the included headers of each file. ``needed`` are the headers that a
+    file listed by Buck always includes by full path. ``guarded`` are the headers that it includes
+    only if a certain macro is defined. ``names`` are the last components of all included names.
     """
 
     by_directory: list[Include] = field(default_factory=list)
@@ -117,8 +117,8 @@ def macro_of(word: str, rest: str) -> str:
 def read_includes(
     tree: SourceTree, path: str, places: Places, listed: set[str]
 ) -> Iterator[tuple[str, int, str | None, str]]:
-    """Yield the includes of one file: the name, its offset in the text, the include directory that
-    CMake needs to find it (or None), and the header's path in the tree (or "").
+    """Yield the includes of one file. Each is the name, its offset in the text, the include
+    directory that CMake needs to find it (or None), and the header's path in the tree (or "").
 
     A header that a rule makes has the path under which the rule is listed. Names that start with
     the project's name, and headers next to the file, need no directory.

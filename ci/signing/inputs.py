@@ -50,7 +50,7 @@ def read_inputs(
     """Read and check all of ``wanted``.
 
     Raises UsageError if a file cannot be read. Raises UnfitError if the QNN SDK is too old for
-    ``selection``, or if a library has a fault; the message then lists the faults of all libraries.
+    ``selection``, or if a library has a fault. The error lists the faults of all libraries.
     """
     with ThreadPoolExecutor(READERS) as readers:
         read = list(readers.map(_read_input, wanted))

@@ -49,11 +49,11 @@ def mask_arguments(words: Iterable[str]) -> Iterator[str]:
 
 
 def list_secrets(environment: Mapping[str, str] = os.environ, serial: str = "") -> list[str]:
-    """Return the secrets to mask: the values of the environment variables whose names match
-    SECRET_NAME, and all forms in which a signer may print the serial number.
+    """Return the secrets to mask. These are the values of the environment variables whose names
+    match SECRET_NAME, and all forms in which a signer may print the serial number.
 
-    These forms are ``serial`` itself, the number in decimal, and the number in hexadecimal, with
-    and without 0x and leading zeros.
+    The forms are ``serial`` itself, the number in decimal, and the number in hexadecimal, with and
+    without 0x and leading zeros.
     """
     values = [value for name, value in environment.items() if SECRET_NAME.search(name)]
     if serial:

@@ -168,8 +168,11 @@ def make_plan(request: SignRequest) -> SignPlan:
 def check_target(target: Path, *, force: bool, protected: Iterator[Path]) -> None:
     """Check that signed libraries may be written to ``target``.
 
-    Raises UsageError if ``target`` is inside or contains a directory in ``protected``, if it is a
-    symbolic link or a file, or if it exists and ``force`` is false.
+    Raises UsageError in these cases:
+
+    - ``target`` is inside a directory in ``protected``, or contains one
+    - ``target`` is a symbolic link or a file
+    - ``target`` exists, and ``force`` is false
     """
     resolved = target.resolve()
     for root in protected:

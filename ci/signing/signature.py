@@ -1,8 +1,8 @@
 """Judge whether the signature of a hash segment was made with the key of the leaf certificate.
 
 The recognised schemes are RSA with PKCS #1 v1.5 padding (with or without DigestInfo), RSA-PSS and
-ECDSA. In each, the signed digest is either a plain hash or a double hash that is keyed by the SW_ID
-and HW_ID in the subject of the leaf certificate.
+ECDSA. In each, the signed digest is a plain hash or a double hash. The double hash is keyed by the
+SW_ID and HW_ID in the subject of the leaf certificate.
 
 Source of the double hash: https://www.qualcomm.com/media/documents/files/
 secure-boot-and-image-authentication-technical-overview-v2-0.pdf

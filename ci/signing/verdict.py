@@ -82,8 +82,8 @@ class Verification:
     and ``signature_ranges`` are the ranges of its signatures.
 
     ``hexagon_version`` is 0 if the file is not for Hexagon. For an unsigned library, ``proof`` is
-    the result of looking it up in the catalogs and the list of genuine skels, and ``build`` is the
-    QNN version that the library contains.
+    the result of looking it up in the catalogs and the list of genuine skels. ``build`` is the QNN
+    version that an unsigned library contains.
     """
 
     size: int

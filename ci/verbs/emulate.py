@@ -455,8 +455,8 @@ def take_shard(
 
 
 def digest_policy(policy: EmulatorPolicy, specs: Sequence[CaseSpec], runner: str) -> str:
-    """Return the SHA-256 of everything that the shards of a run must have in common: the lowering
-    options, the limits and other rules of the policy, and the runner."""
+    """Return the SHA-256 of everything that the shards of a run must have in common. This is the
+    lowering options, the limits and other rules of the policy, and the runner."""
     chosen = [str(spec.source.choices) for spec in specs]
     limits = policy.describe_limits(specs)
     parts = (chosen, limits, policy.reference, policy.unsupported, runner)

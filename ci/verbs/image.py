@@ -50,9 +50,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def choose_base(client: DockerClient, given: str, progress: Progress) -> str:
-    """Return the base passed with --base or, without --base, the one that the user last chose for
-    this checkout. An empty string stands for the default base. It is returned if no base was
-    chosen, or if the chosen one can no longer be used."""
+    """Return the base passed with --base. Without --base, return the base that the user last chose
+    for this checkout. If there is none, or if it can no longer be used, return an empty string for
+    the default base."""
     known = recall_base(find_checkout())
     if given or not known:
         return given

@@ -40,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         required=True,
         metavar="ARTIFACT[@VERSION]|DIR",
-        help="an artifact or directory with QNN's libraries or libc++_shared.so; repeatable, the"
-        " first match is used",
+        help="an artifact or directory with QNN's libraries or libc++_shared.so; repeatable: the"
+        " first one that contains a library is used for it",
     )
     add(
         "--program",

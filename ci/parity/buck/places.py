@@ -1,8 +1,8 @@
 """Find the line of a build file that mentions a recorded name.
 
 Starlark passes values to a rule without their positions, so a name is looked up as a string
-literal: first in the build file, at or below the line of its target if possible, then in the files
-that the build file loads.
+literal. The build file is searched first, if possible from the line of the target on. Then the
+files that the build file loads are searched.
 """
 
 from __future__ import annotations

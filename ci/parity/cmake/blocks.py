@@ -50,8 +50,8 @@ def nest_commands(commands: list[Command]) -> list[Node]:
 def _read_until(
     stream: Iterator[Command], head: Command | None
 ) -> tuple[list[Node], Command | None]:
-    """Return the nodes before the command that ends or continues the block of ``head``, and that
-    command.
+    """Return the nodes up to the command that ends or continues the block of ``head``, and that
+    command itself.
     """
     nodes: list[Node] = []
     for command in stream:

@@ -367,8 +367,8 @@ class Interpreter:
     def _is_open(self, name: str) -> bool:
         """Return whether a variable can be either true or false.
 
-        This is possible for options, for variables that a find command sets or that only some
-        branches set and, in the configuration ANY, for platform variables.
+        This is possible for options, and for variables that a find command sets or that only some
+        branches set. In the configuration ANY, it is possible for platform variables, too.
         """
         is_known = name in PLATFORM_NAMES and not any(map(is_unknown, self.scope.get(name) or ()))
         return name in self.state.open_names and not is_known

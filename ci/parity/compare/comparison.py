@@ -47,8 +47,8 @@ POLICY_SOURCE = "manifests/policies/parity.toml"
 
 
 def find_unread(index: Index) -> Iterator[Finding]:
-    """Yield a finding for each build file that could not be read, for each targets.bzl that no
-    build file loads, and for each directory that is added but has no list file.
+    """Yield a finding for each build file that could not be read, and for each targets.bzl that no
+    build file loads. Also yield one for each directory that is added but has no list file.
 
     A missing list file is an error only if a change introduces it.
     """
@@ -173,8 +173,8 @@ def apply_allowances(
     """Return the findings that are not allowed, and the number of findings that the allow-list
     allows.
 
-    An entry becomes a finding about the policy if it has expired, if its condition is not met, or
-    if it allows nothing although the whole tree was read and compared (``whole``). Such findings
+    An entry becomes a finding about the policy if it has expired, or if its condition is not met.
+    If the whole tree was compared (``whole``), so does an entry that allows nothing. Such findings
     are reported only if ``is_current`` is true, because an older tree, or the tree of another
     project, may need other entries.
     """

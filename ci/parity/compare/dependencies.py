@@ -1,5 +1,5 @@
-"""Find dependencies that only one side has, between targets that both sides have, or on libraries
-outside the tree.
+"""Find dependencies that only one side has. Only dependencies between targets that both sides have,
+and on libraries outside the tree, are compared.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Find mistakes that concern only one side.
 
-These are files that are listed twice or are not in the tree, repeated target names, patterns
-without a match, and dependencies on missing targets.
+These are repeated files and targets, files that are not in the tree, patterns without a match, and
+dependencies on missing targets.
 """
 
 from __future__ import annotations

@@ -112,8 +112,8 @@ def find_buck_only(index: Index) -> Iterator[Finding]:
     """Yield a finding for each source that Buck compiles and no CMake target does. For files of the
     product, CMake's test programs do not count.
 
-    If CMake builds no test at all below the first two folders of a test's path, such as
-    ``backends/qualcomm``, that folder is reported once, as a note, instead of its tests.
+    CMake may build no tests at all in an area, which is the first two folders of a path, such as
+    ``backends/qualcomm``. The area is then reported once, as a note, instead of each test.
     """
     everywhere = index.cmake_mentions - index.only_in_tests
     untested: dict[str, list[Use[BuckTarget]]] = defaultdict(list)
@@ -162,8 +162,8 @@ def find_unlisted(index: Index) -> Iterator[Finding]:
     """Yield a finding for each source that neither side lists, in folders where other sources are
     listed.
 
-    Also yield one for each Python file that Buck does not list, if a listed file imports it, or if
-    Buck lists most of the Python modules in its folder.
+    Also yield a finding for a Python file that Buck does not list if a listed file imports it, or
+    if Buck lists most of the other modules in its folder.
     """
     listed = index.buck_mentions | index.cmake_mentions
     folders = {directory_of(path) for path in listed if is_source(path)}

@@ -123,8 +123,8 @@ def find_undeclared_headers(index: Index, groups: Groups) -> Iterator[Finding]:
 
 
 def find_unexported_headers(index: Index, groups: Groups) -> Iterator[Finding]:
-    """Yield a finding for each header that an exported header of a library includes, if the library
-    does not depend on a target that provides it.
+    """Yield a finding for each header that an exported header of a library includes, but that no
+    dependency of the library provides.
 
     For a library without sources, only exported dependencies count.
     """

@@ -211,8 +211,11 @@ def fit_schemes(
     """Return the cases, with the scheme ``asis`` for files that are already quantized, and only for
     those. ``command`` is the session's command line without the options that select cases.
 
-    Raises UsageError for a file that QNN cannot load, for a float model whose inputs or outputs
-    differ from the quantized model's, and if a model has none of the requested schemes.
+    Raises UsageError in these cases:
+
+    - QNN cannot load a file
+    - the inputs or outputs of a float model differ from those of the quantized model
+    - a model has none of the requested schemes
     """
     quantized: set[str] = set()
     for spec in {spec.reference: spec for spec in reversed(specs) if spec.is_file}.values():
@@ -305,8 +308,8 @@ def compare_lanes(executorch: Report, onnx: Report) -> str:
 
 
 def name_toolchain(parts: Sequence[Tool]) -> tuple[str, ...]:
-    """Return what determines a context binary besides the model: artifacts and packages with their
-    versions, and a digest of the content of the packages that compile."""
+    """Return what determines a context binary, apart from the model. This is the artifacts and
+    packages with their versions, and a digest of the packages that compile."""
     return (*map(str, parts), digest_packages(COMPILING_PACKAGES))
 
 
