@@ -121,8 +121,8 @@ class Layout:
         return not self.wanted and all(take.endswith("**") for take in self.takes)
 
     def literal_paths(self) -> set[str]:
-        """Return the paths in the tree of all wanted files if every rule takes a single file, else
-        an empty set.
+        """Return the new paths of all wanted files if every rule takes a single file, else an empty
+        set.
         """
         if any(mark in take for take in self.takes for mark in "*?"):
             return set()

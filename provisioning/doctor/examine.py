@@ -407,8 +407,7 @@ def list_overlays(choice: QnnChoice, environment: Environment) -> Iterator[Path 
         if choice.adaptor == OVERLAY and not found:
             raise UnfitError(
                 f"no overlay was built for QNN {sdk.version} and {python_tag()}",
-                why="--adaptor overlay needs one that was built by build_aot for this SDK and "
-                "Python",
+                why="--adaptor overlay needs one that build_aot built for this SDK and Python",
                 fix=f"run `qnn-ci build aot --sdk {sdk.root}`",
             )
         yield from found

@@ -249,8 +249,8 @@ class BackendFacts:
 
 @dataclass(frozen=True)
 class PathEntry:
-    """An entry of LD_LIBRARY_PATH, with the libraries in it that concern QNN, and its copies of the
-    compiler's runtime libraries (libstdc++, libgcc_s, libatomic), which hide the system's.
+    """An entry of LD_LIBRARY_PATH. ``libraries`` are those in it that concern QNN. ``runtimes`` are
+    its copies of libstdc++, libgcc_s and libatomic, which hide the system's.
     """
 
     directory: str

@@ -1,4 +1,4 @@
-"""Language models with a known name: manifests/decoders.toml."""
+"""Read manifests/decoders.toml, the language models that have a name."""
 
 from __future__ import annotations
 

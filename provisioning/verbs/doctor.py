@@ -133,8 +133,8 @@ def compose_request(
     """Return the request to examine a profile. The root of each artifact is the one in ``given``,
     else the one in a variable of ``base``, else the one in the store.
 
-    The process's variables are ``base`` with the profile's own. If the root of a required artifact
-    is not known, or if ``keep_variables`` is true, ``base`` is not changed.
+    The profile's variables are applied to ``base``, unless the root of a required artifact is not
+    known or ``keep_variables`` is true.
     """
     requests = wanted_requests(profile)
     located = [

@@ -95,7 +95,7 @@ DEVICES.add(
 DEVICES.add(
     "QNN805",
     "{subject} does not allow root",
-    "the LPAI skel is loaded from a directory that only root can write",
+    "the LPAI skel is loaded from a directory that only root can write to",
     "run `adb root`, which needs a userdebug build of Android",
     lambda device: device.case.fitness.root_on_device and not device.facts.is_root,
     where="{where}id",

@@ -166,7 +166,7 @@ def see_no_library(sdk: Sdk) -> Iterator[Seen]:
 @SDK.check(
     "QNN108",
     "headers are missing: {names}",
-    "CMake configures without an error, then the compiler fails: 'no such file or directory'",
+    "CMake configures without an error, but the compiler fails: 'no such file or directory'",
     f"{REFETCH}; it must contain include/QNN, which the runtime in a wheel lacks",
     after=("QNN102",),
 )

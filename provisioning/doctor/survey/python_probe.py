@@ -46,7 +46,7 @@ def _version(name: str) -> str | None:
 
 
 def _installed(name: str) -> str:
-    """Return the directory of a distribution's package of the same name, or '' if there is none."""
+    """Return the directory of the package ``name`` in the distribution ``name``, or ''."""
     try:
         place = Path(str(importlib.metadata.distribution(name).locate_file(name)))
     except importlib.metadata.PackageNotFoundError:
