@@ -97,8 +97,8 @@ def check_delivery(job: BuildJob, where: str, *, with_proof: bool) -> None:
         if installed and not is_same(installed, checkout):
             raise UnfitError(
                 f"the checkout is ExecuTorch {checkout}, but executorch {installed} is installed",
-                why=f"an overlay is the wheel that is installed for {job.request.python}, with the "
-                "checkout's adaptor; the two versions must match",
+                why=f"an overlay combines the wheel installed for {job.request.python} with the "
+                "checkout's adaptor, so their versions must match",
                 fix=f"run `./nox -s build_aot -- --executorch {checkout}`, which creates an "
                 f"environment if {checkout} is supported; or install executorch=={checkout} for "
                 f"{job.request.python}; or build ExecuTorch {installed} (--source); or add "

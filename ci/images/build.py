@@ -142,8 +142,8 @@ def pull_base(client: DockerClient, plan: ImagePlan, progress: Progress) -> None
         raise DownloadError(
             f"the base {plan.base_name} cannot be pulled",
             why=why,
-            fix="give the engine access to the registry or a mirror of it, or load the image into"
-            " the engine and pass its name with --base",
+            fix="give the engine access to the registry or to a mirror, or load the image into the"
+            " engine and pass its name with --base",
         )
 
 

@@ -117,8 +117,8 @@ def list_mixed_notes(inputs: Sequence[Input]) -> Iterator[str]:
     for one in inputs if lpai else ():
         if one.hexagon_version > lpai[0].hexagon_version:
             yield (
-                f"{one.wanted.name} is built for Hexagon V{one.hexagon_version:X}, which the DSP "
-                f"of {lpai[0].wanted.name} (V{lpai[0].hexagon_version:X}) cannot load; all "
+                f"{one.wanted.name} is built for Hexagon V{one.hexagon_version:X}, but the DSP "
+                f"that loads {lpai[0].wanted.name} is only V{lpai[0].hexagon_version:X}; all "
                 "libraries published for the aDSP of SM8850 are built for V79"
             )
 

@@ -120,9 +120,9 @@ class HashSegment:
                 table = bytes(self.table.of(data))
                 return algorithm, tuple(table[i : i + size] for i in range(0, len(table), size))
         raise MalformedError(
-            f"the hash table is {self.table.size} bytes long, which does not match one SHA-256, "
-            f"SHA-384 or SHA-512 for each of the {count} program headers; hash tables per page are "
-            "not supported"
+            f"the hash table is {self.table.size} bytes long, which does not match SHA-256, "
+            f"SHA-384 or SHA-512 for {count} program headers; hash tables per page are not "
+            "supported"
         )
 
 

@@ -30,8 +30,8 @@ from provisioning.elf.reader import HeadersTruncatedError, parse_headers
 MAX_SEGMENTS = 100
 TYPE_HEADERS = 7
 SPLIT = (
-    "this is the first part (.mdt) of a split image, whose other parts are .b00, .b01, ... next to "
-    "it; join them with `pil-squasher OUT.mbn IN.mdt`, and verify OUT.mbn"
+    "this is the first part (.mdt) of a split image; join it with the others (.b00, .b01, ...) by "
+    "`pil-squasher OUT.mbn IN.mdt`, and verify OUT.mbn"
 )
 
 

@@ -150,7 +150,7 @@ class Signer:
         if any(one in word for word in self.words for one in ("{input}", "{output}")):
             raise UsageError(
                 "--testsig needs a signer without {input} and {output}",
-                why="a test signature is made from a serial number, not from a file; the signer "
+                why="a test signature is made from a serial number, not from a file, so the signer "
                 "gets the options -t and -o instead",
                 fix="remove {input} and {output} from --signer",
             )

@@ -42,7 +42,7 @@ def add_device(parser: argparse.ArgumentParser) -> None:
         "--any",
         default="",
         metavar="soc=SOC",
-        help="use the first free device with that SoC among the --device options, or else among"
+        help="use the first free device with that SoC, from --device or, without --device, from"
         " those that adb lists",
     )
     add("--bundle", type=user_path, metavar="DIR", help="the directory that `stage` wrote")

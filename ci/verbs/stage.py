@@ -55,8 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cases",
         type=user_path,
         metavar="DIR",
-        help="the directory that test_emulator wrote for --keep-artifacts: its programs and inputs"
-        " are added, with a script that runs them on a device without this toolkit",
+        help="the directory that test_emulator wrote for --keep-artifacts; add its programs and"
+        " inputs, and a script that runs them on a device without this toolkit",
     )
     add(
         "--evidence",

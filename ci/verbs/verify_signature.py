@@ -52,9 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--at",
         type=parse_date,
         metavar="DATE",
-        help="fail if a certificate is not valid on this date or at this time in UTC, such as "
-        "2026-11-20 or 2026-11-20T12:00:00; without --at, a certificate that is not valid today is "
-        "only noted",
+        help="fail if a certificate is not valid at this date or time in UTC, such as 2026-11-20 "
+        "or 2026-11-20T12:00:00; default: only note certificates that are not valid today",
     )
 
 

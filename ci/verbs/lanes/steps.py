@@ -73,8 +73,8 @@ def add_case_arguments(parser: argparse.ArgumentParser, model: str, session: str
     add(
         "--record",
         action="store_true",
-        help="write the SQNR and footprint of each case that passes to a baselines file, which you"
-        " should commit",
+        help="write the SQNR and footprint of each case that passes to a baselines file, to be"
+        " committed",
     )
     publishing.add_arguments(parser)
 
