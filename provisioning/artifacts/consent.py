@@ -240,8 +240,8 @@ def prove_skels(request: ArtifactRequest, root: Path) -> list[str]:
     if not (proven and proven.version):
         return [*found, "nothing proves the QNN build: no library is verified"]
     same = other = 0
-    for path in sorted(root.rglob("lib*.so")):
-        build = None if path.is_symlink() else find_qnn_build(path)
+    for path in sorted(path for path in root.rglob("lib*.so") if not path.is_symlink()):
+        build = find_qnn_build(path)
         if build and not build.agrees_with(proven):
             relative = path.relative_to(root)
             raise contradiction(request, f"{relative} is from {build.text}, unlike the proven skel")

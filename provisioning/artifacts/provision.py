@@ -102,7 +102,7 @@ def adopt_artifact(
     variable, named = adoption.find_named(os.environ) if adoption else ("", "")
     is_chosen = adoption and adoption.find_choice(os.environ)
     root = Path(named).expanduser().resolve()
-    is_of_env = bool(named) and not is_chosen and _is_of_env(root, request, store)
+    is_of_env = not is_chosen and _is_of_env(root, request, store)
     chosen = adoption.find_version(os.environ) if adoption else ""
     if adoption and chosen and named and not is_same(read_version(root, adoption), chosen):
         return None

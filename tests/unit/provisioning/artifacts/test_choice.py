@@ -75,6 +75,7 @@ def test_a_word_outranks_its_variable_and_becomes_it(
         ("", "gone", "wheel or overlay, or an existing directory"),
         ("overlay", "", "wheel or pinned, or an existing directory"),
         ("", "pinned", "wheel or overlay, or an existing directory"),
+        ("", "2.37.0", "wheel or overlay, or an existing directory"),
         ("9.9.9", "", ""),
     ],
 )
@@ -82,11 +83,29 @@ def test_what_is_neither_a_word_nor_a_directory_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sdk: str, adaptor: str, fix: str
 ) -> None:
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
-    with pytest.raises(UsageError) as caught:
-        read_choice(sdk, adaptor)
-    assert fix in caught.value.fix
-    if fix:
-        assert caught.value.what == f"{tmp_path}/{sdk or adaptor} is not a directory"
+    for given in ((sdk, adaptor), ("", "")):
+        with pytest.raises(UsageError) as caught:
+            read_choice(*given)
+        assert fix in caught.value.fix
+        if fix:
+            assert caught.value.what == f"{tmp_path}/{sdk or adaptor} is not a directory"
+        monkeypatch.setenv("QNN_CI_SDK", sdk)
+        monkeypatch.setenv("QNN_CI_ADAPTOR", adaptor)
+
+
+@pytest.mark.parametrize("word", ["sdk", "./sdk", "~/sdk"])
+def test_a_directory_is_chosen_by_its_absolute_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, word: str
+) -> None:
+    (tmp_path / "sdk").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    chosen = QnnChoice(str(tmp_path / "sdk"), str(tmp_path / "sdk"))
+    assert read_choice(word, word) == chosen
+    monkeypatch.setenv("QNN_CI_SDK", word)
+    monkeypatch.setenv("QNN_CI_ADAPTOR", word)
+    assert read_choice() == chosen
+    assert (os.environ["QNN_CI_SDK"], os.environ["QNN_CI_ADAPTOR"]) == (chosen.sdk, chosen.adaptor)
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,15 @@ def test_a_catalog_proves_the_skel_and_its_build(sdk: Path) -> None:
     assert "the build of 1 " in faith
 
 
+def test_a_link_to_a_library_proves_and_counts_nothing(sdk: Path) -> None:
+    catalog_of(sdk)
+    lines = consent.prove_skels(request(), sdk)
+    (sdk / "lib/linked").mkdir()
+    for path in sorted(sdk.rglob("lib*.so")):
+        (sdk / "lib/linked" / path.name).symlink_to(path)
+    assert consent.prove_skels(request(), sdk) == lines
+
+
 def test_without_a_catalog_all_is_taken_on_faith(sdk: Path) -> None:
     (line,) = consent.prove_skels(request(), sdk)
     assert "no library is verified" in line

@@ -270,7 +270,8 @@ def test_an_update_of_an_archive_moves_its_row_and_its_lock(
     row = manifests / "toolchains" / "sdk.toml"
     for version in ("1.3.0", "1.2.3"):
         files = FILES | {"sdk.yaml": f"version: {version}\n".encode()}
-        describe(manifests, pack(tmp_path / f"vendor-{version}.zip", files))
+        archive = pack(tmp_path / f"vendor-{version}.zip", files)
+        describe(manifests, archive, write=f"of {version}")
     row.write_text(row.read_text().replace('"sdk.zip"', '"sdk-1.2.3.zip"'))
     for change in plan_lock(ask(), store, Progress()):
         change.write()
@@ -301,6 +302,7 @@ def test_an_update_of_an_archive_moves_its_row_and_its_lock(
         change.write()
     new = ask().release_as(ArchiveRelease)
     assert (new.version, new.filename) == ("1.3.0", "sdk-1.3.0.zip")
+    assert new.write == {"note": "of 1.3.0"}
     assert new.url == old.url.replace("1.2.3", "1.3.0")
     assert new.sha256 == hashlib.sha256((tmp_path / "vendor-1.3.0.zip").read_bytes()).hexdigest()
     assert new.size_bytes == (tmp_path / "vendor-1.3.0.zip").stat().st_size

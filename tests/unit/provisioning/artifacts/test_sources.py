@@ -268,6 +268,29 @@ def test_what_pip_brings_is_proven_and_readable_by_all(
     assert [path.name for path in store.downloads.iterdir()] == [made.WHEEL] * is_right
 
 
+@pytest.mark.parametrize("is_right", [True, False])
+def test_a_wheel_comes_from_the_users_mirror_and_only_else_with_pip(
+    wheel_request: ArtifactRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_right: bool,
+) -> None:
+    good = tmp_path / "world/index" / made.WHEEL
+    asked: list[str] = []
+
+    def bring(what: str, platforms: object, python: str, words: list[str]) -> None:
+        asked.append(what)
+        shutil.copy(good, words[words.index("--dest") + 1])
+
+    monkeypatch.setattr(wheel, "download_with_pip", bring)
+    (tmp_path / "mirror").mkdir()
+    (tmp_path / "mirror" / made.WHEEL).write_bytes(good.read_bytes()[: None if is_right else -1])
+    monkeypatch.setenv("QNN_CI_MIRROR", (tmp_path / "mirror").as_uri())
+    path = wheel.obtain_wheel(wheel_request, Store(tmp_path / "home"), Progress())
+    assert path.read_bytes() == good.read_bytes()
+    assert asked == [] if is_right else [made.WHEEL]
+
+
 def test_a_kept_wheel_that_was_changed_is_named_and_fetched_again(
     wheel_request: ArtifactRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

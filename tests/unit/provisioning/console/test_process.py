@@ -20,11 +20,13 @@ from provisioning.console import process
 from provisioning.console.interrupts import ENDING_SIGNALS, catch_signals
 from provisioning.console.process import (
     Completed,
+    Streams,
     end_marked,
     end_running,
     module_command,
     run_bytes,
     run_process,
+    run_streams,
     run_tasks,
 )
 from provisioning.errors import ToolError
@@ -40,6 +42,32 @@ def test_output_is_returned_logged_and_passed_on(tmp_path: Path) -> None:
     )
     assert (ended.returncode, ended.output, seen) == (0, "a\nb\n", ["a", "b"])
     assert log.read_text() == "a\nb\n"
+
+
+def test_only_a_process_that_runs_is_among_those_to_end() -> None:
+    seen: list[int] = []
+
+    def look(_: str) -> None:
+        seen.append(len(process._running))
+
+    def fail(_: str) -> None:
+        raise ValueError
+
+    run_process(["echo", "a"], on_line=look)
+    with pytest.raises(ValueError, match="^$"):
+        run_process(["echo", "a"], on_line=fail)
+    assert (seen, len(process._running)) == ([1], 0)
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("echo a; echo b >&2; exec sleep 60", Streams(-1, b"a\n", b"b\n", 0.2)),
+        ("exec sleep 60", Streams(-1, b"", b"", 0.2)),
+    ],
+)
+def test_streams_of_a_hang_are_what_it_printed(code: str, expected: Streams) -> None:
+    assert run_streams(["sh", "-c", code], timeout_s=0.2) == expected
 
 
 def test_a_hang_is_ended_with_its_children() -> None:
