@@ -100,13 +100,15 @@ def adopt_artifact(
     """
     adoption = None if request.release.is_copied else request.toolchain.adoption
     variable, named = adoption.find_named(os.environ) if adoption else ("", "")
-    is_chosen = adoption and adoption.find_choice(os.environ)
-    root = Path(named).expanduser().resolve()
-    is_of_env = not is_chosen and _is_of_env(root, request, store)
-    chosen = adoption.find_version(os.environ) if adoption else ""
-    if adoption and chosen and named and not is_same(read_version(root, adoption), chosen):
+    if not adoption or not named:
         return None
-    found = None if is_of_env or not named else find_installation(request, os.environ)
+    root = Path(named).expanduser().resolve()
+    if not adoption.find_choice(os.environ) and _is_of_env(root, request, store):
+        return None
+    chosen = adoption.find_version(os.environ)
+    if chosen and not is_same(read_version(root, adoption), chosen):
+        return None
+    found = find_installation(request, os.environ)
     if found is None:
         return None
     (root, version), pinned = found, request.release.version

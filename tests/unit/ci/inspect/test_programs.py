@@ -18,7 +18,11 @@ import pytest
 from ci.inspect.files import Inspection, inspect_file
 from ci.inspect.render import render_files
 from provisioning.doctor.survey import programs
-from provisioning.doctor.survey.context_binaries import TensorSpec, parse_context_binary
+from provisioning.doctor.survey.context_binaries import (
+    ContextBinary,
+    TensorSpec,
+    parse_context_binary,
+)
 from provisioning.doctor.survey.programs import (
     Partition,
     SegmentSpan,
@@ -67,6 +71,8 @@ def test_what_is_unknown_of_a_context_binary_is_said() -> None:
     assert (strange.soc, strange.soc_id, strange.hexagon) == ("NEW1", 999, 85)
     cut = parse_context_binary(make_binary()[:-1])
     assert "cut short" in cut.damage
+    nothing = parse_context_binary(bytes(24) + struct.pack("<QQ", 0, 40))
+    assert nothing == ContextBinary(0, 40, unread="it has an unknown format")
 
 
 def test_a_program_has_methods_partitions_constants_and_segments() -> None:

@@ -126,9 +126,23 @@ def test_another_version_in_the_store_is_used_and_what_env_gave_is_not(
     pins = find_pins(wanted_requests("linux"), {"executorch": other})
     assert pins["executorch-commit"] == read_toolchain("executorch").release("1.4.1").pin
     for name in ("executorch-1.5.1-0123456789ab/executorch", "qnn-runtime-2.49-0123/qnn-runtime"):
-        monkeypatch.setenv("EXECUTORCH_ROOT", str(make_checkout(trees / name)))
-        with pytest.raises(UnfitError, match="lacks executorch"):
-            locate_profile("linux", Progress())
+        checkout = make_checkout(trees / name)
+        link = tmp_path / checkout.name
+        link.symlink_to(checkout)
+        for place in (checkout, link):
+            monkeypatch.setenv("EXECUTORCH_ROOT", str(place))
+            with pytest.raises(UnfitError, match="lacks executorch"):
+                locate_profile("linux", Progress())
+
+
+def test_a_tree_of_the_store_that_the_user_chose_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sdk = make_sdk(tmp_path / f"home/store/qnn-sdk-{PIN}-0123456789ab/qnn-sdk", PIN, LINUX)
+    monkeypatch.setenv("EXECUTORCH_ROOT", str(make_checkout(tmp_path / "executorch")))
+    monkeypatch.setenv("QNN_CI_SDK", str(sdk))
+    found = locate_profile("linux", Progress()).artifacts[0]
+    assert (found.name, found.root, found.adopted) == ("qnn-sdk", sdk, True)
 
 
 @pytest.mark.parametrize("missing", ["sdk.yaml", "include"])

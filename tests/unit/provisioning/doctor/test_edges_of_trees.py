@@ -17,6 +17,7 @@ from provisioning.doctor.facts import (
 )
 from provisioning.doctor.fitness import ElfPolicy, Fitness
 from provisioning.elf.facts import (
+    EM_QDSP6,
     PT_NULL,
     Checksum,
     Defect,
@@ -165,13 +166,17 @@ ELVES = [
     ("QNN230", Placed(elf(checksum=Checksum(1, 1)), DSP)),
     ("QNN236", Placed(elf(checksum=Checksum(1, 1)), DSP)),
     ("QNN236", Placed(elf(), DSP)),
-    ("QNN231", Placed(elf(path=SKEL, checksum=Checksum(1, 1)), DSP, build=BUILD)),
-    ("QNN231", Placed(elf(path=SKEL, program_headers=null(2)), DSP, build=BUILD)),
-    (
-        "QNN231",
-        Placed(elf(path=SKEL, program_headers=(*null(2), *null(3))), DSP, build=BUILD),
+    ("QNN231", bare_skel(BUILD)),
+    *(
+        (code, Placed(elf(path=SKEL, machine=EM_QDSP6, **change), DSP, build=build))
+        for code, build in (("QNN231", BUILD), ("QNN235", QnnBuild("2.39", "1", "v2.39.1")))
+        for change in (
+            {"checksum": Checksum(1, 1)},
+            {"program_headers": null(2)},
+            {"program_headers": (*null(2), *null(3))},
+            {"program_headers": null(3)},
+        )
     ),
-    ("QNN231", Placed(elf(path=SKEL, program_headers=null(3)), DSP, build=BUILD)),
     *(
         (code, bare_skel(build, name))
         for code in ("QNN231", "QNN235")

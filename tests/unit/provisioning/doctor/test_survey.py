@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.doctor.facts import SubmoduleFacts
-from provisioning.doctor.survey import device_probe, host
+from provisioning.doctor.facts import SubmoduleFacts, ToolFacts
+from provisioning.console.process import Completed
+from provisioning.doctor.survey import device_probe, host, python_probe
 from provisioning.doctor.survey.environment import survey_variables
 from provisioning.doctor.survey.host import (
     ask_version,
@@ -21,6 +22,7 @@ from provisioning.doctor.survey.host import (
     survey_ndk,
     survey_sdk,
     survey_tools,
+    usable_cores,
 )
 from provisioning.doctor.survey.python import survey_python, try_device
 from provisioning.doctor.survey.tree import FactsCache, survey_tree
@@ -264,7 +266,13 @@ def test_a_device_that_may_not_be_asked(tmp_path: Path) -> None:
 
 
 SHELL = """
-[ "$1" = devices ] && printf 'List of devices attached\\nabc\\tdevice\\n' && exit
+[ "$1" = devices ] && cat <<'END' && exit
+* daemon started successfully
+List of devices attached
+* daemon not\trunning
+alone
+abc\tdevice
+END
 printf 'soc=SM8750\\r\\nandroid=15\\r\\napi=35\\r\\npage=\\r\\nuid={uid}\\r\\nsu={su}\\r\\n'
 printf 'free={free}\\r\\nlibrary=/d/libQnnHtp.so v2.49.40.260810104044\\r\\n'
 echo 'library=/d/libQnnX.so '
@@ -355,6 +363,70 @@ def test_the_parts_of_an_sdk(tmp_path: Path) -> None:
     assert not survey_sdk(common, []).is_directory
 
 
+@pytest.mark.parametrize(
+    ("printed", "found"),
+    [
+        (
+            "api 2.27.1\nsocModel 57\n",
+            {"library_api": "2.27.1", "soc_offset": 57},
+        ),
+        (
+            "an api 2.27.1\napi 2.27\nsocModel 057\n",
+            {"library_api": None, "soc_offset": None},
+        ),
+        (None, {}),
+    ],
+)
+def test_a_library_is_asked_in_a_process_that_finds_those_next_to_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    printed: str | None,
+    found: dict[str, object],
+) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/elsewhere")
+    place = str(tmp_path / "lib/x86_64-linux-clang")
+    asked: list[tuple[str, str | None]] = []
+
+    def answer(words: list[str], *, env: dict[str, str], **_: object) -> Completed:
+        asked.append((words[-1], env["LD_LIBRARY_PATH"]))
+        if printed is None:
+            raise ToolError("it cannot be started")
+        return Completed(tuple(words), -11, printed, 0)
+
+    monkeypatch.setattr(host, "run_process", answer)
+    facts = survey_sdk(tmp_path, [], asks_library=True)
+    assert asked == [(f"{place}/libQnnHtp.so", place)]
+    assert facts == replace(survey_sdk(tmp_path, []), **found)
+
+
+def test_the_cores_are_those_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host.os, "sched_getaffinity", lambda _: {1, 2, 5}, raising=False)
+    monkeypatch.setattr(host.os, "cpu_count", lambda: 8)
+    assert usable_cores() == 3
+    monkeypatch.delattr(host.os, "sched_getaffinity")
+    assert usable_cores() == 8
+    monkeypatch.setattr(host.os, "cpu_count", lambda: None)
+    assert usable_cores() == 1
+
+
+def test_a_package_of_several_directories_is_where_its_backends_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = [tmp_path / name / "parted" for name in ("one", "two", "three")]
+    for place in places:
+        place.mkdir(parents=True)
+        monkeypatch.syspath_prepend(str(place.parent))
+    first = str(places[-1])  # the last that was put in front
+    assert python_probe._locate("parted") == first
+    (places[0] / "backends").touch()
+    assert python_probe._locate("parted") == first
+    (places[1] / "backends").mkdir()
+    assert python_probe._locate("parted") == str(places[1])
+    (tmp_path / "one" / "lone.py").touch()
+    assert python_probe._locate("lone") == str(tmp_path / "one" / "lone.py")
+    assert python_probe._locate("nowhere") is python_probe._locate("lone.py") is None
+
+
 def test_the_parts_of_an_ndk(tmp_path: Path) -> None:
     tools = tmp_path / "toolchains/llvm/prebuilt/linux-x86_64"
     for name in ("30", "9", "100", "libc.a"):
@@ -371,6 +443,15 @@ def test_the_parts_of_an_ndk(tmp_path: Path) -> None:
         (9, 30, 100),
     )
     assert (ndk.clang, ndk.has_toolchain_file) == (None, False)
+    clang, printed = tools / "bin/clang++", "Android clang version 17.0.2 (https://x)"
+    program(clang, f"echo '{printed}'")
+    (tmp_path / "build/cmake").mkdir(parents=True)
+    (tmp_path / "build/cmake/android.toolchain.cmake").touch()
+    assert survey_ndk(tmp_path, "linux-x86_64") == replace(
+        ndk,
+        clang=ToolFacts("clang++", str(clang), "17.0.2", printed),
+        has_toolchain_file=True,
+    )
 
 
 def answer(tmp_path: Path, **change: object) -> Path:

@@ -154,6 +154,7 @@ def test_a_broken_environment_fits_a_screen_and_leads_with_the_first_error() -> 
 def test_faults_of_one_kind_are_one_entry() -> None:
     text = render_verdict(Verdict("p", (make(101), make(216), make(216), make(216))))
     assert text.count("QNN216") == 1
+    assert "(and 2 more) fix: repair" in " ".join(text.split())
     assert "3 errors" not in text.splitlines()[0]
     assert "4 errors" in text.splitlines()[0]
 

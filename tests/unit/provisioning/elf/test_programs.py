@@ -96,6 +96,11 @@ def test_a_program_that_ends_behind_its_header_lacks_its_segments() -> None:
     assert find_program_damage(head[:-1]) == ""  # of whose segments it does not tell
 
 
+def test_only_what_a_header_has_counts_as_a_size() -> None:
+    assert find_program_damage(b"\x3c\0\0\0ET12".ljust(64, b"\xff")) == ""
+    assert find_program_damage(make_program(is_short=True)[:32] + b"\xff" * 200) == ""
+
+
 def test_segments_are_where_they_can_be_mapped() -> None:
     assert not find_misplaced(make_segmented(128))
     assert "byte 356, not at a multiple of 128" in find_misplaced(make_segmented(100))

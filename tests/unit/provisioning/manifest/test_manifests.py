@@ -17,13 +17,16 @@ from provisioning.artifacts.selection import parse_selection
 from provisioning.artifacts.sources import Options
 from provisioning.console.process import run_process
 from provisioning.errors import ManifestError, UsageError
+from provisioning.manifest import reader
 from provisioning.manifest.reader import (
     GUIDE,
+    MANIFESTS_VARIABLE,
     Profile,
     ProfileArtifact,
     find_faults,
     find_line,
     list_toolchains,
+    manifests_root,
     read_profile,
     read_profiles,
     read_toolchain,
@@ -269,6 +272,18 @@ soc = 4
 'c.d' = 7
 """
     assert find_line(text, path) == line
+
+
+def test_manifests_are_those_of_the_variable_the_installation_or_the_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(MANIFESTS_VARIABLE, raising=False)
+    monkeypatch.setattr(reader, "__file__", str(tmp_path / "provisioning/manifest/reader.py"))
+    assert manifests_root() == tmp_path / "manifests"
+    (tmp_path / "provisioning/manifests").mkdir(parents=True)
+    assert manifests_root() == tmp_path / "provisioning/manifests"
+    monkeypatch.setenv(MANIFESTS_VARIABLE, "/mine")
+    assert manifests_root() == Path("/mine")
 
 
 def test_a_public_cache_has_only_what_anyone_may_pass_on(

@@ -286,10 +286,12 @@ def test_a_tree_that_a_process_or_a_shell_uses_stays(store: Store) -> None:
     name = found.path.name
     with using(cwd=found.root) as pid:
         assert collect_from(store) == ({}, {name: f"process {pid} uses it"})
+        assert collect_from(store, name) == ({}, {name: "a profile needs it"})
     assert name in collect_from(store)[0]
     (store.home / "uses").mkdir()
     (store.home / "uses" / f"{name}.{os.getpid()}.{start_of(os.getpid())}").touch()
     assert collect_from(store) == ({}, {name: f"process {os.getpid()} uses it"})
+    assert collect_from(store, name) == ({}, {name: "a profile needs it"})
 
 
 def start_in(directory: Path) -> dict[str, object]:

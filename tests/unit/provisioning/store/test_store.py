@@ -500,6 +500,33 @@ def test_a_second_name_or_a_copy(
 MINE, OTHER = os.geteuid(), os.geteuid() + 1
 
 
+@pytest.mark.parametrize(
+    ("home", "before", "after"),
+    [
+        (0o755, 0o777, 0o755),
+        (0o755, 0o757, 0o755),
+        (0o755, 0o775, 0o755),
+        (0o755, 0o700, 0o700),
+        (0o775, 0o775, 0o775),
+        (0o775, 0o777, 0o775),
+    ],
+)
+def test_a_directory_of_this_user_is_not_more_open_than_its_home(
+    store: Store, monkeypatch: pytest.MonkeyPatch, home: int, before: int, after: int
+) -> None:
+    publish(store)
+    places = (store.trees, store.downloads, store.locks, store.pins)
+    store.home.chmod(home)
+    for place in places:
+        place.chmod(before)
+    with monkeypatch.context() as patched:
+        patched.setattr("os.geteuid", lambda: OTHER)
+        publish(store, Key("b", "1", 0))
+        assert [mode_of(place) for place in places] == [before] * 4
+    publish(store, Key("c", "1", 0))
+    assert [mode_of(place) for place in places] == [after] * 4
+
+
 @pytest.mark.parametrize("place", ["./", "../", "../tree.json", "../../"])
 @pytest.mark.parametrize("mode", [0o020, 0o002])
 def test_a_place_that_others_may_change_is_named(store: Store, place: str, mode: int) -> None:
