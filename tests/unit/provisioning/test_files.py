@@ -27,13 +27,16 @@ from provisioning.files import (
 
 
 def test_a_scratch_directory_leaves_nothing_open(tmp_path: Path) -> None:
-    before = os.listdir("/proc/self/fd")
-    with pytest.raises(ValueError, match="^no$"), scratch_directory(tmp_path, "a") as path:
-        assert list(tmp_path.iterdir()) != []
-        (path / "b").touch()
-        raise ValueError("no")
+    def use() -> None:
+        with scratch_directory(tmp_path, "a") as path:
+            (path / "b").touch()
+            raise LookupError
+
+    before = list(Path("/proc/self/fd").iterdir())
+    with pytest.raises(LookupError):
+        use()
     assert list(tmp_path.iterdir()) == []
-    assert os.listdir("/proc/self/fd") == before
+    assert list(Path("/proc/self/fd").iterdir()) == before
 
 
 def test_a_file_is_replaced_and_its_directory_made(tmp_path: Path) -> None:

@@ -21,10 +21,14 @@ from provisioning.doctor.survey import programs
 from provisioning.doctor.survey.context_binaries import (
     ContextBinary,
     TensorSpec,
+    list_context_binaries,
     parse_context_binary,
+    scan_context_binaries,
 )
 from provisioning.doctor.survey.programs import (
+    Method,
     Partition,
+    Program,
     SegmentSpan,
     parse_constant,
     parse_program,
@@ -88,6 +92,88 @@ def test_a_program_has_methods_partitions_constants_and_segments() -> None:
     assert (context.offset, context.soc, context.damage) == (1280, "SM8650", "")
     assert program.segments == (SegmentSpan(1024, len(make_binary()) + 256, 1024),)
     assert (program.damage, program.misplaced) == ("", "")
+
+
+def test_a_program_may_have_what_qnn_does_not_write() -> None:
+    binary = make_binary()
+    scalar = {0: Number("B", 2), 1: {0: Number("q", 5)}}
+    tensor = {0: Number("B", 5), 1: {0: Number("b", 99), 2: Vector([4], "i")}}
+    stored = {0: Number("B", 5), 1: {0: Number("b", 6), 2: Vector([2], "i"), 5: Number("I", 1)}}
+    calls = [{0: Number("B", 1), 1: {0: Number("i", one)}} for one in (1, 0, 1, 2, -1)]
+    qnn = {0: "QnnBackend", 1: {0: Number("b", 0), 1: Number("I", 1)}}
+    forward = {
+        0: "forward",
+        2: Vector([scalar, tensor, {0: Number("B", 5)}, stored]),
+        3: Vector([1, 0], "i"),
+        4: Vector([2, 1], "i"),
+        5: Vector([{2: Vector([*calls, {0: Number("B", 1)}])}]),
+        6: Vector([{0: "z::last", 1: "out"}, {0: "a::first"}]),
+        7: Vector([{0: "Other", 1: {1: Number("I", 9)}}, qnn, {0: "QnnBackend"}, qnn]),
+    }
+    again = {0: "again", 2: Vector([stored]), 3: Vector([0], "i"), 4: Vector([0], "i")}
+    pair = {0: "get_pair", 2: Vector([scalar, scalar]), 4: Vector([1, 0], "i")}
+    inline = Vector([{0: Vector(b"none of QNN")}, {0: Vector(binary)}])
+    data = make_flatbuffer({1: Vector([forward, pair, again]), 3: inline}, b"ET12")
+    program = parse_program(memoryview(data), "model.pte")
+    assert program
+    ports = TensorSpec("0", "unknown", (4,)), TensorSpec("1", "not a tensor", ())
+    outputs = TensorSpec("0", "not a tensor", ()), TensorSpec("1", "unknown", (4,))
+    operators = {"a::first": 2, "operator -1": 1, "operator 2": 1, "z::last.out": 1}
+    partitions = (
+        Partition("Other"),
+        Partition("QnnBackend", 0),
+        Partition("QnnBackend"),
+        Partition("QnnBackend", 0),
+    )
+    port = (TensorSpec("0", "float32", (2,)),)
+    assert program == Program(
+        "model.pte",
+        "program",
+        len(data),
+        methods=(
+            Method("forward", ports, outputs, partitions, operators),
+            Method("again", port, port, (), {}),
+        ),
+        metadata={"get_pair": (5, 5)},
+        contexts=(parse_context_binary(binary, data.index(binary)),),
+        constant_bytes={"float32": 8},
+        misplaced="contains a context binary in its flatbuffer, not in a segment",
+    )
+    assert list(program.methods[0].cpu_operators) == list(operators)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({3: Vector([1], "i")}, "a method refers to value 1, but has only 1"),
+        ({3: Vector([-1], "i")}, "a method refers to value -1, but has only 1"),
+        ({2: Vector([{0: Number("B", 5), 1: {2: Vector([1] * 17, "i")}}])}, "17 dimensions"),
+        (
+            {7: Vector([{0: "QnnBackend", 1: {0: Number("b", 1), 1: Number("I", 0)}}])},
+            "a delegate refers to data 0, but there are 0",
+        ),
+    ],
+)
+def test_a_program_that_refers_to_what_it_lacks_is_damaged(
+    change: dict[int, Any], why: str
+) -> None:
+    value = {0: Number("B", 5), 1: {2: Vector([1] * 16, "i")}}
+    plan = {0: "forward", 2: Vector([value]), 3: Vector([0], "i")}
+    for given, damage in ((plan, ""), (plan | change, "has a flatbuffer that cannot be read: ")):
+        data = make_flatbuffer({1: Vector([given])}, b"ET12")
+        program = parse_program(memoryview(data), "a.pte")
+        assert program
+        assert program.damage.startswith(damage)
+        assert bool(program.damage) == (why in program.damage) == bool(damage)
+
+
+def test_context_binaries_are_found_anywhere() -> None:
+    binary = make_binary()
+    for parse in (scan_context_binaries, list_context_binaries):
+        assert [one.offset for one in parse(binary)] == [0]
+        assert [one.offset for one in parse(binary, 7)] == [7]
+    found = list(scan_context_binaries(bytes(64) + binary + bytes(3) + binary + binary[:-1]))
+    assert found == [parse_context_binary(binary, at) for at in (64, 67 + len(binary))]
 
 
 def test_a_program_whose_segment_cannot_be_mapped_is_read() -> None:

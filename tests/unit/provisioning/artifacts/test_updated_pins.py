@@ -6,10 +6,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from provisioning.artifacts.pins import Change, list_by_hand, plan_baselines
-from provisioning.manifest.reader import MANIFESTS_VARIABLE
+from provisioning.artifacts.pins import Change, list_by_hand, plan_baselines, rewrite_release
+from provisioning.artifacts.sources import ArtifactRequest
+from provisioning.manifest.reader import MANIFESTS_VARIABLE, Toolchain, parse_toml
+from provisioning.manifest.releases import GitRelease
 
 OF_BOTH = "executorch-1.5.1-qnn-runtime-2.49.40.toml"
 OTHERS = ("executorch-1.5.1-qnn-runtime-2.49.4.toml", "qnn-runtime-aarch64-2.49.40.toml")
@@ -61,6 +64,53 @@ def test_a_change_is_shown_as_what_it_does(
     assert bool(diff) == bool(shown)
     assert ("rename" in shown) == diff.startswith("rename")
     assert ("/old" in shown) == bool(old)
+
+
+ROWS = """name = "sdk"
+summary = "tiny"
+default = "2.0"  # not 1.0
+[licence]
+name = "free"
+text = "none"
+# comes first
+[[releases]]
+source = "git"
+version = "1.0"
+url = "https://h/r-1.0.git"
+commit = "{one}"  # of 1.0
+write = {{ "note" = "of 1.0" }}
+[[releases]]
+source = "git"
+version = "2.0"
+url = "https://h/r-2.0.git"
+commit = "{two}"
+[[releases]]
+source = "git"
+version = "1.0.1"
+url = "https://h/r-1.0.git"
+commit = "{one}"
+"""
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_only_the_row_of_the_release_is_rewritten_and_the_default_if_it_is_it(version: str) -> None:
+    text = ROWS.format(one="1" * 40, two="2" * 40)
+    toolchain = parse_toml(text, Toolchain)
+    request = ArtifactRequest(toolchain, toolchain.release(version))
+    old = request.release_as(GitRelease)
+    new = msgspec.structs.replace(
+        old, version="3.0", url=old.url.replace(version, "3.0"), commit="3" * 40
+    )
+    head, one, two, three = text.split("[[releases]]")
+    if version == "1.0":
+        one = one.replace("1" * 40, "3" * 40).replace("1.0", "3.0")
+    else:
+        head = head.replace('"2.0"', '"3.0"')
+        two = two.replace("2" * 40, "3" * 40).replace("2.0", "3.0")
+    after, found = rewrite_release(text, request, new)
+    assert after == "[[releases]]".join((head, one, two, three))
+    note = {"note": "of 3.0"} if version == "1.0" else {}
+    assert found == msgspec.structs.replace(new, write=note)
 
 
 def test_a_change_shows_no_password(baselines: Path) -> None:

@@ -51,12 +51,14 @@ def test_only_a_process_that_runs_is_among_those_to_end() -> None:
         seen.append(len(process._running))
 
     def fail(_: str) -> None:
-        raise ValueError
+        raise LookupError
 
     run_process(["echo", "a"], on_line=look)
-    with pytest.raises(ValueError, match="^$"):
-        run_process(["echo", "a"], on_line=fail)
+    with pytest.raises(LookupError):
+        run_process(["echo", "a"], on_line=fail, timeout_s=60)
     assert (seen, len(process._running)) == ([1], 0)
+    timers = (one for one in threading.enumerate() if isinstance(one, threading.Timer))
+    assert all(one.finished.is_set() for one in timers)
 
 
 @pytest.mark.parametrize(

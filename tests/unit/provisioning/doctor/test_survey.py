@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.doctor.facts import SubmoduleFacts, ToolFacts
 from provisioning.console.process import Completed
+from provisioning.doctor.facts import SubmoduleFacts, ToolFacts
 from provisioning.doctor.survey import device_probe, host, python_probe
 from provisioning.doctor.survey.environment import survey_variables
 from provisioning.doctor.survey.host import (

@@ -98,7 +98,9 @@ def test_a_program_that_ends_behind_its_header_lacks_its_segments() -> None:
 
 def test_only_what_a_header_has_counts_as_a_size() -> None:
     assert find_program_damage(b"\x3c\0\0\0ET12".ljust(64, b"\xff")) == ""
-    assert find_program_damage(make_program(is_short=True)[:32] + b"\xff" * 200) == ""
+    short = b"\x3c\0\0\0ET12eh00" + struct.pack("<IQQQ", 24, 40, 400, 400)
+    assert find_program_damage(short) == ""
+    assert find_program_damage(short[:36]) == "is cut short: it has 36 of 40 bytes"
 
 
 def test_segments_are_where_they_can_be_mapped() -> None:
