@@ -68,6 +68,29 @@ def test_a_wide_terminal_gets_a_graphic_bar() -> None:
     assert text == "  cases [######..................]  25% 1 of 4, 1 min 15 s  mlp fp16"
 
 
+@pytest.mark.parametrize(
+    ("unit", "total", "done", "resumed", "columns", "line"),
+    [
+        ("", 0, 0, 0, None, "  x 10 s"),
+        ("", 0, 3, 0, None, "  x 3, 10 s"),
+        ("files", 0, 3, 0, None, "  x 3 files, 10 s"),
+        ("B", 0, 2048, 0, None, "  x 2.0 KiB, 205 B/s, 10 s"),
+        ("B", 2048, 1024, 512, 20, "  x  75% 1.5 KiB of 2.0 KiB, 102 B/s, 10 s, 5 s left"),
+        ("B", 2048, 4096, 0, 20, "  x 100% 4.0 KiB of 2.0 KiB, 410 B/s, 10 s, 0 s left"),
+        ("B", 2048, 0, 0, 20, "  x   0% 0 B of 2.0 KiB, 0 B/s, 10 s"),
+        ("B", 0, 20 << 30, 0, None, "  x 20.00 GiB, 2.00 GiB/s, 10 s"),
+        ("B", 0, 15 << 20, 0, None, "  x 15.0 MiB, 1.5 MiB/s, 10 s"),
+    ],
+)
+def test_a_bar_shows_what_it_knows(
+    unit: str, total: int, done: int, resumed: int, columns: int | None, line: str
+) -> None:
+    bar = Bar("x", total, unit, None, live=True, columns=columns)
+    bar.done = resumed
+    bar.advance(done)
+    assert bar.describe(bar._started + 10) == line
+
+
 def test_a_bar_says_how_long_it_takes_yet() -> None:
     bar = Bar("x", 100 << 20, "B", None, live=False)
     bar.done = 40 << 20  # resumed

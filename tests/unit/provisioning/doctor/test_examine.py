@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -27,6 +28,7 @@ from provisioning.doctor.examine import (
     find_pins,
     list_overlays,
     settle_adaptor,
+    summarize,
     wanted_requests,
 )
 from provisioning.doctor.facts import HOST_DIRECTORY, InstallationFacts, SdkFacts
@@ -34,6 +36,8 @@ from provisioning.doctor.fitness import Fitness
 from provisioning.doctor.policies import read_doctor_policy
 from provisioning.doctor.survey import environment as surveying
 from provisioning.doctor.survey.environment import SurveyRequest, survey_environment
+from provisioning.elf.facts import Genuine, Proof
+from provisioning.elf.qnn_build import QnnBuild
 from provisioning.errors import ManifestError, UnfitError
 from provisioning.manifest.pairs import read_pairs
 from provisioning.manifest.reader import Adoption, read_toolchain
@@ -109,6 +113,34 @@ def test_the_sdk_is_the_best_that_serves_and_a_root_may_be_linked(tmp_path: Path
     )
 
 
+def test_facts_are_summarized_for_a_report() -> None:
+    build = "v2.49.40.260810104044"
+    proof = Proof(Genuine.GENUINE, "a.cat", "so")
+    false = proof._replace(outcome=Genuine.FORGED)
+    files = (
+        cases.file("libQnnB.so", QnnBuild("2.49.40", "260810104044", build)),
+        cases.file("libQnnA.so", QnnBuild("2.40.0", "1", "v2.40.0.1")),
+        replace(cases.file("b.so", None), proof=proof),
+        replace(cases.file("a.so", None), proof=proof),
+        replace(cases.file("c.so", None), proof=false),
+    )
+    tree = cases.tree_of(*files)
+    facts = replace(cases.case().facts, trees={"qnn-sdk": tree}, devices=None, variables=None)
+    found = json.loads(json.dumps(summarize(facts)))
+    assert found["trees"] == {
+        "qnn-sdk": {
+            "root": str(tree.root),
+            "files": 5,
+            "bytes": tree.size_bytes,
+            "builds": ["v2.40.0.1", build],
+            "genuine": ["lib/a.so", "lib/b.so"],
+        }
+    }
+    assert (found["devices"], found["variables"]) == ([], {})
+    assert found["host"]["cpu_flags"] == len(facts.host.cpu_flags)
+    assert (found["roots"], found["pins"]) == (dict(facts.roots), dict(facts.pins))
+
+
 @pytest.fixture
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
     """One of QNN 2.49.40, with four overlays; two of them are for it and this Python."""
@@ -175,7 +207,10 @@ UNFIT = verdict_with("QNN902")
     [
         ([verdict_with()], 0, 1),
         ([verdict_with("QNN225", severity=Severity.WARNING)], 0, 1),
-        ([verdict_with("QNN507", "QNN903"), verdict_with()], 1, 2),
+        *(
+            ([verdict_with(code, "QNN903"), verdict_with()], 1, 2)
+            for code in ("QNN507", "QNN508", "QNN509", "QNN512", "QNN513", "QNN515", "QNN901")
+        ),
         ([UNFIT, UNFIT, verdict_with()], 2, 3),
         ([UNFIT, UNFIT, UNFIT], 0, 3),
         ([verdict_with("QNN902", "QNN101"), verdict_with()], 0, 1),
@@ -218,16 +253,25 @@ def test_an_adaptor_is_tried_in_the_python_that_is_given(
     environment: Environment, monkeypatch: pytest.MonkeyPatch, given: Path | None
 ) -> None:
     seen: list[tuple[str, Path | None]] = []
+    options = {"backend": Backend.GPU, "tolerated": ("QNN101",)}
 
     def examine(profile: str, candidate: Environment, **more: object) -> Verdict:
         python = more["python"]
         assert python is None or isinstance(python, Path)
+        assert {name: more[name] for name in options} == options
         seen.append((candidate.variables.get("PYTHONPATH", ""), python))
         return UNFIT
 
     monkeypatch.setattr(examining, "examine", examine)
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    settle_adaptor(ANY, environment, Progress(), python=given)
+    settle_adaptor(
+        ANY,
+        environment,
+        Progress(),
+        python=given,
+        backend=Backend.GPU,
+        tolerated=("QNN101",),
+    )
     own = given or Path(sys.executable)
     assert seen[0] == ("", given)
     assert len(seen) > 1

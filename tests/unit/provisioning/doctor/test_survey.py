@@ -7,11 +7,13 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from provisioning.artifacts.choice import OverlayRecord, write_overlay
 from provisioning.console.process import Completed
-from provisioning.doctor.facts import SubmoduleFacts, ToolFacts
+from provisioning.doctor.facts import PythonFacts, SubmoduleFacts, ToolFacts
 from provisioning.doctor.survey import device_probe, host, python_probe
 from provisioning.doctor.survey.environment import survey_variables
 from provisioning.doctor.survey.host import (
@@ -24,12 +26,15 @@ from provisioning.doctor.survey.host import (
     survey_tools,
     usable_cores,
 )
+from provisioning.doctor.survey.python import _lacking as lacking_of
 from provisioning.doctor.survey.python import survey_python, try_device
 from provisioning.doctor.survey.tree import FactsCache, survey_tree
 from provisioning.elf import loader
-from provisioning.elf.facts import Defect
+from provisioning.elf.facts import EM_AARCH64, Defect
+from provisioning.elf.reader import read_elf
 from provisioning.errors import ToolError
 from tests.stand_ins.environments import git
+from tests.unit.provisioning.doctor import cases
 
 ROOT = Path(__file__).parents[4]
 LIBRARY = ROOT / "tests" / "artifacts" / "elf" / "libx86.so"
@@ -492,6 +497,54 @@ def test_what_executorch_asks_for_on_this_python(
     facts = survey_python(answer(tmp_path, asked=[[line, installed]]), (), (), {})
     assert facts.error == ""
     assert facts.unmet == ((("numpy", installed, ">=2"),) if is_unmet else ())
+
+
+@pytest.mark.parametrize("printed", ["", "no JSON", "{}", "[]", "null", '{"adaptors": 1}'])
+def test_a_python_whose_answer_cannot_be_read_is_an_error(tmp_path: Path, printed: str) -> None:
+    python = program(tmp_path / "py", f"echo '{printed}'" if printed else "")
+    facts = survey_python(python, (), (), {})
+    assert facts == PythonFacts(str(python), error=facts.error)
+    assert facts.error.startswith("its output cannot be read: ")
+
+
+def test_an_adaptor_of_an_overlay_tells_what_it_was_built_with(tmp_path: Path) -> None:
+    package, adaptor = tmp_path / "overlay/executorch", tmp_path / "P.cpython-311.so"
+    package.mkdir(parents=True)
+    write_overlay(package.parent, OverlayRecord("1.5.1", "2.49.40", "cpython-311"))
+    shutil.copy(LIBRARY, adaptor)
+    python = answer(tmp_path, adaptors=[str(adaptor)], executorch=str(package))
+    facts = survey_python(python, (), (), {})
+    assert (facts.checkout, facts.built_with) == ("1.5.1", "2.49.40")
+    assert facts.lacking == ("libneeded.so",)
+    lone = survey_python(answer(tmp_path, adaptors=[str(adaptor)]), (), (), {})
+    assert (lone.checkout, lone.built_with, lone.lacking) == ("", "", facts.lacking)
+
+
+@pytest.mark.parametrize(
+    ("change", "variables", "lacking"),
+    [
+        ({}, {}, ["libone.so", "libtwo.so"]),
+        ({"needed": ("libc.so.6", "libtwo.so")}, {}, ["libtwo.so"]),
+        ({"machine": EM_AARCH64}, {}, []),
+        ({}, {"LD_LIBRARY_PATH": "/nowhere:{root}/one:"}, ["libtwo.so"]),
+        ({"runpath": ("$ORIGIN/../two",)}, {}, ["libone.so"]),
+        ({"rpath": ("${{ORIGIN}}/../two", "")}, {}, ["libone.so"]),
+        ({"rpath": ("{root}/two",), "runpath": ("$ORIGIN/../one",)}, {}, []),
+    ],
+)
+def test_an_adaptor_lacks_what_the_loader_does_not_find(
+    tmp_path: Path, change: dict[str, Any], variables: dict[str, str], lacking: list[str]
+) -> None:
+    for name in ("one", "two", "own"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"lib{name}.so").touch()
+    for name in ("rpath", "runpath"):
+        change[name] = tuple(one.format(root=tmp_path) for one in change.get(name, ()))
+    variables = {name: text.format(root=tmp_path) for name, text in variables.items()}
+    needed = change.pop("needed", ("libone.so", "libtwo.so"))
+    elf = replace(read_elf(LIBRARY), needed=needed, **change)
+    file = replace(cases.file("a.so"), path=tmp_path / "own/a.so", elf=elf)
+    assert list(lacking_of(file, variables)) == lacking
 
 
 def test_the_adaptor_is_the_one_with_pythons_own_suffix(tmp_path: Path) -> None:

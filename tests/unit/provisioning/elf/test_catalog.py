@@ -235,6 +235,16 @@ def test_what_no_signature_covers_cannot_hide_the_timestamp() -> None:
         parse_catalog(replace_once(STAMPED, algorithm, other), TRUST, NOW)
 
 
+@pytest.mark.parametrize("data", [PLAIN, STAMPED])
+@pytest.mark.parametrize("tag", [b"\x31", b"\x24", b"\x04"])
+def test_the_content_has_the_tag_of_a_list(data: bytes, tag: bytes) -> None:
+    content = cms.ContentInfo.load(data)["content"]["encap_content_info"]["content"].dump()
+    start = len(content) - len(_wrapped(cms.ContentInfo.load(data)["content"]))
+    other = content[:start] + tag + content[start + 1 :]
+    with pytest.raises(CatalogError, match="not encoded like a genuine catalog"):
+        parse_catalog(replace_once(data, content, other), TRUST, NOW)
+
+
 @pytest.mark.parametrize(("version", "is_known"), [(1, True), (3, True), (4, False)])
 def test_a_timestamp_is_of_a_version_that_clocks_write(version: int, is_known: bool) -> None:
     head, mark, tail = STAMPED.rpartition(b"\2\1\1\x31")  # what a token's SignedData begins with
