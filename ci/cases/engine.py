@@ -239,18 +239,16 @@ class Program:
 
 @dataclass(frozen=True)
 class RunNotes:
-    """What a runner reports besides outputs. ``faults`` are reasons why the case fails, ``remark``
-    is printed on the terminal, and ``files`` are kept next to the report. ``accelerator`` holds the
-    mean cycles and microseconds per input set from QNN's profile. ``run_ms`` is the mean time per
-    input set, if the model's entry requests timed runs. ``device`` holds measurements from a
-    device."""
+    """What a runner reports besides outputs."""
 
-    faults: tuple[str, ...] = ()
-    remark: str = ""
-    files: tuple[Path, ...] = ()
+    faults: tuple[str, ...] = ()  # reasons why the case fails
+    remark: str = ""  # printed on the terminal
+    files: tuple[Path, ...] = ()  # kept next to the report
+    # Mean cycles and microseconds per input set, from QNN's profile.
     accelerator: Mapping[str, int] = field(default_factory=dict)
+    # The mean time per input set, if the model's entry requests timed runs.
     run_ms: float | None = None
-    device: DeviceFigures | None = None
+    device: DeviceFigures | None = None  # measurements from a device
 
 
 class RunError(FailedError):

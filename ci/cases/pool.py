@@ -53,17 +53,14 @@ Job = Callable[[], Any]  # sent to a worker and called there
 
 @dataclass(frozen=True)
 class Ended:
-    """The outcome of a job. ``failure`` is empty if the job returned ``result``.
-
-    ``used`` is true if the worker had run other jobs before its lease. ``raised`` is true if the
-    failure is an exception that the job raised, and false if the job's process died or was killed,
-    or if the pool was closed.
-    """
+    """The outcome of a job."""
 
     result: Any
-    failure: str
+    failure: str  # empty if the job returned ``result``
     log_tail: str
-    used: bool = False
+    used: bool = False  # whether the worker had run other jobs before its lease
+    # Whether the job raised an exception; false if its process died or was killed, or the pool was
+    # closed.
     raised: bool = False
 
 

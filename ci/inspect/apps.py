@@ -89,26 +89,23 @@ class PackedFile:
 
 @dataclass(frozen=True)
 class AppUnit:
-    """Files that are packaged together: an app, one flavour of an app, or a library.
-
-    ``libraries`` holds one file per ABI and name. ``duplicates`` holds a group of files for each
-    ABI and name that occurs in several places. ``absent`` are files that git's index or a build
-    file lists but that are missing. ``pointers`` are files that are only Git LFS pointers.
-    ``damaged`` maps each AAR that cannot be read to the reason. ``tree`` holds the facts of the
-    assets and of the libraries for QNN's ABI.
-    """
+    """Files that are packaged together: an app, one flavour of an app, or a library."""
 
     name: str
     kind: Kind
     manifest: AppManifest | None
-    libraries: tuple[PackedFile, ...] = ()
+    libraries: tuple[PackedFile, ...] = ()  # one file per ABI and name
+    # A group of files for each ABI and name that occurs in several places.
     duplicates: tuple[tuple[PackedFile, ...], ...] = ()
     assets: tuple[PackedFile, ...] = ()
     gradle: Gradle | None = None
+    # Files that git's index or a build file lists but that are missing.
     absent: tuple[str, ...] = ()
-    pointers: tuple[str, ...] = ()
+    pointers: tuple[str, ...] = ()  # files that are only Git LFS pointers
+    # Maps each AAR that cannot be read to the reason.
     damaged: Mapping[str, str] = field(default_factory=dict)
     min_sdk: int | None = None
+    # The facts of the assets and of the libraries for QNN's ABI.
     tree: TreeFacts = field(default_factory=lambda: TreeFacts(Path(), ()))
 
     @property

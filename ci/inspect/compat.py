@@ -59,17 +59,17 @@ class Axis(str, Enum):
 
 @dataclass(frozen=True)
 class Runtime:
-    """A runtime of QNN. ``qnn`` is its version, or "" if unknown. ``stubs`` and ``skels`` are the
-    Hexagon versions for which it has stubs and skels. ``adaptor`` is the QNN version whose headers
-    ExecuTorch's backend was built with. It is "" if the runtime does not contain this backend, and
-    "unknown" if the backend does not state the version. ``kernels`` are the CPU operators of the
-    program whose names the runtime's libraries contain, or None without ExecuTorch."""
+    """A runtime of QNN."""
 
     name: str
-    qnn: str = ""
-    stubs: tuple[int, ...] = ()
-    skels: tuple[int, ...] = ()
+    qnn: str = ""  # its version, or empty if it is unknown
+    stubs: tuple[int, ...] = ()  # the Hexagon versions for which it has stubs
+    skels: tuple[int, ...] = ()  # the Hexagon versions for which it has skels
+    # The QNN version whose headers ExecuTorch's backend was built with, or "unknown"; empty if the
+    # runtime does not contain this backend.
     adaptor: str = ""
+    # The program's CPU operators that are named in the runtime's libraries, or None without
+    # ExecuTorch.
     kernels: tuple[str, ...] | None = None
 
 

@@ -48,29 +48,22 @@ APPLICATION = re.compile(r"\bandroid\.application\b(?![^\n;]*\bapply\b[\s(]*fals
 
 @dataclass(frozen=True)
 class Gradle:
-    """A module's build file. ``is_app`` is true if it builds an app, not a library. ``legacy`` is
-    the value of useLegacyPackaging. It is None if that is not set, or if the build file computes
-    it. In the latter case, ``is_legacy_computed`` is true.
-
-    ``kept`` and ``first`` are the patterns of keepDebugSymbols and pickFirsts, and ``libraries``
-    are the directories of jniLibs. The dependencies are ``projects`` (other modules, such as
-    ``lib:qnn``), ``archives`` (AARs) and ``maven`` (packages with QNN or ExecuTorch from a
-    repository).
-    """
+    """A module's build file."""
 
     file: str
-    is_app: bool = True
+    is_app: bool = True  # whether it builds an app, not a library
+    # The value of useLegacyPackaging; None if it is not set or is computed.
     legacy: bool | None = None
-    is_legacy_computed: bool = False
+    is_legacy_computed: bool = False  # whether the build file computes useLegacyPackaging
     min_sdk: int | None = None
     target_sdk: int | None = None
-    kept: tuple[str, ...] = ()
-    first: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()  # the patterns of keepDebugSymbols
+    first: tuple[str, ...] = ()  # the patterns of pickFirsts
     abis: tuple[str, ...] = ()
-    libraries: tuple[str, ...] = ()
-    projects: tuple[str, ...] = ()
-    archives: tuple[str, ...] = ()
-    maven: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()  # the directories of jniLibs
+    projects: tuple[str, ...] = ()  # other modules that it depends on, such as ``lib:qnn``
+    archives: tuple[str, ...] = ()  # AARs that it depends on
+    maven: tuple[str, ...] = ()  # packages with QNN or ExecuTorch from a repository
 
     def keeps(self, path: str) -> bool:
         """Return whether Gradle keeps the symbols of ``lib/ABI/NAME``."""

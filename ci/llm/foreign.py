@@ -176,18 +176,15 @@ def _list_shapes(count: int, describe: Any) -> tuple[Shape, ...]:
 
 @dataclass(frozen=True)
 class Foreign:
-    """The result of a foreign program. ``tokens`` follow the prompt. ``alone`` are the first of
-    these tokens as chosen by the decode method without prefill. ``step_s`` is the mean time of a
-    decode step in seconds. With weights, ``same`` is how many tokens at the start equal those of
-    the float32 model, and ``likeness`` compares the logits for the program's text. ``faults`` are
-    the reasons to reject the program."""
+    """The result of a foreign program. ``same`` and ``likeness`` need float32 weights."""
 
-    tokens: tuple[int, ...]
+    tokens: tuple[int, ...]  # the generated tokens, without the prompt
+    # The first of these tokens as chosen by the decode method without prefill.
     alone: tuple[int, ...]
-    step_s: float
-    same: int | None = None
-    likeness: Likeness | None = None
-    faults: tuple[str, ...] = ()
+    step_s: float  # the mean time of a decode step in seconds
+    same: int | None = None  # how many tokens at the start equal those of the float32 model
+    likeness: Likeness | None = None  # of the logits for the program's text
+    faults: tuple[str, ...] = ()  # the reasons to reject the program
 
 
 class UsageWords(NamedTuple):

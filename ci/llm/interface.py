@@ -54,19 +54,17 @@ class Border(Struct, frozen=True):
 
 
 class Interface(Struct, frozen=True, kw_only=True):
-    """The shapes of a decoder. One method takes ``prefill`` tokens, the other takes one. The mask
-    has ``context`` columns. ``masked`` is the mask's value for positions that are not attended to.
-    ``empty`` lists the value of unused positions for each cache; if it is empty, all values are 0.
-    Floating-point tensors are float32 here; a Border describes how a program encodes them."""
+    """The shapes of a decoder. Floating-point tensors are float32 here; a Border describes how a
+    program encodes them."""
 
     layers: int
     kv_heads: int
     head_dim: int
     vocabulary: int
-    context: int
-    prefill: int
-    masked: float = MASKED
-    empty: tuple[float, ...] = ()
+    context: int  # the number of columns of the mask
+    prefill: int  # the tokens that prefill takes; decode takes one
+    masked: float = MASKED  # the mask's value for positions that are not attended to
+    empty: tuple[float, ...] = ()  # the value of unused positions for each cache; 0 if it is empty
 
     @classmethod
     def of(

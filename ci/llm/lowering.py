@@ -41,22 +41,19 @@ ALONE = 2  # the number of tokens after the prompt that are also decoded without
 
 @dataclass(frozen=True)
 class Subject:
-    """The model to lower. ``weights`` is a file or directory, and ``prompts`` are token ids.
-    ``context`` is the number of tokens that fit into the caches and a call together, and
-    ``prefill`` is the number of tokens that a call of prefill takes. The program is judged by up to
-    ``tokens`` tokens after the first prompt. Quantization ranges are calibrated on the float32
-    model's texts for all prompts. ``text`` holds windows of token ids, on which the perplexity is
-    measured. ``max_perplexity`` is the limit for it."""
+    """The model to lower. Quantization ranges are calibrated on the float32 model's texts for all
+    prompts."""
 
-    weights: Path
-    prompts: tuple[tuple[int, ...], ...]
-    tokens: int
-    context: int
-    prefill: int
+    weights: Path  # a file or directory
+    prompts: tuple[tuple[int, ...], ...]  # token ids; the program is judged on the first prompt
+    tokens: int  # the most tokens to generate after the first prompt
+    context: int  # the number of tokens that fit into the caches and a call together
+    prefill: int  # the number of tokens that a call of prefill takes
     bos: int
     eos: int
+    # Windows of token ids, on which the perplexity is measured.
     text: tuple[tuple[int, ...], ...] = ()
-    max_perplexity: float | None = None
+    max_perplexity: float | None = None  # the limit for the perplexity
 
     def digest(self) -> str:
         """Return the SHA-256 of the contents of the weights and of all fields except
@@ -361,21 +358,20 @@ def as_convolutions(decoder: Any) -> Any:
 
 @dataclass(frozen=True)
 class ReferenceRuns:
-    """The runs with which a program is compared. ``model`` is a greedy run of the model that was
-    lowered, with prefill for the prompt. ``alone`` is its run with the decode method alone, on the
-    prompt and the first ALONE tokens. ``float32`` holds the float32 model's logits for the text of
-    ``model``, and ``text`` the tokens that the float32 model itself chooses. ``perplexity`` is a
-    pair of numbers, for the lowered and for the float32 model; it is empty if there is no text to
-    measure. For a quantized program, ``borders`` maps the number of tokens that a method takes to
-    the method's Border."""
+    """The runs with which a program is compared."""
 
     interface: Interface
     prompt: tuple[int, ...]
-    model: Reference
+    model: Reference  # a greedy run of the lowered model, with prefill for the prompt
+    # A run of the lowered model with the decode method alone, on the prompt and the next ALONE
+    # tokens.
     alone: Reference
-    float32: Array
-    text: tuple[int, ...]
+    float32: Array  # the float32 model's logits for the text of ``model``
+    text: tuple[int, ...]  # the tokens that the float32 model itself chooses
+    # Of the lowered and the float32 model, or empty if there is no text to measure.
     perplexity: tuple[float, ...] = ()
+    # For a quantized program: the Border of each method, keyed by the number of tokens that it
+    # takes.
     borders: Mapping[int, Border] = field(default_factory=dict)
 
 

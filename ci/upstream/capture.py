@@ -24,17 +24,13 @@ Tensors = Sequence[torch.Tensor]
 
 @dataclass(kw_only=True)
 class Seen:
-    """A comparison in a test. ``program`` is the module that was lowered. ``float_model`` is the
-    module from which it was quantized, or None if it is not quantized. ``inputs`` may be nested.
-    Upstream compares ``outputs`` with ``wanted``, which are the outputs of ``program`` if
-    ``is_own`` is true, and those of the float32 model if it is false. ``pte_bytes`` is the size of
-    the .pte, or 0 if it is not known."""
+    """A comparison in a test: upstream compares ``outputs`` with ``wanted``."""
 
-    program: Any
-    float_model: Any
-    inputs: tuple[Any, ...]
-    is_own: bool
-    pte_bytes: int = 0
+    program: Any  # the module that was lowered
+    float_model: Any  # the module from which it was quantized, or None
+    inputs: tuple[Any, ...]  # may be nested
+    is_own: bool  # whether ``wanted`` are the outputs of ``program``, not of the float32 model
+    pte_bytes: int = 0  # the size of the .pte, or 0 if it is not known
     outputs: Tensors = ()
     wanted: Tensors = ()
 

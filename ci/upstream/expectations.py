@@ -59,16 +59,15 @@ class Row(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Cause(Struct, frozen=True, forbid_unknown_fields=True):
-    """The cause of known results. ``about`` describes it, ``fault`` is the project at fault, and
-    ``reproduce`` is a command that shows it. ``report`` is the text of a bug report for that
-    project. ``until`` is the condition for removing the rows."""
+    """The cause of known results."""
 
     name: str
+    # The project at fault.
     fault: Literal["upstream", "executorch", "qnn", "host", "ours", "unknown"]
-    about: str
-    reproduce: str
-    until: str
-    report: str = ""
+    about: str  # describes the cause
+    reproduce: str  # a command that shows it
+    until: str  # the condition for removing the rows
+    report: str = ""  # the text of a bug report for the project at fault
     row: tuple[Row, ...] = ()
 
 

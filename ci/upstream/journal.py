@@ -32,21 +32,18 @@ class Ran(str, Enum):
 
 
 class Entry(Struct, frozen=True, kw_only=True):
-    """The result of one run of a test. ``repeat`` is the number of the run, from 0. ``message`` is
-    why the test did not pass. ``wall_s`` is the duration of the run in seconds, and ``test_s`` is
-    how much of it upstream's test took. ``comparisons`` is the number of comparisons in the
-    directory that kept_directory returns. If the test passed because it expects an error,
-    ``refusal`` is that error. ``log_tail`` is the end of the log if the test did not pass."""
+    """The result of one run of a test."""
 
     test: str
-    repeat: int = 0
+    repeat: int = 0  # the number of the run, from 0
     ran: Ran
-    message: str = field(default="", name="told")  # this key keeps older journals readable
-    test_s: float = 0.0
-    wall_s: float = 0.0
-    comparisons: int = 0
-    refusal: str = ""
-    log_tail: str = ""
+    # Why the test did not pass. The key "told" keeps older journals readable.
+    message: str = field(default="", name="told")
+    test_s: float = 0.0  # how many seconds upstream's test took
+    wall_s: float = 0.0  # how many seconds the whole run took
+    comparisons: int = 0  # the number of comparisons in the directory that kept_directory returns
+    refusal: str = ""  # the error that the test expects, if it passed for that reason
+    log_tail: str = ""  # the end of the log if the test did not pass
 
 
 class Header(Struct, frozen=True, kw_only=True):

@@ -31,17 +31,14 @@ class Member(str, Enum):
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """A comparison without its arrays. ``scheme`` is empty if no scheme has the combination of
-    types in the test's model. ``lacks`` lists what could not be computed for the gate, and why.
-    ``pte_bytes`` is the size of the .pte. ``predict_s`` is how many seconds it took to compute the
-    models' outputs and the prediction."""
+    """A comparison without its arrays."""
 
-    scheme: str
+    scheme: str  # empty if no scheme has the types of the test's model
     outputs: tuple[TensorInfo, ...]
     inputs: tuple[TensorInfo, ...]
-    lacks: tuple[str, ...] = ()
-    pte_bytes: int = 0
-    predict_s: float = 0.0
+    lacks: tuple[str, ...] = ()  # what could not be computed for the gate, and why
+    pte_bytes: int = 0  # the size of the .pte
+    predict_s: float = 0.0  # seconds to compute the models' outputs and the prediction
 
 
 Arrays = Mapping[Member, list[Array]]

@@ -27,18 +27,15 @@ WORK = "work"  # a test's working directory, removed after the test
 
 @dataclass(frozen=True)
 class TestEnd:
-    """The result of a test according to upstream. ``verdict`` is ``passed``, ``failed`` or
-    ``skipped``, and ``message`` is the reason; it is empty if the test passed. ``test_s`` is the
-    test's duration in seconds, and ``comparisons`` is the number of its comparisons. If the test
-    passed because it expects an error, ``refusal`` is that error."""
+    """The result of a test according to upstream."""
 
     __test__ = False
 
-    verdict: str
-    message: str
-    test_s: float
-    comparisons: int
-    refusal: str = ""
+    verdict: str  # ``passed``, ``failed`` or ``skipped``
+    message: str  # the reason; empty if the test passed
+    test_s: float  # the test's duration in seconds
+    comparisons: int  # the number of its comparisons
+    refusal: str = ""  # the error that the test expects, if it passed for that reason
 
 
 @dataclass(frozen=True)
