@@ -175,8 +175,8 @@ class CaseJudge:
     def note_program(self, directory: Path, artifact: Artifact) -> None:
         """Record facts about a program, and keep the files that QNN's Saver wrote.
 
-        Saver is a QNN backend that records API calls. It supports the same operators as HTP, so the
-        operators that it lists are those of the program.
+        Saver is a QNN backend that records API calls. It supports the same operators as HTP, so it
+        lists exactly the program's operators.
         """
         binary = directory / artifact.compiled.binary  # missing if QNN took no operator
         build = find_qnn_build(binary) if binary.is_file() else None

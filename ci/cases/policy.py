@@ -46,7 +46,8 @@ LANES = {"test_emulator": EMULATOR, "test_onnx": "onnx", "test_llm": "llm"}  # p
 
 
 class Override(Struct, frozen=True, forbid_unknown_fields=True):
-    """Limits that replace those of the scheme for one model, and the reason for them."""
+    """Limits for one model in one scheme, and the reason for them. They replace the scheme's
+    limits."""
 
     model: str
     scheme: Scheme

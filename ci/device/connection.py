@@ -230,9 +230,9 @@ def list_phones(client: str = "adb") -> dict[str, str]:
 
 
 def choose_phone(client: str, wanted: str) -> str:
-    """Return the serial number of a phone: ``wanted``, otherwise ANDROID_SERIAL, otherwise that of
-    the only phone. Raises UnfitError if adb does not list this phone or the phone is not ready, and
-    ToolError if adb fails."""
+    """Return the serial number of a phone: ``wanted`` if it is not empty, else ANDROID_SERIAL, else
+    the serial number of the only phone. Raises UnfitError if adb does not list this phone or the
+    phone is not ready, and ToolError if adb fails."""
     wanted = wanted or os.environ.get("ANDROID_SERIAL", "")
     phones = list_phones(client)
     listed = ", ".join(f"{serial} ({state})" for serial, state in phones.items()) or "none"

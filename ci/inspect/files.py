@@ -36,8 +36,8 @@ DTYPES |= {9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 
 class Library:
     """A library: the processor and system that it is for, and its QNN build. ``hexagon`` is the
     Hexagon version, or 0 for another processor. ``build`` is QNN's whole build id, and ``qnn`` the
-    version in it. ``api_level`` is Android's. ``align`` is the smallest alignment of the LOAD
-    segments."""
+    version in it. ``api_level`` is the Android API level. ``align`` is the smallest alignment of
+    the LOAD segments."""
 
     machine: str
     hexagon: int = 0

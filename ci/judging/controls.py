@@ -79,8 +79,8 @@ def is_rejected(
 
 
 def draw_noise(right: Array, random: Random) -> Array:
-    """Return random elements in the shape and dtype of an output: floating-point noise with its
-    RMS, or integers in its range."""
+    """Return random elements in the shape and dtype of an output: floating-point noise with the
+    output's RMS, or integers in the output's range."""
     if not is_floating(right):
         low, high = int(right.min()), int(right.max())
         return random.integers(low, high, right.shape, endpoint=True).astype(right.dtype)

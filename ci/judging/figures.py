@@ -106,7 +106,8 @@ def measure_pooled(reference: Array, output: Array) -> float:
 def channel_axes(dims: int) -> list[int]:
     """Return the channel axes of an output with ``dims`` dimensions, [input set, *shape]. If the
     shape has three axes, the second and the last are channel axes. If it has more, as for images,
-    only the second is; if it has fewer, only the last. A scalar has none."""
+    only the second one is a channel axis. If it has fewer, only the last one is. A scalar has no
+    channel axis."""
     if dims > 4:
         return [2]
     return sorted({dims - 1, 2 if dims == 4 else dims - 1} - {0})

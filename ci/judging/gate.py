@@ -2,8 +2,8 @@
 
 It asks two questions:
 
-- Is the program faithful? Its outputs must be those of its quantized model, or in float16 of its
-  float32 model, within the error of correct arithmetic.
+- Is the program faithful? Its outputs must equal those of its quantized model (in float16, of its
+  float32 model), apart from errors that correct arithmetic may make.
 - Is it quantized well? The quantized model must be close enough to float32.
 
 The user's metric answers a third question (ci.judging.verdict).
@@ -261,8 +261,8 @@ def _off_grid(output: Array, info: TensorInfo) -> Iterator[Reason]:
 def _parts_too_far(
     eager: Array, asked: Array, info: TensorInfo, wanted_db: float | None
 ) -> Iterator[Reason]:
-    """Yield a reason for each part of a concatenation whose SQNR is lower than a separate output
-    would need."""
+    """Yield a reason for each part of a concatenation whose SQNR would be too low for a separate
+    output."""
     stops = [int(stop) for stop in np.cumsum(info.joined)]
     for start, stop in zip([0, *stops[:-1]], stops, strict=False):
         place, axis = range(start, stop), info.joined_axis + 1

@@ -120,7 +120,8 @@ class Prediction:
 
     @cached_property
     def floor(self) -> float:
-        """The power up to which an error is always accepted, apart from gain and offset."""
+        """An error with at most this power is always accepted. Gain and offset are checked
+        separately."""
         return float(max(FLOOR_STEPS * self.info.step, FLOOR_RELATIVE * self.rms) ** 2)
 
     @cached_property

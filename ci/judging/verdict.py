@@ -227,8 +227,8 @@ def _advise_on_program(
 
 
 def _find_worst(excesses: Sequence[Excess]) -> list[Excess]:
-    """Return the parts above their limits whose rank, ``over_db - names_db``, is less than NEAR_DB
-    below the highest rank."""
+    """Return those parts above their limits whose rank is within NEAR_DB of the highest rank. A
+    rank is ``over_db - names_db``."""
     excesses = [one for one in excesses if one.over_db > 0]
     ranks = [one.over_db - one.names_db for one in excesses]
     return [one for one, rank in zip(excesses, ranks, strict=True) if rank > max(ranks) - NEAR_DB]

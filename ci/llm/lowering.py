@@ -265,8 +265,8 @@ class DecoderLowering:
         sets: dict[int, list[Any]],
         borders: Mapping[int, Border],
     ) -> ReferenceRuns:
-        """Return the reference runs: of the float32 ``decoder``, and of ``modules``, which become
-        the program. The latter run once as they are, and then with random rounding errors.
+        """Return the reference runs of the float32 ``decoder`` and of ``modules``, which become the
+        program. ``modules`` run once as they are, and then with random rounding errors.
 
         In the runs of ``modules``, the caches initially contain the value that zero bytes encode,
         as in upstream's runner. In a quantized cache, this need not be 0.

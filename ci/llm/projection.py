@@ -148,8 +148,7 @@ def render_projection(projection: Projection) -> str:
         [
             f"projected, not measured: {size}, a context of {count(projection.context, 'token')}",
             *lines,
-            "weights: for one method; a phone's program has one copy, an emulator's has one per"
-            " method",
+            "weights: for one method; a phone's program has one copy, the emulator's has two",
             "shards: the number of programs needed so that none exceeds 2 GiB",
             "host memory: extrapolated from executorch issue 14402, 117 GB for 8e9 parameters",
         ]

@@ -44,8 +44,8 @@ OF_LAYER = {
 
 def read_weights(path: Path) -> tuple[DecoderConfig, Weights]:
     """Return the dimensions and the float32 weights, with the names in ci.llm.decoder. The rows of
-    queries and keys are in the order for RoPE on halves. Raises UsageError if the files are not
-    those of a Llama."""
+    queries and keys are in the order for RoPE on halves. Raises UsageError if the files do not
+    contain a Llama."""
     if path.is_dir():
         return read_huggingface(path)
     if path.suffix != ".bin" or not path.is_file():

@@ -96,8 +96,8 @@ def _rank(part: GraphModule, inputs: Inputs, reference: Iterator[Tensor]) -> lis
 
 
 def _find_rounded(node: Node) -> Node | None:
-    """Return the node whose rounded result ``node`` dequantizes; None if it does not dequantize the
-    output of a quantizer."""
+    """If ``node`` dequantizes the output of a quantizer, return the quantizer's input. Otherwise
+    return None."""
     taken: Any = node.args[0] if name_operator(node) == "dequantize_per_tensor" else None
     rounded = taken.args[0] if name_operator(taken) == "quantize_per_tensor" else None
     return rounded if isinstance(rounded, Node) else None

@@ -1,5 +1,5 @@
-"""Predicts how much the outputs of a correct program may differ from its model's. To do so, it runs
-the eager model with errors like the ones that QNN's arithmetic makes.
+"""Predicts how much the outputs of a correct program may differ from the outputs of its model. To
+do so, it runs the eager model with errors like the ones that QNN's arithmetic makes.
 
 A program's rounding differs from the eager model's by a step here and there. The effect on an
 output depends on the model. The eager model is therefore run several times with such errors

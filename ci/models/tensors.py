@@ -42,8 +42,8 @@ class Loss(Struct, frozen=True):
 
     @property
     def added(self) -> float:
-        """Return how much noise the operator, or the rounding of its output, adds: its power
-        relative to the signal's."""
+        """Return how much noise the operator, or the rounding of its output, adds. The noise's
+        power is relative to the signal's."""
         return float(10 ** (-self.behind_db / 10) - 10 ** (-self.before_db / 10))
 
 

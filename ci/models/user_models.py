@@ -261,8 +261,8 @@ def resolve_file(word: str, kind: str = "", fix: str = IN_POLICY) -> str:
 
 def require_function(path: Path, function: str) -> None:
     """Raise UsageError if a Python file does not define a function. A file passes if it has a
-    syntax error, or if only an import can show which names it defines, as with ``from models import
-    *``. Importing it reports the error later."""
+    syntax error, or if only an import can show which names it defines, for example because of
+    ``from models import *``. Importing it reports the error later."""
     bound: set[str] = set()
     used: set[str] = set()
     try:

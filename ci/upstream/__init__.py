@@ -1,3 +1,2 @@
-"""Runs ExecuTorch's QNN test suites test by test on the emulator. Each test has two verdicts: its
-own, and that of this project's gate for the same inputs and outputs.
-"""
+"""Runs ExecuTorch's QNN test suites test by test on the emulator. Each test gets two verdicts: its
+own, and the verdict of this project's gate on the same inputs and outputs."""

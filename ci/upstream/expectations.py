@@ -112,7 +112,8 @@ def read_expectations(path: Path | None = None) -> UpstreamPolicy:
             for fault in find_row_faults(row, policy.suites):
                 raise ManifestError(
                     f"policies/{POLICY}.toml, cause {cause.name}: {fault}",
-                    why="an invalid or too general row would hide failures that nobody examined",
+                    why="an invalid row, or one that matches too much, would hide failures that"
+                    " nobody examined",
                     fix="name the suite, the tests, their outcome and a pattern for the reason",
                 )
         if cause.fault in {"upstream", "executorch", "qnn"} and not cause.report:
@@ -195,8 +196,8 @@ class Expectations:
         return Checked(judged, None, f"{judged.outcome.value}: {judged.reason}")
 
     def find_stale(self, tests: Sequence[str]) -> list[str]:
-        """Return globs of this suite's rows that match none of its tests, each with the name of its
-        cause."""
+        """Return the globs in this suite's rows that match no test, each preceded by the name of
+        its cause."""
         return [
             f"{one.cause.name}: {glob}"
             for one in self.known

@@ -95,8 +95,8 @@ def judge_comparison(
 def make_references(record: Comparison, arrays: Arrays, infos: Sequence[TensorInfo]) -> References:
     """Return the outputs of the float32 model and, except in fp16, of the quantized model, with the
     predicted noise. If the outputs of the model that was lowered could not be computed, the values
-    with which upstream compares the outputs are used. If those of the float32 model could not be
-    computed, the quantized model's are used."""
+    with which upstream compares the outputs are used. If the outputs of the float32 model could not
+    be computed, the quantized model's outputs are used."""
     own = Member.FLOAT if record.scheme == Scheme.FP16.value else Member.QUANTIZED
     wanted = arrays.get(own) or arrays[Member.UPSTREAM]
     low, high = (arrays.get(bound) or wanted for bound in (Member.LOW, Member.HIGH))

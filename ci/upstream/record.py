@@ -70,7 +70,7 @@ def find_scheme(program: Any) -> Scheme | None:
 
 def _count_bits(node: Node) -> int:
     """Return the smallest of WIDTHS that has enough bits for a quantizer's integers. Return 0 if
-    none has, as for a bias of 32 bits."""
+    none has enough, for example for a 32-bit bias."""
     low, high = (int(str(one)) for one in node.args[-3:-1])
     return next((bits for bits in WIDTHS if high - low < 2**bits), 0)
 

@@ -55,8 +55,8 @@ def make_case(checked: Checked, soc: str) -> Case:
 
 
 def worst_figures(judged: Judged) -> dict[str, Any]:
-    """Return the figures of the comparison whose error exceeds its prediction most. If there is no
-    prediction, return those with the lowest SQNR; if there is no comparison, return an empty
+    """Return the figures of the comparison whose error exceeds its prediction by the most. If there
+    is no prediction, return those with the lowest SQNR; if there is no comparison, return an empty
     dict."""
     if not judged.ours:
         return {}
