@@ -156,7 +156,8 @@ def resolve_ndk(roots: Roots, _variables: Variables) -> Compilers:
 
 def resolve_hexagon(roots: Roots, variables: Variables) -> Compilers:
     """Return the compilers of the Hexagon tools in HEXAGON_TOOLS_ROOT. By default, a profile sets
-    this variable to the tools in its Hexagon SDK."""
+    this variable to the tools in its Hexagon SDK. Raises UnfitError if the compiler or the SDK's
+    CMake toolchain file is missing."""
     sdk = roots[HEXAGON_SDK]
     tools = Path(variables.get("HEXAGON_TOOLS_ROOT", ""))
     toolchain = sdk / "build/cmake/hexagon_toolchain.cmake"

@@ -137,7 +137,8 @@ class ImagePlan:
 
 
 def wanted_requirements(checkout: Path) -> list[str]:
-    """Return the requirements of ./nox and of the environments that nox sessions share, sorted."""
+    """Return the requirements of ./nox and of the environments that nox sessions share, sorted.
+    Raises UnfitError if ./nox does not name its version of nox."""
     groups = msgspec.toml.decode((checkout / "pyproject.toml").read_bytes())["dependency-groups"]
     nox_version = re.search(r"(?m)^NOX_VERSION=(\S+)$", (checkout / "nox").read_text("utf-8"))
     if nox_version is None:

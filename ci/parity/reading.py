@@ -146,7 +146,7 @@ def is_read(path: str, side: str) -> bool:
 
 
 def digest_side(tree: SourceTree, side: str) -> str:
-    """Return a digest of everything that the facts of a side depend on. This is the project's
+    """Return a digest of everything that the facts of a side depend on. These are the project's
     layout, the names of all files, the content of the files that are read, and the reader's code.
     """
     hasher = hashlib.sha256(digest_sources(Path(__file__).parent).encode())

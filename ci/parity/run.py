@@ -204,8 +204,8 @@ def compare_whole(tree: SourceTree, policy: ParityPolicy, cache: Path | None) ->
 def compare_one(
     tree: SourceTree, request: ParityRequest, policy: ParityPolicy
 ) -> tuple[Compared, list[Finding], int]:
-    """Return the comparison of a tree, its findings in the scope that are not allowed, and the
-    number of allowed ones.
+    """Return the comparison of a tree, the findings in the scope that are not allowed, and the
+    number of allowed findings.
 
     Raises UsageError for a tree that is too old.
     """

@@ -80,7 +80,7 @@ class Authority:
 @dataclass(frozen=True)
 class HashSegment:
     """A parsed hash segment. ``faults`` are its inconsistencies. ``named_algorithm`` is the hash
-    algorithm named in the metadata, or "" if the metadata name no known one.
+    algorithm in the metadata, or "" if there is none or if it is unknown.
 
     ``is_encrypted`` is true if it contains encryption parameters, which no signature covers.
     """

@@ -271,7 +271,7 @@ def check_runner(specs: Sequence[CaseSpec], runner: str, backend: Backend = Back
         choices = spec.source.choices
         if runner != NAME and (choices.traces or choices.methods):
             told = f"models.{spec.model}.lowering sets {choices}"
-            why = f"--runner {runner} runs only the method forward and writes no trace"
+            why = f"--runner {runner} runs only the forward method, and writes no trace"
             raise UsageError(told, why=why, fix="leave out --runner")
         own = spec.source.run.of_lpai
         if own and not backend.is_lpai:
@@ -455,7 +455,7 @@ def take_shard(
 
 
 def digest_policy(policy: EmulatorPolicy, specs: Sequence[CaseSpec], runner: str) -> str:
-    """Return the SHA-256 of everything that the shards of a run must have in common. This is the
+    """Return the SHA-256 of everything that the shards of a run must have in common. These are the
     lowering options, the limits and other rules of the policy, and the runner."""
     chosen = [str(spec.source.choices) for spec in specs]
     limits = policy.describe_limits(specs)

@@ -61,7 +61,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         )
     if args.pulled and not any(args.pulled.glob("*/outputs")):
         raise UsageError(
-            f"{args.pulled} contains no outputs of any case",
+            f"{args.pulled} contains no CASE/outputs directory",
             fix="pass the directory `results` that the bundle's run-cases.sh wrote on the device",
         )
     require_writable(args.reports / report.session, REPORTS_FIX)

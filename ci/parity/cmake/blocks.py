@@ -51,7 +51,7 @@ def _read_until(
     stream: Iterator[Command], head: Command | None
 ) -> tuple[list[Node], Command | None]:
     """Return the nodes up to the command that ends or continues the block of ``head``, and that
-    command itself.
+    command itself. At the end of the file, return None instead of the command.
     """
     nodes: list[Node] = []
     for command in stream:

@@ -173,7 +173,8 @@ class Interpreter:
                 self.note_broken(0, str(error) if isinstance(error, LimitError) else TOO_DEEP)
 
     def run_file(self, path: str, line: int) -> None:
-        """Run a list file in the current scope. Syntax errors and cycles are reported."""
+        """Run a list file in the current scope. Syntax errors and cycles are reported. Raises
+        LimitError."""
         if path in self.stack:
             chain = " -> ".join([*self.stack[self.stack.index(path) :], path])
             self.note_broken(line, f"list files include each other: {chain}")
@@ -215,7 +216,7 @@ class Interpreter:
 
     def run(self, nodes: Sequence[Node]) -> Flow:
         """Run commands in order, until one of them, such as return() or break(), leaves the
-        sequence.
+        sequence. Raises LimitError.
         """
         for node in nodes:
             self.state.steps += 1

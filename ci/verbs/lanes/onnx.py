@@ -308,8 +308,8 @@ def compare_lanes(executorch: Report, onnx: Report) -> str:
 
 
 def name_toolchain(parts: Sequence[Tool]) -> tuple[str, ...]:
-    """Return what determines a context binary, apart from the model. This is the artifacts and
-    packages with their versions, and a digest of the packages that compile."""
+    """Return everything except the model that determines a context binary. These are the artifacts
+    and packages with their versions, and a digest of the packages that compile."""
     return (*map(str, parts), digest_packages(COMPILING_PACKAGES))
 
 
