@@ -45,7 +45,7 @@ SESSION, PAGE = "audit", "index.html"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_selection(parser, "name or glob, or file.py:factory", SESSION)
+    add_selection(parser, "a model's name, a glob, or file.py:factory; repeatable", SESSION)
     add_executorch(parser)
     choice.add_arguments(parser)
     parser.set_defaults(record=False, keep_artifacts=None)

@@ -42,13 +42,13 @@ PREPARERS: dict[Origin, Callable[[Target, BuildRequest, Progress], BuildJob]] = 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("target", help="one of: " + ", ".join(read_targets()))
-    add("--source", type=user_path, help="ExecuTorch checkout (default: EXECUTORCH_ROOT)")
+    add("--source", type=user_path, help="an ExecuTorch checkout (default: EXECUTORCH_ROOT)")
     add(
         "--profile",
         default="",
         help="a profile to use instead of the target's, for example with another NDK",
     )
-    add("--jobs", type=int, default=0, help="parallel compilers (default: one per core)")
+    add("--jobs", type=int, default=0, help="number of parallel compilers (default: one per core)")
     add("--clean", action="store_true", help="remove the earlier build first")
     add("--release", action="store_true", help="set CMAKE_BUILD_TYPE to Release")
     add("--dry-run", action="store_true", help="check, print the commands, and build nothing")
@@ -105,7 +105,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=3,
         help="for target direct: 0 for LPAI (aDSP), 3 for HTP (cDSP)",
     )
-    add("--reports", type=user_path, default=Path("reports"), help="directory of the reports")
+    add("--reports", type=user_path, default=Path("reports"), help="the directory for reports")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

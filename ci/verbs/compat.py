@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a directory with QNN's libraries, an APK or AAR, ARTIFACT@VERSION, or a QNN version",
     )
     parser.add_argument(
-        "--soc", default="", type=str.upper, metavar="SOC", help="the SoC, such as SM8750"
+        "--soc", default="", type=str.upper, metavar="SOC", help="the SoC to run on, such as SM8750"
     )
 
 

@@ -81,7 +81,7 @@ JUDGED = (OUTPUTS, "zeros", "noise")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_case_arguments(parser, "name or glob, or file.py:factory", SESSION)
+    add_case_arguments(parser, "a model's name, a glob, or file.py:factory; repeatable", SESSION)
     add = parser.add_argument
     add(
         "--runner",

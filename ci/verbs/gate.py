@@ -20,7 +20,7 @@ from provisioning.errors import ExitCode, UsageError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("plan", type=user_path, help="plan.json, as `plan --out` writes it")
-    add("--needs", type=user_path, required=True, metavar="FILE", help="GitHub's toJSON(needs)")
+    add("--needs", type=user_path, required=True, metavar="FILE", help="a file with toJSON(needs)")
     add(
         "--results",
         type=user_path,

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         required=True,
-        help="name or glob, or file.py:factory; repeatable",
+        help="a model's name, a glob, or file.py:factory; repeatable",
     )
     add_schemes(parser)
     add(

@@ -34,10 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="sign the LPAI libraries of this version, such as v6",
     )
     what.add_argument(
-        "--direct-mode", action="store_true", help="sign the libraries of direct mode"
+        "--direct-mode", action="store_true", help="sign the libraries for direct mode"
     )
     what.add_argument(
-        "--htp-arch", default="", metavar="vNN", help="Hexagon version for direct mode, such as v81"
+        "--htp-arch",
+        default="",
+        metavar="vNN",
+        help="the Hexagon version for direct mode, such as v81",
     )
     what.add_argument(
         "--op-package-dir",
@@ -49,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--testsig",
         type=nonempty_word,
         metavar="SERIAL",
-        help=f"make a device's test signature; {FROM_ADB!r} asks the device for its serial number",
+        help=f"make the test signature for this serial number; {FROM_ADB!r} asks the device for it",
     )
     what.add_argument(
         "--device", default="", metavar="ID", help="the device's serial number in adb"
@@ -57,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where = parser.add_argument_group("directories")
     for name, variable in VARIABLES.items():
         flag = "--" + name.replace("_", "-")
-        default = f"default: {variable}, otherwise the directory in profile lpai"
+        default = f"default: {variable}, otherwise the one that profile lpai provisioned"
         where.add_argument(flag, type=user_path, metavar="DIR", help=default)
     where.add_argument(
         "--build-dir",

@@ -93,14 +93,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="a model, in any form that the session's --model accepts; repeatable",
     )
-    add("--scheme", action="append", default=[], help="name or glob of a quantization scheme")
-    add("--soc", action="append", default=[], help="name or glob of a SoC")
+    add("--scheme", action="append", default=[], help="the name of a scheme, or a glob; repeatable")
+    add("--soc", action="append", default=[], help="the name of a SoC, or a glob; repeatable")
     add("--policy", type=user_path, metavar="FILE", help="your models and limits")
     add(
         "--session",
         choices=(EMULATOR, ONNX),
         default=EMULATOR,
-        help="the session that tries an SDK; default: test_emulator",
+        help="the session to run for an SDK; default: test_emulator",
     )
     add(
         "--reports",

@@ -40,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--expect",
         choices=sorted(ACCEPTED),
         default="signed",
-        help="what every library must be; genuine means unsigned, but proven by the catalog next to"
-        " it; default: %(default)s",
+        help="what every library must be; genuine means unsigned, but listed in a catalog next to"
+        " it or among the genuine skels; default: %(default)s",
     )
     parser.add_argument(
         "--accept-unrecognised",

@@ -88,7 +88,9 @@ HEAD = ("model", "SoC", "schemes", *FIGURES)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_case_arguments(parser, "name or glob, file.onnx, or file.py:factory", SESSION)
+    add_case_arguments(
+        parser, "a model's name, a glob, file.onnx, or file.py:factory; repeatable", SESSION
+    )
     add = parser.add_argument
     add(
         "--option",

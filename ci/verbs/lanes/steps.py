@@ -92,8 +92,13 @@ def add_selection(parser: argparse.ArgumentParser, model: str, session: str) -> 
 def add_schemes(parser: argparse.ArgumentParser, soc: str = DEFAULT_SOC) -> None:
     """Add --scheme and --soc."""
     add = parser.add_argument
-    add("--scheme", action="append", default=[], help="name or glob of a quantization scheme")
-    add("--soc", action="append", default=[], help=f"name or glob of a SoC; default: {soc}")
+    add("--scheme", action="append", default=[], help="the name of a scheme, or a glob; repeatable")
+    add(
+        "--soc",
+        action="append",
+        default=[],
+        help=f"the name of a SoC, or a glob; repeatable; default: {soc}",
+    )
 
 
 def add_run(parser: argparse.ArgumentParser, session: str, timeout_s: float = 300.0) -> None:
@@ -123,7 +128,12 @@ def add_run(parser: argparse.ArgumentParser, session: str, timeout_s: float = 30
             default=jobs,
             help=f"number of cases to run at a time; default: QNN_CI_JOBS or {cores}",
         )
-        add("--reports", type=user_path, default=Path("reports"), help=f"where to write {session}/")
+        add(
+            "--reports",
+            type=user_path,
+            default=Path("reports"),
+            help=f"the directory for {session}/",
+        )
 
 
 def check_arguments(args: argparse.Namespace, session: str) -> None:
