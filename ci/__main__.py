@@ -72,7 +72,7 @@ VERBS: dict[str, Verb] = {
     ),
     "verify-evidence": Verb("ci.verbs.evidence", "check the evidence that a program passed"),
     "verify-signature": Verb(
-        "ci.verbs.verify_signature", "verify a signed Hexagon library from its bytes"
+        "ci.verbs.verify_signature", "verify the signature of a Hexagon library, without a device"
     ),
 }
 

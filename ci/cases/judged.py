@@ -168,7 +168,7 @@ class CaseJudge:
         try:
             both = [stack_outputs(one, compiled) for one in (emulated, outputs)]
         except ValueError as error:
-            self.remarks.append(f"outputs not compared with the emulator: {error}")
+            self.remarks.append(f"the outputs were not compared with the emulator's: {error}")
         else:
             self.evidence.nearness = find_nearness(zip(*both, strict=True))
 

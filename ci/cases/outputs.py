@@ -26,9 +26,9 @@ def read_inputs(artifact: Path, compiled: Compiled) -> Sets:
 
 
 def read_references(artifact: Path, compiled: Compiled) -> References:
-    """Return the references of an artifact: the outputs of the float32 model and, if there is one,
-    of the quantized model, and the predicted noise. Raises OSError or ValueError if the artifact is
-    damaged."""
+    """Return the references of an artifact: the outputs of the float32 model, the outputs of the
+    quantized model (if there is one), and the predicted noise. Raises OSError or ValueError if the
+    artifact is damaged."""
     quantized = artifact / QUANTIZED
     references = References(
         read_expected(artifact / FLOAT, compiled),

@@ -192,7 +192,9 @@ class CaseRun(CaseJudge):
         if not emulated.failure:
             self.compare_emulator(run.outputs, emulated.outputs, program.compiled)
         else:
-            self.remarks.append(f"outputs not compared with the emulator: {emulated.failure}")
+            self.remarks.append(
+                f"the outputs were not compared with the emulator's: {emulated.failure}"
+            )
 
     def execute(
         self, program: Program, sets: Sets, *, fresh: bool = False, runner: Runner | None = None
@@ -294,8 +296,8 @@ def keep_artifacts(directory: Path, target: Path) -> None:
 
 
 def list_special(directory: str, names: list[str]) -> set[str]:
-    """Return the names of entries that are neither files, directories nor links, such as pipes and
-    sockets."""
+    """Return the names of special entries, such as pipes and sockets: everything except files,
+    directories and links."""
     paths = {name: Path(directory, name) for name in names}
     return {
         name

@@ -140,7 +140,7 @@ def is_gone(owner: str) -> bool:
 
 class Holder(NamedTuple):
     """The owner of a lease, and the seconds until it expires. The device reports both; they are
-    empty if another computer is just taking the lease."""
+    empty while another computer is taking the lease."""
 
     owner: str
     left_s: str

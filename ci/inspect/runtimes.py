@@ -31,8 +31,8 @@ def read_runtime(word: str, operators: Iterable[str] = ()) -> Runtime:
     """Return the runtime that ``word`` specifies: a directory, an APK or AAR, ARTIFACT@VERSION, or
     a version. The runtime's libraries are searched for kernels for the CPU operators ``operators``.
 
-    Raises UsageError for any other word, and IntegrityError for a damaged archive. Of an artifact
-    that is not in the store, only the version is known.
+    Raises UsageError for any other word, and IntegrityError for a damaged archive. If an artifact
+    is not in the store, only its version is known.
     """
     name, _, version = word.partition("@")
     if is_version(word):

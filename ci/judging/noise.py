@@ -64,7 +64,8 @@ class Parts(NamedTuple):
     powers: Array
 
     def name(self, index: int) -> str:
-        """Return a name such as ``row 1 of 2``, counted from 0; only the kind for a single part."""
+        """Return a name such as ``row 1 of 2``, with numbers from 0. If there is a single part,
+        return only the kind."""
         count = self.powers.shape[-1]
         return f"{self.kind} {index} of {count}" if count > 1 else self.kind
 

@@ -47,8 +47,8 @@ Show = Callable[[tuple[int, ...]], str]  # from ids to text
 
 
 class LlmRun(CaseRun):
-    """The case of a decoder. Its program is opened once, generates text several times, step by
-    step, and is judged by its tokens and logits."""
+    """The case of a decoder. Its program is opened once and generates text several times. It is
+    judged by its tokens and logits."""
 
     def __init__(self, spec: CaseSpec, setup: RunSetup, subject: Subject, show: Show) -> None:
         super().__init__(spec, setup)

@@ -15,11 +15,12 @@ from ci.models.schemes import Scheme
 class LlmRecipe(Struct, frozen=True):
     """A recipe. ``cache_bits`` is the number of bits of cached keys and values. If it is 8 and
     activations have 16 bits, upstream's annotate_kv_8bit is used. ``head`` is the output layer's
-    scheme if it differs. ``masked`` is the mask's value for positions that are not attended to.
+    scheme, if it differs from the other layers'. ``masked`` is the mask's value for positions that
+    are not attended to.
 
-    With upstream's value of -255, an 8-bit mask has a step of 1, which is too coarse for scores of
-    about 10. But a value of -20 does not hide the unused positions of the caches: in upstream's
-    runner, they contain zero bytes, which encode the lowest values.
+    Upstream's ``masked`` is -255. With this value, an 8-bit mask has a step of 1, which is too
+    coarse for scores of about 10. But with -20, the unused positions of the caches would not be
+    hidden: in upstream's runner, they contain zero bytes, which encode the lowest values.
     """
 
     cache_bits: int = 16

@@ -445,7 +445,7 @@ def test_what_a_device_gives_is_compared_with_the_emulator_s(tmp_path: Path, giv
         assert 15 < (case.sqnr_db_emulator or 0) < 25
     else:
         assert (case.equal_emulator, case.sqnr_db_emulator) == (None, None)
-        assert result.remark.startswith("outputs not compared with the emulator: ")
+        assert result.remark.startswith("the outputs were not compared with the emulator's: ")
 
 
 def test_the_emulator_s_run_leaves_the_log_and_the_files_of_the_device_alone(
