@@ -3,6 +3,7 @@ nodes to a model's outputs."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -139,14 +140,18 @@ def infer(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def list_values(model: onnx.ModelProto) -> dict[str, int]:
-    """Map the name of each node's float32 result to its number of elements. The number is 0 if a
-    dimension is unknown."""
+    """Map the name of each node's float32 result to its number of elements. The number is 0 if the
+    rank or a dimension is unknown."""
     inferred = infer(model).graph
     made = {name for node in model.graph.node for name in node.output}
-    return {
-        one.name: int(np.prod([size.dim_value for size in one.type.tensor_type.shape.dim]))
+    types = {
+        one.name: one.type.tensor_type
         for one in (*inferred.value_info, *inferred.output)
         if one.type.tensor_type.elem_type == TensorProto.FLOAT and one.name in made
+    }
+    return {
+        name: math.prod(size.dim_value for size in one.shape.dim) if one.HasField("shape") else 0
+        for name, one in types.items()
     }
 
 

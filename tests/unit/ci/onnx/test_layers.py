@@ -147,3 +147,21 @@ def test_each_float_result_of_a_node_is_listed_with_its_size() -> None:
     graph = helper.make_graph(nodes, "several", [x], [y, z])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
     assert list_values(model) == {"a": 24, "b": 16, "c": 8, "y": 16, "z": 8}
+
+
+def test_a_result_of_unknown_rank_or_size_has_no_elements_and_a_scalar_has_one() -> None:
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["unknown"]),
+        helper.make_node("ReduceSum", ["x"], ["scalar"], keepdims=0),
+        helper.make_node("Relu", ["w"], ["open"]),
+    ]
+    x, w, scalar, opened = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, sizes)
+        for name, sizes in (("x", [2, 3]), ("w", ["n", 3]), ("scalar", []), ("open", ["n", 3]))
+    )
+    shape = helper.make_tensor_value_info("shape", TensorProto.INT64, None)
+    unknown = helper.make_tensor_value_info("unknown", TensorProto.FLOAT, None)
+    outputs = [unknown, scalar, opened]
+    graph = helper.make_graph(nodes, "unknown", [x, w, shape], outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    assert list_values(model) == {"unknown": 0, "scalar": 1, "open": 0}
