@@ -429,22 +429,26 @@ def fetch_library(session: nox.Session, group: str) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run the project's own tests."""
-    run_tests(session, "test", *PARALLEL)
+    run_tests(session, "test")
 
 
 @nox.session(default=False)
 def unit(session: nox.Session) -> None:
     """Run the tests that need neither torch nor a download."""
-    run_tests(session, "unit", *PARALLEL, "tests/unit")
+    run_tests(session, "unit", "tests/unit")
 
 
-def run_tests(session: nox.Session, group: str, *words: str) -> None:
-    """Run pytest with the programs of an environment first on PATH."""
+def run_tests(session: nox.Session, group: str, *folders: str) -> None:
+    """Run pytest with the programs of an environment first on PATH. ``folders`` are left out if the
+    user's arguments name files or folders of tests."""
     started.append(session.name)
     python = make_environment(session, group)
+    words = [*(session.posargs or PARALLEL)]
+    if not any(Path(word.partition("::")[0]).exists() for word in words if "tests" in word):
+        words += folders
     env = {"PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
     report = f"--junit-xml={ROOT / 'reports' / session.name / 'junit.xml'}"
-    session.run(str(python), "-m", "pytest", report, *(session.posargs or words), env=env)
+    session.run(str(python), "-m", "pytest", report, *words, env=env)
 
 
 @nox.session

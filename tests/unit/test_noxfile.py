@@ -388,17 +388,29 @@ def test_end_run_is_what_python_runs_at_its_end(
     assert module.end_run in registered
 
 
-@pytest.mark.parametrize(("name", "words"), [("tests", ()), ("unit", ("tests/unit",))])
-@pytest.mark.parametrize("given", [(), ("-k", "one")])
+@pytest.mark.parametrize(("name", "folders"), [("tests", ()), ("unit", ("tests/unit",))])
+@pytest.mark.parametrize(
+    ("given", "is_place"),
+    [
+        ((), False),
+        (("-k", "one"), False),
+        (("-k", "tests"), True),
+        (("-k", "tests_of_none"), False),
+        (("tests/unit/test_pins.py",), True),
+        (("-x", "tests/unit/test_pins.py::test_one[a::b]"), True),
+    ],
+)
 def test_tests_run_with_their_environment_first_on_the_path(
     linux: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     name: str,
-    words: tuple[str, ...],
+    folders: tuple[str, ...],
     given: tuple[str, ...],
+    is_place: bool,
 ) -> None:
     monkeypatch.setenv("PATH", "/usr/bin")
+    monkeypatch.chdir(ROOT)
     session = Recorder(tmp_path, name, *given)
     group = {"tests": "test"}.get(name, name)
     make(linux, session, group)
@@ -407,8 +419,9 @@ def test_tests_run_with_their_environment_first_on_the_path(
     programs = tmp_path / ".nox" / group / "bin"
     assert ran.options == {"env": {"PATH": f"{programs}:/usr/bin"}}
     report = f"--junit-xml={ROOT}/reports/{name}/junit.xml"
-    usual = ("-n3", "--dist", "loadfile", "--no-loadscope-reorder", *words)
-    assert ran.words == (str(programs / "python"), "-m", "pytest", report, *(given or usual))
+    words = given or ("-n3", "--dist", "loadfile", "--no-loadscope-reorder")
+    words += () if is_place else folders
+    assert ran.words == (str(programs / "python"), "-m", "pytest", report, *words)
     assert linux.started == [name]
 
 

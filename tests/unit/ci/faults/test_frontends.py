@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+pytest.importorskip("torch", reason="torch is not installed in this environment")
+
 import torch
 
 from ci.faults.generate import generate

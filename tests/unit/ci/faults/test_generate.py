@@ -6,6 +6,10 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed in this environment")
+
 from ci.faults.generate import MOST_RANK, MOST_SIZE, generate
 from ci.faults.graph import Graph
 from ci.faults.shrink import BINARY, find_shapes

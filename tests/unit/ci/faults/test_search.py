@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+pytest.importorskip("torch", reason="torch is not installed in this environment")
+
 from msgspec.structs import replace
 
 from ci.cases.pool import Ended

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("torch", reason="torch is not installed in this environment")
+
 from msgspec import structs
 
 from ci.__main__ import main

@@ -1,0 +1,91 @@
+"""`./nox -s unit` needs neither torch nor ONNX: a test that imports them says so first."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MISSING = {"executorch", "onnx", "onnxruntime", "onnxruntime_qnn", "onnxscript", "torch", "torchao"}
+
+
+def list_statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements that run when a module is imported, without types' imports."""
+    for one in body:
+        yield one
+        if isinstance(one, ast.If) and "TYPE_CHECKING" not in ast.unparse(one.test):
+            yield from list_statements([*one.body, *one.orelse])
+        elif isinstance(one, ast.With):
+            yield from list_statements(one.body)
+
+
+def find_module(name: str) -> Path | None:
+    base = ROOT / name.replace(".", "/")
+    return next(
+        (one for one in (base.with_suffix(".py"), base / "__init__.py") if one.is_file()), None
+    )
+
+
+@cache
+def list_imports(path: Path) -> frozenset[str]:
+    """The modules that ``path`` imports itself before it may skip its tests."""
+    found: set[str] = set()
+    for one in list_statements(ast.parse(path.read_bytes()).body):
+        if "importorskip" in ast.unparse(one) and not isinstance(one, ast.FunctionDef):
+            break
+        if isinstance(one, ast.Import):
+            found |= {name.name for name in one.names}
+        elif isinstance(one, ast.ImportFrom):
+            found |= {f"{one.module}.{name.name}" for name in one.names}
+    parents = (name.rsplit(".", count)[0] for name in found for count in range(name.count(".")))
+    return frozenset({*found, *parents})
+
+
+def find_missing(path: Path) -> set[str]:
+    """Which of MISSING are imported with ``path``, by itself or through this project's modules."""
+    known, waiting, missing = {path}, [path], set[str]()
+    while waiting:
+        for name in list_imports(waiting.pop()):
+            if name.partition(".")[0] in MISSING:
+                missing.add(name.partition(".")[0])
+            elif (module := find_module(name)) and module not in known:
+                known.add(module)
+                waiting.append(module)
+    return missing
+
+
+@pytest.mark.parametrize(
+    ("text", "missing"),
+    [
+        ("import torch.fx", {"torch"}),
+        ("def test():\n    import torch", set()),
+        ("from ci.faults import generate", {"torch"}),
+        ('import pytest\npytest.importorskip("torch")\nimport torch', set()),
+        ("if TYPE_CHECKING:\n    import onnx", set()),
+        ("if True:\n    import onnx", {"onnx"}),
+    ],
+)
+def test_an_import_is_found_wherever_it_is_made(
+    tmp_path: Path, text: str, missing: set[str]
+) -> None:
+    (tmp_path / "test_it.py").write_text(text)
+    assert find_missing(tmp_path / "test_it.py") == missing
+
+
+def test_unit_tests_are_collected_without_torch_and_onnx() -> None:
+    folder = ROOT / "tests" / "unit"
+    apart = {
+        one.parent
+        for one in folder.rglob("conftest.py")
+        if "importorskip" in one.read_text("utf-8")
+    }
+    found = {
+        str(one.relative_to(ROOT)): find_missing(one)
+        for one in sorted(folder.rglob("*.py"))
+        if one.parent not in apart
+    }
+    assert {name: missing for name, missing in found.items() if missing} == {}
