@@ -60,7 +60,7 @@ class Remedy(Struct, frozen=True, forbid_unknown_fields=True):
         check_pattern(self.reason)
 
     def covers(self, scheme: str, soc: str) -> bool:
-        """Return whether the row applies to a scheme and a SoC."""
+        """Return whether the row applies to a scheme and an SoC."""
         if not any(fnmatchcase(scheme, glob) for glob in self.schemes):
             return False
         if self.socs:
@@ -163,7 +163,7 @@ class AuditJob:
 
 
 class Audited(Struct, frozen=True, kw_only=True):
-    """The audit of a model in a scheme for a SoC. ``border_bytes`` are transferred between CPU and
+    """The audit of a model in a scheme for an SoC. ``border_bytes`` are transferred between CPU and
     QNN per inference; of these, ``io_bytes`` would remain if QNN executed everything. Both are None
     if unknown. ``written_back`` is the number of buffers that the CPU copies after each inference.
 

@@ -101,7 +101,7 @@ def describe_soc(request: BuildRequest) -> dict[str, str]:
     missing or unknown, if the DSP type is unknown, or if the SoC has no such DSP.
     """
     if not request.soc:
-        raise UsageError("a direct mode build needs a SoC", fix="add --soc, such as SM8750")
+        raise UsageError("a direct mode build needs an SoC", fix="add --soc, such as SM8750")
     if request.dsp_type not in {LPAI, HTP}:
         raise UsageError(
             f"there is no DSP type {request.dsp_type}",

@@ -1,6 +1,6 @@
 """Turn a target into commands: fill in placeholders and choose flags. Nothing is run here.
 
-Each combination of target, sources and variant, such as a Python or a SoC, has its own directory
+Each combination of target, sources and variant, such as a Python or an SoC, has its own directory
 below QNN_CI_HOME/builds.
 """
 

@@ -37,7 +37,7 @@ OF_HTP = frozenset(
 
 @dataclass(frozen=True)
 class CaseSpec:
-    """One case: the name of a model as reports show it, a scheme, the name of a SoC and, for a
+    """One case: the name of a model as reports show it, a scheme, the name of an SoC and, for a
     user's model, its source. With ``layers``, the program returns the outputs of its layers after
     the model's own outputs."""
 
@@ -196,7 +196,7 @@ def default_soc(backend: Backend) -> str:
 
 
 def require_backend(specs: Sequence[CaseSpec], backend: Backend) -> None:
-    """Raise UsageError if a SoC lacks the hardware of the backend, or a model's entry has a
+    """Raise UsageError if an SoC lacks the hardware of the backend, or a model's entry has a
     lowering option that was tried only with HTP."""
     socs = read_socs()
     without = [spec.soc for spec in specs if backend.is_lpai and socs[spec.soc].lpai is None]

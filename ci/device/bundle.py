@@ -334,8 +334,8 @@ def list_parts(bundle: Bundle, directory: Path) -> list[Part]:
 
 
 def require_fit(target: Target, soc: str, directory: Path, progress: Progress) -> None:
-    """Raise UnfitError if the doctor finds an error in the files staged for a SoC, or finds no skel
-    for it."""
+    """Raise UnfitError if the doctor finds an error in the files staged for an SoC, or no skel for
+    it."""
     request = make_request(target.profile, {STAGING: directory}, os.environ)
     verdict = examine_request(replace(request, soc=soc), progress)
     grave = (one for one in verdict.findings if one in verdict.errors or one.id == NO_SKEL)

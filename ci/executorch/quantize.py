@@ -43,7 +43,7 @@ BLOCK_SCALE_STEPS = 16
 
 
 def make_quantizer(soc: str, backend: Backend = Backend.HTP) -> QnnQuantizer:
-    """Return ExecuTorch's quantizer for a SoC and a backend."""
+    """Return ExecuTorch's quantizer for an SoC and a backend."""
     chipset = qc_schema.QcomChipset[soc]
     if backend is Backend.HTP:
         return QnnQuantizer(soc_model=chipset)

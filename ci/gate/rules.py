@@ -54,7 +54,7 @@ class CaseRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The ``session`` for which single cases are planned, the seconds that a shard may take, and
     the maximum number of shards.
 
-    ``probe`` is the model to run on a SoC if the SoC's row in manifests/socs.toml has changed.
+    ``probe`` is the model to run on an SoC if the SoC's row in manifests/socs.toml has changed.
     """
 
     session: str

@@ -59,7 +59,7 @@ class Pairing(NamedTuple):
     """A program of an app, and the answer of `compat` for it with the app's libraries. ``known``
     holds the id and the file name of each of the doctor's findings.
 
-    ``spared`` are the axes that are not reported. They are TARGETS if the app is judged for a SoC
+    ``spared`` are the axes that are not reported. They are TARGETS if the app is judged for an SoC
     and at least one of its programs may be for that SoC. Otherwise there are none.
     """
 

@@ -1,4 +1,4 @@
-"""Judge whether a runtime can load a program on a SoC. The answer has one row per axis. An axis is
+"""Judge whether a runtime can load a program on an SoC. The answer has one row per axis. An axis is
 a property in which program, runtime and SoC must agree. Nothing here reads a file.
 
 The rules, and the evidence for them (docs/findings/versions.md has the tables):
@@ -45,7 +45,7 @@ class Verdict(str, Enum):
 
 
 class Axis(str, Enum):
-    """The properties in which a program, a runtime and a SoC must agree, in the order of rows."""
+    """The properties in which a program, a runtime and an SoC must agree, in the order of rows."""
 
     FILE = "file"
     BUILD = "build"
@@ -98,7 +98,7 @@ class Answer:
 
 
 def judge_compat(program: Program, runtime: Runtime | None = None, soc: str = "") -> Answer:
-    """Judge a program for a runtime, for a SoC such as SM8750, or for both. Raises UsageError for
+    """Judge a program for a runtime, for an SoC such as SM8750, or for both. Raises UsageError for
     an unknown SoC."""
     contexts = _choose_contexts(program, soc)
     rows = (
@@ -266,7 +266,7 @@ def _judge_parts(versions: list[int], runtime: Runtime | None, why: str = "") ->
     if parts and versions:
         told = "the runtime has a stub or skel for each Hexagon version of the program"
         return Row(Axis.HEXAGON, Verdict.YES, told)
-    why = "this needs a context binary, and either a SoC or a runtime with stubs or skels"
+    why = "this needs a context binary, and either an SoC or a runtime with stubs or skels"
     return Row(Axis.HEXAGON, Verdict.SKIPPED, why)
 
 

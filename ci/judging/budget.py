@@ -13,7 +13,7 @@ ROOM = 0.9  # a figure below this share of its limit suggests a tighter limit
 LEAST = "segment_align"  # the only figure whose limit is a minimum
 MEASURED = ("lowering_memory_bytes",)  # figures that vary between runs
 UNITS = {"vtcm_mb": " MB", "partitions": "", LEAST: ""}  # the unit of all others is bytes
-TILES = "activations do not fit in VTCM: use smaller inputs, fewer bits or a SoC with more VTCM"
+TILES = "activations do not fit in VTCM: use smaller inputs, fewer bits or an SoC with more VTCM"
 TRAFFIC = "use fewer bits, or fewer operators that only move data, such as transposes"
 OPERATORS = "write the model differently, so that it needs fewer of these operators"
 # The fix if a limited figure is unknown.

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="SOC",
-        help="a SoC that the app must run on, such as SM8650; repeatable",
+        help="an SoC that the app must run on, such as SM8650; repeatable",
     )
     parser.add_argument("--strict", action="store_true", help="treat warnings as errors")
 

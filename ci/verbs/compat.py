@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if not args.runtime and not args.soc:
         raise UsageError(
-            "neither a runtime nor a SoC is specified",
+            "neither a runtime nor an SoC is specified",
             fix="add --runtime, --soc or both",
         )
     if args.soc:

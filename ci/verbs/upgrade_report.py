@@ -94,7 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a model, in any form that the session's --model accepts; repeatable",
     )
     add("--scheme", action="append", default=[], help="the name of a scheme, or a glob; repeatable")
-    add("--soc", action="append", default=[], help="the name of a SoC, or a glob; repeatable")
+    add("--soc", action="append", default=[], help="the name of an SoC, or a glob; repeatable")
     add("--policy", type=user_path, metavar="FILE", help="your models and limits")
     add(
         "--session",

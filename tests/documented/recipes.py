@@ -417,7 +417,7 @@ RECIPES = (
     Recipe("qnn-ci inspect", (setups.leave_program,), "SM8650, V75, 8 MB VTCM"),
     Recipe("qnn-ci explain", (setups.leave_logs,), r"line 1: .*libc\+\+.*\[libcxx-missing\]", 1),
     # Builds of ExecuTorch in miniature.
-    Recipe("build_direct$", says="needs a SoC", code=2, packages=TORCH),
+    Recipe("build_direct$", says="needs an SoC", code=2, packages=TORCH),
     Recipe("r27", (*BUILD, setups.plant_second_ndk), "cmake", adds="--dry-run", packages=TORCH),
     Recipe("build_direct --", says="CDSP_VERSION=v79", **BUILDS),
     Recipe(

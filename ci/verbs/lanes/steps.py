@@ -97,7 +97,7 @@ def add_schemes(parser: argparse.ArgumentParser, soc: str = DEFAULT_SOC) -> None
         "--soc",
         action="append",
         default=[],
-        help=f"the name of a SoC, or a glob; repeatable; default: {soc}",
+        help=f"the name of an SoC, or a glob; repeatable; default: {soc}",
     )
 
 

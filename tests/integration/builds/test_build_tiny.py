@@ -360,7 +360,7 @@ def test_the_caller_s_hexagon_tools_are_taken_and_checked(world: BuildWorld) -> 
 def test_direct_mode_needs_a_soc_that_has_what_is_asked_for(world: BuildWorld) -> None:
     world.variables["ANDROID_NDK_ROOT"] = str(world.folder)
     for words, message in (
-        ((), "a direct mode build needs a SoC"),
+        ((), "a direct mode build needs an SoC"),
         (("--soc", "SM9999"), "no SoC"),
         (("--soc", "SM8750", "--dsp-type", "0"), "has no LPAI block"),
         (("--soc", "SM8750", "--dsp-type", "2"), "no DSP type"),

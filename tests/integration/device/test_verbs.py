@@ -155,7 +155,7 @@ def test_a_device_in_use_is_waited_for_as_long_as_is_said(
 
 
 def here_with(tmp_path: Path, name: str, soc: str) -> Device:
-    """A device of this computer that is a phone with a SoC."""
+    """A device of this computer that is a phone with an SoC."""
     programs = tmp_path / name[-1]  # ":" parts PATH
     programs.mkdir()
     tool(
