@@ -96,8 +96,9 @@ class BuildTarget(msgspec.Struct, frozen=True, kw_only=True):
 class BuckTarget(BuildTarget, frozen=True, kw_only=True):
     """A Buck rule as its author wrote it, before Meta's macros are applied.
 
-    ``include_names`` are the names that header maps and the rule's namespace give its headers.
-    ``include_directories`` are the folders of the tree that it adds to the include path.
+    ``include_names`` are the names by which the rule's headers can be included, because of header
+    maps or the rule's namespace. ``include_directories`` are the folders of the tree that the rule
+    adds to the include path.
     """
 
     package: str

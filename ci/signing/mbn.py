@@ -188,9 +188,9 @@ def _lay_out(
 ) -> HashSegment:
     """Return the hash segment with the position of each part.
 
-    ``metadata`` are the sizes of the common metadata, of Qualcomm's and of the OEM's. ``table`` is
-    the size of the hash table. ``parts`` contains two sizes for each signer: the size of its
-    signature and the size of its chain. Raises MalformedError if the parts are larger than
+    ``metadata`` are the sizes of the common metadata, Qualcomm's metadata and the OEM's metadata.
+    ``table`` is the size of the hash table. ``parts`` contains two sizes for each signer: the size
+    of its signature and the size of its chain. Raises MalformedError if the parts are larger than
     ``data``.
     """
     header, _, *more, hashes = _place([LAYOUTS[version].size, *metadata, table], 0)

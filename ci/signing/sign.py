@@ -222,7 +222,7 @@ def require_good(report: Verification, name: str, *, accept: bool) -> None:
 
 
 def make_record(run: Run, made: Sequence[Made], created: str, created_from: str) -> SigningRecord:
-    """Return the record of ``run`` after all files are ``made``."""
+    """Return the record of ``run``. ``made`` are all the files that it signed."""
     plan, signer = run.plan, run.signer
     ours = ".".join(map(str, sys.version_info[:3]))
     return SigningRecord(

@@ -73,8 +73,8 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def noted(when_new: Level) -> dict[str, Any]:
-    """Return the levels of a finding that is only a note in an existing tree, but that a change
-    must not introduce.
+    """Return ``level`` and ``when_new`` of a finding that is only a note in an existing tree, but
+    that a change must not introduce.
     """
     return {"level": Level.NOTE, "when_new": when_new}
 

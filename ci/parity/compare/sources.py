@@ -46,8 +46,8 @@ def level_of(index: Index, path: str) -> Level:
 
 
 def levels_of(index: Index, path: str, level: Level = Level.WARNING) -> dict[str, Any]:
-    """Return the levels of a finding about a difference that breaks a Buck build. For a test, it is
-    a note unless it is new.
+    """Return ``level`` and, for a test, ``when_new`` of a finding about a difference that breaks a
+    Buck build. The finding is only a note if it is about a test and not new.
     """
     return noted(level) if index.policy.is_test(path) else {"level": level}
 
@@ -250,9 +250,9 @@ FEWEST_TAKEN = 5
 
 
 def find_partial_drift(index: Index, groups: Groups) -> Iterator[Finding]:
-    """Yield a finding for sources of a Buck library that are missing from a CMake target, although
-    it compiles other sources of the library. A source is not missing if a target that this one
-    links compiles it.
+    """Yield a finding for each source of a Buck library that is missing from a CMake target,
+    although the target compiles other sources of the library. A source is not missing if a library
+    that the target links compiles it.
 
     A missing source is reported if it is the only one, and the target compiles at least
     FEWEST_TAKEN others. It is also reported if the library is in other folders than the target,
