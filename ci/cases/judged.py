@@ -263,8 +263,8 @@ class CaseJudge:
         return []
 
     def compare_baseline(self) -> list[str]:
-        """Return a reason for each SQNR that differs too much from this toolchain's baseline. Empty
-        if the case has no baseline."""
+        """Return a reason for each SQNR that differs too much from this toolchain's baseline. The
+        list is empty if the case has no baseline."""
         spec = self.spec
         baseline = self.judged_by.baselines.get(f"{spec.model} {spec.scheme.value} {spec.soc}")
         if baseline is None:
@@ -299,14 +299,14 @@ class CaseJudge:
         return self.end(Status.FAILED, reason if is_ours else f"refused: {reason}", log_tail)
 
     def find_refusal(self, reason: str) -> str:
-        """Return the policy's explanation if it expects this case to be refused for ``reason``,
-        else an empty string."""
+        """Return the policy's explanation if it expects this case to be refused for ``reason``, or
+        "" if it does not."""
         spec, choices = self.spec, str(self.spec.source.choices)
         return self.policy.expects_refusal(spec.model, spec.scheme, spec.soc, reason, choices)
 
     def find_unmet(self) -> str:
         """Return the reason why this case should not have passed: a strict row of the policy
-        expects its refusal. Empty if there is no such row."""
+        expects its refusal. Return "" if there is no such row."""
         spec, choices = self.spec, str(self.spec.source.choices)
         known = self.policy.find_unmet(spec.model, spec.scheme, spec.soc, choices)
         return known and (
@@ -374,7 +374,7 @@ class CaseJudge:
 
     def find_places(self, reason: str) -> tuple[Place, ...]:
         """Return the source lines of the user's code that ``reason`` mentions, or else the first
-        line of the model's factory. Empty for an ONNX file."""
+        line of the model's factory. The result is empty for an ONNX file."""
         if self.spec.is_file:
             return ()
         given = self.spec.source.reference

@@ -218,8 +218,8 @@ class CaseRun(CaseJudge):
     def locate(self) -> str:
         """Return a line with the layer at which a program starts to differ from its model. To find
         it, a second program that also returns the outputs of its layers is compiled and run. If
-        that fails, the line contains the reason. Empty if the engine or the model does not support
-        such a program."""
+        that fails, the line contains the reason. Return "" if the engine or the model does not
+        support such a program."""
         if self.spec.source.choices.methods:
             return ""
         spec = replace(self.spec, layers=True)

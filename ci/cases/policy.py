@@ -160,22 +160,22 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         self, model: str, scheme: Scheme, soc: str, reason: str, choices: str = ""
     ) -> str:
         """Return the explanation from the first row of [[unsupported]] that covers a case and whose
-        pattern matches ``reason``. Empty if there is none."""
+        pattern matches ``reason``, or "" if there is none."""
         rows = (one for one in self.unsupported if re.search(one.pattern, reason))
         found = (one.reason for one in rows if one.covers(model, scheme.value, soc, choices))
         return next(found, "")
 
     def find_unmet(self, model: str, scheme: Scheme, soc: str, choices: str = "") -> str:
-        """Return the explanation from the first strict row of [[unsupported]] that covers a case.
-        Empty if there is none. If the case passed, the row is out of date."""
+        """Return the explanation from the first strict row of [[unsupported]] that covers a case,
+        or "" if there is none. If the case passed, the row is out of date."""
         rows = (one for one in self.unsupported if one.strict)
         found = (one.reason for one in rows if one.covers(model, scheme.value, soc, choices))
         return next(found, "")
 
     def advise(self, reason: str) -> str:
         """Return lines with the cause of a failure and its fix. They come from the policy's first
-        advice that matches ``reason``, or else from the first matching rule in errors.toml. Empty
-        if none matches."""
+        advice that matches ``reason``, or else from the first matching rule in errors.toml. Return
+        "" if none matches."""
         own = (one for one in self.advice if re.search(one.pattern, reason))
         if row := next(own, None):
             return row.text

@@ -64,7 +64,7 @@ class Target(str, Enum):
 
     @property
     def profile(self) -> str:
-        """The doctor's profile that checks files for this system. Empty for EMULATOR."""
+        """The doctor's profile that checks files for this system, or "" for EMULATOR."""
         return {Target.ANDROID: "android", Target.LINUX: "linux"}.get(self, "")
 
     @property

@@ -281,8 +281,8 @@ class Lowering:
             raise FailedError(f"QNN's Saver wrote no {SAVER_CALLS}")
 
     def compile_unshared(self, module: Any, shared_bytes: int) -> bytes:
-        """Return the program with a separate copy of the weights for each method; empty without the
-        option weight_sharing. Raises FailedError if sharing did not reduce the size."""
+        """Return the program with a separate copy of the weights for each method, or b"" without
+        the option weight_sharing. Raises FailedError if sharing did not reduce the size."""
         choices = self.spec.source.choices
         if not choices.weight_sharing:
             return b""
@@ -339,7 +339,7 @@ def describe_refusal(error: Exception, log: Path) -> str:
 
 
 def describe_methods(model: Model) -> tuple[str, ...]:
-    """Return the names of a program's methods. Empty if there is only one."""
+    """Return the names of a program's methods, or () if there is only one."""
     methods = tuple(split_module(model.module))
     return methods if len(methods) > 1 else ()
 

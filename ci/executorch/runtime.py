@@ -185,7 +185,8 @@ def list_rows(event: Any) -> Iterator[tuple[str, str, int, int]]:
 
 
 def write_tensors(events: list[Any], directory: Path) -> Iterator[str]:
-    """Write each tensor that QNN dumped as ``NAME.npy``. Raises FailedError if there are none."""
+    """Write a file ``NAME.npy`` for each tensor that QNN dumped. Raises FailedError if there are
+    none."""
     directory.mkdir()
     for event in events:
         tensors = [one for one in event.debug_data or () if isinstance(one, torch.Tensor)]

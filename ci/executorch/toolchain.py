@@ -106,6 +106,6 @@ def name_toolchain(parts: tuple[Tool, ...], environment: Environment) -> tuple[s
 
 
 def list_places() -> list[str]:
-    """Return the directories from which ExecuTorch is imported; empty if it is not installed."""
+    """Return the directories from which ExecuTorch is imported, or [] if it is not installed."""
     spec = importlib.util.find_spec("executorch")
     return list(spec.submodule_search_locations or ()) if spec else []

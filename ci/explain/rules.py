@@ -82,8 +82,8 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def literals(self) -> tuple[bytes, ...]:
-        """Texts in lower case. Each line that the rule matches contains at least one of them. Empty
-        for a rule that has only a pattern."""
+        """Texts in lower case. Each line that the rule matches contains at least one of them. A
+        rule that has only a pattern has no literals."""
         spelled = [one.removeprefix("0x") for one in spell_code(self.code)] if self.code else ()
         return tuple(one.lower().encode() for one in (*self.text, *spelled, *self.names))
 

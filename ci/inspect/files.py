@@ -146,7 +146,7 @@ def unpack_files(path: Path, scratch: Path) -> list[tuple[str, Path]]:
 
 
 def _inspect_onnx(path: Path, name: str, size: int) -> Inspected:
-    """Inspect a context model of ONNX Runtime."""
+    """Inspect an ONNX Runtime context model."""
     from ci.onnx.contexts import measure_constant, open_context
 
     try:

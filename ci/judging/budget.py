@@ -140,7 +140,7 @@ def find_slow(
 
 
 def advise_on_budget(excesses: Sequence[Overrun]) -> list[str]:
-    """Return a list with one line, which contains the fixes for all excesses. Empty if there are no
+    """Return a list with one line, which contains the fixes for all excesses, or [] if there are no
     excesses."""
     fixes = dict.fromkeys(one.fix for one in excesses)
     return [f"  fix: {'; '.join(fixes)}; or raise the budget if this is intended"] if fixes else []

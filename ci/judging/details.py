@@ -80,7 +80,7 @@ def _measure_channels(expected: Array, output: Array) -> Iterator[ChannelFigures
 
 
 def _find_worst(off: Array, output: Array, expected: Array) -> Element | None:
-    """Return the element with the largest error; None if all are exact."""
+    """Return the element with the largest error, or None if all are exact."""
     if not off.any():
         return None
     place = tuple(map(int, np.unravel_index(int(off.argmax()), off.shape)))
@@ -103,7 +103,7 @@ ODD = 0.3  # an element is wrong if its error exceeds this share of the referenc
 
 
 def find_sighting(right: Sequence[Array], output: Array, index: int) -> str:
-    """Return a description of the pattern of a wrong output, with its likely cause; empty if no
+    """Return a description of the pattern of a wrong output, with its likely cause, or "" if no
     pattern matches.
 
     ``right`` holds the reference's outputs, each [input set, *shape]. ``index`` is the index of
@@ -230,8 +230,8 @@ def _see_channels(wanted: Array, output: Array, _least_db: float) -> str:
 
 
 def _see_stretch(wanted: Array, output: Array, _least_db: float) -> str:
-    """Return a description of the large errors if they occur only in one range of elements or in
-    one input set; otherwise empty."""
+    """If the large errors occur only in one range of elements or in one input set, return a
+    description of them. Otherwise return ""."""
     rms = float(np.sqrt(np.mean(wanted.astype(np.float64) ** 2)))
     odd = (np.abs(output - wanted) > ODD * rms).reshape(len(wanted), -1)
     places = np.flatnonzero(odd.any(axis=0))

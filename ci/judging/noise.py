@@ -115,8 +115,8 @@ class Prediction:
 
     @cached_property
     def noise(self) -> float:
-        """The RMS of the predicted error, divided by the RMS of the reference; 0 if the reference
-        is all zero."""
+        """The RMS of the predicted error, divided by the RMS of the reference, or 0 if the
+        reference is all zero."""
         return math.sqrt(float(np.mean(self._squares))) / self.rms if self.rms else 0.0
 
     @cached_property

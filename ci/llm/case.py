@@ -97,7 +97,7 @@ class LlmRun(CaseRun):
         return self.end(Status.FAILED, "\n".join(lines))
 
     def judge_generation(self, step: Step, runs: ReferenceRuns) -> list[str]:
-        """Return the reasons to reject the program or its quantized model; empty if there are none.
+        """Return the reasons to reject the program or its quantized model, or [] if there are none.
         Record the figures, the text and the controls."""
         interface = runs.interface
         model, prompt = runs.model.run, runs.prompt
@@ -235,6 +235,6 @@ class LlmRun(CaseRun):
 
 
 def describe_speed(notes: RunNotes) -> str:
-    """Return a text with the decoding speed on the emulator, which does not predict the speed on a
-    phone; empty if it was not measured."""
+    """Return a text with the decoding speed on the emulator, or "" if it was not measured. This
+    does not predict the speed on a phone."""
     return f"{1000 / notes.run_ms:.1f} tokens/s on the emulator" if notes.run_ms else ""

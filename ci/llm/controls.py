@@ -77,7 +77,7 @@ def _previous_logits(one: Repeated) -> Iterator[Generated]:
 
 
 def _endless(one: Repeated) -> Iterator[Generated]:
-    """Yield a run in which the text does not end; nothing if the correct text does not end
+    """Yield a run in which the text does not end, or nothing if the correct text does not end
     either."""
     if one.eos in one.run.tokens:
         pairs = zip(one.run.tokens, one.run.logits, strict=True)

@@ -66,7 +66,7 @@ class Subject:
         return hash_words(*held, msgspec.json.encode((*words, self.text)).decode())
 
     def perplexity(self, interface: Interface, step: Step) -> float | None:
-        """Return the perplexity on the text for the program or model that ``step`` runs; None if
+        """Return the perplexity on the text for the program or model that ``step`` runs, or None if
         there is no text."""
         if not self.text:
             return None
@@ -323,8 +323,8 @@ def find_border(module: Any) -> Border:
 
 
 def read_coding(node: Any) -> Coding | None:
-    """Return the coding of a node that quantizes to unsigned integers or dequantizes them; None for
-    other nodes."""
+    """Return the coding of a node that quantizes to unsigned integers or dequantizes them, or None
+    for other nodes."""
     from ci.models.noise import name_operator
 
     if not name_operator(node).endswith("quantize_per_tensor"):

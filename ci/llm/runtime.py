@@ -56,7 +56,7 @@ class StaticProgram:
         return [np.array(one.detach()) for one in made]
 
     def finish(self) -> float:
-        """Return the mean time of a decode step in seconds; 0 if there was none."""
+        """Return the mean time of a decode step in seconds, or 0 if there was none."""
         return sum(self.times_s) / max(len(self.times_s), 1)
 
 

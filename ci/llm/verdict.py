@@ -151,8 +151,8 @@ def log_softmax(logits: Array) -> Array:
 
 
 def measure_perplexity(logits: Array, tokens: Sequence[int]) -> float:
-    """Return the perplexity of ``tokens`` for the logits of each step, [step, vocabulary]; infinity
-    if a logit is not finite."""
+    """Return the perplexity of ``tokens`` for the logits of each step, [step, vocabulary], or
+    infinity if a logit is not finite."""
     if not np.isfinite(logits).all():
         return math.inf
     chosen = log_softmax(logits)[np.arange(len(tokens)), np.array(tokens)]

@@ -164,7 +164,7 @@ class _Interpreter(Interpreter):
 
 
 def name_operator(node: Any) -> str:
-    """Return a node's operator, such as ``linear`` for aten.linear.default; empty if the node is
+    """Return a node's operator, such as ``linear`` for aten.linear.default, or "" if the node is
     not a call."""
     called = isinstance(node, Node) and node.op == "call_function"
     return getattr(node.target, "__name__", "").partition(".")[0] if called else ""
@@ -188,7 +188,7 @@ def _is_layer(node: Any) -> bool:
 
 
 def _find_fused(node: Any) -> Any:
-    """Return the layer that HTP fuses with the operator after ``node``; None if there is none.
+    """Return the layer that HTP fuses with the operator after ``node``, or None if there is none.
 
     Between the layer and ``node``, only views and concatenations are allowed. After a convolution,
     a constant factor is also allowed, because it is folded into the weights.

@@ -80,7 +80,7 @@ class Scheme(str, Enum):
 class Lane:
     """The schemes of a lane (ExecuTorch or ONNX Runtime). A model that specifies no schemes is
     tested with those in ``default``. ``suffix`` is the suffix of the model files that the lane
-    accepts; empty if it accepts none."""
+    accepts, or "" if it accepts none."""
 
     schemes: tuple[Scheme, ...]
     default: tuple[Scheme, ...]

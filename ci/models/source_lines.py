@@ -63,6 +63,6 @@ def find_factory(reference: str) -> Place:
 
 def find_suite_model(name: str) -> str:
     """Return ``file.py:make_case`` for a model of the suite if this project runs from a checkout,
-    else an empty string."""
+    or "" otherwise."""
     path = Path(suite.__file__).parent / f"{name}.py"
     return "" if is_installed(str(path)) or not path.is_file() else f"{path}:make_case"

@@ -133,8 +133,8 @@ def blame_model(reference: str, doing: str = "") -> Iterator[None]:
 
 
 def _find_place(error: BaseException) -> str:
-    """Return the innermost line in the user's code, such as ``nets/net.py, line 12, in forward``;
-    empty if the exception was raised elsewhere."""
+    """Return the innermost line in the user's code, such as ``nets/net.py, line 12, in forward``,
+    or "" if the exception was raised elsewhere."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if is_users_file(frame.filename)]
     if isinstance(error, SyntaxError) and error.filename:
@@ -261,7 +261,7 @@ def is_users_file(file: str) -> bool:
 
 
 def find_line(node: Any) -> str:
-    """Return the source line of a node, such as `` [nets/net.py:12]``; empty if it is unknown.
+    """Return the source line of a node, such as `` [nets/net.py:12]``, or "" if it is unknown.
 
     An installed file is shown without its directory, because cache keys contain this text and
     environments are in different directories.

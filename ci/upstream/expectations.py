@@ -145,7 +145,7 @@ def find_row_faults(row: Row, suites: Mapping[str, Ratchet]) -> Iterator[str]:
 @dataclass(frozen=True)
 class Checked:
     """The result of a test, and the row that applies to it, if there is one. ``fault`` states how
-    the result differs from the expected one; it is empty if it does not differ."""
+    the result differs from the expected one, or is empty."""
 
     judged: Judged
     known: Known | None = None

@@ -61,7 +61,7 @@ def match(name: str, glob: str) -> bool:
 
 def choose_tests(suite: Suite, every: Sequence[str], globs: Sequence[str]) -> list[str]:
     """Return the suite's tests whose whole name, or the part after the last ``::``, matches one of
-    ``globs``; all tests if there are no globs. Raises UsageError if a glob matches no test."""
+    ``globs``. Without globs, return all tests. Raises UsageError if a glob matches no test."""
     own = [test for test in every if any(match(test, glob) for glob in suite.names)]
     for glob in globs:
         if not any(_fits(test, glob) for test in own):
