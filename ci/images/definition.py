@@ -106,8 +106,8 @@ class ImagePlan:
         return self.locks / f"python-{self.base.python}.txt"
 
     def inputs(self) -> dict[str, str]:
-        """Return the inputs that determine the image. The keys are names; a value is the SHA-256 of
-        an input, or the input itself.
+        """Map the name of each input that determines the image to the input's SHA-256, or to the
+        input itself.
         """
         docker = self.checkout / "docker"
         files = [docker / name for name in SCRIPTS]

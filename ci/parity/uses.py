@@ -145,8 +145,8 @@ class Places:
         self._found: dict[str, tuple[str | None, str]] = {}
 
     def find(self, name: str) -> tuple[str | None, str]:
-        """Return the first folder that has the header ``name``, and the path of the header; None
-        and "" if no folder has it.
+        """Return the first folder that contains the header ``name``, and the path of the header.
+        Return None and "" if no folder contains it.
         """
         if name not in self._found:
             headers = ((folder, self.join(folder, name)) for folder in self.folders)

@@ -64,8 +64,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def list_logs(names: list[str]) -> Iterator[str]:
-    """Yield the path of each log. A directory in ``names`` stands for all files below it whose
-    names end like those of logs. Raises UsageError if a directory contains no log."""
+    """Yield the path of each log. A directory in ``names`` stands for all files below it that have
+    the suffix of a log. Raises UsageError if a directory contains no log."""
     for name in names:
         path = user_path(name) if name != STDIN else Path(STDIN)
         if not path.is_dir():

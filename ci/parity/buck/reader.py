@@ -283,8 +283,8 @@ class Context:
     def found(
         self, given: dict[str, Any], is_wanted: Callable[[str], bool]
     ) -> tuple[ListEntry, ...]:
-        """Return the files of the package for which ``is_wanted`` returns true, or nothing if the
-        rule has no ``autoglob_mode``. (With it, a rule uses all files of its package.)
+        """Return the files of the package for which ``is_wanted`` returns true. Return an empty
+        tuple if the rule has no ``autoglob_mode``. (With it, a rule uses all files of its package.)
         """
         if "autoglob_mode" not in given:
             return ()

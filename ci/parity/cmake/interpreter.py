@@ -481,7 +481,8 @@ def bind_parameters(routine: Routine, words: list[str]) -> dict[str, Value | Non
 
 
 def foreach_range(words: list[str]) -> range:
-    """Return the numbers of foreach(x RANGE ...), or none if one of ``words`` is not a number."""
+    """Return the numbers of foreach(x RANGE ...). If one of ``words`` is not a number, return an
+    empty range."""
     try:
         numbers = [int(word) for word in words]
     except ValueError:

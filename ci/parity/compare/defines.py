@@ -144,7 +144,7 @@ def find_lacking(
     - ``reader`` itself defines the macro (``is_own``): if all counterparts lack it, return all of
       them. Otherwise, return the counterparts that lack it and read it.
     - Another target exports the macro: if all counterparts that read it lack it, return these.
-      Otherwise, return none.
+      Otherwise, return an empty set.
     """
     names = groups.cmake_of[reader.label]
     lacking = {name for name in names if macro not in cmake_names(groups, [name])}
