@@ -265,9 +265,9 @@ class Lowering:
             )
 
     def write_calls(self, module: Any) -> None:
-        """Write the model's calls to QNN's API as C code. QNN's Saver, a backend that records calls
-        instead of compiling, writes the code. The lowering then ends with SystemExit. Raises
-        FailedError if Saver wrote no code.
+        """Write C code with the calls to QNN's API that build the model's graph. QNN's Saver, a
+        backend that records calls instead of compiling, writes the code. The lowering then ends
+        with SystemExit. Raises FailedError if Saver wrote no code.
 
         Call this only in a fork, because HTP's compiler must be the first compiler that a process
         loads.

@@ -225,7 +225,7 @@ def see_no_qnn(unit: AppUnit) -> Iterator[Seen]:
 @APPS.check(
     "QNN853",
     "{subject} is missing from this copy of the repository{others}",
-    "how the file is packaged cannot be checked; an app built from this copy lacks the file",
+    "its packaging cannot be checked, and an app built from this copy lacks the file",
     "fetch the whole repository: `git restore :/` and `git lfs pull`; put an AAR where the build "
     "file expects it",
 )

@@ -1,4 +1,4 @@
-"""The verdict on a program: judges outputs, explains failures, and tests the gate with controls."""
+"""Judges the outputs of a program, explains failures, and tests the gate with controls."""
 
 from __future__ import annotations
 

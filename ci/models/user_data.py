@@ -128,8 +128,8 @@ def check_metric(metric: Metric, sets: int) -> None:
 def run_metric(
     metric: Metric, outputs: list[Any], float32: list[Any], quantized: list[Any] | None
 ) -> MetricResult:
-    """Return the metric of the program, the float32 model, the shifted float32 outputs and the
-    quantized model, if there is one. Raises UsageError if labels or results have the wrong form,
+    """Compute the metric of the program, the float32 model, the shifted float32 outputs and, if
+    there is one, the quantized model. Raises UsageError if labels or results have the wrong form,
     and FailedError if the function raises an exception."""
     labels = read_labels(metric.labels, len(float32[0]))
     shifted = [np.roll(column, 1, axis=0) for column in float32]
