@@ -49,8 +49,8 @@ UNMEASURED = "the metric was not measured: it is code, and judging kept outputs 
 def judge_report(
     report: Report, directory: Path, setup: JudgeSetup, work: Path, pulled: Path | None = None
 ) -> Report:
-    """Return the report of a run after judging its cases again, either from the kept outputs in
-    ``directory`` or from a device's outputs for the same programs in ``pulled``.
+    """Judge the cases of a run again, and return the new report. The outputs are the kept ones in
+    ``directory`` or, with ``pulled``, a device's outputs for the same programs.
 
     Raises UsageError for an unknown scheme or SoC, and ManifestError for a case without limits in
     the policy.

@@ -112,8 +112,8 @@ def process_set(environment: Mapping[str, str], directory: Path) -> Iterator[Non
 
 
 def list_python_path(given: str) -> str:
-    """Return PYTHONPATH for a process that starts in another directory: the paths in ``given`` as
-    absolute paths, followed by this project's root directory unless the project is installed."""
+    """Return PYTHONPATH for a process that starts in another directory. It consists of the paths in
+    ``given``, made absolute, and this project's root directory unless the project is installed."""
     paths = [os.path.abspath(path) for path in given.split(os.pathsep) if path]  # noqa: PTH100
     if ROOT.name not in {"site-packages", "dist-packages"}:
         paths.append(str(ROOT))

@@ -37,9 +37,9 @@ OF_HTP = frozenset(
 
 @dataclass(frozen=True)
 class CaseSpec:
-    """One case: the name of a model as reports show it, a scheme, the name of an SoC and, for a
-    user's model, its source. With ``layers``, the program returns the outputs of its layers after
-    the model's own outputs."""
+    """One case: a model's name as shown in reports, a scheme, the name of an SoC and, for a user's
+    model, its source. With ``layers``, the program returns the outputs of its layers after the
+    model's own outputs."""
 
     model: str
     scheme: Scheme

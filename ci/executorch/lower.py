@@ -373,7 +373,7 @@ def sign_by_content(program: bytes) -> bytes:
 
     ExecuTorch's QnnContextCustomProtocol writes a header before each context binary: magic (u32),
     signature (u64) and size of the remainder (u64), little-endian and packed. The signature is the
-    system time in nanoseconds. Its only use is to distinguish contexts within a process, and it is
+    system time in nanoseconds. It only serves to distinguish contexts within a process. It is also
     the only difference between two lowerings of one model (seen with ExecuTorch 1.5.1).
     """
     data = bytearray(program)

@@ -208,9 +208,9 @@ RECIPE = "a recipe's function has no parameters and returns ExecuTorch's QuantRe
 def configure(scheme: Scheme) -> dict[str, Any]:
     """Return the arguments with which QnnQuantizer or ModuleQConfig is configured for a scheme.
 
-    The moving average of ExecuTorch's default observer clips values if there are few calibration
-    sets, so an observer of the minimum and maximum is used instead, except for training. Raises
-    FailedError if the installed ExecuTorch does not have the scheme.
+    ExecuTorch's default observer uses a moving average, which clips values if there are few
+    calibration sets. Except for training, an observer of the minimum and maximum is used instead.
+    Raises FailedError if the installed ExecuTorch does not have the scheme.
     """
     if scheme.recipe.dtype not in QuantDtype.__members__:
         installed = version("executorch")

@@ -77,9 +77,9 @@ def _survey(unit: AppUnit, scratch: Path) -> AppUnit:
 
 
 def _read_directory(root: Path, archives: ArchiveReader) -> Iterator[AppUnit]:
-    """Yield the apps in a directory: from sources if there are build files, otherwise from
-    directories named after ABIs, otherwise from the APKs of one app, otherwise from a manifest
-    alone. Raises UsageError if there is none of these."""
+    """Yield the apps in a directory. They are read from the first of these that exists: sources
+    with build files, directories named after ABIs, the APKs of one app, or a manifest alone. Raises
+    UsageError if none of these exists."""
     places = list(_walk(root, 0))
     modules = [place for place in places if any((place / one).is_file() for one in BUILD_FILES)]
     parents = sorted({one.parent for one in places if one.name in ABIS})

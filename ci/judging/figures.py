@@ -68,8 +68,8 @@ def _measure_set(reference: Array, output: Array) -> Figures:
 
 @dataclass(frozen=True)
 class Nearness:
-    """How close the outputs of two runners are: the lowest SQNR in dB over all outputs and input
-    sets, and the share of elements with identical bits."""
+    """How close the outputs of two runners are. ``sqnr_db`` is the lowest SQNR over all outputs and
+    input sets, and ``equal`` is the share of elements with identical bits."""
 
     sqnr_db: float
     equal: float

@@ -65,7 +65,7 @@ class References:
 
     def best(self, index: int) -> tuple[Expected, str]:
         """Return the output that the program should compute, and the name of the model that
-        computed it: the quantized model if there is one, else the float32 model."""
+        computed it. This is the quantized model if there is one, else the float32 model."""
         if self.quantized is None:
             return self.float32[index], FLOAT32
         return self.quantized[index], QUANTIZED

@@ -40,8 +40,8 @@ WHOLE, ELEMENT_DB, LINE_DB = "all input sets", 10.0, 100.0
 
 @dataclass(frozen=True)
 class Excess:
-    """How far the error in a part of an output is above the prediction (``above_db``) and above the
-    limit (``over_db``, negative if the part is accepted), in dB.
+    """The error in a part of an output. ``above_db`` is how far it is above the prediction, in dB.
+    ``over_db`` is how far it is above the limit, in dB; it is negative if the part is accepted.
 
     A message names the part with the largest ``over_db - names_db``. Without ``names_db``, it would
     nearly always name a single element. ``is_partial`` is true if at least one part of the same

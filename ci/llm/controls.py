@@ -151,8 +151,8 @@ MAKERS: Mapping[ControlKind, Callable[[Repeated], Iterator[Generated]]] = {
 
 def judge_control(runs: Iterable[Generated], reference: Reference) -> tuple[bool, Verdict | None]:
     """Return whether one of the wrong runs is rejected at a step whose margin exceeds the noise.
-    Also return the verdict on that run or, if none is rejected, on the last run; it is None if
-    there are no runs."""
+    The second value is the verdict on that run. If none is rejected, it is the verdict on the last
+    run, or None if there are no runs."""
     decided, verdict = set(np.flatnonzero(reference.decided())), None
     for run in runs:
         verdict = judge_part(run, reference)

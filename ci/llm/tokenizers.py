@@ -157,9 +157,9 @@ def _list_pieces(data: bytes, start: int) -> list[tuple[bytes, float]] | None:
 
 
 class PieceTable:
-    """Encodes text like llama2.c's run.c: it adds a leading space, splits the text into characters,
-    and then repeatedly merges the adjacent pair with the highest score, as long as there is a pair
-    that can be merged."""
+    """Encodes text like llama2.c's run.c: it adds a leading space and splits the text into
+    characters. Then it repeatedly merges the adjacent pair with the highest score, until no pair
+    can be merged."""
 
     def __init__(self, pieces: Sequence[tuple[bytes, float]], bos: int, eos: int) -> None:
         self.pieces, self.ends = pieces, {bos, eos}

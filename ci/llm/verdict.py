@@ -29,8 +29,8 @@ class Reference:
 
     def allowed(self) -> Array:
         """Return the largest mean square error that each step may have. It is MARGIN_DB above the
-        largest error of any disturbed run at this step, or above the largest average error of any
-        run if that is larger."""
+        larger of two errors: the largest error of any disturbed run at this step, and the largest
+        average error of any run."""
         usual = self.noise.mean(axis=1).max()
         return np.maximum(self.noise.max(axis=0), usual) * 10 ** (MARGIN_DB / 10)
 
@@ -128,8 +128,9 @@ def judge_part(run: Generated, reference: Reference, steps: int = 0) -> Verdict:
 
 @dataclass(frozen=True)
 class Likeness:
-    """How similar logits are to the float32 model's for the same text: the share of steps with the
-    same best token, and the mean Kullback-Leibler divergence of the distributions, in nats."""
+    """How similar logits are to the float32 model's for the same text. ``agreement`` is the share
+    of steps with the same best token. ``divergence`` is the mean Kullback-Leibler divergence of the
+    distributions, in nats."""
 
     agreement: float
     divergence: float

@@ -28,8 +28,8 @@ def name_file(path: Path) -> str:
 
 
 def name_argument(path: Path) -> str:
-    """Return a file's path for use in a command: relative to its repository if it is in one,
-    otherwise relative to the caller's directory if it is there, otherwise absolute."""
+    """Return a file's path for use in a command. It is relative to the file's repository if there
+    is one, else relative to the caller's directory if the file is in it, else absolute."""
     return name_file(path) if find_repository(path) else shown_path(path)
 
 

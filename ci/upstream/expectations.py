@@ -33,7 +33,7 @@ WORDS = {
 
 
 class Row(Struct, frozen=True, forbid_unknown_fields=True):
-    """A row of the policy: the tests of ``suite`` that match a glob in ``tests`` are expected to
+    """A row of the policy. The tests of ``suite`` that match a glob in ``tests`` are expected to
     have the result ``outcome``, with a reason that matches ``pattern``. ``socs`` and ``qnn`` are
     globs for the SoCs and versions of QNN to which the row applies.
 
