@@ -69,8 +69,9 @@ def mend_biases(module: GraphModule) -> None:
 
 
 def widen_ranges(module: GraphModule, clipped: Mapping[Range | None, float]) -> None:
-    """Widen quantization ranges so that no values are clipped. ``clipped`` maps a range to the
-    share that measure_clipping returned."""
+    """Widen quantization ranges so that the values found by measure_clipping are not clipped.
+    ``clipped`` is its result: it maps a range to how far values exceed it, as a share of the
+    exceeded bound."""
     for node in module.graph.nodes:
         exceeded = clipped.get(find_range(node))
         if exceeded:

@@ -315,8 +315,8 @@ class Search:
         return Cut(self.order(self.find_cone(given, kept)), tuple(given))
 
     def close(self, kept: Collection[str], given: Sequence[str]) -> Cut:
-        """Return the part with the ``kept`` operators. Its outputs are those operators that are in
-        ``given``, and those whose results no kept operator reads."""
+        """Return the part with the ``kept`` operators. Its outputs are the kept operators that are
+        in ``given`` or whose results are not read by another kept operator."""
         read = {name for one in kept for name in self.operators[one].inputs}
         last = [name for name in kept if name in given or name not in read]
         return Cut(self.order(kept), self.order(last))

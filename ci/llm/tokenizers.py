@@ -127,9 +127,9 @@ def _read_model(path: Path) -> Tokenizer:
 
 
 def _read_bin(path: Path) -> Tokenizer:
-    """Read llama2.c's or ExecuTorch's file of pieces. llama2.c's header is the length of the
-    longest piece. ExecuTorch's header consists of the vocabulary size, BOS, EOS and the length of
-    the longest piece. All numbers are int32."""
+    """Read a tokenizer in the .bin format of llama2.c or ExecuTorch. A header of int32 numbers
+    comes before the pieces. In llama2.c's format, it is the length of the longest piece; in
+    ExecuTorch's, it is the size of the vocabulary, BOS, EOS and that length."""
     data = path.read_bytes()
     longest, bos, eos = struct.unpack_from("<i", data)[0], 1, 2
     pieces = _list_pieces(data, 4)

@@ -71,9 +71,8 @@ def show_equal(share: float | None) -> str:
 
 
 def show_shares(equal: float | None, exact: float | None) -> str:
-    """Return ``100 %`` or, if the shares differ, ``100 % (97.00 % exact)``.
-
-    ``equal`` includes the values that the rule for ties accepts in addition to ``exact`` ones.
+    """Return ``100 %`` or, if the shares differ, ``100 % (97.00 % exact)``. The arguments are the
+    figures ``equal`` and ``equal_exact`` of a case.
     """
     shown = show_equal(equal)
     return shown if exact is None or exact == equal else f"{shown} ({show_equal(exact)} exact)"

@@ -434,33 +434,28 @@ class Case(CaseName, frozen=True, kw_only=True):
     ``predicted_sqnr_db`` is the SQNR that is predicted for the program from rounding, and
     ``above_noise_db`` is how far the error at ``above_noise_place`` exceeds that prediction.
 
-    ``equal`` is the share of correct elements in outputs of integers or booleans. ``equal_exact``
-    is the share of elements that equal the reference; ``equal`` also includes those that the rule
-    for ties accepts. ``gain`` is the slope of an output over its reference (1 if it is correct),
-    and ``offset`` the mean error in standard deviations. ``metric`` is the value of the user's
-    metric, which is named ``metric_name``; ``metric_float`` and ``metric_quantized`` are its values
-    for the float32 model and the quantized model.
-
-    ``question`` is the first question whose answer is no in a failed case. ``warnings`` do not fail
-    the case. ``places`` are the lines of the user's files that caused a failure. ``lacks`` is the
-    library or device without which the case could not run here. ``outcome`` is the result of an
-    upstream test, such as ``both`` if it passed upstream's verdict and ours.
-
-    ``recorded_`` figures are from an earlier run with this toolchain. ``lower_s`` of a cached case
-    is the time of its original lowering. ``compiler`` is the build of QNN that compiled the
-    program. ``choices`` are the lowering options of the model's entry in the policy.
-    ``made_inputs`` describes generated inputs, such as random inputs. ``digests`` identify the
-    case's sources, and ``outputs`` contains details of each output. ``program`` lists the files of
-    the program, starting with the one that a runtime opens. ``footprint`` contains figures of the
-    program and its lowering, and ``recorded_footprint`` the recorded ones.
-
-    Two kinds of figures are present only on request: ``qnn_ops`` are the operators passed to QNN,
-    and ``accelerator_`` figures are means over the inputs, from QNN's profile. On the emulator,
-    ``accelerator_`` figures vary between runs, so they are not judged.
-
-    ``device`` contains the figures of a run on a device. In such a run, ``sqnr_db_emulator`` and
-    ``equal_emulator`` (the share of elements with the same bits) compare the outputs with the
-    emulator's.
+    ``equal`` is the share of correct elements in outputs of integers or booleans, including those
+    that the rule for ties accepts. ``equal_exact`` is the share of elements that equal the
+    quantized model's, or the float32 model's if there is no quantized one. ``gain`` is the slope of
+    an output over its reference (1 if it is correct), and ``offset`` the mean error in standard
+    deviations. ``metric`` is the value of the user's metric, which is named ``metric_name``;
+    ``metric_float`` and ``metric_quantized`` are its values for the float32 model and the quantized
+    model. ``question`` is the first question whose answer is no in a failed case. ``warnings`` do
+    not fail the case. ``places`` are the lines of the user's files that caused a failure. ``lacks``
+    is the library or device without which the case could not run here. ``outcome`` is the result of
+    an upstream test, such as ``both`` if it passed upstream's verdict and ours. ``recorded_``
+    figures are from an earlier run with this toolchain. ``lower_s`` of a cached case is the time of
+    its original lowering. ``compiler`` is the build of QNN that compiled the program. ``choices``
+    are the lowering options of the model's entry in the policy. ``made_inputs`` describes generated
+    inputs, such as random inputs. ``digests`` identify the case's sources, and ``outputs`` contains
+    details of each output. ``program`` lists the files of the program, starting with the one that a
+    runtime opens. ``footprint`` contains figures of the program and its lowering, and
+    ``recorded_footprint`` the recorded ones. Two kinds of figures are present only on request:
+    ``qnn_ops`` are the operators passed to QNN, and ``accelerator_`` figures are means over the
+    inputs, from QNN's profile. On the emulator, ``accelerator_`` figures vary between runs, so they
+    are not judged. ``device`` contains the figures of a run on a device. In such a run,
+    ``sqnr_db_emulator`` and ``equal_emulator`` (the share of elements with the same bits) compare
+    the outputs with the emulator's.
     """
 
     status: Status

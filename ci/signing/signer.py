@@ -90,8 +90,10 @@ def find_interpreter(given: str = "") -> Interpreter:
     raise UnfitError(
         f"{what} usable Python below 3.12",
         why="the Hexagon SDK's signer imports the module imp, which Python 3.12 removed",
-        fix="install Python 3.11 (`uv python install 3.11`), or select an older Python with "
-        f"--signer-python or {PYTHON_VARIABLE}",
+        fix=f"set --signer-python or {PYTHON_VARIABLE} to a Python older than 3.12, or omit both"
+        if named
+        else "install Python 3.11 (`uv python install 3.11`), or pass a Python older than 3.12 with"
+        f" --signer-python or {PYTHON_VARIABLE}",
     )
 
 

@@ -221,7 +221,7 @@ def split_define(word: str) -> tuple[str, str]:
 
 
 def prepare_job(target: Target, request: BuildRequest, progress: Progress) -> BuildJob:
-    """Return a planned build. Only its ``check`` must still be called before it starts.
+    """Return a planned build. Call its ``check`` before starting it.
 
     Raises UsageError for an extra that the target does not have, and UnfitError if anything is
     missing.

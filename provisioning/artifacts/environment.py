@@ -80,9 +80,9 @@ def provision_profile(
 ) -> Environment:
     """Fetch the missing artifacts of a profile, and return its environment.
 
-    If ``verify`` is true, existing artifacts are hashed again, and files that differ are repaired.
-    If ``offline`` is true, only the store and its downloads are used. If ``options`` are given,
-    they are used instead of ``offline``.
+    If ``verify`` is true, existing artifacts are hashed again. Files in the store that differ are
+    repaired; in the user's own installation, they are an error. If ``offline`` is true, nothing is
+    downloaded. If ``options`` are given, they are used instead of ``offline``.
 
     Raises UsageError, ManifestError, UnfitError, DownloadError, IntegrityError, StoreError,
     ToolError.

@@ -93,9 +93,10 @@ def adopt_artifact(
 ) -> Provisioned | None:
     """Return the user's own installation if a variable points to one, else None.
 
-    A tree in the store counts as an installation if it contains another version of the artifact.
-    Returns None, too, if the user chose a different version, or if the release has to be copied
-    into the store. If ``verify`` is true, the installation's files are compared with the lock.
+    Also returns None if the user chose a different version, if the release has to be copied into
+    the store, or if the variable points to a tree in the store that provisioning would choose
+    anyway. If ``verify`` is true, the files of an installation with the requested version are
+    compared with the lock.
     Raises UnfitError, and with ``verify`` also ManifestError and IntegrityError.
     """
     adoption = None if request.release.is_copied else request.toolchain.adoption

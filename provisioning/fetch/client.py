@@ -239,8 +239,8 @@ def _open_session(sockets: list[socket.socket]) -> Any:
 
     class Session(requests.Session):
         def get_redirect_target(self, resp: Any) -> None:
-            """Return None, so that requests does not follow redirects. It would read their whole
-            bodies.
+            """Return None, so that requests does not follow redirects: it would read the whole body
+            of each response.
             """
 
     session = Session()

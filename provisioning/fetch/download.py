@@ -73,14 +73,15 @@ def fetch_file(
 ) -> str:
     """Download ``target`` from the first of ``urls`` that has the pinned content.
 
-    A complete and checked file is renamed to ``target``. After a failure, the partial file is kept,
-    and the next call resumes it. ``file://`` URLs are read from disk. ``judge`` checks a complete
-    file and raises IntegrityError if it cannot be the wanted one. The URL is then retried if the
-    body was small or of unknown length; otherwise, the next URL is tried.
+    A complete and checked file is renamed to ``target``. After an interruption, the partial file is
+    kept, and the next call resumes it. ``file://`` URLs are read from disk. ``judge`` checks a
+    complete file and raises IntegrityError if it cannot be the expected one. The URL is then
+    retried if the body was small or of unknown length; otherwise, the next URL is tried.
 
     Returns the file's SHA-256. Raises IntegrityError if the content from a URL did not match the
-    pin and no other URL had the right content, DownloadError if nothing could be downloaded, and
-    OSError if the file cannot be written.
+    pin and no other URL had the right content, DownloadError if no URL could be downloaded and
+    accepted by ``judge``, UnfitError for an invalid environment variable, and OSError if the file
+    cannot be written.
     """
     chosen = policy or TransferPolicy.from_environment()
     options = _FetchOptions(progress, chosen, target.name, judge)

@@ -22,7 +22,8 @@ class Recurrent(nn.Module):
         self.head = nn.Linear(WIDTH, 16)
 
     def forward(self, steps: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Map steps [1, 8, 32]; hidden, cell [1, 48] to [1, 8, 16], new hidden, new cell."""
+        """Map steps [1, 8, 32], hidden [1, 48] and cell [1, 48] to an output [1, 8, 16], the new
+        hidden and the new cell."""
         projected = self.from_input(steps)
         seen = []
         for step in range(STEPS):

@@ -216,7 +216,7 @@ def _without_package(index: Index, path: str) -> Finding:
         kind=Kind.UNLISTED,
         path=folder,
         **noted(Level.WARNING),
-        message=f"listed files import {path}, but no BUCK file describes this folder",
+        message=f"files that Buck lists import {path}, but this folder has no BUCK file",
         detail=WHOLE_FOLDER,
         fix=f"describe the Python libraries of {folder} in a BUCK file",
     )

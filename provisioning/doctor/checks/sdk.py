@@ -167,7 +167,7 @@ def see_no_library(sdk: Sdk) -> Iterator[Seen]:
     "QNN108",
     "headers are missing: {names}",
     "CMake configures without an error, but the compiler fails: 'no such file or directory'",
-    f"{REFETCH}; it must contain include/QNN, which the runtime in a wheel lacks",
+    f"{REFETCH}; the SDK must contain include/QNN (the QNN libraries in a Python wheel do not)",
     after=("QNN102",),
 )
 def see_no_headers(sdk: Sdk) -> Iterator[Seen]:

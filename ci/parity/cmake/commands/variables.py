@@ -14,6 +14,13 @@ from ci.parity.cmake.values import is_unknown, split_list, unknown
 from ci.parity.patterns import compile_pattern
 
 Handler = Callable[[Interpreter, Call], "Flow | None"]
+# Sub-commands of file() that set their second argument to what they read.
+READS = frozenset(
+    {
+        *("READ", "STRINGS", "SIZE", "TIMESTAMP", "READ_SYMLINK", "MD5", "SHA1"),
+        *(f"SHA{kind}{bits}" for kind in ("", "3_") for bits in (224, 256, 384, 512)),
+    }
+)
 
 
 def set_variable(run: Interpreter, call: Call) -> None:
@@ -63,8 +70,8 @@ def declare(run: Interpreter, name: str, default: str) -> None:
 
 
 def use_file(run: Interpreter, call: Call) -> None:
-    """Evaluate file() with GLOB and GLOB_RECURSE within the tree, and with sub-commands for paths.
-    The text that other sub-commands read is unknown.
+    """Evaluate the sub-commands of file() that list files or compute a path. Only files in the tree
+    are listed. What sub-commands read from files, or compute from them, is unknown.
     """
     words = call.words
     if len(words) < 2:
@@ -75,7 +82,7 @@ def use_file(run: Interpreter, call: Call) -> None:
         for path in filter(None, map(run.relative, found)):
             run.state.globbed.setdefault(path, run.place(call.command.line))
         run.set(name, (";".join(found),))
-    elif action in {"READ", "STRINGS"} and rest:
+    elif action in READS and rest:
         run.set(rest[0], unknown(f"file({action})"))
     elif action in {"REAL_PATH", "TO_CMAKE_PATH"} and rest:
         run.set(rest[0], (run.absolute(name),))

@@ -135,3 +135,20 @@ def test_builds_and_environments_in_a_checkout_are_not_read(plant: Callable[...,
     root = plant({"CMakeLists.txt": "", "envs/notes.cmake": "", "out/_deps/b/b.cmake": "", **made})
     assert DirectoryTree(root).files == {"CMakeLists.txt", "envs/notes.cmake"}
     assert DirectoryTree(root / "out").files == {"CMakeCache.txt", "_deps/b/b.cmake"}
+
+
+@pytest.mark.parametrize(
+    "action", ["READ", "STRINGS", "SIZE", "SHA256", "SHA3_512", "MD5", "TIMESTAMP", "READ_SYMLINK"]
+)
+def test_what_is_read_from_a_file_is_unknown_and_no_longer_the_old_value(
+    read: Callable[[Files], CMakeFacts], action: str
+) -> None:
+    facts = read(
+        {
+            "CMakeLists.txt": "set(found no)\n"
+            f"file({action} a.cpp found)\n"
+            "if(found)\n  add_library(lib a.cpp)\nendif()\n",
+            "a.cpp": "",
+        }
+    )
+    assert sources(facts) == {("", "lib"): {"a.cpp"}}
