@@ -270,8 +270,8 @@ def describe_departure(judgement: Judgement, layers: Sequence[str]) -> str:
     behind = [index for index in wrong if index >= first]
     if not wrong:
         return (
-            "  where: a second program, which also returns the outputs of its layers, is correct;"
-            " so the cause is how QNN combines layers or outputs"
+            "  where: the program is correct if it also returns the outputs of its layers, so the"
+            " cause is how QNN combines layers or outputs"
         )
     if not behind:
         return f"  where: correct up to {layers[-1]}, wrong after it" if layers else ""
