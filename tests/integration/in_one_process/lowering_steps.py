@@ -538,7 +538,7 @@ def test_blocks_have_the_size_that_an_entry_asks_for(block: int) -> None:
     sets = tuple((draw(4, 64, seed=seed),) for seed in range(2))
     model = Model("net", make_net(), sets, sets)
     if block == 48:
-        with pytest.raises(UsageError, match=r"no layer of .* can have blocks of 48"):
+        with pytest.raises(UsageError, match=r"no layer of .* can have blocks of size 48"):
             quantize_model(model, Scheme.A16W4_BLOCK, "SM8650", Choices(block_size=block))
         return
     made = quantize_model(model, Scheme.A16W4_BLOCK, "SM8650", Choices(block_size=block))
