@@ -390,6 +390,29 @@ def test_an_answer_has_its_code_its_bytes_and_its_message(here: Device) -> None:
     assert greeting.call("echo 1") == Answer(0, b"1\n", "")
 
 
+@pytest.mark.parametrize(
+    ("first", "calls"),
+    [
+        ("exit 0", 2),
+        ("exit 1", 1),
+        ("echo hello; exit 0", 1),
+        ("echo the connection ended >&2; exit 0", 1),
+    ],
+)
+def test_a_script_is_run_again_only_if_it_certainly_did_not_begin(
+    tmp_path: Path, first: str, calls: int
+) -> None:
+    count = tmp_path / "count"
+    client = f'echo >> {count}; test -e {count}.2 || {{ touch {count}.2; {first}; }}; sh -c "$0"'
+    device = Device("adb:a", ("sh", "-c", client), "/p")
+    if calls == 1:
+        with pytest.raises(ToolError):
+            device.call("echo 1")
+    else:
+        assert device.call("echo 1") == Answer(0, b"1\n", "")
+    assert len(count.read_text()) == calls
+
+
 def tell(call: Any) -> tuple[str, str, str]:
     with pytest.raises(QnnCiError) as caught:
         call()

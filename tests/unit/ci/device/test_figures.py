@@ -85,8 +85,11 @@ def test_heat_is_that_of_sensors_and_of_what_slows_a_processor() -> None:
     assert parse_heat("zone a -40000\n").hottest_c == -40
     lines = "".join(f"cooling {name}-1 1\n" for name in ("b-GPU", "a-devfreq", "fan", "modem"))
     assert parse_heat(f"{lines}{lines}cooling npu -1\n").slowed == ("a-devfreq-1", "b-GPU-1")
-    for name in ("cpu", "gpu", "npu", "nsp", "cdsp", "hexagon", "ddr", "devfreq", "thermal-pause"):
+    names = ("cpu", "gpu", "npu", "nsp", "cdsp", "hexagon", "ddr", "devfreq", "thermal-pause")
+    for name in names:
         assert parse_heat(f"cooling x{name}y 2\n").slowed == (f"x{name}y",)
+    every = "".join(f"cooling {name} 1\n" for name in names)
+    assert parse_heat(every).slowed == tuple(sorted(names))
     assert parse_heat("status x 1\nstatus x 3\nother x 9\n") == Heat(status=3)
 
 

@@ -20,12 +20,13 @@ from ci.inspect.app_checks import (
     list_app_checks,
 )
 from ci.inspect.app_manifest import AppManifest
-from ci.inspect.app_report import CheckedUnit, choose_exit, measure
+from ci.inspect.app_report import CheckedUnit, _builds, choose_exit, measure
 from ci.inspect.app_trees import read_app
 from ci.inspect.apps import QNN_ABI, AppUnit, Kind, PackedFile
 from ci.inspect.gradle import Gradle
 from provisioning.doctor.checks.registry import Finding, Severity
 from provisioning.doctor.facts import TreeFacts
+from provisioning.elf.facts import EM_X86_64
 from provisioning.errors import ExitCode
 from tests.stand_ins.android_apps import (
     ABI,
@@ -317,6 +318,11 @@ def test_other_libraries_of_the_vendor_are_declared_too(tmp_path: Path) -> None:
     (unit,) = units(apk()(tmp_path), tmp_path / "scratch")
     found = list(APPS.judge(needing(unit, "libQnnGpu.so", "libOpenCL.so", "libcdsprpc.so")))
     assert [(one.id, one.subject) for one in found] == [("QNN862", "libOpenCL.so")]
+    other = needing(unit, "libQnnGpu.so", "libOpenCL.so")
+    *files, last = other.tree.files
+    assert last.elf
+    x86 = replace(last, elf=replace(last.elf, machine=EM_X86_64))
+    assert list(APPS.judge(replace(other, tree=replace(other.tree, files=(*files, x86))))) == []
     old = replace(unit, manifest=replace(unit.manifest, target_sdk=30, native_libraries={}))
     assert list(APPS.judge(needing(old, "libQnnGpu.so", "libOpenCL.so"))) == []
     first = replace(old, manifest=replace(old.manifest, target_sdk=31))
@@ -467,6 +473,19 @@ def test_sizes_are_summed_by_component_and_those_in_the_archive_where_they_are_k
         ("all for x86_64", (1, 8, 7)),
         ("programs", (1, 3, 2)),
     ]
+
+
+def test_an_app_names_the_qnn_versions_that_its_libraries_tell(tmp_path: Path) -> None:
+    both = {**SET, "libQnnGpu.so": library("libQnnGpu.so", OLDER)}
+    (unit,) = units(apk(both)(tmp_path), tmp_path / "scratch")
+    assert _builds(unit) == ["2.48.99", "2.49.99"]
+    first, *others = unit.tree.files
+    assert first.build
+    for build in (None, first.build._replace(version=None)):
+        one = replace(unit.tree, files=(replace(first, build=build),))
+        assert _builds(replace(unit, tree=one)) == []
+    other = replace(unit.tree, files=tuple(one for one in others if one.name != "libQnnGpu.so"))
+    assert _builds(replace(unit, tree=other)) == ["2.49.99"]
 
 
 def test_an_unpacked_app_has_its_assets_and_lacks_nothing(tmp_path: Path) -> None:

@@ -56,6 +56,11 @@ def test_what_is_no_manifest_is_refused(data: bytes, reason: str) -> None:
     assert reason in parse_manifest(data).fault
 
 
+def test_a_manifest_may_be_as_long_as_the_limit() -> None:
+    text = b'<manifest package="a"/>'
+    assert parse_manifest(text.ljust(MAX_BYTES)).package == "a"
+
+
 def test_one_long_string_named_many_times_is_refused() -> None:
     count, text = 60_000, ("a" * 20_000).encode("utf-16-le")
     pool = struct.pack(

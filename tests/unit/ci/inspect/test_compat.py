@@ -178,6 +178,9 @@ def test_operators_on_the_cpu_need_kernels() -> None:
     ):
         answer = judge_compat(program, replace(SAME, kernels=kernels))
         assert find(answer, Axis.OPERATORS) is verdict
+    for runtime in (None, SAME):  # without such an operator, nothing has to be known
+        assert find(judge_compat(PROGRAM, runtime), Axis.OPERATORS) is Verdict.YES
+        assert find(judge_compat(program, runtime), Axis.OPERATORS) is Verdict.SKIPPED
 
 
 def test_a_damaged_file_loads_nowhere() -> None:

@@ -31,6 +31,7 @@ def package(tmp_path: Path) -> Path:
         archive.writestr("assets/model.pte", make_program())
         archive.writestr("assets/context.bin", make_binary())
         archive.writestr("assets/words.bin", b"words of the app")
+        archive.writestr("assets/folder.pte/", b"")
         archive.write(library, "lib/arm64-v8a/libone.so")
     return path
 
@@ -121,7 +122,7 @@ def test_onnx_context_models_are_read(tmp_path: Path) -> None:
 def test_constants_of_an_onnx_model_count_wherever_their_values_are(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx", reason="the onnx package is not installed")
     from onnx import TensorProto as Onnx
-    from onnx.helper import make_tensor
+    from onnx.helper import make_node, make_tensor
 
     from tests.qnn_provider.contexts import GRAPH, write_context
 
@@ -140,10 +141,19 @@ def test_constants_of_an_onnx_model_count_wherever_their_values_are(tmp_path: Pa
             outside,
         ]
     )
+    model.graph.node.extend(
+        [
+            *(make_node(name, ["x"], ["y"]) for name in ("Softmax", "Add", "Add")),
+            make_node("FusedGemm", ["x"], ["y"], domain="com.microsoft"),
+        ]
+    )
     onnx.save(model, path)
     found = inspect_file(path)
     assert found.program
     assert found.program.constant_bytes == {"float32": 32, "int64": 8, "type 8": 3, "uint8": 7}
+    (method,) = found.program.methods
+    operators = {"Add": 2, "Softmax": 1, "com.microsoft::FusedGemm": 1}
+    assert list(method.cpu_operators.items()) == list(operators.items())
 
 
 def test_the_numbers_of_dtypes_are_those_of_onnx() -> None:
@@ -194,6 +204,10 @@ def test_a_library_for_a_phones_processor_has_no_hexagon_version(tmp_path: Path)
     assert (held.machine, held.hexagon) == ("aarch64", 0)
     assert held.build.startswith(f"v{held.qnn}.")
     assert (held.qnn.count("."), held.api_level, held.align) == (2, 30, 16384)
+    path.write_bytes(library(path.name).replace(held.build.encode(), b" " * len(held.build)))
+    other = inspect_file(path).library
+    assert other
+    assert (other.build, other.qnn, other.machine) == ("", "", "aarch64")
 
 
 SPLITS = ["splits/base-master.apk", "splits/base-arm64_v8a.apk"]

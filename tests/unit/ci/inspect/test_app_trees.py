@@ -1,0 +1,316 @@
+"""Which files of a directory belong to which app."""
+
+from __future__ import annotations
+
+import subprocess
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci.inspect.app_trees import MAX_DEPTH, read_app
+from ci.inspect.apps import AppUnit, Kind
+from tests.stand_ins.android_apps import ABI, MANIFESTS, library, write_apk
+
+APP = 'plugins { id("com.android.application") }\n'
+MODULE = 'plugins { id("com.android.library") }\n'
+TEXT = (MANIFESTS / "declared.xml").read_text("utf-8")
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
+JNI, OTHER = f"src/main/jniLibs/{ABI}", "src/main/jniLibs/x86"
+
+
+def write(root: Path, files: Mapping[str, str]) -> Path:
+    """Write files. Names that end in '/' are directories, and '-> x' makes a link to x."""
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if name.endswith("/"):
+            path.mkdir(parents=True)
+        elif text.startswith("-> "):
+            path.symlink_to(text[3:])
+        else:
+            path.write_text(text, "utf-8")
+    return root
+
+
+def read(root: Path, tmp_path: Path) -> list[AppUnit]:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    return read_app(root, scratch)
+
+
+def describe(unit: AppUnit) -> dict[str, Any]:
+    """Return what is in a unit. Fields that are empty are left out."""
+    found = {
+        "libraries": [one.shown for one in unit.libraries],
+        "assets": [one.shown for one in unit.assets],
+        "twice": [[one.shown for one in group] for group in unit.duplicates],
+        "absent": [*unit.absent],
+        "pointers": [*unit.pointers],
+        "damaged": [*unit.damaged],
+        "min_sdk": unit.min_sdk,
+    }
+    return {"name": unit.name, "kind": unit.kind} | {
+        name: value for name, value in found.items() if value
+    }
+
+
+def app(name: str, kind: Kind = Kind.SOURCES, **fields: object) -> dict[str, Any]:
+    return {"name": name, "kind": kind, **fields}
+
+
+UNITS: dict[str, tuple[dict[str, str], list[dict[str, Any]]]] = {
+    "modules of modules are packaged, and a loop of modules ends": (
+        {
+            "app/build.gradle": f"{APP} implementation project(':core')",
+            "core/build.gradle": f"{MODULE} project(':lib:qnn')\nproject(':app')",
+            "lib/qnn/build.gradle": f"{MODULE} project(':core')\nproject(':none')",
+            f"app/{JNI}/liba.so": "",
+            f"core/{JNI}/libb.so": "",
+            f"lib/qnn/{JNI}/libc.so": "",
+        },
+        [
+            app(
+                "app",
+                libraries=[
+                    f"app/{JNI}/liba.so",
+                    f"core/{JNI}/libb.so",
+                    f"lib/qnn/{JNI}/libc.so",
+                ],
+            )
+        ],
+    ),
+    "a module that no app uses is a unit if it has libraries": (
+        {
+            "app/build.gradle": APP,
+            "lone/build.gradle": MODULE,
+            f"lone/{JNI}/libx.so": "",
+            "bare/build.gradle": MODULE,
+            "bare/src/main/assets/m.pte": "",
+        },
+        [app("app"), app("lone", Kind.LIBRARY, libraries=[f"lone/{JNI}/libx.so"])],
+    ),
+    "directories that Gradle or others generate are not searched": (
+        {
+            "build.gradle": APP,
+            **{
+                f"{name}/x/build.gradle": APP
+                for name in (
+                    *("build", "node_modules", "Pods", "third_party", "third-party"),
+                    *(".gradle", "/".join("abcdefghijklm")),
+                )
+            },
+            "/".join("abcdefghijkl") + "/build.gradle": APP,
+        },
+        [app("ROOT"), app("/".join("abcdefghijkl"))],
+    ),
+    "only files with the names of libraries and programs count": (
+        {
+            "build.gradle": f"{APP} jniLibs.srcDirs = ['more']\nminSdk 26",
+            f"{JNI}/libreal.so": "",
+            f"{JNI}/libdir.so/": "",
+            f"{JNI}/libgone.so": "-> nowhere",
+            f"{JNI}/notes.txt": "",
+            f"{OTHER}/libreal.so": "",
+            f"more/{ABI}/libmore.so": "",
+            f"more/{ABI}/libreal.so": "",
+            "src/main/assets/deep/m.pte": "",
+            "src/main/assets/c.bin": "",
+            "src/main/assets/o.onnx": "",
+            "src/main/assets/d.dlc": "",
+            "src/main/assets/s.so": "",
+            "src/main/assets/dir.pte/": "",
+            "src/main/assets/read.me": "",
+            "src/main/res/raw/r.pte": "",
+        },
+        [
+            app(
+                "ROOT",
+                libraries=[
+                    *(f"{JNI}/libgone.so", f"more/{ABI}/libmore.so"),
+                    *(f"{JNI}/libreal.so", f"{OTHER}/libreal.so"),
+                ],
+                assets=[
+                    *(f"src/main/assets/{name}" for name in ("c.bin", "d.dlc", "deep/m.pte")),
+                    *("src/main/assets/o.onnx", "src/main/assets/s.so", "src/main/res/raw/r.pte"),
+                ],
+                min_sdk=26,
+            )
+        ],
+    ),
+    "each flavour with libraries is a unit, and a test's libraries are not": (
+        {
+            "build.gradle": APP,
+            f"src/free/jniLibs/{ABI}/libf.so": "",
+            "src/free/assets/f.pte": "",
+            f"src/paid/jniLibs/{ABI}/libm.so": "",
+            f"src/test/jniLibs/{ABI}/libt.so": "",
+            f"src/androidTestFree/jniLibs/{ABI}/libt.so": "",
+            f"src/benchmark/jniLibs/{ABI}/libt.so": "",
+            "src/plain/assets/p.pte": "",
+            f"{JNI}/libm.so": "",
+            "src/main/assets/m.pte": "",
+        },
+        [
+            app(
+                "ROOT (free)",
+                libraries=[f"src/free/jniLibs/{ABI}/libf.so", f"{JNI}/libm.so"],
+                assets=["src/free/assets/f.pte", "src/main/assets/m.pte"],
+            ),
+            app(
+                "ROOT (paid)",
+                libraries=[f"src/paid/jniLibs/{ABI}/libm.so"],
+                assets=["src/main/assets/m.pte"],
+            ),
+        ],
+    ),
+    "AARs that are named but missing, pointers or damaged are listed": (
+        {
+            "app/build.gradle": f"{APP} files('libs/gone.aar', 'far.aar', 'libs/lfs.aar')\n"
+            "files('$dir/a.aar', 'libs/*.aar', 'other/dir.aar')",
+            "app/far.aar/": "",
+            "app/deep/far.aar": POINTER,
+            "app/other/dir.aar/": "",
+            "app/libs/lfs.aar": POINTER,
+            "app/libs/bad.aar": "PK damaged",
+            "app/libs/text.aar": "no archive",
+        },
+        [
+            app(
+                "app",
+                absent=["app/libs/gone.aar", "app/other/dir.aar"],
+                pointers=["app/deep/far.aar", "app/libs/lfs.aar"],
+                damaged=["app/libs/bad.aar", "app/libs/text.aar"],
+            )
+        ],
+    ),
+    "a directory of directories of ABIs is an app each": (
+        {
+            f"one/lib/{ABI}/liba.so": "",
+            "one/lib/x86/liba.so": "",
+            "one/AndroidManifest.xml": TEXT,
+            f"two/{ABI}/libb.so": "",
+        },
+        [
+            app(
+                "one/lib",
+                Kind.DIRECTORY,
+                libraries=[f"one/lib/{ABI}/liba.so", "one/lib/x86/liba.so"],
+                min_sdk=30,
+            ),
+            app("two", Kind.DIRECTORY, libraries=[f"two/{ABI}/libb.so"]),
+        ],
+    ),
+    "directories of ABIs may be at the top": (
+        {f"{ABI}/liba.so": "", "armeabi-v7a/libb.so": ""},
+        [app("ROOT", Kind.DIRECTORY, libraries=[f"{ABI}/liba.so", "armeabi-v7a/libb.so"])],
+    ),
+    "a manifest alone is an app": (
+        {"AndroidManifest.xml": TEXT},
+        [app("ROOT", Kind.DIRECTORY)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_each_unit_has_its_own_files(name: str, tmp_path: Path) -> None:
+    files, expected = UNITS[name]
+    units = read(write(tmp_path / "ROOT", files), tmp_path)
+    assert [describe(unit) for unit in units] == expected
+
+
+def test_manifests_of_all_modules_count(tmp_path: Path) -> None:
+    root = write(
+        tmp_path / "ROOT",
+        {
+            "app/build.gradle": f"{APP} project(':lib')",
+            "lib/build.gradle": MODULE,
+            "app/src/main/AndroidManifest.xml": TEXT,
+            "lib/src/main/AndroidManifest.xml": TEXT.replace("libcdsprpc.so", "libx.so"),
+        },
+    )
+    with zipfile.ZipFile(root / "app.aar", "w") as archive:
+        archive.writestr("AndroidManifest.xml", TEXT.replace("libcdsprpc.so", "liby.so"))
+        archive.writestr(f"jni/{ABI}/libq.so", library("libq.so"))
+    (root / "app" / "libs").mkdir()
+    (root / "app.aar").rename(root / "app" / "libs" / "app.aar")
+    (unit,) = read(root, tmp_path)
+    assert unit.manifest
+    assert {*unit.manifest.native_libraries} == {"libcdsprpc.so", "libx.so", "liby.so"}
+    assert [one.shown for one in unit.libraries] == [f"app/libs/app.aar/jni/{ABI}/libq.so"]
+    assert unit.min_sdk == unit.manifest.min_sdk  # no build file sets it
+    assert [(one.relative, one.elf is not None) for one in unit.tree.files] == [
+        (f"lib/{ABI}/libq.so", True)
+    ]
+
+
+# The names that end in '/' are directories.
+FILES = {
+    "assets/m.pte": b"",
+    "assets/dir.pte/": b"",
+    "lib/x86/libx.so": b"",
+    "lib/x86/libdir.so/": b"",
+}
+
+
+def test_apks_of_a_directory_are_one_app(tmp_path: Path) -> None:
+    root = tmp_path / "set"
+    for name in ("c", "b", "d", "a"):
+        write_apk(root / f"{name}.apk", {}, others=FILES)
+    (root / "0.apk").mkdir()
+    write_apk(root / "below" / "e.apk", {})
+    (unit,) = read(root, tmp_path)
+    assert describe(unit) == app(
+        "set",
+        Kind.APK,
+        libraries=["a.apk/lib/x86/libx.so"],
+        assets=[f"{name}.apk/assets/m.pte" for name in "abcd"],
+        twice=[[f"{name}.apk/lib/x86/libx.so" for name in "abcd"]],
+        min_sdk=30,
+    )
+
+
+def test_files_that_git_knows_but_that_are_not_there_are_absent(tmp_path: Path) -> None:
+    root = write(
+        tmp_path / "ROOT",
+        {
+            "build.gradle": APP,
+            f"{JNI}/libb.so": "",
+            f"{JNI}/liba.so": "",
+            "src/main/assets/m.pte": "",
+            "src/main/assets/c.bin": "",
+            "src/main/assets/o.onnx": "",
+            "src/main/assets/d.dlc": "",
+            "src/main/Main.kt": "",
+            "libs/x.aar": "",
+            "docs/other.so": "",
+        },
+    )
+    for words in (["init", "-q"], ["add", "."]):
+        subprocess.run(["git", "-C", root, *words], check=True)
+    gone = [one for one in root.rglob("*") if one.is_file() and ".git" not in one.parts]
+    for path in gone:
+        if path.name != "build.gradle":
+            path.unlink()
+    (unit,) = read(root, tmp_path)
+    assert describe(unit) == app(
+        "ROOT",
+        absent=[
+            "libs/x.aar",
+            *(f"src/main/assets/{name}" for name in ("c.bin", "d.dlc", "m.pte", "o.onnx")),
+            *(f"{JNI}/liba.so", f"{JNI}/libb.so"),
+        ],
+    )
+
+
+def test_links_to_directories_are_not_followed_and_the_depth_is_limited(tmp_path: Path) -> None:
+    deep = "/".join("d" * (MAX_DEPTH + 1))
+    root = write(
+        tmp_path / "ROOT",
+        {"app/build.gradle": APP, f"{deep}/build.gradle": APP, f"{deep}/d/build.gradle": APP},
+    )
+    (root / "linked").symlink_to(root / "app")
+    (root / "loop").symlink_to(root)
+    assert {unit.name for unit in read(root, tmp_path)} == {"app", "linked", deep}
