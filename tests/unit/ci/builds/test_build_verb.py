@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ci.__main__ import main
+from ci.builds.plan import BuildRequest
 from ci.builds.targets import find_target
 from ci.verbs import build as verb
 from provisioning.artifacts.choice import SDK_VARIABLE
@@ -164,21 +165,42 @@ def test_a_directory_that_cannot_be_written_is_named_before_a_build(builds: Buil
 
 def test_every_option_reaches_the_build(builds: Builds, tmp_path: Path) -> None:
     assert main(["build", "aot"]) == ExitCode.OK
-    usual = builds.requests[-1]
-    assert (usual.source, usual.doctor, usual.packages, usual.clean, usual.release) == (
-        None, True, True, False, False,
-    )  # fmt: skip
+    assert builds.requests == [BuildRequest(python=Path("python"))]
     assert builds.places == [("overlay", True)] * 2
     builds.places.clear()
     where = ["--source", "tree", "--python", "3.11", "--install", "none", "--no-proof"]
     how = ["--jobs", "3", "--clean", "--release", "--no-doctor", "-D", "A=b=c", "-D", "B="]
     assert main(["build", "aot", *where, *how]) == ExitCode.OK
-    request = builds.requests[-1]
-    assert (request.source, request.python) == (tmp_path / "tree", Path("3.11"))
-    assert (request.jobs, request.clean, request.release) == (3, True, True)
-    assert (request.doctor, request.packages) == (False, True)
-    assert request.defines == {"A": "b=c", "B": ""}
+    assert builds.requests[-1] == BuildRequest(
+        source=tmp_path / "tree",
+        python=Path("3.11"),
+        jobs=3,
+        release=True,
+        clean=True,
+        defines={"A": "b=c", "B": ""},
+        doctor=False,
+    )
     assert builds.places == [("none", False)] * 2
+    more = ["--soc", "SM8750", "--dsp-type", "0", "--with", "llama", "--with", "x", "--check"]
+    assert main(["build", "direct", *more]) == ExitCode.OK
+    assert builds.requests[-1] == BuildRequest(
+        python=Path("python"),
+        soc="SM8750",
+        dsp_type=0,
+        extras=frozenset({"llama", "x"}),
+        packages=False,
+    )
+
+
+def test_the_data_of_a_build_name_its_record(
+    builds: Builds, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["build", "aot", "--parity", "off", "--reports", "out", "--json"]) == ExitCode.OK
+    data = json.loads(capsys.readouterr().out)
+    path = tmp_path / "out" / "build_aot" / "artifacts.json"
+    rows = [{"published": True, "overlay": "overlay"}]
+    assert (data["builds"], data["report"]) == (rows, str(path))
+    assert json.loads(path.read_text())["builds"] == rows
 
 
 @pytest.mark.parametrize(

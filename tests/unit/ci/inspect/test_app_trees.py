@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import zipfile
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ import pytest
 
 from ci.inspect.app_trees import MAX_DEPTH, read_app
 from ci.inspect.apps import AppUnit, Kind
+from provisioning.errors import UsageError
 from tests.stand_ins.android_apps import ABI, MANIFESTS, library, write_apk
 
 APP = 'plugins { id("com.android.application") }\n'
@@ -82,15 +84,24 @@ UNITS: dict[str, tuple[dict[str, str], list[dict[str, Any]]]] = {
             )
         ],
     ),
-    "a module that no app uses is a unit if it has libraries": (
+    "a module that no other uses is a unit if it has libraries": (
         {
             "app/build.gradle": APP,
-            "lone/build.gradle": MODULE,
+            "lone/build.gradle": f"{MODULE} project(':inner')",
             f"lone/{JNI}/libx.so": "",
+            "inner/build.gradle": MODULE,
+            f"inner/{JNI}/libi.so": "",
             "bare/build.gradle": MODULE,
             "bare/src/main/assets/m.pte": "",
         },
-        [app("app"), app("lone", Kind.LIBRARY, libraries=[f"lone/{JNI}/libx.so"])],
+        [
+            app("app"),
+            app(
+                "lone",
+                Kind.LIBRARY,
+                libraries=[f"inner/{JNI}/libi.so", f"lone/{JNI}/libx.so"],
+            ),
+        ],
     ),
     "directories that Gradle or others generate are not searched": (
         {
@@ -219,6 +230,14 @@ def test_each_unit_has_its_own_files(name: str, tmp_path: Path) -> None:
     files, expected = UNITS[name]
     units = read(write(tmp_path / "ROOT", files), tmp_path)
     assert [describe(unit) for unit in units] == expected
+
+
+@pytest.mark.parametrize("name", ["gone", "pipe", "empty"])
+def test_what_is_no_app_is_refused(name: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match=str(tmp_path / name)):
+        read(tmp_path / name, tmp_path)
 
 
 def test_manifests_of_all_modules_count(tmp_path: Path) -> None:

@@ -416,6 +416,31 @@ def test_a_signature_of_another_file_or_by_another_signer_is_none() -> None:
     assert sign_faults("good", signer=SIGNER[:-1])
 
 
+@pytest.mark.parametrize(
+    ("kind", "payload", "is_signed"),
+    [
+        ("application/vnd.in-toto+json", {"subject": [{"digest": {"sha256": "OWN"}}]}, True),
+        ("application/vnd.in-toto+json", {"subject": [{"digest": {"sha512": "OWN"}}]}, False),
+        ("application/vnd.in-toto+json", {"subject": [{"name": "x"}]}, False),
+        ("application/vnd.in-toto+json", {"subject": []}, False),
+        ("application/vnd.in-toto+json", {"subjects": []}, False),
+        ("application/vnd.in-toto+json", {"subject": 7}, False),
+        ("application/vnd.in-toto+json", ["subject"], False),
+        ("text/plain", {"subject": [{"digest": {"sha256": "OWN"}}]}, False),
+    ],
+)
+def test_a_signed_payload_has_to_name_the_file(
+    monkeypatch: pytest.MonkeyPatch, kind: str, payload: Any, is_signed: bool
+) -> None:
+    """The signature is right, but what is signed may be anything."""
+    verify = pytest.importorskip("sigstore.verify")
+    own = hashlib.sha256(b"file").hexdigest()
+    text = json.dumps(payload).replace("OWN", own).encode()
+    monkeypatch.setattr(verify.Verifier, "verify_dsse", lambda *_: (kind, text))
+    bundle = (BUNDLES / "good.sigstore.json").read_bytes()
+    assert (list(find_signature_faults(bundle, b"file", SIGNER)) == []) is is_signed
+
+
 @pytest.mark.parametrize("text", [b"", b"{}", b"[]", b"{" * 100, b'{"mediaType": 1}', b"\xff"])
 def test_what_is_no_bundle_signs_nothing(text: bytes) -> None:
     pytest.importorskip("sigstore")

@@ -177,9 +177,9 @@ def test_a_long_name_is_folded_not_cut(report: Report) -> None:
     assert name in "".join(line.split(" ")[0] for line in text.splitlines()[3:7])
 
 
-@pytest.mark.parametrize("variable", ["CI", "NO_COLOR"])
+@pytest.mark.parametrize(("variable", "value"), [("CI", "1"), ("NO_COLOR", "1"), ("TERM", "dumb")])
 def test_colour_only_on_a_terminal_that_wants_it(
-    variable: str, monkeypatch: pytest.MonkeyPatch
+    variable: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("CI", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)
@@ -187,7 +187,10 @@ def test_colour_only_on_a_terminal_that_wants_it(
     monkeypatch.setenv("COLUMNS", "107")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert terminal_style() == (True, 107)
-    monkeypatch.setenv(variable, "1")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
+    assert terminal_style() == (False, 120)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv(variable, value)
     monkeypatch.setenv("COLUMNS", "20")  # narrower than the table can be
     assert terminal_style() == (False, 40)
 

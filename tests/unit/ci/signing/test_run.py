@@ -28,6 +28,7 @@ from ci.signing.sign import Run, SignJob, list_jobs, require_good, sign, stage
 from ci.signing.signer import Failure, Interpreter, Signer, SignerError
 from ci.signing.verdict import Kind, Verdict, Verification
 from provisioning.console.progress import Progress
+from provisioning.elf.qnn_build import QnnBuild
 from provisioning.errors import StoreError, UsageError
 from tests.stand_ins.elfsigner.certify import LEAF_NAME, ROOT_NAME, certify
 from tests.stand_ins.elfsigner.keys import make_key
@@ -317,6 +318,26 @@ def test_a_published_directory_replaces_the_old_one_and_a_failure_keeps_it(tmp_p
         fail()
     assert (target / "lib.so").read_text() == "second"
     assert list_names(tmp_path) == ["signed"]
+
+
+def test_a_directory_is_published_where_the_run_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with stage(Path("signed"), force=False) as ready:
+        assert ready.is_absolute()
+        (ready / "lib.so").touch()
+        monkeypatch.chdir("elsewhere")
+    assert list_names(tmp_path) == ["elsewhere", "signed"]
+    assert list_names(tmp_path / "signed") == ["lib.so"]
+
+
+def test_an_input_tells_its_build_if_it_has_one(tmp_path: Path) -> None:
+    wanted = Wanted(tmp_path / "a.so", "a.so", "")
+    assert Input(wanted, b"", 0x68, None).qnn_build == ""
+    build = QnnBuild("2.49.40", None, "v2.49.40")
+    assert Input(wanted, b"", 0x68, build).qnn_build == "v2.49.40"
 
 
 def make_while_signing(target: Path, *, force: bool) -> None:

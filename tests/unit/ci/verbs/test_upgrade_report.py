@@ -122,8 +122,10 @@ CHOSEN = Namespace(
         (
             Side("x==1+y==2", session=ONNX, packages=(Path("/p"), Path("/q"))),
             CHOSEN,
-            ["--model", "mlp", "--model", "cnn", "--scheme", "8a8w", "--soc", "SM8650"]
-            + ["--policy", "HERE/qnn.toml"],
+            [
+                *("--model", "mlp", "--model", "cnn", "--scheme", "8a8w", "--soc", "SM8650"),
+                *("--policy", "HERE/qnn.toml"),
+            ],
             ["/p", "/q"],
         ),
     ],
