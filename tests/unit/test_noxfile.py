@@ -153,7 +153,7 @@ def test_another_host_is_told_what_works_there_before_anything_is_installed(
 ) -> None:
     monkeypatch.setattr(noxfile.platform, "system", lambda: system)
     monkeypatch.setattr(noxfile.platform, "machine", lambda: machine)
-    for session in (noxfile.test_emulator, noxfile.test_onnx, noxfile.tests):
+    for session in (noxfile.test_emulator, noxfile.test_onnx, noxfile.tests, noxfile.bench):
         noxfile.failures.clear()
         with pytest.raises(RefusedError, match=hint) as caught:
             session.func(Recorder(tmp_path, "test_emulator"))
@@ -233,6 +233,52 @@ def test_a_session_runs_its_module_in_its_environment(
     assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
     assert linux.started == [name]
     assert linux.failures == []
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "group"),
+    [
+        ("test_emulator", ("--suite", "qnn"), "test"),
+        ("test_emulator", ("--model", "m", "--suite=faults"), "test"),
+        ("test_emulator", ("--model", "suite"), "lowering"),
+        ("fuzz", ("--frontend", "executorch"), "lowering"),
+        ("fuzz", ("--frontend=executorch", "--graphs", "1"), "lowering"),
+        ("fuzz", ("--frontend=onnx",), "onnx"),
+    ],
+)
+def test_what_a_session_is_asked_for_decides_on_its_environment(
+    linux: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    name: str,
+    words: tuple[str, ...],
+    group: str,
+) -> None:
+    session = Recorder(tmp_path, name, *words)
+    fetched = []
+    monkeypatch.setattr(linux, "fetch_library", lambda _, one: fetched.append(one))
+    make(linux, session, group)
+    getattr(linux, name).func(session)
+    (ran,) = session.ran
+    python = str(tmp_path / ".nox" / group / "bin" / "python")
+    assert ran.words == (python, "-m", "ci", name.replace("_", "-"), *words)
+    assert fetched == [group]
+
+
+def test_a_session_knows_which_sessions_of_the_call_are_done(
+    linux: ModuleType, tmp_path: Path
+) -> None:
+    done = []
+    for name in ("plan", "parity", "provision"):
+        session = Recorder(tmp_path, name)
+        make(linux, session, *(() if done else ("core",)))
+        if name == "parity":
+            session.codes = [1]
+        with pytest.raises(CommandFailed) if name == "parity" else nullcontext():
+            getattr(linux, name).func(session)
+        done.append(session.ran[0].options["env"]["QNN_CI_FINISHED"])
+    assert done == ["", "plan", "plan"]
+    assert linux.started == ["plan", "parity", "provision"]
 
 
 def test_sessions_are_run_by_their_names_and_two_by_default(noxfile: ModuleType) -> None:
@@ -571,7 +617,7 @@ def test_an_executorch_that_is_not_supported_is_refused_with_those_that_are(
     assert [one.code for one in two.failures] == [2]
 
 
-@pytest.mark.parametrize("name", ["test_emulator", "build_aot", "build_linux"])
+@pytest.mark.parametrize("name", ["test_emulator", "audit", "build_aot", "build_linux"])
 def test_another_executorch_has_its_own_environment(
     two: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:

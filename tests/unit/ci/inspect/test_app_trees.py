@@ -187,12 +187,21 @@ UNITS: dict[str, tuple[dict[str, str], list[dict[str, Any]]]] = {
             "app/libs/lfs.aar": POINTER,
             "app/libs/bad.aar": "PK damaged",
             "app/libs/text.aar": "no archive",
+            "app/src/main/assets/m.pte": POINTER,
+            "app/src/main/assets/whole.pte": "",
+            f"app/{JNI}/liba.so": POINTER,
+            f"app/{OTHER}/liba.so": POINTER,  # for an ABI that is not checked
         },
         [
             app(
                 "app",
                 absent=["app/libs/gone.aar", "app/other/dir.aar"],
-                pointers=["app/deep/far.aar", "app/libs/lfs.aar"],
+                libraries=[f"app/{JNI}/liba.so", f"app/{OTHER}/liba.so"],
+                assets=["app/src/main/assets/whole.pte"],
+                pointers=[
+                    *("app/deep/far.aar", "app/libs/lfs.aar"),
+                    *(f"app/{JNI}/liba.so", "app/src/main/assets/m.pte"),
+                ],
                 damaged=["app/libs/bad.aar", "app/libs/text.aar"],
             )
         ],
@@ -215,7 +224,7 @@ UNITS: dict[str, tuple[dict[str, str], list[dict[str, Any]]]] = {
         ],
     ),
     "directories of ABIs may be at the top": (
-        {f"{ABI}/liba.so": "", "armeabi-v7a/libb.so": ""},
+        {f"{ABI}/liba.so": "", "armeabi-v7a/libb.so": "", f"{ABI}/x86/libc.so": ""},
         [app("ROOT", Kind.DIRECTORY, libraries=[f"{ABI}/liba.so", "armeabi-v7a/libb.so"])],
     ),
     "a manifest alone is an app": (
@@ -322,6 +331,26 @@ def test_files_that_git_knows_but_that_are_not_there_are_absent(tmp_path: Path) 
             *(f"{JNI}/liba.so", f"{JNI}/libb.so"),
         ],
     )
+
+
+def test_the_current_directory_has_its_own_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(write(tmp_path / "ROOT", {f"{ABI}/liba.so": ""}))
+    (unit,) = read(Path(), tmp_path)
+    assert describe(unit) == app("ROOT", Kind.DIRECTORY, libraries=[f"{ABI}/liba.so"])
+    assert [one.name for one in unit.tree.files] == ["liba.so"]
+
+
+def test_files_are_absent_from_an_unpacked_app_too(tmp_path: Path) -> None:
+    names = (f"lib/{ABI}/liba.so", f"lib/{ABI}/libb.so", "assets/m.pte")
+    root = write(tmp_path / "ROOT", dict.fromkeys(names, ""))
+    for words in (["init", "-q"], ["add", "."]):
+        subprocess.run(["git", "-C", root, *words], check=True)
+    (root / names[0]).unlink()
+    (root / names[2]).unlink()
+    (unit,) = read(root, tmp_path)
+    assert describe(unit) == app("lib", Kind.DIRECTORY, libraries=[names[1]], absent=[names[0]])
 
 
 def test_links_to_directories_are_not_followed_and_the_depth_is_limited(tmp_path: Path) -> None:

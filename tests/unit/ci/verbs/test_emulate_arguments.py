@@ -192,6 +192,27 @@ def test_a_suite_refuses_options_of_cases_and_the_fix_names_only_what_was_typed(
     assert not steps.given
 
 
+@pytest.mark.parametrize(
+    ("entry", "words", "told"),
+    [
+        ('lowering = { profile_level = "optrace" }', ["--runner", "./run"], "writes no trace"),
+        ("run = { lpai_fps = 30 }", [], "--backend lpai"),
+        ("run = { lpai_fps = 30 }", ["--backend", "lpai"], "qnn_executor_runner"),
+    ],
+)
+def test_what_a_runner_or_backend_cannot_do_is_said_before_anything_is_provisioned(
+    steps: Steps, entry: str, words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("net.py").write_text("def factory(): ...\n")
+    Path("qnn.toml").write_text(
+        f'extends = "default"\n[models.m]\npath = "net.py:factory"\n{entry}\n'
+    )
+    call = ["test-emulator", "--policy", "qnn.toml", "--model", "m", *words]
+    assert main(call) == ExitCode.USAGE
+    assert told in capsys.readouterr().err
+    assert not steps.given
+
+
 def test_a_shard_runs_its_part_and_marks_its_report(steps: Steps) -> None:
     found = []
     for index in (1, 2):

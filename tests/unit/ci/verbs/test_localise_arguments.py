@@ -1,0 +1,150 @@
+"""What a call of localise refuses, and what it passes on to the search. Nothing is lowered."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ci.__main__ import main
+from ci.report.schema import Tool
+from ci.verbs import localise as verb
+from provisioning.artifacts.choice import ADAPTOR_VARIABLE, SDK_VARIABLE
+from provisioning.errors import ExitCode
+
+ONE = ["--model", "mlp", "--scheme", "fp16"]
+
+
+@pytest.fixture
+def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Namespace]:
+    """The cases that the verb searched. The environment and the search are stand-ins."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
+    for name in (SDK_VARIABLE, ADAPTOR_VARIABLE):
+        monkeypatch.setenv(name, "")
+    done: list[Namespace] = []
+
+    class Localiser:
+        def __init__(self, spec: Any, setup: Any, engine: Any, _: Any, qnn: str) -> None:
+            self.own = {"spec": spec, "setup": setup, "engine": engine, "qnn": qnn}
+
+        def run(self, limit: int, reproducer: Path | None) -> Namespace:
+            done.append(Namespace(**self.own, limit=limit, reproducer=reproducer))
+            return done[-1]
+
+    @contextmanager
+    def enter(profile: str, _: Any, **more: Any) -> Iterator[Any]:
+        scratch = SimpleNamespace(open=lambda variables: ("pool", variables), scratch=tmp_path)
+        environment = SimpleNamespace(apply=lambda _: {"A": "1"}, more={"profile": profile, **more})
+        entered.append(environment)
+        yield environment, scratch, None
+
+    entered.clear()
+    monkeypatch.setattr(verb, "enter_environment", enter)
+    monkeypatch.setattr(verb, "Localiser", Localiser)
+    tools = [Tool(name="other", version="1"), Tool(name=verb.LIBRARY, version="2.49")]
+    monkeypatch.setattr(verb, "describe_toolchain", lambda _: tools)
+    monkeypatch.setattr(verb, "name_toolchain", lambda parts, _: [one.name for one in parts])
+    monkeypatch.setattr(verb, "ExecutorchEngine", Engine)
+    monkeypatch.setattr(verb, "require_packages", lambda *_: None)
+    monkeypatch.setattr(verb, "make_runner", lambda pool, timeout_s: (pool, timeout_s))
+    monkeypatch.setattr(verb, "render_cases", lambda cases: f"{len(cases)} cases")
+    monkeypatch.setattr(verb, "data_of", lambda _: {})
+    monkeypatch.setattr(verb, "choose_exit", lambda _: ExitCode.FAILED)
+    return done
+
+
+entered: list[Any] = []
+
+
+class Engine:
+    imports = ("torch",)
+
+    def __init__(self, toolchain: list[str]) -> None:
+        self.toolchain = toolchain
+
+
+def test_a_call_without_options_is_the_usual_one(
+    searched: list[Namespace], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["localise", *ONE]) == ExitCode.FAILED
+    (one,) = searched
+    assert (one.spec.model, one.spec.scheme.value, one.spec.soc) == ("mlp", "fp16", "SM8650")
+    assert (one.limit, one.reproducer, one.qnn) == (verb.LIMIT, None, "2.49")
+    assert one.engine.toolchain == ["other", verb.LIBRARY]
+    options = one.setup.options
+    assert options.use_cache
+    assert one.setup.pool == ("pool", {"A": "1"})
+    assert one.setup.runner == (one.setup.pool, options.timeout_s)
+    assert one.setup.work == tmp_path / "localise-0"
+    (environment,) = entered
+    assert (environment.more["profile"], environment.more["offline"]) == ("emulator", False)
+    assert environment.more["imports"] == ("torch",)
+    assert environment.more["choice"].is_usual
+    assert capsys.readouterr().out == "1 cases\n"
+
+
+def test_every_option_reaches_the_search(searched: list[Namespace], tmp_path: Path) -> None:
+    (tmp_path / "sdk").mkdir()
+    more = ["--limit", "1", "--reproducer", "out/one.py", "--no-cache", "--offline"]
+    words = ["--timeout-s", "0.5", "--soc", "SM8750", "--sdk", "sdk"]
+    assert main(["localise", *ONE, *more, *words]) == ExitCode.FAILED
+    (one,) = searched
+    assert (one.spec.soc, one.limit) == ("SM8750", 1)
+    assert one.reproducer == tmp_path / "out" / "one.py"
+    assert (one.setup.options.timeout_s, one.setup.options.use_cache) == (0.5, False)
+    (environment,) = entered
+    assert environment.more["offline"]
+    assert environment.more["choice"].sdk == str(tmp_path / "sdk")
+    assert environment.more["profile"] == environment.more["choice"].profile != "emulator"
+
+
+def test_several_cases_are_searched_in_turn_each_in_its_own_directory(
+    searched: list[Namespace],
+) -> None:
+    assert main(["localise", *ONE, "--model", "lstm"]) == ExitCode.FAILED
+    assert [one.spec.model for one in searched] == ["mlp", "lstm"]
+    assert [one.setup.work.name for one in searched] == ["localise-0", "localise-1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--limit", "0"], "--limit 0"),
+        (["--timeout-s", "0"], "--timeout-s 0"),
+        (["--timeout-s", "nan"], "--timeout-s nan"),
+        (["--reproducer", "one.txt"], "one.txt"),
+        (["--reproducer", "one.py", "--model", "lstm"], "2 are selected"),
+        (["--policy", "methods.toml"], "several methods"),
+    ],
+)
+def test_a_call_that_makes_no_sense_searches_nothing(
+    searched: list[Namespace],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    told: str,
+) -> None:
+    (tmp_path / "net.py").write_text("def factory(): ...\ndef other(): ...\n")
+    (tmp_path / "methods.toml").write_text(
+        'extends = "default"\n[models.m]\npath = "net.py:factory"\n'
+        '[models.m.lowering]\nmethods = ["other"]\n'
+    )
+    named = ["--model", "m"] if "--policy" in words else ONE
+    assert main(["localise", *named, *words]) == ExitCode.USAGE
+    assert (searched, entered) == ([], [])
+    assert told in capsys.readouterr().err
+
+
+def test_a_reproducer_that_cannot_be_written_is_named_before_the_search(
+    searched: list[Namespace], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    words = ["--reproducer", "file/one.py"]
+    assert main(["localise", *ONE, *words]) == ExitCode.DOWNLOAD
+    assert not searched
