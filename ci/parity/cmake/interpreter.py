@@ -11,6 +11,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from typing import Any, TypeAlias
 
 from ci.parity.cmake.blocks import Argument, Block, CMakeSyntaxError, Command, Item, Node
@@ -400,7 +401,7 @@ class Interpreter:
             names = [name, *rest[: rest.index("IN")]]
             if len(names) == 1:
                 names = [f"{name}_{index}" for index in range(len(lists))]
-            return names, list(zip(*lists, strict=False))
+            return names, list(zip_longest(*lists, fillvalue=""))
         if rest[:1] == ["IN"]:
             return [name], [(word,) for word in self._foreach_items(rest[1:])]
         return [name], [(word,) for word in rest]
@@ -488,8 +489,9 @@ def foreach_range(words: list[str]) -> range:
     except ValueError:
         return range(0)
     start, stop = (0, numbers[0]) if len(numbers) == 1 else (numbers[0], numbers[1])
-    step = numbers[2] if len(numbers) > 2 else 1
-    return range(start, stop + 1, step or 1)
+    way = 1 if start <= stop else -1
+    step = numbers[2] if len(numbers) > 2 else way
+    return range(start, stop + way, step or 1)
 
 
 def merge_tables(

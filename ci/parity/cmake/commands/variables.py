@@ -122,14 +122,14 @@ def match_files(run: Interpreter, pattern: str, *, recursive: bool) -> list[str]
 
 def split_name(run: Interpreter, call: Call) -> None:
     words = call.words
-    if len(words) < 3:
+    if len(call.command.arguments) < 3:
         return
-    name, mode = words[0], words[2]
-    values = run.expand(call.command.arguments[1])
+    values, modes = map(run.expand, call.command.arguments[1:3])
     if "BASE_DIR" in words[:-1]:
         base = words[words.index("BASE_DIR") + 1]
         values = tuple(posixpath.join(base, value) for value in values)
-    run.set(name, tuple(dict.fromkeys(component(run, value, mode) for value in values)))
+    paths = (component(run, value, modes[0]) for value in values)
+    run.set(words[0], tuple(dict.fromkeys(paths)))
 
 
 def component(run: Interpreter, path: str, mode: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -212,6 +213,53 @@ def test_a_condition_has_one_of_three_answers(words: str, answer: Answer) -> Non
 
 
 @pytest.mark.parametrize(
+    ("left", "operator", "right", "answer", "is_unknown_match"),
+    [
+        (("a", "b"), "STREQUAL", ("a",), Answer.BOTH, False),
+        (("a", "a "), "STRLESS", ("b",), Answer.YES, False),
+        (("a",), "STREQUAL", ("a", "b"), Answer.BOTH, False),
+        (("OPEN", "OPEN"), "STREQUAL", ("x",), Answer.BOTH, False),
+        (("x",), "STREQUAL", ("x", "OPEN"), Answer.BOTH, False),
+        (("1", "2"), "MATCHES", ("[0-9]",), Answer.YES, True),
+        (("1",), "MATCHES", ("[0-9]", "[a-z]"), Answer.BOTH, True),
+        (("1",), "MATCHES", ("[0-9]",), Answer.YES, False),
+        (unknown("X"), "MATCHES", ("[0-9]",), Answer.BOTH, True),
+        (("a",), "IN_LIST", ("TWO",), Answer.BOTH, False),
+        (("b",), "IN_LIST", ("TWO",), Answer.YES, False),
+        (("z",), "IN_LIST", ("TWO",), Answer.NO, False),
+        (("b", "z"), "IN_LIST", ("TWO",), Answer.YES, False),
+        (("LETTER",), "IN_LIST", ("TWO",), Answer.YES, False),
+        (unknown("X"), "IN_LIST", ("TWO",), Answer.BOTH, False),
+        (("b",), "IN_LIST", ("PART",), Answer.BOTH, False),
+        (("b",), "IN_LIST", ("OPEN_LIST",), Answer.BOTH, False),
+    ],
+)
+def test_a_condition_on_alternatives_has_the_answer_of_all(
+    left: tuple[str, ...],
+    operator: str,
+    right: tuple[str, ...],
+    answer: Answer,
+    is_unknown_match: bool,
+) -> None:
+    notes: list[bool] = []
+    lists = {
+        "TWO": ("a;b", "b;c"),
+        "LETTER": ("b",),
+        "PART": ("b", *unknown("Y")),
+        "OPEN_LIST": ("b",),
+    }
+    scope = replace(
+        NOTHING,
+        variable=lists.get,
+        is_open=lambda name: name.startswith("OPEN"),
+        note_unknown_match=lambda: notes.append(True),
+    )
+    operands = [Operand(words, quoted=False) for words in (left, (operator,), right)]
+    assert decide(operands, scope) is answer
+    assert notes == [True] * is_unknown_match
+
+
+@pytest.mark.parametrize(
     ("text", "answer"),
     [
         ("-1", Answer.YES), ("2", Answer.YES), ("yes", Answer.YES), ("0", Answer.NO),
@@ -226,7 +274,7 @@ def test_a_constant_is_true_or_false(text: str, answer: Answer | None) -> None:
     ("words", "numbers"),
     [
         ("2", [0, 1, 2]), ("1 3", [1, 2, 3]), ("0 5 2", [0, 2, 4]), ("0 4 2", [0, 2, 4]),
-        ("1 2 0", [1, 2]), ("x", []),
+        ("1 2 0", [1, 2]), ("x", []), ("2 0", [2, 1, 0]), ("2 2", [2]), ("2 1 1", []),
     ],
 )  # fmt: skip
 def test_a_range_ends_with_its_last_number(words: str, numbers: list[int]) -> None:

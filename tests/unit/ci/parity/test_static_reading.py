@@ -7,11 +7,36 @@ from pathlib import Path
 
 import pytest
 
+from ci.parity.cmake.commands.flow import FLOW_COMMANDS
+from ci.parity.cmake.commands.targets import Targets
+from ci.parity.cmake.commands.variables import VARIABLE_COMMANDS
+from ci.parity.cmake.interpreter import Interpreter
 from ci.parity.cmake.reader import StaticReader
-from ci.parity.facts import CMakeFacts, Configuration
+from ci.parity.cmake.state import Sources, State
+from ci.parity.facts import CMakeFacts, Configuration, Place
 from ci.parity.trees import DirectoryTree
+from tests.stand_ins.snapshots import check_snapshot
+from tests.stand_ins.text_tree import TextTree
+from tests.unit.ci.parity.conftest import LAYOUT
 
 Files = Mapping[str, str]
+ARTIFACTS = Path(__file__).parents[3] / "artifacts" / "parity"
+# Results of the first file are compared with CMake's own by tests/integration/parity; those of the
+# second depend on where the tree is, or on which branches may be taken.
+SNIPPETS = ("snippets.cmake.txt", "snippets_of_trees.cmake.txt")
+
+
+def test_what_each_snippet_leaves_in_out() -> None:
+    texts = ((ARTIFACTS / name).read_text("utf-8") for name in SNIPPETS)
+    rows = []
+    for row in "".join(texts).splitlines():
+        tree = TextTree({"CMakeLists.txt": row.replace("  ", "\n"), "a/b.cpp": ""}, LAYOUT)
+        state = State(Sources(tree), Configuration.HOST)
+        run = Interpreter(state, {**VARIABLE_COMMANDS, **FLOW_COMMANDS}, Targets().has)
+        run.run_root("")
+        values = " or ".join(map(repr, run.lookup("", "OUT"))).replace("\\x01", "?")
+        rows.append(f"{row}\n    {values}{' (not evaluated)' * bool(state.not_evaluated)}\n")
+    check_snapshot(Path(__file__).parent / "snapshots" / "snippets.txt", "".join(rows))
 
 
 @pytest.fixture
@@ -152,3 +177,62 @@ def test_what_is_read_from_a_file_is_unknown_and_no_longer_the_old_value(
         }
     )
     assert sources(facts) == {("", "lib"): {"a.cpp"}}
+
+
+def test_targets_of_commands(read: Callable[[Files], CMakeFacts]) -> None:
+    facts = read(
+        {
+            "CMakeLists.txt": """option(X "" ON)
+foreach(i 1 2)
+  add_library(turns ${i}.cpp)
+endforeach()
+add_library(lib STATIC a.cpp)
+add_library(lib b.cpp)
+add_library(other ALIAS lib)
+add_library(far IMPORTED)
+target_include_directories(lib PUBLIC inc PRIVATE $ENV{HOME} SYSTEM inc/deep)
+include_directories(BEFORE top)
+target_compile_definitions(lib PUBLIC ONE PRIVATE -DTWO=2)
+target_compile_options(lib PRIVATE -Wall -DTHREE)
+add_definitions(-DFOUR plain)
+add_compile_definitions(FIVE)
+install(FILES kept.h DESTINATION lib)
+target_sources(gone PRIVATE a.cpp)
+target_sources($ENV{NAME} PRIVATE a.cpp)
+if(X)
+  target_sources(perhaps PRIVATE a.cpp)
+  add_library(branch b.cpp)
+endif()
+target_sources(lib PRIVATE c.cpp)
+file(GLOB some LIST_DIRECTORIES false CONFIGURE_DEPENDS p/*.cpp $ENV{X}/*.cpp)
+file(GLOB deep p/*/*.cpp)
+file(GLOB near RELATIVE ${CMAKE_SOURCE_DIR}/p p/*.cpp)
+file(GLOB_RECURSE every p/*.cpp)
+add_library(some ${some})
+add_library(deep ${deep})
+add_library(every ${every})
+add_library(near ${near})
+""",
+            **dict.fromkeys(("p/1.cpp", "p/2.cc", "p/q/3.cpp", "p/q/r/4.cpp", "pq/5.cpp"), ""),
+        }
+    )
+
+    assert sources(facts) == {
+        ("", "turns"): {"1.cpp", "2.cpp"},
+        ("", "lib"): {"a.cpp", "b.cpp", "c.cpp"},
+        ("", "branch"): {"b.cpp"},
+        ("", "some"): {"p/1.cpp"},
+        ("", "deep"): {"p/q/3.cpp"},
+        ("", "every"): {"p/1.cpp", "p/q/3.cpp", "p/q/r/4.cpp"},
+        ("", "near"): {"1.cpp"},
+    }
+    lib = next(one for one in facts.targets if one.name == "lib")
+    assert [one.text for one in lib.defines] == ["ONE", "TWO=2", "THREE"]
+    assert [one.text for one in lib.directory_defines] == ["FOUR", "FIVE"]
+    assert facts.include_directories == ("inc", "inc/deep", "top")
+    assert facts.aliases == {"other": "lib"}
+    assert [(one.name, one.place.line) for one in facts.repeated] == [("lib", 6)]
+    assert facts.mentioned == ("kept.h",)
+    assert [(row.place, "gone" in row.reason) for row in facts.not_evaluated] == [
+        (Place("CMakeLists.txt", 16), True)
+    ]
