@@ -320,8 +320,7 @@ class _Checkout:
 
 def _list_modules(git: Path) -> list[Path]:
     """Return the git directories of submodules inside ``git``, including nested ones."""
-    found = walk(git / "modules")
-    return sorted(path for path, _, names in found if "HEAD" in names and is_git_directory(path))
+    return sorted(path for path, _, _ in walk(git / "modules") if is_git_directory(path))
 
 
 def _list_near(git: Path) -> list[str]:

@@ -34,6 +34,7 @@ from provisioning.doctor.survey.programs import (
     parse_program,
     read_program,
 )
+from provisioning.elf.programs import NO_SOC, Target
 from provisioning.elf.tables import MAX_ITEMS, Tables
 from provisioning.errors import QnnCiError, UsageError
 from tests.stand_ins.lowered import (
@@ -56,6 +57,7 @@ def test_a_context_binary_names_its_compiler_target_and_graphs() -> None:
     assert (found.binary_info, found.offset, found.damage, found.unread) == (3, 64, "", "")
     assert [(one.name, one.vtcm_mb) for one in found.graphs] == [("prefill", 4), ("decode", 4)]
     assert (found.min_arch, found.graphs[0].constant_bytes) == (75, 24 << 10)
+    assert found.targets == (Target("SM8650", 75, 4),)
     assert found.graphs[0].inputs == (TensorSpec("x", "ufixed8", (1, 3), 0.5, 128),)
     assert found.graphs[0].outputs == (TensorSpec("y", "float32", (1, 4)),)
 
@@ -64,6 +66,55 @@ def test_the_vtcm_is_that_of_the_graphs_where_the_options_differ() -> None:
     """Seen: QNN 2.51 writes 8 MB into the options of a graph that has 4."""
     data = make_binary(vtcm_mb=4).replace(b"vtcm_size=4194304;", b"vtcm_size=8388608;")
     assert parse_context_binary(data).vtcm_mb == 4
+
+
+def test_a_target_without_a_soc_does_not_hide_the_one_that_is_named() -> None:
+    other = f"soc_type={NO_SOC};arch=75;unroll=1;vtcm_size=2097152;".encode()
+    data = bytearray(make_binary(version=4) + other)
+    (size,) = struct.unpack_from("<Q", data, 32)
+    struct.pack_into("<Q", data, 32, size + len(other))
+    found = parse_context_binary(bytes(data))
+    targets = (Target("SM8650", 75, 8), Target(NO_SOC, 75, 2))
+    assert (found.soc, found.targets, found.vtcm_mb) == ("SM8650", targets, 8)
+    assert found.damage == ""
+
+
+BINARY = make_binary()
+
+
+@pytest.mark.parametrize(
+    ("head", "told", "size", "offset", "length", "damage"),
+    [
+        (b"\xcd\xab\x78\x56".ljust(256, b"\0"), 0, 0, 256, len(BINARY), ""),
+        (b"\xcd\xab\x78\x56".ljust(20, b"\0"), 0, 0, 20, len(BINARY), ""),
+        (b"\xcd\xab\x78\x56".ljust(20, b"\0"), 0, 9, 20, len(BINARY), ""),
+        (b"\xcd\xab\x78\x57".ljust(20, b"\0"), 9, 0, 20, len(BINARY), ""),
+        (b"\xcd\xab\x78\x56".ljust(19, b"\0"), 0, 0, 19, len(BINARY), ""),
+        (b"", 0, 0, 0, len(BINARY), ""),
+        (b"\xcd\xab\x78\x56".ljust(20, b"\0"), 0, -1, 20, len(BINARY) - 1, "has only"),
+        (b"\xcd\xab\x78\x56".ljust(20, b"\0"), 1, 0, 20, len(BINARY), "has only"),
+        (b"\xcd\xab\x78\x56".ljust(20, b"\0"), 99, 99, 20, len(BINARY) + 99, "has only"),
+        (b"", 0, 10, 0, len(BINARY) + 10, "is "),
+        (b"", 0, 11, 0, len(BINARY) + 11, "has only"),
+    ],
+)
+def test_a_context_binary_is_found_behind_the_header_of_its_data(
+    head: bytes, told: int, size: int, offset: int, length: int, damage: str
+) -> None:
+    """The data is between 64 bytes and 10 more; ``told`` and ``size`` are added to its own."""
+    head = head[:12] + struct.pack("<Q", len(BINARY) + told) + head[20:] if len(head) > 19 else head
+    view = memoryview(bytes(64) + head + BINARY + bytes(10))
+    found = programs._find_context(view, 64, len(head) + len(BINARY) + size)
+    assert found
+    assert (found.offset, found.size_bytes) == (64 + offset, length)
+    assert found.damage.startswith(damage)
+    assert bool(found.damage) == bool(damage)
+
+
+@pytest.mark.parametrize(("data", "is_known"), [(b"PK\3\4" + bytes(60), True), (bytes(64), False)])
+def test_data_of_a_delegate_may_be_an_archive_or_another_thing(data: bytes, is_known: bool) -> None:
+    found = programs._find_context(memoryview(data), 0, len(data))
+    assert (found is not None) == is_known
 
 
 def test_what_is_unknown_of_a_context_binary_is_said() -> None:

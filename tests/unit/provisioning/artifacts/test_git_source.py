@@ -20,6 +20,7 @@ from provisioning.artifacts.sources.git import (
     _copy_bare,
     _find_access,
     _last_words,
+    _list_modules,
     _list_near,
     _list_tags,
 )
@@ -490,7 +491,11 @@ def test_submodules_of_another_checkout_are_found(tmp_path: Path) -> None:
         if name != "no-remote":
             git(modules / name, "config", "remote.origin.url", f"https://h/{name[-1]}")
     (modules / "empty").mkdir()
+    (modules / "head-alone").mkdir()
+    (modules / "head-alone/HEAD").touch()
     git(tmp_path, "init", "--quiet")
+    found = ["a", "a/modules/b", "no-remote"]
+    assert _list_modules(tmp_path / ".git") == [modules / name for name in found]
     assert _list_near(tmp_path / ".git") == [
         *("-c", f"url.file://{modules}/a.insteadOf=https://h/a"),
         *("-c", f"url.file://{modules}/a/modules/b.insteadOf=https://h/b"),

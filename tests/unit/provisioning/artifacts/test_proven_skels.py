@@ -66,6 +66,15 @@ def test_a_link_to_a_library_proves_and_counts_nothing(sdk: Path) -> None:
     assert consent.prove_skels(request(), sdk) == lines
 
 
+def test_a_genuine_skel_without_a_build_proves_itself_alone(sdk: Path) -> None:
+    path = sdk / "lib/hexagon-v73/unsigned" / SKEL
+    path.write_bytes(path.read_bytes().replace(BUILD.encode(), bytes(len(BUILD))))
+    catalog_of(sdk)
+    genuine, rest = consent.prove_skels(request(), sdk)
+    assert genuine.startswith(f"{SKEL} is genuine according to {CATALOG}")
+    assert "no library is verified" in rest
+
+
 def test_without_a_catalog_all_is_taken_on_faith(sdk: Path) -> None:
     (line,) = consent.prove_skels(request(), sdk)
     assert "no library is verified" in line

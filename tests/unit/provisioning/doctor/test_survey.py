@@ -13,7 +13,7 @@ import pytest
 
 from provisioning.artifacts.choice import OverlayRecord, write_overlay
 from provisioning.console.process import Completed
-from provisioning.doctor.facts import PythonFacts, SubmoduleFacts, ToolFacts
+from provisioning.doctor.facts import NdkFacts, PythonFacts, SubmoduleFacts, ToolFacts
 from provisioning.doctor.survey import device_probe, host, python_probe
 from provisioning.doctor.survey.environment import survey_variables
 from provisioning.doctor.survey.host import (
@@ -442,6 +442,7 @@ def test_the_parts_of_an_ndk(tmp_path: Path) -> None:
         "My.Pkg.Revision = 1\nPkg.Revision = 26.2.1-beta1\n"
     )
     ndk = survey_ndk(tmp_path, "linux-x86_64")
+    assert survey_ndk(tmp_path / "none", "x") == NdkFacts(tmp_path / "none", is_directory=False)
     assert (ndk.revision, ndk.host_tags, ndk.api_levels) == (
         "26.2.1-beta1",
         ("linux-x86_64",),
