@@ -180,7 +180,7 @@ def open_tree(source: Path, revision: str | None, layout: Layout = NO_LAYOUT) ->
         return DirectoryTree(source, layout)
     if git_dir is None:
         raise UsageError(f"{source} is not a git directory", fix="omit --rev")
-    return RevisionTree(git_dir, revision or "HEAD", layout)
+    return RevisionTree(git_dir, "HEAD" if revision is None else revision, layout)
 
 
 def find_git_dir(source: Path) -> Path | None:

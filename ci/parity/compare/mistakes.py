@@ -78,7 +78,7 @@ def find_missing(index: Index) -> Iterator[Finding]:
 
 def _is_missing(index: Index, entry: ListEntry) -> bool:
     path = entry.path
-    if path.startswith(("//", "@", "..", "fbsource", "/")) or "$" in path or ":" in path:
+    if path.startswith(("/", "@", "..", "fbsource")) or "$" in path or ":" in path:
         return False
     if not suffix_of(path) or index.exists(path) or index.is_vendored(path):
         return False

@@ -7,9 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from ci.parity.compare.findings import Finding, Level
+from ci.parity.facts import BuckFacts, CMakeFacts, Configuration
 from ci.parity.policy import ParityPolicy
-from ci.parity.uses import group_includes
-from tests.unit.ci.parity.conftest import LOAD
+from ci.parity.uses import find_includes, find_macros, group_includes
+from tests.stand_ins.text_tree import TextTree
+from tests.unit.ci.parity.compare.sides import buck, cmake
+from tests.unit.ci.parity.conftest import LAYOUT, LOAD
 
 Q = 'runtime.cxx_library(name = "q", exported_headers = ["q.h"], exported_deps = [{}])\n'
 R = 'runtime.cxx_library(name = "r", exported_headers = ["r.h"])\n'
@@ -302,6 +305,8 @@ def test_what_is_included_whatever_is_defined(text: str, expected: set[str]) -> 
         ("#ifndef G\n#define G\n#ifdef X\n#include <a>\n#endif\n#endif", {"X": {"a"}}),
         ("#ifdef X\n#include <a>\n#else\n#include <b>\n#endif", {"X": {"a"}}),
         ("#ifdef X\n#elif Y\n#include <b>\n#endif", {}),
+        ("#ifdef X\n#ifdef Y\n#else\n#endif\n#include <b>\n#endif", {"X": {"b"}}),
+        ("#ifdef X\n#ifdef Y\n#else\n#include <b>\n#endif\n#endif", {}),
         ("#ifdef X\n#ifdef Y\n#include <a>\n#endif\n#include <b>\n#endif", {"X": {"b"}}),
         ("#if defined(X) && Y\n#include <a>\n#endif", {}),
         ("#if !defined(X)\n#include <a>\n#endif", {}),
@@ -349,3 +354,24 @@ def test_an_include_under_a_macro_counts_for_what_gets_the_macro(
 
     told = [f.detail for f in findings(files) if f.kind.value == "dependency"]
     assert told == (["//p:p -> //q:q"] if found else [])
+
+
+def test_only_sources_and_headers_include_and_read_macros() -> None:
+    text = '#include "b.h"\n#ifdef FAST\n#endif\n// SLOW NEAR\n'
+    names = ("p/a.cpp", "p/c.cc", "p/notes.md", "p/run.py", "p/BUCK", "q/d.cpp")
+    tree = TextTree({**dict.fromkeys(names, text), "p/b.h": "NEAR SLOWER"}, LAYOUT)
+    built = BuckFacts((buck("p:lib", "p/a.cpp", defines=["+FAST=1", "NEAR"]),))
+    listed = CMakeFacts(Configuration.HOST, (cmake("lib", "p/c.cc", defines=["SLOW"]),))
+    found = find_includes(tree, built, [listed])
+    assert found.headers == {
+        "p/a.cpp": ("p/b.h",),
+        "p/c.cc": ("p/b.h",),
+        "p/b.h": (),
+        "q/d.cpp": (),
+    }
+    assert found.names == {"b.h"}
+    assert find_macros(tree, built, [listed], found.headers) == {
+        "FAST": ("p/a.cpp", "p/c.cc", "q/d.cpp"),
+        "NEAR": ("p/a.cpp", "p/b.h"),
+        "SLOW": ("p/c.cc",),
+    }

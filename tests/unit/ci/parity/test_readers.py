@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from ci.parity.buck.evaluate import candidates
+from ci.parity.buck.evaluate import Loaded, candidates, resolve_load
 from ci.parity.buck.globs import PackageFiles
-from ci.parity.buck.reader import walk
+from ci.parity.buck.reader import merge_targets, read_buck, stems, walk
 from ci.parity.cmake.blocks import CMakeSyntaxError, nest_commands, parse_commands
 from ci.parity.cmake.conditions import Answer, Operand, Scope, constant_truth, decide
 from ci.parity.cmake.interpreter import (
@@ -27,13 +28,22 @@ from ci.parity.cmake.values import (
     split_values,
     unknown,
 )
-from ci.parity.compare.findings import ParityReport
+from ci.parity.compare.findings import Finding, Kind, ParityReport
 from ci.parity.facts import Configuration, is_inside
 from ci.parity.patterns import compile_pattern
-from ci.parity.policy import Layout
-from ci.parity.run import match_sources
+from ci.parity.policy import Layout, ParityPolicy
+from ci.parity.run import (
+    ParityRequest,
+    compare_folders,
+    compare_source,
+    find_moves,
+    match_sources,
+)
 from ci.parity.uses import absolute
-from tests.unit.ci.parity.conftest import LOAD, MIGRATION
+from provisioning.errors import UsageError
+from tests.stand_ins.text_tree import TextTree
+from tests.unit.ci.parity.compare.sides import buck
+from tests.unit.ci.parity.conftest import LAYOUT, LOAD, MIGRATION
 
 Pairs = Callable[..., set[tuple[str, str]]]
 
@@ -139,6 +149,67 @@ def test_a_loaded_file_is_looked_for_in_the_tree_first() -> None:
     assert candidates("", "et/p", layout) == ["p", "shim/p", "et/p"]
     assert candidates("", "p", layout) == ["p"]
     assert candidates("none", "et/p", layout) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "package", "path", "own", "vendored"),
+    [
+        (":f.bzl", "p", "p/f.bzl", True, False),
+        ("f.bzl", "p", "p/f.bzl", True, False),
+        (":f.bzl", "", "f.bzl", True, False),
+        (":gone.bzl", "p", None, True, False),
+        ("//p:f.bzl", "q", "p/f.bzl", True, False),
+        ("@executorch//p:f.bzl", "q", "p/f.bzl", True, False),
+        ("executorch//p:f.bzl", "q", "p/f.bzl", True, False),
+        ("@fbsource//xplat/executorch/p:f.bzl", "q", "p/f.bzl", True, False),
+        ("@fbsource//xplat/executorch/p/f.bzl", "q", "p/f.bzl", True, False),
+        ("@fbsource//xplat/executorch/p:gone.bzl", "q", None, True, False),
+        ("@fbsource//xplat/executorch/fb:gone.bzl", "q", None, False, False),
+        ("@fbsource//tools:f.bzl", "q", None, False, False),
+        ("//tools:gone.bzl", "q", None, False, False),
+        ("//p:gone.bzl", "q", None, True, False),
+        ("//sub/one:f.bzl", "q", None, False, True),
+        ("@other//p:f.bzl", "q", None, False, False),
+        ("//:f.bzl", "q", "f.bzl", True, False),
+    ],
+)
+def test_a_load_names_a_file_of_the_tree_or_of_others(
+    module: str, package: str, path: str | None, own: bool, vendored: bool
+) -> None:
+    modules = '[submodule "one"]\n\tpath = sub/one\n'
+    tree = TextTree({"p/f.bzl": "", "f.bzl": "", ".gitmodules": modules}, LAYOUT)
+    found = resolve_load(module, package, tree, {"p", "q", "sub/one"})
+    assert found == Loaded(module, path, own, vendored)
+
+
+def test_a_package_lists_its_files_at_the_lines_that_name_them() -> None:
+    globs = 'glob([\n"a*.cpp",\n"b*.cpp",\n"none*.cpp",\n])'
+    texts = {
+        "z/BUCK": LOAD + f'runtime.cxx_library(\nname = "z",\nsrcs = {globs},\n)\n',
+        "a/TARGETS.v2": LOAD + 'runtime.cxx_library(name = "a", srcs = ["x.cpp"])\n',
+        "m/BUCK.v2": "",
+        "c/TARGETS": "",
+        "BUCK": LOAD + 'runtime.python_library(name = "r", autoglob_mode = "normal")\n',
+        **dict.fromkeys(("z/a1.cpp", "z/b1.cpp", "z/c.cpp", "a/x.cpp", "r.py", "r.cpp"), ""),
+    }
+    found = read_buck(TextTree(texts, LAYOUT))
+    assert found.packages == ("", "a", "c", "m", "z")
+    assert found.not_evaluated == ()
+    places = {
+        target.label: [(entry.path, str(entry.place)) for entry in target.srcs]
+        for target in found.targets
+    }
+    assert places == {
+        "//:r": [("r.cpp", "BUCK:2")],
+        "//a:a": [("a/x.cpp", "a/TARGETS.v2:2")],
+        "//z:z": [("z/a1.cpp", "z/BUCK:5"), ("z/b1.cpp", "z/BUCK:6")],
+    }
+    (glob,) = found.globs
+    assert (glob.package, glob.empty) == ("z", ("none*.cpp",))
+
+
+def test_shorter_names_of_a_name() -> None:
+    assert [stems(name) for name in ("a_b_c", "a_b", "a")] == [["a_b", "a"], ["a"], []]
 
 
 # CMake
@@ -460,3 +531,68 @@ def test_a_renamed_target_has_most_of_the_same_sources() -> None:
     assert match_sources(before, {"new": {"a", "b", "c", "d"}, "kept": set()}, {}) == {}
     assert match_sources(before, {"new": {"a", "b", "c"}, "kept": set()}, {}) == {"old": "new"}
     assert match_sources(before, {**before, "new": {"k"}}, {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "moves"),
+    [
+        ({"p/a": "1"}, {"q/b": "1"}, {"p/a": "q/b"}),
+        ({"p/a": "1"}, {"q/b": "2"}, {}),
+        ({"p/a": "1"}, {"q/a": "2"}, {"p/a": "q/a"}),
+        ({"p/a": ""}, {"q/b": ""}, {}),  # an empty file is like any other
+        ({"p/a": ""}, {"q/a": ""}, {"p/a": "q/a"}),
+        ({"p/a": "1"}, {"q/a": "1", "r/b": "1"}, {"p/a": "q/a"}),
+        ({"p/a": "1"}, {"q/a": "1", "r/a": "1"}, {}),
+        ({"p/a": "1"}, {"q/a": "2", "r/a": "3"}, {}),
+        ({"p/a": "1", "q/a": "2"}, {"r/a": "3"}, {}),
+        ({"p/a": "1", "q/a": "2"}, {"r/a": "2"}, {"q/a": "r/a"}),
+        ({"p/a": "1"}, {"p/a": "1", "q/a": "1"}, {}),
+        ({"p/a": "1", "b": "2"}, {"b": "2"}, {}),
+    ],
+)
+def test_a_file_moved_if_one_new_file_is_like_it(
+    before: Mapping[str, str], after: Mapping[str, str], moves: Mapping[str, str]
+) -> None:
+    assert find_moves(TextTree(before, LAYOUT), TextTree(after, LAYOUT)) == moves
+
+
+def test_a_target_of_two_worlds_has_what_either_has() -> None:
+    left = buck("p:lib", "p/a.cpp", deps=["//q:q"], include_names=("a.h",))
+    right = buck("p:lib", "p/a.cpp", "p/b.cpp", deps=["//q:q", "//r:r"], include_names=("b.h",))
+    both = merge_targets(left, right)
+    assert [(one.path, one.place.line) for one in both.srcs] == [("p/a.cpp", 11), ("p/b.cpp", 12)]
+    assert [word.text for word in both.deps] == ["//q:q", "//r:r"]
+    assert both.include_names == ("a.h", "b.h")
+
+
+def test_folders_that_have_buck_files_are_compared_without_old_allowances(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stale, other = (Finding(kind, "p", "") for kind in (Kind.STALE, Kind.HEADER))
+    asked: list[tuple[str, ...]] = []
+
+    def compare(request: ParityRequest, policy: ParityPolicy) -> ParityReport:
+        asked.append(request.scope)
+        assert (request.source, request.cache) == (tmp_path, tmp_path / "cache")
+        return ParityReport("t", request.scope, "", (stale, other), 0, 0, ())
+
+    monkeypatch.setattr("ci.parity.run.compare_source", compare)
+    names = ("p/BUCK", "q/TARGETS", "r/targets.bzl", "s/CMakeLists.txt", "t/BUCK/x")
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+
+    def compare_some(*folders: str) -> ParityReport | None:
+        return compare_folders(tmp_path, folders, ParityPolicy(), tmp_path / "cache")
+
+    found = compare_some("p", "q", "r", "s", "t", "gone")
+    assert found
+    assert found.findings == (other,)
+    assert compare_some("s", "gone") is None
+    assert asked == [("p", "q", "r")]
+
+
+def test_a_base_needs_a_repository(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not a git repository") as caught:
+        compare_source(ParityRequest(tmp_path, base="main"), ParityPolicy())
+    assert caught.value.fix == "omit --base"

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
+from ci.parity import reading
 from ci.parity.cmake.commands.flow import FLOW_COMMANDS
 from ci.parity.cmake.commands.targets import Targets
 from ci.parity.cmake.commands.variables import VARIABLE_COMMANDS
 from ci.parity.cmake.interpreter import Interpreter
 from ci.parity.cmake.reader import StaticReader
 from ci.parity.cmake.state import Sources, State
-from ci.parity.facts import CMakeFacts, Configuration, Place
-from ci.parity.trees import DirectoryTree
+from ci.parity.facts import WHOLE, BuckFacts, CMakeFacts, Configuration, NotEvaluated, Place
+from ci.parity.trees import DirectoryTree, RevisionTree, open_tree
+from provisioning.errors import ToolError, UsageError
+from tests.stand_ins.environments import git
 from tests.stand_ins.snapshots import check_snapshot
 from tests.stand_ins.text_tree import TextTree
 from tests.unit.ci.parity.conftest import LAYOUT
@@ -236,3 +240,84 @@ add_library(near ${near})
     assert [(row.place, "gone" in row.reason) for row in facts.not_evaluated] == [
         (Place("CMakeLists.txt", 16), True)
     ]
+
+
+def test_a_revision_is_read_as_it_was_committed(tmp_path: Path) -> None:
+    root = tmp_path / "checkout"
+    root.mkdir()
+    git(root, "init", "--quiet")
+    (root / "a.cpp").write_text("int a;\n")
+    (root / "b.cpp").write_bytes(b"\xff\n")
+    (root / "link").symlink_to("a.cpp")
+    (root / ".gitmodules").write_text('[submodule "one"]\n\tpath = sub/one\n')
+    git(root, "add", ".")
+    git(root, "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},third/two")
+    git(root, "commit", "--quiet", "-m", "one")
+    commit = git(root, "rev-parse", "HEAD").strip()
+    (root / "a.cpp").write_text("int changed;\n")
+    (root / "new.cpp").write_text("int new;\n")
+    blob = git(root, "rev-parse", "HEAD:a.cpp").strip()
+    for tree in (open_tree(root, "HEAD"), open_tree(root / ".git", None)):
+        assert isinstance(tree, RevisionTree)
+        assert (tree.name, tree.source) == (commit, (root / ".git", commit))
+        assert tree.files == {".gitmodules", "a.cpp", "b.cpp", "link"}
+        assert tree.submodules == ("sub/one", "third/two")
+        assert tree.links == {"link": "a.cpp"}
+        texts = [tree.read(path) for path in ("a.cpp", "b.cpp", "gone", "third/two")]
+        assert texts == ["int a;\n", "\ufffd\n", None, None]
+        assert [tree.digest(path) for path in ("a.cpp", "gone")] == [blob, ""]
+    tree = open_tree(root, None)
+    assert isinstance(tree, DirectoryTree)
+    assert tree.files == {".gitmodules", "a.cpp", "b.cpp", "link", "new.cpp"}
+    texts = [tree.read(path) for path in ("a.cpp", "b.cpp", "gone", "link")]
+    assert texts == ["int changed;\n", "\ufffd\n", None, "int changed;\n"]
+    assert tree.submodules == ("sub/one",)
+    assert len({tree.digest(path) for path in ("a.cpp", "new.cpp", "gone")}) == 3
+    assert tree.digest("gone") == ""
+
+
+@pytest.mark.parametrize(
+    ("place", "revision", "told"),
+    [
+        ("none", None, "is not a directory"),
+        ("empty", "HEAD", "is not a git directory"),
+        ("checkout", "gone", "has no revision 'gone'"),
+        ("checkout", "", "'' is not a revision"),
+        ("checkout", "--all", "'--all' is not a revision"),
+    ],
+)
+def test_a_tree_that_is_not_there_is_refused(
+    tmp_path: Path, place: str, revision: str | None, told: str
+) -> None:
+    for name in ("empty", "checkout"):
+        (tmp_path / name).mkdir()
+    git(tmp_path / "checkout", "init", "--quiet")
+    with pytest.raises(UsageError, match=re.escape(told)):
+        open_tree(tmp_path / place, revision)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ToolError("it ended", why="one\n  two\n\n"), ": two"),
+        (ToolError("it ended", why=" \n"), ""),
+        (ToolError("it ended"), ": it ended"),
+        (OSError("no room"), ": no room"),
+    ],
+)
+def test_a_side_whose_reader_fails_is_not_evaluated_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(reading, "run_process", fail)
+    tree = DirectoryTree(tmp_path)
+    why = f"the process that reads this side of the tree failed{told}"
+    assert reading.read_side(tree, "buck", tmp_path / "cache") == BuckFacts(
+        not_evaluated=(NotEvaluated("buck", WHOLE, why),)
+    )
+    row = NotEvaluated("cmake", WHOLE, why)
+    sides = tuple(CMakeFacts(one, not_evaluated=(row,)) for one in Configuration)
+    assert reading.read_side(tree, "cmake", None) == sides
+    assert not (tmp_path / "cache").exists()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ci.parity.compare.comparison import compare_tree
+from ci.parity.compare.comparison import compare_tree, folders_of
 from ci.parity.compare.findings import Finding, Kind, Level, at, order_findings
 from ci.parity.compare.groups import Groups
 from ci.parity.compare.index import Index, area_of, forwarded, is_native, topmost_of
@@ -15,6 +15,7 @@ from ci.parity.facts import (
     BuckFacts,
     CMakeFacts,
     Configuration,
+    NotEvaluated,
     ParityFacts,
     Place,
     closure,
@@ -175,6 +176,52 @@ def test_the_built_targets_are_those_of_both_platforms() -> None:
 
     assert index.built == (one, two)
     assert only.built == (two,)
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "is_test"),
+    [
+        ("A_Test", "p/test/t.cpp", True),
+        ("a_test", "p/a.cpp", False),
+        ("a", "p/test/t.cpp", False),
+        ("testing", "", False),
+    ],
+)
+def test_a_program_is_a_test_by_its_name_and_a_source(
+    name: str, source: str, is_test: bool
+) -> None:
+    target = cmake(name, *filter(None, ["p/b.cpp", source]))
+    assert Index(facts([], [target]), POLICY).is_test_program(target) is is_test
+
+
+@pytest.mark.parametrize(
+    ("condition", "name", "found"),
+    [
+        ("", "a", (Configuration.HOST, Configuration.ANDROID)),
+        ("DEFAULT", "a", (Configuration.HOST, Configuration.ANDROID)),
+        ("ovr_config//os:Android-arm64", "a", (Configuration.ANDROID,)),
+        ("ovr_config//os:linux", "a", (Configuration.HOST,)),
+        ("ovr_config//os:linux", "a_android_build", (Configuration.HOST,)),
+        ("", "a_android_build", (Configuration.ANDROID,)),
+    ],
+)
+def test_a_file_is_used_on_the_platforms_of_its_key_or_its_target(
+    condition: str, name: str, found: tuple[Configuration, ...]
+) -> None:
+    index = Index(facts([buck(f"p:{name}", f"p/a.cpp if {condition}")], []), POLICY)
+    (use,) = index.buck_uses["p/a.cpp"]
+    assert index.configurations(use) == found
+
+
+def test_folders_that_one_side_did_not_read() -> None:
+    rows = [
+        NotEvaluated("buck", Place("p/BUCK"), "", "p"),
+        NotEvaluated("cmake", Place("q/CMakeLists.txt"), "", "q"),
+        NotEvaluated("buck", Place("r/BUCK"), "", None),
+        NotEvaluated("buck", Place("s/BUCK"), "", "s", is_known=True),
+        NotEvaluated("buck", Place("BUCK"), "", ""),
+    ]
+    assert (folders_of(rows, "buck"), folders_of(rows, "cmake")) == ({"p", ""}, {"q"})
 
 
 def test_folders_of_open_targets() -> None:
