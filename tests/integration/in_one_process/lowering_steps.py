@@ -344,6 +344,174 @@ def test_a_record_has_what_is_known_of_its_program(
         lowering.write_program(model.module)
 
 
+@pytest.mark.parametrize("runner_io", [False, True])
+def test_a_compilation_is_described_by_its_graphs_its_log_and_its_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, runner_io: bool
+) -> None:
+    """What QNN logged of an earlier compilation is none of this one's."""
+    lowering = replace(make_lowering(tmp_path), runner_io=runner_io)
+    lowering.staging.log.write_text("of an earlier compilation")
+    graphs = {
+        name: SimpleNamespace(
+            graph_module=SimpleNamespace(graph=SimpleNamespace(nodes=[node(op, Operator(op))])),
+            graph_signature=SimpleNamespace(
+                buffers_to_mutate={"made": "total"}, inputs_to_buffers={f"b_{name}": "total"}
+            ),
+        )
+        for name, op in (("second", "aten.topk"), ("first", "aten.erf"))
+    }
+    given: dict[str, Any] = {}
+    seen: list[Any] = []
+
+    def lower_edge(self: Any, module: Any, spec: Any) -> Any:
+        seen.append((module, flatbuffer_to_option(spec[0].value).soc_info.soc_model))
+        with self.staging.log.open("a") as stream:
+            stream.write("told now")
+        return SimpleNamespace(
+            methods={*graphs}, exported_program=graphs.get, to_executorch=to_executorch
+        )
+
+    def to_executorch(config: Any) -> Any:
+        assert config.passes[0].patterns == ["b_first", "b_second"]
+        assert [type(one).__name__ for one in config.passes[1:]] == ["BuildQuantIo"] * runner_io
+        plan = config.memory_planning_pass
+        assert (plan.alloc_graph_input, plan.alloc_graph_output) == (not runner_io,) * 2
+        return SimpleNamespace(buffer=b"program")
+
+    monkeypatch.setattr(lower.Lowering, "lower_edge", lower_edge)
+    monkeypatch.setattr(lower, "sign_by_content", lambda program: program + b", signed")
+    parsed = SimpleNamespace(contexts=["context"], segments=["segment"])
+    monkeypatch.setattr(lower, "parse_program", lambda *_: parsed)
+    monkeypatch.setattr(lower, "make_footprint", lambda **all_of_it: given.update(all_of_it))
+    info = SimpleNamespace(num_delegated_nodes=4, num_delegated_subgraphs=3)
+    monkeypatch.setattr(audit, "get_delegation_info", lambda _: info)
+    program, delegation, _ = lowering.compile("module", lowering.spec.source.choices)
+    assert program == b"program, signed"
+    assert seen == [("module", QcomChipset.SM8650)]
+    assert (delegation.delegated_nodes, delegation.fallback_nodes) == (8, 2)
+    assert [one.op for one in delegation.fallback_ops] == ["aten.erf", "aten.topk"]
+    assert {one.op for one in given.pop("operators")} == {"aten.erf", "aten.topk"}
+    assert given.pop("peak").size_bytes > 0
+    assert given == {
+        "program_bytes": len(program),
+        "partitions": 6,
+        "contexts": ["context"],
+        "segments": ["segment"],
+        "log": "told now",
+    }
+    monkeypatch.setattr(lower, "parse_program", lambda *_: None)
+    lowering.compile("module", Choices())
+    assert (given["contexts"], given["segments"]) == ((), ())
+    with pytest.raises(UsageError, match="skip_ops: the graph has no aten"):
+        lowering.compile("module", Choices(skip_ops=("aten.exp",)))
+
+
+@pytest.mark.parametrize("runner_io", [False, True])
+def test_a_module_is_lowered_with_what_its_entry_and_its_scheme_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, runner_io: bool
+) -> None:
+    given: dict[str, Any] = {}
+
+    def lower_module(*args: Any, **more: Any) -> str:
+        given.update(more, args=args)
+        assert not torch.is_grad_enabled()
+        assert Path.cwd().is_relative_to(tmp_path)
+        return "edge"
+
+    monkeypatch.setattr(lower.utils, "to_edge_transform_and_lower_to_qnn", lower_module)
+    lowering = make_lowering(tmp_path, Choices(skip_nodes=("one",), skip_ops=("a", "b")))
+    lowering = replace(lowering, runner_io=runner_io, constants={"size": 7} if runner_io else None)
+    module = lowering.model.module
+    assert lowering.lower_edge(module, ["spec"]) == "edge"
+    modules, inputs, spec = given.pop("args")
+    assert (modules, spec) == ({"forward": module}, ["spec"])
+    assert {name: [*map(id, one)] for name, one in inputs.items()} == {
+        "forward": [*map(id, lowering.model.evaluation[0])]
+    }
+    job = given.pop("passes_job")
+    assert given == {
+        "constant_methods": {"size": 7} if runner_io else None,
+        "skip_node_id_set": {"one"},
+        "skip_node_op_set": {"a", "b"},
+        "convert_linear_to_conv2d": Scheme.A8W8.recipe.linear_as_convolution,
+        "skip_mutable_buffer": True,
+    }
+    if not runner_io:
+        assert job is None
+        return
+    row = job[lower.TagQuantIO]
+    assert row["activate"]
+    assert row["args_kwargs_defaults"]["get_quant_io_dtype_fn"] is lower.find_io_dtype
+
+
+@pytest.mark.parametrize(
+    ("changed", "dtype"),
+    [
+        ({}, torch.uint8),
+        ({"name": "p_weight"}, None),
+        ({"name": "b_total"}, None),
+        ({"name": "c_table"}, None),
+        ({"op": "call_function"}, None),
+        ({"op": "call_function", "users": ["call_function", "output"]}, torch.uint8),
+        ({"users": ["call_function", "output"]}, torch.uint8),
+        ({"most": 256}, torch.uint16),
+        ({"most": 65535}, torch.uint16),
+        ({"least": -128, "most": 127}, None),
+        ({"least": None}, None),
+    ],
+)
+def test_an_input_or_output_of_unsigned_integers_keeps_their_type(
+    changed: dict[str, Any], dtype: Any
+) -> None:
+    row = {"name": "x", "op": "placeholder", "users": ["call_function"], "least": 0, "most": 255}
+    row |= changed
+    limits = {"quant_min": row["least"], "quant_max": row["most"]}
+    meta = {} if row["least"] is None else {"quant_attrs": limits}
+    users = [SimpleNamespace(op=one) for one in row["users"]]
+    given = SimpleNamespace(name=row["name"], op=row["op"], users=users, meta=meta)
+    assert lower.find_io_dtype(given) is dtype
+
+
+@pytest.mark.parametrize("saver", [False, True])
+def test_calls_are_recorded_where_the_entry_asks_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, saver: bool
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(lower, "run_forked", lambda job: job())
+    monkeypatch.setattr(lower.Lowering, "write_calls", lambda _, module: asked.append(module))
+    footprint = Footprint()
+    monkeypatch.setattr(
+        lower.Lowering, "compile", lambda *_: (b"p", Delegation(1, 0, 1), footprint)
+    )
+    lowering = make_lowering(tmp_path, Choices(saver=saver))
+    spec = replace(lowering.spec, scheme=Scheme.FP16)
+    lowering = replace(lowering, spec=spec)
+    lowering.write_program(lowering.model.module)
+    assert asked == [lowering.model.module] * saver
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_the_saver_writes_calls_beside_the_program_and_ends_its_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, writes: bool
+) -> None:
+    folder = tmp_path / lower.SAVER
+
+    def lower_edge(self: Any, module: Any, spec: Any) -> None:
+        option = flatbuffer_to_option(spec[0].value)
+        assert (module, option.saver, Path(option.saver_output_dir)) == ("module", True, folder)
+        if writes:
+            folder.mkdir()
+            (folder / lower.SAVER_CALLS).touch()
+        raise SystemExit(0)
+
+    monkeypatch.setattr(lower.Lowering, "lower_edge", lower_edge)
+    if writes:
+        make_lowering(tmp_path).write_calls("module")
+    else:
+        with pytest.raises(FailedError, match=f"wrote no {lower.SAVER_CALLS}"):
+            make_lowering(tmp_path).write_calls("module")
+
+
 def test_an_index_beside_a_magnitude_gets_its_bounds(tmp_path: Path) -> None:
     model, lowering = make_model(), make_lowering(tmp_path)
     lowering.staging.write_float(model.reference)
@@ -393,8 +561,9 @@ def test_a_scheme_that_an_older_executorch_lacks_is_refused_by_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(quantize, "QuantDtype", Enum("QuantDtype", ["use_8a8w"]))
-    with pytest.raises(FailedError, match="has no scheme 16a8w"):
+    with pytest.raises(FailedError, match="has no scheme 16a8w") as caught:
         quantize.configure(Scheme.A16W8)
+    assert Scheme.A16W8.recipe.dtype in caught.value.why
     assert quantize.configure(Scheme.A8W8)["quant_dtype"].name == "use_8a8w"
 
 
@@ -417,8 +586,9 @@ def test_a_quantized_model_is_compiled_with_the_state_that_it_began_with(
     assert seen == [False]
     assert (compiled.program, compiled.sets, compiled.size_bytes) == ("program.pte", 4, 7)
     assert compiled.footprint == Footprint(program_bytes=7)
-    names = ("program.pte", "inputs/3_0.raw", "float/0_1.low.raw", "quantized/3_0.raw")
-    assert all((tmp_path / name).is_file() for name in names)
+    names = {str(one.relative_to(tmp_path)) for one in tmp_path.rglob("*.*")}
+    bounds = {f"{kind}/3_1.{way}.raw" for kind in ("float", "quantized") for way in ("low", "high")}
+    assert names >= bounds | {"program.pte", "inputs/3_0.raw", "quantized/3_0.raw"}
 
 
 @pytest.mark.parametrize("scheme", [one for one in Scheme if one.recipe.dtype])
@@ -489,6 +659,18 @@ def test_training_gives_the_same_weights_each_time_nearer_to_the_float32_model()
     assert after[0] < before[0] / 2
     assert all(map(torch.equal, after[1], again[1]))
     assert all(torch.equal(model.module(*one), was) for one, was in zip(sets, wanted, strict=True))
+
+
+def test_trained_weights_take_no_more_gradients() -> None:
+    sets = tuple((draw(4, 64, seed=seed),) for seed in range(2))
+    model = Model("net", make_net(), sets, sets)
+    trained = copy.deepcopy(model.module)
+    with torch.no_grad():
+        trained[0].weight.mul_(1.1)
+    before = copy.deepcopy(trained.state_dict())
+    quantize.train(trained, model, 3)
+    assert not any(one.requires_grad for one in trained.parameters())
+    assert not any(torch.equal(one, before[name]) for name, one in trained.state_dict().items())
 
 
 def make_net() -> Any:

@@ -157,6 +157,103 @@ def test_no_program_finds_what_another_left_in_memory(
     assert calls == [1]
 
 
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({}, {}),
+        ({"debug_bytes": 0}, {"enable_etdump": True, "debug_buffer_size": 0}),
+        ({"debug_bytes": 9}, {"enable_etdump": True, "debug_buffer_size": 9}),
+    ],
+)
+def test_a_trace_is_recorded_only_if_asked_for(
+    methods: dict[str, Method], monkeypatch: pytest.MonkeyPatch, asked: Any, told: Any
+) -> None:
+    loads: list[Any] = []
+
+    def load_program(*given: Any, **more: Any) -> Any:
+        loads.append((given, more))
+        written = lambda *files: loads.append(files)  # noqa: E731
+        return SimpleNamespace(load_method=methods.get, write_etdump_result_to_file=written)
+
+    bindings = SimpleNamespace(_load_program=load_program)
+    monkeypatch.setattr(runtime, "internals", SimpleNamespace(pybindings=bindings))
+    load(**asked).write_trace(Path("trace"), Path("debug"))
+    assert loads == [(("p",), told), ("trace", "debug")]
+
+
+@pytest.mark.parametrize("quantizes", [False, True])
+def test_kernels_that_quantize_are_imported_only_where_the_cpu_quantizes(
+    methods: dict[str, Method], monkeypatch: pytest.MonkeyPatch, *, quantizes: bool
+) -> None:
+    imported: list[str] = []
+
+    class Internals:
+        pybindings = runtime.internals.pybindings
+
+        @property
+        def quantized_kernels(self) -> None:
+            imported.append("kernels")
+
+    monkeypatch.setattr(runtime, "internals", Internals())
+    load(quantizes=quantizes)
+    assert imported == ["kernels"] * quantizes
+
+
+def test_a_program_without_names_of_methods_has_one(methods: dict[str, Any]) -> None:
+    methods["forward"] = methods.pop("first")
+    compiled = SimpleNamespace(methods=())
+    program = runtime.LoadedProgram(SimpleNamespace(path=Path("p"), compiled=compiled))
+    assert program.methods == [methods["forward"]]
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_only_events_of_qnn_are_read_of_a_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, debug: bool
+) -> None:
+    name = "Accelerator (execute) time (cycles)"
+
+    def event(delegated: bool, *values: float, named: str = name) -> Any:
+        return SimpleNamespace(
+            name=named,
+            is_delegated_op=delegated,
+            perf_data=SimpleNamespace(raw=[*values]),
+            debug_data=[torch.full((1,), values[0])],
+        )
+
+    blocks = [[event(False, 1.0), event(True, 10.0, 30.0)], [event(True, 2.0, 6.0, named="x (us)")]]
+    given: dict[str, Any] = {}
+
+    def inspect(**more: Any) -> Any:
+        given.update(more)
+        return SimpleNamespace(event_blocks=[SimpleNamespace(events=one) for one in blocks])
+
+    scale = SimpleNamespace(NS="ns")
+    monkeypatch.setattr(runtime, "internals", SimpleNamespace(Inspector=inspect, TimeScale=scale))
+    figures, names = runtime.read_trace(tmp_path, 2, 1, debug=debug)
+    assert given == {
+        "etdump_path": str(tmp_path / runtime.ETDUMP),
+        "debug_buffer_path": str(tmp_path / runtime.DEBUG) if debug else None,
+        "source_time_scale": "ns",
+        "target_time_scale": "ns",
+    }
+    if debug:
+        assert (figures, len(names)) == ({}, 2)
+        assert [np.load(tmp_path / one).tolist() for one in names] == [[10], [2]]
+        return
+    assert (figures, names) == ({"accelerator_cycles": 20}, ("profile.csv",))
+    assert (tmp_path / "profile.csv").read_text().splitlines() == [
+        "Event Identifier,Unit of Measurement,Run,Time",
+        "Accelerator (execute) time,CYCLES,0,10",
+        "Accelerator (execute) time,CYCLES,1,30",
+        "x,US,0,2",
+        "x,US,1,6",
+    ]
+    del blocks[:]
+    with pytest.raises(FailedError, match="no QNN events") as caught:
+        runtime.read_trace(tmp_path, 2, 1, debug=False)
+    assert caught.value.fix
+
+
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_each_dumped_tensor_has_its_own_file(tmp_path: Path, count: int) -> None:
     events = [
