@@ -51,6 +51,12 @@ def test_a_comparison_is_a_tie_near_its_threshold_alone() -> None:
     assert chain == ([6, 6, 6, 14], [14, 14, 6, 14])
 
 
+def test_a_magnitude_that_a_tie_decides_is_left_alone() -> None:
+    x = torch.tensor([0.45, 0.55, -1.0, 2.0])
+    low, high = bounds(lambda x: torch.where(x > 0.5, 1.0, 0.0), x)
+    assert low == high == [0.0, 1.0, 0.0, 1.0]
+
+
 def test_an_operator_that_takes_a_type_is_disturbed_as_any_other() -> None:
     def convert(x: Any) -> Any:
         return (x.to(torch.float64) > 0.5).sum(-1, dtype=torch.int32)

@@ -153,6 +153,8 @@ def test_the_code_of_a_graph_module_can_be_read_as_ever(changed: Any) -> None:
         assert "sigmoid" in text
         assert "torch.relu" not in text
     assert changed.inner._lineno_map
+    assert not isinstance(changed.inner._lineno_map, patches.Written)
+    assert isinstance(torch.fx.GraphModule._lineno_map, patches.Written)
     with pytest.raises(AttributeError, match="has no attribute '_other'"):
         changed.inner._other  # noqa: B018
 

@@ -226,8 +226,9 @@ def test_operators_are_counted_on_the_processor_where_they_run() -> None:
     for _ in range(2):
         y = outer.call_function(torch.ops.aten.relu.default, (y,))
     held = SimpleNamespace(name="lowered_module_0", op="get_attr", target="lowered_module_0")
+    named_like_it = SimpleNamespace(name="lowered_module_x", op="placeholder", target="x")
     module = SimpleNamespace(
-        graph=SimpleNamespace(nodes=[*outer.nodes, held]),
+        graph=SimpleNamespace(nodes=[*outer.nodes, held, named_like_it]),
         lowered_module_0=SimpleNamespace(original_module=inner),
     )
     counts = {(one.op, one.npu, one.cpu) for one in delegation.count_operators([module])}

@@ -150,6 +150,26 @@ def test_a_comparison_of_a_float_program_has_its_own_outputs_and_noise() -> None
     assert not {Member.QUANTIZED, Member.LOW, Member.HIGH} & arrays.keys()
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's own
+def test_a_program_of_no_known_scheme_has_a_record_without_bounds() -> None:
+    program = make_program("4", "4")
+    given = torch.ones(1)
+    index = torch.ones(1, dtype=torch.int64)
+    seen = Seen(
+        program=program,
+        float_model=torch.nn.Identity(),
+        inputs=(given,),
+        is_own=True,
+        pte_bytes=8,
+        outputs=[index],
+        wanted=[index],
+    )
+    record, arrays = work_out(seen)
+    assert (record.scheme, len(record.outputs)) == ("", 1)
+    assert {Member.QUANTIZED, Member.FLOAT, Member.NOISE} <= arrays.keys()
+    assert not {Member.LOW, Member.HIGH} & arrays.keys()
+
+
 @pytest.mark.parametrize(
     ("expected", "refusal"),
     [

@@ -384,6 +384,12 @@ def test_the_first_that_reads_what_cures_is_named() -> None:
     assert [one.name for one in found.readers] == ["b"]
 
 
+def test_a_part_of_outputs_alone_has_nothing_to_expose() -> None:
+    found, _ = search(lambda cut: {"d": 40.0 * ("d" in cut.kept)})
+    assert [one.name for one in found.part] == ["d"]
+    assert (found.cured_by, found.readers) == ((), ())
+
+
 def test_a_suspect_that_is_right_alone_is_no_start() -> None:
     found, _ = search(lambda cut: {"d": 40.0 * ("d" in cut.kept)}, suspects=[("a", "b")])
     assert [one.name for one in found.part] == ["d"]

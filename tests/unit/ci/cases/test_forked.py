@@ -74,6 +74,32 @@ def test_the_end_of_a_log_is_what_went_wrong(tmp_path: Path) -> None:
     log.write_text(f"the cause\n{warning}\n  return cls.__new__(cls, *args)\n" * 9 + "the end\n")
     assert read_tail(log) == "the cause\n" * 9 + "the end"
     assert read_tail(tmp_path / "none") == ""
+    printed_by_good_runs = (
+        "[INFO] [Qnn ExecuTorch]: create QNN Logger with log_level 1",
+        "# LIBNATIVE: qnn",
+        "Starting stage: Graph Preparation Initializing",
+        "Completed stage: Graph Preparation Initializing (2 us)",
+        "[#####     ] 50 %",
+        "[cpuinfo_utils.cpp:71] Reading file",
+        "====== DDR bandwidth summary ======",
+        *(f"{name}=12" for name in ("spill_bytes", "fill_bytes", "read_total_bytes")),
+        "  write_total_bytes=12",
+        "left to the CPU: aten.erf.default: no builder",
+        "frame #3: torch::jit",
+        "<omitting python frames>",
+        "[WARNING] [Qnn ExecuTorch]: Qnn API version 2.36 is newer",
+        "  return cls.__new__(cls, *args)",
+        "[QNN Partitioner] aten.relu.default | Forced Passed",
+        "[WARNING pass_manager.py:82] PassManager is deprecated",
+        "FutureWarning: `isinstance(treespec, LeafSpec)` is deprecated",
+        "op aten.linear was requested for preservation by partitioner",
+        "Failed to load /x/torchao/_C_mxfp8.so",
+        "<enum 'KernelPreference'> is an Enum subclass and is now natively supported",
+        "[INFO qnn.py:3] [QNN] Using QNN SDK at /sdk",
+        "The backend_opinfo module couldn't be imported",
+    )
+    log.write_text("the cause\n" + "".join(f"{line}\n" for line in printed_by_good_runs))
+    assert read_tail(log) == "the cause"
     lines = [f"line {number} {'x' * 400}" for number in range(3 * TAIL_LINES)]
     log.write_text("\n\n".join(lines))
     assert read_tail(log) == "\n".join(one[:400] for one in lines[-TAIL_LINES:])

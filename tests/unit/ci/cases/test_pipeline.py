@@ -30,7 +30,15 @@ from ci.cases.engine import (
     Sets,
     Staging,
 )
-from ci.cases.judged import NO_FLOAT, CaseJudge, Evidence, JudgeSetup, Run, make_case
+from ci.cases.judged import (
+    NO_FLOAT,
+    CaseJudge,
+    Evidence,
+    JudgeSetup,
+    Run,
+    describe_choices,
+    make_case,
+)
 from ci.cases.outputs import (
     OUTPUT,
     read_noise,
@@ -323,6 +331,58 @@ def test_what_a_program_wrote_is_read_with_care(
     damage(folder / "output_3_2.raw")
     with pytest.raises(ValueError, match=words):
         read_outputs(folder, COMPILED, 4)
+
+
+def test_an_output_that_grows_while_it_is_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "outputs"
+    write_sets(folder, [list(one) for one in zip(*RIGHT, strict=True)], OUTPUT)
+    file, plain = folder / "output_3_2.raw", os.fstat
+    number = file.stat().st_ino
+
+    def grow(descriptor: int) -> os.stat_result:
+        status = plain(descriptor)
+        if status.st_ino == number:
+            file.write_bytes(file.read_bytes() + b"\0")
+        return status
+
+    before = len([*Path("/proc/self/fd").iterdir()])
+    monkeypatch.setattr(os, "fstat", grow)
+    with pytest.raises(ValueError, match=f"{file.name} is 7 bytes"):
+        read_outputs(folder, COMPILED, 4)
+    monkeypatch.undo()
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
+
+
+def test_the_time_of_a_run_is_in_its_row_even_if_the_run_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(1000))
+    monkeypatch.setattr("ci.cases.pipeline.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    for number, outputs in enumerate((RIGHT, None)):
+        runner = echo(RIGHT) if outputs else EchoRunner(fail)
+        case = run_case(tmp_path / str(number), make_engine(), runner).case
+        assert case.status is (Status.PASSED if outputs else Status.FAILED)
+        assert case.run_s == 1
+
+
+@pytest.mark.parametrize(
+    ("compiled", "told"),
+    [
+        (None, "saver"),
+        (COMPILED, "saver"),
+        (
+            msgspec.structs.replace(COMPILED, unshared_bytes=16),
+            "saver (15 bytes, 16 without shared weights)",
+        ),
+    ],
+)
+def test_sizes_with_and_without_shared_weights_follow_the_options(
+    compiled: Compiled | None, told: str
+) -> None:
+    spec = replace(SPEC, source=Source(choices=Choices(saver=True)))
+    assert describe_choices(spec, compiled) == told
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from ci.cases.pool import LATE, Lease, Worker
+from ci.cases.pool import LATE, Lease, Pool, Worker
 
 
 @pytest.fixture
@@ -47,6 +50,30 @@ def test_a_worker_that_grows_too_large_is_given_up(
     assert "GiB" in ended.failure
     assert not lease.reusable
     assert worker.size_bytes() < most + (1 << 30)
+
+
+def test_jobs_of_a_kind_share_a_process_unless_they_ask_for_a_fresh_one(tmp_path: Path) -> None:
+    pool = Pool.__new__(Pool)
+    pool.context, pool.idle = multiprocessing.get_context("fork"), {}
+    pool.aborted = threading.Event()
+    log = tmp_path / "log"
+    first, second, other, fresh, third = (
+        pool.run(job, log, 60.0, **more).result
+        for job, more in (
+            (os.getpid, {}),
+            (os.getpid, {}),
+            (partial(os.getpid), {}),
+            (os.getpid, {"fresh": True}),
+            (os.getpid, {}),
+        )
+    )
+    assert first == second == third
+    assert len({first, other, fresh, os.getpid()}) == 4
+    with pool.lease(type(os.getpid), log, 60.0) as lease:
+        assert lease.call(os.getpid).result == first
+    for one in pool.idle.values():
+        one.end()
+    assert len(pool.idle) == 2
 
 
 def test_a_worker_that_is_late_is_given_up_in_time(worker: Worker, tmp_path: Path) -> None:

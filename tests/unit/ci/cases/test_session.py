@@ -4,6 +4,7 @@ import io
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from ci.cases.session import (
     NUMERICS,
     Phases,
     Session,
+    check_data_of,
     describe_progress,
     list_parts,
     read_source,
@@ -161,6 +163,29 @@ def test_data_and_metric_of_each_model_are_checked_once_before_anything_runs(
     with pytest.raises(UsageError, match=r"models\.second\.metric\.labels: three rows"):
         session.check_data(pool, tmp_path)
     assert checked == [("bare", None), *metrics.items()]
+
+
+def test_data_are_counted_and_a_metric_is_checked_against_their_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checked: list[Any] = []
+    bad: list[str] = []
+
+    def read_data(spec: CaseSpec) -> int:
+        if bad:
+            raise UsageError(bad[0])
+        return len(spec.model)
+
+    monkeypatch.setattr("ci.models.user_data.check_metric", lambda *given: checked.append(given))
+    engine: Any = SimpleNamespace(read_data=read_data)
+    metric = Metric(function="m.py:score", labels="m.npy", max_drop=0.1)
+    spec = CaseSpec("net", Scheme.FP16, "SM8650")
+    assert check_data_of(engine, spec, None) == ""
+    assert checked == []
+    assert check_data_of(engine, spec, metric) == ""
+    assert checked == [(metric, 3)]
+    bad.append("inputs: three rows")
+    assert check_data_of(engine, spec, metric) == "inputs: three rows"
 
 
 def test_a_session_s_report_counts_the_cases_that_it_did_not_judge() -> None:

@@ -162,6 +162,16 @@ def test_what_is_wrong_is_said_with_its_line_and_what_was_meant(
     assert "qnn.toml" in caught.value.fix
 
 
+def test_a_policy_with_its_own_reference_and_schemes_extends_nothing(repository: Path) -> None:
+    parts = ("[reference]\nmin_rms = 0.1\nmin_spread = 0.1\n", "[schemes.8a8w]\nmin_sqnr_db = 25\n")
+    text = "".join(parts)
+    policy = read(repository, text)
+    assert ([*policy.schemes], policy.suite, policy.models) == ([Scheme.A8W8], {}, {})
+    for part in parts:
+        with pytest.raises(ManifestError, match=r"lacks \[reference\] or \[schemes\]"):
+            read(repository, text.replace(part, ""))
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

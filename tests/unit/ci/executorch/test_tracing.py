@@ -141,6 +141,7 @@ def test_a_program_is_loaded_as_its_runner_and_entry_say(
     assert opened == open_program(program, quantizes=True)
     opened = make_runner(pool, 9.0).opening(program)
     assert opened == ((program,), {**wanted, "quantizes": False})
+    assert opened == open_program(program)
 
 
 @pytest.mark.parametrize("debug_bytes", [0, 9])

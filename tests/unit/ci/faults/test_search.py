@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -53,7 +55,7 @@ from ci.faults.results import (
     judge_graphs,
 )
 from ci.faults.search import MOST_SHRUNK, REPEATS, Search
-from ci.faults.shrink import SEEDS, fit_variations, shrink, vary
+from ci.faults.shrink import SEEDS, fit_variations, list_relations, shrink, vary
 from ci.faults.torch_graphs import Module, draw_sets
 from ci.faults.trial import Trial, TrialJob
 from ci.models.schemes import Scheme
@@ -558,6 +560,27 @@ def test_an_error_before_qnn_is_no_refusal_of_its(stage: str, end: str) -> None:
     assert [one.end for one in results] == [RIGHT, RIGHT, end, RIGHT]
 
 
+@pytest.mark.parametrize("frontend", ["onnx", "executorch"])
+def test_a_job_runs_its_graphs_in_its_front_end(
+    monkeypatch: pytest.MonkeyPatch, frontend: str
+) -> None:
+    asked: list[Any] = []
+
+    def run(*given: Any) -> list[Result]:
+        asked.append(given)
+        return [Result(one.text, one.seed, RIGHT) for one in given[0]]
+
+    own = {"onnx": ("onnx_runner", "run_items"), "executorch": ("executorch_runner", "run_modules")}
+    for module, function in own.values():
+        stand_in = SimpleNamespace(**{function: run}) if module == own[frontend][0] else None
+        monkeypatch.setitem(sys.modules, f"ci.faults.{module}", stand_in)
+    options = {"vtcm_mb": "4"}
+    results = TrialJob(ITEMS[:2], frontend, Scheme.FP16, "SM8650", options)()
+    assert [one.text for one in results] == [one.text for one in ITEMS[:2]]
+    more = options if frontend == "onnx" else "SM8650"
+    assert asked == [(ITEMS[:2], Scheme.FP16, more)]
+
+
 def test_a_batch_goes_on_behind_the_graphs_that_end_their_worker(tmp_path: Path) -> None:
     trial = Trial(Dying(), "onnx", Scheme.FP16, "SM8650", {}, tmp_path)
     for bundle in (1, 2, 4, 0):
@@ -878,6 +901,53 @@ def test_a_graph_is_wrong_if_any_of_its_outputs_is() -> None:
         )
         (result,) = judge_graphs([Item("", 0)], (3,), runs, {}, Scheme.FP16)
         assert (result.end, result.place[:8]) == (WRONG, f"output {place}")
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(0, []), (1, [1]), (2, [1, 1]), (5, [3, 2])])
+def test_graphs_are_divided_among_the_jobs(count: int, sizes: list[int]) -> None:
+    asked: list[tuple[int, ...]] = []
+
+    class Counting(StandIn):
+        def run(self, items: Iterable[Item], bundle: int = 0, *late: float) -> Iterator[Result]:
+            own = [*items]
+            asked.append((len(own), bundle, *map(int, late)))
+            return super().run(own, bundle, *late)
+
+    finder = make_search(lambda _: False)
+    finder.trial = Counting(lambda _: False)
+    items = [Item(f"x = input(2, {n + 2})\ny = relu(x)\nreturn y\n", 0) for n in range(count)]
+    assert [one.text for one in finder.try_items(items, 3, 9.0)] == [one.text for one in items]
+    assert sorted(asked, reverse=True) == [(size, 3, 9) for size in sizes]
+
+
+def test_the_rate_of_a_search_is_that_of_its_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(100000))
+    monkeypatch.setattr("ci.faults.search.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    found = make_search(lambda _: False).run(1e18, 40)
+    assert (found.seconds, found.per_minute) == (1.0, 2400)
+
+
+@pytest.mark.parametrize(
+    ("text", "relations"),
+    [
+        (
+            "x = input(2, 3, 8)\np = constant(3, 8)\ns = add(x, p)\nreturn s\n",
+            ("add: over_batch", "add: batch"),
+        ),
+        ("x = input(1, 3, 8)\np = constant(1, 3, 8)\ns = add(x, p)\nreturn s\n", None),
+        ("x = input(2, 3, 8)\ns = relu(x)\nreturn s\n", ()),
+    ],
+)
+def test_relations_of_constants_are_told_by_operator(
+    text: str, relations: tuple[str, ...] | None
+) -> None:
+    found = list_relations(parse_graph(text))
+    if relations is None:
+        assert "add: batch" not in found
+    else:
+        assert {*found} >= {*relations}
+        assert bool(found) is bool(relations)
+    assert all(one.startswith("add: ") for one in found)
 
 
 def test_a_search_names_its_front_end_scheme_soc_and_the_number_of_a_graph() -> None:

@@ -285,6 +285,29 @@ def test_choices_are_named_as_they_were_chosen() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("parts", (Part(A8W8, node="linear"),)),
+        ("annotation", "a.py:f"),
+        ("recipe", "r.py:f"),
+        ("discard_nodes", ("relu",)),
+        ("block_size", 16),
+    ],
+)
+def test_options_of_a_quantization_need_a_scheme_that_quantizes(name: str, value: Any) -> None:
+    choices = Choices(**{name: value})
+    with pytest.raises(UsageError, match=f"{name} cannot be used with fp16") as caught:
+        check_choices(choices, Scheme.FP16, "m")
+    assert caught.value.why == "fp16 quantizes nothing"
+    check_choices(choices, Scheme.A16W4_BLOCK if name == "block_size" else A8W8, "m")
+
+
+def test_blocks_need_a_scheme_of_blocks() -> None:
+    with pytest.raises(UsageError, match="block_size cannot be used with 8a8w"):
+        check_choices(Choices(block_size=16), A8W8, "m")
+
+
+@pytest.mark.parametrize(
     "dtype", [torch.float64, torch.bfloat16, torch.complex64, torch.complex128], ids=str
 )
 def test_a_dtype_that_htp_computes_wrongly_is_refused(dtype: torch.dtype) -> None:

@@ -16,6 +16,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 from onnx import load, save
 from onnx.helper import make_node
 from onnx.numpy_helper import to_array
+from onnxruntime.capi.onnxruntime_pybind11_state import EngineError
 from onnxruntime.quantization import QuantType
 
 from ci.cases.engine import Compiled, Delegation, Staging
@@ -26,7 +27,7 @@ from ci.models.schemes import Scheme
 from ci.models.tensors import Loss
 from ci.models.user_models import Source as UserSource
 from ci.onnx import compile as compiling
-from ci.onnx import engine, stages
+from ci.onnx import engine, session, stages
 from ci.onnx.engine import Executed, note_execution
 from ci.onnx.fallback import QNN
 from ci.onnx.models import read_model
@@ -40,7 +41,14 @@ from ci.onnx.preparation import (
     require_weights,
     write_normal_form,
 )
-from ci.onnx.session import FATAL, VERBOSE, WARNING, name_severity
+from ci.onnx.session import (
+    FATAL,
+    RECORD_ASSIGNMENT,
+    VERBOSE,
+    WARNING,
+    context_entries,
+    name_severity,
+)
 from ci.onnx.source import from_file
 from ci.onnx.stages import MOST_SAID, PROVIDER_LOG, TRACEBACK_LOG, StageError, describe_refusal
 from ci.report.schema import Footprint
@@ -64,6 +72,9 @@ def compile_file(
     monkeypatch: pytest.MonkeyPatch,
     *,
     embed: bool = True,
+    layers: bool = False,
+    saver: str = "",
+    delegation: Delegation = DELEGATION,
     **told: str,
 ) -> Compiled:
     """The record of a file's program; ``told`` is what its source tells."""
@@ -74,16 +85,17 @@ def compile_file(
         (directory / compiling.CONTEXT).write_bytes(bytes(100))
         if not embed:
             (directory / BINARY).write_bytes(bytes(2000))
-        return DELEGATION, FOOTPRINT
+        return delegation, FOOTPRINT
 
     monkeypatch.setattr(compiling, "write_context", write_context)
-    spec = CaseSpec("net", scheme, "SM8650", UserSource(str(path)))
+    spec = CaseSpec("net", scheme, "SM8650", UserSource(str(path)), layers=layers)
     source = replace(from_file(path, read_model(path), [], spec.source), **told)
     work = path.with_name(f"{path.stem}-{scheme.value}-{len(list(path.parent.iterdir()))}")
     work.mkdir()
     staging = Staging(work / "staging", work / "log", work)
     staging.directory.mkdir()
-    return compiling.compile_source(source, spec, staging, {}, embed=embed, saver="")
+    options = {"soc_model": "57"}
+    return compiling.compile_source(source, spec, staging, options, embed=embed, saver=saver)
 
 
 @pytest.mark.parametrize("scheme", [Scheme.ASIS, Scheme.U8])
@@ -143,6 +155,188 @@ def test_a_footprint_is_made_of_the_files_the_log_and_the_session(
         "contexts": (),
         "log": "what QNN printed",
     }
+
+
+def test_a_written_context_is_checked_sealed_and_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If QNN executes no node, there is none."""
+    done: list[Any] = []
+    target = tmp_path / "program" / compiling.CONTEXT
+    written = [True]
+
+    def open_session(model: Path, options: Any, entries: Any, *, severity: int) -> Any:
+        done.append((model, options, entries, severity))
+        print("to the log")
+        if written[0]:
+            target.write_bytes(b"context")
+        return SimpleNamespace(get_provider_graph_assignment_info=list)
+
+    monkeypatch.setattr(compiling, "open_session", open_session)
+    monkeypatch.setattr(compiling, "check_context", lambda *given: done.append(given))
+    monkeypatch.setattr(compiling, "seal_context", done.append)
+    monkeypatch.setattr(compiling, "open_context", lambda path: (None, None, path.read_bytes()))
+    monkeypatch.setattr(compiling, "list_context_binaries", lambda blob: ["listed", bytes(blob)])
+    monkeypatch.setattr(compiling, "make_footprint", lambda **more: more)
+    model = write_relu(tmp_path / "net.onnx")
+    for embed in (True, False):
+        options = {"soc_model": "57"}
+        call = (model, target.parent, tmp_path / "run.log", "SM8650", options)
+        _, footprint = compiling.write_context(*call, embed=embed)
+        found: Any = footprint
+        assert (found["contexts"], found["program_bytes"]) == (["listed", b"context"], 7)
+        opened, *others = done
+        assert opened[:2] == (model, options)
+        assert opened[2] == context_entries(target, embed=embed) | RECORD_ASSIGNMENT
+        assert opened[3] == VERBOSE
+        assert others == [(target, "SM8650"), target]
+        target.unlink()
+        target.parent.rmdir()
+        done.clear()
+    written[0] = False
+    _, footprint = compiling.write_context(*call, embed=True)
+    found = footprint
+    assert (found["contexts"], found["program_bytes"], len(done)) == ((), 0, 1)
+
+
+@pytest.mark.parametrize("loads", [False, True])
+def test_a_model_that_the_cpu_cannot_load_either_is_no_fault_of_qnn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, loads: bool
+) -> None:
+    def fail(*_: Any, **more: Any) -> None:
+        assert more in ({"severity": VERBOSE}, {"optimize": True})
+        raise ValueError("no")
+
+    monkeypatch.setattr(compiling, "open_session", fail)
+    monkeypatch.setattr(compiling, "open_reference", (lambda *_, **__: None) if loads else fail)
+    model = write_relu(tmp_path / "net.onnx")
+    call = (model, tmp_path / "program", tmp_path / "run.log", "SM8650", {})
+    with pytest.raises(StageError) as caught:
+        compiling.write_context(*call, embed=True)
+    assert str(caught.value) == (stages.QNN if loads else stages.ONNXRUNTIME)
+
+
+def write_sigmoid(path: Path) -> Path:
+    nodes = [make_node("Sigmoid", ["x"], ["a"], "inner"), make_node("Add", ["a", "x"], ["y"])]
+    return write_model(path, nodes, [tensor("x", (1, 3, 8, 8))], [tensor("y", (1, 3, 8, 8))])
+
+
+@pytest.mark.parametrize(
+    ("scheme", "layers"),
+    [
+        (Scheme.ASIS, ()),
+        (Scheme.U8, ()),
+        (Scheme.U8, ("Sigmoid 'inner'",)),
+        (Scheme.FP16, ()),
+        (Scheme.FP16, ("Sigmoid 'inner'",)),
+    ],
+)
+def test_all_that_a_program_is_judged_by_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: Scheme, layers: tuple[str, ...]
+) -> None:
+    path = (write_conv if scheme is Scheme.ASIS else write_sigmoid)(tmp_path / "net.onnx")
+    made = compile_file(path, scheme, monkeypatch, layers=bool(layers))
+    (staging,) = tmp_path.glob("net-*/staging")
+    names = {str(one.relative_to(staging)) for one in staging.rglob("*.*")}
+    outputs, numbers = range(1 + len(layers)), range(4)
+    kinds = ["float", *["quantized"] * scheme.quantized]
+    wanted = {f"{kind}/{n}_{one}.raw" for kind in kinds for n in numbers for one in outputs}
+    wanted |= {f"inputs/{n}_0.raw" for n in numbers} | {f"noise/{one}.npy" for one in outputs}
+    wanted |= {compiling.QUANTIZED_MODEL} if scheme.quantized else set()
+    assert names == wanted | {made.program}
+    assert (made.layers, len(made.outputs)) == (layers, len(outputs))
+    assert [one.step > 0 for one in made.outputs] == [scheme.quantized] * len(outputs)
+
+
+@pytest.mark.parametrize(
+    ("saver", "partitions", "written"),
+    [("", 1, False), ("libQnnSaver.so", 0, False), ("libQnnSaver.so", 1, True)],
+)
+def test_calls_are_recorded_if_asked_for_and_if_qnn_executes_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saver: str, partitions: int, *, written: bool
+) -> None:
+    opened: list[Any] = []
+
+    def open_session(model: Path, options: Any, entries: Any) -> None:
+        opened.append((model, options, entries, Path.cwd().name))
+        print("what Saver printed", flush=True)
+
+    monkeypatch.setattr(compiling, "open_session", open_session)
+    path, delegation = write_relu(tmp_path / "net.onnx"), Delegation(1, 0, partitions)
+    compile_file(path, Scheme.FP16, monkeypatch, saver=saver, delegation=delegation)
+    options = {"soc_model": "57", "qnn_saver_path": saver}
+    assert opened == [(path, options, {}, "staging")] * written
+    assert len([*tmp_path.glob(f"*/{compiling.SAVER_LOG}")]) == written
+
+
+class Restarting:
+    """A session after which the subsystem restarts, for the first ``times`` runs of all."""
+
+    left = 0
+
+    def get_inputs(self) -> Any:
+        return [SimpleNamespace(name="x"), SimpleNamespace(name="z")]
+
+    def run(self, names: None, feed: dict[str, int]) -> tuple[int, ...]:
+        if Restarting.left:
+            Restarting.left -= 1
+            raise EngineError("crashed.\n  SSR detected.")
+        return feed["x"], feed["z"]
+
+    def end_profiling(self) -> str:
+        return "profile.json"
+
+
+@pytest.mark.parametrize("times", [0, 1, engine.MAX_RESTARTS, engine.MAX_RESTARTS + 1])
+def test_a_session_is_made_again_when_the_subsystem_restarts(
+    monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    monkeypatch.setattr(Restarting, "left", times)
+    monkeypatch.setattr(engine, "read_profile", lambda path: {str(path): ("a",)})
+    made: list[Restarting] = []
+
+    def make() -> Restarting:
+        made.append(Restarting())
+        return made[-1]
+
+    session = engine.RecoveringSession(make)
+    sets: Any = [(1, 2), (3, 4)]
+    if times > engine.MAX_RESTARTS:
+        with pytest.raises(FailedError, match="restarted 4 times") as caught:
+            session.run(sets)
+        assert caught.value.why == "crashed. SSR detected."
+        return
+    assert session.run(sets) == [[1, 2], [3, 4]]
+    assert len(made) == 1 + times
+    assert session.session is made[-1]
+    assert session.finish() == Executed({"profile.json": ("a",)}, times)
+
+
+def test_a_recreated_session_is_told() -> None:
+    compiled = SimpleNamespace(sets=4, delegation=Delegation(8, 0, 1))
+    program = SimpleNamespace(directory=Path("none"), compiled=compiled)
+    opened: Any = SimpleNamespace(program=program)
+    remarks = [
+        note_execution(opened, Executed({QNN: ("a",)}, restarts)).remark for restarts in (0, 1, 2)
+    ]
+    assert not remarks[0]
+    assert ("1 restart " in remarks[1], "2 restarts " in remarks[2]) == (True, True)
+
+
+def test_a_provider_without_a_device_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    registered: list[Any] = []
+    found = [SimpleNamespace(ep_name=name) for name in (session.CPU, session.PROVIDER)]
+    stand_in = SimpleNamespace(
+        register_execution_provider_library=lambda *given: registered.append(given),
+        get_ep_devices=lambda: found,
+    )
+    monkeypatch.setattr(session, "onnxruntime", stand_in)
+    assert session.find_device.__wrapped__() is found[1]
+    assert registered == [(session.PROVIDER, session.onnxruntime_qnn.get_library_path())]
+    found.pop()
+    with pytest.raises(FailedError, match="no device for QNN's provider") as caught:
+        session.find_device.__wrapped__()
+    assert caught.value.fix
 
 
 def test_a_float_output_has_no_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,6 +471,7 @@ def test_lines_of_the_provider_are_told_up_to_a_number(tmp_path: Path, lines: in
     raised = "ValueError: no such thing"
     assert told == f"QNN: {'; '.join(shown)} ({raised})" if lines else told == f"QNN: {raised}"
     kept = (tmp_path / TRACEBACK_LOG).read_text()
+    assert kept.startswith(f"{raised}\n")
     assert kept.splitlines()[-lines:] == [f"line {number}" for number in range(lines)] or not lines
 
 

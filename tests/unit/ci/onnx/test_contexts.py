@@ -193,6 +193,11 @@ def test_what_is_no_context_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not a context model of QNN") as caught:
         read_context(path)
     assert "OpenVINO" in caught.value.why
+    names = ["D", "B", "OpenVINO", "A", "C"]
+    write_nodes(path, [make_node(source=name) for name in names])
+    with pytest.raises(UsageError) as caught:
+        read_context(path)
+    assert ", ".join(sorted(names)) in caught.value.why
     write_nodes(path, [make_node(), make_node(source="OpenVINO", main_context=0)])
     with pytest.raises(UsageError, match="not a context model of QNN"):
         read_context(path)

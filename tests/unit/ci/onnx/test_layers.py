@@ -94,6 +94,7 @@ def test_a_model_gives_what_its_nodes_give_behind_its_outputs(tmp_path: Path, st
     output, *layers = run(tmp_path / "exposed.onnx")
     assert np.array_equal(output, run(model)[0])
     assert names == ("MatMul 'layer1'", "MatMul 'layer2'")
+    assert len(layers) == 2
     for count, layer in enumerate(layers, 1):
         part = write_chain(tmp_path / "part.onnx", (step,) * (count + 1))
         assert np.array_equal(layer, run(part)[0])

@@ -112,6 +112,7 @@ WRONG = [
     ({"htp_performance_mode": "brust"}, {}, "did you mean burst"),
     ({"htp_performance_mode": "fast"}, {}, "default, burst, balanced"),
     ({"soc_model": "SM8750"}, {}, "did you mean 69"),
+    ({"soc_model": "sm8650"}, {}, "did you mean 57"),
     ({"soc_model": "69x"}, {}, "a whole number, at least 0"),
     ({"soc_model": "٦٩"}, {}, "a whole number, at least 0"),
     ({"soc_model": "57,"}, {}, "a whole number, at least 0"),
