@@ -84,7 +84,7 @@ def _read_scales(module: GraphModule, node: Node) -> tuple[Tensor, Tensor] | Non
     """Return two scales of a layer's bias, per channel: the actual scale, and the product of the
     scales of the layer's input and weights. Return None if the node is not a quantized layer with a
     bias."""
-    if name_operator(node) not in LAYERS or len(node.args) < 3:
+    if name_operator(node) not in LAYERS:
         return None
     rounded = [one for one in node.args[:3] if isinstance(one, Node)]
     kinds = [name_operator(one).removeprefix("de") for one in rounded]

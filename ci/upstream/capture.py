@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,8 +82,7 @@ capture = Capture()
 def wrap(owner: Any, name: str, *, before: Any = None, after: Any = None) -> None:
     """Replace ``owner.name``, a function, with a wrapper. The wrapper calls ``before`` with its
     arguments, then the function, and then ``after`` with the result and the arguments."""
-    held = vars(owner)[name]
-    inner: Callable[..., Any] = held.__func__ if isinstance(held, staticmethod) else held
+    inner = vars(owner)[name]
 
     @functools.wraps(inner)
     def call(*words: Any, **options: Any) -> Any:
@@ -94,7 +93,7 @@ def wrap(owner: Any, name: str, *, before: Any = None, after: Any = None) -> Non
             after(made, *words, **options)
         return made
 
-    setattr(owner, name, staticmethod(call) if isinstance(held, staticmethod) else call)
+    setattr(owner, name, staticmethod(call) if isinstance(inner, staticmethod) else call)
 
 
 def watch_delegate() -> None:

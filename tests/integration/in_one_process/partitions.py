@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -16,8 +18,21 @@ pytest.importorskip("executorch", reason="ExecuTorch is not installed in this en
 # Without QNN_SDK_ROOT ExecuTorch's import downloads an SDK; and it warns of what it uses itself.
 with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     warnings.simplefilter("ignore")
+    from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
+    from executorch.backends.qualcomm.serialization.qc_schema_serialize import flatbuffer_to_option
+
     from ci.audit import operators_partitions as audit
+    from ci.cases.engine import Delegation, Fallback, Staging
+    from ci.cases.spec import CaseSpec
+    from ci.executorch import delegation
     from ci.models.lowering_options import Choices
+    from ci.models.model import Model
+    from ci.models.schemes import Scheme
+    from ci.models.user_models import Source
+
+WARNINGS = ("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+pytestmark = pytest.mark.filterwarnings(*WARNINGS)
+ROW = torch.ones(3)
 
 
 def make_node(name: str, *, inputs: tuple[Any, ...] = (), val: Any = None) -> Any:
@@ -55,6 +70,117 @@ def test_an_operator_at_which_the_partitioner_fails_is_left_and_the_next_is_judg
     assert "KeyError" in logged[0]
     assert varying == set()
     assert Support.is_node_supported is original
+
+
+class Chain(torch.nn.Module):
+    """Three operators, and a buffer that the model changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(3))
+
+    def forward(self, x: Any) -> Any:
+        self.total.add_(x.sum(0))
+        return x.tanh().erf() + self.total
+
+
+def partition(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, lower_edge: Any, **more: Any
+) -> audit.Found:
+    sets = ((torch.ones(2, 3),),)
+    model = Model("net", Chain().eval(), sets, sets)
+    spec = CaseSpec("net", more.pop("scheme", Scheme.FP16), "SM8650", Source(**more))
+    monkeypatch.setattr(audit.Lowering, "lower_edge", lower_edge)
+    return audit.partition_model(model, spec, Staging(folder, folder / "log", folder))
+
+
+def test_what_is_partitioned_is_described_by_method(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """erf is refused in both methods; the first is one partition, the second two."""
+    taken = torch.export.export(torch.nn.Sequential(torch.nn.Tanh(), torch.nn.ReLU()), (ROW,))
+    plain = torch.export.export(torch.nn.ReLU(), (torch.ones(5),))
+    seen: list[Any] = []
+
+    def lower_edge(self: Any, module: Any, spec: Any) -> Any:
+        (one,) = spec
+        seen.append((module, flatbuffer_to_option(one.value).soc_info.soc_model))
+        exported = {
+            name: torch.export.export(Chain().eval(), (torch.ones(2, 3),)).run_decompositions()
+            for name in ("second", "first")
+        }
+        audit.QnnBackend.preprocess_multimethod({"first": [taken], "second": [taken, plain]}, {})
+        return SimpleNamespace(methods={*exported}, exported_program=exported.get)
+
+    left = Delegation(1, 2, 3, (Fallback("erf", "no builder"), Fallback("exp", "asked", True)))
+    audited: list[Any] = []
+    monkeypatch.setattr(audit, "audit_delegation", lambda *given: audited.append(given) or left)
+    found = partition(tmp_path, monkeypatch, lower_edge)
+    ((module, soc),) = seen
+    assert (type(module), soc) == (Chain, QcomChipset.SM8650)
+    assert [len(graphs) for graphs, _ in audited] == [2]
+    names = {name.partition(" [")[0]: count for name, count in found.taken.items()}
+    assert names == {"tanh.default": 2, "relu.default": 3}
+    assert found.partitions == (
+        audit.Partition("first", 2, 12, 12),
+        audit.Partition("second", 2, 12, 12),
+        audit.Partition("second", 1, 20, 20),
+    )
+    assert found.left == (("erf", "no builder", False), ("exp", "asked", True))
+    assert (found.io_bytes, found.written_back, found.failure) == (2 * (24 + 24), 2, "")
+    assert [one.operator for one in found.steps].count("tanh") == 1
+
+
+def test_a_lowering_that_fails_keeps_what_was_judged_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = {"relu": True, "tanh": False, "sin": False}
+
+    class Support:
+        def is_node_supported(self, _: Any, node: Any) -> bool:
+            return answers[node.name]
+
+    logger = logging.getLogger("partitioner")
+    fake = SimpleNamespace(QnnOperatorSupport=Support, logger=logger)
+    for module in (audit, delegation):
+        monkeypatch.setattr(module, "qnn_partitioner", fake)
+
+    def lower_edge(self: Any, module: Any, spec: Any) -> Any:
+        for name in ("relu", "tanh", "erf"):
+            Support().is_node_supported(None, make_node(name))
+        given = SimpleNamespace(meta={"val": None})
+        varying = make_node("sin", inputs=(given,))
+        monkeypatch.setattr(audit, "measure_value", lambda _: None)
+        Support().is_node_supported(None, varying)
+        raise ValueError("no binary")
+
+    found = partition(tmp_path, monkeypatch, lower_edge)
+    assert found.taken == {"aten.relu.default": 1}
+    assert [(op, asked) for op, _, asked in found.left] == [
+        ("aten.tanh.default", False),
+        ("aten.erf.default", False),
+        ("aten.sin.default", False),
+    ]
+    assert found.left[2][1].startswith(f"{audit.VARIES}: ")
+    assert audit.VARIES not in found.left[0][1]
+    crash, *others = found.failure.split("; ")
+    assert crash.startswith("aten.erf.default: ExecuTorch's partitioner fails")
+    assert "no binary" in others[-1]
+    assert (found.partitions, found.io_bytes) == ((), None)
+    assert found.steps
+
+
+def test_a_model_that_cannot_be_quantized_has_a_failure_and_its_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*given: Any) -> None:
+        raise ValueError(f"no {given[1].value} for {given[2]}")
+
+    monkeypatch.setattr(audit, "quantize_model", fail)
+    found = partition(tmp_path, monkeypatch, None, scheme=Scheme.A8W8)
+    assert found.failure.startswith("ValueError: no 8a8w for SM8650")
+    assert (found.taken, found.left, found.partitions) == ({}, (), ())
+    assert found.steps
 
 
 def test_a_refused_node_that_the_entry_skips_is_marked_as_requested() -> None:

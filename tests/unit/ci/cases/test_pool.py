@@ -12,7 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from ci.cases.pool import LATE, Lease, Pool, Worker
+from ci.cases import pool as pool_module
+from ci.cases.pool import (
+    IMPORTS,
+    LATE,
+    ROOT,
+    STARTER,
+    TUNABLES,
+    Lease,
+    Pool,
+    Worker,
+    list_python_path,
+)
+from ci.models.numerics import VARIABLES
+from provisioning.console.caller import DIRECTORY_VARIABLE
 
 
 @pytest.fixture
@@ -52,7 +65,55 @@ def test_a_worker_that_grows_too_large_is_given_up(
     assert worker.size_bytes() < most + (1 << 30)
 
 
-def test_jobs_of_a_kind_share_a_process_unless_they_ask_for_a_fresh_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("given", ["", "glibc.malloc.check=1"])
+def test_workers_inherit_the_environment_and_what_they_need_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "user").mkdir()
+    monkeypatch.chdir(tmp_path / "user")
+    monkeypatch.delenv(DIRECTORY_VARIABLE, raising=False)
+    servers = iter([None, 7, 7, 7])
+    seen: list[tuple[dict[str, str], Path]] = []
+    monkeypatch.setattr(pool_module, "find_fork_server", lambda: next(servers))
+    monkeypatch.setattr(
+        pool_module.forkserver,
+        "ensure_running",
+        lambda: seen.append((dict(os.environ), Path.cwd())),
+    )
+    before = dict(os.environ)
+    environment = {"PYTHONPATH": "lib", "LD_LIBRARY_PATH": "/sdk/lib", "GLIBC_TUNABLES": given}
+    Pool(environment, tmp_path / "own", ("one", "two"))
+    assert (dict(os.environ), Path.cwd()) == (before, tmp_path / "user")
+    ((variables, directory),) = seen
+    assert directory == tmp_path / "own"
+    assert variables == {
+        "PYTHONPATH": f"{tmp_path}/user/lib:{ROOT}",
+        "LD_LIBRARY_PATH": "/sdk/lib",
+        "GLIBC_TUNABLES": f"{given}:{TUNABLES}".removeprefix(":"),
+        "PYTHONUTF8": "1",
+        DIRECTORY_VARIABLE: f"{tmp_path}/user",
+        STARTER: str(os.getpid()),
+        IMPORTS: "one two",
+        **VARIABLES,
+    }
+    with pytest.raises(RuntimeError, match="another fork server"):
+        Pool(environment, tmp_path / "own", ())
+
+
+def test_an_installed_project_needs_no_path_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("site-packages", "dist-packages"):
+        monkeypatch.setattr(pool_module, "ROOT", Path("/env") / name)
+        assert list_python_path("/a::/b:/a") == "/a:/b"
+    monkeypatch.setattr(pool_module, "ROOT", Path("/own"))
+    assert list_python_path("") == "/own"
+    assert list_python_path("/own:/a") == "/own:/a"
+
+
+def test_jobs_of_a_kind_share_a_process_unless_they_ask_for_a_fresh_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ci.cases.pool.WATCH_S", 0.01)
     pool = Pool.__new__(Pool)
     pool.context, pool.idle = multiprocessing.get_context("fork"), {}
     pool.aborted = threading.Event()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed in this environment")
 
-from ci.faults.generate import MOST_RANK, MOST_SIZE, generate
+from ci.faults.generate import MOST_RANK, MOST_SIZE, Maker, generate, node
 from ci.faults.graph import Graph
 from ci.faults.shrink import BINARY, find_shapes
 from tests.stand_ins.snapshots import check_snapshot
@@ -25,12 +26,12 @@ def describe_forms(graph: Graph) -> Iterator[str]:
     shapes = find_shapes(graph)
     yield f"outputs: {len(graph.outputs)}"
     yield f"nodes: {len(graph.nodes)}"
-    for name, node in graph.nodes.items():
-        own = [shapes[one] for one in node.reads]
-        operator = "binary" if node.operator in BINARY else node.operator
+    for name, made in graph.nodes.items():
+        own = [shapes[one] for one in made.reads]
+        operator = "binary" if made.operator in BINARY else made.operator
         kinds = [
             "node" if one not in graph.tensors else "input" if one in graph.inputs else "constant"
-            for one in node.reads
+            for one in made.reads
         ]
         yield f"{operator} of {', '.join(kinds)}"
         if operator == "binary" and own[0] != own[1]:
@@ -39,13 +40,33 @@ def describe_forms(graph: Graph) -> Iterator[str]:
             yield f"{operator} of rank {len(own[0])}"
         if operator == "reshape":
             yield f"reshape to {len(shapes[name]) - len(own[0]):+} axes"
-        for key, value in node.attributes.items():
+        for key, value in made.attributes.items():
             if key in WHOLE:
                 yield f"{operator} {key} = {value}"
             elif key == "groups":
                 yield f"{operator} in {'one group' if value == 1 else 'groups'}"
             elif operator in {"cumsum", "log_softmax", "lp_norm", "softmax"}:
                 yield f"{operator} over the {'last' if value == -1 else 'second'} axis"
+
+
+def test_a_node_that_cannot_be_judged_or_is_too_large_is_not_added() -> None:
+    maker = Maker(random.Random(0), "onnx")
+    x = maker.declare((2, 8), is_input=True)
+    wide = maker.declare((1, MOST_SIZE // 2, 1))
+    maker.compute([x, wide], {})
+    for made, added in (
+        (node("relu", x), True),
+        (node("sqrt", x), False),  # of negative values
+        (node("add", wide, x), False),  # of other shapes
+        (node("add", x, wide), False),
+        (node("concat", wide, wide, axis=0), True),
+        (node("concat", wide, wide, wide, axis=0), False),
+        (node("reshape", x, shape=(1,) * (MOST_RANK - 2) + (2, 8)), True),
+        (node("reshape", x, shape=(1,) * (MOST_RANK - 1) + (2, 8)), False),
+    ):
+        name = f"n{len(maker.nodes)}"
+        assert maker.add(name, made) is added, made
+        assert (name in maker.nodes, name in maker.values) == (added, added)
 
 
 def test_every_form_of_every_operator_is_generated_and_no_other() -> None:

@@ -84,6 +84,8 @@ def test_what_no_output_needs_is_left_out() -> None:
         ("x = input(", "cannot be parsed"),
         ("x = input(2)\nreturn x", "not an operator's result"),
         ("x = input(2)\ny = relu(z)\nreturn y", "z is not a tensor from"),
+        ("x = input(2)\ny = add(x, 3)\nreturn y", "3 is not a tensor"),
+        ("x = input(2)\ny = relu(x)\nreturn y, 3", "3 is not"),
         ("x = input(2)\nx = relu(x)\nreturn x", "defined twice"),
         ("x = input(2)\ny = __import__(x)\nreturn y", "no operator '__import__'"),
         ("x = input(2)\ny = relu(x, axis=open('a'))\nreturn y", "not a literal"),
@@ -267,6 +269,24 @@ def test_a_fault_is_told_unless_all_that_was_tried_is_right(
     fault = structs.replace(first, pattern=pattern, tried=tried)
     assert fault.applies("fp16", "2.50.40") is applies
     assert not fault.applies("8a8w", "2.50.40")
+
+
+@pytest.mark.parametrize(
+    ("operand", "result", "fits"),
+    [
+        ((6, 8), (2, 3, 2, 4), True),
+        ((2, 3, 2, 4), (1, 6, 2, 4), False),
+        ((2, 3, 2, 4), (6, 8), False),
+        ((2, 3, 2, 4), (), True),  # of a result whose shape is not known
+        ((6, 8), (), False),
+    ],
+)
+def test_the_shape_of_a_result_counts_and_not_that_of_its_operand(
+    operand: tuple[int, ...], result: tuple[int, ...], fits: bool
+) -> None:
+    pattern = Pattern(("reshape",), ("fp16",), ranks=(4,), min_batch=2)
+    step = Step("y", "reshape", (Operand(operand),), ("",), result)
+    assert bool(find_pattern(pattern, [step])) is fits
 
 
 def test_a_batch_of_one_a_plain_operand_and_another_rank_are_not_the_pattern() -> None:
