@@ -40,7 +40,9 @@ def test_a_snapshot_leaves_out_what_builds_and_version_control_leave(tmp_path: P
             "out/CMakeCache.txt": "",
             "out/a.o": "o",
             "venv/pyvenv.cfg": "",
-            "__pycache__/m.pyc": "",
+            "lone.pyc": "",
+            **{f"sub/{name}/m.py": "" for name in ("__pycache__", ".nox", "node_modules")},
+            **{f"{name}/m.py": "" for name in (".mypy_cache", ".pytest_cache")},
         },
     )
     found = take_snapshot(tmp_path, skip=frozenset({"third-party/x"}))

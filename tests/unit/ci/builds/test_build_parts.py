@@ -20,7 +20,14 @@ from ci.builds.deliver import LACKS, run_import
 from ci.builds.plan import BuildPlan, BuildRequest, Kit, Place, make_plan
 from ci.builds.record import HOST_LIBRARY, find_lowering_sdk
 from ci.builds.steps import Output, _run_step, explain_failure
-from ci.builds.targets import Artifact, CompilerChoice, fill_placeholders, find_target, read_targets
+from ci.builds.targets import (
+    Artifact,
+    CompilerChoice,
+    Stage,
+    fill_placeholders,
+    find_target,
+    read_targets,
+)
 from ci.builds.toolchains import (
     Compilers,
     Program,
@@ -163,8 +170,12 @@ def test_a_step_that_is_killed_has_failed_too(tmp_path: Path, ending: str) -> No
     plan: Any = SimpleNamespace(
         place=place, aliases={}, environment={}, overlay=tmp_path, source=tmp_path
     )
+    place.log.write_text("earlier\n")
+    command = ["/bin/sh", "-c", f"echo quiet; {ending}"]
     with pytest.raises(ToolError):
-        _run_step(plan, "compile", ["/bin/sh", "-c", f"echo quiet; {ending}"], Progress(None))
+        _run_step(plan, "compile", command, Progress(None))
+    assert place.log.read_text() == f"earlier\n$ {' '.join(command)}\nquiet\n\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["build.log"]
 
 
 def test_every_target_names_what_there_is() -> None:
@@ -185,6 +196,20 @@ def test_every_target_names_what_there_is() -> None:
         }  # fmt: skip
         if target.with_source:
             assert find_target(target.with_source).origin.value == "checkout"
+
+
+def test_extras_are_those_of_files_and_stages_by_name() -> None:
+    stages = (
+        Stage("one", extra_options={"z": {"A": True}}, extra_targets={"c": ("x",), "b": ("y",)}),
+        Stage("two", extra_options={"a": {}}, toolchain=CompilerChoice.NDK),
+        Stage("three", toolchain=CompilerChoice.HOST),
+    )
+    rows = (Artifact("m", extra="m"), Artifact("n"), Artifact("o", extra="b"))
+    target = msgspec.structs.replace(find_target("runner"), stages=stages, artifacts=rows)
+    assert target.extras == ("a", "b", "c", "m", "z")
+    assert target.toolchains == tuple(
+        dict.fromkeys([target.toolchain, CompilerChoice.NDK, CompilerChoice.HOST])
+    )
 
 
 def test_a_row_goes_on_top_of_its_recipe() -> None:
@@ -567,6 +592,9 @@ def test_a_compiler_that_was_replaced_is_another(tmp_path: Path) -> None:
     names.append(identify_compiler(compiler))
     assert len({*names}) == 3
     assert all(name.startswith("cc 12") for name in names)
+    compiler.write_text("#!/bin/sh\nexit 0\n")
+    os.utime(compiler, ns=(1, 1))
+    assert identify_compiler(compiler) == " [17 bytes, 1]"
     compiler.write_text("#!/bin/sh\nexit 3\n")
     for gone in (compiler, tmp_path / "gone"):
         with pytest.raises(UnfitError, match="compiler"):

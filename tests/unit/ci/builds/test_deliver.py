@@ -16,13 +16,15 @@ from ci.builds.deliver import (
     OVERLAY,
     Proof,
     check_delivery,
+    install_files,
     make_overlay,
     recall_proof,
     remember_proof,
     run_proof,
 )
 from ci.builds.plan import Place
-from ci.builds.targets import find_target
+from ci.builds.targets import Install, find_target
+from provisioning.console.progress import Progress
 from provisioning.errors import FailedError, UnfitError
 
 ADAPTOR = "backends/qualcomm/python/PyQnnManagerAdaptor.cpython-311-x86_64-linux-gnu.so"
@@ -44,6 +46,72 @@ def test_an_overlay_has_the_wheels_files_as_links_and_none_of_its_adaptors(tmp_p
     adaptors = [*(laid / Path(ADAPTOR).parent).iterdir()]
     assert [(one.name, one.read_text()) for one in adaptors] == [(built.name, "built")]
     assert (package / ADAPTOR).read_text() == "the wheel's"
+
+
+def test_an_overlay_of_a_relative_package_has_links_that_lead_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package/version.py").write_text("the wheel's")
+    (tmp_path / "build/artifacts").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    make_overlay(find_target("aot"), Place(tmp_path / "build"), Path("package"), Path("overlay"))
+    assert (tmp_path / "overlay/executorch/version.py").read_text() == "the wheel's"
+
+
+def test_files_are_installed_into_a_checkout_over_earlier_ones(tmp_path: Path) -> None:
+    place, root = Place(tmp_path / "build"), tmp_path / "checkout"
+    for name in ("lib/z.so", "lib/a.so", "bin/tool", "bin/other"):
+        (place.root / name).parent.mkdir(parents=True, exist_ok=True)
+        (place.root / name).write_text(f"new {name}")
+    (place.root / "bin/tool").chmod(0o755)
+    (root / "deep/libs").mkdir(parents=True)
+    (root / "deep/libs/a.so").write_text("old")
+    target: Any = SimpleNamespace(
+        installs=(Install("lib/*.so", "deep/libs"), Install("bin/tool", "tools"))
+    )
+    names = ["deep/libs/a.so", "deep/libs/z.so", "tools/tool"]
+    assert install_files(target, place, root) == tuple(root / name for name in names)
+    found = {str(one.relative_to(root)): one for one in root.rglob("*") if one.is_file()}
+    assert sorted(found) == names
+    assert [found[name].read_text() for name in names] == [
+        "new lib/a.so",
+        "new lib/z.so",
+        "new bin/tool",
+    ]
+    assert found["tools/tool"].stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize("where", [CHECKOUT, OVERLAY, "none"])
+def test_an_adaptor_is_imported_wherever_it_is_delivered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    imported: list[tuple[Path, Path, dict[str, str]]] = []
+    lacks = {"PyQnnA.so": "torch", "PyQnnB.so": "", "PyQnnC.so": "numpy"}
+
+    def run_import(path: Path, python: Path, variables: dict[str, str]) -> str:
+        imported.append((path, python, variables))
+        return lacks[path.name]
+
+    monkeypatch.setattr(deliver, "run_import", run_import)
+    monkeypatch.setattr(deliver, "install_files", lambda *words: words[2:])
+    monkeypatch.setattr(deliver, "_deliver_overlay", lambda *_, with_proof: {"with": with_proof})
+    place = Place(tmp_path)
+    names = ("PyQnnA.so", "libqnn.so", "PyQnnB.so", "PyQnnC.so")
+    result: Any = SimpleNamespace(
+        place=place, artifacts=[SimpleNamespace(path=Path("built") / name) for name in names]
+    )
+    plan = SimpleNamespace(target=find_target("aot"), source=Path("/source"))
+    python = Path("/python")
+    job: Any = SimpleNamespace(
+        plan=plan, request=SimpleNamespace(python=python), variables={"A": "b"}
+    )
+    told = deliver.deliver(job, result, where, Progress(None), with_proof=True)
+    more = {CHECKOUT: {"installed": ["/source"]}, OVERLAY: {"with": True}, "none": {}}[where]
+    assert told == {"python": "/python", "import_lacks": ["numpy", "torch"], **more}
+    assert imported == [(place.artifacts / name, python, {"A": "b"}) for name in lacks]
+    plan.target = SimpleNamespace(installs=())
+    assert deliver.deliver(job, result, where, Progress(None), with_proof=True) == {}
 
 
 def test_a_proof_counts_for_what_it_was_made_with(tmp_path: Path) -> None:

@@ -190,6 +190,7 @@ def test_every_file_of_every_row_that_is_asked_for_is_judged(
     for name in ("lib/z.so", "lib/a.so", "bin/a", "bin/b", "stripped/z.so", "stripped/b"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
+    (tmp_path / "lib/folder.so").mkdir()
     made = make_collected(tmp_path, *ROWS, arch="v75")
     request = BuildRequest(extras=frozenset(extras), defines=defines)
     found: Any = collect_artifacts(made, request)

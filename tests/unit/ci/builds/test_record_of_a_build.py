@@ -130,6 +130,7 @@ def test_each_fact_of_a_library_has_a_key() -> None:
         "load_align": facts.load_align,
         "stripped": facts.stripped,
     }
+    assert describe_elf(replace(facts, android=None))["android"] is None
 
 
 def test_facts_of_a_file_that_decide_where_it_runs() -> None:

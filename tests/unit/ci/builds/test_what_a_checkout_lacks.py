@@ -69,6 +69,9 @@ def test_every_missing_header_program_and_name_is_named(
     assert what.endswith("lacks include/QNN/A.h, include/QNN/C.h")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert refuse(check_programs, ("make", "g++"))[0].endswith(": make, g++")
+    (tmp_path / "make").touch(mode=0o755)
+    assert refuse(check_programs, ("make", "g++"))[0].endswith(": g++")
+    check_programs(("make",))
     place = tmp_path / "source" / checkout.QNN_SOURCES
     place.mkdir(parents=True)
     (place / "a.cpp").write_text("QNN_HTP_NEW_A + QNN_HTP_OLD\n")

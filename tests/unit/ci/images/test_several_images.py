@@ -297,6 +297,22 @@ def test_the_callers_user_and_group_are_both_named(monkeypatch: pytest.MonkeyPat
     }
 
 
+@pytest.mark.parametrize("is_wrapped", [True, False])
+def test_a_container_is_attached_with_all_its_streams_and_no_limit(is_wrapped: bool) -> None:
+    asked: list[tuple[str, dict[str, int]]] = []
+    limits: list[float | None] = []
+    stream: Any = SimpleNamespace(settimeout=limits.append)
+
+    def attach_socket(name: str, params: dict[str, int]) -> Any:
+        asked.append((name, params))
+        return SimpleNamespace(_sock=stream) if is_wrapped else stream
+
+    client: Any = SimpleNamespace(api=SimpleNamespace(attach_socket=attach_socket))
+    assert attach.open_stream(client, "c1") is stream
+    assert asked == [("c1", dict.fromkeys(("stdin", "stdout", "stderr", "stream"), 1))]
+    assert limits == [None]
+
+
 def test_a_terminal_has_the_lines_and_columns_of_the_callers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
