@@ -5,17 +5,27 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ci.builds import builder
 from ci.builds.builder import SOURCE, Result, run_build
-from ci.builds.inputs import Built, Copy, State, record_copy, sync_overlay, write_state
-from ci.builds.plan import BuildJob, BuildRequest, Kit, Place, make_plan
+from ci.builds.inputs import (
+    Built,
+    Copy,
+    State,
+    read_record,
+    record_copy,
+    sync_overlay,
+    write_state,
+)
+from ci.builds.plan import BuildJob, BuildPlan, BuildRequest, Kit, Place, make_plan
 from ci.builds.targets import CompilerChoice, find_target
 from ci.builds.toolchains import Compilers, Program, Tools, Version
 from provisioning.console.progress import Progress
+from provisioning.errors import ToolError
 from provisioning.files import hash_file
 
 
@@ -44,8 +54,7 @@ class Builds:
         write_state(self.place.state, State(now.settings, now.inputs, now.digest, built))
         return Result(plan, now.digest, (), True, False)
 
-    def run(self, version: str = "1", **choices: Any) -> bool:
-        """Whether the build was up to date."""
+    def make_job(self, version: str = "1", **choices: Any) -> BuildJob:
         cmake, ninja = (
             Program(Path("/t/cmake"), Version("3.30")),
             Program(Path("/t/n"), Version("1")),
@@ -56,9 +65,12 @@ class Builds:
         )
         request = BuildRequest(**choices)
         plan = make_plan(find_target("runner"), request, self.source, self.place, kit)
-        job = BuildJob(plan, request, {"headers": self.headers}, frozenset({"notes.txt"}))
+        return BuildJob(plan, request, {"headers": self.headers}, frozenset({"notes.txt"}))
+
+    def run(self, version: str = "1", **choices: Any) -> bool:
+        """Whether the build was up to date."""
         before = self.count
-        result = run_build(job, Progress(io.StringIO()))
+        result = run_build(self.make_job(version, **choices), Progress(io.StringIO()))
         assert result.up_to_date is (self.count == before)
         assert result.published
         return result.up_to_date
@@ -109,3 +121,134 @@ def test_what_decides_nothing_does_not_build_again(builds: Builds) -> None:
     (builds.source / "notes.txt").write_text("left out")
     (builds.source / "a.c").write_text("one")  # another time, the same bytes
     assert builds.run(jobs=3)
+
+
+class Steps:
+    """Stands in for the steps of a build, and notes which were taken."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.made = Builds(folder)
+        self.place = self.made.place
+        self.taken: list[str] = []
+        self.fault: Exception | None = None
+        self.is_bad = False
+        for name in ("run_stages", "split_symbols", "collect_artifacts", "publish_artifacts"):
+            monkeypatch.setattr(builder, name, getattr(self, name))
+
+    def run_stages(self, plan: BuildPlan, _: Progress) -> dict[str, float]:
+        self.taken.append((plan.overlay / "a.c").read_text())
+        if self.fault:
+            raise self.fault
+        self.place.stages.mkdir(exist_ok=True)
+        for name in ("a.so", "a.so.debug"):
+            (self.place.stages / name).write_text(f"{name} of {self.taken[-1]}")
+        return {"one": 1.5}
+
+    def split_symbols(self, _: BuildPlan) -> None:
+        self.taken.append("split")
+
+    def collect_artifacts(self, _: BuildPlan, __: BuildRequest) -> Any:
+        self.taken.append("collect")
+        paths = [self.place.stages / name for name in ("a.so", "a.so.debug")]
+        one = SimpleNamespace(path=paths[0], symbols=paths[1], errors=["bad"] * self.is_bad)
+        return (one, SimpleNamespace(path=paths[0], symbols=None, errors=[]))
+
+    def publish_artifacts(self, _: BuildPlan, judged: Any) -> None:
+        self.taken.append("publish")
+        self.place.artifacts.mkdir(exist_ok=True)
+        for path in (judged[0].path, judged[0].symbols):
+            (self.place.artifacts / path.name).write_bytes(path.read_bytes())
+
+    def run(self, **choices: Any) -> Result:
+        self.taken.clear()
+        return run_build(self.made.make_job(**choices), Progress(None))
+
+    def read_state(self) -> tuple[str, list[str]]:
+        state = read_record(self.place.state, State)
+        return state.digest, [one.path for one in state.artifacts]
+
+
+@pytest.fixture
+def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Steps:
+    return Steps(tmp_path, monkeypatch)
+
+
+def test_a_build_takes_its_steps_in_order_and_records_what_it_published(steps: Steps) -> None:
+    first = steps.run()
+    assert steps.taken == ["one", "split", "collect", "publish"]
+    assert (first.published, first.up_to_date, first.changed_files) == (True, False, 0)
+    assert (first.stage_s, first.undone, first.cache) == ({"one": 1.5}, (), None)
+    assert len(first.artifacts) == 2
+    assert steps.read_state() == (first.inputs_sha256, ["a.so", "a.so.debug", "a.so"])
+    again = steps.run()
+    assert steps.taken == ["collect"]
+    assert (again.published, again.up_to_date) == (True, True)
+    (steps.made.source / "a.c").write_text("two")
+    (steps.made.source / "b.c").write_text("new")
+    (steps.made.headers / "a.h").unlink()
+    third = steps.run()
+    assert steps.taken == ["two", "split", "collect", "publish"]
+    assert third.changed_files == 3
+    assert third.inputs_sha256 != first.inputs_sha256
+
+
+def test_a_build_that_violates_its_policy_keeps_what_was_published(steps: Steps) -> None:
+    steps.run()
+    steps.is_bad = True
+    (steps.made.source / "a.c").write_text("two")
+    for _ in range(2):  # it is not up to date by having failed
+        result = steps.run()
+        assert steps.taken == ["two", "split", "collect"]
+        assert (result.published, result.up_to_date) == (False, False)
+        assert steps.read_state() == ("", ["a.so", "a.so.debug", "a.so"])
+        assert (steps.place.artifacts / "a.so").read_text() == "a.so of one"
+
+
+def test_a_build_that_fails_is_continued_with_the_copy_of_its_sources(steps: Steps) -> None:
+    steps.fault = ToolError("the compiler failed")
+    for _ in range(2):
+        with pytest.raises(ToolError):
+            steps.run()
+        assert steps.taken == ["one"]
+        assert steps.read_state() == ("", [])
+        assert steps.place.tree_record.is_file()
+        steps.place.stages.mkdir(exist_ok=True)
+        (steps.place.stages / "object.o").touch()
+    assert (steps.place.stages / "object.o").exists()
+    steps.fault = None
+    assert steps.run().published
+    assert (steps.place.stages / "object.o").exists()
+
+
+def test_other_settings_or_a_copy_that_is_not_known_start_from_nothing(steps: Steps) -> None:
+    steps.run()
+    places = (steps.place.stages, steps.place.prefix, steps.place.stripped, steps.place.tree)
+
+    def leave() -> list[Path]:
+        for place in places:
+            place.mkdir(exist_ok=True)
+            (place / "old").touch()
+        for path in (steps.place.log, steps.place.cache_log, steps.place.proof):
+            path.touch()
+        return [*(place / "old" for place in places), steps.place.log, steps.place.cache_log]
+
+    old = leave()
+    steps.run(version="2")
+    assert [path for path in old if path.exists()] == []
+    assert steps.place.proof.exists()
+    old = leave()
+    steps.place.tree_record.unlink()
+    steps.run(version="2")
+    assert [path for path in old if path.exists()] == []
+    leave()
+    steps.run(version="2", clean=True)
+    assert not steps.place.proof.exists()
+
+
+def test_a_file_that_was_edited_in_the_copy_is_restored_and_named(steps: Steps) -> None:
+    steps.run()
+    copy = steps.made.overlay / "a.c"
+    copy.write_text("edited")
+    result = steps.run()
+    assert (steps.taken[0], result.undone, result.changed_files) == ("one", ("a.c",), 0)
+    assert copy.read_text() == "one"

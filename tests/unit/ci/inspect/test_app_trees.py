@@ -300,6 +300,16 @@ def test_apks_of_a_directory_are_one_app(tmp_path: Path) -> None:
     )
 
 
+def test_a_link_in_an_archive_is_no_library(tmp_path: Path) -> None:
+    path = write_apk(tmp_path / "app.apk", {"libone.so": library("libone.so")})
+    with zipfile.ZipFile(path, "a") as archive:
+        link = zipfile.ZipInfo(f"lib/{ABI}/liblink.so")
+        link.external_attr = 0o120777 << 16
+        archive.writestr(link, "libone.so")
+    (unit,) = read(path, tmp_path)
+    assert [one.shown for one in unit.libraries] == [f"app.apk/lib/{ABI}/libone.so"]
+
+
 def test_files_that_git_knows_but_that_are_not_there_are_absent(tmp_path: Path) -> None:
     root = write(
         tmp_path / "ROOT",

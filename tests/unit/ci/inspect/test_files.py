@@ -32,6 +32,9 @@ def package(tmp_path: Path) -> Path:
         archive.writestr("assets/context.bin", make_binary())
         archive.writestr("assets/words.bin", b"words of the app")
         archive.writestr("assets/folder.pte/", b"")
+        link = zipfile.ZipInfo("lib/arm64-v8a/liblink.so")
+        link.external_attr = 0o120777 << 16
+        archive.writestr(link, "libone.so")
         archive.write(library, "lib/arm64-v8a/libone.so")
     return path
 
