@@ -179,10 +179,7 @@ class BuildPlan:
         """The SHA-256 of the build's options, tools, flags and target, but not of the files that it
         reads. If it changes, everything is rebuilt."""
         rows = [
-            [
-                [stage.name, stage.source, *stage.defines, *stage.targets, *stage.if_present]
-                for stage in self.stages
-            ],
+            [[stage.defines, stage.targets] for stage in self.stages],
             dict(self.identity),
             [self.environment[name] for name in DIGESTED_VARIABLES],
             msgspec.to_builtins(self.target),

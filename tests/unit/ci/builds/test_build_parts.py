@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ci.builds import checkout
+from ci.builds import checkout, steps
 from ci.builds.artifacts import collect_artifacts
 from ci.builds.builder import CacheCounts, read_counts
 from ci.builds.checkout import check_lpai, list_names, unneeded_submodules, wanted_submodules
@@ -87,6 +87,126 @@ def test_the_first_error_is_kept_with_what_follows_and_steps_are_counted() -> No
     assert "c.cpp:1:1" in output.excerpt
     assert (output.bar.done, output.bar.total) == (3, 9)
     assert echoed == ""
+
+
+UNUSED = """\
+    TOO_EARLY
+CMake Warning:
+  Manually-specified variables were not used by the project:
+
+    ONE_OPTION
+    TWO_OPTION
+    not an option
+
+-- Build files have been written
+    TOO_LATE
+"""
+
+
+def test_options_that_cmake_did_not_use_are_those_of_its_list() -> None:
+    output, _ = read_output(UNUSED)
+    assert output.unused == {"ONE_OPTION", "TWO_OPTION"}
+    output, _ = read_output("[3/4] \n")
+    assert (output.bar.done, output.bar.total) == (3, 4)
+
+
+class Stages:
+    """Stands in for CMake in a build of two stages: notes its calls, and answers with options that
+    were not used.
+    """
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[tuple[str, ...]] = []
+        self.unused: dict[str, set[str]] = {"one": set(), "two": set()}
+        self.words: set[str] = set()
+        self.plan: Any = SimpleNamespace(
+            target=SimpleNamespace(name="t"),
+            stages=[
+                SimpleNamespace(
+                    name=name, build=folder / name, if_present=("x", "y"), install=name == "two"
+                )
+                for name in self.unused
+            ],
+            named=frozenset({"MY_OPTION", "MY_OTHER"}),
+            configure_command=lambda stage: ("configure", stage.name),
+            compile_command=lambda stage, more: ("compile", stage.name, *more),
+            install_command=lambda stage: ("install", stage.name),
+        )
+        monkeypatch.setattr(steps, "_run_step", self.run_step)
+        monkeypatch.setattr(steps, "_read_words", lambda _: frozenset(self.words))
+        monkeypatch.setattr(steps, "read_cmake_targets", lambda _: {"y", "z"})
+
+    def run_step(self, _: Any, label: str, command: tuple[str, ...], __: Progress) -> Any:
+        assert label.startswith(f"t: {command[0]} {command[1]}")
+        self.calls.append(command)
+        return SimpleNamespace(unused=frozenset(self.unused[command[1]]))
+
+    def run(self) -> list[str]:
+        self.calls.clear()
+        return list(steps.run_stages(self.plan, Progress(None)))
+
+
+@pytest.fixture
+def stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stages:
+    return Stages(tmp_path, monkeypatch)
+
+
+def test_each_stage_is_configured_compiled_and_installed(stages: Stages) -> None:
+    assert stages.run() == ["one", "two"]
+    assert stages.calls == [
+        *(("configure", "one"), ("compile", "one", "y")),
+        *(("configure", "two"), ("compile", "two", "y"), ("install", "two")),
+    ]
+    for stage in stages.plan.stages:
+        assert (stage.build / "configured").is_file()
+        assert [one.name for one in stage.build.glob(".cmake/api/v1/query/*")] == ["codemodel-v2"]
+    for stage in stages.plan.stages:
+        stage.if_present = ()
+    stages.run()
+    assert ("compile", "one") in stages.calls
+
+
+def test_only_a_fresh_configuration_forgets_the_last_one(stages: Stages) -> None:
+    build = stages.plan.stages[0].build
+    (build / "CMakeFiles/3.30").mkdir(parents=True)
+    for name in ("CMakeCache.txt", "object.o"):
+        (build / name).touch()
+    stages.run()
+    assert not (build / "CMakeCache.txt").exists()
+    assert not (build / "CMakeFiles/3.30").exists()
+    assert (build / "object.o").exists()
+    (build / "CMakeCache.txt").touch()
+    stages.run()
+    assert (build / "CMakeCache.txt").exists()
+
+
+def test_an_option_that_no_stage_uses_is_refused_once_that_is_known(stages: Stages) -> None:
+    both = {"MY_OPTION", "MY_OTHER", "NOT_OF_THE_USER"}
+    stages.unused = {"one": {"MY_OPTION"}, "two": {"MY_OTHER"}}
+    stages.words = {"MY_OPTION"}
+    assert stages.run() == ["one", "two"]
+    for words, calls in (({"MY_OTHER"}, 3), (set[str](), 1)):
+        stages.unused = {"one": both, "two": {"MY_OTHER"}}
+        stages.words = {*words, "MY_OTHERS"}
+        for stage in stages.plan.stages:
+            (stage.build / "configured").unlink(missing_ok=True)
+        with pytest.raises(UsageError) as caught:
+            stages.run()
+        names = "MY_OTHER" if words else "MY_OPTION, MY_OTHER"
+        assert caught.value.what == f"CMake did not use -D {names}"
+        assert caught.value.fix == "did you mean MY_OTHERS?"
+        assert len(stages.calls) == calls
+        assert not (stages.plan.stages[calls // 2].build / "configured").exists()
+    stages.words = set()
+    with pytest.raises(UsageError) as caught:
+        stages.run()
+    assert caught.value.fix == "correct the name, or remove the option"
+
+
+def test_options_that_were_checked_are_not_checked_again(stages: Stages) -> None:
+    stages.run()
+    stages.unused = {"one": {"MY_OPTION"}, "two": {"MY_OPTION"}}
+    assert stages.run() == ["one", "two"]
 
 
 CMAKE = """\

@@ -12,7 +12,15 @@ import pytest
 
 from ci.builds import artifacts
 from ci.builds.artifacts import Judged, collect_artifacts, judge_artifact, split_symbols
-from ci.builds.plan import BuildPlan, BuildRequest, Kit, Place, find_place, make_plan
+from ci.builds.plan import (
+    STAND_INS,
+    BuildPlan,
+    BuildRequest,
+    Kit,
+    Place,
+    find_place,
+    make_plan,
+)
 from ci.builds.targets import Artifact, CompilerChoice, Target
 from ci.builds.toolchains import PAGE_BYTES, Compilers, Program, Tools, Version
 from provisioning.doctor.policies import elf_policy
@@ -79,6 +87,20 @@ def test_each_stage_has_its_own_toolchain_options_and_targets(tmp_path: Path) ->
     assert made.compile_command(first) == (
         *("/c/cmake", "--build", str(first.build), "-j", "3", "--target", "all", "p", "q"),
     )
+    assert made.compile_command(second, ("z",))[-3:] == ("--target", "all", "z")
+    assert made.install_command(second) == ("/c/cmake", "--install", str(second.build))
+    places = ("/c/cmake", "-S", first.source, "-B", str(first.build), "-G", "Ninja")
+    assert made.configure_command(first) == (*places, *first.defines)
+    unnamed = replace(made, named=frozenset()).configure_command(first)
+    assert unnamed == (*places, "--no-warn-unused-cli", *first.defines)
+    assert (
+        options[1].items()
+        >= {
+            "CMAKE_EXPORT_COMPILE_COMMANDS": "ON",
+            "CMAKE_BUILD_RPATH_USE_ORIGIN": "ON",
+            "CMAKE_PROJECT_INCLUDE": str(STAND_INS / "every_project.cmake"),
+        }.items()
+    )
     assert plan(tmp_path, replace(REQUEST, extras=frozenset({"two"}))).stages[0].targets == (
         *("all", "q"),
     )
@@ -132,6 +154,14 @@ def test_every_setting_changes_the_digest(tmp_path: Path, monkeypatch: pytest.Mo
         plan(tmp_path, replace(REQUEST, defines={"D": "user", "E": "6"})),
         plan(tmp_path, artifacts=[{"path": "x"}]),
     ]
+    plans += [
+        plan(tmp_path, stages=[{**stages[0], **change}, stages[1]])
+        for change in ({"source": "c"}, {"name": "other"}, {"targets": ["p", "q"]})
+    ]
+    plans.append(plan(tmp_path, replace(REQUEST, extras=frozenset({"one"}))))
+    for name in ("CFLAGS", "CXXFLAGS"):
+        environment = {**plans[0].environment, name: "-O1"}
+        plans.append(replace(plans[0], environment=environment))
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "7")
     plans.append(plan(tmp_path))
     assert len({one.settings_digest for one in plans}) == len(plans)
