@@ -22,7 +22,7 @@ from ci.inspect.app_checks import (
 from ci.inspect.app_manifest import AppManifest
 from ci.inspect.app_report import CheckedUnit, _builds, choose_exit, measure
 from ci.inspect.app_trees import read_app
-from ci.inspect.apps import QNN_ABI, AppUnit, Kind, PackedFile
+from ci.inspect.apps import MANIFEST, QNN_ABI, AppUnit, Kind, PackedFile
 from ci.inspect.gradle import Gradle
 from provisioning.doctor.checks.registry import Finding, Severity
 from provisioning.doctor.facts import TreeFacts
@@ -31,6 +31,7 @@ from provisioning.errors import ExitCode
 from tests.stand_ins.android_apps import (
     ABI,
     KEPT,
+    MANIFESTS,
     OLDER,
     library,
     make_set,
@@ -509,7 +510,8 @@ def test_files_next_to_the_given_directory_do_not_belong_to_the_app(tmp_path: Pa
         place.write_bytes(data)
     (tmp_path / "assets").mkdir()
     (tmp_path / "assets" / "other.pte").write_bytes(make_program())
+    (tmp_path / MANIFEST).write_bytes((MANIFESTS / "declared.xml").read_bytes())
     (tmp_path / "scratch").mkdir()
     for given in (folder, folder / QNN_ABI):
         (unit,) = read_app(given, tmp_path / "scratch")
-        assert unit.assets == ()
+        assert (unit.assets, unit.manifest) == ((), None)

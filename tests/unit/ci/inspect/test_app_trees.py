@@ -14,12 +14,13 @@ import pytest
 from ci.inspect.app_trees import MAX_DEPTH, read_app
 from ci.inspect.apps import AppUnit, Kind
 from provisioning.errors import UsageError
-from tests.stand_ins.android_apps import ABI, MANIFESTS, library, write_apk
+from tests.stand_ins.android_apps import ABI, ARTIFACTS, MANIFESTS, library, write_apk
 
 APP = 'plugins { id("com.android.application") }\n'
 MODULE = 'plugins { id("com.android.library") }\n'
 TEXT = (MANIFESTS / "declared.xml").read_text("utf-8")
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
+ELF = ARTIFACTS / "elf"
 JNI, OTHER = f"src/main/jniLibs/{ABI}", "src/main/jniLibs/x86"
 
 
@@ -124,6 +125,7 @@ UNITS: dict[str, tuple[dict[str, str], list[dict[str, Any]]]] = {
             f"{JNI}/libdir.so/": "",
             f"{JNI}/libgone.so": "-> nowhere",
             f"{JNI}/notes.txt": "",
+            f"src/jniLibs/{ABI}/libnone.so": "",
             f"{OTHER}/libreal.so": "",
             f"more/{ABI}/libmore.so": "",
             f"more/{ABI}/libreal.so": "",
@@ -227,6 +229,10 @@ UNITS: dict[str, tuple[dict[str, str], list[dict[str, Any]]]] = {
         {f"{ABI}/liba.so": "", "armeabi-v7a/libb.so": "", f"{ABI}/x86/libc.so": ""},
         [app("ROOT", Kind.DIRECTORY, libraries=[f"{ABI}/liba.so", "armeabi-v7a/libb.so"])],
     ),
+    "a project's minSdk is for all its modules": (
+        {"build.gradle": f"{MODULE} minSdk 27", "app/build.gradle": APP},
+        [app("app", min_sdk=27)],
+    ),
     "a manifest alone is an app": (
         {"AndroidManifest.xml": TEXT},
         [app("ROOT", Kind.DIRECTORY)],
@@ -253,7 +259,9 @@ def test_manifests_of_all_modules_count(tmp_path: Path) -> None:
     root = write(
         tmp_path / "ROOT",
         {
-            "app/build.gradle": f"{APP} project(':lib')",
+            "app/build.gradle": f"{APP} project(':lib')\n"
+            "files('libs/*.aar', 'libs/app.aar', 'other/app.aar')",
+            "app/other/app.aar": "the one in libs counts",
             "lib/build.gradle": MODULE,
             "app/src/main/AndroidManifest.xml": TEXT,
             "lib/src/main/AndroidManifest.xml": TEXT.replace("libcdsprpc.so", "libx.so"),
@@ -262,12 +270,16 @@ def test_manifests_of_all_modules_count(tmp_path: Path) -> None:
     with zipfile.ZipFile(root / "app.aar", "w") as archive:
         archive.writestr("AndroidManifest.xml", TEXT.replace("libcdsprpc.so", "liby.so"))
         archive.writestr(f"jni/{ABI}/libq.so", library("libq.so"))
+    asset = root / "app" / "src" / "main" / "assets" / "other.so"
+    asset.parent.mkdir()
+    asset.write_bytes((ELF / "libx86.so").read_bytes())
     (root / "app" / "libs").mkdir()
     (root / "app.aar").rename(root / "app" / "libs" / "app.aar")
     (unit,) = read(root, tmp_path)
     assert unit.manifest
     assert {*unit.manifest.native_libraries} == {"libcdsprpc.so", "libx.so", "liby.so"}
     assert [one.shown for one in unit.libraries] == [f"app/libs/app.aar/jni/{ABI}/libq.so"]
+    assert (unit.duplicates, unit.damaged) == ((), {})
     assert unit.min_sdk == unit.manifest.min_sdk  # no build file sets it
     assert [(one.relative, one.elf is not None) for one in unit.tree.files] == [
         (f"lib/{ABI}/libq.so", True)
