@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from ci.__main__ import main
 from ci.cases.engine import Sets
 from ci.device import bundle as bundles
 from ci.device.bundle import (
@@ -37,16 +38,17 @@ from ci.device.bundle import (
     stage,
 )
 from ci.device.by_hand import INPUT_LIST, PROGRAM, RUN_CASES, write_by_hand
-from ci.device.connection import identify
+from ci.device.connection import Device, identify
 from ci.device.runner import MEMORY, DeviceProgram, is_gone, name_owner
 from ci.models.lowering_options import ONE_RUN
 from ci.signing.record import RECORD_NAME, STATEMENT_NAME
+from ci.verbs import deploy
 from provisioning.console.progress import Progress
 from provisioning.doctor.checks.registry import Finding, Severity
 from provisioning.doctor.examine import Verdict
 from provisioning.doctor.facts import STAGING
 from provisioning.elf.facts import AndroidNote, Defect, ElfError, ElfFacts
-from provisioning.errors import UnfitError, UsageError
+from provisioning.errors import ExitCode, UnfitError, UsageError
 from provisioning.files import hash_file, write_json
 from tests.stand_ins.lowered import make_binary, make_program
 
@@ -64,6 +66,64 @@ def bundle(tmp_path: Path) -> Path:
     made = Bundle(target=Target.LINUX, socs=("SM8650",), runner="runner", qnn="", files=tuple(rows))
     write_json(place / BUNDLE, msgspec.to_builtins(made))
     return place
+
+
+def test_a_bundle_is_deployed_once_and_cleaned(
+    bundle: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """This computer is the device."""
+    own = msgspec.structs.replace(read_bundle(bundle), target=Target.EMULATOR)
+    write_json(bundle / BUNDLE, msgspec.to_builtins(own))
+    place = tmp_path / "a device" / "place"
+    opened: list[tuple[str, ...]] = []
+
+    def open_here(*words: str) -> Device:
+        opened.append(words)
+        return Device("ssh:here", ("sh", "-c"), words[1] or str(place))
+
+    monkeypatch.setattr(deploy, "open_device", open_here)
+    words = ["deploy", "--device", "ssh:here", "--bundle", str(bundle), "--json"]
+    sent = []
+    for _ in range(2):
+        assert main(words) == ExitCode.OK
+        data = json.loads(capsys.readouterr().out)
+        sent.append(data["sent_bytes"])
+        assert data["device"] == "ssh:here"
+        assert data["facts"]["machine"] == "x86_64"
+        assert data["directory"] == f"{place}/bundles/{own.digest[:16]}"
+        assert data["bundle"] == own.digest
+        held = {one.name: one.read_bytes() for one in Path(data["directory"]).iterdir()}
+        assert {name: held.get(name) for name in ("libQnnHtp.so", "runner")} == {
+            one.name: one.read_bytes() for one in (bundle / FILES).iterdir()
+        }
+    assert sent == [sum(one.size_bytes for one in own.files), 0]
+    assert main(["deploy", "--device", "ssh:here", "--clean", "--json"]) == ExitCode.OK
+    assert json.loads(capsys.readouterr().out)["removed"] == str(place)
+    assert not place.exists()
+    other = str(tmp_path / "other")
+    assert main([*words, "--place", other]) == ExitCode.OK
+    assert opened == [("ssh:here", "")] * 3 + [("ssh:here", other)]
+    assert [one.name for one in Path(other).iterdir()] == ["bundles"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "no device is specified"),
+        (["--device", "ssh:here"], "--bundle is missing"),
+        (["--any", "soc=SM8650"], "--bundle is missing"),
+        (["--device", "ssh:a", "--device", "ssh:b", "--bundle", "B"], "2 devices are given"),
+    ],
+)
+def test_a_deployment_needs_one_device_and_a_bundle(
+    bundle: Path, words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [str(bundle) if one == "B" else one for one in words]
+    assert main(["deploy", *given]) == ExitCode.USAGE
+    assert told in capsys.readouterr().err
 
 
 def test_a_bundle_is_read_while_every_byte_is_as_it_was_staged(bundle: Path) -> None:
