@@ -1,0 +1,142 @@
+"""What a call of audit passes on, and what it leaves. Nothing is provisioned or lowered."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ci.__main__ import main
+from ci.audit.operators import Found, Partition
+from ci.report.schema import Tool
+from ci.verbs import audit as verb
+from provisioning.artifacts.choice import ADAPTOR_VARIABLE, SDK_VARIABLE
+from provisioning.errors import ExitCode
+
+WHOLE = Found({"aten.linear.default": 2}, (), (Partition("forward", 2, 64, 16),), 80)
+NOTHING = Found({}, (("aten.erf.default", "unsupported", False),), (), 80)
+
+
+@dataclass
+class Asked:
+    """What the partitioner was asked for and with which environment; ``found`` is its answer."""
+
+    found: Found = WHOLE
+    failure: str = ""
+    jobs: list[tuple[Any, float]] = field(default_factory=list)
+    given: dict[str, Any] = field(default_factory=dict)
+
+    def run(self, job: Any, log: Path, timeout_s: float) -> Any:
+        assert job.log == log == job.work / "log"
+        assert job.work.is_dir()
+        self.jobs.append((job, timeout_s))
+        return SimpleNamespace(failure=self.failure, result=(self.found, 0.5))
+
+    @contextmanager
+    def enter(self, profile: str, _: Any, **more: Any) -> Iterator[Any]:
+        self.given = {"profile": profile, **more}
+        pool = SimpleNamespace(run=self.run, close=lambda: None)
+        scratch = SimpleNamespace(open=lambda _: pool, scratch=Path("scratch"))
+        Path("scratch").mkdir()
+        yield SimpleNamespace(apply=lambda _: {}), scratch, None
+
+
+TOOLS = (Tool(name="other", version="1"), Tool(name=verb.LIBRARY, version="2.49"))
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
+    for name in (SDK_VARIABLE, ADAPTOR_VARIABLE, "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
+        monkeypatch.setenv(name, "")
+    made = Asked()
+    monkeypatch.setattr(verb, "enter_environment", made.enter)
+    monkeypatch.setattr(verb, "describe_toolchain", lambda _: TOOLS)
+    monkeypatch.setattr(verb, "require_packages", lambda *_: None)
+    return made
+
+
+def run(*words: str) -> int:
+    return main(["audit", "--model", "mlp", "--scheme", "fp16", "--json", *words])
+
+
+def test_a_model_that_qnn_takes_passes_and_its_record_is_what_is_printed(
+    asked: Asked, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run() == ExitCode.OK
+    printed = capsys.readouterr()
+    data = json.loads(printed.out)
+    assert json.loads(Path("reports/audit/audit.json").read_text()) == data
+    assert "mlp" in Path("reports/audit/index.html").read_text()
+    assert "mlp fp16 SM8650" in printed.err
+    (case,) = data["cases"]
+    assert (case["model"], case["scheme"], case["soc"]) == ("mlp", "fp16", "SM8650")
+    assert (case["status"], case["seconds"]) == ("passed", 0.5)
+    assert [one["name"] for one in data["toolchain"]] == ["other", verb.LIBRARY]
+    assert data["started"]
+    assert (asked.given["profile"], asked.given["offline"]) == ("emulator", False)
+    assert asked.given["choice"].is_usual
+    assert asked.given["imports"] == verb.ExecutorchEngine.imports
+    assert not {"--sdk", "--adaptor", "--policy"} & {*shlex.split(data["command"])}
+
+
+def test_every_option_of_an_audit_reaches_it(
+    asked: Asked, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "sdk").mkdir()
+    Path("qnn.toml").write_text('extends = "default"\n')
+    words = ["--model", "lstm", "--soc", "SM8750", "--sdk", "sdk", "--policy", "qnn.toml"]
+    more = ["--jobs", "2", "--timeout-s", "7", "--offline", "--reports", "out"]
+    assert run(*words, *more) == ExitCode.OK
+    data = json.loads(capsys.readouterr().out)
+    assert [(one["model"], one["soc"]) for one in data["cases"]] == [
+        *(("mlp", "SM8750"), ("lstm", "SM8750"))
+    ]
+    assert Path("out/audit/audit.json").is_file()
+    assert {timeout_s for _, timeout_s in asked.jobs} == {7}
+    assert {job.work.name for job, _ in asked.jobs} == {"audit-0", "audit-1"}
+    assert asked.given["offline"]
+    assert asked.given["choice"].sdk == str(tmp_path / "sdk")
+    pairs = {*pairwise(shlex.split(data["command"]))}
+    assert pairs >= {("--sdk", str(tmp_path / "sdk")), ("--policy", "qnn.toml")}
+
+
+@pytest.mark.parametrize(
+    ("found", "failure", "reason"),
+    [(NOTHING, "", "QNN accepts no operator"), (WHOLE, "killed by SIGKILL", "killed by SIGKILL")],
+)
+def test_a_case_that_fails_fails_the_audit_and_is_annotated_on_github(
+    asked: Asked,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    found: Found,
+    failure: str,
+    reason: str,
+) -> None:
+    asked.found, asked.failure = found, failure
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
+    assert run() == ExitCode.FAILED
+    printed = capsys.readouterr()
+    (case,) = json.loads(printed.out)["cases"]
+    assert case["status"] == "failed"
+    assert reason in case["reason"]
+    assert "::error" in printed.err
+    assert "mlp" in Path("summary.md").read_text()
+
+
+def test_cases_are_listed_without_an_environment(
+    asked: Asked, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["audit", "--list"]) == ExitCode.OK
+    assert "mlp" in capsys.readouterr().out
+    assert not asked.given
