@@ -13,7 +13,7 @@ from ci.__main__ import main
 from ci.inspect.app_archives import choose_splits
 from ci.inspect.files import DTYPES, inspect_file
 from provisioning.archives.layout import Member
-from provisioning.errors import ExitCode, UsageError
+from provisioning.errors import ExitCode, FailedError, QnnCiError, UsageError
 from tests.stand_ins.android_apps import library, skel
 from tests.stand_ins.lowered import make_binary, make_program
 
@@ -120,6 +120,30 @@ def test_onnx_context_models_are_read(tmp_path: Path) -> None:
     assert [one.shape for one in found.program.methods[0].inputs] == [(1, 3)]
     (tmp_path / "m_ctx_qnn.bin").unlink()
     assert "is missing" in inspect_file(tmp_path / "m_ctx.onnx").damage
+
+
+@pytest.mark.parametrize(
+    ("error", "damage"),
+    [
+        (UsageError("m.onnx is odd"), "is odd"),
+        (UsageError("m.onnx is odd", why="so"), "is odd: so"),
+        (UsageError("m.onnx is odd", fix="do"), "is odd (do)"),
+        (UsageError("m.onnx is odd", why="so", fix="do"), "is odd: so (do)"),
+        (FailedError("m.onnx failed", why="so"), "cannot be loaded: so"),
+    ],
+)
+def test_an_onnx_model_that_cannot_be_opened_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: QnnCiError, damage: str
+) -> None:
+    contexts = pytest.importorskip("ci.onnx.contexts")
+
+    def refuse(_: Path) -> None:
+        raise error
+
+    monkeypatch.setattr(contexts, "open_context", refuse)
+    (tmp_path / "m.onnx").write_bytes(b"\x08\x08")
+    found = inspect_file(tmp_path / "m.onnx")
+    assert (found.kind, found.size_bytes, found.damage, found.program) == ("onnx", 2, damage, None)
 
 
 def test_constants_of_an_onnx_model_count_wherever_their_values_are(tmp_path: Path) -> None:

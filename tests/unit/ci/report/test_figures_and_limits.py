@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -197,6 +198,62 @@ def test_each_figure_is_shown_and_sorted_under_its_own_name() -> None:
     assert {columns[name].show(CASE) for name in NAMES} == {"-"}
     without = change(case, device=DeviceFigures(starts=1, runs=1, p90_ms=2.0))
     assert [columns[name].show(without) for name in ("p50 ms", "p90 ms")] == ["-", "2"]
+
+
+def test_each_output_has_its_columns() -> None:
+    def names(has: Callable[[Any], object]) -> str:
+        return " ".join(one.name.replace(" ", "_") for one in COLUMNS if has(one))
+
+    times = "lower_s run_s run_ms first_ms p50_ms p90_ms load_ms"
+    device = "memory heat equal_e"
+    judged = "SQNR noise equal metric delegated"
+    case = "model scheme SoC"
+    assert names(lambda one: one.terminal) == (
+        f"{case} status verdicts inputs {judged} {times} {device} .pte cycles accelerator_us cached"
+    )
+    assert names(lambda one: one.summary) == (
+        f"{case} inputs {judged} {times} {device} SQNR_e .pte choices QNN_ops cycles"
+        " accelerator_us cached"
+    )
+    assert names(lambda one: not one.phrase) == (
+        f"{case} status equal_q cosine cosine_q max_abs parts"
+    )
+    assert names(lambda one: not one.number) == f"{case} status"
+    drawn = "SQNR delegated lower_s run_s .pte DDR"
+    assert names(lambda one: one.chart) == names(lambda one: one.draw) == drawn
+    assert all(one.phrase.count("{}") in {0, 1} for one in COLUMNS)
+    assert all("{}" in one.phrase for one in COLUMNS if one.phrase)
+
+
+def test_what_a_tooltip_adds_to_a_figure() -> None:
+    device = DeviceFigures(starts=3, runs=30, after=Heat(hottest_c=50.0, slowed=("cpu", "gpu")))
+    sizes = dict.fromkeys((*SIZES, "vtcm_mb", "segment_align", "lowering_memory_bytes"), 4096)
+    recorded = {name: 2 * size for name, size in sizes.items()}
+    case = change(
+        CASE,
+        device=device,
+        made_inputs="random inputs",
+        sqnr_db_emulator=20.0,
+        above_noise_place="output 1",
+        qnn_ops=(OpCount(op="Conv2d", count=4), OpCount(op="Relu", count=2)),
+        metric_name="top1",
+        metric_float=0.8,
+        metric_quantized=0.7,
+        run_options="on LPAI",
+        footprint=Footprint(**sizes),
+        recorded_footprint=Footprint(**recorded),
+    )
+    full = {one.name: one.hint(case) for one in COLUMNS if one.hint}
+    empty = {one.name: one.hint(CASE) for one in COLUMNS if one.hint}
+    assert [name for name, text in full.items() if not text] == []
+    always = {"memory", "cycles", "accelerator us", "metric", "QNN ops"}
+    assert {name for name, text in empty.items() if text} <= always
+    assert (full["heat"], full["equal e"]) == ("cpu, gpu", "SQNR 20.0 dB")
+    assert full["first ms"] == full["p50 ms"] == full["p90 ms"] == describe_timing(case)
+    assert full["noise"] == "output 1"
+    assert all(one in full["metric"] for one in ("top1", "0.8", "0.7"))
+    assert full["QNN ops"] == "6: Conv2d 4, Relu 2"
+    assert full["spill"] == full["DDR read"] == "8.00 KiB recorded"
 
 
 @pytest.mark.parametrize(
