@@ -526,6 +526,7 @@ def test_two_reports_are_compared_by_the_verb(
     assert main(["upgrade-report", "old", "spills/report.json", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["differences"][0]["what"] == "spill_bytes"
+    assert (data["old"], data["new"], data["same"]) == ("old", "spills/report.json", 0)
     assert main(["upgrade-report", "old", "bad"]) == 1
     assert "worse  mlp 8a8w SM8650  status" in capsys.readouterr().out
     assert main(["upgrade-report", "bad", "old"]) == 0

@@ -12,7 +12,9 @@ import signal
 import socket
 import struct
 import subprocess
+from dataclasses import replace
 from pathlib import Path
+from stat import filemode
 from types import SimpleNamespace
 from typing import Any
 
@@ -436,7 +438,9 @@ def request_(engine: Any, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Sh
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(checkout))
 
     def open_closed(*_: Any) -> socket.socket:
-        engine.note("attach")
+        mounts = engine.called("container")[-1]["host_config"]["mounts"]
+        (pipe,) = [one["Source"] for one in mounts if one["Target"] == shell.CALLER]
+        engine.note("attach", pipe=filemode(Path(pipe).stat().st_mode))
         ours, theirs = socket.socketpair()
         theirs.close()
         return ours
@@ -485,17 +489,37 @@ def test_a_shell_has_the_callers_place_ids_and_settings_and_is_removed(
     (put,) = engine.called("put")
     assert put["files"]["passwd"].startswith(b"root:x\ndev:x:1000:100:")
     assert names(engine).index("attach") < len(names(engine)) - 1
+    # Any user in the container may read from it, to notice when this process ends.
+    assert engine.called("attach") == [{"pipe": "prw-rw-rw-"}]
+    assert (container["stdin_open"], container["tty"]) == (True, False)
     assert engine.called("container removed") == [{"id": container["id"]}]
     engine.calls.clear()
     run_shell(engine, request_)
     assert len(engine.called("container")) == 1, "the volumes are there"
 
 
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_shell_begins_where_the_caller_is_or_in_the_checkout(
+    engine: Any,
+    request_: ShellRequest,
+    checkout: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    inside: bool,
+) -> None:
+    place = (checkout if inside else tmp_path.parent) / "a place"
+    place.mkdir()
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(place))
+    run_shell(engine, replace(request_, words=()))
+    container = engine.called("container")[-1]
+    assert container["working_dir"] == str(place if inside else checkout)
+    assert container["words"] is None
+    assert (checkout / ".nox").is_dir()
+
+
 def test_a_frozen_store_a_baked_one_and_podman(
     engine: Any, request_: ShellRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dataclasses import replace
-
     home = os.environ["QNN_CI_HOME"]
     engine.podman = True
     monkeypatch.setattr(os, "getuid", lambda: 1000)

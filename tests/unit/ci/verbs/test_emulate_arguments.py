@@ -213,6 +213,21 @@ def test_what_a_runner_or_backend_cannot_do_is_said_before_anything_is_provision
     assert not steps.given
 
 
+def test_baselines_are_recorded_for_models_that_a_policy_lists(
+    steps: Steps, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("net.py").write_text("def factory(): ...\n")
+    Path("qnn.toml").write_text('extends = "default"\n[models.m]\npath = "net.py:factory"\n')
+    record = ["test-emulator", "--scheme", "fp16", "--record", "--policy", "qnn.toml"]
+    assert main([*record, "--model", "m", "--model", "mlp"]) == ExitCode.OK
+    assert {Path(one.model).name for one in steps.ran["specs"]} == {"m", "mlp"}
+    assert steps.options.record
+    steps.given.clear()
+    assert main([*record, "--model", "net.py:factory"]) == ExitCode.USAGE
+    assert "net.py:factory" in capsys.readouterr().err
+    assert not steps.given
+
+
 def test_a_shard_runs_its_part_and_marks_its_report(steps: Steps) -> None:
     found = []
     for index in (1, 2):
