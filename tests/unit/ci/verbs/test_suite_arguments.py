@@ -1,0 +1,229 @@
+"""What a call of test-emulator --suite passes on to upstream's tests, and the report of their
+entries. No test runs."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ci.__main__ import main
+from ci.report.schema import Case, Report, Status, Tool
+from ci.report.write import read_report
+from ci.upstream.journal import Entry, Ran
+from ci.upstream.suites import SOURCE, SUITE, SUITES
+from ci.verbs.lanes import upstream as verb
+from provisioning.artifacts.choice import ADAPTOR_VARIABLE, SDK_VARIABLE
+from provisioning.errors import ExitCode
+from tests.stand_ins.reports import make_report
+
+TOOLS = (Tool(name="other", version="1"), Tool(name=verb.LIBRARY, version="2.49.40"))
+TESTS = tuple(f"C::test_{name}" for name in "abcd")
+
+
+@dataclass
+class Suite:
+    """What a run was given; ``entries`` is what it leaves, by default that all are skipped."""
+
+    entries: list[Entry] = field(default_factory=list)
+    steps: dict[str, Any] = field(default_factory=dict)
+    runs: list[Any] = field(default_factory=list)
+    opened: dict[str, str] = field(default_factory=dict)
+
+    def take(self, profile: str, _work: str, run: Any, phases: Any, **more: Any) -> Report:
+        self.steps = {"profile": profile, **more}
+        scratch = SimpleNamespace(open=self.open, scratch=Path("scratch"))
+        environment = SimpleNamespace(apply=lambda variables: {**variables, "APPLIED": "1"})
+        report: Report = run(environment, scratch)
+        assert [one.name for one in phases.rows] == ["collect", "tests", "judge"]
+        return report
+
+    def open(self, variables: dict[str, str]) -> str:
+        self.opened = variables
+        return "pool"
+
+    def make(self, **given: Any) -> Any:
+        self.runs.append(SimpleNamespace(**given))
+        tests = given["header"].tests
+        entries = self.entries or [
+            Entry(test=one, ran=Ran.SKIPPED, message="no phone") for one in tests
+        ]
+        return SimpleNamespace(run=lambda *_: entries)
+
+
+@pytest.fixture
+def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Suite:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
+    own = (SUITE, SOURCE, "QNN_DELEGATE_TEST", "QNN_SOC_MODEL")
+    for name in (SDK_VARIABLE, ADAPTOR_VARIABLE, "QNN_CI_FINISHED", *own):
+        monkeypatch.setenv(name, "")
+    made = Suite()
+    monkeypatch.setattr("ci.report.html.render_html", lambda _: "")
+    for name, stand_in in {
+        "take_steps": made.take,
+        "require_packages": lambda *_: None,
+        "describe_toolchain": lambda _: TOOLS,
+        "name_toolchain": lambda parts, _: [one.name for one in parts],
+        "list_tests": lambda *_: [*TESTS],
+        "SuiteRun": made.make,
+        "read_comparisons": lambda _: [],
+    }.items():
+        monkeypatch.setattr(verb, name, stand_in)
+    return made
+
+
+def run(*words: str, name: str = "upstream") -> int:
+    return main(["test-emulator", "--suite", name, *words])
+
+
+def test_a_suite_without_options_runs_whole_for_its_soc(
+    suite: Suite, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run()
+    (given,) = suite.runs
+    header = given.header
+    assert (header.suite, header.soc, header.repeat) == ("upstream", "SM8650", 1)
+    assert (header.every, header.tests, header.tools) == (TESTS, TESTS, TOOLS)
+    assert (given.directory, given.resume) == (Path("reports/upstream"), False)
+    assert given.timeout_s >= given.ratchet.timeout_s
+    assert (suite.steps["profile"], suite.steps["offline"]) == ("emulator", False)
+    assert suite.steps["imports"] == ("ci.upstream.worker",)
+    assert suite.steps["choice"].is_usual
+    assert {name: os.environ[name] for name in (SUITE, SOURCE)} == {SUITE: "upstream", SOURCE: ""}
+    expected = {"QNN_SOC_MODEL": "SM8650", "QNN_DELEGATE_TEST": "1", "QNN_ARTIFACT_DIR": "scratch"}
+    assert expected.items() | {("APPLIED", "1")} <= suite.opened.items()
+    report = read_report(Path("reports/upstream"))
+    assert (report.session, report.toolchain, report.unjudged) == ("upstream", TOOLS, 0)
+    assert report.started
+    assert report.remarks[0].startswith("4 tests of 4: 0 passed by both; ")
+    assert "4 unsupported" in report.remarks[0]
+    first, *rows = report.cases  # far fewer tests ran than this suite has
+    assert first.status is Status.FAILED
+    assert [(one.model, one.status) for one in rows] == [(one, Status.UNSUPPORTED) for one in TESTS]
+    assert report.summary
+    assert report.summary.cases == 5
+    assert f"  | {first.model}: " in capsys.readouterr().out
+
+
+def test_every_option_of_a_suite_reaches_it(suite: Suite, tmp_path: Path) -> None:
+    source = tmp_path / "tree"
+    for one in SUITES["upstream"].places:
+        (source / one).parent.mkdir(parents=True, exist_ok=True)
+        (source / one).touch()
+    (tmp_path / "sdk").mkdir()
+    words = ["--soc", "SM8750", "--filter", "*_b", "--filter", "*_c", "--repeat", "2"]
+    more = ["--jobs", "3", "--timeout-s", "100000", "--resume", "--offline", "--reports", "out"]
+    assert run(*words, *more, "--source", str(source), "--sdk", "sdk") == ExitCode.OK
+    (given,) = suite.runs
+    header = given.header
+    assert (header.soc, header.repeat) == ("SM8750", 2)
+    assert (header.every, header.tests) == (TESTS, ("C::test_b", "C::test_c"))
+    assert (given.jobs, given.timeout_s, given.resume) == (3, 100_000, True)
+    assert given.directory == tmp_path / "out" / "upstream"
+    assert suite.steps["offline"]
+    assert suite.steps["choice"].sdk == str(tmp_path / "sdk")
+    assert suite.steps["profile"] == suite.steps["choice"].profile != "emulator"
+    assert os.environ[SOURCE] == str(source)
+    assert suite.opened["QNN_SOC_MODEL"] == "SM8750"
+    report = read_report(tmp_path / "out" / "upstream")
+    assert [one.model for one in report.cases] == ["C::test_b", "C::test_c"]
+    assert report.remarks[0].startswith("2 tests of 4: ")
+    assert "--suite upstream" in report.command
+
+
+def test_results_depend_on_tools_and_the_source(suite: Suite, tmp_path: Path) -> None:
+    places = []
+    for name in ("", "one", "two"):
+        for one in SUITES["upstream"].places:
+            (tmp_path / name / one).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name / one).touch()
+        places.append(["--source", str(tmp_path / name)] if name else [])
+    for words in (*places, places[0]):
+        run(*words)
+    first, second, third, again = (one.header.identity for one in suite.runs)
+    assert len({first, second, third}) == 3
+    assert again == first
+
+
+def test_shards_of_a_suite_have_each_test_once(suite: Suite) -> None:
+    for index in (1, 2):
+        run("--shard", f"{index}/2")
+    parts = [one.header.tests for one in suite.runs]
+    assert sorted(parts[0] + parts[1]) == [*TESTS]
+    assert all(parts)
+    assert {one.header.every for one in suite.runs} == {TESTS}
+
+
+def test_tests_that_did_not_run_are_counted_and_repeats_are_one_case(suite: Suite) -> None:
+    suite.entries = [
+        Entry(test="C::test_b", repeat=1, ran=Ran.FAILED, message="E   x"),
+        Entry(test="C::test_a", ran=Ran.SKIPPED, message="no phone"),
+        Entry(test="C::test_b", repeat=0, ran=Ran.SKIPPED, message="no phone"),
+    ]
+    assert run("--repeat", "2") == ExitCode.FAILED
+    report = read_report(Path("reports/upstream"))
+    assert report.unjudged == 2
+    assert [one.model for one in report.cases] == ["C::test_a", "C::test_b"]
+
+
+def test_a_suite_is_judged_again_only_after_a_run(
+    suite: Suite, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--judge-again", "outputs") == ExitCode.USAGE
+    assert "run the suite first" in capsys.readouterr().err
+    assert not suite.runs
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "told"),
+    [
+        ("upstream", ["--soc", "SM8650", "--soc", "SM8750"], "only one --soc"),
+        ("backend-suite", ["--soc", "SM8750"], "--soc cannot be used"),
+        ("upstream", ["--source", "gone"], "has no"),
+        ("upstream", ["--repeat", "0"], "--repeat 0"),
+        ("upstream", ["--plain"], "--plain cannot be used"),
+        ("upstream", ["--runner", "./x"], "--runner cannot be used"),
+        ("upstream", ["--backend", "lpai"], "--backend cannot be used"),
+        ("upstream", ["--keep-artifacts", "kept"], "--keep-artifacts cannot be used"),
+    ],
+)
+def test_what_a_suite_cannot_use_is_refused(
+    suite: Suite, name: str, words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*words, name=name) == ExitCode.USAGE
+    assert told in capsys.readouterr().err
+    assert not suite.steps
+
+
+def test_a_long_list_of_failures_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = [
+        Case(model=f"t{n}", scheme="-", soc="S", status=status, reason=f"first {n}\nsecond")
+        for n, status in enumerate([Status.PASSED, *[Status.FAILED] * (verb.SHOWN + 2)])
+    ]
+    done = []
+
+    def publish(report: Report, *more: Any) -> Report:
+        done.append(more)
+        return report
+
+    monkeypatch.setattr(verb.publishing, "publish_run", publish)
+    args: Any = "args"
+    progress: Any = "progress"
+    for count in (verb.SHOWN + 2, verb.SHOWN + 3):
+        outcome = verb.publish_suite(make_report(cases[:count]), tmp_path, args, progress)
+        lines = outcome.text.splitlines()
+        assert lines[: verb.SHOWN] == [f"  | t{n}: first {n}" for n in range(1, verb.SHOWN + 1)]
+        more = [f"and {count - 1 - verb.SHOWN} more, see the report"]
+        assert lines[verb.SHOWN : verb.SHOWN + 1] == more
+        assert outcome.exit_code == ExitCode.FAILED
+        assert len(outcome.data["cases"]) == count
+    assert done == [(tmp_path, "args", "progress")] * 2
+    short = verb.publish_suite(make_report(cases[:3]), tmp_path, args, progress)
+    assert "more, see the report" not in short.text
+    assert json.dumps(short.data)
