@@ -517,6 +517,22 @@ def test_a_shell_begins_where_the_caller_is_or_in_the_checkout(
     assert (checkout / ".nox").is_dir()
 
 
+@pytest.mark.parametrize("where", ["", "own", "linked"])
+def test_the_git_directory_of_a_linked_work_tree_is_mounted_too(tmp_path: Path, where: str) -> None:
+    checkout = tmp_path / "checkout"
+    checkout.mkdir()
+    run = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
+    if where == "own":
+        subprocess.run([*run, "init", "-q", checkout], check=True)
+    elif where:
+        main_ = tmp_path / "main"
+        subprocess.run([*run, "init", "-q", main_], check=True)
+        words = ["commit", "-q", "--allow-empty", "-m", "one"]
+        subprocess.run([*run, "-C", main_, *words], check=True)
+        subprocess.run([*run, "-C", main_, "worktree", "add", "-q", checkout], check=True)
+    assert shell._outer_git(checkout) == ([tmp_path / "main" / ".git"] if where == "linked" else [])
+
+
 def test_a_frozen_store_a_baked_one_and_podman(
     engine: Any, request_: ShellRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -168,22 +168,34 @@ NAMES = {
     "cycles": "21",
     "accelerator us": "22",
 }
+# What has no key here is sorted by its text.
 SORTED = {
+    "SQNR": "1.0",
+    "noise": "4.0",
     "first ms": "1.5",
     "p50 ms": "2.5",
     "p90 ms": "3.5",
     "load ms": "4.5",
     "memory": "512",
     "run ms": "17.0",
+    "heat": "45.5",
     "delegated": "40",
     "spill": "3072",
     "fill": "4096",
+    "largest context": "5120",
+    "VTCM MB": "8",
+    "segment alignment": "64",
+    "lowering memory": "1073741824",
+    "equal e": "0.19",
     "SQNR e": "20.0",
     "equal": "0.06",
     "equal q": "0.07",
     "metric": "8.0",
+    "DDR": "3072",
     "DDR read": "1024",
+    "DDR write": "2048",
     ".pte": "18432",
+    "QNN ops": "6",
 }
 
 
@@ -191,10 +203,15 @@ def test_each_figure_is_shown_and_sorted_under_its_own_name() -> None:
     sizes: dict[str, Any] = {name: (n + 1) << 10 for n, name in enumerate(SIZES)}
     more = {"vtcm_mb": 8, "segment_align": 64, "lowering_memory_bytes": 1 << 30}
     device = DeviceFigures(starts=3, runs=30, **TIMES, **SPREADS)  # type: ignore[arg-type]
-    case = change(CASE, **FIGURES, device=device, footprint=Footprint(**sizes, **more))
+    device = change(device, after=Heat(hottest_c=45.5))
+    operators = (OpCount(op="Conv2d", count=4), OpCount(op="Relu", count=2))
+    footprint = Footprint(**sizes, **more)
+    case = change(CASE, **FIGURES, device=device, footprint=footprint, qnn_ops=operators)
     columns = {one.name: one for one in COLUMNS}
     assert {name: columns[name].show(case) for name in NAMES} == NAMES
-    assert {name: columns[name].value(case) for name in SORTED} == SORTED
+    values = {name: column.value(case) for name, column in columns.items()}
+    assert {name: value for name, value in values.items() if value} == SORTED
+    assert {columns[name].value(CASE) for name in SORTED} == {"-"}
     assert {columns[name].show(CASE) for name in NAMES} == {"-"}
     without = change(case, device=DeviceFigures(starts=1, runs=1, p90_ms=2.0))
     assert [columns[name].show(without) for name in ("p50 ms", "p90 ms")] == ["-", "2"]
