@@ -1,0 +1,156 @@
+"""The environment in which small graphs are tried, and the versions that a matrix shows."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ci.__main__ import main
+from ci.faults.known import read_faults
+from ci.models.schemes import Scheme
+from ci.onnx.options import HTP
+from ci.verbs.lanes import trials
+from ci.verbs.lanes.onnx import PACKAGES, PROFILE, RUNTIMES, SDK_PROFILE
+from provisioning.artifacts.choice import WHEEL, QnnChoice
+from provisioning.console.progress import Progress
+from provisioning.errors import ExitCode, UsageError
+from tests.stand_ins.android_apps import BUILD, library
+
+
+@pytest.fixture
+def entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the environment was entered with, and which variables its workers get."""
+    given: dict[str, Any] = {}
+
+    @contextmanager
+    def enter(profile: str, _: Any, **more: Any) -> Iterator[Any]:
+        given.update(profile=profile, **more)
+
+        def start(variables: dict[str, str]) -> str:
+            given["variables"] = variables
+            return "workers"
+
+        names = ("other", *RUNTIMES)
+        artifacts = [SimpleNamespace(name=one, root=tmp_path / one) for one in names]
+        environment = SimpleNamespace(
+            apply=lambda variables: {**variables, "APPLIED": "1"}, artifacts=artifacts
+        )
+        yield environment, SimpleNamespace(scratch=tmp_path, open=start), None
+
+    def require(names: Any, extra: str) -> None:
+        given["packages"] = (tuple(names), extra)
+
+    monkeypatch.setattr(trials, "enter_environment", enter)
+    monkeypatch.setattr(trials, "require_packages", require)
+    return given
+
+
+def put_library(place: Path, build: str) -> Path:
+    """Put libQnnHtp.so into the runtime, and return its root."""
+    root = place / RUNTIMES[0]
+    (root / HTP).parent.mkdir(parents=True)
+    data = library("libQnnHtp.so").replace(BUILD.encode(), build.encode().ljust(len(BUILD)))
+    (root / HTP).write_bytes(data)
+    return root
+
+
+SDK = QnnChoice("/sdk", "/overlay")
+
+
+@pytest.mark.parametrize(
+    ("frontend", "choice", "profile", "used", "packages"),
+    [
+        ("onnx", QnnChoice(WHEEL, WHEEL), "", QnnChoice(WHEEL, WHEEL), (PACKAGES, "onnx")),
+        ("onnx", SDK, SDK_PROFILE, QnnChoice("/sdk", WHEEL), (PACKAGES, "onnx")),
+        ("executorch", SDK, SDK.profile, SDK, (("torch", "executorch"), "lowering")),
+    ],
+)
+def test_a_bench_has_the_environment_of_its_front_end(
+    entered: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    frontend: Any,
+    choice: QnnChoice,
+    profile: str,
+    used: QnnChoice,
+    packages: tuple[tuple[str, ...], str],
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/before")
+    put_library(tmp_path, "")
+    with trials.open_bench(frontend, choice, Progress(), packages=(Path("/a"), Path("/b"))) as made:
+        assert (made.frontend, made.workers, made.qnn) == (frontend, "workers", "unknown")
+    usual = PROFILE if used.is_usual else SDK_PROFILE
+    assert entered["profile"] == (profile or usual)
+    assert (entered["choice"], entered["packages"]) == (used, packages)
+    assert (entered["offline"], entered["imports"]) == (False, trials.IMPORTS[frontend])
+    variables = entered["variables"]
+    assert variables["PYTHONPATH"].split(os.pathsep) == ["/a", "/b", "/before"]
+    assert variables["APPLIED"] == "1"
+
+
+def test_a_bench_knows_the_qnn_of_the_runtime_and_tries_with_its_library(
+    entered: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.setattr(trials, "choose_options", lambda scheme, soc, _: {"soc": soc, "s": scheme})
+    monkeypatch.setattr(trials, "find_library", lambda root, _: root / HTP)
+    root = put_library(tmp_path, BUILD)
+    usual = QnnChoice("", "")
+    with trials.open_bench("onnx", usual, Progress(), offline=True) as made:
+        assert made.qnn == "2.49.99"
+        for _ in range(2):
+            trial = made.make(Scheme.FP16, "SM8750")
+    assert entered["offline"]
+    assert "PYTHONPATH" not in entered["variables"]
+    assert trial.options == {
+        "backend_path": str(root / HTP),
+        "soc": "SM8750",
+        "s": Scheme.FP16,
+    }
+    assert (trial.workers, trial.frontend, trial.scheme, trial.soc) == (
+        *("workers", "onnx", Scheme.FP16, "SM8750"),
+    )
+    assert trial.scratch == tmp_path / "fp16-SM8750"
+    assert trial.scratch.is_dir()
+    with trials.open_bench("executorch", usual, Progress()) as made:
+        assert made.make(Scheme.FP16, "SM8750").options == {}
+
+
+@pytest.mark.parametrize(
+    ("frontend", "asked", "chosen"),
+    [
+        ("onnx", [], ["fp16", "u8", "u16a8w"]),
+        ("executorch", [], ["fp16", "8a8w", "16a8w"]),
+        ("executorch", ["16a4w", "8a8w", "16a4w"], ["16a4w", "8a8w"]),
+        ("onnx", ["8a8w"], None),
+        ("onnx", ["u8", "asis"], None),
+    ],
+)
+def test_schemes_of_a_front_end(frontend: Any, asked: list[str], chosen: list[str] | None) -> None:
+    if chosen is None:
+        with pytest.raises(UsageError, match=f"--scheme {asked[-1]} is not supported by onnx"):
+            trials.choose_schemes(frontend, asked)
+    else:
+        assert [one.value for one in trials.choose_schemes(frontend, asked)] == chosen
+
+
+def test_a_matrix_of_known_results_runs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    one = read_faults()[0].name
+    assert main(["versions-matrix", "--known", "--fault", one, "--json"]) == ExitCode.OK
+    text = capsys.readouterr().out
+    assert one in text
+    assert not any(other.name in text for other in read_faults()[1:])
+    assert json.loads(text)
+    assert main(["versions-matrix", "--fault", one, "--fault", "no-such"]) == ExitCode.USAGE
+    assert "no-such" in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]
