@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tarfile
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from ci.device.runner import (
     Holder,
     take_first,
 )
+from ci.models.tensors import TensorInfo
 from ci.report.schema import Heat
 from ci.verbs import deploy
 from provisioning.console.progress import Progress
@@ -335,6 +337,73 @@ def test_a_connection_that_breaks_is_the_devices_fault() -> None:
     with pytest.raises(RunError, match="broken: no answer") as caught:
         program.run_once(1)
     assert caught.value.lacks == "adb:1"
+
+
+@pytest.mark.parametrize(
+    ("unpacked", "told", "lacks"),
+    [
+        (ValueError("the archive is incomplete"), "archive of a run: the archive is inc", "adb:1"),
+        (tarfile.ReadError("empty"), "adb:1 did not send the archive of a run: empty", "adb:1"),
+        ((True, 137), "the runner exceeded 8 s and was stopped", ""),
+        ((False, 137), "the runner exited with code 137", ""),
+        ((False, 0), "output_0_0.raw", ""),
+    ],
+)
+def test_a_start_without_outputs_says_what_happened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unpacked: Any, told: str, lacks: str
+) -> None:
+    program = make_start()
+    program.runner.device.name = program.runner.name = "adb:1"  # type: ignore[misc]
+    program.program.directory = tmp_path  # type: ignore[misc]
+    program.program.compiled = SimpleNamespace(outputs=[TensorInfo("float32", (2,))])  # type: ignore[misc, assignment]
+
+    def unpack(*_: Any) -> tuple[bool, int]:
+        if isinstance(unpacked, Exception):
+            raise unpacked
+        found: tuple[bool, int] = unpacked
+        return found
+
+    monkeypatch.setattr(program, "unpack", unpack)
+    with pytest.raises(RunError, match=told) as caught:
+        program.run_once(1)
+    assert caught.value.lacks == lacks
+    if unpacked == (False, 0):
+        (tmp_path / "outputs").mkdir()
+        (tmp_path / "outputs" / "output_0_0.raw").write_bytes(np.float32([1, 2]).tobytes())
+        ((output,),) = program.run_once(1)
+        assert output.tolist() == [1, 2]
+
+
+def test_a_program_is_sent_with_its_inputs_and_their_list(tmp_path: Path) -> None:
+    program = make_start()
+    (tmp_path / "m.pte").write_bytes(b"program")
+    program.program.directory = tmp_path  # type: ignore[misc]
+    program.program.path = tmp_path / "m.pte"  # type: ignore[misc]
+    sent: list[Any] = []
+    leases: list[float] = []
+
+    def push(place: str, files: dict[str, Path], digests: dict[str, str]) -> int:
+        sent.append((place, {name: path.read_bytes() for name, path in files.items()}))
+        assert digests == {name: hash_file(path) for name, path in files.items()}
+        return 5
+
+    program.runner.device.push = push  # type: ignore[method-assign, assignment]
+    program.runner.renew = lambda *, seconds: leases.append(seconds)  # type: ignore[misc, method-assign, assignment]
+    program.runner.sent = 7
+    program.timeout_s = 1000.0
+    sets = [[np.float32([1]), np.int32([2])], [np.float32([3]), np.int32([4])]]
+    program.send(sets)
+    ((place, files),) = sent
+    assert place == "/p/cases/s"
+    assert files == {
+        "program.pte": b"program",
+        "input_list.txt": b"0_0.raw 0_1.raw\n1_0.raw 1_1.raw\n",
+        "0_0.raw": np.float32([1]).tobytes(),
+        "0_1.raw": np.int32([2]).tobytes(),
+        "1_0.raw": np.float32([3]).tobytes(),
+        "1_1.raw": np.int32([4]).tobytes(),
+    }
+    assert (program.runner.sent, leases) == (12, [2000])
 
 
 class Queue:
