@@ -16,6 +16,7 @@ from provisioning.errors import ExitCode
 from provisioning.files import hash_file
 from provisioning.manifest import catalogs
 from provisioning.manifest.reader import MANIFESTS_VARIABLE, manifests_root
+from provisioning.verbs.lock_skels import join
 from tests.stand_ins import elf_edits as elf
 from tests.stand_ins.catalogs import NOW, TRUST, make_catalog
 
@@ -111,6 +112,18 @@ def test_another_wheel_under_a_listed_name_is_refused(lock: Lock, tmp_path: Path
     assert lock(make_wheel(tmp_path / "some.whl", SKELS), "--write") == ExitCode.OK
     again = make_wheel(tmp_path / "some.whl", {**SKELS, "more": b""})
     assert lock(again, "--write") == ExitCode.DOWNLOAD
+
+
+def test_a_wheel_replaces_another_only_if_it_has_all_its_skels_and_more() -> None:
+    def build(*names: str) -> catalogs.KnownBuild:
+        return catalogs.KnownBuild(f"{'-'.join(names)}.whl", "a" * 64, dict.fromkeys(names, "b"))
+
+    listed = build("v73", "v75")
+    assert join(listed, build("v68", "v69", "v73")) == listed  # more skels, but not v75
+    assert join(listed, build("v75", "v73")) == listed
+    larger = build("v73", "v75", "v79")
+    assert join(listed, larger) == larger
+    assert join(larger, listed) == larger
 
 
 def test_files_without_skels_are_refused(lock: Lock, tmp_path: Path) -> None:

@@ -86,6 +86,13 @@ def test_a_build_as_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     )
 
 
+def test_a_file_that_was_not_published_is_where_it_was_built(tmp_path: Path) -> None:
+    rows = describe_result(make(tmp_path, published=False))["artifacts"]
+    assert [row["path"] for row in rows] == [
+        str(tmp_path / "built" / name) for name in ("liba.so", "runner")
+    ]
+
+
 def test_each_field_of_a_build_has_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "find_headers_version", lambda _: "2.49")
     monkeypatch.setattr(record, "find_lowering_sdk", lambda values: values["qnn_sdk_root"])

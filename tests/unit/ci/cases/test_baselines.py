@@ -97,6 +97,16 @@ def test_what_is_recorded_is_read_back_for_that_toolchain_alone(
     assert read_baselines(newer) == {}
 
 
+def test_a_figure_that_is_recorded_again_replaces_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(MANIFESTS_VARIABLE, str(tmp_path))
+    for sqnr_db in (33.5, 41.2):
+        case = Case(model="mlp", scheme="8a8w", soc="SM8650", status=Status.PASSED, sqnr_db=sqnr_db)
+        record_baselines(make_report([case], toolchain=TOOLS))
+    assert read_baselines(TOOLS) == {"mlp 8a8w SM8650": Baseline(41.2)}
+
+
 def test_a_policy_s_models_have_their_figures_next_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

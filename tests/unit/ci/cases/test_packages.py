@@ -75,6 +75,15 @@ def test_a_package_that_was_edited_in_place_has_another_digest(
     assert digest_packages([NAME]) != before
 
 
+def test_another_python_has_another_digest(
+    installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert installed.is_dir()
+    before = digest_packages([NAME])
+    monkeypatch.setattr("sys.version", "3.10.20 (main, Apr 10 2026, 12:00:00) [GCC 14.2.0]")
+    assert digest_packages([NAME]) != before
+
+
 def test_dates_headers_and_bytecode_do_not_count(installed: Path) -> None:
     before = digest_packages([NAME])
     (installed / OBSERVER).touch()

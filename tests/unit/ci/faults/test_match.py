@@ -114,6 +114,24 @@ def test_a_fault_is_named_at_each_of_its_places() -> None:
     assert second.line == first.line + 1
 
 
+def test_each_fault_of_a_line_is_named_once() -> None:
+    wide, constant = Operand((2, 24, 64)), Operand((24, 64), constant=True)
+
+    def call(name: str, operator: str, source: str) -> Step:
+        operands = (wide, constant) if operator in {"add", "mul"} else (wide,)
+        sources = (source, "") if len(operands) == 2 else (source,)
+        return Step(name, operator, operands, sources, wide.shape, place="net.py:3")
+
+    steps = [
+        call(f"{operator}{number}", operator, f"{before}{number}" if before else "")
+        for number, first in enumerate(("add", "mul", "add"))
+        for operator, before in ((first, ""), ("layer_norm", first))
+    ]
+    found = match_faults(steps, "fp16", "2.49.40")
+    names = ["broadcast-add-before-norm", "broadcast-mul-before-norm"]
+    assert sorted(one.fault for one in found) == names
+
+
 @pytest.mark.parametrize("call", [add_expanded, add_and_project])
 def test_what_the_fault_does_not_touch_is_not_named(call: Callable[..., Tensor]) -> None:
     assert find(call, X) == ()

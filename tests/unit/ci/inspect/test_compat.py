@@ -226,6 +226,14 @@ def test_the_oldest_library_counts(libraries: Path) -> None:
     assert read_runtime(str(libraries)).qnn == "2.47.00"
 
 
+def test_the_backend_has_the_version_of_a_runtime(libraries: Path) -> None:
+    stub = libraries / "libQnnHtpV75Stub.so"
+    stub.write_bytes(stub.read_bytes().replace(b"v2.49.40.", b"v2.47.00."))
+    assert read_runtime(str(libraries)).qnn == "2.49.40"
+    (libraries / "libQnnHtp.so").unlink()
+    assert read_runtime(str(libraries)).qnn == "2.47.00"  # without a backend, the oldest
+
+
 def test_the_oldest_headers_of_several_libraries_count(monkeypatch: pytest.MonkeyPatch) -> None:
     headers = {
         "libqnn_executorch_backend.so": "2.49",

@@ -152,6 +152,19 @@ def test_where_every_element_is_a_tie_or_right_by_chance_nothing_is_wrong() -> N
     assert controls_of(ControlKind.PLUS_ONE, zeros, limits)
 
 
+@pytest.mark.parametrize("name", ["min_equal", "min_equal_quantized"])
+@pytest.mark.parametrize(("wrong", "counts"), [(60, False), (100, False), (101, True)])
+def test_a_wrong_integer_output_is_at_least_twice_as_wrong_as_the_limit_allows(
+    monkeypatch: pytest.MonkeyPatch, name: str, wrong: int, counts: bool
+) -> None:
+    right = np.zeros((2, 500), np.int64)
+    made = right.copy()
+    made.reshape(-1)[:wrong] = 1
+    monkeypatch.setitem(MAKERS, ControlKind.ZEROS, lambda _: iter([made]))
+    limits = Threshold(scheme="8a8w", **{name: 0.95})
+    assert len(controls_of(ControlKind.ZEROS, expect(right), limits)) == counts
+
+
 def test_a_control_is_the_same_in_every_run() -> None:
     right = OUTPUTS["picture"]
     for kind in (ControlKind.NOISE, ControlKind.PERMUTED, ControlKind.GARBAGE_TAIL):

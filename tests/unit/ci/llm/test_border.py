@@ -275,6 +275,18 @@ def test_the_loop_gives_masks_positions_and_caches_as_upstreams_runner() -> None
         Loop(SMALL, step).feed([1, 2, 3, 4, 5, 6, 7])
 
 
+def test_the_padding_of_a_call_has_room_in_the_context_too() -> None:
+    def step(arrays: Sequence[Array]) -> list[Array]:
+        size = arrays[0].shape[1]
+        return [np.zeros((1, size, 9)), np.zeros((1, 1, 4, size)), np.zeros((1, 1, size, 4))]
+
+    loop = Loop(SMALL, step)
+    loop.feed([1, 2, 3])
+    loop.feed([4])
+    with pytest.raises(ValueError, match="4 cached and 3 new tokens exceed a context of 6"):
+        loop.feed([5, 6])
+
+
 def test_a_loop_goes_on_with_the_caches_that_it_is_given() -> None:
     caches = [np.ones((1, 1, 4, 6), np.float32), np.ones((1, 1, 6, 4), np.float32)]
     assert Loop(SMALL, lambda arrays: arrays, caches=caches).caches is caches

@@ -90,6 +90,13 @@ def test_a_free_run_that_ends_early_is_wrong(count: int) -> None:
     )
 
 
+def test_a_free_run_that_goes_on_is_wrong() -> None:
+    longer = Generated((*RUN.fed, 3), (*RUN.tokens, 0), np.vstack([LOGITS, LOGITS[:1]]))
+    verdict = judge_free(longer, REFERENCE)
+    assert verdict.faults == ("the text has 5 tokens, but the model's text has 4",)
+    assert (verdict.steps, verdict.equal) == (4, 4)
+
+
 def test_a_part_is_judged_by_the_noise_of_its_own_steps() -> None:
     later = Reference(RUN, np.array([[1e-4, 1e-4, 1e-4, 1.0]] * 2))
     signal = float(np.mean(LOGITS[:3] ** 2, axis=1).sum())
