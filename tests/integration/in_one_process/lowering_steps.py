@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed in this environment")
@@ -40,12 +41,16 @@ with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
         record_refusals,
     )
     from ci.executorch.quantize import block_sizes, quantize_model
+    from ci.faults import executorch_runner as search
 
 from ci.cases.engine import Delegation, Fallback, Staging  # noqa: E402
 from ci.cases.forked import MAX_RAISED, describe_error  # noqa: E402
 from ci.cases.spec import CaseSpec  # noqa: E402
 from ci.executorch.toolchain import EXECUTORCH, list_places  # noqa: E402
+from ci.faults import results  # noqa: E402
+from ci.faults.results import Item  # noqa: E402
 from ci.models import model as models  # noqa: E402
+from ci.models.eager import run_eager  # noqa: E402
 from ci.models.lowering_options import Choices, Part  # noqa: E402
 from ci.models.model import Model, digest_weights, join_methods  # noqa: E402
 from ci.models.schemes import FLOAT16, Scheme  # noqa: E402
@@ -385,6 +390,12 @@ def test_a_compilation_is_described_by_its_graphs_its_log_and_its_bytes(
     parsed = SimpleNamespace(contexts=["context"], segments=["segment"])
     monkeypatch.setattr(lower, "parse_program", lambda *_: parsed)
     monkeypatch.setattr(lower, "make_footprint", lambda **all_of_it: given.update(all_of_it))
+
+    def flush() -> None:
+        with lowering.staging.log.open("a") as stream:
+            stream.write(", as C buffers it")
+
+    monkeypatch.setattr(lower, "flush_stdio", flush)
     info = SimpleNamespace(num_delegated_nodes=4, num_delegated_subgraphs=3)
     monkeypatch.setattr(audit, "get_delegation_info", lambda _: info)
     program, delegation, _ = lowering.compile("module", lowering.spec.source.choices)
@@ -399,7 +410,7 @@ def test_a_compilation_is_described_by_its_graphs_its_log_and_its_bytes(
         "partitions": 6,
         "contexts": ["context"],
         "segments": ["segment"],
-        "log": "told now",
+        "log": "told now, as C buffers it",
     }
     monkeypatch.setattr(lower, "parse_program", lambda *_: None)
     lowering.compile("module", Choices())
@@ -512,6 +523,114 @@ def test_the_saver_writes_calls_beside_the_program_and_ends_its_process(
     else:
         with pytest.raises(FailedError, match=f"wrote no {lower.SAVER_CALLS}"):
             make_lowering(tmp_path).write_calls("module")
+
+
+GRAPHS = [
+    Item("x = input(2, 4, 8)\ny = tanh(x)\nz = abs(y)\nreturn y, z\n", 1),
+    Item("x = input(2, 6)\nu = input(2, 6)\ny = add(x, u)\nreturn y\n", 2),
+]
+
+
+@pytest.mark.parametrize("scheme", [Scheme.FP16, Scheme.A8W8, Scheme.A16W8])
+def test_graphs_of_a_search_run_as_one_program_and_are_judged_apart(
+    monkeypatch: pytest.MonkeyPatch, scheme: Scheme
+) -> None:
+    told: dict[int, str] = {}
+    seen: list[Any] = []
+    wrong = [False]
+
+    def run(module: Any, sets: Any, *given: Any) -> Any:
+        seen.append(given)
+        made = [[np.array(one) for one in outputs] for outputs in run_eager(module, sets)]
+        if wrong[0]:
+            made[1][2] = made[1][2][::-1].copy()
+        return made, told
+
+    def judge_graphs(items: Any, counts: Any, runs: Any, *more: Any) -> Any:
+        seen.append((counts, [bool(one) for one in runs.steps]))
+        return results.judge_graphs(items, counts, runs, *more)
+
+    monkeypatch.setattr(search, "fix_numerics", lambda: None)
+    monkeypatch.setattr(search, "lower_and_run", run)
+    monkeypatch.setattr(search, "judge_graphs", judge_graphs)
+    judged = search.run_modules(GRAPHS, scheme, "SM8650")
+    assert [(one.text, one.seed, one.end) for one in judged] == [
+        (one.text, one.seed, results.RIGHT) for one in GRAPHS
+    ]
+    assert seen == [(scheme, "SM8650"), ([2, 1], [scheme is Scheme.A8W8] * 3)]
+    wrong[0] = True
+    ends = [one.end for one in search.run_modules(GRAPHS, scheme, "SM8650")]
+    assert ends == [results.RIGHT, results.WRONG]
+    told[0] = "aten.tanh is left to the CPU"
+    refused, other = search.run_modules(GRAPHS, scheme, "SM8650")
+    assert (refused.end, refused.why, other.end) == (results.REFUSED, told[0], results.WRONG)
+    told.clear()
+    told[search.UNKNOWN] = "everything is left to the CPU"
+    with pytest.raises(search.NotTakenError, match="everything"):
+        search.run_modules(GRAPHS, scheme, "SM8650")
+    wrong[0] = False
+    (alone,) = search.run_modules(GRAPHS[:1], scheme, "SM8650")
+    assert (alone.end, alone.why) == (results.REFUSED, told[search.UNKNOWN])
+
+
+def test_what_qnn_leaves_of_the_graphs_of_a_search_is_told_by_graph(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = [
+        ("aten.erf", "parts.3"),
+        ("executorch_call_delegate", ""),
+        ("quantized_decomposed.quantize_per_tensor", "parts.0"),
+        ("aten.view_copy", "parts.1"),
+    ]
+
+    def graph(*chosen: tuple[str, str]) -> Any:
+        nodes = [node(name, Operator(name)) for name, _ in chosen]
+        for one, (_, part) in zip(nodes, chosen, strict=True):
+            one.meta = {"nn_module_stack": {"": (part, None)}} if part else {}
+        nodes.append(SimpleNamespace(op="placeholder", target="x"))
+        return SimpleNamespace(graph=SimpleNamespace(nodes=nodes))
+
+    held, delegated = [graph(*rows)], [1]
+    given: list[Any] = []
+
+    def lower_module(*args: Any, **more: Any) -> Any:
+        given.append((args[0], args[1], more))
+        assert not torch.is_grad_enabled()
+        return SimpleNamespace(
+            exported_program=lambda: SimpleNamespace(graph_module=held[0]),
+            to_executorch=lambda: SimpleNamespace(buffer=b"program"),
+        )
+
+    def load(buffer: bytes) -> Any:
+        assert buffer == b"program"
+        return SimpleNamespace(run_method=lambda name, inputs: [inputs[0] * 2, inputs[0] * 3])
+
+    monkeypatch.setattr(search.utils, "to_edge_transform_and_lower_to_qnn", lower_module)
+    monkeypatch.setattr(
+        search, "pybindings", SimpleNamespace(_load_for_executorch_from_buffer=load)
+    )
+    monkeypatch.setattr(
+        search,
+        "get_delegation_info",
+        lambda _: SimpleNamespace(num_delegated_nodes=delegated[0]),
+    )
+    sets = [(torch.tensor([1.0]),), (torch.tensor([5.0]),)]
+    for chosen, taken, told in (
+        (rows, 1, {3: "aten.erf is left to the CPU"}),
+        (rows, 0, {3: "aten.erf is left to the CPU"}),
+        (rows[1:], 1, {}),
+        (rows[1:], 0, {search.UNKNOWN: "everything is left to the CPU"}),
+        ([("aten.erf", "")], 1, {search.UNKNOWN: "aten.erf is left to the CPU"}),
+    ):
+        held[0], delegated[0] = graph(*chosen), taken
+        made, left = search.lower_and_run("module", sets, Scheme.A8W8, "SM8650")
+        assert [[one.tolist() for one in outputs] for outputs in made] == [[[2], [3]], [[10], [15]]]
+        assert left == told
+    more = {
+        "convert_linear_to_conv2d": Scheme.A8W8.recipe.linear_as_convolution,
+        "skip_mutable_buffer": True,
+    }
+    assert given == [("module", sets[0], more)] * 5
 
 
 def test_an_index_beside_a_magnitude_gets_its_bounds(tmp_path: Path) -> None:
@@ -912,14 +1031,20 @@ def partitioner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return support, answer, log
 
 
-def test_each_refused_node_has_the_reason_that_was_given_for_it(partitioner: Any) -> None:
+def test_each_refused_node_has_the_reason_that_was_given_for_it(
+    partitioner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     support, answer, log = partitioner
+    noted: list[str] = []
+    monkeypatch.setattr(audit, "note_step", noted.append)
     names = ["fine", "qnn", "logged", "warned", "silent", *BROKEN]
     nodes = {name: node(name, Operator(name)) for name in names}
     with record_refusals(log) as refusals:
         answers = {name: support.is_node_supported(None, {}, one) for name, one in nodes.items()}
         with pytest.raises(RuntimeError, match=r"ExecuTorch fails at raises \[net.py:7\]"):
             support.is_node_supported(None, {}, node("r", Operator("raises")))
+    judged = [f"QNN judged {name} [net.py:7]" for name in [*names[:-2], "raises"]]
+    assert noted == ["ExecuTorch's passes ran", *judged]
     assert support.is_node_supported is answer
     assert refusals not in audit.qnn_partitioner.logger.handlers
     assert [name for name, taken in answers.items() if taken] == ["fine"]

@@ -76,6 +76,12 @@ def test_the_values_of_an_output_are_multiples_of_its_step_from_zero() -> None:
 def test_an_output_that_only_moves_an_input_may_hold_any_value() -> None:
     moved = make_graph((0.5, 3, 0, 255), None, operator=torch.ops.aten.squeeze.default)
     assert find_grids(moved) == [(0.5, 0, 0), NO_GRID]
+    graph = Graph()
+    kept = graph.call_function(torch.ops.aten.squeeze.default, (graph.placeholder("x"),))
+    grid = (0.5, 3, 0, 255, torch.uint8)
+    rounded = graph.call_function(OPS.quantize_per_tensor.default, (kept, *grid))
+    graph.output((graph.call_function(OPS.dequantize_per_tensor.default, (rounded, *grid)),))
+    assert find_grids(GraphModule(torch.nn.Module(), graph)) == [(0.5, 0, 0)]
     computed = make_graph((0.5, 3, 0, 255))
     assert find_grids(computed) == [(0.5, -3, 252)]
 

@@ -12,8 +12,8 @@ pytest.importorskip("onnxruntime", reason="onnxruntime is not installed in this 
 pytest.importorskip("torch", reason="torch is not installed in this environment")
 from onnx import TensorProto, helper, load, numpy_helper, save
 
-from ci.models.layers import MOST_LAYERS
-from ci.onnx.layers import expose_layers, find_loss, infer, list_values
+from ci.models.layers import BEST_DB, MOST_LAYERS
+from ci.onnx.layers import _compare, expose_layers, find_loss, infer, list_values
 from ci.onnx.session import open_reference
 from provisioning.errors import FailedError
 
@@ -131,6 +131,25 @@ def test_the_worst_output_tells_what_the_weights_lose(tmp_path: Path) -> None:
         loss = find_loss(tmp_path / "two.onnx", tmp_path / "scratch.onnx", [GIVEN], reference)
         assert loss is not None
         assert loss.weights_db < 10
+
+
+def test_an_output_of_integers_tells_nothing_of_the_weights(tmp_path: Path) -> None:
+    model = load(write_chain(tmp_path / "chain.onnx", (0.8, 0.01, 0.01)))
+    model.graph.node.append(helper.make_node("ArgMax", ["y1"], ["index"]))
+    model.graph.output.append(helper.make_empty_tensor_value_info("index"))
+    save(infer(model), tmp_path / "two.onnx")
+    reference = run(tmp_path / "two.onnx")
+    loss = find_loss(tmp_path / "two.onnx", tmp_path / "scratch.onnx", [GIVEN], reference)
+    assert loss is not None
+    assert "input 'x'" in loss.name
+
+
+@pytest.mark.parametrize(
+    ("given", "db"),
+    [([1, 2], BEST_DB), ([1, 2.2], 20 * np.log10(5**0.5 / 0.2)), ([np.nan, 2], -BEST_DB)],
+)
+def test_a_result_that_is_no_number_is_as_bad_as_can_be(given: list[float], db: float) -> None:
+    assert _compare(np.float32([1, 2]), np.float32(given)) == pytest.approx(db, abs=1e-3)
 
 
 def test_each_float_result_of_a_node_is_listed_with_its_size() -> None:
