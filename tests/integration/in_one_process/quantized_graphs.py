@@ -82,6 +82,11 @@ def test_an_output_that_only_moves_an_input_may_hold_any_value() -> None:
     rounded = graph.call_function(OPS.quantize_per_tensor.default, (kept, *grid))
     graph.output((graph.call_function(OPS.dequantize_per_tensor.default, (rounded, *grid)),))
     assert find_grids(GraphModule(torch.nn.Module(), graph)) == [(0.5, 0, 0)]
+    graph = Graph()
+    parts = [graph.placeholder(name) for name in "xy"]
+    joined = graph.call_function(torch.ops.aten.cat.default, (parts,))
+    graph.output((graph.call_function(OPS.dequantize_per_tensor.default, (joined, *grid)),))
+    assert find_grids(GraphModule(torch.nn.Module(), graph)) == [(0.5, -3, 252)]
     computed = make_graph((0.5, 3, 0, 255))
     assert find_grids(computed) == [(0.5, -3, 252)]
 
@@ -271,8 +276,10 @@ def test_a_model_of_which_nothing_is_quantized_is_refused(monkeypatch: pytest.Mo
     monkeypatch.setattr(quantize, "convert_pt2e", lambda _: make_graph(None))
     sets = ((torch.ones(1, 2),),) * 2
     model = Model("/my/net.py:make", torch.nn.Linear(2, 2).eval(), sets, sets)
-    with pytest.raises(FailedError, match=r"8a8w quantizes nothing in net\.py:make"):
+    with pytest.raises(FailedError, match=r"8a8w quantizes nothing in net\.py:make") as caught:
         quantize.quantize_method(model, Scheme.A8W8, NO_CHOICES, quantize.make_quantizer("SM8650"))
+    assert caught.value.why
+    assert caught.value.fix
 
 
 def test_a_trained_range_covers_all_sets_channel_by_channel() -> None:

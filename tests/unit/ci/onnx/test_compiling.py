@@ -75,7 +75,7 @@ def compile_file(
     layers: bool = False,
     saver: str = "",
     delegation: Delegation = DELEGATION,
-    **told: str,
+    **told: Any,
 ) -> Compiled:
     """The record of a file's program; ``told`` is what its source tells."""
 
@@ -246,6 +246,16 @@ def test_all_that_a_program_is_judged_by_is_written(
     assert names == wanted | {made.program}
     assert (made.layers, len(made.outputs)) == (layers, len(outputs))
     assert [one.step > 0 for one in made.outputs] == [scheme.quantized] * len(outputs)
+
+
+def test_a_model_that_its_export_changed_is_not_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference: Any = [[np.ones((1, 3, 8, 8), np.float32)]] * 4
+    with pytest.raises(FailedError, match=r"torch\.onnx\.export changed the model"):
+        compile_file(
+            write_relu(tmp_path / "net.onnx"), Scheme.FP16, monkeypatch, reference=reference
+        )
 
 
 @pytest.mark.parametrize(
@@ -482,6 +492,7 @@ def test_a_recent_model_with_constant_weights_stays_as_it_is(tmp_path: Path) -> 
         path = write_model(tmp_path / f"{opset}.onnx", *parts, opset=opset)
         model = load(path)
         model.opset_import.reverse()
+        model.opset_import[0].version = 30
         save(model, path)
         assert (write_normal_form(path, tmp_path / "other.onnx") == path) is same
         assert load(write_normal_form(path, tmp_path / "other.onnx")).opset_import[-1].version >= 13

@@ -67,6 +67,12 @@ def test_whatever_decides_about_a_context_is_in_its_key(
     keys = [one.key(case) for one, case in pairs]
     assert len(set(keys)) == len(keys)
     assert engine.key(spec) == keys[0]
+    plain = write_relu(tmp_path / "plain.onnx")
+    judged = replace(spec, source=Source(first, float_model=str(plain)))
+    keys.append(engine.key(judged))
+    plain.write_bytes((tmp_path / "two.onnx").read_bytes())
+    keys.append(engine.key(judged))
+    assert len(set(keys)) == len(keys)
     # Where QNN lies decides nothing; its digest is in the toolchain.
     assert replace(engine, sdk=Path("/elsewhere")).key(spec) == keys[0]
     monkeypatch.setattr("ci.models.numerics.NUMERICS", "computed otherwise")

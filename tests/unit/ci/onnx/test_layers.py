@@ -100,6 +100,24 @@ def test_a_model_gives_what_its_nodes_give_behind_its_outputs(tmp_path: Path, st
         assert np.array_equal(layer, run(part)[0])
 
 
+def test_an_axis_of_scales_stays_with_the_result_of_its_node(tmp_path: Path) -> None:
+    model = load(write_chain(tmp_path / "net.onnx", (0.03, 0.03, 0.03)))
+    scales = numpy_helper.from_array(np.linspace(0.02, 0.1, 16, dtype=np.float32), "scales")
+    zeros = numpy_helper.from_array(np.full(16, 128, np.uint8), "zeros")
+    model.graph.initializer.extend([scales, zeros])
+    for node in model.graph.node:
+        if node.op_type != "MatMul" and node.input[0].startswith("y1"):
+            node.input[1:] = ["scales", "zeros"]
+            node.attribute.append(helper.make_attribute("axis", 1))
+    save(model, tmp_path / "net.onnx")
+    assert expose_layers(tmp_path / "net.onnx", tmp_path / "exposed.onnx") == ("MatMul 'layer1'",)
+    _, layer = run(tmp_path / "exposed.onnx")
+    *_, added = load(tmp_path / "exposed.onnx").graph.node
+    assert [helper.get_attribute_value(one) for one in added.attribute] == [1]
+    steps = layer / np.linspace(0.02, 0.1, 16, dtype=np.float32)
+    np.testing.assert_allclose(steps, np.round(steps), atol=1e-4)
+
+
 def test_of_many_nodes_some_are_given(tmp_path: Path) -> None:
     model = write_chain(tmp_path / "model.onnx", (0,) * 3 * MOST_LAYERS)
     names = expose_layers(model, tmp_path / "exposed.onnx")

@@ -283,6 +283,12 @@ def test_a_backend_s_library_is_the_sdk_s_own_or_is_missed_by_name(tmp_path: Pat
     library.parent.mkdir(parents=True)
     library.touch()
     assert find_library(tmp_path, {"backend_type": "cpu"}) == library
+    for kind, name in (
+        *(("gpu", "libQnnGpu.so"), ("saver", "libQnnSaver.so"), ("ir", "libQnnIr.so")),
+        *(("htp", "libQnnHtp.so"), ("genie", "libQnnHtp.so")),
+    ):
+        library.with_name(name).touch()
+        assert find_library(tmp_path, {"backend_type": kind}) == library.with_name(name)
 
 
 def test_a_model_without_a_context_needs_no_options_of_contexts() -> None:

@@ -395,3 +395,6 @@ def test_each_set_is_put_in_the_order_of_the_inputs() -> None:
         fit_sets("sets.npz", given, INPUTS)
     assert caught.value.why == "its set 4 has int64[4], float32[2, 3]"
     assert caught.value.fix == "provide one array per input: x float32[2, 3], ids int64[4]"
+    for odd in ([{"x": x, "ids": ids}, ids], []):
+        with pytest.raises(UsageError, match="does not match the model"):
+            fit_sets("sets.npz", [odd], INPUTS)
