@@ -282,6 +282,25 @@ def test_a_model_of_which_nothing_is_quantized_is_refused(monkeypatch: pytest.Mo
     assert caught.value.fix
 
 
+@pytest.mark.parametrize(
+    ("scheme", "prepares"),
+    [(Scheme.A16W4, "prepare_pt2e"), (Scheme.A16W4_TRAINED, "prepare_qat_pt2e")],
+)
+def test_what_is_trained_is_prepared_for_training(
+    monkeypatch: pytest.MonkeyPatch, scheme: Scheme, prepares: str
+) -> None:
+    for name in ("prepare_pt2e", "prepare_qat_pt2e"):
+
+        def stop(module: Any, quantizer: Any, name: str = name) -> None:
+            raise FailedError(name)
+
+        monkeypatch.setattr(quantize, name, stop)
+    sets = ((torch.ones(1, 2),),) * 2
+    model = Model("net", torch.nn.Linear(2, 2).eval(), sets, sets)
+    with pytest.raises(FailedError, match=f"^{prepares}$"):
+        quantize.quantize_method(model, scheme, NO_CHOICES, MagicMock())
+
+
 def test_a_trained_range_covers_all_sets_channel_by_channel() -> None:
     fake = quantize.FusedMovingAvgObsFakeQuantize(
         MovingAveragePerChannelMinMaxObserver,

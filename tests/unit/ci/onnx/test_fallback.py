@@ -149,6 +149,9 @@ def test_a_profile_names_the_provider_of_each_kernel(tmp_path: Path) -> None:
         event("a_fence_before", CPU),
         event("model_run", QNN, "Session"),
         event("planned_kernel_time", CPU, "Session"),
+        {"cat": "Node", "name": "c_kernel_time", "args": None},
+        {"cat": "Node", "name": "d_kernel_time"},
+        {},
     ]
     path = tmp_path / "profile.json"
     path.write_text(json.dumps(events))

@@ -151,6 +151,35 @@ def test_the_worst_output_tells_what_the_weights_lose(tmp_path: Path) -> None:
         assert loss.weights_db < 10
 
 
+def test_nothing_is_lost_by_rounding_that_changes_nothing(tmp_path: Path) -> None:
+    """The input and each product are multiples of a half."""
+    given = np.arange(16, dtype=np.float32)[None] / 2
+    exact = np.eye(16, dtype=np.float32)
+    model = write_chain(tmp_path / "model.onnx", (0.5, 0.5, 0.5), exact)
+    assert find_loss(model, tmp_path / "scratch.onnx", (given,), [given]) is None
+
+
+def test_what_only_moves_elements_loses_nothing(tmp_path: Path) -> None:
+    """A slice has the worst elements alone, and so a lower SQNR than what it is a slice of."""
+    model = load(write_chain(tmp_path / "chain.onnx", (0.03, 0.03)))
+    for name, place in (("start", 0), ("end", 2)):
+        model.graph.initializer.append(numpy_helper.from_array(np.int64([place]), name))
+    axis = numpy_helper.from_array(np.int64([1]), "axis")
+    model.graph.initializer.append(axis)
+    (output,) = model.graph.output
+    ends = [output.name, "start", "end", "axis"]
+    model.graph.node.append(helper.make_node("Slice", ends, ["part"]))
+    model.graph.output.append(helper.make_empty_tensor_value_info("part"))
+    save(infer(model), tmp_path / "model.onnx")
+    given = GIVEN * np.float32([0.01] * 2 + [1] * 14)
+    diagonal = write_chain(tmp_path / "float.onnx", (0, 0))
+    reference = open_reference(diagonal).run(None, {"x": given})
+    reference.append(reference[0][:, :2])
+    loss = find_loss(tmp_path / "model.onnx", tmp_path / "scratch.onnx", (given,), reference)
+    assert loss is not None
+    assert "Slice" not in loss.name
+
+
 def test_an_output_of_integers_tells_nothing_of_the_weights(tmp_path: Path) -> None:
     model = load(write_chain(tmp_path / "chain.onnx", (0.8, 0.01, 0.01)))
     model.graph.node.append(helper.make_node("ArgMax", ["y1"], ["index"]))
