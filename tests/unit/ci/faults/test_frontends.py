@@ -60,6 +60,74 @@ def test_generated_and_known_graphs_are_the_same_in_onnx_and_torch(tmp_path: Pat
     assert len(seen) > 25
 
 
+PICTURE = ("x = input(2, 4, 6, 6)", "c = constant(4)", 'p = constant(4, like="positive")')
+ROWS = ("x = input(2, 3, 8)", "c = constant(8)", 'p = constant(8, like="positive")')
+
+
+@pytest.mark.parametrize(
+    ("given", "call"),
+    [
+        *(
+            (ROWS, f"{one}(x)")
+            for one, row in OPERATORS.items()
+            if row.kind == "unary" and one != "clip"
+        ),
+        *((ROWS, f"{one}(p, x)") for one in ("add", "sub", "mul", "maximum", "minimum")),
+        *((ROWS, f"{one}(x, p)") for one in ("sub", "div")),
+        *((ROWS, f"{one}(p)") for one in ("log", "sqrt", "reciprocal")),
+        (ROWS, "leaky_relu(x, slope=0.3)"),
+        (ROWS, "clip(x, low=-0.5, high=0.25)"),
+        *((ROWS, f"{one}(x, axis=1)") for one in ("softmax", "log_softmax", "lp_norm", "cumsum")),
+        *((ROWS, f"layer_norm({words})") for words in ("x", "x, p", "x, p, c")),
+        (PICTURE, "batch_norm(x, p, c, c, p)"),
+        (PICTURE, "instance_norm(x)"),
+        *(
+            (PICTURE, f"{one}(x, axes=[1, -1], keep={keep})")
+            for one in ("mean", "sum", "amax", "amin")
+            for keep in (0, 1)
+        ),
+        (("x = input(5, 8)", "w = constant(3, 8)"), "linear(x, w)"),
+        (("x = input(5, 8)", "w = constant(3, 8)", "c = constant(3)"), "linear(x, w, c)"),
+        ((*ROWS, "w = constant(3, 8)"), "linear(x, w)"),
+        ((*ROWS, "w = constant(3, 8)", "b = constant(3)"), "linear(x, w, b)"),
+        ((*ROWS, "u = input(2, 8, 5)"), "matmul(x, u)"),
+        ((*PICTURE, "w = constant(6, 4, 3, 3)"), "conv(x, w)"),
+        ((*PICTURE, "w = constant(6, 2, 3, 3)"), "conv(x, w, stride=2, pad=1, groups=2)"),
+        ((*PICTURE, "w = constant(4, 1, 3, 2)"), "conv(x, w, c, pad=1, groups=4)"),
+        ((*ROWS, "w = constant(6, 3, 5)"), "conv(x, w, stride=2, pad=2)"),
+        ((*PICTURE, "w = constant(4, 5, 3, 2)"), "conv_transpose(x, w)"),
+        ((*PICTURE, "w = constant(4, 5, 3, 3)"), "conv_transpose(x, w, stride=2)"),
+        (PICTURE, "max_pool(x, kernel=3, stride=2)"),
+        (PICTURE, "avg_pool(x, kernel=2, stride=1)"),
+        (PICTURE, "avg_pool(x, kernel=3, stride=2, pad=1)"),
+        (PICTURE, "avg_pool(x, kernel=3, stride=2, pad=1, counts_pad=0)"),
+        (("x = input(1, 2, 4, 6, 6)",), "avg_pool(x, kernel=2, stride=2)"),
+        (ROWS, "reshape(x, shape=[6, 8])"),
+        (PICTURE, "transpose(x, order=[2, 0, 3, 1])"),
+        (PICTURE, "slice(x, axis=2, start=1, stop=4)"),
+        (ROWS, "pad(x, axis=1, before=2, after=1)"),
+        (ROWS, "pad(x, axis=-1, before=0, after=3, value=1.5)"),
+        (ROWS, "expand(p, shape=[2, 3, 8])"),
+        (ROWS, "concat(x, x, axis=1)"),
+        (PICTURE, "upsample(x, scale=2)"),
+        (PICTURE, "upsample(x, scale=3)"),
+        (ROWS, "prelu(x, p)"),
+        (ROWS, "pow(p, x)"),
+        (ROWS, "pow(x, base=1.5)"),
+    ],
+)
+def test_each_form_of_an_operator_is_the_same_in_onnx_and_torch(
+    tmp_path: Path, given: tuple[str, ...], call: str
+) -> None:
+    graph = parse_graph("\n".join([*given, f"y = {call}", "return y"]))
+    write_model([graph], [3], tmp_path / "graph.onnx")
+    for inputs, wanted in zip(draw_sets(graph, 3), compute(graph, 3), strict=False):
+        session = open_reference(tmp_path / "graph.onnx")
+        feed = {f"g0_{name}": one for name, one in zip(graph.inputs, inputs, strict=True)}
+        (made,) = session.run(None, feed)
+        np.testing.assert_allclose(made, wanted["y"].numpy(), rtol=1e-3, atol=1e-4)
+
+
 def test_every_operator_can_be_computed() -> None:
     assert OPERATORS.keys() == CALLS.keys()
 

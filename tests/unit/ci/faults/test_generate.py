@@ -14,6 +14,7 @@ pytest.importorskip("torch", reason="torch is not installed in this environment"
 from ci.faults.generate import MOST_RANK, MOST_SIZE, Maker, generate, node
 from ci.faults.graph import Graph
 from ci.faults.shrink import BINARY, find_shapes
+from ci.faults.torch_graphs import Module, draw_sets
 from tests.stand_ins.snapshots import check_snapshot
 
 SNAPSHOT = Path(__file__).with_name("snapshots") / "forms.txt"
@@ -67,6 +68,15 @@ def test_a_node_that_cannot_be_judged_or_is_too_large_is_not_added() -> None:
         name = f"n{len(maker.nodes)}"
         assert maker.add(name, made) is added, made
         assert (name in maker.nodes, name in maker.values) == (added, added)
+
+
+def test_a_graph_is_made_for_the_values_with_which_it_is_tried() -> None:
+    maker = Maker(random.Random(0), "onnx")
+    x, c = maker.declare((2, 8), is_input=True), maker.declare((2, 8))
+    value, other = maker.compute([x, c], {})
+    graph = Graph(maker.tensors, {"y": node("add", x, c)}, ("y",))
+    assert (draw_sets(graph, 0)[0][0] == value.numpy()).all()
+    assert (value + other == Module(graph, 0)(value)[0]).all()
 
 
 def test_every_form_of_every_operator_is_generated_and_no_other() -> None:

@@ -13,9 +13,16 @@ from typing import Any
 import pytest
 
 pytest.importorskip("onnx", reason="onnx is not installed")
+import onnx
 
 from ci.__main__ import main
-from ci.onnx.contexts import Context, check_context, read_context, seal_context
+from ci.onnx.contexts import (
+    Context,
+    check_context,
+    measure_constant,
+    read_context,
+    seal_context,
+)
 from provisioning.elf.programs import Target
 from provisioning.errors import FailedError, QnnCiError, UnfitError, UsageError
 from tests.qnn_provider.contexts import (
@@ -339,6 +346,18 @@ def test_without_the_onnx_package_the_verb_names_it(
     with pytest.raises(SystemExit) as caught:
         main(["context", "--help"])
     assert caught.value.code == 0
+
+
+def test_the_size_of_a_constant_is_that_of_its_values_wherever_they_are() -> None:
+    make = onnx.helper.make_tensor
+    beside = onnx.TensorProto(data_type=onnx.TensorProto.FLOAT16, dims=[5])
+    for tensor, size in (
+        (make("a", onnx.TensorProto.INT4, [3], b"\x21\x03", raw=True), 2),
+        (make("b", onnx.TensorProto.FLOAT, [2, 3], [1.0] * 6), 24),
+        (make("c", onnx.TensorProto.STRING, [2], [b"ab", b"c"]), 3),
+        (beside, 10),
+    ):
+        assert measure_constant(tensor) == size
 
 
 def test_no_damage_gives_anything_but_an_error(tmp_path: Path) -> None:
