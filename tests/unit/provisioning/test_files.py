@@ -6,10 +6,12 @@ import ctypes
 import errno
 import hashlib
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +20,7 @@ from provisioning.files import (
     digest_sources,
     explain_writes,
     hash_file,
+    publish_directory,
     remove_tree,
     scratch_directory,
     staged_directory,
@@ -167,6 +170,35 @@ def test_without_an_exchange_the_old_directory_is_moved_aside(tmp_path: Path) ->
             (staging / text).touch()
     assert [path.name for path in target.iterdir()] == ["second"]
     assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.parametrize(
+    ("number", "is_moved"),
+    [(errno.EINVAL, True), (errno.ENOSYS, True), (errno.EACCES, False), (errno.EROFS, False)],
+)
+def test_only_a_file_system_that_cannot_exchange_has_the_old_directory_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_moved: bool
+) -> None:
+    def refuse(*_: object) -> int:
+        ctypes.set_errno(number)
+        return -1
+
+    library = SimpleNamespace(renameat2=refuse)
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_args, **_keywords: library)
+    target, staging = tmp_path / "out", tmp_path / "staging"
+    for path, name in ((target, "first"), (staging, "second")):
+        path.mkdir()
+        (path / name).touch()
+    if is_moved:
+        publish_directory(staging, target)
+        assert [path.name for path in target.iterdir()] == ["second"]
+        assert list(tmp_path.iterdir()) == [target]
+        return
+    with pytest.raises(OSError, match=re.escape(str(target))) as caught:
+        publish_directory(staging, target)
+    assert caught.value.errno == number
+    assert [path.name for path in target.iterdir()] == ["first"]
+    assert [path.name for path in staging.iterdir()] == ["second"]
 
 
 def test_a_directory_that_a_killed_process_had_moved_aside_goes_back(tmp_path: Path) -> None:

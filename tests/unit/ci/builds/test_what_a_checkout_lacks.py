@@ -153,7 +153,21 @@ def test_all_files_that_builds_install_are_no_sources(
     assert find_installed(tmp_path) == {"python/PyA.so", "python/PyB.so", "lib/b.so", "lib/c.so"}
 
 
-def test_a_python_is_a_path_a_command_or_a_version(tmp_path: Path) -> None:
+def test_a_python_is_a_path_a_command_or_a_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("python9.98", "mine"):
+        (tmp_path / name).touch(mode=0o755)
+    monkeypatch.chdir(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setenv("PATH", str(tmp_path))
+        for word, name in (
+            ("9.98", "python9.98"),
+            ("mine", "mine"),
+            ("./mine", "mine"),
+            (str(tmp_path / "mine"), "mine"),
+        ):
+            assert find_python(word) == tmp_path / name
     what, fix = refuse(find_python, str(tmp_path / "python3"))
     assert (str(tmp_path / "python3") in what, "version" in fix) == (True, False)
     what, fix = refuse(find_python, "9.99")

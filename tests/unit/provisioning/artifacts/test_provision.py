@@ -68,7 +68,7 @@ from provisioning.manifest.releases import ArchiveRelease, Release
 from provisioning.store.store import TREE_FILE, Published, Store
 from provisioning.store.tree import GIT, Tree, TreeEntry, encode_record, parse_tree
 from provisioning.verbs import path, update
-from provisioning.verbs.fetch import fill_mirror
+from provisioning.verbs.fetch import _write_sums, fill_mirror
 from provisioning.verbs.lock import conclude
 from tests.stand_ins import toolchains as made
 from tests.stand_ins.provisioned import provision_one
@@ -1054,6 +1054,17 @@ def test_a_mirror_holds_files_sums_and_locks(
     (mirror / "sdk.zip").chmod(0o600)
     fill_mirror([ask()], mirror, Store(tmp_path / "third"), Progress())
     assert stat.S_IMODE((mirror / "sdk.zip").stat().st_mode) == 0o644
+
+
+def test_a_mirror_without_files_has_no_sums(tmp_path: Path) -> None:
+    _write_sums(tmp_path, [])
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "a").write_text("a")
+    _write_sums(tmp_path, [tmp_path / "a"])
+    before = (tmp_path / "SHA256SUMS").read_text()
+    assert before == f"{hashlib.sha256(b'a').hexdigest()}  a\n"
+    _write_sums(tmp_path, [])
+    assert (tmp_path / "SHA256SUMS").read_text() == before
 
 
 def test_a_licence_is_accepted_before_anything_comes_or_goes_into_a_mirror(

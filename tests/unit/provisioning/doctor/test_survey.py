@@ -414,6 +414,17 @@ def test_the_cores_are_those_that_this_process_may_use(monkeypatch: pytest.Monke
     assert usable_cores() == 1
 
 
+def test_adaptors_of_any_python_are_listed_by_name(tmp_path: Path) -> None:
+    place = tmp_path / "backends/qualcomm/python"
+    place.mkdir(parents=True)
+    names = [f"PyQnnManagerAdaptor.cpython-{one}.so" for one in (313, 310, 312, 311)]
+    for name in (*names, "PyQnnWrapper.so", "PyQnnManagerAdaptors.so"):
+        (place / name).touch()
+    assert python_probe.find_adaptors(str(tmp_path)) == [str(place / one) for one in sorted(names)]
+    assert python_probe.find_adaptors(str(tmp_path / "none")) == []
+    assert python_probe.find_adaptors(None) == []
+
+
 def test_a_package_of_several_directories_is_where_its_backends_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

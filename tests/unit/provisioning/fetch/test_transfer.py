@@ -100,6 +100,9 @@ def test_after_progress_the_wait_is_short_again(waits: list[float]) -> None:
 def test_work_that_begins_anew_too_often_ends() -> None:
     with pytest.raises(PermanentError, match=r"^broken \(1 try, started over 3 times\)$"):
         try_again(*fail(PROGRESS_BYTES), POLICY, Progress(), "a.zip", restarts=lambda: 3)
+    once = TransferPolicy(attempts=1)
+    with pytest.raises(PermanentError, match=r"^broken \(1 try, started over 1 time\)$"):
+        try_again(*fail(0), once, Progress(), "a.zip", restarts=lambda: 1)
     assert try_again(*fail(0), POLICY, Progress(), "a.zip", restarts=lambda: 2) == "done"
 
 

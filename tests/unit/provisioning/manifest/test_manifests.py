@@ -5,11 +5,14 @@ two that are the first to do so into a Struct.
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from provisioning.__main__ import main
@@ -284,6 +287,45 @@ def test_manifests_are_those_of_the_variable_the_installation_or_the_checkout(
     assert manifests_root() == tmp_path / "provisioning/manifests"
     monkeypatch.setenv(MANIFESTS_VARIABLE, "/mine")
     assert manifests_root() == Path("/mine")
+
+
+class Cat(msgspec.Struct, tag="cat", forbid_unknown_fields=True):
+    name: str
+
+
+class Dog(msgspec.Struct, tag="dog", forbid_unknown_fields=True):
+    name: str
+
+
+class Place(msgspec.Struct, forbid_unknown_fields=True):
+    near: str
+    rank: float = 0
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "faults"),
+    [
+        ({"near": "a"}, Place, []),
+        ({}, Place, [((), "the key near is missing")]),
+        ({"near": "a", "nears": 1}, Place, [(("nears",), "unknown key")]),
+        ({"near": "a", "rank": math.inf}, Place, [(("rank",), "inf is not a finite number")]),
+        ({"near": 1, "rank": "x"}, Place, [(("near",), "str"), (("rank",), "float")]),
+        ({"near": 1}, Place | None, [(("near",), "str")]),
+        ([{"near": "a"}, {}], tuple[Place, ...], [((1,), "the key near is missing")]),
+        ({"a": {"near": 1}}, dict[str, Place], [(("a", "near"), "str")]),
+        ({"type": "cat", "name": "a"}, Cat, []),
+        ({"type": "dog", "name": "a"}, Cat | Dog, []),
+        ({"type": "cow", "name": "a"}, Cat | Dog, [((), "cow")]),
+        ({"type": "dog", "name": "a"}, Cat, [((), "dog")]),
+    ],
+)
+def test_each_fault_of_a_table_has_its_place(
+    value: Any, kind: Any, faults: list[tuple[tuple[str | int, ...], str]]
+) -> None:
+    found = list(find_faults(value, kind))
+    assert [place for place, _ in found] == [place for place, _ in faults]
+    for (_, told), (_, why) in zip(found, faults, strict=True):
+        assert why in told
 
 
 def test_a_public_cache_has_only_what_anyone_may_pass_on(
