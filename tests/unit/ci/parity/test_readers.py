@@ -39,6 +39,7 @@ from ci.parity.run import (
     find_moves,
     match_sources,
 )
+from ci.parity.trees import split_batch
 from ci.parity.uses import absolute
 from provisioning.errors import UsageError
 from tests.stand_ins.text_tree import TextTree
@@ -206,6 +207,90 @@ def test_a_package_lists_its_files_at_the_lines_that_name_them() -> None:
     }
     (glob,) = found.globs
     assert (glob.package, glob.empty) == ("z", ("none*.cpp",))
+
+
+LIBRARY = """
+runtime.cxx_library(
+    name = "lib",
+    srcs = [
+        "a.cpp",
+        "sub/b.cpp",
+        ":made[c.cpp]",
+        "//executorch/q:group",
+    ] + select({
+        "ovr_config//os:android": ["d.cpp"],
+        "DEFAULT": [],
+    }),
+    headers = {"named.h": "own.h"},
+    exported_headers = {
+        "out/e.h": "e.h",
+        "f.h": ":made[f.h]",
+    },
+    header_namespace = "executorch/space",
+    deps = [":near", "//executorch/q:q", "fbsource//third-party/x:x"],
+    exported_deps = ["//executorch/r:r"],
+    external_deps = ["gflags"],
+    defines = ["ONE=1"],
+    preprocessor_flags = ["-DTWO", "-Wall", "-Ixplat/executorch/inc"],
+    exported_preprocessor_flags = ["-DTHREE", "-DFOUR"],
+    compiler_flags = ["-O2", "-DFIVE", "-Iother", "-I/abs"],
+    include_directories = ["dirs", "/top"],
+)
+runtime.genrule(
+    name = "made",
+    cmd = "cp $(location :src.txt) $(location //executorch/q:x.py) out",
+    outs = {"c.cpp": ["c.cpp"], "f.h": ["f.h"]},
+)
+"""
+
+
+def test_a_rule_has_what_each_of_its_attributes_lists() -> None:
+    names = ("p/a.cpp", "p/sub/b.cpp", "p/d.cpp", "p/own.h", "p/e.h", "p/src.txt")
+    tree = TextTree({"p/BUCK": LOAD + LIBRARY, **dict.fromkeys(names, "")}, LAYOUT)
+    library, made = read_buck(tree).targets
+    entries = {
+        name: [
+            (one.path, one.place.line, one.condition, one.made_as) for one in getattr(library, name)
+        ]
+        for name in ("srcs", "headers", "exported_headers")
+    }
+    assert entries == {
+        "srcs": [
+            ("p/a.cpp", 6, "", ""),
+            ("p/sub/b.cpp", 7, "", ""),
+            ("//p:made[c.cpp]", 8, "", ""),
+            ("//q:group", 9, "", ""),
+            ("p/d.cpp", 11, "ovr_config//os:android", ""),
+        ],
+        "headers": [("p/own.h", 14, "", "")],
+        "exported_headers": [("p/e.h", 16, "", ""), ("//p:made[f.h]", 17, "", "space/f.h")],
+    }
+    words = {
+        name: [(one.text, one.place.line, one.exported) for one in getattr(library, name)]
+        for name in ("defines", "deps", "exported_deps", "external_deps")
+    }
+    assert words == {
+        "defines": [
+            *(("ONE=1", 23, False), ("TWO", 24, False), ("FIVE", 26, False)),
+            *(("THREE", 25, True), ("FOUR", 25, True)),
+        ],
+        "deps": [
+            *(("//p:near", 20, False), ("//q:q", 20, False)),
+            ("fbsource//third-party/x:x", 20, False),
+        ],
+        "exported_deps": [("//r:r", 21, False)],
+        "external_deps": [("gflags", 22, False)],
+    }
+    assert library.include_names == tuple(
+        f"executorch/space/{name}" for name in ("named.h", "out/e.h", "f.h")
+    )
+    assert library.include_directories == ("p/dirs", "p/top", "inc")
+    assert [one.path for one in made.srcs] == ["//p:src.txt", "//q:x.py"]
+
+
+def test_objects_that_git_lacks_have_no_content() -> None:
+    raw = b"1 blob 3\na\nb\n2 missing\n3 blob 0\n\n4 tree 2\nxy\n"
+    assert split_batch(raw) == [b"a\nb", None, b"", b"xy"]
 
 
 def test_shorter_names_of_a_name() -> None:

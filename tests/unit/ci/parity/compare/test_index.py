@@ -9,7 +9,14 @@ import pytest
 from ci.parity.compare.comparison import compare_tree, folders_of
 from ci.parity.compare.findings import Finding, Kind, Level, at, order_findings
 from ci.parity.compare.groups import Groups
-from ci.parity.compare.index import Index, area_of, forwarded, is_native, topmost_of
+from ci.parity.compare.index import (
+    Index,
+    area_of,
+    forwarded,
+    is_compiling,
+    is_native,
+    topmost_of,
+)
 from ci.parity.compare.sources import python_folders
 from ci.parity.facts import (
     BuckFacts,
@@ -87,6 +94,20 @@ def test_a_rule_is_native_by_its_name_or_by_what_it_compiles(
     kind: str, source: str, native: bool
 ) -> None:
     assert is_native(buck("p:x", *([source] if source else []), kind=kind)) is native
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_one"),
+    [
+        *((kind, False) for kind in ("filegroup", "genrule", "export_file", "alias", "zip_file")),
+        *((kind, False) for kind in ("python_library", "command_alias", "sh_binary")),
+        *((kind, False) for kind in ("buck_filegroup", "buck_genrule", "buck_sh_test")),
+        *((kind, False) for kind in ("fb_xplat_resource", "export_files")),
+        *((kind, True) for kind in ("cxx_library", "cxx_binary", "my_rule")),
+    ],
+)
+def test_some_rules_list_files_without_compiling_them(kind: str, is_one: bool) -> None:
+    assert is_compiling(buck("p:x", "p/a.cpp", kind=kind)) is is_one
 
 
 def test_an_area_is_the_first_two_folders() -> None:
