@@ -106,6 +106,14 @@ def test_the_library_of_fastrpc_is_asked_for_once_a_set() -> None:
     (found,) = [one for one in STAGINGS.judge_all(case) if one.id == "QNN325"]
     assert found.subject == "libQnnHtpV75Stub.so, libQnnHtpV79Stub.so"
     assert "libcdsprpc.so.1" in found.what
+    tree = staged(*stubs, file("libcdsprpc.so.1", machine=EM_AARCH64))
+    assert found.where == str(tree.root)
+    tree = staged(stubs[0], file("libcdsprpc.so.2"), file("libcdsprpc.so.1"))
+    (found,) = [
+        one for one in STAGINGS.judge_all(within(trees={STAGING: tree})) if one.id == "QNN325"
+    ]
+    assert (found.subject, found.where) == ("libQnnHtpV75Stub.so", str(stubs[0].path))
+    assert "only libcdsprpc.so.1" in found.what
 
 
 def test_a_link_is_what_a_system_has_too() -> None:

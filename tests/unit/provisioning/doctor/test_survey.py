@@ -163,6 +163,11 @@ def test_the_variables_that_concern_qnn(tmp_path: Path) -> None:
         "AISW_SDK_ROOT": "/aisw",
         "ADSP_LIBRARY_PATH": "/a",
         "DSP_LIBRARY_PATH": "/b",
+        "PYTHONPATH": "/none",
+        "ANDROID_NDK_ROOT": "/none",
+        "HEXAGON_SDK_ROOT": "/none",
+        "HEXAGON_TOOLS_ROOT": "/none",
+        "EXECUTORCH_ROOT": "/none",
     }
     facts = survey_variables({**values, "HOME": "/root", "LD_LIBRARY_PATH": ""}, NO_CACHE)
     assert facts.values == {**values, "LD_LIBRARY_PATH": ""}
@@ -299,13 +304,13 @@ def test_whether_a_device_is_created_is_tried_once_for_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     says = tmp_path / "says"
-    python = program(tmp_path / "python", f"echo x >> {tmp_path}/asked; cat {says}")
+    python = program(tmp_path / "python", f'echo $MARK >> {tmp_path}/asked; cat {says}')
     adaptor, library = tmp_path / "P.so", tmp_path / "libQnnHtp.so"
     probe = tmp_path / "probe.py"
     monkeypatch.setattr(device_probe, "__file__", str(probe))
 
     def ask() -> tuple[str, int]:
-        variables, kept = {"PATH": "/usr/bin:/bin"}, tmp_path / "kept"
+        variables, kept = {"PATH": "/usr/bin:/bin", "MARK": "x"}, tmp_path / "kept"
         why = try_device(python, adaptor, library, variables, kept)
         return why, (tmp_path / "asked").read_text().count("x")
 

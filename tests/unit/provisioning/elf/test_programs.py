@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.doctor.survey.tree import FactsCache, survey_tree
+from provisioning.doctor.facts import FileFacts
+from provisioning.doctor.survey.tree import FactsCache, _read_lowered, survey_tree
+from provisioning.elf.facts import Defect
 from provisioning.elf.programs import (
     Target,
     find_context_damage,
@@ -142,6 +144,18 @@ def test_a_tree_has_its_programs_with_their_damage(tmp_path: Path) -> None:
     damaged = {name for name, one in found.items() if one.defect}
     assert damaged == {"cut.pte", "cut.bin", "empty.bin"}
     assert found["whole.bin"].targets == found["whole.pte"].targets == (Target("SM8650", 75, 8),)
+
+
+@pytest.mark.parametrize(
+    ("size", "defect", "why"), [(0, Defect.TRUNCATED, "is empty"), (9, None, "")]
+)
+def test_only_an_empty_program_is_called_empty(
+    tmp_path: Path, size: int, defect: Defect | None, why: str
+) -> None:
+    """Another one that cannot be opened may have been removed since it was listed."""
+    found = _read_lowered("a.pte", tmp_path / "a.pte", size)
+    expected = FileFacts("a.pte", tmp_path / "a.pte", size, defect=defect, defect_why=why)
+    assert found == expected
 
 
 def test_a_tree_tells_targets_that_only_the_description_names(tmp_path: Path) -> None:
