@@ -236,6 +236,15 @@ def test_what_no_signature_covers_cannot_hide_the_timestamp() -> None:
 
 
 @pytest.mark.parametrize("data", [PLAIN, STAMPED])
+def test_the_signer_is_of_the_first_version(data: bytes) -> None:
+    signer = outer_signer(data).dump()
+    place = signer.index(b"\2\1\1")
+    other = signer[: place + 2] + b"\3" + signer[place + 3 :]
+    with pytest.raises(CatalogError, match="have a different version"):
+        parse_catalog(replace_once(data, signer, other), TRUST, NOW)
+
+
+@pytest.mark.parametrize("data", [PLAIN, STAMPED])
 @pytest.mark.parametrize("tag", [b"\x31", b"\x24", b"\x04"])
 def test_the_content_has_the_tag_of_a_list(data: bytes, tag: bytes) -> None:
     content = cms.ContentInfo.load(data)["content"]["encap_content_info"]["content"].dump()

@@ -291,6 +291,21 @@ def test_notes_are_as_far_apart_as_their_segment_says(align: int, step: int) -> 
     assert find_build_id(parse_notes(blob, "little", align)) == "abcd"
 
 
+@pytest.mark.parametrize(
+    ("notes", "found"),
+    [
+        ([Note(b"GNU", 1, b"\1"), Note(b"GNU", 3, b"\2"), Note(b"GNU", 3, b"\3")], "02"),
+        ([Note(b"GNU", 5, b"\1"), Note(b"Go", 3, b"\2")], None),
+        ([Note(b"GNU", 3, b"")], ""),
+        ([], None),
+    ],
+)
+def test_a_build_id_is_in_the_first_note_of_its_name_and_type(
+    notes: list[Note], found: str | None
+) -> None:
+    assert find_build_id(notes) == found
+
+
 def test_a_segment_says_how_far_apart_its_notes_are() -> None:
     first = struct.pack("<III", 6, 1, 3) + b"LINUX\0".ljust(12, b"\0") + b"x".ljust(8, b"\0")
     blob = first + struct.pack("<III", 4, 2, 3) + b"GNU\0" + b"\xab\xcd"
