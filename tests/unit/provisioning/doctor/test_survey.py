@@ -304,7 +304,7 @@ def test_whether_a_device_is_created_is_tried_once_for_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     says = tmp_path / "says"
-    python = program(tmp_path / "python", f'echo $MARK >> {tmp_path}/asked; cat {says}')
+    python = program(tmp_path / "python", f"echo $MARK >> {tmp_path}/asked; cat {says}")
     adaptor, library = tmp_path / "P.so", tmp_path / "libQnnHtp.so"
     probe = tmp_path / "probe.py"
     monkeypatch.setattr(device_probe, "__file__", str(probe))
