@@ -157,6 +157,9 @@ def test_section_of_eight_bytes_is_enough(sealed: bytearray) -> None:
 
 
 def test_stripped_library_is_told_from_a_damaged_one(sealed: bytearray, tmp_path: Path) -> None:
+    whole = parse_checksum(bytes(sealed))
+    assert whole
+    assert (whole.is_wrong, whole.is_stripped) == (False, False)
     elf.strip_like_gradle(sealed)
     checksum = parse_checksum(bytes(sealed))
     assert checksum

@@ -396,6 +396,10 @@ def test_the_highest_version_counts() -> None:
     needs = (VersionNeed("libc.so.6", ("GLIBC_2.4", "GLIBC_2.36", "GLIBC_2.17")),)
     facts = replace(read_elf(LIBRARIES / "libx86.so"), version_needs=needs)
     assert facts.highest_need("GLIBC") == (2, 36)
+    assert facts.highest_need("GLIBCXX") is None
+    odd = ("GLIBC_2.4", "GLIBC_PRIVATE", "GLIBC_3.x", "GLIBC_", "OTHER_GLIBC_9")
+    other = replace(facts, version_needs=(VersionNeed("libc.so.6", odd),))
+    assert other.highest_need("GLIBC") == (2, 4)
     assert replace(facts, version_defs=("A_1.10", "A_1.9")).highest_def("A") == (1, 10)
 
 

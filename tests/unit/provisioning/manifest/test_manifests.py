@@ -10,7 +10,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -35,7 +35,7 @@ from provisioning.manifest.reader import (
     read_toolchain,
     suggest_near,
 )
-from provisioning.manifest.targets import find_soc, read_socs
+from provisioning.manifest.targets import Backend, find_soc, read_socs
 
 
 def test_what_a_profile_says_comes_before_what_the_one_says_that_it_is_like() -> None:
@@ -313,6 +313,12 @@ class Place(msgspec.Struct, forbid_unknown_fields=True):
         ({"near": 1}, Place | None, [(("near",), "str")]),
         ([{"near": "a"}, {}], tuple[Place, ...], [((1,), "the key near is missing")]),
         ({"a": {"near": 1}}, dict[str, Place], [(("a", "near"), "str")]),
+        ("linear", Literal["line", "ring"], [((), "did you mean line?")]),
+        ("x", Literal["line", "ring"], [((), "valid: line, ring")]),
+        (1, Literal["line", "ring"], [((), "int")]),
+        ("gpv", Backend, [((), "did you mean gpu?")]),
+        ("x", int, [((), "int")]),
+        ("x", Literal[1, 2], [((), "str")]),
         ({"type": "cat", "name": "a"}, Cat, []),
         ({"type": "dog", "name": "a"}, Cat | Dog, []),
         ({"type": "cow", "name": "a"}, Cat | Dog, [((), "cow")]),
