@@ -67,7 +67,8 @@ def read_toml(
             return parse_toml(text, kind)
         return convert_toml(prepare(tomllib.loads(text)), kind, text)
     except UsageError as error:
-        fix = f"correct {MANIFESTS_VARIABLE}" if os.environ.get(MANIFESTS_VARIABLE) else error.fix
+        is_named = not root and os.environ.get(MANIFESTS_VARIABLE)
+        fix = f"correct {MANIFESTS_VARIABLE}" if is_named else error.fix
         raise ManifestError(error.what, why=error.why, fix=fix) from error
     except (
         tomllib.TOMLDecodeError,

@@ -30,6 +30,7 @@ from provisioning.manifest.reader import (
     find_line,
     list_toolchains,
     manifests_root,
+    read_policy,
     read_profile,
     read_profiles,
     read_toolchain,
@@ -50,6 +51,19 @@ def test_what_a_profile_says_comes_before_what_the_one_says_that_it_is_like() ->
     assert [(one.name, one.version) for one in both.artifacts] == [("sdk", "2"), ("ndk", "1")]
     assert both.variables == {"A": "base", "B": "own"}
     assert (both.summary, both.from_caller, both.like) == ("own", ("HOME", "TERM"), "base")
+
+
+def test_the_oldest_version_of_a_profile_is_that_of_the_artifact() -> None:
+    artifacts = (
+        ProfileArtifact("ndk"),
+        ProfileArtifact("sdk", minimum="2.39", minimum_reason="older ones hang"),
+    )
+    profile = Profile("base", artifacts)
+    assert [profile.minimum(name) for name in ("ndk", "sdk", "gone")] == [
+        ("", ""),
+        ("2.39", "older ones hang"),
+        ("", ""),
+    ]
 
 
 def test_the_version_in_the_variable_comes_before_that_of_a_profile() -> None:
@@ -312,7 +326,13 @@ class Place(msgspec.Struct, forbid_unknown_fields=True):
         ({"near": 1, "rank": "x"}, Place, [(("near",), "str"), (("rank",), "float")]),
         ({"near": 1}, Place | None, [(("near",), "str")]),
         ([{"near": "a"}, {}], tuple[Place, ...], [((1,), "the key near is missing")]),
+        ("ab", tuple[Place, ...], [((), "array")]),
         ({"a": {"near": 1}}, dict[str, Place], [(("a", "near"), "str")]),
+        ("ab", dict[str, Place], [((), "object")]),
+        ("ab", Place, [((), "object")]),
+        (1.5, int, [((), "int")]),
+        (1.5, float, []),
+        ({"A": 1}, dict[Literal["a"], int], [(("A",), "valid: a")]),
         ("linear", Literal["line", "ring"], [((), "did you mean line?")]),
         ("x", Literal["line", "ring"], [((), "valid: line, ring")]),
         (1, Literal["line", "ring"], [((), "int")]),
@@ -332,6 +352,40 @@ def test_each_fault_of_a_table_has_its_place(
     assert [place for place, _ in found] == [place for place, _ in faults]
     for (_, told), (_, why) in zip(found, faults, strict=True):
         assert why in told
+
+
+@pytest.mark.parametrize("is_users", [True, False])
+def test_a_missing_file_is_blamed_on_the_variable_only_if_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_users: bool
+) -> None:
+    monkeypatch.setenv(MANIFESTS_VARIABLE, str(tmp_path / "none"))
+    with pytest.raises(ManifestError) as caught:
+        read_policy("place", Place, tmp_path / "mine.toml" if is_users else None)
+    assert (caught.value.fix == f"correct {MANIFESTS_VARIABLE}") is not is_users
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"near = 1\n", "line 1, near: "),
+        (b"\n\nrank = 1\n", "the file: the key near is missing"),
+        (b"near = \n", "line 1"),
+        (b'near = "\xff"\n', "utf-8"),
+        (b"near = " + b"[" * 100_000, "recursion"),
+    ],
+)
+def test_a_file_that_does_not_match_its_schema_is_named(
+    tmp_path: Path, data: bytes, why: str
+) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_bytes(b'\xef\xbb\xbfnear = "by"\n')  # with a mark of its byte order
+    assert read_policy("place", Place, path) == Place("by")
+    path.write_bytes(data)
+    with pytest.raises(ManifestError) as caught:
+        read_policy("place", Place, path)
+    assert caught.value.what == "manifest mine.toml does not match its schema"
+    assert why in caught.value.why
+    assert str(path) in caught.value.fix
 
 
 def test_a_public_cache_has_only_what_anyone_may_pass_on(
