@@ -148,13 +148,16 @@ def test_the_suite_runs_the_faults_that_the_filter_selects_in_each_front_end(
 ) -> None:
     asked: list[tuple[str, tuple[str, ...], str]] = []
 
+    offline: list[bool] = []
+
     class Recorder(StandIn):
         def rerun(self, faults: Any, soc: str, _: Any) -> list[Rerun]:
             asked.append((self.frontend, tuple(one.name for one in faults), soc))
             return [run(GRAPH, WRONG, WRONG), run(MENDED, WRONG, RIGHT)]
 
     @contextmanager
-    def open_bench(frontend: Any, *_: Any, **__: Any) -> Iterator[Bench]:
+    def open_bench(frontend: Any, *_: Any, **more: Any) -> Iterator[Bench]:
+        offline.append(more["offline"])
         bench = Recorder(has_planted)
         bench.frontend = frontend
         yield bench
@@ -179,6 +182,13 @@ def test_the_suite_runs_the_faults_that_the_filter_selects_in_each_front_end(
     ]
     assert any("executorch: not run" in one for one in report.remarks) == (len(installed) < 2)
     assert [one.name for one in report.summary.phases] == list(installed)
+    assert (report.session, report.thresholds, report.controls) == (faults.SUITE, (), ())
+    assert "--suite faults" in report.command
+    assert report.started
+    assert report.remarks[-1].startswith(f"{len(installed)} of {2 * len(installed)} graphs")
+    assert offline == [False] * len(installed)
+    assert main([*words, "--offline"]) == ExitCode.FAILED
+    assert offline[-1]
     assert main([*words[:7], "--filter", "zzz"]) == ExitCode.USAGE
 
 
