@@ -79,6 +79,24 @@ def test_a_file_of_another_s_tree_depends_on(path: str, text: str, found: str) -
 
 
 @pytest.mark.parametrize(
+    ("end", "is_source"),
+    [
+        *((end, True) for end in [".c", ".cc", ".cpp", ".cxx", ".cu", ".h", ".hpp", ".hh", ".inl"]),
+        *((end, False) for end in [".py", ".sh", ".md", ".txt"]),
+    ],
+)
+def test_a_header_brings_the_sources_of_its_name_and_each_reads_its_own_headers(
+    end: str, is_source: bool
+) -> None:
+    text = '#include "a.h"\n'
+    assert parse_file(f"x/b{end}", text).includes == ({('"', "a.h")} if is_source else set())
+    files = ["x/a.h", f"x/a{end}", f"x/b{end}", f"x/ab{end}"]
+    tree = TreeFiles([*dict.fromkeys(files), "use.cpp"], {}, FOREIGN)
+    found = tree.list_dependencies("use.cpp", parse_file("use.cpp", '#include "x/a.h"\n'))
+    assert found == {"x/a.h", *([f"x/a{end}"] if is_source else [])}
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         ('ROOT / "docs" / "page.md"', {"docs/page.md", "page.md"}),
