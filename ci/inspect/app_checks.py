@@ -46,7 +46,7 @@ ABSENCES = frozenset({"QNN216", "QNN304", "QNN310", "QNN311", "QNN312", "QNN317"
 ABSENCES |= {"QNN870", "QNN309", "QNN850", "QNN851", "QNN852", "QNN864"}
 OF_COPY = frozenset({"QNN853", "QNN854"})
 # The app that uses a library decides what these check.
-OF_APP = frozenset({"QNN850", "QNN851", "QNN852", "QNN856", "QNN860"})
+OF_APP = frozenset({"QNN856", "QNN860"})
 # Gradle changes what these check when it builds the app.
 OF_BUILD = frozenset({"QNN228"})
 # Checks of the doctor that other checks replace for apps.

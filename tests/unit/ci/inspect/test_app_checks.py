@@ -7,6 +7,7 @@ import zipfile
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -393,6 +394,41 @@ def test_a_flavours_library_replaces_the_main_one(tmp_path: Path) -> None:
     (unit,) = units(root, tmp_path / "scratch")
     assert {one.shown.split("/")[2] for one in unit.libraries} == {"newer"}
     assert judge_unit(unit, []) == []
+
+
+ABSENCES = "QNN216 QNN304 QNN309 QNN310 QNN311 QNN312 QNN317 QNN850 QNN851 QNN852 QNN864 QNN870"
+FROM_GRADLE = Gradle("build.gradle", maven=("org.pytorch:executorch-android-qnn:1.0.0",))
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "notes", "warnings", "dropped"),
+    [
+        (Kind.APK, {}, "", "", ""),
+        (Kind.DIRECTORY, {"absent": ("x/libother.so",)}, ABSENCES, "", ""),
+        (Kind.SOURCES, {"gradle": FROM_GRADLE}, ABSENCES, "", "QNN228"),
+        (Kind.SOURCES, {"pointers": ("m.pte",)}, ABSENCES, "", "QNN228"),
+        (Kind.SOURCES, {"damaged": {"a.aar": "cut"}}, ABSENCES, "", "QNN228"),
+        (Kind.SOURCES, {"absent": ("jni/libQnnHtp.so",)}, "", "", f"{ABSENCES} QNN228"),
+        (Kind.AAR, {}, ABSENCES, "QNN856 QNN860", ""),
+        (Kind.LIBRARY, {}, ABSENCES, "QNN856 QNN860", "QNN228"),
+    ],
+)
+def test_a_fault_weighs_what_it_means_for_this_app(
+    kind: Kind, more: dict[str, Any], notes: str, warnings: str, dropped: str
+) -> None:
+    unit = AppUnit("app", kind, None, **more)
+    others = "QNN228 QNN230 QNN853 QNN854 QNN856 QNN860 QNN861 QNN872"
+    found: dict[str, list[str]] = {}
+    for id_ in f"{ABSENCES} {others}".split():
+        where = "app: lib/arm64-v8a/libQnnHtp.so"
+        weighed = _weigh(unit, Finding(id_, "app", "libQnnHtp.so is missing", where, "", ""))
+        found.setdefault(weighed.severity.value if weighed else "", []).append(id_)
+    words = {"note": notes, "warning": warnings, "": dropped}
+    assert {name: sorted(found.get(name, [])) for name in words} == {
+        name: sorted(ids_.split()) for name, ids_ in words.items()
+    }
+    warned = Finding("QNN856", "app", "", "", "", "", Severity.WARNING)
+    assert _weigh(unit, warned) == warned
 
 
 def pack(*names: str) -> tuple[PackedFile, ...]:
