@@ -18,7 +18,7 @@ from ci.explain.explain import (
     explain,
     explain_text,
 )
-from ci.explain.render import annotate, render
+from ci.explain.render import LINE_CHARS, annotate, render
 from ci.explain.rules import Area, Role, Rule, read_rules
 from tests.stand_ins.snapshots import check_snapshot
 
@@ -196,6 +196,17 @@ def test_forms_of_logs(log: bytes, size: int) -> None:
 
 def test_an_empty_log_has_no_cause() -> None:
     assert explain("log", [], RULES) == Explanation("log", 0)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_line_is_shown_whole_up_to_a_limit(more: int) -> None:
+    end = f" {STUB}"
+    line = end.rjust(LINE_CHARS + more, "x")
+    told = explain_text(line, RULES)
+    shown = line if not more else f"{line[:LINE_CHARS]}..."
+    assert f"line 1: {shown}\n" in render(told)
+    (note,) = annotate([told])
+    assert note.message.endswith(f": {shown}")
 
 
 def test_lines_are_numbered_over_parts() -> None:
