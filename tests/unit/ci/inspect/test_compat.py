@@ -7,6 +7,8 @@ import struct
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import jsonschema
 import pytest
@@ -246,9 +248,43 @@ def test_the_oldest_headers_of_several_libraries_count(monkeypatch: pytest.Monke
     assert runtimes.describe_runtime(files[2:], "app", ()).adaptor == ""
 
 
+def test_an_artifact_in_the_store_is_read(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def store(artifact: str, version: str) -> Any:
+        root, tree = libraries, SimpleNamespace(artifact=artifact, version=version)
+        return SimpleNamespace(root=root), tree
+
+    trees = [store("qnn-sdk", "2.49.40"), store("qnn-runtime", "2.48.40")]
+    monkeypatch.setattr(runtimes, "stored_trees", lambda _: iter(trees))
+    monkeypatch.setattr(runtimes, "Store", lambda _: None)
+    none = Runtime("qnn-runtime 2.49.40", "2.49.40")
+    assert read_runtime("qnn-runtime@2.49.40", ["aten::erf.out"]) == none
+    trees.append(store("qnn-runtime", "2.49.40"))
+    read = read_runtime("qnn-runtime@2.49.40", ["aten::erf.out"])
+    assert read == replace(read_runtime(str(libraries), ["aten::erf.out"]), name=none.name)
+    assert read.kernels == ("aten::erf.out",)
+
+
+def test_a_runtime_without_executorch_has_no_kernels_and_may_have_no_version(
+    libraries: Path,
+) -> None:
+    for path in libraries.iterdir():
+        if path.name not in {"libQnnHtp.so", "libQnnHtpV75Stub.so"}:
+            path.unlink()
+    assert read_runtime(str(libraries), ["aten::erf.out"]) == Runtime(
+        libraries.name, "2.49.40", (75,), (), "", None
+    )
+    htp = libraries / "libQnnHtp.so"
+    htp.write_bytes(htp.read_bytes().replace(b"v2.49.40.", b"no.build."))
+    assert read_runtime(str(libraries)).qnn == ""
+    (libraries / "libQnnSystem.so").write_bytes((libraries / "libQnnHtpV75Stub.so").read_bytes())
+    htp.unlink()
+    assert read_runtime(str(libraries)).qnn == "2.49.40"
+
+
 def test_versions_and_artifacts_are_runtimes() -> None:
-    assert read_runtime("2.49.40").qnn == "2.49.40"
-    assert read_runtime("qnn-runtime@2.49.40").qnn == "2.49.40"
+    assert read_runtime("2.49.40") == Runtime("QNN 2.49.40", "2.49.40")
+    nothing_stored = Runtime("qnn-runtime 2.49.40", "2.49.40")
+    assert read_runtime("qnn-runtime@2.49.40") == nothing_stored
     for word in ("android-ndk", "no-such-thing", "qnn-runtime@9.9"):
         with pytest.raises(QnnCiError):
             read_runtime(word)
