@@ -588,10 +588,13 @@ def test_the_record_has_every_file_with_its_build(tmp_path: Path, staged: Any) -
     write_elf(tmp_path / "libQnnHtp.so", ARM, "libb.so", build=f"a {QNN} b")
     write_elf(tmp_path / "runner", ARM, "libQnnHtp.so", build=f"a {QNN} b")
     (tmp_path / "m.pte").write_bytes(b"the program")
+    newer = "v2.99.40.260810104044"
+    write_elf(tmp_path / "libA.so", ARM, build=f"a {newer} b")
     bundle = describe(Target.LINUX, ("SM8650",), "runner", tmp_path)
     assert (bundle.target, bundle.socs, bundle.runner) == (Target.LINUX, ("SM8650",), "runner")
     assert bundle.qnn == QNN
     assert [(one.name, one.qnn) for one in bundle.files] == [
+        ("libA.so", newer),
         ("libQnnHtp.so", QNN),
         ("m.pte", ""),
         ("runner", ""),
@@ -601,6 +604,7 @@ def test_the_record_has_every_file_with_its_build(tmp_path: Path, staged: Any) -
         assert (one.sha256, one.size_bytes) == (hash_file(path), path.stat().st_size)
     parts = list_parts(bundle, tmp_path)
     assert [(one.name, one.version, one.needs) for one in parts] == [
+        ("libA.so", newer, ()),
         ("libQnnHtp.so", QNN, ("libb.so",)),
         ("m.pte", "", ()),
         ("runner", "", ("libQnnHtp.so",)),

@@ -6,6 +6,7 @@ import io
 import itertools
 import os
 import re
+import signal
 import tarfile
 from argparse import Namespace
 from pathlib import Path
@@ -320,12 +321,24 @@ def test_a_terminal_has_the_lines_and_columns_of_the_callers(
     client: Any = SimpleNamespace(
         api=SimpleNamespace(resize=lambda name, **size: sizes.append((name, size)))
     )
-    settings = SimpleNamespace(tcgetattr=lambda _: [], TCSADRAIN=1, tcsetattr=lambda *_: None)
+    done: list[Any] = []
+    settings = SimpleNamespace(
+        tcgetattr=lambda _: ["before"], TCSADRAIN=1, tcsetattr=lambda *given: done.append(given)
+    )
     monkeypatch.setattr(attach, "termios", settings)
-    monkeypatch.setattr(attach, "tty", SimpleNamespace(setraw=lambda _: None))
+    monkeypatch.setattr(attach, "tty", SimpleNamespace(setraw=done.append))
     monkeypatch.setattr(attach.shutil, "get_terminal_size", lambda: os.terminal_size((132, 43)))
+    former = signal.getsignal(signal.SIGWINCH)
     with attach.raw_terminal(client, "c1"):
         assert sizes == [("c1", {"height": 43, "width": 132})]
+        assert done == [0]
+        monkeypatch.setattr(attach.shutil, "get_terminal_size", lambda: os.terminal_size((80, 9)))
+        signal.raise_signal(signal.SIGWINCH)
+        assert sizes[1:] == [("c1", {"height": 9, "width": 80})]
+        client.api = None  # the container may have exited
+        signal.raise_signal(signal.SIGWINCH)
+    assert signal.getsignal(signal.SIGWINCH) is former
+    assert done == [0, (0, 1, ["before"])]
 
 
 def test_a_download_of_pip_that_fails_says_why_and_what_to_do(

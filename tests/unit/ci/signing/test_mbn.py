@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from ci.signing.mbn import HashSegment, Span, parse_hash_segment
-from ci.signing.segments import MalformedError
+from ci.signing.segments import MalformedError, Segment
+from provisioning.elf.facts import ProgramHeader
 
 VERSION_6 = (0, 6, 4, 6, 62, 32, 0, 8, 0, 12, 5, 3)
 
@@ -206,3 +207,22 @@ def test_faults_of_late_versions_are_all_named(
 def test_version_7_names_its_algorithm(number: int, name: str) -> None:
     found = parse(0, 7, 24, 0, 0, 32, 0, 0, 0, 0, *common(algorithm=number), body=32)
     assert found.named_algorithm == name
+
+
+@pytest.mark.parametrize(
+    ("kind", "vendor", "headers", "hashes", "told"),
+    [
+        (0, 7, True, False, "segment 3 (NULL, 6 bytes at 0x10)"),
+        (0, 2, False, True, "segment 3 (NULL, 6 bytes at 0x10)"),
+        (1, 7, False, False, "segment 3 (LOAD, 6 bytes at 0x10)"),
+        (1, 2, False, False, "segment 3 (LOAD, 6 bytes at 0x10)"),
+        (2, 0, False, False, "segment 3 (type 0x2, 6 bytes at 0x10)"),
+        (0, 0, False, False, "segment 3 (NULL, 6 bytes at 0x10)"),
+    ],
+)
+def test_what_a_segment_is(kind: int, vendor: int, headers: bool, hashes: bool, told: str) -> None:
+    header = ProgramHeader(kind, vendor << 24 | 7 << 27 | 5, 16, 0, 0, 6, 9, 1)
+    one = Segment(3, header)
+    assert (one.is_header_placeholder, header.is_hashes) == (headers, hashes)
+    assert (one.offset, one.file_size, one.end) == (16, 6, 22)
+    assert one.describe() == told
