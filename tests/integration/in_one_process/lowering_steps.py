@@ -208,6 +208,26 @@ def test_a_patch_is_off_and_says_so_with_versions_that_it_was_not_proven_with(
     assert applied == ["first"]
 
 
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_warm_up_lowers_a_quantized_model_after_the_patches(
+    monkeypatch: pytest.MonkeyPatch, *, plain: bool
+) -> None:
+    done: list[Any] = []
+
+    def apply(rows: Any) -> list[str]:
+        assert rows is patches.PATCHES
+        done.append("patched")
+        return ["off"]
+
+    monkeypatch.setattr(patches, "still_tqdm", lambda: done.append("still"))
+    monkeypatch.setattr(patches, "apply_patches", apply)
+    monkeypatch.setattr(patches, "to_edge_transform_and_lower", done.append)
+    assert patches.warm_up.__wrapped__(plain=plain) == (() if plain else ("off",))
+    *before, program = done
+    assert before == ["still", *["patched"] * (not plain)]
+    assert any("quantize_per_tensor" in str(one.target) for one in program.graph.nodes)
+
+
 def test_patches_are_proven_with_what_is_installed() -> None:
     """Else a change of the pins switches all off, and nobody notices but by the time it takes."""
     pinned = read_pairs()

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import sys
+import zipfile
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,17 @@ def test_every_graph_of_the_model_has_to_be_in_its_binary(tmp_path: Path, place:
 def test_a_broken_binary_in_the_model_fails(tmp_path: Path, blob: bytes) -> None:
     with pytest.raises(FailedError, match=r"m_ctx\.onnx cannot be loaded"):
         read_context(write_embedded(tmp_path, blob))
+
+
+def test_an_archive_need_not_contain_a_qnn_version(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "graphs", "w") as archive:
+        archive.writestr("graph", b"\0" + GRAPH.encode() + b"\0")
+    blob = (tmp_path / "graphs").read_bytes()
+    context = read_context(write_embedded(tmp_path, blob))
+    assert (context.qnn, context.size_bytes, context.file) == ("", len(blob), None)
+    with pytest.raises(FailedError) as caught:
+        read_context(write_embedded(tmp_path, make_blob(build="none")))
+    assert "does not contain a QNN version" in caught.value.why
 
 
 def test_a_binary_that_cannot_be_read(tmp_path: Path) -> None:
