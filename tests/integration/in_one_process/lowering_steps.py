@@ -43,7 +43,7 @@ with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     from ci.executorch.quantize import block_sizes, quantize_model
     from ci.faults import executorch_runner as search
 
-from ci.cases.engine import Delegation, Fallback, Staging  # noqa: E402
+from ci.cases.engine import STEPS, Delegation, Fallback, Staging  # noqa: E402
 from ci.cases.forked import MAX_RAISED, describe_error  # noqa: E402
 from ci.cases.spec import CaseSpec  # noqa: E402
 from ci.executorch.toolchain import EXECUTORCH, list_places  # noqa: E402
@@ -800,6 +800,108 @@ def test_training_gives_the_same_weights_each_time_nearer_to_the_float32_model()
     assert after[0] < before[0] / 2
     assert all(map(torch.equal, after[1], again[1]))
     assert all(torch.equal(model.module(*one), was) for one, was in zip(sets, wanted, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("backend", "scheme", "choices", "told", "kind"),
+    [
+        (
+            Backend.HTP,
+            Scheme.FP16,
+            Choices(),
+            {"use_fp16": True, "use_weight_sharing": False},
+            None,
+        ),
+        (
+            Backend.HTP,
+            Scheme.A8W8,
+            Choices(weight_sharing=True),
+            {"use_fp16": False, "use_weight_sharing": True},
+            None,
+        ),
+        (
+            Backend.GPU,
+            Scheme.A8W8,
+            Choices(),
+            {"precision": qc_schema.QnnExecuTorchGpuPrecision.kGpuPrecisionFp16},
+            qc_schema.QnnExecuTorchBackendType.kGpuBackend,
+        ),
+        (
+            Backend.LPAI,
+            Scheme.A8W8,
+            Choices(),
+            {"target_env": qc_schema.QnnExecuTorchLpaiTargetEnv.kX86},
+            qc_schema.QnnExecuTorchBackendType.kLpaiBackend,
+        ),
+        (
+            Backend.LPAI_ARM,
+            Scheme.A8W8,
+            Choices(),
+            {"target_env": qc_schema.QnnExecuTorchLpaiTargetEnv.kArm},
+            qc_schema.QnnExecuTorchBackendType.kLpaiBackend,
+        ),
+    ],
+)
+def test_each_backend_has_its_own_options(
+    monkeypatch: pytest.MonkeyPatch,
+    backend: Backend,
+    scheme: Scheme,
+    choices: Choices,
+    told: dict[str, Any],
+    kind: Any,
+) -> None:
+    given: dict[str, Any] = {}
+    generate = f"generate_{backend.kind}_compiler_spec"
+    monkeypatch.setattr(lower.utils, generate, lambda **own: own)
+    monkeypatch.setattr(
+        lower.utils, "generate_qnn_executorch_compiler_spec", lambda **own: given.update(own)
+    )
+    lower.compiler_spec(scheme, "SM8650", choices, backend, saver=True)
+    assert given == {
+        "soc_model": QcomChipset.SM8650,
+        "backend_options": told,
+        "saver": True,
+        "online_prepare": backend is Backend.GPU,
+        "shared_buffer": False,
+        "dump_intermediate_outputs": False,
+    }
+    monkeypatch.setattr(quantize, "QnnQuantizer", lambda **own: own)
+    own = {"soc_model": QcomChipset.SM8650, **({"backend": kind} if kind else {})}
+    assert quantize.make_quantizer("SM8650", backend) == own
+
+
+@pytest.mark.parametrize("layers", [False, True])
+def test_a_case_is_written_with_the_steps_or_the_layers_of_its_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, layers: bool
+) -> None:
+    sets = tuple((draw(4, 64, seed=seed),) for seed in range(2))
+    net = make_net()
+    model = Model("net", net, sets, sets, tuple(run_eager(net, sets)))
+    spec = replace(SPEC, scheme=Scheme.A8W8, layers=layers, source=Source(choices=Choices()))
+    staging = Staging(tmp_path / "staging", tmp_path / "log", tmp_path)
+    staging.directory.mkdir()
+    given: list[Any] = []
+
+    def quantize_net(*args: Any) -> Any:
+        given.append(args)
+        return torch.export.export(args[0].module, sets[0]).module()
+
+    made = b"program", Delegation(1, 0, 1), Footprint()
+    monkeypatch.setattr(lower, "quantize_model", quantize_net)
+    monkeypatch.setattr(lower.Lowering, "compile", lambda *_: made)
+    monkeypatch.setattr(lower, "find_misplaced", lambda _: "")
+    compiled = lower.Lowering(model, spec, staging, Backend.GPU).write()
+    assert given == [(model, Scheme.A8W8, "SM8650", Choices(), Backend.GPU)]
+    if layers:
+        assert compiled.steps == ()
+        assert len(compiled.layers) == len(compiled.outputs) - 1 > 0
+        assert compiled.outputs[1].shape == (4, 32)
+        layer = np.fromfile(staging.directory / "float/1_1.raw", np.float32)
+        np.testing.assert_allclose(layer, net[0](*sets[1]).detach().ravel(), rtol=1e-5)
+    else:
+        assert [one.operator for one in compiled.steps] == ["linear", "relu", "linear"]
+        assert (compiled.layers, len(compiled.outputs)) == ((), 1)
+        assert (tmp_path / STEPS).is_file()
 
 
 def test_trained_weights_take_no_more_gradients() -> None:

@@ -13,13 +13,15 @@ pytest.importorskip("torch", reason="torch is not installed in this environment"
 
 import torch
 
+from ci.faults import onnx_runner
 from ci.faults.generate import generate
 from ci.faults.graph import parse_graph
-from ci.faults.known import read_faults
+from ci.faults.known import REFUSED, RIGHT, WRONG, read_faults
 from ci.faults.match import name_operators
 from ci.faults.onnx_graphs import number_of, write_model
 from ci.faults.onnx_runner import list_left
 from ci.faults.operators import OPERATORS
+from ci.faults.results import Item
 from ci.faults.torch_graphs import (
     CALLS,
     UNKNOWN,
@@ -30,7 +32,9 @@ from ci.faults.torch_graphs import (
     find_part,
     require_computable,
 )
+from ci.models.schemes import Scheme
 from ci.onnx.session import open_reference
+from ci.onnx.stages import StageError
 from provisioning.errors import UsageError
 
 GRAPHS = 40
@@ -126,6 +130,59 @@ def test_each_form_of_an_operator_is_the_same_in_onnx_and_torch(
         feed = {f"g0_{name}": one for name, one in zip(graph.inputs, inputs, strict=True)}
         (made,) = session.run(None, feed)
         np.testing.assert_allclose(made, wanted["y"].numpy(), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("scheme", [Scheme.FP16, Scheme.U8])
+def test_graphs_of_one_onnx_model_are_judged_apart(
+    monkeypatch: pytest.MonkeyPatch, scheme: Scheme
+) -> None:
+    """The provider stands in: it computes as the CPU does, except the last output if told so."""
+    texts = (
+        "x = input(2, 4, 8)\ny = tanh(x)\nz = sigmoid(y)\nreturn y, z\n",
+        "x = input(2, 6)\nu = input(2, 6)\ny = add(x, u)\nreturn y\n",
+    )
+    items = [Item(text, seed) for seed, text in enumerate(texts, 1)]
+    left: list[Any] = [SimpleNamespace(name="g0_y", op_type="Tanh")]
+    asked: list[Any] = []
+    wrong: list[str] = []
+
+    class Session:
+        def __init__(self, path: Path, options: Any, entries: Any) -> None:
+            asked.append((options, entries))
+            self.own = open_reference(path)
+
+        def get_provider_graph_assignment_info(self) -> list[Any]:
+            kinds = ["QuantizeLinear", "Sigmoid"]
+            taken = [SimpleNamespace(name="g1_y", op_type="Add")]
+            around = [SimpleNamespace(name="q", op_type=one) for one in kinds[:1]]
+            return [
+                SimpleNamespace(ep_name=onnx_runner.PROVIDER, get_nodes=lambda: taken),
+                SimpleNamespace(
+                    ep_name="CPU", get_nodes=lambda: [*around, *(left if "left" in wrong else [])]
+                ),
+            ]
+
+        def run(self, names: None, feed: Any) -> Any:
+            *others, last = self.own.run(names, feed)
+            return [*others, -last if "output" in wrong else last]
+
+    monkeypatch.setattr(onnx_runner, "open_session", Session)
+    options = {"soc_model": "57"}
+
+    def try_items() -> list[str]:
+        found = onnx_runner.run_items(items, scheme, options)
+        assert [(one.text, one.seed) for one in found] == [(one.text, one.seed) for one in items]
+        return [one.end for one in found]
+
+    assert try_items() == [RIGHT, RIGHT]
+    assert asked == [(options, onnx_runner.RECORD_ASSIGNMENT)]
+    wrong.append("output")
+    assert try_items() == [RIGHT, WRONG]
+    wrong.append("left")
+    assert try_items() == [REFUSED, WRONG]
+    monkeypatch.setattr(onnx_runner, "open_session", lambda *_: 1 / 0)
+    with pytest.raises(StageError, match="QNN"):
+        try_items()
 
 
 def test_every_operator_can_be_computed() -> None:

@@ -333,6 +333,40 @@ def test_a_recreated_session_is_told() -> None:
     assert ("1 restart " in remarks[1], "2 restarts " in remarks[2]) == (True, True)
 
 
+@pytest.mark.parametrize("profile", [None, Path("profile")])
+def test_a_session_has_its_entries_options_and_no_fallback(
+    monkeypatch: pytest.MonkeyPatch, profile: Path | None
+) -> None:
+    entries: dict[str, str] = {}
+    devices: list[Any] = []
+    settings = SimpleNamespace(
+        enable_profiling=False,
+        profile_file_prefix="",
+        add_session_config_entry=entries.__setitem__,
+        add_provider_for_devices=lambda *given: devices.append(given),
+    )
+    stand_in = SimpleNamespace(
+        SessionOptions=lambda: settings, InferenceSession=lambda *given, **more: (given, more)
+    )
+    monkeypatch.setattr(session, "onnxruntime", stand_in)
+    monkeypatch.setattr(session, "find_device", lambda: "device")
+    asked = session.context_entries(Path("c.onnx"), embed=False)
+    options = {"soc_model": "57"}
+    more = {"profile": profile, "severity": VERBOSE} if profile else {}
+    made: Any = session.open_session(Path("m.onnx"), options, asked, **more)
+    assert made == (("m.onnx",), {"sess_options": settings, "enable_fallback": 0})
+    assert entries == {
+        "ep.context_enable": "1",
+        "ep.context_file_path": "c.onnx",
+        "ep.context_embed_mode": "0",
+    }
+    assert session.context_entries(Path("c"), embed=True)["ep.context_embed_mode"] == "1"
+    assert devices == [(["device"], options)]
+    assert settings.log_severity_level == (VERBOSE if profile else WARNING)
+    prefix = "profile" if profile else ""
+    assert (settings.enable_profiling, settings.profile_file_prefix) == (bool(profile), prefix)
+
+
 def test_a_provider_without_a_device_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     registered: list[Any] = []
     found = [SimpleNamespace(ep_name=name) for name in (session.CPU, session.PROVIDER)]
