@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from ci.parity.compare.findings import Finding, Level
@@ -11,7 +12,7 @@ from ci.parity.facts import BuckFacts, CMakeFacts, Configuration
 from ci.parity.policy import ParityPolicy
 from ci.parity.uses import find_includes, find_macros, group_includes
 from tests.stand_ins.text_tree import TextTree
-from tests.unit.ci.parity.compare.sides import buck, cmake
+from tests.unit.ci.parity.compare.sides import buck, cmake, entry
 from tests.unit.ci.parity.conftest import LAYOUT, LOAD
 
 Q = 'runtime.cxx_library(name = "q", exported_headers = ["q.h"], exported_deps = [{}])\n'
@@ -354,6 +355,16 @@ def test_an_include_under_a_macro_counts_for_what_gets_the_macro(
 
     told = [f.detail for f in findings(files) if f.kind.value == "dependency"]
     assert told == (["//p:p -> //q:q"] if found else [])
+
+
+def test_a_whole_path_leads_to_a_file_or_to_a_header_that_a_rule_makes() -> None:
+    text = "".join(f"#include <executorch/{name}>\n" for name in ("p/b.h", "p/made.h", "p/gone.h"))
+    tree = TextTree({"p/a.cpp": text, "p/b.h": ""}, LAYOUT)
+    made = msgspec.structs.replace(entry(":gen[made.h]"), made_as="p/made.h")
+    target = msgspec.structs.replace(buck("p:lib", "p/a.cpp"), exported_headers=(made,))
+    found = find_includes(tree, BuckFacts((target,)), ())
+    assert found.headers == {"p/a.cpp": ("p/b.h", "p/made.h"), "p/b.h": ()}
+    assert found.names == {"b.h", "made.h", "gone.h"}
 
 
 def test_only_sources_and_headers_include_and_read_macros() -> None:
