@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
@@ -10,9 +11,11 @@ import pytest
 
 from ci.__main__ import VERBS
 from ci.parity.compare.findings import ParityReport
+from ci.parity.run import check_tree
 from provisioning.console.command import run_command
 from provisioning.errors import ExitCode, UsageError
-from tests.unit.ci.parity.conftest import POLICY
+from tests.stand_ins.text_tree import TextTree
+from tests.unit.ci.parity.conftest import LAYOUT, POLICY
 
 TREE = {
     "p/BUCK": 'native.cxx_library(name = "lib", srcs = ["a.cpp"])\n',
@@ -35,6 +38,26 @@ def test_a_newer_tree_or_one_without_a_version_is_read(
     version: str, report: Callable[..., ParityReport]
 ) -> None:
     assert report({**TREE, "version.txt": version}, SINCE_1).failing == ()
+
+
+@pytest.mark.parametrize(
+    ("names", "scope", "told"),
+    [
+        (("p/BUCK", "CMakeLists.txt"), ("p",), ""),
+        (("p/TARGETS", "q/CMakeLists.txt"), ("p/", "q"), ""),
+        (("p/d/BUCK", "CMakeLists.txt"), ("p",), ""),
+        (("p/BUCK.txt", "CMakeLists.txt"), (), "has no BUCK or TARGETS file"),
+        (("p/BUCK", "CMakeLists.txt.in"), (), "has no CMakeLists.txt"),
+        (("pq/BUCK", "CMakeLists.txt"), ("p",), "has no folder p"),
+        (("p/BUCK", "CMakeLists.txt"), ("p", "p/BUCK"), "has no folder p/BUCK"),
+    ],
+)
+def test_a_tree_has_build_files_of_both_sides_and_the_folders_of_its_scope(
+    names: tuple[str, ...], scope: tuple[str, ...], told: str
+) -> None:
+    tree = TextTree(dict.fromkeys(names, ""), LAYOUT)
+    with pytest.raises(UsageError, match=told) if told else nullcontext():
+        check_tree(tree, scope)
 
 
 def test_dropped_options_and_keys_warn(
