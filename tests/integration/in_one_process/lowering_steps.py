@@ -345,6 +345,7 @@ def test_a_record_has_what_is_known_of_its_program(
 ) -> None:
     """Each with its own value, so that none stands for another."""
     model = replace(make_model(), made="random inputs", calibration_made="shuffled inputs")
+    model = replace(model, calibration=((draw(2, 3, seed=9),),))
     lowering = replace(make_lowering(tmp_path), model=model, spec=CaseSpec("net", scheme, "SM8650"))
     delegation, footprint = Delegation(5, 6, 7), Footprint(spill_bytes=8)
     loss = Loss("a layer", 50.0, 40.0, 60.0)
@@ -781,6 +782,12 @@ def test_the_compiler_is_told_what_an_entry_chose(
     plain, chosen = (getattr(one, field) for one in options)
     assert chosen == value
     assert (plain == chosen) == (choices.log_level == "error")  # the default
+
+
+def test_graphs_for_the_gpu_are_always_prepared_on_the_device() -> None:
+    for backend, prepared in ((Backend.GPU, True), (Backend.HTP, False)):
+        (spec,) = lower.compiler_spec(Scheme.FP16, "SM8650", backend=backend)
+        assert flatbuffer_to_option(spec.value).online_prepare is prepared
 
 
 def test_training_gives_the_same_weights_each_time_nearer_to_the_float32_model() -> None:

@@ -248,10 +248,11 @@ def test_only_events_of_qnn_are_read_of_a_trace(
         "x,US,0,2",
         "x,US,1,6",
     ]
-    del blocks[:]
-    with pytest.raises(FailedError, match="no QNN events") as caught:
-        runtime.read_trace(tmp_path, 2, 1, debug=False)
-    assert caught.value.fix
+    for others in ([], [[event(True, 3.0, named="x (ms)")]]):  # no event, none with a known unit
+        blocks[:] = others
+        with pytest.raises(FailedError, match="no QNN events") as caught:
+            runtime.read_trace(tmp_path, 2, 1, debug=False)
+        assert caught.value.fix
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

@@ -91,6 +91,22 @@ def test_an_output_that_only_moves_an_input_may_hold_any_value() -> None:
     assert find_grids(computed) == [(0.5, -3, 252)]
 
 
+@pytest.mark.parametrize(("name", "moves"), [("squeeze", True), ("tanh", False)])
+def test_an_input_that_is_rounded_before_and_after_its_move_is_only_moved(
+    name: str, *, moves: bool
+) -> None:
+    graph = Graph()
+    value = graph.placeholder("x")
+    numbers = (0.5, 3, 0, 255, torch.uint8)
+    for operator in (None, getattr(torch.ops.aten, name).default):
+        value = graph.call_function(operator, (value,)) if operator else value
+        value = graph.call_function(OPS.quantize_per_tensor.default, (value, *numbers))
+        value = graph.call_function(OPS.dequantize_per_tensor.default, (value, *numbers))
+    graph.output((value,))
+    wanted = (0.5, 0, 0) if moves else (0.5, -3, 252)
+    assert find_grids(GraphModule(torch.nn.Module(), graph)) == [wanted]
+
+
 def test_blocks_are_rounded_to_sixteenths_of_the_channels_largest() -> None:
     graph = Graph()
     given, scale = graph.placeholder("x"), graph.get_attr("scale")

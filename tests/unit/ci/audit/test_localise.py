@@ -317,7 +317,8 @@ class Wide(nn.Module):
         return quantize(quantize(self.second(x), 1e-1, 32768).tanh(), 1e-4, 32768)
 
 
-def test_the_range_that_loses_most_is_the_first_row() -> None:
+def export_wide() -> Graphs:
+    """The graphs of both forms of Wide, without lines of the source."""
     pytest.importorskip("torchao.quantization.pt2e.quantize_pt2e")
     sets = [(torch.randn(4, 8),)]
     float32 = Wide(rounds=False)
@@ -328,11 +329,24 @@ def test_the_range_that_loses_most_is_the_first_row() -> None:
     for module in (graph, plain):
         for node in module.graph.nodes:
             node.meta.pop("stack_trace", None)
-    worst, *others = Graphs(graph, plain, sets).rank_losses()
+    return Graphs(graph, plain, sets)
+
+
+def test_the_range_that_loses_most_is_the_first_row() -> None:
+    worst, *others = export_wide().rank_losses()
     assert worst.is_range
     assert worst.operator.name == "linear_1"
     assert worst.lost_db > 40
     assert all(one.behind_db > 60 for one in others if one.operator.name in {"linear", "tanh"})
+
+
+def test_an_operator_is_compared_only_with_one_of_the_same_line() -> None:
+    graphs = export_wide()
+    assert "linear_1" in {row.operator.name for row in graphs.rank_losses()}
+    for line, module in ((3, graphs.module), (4, graphs.float32)):
+        (node,) = (one for one in module.graph.nodes if one.name == "linear_1")
+        node.meta["stack_trace"] = f'File "/home/me/net.py", line {line}, in forward'
+    assert "linear_1" not in {row.operator.name for row in graphs.rank_losses()}
 
 
 def test_a_model_that_changes_its_buffers_is_refused() -> None:

@@ -737,9 +737,11 @@ def test_each_python_and_sdk_has_a_build_of_an_adaptor_and_shares_that_of_a_runt
         )
         return Environment(profile, rows, {})
 
+    wanted: list[tuple[str, ...]] = []
     monkeypatch.setattr(checkout, "locate_profile", locate)
-    for name in ("check_submodules", "check_headers", "check_names", "check_programs"):
+    for name in ("check_headers", "check_names", "check_programs"):
         monkeypatch.setattr(checkout, name, lambda *_: None)
+    monkeypatch.setattr(checkout, "check_submodules", lambda _, given: wanted.append(given))
     monkeypatch.setattr(checkout, "unneeded_submodules", lambda *_: frozenset())
     monkeypatch.setattr(checkout, "find_tools", lambda: kit.tools)
     values = {"android_platform": "android-30"}
@@ -757,3 +759,10 @@ def test_each_python_and_sdk_has_a_build_of_an_adaptor_and_shares_that_of_a_runt
     assert len({place("aot", *pair) for pair in pairs}) == 3
     assert place("aot", *pairs[0]) == place("aot", *pairs[0])
     assert len({place("android", *pair) for pair in pairs}) == 1
+
+    target = find_target("android")  # the submodules of extras are needed only with them
+    for extras in ((), *((extra,) for extra in target.needs.extras)):
+        request = BuildRequest(source=tmp_path, extras=frozenset(extras))
+        checkout.prepare_checkout(target, request, Progress(io.StringIO()))
+        more = [name for extra in extras for name in target.needs.extras[extra]]
+        assert wanted[-1] == (*target.needs.components, *more)

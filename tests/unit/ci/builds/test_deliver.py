@@ -3,6 +3,7 @@ Python that take milliseconds."""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -131,7 +132,10 @@ def test_what_a_proof_was_made_with_is_bytes_variables_and_wheel(tmp_path: Path)
     other = tmp_path / "other"
     other.mkdir()
     assert digest() == digest()
-    assert len({digest(), digest("b"), digest(value="2"), digest(package=other)}) == 4
+    before = digest()
+    assert len({before, digest("b"), digest(value="2"), digest(package=other)}) == 4
+    os.utime(tmp_path, ns=(0, 1))  # as if another wheel was installed there
+    assert digest() != before
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from ci.builds.inputs import (
     Built,
     Copy,
     State,
+    has_artifacts,
     read_record,
     record_copy,
     sync_overlay,
@@ -252,3 +253,15 @@ def test_a_file_that_was_edited_in_the_copy_is_restored_and_named(steps: Steps) 
     result = steps.run()
     assert (steps.taken[0], result.undone, result.changed_files) == ("one", ("a.c",), 0)
     assert copy.read_text() == "one"
+
+
+def test_artifacts_are_there_only_if_each_has_its_content(tmp_path: Path) -> None:
+    for name in ("a.so", "b.so"):
+        (tmp_path / name).write_bytes(b"built")
+    state = State(artifacts=tuple(Built(n, hash_file(tmp_path / n)) for n in ("a.so", "b.so")))
+    assert has_artifacts(tmp_path, state)
+    assert not has_artifacts(tmp_path, State())
+    for name in ("a.so", "b.so"):
+        (tmp_path / name).write_bytes(b"other")
+        assert not has_artifacts(tmp_path, state)
+        (tmp_path / name).write_bytes(b"built")

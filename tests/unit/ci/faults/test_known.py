@@ -176,6 +176,15 @@ def test_a_pattern_is_found_with_its_conditions() -> None:
     assert [[step.name for step in one] for one in found] == [["a", "n"], ["a", "s"]]
 
 
+def test_a_pattern_is_not_found_if_a_result_is_read_by_what_must_not_follow() -> None:
+    first = Step("a", "add", (Operand((2, 4)), Operand((2, 4))), ("", ""), (2, 4))
+    second = Step("r", "relu", (Operand((2, 4)),), ("a",), (2, 4))
+    for word, fits in (("relu", False), ("tanh", True)):
+        pattern = Pattern(("add",), ("fp16",), not_before=(word,))
+        assert bool(find_pattern(pattern, [first, second])) is fits
+        assert find_pattern(pattern, [first])
+
+
 @pytest.mark.parametrize(
     ("value", "fits"), [(-3.0, True), (3.0, True), (1.0, False), (-5.0, False)]
 )

@@ -389,6 +389,15 @@ def test_what_rounding_alone_decides_is_not_judged(text: str, word: str) -> None
     assert any(one in fault for one in word.split("|"))
 
 
+def test_a_graph_is_unfit_if_any_of_its_input_sets_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    graph = parse_graph("x = input(4)\ny = relu(x)\nreturn y")
+    good, large = ({"x": one, "y": one} for one in (torch.ones(4), torch.full((4,), 1e3)))
+    for sets in ([good, large], [large, good], [good, good]):
+        monkeypatch.setattr("ci.faults.generate.compute", lambda *_, sets=sets: sets)
+        assert bool(find_unfit(graph, 0)) is any(one is large for one in sets)
+
+
 def make_output(error: float, row: int | None = None, step: float = 0.0) -> Output:
     dice = np.random.default_rng(0)
     right = dice.standard_normal((2, 3, 8, 16)).astype(np.float32)
@@ -441,6 +450,9 @@ def test_outputs_that_prove_nothing_and_those_that_are_not_numbers() -> None:
     zero = good._replace(right=np.zeros_like(good.right), made=np.zeros_like(good.made))
     assert judge(Item("", 0), [good, nan], 45.0).end == WRONG
     assert judge(Item("", 0), [zero], 45.0).end == UNJUDGED
+    right = good.right.copy()
+    right[0, 1] = 0  # a single row
+    assert judge(Item("", 0), [good._replace(right=right, made=right)], 45.0).end == UNJUDGED
     short = good._replace(made=good.made[:, :1])
     assert judge(Item("", 0), [short], 45.0).place == "shape"
     one = good.made.copy()

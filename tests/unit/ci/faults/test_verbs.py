@@ -22,6 +22,7 @@ from ci.faults.graph import Graph, parse_graph
 from ci.faults.known import RIGHT, WRONG, describe, find_pattern, read_faults
 from ci.faults.results import Item, Result, Searched
 from ci.faults.search import Search
+from ci.models.schemes import Scheme
 from ci.report.schema import Status
 from ci.report.write import read_report
 from ci.verbs import fuzz, upgrade_report, versions_matrix
@@ -317,6 +318,21 @@ def test_a_graph_of_a_file_is_tried_with_ten_seeds(
     words = ("--graph", str(file), "--scheme", "fp16", "--reports", str(tmp_path))
     outcome = call(fuzz, *words)
     assert (outcome.exit_code, len(outcome.text.splitlines())) == (code, 10)
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 9])
+def test_a_graph_that_is_wrong_with_one_seed_of_one_scheme_fails(wrong: int) -> None:
+    class Once:
+        def run(self, items: Iterable[Item], _: int) -> Iterator[Result]:
+            for number, one in enumerate(items):
+                yield Result(one.text, one.seed, WRONG if number == wrong else RIGHT, 2.0, 60.0)
+
+    once: Any = Once()
+    right: Any = StandIn(lambda _: False)
+    for trials in ([once], [once, right], [right, once]):
+        outcome = fuzz.try_graph(PLANTED.graph, [(Scheme.FP16, one) for one in trials])
+        assert outcome.exit_code == ExitCode.FAILED
+    assert fuzz.try_graph(PLANTED.graph, [(Scheme.FP16, right)]).exit_code == ExitCode.OK
 
 
 def test_a_graph_that_cannot_be_computed_is_refused(

@@ -33,6 +33,11 @@ def test_packaging(text: str, legacy: bool | None) -> None:
     assert parse(text).is_legacy_computed == ("enabled" in text)
 
 
+def test_a_setting_that_has_both_values_is_not_known() -> None:
+    both = "jniLibs { useLegacyPackaging = true }\njniLibs { useLegacyPackaging = false }"
+    assert (parse(both).legacy, parse(both).is_legacy_computed) == (None, True)
+
+
 @pytest.mark.parametrize(
     ("text", "kept"),
     [

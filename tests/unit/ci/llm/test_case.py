@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -311,6 +311,9 @@ def test_prefill_and_decode_alone_choose_alike_where_the_model_does(own: Tiny) -
     assert compare(alone) == []
     told = f"step 1: token {model.tokens[1]} after prefill, but {other} with decode alone"
     assert compare(wrong) == [told]
+    swapped = replace(model, tokens=(model.tokens[0], other, *model.tokens[2:]))
+    told = f"step 1: token {other} after prefill, but {model.tokens[1]} with decode alone"
+    assert LlmRun.compare_prefill(cast(Any, None), swapped, alone, own.runs) == [told]
     loud = replace(own.runs.model, noise=own.runs.model.noise + 1e3)
     assert compare(wrong, replace(own.runs, model=loud)) == []
     as_wrong = replace(own.runs.alone, run=wrong)  # the model itself chooses so by decode alone

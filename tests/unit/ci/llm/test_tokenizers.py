@@ -160,3 +160,6 @@ def test_another_models_tokenizer_is_named_with_both_numbers() -> None:
             UsageError, match=f"it has {name} = {own}, but m.pte has {name} = {other}"
         ):
             tokenizer.require("m.pte", **{name: other})
+        tokenizer.require("m.pte", **{name: None})
+        with pytest.raises(UsageError, match=f"m.pte has {name} = 0"):
+            tokenizer.require("m.pte", **{name: 0})

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ from ci.models.model import (  # noqa: E402
 )
 from ci.models.numerics import THREADS  # noqa: E402
 from ci.models.tensors import digest_sets  # noqa: E402
+from ci.models.user_code import own_packages_hidden  # noqa: E402
 from ci.models.user_data import check_metric, read_labels, read_sets, run_metric  # noqa: E402
 from ci.models.user_models import Metric, MetricResult, Source, call_metric  # noqa: E402
 from provisioning.errors import QnnCiError, UsageError  # noqa: E402
@@ -42,6 +45,18 @@ def draw(seed: int) -> Tensor:
 def same(found: Any, wanted: Any) -> bool:
     pairs = list(zip(found, wanted, strict=True))
     return all(torch.equal(one, other) for a, b in pairs for one, other in zip(a, b, strict=True))
+
+
+def test_a_user_s_package_of_the_same_name_does_not_replace_this_project_s() -> None:
+    known = {name: one for name, one in sys.modules.items() if name.partition(".")[0] == "ci"}
+    try:
+        with own_packages_hidden():
+            assert not known.keys() & sys.modules.keys()
+            sys.modules |= {"ci": ModuleType("ci"), "ci.nets_of_a_user": ModuleType("nets")}
+        assert {name: sys.modules[name] for name in known} == known
+        assert "ci.nets_of_a_user" in sys.modules
+    finally:
+        sys.modules.pop("ci.nets_of_a_user", None)
 
 
 @pytest.mark.parametrize("given", [0, 1, 2, 3, 6])

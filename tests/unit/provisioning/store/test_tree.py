@@ -355,3 +355,14 @@ def test_a_checkout_is_known_by_the_git_configuration_in_its_tree(tmp_path: Path
         ".git/hooks/post-checkout",
         ".git/index",
     ]
+
+
+def test_a_file_of_another_user_is_a_difference_whatever_its_group(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (one,) = (each for each in ENTRIES if each.path == "c")
+    state = os.stat_result((0o100644, 0, 0, 1, 7, 8, one.size, 0, FILE_TIME_S, 0))
+    monkeypatch.setattr(trees, "scan_tree", lambda *_, **__: {"c": state})
+    assert compare_tree(root, [one], owners=frozenset({7})) == []
+    (found,) = compare_tree(root, [one], owners=frozenset({8}))
+    assert (found.path, found.detail) == ("c", "7")
