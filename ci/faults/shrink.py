@@ -79,7 +79,7 @@ def _simplify(graph: Graph) -> Iterator[Graph]:
                 yield bypass(graph, name, read)
         if len(node.reads) > 1 and node.operator not in BINARY:
             yield replace(graph, nodes={**graph.nodes, name: replace(node, reads=node.reads[:-1])})
-    for size in sorted({size for shape in shapes.values() for size in shape if size > 1}):
+    for size in sorted({size for shape in shapes.values() for size in shape}):
         for small in (one for one in SMALLER if one < size):
             yield resize(graph, size, small)
     yield from _simplify_tensors(graph)

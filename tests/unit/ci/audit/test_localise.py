@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 from torch.fx import GraphModule, Interpreter, Node  # noqa: E402
 
-from ci.audit import localise_reproducer  # noqa: E402
+from ci.audit import localise, localise_reproducer  # noqa: E402
 from ci.audit.localise import (  # noqa: E402
     LIMIT_DB,
     Localised,
@@ -28,6 +28,7 @@ from ci.audit.localise import (  # noqa: E402
     measure_departure,
 )
 from ci.audit.localise_cuts import Graphs, make_graphs, record  # noqa: E402
+from ci.audit.localise_engine import Description  # noqa: E402
 from ci.audit.localise_quantized import find_bias_off, find_range, measure_clipping  # noqa: E402
 from ci.audit.localise_report import (  # noqa: E402
     choose_exit,
@@ -748,13 +749,14 @@ def test_each_output_of_a_part_is_judged_under_its_own_name(tmp_path: Path, wron
         work=tmp_path / "work",
         cache=tmp_path / "cache",
     )
-    trial = Localiser(SPEC, setup, ExecutorchEngine(()), Progress()).try_cut(
-        Cut(("a", "b"), ("a", "b"))
-    )
-    assert [(one.operator, one.faithful) for one in trial.outputs] == [
-        ("a", wrong != 0),
-        ("b", wrong != 1),
-    ]
+    localiser = Localiser(SPEC, setup, ExecutorchEngine(()), Progress())
+    for first, second in ("ab", "cd"):
+        trial = localiser.try_cut(Cut((first, second), (first, second)))
+        assert [(one.operator, one.faithful) for one in trial.outputs] == [
+            (first, wrong != 0),
+            (second, wrong != 1),
+        ]
+    assert {one.name for one in setup.work.glob("part-*")} == {"part-1", "part-2"}
 
 
 def test_results_are_recorded_for_each_input_set_and_each_name() -> None:
@@ -766,6 +768,57 @@ def test_results_are_recorded_for_each_input_set_and_each_name() -> None:
     sets = [(torch.tensor([1.0]),), (torch.tensor([5.0]),)]
     assert record(module, sets, ["add", "mul"]) == [{"add": 2, "mul": 4}, {"add": 6, "mul": 12}]
     assert record(module, sets, ["mul"]) == [{"mul": 4}, {"mul": 12}]
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_a_search_begins_with_the_known_faults_of_a_model_and_ends_with_a_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, written: bool
+) -> None:
+    """Only b is wrong; the known fault is at c and d, which are right without it."""
+    chain = [
+        Operator(name=name, kind=f"kind-{name}", inputs=inputs, line=f"n.py:{line}")
+        for line, (name, inputs) in enumerate(
+            (("a", ()), ("b", ("a",)), ("c", ("b",)), ("d", ("c",))), 1
+        )
+    ]
+    losses = [Row(operator=chain[0], before_db=60, behind_db=50, lost_db=10)]
+    described: Any = Description(chain, ["d"], losses, ())
+    fault = make_fault(3, "kind-c", "kind-d")
+    jobs: list[Any] = []
+    cuts: list[Cut] = []
+    told: list[Any] = []
+
+    def call(_: Localiser, job: Any, log: Path) -> Ended:
+        jobs.append((type(job).__name__, log.name))
+        return Ended("source" if len(jobs) > 1 else described, "", "")
+
+    def try_cut(_: Localiser, cut: Cut) -> Trial:
+        cuts.append(cut)
+        lost = 40 * ("b" in cut.kept)
+        return Trial(
+            tuple(
+                Departure(operator=one, reached_db=60 - lost, predicted_db=60, faithful=not lost)
+                for one in cut.given
+            )
+        )
+
+    monkeypatch.setattr(Localiser, "call", call)
+    monkeypatch.setattr(Localiser, "try_cut", try_cut)
+    monkeypatch.setattr(localise, "match_faults", lambda *given: told.append(given) or (fault,))
+    monkeypatch.setattr(localise, "write_reproducer", lambda *given: told.append(given))
+    setup: Any = SimpleNamespace(work=tmp_path)
+    file = tmp_path / "wrong.py"
+    localiser = Localiser(SPEC, setup, ExecutorchEngine(()), Progress(), qnn="2.49.40")
+    found = localiser.run(20, file if written else None)
+    assert [one.name for one in found.program.part] == ["b"]
+    assert (found.spec, found.losses, found.known_faults) == (SPEC, losses, (fault,))
+    assert found.programs == len(cuts) == len({*cuts})
+    assert any({*one.kept} == {"c", "d"} for one in cuts)
+    assert told[0] == ((), SPEC.scheme.value, "2.49.40")
+    assert jobs[0] == ("DescribeJob", "model.log")
+    assert found.reproducer == (str(file) if written else "")
+    assert jobs[1:] == [("SourceJob", "source.log")] * written
+    assert told[1:] == [(file, "source", SPEC, found.program)] * written
 
 
 @pytest.mark.parametrize(
