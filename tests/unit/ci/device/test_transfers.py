@@ -37,7 +37,7 @@ from ci.device.bundle import (
     require_fit,
     stage,
 )
-from ci.device.by_hand import INPUT_LIST, PROGRAM, RUN_CASES, write_by_hand
+from ci.device.by_hand import INPUT_LIST, PROGRAM, RUN_CASES, list_programs, write_by_hand
 from ci.device.connection import Device, identify
 from ci.device.runner import MEMORY, DeviceProgram, is_gone, name_owner
 from ci.models.lowering_options import ONE_RUN
@@ -182,6 +182,24 @@ def test_a_case_to_run_by_hand_has_each_set_of_its_own_inputs(tmp_path: Path) ->
     assert [row.split() for row in rows] == [names[:2], names[2:4], names[4:]]
     assert [(case / name).read_text() for name in names] == names
     assert (target / RUN_CASES).stat().st_mode & 0o111
+
+
+def test_kept_programs_are_listed_in_order_and_damaged_ones_are_named(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    names = [f"case{number}" for number in (7, 3, 9, 1, 5, 8, 2)]
+    for name in names:
+        (kept / name / "artifact").mkdir(parents=True)
+        record = {"compiled": {"program": f"{name}.pte", "sets": 0, "inputs": []}}
+        (kept / name / "artifact" / "artifact.json").write_bytes(msgspec.json.encode(record))
+    (kept / "case0").mkdir()
+    expected = [kept / name / "artifact" / f"{name}.pte" for name in sorted(names)]
+    assert list(list_programs(kept)) == expected
+    assert list(list_programs(None)) == []
+    (kept / "case5" / "artifact" / "artifact.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"case5/artifact/artifact\.json is damaged"):
+        list(list_programs(kept))
+    with pytest.raises(UsageError, match="contains no case"):
+        list(list_programs(kept / "case0"))
 
 
 @pytest.mark.parametrize(("android", "absent"), [(True, "ssh"), (False, "adb")])

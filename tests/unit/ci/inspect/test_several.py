@@ -306,6 +306,40 @@ def test_text_of_a_program_names_each_figure() -> None:
     assert "Hexagon V75, QNN 2.50, Android API 30, aligned to 4096 bytes" in render_files([library])
 
 
+def test_what_is_unknown_is_not_shown_or_named_as_unknown() -> None:
+    def show(item: Inspected) -> list[str]:
+        return [" ".join(line.split()) for line in render_files([item]).splitlines()]
+
+    library = Library("aarch64", 0, qnn="", api_level=0, align=64)
+    assert show(Inspected("a.so", "library", 1, library=library))[1:] == [
+        "library aarch64, states no QNN build, aligned to 64 bytes"
+    ]
+    assert show(Inspected("a.so", "library", 1, "is cut"))[1:] == ["problem it is cut"]
+    context = ContextBinary(7, 1024, soc_id=57, unread="too new")
+    method = Method("run", (), (), (), {"aten::erf.out": 1, "aten::bmm.out": 3})
+    program = Program(
+        "m.pte",
+        "program",
+        1,
+        contexts=(context, replace(context, soc_id=0, unread="")),
+        methods=(method,),
+        constant_bytes={"float32": 2048},
+    )
+    assert show(Inspected("m.pte", "program", 1, program=program))[1:] == [
+        "context 1.00 KiB at byte 7",
+        "compiled with QNN unknown",
+        "compiled for SoC 57, V0, 0 MB VTCM",
+        "not read too new",
+        "context 1.00 KiB at byte 7",
+        "compiled with QNN unknown",
+        "compiled for an unknown SoC, V0, 0 MB VTCM",
+        "method run, 0 partitions",
+        "on the CPU aten::erf.out",
+        "on the CPU aten::bmm.out, 3 times",
+        "CPU weights float32, 2.00 KiB",
+    ]
+
+
 def test_a_set_of_apks_is_described_by_its_first_manifest() -> None:
     first = AppManifest(min_sdk=21, target_sdk=34, extracts=True, native_libraries={"a": False})
     second = AppManifest(min_sdk=30, target_sdk=35, extracts=False, native_libraries={"b": True})
