@@ -25,8 +25,8 @@ from ci.cases.judged import SessionOptions
 from ci.cases.policy import read_emulator_policy
 from ci.cases.runners import ProgramRunner
 from ci.cases.session import Phases
-from ci.report.schema import Case, Report, Status
-from ci.report.write import read_report
+from ci.report.schema import Case, Place, Report, Status
+from ci.report.write import read_report, write_report
 from ci.upstream.suites import SUITES
 from ci.verbs import emulate
 from ci.verbs.lanes import built
@@ -226,6 +226,34 @@ def test_baselines_are_recorded_for_models_that_a_policy_lists(
     assert main([*record, "--model", "net.py:factory"]) == ExitCode.USAGE
     assert "net.py:factory" in capsys.readouterr().err
     assert not steps.given
+
+
+def test_a_report_is_compared_written_as_sarif_and_annotated(
+    steps: Steps, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = Place(file="net.py", line=3)
+    failed = replace(CASE, status=Status.FAILED, reason="not faithful", places=(place,))
+    write_report(make_report([CASE]), Path("base"))
+    steps.report = make_report([failed])
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
+    assert run("--sarif", "out/failures.sarif", "--base", "base") == ExitCode.FAILED
+    told = capsys.readouterr().err
+    assert "::error file=net.py,line=3," in told
+    assert "not compared" not in told
+    (row,) = json.loads(Path("out/failures.sarif").read_text())["runs"]
+    (result,) = row["results"]
+    assert "not faithful" in result["message"]["text"]
+    assert "not faithful" in Path("summary.md").read_text()
+    written = read_report(Path("reports/test_emulator"))
+    assert written.comparison
+    assert [str(one.case) for one in written.comparison.changed] == [str(failed)]
+    monkeypatch.setenv("GITHUB_ACTIONS", "")
+    assert run("--base", "gone") == ExitCode.FAILED
+    told = capsys.readouterr().err
+    assert "not compared with the base: " in told
+    assert "::error" not in told
+    assert read_report(Path("reports/test_emulator")).comparison is None
 
 
 def test_a_shard_runs_its_part_and_marks_its_report(steps: Steps) -> None:
