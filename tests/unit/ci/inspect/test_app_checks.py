@@ -215,6 +215,30 @@ def test_the_doctors_checks_judge_the_libraries(
     assert all("app.apk" in one.where for one in errors)
 
 
+@pytest.mark.parametrize("socs", [[], ["SM8650"], ["SM8650", "SM8750"]])
+def test_checks_of_the_doctor_that_apps_have_of_their_own_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, socs: list[str]
+) -> None:
+    """The others are reported once, whichever SoCs they are found for."""
+    replaced = {"QNN203", "QNN308", "QNN309", "QNN320", "QNN321", "QNN325"}
+    others = {"QNN206", "QNN236", "QNN301", "QNN310", "QNN311", "QNN312"}
+    asked = []
+
+    def stage(tree: TreeFacts, target: str, soc: str, wanted: tuple[str, ...]) -> list[Finding]:
+        asked.append((target, soc, wanted))
+        ids_ = sorted(replaced | others, reverse=True)
+        return [Finding(one, "x", "", f"{tree.root}/lib/{ABI}/x.so", "", "") for one in ids_]
+
+    monkeypatch.setattr("ci.inspect.app_checks.judge_staged", stage)
+    found = judge(apk()(tmp_path), tmp_path / "scratch", *socs)
+    assert [one.id for one in found] == sorted(others)
+    assert {one.where for one in found} == {f"lib/{ABI} of app.apk/x.so"}
+    assert asked == [("android", soc, ("libQnnHtp.so",)) for soc in socs or [""]]
+    asked.clear()
+    judge(apk({})(tmp_path / "empty"), tmp_path / "other")
+    assert asked == []
+
+
 def test_each_soc_that_is_asked_for_needs_its_stub_and_skel(tmp_path: Path) -> None:
     path = apk()(tmp_path)
     assert judge(path, tmp_path / "scratch", "SM8650") == []
