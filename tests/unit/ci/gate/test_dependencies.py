@@ -78,6 +78,42 @@ def test_a_file_of_another_s_tree_depends_on(path: str, text: str, found: str) -
     assert UPSTREAM.list_dependencies(path, parse_file(path, text)) == set(found.split())
 
 
+ABOVE = [
+    "a/__init__.py",
+    "a/b/__init__.py",
+    "a/b/c/__init__.py",
+    "a/TARGETS",
+    "a/CMakeLists.txt",
+    "a/b/TARGETS",
+    "a/b/BUCK",
+    "a/b/CMakeLists.txt",
+    "z/BUCK",
+    "w/targets.bzl",
+    "CMakeLists.txt",
+    "BUCK",
+]
+PACKAGES = ["a/b/__init__.py", "a/__init__.py"]
+BUCK, CMAKE = ["a/b/BUCK", "a/b/TARGETS"], ["a/b/CMakeLists.txt", "a/CMakeLists.txt"]
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("a/b/x.py", [*PACKAGES, *BUCK]),
+        ("a/b/c/x.py", ["a/b/c/__init__.py", *PACKAGES, *BUCK]),
+        ("a/b/c/d/x.py", BUCK),  # d is no package
+        ("a/b/x.cpp", [*BUCK, *CMAKE]),
+        ("a/b/c/x.cpp", [*BUCK, *CMAKE]),
+        ("a/x.cpp", ["a/TARGETS", "a/CMakeLists.txt"]),
+        ("z/y/x.py", ["z/BUCK"]),
+        ("w/x.cpp", ["w/targets.bzl"]),
+        ("x.py", []),
+    ],
+)
+def test_a_file_depends_on_packages_and_build_files_above_it(path: str, found: list[str]) -> None:
+    assert list(TreeFiles([*ABOVE, path], {}, FOREIGN).list_above(path)) == found
+
+
 @pytest.mark.parametrize(
     ("end", "is_source"),
     [
