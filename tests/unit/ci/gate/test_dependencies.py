@@ -79,18 +79,9 @@ def test_a_file_of_another_s_tree_depends_on(path: str, text: str, found: str) -
 
 
 ABOVE = [
-    "a/__init__.py",
-    "a/b/__init__.py",
-    "a/b/c/__init__.py",
-    "a/TARGETS",
-    "a/CMakeLists.txt",
-    "a/b/TARGETS",
-    "a/b/BUCK",
-    "a/b/CMakeLists.txt",
-    "z/BUCK",
-    "w/targets.bzl",
-    "CMakeLists.txt",
-    "BUCK",
+    *("a/__init__.py", "a/b/__init__.py", "a/b/c/__init__.py", "a/TARGETS", "a/CMakeLists.txt"),
+    *("a/b/TARGETS", "a/b/BUCK", "a/b/CMakeLists.txt", "z/BUCK", "w/targets.bzl"),
+    *("CMakeLists.txt", "BUCK"),
 ]
 PACKAGES = ["a/b/__init__.py", "a/__init__.py"]
 BUCK, CMAKE = ["a/b/BUCK", "a/b/TARGETS"], ["a/b/CMakeLists.txt", "a/CMakeLists.txt"]
