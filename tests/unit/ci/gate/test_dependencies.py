@@ -130,6 +130,7 @@ def test_a_header_brings_the_sources_of_its_name_and_each_reads_its_own_headers(
         ('ROOT / "docker"', {"docker"}),
         ('here.with_name("docker")', {"docker"}),
         ('open("docker")', set()),
+        ('Path("docs", 3, f"{1}.md")', {"docs/*/*.md"}),
         ('open("./docs/page.md")', {"docs/page.md"}),
         ('Path("baselines", f"{name}.toml")', {"baselines/*.toml"}),
         ('here.with_name("probe.py")', {"probe.py"}),
@@ -186,6 +187,12 @@ def test_a_string_means_files_by_the_end_of_their_path(
 ) -> None:
     files = ["ci/a/data.py", "ci/b/data.py", "docs/page.md", "tests/probe.txt"]
     assert sorted(TreeFiles(files, {}, RULES).find_word(word, reader)) == found
+
+
+def test_without_a_rule_for_cases_there_is_no_suite() -> None:
+    assert read_facts(MemoryTree(FILES), RULES, {}).suite
+    facts = read_facts(MemoryTree(FILES), replace(RULES, cases=None), {})
+    assert (facts.suite, facts.models) == ({}, {})
 
 
 @pytest.mark.parametrize(

@@ -245,6 +245,7 @@ def test_the_keys_of_a_manifest_choose_the_cases() -> None:
     assert choose(SOCS, "SM8650.id") == choose(SOCS, "?") == CASES
     assert choose(SOCS, "SM8750.id") == (CaseName("net", "fp16", "SM8750"),)
     assert choose("notes.txt") is None
+    assert choose(POLICY) is None  # no row of it has changed
     assert choose("other.toml", "a") is None
 
 

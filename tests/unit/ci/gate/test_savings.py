@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ci.gate.render import describe, describe_cases, render_savings, show_fate, show_reason
 from ci.gate.replay import Replayed, Savings, Step, find_missed
@@ -161,6 +162,7 @@ def test_a_plan_tells_trees_files_jobs_and_cases() -> None:
     assert show_reason(make_session("x", files=files[:3])) == "a, b, c: why"
     assert show_reason(make_session("x", files=files)) == "a, b, c and 1 more: why"
     assert show_reason(make_session("x", by_hand="slow")) == "why (slow)"
+    assert show_reason(replace(make_session("x", files=files[:1]), reason="")) == ""
     assert show_reason(make_session("x", run=False, by_hand="slow")) == "why"
     assert html.unescape(describe_cases(CASES)) == "Cases: 3 (a 1, b 2) on S1, S2"
 

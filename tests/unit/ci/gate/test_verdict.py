@@ -67,6 +67,13 @@ def test_a_fault_of_the_shards_and_a_result_that_was_not_planned_are_red() -> No
         assert not verdict.is_infrastructure
 
 
+def test_results_that_were_not_planned_are_named_in_order() -> None:
+    names = ["g", "c", "f", "a", "e", "b", "d"]
+    verdict = judge(PLAN, NEEDS, {**GOOD, **dict.fromkeys(names, JobResult("0"))}, [])
+    (note,) = verdict.notes
+    assert note.endswith(": a, b, c, d, e, f, g")
+
+
 JOBS = [
     (UNIT, JobResult(), MACHINE),
     (UNIT, JobResult(" x "), FAILED),
