@@ -126,14 +126,16 @@ def test_a_proof_counts_for_what_it_was_made_with(tmp_path: Path) -> None:
 def test_what_a_proof_was_made_with_is_bytes_variables_and_wheel(tmp_path: Path) -> None:
     def digest(sha256: str = "a", value: str = "1", package: Path = tmp_path) -> tuple[str, ...]:
         job: Any = SimpleNamespace(variables={"LD_LIBRARY_PATH": value})
-        made: Any = SimpleNamespace(artifacts=[SimpleNamespace(sha256=sha256, path=Path("p.so"))])
+        files = [SimpleNamespace(sha256=one, path=Path("p.so")) for one in sha256]
+        made: Any = SimpleNamespace(artifacts=files)
         return tuple(deliver._list_ingredients(job, made, package))
 
     other = tmp_path / "other"
     other.mkdir()
     assert digest() == digest()
     before = digest()
-    assert len({before, digest("b"), digest(value="2"), digest(package=other)}) == 4
+    others = {digest("b"), digest("ab"), digest("ac"), digest(value="2"), digest(package=other)}
+    assert len({before, *others}) == 6
     os.utime(tmp_path, ns=(0, 1))  # as if another wheel was installed there
     assert digest() != before
 

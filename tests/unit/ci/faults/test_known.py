@@ -181,7 +181,9 @@ def test_a_pattern_is_not_found_if_a_result_is_read_by_what_must_not_follow() ->
     second = Step("r", "relu", (Operand((2, 4)),), ("a",), (2, 4))
     for word, fits in (("relu", False), ("tanh", True)):
         pattern = Pattern(("add",), ("fp16",), not_before=(word,))
-        assert bool(find_pattern(pattern, [first, second])) is fits
+        for sources in (("a",), ("", "a")):
+            reader = structs.replace(second, sources=sources)
+            assert bool(find_pattern(pattern, [first, reader])) is fits
         assert find_pattern(pattern, [first])
 
 

@@ -20,7 +20,7 @@ from ci.cases.spec import DEFAULT_SOC
 from ci.faults.expected import GRAPH, MENDED, Rerun
 from ci.faults.graph import Graph, parse_graph
 from ci.faults.known import RIGHT, WRONG, describe, find_pattern, read_faults
-from ci.faults.results import Item, Result, Searched
+from ci.faults.results import Finding, Item, Result, Searched
 from ci.faults.search import Search
 from ci.models.schemes import Scheme
 from ci.report.schema import Status
@@ -271,6 +271,61 @@ def test_the_least_numbers_of_a_search(
         assert call(fuzz, *words).exit_code == ExitCode.OK
 
 
+def make_searched(search: Search, *findings: Finding) -> Searched:
+    return Searched(
+        frontend=search.frontend,
+        scheme=search.scheme,
+        soc=search.soc,
+        seed=search.seed,
+        graphs=0,
+        seconds=0.0,
+        per_minute=0.0,
+        cpu_s=0.0,
+        ends={},
+        unjudged={},
+        unconfirmed=0,
+        unexamined=0,
+        findings=findings,
+    )
+
+
+@pytest.mark.parametrize(
+    ("known", "code"),
+    [
+        (("", "old"), ExitCode.FAILED),
+        (("old", ""), ExitCode.FAILED),
+        (("old", "older"), ExitCode.OK),
+    ],
+)
+def test_one_fault_that_is_not_known_among_others_fails_a_search(
+    known: tuple[str, str], code: ExitCode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = dict(zip(("fp16", "u8"), known, strict=True))
+
+    def run(search: Search, *_: float) -> Searched:
+        finding = Finding(
+            graph=PLANTED.graph,
+            end=WRONG,
+            frontend="onnx",
+            scheme=search.scheme,
+            soc=search.soc,
+            sqnr_db=1.0,
+            predicted_db=60.0,
+            place="output 0",
+            why="",
+            operators=("add",),
+            relations=(),
+            known=names[search.scheme],
+        )
+        return make_searched(search, finding)
+
+    monkeypatch.setattr(fuzz, "open_bench", open_stand_in(has_planted))
+    monkeypatch.setattr(Search, "run", run)
+    schemes = [word for one in names for word in ("--scheme", one)]
+    assert call(fuzz, *schemes, "--reports", str(tmp_path)).exit_code == code
+    assert len(list((tmp_path / "fuzz").glob("*.md"))) == 2
+
+
 def test_schemes_share_the_minutes_of_a_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,21 +334,7 @@ def test_schemes_share_the_minutes_of_a_search(
     def run(search: Search, deadline: float, graphs: int) -> Searched:
         deadlines[search.scheme] = deadline
         assert graphs == 7
-        return Searched(
-            frontend=search.frontend,
-            scheme=search.scheme,
-            soc=search.soc,
-            seed=search.seed,
-            graphs=0,
-            seconds=0.0,
-            per_minute=0.0,
-            cpu_s=0.0,
-            ends={},
-            unjudged={},
-            unconfirmed=0,
-            unexamined=0,
-            findings=(),
-        )
+        return make_searched(search)
 
     monkeypatch.setattr(fuzz, "open_bench", open_stand_in(has_planted))
     monkeypatch.setattr(fuzz.time, "monotonic", lambda: 1000.0)
