@@ -796,7 +796,7 @@ def test_training_gives_the_same_weights_each_time_nearer_to_the_float32_model()
     with torch.no_grad():
         wanted = [model.module(*one) for one in sets]
 
-    def measure(scheme: Scheme) -> tuple[float, list[Any]]:
+    def measure(scheme: Scheme, model: Model = model) -> tuple[float, list[Any]]:
         converted = quantize_model(model, scheme, "SM8650")
         with torch.no_grad():
             made = [converted(*one) for one in sets]
@@ -806,6 +806,9 @@ def test_training_gives_the_same_weights_each_time_nearer_to_the_float32_model()
     before, after, again = map(measure, [Scheme.A16W4, Scheme.A16W4_TRAINED, Scheme.A16W4_TRAINED])
     assert after[0] < before[0] / 2
     assert all(map(torch.equal, after[1], again[1]))
+    others = replace(model, evaluation=tuple((draw(4, 64, seed=seed),) for seed in range(8, 10)))
+    judged_on_others = measure(Scheme.A16W4_TRAINED, others)
+    assert all(map(torch.equal, after[1], judged_on_others[1]))
     assert all(torch.equal(model.module(*one), was) for one, was in zip(sets, wanted, strict=True))
 
 

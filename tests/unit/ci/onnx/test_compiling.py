@@ -24,7 +24,7 @@ from ci.cases.qnn_files import PROFILE_CSV
 from ci.cases.spec import CaseSpec
 from ci.models.lowering_options import LOG_LEVELS
 from ci.models.schemes import Scheme
-from ci.models.tensors import Loss
+from ci.models.tensors import Loss, digest_sets
 from ci.models.user_models import Source as UserSource
 from ci.onnx import compile as compiling
 from ci.onnx import engine, session, stages
@@ -417,6 +417,9 @@ def test_only_a_program_that_was_calibrated_tells_on_what(
 ) -> None:
     path = (write_conv if scheme is Scheme.ASIS else write_relu)(tmp_path / "net.onnx")
     assert bool(compile_file(path, scheme, monkeypatch).calibration) is (scheme is Scheme.U8)
+    own = from_file(path, read_model(path), [], UserSource(str(path))).calibration[:1]
+    told = compile_file(path, scheme, monkeypatch, calibration=own).calibration
+    assert told == (digest_sets(own) if scheme is Scheme.U8 else "")
 
 
 @pytest.mark.parametrize(
