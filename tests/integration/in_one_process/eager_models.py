@@ -111,6 +111,9 @@ A, B = torch.ones(1, 4, 6), torch.ones(1, 4, 3)
     [
         (lambda a, b: torch.cat([a, b], -1), (2, (6, 3))),
         (lambda a, b: torch.cat([a, b, a], 2), (2, (6, 3, 6))),
+        (lambda a, b: torch.cat([a, a]) * b.mean(), (0, ())),
+        (lambda a, b: torch.cat([b, b]), (0, (1, 1))),
+        (lambda a, b: torch.cat(tensors=[b, b], dim=1), (1, (4, 4))),
         (lambda a, b: torch.cat([a, b], -1).transpose(1, 2), (1, (6, 3))),
         (lambda a, b: torch.cat([a, b], -1).permute(2, 0, 1), (0, (6, 3))),
         (lambda a, b: torch.cat([a, b], -1).sigmoid(), (0, ())),
