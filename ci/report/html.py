@@ -210,7 +210,7 @@ def place_bins(counts: Sequence[int]) -> Iterator[tuple[float, float, float]]:
     A height is the square root of the ratio of a count to the largest count, so that small counts
     are visible.
     """
-    most, width = max(counts, default=0) or 1, 100 / max(len(counts), 1)
+    most, width = max(counts, default=0), 100 / max(len(counts), 1)
     for index, count in enumerate(counts):
         if count:
             yield round(index * width, 2), round(100 * (count / most) ** 0.5, 1), round(width, 2)

@@ -18,7 +18,10 @@ from ci.models.schemes import Scheme
 from ci.report.evidence import (
     CASE,
     LIMITS,
+    OTHER,
+    OWN,
     POLICY,
+    describe_result,
     digest_limits,
     find_faults,
     find_weaker,
@@ -27,10 +30,12 @@ from ci.report.evidence import (
 from ci.report.schema import (
     AccuracyLimits,
     Budget,
+    ControlKind,
     OutputThreshold,
     Question,
     Status,
     Threshold,
+    Tool,
 )
 from ci.verbs.evidence import find_limits, find_signature_faults
 from provisioning.errors import UsageError
@@ -91,6 +96,59 @@ def test_evidence_describes_its_case() -> None:
         "reason": "as predicted",
         "warnings": ["rounding alone"],
     }
+
+
+def test_a_predicate_is_of_its_own_case_and_names_every_part() -> None:
+    """Controls of another case do not count, whatever came of them."""
+    report = make(metric_name="top1", warnings=("rounding",))
+    of_another = [replace(one, model="lstm", rejected=False) for one in report.controls]
+    tools = (*report.toolchain, Tool(name="torch", version="2.12"))
+    report = replace(report, controls=(*of_another, *report.controls), toolchain=tools)
+    (case,) = report.cases
+    found = describe_result(report, case, "0.1.0", {POLICY: "b" * 64, "other": "c" * 64})
+    limits = report.threshold_for(case)
+    asked = (Question.FAITHFUL, Question.QUANTIZED, Question.TASK, Question.BUDGET)
+    controls = [f"control: {one.value}" for one in (ControlKind.ZEROS, ControlKind.GAIN)]
+    assert found["passedTests"] == [*(one.value for one in asked), OTHER, *controls]
+    assert (found["failedTests"], found["result"]) == ([], "WARNED")
+    assert found["configuration"] == [
+        {
+            "name": CASE,
+            "annotations": {
+                **dict(zip(("model", "scheme", "soc"), SOLD, strict=True)),
+                "backend": report.backend,
+                "session": report.session,
+                "runner": "python",
+                "reason": "",
+                "warnings": ["rounding"],
+            },
+        },
+        {
+            "name": LIMITS,
+            "digest": {"sha256": digest_limits(limits)},
+            "annotations": msgspec.to_builtins(limits),
+        },
+        {"name": POLICY, "digest": {"sha256": "b" * 64}},
+        {"name": "other", "digest": {"sha256": "c" * 64}},
+        {"name": "qnn-build", "annotations": {"version": BUILD}},
+        {"name": OWN, "annotations": {"version": "0.1.0"}},
+        {
+            "name": "qnn-runtime",
+            "digest": {"sha256": "a" * 64},
+            "annotations": {"version": "2.49.40"},
+        },
+        {"name": "torch", "annotations": {"version": "2.12"}},
+    ]
+    accepted = replace(report, controls=tuple(replace(one, rejected=False) for one in of_another))
+    own = [replace(one, model=case.model) for one in accepted.controls[:1]]
+    found = describe_result(replace(report, controls=tuple(own)), case, "0.1.0", {})
+    assert (found["failedTests"], found["result"]) == (controls[:1], "FAILED")
+    failed = replace(case, status=Status.FAILED, question=Question.QUANTIZED)
+    found = describe_result(report, failed, "0.1.0", {})
+    assert found["failedTests"] == [Question.QUANTIZED.value]
+    assert (found["passedTests"], found["result"]) == (controls, "FAILED")
+    found = describe_result(report, replace(failed, question=None), "0.1.0", {})
+    assert found["failedTests"] == [OTHER]
 
 
 def test_evidence_of_a_build_does_not_fit_a_program_that_names_none() -> None:

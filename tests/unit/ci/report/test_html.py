@@ -368,6 +368,7 @@ def test_a_case_opens_to_its_outputs_limits_delegation_log_and_command(troubled:
         assert word in opened, word
     assert re.search("SQNR</th><td>3.4</td><td>20.0</td>", opened)
     assert list(place_bins(output.errors)) == [(25, 50, 25), (50, 100, 25)]
+    assert list(place_bins([])) == list(place_bins([0, 0])) == []
 
 
 def test_a_file_of_onnx_has_a_context_size(report: Report) -> None:

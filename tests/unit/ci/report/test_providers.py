@@ -165,6 +165,18 @@ def test_parts_of_variables_that_are_secrets(
     assert set(heard.masks) == set(secrets)
 
 
+def test_each_line_of_a_secret_is_masked_except_blank_ones(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ci.report.providers.find_secrets", lambda _: ["one\n \n two", "5 %"])
+    mask_secrets(detect("github"), {})
+    assert capsys.readouterr().err.splitlines() == [
+        *("::add-mask::one", "::add-mask:: two", "::add-mask::5 %25"),
+    ]
+    mask_secrets(detect("gitlab"), {})
+    assert capsys.readouterr().err == ""
+
+
 def test_malformed_tokens_are_an_error_that_shows_none() -> None:
     with pytest.raises(UnfitError) as caught:
         find_secrets({"QNN_CI_BEARER_TOKENS": "only-a-token"})
