@@ -64,11 +64,11 @@ def _add_case(suite: ET.Element, case: Case, report: Report) -> None:
 
 
 def _describe(case: Case) -> str:
-    parts = [
-        column.phrase.format(column.show(case)) + (f" ({column.hint(case)})" if column.hint else "")
-        for column in COLUMNS
-        if column.phrase and column.is_had(case)
-    ]
+    parts = []
+    for column in COLUMNS:
+        if column.phrase and column.is_had(case):
+            hint = column.hint(case) if column.hint else ""
+            parts.append(column.phrase.format(column.show(case)) + (f" ({hint})" if hint else ""))
     return ", ".join(parts)
 
 

@@ -20,7 +20,7 @@ from ci.report.comparison import compare_reports
 from ci.report.github import render_summary
 from ci.report.html import render_html
 from ci.report.junit import render_junit
-from ci.report.schema import Report, Status
+from ci.report.schema import Case, Footprint, Report, Status
 from ci.report.table import render_table, terminal_style
 from provisioning.artifacts.choice import list_device_runtimes
 from provisioning.errors import UsageError
@@ -207,6 +207,31 @@ def test_a_reader_of_junit_finds_each_result(troubled: Report, tmp_path: Path) -
     assert (cases.tests, cases.failures, cases.errors, cases.skipped) == (4, 2, 0, 1)
     assert (controls.tests, controls.failures) == (8, 1)
     assert [bool(one.result) for one in controls] == [True] + [False] * 7
+
+
+def test_junit_has_a_status_without_a_reason_and_figures_without_a_tooltip(report: Report) -> None:
+    case = Case(
+        model="m",
+        scheme="8a8w",
+        soc="SM8650",
+        status=Status.UNSUPPORTED,
+        sqnr_db=1.0,
+        run_ms=3.0,
+        metric=0.5,
+        metric_name="top1",
+        footprint=Footprint(spill_bytes=1024, vtcm_mb=8),
+        recorded_footprint=Footprint(spill_bytes=1024, vtcm_mb=4),
+    )
+    root = ET.fromstring(render_junit(replace(report, cases=(case,), controls=())))  # noqa: S314
+    (found,) = root.iter("testcase")
+    (skipped,) = found.iter("skipped")
+    assert skipped.get("message") == "unsupported"
+    text = found.findtext("system-out") or ""
+    assert "SQNR 1.0 dB" in text
+    assert "(top1" in text
+    assert "VTCM MB 8 (4 recorded)" in text
+    assert "spill 1.00 KiB" in text
+    assert "()" not in text
 
 
 def test_a_case_that_could_not_run_here_is_an_error_for_a_reader_of_junit(report: Report) -> None:
