@@ -13,7 +13,17 @@ import pytest
 from msgspec.structs import replace
 
 from ci.cases.session import read_host, started_now
-from ci.report.schema import Case, Control, Report, Status, Tool, make_json_schema, summarize
+from ci.report.schema import (
+    Case,
+    CaseName,
+    Change,
+    Control,
+    Report,
+    Status,
+    Tool,
+    make_json_schema,
+    summarize,
+)
 from ci.report.text import clean_log_line, show_bytes, show_decibels, show_seconds, show_share
 from ci.report.write import encode_report, read_report, report_data, write_report
 from provisioning.console.terminal import clean
@@ -241,3 +251,26 @@ def test_clean_takes_what_is_unsafe_and_keeps_the_rest(text: str, expected: str)
 
 def test_a_log_line_is_one_line_and_no_command() -> None:
     assert clean_log_line(" a\n##[error]b ##vso[task]c ") == "a # #[error]b # #vso[task]c"
+
+
+@pytest.mark.parametrize(
+    ("figures", "direction"),
+    [
+        ({}, 0),
+        ({"pte_bytes": 9, "sources": ("model",)}, 0),
+        ({"sqnr_db": -0.1}, -1),
+        ({"sqnr_db": 0.1}, 1),
+        ({"metric": -0.1, "sqnr_db": 9.0}, -1),
+        ({"metric": 0.1, "sqnr_db": -9.0}, 1),
+        ({"fallback_nodes": 1, "metric": 0.1, "sqnr_db": 9.0}, -1),
+        ({"fallback_nodes": -1, "metric": -0.1, "sqnr_db": -9.0}, 1),
+        ({"now": Status.FAILED, "fallback_nodes": -1, "metric": 0.1}, -1),
+        ({"before": Status.FAILED, "fallback_nodes": 1, "metric": -0.1}, 1),
+    ],
+)
+def test_a_change_is_better_or_worse_by_its_most_important_figure(
+    figures: dict[str, Any], direction: int
+) -> None:
+    name = CaseName(model="m", scheme="8a8w", soc="SM8650")
+    same = {"before": Status.PASSED, "now": Status.PASSED}
+    assert Change(case=name, **{**same, **figures}).direction == direction
