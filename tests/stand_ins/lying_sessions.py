@@ -1,4 +1,4 @@
-"""Imported into a lane's pool: sessions that do what the file that LIE names says.
+"""Imported into a lane's pool alone: sessions that do what the file that LIE names says.
 
 cpu MODEL       the CPU runs MODEL, and the session says that it is QNN's
 zeros, others   outputs of zeros, or of the input set before
