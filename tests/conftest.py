@@ -6,8 +6,11 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Iterator
 
 import pytest
+
+from provisioning.console.interrupts import ENDING_SIGNALS
 
 # Set by ./nox for the verbs of a session: where paths are relative to, and how hints name verbs.
 for name in ("QNN_CI_CALLER_DIR", "QNN_CI_COMMAND", "QNN_CI_CAUSE_FILE"):
@@ -38,6 +41,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("nightly"):
             item.add_marker(pytest.mark.skip(reason="QNN_CI_NIGHTLY is not set"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Iterator[None]:
+    """Restore the handlers of signals after each test: a verb that is called in this process
+    replaces them, and one that was interrupted ignores SIGINT and SIGTERM from then on."""
+    before = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
+    try:
+        return (yield)
+    finally:
+        for number, handler in before.items():
+            if signal.getsignal(number) is not handler:
+                signal.signal(number, handler)
 
 
 def pytest_collection_finish() -> None:
