@@ -113,7 +113,7 @@ def read_expectations(path: Path | None = None) -> UpstreamPolicy:
                 raise ManifestError(
                     f"policies/{POLICY}.toml, cause {cause.name}: {fault}",
                     why="an invalid row, or one that matches too much, would hide failures that"
-                    " nobody examined",
+                    " have not been examined",
                     fix="name the suite, the tests, their outcome and a pattern for the reason",
                 )
         if cause.fault in {"upstream", "executorch", "qnn"} and not cause.report:

@@ -367,7 +367,8 @@ class _Extraction:
 
     def write_targets(self, reader: TarReader, missing: Mapping[str, str]) -> None:
         """Read the archive again, and write each file that is wanted only because a wanted hard
-        link points to it. ``missing`` maps the file's name to the link's path, where it is written.
+        link points to it. ``missing`` maps the file's name to the path of the link, and the file is
+        written to this path.
         """
         for member in reader.members():
             if member.kind == "file" and (path := missing.get(member.name)):
