@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ci.cases.forked import note_step, run_forked
+from ci.cases.forked import describe_error, note_step, run_forked
 from ci.cases.pool import Lease, Worker, read_tail
 from provisioning.console.process import TAIL_LINES
 from provisioning.errors import FailedError, QnnCiError, StoreError, UsageError
@@ -64,6 +64,18 @@ def test_a_fork_that_dies_is_described_with_its_last_step() -> None:
     with pytest.raises(FailedError, match="exited with 3 without a result") as caught:
         run_forked(lambda: os._exit(3))
     assert not caught.value.why  # not that of the fork before
+
+
+def test_a_fork_that_dies_tells_what_it_did() -> None:
+    with pytest.raises(FailedError, match=r"^lowering: the process exited with 3 without"):
+        run_forked(lambda: os._exit(3), "lowering")
+
+
+@pytest.mark.parametrize(("size", "told"), [(288, "x" * 288), (289, "x" * 288 + "...")])
+def test_an_error_is_described_in_one_line_of_limited_length(size: int, told: str) -> None:
+    assert describe_error(ValueError("x" * size)) == f"ValueError: {told}"
+    assert describe_error(ValueError("a\n  b")) == "ValueError: a b"
+    assert describe_error(ValueError()) == "ValueError"
 
 
 def test_the_end_of_a_log_is_what_went_wrong(tmp_path: Path) -> None:

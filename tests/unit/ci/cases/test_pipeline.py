@@ -51,6 +51,7 @@ from ci.cases.policy import Unsupported, read_emulator_policy
 from ci.cases.pool import Ended, Job
 from ci.cases.qnn_files import PARAMS, SAVER, SAVER_CALLS
 from ci.cases.runners import INPUT_LIST, PooledProgram, PooledRunner
+from ci.cases.spec import CaseSpec
 from ci.judging.controls import MAKERS
 from ci.judging.figures import Array, Nearness
 from ci.judging.verdict import MODEL, CaseFigures
@@ -174,12 +175,19 @@ def test_only_a_damaged_entry_of_the_cache_is_called_so(tmp_path: Path) -> None:
     assert "damaged" in run(use_cache=True)
 
 
-@pytest.mark.parametrize("kind", [StoreError, UnfitError])
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (StoreError("no room"), StoreError),
+        (UnfitError("no process starts"), UnfitError),
+        (OSError(errno.ENOSPC, "No space left on device", "/there"), StoreError),
+    ],
+)
 def test_what_the_machine_is_to_blame_for_is_no_fault_of_a_case(
-    tmp_path: Path, kind: type[QnnCiError]
+    tmp_path: Path, error: Exception, kind: type[QnnCiError]
 ) -> None:
     def answer(_: Sets) -> Sets:
-        raise kind("no process starts")
+        raise error
 
     with pytest.raises(kind):
         run_case(tmp_path, make_engine(), EchoRunner(answer))
@@ -416,6 +424,23 @@ def test_only_what_fails_in_a_fresh_process_fails_a_case(tmp_path: Path) -> None
         "the program failed in a process that had run other programs before: not faithful: "
     )
     assert runner.calls == ["open", "run", "fresh", "run"]
+
+
+def test_what_passes_in_a_used_process_is_not_run_again(tmp_path: Path) -> None:
+    runner = echo(RIGHT, used=True)
+    assert run_case(tmp_path, make_engine(), runner).case.status is Status.PASSED
+    assert runner.calls == ["open", "run"]
+
+
+def test_what_fails_in_a_fresh_process_too_is_judged_by_that_run(tmp_path: Path) -> None:
+    answers = iter([[np.zeros_like(one) for one in RIGHT], [COARSE, IDS + 1, MASK]])
+    runner = EchoRunner(
+        lambda _: [list(one) for one in zip(*next(answers), strict=True)], used=True
+    )
+    result = run_case(tmp_path, make_engine(), runner)
+    assert (result.case.status, result.remark) == (Status.FAILED, "")
+    assert "output 1: off by +1" in result.case.reason
+    assert "output 0" not in result.case.reason
 
 
 def test_what_is_refused_in_a_used_process_is_asked_of_a_fresh_one(tmp_path: Path) -> None:
@@ -777,6 +802,40 @@ def test_a_right_program_is_not_lowered_again_for_its_layers(tmp_path: Path) -> 
     assert (case.status, runner.calls) == (Status.PASSED, ["open", "run"])
 
 
+def test_a_program_whose_layers_cannot_be_lowered_or_run_is_not_located(tmp_path: Path) -> None:
+    def answer(sets: Sets) -> Sets:
+        if len(runner.calls) > 2:
+            raise RunError("was killed by SIGSEGV")
+        return [[x * 5 + np.sin(x)] for (x,) in sets]
+
+    def locate(engine: FloatEngine, place: str) -> list[str]:
+        runner.calls.clear()
+        spec = replace(SPEC, scheme=Scheme.FP16)
+        reason = run_case(tmp_path / place, engine, runner, spec=spec).case.reason
+        return [line for line in reason.splitlines() if "where: " in line]
+
+    class Refusing(FloatEngine):
+        def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
+            if spec.layers:
+                raise ValueError("no layers")
+            return super().compile(spec, staging)
+
+    class Dying(FloatEngine):
+        def warm_up(self, spec: CaseSpec) -> None:
+            if spec.layers:
+                raise LookupError("seven")
+
+    runner = EchoRunner(answer)
+    for kind, told in (
+        (FloatEngine, "was killed by SIGSEGV"),
+        (Refusing, "explained: no layers"),
+        (Dying, "seven"),
+    ):
+        engine = kind(lambda x: [x * 5], RAMP, layers=LAYERS)
+        assert locate(engine, kind.__name__) == [f"  where: not located: {told}"]
+    assert locate(FloatEngine(lambda x: [x * 5], RAMP), "none") == []  # it lists no layers
+
+
 def test_a_wrong_program_of_several_methods_is_not_lowered_again(tmp_path: Path) -> None:
     runner = EchoRunner(lambda sets: [[x * 5 + np.sin(x)] for (x,) in sets])
     engine = FloatEngine(lambda x: [x * 5], RAMP, layers=LAYERS)
@@ -791,10 +850,12 @@ class MeasuringPool(InlinePool):
 
     def __init__(self, measured: Ended) -> None:
         self.measured = measured
+        self.asked: Any = ()
 
     def run(self, job: Job, log: Path, timeout_s: float, *, fresh: bool = False) -> Ended:
         if getattr(job, "func", None) is call_metric:
             assert fresh  # a user's function may change the process that it runs in
+            self.asked = getattr(job, "args", ())
             return self.measured
         return super().run(job, log, timeout_s, fresh=fresh)
 
@@ -822,6 +883,28 @@ def test_a_metric_that_is_short_or_dies_fails_the_case(
     assert not any("except for the metric" in one for one in case.warnings)
     if measured.failure:
         assert all(line in case.reason for line in MODEL)  # the advice is about the user's function
+
+
+@pytest.mark.parametrize("quantizes", [True, False])
+def test_a_metric_gets_the_outputs_and_those_of_both_models(
+    tmp_path: Path, quantizes: bool
+) -> None:
+    metric = Metric(function="/m.py:top1", labels="/l.npy", max_drop=0.1)
+    entry = ModelEntry("mlp", metric=metric)
+    policy = msgspec.structs.replace(read_emulator_policy(), models={"mlp": entry})
+    made = [COARSE * np.float32(1.001), IDS, MASK]
+    engine = make_engine() if quantizes else replace(make_engine(bounds={}), quantized=None)
+    pool = MeasuringPool(Ended(MetricResult(0.9, 0.9, 0.1, 0.9), "", ""))
+    case = judge(tmp_path, made, engine=engine, policy=policy, pool=pool).case
+    assert (case.metric, case.metric_float, case.metric_quantized) == (0.9, 0.9, 0.9)
+    assert case.metric_name == "top1"
+    given, *sets = pool.asked
+    assert given == metric
+    wanted = [made, [LOGITS, IDS, MASK], RIGHT if quantizes else None]
+    for found, right in zip(sets, wanted, strict=True):
+        assert (found is None) is (right is None)
+        for one, other in zip(found or (), right or (), strict=True):
+            assert (one == other).all()
 
 
 def test_a_file_that_is_its_own_reference_says_what_that_leaves_unknown(tmp_path: Path) -> None:

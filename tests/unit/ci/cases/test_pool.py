@@ -4,28 +4,39 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 
 from ci.cases import pool as pool_module
 from ci.cases.pool import (
+    ABORTED,
     IMPORTS,
     LATE,
+    MAX_WORKER_BYTES,
     ROOT,
+    SOCKET,
     STARTER,
     TUNABLES,
+    Ended,
     Lease,
     Pool,
+    ScratchPool,
     Worker,
     list_python_path,
+    open_scratch_pool,
 )
 from ci.models.numerics import VARIABLES
 from provisioning.console.caller import DIRECTORY_VARIABLE
+from provisioning.errors import StoreError, UnfitError, UsageError
 
 
 @pytest.fixture
@@ -135,6 +146,248 @@ def test_jobs_of_a_kind_share_a_process_unless_they_ask_for_a_fresh_one(
     for one in pool.idle.values():
         one.end()
     assert len(pool.idle) == 2
+
+
+class StubWorker:
+    """Answers with ``answers``, and notes how it ends."""
+
+    used = False
+
+    def __init__(self, *answers: tuple[Any, str], size: int = 0) -> None:
+        self.answers, self.size = [*answers], size
+        self.asked: list[tuple[Any, Path, float, float]] = []
+        self.ends: list[str] = []
+
+    def call(self, job: Any, log: Path, timeout_s: float, max_bytes: float) -> tuple[Any, str]:
+        self.asked.append((job, log, timeout_s, max_bytes))
+        return self.answers.pop(0)
+
+    def size_bytes(self) -> int:
+        return self.size
+
+    def close(self) -> None:
+        self.ends.append("close")
+
+    def end(self) -> None:
+        self.ends.append("end")
+
+
+def make_pool(monkeypatch: pytest.MonkeyPatch, *workers: Any) -> Pool:
+    """A pool without a fork server, whose workers are these."""
+    pool, left = Pool.__new__(Pool), [*workers]
+    pool.context, pool.idle, pool.aborted = None, {}, threading.Event()
+    monkeypatch.setattr(pool_module, "Worker", lambda _: left.pop(0))
+    return pool
+
+
+GOOD, BAD = (7, ""), (None, "the process died")
+
+
+@pytest.mark.parametrize(
+    ("answer", "size", "fresh", "end"),
+    [
+        (GOOD, 0, False, ""),
+        (GOOD, MAX_WORKER_BYTES - 1, False, ""),
+        (GOOD, MAX_WORKER_BYTES, False, "close"),
+        (GOOD, 0, True, "close"),
+        (BAD, 0, False, "end"),
+        (BAD, 0, True, "end"),
+        ((UsageError("no"), ""), 0, False, ""),
+    ],
+)
+def test_only_a_small_worker_that_answered_is_used_again(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: tuple[Any, str],
+    size: int,
+    fresh: bool,
+    end: str,
+) -> None:
+    worker = StubWorker(answer, GOOD, size=size)
+    pool = make_pool(monkeypatch, worker, StubWorker(GOOD))
+    pool.run(rest, tmp_path / "log", 60.0, fresh=fresh)
+    assert worker.ends == [end] * bool(end)
+    assert [*pool.idle.values()] == [worker] * (not end)
+    assert pool.run(rest, tmp_path / "log", 60.0).used is not bool(end)
+
+
+@pytest.mark.parametrize(
+    ("answer", "ended"),
+    [
+        (GOOD, Ended(7, "", "the end", used=True)),
+        ((None, LATE), Ended(None, f"{LATE} 60 s", "the end", used=True)),
+        (BAD, Ended(None, "the process died", "the end", used=True)),
+        ((UsageError("no"), ""), Ended(None, "no", "the end", used=True, raised=True)),
+    ],
+)
+def test_what_a_worker_answers_is_noted_with_the_end_of_the_log(
+    tmp_path: Path, answer: tuple[Any, str], ended: Ended
+) -> None:
+    worker: Any = StubWorker(answer, GOOD)
+    worker.used = True
+    (tmp_path / "log").write_text("the end\n")
+    lease = Lease(worker, tmp_path / "log", 60.0)
+    assert lease.call(rest) == ended
+    again = GOOD if answer in (GOOD, (answer[0], "")) else (None, ABORTED)
+    assert lease.call(rest) == Ended(*again, "the end", used=True)
+
+
+def test_a_full_disk_is_raised_to_all_cases(tmp_path: Path) -> None:
+    worker: Any = StubWorker((StoreError("no space"), ""))
+    with pytest.raises(StoreError, match="no space"):
+        Lease(worker, tmp_path / "log", 60.0).call(rest)
+
+
+def test_limits_of_a_job_reach_its_worker_and_an_old_log_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    log.write_text("of an earlier job")
+    worker = StubWorker(GOOD)
+    ended = make_pool(monkeypatch, worker).run(rest, log, 60.0, max_bytes=9.0)
+    assert ended == Ended(7, "", "")
+    ((job, own, left_s, most),) = worker.asked
+    assert (job, own, most) == (rest, log, 9.0)
+    assert 50 < left_s <= 60
+
+
+def test_each_thread_and_each_kind_has_its_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = [StubWorker(GOOD, GOOD) for _ in range(3)]
+    pool = make_pool(monkeypatch, *workers)
+    jobs: list[Any] = [rest, partial(rest)]
+    for job in (*jobs, *jobs):
+        pool.run(job, tmp_path / "log", 60.0)
+    other = threading.Thread(target=lambda: pool.run(rest, tmp_path / "log", 60.0))
+    other.start()
+    other.join()
+    asked = [[job for job, *_ in one.asked] for one in workers]
+    assert asked == [[jobs[0]] * 2, [jobs[1]] * 2, [rest]]
+
+
+@pytest.mark.parametrize("error", [EOFError, ConnectionResetError])
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_worker_that_cannot_start_is_the_machine_s_fault_unless_the_pool_was_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception], stopped: bool
+) -> None:
+    def start(_: Any) -> Worker:
+        if stopped:
+            pool.close()
+        raise error
+
+    ended: list[int] = []
+    monkeypatch.setattr(pool_module, "end_fork_server", lambda: ended.append(1))
+    pool = make_pool(monkeypatch)
+    monkeypatch.setattr(pool_module, "Worker", start)
+    if stopped:
+        for _ in range(2):  # while it starts, and after that
+            assert pool.run(rest, tmp_path / "log", 60.0) == Ended(None, ABORTED, "")
+        assert ended == [1]
+    else:
+        with pytest.raises(UnfitError, match="cannot be started"):
+            pool.run(rest, tmp_path / "log", 60.0)
+
+
+@pytest.mark.parametrize(
+    ("job", "how"),
+    [
+        (partial(os._exit, 3), "exited with 3"),
+        (partial(signal.raise_signal, signal.SIGKILL), "was killed by SIGKILL"),
+    ],
+)
+def test_a_worker_that_dies_is_described(
+    worker: Worker, tmp_path: Path, job: Any, how: str
+) -> None:
+    lease = Lease(worker, tmp_path / "log", 60.0)
+    assert lease.call(job) == Ended(None, f"the process {how} without a result", "")
+    assert worker.size_bytes() == 0
+
+
+def test_a_process_that_ignores_its_end_is_killed(
+    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = Lease(worker, tmp_path / "log", 60.0)
+    assert not lease.call(partial(signal.signal, signal.SIGTERM, signal.SIG_IGN)).failure
+    monkeypatch.setattr("ci.cases.pool.GRACE_S", 0.05)
+    worker.end()
+    worker.process.join(60)
+    assert worker.process.exitcode == -signal.SIGKILL
+
+
+class StubPool:
+    """Notes its arguments, and whether it was closed."""
+
+    made: ClassVar[list[StubPool]] = []
+
+    def __init__(self, *given: Any) -> None:
+        self.given, self.closed = given, False
+        self.made.append(self)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[StubPool]:
+    monkeypatch.setattr(pool_module, "Pool", StubPool)
+    monkeypatch.setattr(StubPool, "made", [])
+    return StubPool.made
+
+
+def test_a_pool_is_replaced_if_the_variables_change_and_closed_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: list[StubPool]
+) -> None:
+    monkeypatch.setattr(pool_module.tempfile, "gettempdir", lambda: str(tmp_path))
+    config = vars(multiprocessing.current_process())["_config"]
+    before = config.get("tempdir")
+    with open_scratch_pool(("torch",)) as held:
+        assert config["tempdir"] == str(held.scratch)
+        assert held.scratch.parent == tmp_path
+        held.close()  # nothing is open
+        first = held.open({"A": "1"})
+        assert held.open({"A": "1"}) is first
+        assert [one.closed for one in made] == [False]
+        held.open({"A": "2"})
+        assert [one.closed for one in made] == [True, False]
+    assert [one.closed for one in made] == [True, True]
+    scratch = held.scratch
+    assert [one.given for one in made] == [
+        ({"A": number, "TMPDIR": str(scratch)}, scratch / "cwd", ("torch",)) for number in "12"
+    ]
+    assert config.get("tempdir") == before
+    assert not scratch.exists()
+
+
+@pytest.mark.parametrize("spare", [0, 1])
+def test_sockets_are_elsewhere_if_the_path_of_the_scratch_directory_is_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: list[StubPool], spare: int
+) -> None:
+    scratch = tmp_path / "scratch"
+    size = len(str(scratch / SOCKET)) + spare
+    monkeypatch.setattr(pool_module, "MAX_SOCKET_PATH", size)
+    monkeypatch.setattr(pool_module, "scratch_directory", lambda *_: nullcontext(scratch))
+    config = vars(multiprocessing.current_process())["_config"]
+    before = config.get("tempdir")
+    with open_scratch_pool(()):
+        assert config.get("tempdir") == (str(scratch) if spare else before)
+    assert config.get("tempdir") == before
+    assert made == []
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_pool_is_started_early_if_all_artifacts_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: list[StubPool], missing: bool
+) -> None:
+    def locate(profile: str, _: Any) -> Any:
+        if missing:
+            raise StoreError("it was not provisioned")
+        return SimpleNamespace(apply=lambda environ: {**environ, "PROFILE": profile})
+
+    monkeypatch.setattr(pool_module, "locate_profile", locate)
+    ScratchPool(tmp_path, ("torch",)).guess("emulator")
+    variables = {**os.environ, "PROFILE": "emulator", "TMPDIR": str(tmp_path)}
+    assert [one.given[0] for one in made] == [variables] * (not missing)
 
 
 def test_a_worker_that_is_late_is_given_up_in_time(worker: Worker, tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ import io
 import os
 import sys
 import time
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,14 +14,16 @@ import msgspec
 import pytest
 
 from ci.cases import session
-from ci.cases.pipeline import CaseResult, SessionOptions
+from ci.cases.pipeline import CaseResult, RunSetup, SessionOptions
 from ci.cases.policy import read_emulator_policy
 from ci.cases.pool import Ended
 from ci.cases.session import (
     NUMERICS,
+    UNRECORDED,
     Phases,
     Session,
     check_data_of,
+    clear_beside,
     describe_progress,
     list_parts,
     read_source,
@@ -208,6 +212,96 @@ def test_a_session_s_report_counts_the_cases_that_it_did_not_judge() -> None:
     assert "2 cases" in cut.verdict
     whole = session.make_report([passed] * 3, Phases(Progress(io.StringIO())))
     assert (whole.unjudged, whole.ok, whole.exit_code) == (0, True, ExitCode.OK)
+
+
+def test_a_session_gives_each_case_its_setup_and_reports_what_is_not_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of an earlier run are removed first. A phase is measured."""
+    monkeypatch.setattr(session, "suite_folder", lambda: tmp_path / "baselines")
+    beside = tmp_path / "beside"
+    (beside / "old").mkdir(parents=True)
+    engine, runner, emulator, pool = (SimpleNamespace(name=name) for name in "ereo")
+    made: list[Any] = []
+
+    def make_run(spec: CaseSpec, setup: RunSetup) -> Any:
+        made.append((spec, setup))
+        row = Case(model=spec.model, scheme="fp16", soc=spec.soc, status=Status.PASSED)
+        return StubRun(spec, CaseResult(row))
+
+    options = SessionOptions(
+        policy=read_emulator_policy(), timeout_s=9.0, files_directory=beside, jobs=1
+    )
+    given: Any = {"engine": engine, "runner": runner, "emulator": emulator, "make_run": make_run}
+    specs = [CaseSpec("mlp", Scheme.FP16, soc) for soc in ("SM8650", "SM8750")]
+    made_session = Session(
+        name="test_emulator", specs=specs, parts=TOOLS, options=options, device="a DSP", **given
+    )
+    phases = Phases(Progress(io.StringIO()))
+    work: Any = tmp_path / "work"
+    report = made_session.run(pool, work, phases)  # type: ignore[arg-type]
+    assert [spec for spec, _ in made] == specs
+    assert {id(setup) for _, setup in made} == {id(made[0][1])}
+    assert made[0][1] == RunSetup(
+        options=options,
+        engine=engine,  # type: ignore[arg-type]
+        runner=runner,  # type: ignore[arg-type]
+        pool=pool,  # type: ignore[arg-type]
+        work=work,
+        baselines={},
+        device="a DSP",
+        emulator=emulator,  # type: ignore[arg-type]
+    )
+    assert not beside.exists()
+    assert [one.soc for one in report.cases] == ["SM8650", "SM8750"]
+    assert report.remarks == (UNRECORDED,)
+    assert [one.name for one in report.summary.phases] == ["cases"]
+    recorded = replace(made_session, options=replace(options, record=True))
+    assert recorded.run(pool, work, phases).remarks == ()  # type: ignore[arg-type]
+
+
+def test_a_session_that_cannot_run_here_reports_each_case_as_unsupported(tmp_path: Path) -> None:
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    options = SessionOptions(
+        policy=read_emulator_policy(), timeout_s=9.0, files_directory=beside, keep=None
+    )
+    nothing: Any = SimpleNamespace(name="cpp")
+    specs = [CaseSpec("mlp", Scheme.FP16, soc) for soc in ("SM8650", "SM8750")]
+    made = Session(
+        name="test_emulator",
+        specs=specs,
+        engine=nothing,
+        runner=nothing,
+        parts=TOOLS,
+        options=options,
+    )
+    report = made.report_unrun(Phases(Progress(io.StringIO())), "it needs AVX", "libc++")
+    assert report.cases == tuple(
+        Case(
+            model="mlp",
+            scheme="fp16",
+            soc=one.soc,
+            status=Status.UNSUPPORTED,
+            reason="it needs AVX",
+            lacks="libc++",
+            runner="cpp",
+        )
+        for one in specs
+    )
+    assert not beside.exists()
+    clear_beside(replace(options, files_directory=None))  # nothing is removed
+
+
+def test_phases_are_measured_even_if_they_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter((10.0, 11.0, 12.25, 20.0004, 30.5))
+    monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    phases = Phases(Progress(io.StringIO()), started=next(clock))
+    with phases.measure("first"):
+        pass
+    with suppress(LookupError), phases.measure("second"):
+        raise LookupError
+    assert [(one.name, one.seconds) for one in phases.rows] == [("first", 1.25), ("second", 10.5)]
 
 
 def test_size_and_date_of_an_adopted_library_and_every_field_of_a_tool_are_in_the_keys(

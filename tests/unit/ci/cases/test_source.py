@@ -33,8 +33,12 @@ def test_a_pull_request_is_named_with_the_commit_that_its_author_made(outside: P
     wanted = Source(commit="b" * 40, branch="topic", pull_request="42")
     assert read_source(environ) == wanted
     assert str(wanted) == f"pull request 42, topic, commit {'b' * 10}"
-    event.write_text("[]")
+    for text in ("[]", "{", "{}", '{"pull_request": {}}'):
+        event.write_text(text)
+        assert read_source(environ).commit == "a" * 40
+    event.unlink()
     assert read_source(environ).commit == "a" * 40
+    assert read_source({**environ, "GITHUB_REF": "refs/heads/a/pull/42/merge"}).pull_request == ""
 
 
 @pytest.mark.usefixtures("outside")
@@ -60,9 +64,16 @@ def test_each_ci_system_names_them_its_way(environ: dict[str, str], wanted: Sour
     assert read_source(environ) == wanted
 
 
-def test_elsewhere_git_is_asked_about_the_callers_directory(outside: Path) -> None:
+def test_elsewhere_git_is_asked_about_the_callers_directory(
+    outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     who = ["-c", "user.name=a", "-c", "user.email=a@b.invalid"]
     for words in (["init", "-qb", "topic"], [*who, "commit", "-q", "--allow-empty", "-m", "a"]):
         subprocess.run(["git", *words], cwd=outside, check=True)
     found = read_source({})
     assert (len(found.commit), found.branch) == (40, "topic")
+    environ = {"GITHUB_SHA": "a", "GITHUB_REF_NAME": "b"}
+    assert read_source(environ) == Source(commit="a", branch="b")
+    assert read_source({"GIT_COMMIT": "a"}) == Source(commit="a", branch="topic")
+    monkeypatch.setenv("PATH", str(outside))  # there is no git
+    assert read_source({}) == Source()

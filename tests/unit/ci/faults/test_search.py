@@ -27,7 +27,7 @@ from ci.faults.expected import (
     rerun,
 )
 from ci.faults.generate import find_unfit, generate
-from ci.faults.graph import Graph, parse_graph
+from ci.faults.graph import Graph, Tensor, parse_graph
 from ci.faults.known import (
     CRASHED,
     ENDS,
@@ -43,6 +43,7 @@ from ci.faults.render import describe_finding, render_found, render_markdown
 from ci.faults.results import (
     EXTRA_DB,
     LATE,
+    LEFT,
     UNJUDGED,
     UNTRIED,
     Finding,
@@ -54,8 +55,18 @@ from ci.faults.results import (
     judge,
     judge_graphs,
 )
-from ci.faults.search import MOST_SHRUNK, REPEATS, Search
-from ci.faults.shrink import SEEDS, fit_variations, list_relations, shrink, vary
+from ci.faults.search import CONFIRM_S, MOST_SHRUNK, REPEATS, Search
+from ci.faults.shrink import (
+    SEEDS,
+    fit_variations,
+    is_fit,
+    list_relations,
+    list_simpler,
+    measure,
+    shrink,
+    vary,
+    vary_last,
+)
 from ci.faults.torch_graphs import Module, draw_sets
 from ci.faults.trial import Trial, TrialJob
 from ci.models.schemes import Scheme
@@ -333,16 +344,148 @@ def test_a_suspect_that_is_right_with_other_seeds_is_no_finding() -> None:
     assert (found.findings, found.unconfirmed) == ((), 5)
 
 
-def test_a_suspect_that_fails_with_few_of_ten_seeds_is_no_finding() -> None:
+@pytest.mark.parametrize(("last", "failed"), [(104, []), (105, [5])])
+def test_a_suspect_that_fails_with_few_of_ten_seeds_is_no_finding(
+    last: int, failed: list[int]
+) -> None:
     class Seldom(StandIn):
         def run(self, items: Iterable[Item], bundle: int = 0, *late: float) -> Iterator[Result]:
             for one in super().run(items, bundle, *late):
-                yield one if one.seed <= 103 else Result(one.text, one.seed, RIGHT)
+                yield one if one.seed <= last else Result(one.text, one.seed, RIGHT)
 
     finder = make_search(lambda _: True)
     finder.trial = Seldom(lambda _: True)
-    found = finder.run(1e18, 3)
-    assert (found.findings, found.unconfirmed) == ((), 3)
+    suspect = Result("x = input(2, 4)\ny = relu(x)\nreturn y\n", 0, WRONG)
+    assert finder.examine([(0, suspect)]) == []
+    assert [one.failed for one in finder.findings] == failed
+    assert finder.unconfirmed == 1 - len(failed)
+
+
+@pytest.mark.parametrize(
+    ("end", "why", "bundle"),
+    [
+        (WRONG, "", 0),
+        (REFUSED, f"Tanh{LEFT}", 0),
+        (REFUSED, "ValueError: no", 1),
+        (CRASHED, "", 1),
+        (LATE, "", 1),
+    ],
+)
+def test_a_suspect_is_tried_alone_then_shrunk_with_others_if_they_can_run(
+    end: str, why: str, bundle: int
+) -> None:
+    """Every gelu fails. The program that is shrunk is found again alone, varied and repeated."""
+    calls: list[tuple[int, float, list[tuple[str, int]]]] = []
+
+    class Noting(StandIn):
+        def run(self, items: Iterable[Item], bundle: int = 0, *late: float) -> Iterator[Result]:
+            for one in items:
+                calls.append((bundle, late[0], [(one.text, one.seed)]))
+                bad = "gelu" in one.text
+                yield Result(one.text, one.seed, end if bad else RIGHT, 1.26, 61.04, why=why)
+
+    finder = make_search(lambda _: True)
+    finder.trial, finder.deadline, finder.started = Noting(lambda _: True), 1e18, time.monotonic()
+    text = "x = input(2, 4)\nx0 = tanh(x)\ny = gelu(x0)\nreturn y\n"
+    assert finder.examine([(7, Result(text, 0, end, why=why))]) == []
+    small = "x = input(2, 1)\ny = gelu(x)\nreturn y\n"
+    is_wrong = end == WRONG
+    assert finder.findings == [
+        Finding(
+            graph=small,
+            end=end,
+            frontend="onnx",
+            scheme="fp16",
+            soc="SM8650",
+            sqnr_db=1.3 if is_wrong else None,
+            predicted_db=61.0 if is_wrong else None,
+            place="",
+            why=why,
+            operators=("gelu",),
+            relations=(),
+            failed=10,
+            repeats=10,
+            seed=5,
+            number=7,
+            seconds=0,
+        )
+    ]
+    assert {until for _, until, _ in calls} == {1e18 + CONFIRM_S}
+    used = [(one, *seen) for one, _, seen in calls]
+    assert used[:2] == [(1, (str(parse_graph(text)), seed)) for seed in SEEDS]
+    assert used[-10:] == [(1, (small, seed)) for seed in REPEATS]
+    assert used[-12:-10] == [(1, (small, seed)) for seed in SEEDS]
+    assert {one for one, *_ in used[2:-12]} == {bundle}
+
+
+def test_a_graph_that_fails_only_together_with_others_is_reported_whole() -> None:
+    class Together(StandIn):
+        def run(self, items: Iterable[Item], bundle: int = 0, *late: float) -> Iterator[Result]:
+            for one in items:
+                bad = "tanh" in one.text and (bundle == 0 or "gelu" in one.text)
+                yield Result(one.text, one.seed, WRONG if bad else RIGHT, 1.0, 60.0)
+
+    finder = make_search(lambda _: True)
+    finder.trial = Together(lambda _: True)
+    text = "x = input(4)\ns = gelu(x)\ny = tanh(s)\nreturn y\n"
+    assert finder.examine([(0, Result(text, 0, WRONG))]) == []
+    (found,) = finder.findings
+    assert (found.graph, found.operators, found.failed) == (text, ("gelu", "tanh"), 10)
+    assert found.also_wrong[:1] == ("without gelu",)
+    assert "with sigmoid as the last operator" in found.right
+
+
+@pytest.mark.parametrize(
+    ("first", "most", "numbers"),
+    [(0, 0, range(96)), (96, 0, range(96, 192)), (96, 100, range(96, 100)), (100, 100, range(0))],
+)
+def test_the_graphs_of_a_round_are_numbered_up_to_the_last(
+    monkeypatch: pytest.MonkeyPatch, first: int, most: int, numbers: range
+) -> None:
+    monkeypatch.setattr("ci.faults.search.generate", lambda *given: given)
+    made = make_search(lambda _: False).make_items(first, most)
+    assert made == [Item(str((5, number, "onnx")), 0) for number in numbers]
+
+
+def test_everything_that_a_search_counts_is_in_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rounds of 48 and 12 graphs. The last ones are not tried; three suspects are right when
+    they are tried again, one is known, and one cannot be tried again in time."""
+    clock = iter(range(100000))
+    monkeypatch.setattr("ci.faults.search.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(
+        "ci.faults.search.generate",
+        lambda _, number, __: f"x = input({number + 2})\ny = relu(x)\nreturn y\n",
+    )
+    ends = {4: UNJUDGED, 50: UNJUDGED, 6: WRONG, 7: WRONG, 51: CRASHED, 52: WRONG, 53: REFUSED}
+    ends |= dict.fromkeys((57, 58, 59), UNTRIED)
+
+    class Ending(StandIn):
+        def run(self, items: Iterable[Item], bundle: int = 0, *late: float) -> Iterator[Result]:
+            for one in items:
+                number = parse_graph(one.text).tensors["x"].shape[0] - 2
+                again = UNTRIED if number == 53 else RIGHT
+                end = again if bundle else ends.get(number, RIGHT)
+                yield Result(one.text, one.seed, end, why="why" * 40, cpu_s=0.5)
+
+    finder = make_search(lambda _: False, known=True)
+    finder.jobs, finder.trial = 1, Ending(lambda _: False)
+    finder.find_known = lambda one: "a" if one.tensors["x"].shape == (54,) else ""  # type: ignore[method-assign]
+    assert finder.run(1e18, 60) == Searched(
+        frontend="onnx",
+        scheme="fp16",
+        soc="SM8650",
+        seed=5,
+        graphs=57,
+        seconds=2.0,
+        per_minute=1710,
+        cpu_s=round(30 / 57, 4),
+        ends={RIGHT: 50, UNJUDGED: 2, WRONG: 3, CRASHED: 1, REFUSED: 1},
+        unjudged={"why" * 20: 2},
+        known={"a": 1},
+        unconfirmed=3,
+        unexamined=1,
+        findings=(),
+    )
 
 
 def test_a_graph_shrinks_to_the_fault_and_its_condition() -> None:
@@ -461,6 +604,23 @@ def test_outputs_that_prove_nothing_and_those_that_are_not_numbers() -> None:
         result = judge(Item("", 0), outputs, 45.0)
         assert result.end == WRONG
         assert "NaN or infinite" in result.why
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4), (2, 4)])
+def test_a_result_has_the_figures_of_the_row_that_exceeds_its_prediction_most(
+    shape: tuple[int, ...],
+) -> None:
+    """The prediction is 60 dB for the first set and 40 dB for the second, whose error is larger."""
+    right = np.full(shape, 2.0, np.float32)
+    runs, made = np.full((8, *shape), 2e-3, np.float32), right.copy()
+    runs[:, 1] = 2e-2
+    made[1] += 0.5
+    made[0] += 0.3
+    result = judge(Item("text", 3), [Output(right, runs, made)], 45.0)
+    assert (result.text, result.seed, result.end, result.why) == ("text", 3, WRONG, "")
+    assert result.place.startswith("output 0, set 0, row 0: ")
+    assert result.sqnr_db == pytest.approx(20 * np.log10(2 / 0.3), abs=1e-4)
+    assert result.predicted_db == pytest.approx(60, abs=0.1)
 
 
 def test_a_little_more_than_the_prediction_is_no_fault() -> None:
@@ -600,6 +760,77 @@ def test_a_batch_goes_on_behind_the_graphs_that_end_their_worker(tmp_path: Path)
         assert [one.text for one in results] == [one.text for one in ITEMS]
         assert [one.end for one in results] == [RIGHT, RIGHT, CRASHED, RIGHT, LATE, RIGHT, RIGHT]
     assert not list(tmp_path.iterdir())
+
+
+class Noting(Dying):
+    """Workers that note what they are asked, and write to their logs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[int, float, float]] = []
+        self.logs: set[Path] = set()
+
+    def run(self, job: TrialJob, log: Path, timeout_s: float, *, max_bytes: float) -> Ended:
+        log.write_text("noise")
+        self.logs.add(log)
+        self.calls.append((len(job.items), timeout_s, max_bytes))
+        return super().run(job, log, timeout_s, max_bytes=max_bytes)
+
+
+@pytest.mark.parametrize(
+    ("frontend", "bundle", "sizes"),
+    [("onnx", 0, [8, 8, 4]), ("executorch", 0, [16, 4]), ("onnx", 7, [7, 7, 6])],
+)
+def test_each_program_has_a_limit_for_its_graphs_and_a_log_for_a_while(
+    tmp_path: Path, frontend: str, bundle: int, sizes: list[int]
+) -> None:
+    workers = Noting()
+    trial = Trial(workers, frontend, Scheme.FP16, "SM8650", {}, tmp_path)  # type: ignore[arg-type]
+    items = [ITEMS[0]] * 20
+    assert [one.end for one in trial.run(items, bundle)] == [RIGHT] * 20
+    assert workers.calls == [(size, 60.0 + 10.0 * size, 3 << 30) for size in sizes]
+    assert len(workers.logs) == len(sizes)
+    assert not list(tmp_path.iterdir())
+    workers.calls.clear()
+    [*trial.run(items, 20, time.monotonic() + 5)]
+    assert [(size, 4 < limit_s <= 5) for size, limit_s, _ in workers.calls] == [(20, True)]
+
+
+def test_a_graph_that_ends_its_worker_tells_how() -> None:
+    class Talking(Dying):
+        def run(self, job: TrialJob, log: Path, timeout_s: float, *, max_bytes: float) -> Ended:
+            return Ended(None, "its process was killed" + "!" * 300, "")
+
+    trial = Trial(Talking(), "onnx", Scheme.FP16, "SM8650", {}, Path())
+    (one,) = trial.run(ITEMS[1:2])
+    text, seed = ITEMS[1].text, ITEMS[1].seed
+    assert one == Result(text, seed, CRASHED, why="its process was killed" + "!" * 278)
+
+
+def test_graphs_of_a_job_share_its_time_and_each_has_its_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Raises(TrialJob):
+        def run_together(self, items: Any) -> list[Result]:
+            if any("tanh" in one.text for one in items):
+                raise StageError("QNN") from ValueError("no\n  tanh" + "!" * 300)
+            if any("sin" in one.text for one in items):
+                raise ValueError("no sin")
+            return [Result(one.text, one.seed, RIGHT) for one in items]
+
+    clock = iter((1.0, 4.5))
+    stand_in = SimpleNamespace(process_time=lambda: next(clock))
+    monkeypatch.setattr("ci.faults.trial.time", stand_in)
+    results = Raises(ITEMS, "onnx", Scheme.FP16, "SM8650", {})()
+    whys = {
+        "tanh": (REFUSED, ("ValueError: no tanh" + "!" * 300)[:300]),
+        "sin": (UNJUDGED, "ValueError: no sin"),
+    }
+    ends = [whys.get(one, (RIGHT, "")) for one in UNARY]
+    assert results == [
+        Result(one.text, one.seed, end, why=why, cpu_s=0.5)
+        for one, (end, why) in zip(ITEMS, ends, strict=True)
+    ]
 
 
 def test_graphs_that_the_deadline_interrupts_are_untried(tmp_path: Path) -> None:
@@ -943,23 +1174,15 @@ def test_the_rate_of_a_search_is_that_of_its_trials(monkeypatch: pytest.MonkeyPa
     ("text", "relations"),
     [
         (
-            "x = input(2, 3, 8)\np = constant(3, 8)\ns = add(x, p)\nreturn s\n",
-            ("add: over_batch", "add: batch"),
+            "x = input(2, 3, 8)\np = constant(3, 8)\ns = add(x, p)\nt = mul(p, s)\nreturn t\n",
+            ("add: over_batch", "add: batch", "mul: first", "mul: over_batch", "mul: batch"),
         ),
-        ("x = input(1, 3, 8)\np = constant(1, 3, 8)\ns = add(x, p)\nreturn s\n", None),
+        ("x = input(1, 3, 8)\np = constant(1, 3, 8)\ns = add(x, p)\nreturn s\n", ("add: whole",)),
         ("x = input(2, 3, 8)\ns = relu(x)\nreturn s\n", ()),
     ],
 )
-def test_relations_of_constants_are_told_by_operator(
-    text: str, relations: tuple[str, ...] | None
-) -> None:
-    found = list_relations(parse_graph(text))
-    if relations is None:
-        assert "add: batch" not in found
-    else:
-        assert {*found} >= {*relations}
-        assert bool(found) is bool(relations)
-    assert all(one.startswith("add: ") for one in found)
+def test_relations_of_constants_are_told_by_operator(text: str, relations: tuple[str, ...]) -> None:
+    assert list_relations(parse_graph(text)) == relations
 
 
 def test_a_search_names_its_front_end_scheme_soc_and_the_number_of_a_graph() -> None:
@@ -998,6 +1221,77 @@ def test_variations_of_a_graph_are_told_with_what_they_change() -> None:
     assert varied["also returning m"].outputs == ("n", "s", "m")
     assert varied["returning only s"].outputs == ("s",)
     assert varied["without add"].nodes["m"].reads == ("x", "q")
+
+
+SIMPLIFIED = """\
+x = input(2, 3, 8)
+y = input(1, 8)
+p = constant(3, 8, like="large")
+q = constant(1, value=2)
+w = constant(8, like="positive")
+s = add(x, p)
+r = reshape(s, shape=[6, 8])
+m = mul(r, y)
+n = layer_norm(m, w)
+k = mul(n, q)
+return k, s
+"""
+FOLLOWED = """\
+x = input({0}, 3, 8)
+p = constant(8)
+b = constant({0}, 1, 8)
+c = constant({0}, 3, 8)
+r = relu(x)
+s = add(r, p)
+t = sub(s, b)
+u = div(t, c)
+y = {1}
+return y
+"""
+
+
+def describe_change(before: Graph, after: Graph) -> str:
+    """The measure of a graph, and the lines that are only in one of the two."""
+    old, new = ([*str(one).splitlines(), ""] for one in (before, after))
+    lines = [f"- {one}" for one in old if one not in new]
+    lines += [f"+ {one}" for one in new if one not in old]
+    return "\n".join([str(measure(after)[:5]), *lines])
+
+
+def test_simpler_graphs_and_variations_read_as_their_snapshot() -> None:
+    graph = parse_graph(SIMPLIFIED)
+    told = [describe_change(graph, one) for one in list_simpler(graph)]
+    for frontend, batch, last in (
+        ("onnx", 3, "softmax(u, axis=-1)"),
+        ("executorch", 1, "rms_norm(u)"),
+        ("onnx", 1, "linear(u, p)"),
+    ):
+        graph = parse_graph(FOLLOWED.format(batch, last))
+        every: Any = (*vary(graph), *vary_last(graph, frontend))  # type: ignore[arg-type]
+        told += [f"{frontend}, {text}: {describe_change(graph, one)}" for text, one in every]
+    check_snapshot(Path(__file__).parent / "snapshots" / "simpler.txt", "\n\n".join(told) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        ("x = input(2, 4)\ny = relu(x)\nreturn y", True),
+        ("x = constant(2, 4)\ny = relu(x)\nreturn y", False),  # it has no input
+        ("x = input(2, 4)\nc = constant(3)\ny = add(x, c)\nreturn y", False),
+        ("x = input(2, 4)\ny = log(x)\nreturn y", False),
+    ],
+)
+def test_only_a_graph_that_can_be_judged_is_fit(text: str, fits: bool) -> None:
+    assert is_fit(parse_graph(text)) is fits
+    assert not is_fit(Graph({"x": Tensor((2,), is_input=True)}, {}, ()))
+
+
+@pytest.mark.parametrize("bad", SEEDS)
+def test_a_graph_is_fit_only_if_it_is_with_every_seed(
+    monkeypatch: pytest.MonkeyPatch, bad: int
+) -> None:
+    monkeypatch.setattr("ci.faults.shrink.find_unfit", lambda _, seed: "why" if seed == bad else "")
+    assert not is_fit(parse_graph(FIRST))
 
 
 def test_inputs_are_neither_expanded_nor_replaced_and_vectors_are_no_batches() -> None:
