@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tarfile
 from argparse import Namespace
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -167,11 +168,82 @@ def test_candidates_are_all_devices_with_the_wanted_soc(
         found = deploy.list_candidates(args, make_bundle(), Progress())
         assert [(device.name, facts) for device, facts in found] == [(n, FOUND[n]) for n in names]
         emulated = deploy.list_candidates(args, make_bundle(Target.EMULATOR), Progress())
-        assert len(emulated) >= len(names)
+        hosts = [one for one in dict.fromkeys(given or FOUND) if one in FOUND]
+        assert [device.name for device, _ in emulated] == hosts  # with whatever SoC
         return
     with pytest.raises(QnnCiError) as caught:
         deploy.list_candidates(args, make_bundle(), Progress())
     assert told in str(caught.value)
+
+
+def test_without_a_phone_adb_lists_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deploy, "list_phones", lambda: {"1": "offline"})
+    with pytest.raises(UnfitError) as caught:
+        deploy.list_candidates(Namespace(any="soc=SM8650", device=[]), make_bundle(), Progress())
+    assert caught.value.why == "adb lists no usable device"
+
+
+@pytest.mark.parametrize(
+    ("asked", "target", "starts"),
+    [
+        ({"starts": 5}, Target.ANDROID, 5),
+        ({"starts": 0}, Target.ANDROID, deploy.STARTS),
+        ({}, Target.LINUX, deploy.STARTS),
+        ({}, Target.EMULATOR, 1),
+        ({"starts": 2}, Target.EMULATOR, 2),
+    ],
+)
+def test_the_first_device_that_is_free_gets_the_bundle(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: dict[str, int],
+    target: Target,
+    starts: int,
+) -> None:
+    pushed: list[Any] = []
+
+    def push(place: str, *rest: Any) -> int:
+        pushed.append((place, *rest))
+        return 7
+
+    devices: list[Any] = [SimpleNamespace(name=f"adb:{n}", place=f"/{n}", push=push) for n in "ab"]
+    bundle, leases = make_bundle(target), []
+
+    def lease(runners: list[DeviceRunner], wait: float) -> Any:
+        leases.append(wait)
+        assert [(one.device, one.starts) for one in runners] == [(one, starts) for one in devices]
+        return nullcontext(runners[1])
+
+    monkeypatch.setattr(deploy, "read_bundle", lambda path: bundle if path == tmp_path else None)
+    monkeypatch.setattr(
+        deploy, "list_candidates", lambda *_: list(zip(devices, (BOARD, PHONE), strict=True))
+    )
+    monkeypatch.setattr(deploy, "lease_first", lease)
+    args = Namespace(bundle=tmp_path, any="soc=SM8650", device=[], wait=3.0, **asked)
+    with deploy.ready_device(args, Progress()) as (chosen, facts):
+        place = f"/b/bundles/{bundle.digest[:16]}"
+        assert (chosen.device, facts, chosen.sent) == (devices[1], PHONE, 7)
+        assert (chosen.directory, leases) == (place, [3.0])
+        files = {name: tmp_path / deploy.FILES / name for name in ("a.so", "b.so")}
+        assert pushed == [(place, files, dict.fromkeys(files, "0" * 64))]
+
+
+@pytest.mark.parametrize(
+    ("facts", "target", "qnn", "ran_with"),
+    [
+        (PHONE, Target.ANDROID, "2.49", "SM8650 and QNN 2.49"),
+        (replace(PHONE, soc=""), Target.ANDROID, "", "an unknown SoC and QNN unknown"),
+        (PHONE, Target.EMULATOR, "2.49", "the HTP emulator and QNN 2.49"),
+    ],
+)
+def test_a_report_tells_the_device_and_what_ran(
+    facts: DeviceFacts, target: Target, qnn: str, ran_with: str
+) -> None:
+    bundle = SimpleNamespace(target=target, qnn=qnn)
+    device: Any = SimpleNamespace(bundle=bundle, device=SimpleNamespace(name="adb:1"), sent=1234567)
+    assert deploy.describe_device(device, facts) == (
+        f"run on adb:1 ({facts.describe()}), with {ran_with}; 1,234,567 bytes were sent"
+    )
 
 
 @pytest.mark.parametrize(

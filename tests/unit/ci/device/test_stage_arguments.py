@@ -12,6 +12,7 @@ import pytest
 from ci.verbs import stage as verb
 from ci.verbs.stage import check_files, find_runtime
 from provisioning.artifacts import environment
+from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError, UsageError
 
@@ -24,7 +25,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-def test_a_runtime_is_a_directory_or_an_artifact(tmp_path: Path) -> None:
+def test_a_runtime_is_a_directory_or_an_artifact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(UsageError, match="'runtime' is neither a directory nor an artifact"):
         find_runtime("runtime", Progress())
     with pytest.raises(UsageError, match="has no version 1"):
@@ -34,6 +37,11 @@ def test_a_runtime_is_a_directory_or_an_artifact(tmp_path: Path) -> None:
             find_runtime(word, Progress())
     (tmp_path / "runtime").mkdir()
     assert find_runtime("runtime", Progress()) == tmp_path / "runtime"
+    asked = []
+    monkeypatch.setattr(verb, "locate_artifact", lambda *words: asked.append(words[0]) or words[0])
+    monkeypatch.setattr(ArtifactRequest, "root", property(lambda one: one.name), raising=False)
+    assert find_runtime("android+qnn-sdk@2.43.0.260128", Progress()) == "qnn-sdk"
+    assert (asked[0].release.version, asked[0].options.offline) == ("2.43.0.260128", True)
 
 
 def test_a_profile_stands_for_its_qnn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,5 +122,10 @@ def test_only_an_empty_directory_or_a_bundle_is_written_to(tmp_path: Path) -> No
         with pytest.raises(UsageError, match=r"mine\.txt is not a directory"):
             verb.execute(Namespace(**{**vars(args), name: tmp_path / "out/mine.txt"}), Progress())
     (tmp_path / "out" / verb.BUNDLE).touch()
-    with pytest.raises(UsageError, match="neither a directory nor an artifact"):
-        verb.execute(args, Progress())
+    (tmp_path / "empty").mkdir()
+    for out in ("out", "empty", "gone"):
+        with pytest.raises(UsageError, match="neither a directory nor an artifact"):
+            verb.execute(Namespace(**{**vars(args), "out": tmp_path / out}), Progress())
+    for name, path in (("runner", tmp_path / "r"), ("program", [tmp_path / "m.pte"])):
+        with pytest.raises(UsageError, match="is not a file"):
+            verb.execute(Namespace(**{**vars(args), name: path}), Progress())

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import html
+import io
 from argparse import Namespace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
-from ci.gate.render import describe, describe_cases, render_savings, show_fate, show_reason
+from ci.gate.render import (
+    describe,
+    describe_cases,
+    render_markdown,
+    render_savings,
+    render_table,
+    show_fate,
+    show_reason,
+)
 from ci.gate.replay import Replayed, Savings, Step, find_missed
 from ci.gate.schema import Plan, PlannedSession
 from ci.report.schema import CaseName
 from ci.verbs import plan as plan_verb
 from ci.verbs.plan import describe_savings, find_base, plan_changes
-from provisioning.errors import UsageError
+from provisioning.console.command import Outcome
+from provisioning.console.progress import Progress
+from provisioning.errors import ExitCode, UsageError
 
 
 def make_session(name: str, *, run: bool = True, by_hand: str = "", **more: Any) -> PlannedSession:
@@ -115,14 +128,15 @@ def with_cases(plan: Plan, **changes: Any) -> Plan:
 def test_one_in_so_many_commits_of_a_push_runs_everything(
     event: str, counts: tuple[int, int], everything: str
 ) -> None:
-    numbers = dict(zip(("base", "head"), counts, strict=True))
-    repository: Any = SimpleNamespace(
-        find_base=lambda base, head: base if head == "head" else "",
-        count_commits=numbers.__getitem__,
-        rules=SimpleNamespace(branch="main", every_nth=10),
-    )
-    args = Namespace(base="base", event=event)
-    assert find_base(args, repository, "head") == ("base", everything)
+    for head in ("head", ""):
+        numbers = dict(zip(("base", head or "HEAD"), counts, strict=True))
+        repository: Any = SimpleNamespace(
+            find_base=lambda base, head, wanted=head: base if head == wanted else "",
+            count_commits=numbers.__getitem__,
+            rules=SimpleNamespace(branch="main", every_nth=10),
+        )
+        args = Namespace(base="base", event=event)
+        assert find_base(args, repository, head) == ("base", everything)
 
 
 @pytest.mark.parametrize("event", ["push", "pull_request"])
@@ -167,36 +181,85 @@ def test_a_plan_tells_trees_files_jobs_and_cases() -> None:
     assert html.unescape(describe_cases(CASES)) == "Cases: 3 (a 1, b 2) on S1, S2"
 
 
+@pytest.mark.parametrize("everything", [False, True])
 @pytest.mark.parametrize("event", ["pull_request", "nightly"])
 @pytest.mark.parametrize(
     ("head", "is_bare", "wanted"),
     [("", False, ""), ("", True, "HEAD"), ("topic", False, "topic"), ("topic", True, "topic")],
 )
 def test_a_plan_is_for_the_head_that_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch, event: str, head: str, is_bare: bool, wanted: str
+    monkeypatch: pytest.MonkeyPatch,
+    event: str,
+    everything: bool,
+    head: str,
+    is_bare: bool,
+    wanted: str,
 ) -> None:
     asked: dict[str, Any] = {}
+    checked: list[str] = []
     repository: Any = SimpleNamespace(
         is_bare=is_bare,
         rules="rules",
         resolve=lambda name: f"commit of {name}",
-        require_history=lambda: None,
+        require_history=lambda: checked.append("history"),
         find_base=lambda base, head: f"base of {base} and {head}",
         compare=lambda base, head: (base, head),
     )
     monkeypatch.setattr(
         plan_verb, "make_plan", lambda *words, **more: asked.update(more, words=words)
     )
-    args = Namespace(head=head, base="main", event=event, everything=False)
+    args = Namespace(head=head, base="main", event=event, everything=everything)
     plan_changes(args, repository)
     commit = f"commit of {wanted}" if wanted else ""
     base = f"base of main and {wanted}"
-    if event not in plan_verb.PLANNED_EVENTS:
+    is_compared = event in plan_verb.PLANNED_EVENTS and not everything
+    if not is_compared:
         base = f"commit of {wanted or 'HEAD'}"
+    assert checked == (["history"] if is_compared else [])
     assert asked == {
         "words": ((base, commit), "rules"),
         "base": base,
         "head": commit or "work tree",
         "event": event,
-        "everything": "",
+        "everything": "--everything" if everything else "",
     }
+
+
+@pytest.mark.parametrize("missed", [(), ("lint: a",)])
+def test_a_range_is_replayed_commit_by_commit_and_fails_if_a_plan_missed_something(
+    monkeypatch: pytest.MonkeyPatch, missed: tuple[str, ...]
+) -> None:
+    steps = [str(number) for number in range(51)]
+    repository: Any = SimpleNamespace(list_steps={"a..b": steps}.__getitem__, rules="rules")
+    made = {str(number): Replayed(str(number), make_plan(), 1) for number in range(51)}
+    made["7"] = Replayed("7", make_plan(), 1, missed)
+    monkeypatch.setattr(plan_verb, "replay_step", lambda step, rules: rules and made[step])
+    told = io.StringIO()
+    outcome = plan_verb.verify(repository, "a..b", Progress(told))
+    savings = Savings(tuple(made.values()))
+    assert outcome == Outcome(
+        render_savings(savings),
+        describe_savings(savings),
+        ExitCode.FAILED if missed else ExitCode.OK,
+    )
+    assert [line.strip() for line in told.getvalue().splitlines()] == ["25 commits", "50 commits"]
+
+
+def test_a_plan_is_printed_as_a_table_or_as_markdown_and_written_to_a_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plan = make_plan(make_session("lint"), base="a" * 40, head="b" * 40)
+    monkeypatch.setattr(plan_verb, "plan_changes", lambda *_: plan)
+    monkeypatch.setattr(plan_verb, "verify", lambda _, span, __: span)
+    usual = {"source": ".", "rules": None, "verify": "", "markdown": False, "out": None}
+    rows: tuple[tuple[dict[str, Any], str], ...] = (
+        ({}, render_table(plan)),
+        ({"markdown": True}, render_markdown(plan)),
+        ({"out": tmp_path / "plan.json"}, render_table(plan)),
+    )
+    for words, text in rows:
+        args = Namespace(**{**usual, **words})
+        wanted = Outcome(text, msgspec.to_builtins(plan), exact=args.markdown)
+        assert plan_verb.execute(args, Progress()) == wanted
+    assert msgspec.json.decode((tmp_path / "plan.json").read_bytes(), type=Plan) == plan
+    assert plan_verb.execute(Namespace(**{**usual, "verify": "a..b"}), Progress()) == "a..b"

@@ -9,6 +9,7 @@ import re
 import signal
 import tarfile
 from argparse import Namespace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,7 @@ from ci.images.digest import Comparison
 from ci.images.engine import is_podman
 from ci.images.prune import Stale, find_bases, find_stale
 from ci.verbs import image as verb
+from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, ExitCode, ToolError, UsageError
 
@@ -110,6 +112,103 @@ def test_each_image_has_a_budget_in_megabytes(
         -(-one // 1_000_000) for one in sizes
     ]
     assert outcome.text.count("over its budget") == sum(one > 100_000_000 for one in sizes)
+
+
+@pytest.mark.parametrize("push", ["", "me/aot:1"])
+@pytest.mark.parametrize("bakes", [False, True])
+def test_an_image_is_built_then_gets_its_toolchains_and_is_pushed_if_asked(
+    monkeypatch: pytest.MonkeyPatch, bakes: bool, push: str
+) -> None:
+    """An image with toolchains may be larger than its budget."""
+    done: list[Any] = []
+    made = Built("aot:1", "id", 100_000_000, fresh=True)
+    baked = Built("aot:1-toolchains", "id2", 900_000_000, fresh=False)
+    plan = SimpleNamespace(image=SimpleNamespace(budget_mb=100))
+
+    def note(*given: Any, answer: Any) -> Any:
+        done.append([one for one in given if one is not CLIENT and not isinstance(one, Progress)])
+        return answer
+
+    monkeypatch.setattr(verb, "plan_image", lambda _, *names: plan if names == ("aot", "b") else 0)
+    monkeypatch.setattr(verb, "build", lambda *_: made)
+    monkeypatch.setattr(verb, "bake_toolchains", partial(note, answer=baked))
+    monkeypatch.setattr(verb, "push_image", partial(note, answer="me/aot@sha256:0"))
+    args = Namespace(words=["aot"], base="b", with_toolchains=bakes, push=push)
+    outcome = verb._build(CLIENT, args, Progress())
+    found = baked if bakes else made
+    row = {
+        "name": "aot",
+        "reference": found.reference,
+        "id": found.image_id,
+        "size_mb": found.size_bytes // 1_000_000,
+        "budget_mb": 100,
+        "built": found.fresh,
+        **({"pushed": "me/aot@sha256:0"} if push else {}),
+    }
+    assert (outcome.data, outcome.exit_code) == ({"images": [row]}, ExitCode.OK)
+    assert done == [*([[plan, made]] if bakes else []), *([[found, push]] if push else [])]
+
+
+@pytest.mark.parametrize("base", ["", "own"])
+def test_a_base_that_is_chosen_is_remembered(monkeypatch: pytest.MonkeyPatch, base: str) -> None:
+    kept: list[Any] = []
+    monkeypatch.setattr(verb, "build_image", lambda *given, base: (*given, base))
+    monkeypatch.setattr(verb, "find_checkout", lambda: "here")
+    monkeypatch.setattr(verb, "remember_base", lambda *given: kept.append(given))
+    progress = Progress()
+    found = verb.build(CLIENT, "aot", Namespace(base=base), progress)
+    assert found == (CLIENT, "aot", progress, base)
+    assert kept == ([("here", "own")] if base else [])
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "command"),
+    [
+        ([], verb.DEFAULT, ()),
+        (["aot"], "aot", ()),
+        (["aot", "make", "aot"], "aot", ("make", "aot")),
+        (["make", "aot"], verb.DEFAULT, ("make", "aot")),
+    ],
+)
+@pytest.mark.parametrize("bakes", [False, True])
+def test_a_shell_runs_a_command_in_the_image_that_the_first_word_names(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], name: str, command: Any, bakes: bool
+) -> None:
+    images = SimpleNamespace(images={"aot": 1, verb.DEFAULT: 2})
+    monkeypatch.setattr(verb, "read_images", lambda: images)
+    monkeypatch.setattr(verb, "plan_image", lambda _, *names: names)
+    monkeypatch.setattr(verb, "build", lambda _, name, *__: f"built {name}")
+    monkeypatch.setattr(verb, "bake_toolchains", lambda _, plan, built, __: (plan, built))
+    asked: list[Any] = []
+    monkeypatch.setattr(verb, "run_shell", lambda _, request: asked.append(request) or 7)
+    args = Namespace(words=words, base="b", with_toolchains=bakes, read_only_store=not bakes)
+    assert verb._shell(CLIENT, args, Progress()).exit_code == 7
+    plan, built = (name, "b"), f"built {name}"
+    assert asked == [
+        shell.ShellRequest(plan, (plan, built) if bakes else built, command, not bakes, bakes)  # type: ignore[arg-type]
+    ]
+
+
+def test_an_image_on_any_base_that_is_in_use_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A base that the engine no longer has keeps nothing."""
+    known = SimpleNamespace(
+        images={"aot": 1, "emulator": 2}, bases={"debian": SimpleNamespace(image="debian:12")}
+    )
+
+    def plan(_: Any, name: str, base: str) -> Any:
+        if base == "gone":
+            raise UsageError("no such base")
+        return SimpleNamespace(reference=lambda: f"{name} on {base or 'the default'}")
+
+    asked: list[Any] = []
+    monkeypatch.setattr(verb, "read_images", lambda: known)
+    monkeypatch.setattr(verb, "plan_image", plan)
+    monkeypatch.setattr(verb, "find_bases", lambda _: {"debian:12", "own:1", "gone"})
+    monkeypatch.setattr(verb, "find_stale", lambda _, current: asked.append(current) or [])
+    outcome = verb._prune(CLIENT, Namespace(base="", dry_run=True), Progress())
+    bases = ("the default", "debian", "own:1")
+    assert asked == [{f"{name} on {base}" for name in known.images for base in bases}]
+    assert outcome == Outcome("nothing is stale\n", {"dry_run": True, "stale": []})
 
 
 def test_every_lock_that_differs_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,6 +361,13 @@ def test_a_list_has_each_image_built_or_not(monkeypatch: pytest.MonkeyPatch) -> 
         "aot not built - 5 MB",
         "emulator e:1 8 MB 9 MB",
     ]
+    no, one = {"reference": "", "id": "", "size_mb": 0}, {"reference": "e:1", "id": "id"}
+    assert outcome.data == {
+        "images": [
+            {"name": "aot", **no, "budget_mb": 5, "built": False},
+            {"name": "emulator", **one, "size_mb": 8, "budget_mb": 9, "built": False},
+        ]
+    }
 
 
 @pytest.mark.parametrize(

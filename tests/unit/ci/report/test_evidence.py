@@ -37,8 +37,9 @@ from ci.report.schema import (
     Threshold,
     Tool,
 )
+from ci.verbs import evidence as verb
 from ci.verbs.evidence import find_limits, find_signature_faults
-from provisioning.errors import UsageError
+from provisioning.errors import UnfitError, UsageError
 from provisioning.manifest.reader import manifests_root
 from provisioning.manifest.targets import Backend
 from tests.stand_ins.statements import BUILD, PROGRAM, SHA256, SOLD, make, state
@@ -440,6 +441,31 @@ def test_a_stricter_policy_is_not_met(judge: Judge) -> None:
 @pytest.mark.parametrize("words", [["--bundle", "b.json"], ["--repository", "a/b"]])
 def test_a_signature_needs_its_signer(words: list[str], judge: Judge) -> None:
     assert judge(state(make()), *words)[0] == 2
+
+
+@pytest.mark.parametrize("faults", [[], ["it is not valid"]])
+def test_a_signature_is_checked_for_the_evidence_and_its_repository(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, faults: list[str]
+) -> None:
+    checked: list[Any] = []
+    monkeypatch.setattr(
+        verb, "find_signature_faults", lambda *given: checked.append(given) or faults
+    )
+    Path("b.json").write_text("the bundle")
+    statement = state(make())
+    code, text = judge(statement, "--bundle", "b.json", "--repository", "a/b")
+    assert checked == [(b"the bundle", Path("evidence.json").read_bytes(), "a/b")]
+    assert (code, all(one in text for one in faults)) == (bool(faults), True)
+    assert ("(signed by a/b)" in text) is (not faults)
+    assert "anyone could" in judge(statement)[1]
+
+
+def test_without_the_package_that_verifies_no_signature_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(verb.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(UnfitError, match="no sigstore"):
+        list(find_signature_faults(b"", b"", SIGNER))
 
 
 def test_a_missing_file_is_named(judge: Judge) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -160,13 +161,33 @@ def test_a_record_that_does_not_match_fails_good_files(
     library: bytes,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
     faults: list[str],
     code: ExitCode,
 ) -> None:
-    (tmp_path / "a.so").write_bytes(library)
-    (tmp_path / RECORD_NAME).write_text("{}")
+    places = [tmp_path / name for name in ("recorded", "testsig-0xbadcafe")]
+    for place in places:
+        place.mkdir()
+        (place / "a.so").write_bytes(library)
+    (places[0] / RECORD_NAME).write_text("{}")
     monkeypatch.setattr(verify_signature, "check_record", lambda _: iter(faults))
-    assert main(["verify-signature", str(tmp_path), "--expect", "unsigned"]) == code
+    words = ["verify-signature", *map(str, places), "--expect", "unsigned"]
+    assert main(words) == code
+    matches = "does not match" if faults else "matches"
+    assert capsys.readouterr().out.splitlines() == [
+        *("a.so: unsigned", "a.so: unsigned"),
+        f"the record of {places[0]} {matches} its files",
+        *(f"  wrong: {one}" for one in faults),
+    ]
+    assert main([*words, "--json"]) == code
+    data = verify(library).as_data()
+    assert json.loads(capsys.readouterr().out) == {
+        "expected": "unsigned",
+        "files": [
+            {"path": f"{tmp_path}/{name}/a.so", **data} for name in ("recorded", "testsig-***")
+        ],
+        "records": {str(places[0]): faults},
+    }
 
 
 @pytest.mark.parametrize(
@@ -180,8 +201,9 @@ def test_a_key_of_no_published_scheme_is_accepted_as_a_signature_alone(
     assert found.verdict is Verdict.UNRECOGNISED
     (tmp_path / "a.so").write_bytes(library)
     monkeypatch.setattr(verify_signature, "verify_file", lambda *_, **__: found)
-    words = ["verify-signature", str(tmp_path / "a.so"), "--accept-unrecognised"]
-    assert main([*words, "--expect", expected]) == code
+    words = ["verify-signature", str(tmp_path / "a.so"), "--expect", expected]
+    assert main([*words, "--accept-unrecognised"]) == code
+    assert main(words) == ExitCode.FAILED
 
 
 def test_each_file_is_compared_with_the_input_of_its_name(

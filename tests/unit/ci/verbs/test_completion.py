@@ -1,14 +1,19 @@
-"""Completion of ``qnn-ci`` in real shells."""
+"""Completion of ``qnn-ci`` in real shells, and the options of its verbs."""
 
 from __future__ import annotations
 
+import argparse
+import importlib
+import os
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from ci.__main__ import VERBS, main
 from provisioning.console.process import run_process
+from tests.stand_ins.snapshots import check_snapshot
 
 ASK = """
 source {script}
@@ -61,3 +66,35 @@ def test_zsh_gets_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     script = capsys.readouterr().out
     assert script.startswith("#compdef qnn-ci")
     assert all(f"    {name}:'" in script for name in VERBS)
+
+
+def list_options(parser: argparse.ArgumentParser, indent: str) -> Iterator[str]:
+    """Yield a line for each argument: its names, what it takes, and its default."""
+    for action in parser._actions[1:]:
+        parts = [" ".join(action.option_strings) or action.dest]
+        parts.append(type(action).__name__.strip("_").removesuffix("Action").lower())
+        parts += [action.type.__name__] if isinstance(action.type, Callable) else []
+        parts += [f"nargs {action.nargs}"] if action.nargs not in {None, 0} else []
+        parts += ["required"] if action.required and action.option_strings else []
+        parts += [f"into {action.dest}", f"default {action.default!r}"]
+        if isinstance(action.choices, dict):
+            yield f"{indent}{', '.join(parts)}"
+            for name, one in action.choices.items():
+                yield f"{indent}  {name}"
+                yield from list_options(one, indent + "    ")
+        else:
+            parts += [f"one of {' '.join(action.choices)}"] if action.choices else []
+            yield f"{indent}{', '.join(parts)}"
+
+
+def test_the_options_of_every_verb(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What each option takes, and what it is if it is omitted: nothing of it changes unseen."""
+    for name in [*filter(lambda name: name.startswith("QNN_CI_"), os.environ), "EXECUTORCH_ROOT"]:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+    lines = []
+    for name, verb in VERBS.items():
+        parser = argparse.ArgumentParser()
+        importlib.import_module(verb.module).add_arguments(parser)
+        lines += [name, *list_options(parser, "  ")]
+    check_snapshot(Path(__file__).parent / "snapshots" / "options.txt", "\n".join(lines) + "\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from importlib import metadata
 from pathlib import Path
 
@@ -80,6 +81,23 @@ def test_reports_are_ignored_by_git(root: Path, before: str | None, after: str) 
     for force in ([], ["--force"]):
         assert main(["init", "--policy-only", *force]) == ExitCode.OK
         assert (root / ".gitignore").read_text() == after
+
+
+@pytest.mark.parametrize("kind", ["directory", "link"])
+def test_an_ignore_file_that_is_no_file_is_left(
+    root: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    ignored = root / ".gitignore"
+    if kind == "directory":
+        ignored.mkdir()
+    else:
+        ignored.symlink_to("nowhere")
+    assert main(["init", "--policy-only", "--json"]) == ExitCode.OK
+    assert json.loads(capsys.readouterr().out) == {
+        "written": [str(root / name) for name in WRITTEN[:2]],
+        "policy": shlex.quote(str(root / WRITTEN[1])),
+    }
+    assert ignored.is_dir() or not ignored.exists()
 
 
 def test_an_onnx_file_gets_the_other_lane(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,9 +192,10 @@ def test_what_cannot_be_written_is_said(
     assert not any((root / name).exists() for name in WRITTEN)
 
 
-def test_a_policy_alone_needs_no_commit(root: Path) -> None:
+def test_a_policy_alone_needs_no_commit(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", "--policy-only"]) == ExitCode.OK
     assert [name for name in WRITTEN if (root / name).exists()] == WRITTEN[:2]
+    assert "test-emulator --policy" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 
 from ci.__main__ import main
 from ci.signing.selection import Selection
+from ci.signing.verdict import Verification, render_reports
 from ci.verbs import sign as verb
 from provisioning.errors import ExitCode, UnfitError
 
@@ -86,6 +87,11 @@ def test_only_what_a_run_uses_is_needed(
     assert asked["needed"] == needed
     request = asked["request"]
     assert (request.serial, request.force, request.accept_unrecognised) == ("", False, False)
+    assert (request.signer_command, request.signer_python) == (
+        "mine" if "mine" in words else "",
+        "",
+    )
+    assert (request.timeout_s, asked["build"].name) == (300, "build-direct")
     assert request.target.name == "signed"
 
 
@@ -95,10 +101,25 @@ def test_a_device_is_asked_only_for_a_signature_that_is_made(
     assert main(["sign", "--testsig", "adb", "--device", "77", "--dry-run"]) == ExitCode.OK
     assert asked["request"].serial == "adb"
     assert "test signature" in capsys.readouterr().out
-    ended = SimpleNamespace(reports={}, record={})
+    made = {name: Verification(size) for name, size in (("a.so", 7), ("b.so", 9))}
+    ended = SimpleNamespace(reports=made, record={"signer": "mine"})
     monkeypatch.setattr(verb, "sign", lambda *_: ended)
-    assert main(["sign", "--testsig", "adb", "--device", "77", "--signer", "mine"]) == ExitCode.OK
+    words = ["sign", "--testsig", "adb", "--device", "77", "--signer", "mine", "--out", "o"]
+    assert main(words) == ExitCode.OK
     assert asked["request"].serial == "0x77"
+    said = capsys.readouterr().out
+    assert said.startswith(render_reports({Path(name): one for name, one in made.items()}))
+    assert f"2 files signed and verified in {asked['request'].target}" in said
+    assert main([*words, "--json"]) == ExitCode.OK
+    data = json.loads(capsys.readouterr().out)
+    assert {name: data[name] for name in ("dry_run", "out", "record")} == {
+        "dry_run": False,
+        "out": str(asked["request"].target),
+        "record": {"signer": "mine"},
+    }
+    assert data["reports"] == {name: one.as_data() for name, one in made.items()}
+    assert main(["sign", "--testsig", "12", "--signer", "mine"]) == ExitCode.OK
+    assert asked["request"].serial == "0xc"  # no device is asked for a number that is given
 
 
 def test_a_dry_run_tells_every_library_and_no_secret(
@@ -118,4 +139,11 @@ def test_a_dry_run_tells_every_library_and_no_secret(
         ("a.so", "{sdk}/a.so", "a"),
         ("b.so", "{sdk}/b.so", "b"),
     ]
-    assert (data["testsig"], data["signer"]) == (False, "none found: no signer")
+    del data["libraries"]
+    assert {name: data[name] for name in ("dry_run", "testsig", "signer", "out", "notes")} == {
+        "dry_run": True,
+        "testsig": False,
+        "signer": "none found: no signer",
+        "out": str(asked["request"].target),
+        "notes": ["a note"],
+    }

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ci.audit.upgrade import Difference
-from ci.report.schema import Tool
+from ci.audit.upgrade import Difference, note
+from ci.cases.spec import DEFAULT_SOC
+from ci.faults.known import FRONTENDS
+from ci.report.schema import Case, Status, Tool
 from ci.report.write import write_report
 from ci.verbs import upgrade_report
 from ci.verbs.upgrade_report import (
@@ -25,12 +28,14 @@ from ci.verbs.upgrade_report import (
     fetch_package,
     find_qnn,
     find_side,
+    lay_out_libraries,
+    list_ends,
     run_side,
     split_pins,
 )
 from provisioning.artifacts.choice import SDK_VARIABLE, python_tag
 from provisioning.console.progress import Progress
-from provisioning.errors import DownloadError, ToolError
+from provisioning.errors import DownloadError, ExitCode, ToolError, UsageError
 from provisioning.store.collect import FETCHED
 from tests.stand_ins.android_apps import BUILD, library
 from tests.stand_ins.reports import make_report
@@ -47,11 +52,16 @@ def find(word: str) -> Side:
     return find_side(word, EMULATOR, Progress())
 
 
-def test_a_version_is_an_sdk_of_the_store_unless_a_directory_has_its_name(place: Path) -> None:
+def test_a_version_is_an_sdk_of_the_store_unless_a_directory_has_its_name(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert find("2.49.0") == Side("2.49.0", session=EMULATOR, sdk="2.49.0")
     sdk = place / "2.49.0"
     sdk.mkdir()
-    assert find("2.49.0") == Side("2.49.0", session=EMULATOR, sdk=str(sdk), tree=sdk)
+    named = Side("2.49.0", session=EMULATOR, sdk=str(sdk), tree=sdk)
+    assert find("2.49.0") == named
+    monkeypatch.delenv("QNN_CI_CALLER_DIR")
+    assert find("2.49.0") == named
 
 
 def test_a_report_is_a_file_or_in_a_directory(place: Path) -> None:
@@ -241,3 +251,160 @@ def test_a_package_that_cannot_be_fetched_leaves_nothing(
         fetch_package("executorch", "9.9", Progress())
     assert (caught.value.why, bool(caught.value.fix)) == ("no such version", True)
     assert not [one for one in (place / "home").rglob("*") if one.is_file()]
+
+
+def test_the_libraries_of_a_wheel_are_laid_out_like_an_sdk(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(place / "home"))
+
+    def leave(argv: list[str]) -> None:
+        target = Path(argv[-2])
+        for name in (HTP, "libGenie.so", "libonnxruntime_providers_qnn.so", "__init__.py"):
+            write(target / "onnxruntime_qnn" / name, library(HTP) if name == HTP else b"")
+        for name in ("libc++-0a1b.so.1.0", "libother-0a1b.so.1.0", "x"):
+            write(target / "onnxruntime_qnn.libs" / name, b"")
+
+    monkeypatch.setattr(upgrade_report, "run_process", Runs(leave))
+    tree = fetch_package("onnxruntime-qnn", "2.5.0", Progress()) / SDK
+    names = {path.name for path in (tree / LIBRARIES).iterdir()}
+    linked = {"libc++-0a1b.so.1.0", "libother-0a1b.so.1.0", HTP, "libGenie.so"}
+    assert names == {*linked, "libc++.so.1"}
+    assert (tree / LIBRARIES / "libc++.so.1").readlink() == Path("libc++-0a1b.so.1.0")
+    assert (tree / "sdk.yaml").read_text().splitlines()[-1] == "version: 2.49.99"
+    assert (tree / "QNN_README.txt").is_file()
+    (place / "empty/onnxruntime_qnn").mkdir(parents=True)
+    (place / "empty/onnxruntime_qnn" / HTP).touch()
+    lay_out_libraries(place / "empty")
+    assert "version: 0\n" in (place / "empty" / SDK / "sdk.yaml").read_text()
+
+
+def write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def test_a_package_that_another_process_fetched_meanwhile_is_used(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(place / "home"))
+    theirs = place / "home" / FETCHED / f"executorch-1.4.1-{python_tag()}"
+
+    def leave(argv: list[str]) -> None:
+        write(theirs / "theirs", b"")
+        write(Path(argv[-2]) / "ours", b"")
+
+    monkeypatch.setattr(upgrade_report, "run_process", Runs(leave))
+    assert fetch_package("executorch", "1.4.1", Progress()) == theirs
+    assert [one.name for one in theirs.iterdir()] == ["theirs"]
+
+
+# -- the whole comparison -------------------------------------------------------------------------
+
+
+CASES = [
+    Case(model="mlp", scheme="fp16", soc="SM8650", status=one)
+    for one in (Status.PASSED, Status.FAILED)
+]
+
+
+@pytest.mark.parametrize(
+    ("builds", "statuses", "compared", "code"),
+    [
+        (("2.49.0", "2.50.0"), (0, 0), True, ExitCode.OK),
+        (("2.49.0", "2.49.0"), (0, 1), False, ExitCode.FAILED),
+        (("2.49.0", "2.50.0"), (1, 0), True, ExitCode.OK),
+        (("", "2.50.0"), (0, 0), False, ExitCode.OK),
+        (("2.49.0", ""), (0, 0), False, ExitCode.OK),
+    ],
+)
+def test_two_versions_are_compared_by_their_cases_and_known_faults(
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    builds: tuple[str, str],
+    statuses: tuple[int, int],
+    compared: bool,
+    code: ExitCode,
+) -> None:
+    for name, build, status in zip(("old", "new"), builds, statuses, strict=True):
+        tools = (Tool(name=HTP, version=f"v{build}.260101000000"),) if build else ()
+        write_report(make_report([CASES[status]], toolchain=tools), place / name)
+    ends: list[Any] = []
+
+    def list_own(side: Side, qnn: str, _: Progress, noted: list[Difference]) -> Any:
+        noted.append(note(side.name, "fault", ["", qnn], "other"))
+        return (side.name, qnn)
+
+    found = note("a fault", "fault", ["wrong", "right"], "better")
+    monkeypatch.setattr(upgrade_report, "list_ends", list_own)
+    monkeypatch.setattr(
+        upgrade_report, "compare_faults", lambda *given: ends.extend(given) or [found]
+    )
+    args = Namespace(old="old", new="new", session=EMULATOR, reports=place / "out")
+    outcome = upgrade_report.execute(args, Progress())
+    rows = [*zip(("old", "new"), builds, strict=True)] if compared else []
+    assert ends == rows
+    told = {one["subject"] for one in outcome.data["differences"] if one["what"] == "fault"}
+    assert told == ({"old", "new", "a fault"} if compared else set())
+    assert (outcome.exit_code, bool(outcome.text)) == (code, True)
+    assert (place / "out/index.html").is_file()
+
+
+def test_known_faults_come_from_the_list_else_from_a_run_else_the_reason_is_noted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    listed = [SimpleNamespace(qnn=qnn) for qnn in ("2.49.0", "2.50.0", "2.49.0")]
+    by_frontend = {FRONTENDS[0]: listed[:2], FRONTENDS[1]: listed[2:]}
+    monkeypatch.setattr(upgrade_report, "read_faults", lambda: "faults")
+    monkeypatch.setattr(
+        upgrade_report,
+        "list_tried",
+        lambda faults, name: by_frontend.get(name, []) if faults else 0,
+    )
+    ran: list[Any] = []
+
+    def rerun(side: Side, faults: Any, _: Progress) -> Any:
+        ran.append((side, faults))
+        if side.name == "broken":
+            raise UsageError("no libraries")
+        return "2.51.0", ["a result"]
+
+    monkeypatch.setattr(upgrade_report, "rerun_faults", rerun)
+    report, sdk = Side("a report"), Side("sdk", sdk="/sdk")
+    packages, broken = Side("packages", packages=(Path("/p"),)), Side("broken", sdk="/sdk")
+    noted: list[Difference] = []
+    assert list_ends(sdk, "2.49.0", Progress(), noted) == [listed[0], listed[2]]
+    assert ran == noted == []
+    for side in (sdk, packages):
+        assert list_ends(side, "2.51.0", Progress(), noted) == ["a result"]
+    assert (ran, noted) == ([(sdk, "faults"), (packages, "faults")], [])
+    for side, why in ((report, "only a report"), (broken, "no libraries")):
+        assert list_ends(side, "2.51.0", Progress(), noted) == []
+        assert (noted[-1].subject, noted[-1].before) == ("known faults", "")
+        assert "not tried with QNN 2.51.0" in noted[-1].now
+        assert why in noted[-1].now
+    assert len(noted) == 2
+
+
+def test_faults_are_tried_with_the_libraries_of_the_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Any] = []
+
+    def rerun(*given: Any) -> str:
+        opened.append(given)
+        return "results"
+
+    def open_own(*given: Any, **more: Any) -> Any:
+        opened.append((given, more))
+        return nullcontext(SimpleNamespace(qnn="2.51.0", rerun=rerun))
+
+    monkeypatch.setattr(upgrade_report, "open_bench", open_own)
+    monkeypatch.setattr(upgrade_report, "read_choice", lambda *words: words)
+    progress, paths = Progress(), (Path("/p"), Path("/q"))
+    for side, sdk in ((Side("a", sdk="/sdk"), "/sdk"), (Side("b", packages=paths), "wheel")):
+        found = upgrade_report.rerun_faults(side, ["a fault"], progress)
+        assert found == ("2.51.0", "results")
+        assert opened == [
+            (("onnx", (sdk, "wheel"), progress), {"packages": side.packages}),
+            (["a fault"], DEFAULT_SOC, progress),
+        ]
+        opened.clear()
