@@ -127,7 +127,7 @@ def list_signed(folder: Path) -> dict[str, Path]:
             fix="sign the libraries again",
         )
     ours = {RECORD_NAME, STATEMENT_NAME, LOG_NAME}
-    return {path.name: path for path in sorted(folder.iterdir()) if path.name not in ours}
+    return {path.name: path for path in folder.iterdir() if path.name not in ours}
 
 
 def copy_record(folder: Path, target: Path) -> None:

@@ -131,7 +131,7 @@ class Needs:
         found, planned = False, self.rules.planned
         for tree in self.difference.trees:
             for name, inputs in tree.sessions.items():
-                if not inputs.known and not self.rules.session_rule(name).always:
+                if not inputs.known:
                     self.note(name, path, "its dependencies are not known")
                 elif name != planned and (why := inputs.explain(path)):
                     self.note(name, path, why)

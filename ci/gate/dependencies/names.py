@@ -123,8 +123,7 @@ class _Reader:
         return False
 
     def read_binop(self, node: ast.BinOp) -> None:
-        if isinstance(node.op, ast.Div):
-            self.add_word("/".join(_flatten(node)).lstrip("*/"), bare=True)
+        self.add_word("/".join(_flatten(node)).lstrip("*/"), bare=True)  # nothing unless a / b
 
     def read_joinedstr(self, node: ast.JoinedStr) -> None:
         text = _show(node)

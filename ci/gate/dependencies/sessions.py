@@ -34,7 +34,7 @@ class SessionInputs:
 
     name: str
     reach: Reach
-    uses: Mapping[str, str] = field(default_factory=dict)
+    uses: Mapping[str, str]
     known: bool = True
 
     def explain(self, path: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tarfile
 from argparse import Namespace
 from contextlib import nullcontext
@@ -670,6 +671,38 @@ def test_a_lease_is_held_by_one_of_two(here: Device) -> None:
         assert why.startswith("the lease ends in ")
         assert fix == "wait for the device with --wait SECONDS"
     assert other.take() is None
+    other.renew()
+    with pytest.raises(UnfitError):
+        mine.renew()
+
+
+@pytest.mark.parametrize(
+    ("holders", "holder", "named"),
+    [
+        ([""], None, [""]),
+        (["GONE 7", ""], None, ["", "GONE"]),
+        (["GONE 7", "GONE 7"], Holder("GONE", "7"), ["", "GONE"]),
+        (["GONE 7", "OTHER 8", ""], None, ["", "GONE", "OTHER"]),
+        (["somebody else 9", ""], Holder("somebody", "else 9"), [""]),
+        ([" ", ""], Holder("", ""), [""]),
+    ],
+)
+def test_the_lease_of_a_process_that_ended_here_is_asked_for_once_more(
+    monkeypatch: pytest.MonkeyPatch, holders: list[str], holder: Holder | None, named: list[str]
+) -> None:
+    """The device answers in turn: who holds the lease, or nothing if it was taken."""
+    answers, asked = iter(holders), []
+
+    def call(script: str) -> Answer:
+        asked.append(re.search(r'"\$owner" = (\S+) \]', script)[1].strip("'"))  # type: ignore[index]
+        told = next(answers)
+        return Answer(90 if told else 0, told.encode(), "")
+
+    monkeypatch.setattr(runner, "is_gone", lambda owner: owner in {"GONE", "OTHER"})
+    device: Any = SimpleNamespace(place="/p", call=call, name="adb:1")
+    bundle: Any = None
+    assert DeviceRunner(device, bundle, "/d", Progress(), owner="me").take() == holder
+    assert asked == named
 
 
 def test_a_program_is_sent_with_every_set_of_inputs(tmp_path: Path) -> None:

@@ -109,6 +109,38 @@ def test_a_start_has_only_its_own_outputs(tmp_path: Path) -> None:
     assert len(program.starts) == 3
 
 
+def test_an_archive_has_only_the_expected_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else is written, however the others are named."""
+    monkeypatch.setattr(runner, "MOST_BYTES", 3)
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        for name, content in (
+            (f"{OUTPUTS}/most.raw", b"123"),
+            (f"{OUTPUTS}/large.raw", b"1234"),
+            (f"{OUTPUTS}/note.txt", b"1"),
+            (f"{OUTPUTS}/deep/a.raw", b"1"),
+            (f"{OUTPUTS}/{MEMORY}", b"8"),
+            ("../out.raw", b"1"),
+            ("beside.raw", b"1"),
+            ("other.txt", b"1"),
+            (MEMORY, b"2"),
+            (CODE, b"0"),
+        ):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+        link = tarfile.TarInfo(f"{OUTPUTS}/link.raw")
+        link.type, link.linkname = tarfile.SYMTYPE, "most.raw"
+        tar.addfile(link)
+    program = make_program(tmp_path)
+    assert program.unpack(stream.getvalue(), tmp_path) == (False, 0)
+    held = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    assert held == {OUTPUTS, f"{OUTPUTS}/most.raw"}, "and no log, because none was sent"
+    assert [one.memory_bytes for one in program.starts] == [2048]
+
+
 def test_the_devices_own_log_follows_the_runners(tmp_path: Path) -> None:
     program = make_program(tmp_path)
     program.unpack(pack(log=b"run\n", system=b"cdsp crashed\n", code=b"1"), tmp_path)

@@ -356,12 +356,21 @@ def list_names(place: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("system", "target", "profile"),
-    [(ANDROID, Target.ANDROID, "android"), ({}, Target.LINUX, "linux")],
+    ("system", "target", "profile", "has_sbom"),
+    [(ANDROID, Target.ANDROID, "android", True), ({}, Target.LINUX, "linux", False)],
 )
 def test_a_device_gets_stub_and_skel_of_each_of_its_socs(
-    tmp_path: Path, staged: Any, system: Any, target: Target, profile: str
+    tmp_path: Path,
+    staged: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    system: Any,
+    target: Target,
+    profile: str,
+    has_sbom: bool,
 ) -> None:
+    sboms: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(bundles, "has_sbom_library", lambda: has_sbom)
+    monkeypatch.setattr(bundles, "write_sbom", lambda *given: sboms.append(given))
     runner = write_elf(tmp_path / "bin/runner", ARM, "libQnnSystem.so", "libm.so", **system)
     runtime = make_runtime(tmp_path / "sdk", 73, 75, 79, **system)
     (runtime / "LICENSE.pdf").write_text("terms")
@@ -377,7 +386,10 @@ def test_a_device_gets_stub_and_skel_of_each_of_its_socs(
     assert list_names(out / "licences") == {"LICENSE.pdf"}
     assert read_bundle(out) == bundle
     assert (out / "by-hand.md").is_file()
-    assert list_names(out) <= {BUNDLE, FILES, "licences", "by-hand.md", "sbom.cdx.json"}
+    assert list_names(out) == {BUNDLE, FILES, "licences", "by-hand.md"}
+    assert [(path.name, *given) for path, *given in sboms] == [
+        ("sbom.cdx.json", bundles.BUNDLE_NAME, bundle.digest, list_parts(bundle, out / FILES))
+    ] * has_sbom
 
 
 def test_an_emulators_bundle_is_not_for_the_doctor(tmp_path: Path, staged: Any) -> None:

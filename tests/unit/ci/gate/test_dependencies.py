@@ -13,6 +13,7 @@ from ci.gate.dependencies.sessions import (
     SessionInputs,
     list_starts,
     parse_noxfile,
+    parse_verbs,
 )
 from ci.gate.dependencies.tree import TreeFiles
 from ci.gate.plan import count_due, make_plan
@@ -139,6 +140,9 @@ def test_a_header_brings_the_sources_of_its_name_and_each_reads_its_own_headers(
         ('folder.glob("*.toml")', set()),
         ('f"{folder}/__init__.py"', set()),
         ('open("*.d/page.md")', {"*.d/page.md"}),
+        ('open("./*/.")', set()),
+        ('open("../..")', set()),
+        ('"docs" + "page" * 3', set()),
         ('open("folder/*.md")', {"folder/*.md"}),
         ('"a sentence with a.b in it"', set()),
         ('Verb("ci.verbs.plan", "say/what")', set()),
@@ -186,7 +190,9 @@ def test_a_string_means_files_by_the_end_of_their_path(
     reader: str, word: str, found: list[str]
 ) -> None:
     files = ["ci/a/data.py", "ci/b/data.py", "docs/page.md", "tests/probe.txt"]
-    assert sorted(TreeFiles(files, {}, RULES).find_word(word, reader)) == found
+    tree = TreeFiles(files, {}, RULES)
+    tree.find_word(word, "tests/another.py")
+    assert sorted(tree.find_word(word, reader)) == found
 
 
 def test_without_a_rule_for_cases_there_is_no_suite() -> None:
@@ -262,6 +268,7 @@ def test_a_profile_that_is_like_an_unknown_one_has_its_own_pins() -> None:
     [
         (("ci", "sign"), ["ci/__main__.py", "ci/verbs/sign.py"]),
         (("ci", "gone"), ["ci/__main__.py"]),
+        (("ci", "lost"), ["ci/__main__.py"]),
         (("ci",), ["ci/__main__.py", "ci/verbs/sign.py", "provisioning/verbs/env.py"]),
         ((), ["ci/__main__.py", "ci/verbs/sign.py", "provisioning/verbs/env.py"]),
         (
@@ -278,8 +285,62 @@ def test_a_session_that_names_no_verb_may_run_any(
     places = ("ci", "provisioning", "tests/bench")
     files = {f"{place}/__main__.py" for place in places}
     files |= {f"{module.replace('.', '/')}.py" for module in verbs.values()}
+    verbs["lost"] = "ci.verbs.without_a_file"
     facts = SessionFacts("x", programs=[program])
     assert sorted(list_starts(facts, verbs, frozenset(files))) == starts
+
+
+def test_a_verb_is_an_entry_of_a_dict_that_names_its_module() -> None:
+    text = """
+MORE = {**OTHERS, "a": Verb("m.a"), "b": Verb("m.b", "help"), "c": Verb(), name: Verb("m.d")}
+REST = {"e": Other("m.e"), "f": Verb(module), "g": "m.g", "h": 3, "i": Verb("m.i")}
+"""
+    assert parse_verbs(text) == {"a": "m.a", "b": "m.b", "i": "m.i"}
+
+
+def test_a_session_runs_what_its_helpers_run_with_the_arguments_that_they_get() -> None:
+    noxfile = """
+def run_again(session, verb):
+    run_again(session, verb)
+    run_module(session, "core", "ci", verb, other)
+    helper("core", "ci", "no session")
+    unknown(session, "core", "ci", "unknown")
+
+@nox.session
+def one(session):
+    run_again(session, "sign")
+    run_module(session, "lowering", "ci", "plan")
+
+@nox.session
+def two(session):
+    make_environment(session, "lint")
+    run_tests(session, "unit", "-q", "tests/unit", "tests/static")
+"""
+    facts = parse_noxfile(noxfile)
+    assert {name: sorted(one.programs) for name, one in facts.items()} == {
+        "one": [("ci", "plan"), ("ci", "sign")],
+        "two": [],
+    }
+    assert {name: (one.groups, one.tests, one.runs_pytest) for name, one in facts.items()} == {
+        "one": ({"core", "lowering"}, set(), False),
+        "two": ({"lint", "unit"}, {"tests/unit", "tests/static"}, True),
+    }
+
+
+@pytest.mark.parametrize(
+    ("family", "importer", "found"),
+    [
+        ("a", "x/read.py", ["a/one.py", "a/two.py"]),
+        ("a.b", "x/read.py", ["a/b/three.py"]),
+        (".", "a/b/read.py", ["a/b/three.py"]),
+        ("gone", "a/read.py", []),
+    ],
+)
+def test_a_family_is_the_modules_directly_in_a_package(
+    family: str, importer: str, found: list[str]
+) -> None:
+    files = ["a/one.py", "a/two.py", "a/data.txt", "a/b/three.py", "a/b/page.md", "four.py"]
+    assert sorted(TreeFiles(files, {}, RULES).find_family(family, importer)) == found
 
 
 @pytest.mark.parametrize(
@@ -287,6 +348,10 @@ def test_a_session_that_names_no_verb_may_run_any(
     [
         ({"tests/unit/ci"}, ["tests/conftest.py", "tests/unit/ci/test_a.py"]),
         ({"tests/unit"}, ["tests/conftest.py", "tests/unit/ci/test_a.py", "tests/unit/x.py"]),
+        (
+            {"tests/unit/ci", "tests/integration/ci"},
+            ["tests/conftest.py", "tests/integration/conftest.py", "tests/unit/ci/test_a.py"],
+        ),
         (
             set(),
             [

@@ -84,6 +84,7 @@ ROWS: list[tuple[dict[str, Any], dict[str, Any], int]] = [
     ({"max_metric_drop": 0.1}, {"metric": 0.5, "metric_float": 0.75}, BY_LIMITS),
     ({"max_metric_drop": 0.25}, {"metric": 0.5, "metric_float": 0.75}, NEVER),
     ({"max_metric_drop": 0.1}, {"metric": 0.5}, NEVER),
+    ({"max_metric_drop": 0.1}, {"metric_float": 0.75}, NEVER),
     ({}, {"fallback_nodes": 1}, BY_LIMITS),
     ({}, {"fallback_nodes": 2, "choices": "skip"}, NEVER),
     ({"full_delegation": False}, {"fallback_nodes": 2}, NEVER),
@@ -157,7 +158,7 @@ PLANS: list[tuple[dict[str, Any], dict[str, Any], bool]] = [
     ({}, {"cases": PLANNED[1:]}, False),
     ({"cases": (GOOD, replace(GOOD, model="more"))}, {"cases": PLANNED[:1]}, False),
     ({"session": "x"}, {}, False),
-    ({"cases": (GOOD, GOOD)}, {}, False),
+    ({"cases": (GOOD, GOOD, replace(GOOD, model="n"))}, {}, False),
     ({}, {"shard": "1/2"}, False),
     ({"shard": SHARD}, {}, False),
 ]
@@ -192,10 +193,12 @@ def test_a_report_is_weighed_by_its_cases() -> None:
     other = render_junit(replace(good, cases=(replace(GOOD, soc="T"),)))
     assert weigh(good) == Evidence(1, 0, ())
     assert weigh(skipped.recounted) == Evidence(1, 0, ())
+    let_through = replace(good, controls=tuple(replace(c, rejected=False) for c in good.controls))
     wrong = {
         "without junit.xml": weigh(good, junit=None),
         "code 1": weigh(good, exit_code=1),
         "a failed case": weigh(failed, exit_code=1),
+        "a control that passed": weigh(let_through.recounted, exit_code=1),
         "another summary": weigh(told),
         "another junit.xml": weigh(good, junit=other),
     }
@@ -212,20 +215,44 @@ def test_a_report_that_lacks_libraries_has_to_end_with_3() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "choices", "is_expected"),
-    [("no such op", "saver", True), ("out of memory", "saver", False), ("no such op", "", False)],
+    ("reason", "choices", "lacks", "is_expected"),
+    [
+        ("no such op", "saver", "", True),
+        ("out of memory", "saver", "", False),
+        ("no such op", "", "", False),
+        ("", "", "lib.so", True),  # the exit code says so
+    ],
 )
 def test_an_unsupported_case_is_one_that_the_policy_expects(
-    reason: str, choices: str, is_expected: bool
+    reason: str, choices: str, lacks: str, is_expected: bool
 ) -> None:
     """By its reason and its lowering options."""
     row = Unsupported("no such op", "known", choices=("saver",))
     policy = replace(read_emulator_policy(), unsupported=(row,))
-    skipped = replace(GOOD, status=Status.UNSUPPORTED, reason=reason, choices=choices)
+    unsupported = replace(GOOD, status=Status.UNSUPPORTED, lacks=lacks)
+    skipped = replace(unsupported, reason=reason, choices=choices)
     limits = policy.describe_limits([CaseSpec(GOOD.model, Scheme.A8W8, GOOD.soc)])
     report = replace(report_of(skipped), thresholds=limits)
     told = f"the policy does not expect these cases to be unsupported: {skipped}"
     assert [*_compare_policy(report, policy)] == ([] if is_expected else [told])
+    failed = replace(report, cases=(replace(skipped, status=Status.FAILED),))
+    assert [*_compare_policy(failed, policy)] == []
+
+
+def test_the_limits_of_a_report_are_those_of_the_policy_and_no_others() -> None:
+    policy = read_emulator_policy()
+    first, *rest = policy.describe_limits([CaseSpec(GOOD.model, Scheme.A8W8, GOOD.soc)])
+    looser = replace(first, max_abs=1e9)
+    for limits, told in (
+        ((first, *rest), 0),
+        ((*rest, first), 0),
+        ((looser, *rest), 1),
+        ((looser, first, *rest), 1),  # two for one scheme and model
+        ((*rest,), 1),
+        ((first, replace(first, model="other"), *rest), 1),
+    ):
+        report = replace(report_of(GOOD), thresholds=limits)
+        assert len([*_compare_policy(report, policy)]) == told
 
 
 def suite(rows: str, counts: str = "") -> ET.Element:
@@ -240,6 +267,7 @@ ERROR, SKIP = "<testcase><error/><system-out/></testcase>", "<testcase><skipped/
 SUITES = [
     (PASS * 2, "", 2, 0, False),
     (PASS + SKIP, 'tests="2" failures="0" errors="0"', 1, 0, False),
+    (PASS + '<properties tests="3" errors="1"/>', "", 1, 0, False),
     (PASS + FAIL, "", 2, 1, True),
     (FAIL + ERROR, 'failures="1" errors="1"', 2, 2, True),
     (PASS, 'tests="2"', 1, 0, True),
@@ -285,7 +313,7 @@ def test_tests_are_counted_and_named_by_how_they_ended() -> None:
 def test_what_is_no_junit_is_an_error(data: bytes, why: str) -> None:
     with pytest.raises(ValueError, match=r".") as caught:
         parse_junit(data)
-    assert why in str(caught.value)
+    assert str(caught.value).partition(" or ")[0].endswith(why)
     assert parse_junit(b"<testsuite/>").tag == "testsuite"
 
 

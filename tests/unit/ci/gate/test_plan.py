@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import msgspec
 import pytest
 
-from ci.gate.changes import Difference, TreeFacts
-from ci.gate.plan import make_plan
+from ci.gate.changes import Change, Difference, Kind, TreeFacts
+from ci.gate.dependencies.reach import Reach
+from ci.gate.dependencies.sessions import SessionInputs
+from ci.gate.plan import NO_CHANGE, NOTHING, make_plan
 from ci.gate.replay import Step, find_missed, replay_step
-from ci.gate.rules import GateRules, read_rules
+from ci.gate.rules import GateRules, Rule, read_rules
 from ci.gate.schema import Plan, PlannedSession
 from ci.report.schema import CaseName
 from tests.stand_ins.small_project import FILES, Edits, compare, edit
@@ -246,6 +249,10 @@ def test_a_change_needs(row: Row) -> None:
     assert {one.name for one in plan.sessions} == {*SESSIONS.split(), *RULES.sessions}
     for one in plan.sessions:
         assert one.reason
+        if plan.everything or not one.run:
+            nothing = NOTHING if plan.changes else NO_CHANGE
+            assert one.reason == (plan.everything or nothing)
+        assert one.by_hand == RULES.session_rule(one.name).by_hand
         assert one.run or not one.files
         assert set(one.files) <= {change.path for change in plan.changes}
 
@@ -318,3 +325,81 @@ def test_a_plan_records_what_it_was_asked_for(event: str, asked: str, everything
     )
     assert (plan.base, plan.head, plan.event) == ("of base", "of head", event)
     assert (plan.everything, plan.changes) == (everything, difference.changes)
+
+
+def test_files_and_cases_of_a_plan_are_in_order() -> None:
+    pages = {f"docs/{name}.md": "new\n" for name in "hbfaecgd"}
+    (lint,) = [one for one in plan_edits(pages).sessions if one.name == "lint"]
+    assert list(lint.files) == sorted(pages)
+    edits = {SOCS: "".join(["+", *(f"[SM{n}]\nid = 1\n" for n in (9, 3, 7, 5, 8, 4))])}
+    cases = [f"mlp {scheme} SM{n}" for n in (3, 4, 5, 7, 8, 9) for scheme in ("8a8w", "fp16")]
+    assert sorted(map(str, plan_edits(edits).cases)) == sorted(cases)
+    assert list(plan_edits(edits).cases) == sorted(plan_edits(edits).cases)
+
+
+@pytest.mark.parametrize(
+    ("paths", "everything"),
+    [
+        (["Makefile", "a.rs"], "no rule or dependency covers Makefile"),
+        ([".github/workflows/pr.yml", "noxfile.py"], ".github/workflows/pr.yml: "),
+        (["Makefile", "noxfile.py"], "no rule or dependency covers Makefile"),
+    ],
+)
+def test_the_first_file_that_needs_everything_is_the_reason(
+    paths: list[str], everything: str
+) -> None:
+    plan = plan_edits({path: f"+{path}\n" if path in FILES else "x" for path in paths})
+    assert plan.everything.startswith(everything)
+
+
+MLP_TREE = TreeFacts(
+    suite={"mlp": ("fp16",)},
+    models={"mlp": Reach({"ci/a.py": ""})},
+    sessions={"test_emulator": SessionInputs("test_emulator", Reach({}), {})},
+)
+
+
+def test_a_suite_whose_session_is_gone_has_no_cases() -> None:
+    change = (Change("ci/a.py", Kind.MODIFIED),)
+    for base, head, cases in (
+        (MLP_TREE, MLP_TREE, 1),
+        (TreeFacts(), MLP_TREE, 1),
+        (MLP_TREE, replace(MLP_TREE, sessions={}), 0),
+        (MLP_TREE, TreeFacts(), 0),
+    ):
+        plan = make_plan(Difference(base, head, change), RULES)
+        assert (len(plan.cases), bool(plan.everything)) == (cases, not cases)
+        whole = make_plan(Difference(base, head, change), RULES, everything="all")
+        assert len(whole.cases) == cases
+
+
+@pytest.mark.parametrize(
+    ("path", "keys", "covered"),
+    [
+        ("a.toml", {"k"}, True),
+        ("a.toml", {"k", "other"}, False),
+        ("a.toml", {"other"}, False),
+        ("a.toml", set(), True),  # a comment
+        ("a.toml", None, False),  # it is not known what has changed
+        ("b.toml", {"k"}, True),  # covered as a part, although no rule names this file
+        ("b.toml", {"k", "other"}, True),
+        ("b.toml", {"other"}, False),
+        (SOCS, {"SM8750.id"}, True),  # its cases cover it
+    ],
+)
+def test_a_file_whose_parts_have_rules_is_covered_part_by_part(
+    path: str, keys: set[str] | None, covered: bool
+) -> None:
+    names = ("a.toml#k", "b.tom*#k", f"{SOCS}#SM8650.id")
+    rules = msgspec.structs.replace(RULES, rule=(Rule(names, ("lint",), "its part"),))
+    found = {} if keys is None else {path: frozenset(keys)}
+    change = (Change(path, Kind.MODIFIED),)
+    plan = make_plan(Difference(MLP_TREE, MLP_TREE, change, found), rules)
+    assert plan.everything == ("" if covered else f"no rule or dependency covers {path}")
+
+
+def test_a_key_that_the_cases_use_is_explained_by_the_cases() -> None:
+    plan = plan_edits(swap(PYPROJECT, "torch==2", "torch==3"))
+    reasons = {one.name: one.reason for one in plan.sessions}
+    assert reasons["test_emulator"] == "every case depends on it"
+    assert reasons["bench"] != reasons["test_emulator"]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from ci.gate import render
 from ci.gate.changes import Change, Kind
 from ci.gate.render import render_markdown, render_table, render_verdict, render_verdict_markdown
 from ci.gate.schema import Plan, PlannedJob, PlannedSession
@@ -48,16 +49,16 @@ RED = GateVerdict(
 )
 VERDICTS = (GateVerdict(RED.jobs[:1]), RED, GateVerdict(RED.jobs[2:]), GateVerdict((), ("x",)))
 TEXTS = {
-    "plan.txt": render_table(PLAN) + render_table(NOTHING),
-    "plan.md": render_markdown(PLAN) + render_markdown(NOTHING),
-    "verdict.txt": "\n".join(map(render_verdict, VERDICTS)),
-    "verdict.md": "\n".join(map(render_verdict_markdown, VERDICTS)),
+    "plan.txt": lambda: render_table(PLAN) + render_table(NOTHING),
+    "plan.md": lambda: render_markdown(PLAN) + render_markdown(NOTHING),
+    "verdict.txt": lambda: "\n".join(map(render_verdict, VERDICTS)),
+    "verdict.md": lambda: "\n".join(map(render_verdict_markdown, VERDICTS)),
 }
 
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_plan_and_verdicts_read_like_their_snapshots(name: str) -> None:
-    check_snapshot(Path(__file__).with_name("snapshots") / name, TEXTS[name])
+    check_snapshot(Path(__file__).with_name("snapshots") / name, TEXTS[name]())
 
 
 def test_a_verdict_as_data_has_every_job_and_note(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,6 +84,16 @@ def test_a_verdict_as_data_has_every_job_and_note(monkeypatch: pytest.MonkeyPatc
             "notes": ["one", "two"],
         },
     )
+
+
+@pytest.mark.parametrize(("less", "whole"), [(0, True), (1, False)])
+def test_a_verdict_that_just_fits_is_shown_whole(
+    monkeypatch: pytest.MonkeyPatch, less: int, whole: bool
+) -> None:
+    text = render_verdict_markdown(RED)
+    monkeypatch.setattr(render, "LIMIT_BYTES", len(text.encode()) - less)
+    assert (render_verdict_markdown(RED) == text) is whole
+    assert render_verdict_markdown(RED).splitlines()[0] == text.splitlines()[0]
 
 
 def test_a_summary_stays_below_its_limit() -> None:

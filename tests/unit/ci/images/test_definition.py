@@ -36,6 +36,12 @@ def plan(checkout: Path = ROOT, name: str = "emulator") -> ImagePlan:
     return ImagePlan(name, find_image(name), "base", BASE, "sha256:1", checkout)
 
 
+def copy_manifests(folder: Path) -> Path:
+    """Return a copy of the manifests to which locks can be added."""
+    shutil.copytree(ROOT / "manifests", folder / "manifests")
+    return folder / "manifests"
+
+
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     for name in ("nox", "noxfile.py", "pyproject.toml"):
@@ -89,8 +95,7 @@ def test_base_and_snapshot_change_the_tag() -> None:
 def test_the_locks_of_a_base_change_the_tag(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copytree(ROOT / "manifests", tmp_path / "manifests")
-    monkeypatch.setenv("QNN_CI_MANIFESTS", str(tmp_path / "manifests"))
+    monkeypatch.setenv("QNN_CI_MANIFESTS", str(copy_manifests(tmp_path)))
     references = [plan().reference()]
     for path in (plan().python_lock, plan().apt_lock):
         path.write_text("more\n")
@@ -150,7 +155,14 @@ def test_only_wheels_of_the_lock_are_sent(file: str, wanted: bool) -> None:
     assert is_wanted(Path(file), {wheel_name("torch==2.13.0")}) is wanted
 
 
-def test_the_context_holds_our_files_and_wheels_only(tmp_path: Path) -> None:
+@pytest.mark.parametrize("locked", [False, True])
+def test_the_context_holds_our_files_and_wheels_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locked: bool
+) -> None:
+    """And the lock of apt packages if the base has one."""
+    monkeypatch.setenv("QNN_CI_MANIFESTS", str(copy_manifests(tmp_path)))
+    if locked:
+        plan().apt_lock.write_text("dash=1\n")
     wheels = [tmp_path / f"{name}-1-py3-none-any.whl" for name in "ab"]
     for wheel in wheels:
         wheel.write_bytes(b"wheel")
@@ -173,6 +185,7 @@ def test_the_context_holds_our_files_and_wheels_only(tmp_path: Path) -> None:
         "pyproject.toml": 0o644,
         "wheels/a-1-py3-none-any.whl": 0o644,
         "wheels/b-1-py3-none-any.whl": 0o644,
+        **({"locks/apt.lock": 0o644} if locked else {}),
     }
 
 
