@@ -144,7 +144,7 @@ def compile_source(
     )
     if saver and delegation.partitions:
         write_calls(model.absolute(), staging, {**options, "qnn_saver_path": saver})
-    files = sorted(program.iterdir())
+    files = [*program.iterdir()]
     binary = next((path.name for path in files if path.suffix == ".bin"), CONTEXT)
     return Compiled(
         program=f"{PROGRAM}/{CONTEXT}",

@@ -164,7 +164,7 @@ def check_context(path: Path, soc: str, runtime: str = "") -> Context:
             fix=f"compile it with soc_model={wanted.id}",
         )
     newest = context.qnn or context.sdk_version  # they are equal if both are known
-    if runtime and newest and not is_loadable(newest, runtime):
+    if runtime and not is_loadable(newest, runtime):
         raise UnfitError(
             f"{path.name} was compiled with QNN {newest}, but the runtime is {runtime}",
             why="a runtime loads contexts of its QNN version or an older one, not of a newer one",

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed in this environment")
 
+import onnx
 import torch
 
 from ci.faults import onnx_runner
@@ -183,6 +184,26 @@ def test_graphs_of_one_onnx_model_are_judged_apart(
     monkeypatch.setattr(onnx_runner, "open_session", lambda *_: 1 / 0)
     with pytest.raises(StageError, match="QNN"):
         try_items()
+
+
+def test_an_input_that_the_quantizer_removes_is_fed_to_no_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fold(source: Path, target: Path, _: Scheme, sets: Any) -> None:
+        model = onnx.load(source)
+        name = model.graph.input.pop(0).name
+        model.graph.initializer.append(onnx.numpy_helper.from_array(sets[0][0], name))
+        onnx.save(model, target)
+
+    def open_session(path: Path, *_: Any) -> Any:
+        run = open_reference(path).run
+        return SimpleNamespace(run=run, get_provider_graph_assignment_info=list)
+
+    monkeypatch.setattr(onnx_runner, "quantize_file", fold)
+    monkeypatch.setattr(onnx_runner, "open_session", open_session)
+    text = "v = input(2, 4)\nx = input(2, 8)\ny = abs(v)\nz = abs(x)\nreturn y, z\n"
+    (found,) = onnx_runner.run_items([Item(text, 1)], Scheme.U8, {})
+    assert (found.end, found.why) == (RIGHT, "")
 
 
 def test_every_operator_can_be_computed() -> None:

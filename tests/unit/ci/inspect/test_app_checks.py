@@ -305,6 +305,25 @@ def test_gradle_extracts_libraries_up_to_api_22(min_sdk: int | None, extracts: b
         assert find_extraction(stating) is stated
 
 
+@pytest.mark.parametrize(
+    ("kind", "stated", "fault", "extracts"),
+    [
+        (Kind.APK, None, "", True),
+        (Kind.APK, False, "", False),
+        (Kind.APK, True, "", True),
+        (Kind.APK, None, "it is not XML", None),
+        (Kind.AAR, None, "", None),
+        (Kind.DIRECTORY, False, "", False),
+    ],
+)
+def test_an_apk_with_a_whole_manifest_is_extracted_unless_it_says_no(
+    kind: Kind, stated: bool | None, fault: str, extracts: bool | None
+) -> None:
+    manifest = AppManifest(extracts=stated, fault=fault)
+    assert find_extraction(AppUnit("app", kind, manifest)) is extracts
+    assert find_extraction(AppUnit("app", kind, None)) is None
+
+
 def needing(unit: AppUnit, name: str, *needed: str, interpreter: str | None = None) -> AppUnit:
     """The unit with one more library, or program, that needs others."""
     first = next(one for one in unit.tree.files if one.name == "libQnnHtp.so")

@@ -184,7 +184,8 @@ UNITS: dict[str, tuple[dict[str, str], list[dict[str, Any]]]] = {
             "app/build.gradle": f"{APP} files('libs/gone.aar', 'far.aar', 'libs/lfs.aar')\n"
             "files('$dir/a.aar', 'libs/*.aar', 'other/dir.aar')",
             "app/far.aar/": "",
-            "app/deep/far.aar": POINTER,
+            "app/deep/far.aar": POINTER,  # the first by name counts
+            **{f"app/{name}/far.aar": POINTER for name in ("zz", "m", "x", "q", "f")},
             "app/other/dir.aar/": "",
             "app/libs/lfs.aar": POINTER,
             "app/libs/bad.aar": "PK damaged",

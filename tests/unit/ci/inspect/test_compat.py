@@ -90,6 +90,90 @@ def test_what_is_missing_is_no_yes(program: Program, runtime: Runtime, axis: Axi
     assert (answer.verdict, answer.decided_by) == (Verdict.UNKNOWN, (axis,))
 
 
+OTHER = replace(CONTEXT, soc="SM8750", soc_id=69, hexagon=79)
+CALLS = (Method("one", (), (), (), {"b": 1, "a": 2}), Method("two", (), (), (), {"c": 1}))
+
+
+@pytest.mark.parametrize(
+    ("program", "runtime", "soc", "axis", "verdict", "why"),
+    [
+        (change(binary_info=0), SAME, "", Axis.BINARY_INFO, "not judged", "is unknown"),
+        (PROGRAM, Runtime("device"), "", Axis.BINARY_INFO, "not judged", "is unknown"),
+        (PROGRAM, Runtime("device", "2.29.0"), "", Axis.BINARY_INFO, "yes", "2.29.0 and later"),
+        (PROGRAM, Runtime("device", "2.28.9"), "", Axis.BINARY_INFO, "cannot tell", "version 3:"),
+        (
+            replace(PROGRAM, contexts=(replace(CONTEXT, binary_info=4), CONTEXT)),
+            *(SAME, "", Axis.BINARY_INFO, "cannot tell", "version 3, 4:"),
+        ),
+        (replace(PROGRAM, contexts=()), SAME, "", Axis.BUILD, "not judged", "no context binary"),
+        (
+            replace(PROGRAM, contexts=(CONTEXT, replace(CONTEXT, qnn=""))),
+            *(Runtime("device"), "", Axis.BUILD, "cannot tell", "the program does not state"),
+        ),
+        (PROGRAM, Runtime("device"), "", Axis.BUILD, "cannot tell", "device does not state"),
+        (
+            replace(PROGRAM, contexts=(replace(CONTEXT, qnn="2.9.0"), CONTEXT)),
+            *(Runtime("device", "2.48.0"), "", Axis.BUILD, "no", "use 2.49.40 or later"),
+        ),
+        (
+            replace(PROGRAM, contexts=(OTHER, replace(CONTEXT, soc="", soc_id=93))),
+            *(None, "SM8550", Axis.SOC, "no", "compiled for SM8750, SoC 93, not for SM8550"),
+        ),
+        (
+            replace(PROGRAM, contexts=(OTHER, CONTEXT)),
+            *(None, "SM8650", Axis.SOC, "no", "compiled for SM8750, not for SM8650"),
+        ),
+        (
+            replace(PROGRAM, contexts=(OTHER, CONTEXT)),
+            *(None, "SM8650", Axis.HEXAGON, "no", "compiled for V75, V79, but SM8650 has V75"),
+        ),
+        (PROGRAM, None, "SM8650", Axis.HEXAGON, "yes", "compiled for V75, which SM8650 has"),
+        (
+            replace(PROGRAM, contexts=(OTHER, CONTEXT)),
+            replace(SAME, stubs=(79, 73), skels=(73,)),
+            *("", Axis.HEXAGON, "no", "for V73, V79, but none for V75:"),
+        ),
+        (
+            PROGRAM,
+            replace(SAME, stubs=(75,)),
+            *("", Axis.HEXAGON, "yes", "has a stub or skel for each Hexagon version"),
+        ),
+        (
+            replace(PROGRAM, contexts=()),
+            replace(SAME, stubs=(75,)),
+            *("", Axis.HEXAGON, "not judged", "needs a context binary"),
+        ),
+        (PROGRAM, SAME, "", Axis.SOC, "not judged", "no SoC was given"),
+        (replace(PROGRAM, contexts=()), None, "SM8650", Axis.VTCM, "not judged", "no context"),
+        (PROGRAM, None, "SM8650", Axis.VTCM, "yes", "needs 8 MB of VTCM, and SM8650 has 8 MB"),
+        (
+            replace(PROGRAM, methods=CALLS),
+            replace(SAME, kernels=("b",)),
+            *("", Axis.OPERATORS, "no", "lack kernels for a, c:"),
+        ),
+        (
+            replace(PROGRAM, methods=CALLS),
+            replace(SAME, kernels=("c", "b", "a")),
+            *("", Axis.OPERATORS, "yes", "contains kernels for a, b, c"),
+        ),
+        (
+            replace(PROGRAM, methods=CALLS, kind="onnx"),
+            replace(SAME, kernels=()),
+            *("", Axis.OPERATORS, "not judged", "kernels for a, b, c were not looked for"),
+        ),
+    ],
+)
+def test_each_row_says_why(
+    program: Program, runtime: Runtime | None, soc: str, axis: Axis, verdict: str, why: str
+) -> None:
+    answer = judge_compat(program, runtime, soc)
+    assert [row.axis for row in answer.rows] == [*Axis]
+    (row,) = (row for row in answer.rows if row.axis is axis)
+    assert (row.verdict.value, why in row.why) == (verdict, True), row.why
+    names = (program.file, runtime.name if runtime else "", soc)
+    assert (answer.file, answer.runtime, answer.soc) == names
+
+
 @pytest.mark.parametrize(
     ("program", "soc", "verdict", "axes"),
     [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed")
 pytest.importorskip("torch", reason="torch is not installed")
 
-from onnx import load, save
-from onnx.helper import make_node
+from onnx import TensorProto, load, save
+from onnx.helper import make_graph, make_node
 from onnx.numpy_helper import to_array
 from onnxruntime.capi.onnxruntime_pybind11_state import EngineError
 from onnxruntime.quantization import QuantType
@@ -37,6 +37,7 @@ from ci.onnx.preparation import (
     mend_constants,
     mend_names,
     override_weights,
+    prepare_file,
     quantize_file,
     require_weights,
     write_normal_form,
@@ -52,7 +53,7 @@ from ci.onnx.session import (
 from ci.onnx.source import from_file
 from ci.onnx.stages import MOST_SAID, PROVIDER_LOG, TRACEBACK_LOG, StageError, describe_refusal
 from ci.report.schema import Footprint
-from provisioning.errors import FailedError
+from provisioning.errors import FailedError, UsageError
 from tests.qnn_provider.models import (
     build_model,
     constant,
@@ -128,9 +129,13 @@ def test_a_footprint_is_made_of_the_files_the_log_and_the_session(
         SimpleNamespace(ep_name=QNN, get_nodes=lambda: nodes[:2]),
         SimpleNamespace(ep_name="CPUExecutionProvider", get_nodes=lambda: nodes[2:]),
     ]
+    said = (
+        "Validation FAILED for 1 nodes in OrtNodeUnit (Erf) :\n\tOperator type: Erf Node name: n2"
+        " Node index: 2\n\tREASON : QNN has no Erf\n\n"
+    )
 
     def open_session(model: Path, options: object, entries: object, **more: object) -> Any:
-        log.write_text("what QNN printed", encoding="utf-8")
+        log.write_text(said, encoding="utf-8")
         (model.parent / BINARY).write_bytes(bytes(50))
         return SimpleNamespace(get_provider_graph_assignment_info=lambda: parts)
 
@@ -144,6 +149,8 @@ def test_a_footprint_is_made_of_the_files_the_log_and_the_session(
     )
     assert footprint is FOOTPRINT
     assert (delegation.delegated_nodes, delegation.partitions) == (2, 1)
+    (left,) = delegation.fallback_ops
+    assert (left.op, left.reason.partition(";")[0]) == ("Erf n2", "QNN has no Erf")
     assert [(one.op, one.npu, one.cpu) for one in given.pop("operators")] == [
         ("Relu", 2, 0),
         ("Erf", 0, 1),
@@ -153,7 +160,7 @@ def test_a_footprint_is_made_of_the_files_the_log_and_the_session(
         "program_bytes": 50 + (place / compiling.CONTEXT).stat().st_size,
         "partitions": 1,
         "contexts": (),
-        "log": "what QNN printed",
+        "log": said,
     }
 
 
@@ -448,6 +455,70 @@ def test_where_accuracy_is_lost_is_only_looked_for_in_what_was_calibrated(
         assert len(looked) == times
 
 
+def test_names_types_shapes_and_values_of_all_weights_are_in_their_digest(tmp_path: Path) -> None:
+    """In a branch, too; their order in the file is not."""
+
+    def digest(*weights: Any, inner: Any = (1, 1, 1)) -> str:
+        body = [make_node("Identity", ["v"], ["b"])]
+        bodies = [make_graph(body, "g", [], [tensor("b", (3,))], [constant("v", inner)])] * 2
+        kept = dict(zip(("then_branch", "else_branch"), bodies, strict=True))
+        nodes = [make_node("If", ["is"], ["c"], **kept), make_node("Relu", ["x"], ["y"])]
+        ends = [tensor("x", (1, 3)), tensor("is", (), TensorProto.BOOL)], [tensor("y", (1, 3))]
+        path = write_model(tmp_path / "m.onnx", nodes, *ends, weights)
+        return compiling.digest_source(cast(Any, SimpleNamespace(origin=path)))
+
+    a, b = constant("a", [[1, 2]]), constant("b", [3, 4])
+    plain = digest(a, b)
+    assert digest(b, a) == plain
+    others = [
+        digest(a),
+        digest(b),
+        digest(a, constant("c", [3, 4])),
+        digest(a, constant("b", [[3, 4]])),
+        digest(a, constant("b", [3, 5])),
+        digest(a, constant("b", np.float32([3, 4]).view(np.int32), np.int32)),
+        digest(a, b, inner=(1, 0, 1)),
+    ]
+    assert len({plain, *others}) == 8
+
+
+def test_the_source_of_a_case_has_the_shapes_and_the_float_model_that_are_given(
+    tmp_path: Path,
+) -> None:
+    def write(name: str, node: Any, value: float) -> str:
+        ends = [tensor("x", ("n", 3))], [tensor("y", ("n", 3))]
+        weights = [constant("w", [value] * 3), constant("s", 0.5), constant("z", 7, np.uint8)]
+        model = build_model([make_node("Add", ["x", "w"], ["a"]), *node], *ends, weights)
+        external = {"save_as_external_data": True, "location": f"{name}.bin", "size_threshold": 9}
+        (tmp_path / f"{name}.bin").unlink(missing_ok=True)  # it would be appended to
+        save(model, tmp_path / f"{name}.onnx", **external)
+        return str(tmp_path / f"{name}.onnx")
+
+    def load_digest(*values: float) -> str:
+        path = write("net", quantizers, values[0])
+        plain = write("float", [make_node("Relu", ["a"], ["y"])], values[1])
+        source = UserSource(path, float_model=plain, shapes=(("x", (2, 3)),))
+        spec = CaseSpec("net", Scheme.ASIS, "SM8650", source)
+        found = compiling.load_source(spec)
+        assert found.evaluation[0][0].shape == (2, 3)
+        free = CaseSpec("net", Scheme.ASIS, "SM8650", UserSource(path))
+        with pytest.raises(UsageError) as caught:
+            compiling.load_source(free, "qnn-ci test-onnx")
+        assert caught.value.fix.endswith("\n    qnn-ci test-onnx --shape x=1,3")
+        with pytest.raises(UsageError) as caught:
+            compiling.load_source(free)
+        assert caught.value.fix.endswith("\n    --shape x=1,3")
+        return found.digest
+
+    quantizers = [
+        make_node("QuantizeLinear", ["a", "s", "z"], ["q"]),
+        make_node("DequantizeLinear", ["q", "s", "z"], ["y"]),
+    ]
+    digests = [load_digest(*values) for values in ((1, 2), (1, 3), (4, 2), (1, 2))]
+    assert len({*digests}) == 3
+    assert digests[0] == digests[3]
+
+
 def test_weights_are_known_by_their_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, same, other = (
         compile_file(write_conv(tmp_path / f"{name}.onnx", seed=seed), Scheme.ASIS, monkeypatch)
@@ -549,12 +620,18 @@ def test_the_parts_of_each_output_are_found(tmp_path: Path) -> None:
         make_node("Transpose", ["e"], ["f"]),  # reverses the axes
         make_node("Concat", ["x"], ["g"], axis=0),
         make_node("Concat", ["x", "b"], ["h"], axis=-1),
+        make_node("Abs", ["x"], ["inner"]),
+        make_node("Concat", ["inner", "w"], ["i"], axis=0),
+        make_node("Concat", ["gone", "gone"], ["j"], axis=0),
+        make_node("Concat", ["x", "free"], ["k"], axis=0),
     ]
-    shapes = [(2, 6), (2, 3), (3, 6), (3, 6), (6, 3), (2, 3), (2, 6)]
-    outputs = [tensor(name, shape) for name, shape in zip("abdefgh", shapes, strict=True)]
-    model = build_model(nodes, [tensor("x", (2, 3))], outputs)
+    shapes = [(2, 6), (2, 3), (3, 6), (3, 6), (6, 3), (2, 3), (2, 6), (6, 3), (2, 3), ("m", 3)]
+    outputs = [tensor(name, shape) for name, shape in zip("abdefghijk", shapes, strict=True)]
+    inputs = [tensor("x", (2, 3)), tensor("free", ("n", 3))]
+    model = build_model(nodes, inputs, outputs, [constant("w", np.ones((4, 3)))])
     rows = [(1, (3, 3)), (0, ()), (1, (2, 2, 2)), (1, (2, 2, 2)), (0, (2, 2, 2))]
-    assert find_joined(model) == [*rows, (0, ()), (1, (3, 3))]
+    rows += [(0, ()), (1, (3, 3)), (0, (2, 4)), (0, ()), (0, ())]
+    assert find_joined(model) == rows
 
 
 def test_names_that_the_quantizer_would_make_are_changed_for_each_constant() -> None:
@@ -572,13 +649,14 @@ def test_names_that_the_quantizer_would_make_are_changed_for_each_constant() -> 
 
 def test_infinite_constants_and_each_flat_bias_are_mended() -> None:
     rows: dict[str, Any] = {"a": [[1.0, np.inf]], "b": [[-np.inf, 2.0]], "c": [[3.0, 4.0]]}
-    rows |= {"d": [[5.0], [6.0]], "e": [7.0]}
+    rows |= {"d": [[5.0], [6.0]], "e": [7.0], "f": [[8.0, 9.0]]}
     nodes = [
         make_node("Gemm", ["x", "w"], ["p"]),
         make_node("Gemm", ["p", "w", "b"], ["q"]),
         make_node("Gemm", ["q", "w", "c"], ["r"]),
         make_node("Gemm", ["r", "w", "d"], ["t"]),
         make_node("Gemm", ["t", "w", "e"], ["s"]),
+        make_node("Where", ["is", "s", "f"], ["last"]),
     ]
     weights = [constant(name, values) for name, values in rows.items()]
     graph = build_model(nodes, [tensor("x", (1, 2))], [tensor("s", (1, 2))], weights).graph
@@ -590,7 +668,37 @@ def test_infinite_constants_and_each_flat_bias_are_mended() -> None:
         "c": [3.0, 4.0],
         "d": [[5.0], [6.0]],
         "e": [7.0],
+        "f": [[8.0, 9.0]],
     }
+
+
+def test_a_model_is_mended_and_rewritten_for_qnn_before_it_is_quantized(tmp_path: Path) -> None:
+    """What an L2 norm is exported as becomes one node, if there is any; the metadata stays."""
+    nodes = [make_node("Gemm", ["x", "w", "bias"], ["bias1"], "layer")]
+    last = {
+        "LpNormalization": [
+            make_node("ReduceL2", ["bias1", "axes"], ["a"], "n1", keepdims=1),
+            make_node("Clip", ["a", "least"], ["b"], "n2"),
+            make_node("Expand", ["b", "shape"], ["c"], "n3"),
+            make_node("Div", ["bias1", "c"], ["y"], "n4"),
+        ],
+        "Relu": [make_node("Relu", ["bias1"], ["y"], "n1")],
+    }
+    values = {"w": np.eye(3), "bias": [[1.0, np.inf, 2.0]], "least": 1e-12}
+    weights = [constant(name, value) for name, value in values.items()]
+    weights += [constant("axes", [-1], np.int64), constant("shape", [2, 3], np.int64)]
+    for kind, tail in last.items():
+        ends = [tensor("x", (2, 3))], [tensor("y", (2, 3))]
+        model = build_model([*nodes, *tail], *ends, weights[: 2 if kind == "Relu" else None])
+        model.metadata_props.add(key="author", value="x")
+        model.metadata_props.add(key="licence", value="y")
+        save(model, tmp_path / "m.onnx")
+        made = prepare_file(tmp_path / "m.onnx")
+        assert [one.op_type for one in made.graph.node] == ["Gemm", kind]
+        told = {one.key: one.value for one in made.metadata_props}
+        assert (told["author"], told["licence"]) == ("x", "y")
+        held = {one.name: to_array(one).tolist() for one in made.graph.initializer}
+        assert held["bias_weight"] == [1.0, 65504.0, 2.0]
 
 
 def test_weights_of_every_node_and_operand_have_the_type_of_the_scheme() -> None:

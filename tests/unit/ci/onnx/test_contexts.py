@@ -18,6 +18,7 @@ import onnx
 
 from ci.__main__ import main
 from ci.onnx.contexts import (
+    COMPATIBILITY,
     Context,
     check_context,
     measure_constant,
@@ -183,6 +184,7 @@ def test_an_archive_need_not_contain_a_qnn_version(tmp_path: Path) -> None:
     blob = (tmp_path / "graphs").read_bytes()
     context = read_context(write_embedded(tmp_path, blob))
     assert (context.qnn, context.size_bytes, context.file) == ("", len(blob), None)
+    assert check_context(write_embedded(tmp_path, blob, ep_sdk_version=""), "SM8750", "2.1.0")
     with pytest.raises(FailedError) as caught:
         read_context(write_embedded(tmp_path, make_blob(build="none")))
     assert "does not contain a QNN version" in caught.value.why
@@ -244,6 +246,21 @@ def test_a_context_for_another_soc_does_not_fit(
     with pytest.raises(UnfitError, match=made_for) as caught:
         check_context(path, soc)
     assert "soc_model=" in caught.value.fix
+
+
+def test_socs_are_read_from_metadata_of_the_known_version_only(tmp_path: Path) -> None:
+    path = write_context(tmp_path, soc="")
+    for value, socs in (
+        ("v2:6:2.49.40:5.49.0:0:57,x,0,69:0:0", (57, 69)),
+        ("v2:6:2.49.40:5.49.0:0:57", (57,)),
+        ("v2:6:2.49.40:5.49.0:0", ()),
+        ("v3:6:2.49.40:5.49.0:0:57:0:0", ()),
+    ):
+        model = onnx.load(path)
+        del model.metadata_props[:]
+        model.metadata_props.add(key=COMPATIBILITY, value=value)
+        onnx.save(model, path)
+        assert read_context(path).socs == socs
 
 
 def test_socs_are_known_by_either_source(tmp_path: Path) -> None:

@@ -16,7 +16,15 @@ from ci.cases.engine import Compiled, Delegation, Fallback, Program
 from ci.cases.qnn_files import PROFILE_CSV
 from ci.cases.spec import CaseSpec
 from ci.models.schemes import Scheme
-from ci.onnx.engine import Executed, OnnxEngine, find_lies, open_program
+from ci.onnx.engine import (
+    PROFILE,
+    Executed,
+    OnnxEngine,
+    find_lies,
+    make_runner,
+    note_execution,
+    open_program,
+)
 from ci.onnx.fallback import count_nodes, count_operators, read_profile, read_reasons
 from provisioning.errors import QnnCiError
 
@@ -146,6 +154,7 @@ def test_a_profile_names_the_provider_of_each_kernel(tmp_path: Path) -> None:
         event("a_kernel_time", CPU),
         event("a_kernel_time", CPU),
         event("fused_kernel_time", QNN),
+        event("other_kernel_time", "Another"),
         event("a_fence_before", CPU),
         event("model_run", QNN, "Session"),
         event("planned_kernel_time", CPU, "Session"),
@@ -155,7 +164,11 @@ def test_a_profile_names_the_provider_of_each_kernel(tmp_path: Path) -> None:
     ]
     path = tmp_path / "profile.json"
     path.write_text(json.dumps(events))
-    assert read_profile(path) == {CPU: ("a", "b"), QNN: ("fused",)}
+    assert [*read_profile(path).items()] == [
+        ("Another", ("other",)),
+        (CPU, ("a", "b")),
+        (QNN, ("fused",)),
+    ]
 
 
 OTHERS = (
@@ -203,16 +216,17 @@ def test_a_context_is_checked_for_its_soc_before_a_session_opens_it(
     opened: list[dict[str, str]] = []
 
     def open_session(path: Path, options: Any, entries: dict[str, str], **more: Any) -> None:
+        assert (path, more) == (program.path, {"profile": tmp_path / PROFILE, "severity": 7})
         opened.append(entries)
         told.append(options)
 
     told: list[dict[str, str]] = []
     strict = {"fallback": "none"}
     sessions = SimpleNamespace(
-        NO_FALLBACK=strict, name_severity=lambda level: 2, open_session=open_session
+        NO_FALLBACK=strict, name_severity={"info": 7}.get, open_session=open_session
     )
     monkeypatch.setitem(sys.modules, "ci.onnx.session", sessions)
-    engine = OnnxEngine(toolchain=(), sdk=tmp_path)
+    engine = OnnxEngine(toolchain=(), sdk=tmp_path, log_level="info")
     compiled = Compiled(
         program="net.onnx",
         binary="net.onnx",
@@ -240,3 +254,14 @@ def test_a_context_is_checked_for_its_soc_before_a_session_opens_it(
         "profiling_level": "detailed",
         "profiling_file_path": str(tmp_path / PROFILE_CSV),
     }
+
+
+@pytest.mark.parametrize("level", ["", "detailed"])
+def test_each_program_runs_in_a_process_of_its_own(level: str) -> None:
+    pool: Any = object()
+    engine = OnnxEngine(toolchain=(), sdk=Path("/sdk"))
+    runner = make_runner(engine, pool, *[level] * bool(level))
+    assert (runner.name, runner.pool, runner.alone) == ("onnxruntime", pool, True)
+    assert runner.note is note_execution
+    opening: Any = runner.opening
+    assert (opening.func, opening.keywords) == (open_program, {"engine": engine, "level": level})

@@ -13,8 +13,10 @@ pytest.importorskip("torch", reason="torch is not installed in this environment"
 from onnx import TensorProto, helper, load, numpy_helper, save
 
 from ci.models.layers import BEST_DB, MOST_LAYERS
+from ci.models.numerics import THREADS
+from ci.onnx import layers
 from ci.onnx.layers import _compare, expose_layers, find_loss, infer, list_values
-from ci.onnx.session import open_reference
+from ci.onnx.session import WARNING, open_reference
 from provisioning.errors import FailedError
 
 GIVEN = np.random.default_rng(7).standard_normal((1, 16)).astype(np.float32)
@@ -118,10 +120,58 @@ def test_an_axis_of_scales_stays_with_the_result_of_its_node(tmp_path: Path) -> 
     np.testing.assert_allclose(steps, np.round(steps), atol=1e-4)
 
 
-def test_of_many_nodes_some_are_given(tmp_path: Path) -> None:
-    model = write_chain(tmp_path / "model.onnx", (0,) * 3 * MOST_LAYERS)
+@pytest.mark.parametrize(
+    ("nodes", "most_bytes", "every"),
+    [
+        (MOST_LAYERS, 1 << 20, 1),
+        (MOST_LAYERS + 1, 1 << 20, 2),
+        (2 * MOST_LAYERS + 1, 1 << 20, 3),
+        (6, 6 * 64, 1),  # each result has 64 bytes
+        (6, 6 * 64 - 1, 2),
+        (6, 2 * 64, 3),
+    ],
+)
+def test_of_many_or_large_results_every_nth_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: int, most_bytes: int, every: int
+) -> None:
+    monkeypatch.setattr(layers, "MOST_BYTES", most_bytes)
+    model = write_chain(tmp_path / "model.onnx", (0,) * (nodes + 2))  # the last one is the output
     names = expose_layers(model, tmp_path / "exposed.onnx")
-    assert MOST_LAYERS // 2 < len(names) <= MOST_LAYERS
+    assert [*names] == [f"MatMul 'layer{n}'" for n in range(every, nodes + 1, every)]
+
+
+def test_results_that_only_move_are_not_given_and_a_node_without_a_name_has_its_result_s(
+    tmp_path: Path,
+) -> None:
+    nodes = [
+        helper.make_node("Abs", ["x"], ["a"], "first"),
+        helper.make_node("Transpose", ["a"], ["b"], "moves"),
+        helper.make_node("Sqrt", ["b"], ["c"]),
+        helper.make_node("Abs", ["c"], ["y"], "last"),
+    ]
+    x, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, sizes)
+        for name, sizes in (("x", [2, 3]), ("y", [3, 2]))
+    )
+    graph = helper.make_graph(nodes, "named", [x], [y])
+    path = tmp_path / "net.onnx"
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    assert expose_layers(path, tmp_path / "exposed.onnx") == ("Abs 'first'", "Sqrt 'c'")
+
+
+def test_a_model_with_too_many_values_or_values_of_unknown_size_is_not_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = run(write_chain(tmp_path / "float.onnx", (0, 0, 0)))
+    model = write_chain(tmp_path / "model.onnx", (0.8, 0.01, 0.01))
+    size = sum(list_values(load(model)).values())
+    assert size == 5 * 16  # three rounded values and two products
+    for most, searched in ((size, True), (size - 1, False)):
+        monkeypatch.setattr(layers, "MOST_VALUES", most)
+        loss = find_loss(model, tmp_path / "scratch.onnx", (GIVEN,), reference)
+        assert (loss is not None) is searched
+    free = write_chain(tmp_path / "free.onnx", (0.8, 0.01, 0.01), shape=("n", 16))
+    assert find_loss(free, tmp_path / "scratch.onnx", (GIVEN,), reference) is None
 
 
 def test_values_of_unknown_sizes_cannot_be_given(tmp_path: Path) -> None:
@@ -137,6 +187,9 @@ def test_a_reference_is_computed_as_the_file_says(tmp_path: Path) -> None:
         for one in (False, True)
     ]
     assert levels == ["ORT_DISABLE_ALL", "ORT_ENABLE_ALL"]
+    settings = open_reference(path).get_session_options()
+    threads = settings.intra_op_num_threads, settings.inter_op_num_threads
+    assert (threads, settings.log_severity_level) == ((THREADS, THREADS), WARNING)
 
 
 def test_the_worst_output_tells_what_the_weights_lose(tmp_path: Path) -> None:
@@ -193,7 +246,12 @@ def test_an_output_of_integers_tells_nothing_of_the_weights(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("given", "db"),
-    [([1, 2], BEST_DB), ([1, 2.2], 20 * np.log10(5**0.5 / 0.2)), ([np.nan, 2], -BEST_DB)],
+    [
+        ([1, 2], BEST_DB),
+        ([1, 2.2], 20 * np.log10(5**0.5 / 0.2)),
+        ([1, -1e9], -BEST_DB),
+        ([np.nan, 2], -BEST_DB),
+    ],
 )
 def test_a_result_that_is_no_number_is_as_bad_as_can_be(given: list[float], db: float) -> None:
     assert _compare(np.float32([1, 2]), np.float32(given)) == pytest.approx(db, abs=1e-3)
@@ -206,14 +264,16 @@ def test_each_float_result_of_a_node_is_listed_with_its_size() -> None:
         helper.make_node("Split", ["a"], ["b", "c"], axis=1, num_outputs=2),
         helper.make_node("Sqrt", ["b"], ["y"]),
         helper.make_node("Sqrt", ["c"], ["z"]),
+        helper.make_node("Shape", ["b"], ["sizes"]),  # from which the next shape is computed
+        helper.make_node("Reshape", ["b", "sizes"], ["d"]),
     ]
     x, y, z = (
         helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
         for name, shape in (("x", [2, 3, 4]), ("y", [2, 2, 4]), ("z", [2, 1, 4]))
     )
-    graph = helper.make_graph(nodes, "several", [x], [y, z])
+    graph = helper.make_graph(nodes, "several", [x], [y, z, x])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
-    assert list_values(model) == {"a": 24, "b": 16, "c": 8, "y": 16, "z": 8}
+    assert list_values(model) == {"a": 24, "b": 16, "c": 8, "d": 16, "y": 16, "z": 8}
 
 
 def test_a_result_of_unknown_rank_or_size_has_no_elements_and_a_scalar_has_one() -> None:

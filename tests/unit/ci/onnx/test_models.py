@@ -19,7 +19,15 @@ pytest.importorskip("onnx", reason="onnx is not installed")
 from onnx import ModelProto, TensorProto, defs, helper
 
 from ci.onnx import models
-from ci.onnx.models import NEWEST_IR, NEWEST_OPSET, external_files, read_model
+from ci.onnx.models import (
+    LIMIT_BYTES,
+    MOST_SHOWN,
+    NEWEST_IR,
+    NEWEST_OPSET,
+    external_files,
+    limited_memory,
+    read_model,
+)
 from ci.verbs.lanes.onnx import parse_shapes
 from provisioning.errors import UsageError
 from tests.qnn_provider.models import build_model, tensor
@@ -92,6 +100,10 @@ def nested(depth: int) -> bytes:
 LOOP = helper.make_node("Loop", ["x"], ["y"], "steps")
 FOREIGN = helper.make_node("Fast", ["x"], ["y"], "f", domain="my.ops")
 CONSTANT = helper.make_node("Constant", [], ["c"], value=external("../c").graph.initializer[0])
+LISTED = helper.make_node("Constant", [], ["c"])
+LISTED.attribute.add(name="all", type=9, tensors=external("../c").graph.initializer)
+BODIES = helper.make_node("If", ["x"], ["c"])
+BODIES.attribute.add(name="all", type=10, graphs=[helper.make_graph([LOOP], "body", [], [])])
 SEQUENCE = helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, SHAPE)
 LIMITS = resource.getrlimit(resource.RLIMIT_DATA)
 GOOD = relu().SerializeToString()
@@ -153,7 +165,10 @@ UNUSABLE: dict[str, tuple[ModelProto, tuple[str, ...]]] = {
     "data without a name": (external(""), ("'w'", "no valid name")),
     "data of a name with a zero": (external("a\0b"), ("'w'", "no valid name")),
     "data without a location": (external(None), ("'w'", "no valid name")),
+    "data of a name with a colon": (external("C/w:1.bin"), ("'w'", "missing")),
     "data of a constant": (relu([CONSTANT, RELU]), ("'w'", "'..'")),
+    "data of a list in a node": (relu([LISTED, RELU]), ("'w'", "'..'")),
+    "loop in a list of graphs": (relu([BODIES, RELU]), ("Loop 'steps'", "loops")),
     "data of a constant in a condition": (branch(CONSTANT), ("'w'", "'..'")),
 }
 
@@ -208,7 +223,12 @@ def test_good_models_are_read(write: Write) -> None:
     assert external_files(dynamic, [("x", (1, 3))]) == []
     initial = TensorProto(name="w", dims=[2], data_type=1, raw_data=bytes(8))
     constant = relu(inputs=[tensor("x", SHAPE), tensor("w", ["N"])], weights=[initial])
-    for model in (constant, relu(inputs=[tensor("x", [])]), branch(RELU, 10)):
+    largest = of_input([LIMIT_BYTES // 4])
+    called_so = relu([helper.make_node("Loop", ["x"], ["y"], domain="com.microsoft")])
+    foreign = relu()
+    foreign.opset_import.add(domain="my.ops", version=99)
+    good = (constant, relu(inputs=[tensor("x", [])]), branch(RELU, 10))
+    for model in (*good, largest, called_so, foreign):
         read_model(write(model.SerializeToString()))
 
 
@@ -304,6 +324,9 @@ def test_every_fault_is_named(write: Write) -> None:
         read_model(write(model.SerializeToString()))
     assert "99" in caught.value.what
     assert [one for one in ("outputs", "Loop", "my.ops") if one not in caught.value.why] == []
+    with pytest.raises(UsageError) as caught:
+        read_model(write(relu([LOOP] * (MOST_SHOWN + 1)).SerializeToString()))
+    assert str(caught.value.what + caught.value.why).count("Loop") == MOST_SHOWN
 
 
 def test_a_directory_a_pipe_and_nothing_are_refused(tmp_path: Path) -> None:
@@ -353,6 +376,30 @@ def test_no_damage_gives_anything_but_an_error(write: Write) -> None:
     assert refused > 150
 
 
+def relu_with_sizes(write: Write, shapes: Any = ()) -> Any:
+    """The sizes of values inside that a model names, after its inputs have got shapes."""
+    model = of_input([2, 3] if not shapes else ["n", 3])
+    model.graph.value_info.append(tensor("a", ["n", 3]))
+    return [*read_model(write(model.SerializeToString()), shapes).graph.value_info]
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "most"),
+    [(-1, -1, None), (1 << 20, -1, 1 << 20), (-1, 1 << 20, 1 << 20), (1 << 21, 1 << 20, 1 << 20)],
+)
+def test_memory_is_limited_to_the_lowest_limit_until_the_model_is_read(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, most: int | None
+) -> None:
+    made: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: made.append(limits))
+    with limited_memory(1 << 30):
+        ((given, kept),) = made
+    assert kept == hard
+    assert given == most if most else given > 1 << 30
+    assert made[1:] == [(soft, hard)]
+
+
 def test_shapes_are_set_for_each_input_and_weights_found_wherever_they_are_named(
     write: Write,
 ) -> None:
@@ -369,14 +416,17 @@ def test_shapes_are_set_for_each_input_and_weights_found_wherever_they_are_named
     assert shapes == [[2, 3]] * 3
     with pytest.raises(UsageError, match="input 'z' cannot have the shape"):
         read_model(path, [("x", (2, 3)), ("z", (2, 4))])
-    weights = [TensorProto(name=name, dims=SHAPE, data_type=1, data_location=1) for name in "ab"]
+    assert len(relu_with_sizes(write)) == 1
+    assert relu_with_sizes(write, [("x", (2, 3))]) == []
+    names = "hgfedcba"
+    weights = [TensorProto(name=name, dims=SHAPE, data_type=1, data_location=1) for name in names]
     for number, one in enumerate(weights):
         one.external_data.add(key="offset", value="0")
-        one.external_data.add(key="location", value=f"weights{number}.bin")
-        (path.parent / f"weights{number}.bin").write_bytes(bytes(12))
-    add = helper.make_node("Sum", ["x", "a", "b"], ["y"])
+        one.external_data.add(key="location", value=f"weights{names[number]}.bin")
+        (path.parent / f"weights{names[number]}.bin").write_bytes(bytes(12))
+    add = helper.make_node("Sum", ["x", *names], ["y"])
     path = write(relu([add], weights=weights).SerializeToString())
-    assert [one.name for one in external_files(path)] == ["weights0.bin", "weights1.bin"]
+    assert [one.name[-5] for one in external_files(path)] == [*"abcdefgh"]
 
 
 @pytest.mark.parametrize("nodes", [(RELU, LOOP), (LOOP, RELU)])

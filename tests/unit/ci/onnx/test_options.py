@@ -62,6 +62,16 @@ def test_every_option_refuses_another_value(option: Option) -> None:
     assert f"{option.name}={value}: " in find_fault({option.name: value})
 
 
+@pytest.mark.parametrize(("least", "most"), [(0, None), (1, None), (2, 7), (3, 3)])
+def test_a_number_may_be_its_lowest_and_its_highest(least: int, most: int | None) -> None:
+    option = Option("n", Kind.NUMBER, "", "", "", "", least=least, most=most)
+    top = 999_999_999 if most is None else most
+    numbers = {least - 1, least, top, top + 1}
+    assert {one for one in numbers if option.fits(str(one))} == {least, top}
+    told = f"a whole number, at least {least}" if most is None else f"{least} to {most}"
+    assert option.allowed == (str(least) if least == most else told)
+
+
 @pytest.mark.parametrize(
     "option",
     [one for one in OPTIONS if one.kind in (Kind.SWITCH, Kind.CHOICE, Kind.NUMBER)],
@@ -110,7 +120,9 @@ WRONG = [
     ({}, {"ep.qnnexecutionprovider.vtcm_mb": "8"}, "vtcm_mb is a provider option"),
     # values
     ({"htp_performance_mode": "brust"}, {}, "did you mean burst"),
+    ({"htp_performance_mode": "BRUST"}, {}, "did you mean burst"),
     ({"htp_performance_mode": "fast"}, {}, "default, burst, balanced"),
+    ({"htp_arch": "SM8750"}, {}, "htp_arch=SM8750: not valid"),
     ({"soc_model": "SM8750"}, {}, "did you mean 69"),
     ({"soc_model": "sm8650"}, {}, "did you mean 57"),
     ({"soc_model": "69x"}, {}, "a whole number, at least 0"),
@@ -146,6 +158,7 @@ WRONG = [
     ({"soc_model": "57,69", "htp_arch": "75,75"}, CONTEXT, "SM8750 has V79"),
     ({"soc_model": "57,93", "vtcm_mb": "8"}, CONTEXT, "more than QCM6490"),
     ({"soc_model": "57,69"}, {**CONTEXT, "ep.share_ep_contexts": "1"}, "several are given"),
+    ({"soc_model": "57,69,87", "vtcm_mb": "4,8"}, CONTEXT, "vtcm_mb has 2 values, but another"),
     ({}, {**EMBEDDED, "ep.share_ep_contexts": "1"}, "together with ep.context_embed_mode=1"),
     ({"htp_share_resource_optimization": "1"}, EMBEDDED, "together with ep.context_embed_mode=1"),
     (
