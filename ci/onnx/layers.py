@@ -28,13 +28,13 @@ def find_loss(model: Path, scratch: Path, inputs: Arrays, reference: Arrays) -> 
     """Return the node where a quantized model loses the most accuracy on one input set.
 
     ``reference`` contains the float32 model's outputs. Return None if no node loses accuracy, if
-    the model rounds no values, or if its intermediate results have more than MOST_VALUES elements
-    in total. ``scratch`` is overwritten with models that return all of these results.
+    the model rounds no values, or if its intermediate results have no known sizes or more than
+    MOST_VALUES elements in total. ``scratch`` is overwritten with models that return all of these results.
     """
     graph = onnx.load(model).graph
     rounded = find_rounded(graph)
     names = {name: elements for name, elements in list_values(onnx.load(model)).items() if elements}
-    if not rounded or sum(names.values()) > MOST_VALUES:
+    if not rounded or not names or sum(names.values()) > MOST_VALUES:
         return None
     quantized = compute_values(onnx.load(model), scratch, inputs, names)
     float32 = compute_values(skip_rounding(onnx.load(model)), scratch, inputs, names)
