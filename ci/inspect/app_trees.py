@@ -169,11 +169,12 @@ def _read_variant(
         texts = [module / "src" / name / MANIFEST for name in ("main", flavour)]
         manifests += [read_manifest(one) for one in texts if one.is_file()]
         for archive, path in _list_archives(module, known[module]):
-            if path is None and archive not in {PurePath(one).name for one in absent}:
-                absent.add(f"{_relative(root, module)}/{archive}".lstrip("/"))
-            elif path and is_pointer(path):
+            if path is None:
+                if PurePath(archive).name not in {PurePath(one).name for one in absent}:
+                    absent.add(f"{_relative(root, module)}/{archive}".lstrip("/"))
+            elif is_pointer(path):
                 pointers.add(_relative(root, path))
-            elif path:
+            else:
                 try:
                     unit = archives.read_file(path)
                 except (IntegrityError, UsageError) as error:

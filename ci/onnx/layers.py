@@ -29,7 +29,8 @@ def find_loss(model: Path, scratch: Path, inputs: Arrays, reference: Arrays) -> 
 
     ``reference`` contains the float32 model's outputs. Return None if no node loses accuracy, if
     the model rounds no values, or if its intermediate results have no known sizes or more than
-    MOST_VALUES elements in total. ``scratch`` is overwritten with models that return all of these results.
+    MOST_VALUES elements in total. ``scratch`` is overwritten with models that return all of these
+    results.
     """
     graph = onnx.load(model).graph
     rounded = find_rounded(graph)

@@ -510,6 +510,30 @@ def test_an_app_without_a_manifest_cannot_be_installed_but_a_library_is_not(
     assert found == {"QNN855": Severity.WARNING}
 
 
+@pytest.mark.parametrize(
+    ("name", "data", "needed"),
+    [
+        ("m.pte", b"", ()),
+        ("m.pte", b"a QnnBackend and more", ("libqnn_executorch_backend.so",)),
+        ("m.pte", b"dlc.metadata", ("libQnnModelDlc.so",)),
+        (
+            "m.pte",
+            b"QnnBackend dlc.metadata EPContext",
+            ("libqnn_executorch_backend.so", "libQnnModelDlc.so"),
+        ),
+        ("m.onnx", b"QnnBackend", ("libQnnHtpPrepare.so",)),
+        ("m.onnx", b"EPContext", ()),
+        ("m.dlc", b"", ("libQnnModelDlc.so|libSNPE.so",)),
+        ("m.bin", b"QnnBackend dlc.metadata", ()),
+    ],
+)
+def test_what_a_program_needs_depends_on_its_kind_and_contents(
+    tmp_path: Path, name: str, data: bytes, needed: tuple[str, ...]
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    assert PackedFile(name, tmp_path / name, name, len(data)).find_needs() == needed
+
+
 def make_checked(kind: Kind, **found: Severity) -> CheckedUnit:
     findings = (Finding(code, "x", "x", "x", "x", "x", level) for code, level in found.items())
     return CheckedUnit(AppUnit("app", kind, None), tuple(findings))

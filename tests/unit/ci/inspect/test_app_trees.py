@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import zipfile
@@ -13,7 +14,7 @@ import pytest
 
 from ci.inspect.app_trees import MAX_DEPTH, read_app
 from ci.inspect.apps import AppUnit, Kind
-from provisioning.errors import UsageError
+from provisioning.errors import IntegrityError, QnnCiError, UnfitError, UsageError
 from tests.stand_ins.android_apps import ABI, ARTIFACTS, MANIFESTS, library, write_apk
 
 APP = 'plugins { id("com.android.application") }\n'
@@ -209,6 +210,10 @@ UNITS: dict[str, tuple[dict[str, str], list[dict[str, Any]]]] = {
             )
         ],
     ),
+    "an AAR that the build file at the top names is listed without a directory": (
+        {"build.gradle": f"{APP} files('libs/gone.aar')"},
+        [app("ROOT", absent=["libs/gone.aar"])],
+    ),
     "a directory of directories of ABIs is an app each": (
         {
             f"one/lib/{ABI}/liba.so": "",
@@ -254,6 +259,56 @@ def test_what_is_no_app_is_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match=str(tmp_path / name)):
         read(tmp_path / name, tmp_path)
+
+
+def pack(*names: str) -> bytes:
+    """A ZIP archive with these files, and with a link of the name of an APK."""
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        for name in names:
+            archive.writestr(name, b"")
+        link = zipfile.ZipInfo("link.apk")
+        link.external_attr = 0o120777 << 16
+        archive.writestr(link, "a.apk")
+    return data.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "told"),
+    [
+        (POINTER.encode(), UnfitError, "is a Git LFS pointer"),
+        (b"\x7fELF", UsageError, "is not an Android app"),
+        (pack("BundleConfig.pb", "AndroidManifest.xml"), UsageError, "is an app bundle"),
+        (pack("base/manifest/AndroidManifest.xml", "a.apk"), UsageError, "is an app bundle"),
+        (pack("a.class"), UsageError, "is a ZIP archive, but not an Android app"),
+        (pack("assets/m.pte"), UsageError, "is a ZIP archive, but not an Android app"),
+        (b"PK\3\4 cut", IntegrityError, "app is rejected"),
+    ],
+)
+def test_a_file_that_is_no_app_is_refused_with_its_kind(
+    tmp_path: Path, data: bytes, error: type[QnnCiError], told: str
+) -> None:
+    (tmp_path / "app").write_bytes(data)
+    with pytest.raises(error, match=told) as caught:
+        read(tmp_path / "app", tmp_path)
+    assert caught.value.fix
+
+
+def test_an_archive_without_a_manifest_is_its_libraries_or_the_apks_inside(tmp_path: Path) -> None:
+    inner = write_apk(tmp_path / "base.apk", {"liba.so": b""}).read_bytes()
+    whole = tmp_path / "app.apks"
+    with zipfile.ZipFile(whole, "w") as archive:
+        archive.writestr("splits/base.apk", inner)
+        archive.writestr("notes.txt", "")
+    (unit,) = read(whole, tmp_path)
+    assert describe(unit) == app(
+        "app.apks", Kind.APK, libraries=[f"base.apk/lib/{ABI}/liba.so"], min_sdk=30
+    )
+    with zipfile.ZipFile(whole, "a") as archive:  # an app may contain APKs as data
+        archive.writestr("AndroidManifest.xml", TEXT)
+        archive.writestr(f"lib/{ABI}/libown.so", b"")
+    (unit,) = read_app(whole, tmp_path / "scratch")
+    assert [one.shown for one in unit.libraries] == [f"app.apks/lib/{ABI}/libown.so"]
 
 
 def test_manifests_of_all_modules_count(tmp_path: Path) -> None:
@@ -327,7 +382,7 @@ def test_files_that_git_knows_but_that_are_not_there_are_absent(tmp_path: Path) 
     root = write(
         tmp_path / "ROOT",
         {
-            "build.gradle": APP,
+            "build.gradle": f"{APP} files('libs/../libs/x.aar')",  # it is listed once
             f"{JNI}/libb.so": "",
             f"{JNI}/liba.so": "",
             "src/main/assets/m.pte": "",

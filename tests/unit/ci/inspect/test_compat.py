@@ -99,18 +99,11 @@ CALLS = (Method("one", (), (), (), {"b": 1, "a": 2}), Method("two", (), (), (), 
     [
         (change(binary_info=0), SAME, "", Axis.BINARY_INFO, "not judged", "is unknown"),
         (PROGRAM, Runtime("device"), "", Axis.BINARY_INFO, "not judged", "is unknown"),
-        (PROGRAM, Runtime("device", "2.29.0"), "", Axis.BINARY_INFO, "yes", "2.29.0 and later"),
-        (PROGRAM, Runtime("device", "2.28.9"), "", Axis.BINARY_INFO, "cannot tell", "version 3:"),
-        (
-            replace(PROGRAM, contexts=(replace(CONTEXT, binary_info=4), CONTEXT)),
-            *(SAME, "", Axis.BINARY_INFO, "cannot tell", "version 3, 4:"),
-        ),
         (replace(PROGRAM, contexts=()), SAME, "", Axis.BUILD, "not judged", "no context binary"),
         (
             replace(PROGRAM, contexts=(CONTEXT, replace(CONTEXT, qnn=""))),
             *(Runtime("device"), "", Axis.BUILD, "cannot tell", "the program does not state"),
         ),
-        (PROGRAM, Runtime("device"), "", Axis.BUILD, "cannot tell", "device does not state"),
         (
             replace(PROGRAM, contexts=(replace(CONTEXT, qnn="2.9.0"), CONTEXT)),
             *(Runtime("device", "2.48.0"), "", Axis.BUILD, "no", "use 2.49.40 or later"),
@@ -119,20 +112,7 @@ CALLS = (Method("one", (), (), (), {"b": 1, "a": 2}), Method("two", (), (), (), 
             replace(PROGRAM, contexts=(OTHER, replace(CONTEXT, soc="", soc_id=93))),
             *(None, "SM8550", Axis.SOC, "no", "compiled for SM8750, SoC 93, not for SM8550"),
         ),
-        (
-            replace(PROGRAM, contexts=(OTHER, CONTEXT)),
-            *(None, "SM8650", Axis.SOC, "no", "compiled for SM8750, not for SM8650"),
-        ),
-        (
-            replace(PROGRAM, contexts=(OTHER, CONTEXT)),
-            *(None, "SM8650", Axis.HEXAGON, "no", "compiled for V75, V79, but SM8650 has V75"),
-        ),
         (PROGRAM, None, "SM8650", Axis.HEXAGON, "yes", "compiled for V75, which SM8650 has"),
-        (
-            replace(PROGRAM, contexts=(OTHER, CONTEXT)),
-            replace(SAME, stubs=(79, 73), skels=(73,)),
-            *("", Axis.HEXAGON, "no", "for V73, V79, but none for V75:"),
-        ),
         (
             PROGRAM,
             replace(SAME, stubs=(75,)),
@@ -145,12 +125,6 @@ CALLS = (Method("one", (), (), (), {"b": 1, "a": 2}), Method("two", (), (), (), 
         ),
         (PROGRAM, SAME, "", Axis.SOC, "not judged", "no SoC was given"),
         (replace(PROGRAM, contexts=()), None, "SM8650", Axis.VTCM, "not judged", "no context"),
-        (PROGRAM, None, "SM8650", Axis.VTCM, "yes", "needs 8 MB of VTCM, and SM8650 has 8 MB"),
-        (
-            replace(PROGRAM, methods=CALLS),
-            replace(SAME, kernels=("b",)),
-            *("", Axis.OPERATORS, "no", "lack kernels for a, c:"),
-        ),
         (
             replace(PROGRAM, methods=CALLS),
             replace(SAME, kernels=("c", "b", "a")),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
-from ci.inspect.gradle import MAX_BYTES, Gradle, parse_gradle
+from ci.inspect.gradle import MAX_BYTES, Gradle, parse_gradle, read_gradle
 
 SKEL = "lib/arm64-v8a/libQnnHtpV75Skel.so"
 
@@ -31,6 +32,23 @@ def parse(text: str) -> Gradle:
 def test_packaging(text: str, legacy: bool | None) -> None:
     assert parse(text).legacy is legacy
     assert parse(text).is_legacy_computed == ("enabled" in text)
+
+
+def test_the_first_build_file_that_is_small_enough_is_read(tmp_path: Path) -> None:
+    assert read_gradle(tmp_path) is None
+    for name, module in (("build.gradle", "b"), ("build.gradle.kts", "a")):
+        (tmp_path / name).write_text(f"project(':{module}')".ljust(MAX_BYTES))
+    found = read_gradle(tmp_path)
+    assert found
+    assert (found.file, found.projects) == ("build.gradle.kts", ("a",))
+    with (tmp_path / "build.gradle.kts").open("a") as file:
+        file.write(" ")
+    found = read_gradle(tmp_path)
+    assert found
+    assert (found.file, found.projects) == ("build.gradle", ("b",))
+    (tmp_path / "build.gradle").unlink()
+    (tmp_path / "build.gradle").mkdir()
+    assert read_gradle(tmp_path) is None
 
 
 def test_a_setting_that_has_both_values_is_not_known() -> None:

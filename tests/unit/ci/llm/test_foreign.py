@@ -457,7 +457,7 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     }
 
 
-def run_foreign(given: dict[str, Any], ended: Ended, **known: Any) -> Report:
+def run_foreign(given: dict[str, Any], ended: Ended, scheme: Scheme = Scheme.ASIS) -> Report:
     pool = given["scratch"].pool
 
     def run(job: Any, log: Path, timeout_s: float) -> Ended:
@@ -465,7 +465,7 @@ def run_foreign(given: dict[str, Any], ended: Ended, **known: Any) -> Report:
         return ended
 
     pool.run = run
-    spec = CaseSpec("m.pte", Scheme.ASIS, "SM8750")
+    spec = CaseSpec("m.pte", scheme, "SM8750")
     policy = read_emulator_policy(lane="llm")
     options = SessionOptions(policy=policy, timeout_s=9.0)
     job: Any = "job"
@@ -489,6 +489,9 @@ def test_a_program_of_others_has_a_report(given: dict[str, Any]) -> None:
     (case,) = run_foreign(given, Ended((poor, "a story"), "", "")).cases
     assert case.status is Status.FAILED
     assert case.reason.startswith("10% of the program's tokens equal the float32 model's")
+    given["scratch"].pool.calls.clear()
+    (case,) = run_foreign(given, Ended((poor, "a story"), "", ""), Scheme.FP16).cases
+    assert case.status is Status.PASSED  # the policy has no limit for this scheme
 
 
 def test_a_program_that_dies_is_a_case_that_failed(given: dict[str, Any]) -> None:

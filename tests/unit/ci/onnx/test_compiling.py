@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed")
 pytest.importorskip("torch", reason="torch is not installed")
 
+import torch
 from onnx import TensorProto, load, save
 from onnx.helper import make_graph, make_node
 from onnx.numpy_helper import to_array
@@ -23,6 +24,7 @@ from ci.cases.engine import Compiled, Delegation, Staging
 from ci.cases.qnn_files import PROFILE_CSV
 from ci.cases.spec import CaseSpec
 from ci.models.lowering_options import LOG_LEVELS
+from ci.models.model import digest_weights
 from ci.models.schemes import Scheme
 from ci.models.tensors import Loss, digest_sets
 from ci.models.user_models import Source as UserSource
@@ -573,6 +575,36 @@ def test_the_layer_that_loses_most_is_in_the_record(
     assert (made.loss, made.layers, made.sets) == (loss, (), 4)
 
 
+def test_an_error_of_ours_is_told_as_it_is(tmp_path: Path) -> None:
+    """Without a stage, too; the provider's log belongs to QNN's stage alone."""
+    (tmp_path / PROVIDER_LOG).write_text("2026-11-20 [E:onnxruntime:, a.cc:9 F] not told\n")
+    cause = FailedError("one\n  two", why="a cause")
+    staged = StageError(stages.QUANTIZER)
+    staged.__cause__ = cause
+    assert describe_refusal(staged, tmp_path / "lower.log") == f"quantizer: {cause}"
+    assert describe_refusal(cause, tmp_path / "lower.log") == str(cause)
+    assert describe_refusal(ValueError(" a\n  b "), tmp_path / "lower.log") == "ValueError: a b"
+    assert describe_refusal(ValueError(), tmp_path / "lower.log") == "ValueError"
+
+
+def test_a_model_of_torch_is_loaded_digested_and_exported_with_its_first_inputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = torch.nn.Linear(2, 2)
+    model: Any = SimpleNamespace(module=module, evaluation=[("first",), ("second",)])
+    asked: list[Any] = []
+    monkeypatch.setattr(compiling, "load_digested", lambda *words: (*words, "loaded"))
+    monkeypatch.setattr(compiling, "from_torch", lambda *words: words)
+    monkeypatch.setattr(compiling, "export_module", lambda *words: asked.append(words))
+    spec = CaseSpec("mlp", Scheme.FP16, "SM8650")
+    assert cast(Any, compiling.load_source(spec)) == (spec.reference, spec.source, "loaded")
+    source: Any = SimpleNamespace(origin=model)
+    assert compiling.digest_source(source) == digest_weights(module)
+    target = tmp_path / "m.onnx"
+    assert compiling.write_float(source, target, [("x", (1,))]) == target
+    assert asked == [(module, ("first",), target)]
+
+
 @pytest.mark.parametrize("lines", [0, 1, MOST_SAID, MOST_SAID + 1, MOST_SAID + 5])
 def test_lines_of_the_provider_are_told_up_to_a_number(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: int
@@ -607,7 +639,9 @@ def test_a_recent_model_with_constant_weights_stays_as_it_is(tmp_path: Path) -> 
         model.opset_import[0].version = 30
         save(model, path)
         assert (write_normal_form(path, tmp_path / "other.onnx") == path) is same
-        assert load(write_normal_form(path, tmp_path / "other.onnx")).opset_import[-1].version >= 13
+        for shapes in ((), [("x", (1, 3))]):
+            made = load(write_normal_form(path, tmp_path / "other.onnx", shapes))
+            assert made.opset_import[-1].version == max(opset, 13)
 
 
 def test_the_parts_of_each_output_are_found(tmp_path: Path) -> None:

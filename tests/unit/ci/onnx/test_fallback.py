@@ -95,10 +95,10 @@ def test_a_unit_ends_with_an_empty_line() -> None:
     assert list(read_reasons(ERF + later)) == ["erf1"]
 
 
-def test_without_an_offer_the_words_stay() -> None:
-    assert read_reasons(FORM.format("OrtNodeUnit", "Failed to add node."))["flat"] == (
-        "Failed to add node."
-    )
+@pytest.mark.parametrize("before", ["", SAID, OFFER])
+def test_without_an_offer_that_qnn_refused_the_words_stay(before: str) -> None:
+    log = before + FORM.format("OrtNodeUnit", "Failed to add node.")
+    assert read_reasons(log)["flat"] == "Failed to add node."
 
 
 def test_the_last_word_about_a_node_counts() -> None:

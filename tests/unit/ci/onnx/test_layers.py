@@ -15,7 +15,14 @@ from onnx import TensorProto, helper, load, numpy_helper, save
 from ci.models.layers import BEST_DB, MOST_LAYERS
 from ci.models.numerics import THREADS
 from ci.onnx import layers
-from ci.onnx.layers import _compare, expose_layers, find_loss, infer, list_values
+from ci.onnx.layers import (
+    _compare,
+    expose_layers,
+    find_loss,
+    find_rounded,
+    infer,
+    list_values,
+)
 from ci.onnx.session import WARNING, open_reference
 from provisioning.errors import FailedError
 
@@ -274,6 +281,19 @@ def test_each_float_result_of_a_node_is_listed_with_its_size() -> None:
     graph = helper.make_graph(nodes, "several", [x], [y, z, x])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
     assert list_values(model) == {"a": 24, "b": 16, "c": 8, "d": 16, "y": 16, "z": 8}
+
+
+def test_only_what_a_quantizer_wrote_was_rounded() -> None:
+    grid = ["step", "zero"]
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", *grid], ["a"]),
+        helper.make_node("DequantizeLinear", ["a", *grid], ["b"]),
+        helper.make_node("Reshape", ["a", "shape"], ["c"]),
+        helper.make_node("DequantizeLinear", ["c", *grid], ["d"]),  # of integers that were moved
+        helper.make_node("DequantizeLinear", ["w", *grid], ["e"]),
+        helper.make_node("Relu", ["a"], ["f"]),
+    ]
+    assert find_rounded(helper.make_graph(nodes, "graph", [], [])) == {"b": "x"}
 
 
 def test_a_result_of_unknown_rank_or_size_has_no_elements_and_a_scalar_has_one() -> None:

@@ -8,6 +8,7 @@ import random
 import re
 import resource
 import shlex
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -398,6 +399,10 @@ def test_memory_is_limited_to_the_lowest_limit_until_the_model_is_read(
     assert kept == hard
     assert given == most if most else given > 1 << 30
     assert made[1:] == [(soft, hard)]
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with limited_memory(1 << 30):
+        pass
+    assert len(made) == 2
 
 
 def test_shapes_are_set_for_each_input_and_weights_found_wherever_they_are_named(

@@ -26,6 +26,9 @@ def test_modules_and_names_of_a_missing_package_are_there() -> None:
     module = importlib.import_module("missing_one.deep.er")
     assert issubclass(type("Own", (module.Model,), {}), object)
     assert not isinstance(3, module.Model)
+    for one in (module, module.Model):  # such names are asked for to learn what a thing can do
+        assert not hasattr(one, "__wrapped__")
+        assert not hasattr(one, "__version__")
 
 
 def test_a_call_names_the_package() -> None:
