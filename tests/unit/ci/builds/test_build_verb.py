@@ -18,7 +18,8 @@ from ci.builds.plan import BuildRequest
 from ci.builds.targets import find_target
 from ci.verbs import build as verb
 from provisioning.artifacts.choice import SDK_VARIABLE
-from provisioning.errors import ExitCode, UnfitError
+from provisioning.console.progress import Progress
+from provisioning.errors import ExitCode, UnfitError, UsageError
 
 GOOD = SimpleNamespace(failing=(), unread=())
 
@@ -210,6 +211,9 @@ def test_the_data_of_a_build_name_its_record(
         (["direct"], lambda: find_target("direct").profile),
         (["runner"], lambda: find_target("runner").profile),
         (["runner", "--source", "tree"], lambda: find_target(source_target()).profile),
+        (["direct", "--profile", "direct"], lambda: "direct"),
+        (["direct", "--profile", "direct-lpai"], lambda: "direct-lpai"),
+        (["direct", "--dsp-type", "0", "--profile", "direct"], lambda: "direct"),
     ],
 )
 def test_the_profile_is_the_one_of_what_is_built(
@@ -238,9 +242,56 @@ def test_a_checkout_chooses_the_target_for_checkouts(builds: Builds) -> None:
         ["aot", "-D", "=b"],
         ["android", *TWO],
         ["android", "--profile", "lpai"],
+        ["android", "--profile", "direct-lpai"],
+        ["runner", "--profile", "aot"],
         ["aot", "--sdk", "no-such-directory"],
     ],
 )
 def test_a_call_that_makes_no_sense_prepares_nothing(builds: Builds, words: list[str]) -> None:
     assert main(["build", *words]) == ExitCode.USAGE
     assert not builds.targets
+
+
+def test_only_extras_of_the_target_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared: list[Any] = []
+    target: Any = SimpleNamespace(name="aot", origin="checkout", extras=("llama", "x"))
+    monkeypatch.setitem(verb.PREPARERS, "checkout", lambda *given: prepared.append(given) or "job")
+    progress = Progress()
+    for extras in ((), ("llama",), ("x", "llama")):
+        request = BuildRequest(python=Path("python"), extras=frozenset(extras))
+        assert verb.prepare_job(target, request, progress) == "job"
+        assert prepared.pop() == (target, request, progress)
+    request = BuildRequest(python=Path("python"), extras=frozenset({"x", "z", "other"}))
+    with pytest.raises(UsageError, match="no extra other, z") as caught:
+        verb.prepare_job(target, request, progress)
+    assert caught.value.fix == "its extras: llama, x"
+    with pytest.raises(UsageError) as caught:
+        verb.prepare_job(SimpleNamespace(name="aot", extras=()), request, progress)  # type: ignore[arg-type]
+    assert caught.value.fix == "its extras: none"
+
+
+@pytest.mark.parametrize("folders", [(), ("backends/qualcomm", "examples")])
+def test_parity_reads_the_folders_that_a_target_is_built_from(
+    monkeypatch: pytest.MonkeyPatch, folders: tuple[str, ...]
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(verb, "compare_folders", lambda *given: asked.append(given) or GOOD)
+    monkeypatch.setattr(verb, "read_policy", lambda *given: given)
+    target = SimpleNamespace(parity=folders)
+    job: Any = SimpleNamespace(plan=SimpleNamespace(target=target, source=Path("/tree")))
+    assert verb.compare_parity(job, Progress()) is (GOOD if folders else None)
+    if folders:
+        ((source, same, policy, kept),) = asked
+        assert (source, same, policy) == (Path("/tree"), folders, ("parity", verb.ParityPolicy))
+        assert kept.name == "parity"
+
+
+def test_a_record_is_named_by_its_whole_path_wherever_the_caller_is(
+    builds: Builds,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("QNN_CI_CALLER_DIR")
+    assert main(["build", "aot", "--json"]) == ExitCode.OK
+    assert json.loads(capsys.readouterr().out)["report"] == str(tmp_path / RECORD)

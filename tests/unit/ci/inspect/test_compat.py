@@ -390,3 +390,5 @@ def test_what_cannot_be_told_exits_with_3(tmp_path: Path) -> None:
     assert main(["compat", str(path), "--runtime", "2.49.40"]) == ExitCode.ENVIRONMENT
     (tmp_path / "notes.bin").write_bytes(b"notes")
     assert main(["compat", str(tmp_path / "notes.bin"), "--soc", "SM8650"]) == ExitCode.USAGE
+    (tmp_path / "cut.onnx").write_bytes(b"no model")
+    assert main(["compat", str(tmp_path / "cut.onnx"), "--soc", "SM8650"]) == ExitCode.FAILED

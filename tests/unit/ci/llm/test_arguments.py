@@ -1,13 +1,25 @@
-"""What ``test-llm`` refuses before anything is fetched."""
+"""What ``test-llm`` refuses before anything is fetched, and what it passes on."""
 
 from __future__ import annotations
 
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from ci.__main__ import main
-from provisioning.errors import ExitCode
+from ci.cases.spec import CaseSpec
+from ci.llm import weights
+from ci.llm.lowering import Subject
+from ci.llm.recipes import DEFAULT
+from ci.llm.tokenizers import Tokenizer
+from ci.models.schemes import Scheme
+from ci.verbs.lanes import llm
+from provisioning.artifacts.choice import read_choice
+from provisioning.console.progress import Progress
+from provisioning.errors import ExitCode, UsageError
 from tests.unit.ci.llm.decoders import PLACE
 
 WEIGHTS, TOKENIZER = str(PLACE / "weights.bin"), str(PLACE / "tokenizer.bin")
@@ -60,3 +72,190 @@ def test_a_mistake_ends_with_its_words(
     Path("small.bin").write_bytes(b"\x01\0\0\0" + 2 * (b"\0\0\x80\x3f\x01\0\0\0" + b"a"))
     assert main(["test-llm", *words]) == ExitCode.USAGE
     assert said in capsys.readouterr().err
+
+
+# -- what a call passes on ------------------------------------------------------------------------
+
+
+def make_tokenizer(bos: int) -> Tokenizer:
+    """Each character is its code."""
+    return Tokenizer("own", 256, bos, -1, lambda text: [*map(ord, text)], str)
+
+
+@pytest.mark.parametrize(
+    ("text", "bos", "context", "windows"),
+    [
+        ("abcdefg", 1, 4, ["1abc", "1def", "1g"]),
+        ("abcdef", 1, 4, ["1abc", "1def"]),
+        ("abcdefg", -1, 4, ["abcd", "defg"]),
+        ("abcdefgh", -1, 4, ["abcd", "defg", "gh"]),
+        ("a", 1, 4, ["1a"]),
+        ("ab", -1, 9, ["ab"]),
+        ("a", -1, 4, []),
+    ],
+)
+def test_a_text_is_measured_in_windows_that_follow_each_other(
+    tmp_path: Path, text: str, bos: int, context: int, windows: list[str]
+) -> None:
+    (tmp_path / "text").write_text(text)
+    args = Namespace(text=tmp_path / "text", context=context)
+    ids = tuple(tuple(1 if one == "1" else ord(one) for one in window) for window in windows)
+    if windows:
+        assert llm.find_windows(args, make_tokenizer(bos)) == ids
+        return
+    with pytest.raises(UsageError, match="fewer than two tokens"):
+        llm.find_windows(args, make_tokenizer(bos))
+
+
+@pytest.mark.parametrize(
+    ("words", "prompts", "tokens", "said"),
+    [
+        ({}, ("ab", "abcd"), 6, ""),
+        ({"tokens": 99}, ("ab", "abcd"), 8, ""),  # as many as fit
+        ({"prompt": "abcdefghijk", "tokens": 99}, ("abcdefghijk",), 1, ""),
+        (
+            {"prompt": "abcdefghijkl"},
+            (),
+            0,
+            "a prompt of 12 tokens does not fit in a context of 16",
+        ),
+        ({"context": 24, "prefill": 4}, (), 0, "at most 20 tokens"),
+        ({"context": 20, "tokens": 1}, ("ab", "abcd"), 1, ""),
+        ({"context": 8, "prompt": "a"}, ("a",), 3, ""),  # twice --prefill
+        ({"prefill": 8, "prompt": "a"}, ("a",), 6, ""),
+        ({"context": 4}, (), 0, "--prefill 4"),
+        ({"context": 18}, (), 0, "--prefill 4"),
+        ({"prefill": 1}, (), 0, "--prefill 1"),
+        ({"prefill": 2, "context": 4, "prompt": "a"}, ("a",), 1, ""),
+        ({"tokens": 0}, (), 0, "--tokens 0"),
+        ({"max_perplexity": 1.0, "text": "t"}, ("ab", "abcd"), 6, ""),
+        ({"max_perplexity": 0.9, "text": "t"}, (), 0, "is below 1"),
+        ({"max_perplexity": 1.0}, (), 0, "needs --text"),
+    ],
+)
+@pytest.mark.parametrize("own", [False, True])
+def test_a_known_model_is_fetched_and_its_prompts_fit_in_the_context(
+    monkeypatch: pytest.MonkeyPatch,
+    own: bool,
+    words: dict[str, Any],
+    prompts: tuple[str, ...],
+    tokens: int,
+    said: str,
+) -> None:
+    asked: list[Any] = []
+    config = SimpleNamespace(vocabulary=256, most_context=20)
+    files = (Path("w.bin"), Path("t.bin"))
+    monkeypatch.setattr(
+        llm, "find_files", lambda name, _, offline: asked.append((name, offline)) or files
+    )
+    known = {"story": SimpleNamespace(prompts=("ab", "abcd"))}
+    monkeypatch.setattr(llm, "read_decoders", lambda: known)
+    tokenizer = make_tokenizer(-1)
+    monkeypatch.setattr(llm, "read_tokenizer", lambda path: tokenizer if path == files[1] else 0)
+    monkeypatch.setattr(weights, "read_weights", lambda path: (config, path))
+    monkeypatch.setattr(llm, "find_windows", lambda *_: ((1, 2),))
+    usual = {"prompt": "", "context": 16, "prefill": 4, "tokens": 6, "text": None}
+    usual |= {"max_perplexity": None, "model": "story", "weights": None, "tokenizer": None}
+    if own:
+        usual |= {"weights": files[0], "tokenizer": files[1], "model": "tiny"}
+        words = {"prompt": "abcd", **words}
+        prompts = prompts and tuple(one for one in prompts if one != "ab")
+    args = Namespace(**{**usual, "offline": True, **words})
+    if said:
+        with pytest.raises(UsageError, match=said):
+            llm.find_subject(args, Progress())
+        return
+    subject, show = llm.find_subject(args, Progress())
+    assert asked == ([] if own else [("story", True)])
+    assert subject == Subject(
+        weights=files[0],
+        prompts=tuple(tuple(map(ord, one)) for one in prompts),
+        tokens=tokens,
+        context=args.context,
+        prefill=args.prefill,
+        bos=-1,
+        eos=-1,
+        text=((1, 2),) if args.text else (),
+        max_perplexity=args.max_perplexity,
+    )
+    assert show is tokenizer.decode
+
+
+TWO = ["--soc", "SM8650", "--soc", "SM8750"]
+
+
+@pytest.mark.parametrize(
+    ("words", "model", "schemes", "socs", "command"),
+    [
+        ([], "tiny", DEFAULT, ["SM8750"], ["--tokens 48"]),
+        (
+            [*TWO, "--scheme", "fp16", "--plain", "--prompt", "Ben"],
+            "tiny",
+            [Scheme.FP16],
+            ["SM8650", "SM8750"],
+            ["--plain", "--prompt Ben", "--tokens 48", "--context 64", "--prefill 8"],
+        ),
+        (BOTH, WEIGHTS, DEFAULT, ["SM8750"], []),
+        (
+            ["--text", "text.txt", "--max-perplexity", "2.5", "--sdk", "pinned"],
+            "tiny",
+            DEFAULT,
+            ["SM8750"],
+            ["--text text.txt", "--max-perplexity 2.5", "--sdk pinned"],
+        ),
+        (["--program", "m.pte", "--soc", "SM8650"], "m.pte", [Scheme.ASIS], ["SM8650"], []),
+    ],
+)
+def test_each_option_reaches_the_cases_and_the_command_that_repeats_them(
+    words: list[str],
+    model: str,
+    schemes: list[Scheme],
+    socs: list[str],
+    command: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
+    for name in ("QNN_CI_SDK", "QNN_CI_ADAPTOR"):
+        monkeypatch.setenv(name, "")
+    ran: list[Any] = []
+    given: dict[str, Any] = {}
+
+    def take(profile: str, told: str, run: Any, phases: Any, **more: Any) -> Any:
+        given.update(more, profile=profile, work=told, phases=phases)
+        return run("environment", "scratch")
+
+    def note(*words: Any, **more: Any) -> str:
+        assert more.pop("phases") is given["phases"]
+        ran.append((words, more))
+        return "report"
+
+    monkeypatch.setattr(llm, "take_steps", take)
+    monkeypatch.setattr(llm, "run_specs", note)
+    monkeypatch.setattr(llm, "run_program", note)
+    monkeypatch.setattr(llm, "find_program", lambda args: f"job of {args.pte.name}")
+    monkeypatch.setattr(llm, "find_subject", lambda *_: ("subject", "show"))
+    monkeypatch.setattr(llm, "publish", lambda *words: words)
+    parser = ArgumentParser("test-llm")
+    llm.add_arguments(parser)
+    args = parser.parse_args([*words, "--jobs", "3", "--offline", "--reports", "out"])
+    report, directory, same, _ = llm.execute(args, Progress())  # type: ignore[misc]
+    assert (report, directory, same) == ("report", tmp_path / "out" / "test_llm", args)
+    ((first, *rest, options), more) = ran[0]
+    found = [first] if args.pte else first
+    assert found == [CaseSpec(model, scheme, soc) for scheme in schemes for soc in socs]
+    rooms = {"environment": "environment", "scratch": "scratch"}
+    if args.pte:
+        assert (rest, more) == (["job of m.pte"], rooms)
+        assert given["work"] == "run m.pte"
+    else:
+        assert (rest, more) == (["subject", "show"], {"plain": args.plain, **rooms})
+        told = f"{len(found)} case{'s' * (len(found) > 1)}, 3 at a time"
+        assert given["work"] == f"lower, run and judge {told}"
+    assert [one for one in command if one not in options.command] == []
+    assert bool(command) is bool(options.command)
+    assert options.baselines is None
+    choice = read_choice(args.sdk)
+    assert given["profile"] == choice.profile
+    assert (given["offline"], given["imports"], given["choice"]) == (True, llm.IMPORTS, choice)

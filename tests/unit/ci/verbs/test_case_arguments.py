@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import shlex
 from collections.abc import Callable
@@ -15,9 +16,11 @@ import pytest
 from msgspec.structs import replace
 
 from ci.__main__ import main
-from ci.cases.baselines import name_figures
-from ci.cases.policy import LANES
-from ci.cases.session import Phases
+from ci.cases.baselines import name_figures, users_folder
+from ci.cases.policy import LANES, read_emulator_policy
+from ci.cases.session import Phases, SessionOptions
+from ci.cases.spec import EXECUTORCH
+from ci.models.schemes import Scheme
 from ci.models.source_lines import name_argument
 from ci.report.evidence import BASELINES, POLICY
 from ci.report.schema import Case, Status, Tool
@@ -31,11 +34,13 @@ from ci.verbs.lanes.steps import (
     repeat_command,
     take_steps,
 )
+from provisioning.artifacts.choice import QnnChoice
 from provisioning.artifacts.environment import Environment
 from provisioning.console.progress import Progress
-from provisioning.errors import ExitCode, UsageError
+from provisioning.errors import ExitCode, UnfitError, UsageError
 from provisioning.files import hash_file
 from provisioning.manifest.reader import manifests_root
+from provisioning.manifest.targets import Backend
 from tests.stand_ins.reports import make_report
 
 
@@ -110,10 +115,11 @@ def test_libraries_are_hashed_and_the_environment_checked_before_a_run(
 ) -> None:
     done: list[Any] = []
     found = Environment("emulator", (), {})
-    finding = SimpleNamespace(id="QNN1", what="tolerated")
+    findings = [SimpleNamespace(id=f"QNN{number}", what=f"no. {number}") for number in (2, 1, 4, 3)]
     verdict = SimpleNamespace(
-        lacks=lacks, findings=(finding,), require=lambda: done.append("required")
+        lacks=lacks, findings=findings, require=lambda: done.append("required")
     )
+    said = io.StringIO()
 
     def provision(*given: Any, **more: Any) -> Environment:
         done.append((given[0], more))
@@ -126,13 +132,125 @@ def test_libraries_are_hashed_and_the_environment_checked_before_a_run(
     monkeypatch.setattr(steps, "provision_profile", provision)
     monkeypatch.setattr(steps, "settle_adaptor", lambda *_, **__: (found, verdict))
     monkeypatch.setattr(steps, "open_scratch_pool", lambda _: nullcontext(scratch))
-    more: dict[str, Any] = {"offline": True, "imports": (), "tolerated": {"QNN1"}}
-    phases = Phases(Progress())
+    more: dict[str, Any] = {"offline": True, "imports": (), "tolerated": {"QNN1", "QNN2"}}
+    phases = Phases(Progress(said))
     report = take_steps("emulator", "work", act("run"), phases, refuse=act("refuse"), **more)
     hashed = [("guess", "emulator"), ("emulator", {"verify": True, "offline": True})]
     ran = [("refuse", found, lacks)] if lacks else ["required", ("run", found, scratch)]
     assert done == hashed + ran
-    assert report.unsupported == "tolerated"
+    assert report.unsupported == "no. 2; no. 1"
+    assert [line.strip() for line in said.getvalue().splitlines()] == [
+        "1/4 provision profile emulator",
+        "2/4 check the environment",
+        f"3/4 nothing is lowered: {lacks.what}" if lacks else "3/4 work",
+        "4/4 report",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("choice", "may_lack", "lacks", "done"),
+    [
+        (QnnChoice(), False, "", ["guessed emulator", "required"]),
+        (QnnChoice("pinned"), False, "", ["required"]),
+        (QnnChoice(), True, "", ["guessed emulator", "required"]),
+        (QnnChoice(), False, "a library", ["guessed emulator", "required"]),
+        (QnnChoice("wheel", "overlay"), True, "a library", []),
+    ],
+)
+def test_a_host_is_judged_for_its_backend_unless_it_may_lack_the_library(
+    monkeypatch: pytest.MonkeyPatch, choice: QnnChoice, may_lack: bool, lacks: str, done: list[str]
+) -> None:
+    found: list[str] = []
+    asked: list[Any] = []
+    first, last = (Environment("emulator", (), {"X": one}) for one in ("1", "2"))
+    verdict = SimpleNamespace(lacks=lacks, require=lambda: found.append("required"))
+    scratch = SimpleNamespace(guess=lambda profile: found.append(f"guessed {profile}"))
+
+    def settle(*given: Any, **more: Any) -> Any:
+        asked.append((given, more))
+        return last, verdict
+
+    monkeypatch.setattr(steps, "provision_profile", lambda *_, **__: first)
+    monkeypatch.setattr(steps, "settle_adaptor", settle)
+    monkeypatch.setattr(
+        steps, "open_scratch_pool", lambda imports: nullcontext(scratch) if imports else None
+    )
+    monkeypatch.setattr(steps, "find_on_path", asked.append)
+    phases = Phases(Progress())
+    with steps.enter_environment(
+        "emulator",
+        phases,
+        offline=True,
+        imports=("torch",),
+        choice=choice,
+        backend=Backend.GPU,
+        tolerated={"QNN1"},
+        may_lack=may_lack,
+    ) as given:
+        assert given == (last, scratch, verdict)
+    assert found == done
+    more = {"backend": Backend.GPU, "tolerated": {"QNN1"}}
+    assert asked == [((choice, first, phases.progress), more), last.variables]
+    assert [one.name for one in phases.rows] == ["provision", "check"]
+
+
+def test_limits_without_effect_are_each_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = SimpleNamespace(dropped=("a.b", "c.d"))
+    monkeypatch.setattr(steps, "read_emulator_policy", lambda *given: given and policy)
+    said = io.StringIO()
+    assert steps.read_limits(None, "onnx", Progress(said)) is policy
+    assert [line.split()[1] for line in said.getvalue().splitlines()] == ["a.b", "c.d"]
+
+
+def test_every_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps.importlib.util, "find_spec", lambda name: name == "b")
+    with pytest.raises(UnfitError) as caught:
+        steps.require_packages(("a", "b", "c"), "extra")
+    assert caught.value.what == "this Python has no a and no c"
+    assert "[extra]" in caught.value.fix
+    steps.require_packages(("b",), "extra")
+
+
+def test_only_data_of_the_models_that_run_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "own.toml"
+    rows = [f'[models.{name}]\npath = "{name}.py:make"\n' for name in ("one", "two", "three")]
+    path.write_text('extends = "default"\n' + "".join(rows))
+    for name in ("one", "two", "three"):
+        (tmp_path / f"{name}.py").write_text("def make(): ...\n")
+    policy = read_emulator_policy(path)
+    checked: list[Any] = []
+    monkeypatch.setattr(steps, "check_data", lambda *given: checked.append(given))
+    parser = argparse.ArgumentParser()
+    add_case_arguments(parser, "a model", "a_session")
+    args = parser.parse_args(
+        ["--model", "t[wh]*", "--model", "mlp", "--scheme", "fp16", "--record"]
+    )
+    specs = steps.select_asked(args, policy, EXECUTORCH, "SM8450")
+    assert {(one.model, one.scheme, one.soc) for one in specs} == {
+        (name, Scheme.FP16, "SM8450") for name in ("mlp", "two", "three")
+    }
+    assert checked == [(name, policy.models[name]) for name in ("two", "three")]
+
+
+def test_the_options_of_a_run_are_those_of_its_call(tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser()
+    add_case_arguments(parser, "a model", "a_session")
+    words = ["--jobs", "3", "--timeout-s", "7", "--no-cache", "--keep-artifacts", "kept"]
+    args = parser.parse_args([*words, "--record", "--reports", "out"])
+    policy = read_emulator_policy()
+    assert steps.read_options(args, "a_session", policy, "again") == SessionOptions(
+        policy=policy,
+        command="again",
+        jobs=3,
+        timeout_s=7,
+        use_cache=False,
+        keep=tmp_path / "kept",
+        files_directory=tmp_path / "out/a_session/qnn",
+        record=True,
+        baselines=users_folder(None),
+    )
 
 
 def test_a_command_to_repeat_is_one_that_a_shell_takes(tmp_path: Path) -> None:
@@ -161,6 +279,18 @@ def test_evidence_is_of_one_run(tmp_path: Path) -> None:
     assert not old.exists()
 
 
+def test_without_the_package_that_writes_evidence_a_note_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        steps.importlib.util, "find_spec", lambda name: name != "in_toto_attestation"
+    )
+    monkeypatch.setattr(steps.evidence, "write_evidence", None)
+    said = io.StringIO()
+    keep_evidence(make_report([]), tmp_path / "evidence", None, Progress(said))
+    assert "no in-toto-attestation" in said.getvalue()
+
+
 def args_of(**more: Any) -> argparse.Namespace:
     """What a call without options gives what publishes its report."""
     usual = {"base": None, "policy": None, "keep_artifacts": None, "record": False, "sarif": None}
@@ -179,10 +309,14 @@ def test_figures_of_a_run_that_passed_are_recorded_when_that_is_asked_for(
     recorded: int,
 ) -> None:
     found: list[Any] = []
-    monkeypatch.setattr(steps, "record_baselines", lambda *given: found.append(given) or [])
+    paths = [tmp_path / "a.toml", tmp_path / "b.toml"]
+    monkeypatch.setattr(steps, "record_baselines", lambda *given: found.append(given) or paths)
     report = make_report([replace(CASE, status=status)])
     args = args_of(record=record, policy=write_policy(tmp_path))
-    outcome = publish(report, tmp_path / "reports", args, Progress())
+    said = io.StringIO()
+    outcome = publish(report, tmp_path / "reports", args, Progress(said))
+    told = [line.strip() for line in said.getvalue().splitlines() if "recorded" in line]
+    assert told == ["recorded: a.toml", "recorded: b.toml"] * recorded
     assert outcome.exit_code == report.exit_code
     assert found == [(report, tmp_path / "own-baselines")] * recorded
 

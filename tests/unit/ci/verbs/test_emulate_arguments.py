@@ -34,7 +34,7 @@ from provisioning.artifacts.choice import ADAPTOR_VARIABLE, SDK_VARIABLE
 from provisioning.artifacts.environment import Environment
 from provisioning.console.progress import Progress
 from provisioning.doctor import examine
-from provisioning.errors import ExitCode, UsageError
+from provisioning.errors import ExitCode, UnfitError, UsageError
 from provisioning.manifest.targets import Backend, read_backends
 from tests.stand_ins.reports import make_report
 
@@ -401,7 +401,8 @@ def test_a_session_is_of_its_environment_and_of_the_runner_that_is_named(
     environment = Environment("emulator", (), {"QNN_SDK_ROOT": "/an sdk"})
     options = SessionOptions(policy=read_emulator_policy(), timeout_s=7.0, backend=backend)
     device = ProgramRunner(["a device"], {})
-    rows: tuple[Any, ...] = ("python", "sh -e", device)
+    monkeypatch.setattr(emulate, "ensure_wheel_runner", lambda _: Path("/a runner"))
+    rows: tuple[Any, ...] = ("python", "sh -e", device, "cpp")
     for runner in rows:
         phases = Phases(Progress())
         emulate.run_specs(
@@ -418,6 +419,10 @@ def test_a_session_is_of_its_environment_and_of_the_runner_that_is_named(
             assert found == (None, 7.0, backend.is_lpai)
         elif runner is device:
             assert found is device
+            assert given["emulator"] == (None, 7.0, backend.is_lpai)
+        elif runner == "cpp":
+            assert list(found.argv) == ["/a runner"]
+            assert found.environment["QNN_SDK_ROOT"] == "/an sdk"
         else:
             assert list(found.argv)[1:] == ["-e"]
             assert found.environment["QNN_SDK_ROOT"] == "/an sdk"
@@ -460,3 +465,57 @@ def test_a_run_on_a_device_is_for_socs_of_its_bundle(
         return
     emulate.check_device(args)
     assert args.soc == socs
+
+
+@pytest.mark.parametrize(
+    ("wanted", "installed", "told"),
+    [
+        ("", "1.5.1", ""),
+        ("", None, ""),
+        ("1.5.1", "1.5.1", ""),
+        ("1.5.1", "1.5.1+cpu", ""),
+        ("1.4.1", "1.5.1", "--executorch 1.4.1: 1.5.1 is installed"),
+        ("1.5.1", None, "--executorch 1.5.1: executorch is not installed"),
+    ],
+)
+def test_the_wanted_executorch_is_the_installed_one(
+    monkeypatch: pytest.MonkeyPatch, wanted: str, installed: str | None, told: str
+) -> None:
+    monkeypatch.setattr(emulate, "installed_executorch", lambda: installed)
+    if not told:
+        emulate.require_executorch(wanted)
+        return
+    with pytest.raises(UnfitError) as caught:
+        emulate.require_executorch(wanted)
+    assert caught.value.what == told
+    assert f"--executorch {wanted}" in caught.value.fix
+
+
+def test_a_report_without_results_tells_the_finding_and_the_library(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: dict[str, Any] = {}
+    asked: list[Any] = []
+
+    def open_session(**own: Any) -> Any:
+        given.update(own)
+        return SimpleNamespace(report_unrun=lambda *words: asked.append(words) or "report")
+
+    monkeypatch.setattr(emulate, "Session", open_session)
+    monkeypatch.setattr(emulate, "describe_toolchain", lambda _: iter(["a part"]))
+    options = SessionOptions(policy=read_emulator_policy(), timeout_s=7.0, backend=Backend.GPU)
+    finding: Any = SimpleNamespace(id="QNN1", what="no library", why="it is gone", fix="get it")
+    phases = Phases(Progress())
+    environment = Environment("emulator", (), {})
+    found = emulate.report_unrun(
+        ["a case"],  # type: ignore[list-item]
+        environment,
+        "sh",
+        options,
+        phases=phases,
+        lacks=finding,
+    )
+    assert found == "report"
+    reason = "QNN1: no library\n  why: it is gone\n  fix: get it"
+    assert asked == [(phases, reason, read_backends()[Backend.GPU].library)]
+    assert (given["specs"], given["parts"], given["options"]) == (["a case"], ("a part",), options)
