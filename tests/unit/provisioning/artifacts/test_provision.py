@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import io
 import json
@@ -54,6 +55,7 @@ from provisioning.artifacts.sources import (
 from provisioning.artifacts.sources.local import check_minimum, read_version
 from provisioning.artifacts.sources.unpacking import unpack_file
 from provisioning.console.progress import Progress
+from provisioning.doctor import examine
 from provisioning.errors import (
     DownloadError,
     ExitCode,
@@ -63,11 +65,11 @@ from provisioning.errors import (
     UnfitError,
     UsageError,
 )
-from provisioning.manifest.reader import read_toolchain
+from provisioning.manifest.reader import manifests_root, read_toolchain
 from provisioning.manifest.releases import ArchiveRelease, Release
 from provisioning.store.store import TREE_FILE, Published, Store
 from provisioning.store.tree import GIT, Tree, TreeEntry, encode_record, parse_tree
-from provisioning.verbs import path, update
+from provisioning.verbs import env, path, update
 from provisioning.verbs.fetch import _write_sums, fill_mirror
 from provisioning.verbs.lock import conclude
 from tests.stand_ins import toolchains as made
@@ -1283,6 +1285,43 @@ def test_parts_of_a_cache_are_counted_once(store: Store, tell: Tell) -> None:
     assert told["freed_bytes"] == sum(removed.values())
 
 
+def test_a_cache_is_cleaned_of_the_parts_that_are_named(
+    store: Store, tell: Tell, held: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    provision(store)
+    own = {"path": str(store.downloads / "sdk.zip")}
+    own["size_bytes"] = (store.downloads / "sdk.zip").stat().st_size  # type: ignore[assignment]
+    parts = tell("cache", "info")["parts"]
+    names = [row["name"] for row in parts]
+    (row,) = [row for row in parts if row["name"] == "downloads"]
+    assert (row["path"], row["size_bytes"]) == (str(store.downloads), own["size_bytes"])
+    assert row["about"]
+    assert tell("cache", "info", "store")["home"] == str(store.home)
+    for words, fix in ((["clean"], "use all, or some of"), (["info", "store", "x"], ", or all")):
+        assert main(["cache", *words]) == ExitCode.USAGE
+        said = capsys.readouterr().err
+        assert fix in said
+        assert all(name in said for name in names)
+    assert tell("cache", "clean", "downloads", "--dry-run") == {
+        "freed_bytes": 0,
+        "removed": [own],
+        "kept": [],
+        "dry_run": True,
+    }
+    held.clear()
+    assert main(["cache", "clean", "downloads", "--dry-run"]) == ExitCode.OK
+    assert capsys.readouterr().out == "would remove 0 MiB from downloads\n"
+    assert (held, (store.downloads / "sdk.zip").is_file()) == ([], True)
+    told = tell("cache", "clean", "downloads")
+    assert told == {
+        "freed_bytes": own["size_bytes"],
+        "removed": [own],
+        "kept": [],
+        "dry_run": False,
+    }
+    assert held
+
+
 def test_cleaning_makes_no_store(store: Store, tell: Tell) -> None:
     for words in (["cache", "clean", "store", "downloads"], ["gc"], ["gc", "--downloads"]):
         assert tell(*words)["freed_bytes"] == 0
@@ -1320,8 +1359,65 @@ def test_an_environment_is_used_and_unsets_only_what_it_does_not_set(
     told = tell("env", "emulator")
     assert used == [Path(one["root"]) for one in told["artifacts"]] != []
     assert told["variables"]["QNN_SDK_ROOT"] == str(used[0])
-    assert set(told["unset"]) == set(DROPPED_VARIABLES) - told["variables"].keys()
-    assert "QNN_SDK_ROOT" in DROPPED_VARIABLES
+    assert told["unset"] == sorted(set(DROPPED_VARIABLES) - told["variables"].keys())
+    assert told["profile"] == "emulator"
+    assert [(one["name"], one["version"]) for one in told["artifacts"]] == [("sdk", "1.2.3")]
+    assert {*DROPPED_VARIABLES} == {
+        *("QNN_SDK_ROOT", "QAIRT_SDK_ROOT", "QAIRT_ROOT", "SNPE_ROOT", "AISW_SDK_ROOT"),
+        *("QNN_SRC_DIR", "LD_LIBRARY_PATH", "ADSP_LIBRARY_PATH", "DSP_LIBRARY_PATH"),
+        "SNPE_TARGET_ARCH",
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "profile", "settles", "overlay"),
+    [
+        (["emulator"], "emulator", False, False),
+        (["emulator-sdk"], "emulator", False, False),
+        (["emulator", "--sdk", "pinned"], "emulator-sdk", True, False),
+        (["emulator", "--adaptor", "overlay"], "emulator", True, False),
+        (["aot", "--sdk", "pinned"], "aot", False, True),
+        (["aot"], "aot", False, False),
+        (["android"], "android", False, False),
+    ],
+)
+def test_an_environment_is_of_the_chosen_qnn_and_adaptor(
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    profile: str,
+    settles: bool,
+    overlay: bool,
+) -> None:
+    """The newest overlay that fits is in the environment of aot alone."""
+    asked: list[Any] = []
+    for name in ("QNN_CI_SDK", "QNN_CI_ADAPTOR"):
+        monkeypatch.setenv(name, "")
+
+    def provision_own(name: str, _: Progress, *, options: Options) -> Any:
+        asked.append((name, options))
+        return environment.Environment(name, (), {"X": "plain"})
+
+    def settle(chosen: Any, found: Any, _: Progress) -> Any:
+        asked.append((chosen.sdk, chosen.adaptor, found.profile))
+        verdict = SimpleNamespace(require=lambda: asked.append("required"))
+        return environment.Environment(found.profile, (), {"X": "settled"}), verdict
+
+    monkeypatch.setattr(env, "provision_profile", provision_own)
+    monkeypatch.setattr(examine, "settle_adaptor", settle)
+    monkeypatch.setattr(env, "find_built", lambda _: Path("/overlay") if overlay else None)
+    monkeypatch.setattr(env.choice, "lay_over", lambda *given: given)
+    parser = argparse.ArgumentParser()
+    env.add_arguments(parser)
+    found: Any = env._compose(parser.parse_args([*words, "--offline"]), Progress())
+    first, *rest = asked
+    assert first == (profile, Options(offline=True))
+    chosen = (os.environ["QNN_CI_SDK"] or "wheel", os.environ["QNN_CI_ADAPTOR"])
+    assert rest == ([(*chosen, profile), "required"] if settles else [])
+    if overlay:
+        laid, place, base = found
+        assert (laid.variables, place, base) == ({"X": "plain"}, Path("/overlay"), os.environ)
+    else:
+        assert found.variables == {"X": "settled" if settles else "plain"}
 
 
 def test_a_fetch_looks_at_files_when_it_is_told_to(store: Store, tell: Tell) -> None:
@@ -1464,6 +1560,106 @@ def test_the_path_is_that_of_one_artifact(
     assert "pass one of sdk\n" in capsys.readouterr().err
 
 
+def test_the_path_of_what_is_not_there_is_told_with_the_command_that_fetches_it(
+    store: Store, tell: Tell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["path", "sdk:headers"]) == ExitCode.ENVIRONMENT
+    said = capsys.readouterr().err
+    assert f"it is not in the store {store.home}" in said
+    assert "fetch sdk:headers`" in said
+
+
+def test_the_lock_of_a_local_archive_is_made_without_the_network(
+    store: Store,
+    manifests: Path,
+    tmp_path: Path,
+    tell: Tell,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    unpin(manifests, tmp_path)
+    vendor = tmp_path / "vendor.zip"
+    own = vendor.rename(tmp_path / "own.zip")
+    assert main(["lock", "sdk", "--accept-licence"]) == ExitCode.DOWNLOAD
+    capsys.readouterr()
+    pinned = hashlib.sha256(own.read_bytes()).hexdigest()
+    for write in (False, True):
+        words = ["--accept-licence", *(["--write"] if write else [])]
+        told = tell("lock", "sdk", "--from", str(own), *words)
+        assert (told["changed"], told["written"], told["by_hand"]) == (["sdk 1.2.3"], write, [])
+        assert f'"{pinned}"' in told["diff"]
+        assert project_lock_path("sdk", "1.2.3").is_file() is write
+    assert main(["lock", "sdk", "sdk:headers", "--from", str(own)]) == ExitCode.USAGE
+    assert "one artifact only" in capsys.readouterr().err
+    assert main(["lock", "sdk", "--from", str(own), "--accept-licence"]) == ExitCode.OK
+    assert capsys.readouterr().out == "nothing changed\n"
+
+
+def test_a_plan_is_shown_with_its_hint_and_the_lines_that_are_left(manifests: Path) -> None:
+    plans = {"sdk": [Change(manifests / "a", "", "1\n"), Change(manifests / "b", "", "2\n")]}
+    diff = "".join(one.diff() for one in plans["sdk"])
+    assert conclude(plans, write=False).text == f"{diff}nothing was written; add --write\n"
+    lines = conclude(plans, write=True, by_hand=["a:1: x", "b:2: y"]).text.splitlines()
+    assert "\n".join(lines[:-3]) + "\n" == diff
+    assert "by hand" in lines[-3]
+    assert lines[-2:] == ["  a:1: x", "  b:2: y"]
+
+
+PROPOSED = {
+    "qnn-runtime": ("onnxruntime-qnn==2.5.0", "onnxruntime-qnn==NEW"),
+    "qnn-sdk": ("2.37.0.250724", "NEW"),
+}
+
+
+@pytest.mark.parametrize("name", ["qnn-runtime", "qnn-sdk", "libcxx"])
+@pytest.mark.parametrize("write", [False, True])
+@pytest.mark.parametrize("is_new", [False, True])
+def test_both_versions_are_to_be_tried_before_programs_are_lowered_with_another(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    write: bool,
+    is_new: bool,
+) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "home"))
+    path = manifests_root() / "x"
+    plan = [Change(path, "", "1\n")] if is_new else []
+    monkeypatch.setattr(Change, "write", lambda _: None)
+    monkeypatch.setattr(update, "plan_update", lambda *_, **__: plan)
+    asked: list[Any] = []
+    monkeypatch.setattr(update, "list_by_hand", lambda *given: asked.append(given) or [])
+    words = ["--write"] if write else []
+    assert main(["update", name, *words]) == ExitCode.OK
+    said = capsys.readouterr().err
+    toolchain = read_toolchain(name)
+    assert asked == ([(plan, name, toolchain.default)] if is_new else [])
+    is_told = is_new and not write and name in PROPOSED
+    assert ("upgrade-report" in said) is is_told
+    if is_told:
+        assert "upgrade-report {} {}`".format(*PROPOSED[name]) in said
+
+
+def test_only_wheels_have_a_date_to_wait_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "home"))
+    asked: list[int] = []
+    monkeypatch.setattr(
+        update,
+        "plan_update",
+        lambda request, *_, **__: asked.append(request.options.cooldown_days) or [],
+    )
+    for name, words, code in (
+        ("qnn-runtime", ["--cooldown", "7"], ExitCode.OK),
+        ("qnn-runtime", [], ExitCode.OK),
+        ("qnn-sdk", [], ExitCode.OK),
+        ("qnn-sdk", ["--cooldown", "7"], ExitCode.USAGE),
+    ):
+        assert main(["update", name, *words]) == code
+    assert asked == [7, 0, 0]
+    assert "--cooldown does not work with qnn-sdk" in capsys.readouterr().err
+
+
 def test_a_verification_tells_what_to_do_about_each_difference(
     store: Store, tell: Tell, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -1502,6 +1698,12 @@ def test_a_quick_verification_goes_by_times_and_a_repair_by_bytes(store: Store, 
     assert tell("verify", "--quick")["artifacts"][0]["differences"] == []
     (row,) = tell("verify", "--quick", "--repair")["artifacts"]
     assert row["repaired"] == ["lib/one.so"]
+    (path.parents[2] / TREE_FILE).write_text("{}")
+    (row,) = tell("verify", "sdk", code=4)["artifacts"]
+    assert (row["files"], row["size_bytes"], row["repaired"]) == (0, 0, [])
+    assert [one["path"] for one in row["differences"]] == ["tree.json"]
+    (row,) = tell("verify", "sdk", "--repair")["artifacts"]
+    assert (row["repaired"], row["files"]) == (["tree.json"], len(FILES) + 2)
     (row,) = tell("verify")["artifacts"]
     sizes = [len(data) for data in FILES.values()]
     assert (row["files"], row["differences"]) == (len(FILES) + 2, [])
