@@ -40,7 +40,6 @@ def connect_engine() -> Iterator[DockerClient]:
     except DockerException as error:
         raise explain_connection(error) from error
     try:
-        client.ping()
         yield client
     except DockerException as error:
         raise explain_error(error) from error

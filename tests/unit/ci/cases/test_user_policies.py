@@ -236,6 +236,7 @@ extends = "default"
 [schemes.8a8w]
 min_sqnr_db_channel = 10.0
 max_gain_error = 0.007
+max_nearer_db = 6.0
 [models.net]
 path = "nets/net.py:factory"
 [models.net.limits.8a8w]
@@ -245,7 +246,12 @@ min_sqnr_db_all = 25.0
 min_sqnr_db_all = 15.0
 """
     policy = read(repository, text)
-    assert policy.dropped == ("max_gain_error", "max_offset", "min_sqnr_db_channel")
+    assert policy.dropped == (
+        "max_gain_error",
+        "max_nearer_db",
+        "max_offset",
+        "min_sqnr_db_channel",
+    )
     limits = policy.limits_of("net", Scheme.A8W8)
     assert (limits.min_sqnr_db_all, limits.of_output(1).min_sqnr_db_all) == (25.0, 15.0)
     assert limits.of_output(0) == limits

@@ -8,8 +8,12 @@ import shutil
 import tarfile
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from docker.client import DockerClient
+from docker.errors import APIError, DockerException
 
 from ci.images.build import follow_build, write_context
 from ci.images.definition import (
@@ -23,10 +27,10 @@ from ci.images.definition import (
     read_images,
     wanted_requirements,
 )
-from ci.images.engine import explain_connection, explain_error
+from ci.images.engine import TIMEOUT_S, connect_engine, explain_connection, explain_error
 from ci.images.wheels import is_wanted, pin_lines, wheel_name
 from provisioning.console.progress import Progress
-from provisioning.errors import StoreError, ToolError, UsageError
+from provisioning.errors import StoreError, ToolError, UnfitError, UsageError
 
 ROOT = find_checkout()
 BASE = Base(image="base", python="3.12")
@@ -192,6 +196,7 @@ def test_the_context_holds_our_files_and_wheels_only(
 def test_a_base_of_one_s_own_has_a_file_name() -> None:
     assert name_base("debian:bookworm") == "debian-bookworm"
     assert name_base("host/team/base:1@sha256:00") == "host-team-base-1"
+    assert name_base("_team/base:1_") == "team-base-1"
 
 
 def test_no_engine_and_no_permission_have_fixes_of_their_own() -> None:
@@ -203,8 +208,38 @@ def test_no_engine_and_no_permission_have_fixes_of_their_own() -> None:
 
 
 def test_a_full_disk_ends_with_4_and_another_refusal_with_5() -> None:
-    assert explain_error(OSError("write: no space left on device")).exit_code == 4
+    for text in ("write: no space left on device", "No space left on device: /x"):
+        error = explain_error(OSError(text))
+        assert (error.exit_code, error.why) == (4, text)
     assert explain_error(OSError("no such image")).exit_code == 5
+    told = APIError("500 Server Error", explanation="no such image: x")
+    assert explain_error(told).why == "no such image: x"
+
+
+def test_an_engine_that_does_not_answer_and_one_that_fails_are_told_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closed: list[float] = []
+
+    def make(**settings: float) -> SimpleNamespace:
+        return SimpleNamespace(close=lambda: closed.append(settings["timeout"]))
+
+    monkeypatch.setattr(DockerClient, "from_env", make)
+    with pytest.raises(ToolError, match="the Docker engine reported an error"), connect_engine():
+        raise DockerException("no such image")
+    with connect_engine() as client:
+        assert len(closed) == 1
+        assert hasattr(client, "close")
+    assert closed == [TIMEOUT_S] * 2
+
+    def refuse(**_: float) -> None:
+        raise DockerException("Error while fetching server API version: Permission denied")
+
+    monkeypatch.setattr(DockerClient, "from_env", refuse)
+    monkeypatch.setenv("DOCKER_HOST", "unix:///my.sock")
+    with pytest.raises(UnfitError, match="no Docker engine answers") as caught, connect_engine():
+        pytest.fail("there is no client")
+    assert caught.value.why == "unix:///my.sock: permission denied"
 
 
 @pytest.mark.parametrize("words", ["Step 2/2 : RUN false", "STEP 2/2: RUN false"])
@@ -215,8 +250,49 @@ def test_the_failing_step_is_named_as_docker_and_podman_do(words: str) -> None:
     assert caught.value.what == f"image tiny was not built: {words}"
 
 
-def test_a_full_disk_is_told_apart() -> None:
-    events = [{"stream": "Step 1/1 : RUN dd\n"}, {"error": "write /x: no space left on device"}]
+@pytest.mark.parametrize(
+    ("told", "error"), [("", "write /x: No space left on device"), ("no space left on device", "1")]
+)
+def test_a_full_disk_is_told_apart(told: str, error: str) -> None:
+    events = [{"stream": f"Step 1/1 : RUN dd\n{told}\n"}, {"error": error}]
     with pytest.raises(StoreError) as caught:
         follow_build(events, "tiny", Progress())
     assert caught.value.exit_code == 4
+
+
+@pytest.mark.parametrize(
+    ("events", "lines"),
+    [
+        ([], []),
+        ([{"stream": "a\n"}, {"stream": "  \n\nb  \n"}], ["a", "b"]),
+        ([{"stream": "old\nStep 1/2 : RUN x\nnew\n"}, {"aux": None}, {"aux": {}}], ["new"]),
+        ([{"stream": "".join(f"{n}\n" for n in range(40))}], [str(n) for n in range(10, 40)]),
+    ],
+)
+def test_the_last_lines_of_a_build_tell_why_it_failed(
+    events: list[dict[str, Any]], lines: list[str]
+) -> None:
+    with pytest.raises(ToolError, match="returned no ID for the image tiny") as caught:
+        follow_build(events, "tiny", Progress())
+    assert caught.value.why == "\n".join(lines)
+    failing = [*events, {"error": "exit 1"}, {"aux": {"ID": "sha256:later"}}]
+    with pytest.raises(ToolError, match="image tiny was not built") as caught:
+        follow_build(failing, "tiny", Progress())
+    assert caught.value.why == "\n".join([*lines, "exit 1"])
+    assert ("the build did not start" in caught.value.what) is ("new" not in lines)
+
+
+def test_the_id_of_a_build_is_the_last_and_its_steps_are_shown() -> None:
+    steps: list[str] = []
+    progress = Progress()
+    progress.step = steps.append  # type: ignore[method-assign]
+    long = "x" * 61
+    events = [
+        {"stream": "Step 1/2 : FROM x\nquiet\n"},
+        {"aux": {"ID": "sha256:first"}},
+        {"stream": f"STEP 2/2: {long}"},
+        {"aux": {"ID": "sha256:last"}},
+        {"stream": "Successfully built\n"},
+    ]
+    assert follow_build(events, "tiny", progress) == "sha256:last"
+    assert steps == ["tiny: step 1 of 2: FROM x", f"tiny: step 2 of 2: {long[:60]}"]

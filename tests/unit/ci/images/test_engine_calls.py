@@ -12,6 +12,8 @@ import signal
 import socket
 import struct
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from stat import filemode
@@ -496,6 +498,36 @@ def test_a_shell_has_the_callers_place_ids_and_settings_and_is_removed(
     engine.calls.clear()
     run_shell(engine, request_)
     assert len(engine.called("container")) == 1, "the volumes are there"
+
+
+@pytest.mark.parametrize("stdin", [False, True])
+@pytest.mark.parametrize("stdout", [False, True])
+def test_a_shell_has_a_terminal_if_the_caller_has_one_for_input_and_output(
+    engine: Any,
+    request_: ShellRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    stdin: bool,
+    stdout: bool,
+) -> None:
+    raw: list[str] = []
+    copied: list[bool] = []
+
+    @contextmanager
+    def raw_terminal(_client: Any, container: str) -> Iterator[None]:
+        raw.append(container)
+        yield
+        raw.append("restored")
+
+    streams = {"stdin": stdin, "stdout": stdout}
+    shown = {name: SimpleNamespace(isatty=lambda is_=is_: is_) for name, is_ in streams.items()}
+    monkeypatch.setattr(shell, "sys", SimpleNamespace(**shown))
+    monkeypatch.setattr(shell, "raw_terminal", raw_terminal)
+    monkeypatch.setattr(shell, "copy_streams", lambda _, terminal: copied.append(terminal))
+    run_shell(engine, request_)
+    container = engine.called("container")[-1]
+    terminal = stdin and stdout
+    assert (container["tty"], copied) == (terminal, [terminal])
+    assert raw == ([container["id"], "restored"] if terminal else [])
 
 
 @pytest.mark.parametrize("inside", [True, False])

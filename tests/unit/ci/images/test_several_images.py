@@ -7,8 +7,12 @@ import itertools
 import os
 import re
 import signal
+import socket
 import tarfile
+import threading
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +29,7 @@ from ci.images.prune import Stale, find_bases, find_stale
 from ci.verbs import image as verb
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
-from provisioning.errors import DownloadError, ExitCode, ToolError, UsageError
+from provisioning.errors import DownloadError, ExitCode, ToolError, UnfitError, UsageError
 
 CLIENT: Any = None
 
@@ -310,6 +314,14 @@ def test_a_lock_has_what_builds_packages_without_a_wheel(monkeypatch: pytest.Mon
     assert "--dry-run" in asked
 
 
+def test_a_lock_needs_the_python_of_its_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wheels.shutil, "which", lambda _: None)
+    plan: Any = SimpleNamespace(base=SimpleNamespace(python="3.12", image="team/base"))
+    with pytest.raises(UnfitError, match=r"python3\.12 is not on PATH") as caught:
+        wheels.resolve_lock(plan, Progress())
+    assert "team/base" in caught.value.fix
+
+
 def test_every_wheel_of_a_lock_is_fetched_for_every_platform(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -340,10 +352,18 @@ def test_every_wheel_of_a_lock_is_fetched_for_every_platform(
 
 
 @pytest.mark.parametrize(
-    ("names", "podman"), [(["Engine", "Podman Engine"], True), (["Engine", "containerd"], False)]
+    ("names", "podman"),
+    [
+        (["Engine", "Podman Engine"], True),
+        (["podman"], True),
+        (["Engine", "containerd"], False),
+        ([None], False),
+        ([], False),
+        (None, False),
+    ],
 )
-def test_podman_may_be_any_component(names: list[str], podman: bool) -> None:
-    components = [{"Name": name} for name in names]
+def test_podman_may_be_any_component(names: list[str] | None, podman: bool) -> None:
+    components = names and [{"Name": name} if name else {} for name in names]
     client: Any = SimpleNamespace(version=lambda: {"Components": components})
     assert is_podman(client) is podman
 
@@ -402,6 +422,42 @@ def test_the_callers_user_and_group_are_both_named(monkeypatch: pytest.MonkeyPat
         "passwd": f"root of /etc/passwd\ndev:x:7:8:dev:{shell.HOME}:/bin/bash\n",
         "group": "root of /etc/group\ndev:x:8:\n",
     }
+
+
+def test_what_is_typed_is_sent_until_stdin_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    ready = iter([[], [0], [], [0], [0]])
+    typed = iter([b"one ", b"two", b""])
+    waiting = SimpleNamespace(select=lambda *_: (next(ready), [], []))
+    monkeypatch.setattr(attach, "select", waiting)
+    monkeypatch.setattr(attach, "os", SimpleNamespace(read=lambda *_: next(typed)))
+    done = threading.Event()
+    ours, theirs = socket.socketpair()
+    theirs.settimeout(5)
+    with ours, theirs:
+        attach._feed(ours, done)
+        assert b"".join(iter(lambda: theirs.recv(9), b"")) == b"one two"
+        done.set()
+        attach._feed(ours, done)  # nothing is left to be read
+        done.clear()
+        theirs.close()
+        ready, typed = iter([[0]]), iter([b"late"])
+        attach._feed(ours, done)  # the container has exited
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+def test_typing_ends_with_the_container(monkeypatch: pytest.MonkeyPatch, breaks: bool) -> None:
+    fed: list[threading.Event] = []
+
+    def pieces(*_: object) -> Iterator[tuple[int, bytes]]:
+        if breaks:
+            raise OSError("reset")
+        return iter(())
+
+    monkeypatch.setattr(attach, "_feed", lambda _, done: (fed.append(done), done.wait(5)))
+    monkeypatch.setattr(attach, "_pieces", pieces)
+    with pytest.raises(OSError, match="reset") if breaks else nullcontext():
+        attach.copy_streams(CLIENT, terminal=False)
+    assert [one.is_set() for one in fed] == [True]
 
 
 @pytest.mark.parametrize("is_wrapped", [True, False])

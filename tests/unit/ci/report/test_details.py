@@ -38,6 +38,7 @@ from ci.report.schema import (
     Threshold,
     Tool,
 )
+from ci.report.table import render_table
 from ci.report.text import show_bytes
 
 
@@ -92,6 +93,17 @@ def test_each_source_that_differs_is_named(report: Report, source: str, what: st
     (changed,) = compared.changed
     assert changed.sources == (source,)
     assert list_remarks(compared) == (f"warning: the {what} differ from the base: mlp 8a8w SM8650",)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "differs"),
+    [("a", "b", True), ("a", "a", False), ("a", None, False), (None, "b", False)],
+)
+def test_only_digests_that_both_know_can_differ(
+    before: str | None, now: str | None, differs: bool
+) -> None:
+    pair = [Digests(inputs=one and one * 64) for one in (before, now)]
+    assert pair[1].differing(pair[0]) == (("inputs",) if differs else ())
 
 
 @pytest.mark.parametrize("before", Status)
@@ -413,3 +425,15 @@ def test_warnings_are_a_list_in_the_summary(report: Report) -> None:
     lines = rest.splitlines()
     assert [line.rpartition(": ")[2] for line in lines[:3]] == ["slow", "old", ""]
     assert "Warnings" not in render_summary(report)
+
+
+def test_every_warning_is_printed_below_its_case(report: Report) -> None:
+    first, second, *others = report.cases
+    cases = (replace(first, warnings=("slow", "old")), replace(second, warnings=("hot",)), *others)
+    lines = render_table(replace(report, cases=cases), colour=False, width=120).splitlines()
+    warned = [(line, lines[at + 1]) for at, line in enumerate(lines) if line.startswith("warning")]
+    assert warned == [
+        ("warning  mlp fp16 SM8650", "  | slow"),
+        ("warning  mlp fp16 SM8650", "  | old"),
+        ("warning  mlp 8a8w SM8650", "  | hot"),
+    ]

@@ -26,6 +26,7 @@ from ci.report.evidence import (
     find_faults,
     find_weaker,
     parse_statement,
+    refuse_twice,
 )
 from ci.report.schema import (
     AccuracyLimits,
@@ -321,6 +322,15 @@ def test_a_tampered_statement_does_not_fit(name: str, judge: Judge) -> None:
 )
 def test_a_file_that_is_no_statement_does_not_fit(text: str, judge: Judge) -> None:
     assert judge(text)[0] == 1
+
+
+def test_the_first_key_that_comes_twice_is_named_in_short() -> None:
+    pairs = [("b", 1), ("c", 2), ("c", 3), ("b", 4), ("a", 5)]
+    assert refuse_twice([*pairs[:2], pairs[4]]) == {"b": 1, "c": 2, "a": 5}
+    with pytest.raises(ValueError, match=r"^the key 'b' occurs twice$"):
+        refuse_twice(pairs)
+    with pytest.raises(ValueError, match=r"^the key 'k{40}' occurs twice$"):
+        refuse_twice([("k" * 41, 1)] * 2)
 
 
 def test_a_key_that_comes_twice_does_not_fit(judge: Judge) -> None:

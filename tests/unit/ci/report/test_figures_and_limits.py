@@ -16,6 +16,7 @@ from ci.report.columns import (
     columns_of,
     describe_timing,
     find_margin,
+    list_charts,
     name_models,
     show_heat,
     show_limit,
@@ -330,6 +331,17 @@ def test_the_smallest_margin_is_that_of_its_own_limit(
     case = change(CASE, **figures)  # type: ignore[arg-type]
     report = change(make_report([case]), thresholds=(rule,))
     assert find_margin(report, case) == margin
+
+
+@pytest.mark.parametrize(
+    ("read", "drawn"), [((None, None), False), ((None, 5), True), ((5, None), True), ((5, 6), True)]
+)
+def test_traffic_is_drawn_if_a_case_has_it(read: tuple[int | None, ...], drawn: bool) -> None:
+    """Every other chart is drawn, even if no case has a figure for it."""
+    cases = [change(CASE, footprint=Footprint(read_bytes=r, write_bytes=r)) for r in read]
+    names = [one.name for one in COLUMNS if one.draw and one.name != "DDR"]
+    for reports in ([make_report(cases)], [make_report([case]) for case in cases]):
+        assert [one.name for one in list_charts(reports)] == names + ["DDR"] * drawn
 
 
 def test_words_for_several_things() -> None:

@@ -128,6 +128,51 @@ def test_the_margin_is_that_of_the_figure_nearest_to_its_limit(report: Report) -
     assert find_margin(report, noisy) == (1.5, "above the predicted noise", 8.5)
 
 
+@pytest.mark.parametrize("number", [0, 1, 2, 5, 6])
+def test_the_cases_nearest_to_their_limits_are_five_at_most(report: Report, number: int) -> None:
+    """The smallest margin first; one case alone is no comparison."""
+    figures = (52.0, 46.5, 44.0, 48.0, 47.0, 50.0)
+    limited = [
+        replace(report.cases[0], model=f"m{value:.1f}", sqnr_db=value, above_noise_db=None)
+        for value in figures[:number]
+    ]
+    other = replace(report.cases[0], model="unlimited", sqnr_db=None, above_noise_db=None)
+    text = render_summary(replace(report, cases=(other, *limited)))
+    _, _, rest = text.partition("Cases nearest to their limits:\n\n")
+    rows = [line.split(" | ")[1:] for line in rest.split("\n\n")[0].splitlines()[2:]]
+    found = [(row[0], row[3], row[4], row[5].rstrip(" |")) for row in rows]
+    nearest = sorted(figures[:number])[:5] if number > 1 else []
+    assert found == [(f"m{v:.1f}", "SQNR", f"{v:.1f}", f"{v - 45:+.1f}") for v in nearest]
+
+
+def test_differences_of_tools_and_of_cases_are_told_without_a_table(report: Report) -> None:
+    base = replace(report, cases=report.cases[:3])
+    now = replace(report, cases=report.cases[1:4], toolchain=())
+    text = render_summary(replace(now, comparison=compare_reports(base, now)))
+    part = text.partition("Against the base: 0 cases differ, 2 unchanged.\n\n")[2]
+    lines = part.partition("\n\n")[0].splitlines()
+    assert [line.split(":")[0] for line in lines[:3]] == [f"- {t.name}" for t in base.toolchain]
+    assert lines[3:] == [
+        "- :warning: in the base, but not here (1): mlp fp16 SM8650",
+        "- not in the base (1): mlp 16a16w SM8650",
+    ]
+
+
+@pytest.mark.parametrize("number", [1, ROWS, ROWS + 1])
+def test_of_many_cases_that_differ_the_rest_is_counted(report: Report, number: int) -> None:
+    first = report.cases[0]
+    base = replace(report, cases=tuple(replace(first, model=f"m{n}") for n in range(number)))
+    now = replace(base, cases=tuple(replace(one, pte_bytes=1) for one in base.cases))
+    text = render_summary(replace(now, comparison=compare_reports(base, now)))
+    differ = "1 case differs" if number == 1 else f"{number} cases differ"
+    part = text.partition(f"Against the base: {differ}, 0 unchanged.\n\n")[2]
+    head, *rows = part.partition("\n\n")[0].strip().splitlines()
+    assert head.startswith("| model | scheme | SoC |")
+    assert len(rows) == 1 + min(number, ROWS)
+    rest = part.partition("\n\n")[2]
+    assert rest.startswith("and 1 more\n\n") is (number > ROWS)
+
+
 def test_of_many_refused_cases_twenty_are_named(report: Report) -> None:
     """Each once, and how many are not."""
     refused = replace(report.cases[0], status=Status.UNSUPPORTED, reason="no room")

@@ -56,6 +56,7 @@ def test_a_trend_shows_each_case_over_the_runs_those_that_fail_first(
     assert "..F" in lines[1]
     assert ".F." in lines[2]
     assert lines[3].endswith("...  62.0 to 50.0 dB")
+    assert not any("test_emulator" in line for line in lines), "there is one session"
     page = (runs / "trend.html").read_text("utf-8")
     assert page.count('class="spark"') == 4 * 5
     assert page.count('class="failed"') == 2 * 5

@@ -7,11 +7,19 @@ from typing import Any
 
 import pytest
 
-from ci.signing.inputs import explain_file, read_directory_version
+from ci.signing.inputs import (
+    Input,
+    _read_input,
+    explain_file,
+    find_sdk_version,
+    read_directory_version,
+)
 from ci.signing.plan import Roots, SignRequest, check_target, list_version_notes, make_plan
-from ci.signing.selection import Selection
+from ci.signing.segments import parse_image
+from ci.signing.selection import Selection, Wanted
 from provisioning.errors import QnnCiError, UnfitError, UsageError
 from tests.stand_ins.dsp_toolchains import LIBRARY, make_inputs, make_library
+from tests.stand_ins.elf_edits import add_swiv
 from tests.stand_ins.elfsigner.mbn_writer import Key, sign_elf
 from tests.stand_ins.elfsigner.spoil import put
 
@@ -103,6 +111,48 @@ def test_libraries_that_cannot_be_signed_are_all_listed(
         "d.so: built for x86-64, not for Hexagon",
         "e.so: built for e_machine 7, not for Hexagon",
     ]
+
+
+def test_a_library_whose_checksum_is_wrong_is_not_signed(tmp_path: Path) -> None:
+    data = bytearray(LIBRARY.read_bytes())
+    add_swiv(data)
+    whole, damaged = tmp_path / "a.so", tmp_path / "b.so"
+    whole.write_bytes(data)
+    image = parse_image(memoryview(data))
+    data[next(image.loadable()).end - 1] ^= 1
+    damaged.write_bytes(data)
+    assert len(make_plan(request(tmp_path, Selection(files=(whole,)))).inputs) == 1
+    why = refuse(tmp_path, UnfitError, Selection(files=(whole, damaged))).why
+    assert why.startswith(f"{damaged}: damaged; its checksum (SWIV) is ")
+    assert str(whole) not in why
+
+
+@pytest.mark.parametrize(
+    ("sdk_yaml", "builds", "version"),
+    [
+        ("2.37.0", BUILDS, "2.37.0"),
+        ("", BUILDS, "2.49.40"),
+        ("", ("", BUILDS[1]), "2.48.40"),
+        ("", ("", ""), "2.30.0"),
+        ("", (), "2.30.0"),
+    ],
+)
+def test_the_version_of_an_sdk_is_its_own_then_a_library_s_then_that_of_its_place(
+    tmp_path: Path, sdk_yaml: str, builds: tuple[str, ...], version: str
+) -> None:
+    root = tmp_path / "2.30.0"
+    root.mkdir()
+    if sdk_yaml:
+        (root / "sdk.yaml").write_text(f"version: {sdk_yaml}\n")
+    inputs = []
+    for number, build in enumerate(builds):
+        make_library(tmp_path / f"{number}.so", 0x79, build)
+        one = _read_input(Wanted(tmp_path / f"{number}.so", f"{number}.so", ""))
+        assert isinstance(one, Input)
+        assert one.qnn_build == build
+        inputs.append(one)
+    assert find_sdk_version(root, inputs).startswith(version)
+    assert find_sdk_version(None, inputs).startswith("" if "2.30" in version else "2.4")
 
 
 def test_a_library_that_names_no_build_fits_any(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from ci.signing.verdict import (
 )
 from ci.verbs import verify_signature
 from ci.verbs.verify_signature import parse_date
-from provisioning.elf.facts import PT_LOAD
+from provisioning.elf.facts import PT_LOAD, Genuine, Proof
 from provisioning.elf.reader import parse_headers
 from provisioning.errors import ExitCode
 from tests.stand_ins.elfsigner.mbn_writer import Key, sign_elf
@@ -118,6 +119,31 @@ def test_a_verification_as_text(key: Key, library: bytes) -> None:
         "  note: a note",
     ]
     assert text.endswith("a note\n")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "why", "build", "line"),
+    [
+        (Genuine.GENUINE, "", "", "  genuine according to a.cat"),
+        (Genuine.GENUINE, "", "v2.49", "  genuine according to a.cat, QNN v2.49"),
+        (Genuine.NOT_COVERED, "no such name", "", "  not covered by a.cat: no such name"),
+    ],
+)
+def test_what_a_catalog_proves_is_told_and_data(
+    outcome: Genuine, why: str, build: str, line: str
+) -> None:
+    signed = datetime(2026, 11, 20, tzinfo=timezone.utc) if build else None
+    report = Verification(1, proof=Proof(outcome, "a.cat", why, signed), build=build)
+    date = ", signed on 2026-11-20" if signed else ""
+    wanted = line.replace("a.cat", f"a.cat{date}")
+    assert render_report(Path("a.so"), report) == f"a.so: {report.verdict.value}\n{wanted}\n"
+    assert report.as_data()["catalog"] == {
+        "outcome": outcome.value,
+        "file": "a.cat",
+        "why": why,
+        "signed": "2026-11-20T00:00:00+00:00" if signed else None,
+        "qnn_build": build or None,
+    }
 
 
 def test_what_only_a_device_can_judge_is_told_once(library: bytes) -> None:

@@ -162,6 +162,9 @@ WRONG: dict[str, tuple[Make, str]] = {
         lambda: sign_pss(OTHER, "sha256", 256 - 32 - 2),
         UNVERIFIED,
     ),
+    # 8 zeros before the salt are padding to see, 7 are not.
+    "another file's, with 8 zeros": (lambda: sign_pss(OTHER, "sha256", 214), ANOTHER_DIGEST),
+    "another file's, with 7 zeros": (lambda: sign_pss(OTHER, "sha256", 215), UNVERIFIED),
     "another file's, PKCS #1": (lambda: sign_payload(sha256(OTHER)), ANOTHER_DIGEST),
     "bytes before the digest": (lambda: sign_payload(b"!" + sha256(SIGNED)), ANOTHER_DIGEST),
     "bytes behind the digest": (lambda: sign_payload(sha256(SIGNED) + b"!"), ANOTHER_DIGEST),

@@ -14,10 +14,12 @@ import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
+from ci.signing import verify as verifying
 from ci.signing.segments import MalformedError, TruncatedError, parse_image
 from ci.signing.verdict import Kind, Scheme, Verdict, Verification
 from ci.signing.verify import list_differences, verify_bytes, verify_file
-from provisioning.elf.facts import PT_LOAD
+from provisioning.elf.facts import PT_LOAD, Genuine, Proof
+from provisioning.elf.qnn_build import QnnBuild
 from tests.stand_ins.elfsigner import mbn_writer
 from tests.stand_ins.elfsigner.certify import LEAF_NAME, ROOT_NAME, certify
 from tests.stand_ins.elfsigner.keys import make_key
@@ -326,6 +328,28 @@ def test_a_wrong_hash_names_its_segment(key: Key, library: bytes, entry: int, pa
     assert fault.text.startswith(part)
 
 
+@pytest.mark.parametrize("place", [0, 20, 47])
+def test_the_hash_of_an_empty_segment_is_zero_or_right(
+    key: Key, library: bytes, place: int
+) -> None:
+    """One byte of it that is not zero makes it a wrong hash."""
+    data = sign_elf(library, key, 6)
+    empty = [
+        index
+        for index, one in enumerate(parse_image(memoryview(data)).segments)
+        if not one.file_size
+    ]
+    table = PLACE + PLACES[6] + METADATA[6]
+    (index,) = empty
+    entry = slice(table + 48 * index, table + 48 * index + 48)
+    assert data[entry] == bytes(48)
+    spoiled = flip(data, entry.start + place)
+    faults = [one.text for one in verify(spoiled).faults if one.kind is Kind.HASH]
+    assert [one.partition(" (")[0] for one in faults] == [f"the hash of segment {index}"]
+    right = data[: entry.start] + hashlib.sha384().digest() + data[entry.stop :]
+    assert not [one for one in verify(right).faults if one.kind is Kind.HASH]
+
+
 def test_a_segment_without_a_hash_is_an_error(key: Key, library: bytes) -> None:
     """A zero entry is for empty segments only, whatever the flags say of a segment's use."""
     data = sign_elf(put_header(library, 2, 6, 0x00600005), key)
@@ -337,6 +361,33 @@ def test_a_segment_without_a_hash_is_an_error(key: Key, library: bytes) -> None:
 
 def test_a_paged_segment_with_one_hash_is_proven(key: Key, library: bytes) -> None:
     assert verify(sign_elf(put_header(library, 3, 6, 0x00100004), key)).verdict is Verdict.PROVEN
+
+
+def test_only_an_unsigned_file_is_looked_up_in_catalogs(
+    key: Key, library: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    proof = Proof(Genuine.GENUINE, "libs.cat")
+
+    def prove(path: Path, *given: object) -> Proof:
+        asked.append((path.name, *given))
+        return proof
+
+    monkeypatch.setattr(verifying, "prove_skel", prove)
+    monkeypatch.setattr(verifying, "find_qnn_build", lambda path: QnnBuild(None, None, path.stem))
+    (tmp_path / "plain.so").write_bytes(library)
+    (tmp_path / "signed.so").write_bytes(sign_elf(library, key))
+    plain, signed = (verify_file(tmp_path / f"{name}.so", at=NOW) for name in ("plain", "signed"))
+    assert (plain.proof, plain.build, plain.verdict) == (proof, "plain", Verdict.GENUINE)
+    assert (signed.proof, signed.build, signed.verdict) == (None, "", Verdict.PROVEN)
+    digest = hashlib.sha256(library).hexdigest()
+    assert asked == [("plain.so", QnnBuild(None, None, "plain"), digest, NOW)]
+    proof = Proof(Genuine.FORGED, "libs.cat", "its signature is wrong")
+    forged = verify_file(tmp_path / "plain.so")
+    assert [(one.kind, one.text) for one in forged.faults] == [
+        (Kind.CATALOG, "libs.cat proves nothing: its signature is wrong")
+    ]
+    assert forged.verdict is Verdict.INVALID
 
 
 def test_a_test_signature_holds_the_serial_of_its_name(
