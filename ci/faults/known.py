@@ -271,7 +271,7 @@ def describe(graph: Graph) -> list[Step]:
         if len(node.reads) == 1 and node.operator == "pow":
             operands.insert(0, Operand((), True, abs(cast(float, node.attributes["base"]))))
             sources.insert(0, "")
-        shapes[name] = _broadcast(node.operator, [one.shape for one in operands])
+        shapes[name] = _broadcast(node.operator, [shapes[read] for read in node.reads])
         numbers = measure_step(operands, _name_numbers(node, len(shapes[name])))
         steps.append(
             Step(name, node.operator, tuple(operands), tuple(sources), shapes[name], numbers)

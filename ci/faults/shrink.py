@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any, cast
 
 from ci.faults.generate import find_unfit
-from ci.faults.graph import Graph, Node, Shape, Tensor, Value, trim
+from ci.faults.graph import Graph, Node, Shape, Tensor, trim
 from ci.faults.known import Frontend, Pattern, describe, find_pattern, relate
 from ci.faults.operators import OPERATORS
 from ci.faults.torch_graphs import compute
@@ -79,7 +79,7 @@ def _simplify(graph: Graph) -> Iterator[Graph]:
                 yield bypass(graph, name, read)
         if len(node.reads) > 1 and node.operator not in BINARY:
             yield replace(graph, nodes={**graph.nodes, name: replace(node, reads=node.reads[:-1])})
-    for size in sorted({size for shape in shapes.values() for size in shape}):
+    for size in {size for shape in shapes.values() for size in shape}:
         for small in (one for one in SMALLER if one < size):
             yield resize(graph, size, small)
     yield from _simplify_tensors(graph)
@@ -124,25 +124,20 @@ def resize(graph: Graph, old: int, new: int) -> Graph:
     """Return the graph after changing each size ``old`` to ``new`` in the shapes of tensors and in
     operators' ``shape`` attributes."""
 
-    def change(sizes: Value) -> Value:
-        if not isinstance(sizes, tuple):
-            return sizes
+    def change(sizes: Shape) -> Shape:
         return tuple(new if size == old else size for size in sizes)
 
     nodes = {
         name: replace(
             node,
             attributes={
-                key: change(value) if key == "shape" else value
+                key: change(cast(Shape, value)) if key == "shape" else value
                 for key, value in node.attributes.items()
             },
         )
         for name, node in graph.nodes.items()
     }
-    tensors = {
-        name: replace(one, shape=cast(Shape, change(one.shape)))
-        for name, one in graph.tensors.items()
-    }
+    tensors = {name: replace(one, shape=change(one.shape)) for name, one in graph.tensors.items()}
     return Graph(tensors, nodes, graph.outputs)
 
 
@@ -165,7 +160,7 @@ def vary(graph: Graph) -> Iterator[tuple[str, Graph]]:  # noqa: C901 - a list
             if graph.is_constant(read):
                 yield f"with {read} as an input", change(graph, read, is_input=True)
         same = [one for one in node.reads if shapes[one] == shapes[name]]
-        if same and len(graph.nodes) > 1:
+        if same:
             yield f"without {node.operator}", bypass(graph, name, same[0])
         if name not in graph.outputs:
             yield f"also returning {name}", replace(graph, outputs=(*graph.outputs, name))

@@ -36,7 +36,7 @@ from ci.faults.torch_graphs import (
 from ci.models.schemes import Scheme
 from ci.onnx.session import open_reference
 from ci.onnx.stages import StageError
-from provisioning.errors import UsageError
+from provisioning.errors import FailedError, UsageError
 
 GRAPHS = 40
 
@@ -204,6 +204,25 @@ def test_an_input_that_the_quantizer_removes_is_fed_to_no_session(
     text = "v = input(2, 4)\nx = input(2, 8)\ny = abs(v)\nz = abs(x)\nreturn y, z\n"
     (found,) = onnx_runner.run_items([Item(text, 1)], Scheme.U8, {})
     assert (found.end, found.why) == (RIGHT, "")
+
+
+def test_an_operator_that_onnx_lacks_is_refused_before_anything_is_built(tmp_path: Path) -> None:
+    texts = (f"x = input(2, 4)\ny = {one}(x)\nreturn y" for one in ("relu", "rms_norm"))
+    with pytest.raises(FailedError, match="the operator rms_norm does not exist in ONNX"):
+        write_model([*map(parse_graph, texts)], [0, 0], tmp_path / "graph.onnx")
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "fits"),
+    [(0, 3, True), (2, 3, True), (0, 4, False), (-1, 2, False), (2, 2, False), (3, 2, False)],
+)
+def test_a_slice_is_within_its_axis_and_not_empty(start: int, stop: int, fits: bool) -> None:
+    x = torch.arange(6).reshape(2, 3)
+    if fits:
+        assert CALLS["slice"](x, 1, start, stop).tolist() == x[:, start:stop].tolist()
+    else:
+        with pytest.raises(ValueError, match="empty or exceeds the axis"):
+            CALLS["slice"](x, 1, start, stop)
 
 
 def test_every_operator_can_be_computed() -> None:

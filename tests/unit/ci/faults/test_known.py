@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import structs
 
-from ci.faults.graph import parse_graph
+from ci.faults.graph import Graph, Node, Tensor, parse_graph
 from ci.faults.known import (
     Operand,
     Pattern,
@@ -16,6 +17,7 @@ from ci.faults.known import (
     Tried,
     describe,
     find_pattern,
+    find_problems,
     read_faults,
     relate,
 )
@@ -99,12 +101,60 @@ def test_what_no_output_needs_is_left_out() -> None:
         ("x = input(2)\n" * 70, "70 lines"),
         ("#" * 9000, "9000 characters"),
         ("x = " + "(" * 3000 + ")" * 3000, "cannot be parsed|NAME = OPERATOR"),
+        ("x = input(2)\ny = relu(x)\nprint(y)", "line 3: the last line must return"),
+        ("x = input(2)\ny = relu(x)\nreturn", "line 3: the last line must return"),
+        ("x = input(2)\ny = relu()\nreturn y", "line 2: relu needs at least one tensor"),
+        ("x = input(2, size=3)\ny = relu(x)\nreturn y", "a tensor has no attribute 'size'"),
+        ("x = input(2, value='a')\ny = relu(x)\nreturn y", "'value' must be a finite number"),
+        ("x = input(2, value=[1])\ny = relu(x)\nreturn y", "'value' must be a finite number"),
+        ("x = input(True)\ny = relu(x)\nreturn y", "'True' is not a number"),
+        ("x = input(2)\ny = relu(x, axis=[True])\nreturn y", "is not a number"),
+        ("x = input(2)\ny = relu(x, axis=None)\nreturn y", "is not a number"),
+        ("x = input(1, 1, 1, 1, 1, 1, 2)\ny = relu(x)\nreturn y", "at most 6 sizes"),
+        ("x = input(1025, 1024)\ny = relu(x)\nreturn y", "1048576 elements"),
+        ("x = input(2)\n" + "y = relu(x)\n" * 63 + "return y", "65 lines"),
     ],
 )
 def test_text_that_is_no_graph_is_refused(text: str, word: str) -> None:
     with pytest.raises(UsageError, match="valid graph") as refusal:
         parse_graph(text)
     assert any(one in (refusal.value.why or "") for one in word.split("|"))
+
+
+def test_text_at_the_limits_is_a_graph() -> None:
+    lines = ["x0 = input(1, 1, 1, 1, 1024, 1024)"]
+    lines += [f"x{number + 1} = relu(x{number})" for number in range(62)]
+    text = "\n".join([*lines, "return x62"])
+    graph = parse_graph(text + "\n" + "#" * (8000 - len(text) - 1))
+    assert len(graph.nodes) == 62
+    with pytest.raises(UsageError, match="valid graph") as refusal:
+        parse_graph(text + "\n" + "#" * (8001 - len(text) - 1))
+    assert refusal.value.why == "the text has 8001 characters, but at most 8000 are allowed"
+
+
+def test_everything_of_a_graph_is_read() -> None:
+    text = (
+        'x = input(2, 3, like="large")\nk = constant(3)\nz = constant(3, value=0)\nu = input(2)\n'
+        "a = add(z, x)\nr = mean(a, axes=[-1, 0], keep=0)\nc = clip(x, low=-1.5, high=2)\n"
+        "s = add(r, u)\nreturn c, s\n"
+    )
+    graph = parse_graph(text)
+    assert graph == Graph(
+        {
+            "x": Tensor((2, 3), is_input=True, like="large"),
+            "z": Tensor((3,), is_input=False, value=0.0),
+            "u": Tensor((2,), is_input=True),
+        },
+        {
+            "a": Node("add", ("z", "x")),
+            "r": Node("mean", ("a",), {"axes": (-1, 0), "keep": 0}),
+            "c": Node("clip", ("x",), {"low": -1.5, "high": 2}),
+            "s": Node("add", ("r", "u")),
+        },
+        ("c", "s"),
+    )
+    assert str(graph) == text.replace("k = constant(3)\n", "")
+    assert [graph.is_constant(name) for name in ("x", "z", "a")] == [False, True, False]
 
 
 def test_the_table_is_read_and_each_graph_has_its_pattern() -> None:
@@ -160,6 +210,151 @@ def test_a_row_that_would_never_be_found_is_refused(
     with pytest.raises(ManifestError) as refusal:
         read_faults(write(tmp_path, **change))
     assert any(one in str(refusal.value) for one in word.split("|"))
+
+
+FIRST = read_faults()[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({}, ""),
+        ({"name": "a-1"}, ""),
+        ({"name": "Upper"}, "its name must consist of lowercase letters, digits and hyphens"),
+        ({"name": "a_b"}, "its name must consist of lowercase letters, digits and hyphens"),
+        *(
+            ({key: ""}, "'title', 'seen' and 'remedy' must not be empty")
+            for key in ("title", "seen", "remedy")
+        ),
+        ({"graph": ""}, "it has results in 'tried', but no graph"),
+        ({"graph": "", "tried": ()}, ""),
+        ({"graph": "x = 3"}, "'graph' or 'mended' is invalid: line 1: the last line must"),
+        ({"mended": "x = 3"}, "'graph' or 'mended' is invalid: line 1: the last line must"),
+        ({"mended": ""}, ""),
+        ({"pattern": structs.replace(FIRST.pattern, schemes=())}, "the pattern has no scheme"),
+        ({"pattern": structs.replace(FIRST.pattern, operators=())}, "the pattern has no operator"),
+    ],
+)
+def test_the_problem_of_a_row_is_named(changes: dict[str, Any], problem: str) -> None:
+    found = [*find_problems(structs.replace(FIRST, **changes))]
+    assert len({*found}) == bool(problem)
+    assert all(one.startswith(problem) for one in found)
+
+
+IMAGE = "x = input(2, 4, 6, 5)\nw = constant(8, 2, 3, 2)\n"
+SHAPE = {"rows": (48.0,), "length": (5.0,), "height": (6.0,), "width": (5.0,)}
+
+
+@pytest.mark.parametrize(
+    ("text", "operands", "shape", "numbers"),
+    [
+        (
+            "x = input(2, 3)\ny = pow(x, base=-2.5)",
+            [((), True, 2.5), ((2, 3), False, 3)],
+            (2, 3),
+            {},
+        ),
+        (
+            "x = input(2, 3)\nu = constant(3, value=-5)\ny = pow(x, u)",
+            [((2, 3), False, 3), ((3,), True, 5)],
+            (2, 3),
+            {"rows": (2.0,), "length": (3.0,)},
+        ),
+        (
+            "x = input(2, 1, 8)\nz = constant(3, 1, value=0)\ny = add(x, z)",
+            [((2, 1, 8), False, 3), ((3, 1), True, 0)],
+            (2, 3, 8),
+            {"rows": (2.0,), "length": (8.0,)},
+        ),
+        (
+            "x = input(2, 3, 8)\ny = pad(x, axis=1, before=2, after=1, value=7)",
+            [((2, 3, 8), False, 3)],
+            (2, 3, 8),
+            {"pad": (0.0, 0.0, 2.0, 1.0), "value": (7.0,), "rows": (6.0,), "length": (8.0,)},
+        ),
+        (
+            "x = input(2, 3, 8)\ny = pad(x, axis=-1, before=2, after=1)",
+            [((2, 3, 8), False, 3)],
+            (2, 3, 8),
+            {"pad": (2.0, 1.0), "value": (0.0,), "rows": (6.0,), "length": (8.0,)},
+        ),
+        (
+            f"{IMAGE}y = conv(x, w)",
+            [((2, 4, 6, 5), False, 3), ((8, 2, 3, 2), True, 3)],
+            (2, 4, 6, 5),
+            {"stride": (1.0,), "padding": (0.0,), "groups": (1.0,), "kernel": (3.0,)}
+            | {"beyond": (0.0,), **SHAPE},
+        ),
+        (
+            f"{IMAGE}y = conv(x, w, stride=2, pad=5, groups=2)",
+            [((2, 4, 6, 5), False, 3), ((8, 2, 3, 2), True, 3)],
+            (2, 4, 6, 5),
+            {"stride": (2.0,), "padding": (5.0,), "groups": (2.0,), "kernel": (3.0,)}
+            | {"beyond": (3.0,), **SHAPE},
+        ),
+        (
+            f"{IMAGE}y = avg_pool(x, kernel=2, stride=1)",
+            [((2, 4, 6, 5), False, 3)],
+            (2, 4, 6, 5),
+            {"kernel_size": (2.0,), "stride": (1.0,), "padding": (0.0,)}
+            | {"count_include_pad": (1.0,), **SHAPE},
+        ),
+        (
+            f"{IMAGE}y = avg_pool(x, kernel=3, stride=2, pad=1, counts_pad=0)",
+            [((2, 4, 6, 5), False, 3)],
+            (2, 4, 6, 5),
+            {"kernel_size": (3.0,), "stride": (2.0,), "padding": (1.0,)}
+            | {"count_include_pad": (0.0,), **SHAPE},
+        ),
+    ],
+)
+def test_a_graph_is_described_as_the_steps_of_a_model_are(
+    text: str,
+    operands: list[tuple[tuple[int, ...], bool, float]],
+    shape: tuple[int, ...],
+    numbers: dict[str, tuple[float, ...]],
+) -> None:
+    first, last = describe(parse_graph(f"{text}\nz0 = relu(y)\nreturn z0"))
+    sources = ("",) * len(operands)
+    wanted = tuple(Operand(*one) for one in operands)
+    assert first == Step("y", re.findall(r"= (\w+)", text)[-1], wanted, sources, shape, numbers)
+    assert (last.operands, last.sources) == ((Operand(shape, False, 3),), ("y",))
+
+
+def test_a_pattern_needs_its_magnitude_and_no_operator_before_it() -> None:
+    def step(*sources: str, magnitude: float = 2.0) -> Step:
+        operands = (Operand((2, 4), magnitude=1.0), Operand((2, 4), magnitude=magnitude))
+        return Step("a", "add", operands, sources or ("", ""), (2, 4))
+
+    before = [Step(one, one, (), (), (2, 4)) for one in ("relu", "tanh")]
+    pattern = Pattern(("add",), ("fp16",), min_magnitude=2.0, not_after=("tanh",))
+    for one, fits in (
+        (step(), True),
+        (step(magnitude=1.9), False),
+        (step("relu", "relu"), True),
+        (step("relu", "tanh"), False),
+        (step("tanh", ""), False),
+    ):
+        assert bool(find_pattern(pattern, [*before, one])) is fits
+    bare = Step("r", "rand", (), (), ())  # it has neither operands nor a known shape
+    for pattern, fits in (
+        (Pattern(("rand",), ("fp16",)), True),
+        (Pattern(("rand",), ("fp16",), min_batch=2), False),
+        (Pattern(("rand",), ("fp16",), min_magnitude=0.1), False),
+    ):
+        assert bool(find_pattern(pattern, [bare])) is fits
+
+
+def test_a_chain_is_found_through_any_of_the_operands() -> None:
+    steps = [
+        Step("r", "relu", (), ("",), (2,)),
+        Step("t", "tanh", (), ("",), (2,)),
+        Step("a", "add", (), ("r", "t"), (2,)),
+        Step("n", "neg", (), ("", "a"), (2,)),
+    ]
+    found = find_pattern(Pattern(("tanh", "add", "neg"), ("fp16",)), steps)
+    assert [[one.name for one in chain] for chain in found] == [["t", "a", "n"]]
+    assert find_pattern(Pattern(("tanh", "neg"), ("fp16",)), steps) == []
 
 
 def test_a_pattern_is_found_with_its_conditions() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -392,8 +393,10 @@ def test_each_tensor_of_a_list_is_an_operand_and_the_first_result_has_the_shape(
         (torch.tensor([[-2, 3]], dtype=torch.int8), 3.0),
         (torch.tensor([[True, False]]), 1.0),
         (torch.tensor([[1.0, float("nan")]]), 0.0),
+        (torch.tensor([[3.0 + 4.0j]]), 0.0),
+        (torch.tensor([[1.0, -float("inf")]]), 1e38),
     ],
-    ids=["negative", "mixed", "int8", "bool", "nan"],
+    ids=["negative", "mixed", "int8", "bool", "nan", "complex", "infinite"],
 )
 def test_the_magnitude_of_a_constant_is_of_its_largest_absolute_element(
     constant: Tensor, magnitude: float
@@ -409,3 +412,74 @@ def test_the_magnitude_of_a_constant_is_of_its_largest_absolute_element(
     steps = describe_steps(Net(), (torch.ones(1, 2),))
     (found,) = [one for step in steps for one in step.operands if one.constant]
     assert found.magnitude == magnitude
+
+
+def describe(call: Callable[..., Any], *inputs: Tensor) -> dict[str, Step]:
+    """The steps of a function, by operator."""
+    return {one.operator: one for one in describe_steps(Net(lambda _, *x: call(*x)), inputs)}
+
+
+def test_random_numbers_and_large_results_are_no_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = describe(lambda x: (x + torch.rand(6, 16)) * torch.ones(16), X)
+    assert steps["add"].sources == ("", steps["rand"].name)
+    assert not steps["add"].operands[1].constant
+    assert steps["mul"].operands[1] == Operand((16,), True, 1.0)
+    for most, constant in ((96, True), (95, False)):
+        monkeypatch.setattr("ci.models.graph_steps.MOST_ELEMENTS", most)
+        steps = describe(lambda x: x + torch.ones(6, 16), X)
+        assert steps["add"].operands[1].constant is constant
+        assert ("ones" in steps) is not constant
+
+
+def test_an_operator_tells_the_factor_or_fill_that_reached_it() -> None:
+    """A factor is a constant of one element; what only moves elements passes it on."""
+    scale, kept = torch.ones(1), torch.ones(6, 16, dtype=torch.bool)
+    for call, magnitude in (
+        (lambda x, s: (x * -30.0).transpose(1, 2), 30.0),
+        (lambda x, s: (x * torch.tensor([1e39])).reshape(2, 96), 1e38),
+        (lambda x, s: x * torch.tensor([7.0, 8.0]).repeat(8), 0.0),
+        (lambda x, s: (s * 1000.0) * x, 0.0),  # of several factors, the last counts
+        (lambda x, s: (x * 5.0).relu(), 0.0),
+        (lambda x, s: x.masked_fill(kept, -1e4), 1e4),
+        (lambda x, s: x.masked_fill(kept, 0.0), 0.0),
+    ):
+        steps = describe(lambda x, s, call=call: call(x, s) + x.flatten()[0], X, scale)
+        assert steps["add"].operands[0].magnitude == magnitude
+
+
+def test_a_number_is_an_operand_and_a_truth_value_is_none() -> None:
+    assert describe(lambda x: x > 3, X)["gt"].operands == (
+        Operand((2, 6, 16)),
+        Operand((), True, 3.0),
+    )
+    assert describe(lambda x: torch.eq(x, True), X)["eq"].operands == (Operand((2, 6, 16)),)
+    steps = describe(lambda x: x.relu().clone().sum(1), X)
+    assert (steps["sum"].sources, steps["sum"].numbers["dim"]) == (("relu",), (1.0,))
+    assert "clone" not in steps
+
+
+@pytest.mark.parametrize(
+    ("shapes", "numbers", "measured"),
+    [
+        ([], {"groups": (1.0,)}, {}),
+        ([()], {}, {}),
+        ([(7,)], {}, {"rows": (1.0,), "length": (7.0,)}),
+        ([(2, 3, 7)], {"groups": (1.0,)}, {"rows": (6.0,), "length": (7.0,)}),
+        (
+            [(2, 3, 7), (4, 3)],
+            {"groups": (1.0,)},
+            {"kernel": (0.0,), "beyond": (1.0,), "rows": (6.0,), "length": (7.0,)},
+        ),
+        (
+            [(2, 3, 7), (4, 3, 2, 5)],
+            {"groups": (1.0,), "padding": (1.0, 6.0)},
+            {"kernel": (5.0,), "beyond": (2.0,), "rows": (6.0,), "length": (7.0,)},
+        ),
+    ],
+)
+def test_the_numbers_of_a_step_are_those_of_its_operands(
+    shapes: list[tuple[int, ...]],
+    numbers: dict[str, tuple[float, ...]],
+    measured: dict[str, tuple[float, ...]],
+) -> None:
+    assert measure_step([*map(Operand, shapes)], numbers) == {**numbers, **measured}

@@ -888,6 +888,34 @@ def test_a_known_fault_that_ends_otherwise_is_a_problem(
     assert runs[0].expected == (WRONG if qnn == "2.49.40" else "")
 
 
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"end": WRONG}, ""),
+        ({"end": REFUSED, "expected": ""}, ""),
+        ({"end": REFUSED}, "the result differs: refused instead of wrong"),
+        ({"end": REFUSED, "why": "no"}, "the result differs: refused instead of wrong (no)"),
+        (
+            {"end": RIGHT, "sqnr_db": 0.0, "predicted_db": 60.04},
+            "the fault is gone: right instead of wrong (0.0 dB, 60.0 dB predicted)",
+        ),
+        (
+            {"end": CRASHED, "expected": RIGHT},
+            "the fault is new in QNN 2.50: crashed instead of right",
+        ),
+        (
+            {"end": WRONG, "form": MENDED, "expected": RIGHT, "why": "no"},
+            "the mended graph is wrong, not right (no)",
+        ),
+    ],
+)
+def test_a_result_tells_how_it_differs_from_the_expected_one(
+    fields: dict[str, Any], problem: str
+) -> None:
+    usual = {"fault": "a", "form": GRAPH, "frontend": "onnx", "scheme": "u8", "qnn": "2.50"}
+    assert Rerun(**{"expected": WRONG, **usual, **fields}).problem == problem
+
+
 def test_one_seed_that_ends_otherwise_is_a_problem() -> None:
     def attempt(_: str, items: Iterable[Item]) -> Iterator[Result]:
         for one in items:
@@ -1270,6 +1298,32 @@ def test_simpler_graphs_and_variations_read_as_their_snapshot() -> None:
         every: Any = (*vary(graph), *vary_last(graph, frontend))  # type: ignore[arg-type]
         told += [f"{frontend}, {text}: {describe_change(graph, one)}" for text, one in every]
     check_snapshot(Path(__file__).parent / "snapshots" / "simpler.txt", "\n\n".join(told) + "\n")
+
+
+def test_only_the_last_of_several_operators_is_replaced_and_rounds_are_limited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = parse_graph("x = input(2, 4)\ny = relu(x)\nreturn y")
+    assert [*vary_last(one, "onnx")] == []
+    assert fit_variations(one, "onnx") == []  # not even without its only operator
+    two = parse_graph(
+        "x = input(8)\nc = constant(4)\ns = sum(x, axes=[0], keep=1)\n"
+        "a = add(s, c)\ny = relu(a)\nreturn y"
+    )
+    norm = dict(vary_last(two, "onnx"))[
+        "with layer_norm as the last operator and a last axis of size 16"
+    ]
+    assert [tensor.shape for tensor in norm.tensors.values()] == [(16,), (4,)]
+    monkeypatch.setattr("ci.faults.shrink.MOST_ROUNDS", 2)
+    rounds: list[int] = []
+
+    def fails(graphs: Sequence[Graph]) -> list[bool]:
+        rounds.append(len(graphs))
+        return [number == 0 for number, _ in enumerate(graphs)]
+
+    small = shrink(parse_graph(FIRST), fails, 1)
+    assert rounds == [1, 1]
+    assert measure(small) < measure(parse_graph(FIRST))
 
 
 @pytest.mark.parametrize(
