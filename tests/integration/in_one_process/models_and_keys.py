@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +33,6 @@ from ci.models.model import (  # noqa: E402  # noqa: E402
 from ci.models.numerics import THREADS, VARIABLES, fix_numerics  # noqa: E402
 from ci.models.schemes import Recipe, Scheme  # noqa: E402
 from ci.models.tensors import digest_sets  # noqa: E402
-from ci.models.user_code import import_file, working_directory  # noqa: E402
 from ci.models.user_models import Source  # noqa: E402
 from provisioning.errors import FailedError, UsageError  # noqa: E402
 from provisioning.manifest.targets import Backend  # noqa: E402
@@ -408,26 +406,3 @@ def test_the_type_of_a_tensor_is_in_its_digest() -> None:
         update_tensor(digest, torch.zeros(4, dtype=dtype))
         digests.add(digest.hexdigest())
     assert len(digests) == 2
-
-
-def test_a_file_is_imported_as_a_script_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What lies beside it comes before what is installed, and the directory is the caller's
-    again."""
-    (tmp_path / "my_net.py").write_text("")
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    import_file(tmp_path / "my_net.py")
-    assert sys.path[0] == str(tmp_path)
-    package = tmp_path / "my_package" / "inner"
-    package.mkdir(parents=True)
-    (tmp_path / "my_own.py").write_text("")
-    for folder in (package.parent, package):
-        (folder / "__init__.py").touch()
-    (package / "net.py").write_text("import beside, my_own\nfrom . import beside as same\n")
-    (package / "beside.py").touch()
-    loaded = import_file(package / "net.py")
-    assert loaded.__name__ == "my_package.inner.net"
-    assert loaded.same.__name__ == "my_package.inner.beside"
-    here = Path.cwd()
-    with working_directory(tmp_path):
-        assert Path.cwd() == tmp_path
-    assert Path.cwd() == here

@@ -469,8 +469,10 @@ def test_a_device_that_is_lost_in_a_run_is_no_fault_of_the_program(tmp_path: Pat
     def answer(_: Sets) -> Sets:
         raise RunError("ssh:board cannot be reached: it reboots", lacks="ssh:board")
 
-    case = run_case(tmp_path, make_engine(), EchoRunner(answer)).case
+    runner = EchoRunner(answer)
+    case = run_case(tmp_path, make_engine(), runner).case
     assert (case.status, case.lacks) == (Status.UNSUPPORTED, "ssh:board")
+    assert runner.calls == ["open", "run"]
     assert (case.reason, case.log_tail) == (
         "run: ssh:board cannot be reached: it reboots",
         "the log",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -287,6 +288,19 @@ def test_a_worker_that_cannot_start_is_the_machine_s_fault_unless_the_pool_was_c
     else:
         with pytest.raises(UnfitError, match="cannot be started"):
             pool.run(rest, tmp_path / "log", 60.0)
+
+
+def speak() -> None:
+    ctypes.CDLL(None).puts(b"of C")  # which is not written before a flush
+
+
+def test_everything_that_jobs_print_is_in_their_log_at_once(worker: Worker, tmp_path: Path) -> None:
+    lease = Lease(worker, tmp_path / "log", 60.0)
+    assert lease.call(partial(os.write, 1, b"out\n")).log_tail == "out"
+    assert lease.call(partial(os.write, 2, b"error\n")).log_tail == "out\nerror"
+    assert lease.call(speak).log_tail == "out\nerror\nof C"
+    first, second = (lease.call(partial(os.listdir, "/proc/self/fd")).result for _ in range(2))
+    assert len(first) == len(second)
 
 
 @pytest.mark.parametrize(

@@ -368,6 +368,25 @@ def test_a_chain_is_told_by_the_names_of_its_nodes_and_of_torch_s_operators() ->
     assert found.place == "nets/second.py:32"  # the only line that is known
 
 
+@pytest.mark.parametrize(
+    ("magnitude", "told"),
+    [(999.0, ""), (1000.0, " up to 1000"), (12345.6, " up to 1.235e+04")],
+)
+def test_a_large_magnitude_is_told_with_its_operand(magnitude: float, told: str) -> None:
+    operands = (
+        Operand((2, 24, 64), magnitude=magnitude),
+        Operand((24, 64), True, magnitude),
+        Operand((1,)),  # only two are told
+    )
+    steps = (
+        Step("first", "add", operands, ("", "", ""), (2, 24, 64)),
+        Step("second", "layer_norm", operands[:1], ("first",), (2, 24, 64)),
+    )
+    (found,) = match_faults(steps, "fp16", "2.49.40")
+    calls = f"add of [2, 24, 64]{told} and a constant [24, 64]{told}, then layer_norm"
+    assert found.calls == calls
+
+
 def test_each_tensor_of_a_list_is_an_operand_and_the_first_result_has_the_shape() -> None:
     class Joined(nn.Module):
         def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:

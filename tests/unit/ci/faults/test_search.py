@@ -27,7 +27,7 @@ from ci.faults.expected import (
     rerun,
 )
 from ci.faults.generate import find_unfit, generate
-from ci.faults.graph import Graph, Tensor, parse_graph
+from ci.faults.graph import Graph, parse_graph
 from ci.faults.known import (
     CRASHED,
     ENDS,
@@ -1333,11 +1333,16 @@ def test_only_the_last_of_several_operators_is_replaced_and_rounds_are_limited(
         ("x = constant(2, 4)\ny = relu(x)\nreturn y", False),  # it has no input
         ("x = input(2, 4)\nc = constant(3)\ny = add(x, c)\nreturn y", False),
         ("x = input(2, 4)\ny = log(x)\nreturn y", False),
+        ("x = input(2, 4)\ny = slice(x, axis=0, start=0, stop=9)\nreturn y", False),
+        ("x = input(2, 4)\ny = softmax(x, axis=5)\nreturn y", False),
+        ("x = input(2, 4)\ny = softmax(x)\nreturn y", False),
     ],
 )
 def test_only_a_graph_that_can_be_judged_is_fit(text: str, fits: bool) -> None:
-    assert is_fit(parse_graph(text)) is fits
-    assert not is_fit(Graph({"x": Tensor((2,), is_input=True)}, {}, ()))
+    graph = parse_graph(text)
+    assert is_fit(graph) is fits
+    assert not is_fit(Graph(graph.tensors, {}, ()))
+    assert not is_fit(Graph({}, graph.nodes, graph.outputs))
 
 
 @pytest.mark.parametrize("bad", SEEDS)

@@ -29,7 +29,11 @@ from ci.models.model import (  # noqa: E402
 )
 from ci.models.numerics import THREADS  # noqa: E402
 from ci.models.tensors import digest_sets  # noqa: E402
-from ci.models.user_code import own_packages_hidden  # noqa: E402
+from ci.models.user_code import (  # noqa: E402
+    import_file,
+    own_packages_hidden,
+    working_directory,
+)
 from ci.models.user_data import check_metric, read_labels, read_sets, run_metric  # noqa: E402
 from ci.models.user_models import Metric, MetricResult, Source, call_metric  # noqa: E402
 from provisioning.errors import QnnCiError, UsageError  # noqa: E402
@@ -336,3 +340,29 @@ def test_a_metric_gets_every_output_of_every_model(tmp_path: Path) -> None:
     result = run_metric(metric, made, exact, coarse)
     assert result == MetricResult(value=137, float32=357, shifted=467, quantized=577)
     assert run_metric(metric, made, exact, None).quantized is None
+
+
+def test_a_file_is_imported_as_a_script_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies beside it comes before what is installed, and the directory is the caller's
+    again."""
+    (tmp_path / "my_net.py").write_text("")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    monkeypatch.setattr(sys, "modules", {**sys.modules})
+    import_file(tmp_path / "my_net.py")
+    assert sys.path[:1] == [str(tmp_path)]
+    assert sys.dont_write_bytecode
+    package = tmp_path / "my_package" / "inner"
+    package.mkdir(parents=True)
+    (tmp_path / "my_own.py").write_text("")
+    for folder in (package.parent, package):
+        (folder / "__init__.py").touch()
+    (package / "net.py").write_text("import beside, my_own\nfrom . import beside as same\n")
+    (package / "beside.py").touch()
+    loaded = import_file(package / "net.py")
+    assert loaded.__name__ == "my_package.inner.net"
+    assert loaded.same.__name__ == "my_package.inner.beside"
+    here = Path.cwd()
+    with working_directory(tmp_path):
+        assert Path.cwd() == tmp_path
+    assert Path.cwd() == here

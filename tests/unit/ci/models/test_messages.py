@@ -331,13 +331,32 @@ def test_labels_are_those_of_the_sets_that_are_judged(many: int, place: Path) ->
     assert len(user_data.read_labels(str(place / "labels.npy"), many)) == many
 
 
+@pytest.mark.parametrize(
+    ("error", "why"), [(EOFError(), "EOFError"), (ValueError("one\ntwo"), "one")]
+)
+def test_an_error_is_told_by_its_first_line_or_by_its_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, why: str
+) -> None:
+    def load(stream: Any, *, allow_pickle: bool) -> Any:
+        assert not allow_pickle  # which would run code of the file's
+        raise error
+
+    (tmp_path / "a.npy").touch()
+    monkeypatch.setattr(np, "load", load)
+    with pytest.raises(UsageError, match=r"a\.npy cannot be read") as caught:
+        read_arrays(tmp_path / "a.npy")
+    assert caught.value.why == why
+
+
 def test_each_array_of_a_file_is_checked(tmp_path: Path) -> None:
     good = np.ones((4, 2), np.float32)
     bad = {
         "NaN": np.full((4, 2), np.inf, np.float32),
         "dtype": np.ones((4, 2), np.complex64),
-        "input sets": np.ones((3, 2), np.float32),
+        "not contain input sets": np.ones((3, 2), np.float32),
+        "input sets": np.ones((4, 0), np.float32),
     }
+    assert count_sets([good, good], "data.npz") == 4
     for word, other in bad.items():
         for arrays in ((good, other), (other, good)):
             with pytest.raises(UsageError, match=word):
