@@ -6,6 +6,7 @@ import ctypes
 import multiprocessing
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -327,6 +328,22 @@ def test_a_process_that_ignores_its_end_is_killed(
     worker.end()
     worker.process.join(60)
     assert worker.process.exitcode == -signal.SIGKILL
+
+
+def test_closing_a_pool_kills_its_fork_server_if_there_is_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stopped: list[int] = []
+    server = SimpleNamespace(_forkserver_pid=None, _stop=lambda: stopped.append(1))
+    monkeypatch.setattr(pool_module, "FORK_SERVER", server)
+    pool = make_pool(monkeypatch)
+    pool.close()
+    assert (stopped, pool.aborted.is_set()) == ([], True)
+    with subprocess.Popen(["sleep", "60"]) as process:
+        server._forkserver_pid = process.pid
+        pool.close()
+        assert process.wait(60) == -signal.SIGKILL
+    assert stopped == [1]
 
 
 class StubPool:

@@ -1300,6 +1300,24 @@ def test_simpler_graphs_and_variations_read_as_their_snapshot() -> None:
     check_snapshot(Path(__file__).parent / "snapshots" / "simpler.txt", "\n\n".join(told) + "\n")
 
 
+def test_a_round_tries_graphs_that_are_simpler_and_the_simplest_first() -> None:
+    graph = parse_graph(
+        "x = input(2, 3)\nc = constant(1, 3)\ne = expand(c, shape=[16, 3])\n"
+        "s = sum(e, axes=[0], keep=1)\ny = add(x, s)\nreturn y"
+    )
+    tried: list[Graph] = []
+
+    def fails(graphs: Sequence[Graph]) -> list[bool]:
+        tried.extend(graphs)
+        return [False] * len(graphs)
+
+    assert shrink(graph, fails) == graph
+    fit = [one for one in list_simpler(graph) if is_fit(one)]
+    simpler = [one for one in fit if measure(one) < measure(graph)]
+    assert len(simpler) < len(fit)
+    assert tried == sorted(simpler, key=measure) != simpler
+
+
 def test_only_the_last_of_several_operators_is_replaced_and_rounds_are_limited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
