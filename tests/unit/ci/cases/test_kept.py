@@ -23,7 +23,7 @@ from ci.cases.baselines import name_figures
 from ci.cases.cache import RECORD, Artifact, digest_record, hash_files
 from ci.cases.engine import Sets
 from ci.cases.judged import JudgeSetup, SessionOptions
-from ci.cases.kept import KEPT_REMARK, LIMIT_BYTES, judge_report
+from ci.cases.kept import FIGURES, HARM, KEPT_REMARK, LIMIT_BYTES, judge_report
 from ci.cases.policy import EmulatorPolicy, Unsupported, read_emulator_policy
 from ci.device.by_hand import RUN_CASES, write_by_hand
 from ci.models.user_models import Limits, Metric, ModelEntry
@@ -61,7 +61,11 @@ def rewrite(kept: Path, **changes: Any) -> None:
 
 def reseal(kept: Path, **changes: Any) -> None:
     """Change what artifact.json says of the program, with digests that fit."""
-    place = kept / SPEC.slug / "artifact"
+    reseal_in(kept / SPEC.slug, **changes)
+
+
+def reseal_in(folder: Path, **changes: Any) -> None:
+    place = folder / "artifact"
     record = msgspec.json.decode((place / RECORD).read_bytes(), type=Artifact)
     own = {name: changes.pop(name) for name in [*changes] if name in record.__struct_fields__}
     record = replace(record, files=hash_files(place), compiled=replace(record.compiled, **changes))
@@ -73,7 +77,9 @@ def reseal(kept: Path, **changes: Any) -> None:
 def test_the_same_outputs_give_the_same_report(kept: Path) -> None:
     device = DeviceFigures(starts=5, runs=6)
     figures = {"sqnr_db_emulator": 7.5, "equal_emulator": 0.5, "device": device}
-    rewrite(kept, run_s=1.5, run_ms=2.5, accelerator_cycles=3, accelerator_us=4, **figures)
+    rewrite(
+        kept, cached=True, run_s=1.5, run_ms=2.5, accelerator_cycles=3, accelerator_us=4, **figures
+    )
     before, after = read_report(kept), judge(kept)
     assert after.cases == before.cases
     assert after.controls == before.controls
@@ -113,6 +119,59 @@ def test_a_figure_of_the_run_may_differ_in_its_last_digits(
     told = getattr(read_report(kept).cases[0], figure) - off
     rewrite(kept, **{figure: told})
     assert judge(kept).ok is passes
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_a_figure_that_only_one_of_the_two_has_is_a_contradiction(kept: Path, figure: str) -> None:
+    told = getattr(read_report(kept).cases[0], figure)
+    other = 1.0 if told is None else None
+    rewrite(kept, **{figure: other})
+    (case,) = judge(kept).cases
+    wanted = f"{figure} is {other} in the run's report, but {told} for the kept outputs"
+    assert (case.status, case.reason.splitlines()) == (Status.FAILED, [wanted])
+
+
+@pytest.mark.parametrize("error", [*HARM, UsageError])
+@pytest.mark.parametrize("pulled", [False, True])
+def test_whatever_malicious_files_cause_fails_their_case(
+    kept: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception], pulled: bool
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise error("seven")
+
+    monkeypatch.setattr("ci.cases.kept.judge_kept", fail)
+    (case,) = (judge_elsewhere(kept, kept / "none") if pulled else judge(kept)).cases
+    told = "outputs cannot be judged" if pulled else "kept outputs cannot be judged"
+    assert case.status is Status.FAILED
+    assert f"the {told}: {error.__name__}: seven" in case.reason
+
+
+def test_a_program_that_was_not_kept_cannot_be_judged_on_a_device(kept: Path) -> None:
+    shutil.rmtree(kept / SPEC.slug / "artifact")
+    (case,) = judge_elsewhere(kept, kept / "none").cases
+    assert case.reason == "the case passed in the run, but its outputs were not kept"
+
+
+@pytest.mark.parametrize("spare", [0, -1])
+def test_files_of_exactly_the_limit_are_read(
+    kept: Path, monkeypatch: pytest.MonkeyPatch, spare: int
+) -> None:
+    folder = kept / SPEC.slug
+    size = sum(one.stat().st_size for one in (folder, *folder.rglob("*")))
+    monkeypatch.setattr("ci.cases.kept.LIMIT_BYTES", size + spare)
+    assert judge(kept).ok is (spare == 0)
+
+
+def test_a_user_s_program_is_of_its_case_wherever_its_model_was(kept: Path) -> None:
+    """The record has the path of the model on the machine of the run."""
+    other = dataclasses.replace(SPEC, model="net")
+    (kept / SPEC.slug).rename(kept / other.slug)
+    rewrite(kept, model="net")
+    assert judge(kept).ok
+    place = kept / other.slug
+    for changes in ({"scheme": "fp16"}, {"soc": "SM8750"}):
+        reseal_in(place, **changes)
+        assert "the kept files belong to mlp" in judge(kept).cases[0].reason
 
 
 def run_elsewhere(kept: Path, bundle: Path, gain: float = 1.0) -> Path:

@@ -37,6 +37,7 @@ from ci.cases.judged import (
     JudgeSetup,
     Run,
     describe_choices,
+    list_program,
     make_case,
 )
 from ci.cases.outputs import (
@@ -57,8 +58,9 @@ from ci.judging.figures import Array, Nearness
 from ci.judging.verdict import MODEL, CaseFigures
 from ci.models.lowering_options import Choices, RunOptions
 from ci.models.schemes import Scheme
-from ci.models.tensors import TensorInfo, write_sets
+from ci.models.tensors import Loss, TensorInfo, write_sets
 from ci.models.user_models import (
+    Limits,
     Metric,
     MetricResult,
     ModelBudget,
@@ -1113,6 +1115,78 @@ def test_everything_that_is_known_is_in_the_row() -> None:
     # Two are fields of older reports, one is that of upstream's suites.
     empty = {"sqnr_db_channel", "channel", "digests", "outcome"}
     assert {*row.__struct_fields__} - wanted.keys() == empty
+
+
+@pytest.mark.parametrize(
+    ("program", "others", "listed"),
+    [
+        ("p.pte", ("b.bin", "float/0_0.raw"), ["p.pte"]),
+        ("a/p.pte", ("a/q.bin", "a/b.bin", "ab/x", "p.pte"), ["p.pte", "b.bin", "q.bin"]),
+    ],
+)
+def test_the_files_of_a_program_are_those_of_its_folder_and_it_comes_first(
+    program: str, others: tuple[str, ...], listed: list[str]
+) -> None:
+    compiled = msgspec.structs.replace(COMPILED, program=program)
+    files = dict.fromkeys(("artifact.json", *others), "0" * 64)
+    for held in (files | {program: "1" * 64}, files):
+        found = list_program(Artifact("key", "m", "s", "soc", compiled, 1.0, held))
+        assert [one.name for one in found] == (listed if program in held else listed[1:])
+        assert [one.sha256[0] for one in found].count("1") == (program in held)
+
+
+@pytest.mark.parametrize("gain", [1.0, 2.0])
+def test_a_model_that_its_quantization_spoils_is_told_where_it_loses_most(
+    tmp_path: Path, gain: float
+) -> None:
+    """A program that is wrong itself is not told so."""
+
+    class Losing(FloatEngine):
+        def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
+            loss = Loss("linear [net.py:2]", 40.0, 12.34, 30.06)
+            return msgspec.structs.replace(super().compile(spec, staging), loss=loss)
+
+    limits = {Scheme.A8W8: Limits(min_sqnr_db=90.0)}
+    policy = msgspec.structs.replace(
+        read_emulator_policy(), models={"mlp": ModelEntry("mlp", limits=limits)}
+    )
+    usual = {one.name: getattr(make_engine(), one.name) for one in fields(FloatEngine)}
+    outputs = [COARSE * np.float32(gain), IDS, MASK]
+    case = judge(tmp_path, outputs, engine=Losing(**usual), policy=policy).case
+    is_faithful = gain == 1.0
+    assert case.question is (Question.QUANTIZED if is_faithful else Question.FAITHFUL)
+    told = (
+        "  where: the most accuracy is lost at linear [net.py:2]: the SQNR is 40.0 dB before it and"
+        " 12.3 dB after it; with only the weights quantized, the SQNR of the outputs is 30.1 dB"
+    )
+    assert (told in case.reason.splitlines()) is is_faithful
+
+
+def test_what_fails_in_a_used_process_is_not_located(tmp_path: Path) -> None:
+    def answer(sets: Sets) -> Sets:
+        off = np.sin(RAMP[0][0]) if len(runner.calls) == 2 else 0
+        return [[x * 5 + off] for (x,) in sets]
+
+    runner = EchoRunner(answer, used=True)
+    engine = FloatEngine(lambda x: [x * 5], RAMP, layers=LAYERS)
+    case = run_case(tmp_path, engine, runner, spec=replace(SPEC, scheme=Scheme.FP16)).case
+    assert (case.status, runner.calls) == (Status.PASSED, ["open", "run", "fresh", "run"])
+
+
+def test_a_run_that_dies_is_told_with_the_nodes_on_the_cpu_and_its_budget(tmp_path: Path) -> None:
+    budget = ModelBudget(program_bytes=1)
+    policy = msgspec.structs.replace(
+        read_emulator_policy(), models={"mlp": ModelEntry("mlp", budget=budget)}
+    )
+    left = Delegation(3, 1, 1, (Fallback("aten.erf", "no builder"),))
+    engine = make_engine(delegation=left, footprint=Footprint(program_bytes=2))
+    case = run_case(tmp_path, engine, EchoRunner(fail), policy).case
+    told = "run: was killed by SIGSEGV; 1 node falls back to the CPU (aten.erf: no builder); over"
+    assert (case.status, case.reason[: len(told)]) == (Status.FAILED, told)
+    rows = (Unsupported(pattern="^the log$|the log", reason="its log tells so"),)
+    known = msgspec.structs.replace(policy, unsupported=rows).for_backend(Backend.HTP)
+    case = run_case(tmp_path, engine, EchoRunner(fail), known).case
+    assert (case.status, case.reason) == (Status.UNSUPPORTED, "run: its log tells so")
 
 
 def test_limits_are_those_of_the_model_of_the_case(tmp_path: Path) -> None:
