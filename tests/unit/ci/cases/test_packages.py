@@ -89,6 +89,8 @@ def test_dates_headers_and_bytecode_do_not_count(installed: Path) -> None:
     (installed / OBSERVER).touch()
     (installed / f"{NAME}/include/torch.h").write_text("int b;")
     write(installed / f"{NAME}/__pycache__/__init__.pyc", "cached", time.time())
+    for folder in ("test", "tests", "pt2e/tests"):
+        write(installed / f"{NAME}/{folder}/test_it.py", "", time.time())
     assert digest_packages([NAME]) == before
 
 
@@ -134,7 +136,10 @@ def test_files_are_known_by_the_record_of_their_installation(
         return "0" * 64
 
     monkeypatch.setattr(cache, "hash_file", note)
-    digest_packages([NAME])
+    write(installed / f"{NAME}-0.9.dist-info/RECORD", "", INSTALLED_S + 1)  # of an older version
+    for modified_s in (INSTALLED_S, INSTALLED_S + 1):  # before RECORD, and at the same time
+        write(installed / OBSERVER, FILES[OBSERVER], modified_s)
+        digest_packages([NAME])
     assert hashed == []
     write(installed / f"{NAME}/unrecorded.py", "", INSTALLED_S)
     record = installed / f"{NAME}-1.0.dist-info/RECORD"
