@@ -7,10 +7,11 @@ import os
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from ci.executorch import toolchain
+from ci.executorch import internals, toolchain
 from ci.report.schema import Tool
 from provisioning.artifacts.environment import Environment
 from provisioning.artifacts.provision import Provisioned
@@ -136,3 +137,47 @@ def test_packages_that_quantize_and_lower_count_by_their_content(
         "executorch/data/bin",
         *("executorch/devtools", "executorch/extension", "executorch/kernels", "executorch/lib"),
     }
+
+
+@pytest.mark.parametrize(
+    ("lacking", "asked"),
+    [
+        ({}, ["a"]),
+        ({"a": ImportError}, ["a", "b:c"]),
+        ({"a": ImportError, "b:c": AttributeError}, ["a", "b:c", "d:e"]),
+        (dict.fromkeys(("a", "b:c", "d:e"), ImportError), ["a", "b:c", "d:e"]),
+    ],
+)
+def test_an_object_of_executorch_is_taken_from_the_first_place_that_has_it(
+    monkeypatch: pytest.MonkeyPatch, lacking: dict[str, type[Exception]], asked: list[str]
+) -> None:
+    tried: list[str] = []
+
+    def find(place: str) -> str:
+        tried.append(place)
+        if place in lacking:
+            raise lacking[place](place)
+        return f"the object at {place}"
+
+    monkeypatch.setitem(internals.PLACES, "moved", ("a", "b:c", "d:e"))
+    monkeypatch.setattr(internals, "find", find)
+    if len(lacking) == 3:
+        with pytest.raises(ImportError, match="d:e"):
+            internals.moved  # noqa: B018 - looks it up
+    else:
+        assert internals.moved == f"the object at {asked[-1]}"
+    assert tried == asked
+    with pytest.raises(AttributeError, match="gone"):
+        internals.gone  # noqa: B018 - looks it up
+
+
+def test_a_place_of_executorch_is_a_module_or_an_object_in_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = SimpleNamespace(Engine="an engine")
+    imported = {"executorch.exir.engine": module}
+    monkeypatch.setattr(internals.importlib, "import_module", imported.__getitem__)
+    assert internals.find("exir.engine") is module
+    assert internals.find("exir.engine:Engine") == "an engine"
+    with pytest.raises(AttributeError):
+        internals.find("exir.engine:Other")

@@ -6,12 +6,15 @@ import math
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed in this environment")
 
-from ci.faults.generate import MOST_RANK, MOST_SIZE, Maker, generate, node
+import torch
+
+from ci.faults.generate import MOST_RANK, MOST_SIZE, Maker, _find_fault, generate, node
 from ci.faults.graph import Graph
 from ci.faults.shrink import BINARY, find_shapes
 from ci.faults.torch_graphs import Module, draw_sets
@@ -68,6 +71,46 @@ def test_a_node_that_cannot_be_judged_or_is_too_large_is_not_added() -> None:
         name = f"n{len(maker.nodes)}"
         assert maker.add(name, made) is added, made
         assert (name in maker.nodes, name in maker.values) == (added, added)
+
+
+NORM = [[3.0, 1.0, -1.0, -3.0]] * 2
+
+
+@pytest.mark.parametrize(
+    ("operator", "given", "value", "fault"),
+    [
+        ("relu", [[1.0]], [[63.9]], ""),
+        ("relu", [[1.0]], [[1.0, -64.0]], "a value that is too large"),
+        ("relu", [[1.0]], [[float("nan")]], "a value that is too large"),
+        ("relu", [[1.0]], [[0.021]], ""),
+        ("relu", [[1.0]], [[0.019]], "values near zero"),
+        ("div", [[0.1], [0.3]], [[1.0]], ""),
+        ("div", [[0.3], [3.0, -0.1]], [[1.0]], "a divisor near zero"),
+        ("div", [[0.3], [float("nan")]], [[1.0]], "a divisor near zero"),
+        ("mul", [[0.1], [0.1]], [[1.0]], ""),
+        ("reciprocal", [[-0.3]], [[1.0]], ""),
+        ("reciprocal", [[0.1, 1.0]], [[1.0]], "a divisor near zero"),
+        ("log", [[-0.3]], [[1.0]], "a logarithm or a square root of values near zero"),
+        ("sqrt", [[-0.3]], [[1.0]], "a logarithm or a square root of values near zero"),
+        ("sqrt", [[0.3]], [[1.0]], ""),
+        ("layer_norm", [NORM, [1.0] * 4], NORM, ""),
+        ("layer_norm", [[NORM[0], [1.0] * 4]], NORM, "a norm of nearly equal values"),
+        ("layer_norm", [[one[:3] for one in NORM]], NORM, "a norm of few values"),
+        ("rms_norm", [[[5.0]]], NORM, "a norm of few values"),
+        ("batch_norm", [[[[1.0]]]], NORM, ""),
+        ("batch_norm", [[[[1.0, 1.0]]]], NORM, ""),
+        ("instance_norm", [[[[1.0, 1.0, 1.0, 1.0]]]], NORM, "a norm of nearly equal values"),
+        ("lp_norm", [[[1.0, 0.1], [1.0, 0.1]]], NORM, ""),
+        ("lp_norm", [[[1.0, 0.1], [0.1, 0.1]]], NORM, "a norm of values near zero"),
+    ],
+)
+def test_what_depends_on_rounding_cannot_be_judged(
+    operator: str, given: list[Any], value: list[Any], fault: str
+) -> None:
+    attributes = {"axis": -1} if operator == "lp_norm" else {}
+    made = node(operator, *map(str, range(len(given))), **attributes)
+    values = [torch.tensor(one) for one in given]
+    assert _find_fault(made, torch.tensor(value), values) == fault
 
 
 def test_a_graph_is_made_for_the_values_with_which_it_is_tried() -> None:

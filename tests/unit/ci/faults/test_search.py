@@ -1251,6 +1251,15 @@ def test_variations_of_a_graph_are_told_with_what_they_change() -> None:
     assert varied["without add"].nodes["m"].reads == ("x", "q")
 
 
+def test_the_batch_of_a_graph_is_that_of_its_first_input_with_axes() -> None:
+    graph = parse_graph(
+        "z = input()\np = constant(5, 1)\nx = input(2, 5, 4)\n"
+        "s = mul(x, z)\nt = add(s, p)\nreturn t"
+    )
+    single = dict(vary(graph))["with a first axis of size 1"].tensors
+    assert [one.shape for one in single.values()] == [(), (5, 1), (1, 5, 4)]
+
+
 SIMPLIFIED = """\
 x = input(2, 3, 8)
 y = input(1, 8)
