@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ci.cases.engine import Compiled, Delegation, Program, RunError, RunNotes
-from ci.cases.runners import ProgramRunner, find_program
+from ci.cases.runners import SPEED, ProgramRunner, find_program
 from ci.models.lowering_options import ONE_RUN, RunOptions
 from ci.models.tensors import TensorInfo
 from ci.models.user_models import Source
@@ -51,10 +51,17 @@ def test_a_virtual_environment_s_python_is_not_the_one_it_was_made_of(runner: Pa
     assert found.name == "venv-python"
 
 
-@pytest.mark.parametrize("word", ["./gone.sh", "gone-from-the-path", "'", ""])
-def test_a_runner_that_is_not_there_is_a_usage_error(runner: Path, word: str) -> None:
-    with pytest.raises(UsageError, match="no runner"):
+@pytest.mark.parametrize(
+    ("word", "why"),
+    [
+        *((one, "it is not a program that can be started") for one in ("./gone.sh", "gone", "")),
+        ("'", "No closing quotation"),
+    ],
+)
+def test_a_runner_that_is_not_there_is_a_usage_error(runner: Path, word: str, why: str) -> None:
+    with pytest.raises(UsageError, match="no runner") as caught:
         find_program(word, {})
+    assert caught.value.why == why
 
 
 def test_a_runner_that_may_not_be_run_is_a_usage_error(runner: Path) -> None:
@@ -109,6 +116,12 @@ def test_a_runner_gets_the_entry_s_flags_and_its_mean_time_is_noted(tmp_path: Pa
     run_script(tmp_path, script, RunOptions(warm_up=2, iteration=9, lpai_fps=30), notes)
     assert " --warm_up=2 --iteration=9 --lpai_fps=30 " in seen.read_text()
     assert notes[0].run_ms == 1.25
+    for text in ("much", None):  # of a runner that writes no number, or no file
+        file = tmp_path / "work" / SPEED
+        file.unlink() if text is None else file.write_text(text)
+        script.write_text(WRITES.format(tmp_path / "right.raw"))
+        run_script(tmp_path, script, RunOptions(iteration=9), notes)
+        assert notes[-1] == RunNotes()
 
 
 def run_script(

@@ -29,6 +29,7 @@ from ci.faults.torch_graphs import (
     Bundle,
     Module,
     compute,
+    draw,
     draw_sets,
     find_part,
     require_computable,
@@ -248,6 +249,57 @@ def test_the_names_of_operators_in_torch_are_those_of_their_calls() -> None:
     assert len(names) == len(set(names)) == len(name_operators())
     for aten in names:
         assert hasattr(torch.ops.aten, aten) or hasattr(torch.ops.aten, f"{aten}_copy")
+
+
+def draw_of(line: str, reader: str, seed: int = 3, number: int = 0) -> Any:
+    """The elements of t, which another line reads."""
+    text = f"x = input(2, 4, 8, 8)\nt = {line}\ny = {reader}\nz = add(y, x)\nreturn z\n"
+    return draw(parse_graph(text), "t", seed, number)
+
+
+@pytest.mark.parametrize(
+    ("line", "reader", "factor"),
+    [
+        ("constant(6, 4, 3, 3)", "add(x, t)", 1.0),
+        ("constant(6, 4, 3, 3)", "conv(x, t)", 1 / 6),
+        ("constant(6, 4, 3, 3)", "conv_transpose(x, t)", 1 / 6),
+        ("constant(6, 4, 3, 3)", "linear(x, t)", 1 / 6),
+        ("constant(6, 4, 3, 3)", "conv(t, x)", 1.0),
+        ("constant(6, 4, 3, 3)", "matmul(x, t)", 1.0),
+        ("input(6, 4, 3, 3)", "conv(x, t)", 1.0),
+        ("constant(216)", "conv(x, x, t)", 1.0),
+        ('constant(6, 4, 3, 3, like="large")', "add(x, t)", 16.0),
+    ],
+)
+def test_weights_of_layers_are_drawn_smaller_and_large_tensors_larger(
+    line: str, reader: str, factor: float
+) -> None:
+    drawn = draw_of(line, reader)
+    plain = draw_of("constant(6, 4, 3, 3)", "add(x, t)")
+    assert drawn.dtype == np.float32
+    np.testing.assert_allclose(drawn.reshape(-1), plain.reshape(-1) * factor, rtol=1e-6)
+
+
+def test_what_is_drawn_depends_on_name_seed_and_set_and_stays_in_its_range() -> None:
+    line = "constant(100, 100)"
+    first = draw_of(line, "add(x, t)")
+    assert (first == draw_of(line, "add(x, t)")).all()
+    assert (first != draw_of(line, "add(x, t)", seed=4)).any()
+    assert (first != draw_of(line, "add(x, t)", number=1)).any()
+    assert np.abs(first).max() == 3
+    assert 0.9 < first.std() < 1.1
+    positive = draw_of('constant(100, 100, like="positive")', "add(x, t)")
+    assert 0.5 <= positive.min() < 0.51
+    assert 1.49 < positive.max() <= 1.5
+    assert (draw_of("constant(2, 3, value=-4)", "add(x, t)") == np.full((2, 3), -4)).all()
+    assert (draw_of('constant(2, 3, like="large", value=0)', "add(x, t)") == 0).all()
+    graph = parse_graph("u = input(3)\nx = input(3)\ny = add(u, x)\nreturn y\n")
+    sets = draw_sets(graph, 7)
+    assert len(sets) == 2
+    for number, one in enumerate(sets, 1):
+        for name, array in zip("ux", one, strict=True):
+            assert (array == draw(graph, name, 7, number)).all()
+    assert len({array.tobytes() for one in sets for array in one}) == 4
 
 
 def test_a_tensor_without_axes_is_drawn_as_an_array() -> None:
