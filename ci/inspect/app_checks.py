@@ -529,10 +529,11 @@ def see_duplicates(unit: AppUnit) -> Iterator[Seen]:
 )
 def see_different_duplicates(unit: AppUnit) -> Iterator[Seen]:
     for files in unit.duplicates:
-        picked, *rest = [one for one in files if one.path.is_file() and not one.is_pointer] or files
-        others = [one.shown for one in rest if _differ(picked, one)]
+        there = [one for one in files if one.path.is_file() and not one.is_pointer]
+        others = [one.shown for one in there if _differ(there[0], one)]
         if others:
-            yield seen(picked.name, picked.shown, first=picked.shown, others=", ".join(others))
+            name, first = there[0].name, there[0].shown
+            yield seen(name, first, first=first, others=", ".join(others))
 
 
 def _differ(left: PackedFile, right: PackedFile) -> bool:

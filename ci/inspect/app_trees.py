@@ -180,9 +180,12 @@ def _read_variant(
                 except (IntegrityError, UsageError) as error:
                     damaged[_relative(root, path)] = error.why
                     continue
+                shown = _relative(root, path)
                 origins.append(
-                    replace(one, shown=one.shown.replace(path.name, _relative(root, path), 1))
-                    for one in unit.libraries
+                    [
+                        replace(one, shown=one.shown.replace(path.name, shown, 1))
+                        for one in unit.libraries
+                    ]
                 )
                 manifests += [unit.manifest] if unit.manifest else []
     folders = [

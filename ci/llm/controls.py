@@ -96,7 +96,7 @@ def _caches_shifted(one: Repeated) -> Iterator[Generated]:
 def _mask_inverted(one: Repeated) -> Iterator[Generated]:
     def spoil(arrays: Sequence[Array], _: int) -> list[Array]:
         mask = arrays[1]
-        return [arrays[0], (mask.max() + mask.min() - mask).astype(mask.dtype), *arrays[2:]]
+        return [arrays[0], mask.max() + mask.min() - mask, *arrays[2:]]
 
     return one.repeat(spoil)
 
@@ -105,8 +105,7 @@ def _mask_infinite(one: Repeated) -> Iterator[Generated]:
     """Mask all positions: https://github.com/pytorch/executorch/issues/18812"""
 
     def spoil(arrays: Sequence[Array], _: int) -> list[Array]:
-        least = -np.inf if arrays[1].dtype.kind == "f" else 0
-        return [arrays[0], np.full_like(arrays[1], least), *arrays[2:]]
+        return [arrays[0], np.full_like(arrays[1], -np.inf), *arrays[2:]]
 
     return one.repeat(spoil)
 

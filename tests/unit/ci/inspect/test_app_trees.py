@@ -342,6 +342,17 @@ def test_manifests_of_all_modules_count(tmp_path: Path) -> None:
     ]
 
 
+def test_the_first_of_several_aars_by_name_is_packaged(tmp_path: Path) -> None:
+    root = write(tmp_path / "ROOT", {"build.gradle": APP})
+    (root / "libs").mkdir()
+    for name in "dbfaec":
+        with zipfile.ZipFile(root / "libs" / f"{name}.aar", "w") as archive:
+            archive.writestr(f"jni/{ABI}/libq.so", library("libq.so"))
+    (unit,) = read(root, tmp_path)
+    places = [f"libs/{name}.aar/jni/{ABI}/libq.so" for name in "abcdef"]
+    assert describe(unit) == app("ROOT", libraries=places[:1], twice=[places])
+
+
 # The names that end in '/' are directories.
 FILES = {
     "assets/m.pte": b"",

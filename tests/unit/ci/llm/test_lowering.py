@@ -1,0 +1,329 @@
+"""From a decoder's weights to its program: what decides, what calibrates and what is written."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from msgspec import structs
+
+from ci.cases.engine import Compiled, Delegation, Staging
+from ci.cases.spec import CaseSpec
+from ci.llm import lowering
+from ci.llm.decoder import make_decoder
+from ci.llm.interface import DECODE, PREFILL, Border, Coding, Interface, describe_methods
+from ci.llm.lowering import (
+    RUNS,
+    DecoderLowering,
+    LlmEngine,
+    Subject,
+    as_convolutions,
+    read_runs,
+)
+from ci.llm.recipes import RECIPES
+from ci.models import noise, numerics
+from ci.models.lowering_options import NO_CHOICES
+from ci.models.model import digest_weights
+from ci.models.schemes import Scheme
+from ci.report.schema import Footprint
+from provisioning.elf import programs
+from provisioning.errors import FailedError
+from provisioning.manifest.targets import Backend
+from tests.unit.ci.llm.decoders import CONTEXT, PLACE, Tiny
+from tests.unit.ci.llm.decoders import PREFILL as SIZE
+
+NOTHING: Any = None
+SUBJECT = Subject(PLACE / "weights.bin", ((1, 5), (1, 6)), 40, CONTEXT, SIZE, 1, 2)
+
+
+def make_spec(scheme: Scheme = Scheme.FP16) -> CaseSpec:
+    return CaseSpec("tiny", scheme, "SM8650")
+
+
+def make(scheme: Scheme = Scheme.FP16, **changes: Any) -> DecoderLowering:
+    return DecoderLowering(replace(SUBJECT, **changes), make_spec(scheme), NOTHING)
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, module: str, **held: Any) -> None:
+    """Importing this module would take seconds, because it imports ExecuTorch."""
+    monkeypatch.setitem(sys.modules, f"ci.executorch.{module}", SimpleNamespace(**held))
+
+
+@pytest.fixture
+def decoder(own: Tiny) -> Any:
+    return make_decoder(own.config, own.weights, CONTEXT)
+
+
+# -- the engine -----------------------------------------------------------------------------------
+
+
+def test_whatever_decides_about_a_program_is_in_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = LlmEngine(("torch 1", "qnn 2"), SUBJECT)
+    spec = make_spec(Scheme.A16W8)
+    pairs = [
+        (engine, spec),
+        (replace(engine, toolchain=("torch 1", "qnn 3")), spec),
+        (replace(engine, plain=True), spec),
+        (replace(engine, subject=replace(SUBJECT, tokens=41)), spec),
+        (engine, replace(spec, soc="SM8750")),
+        *((engine, replace(spec, scheme=one)) for one in RECIPES if one is not spec.scheme),
+    ]
+    keys = [one.key(case) for one, case in pairs]
+    assert engine.key(spec) == keys[0]
+    recipe = structs.replace(RECIPES[spec.scheme], masked=-20.0)
+    for name, value in (
+        ("ci.models.numerics.NUMERICS", "computed otherwise"),
+        ("ci.models.numerics.name_instructions", lambda: "another processor"),
+        ("ci.llm.lowering.digest_rooms", "".join),
+        ("ci.llm.lowering.RECIPES", {spec.scheme: recipe}),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(name, value)
+            keys.append(engine.key(spec))
+    assert len(set(keys)) == len(keys) == 13
+
+
+def test_an_engine_lowers_its_model_and_tells_which_patches_are_off(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    called: list[Any] = []
+
+    def warm_up(*, plain: bool) -> tuple[str, ...]:
+        called.append(plain)
+        return ("one is off", "two is off")
+
+    stand_in(monkeypatch, "patches", warm_up=warm_up)
+    monkeypatch.setattr(numerics, "fix_numerics", lambda: called.append("fixed"))
+
+    def write(one: DecoderLowering) -> str:
+        called.append(one)
+        return "compiled"
+
+    monkeypatch.setattr(DecoderLowering, "write", write)
+    stand_in(monkeypatch, "lower", describe_refusal=lambda *words: words)
+    engine, spec, staging = LlmEngine((), SUBJECT, plain=True), make_spec(), NOTHING
+    assert engine.compile(spec, staging) == "compiled"  # type: ignore[comparison-overlap]
+    engine.warm_up(spec)
+    assert called == ["fixed", DecoderLowering(SUBJECT, spec, staging), True]
+    assert caplog.messages == ["one is off", "two is off"]
+    assert engine.read_data(spec) == 0
+    error = ValueError("x")
+    assert engine.explain(error, Path("log")) == (error, Path("log"))  # type: ignore[comparison-overlap]
+    foreign = LlmEngine(())
+    for call in (foreign.key, lambda spec: foreign.compile(spec, staging)):
+        with pytest.raises(FailedError, match="no model to lower"):
+            call(spec)
+
+
+# -- calibration ----------------------------------------------------------------------------------
+
+
+def test_both_methods_process_the_texts_of_all_prompts(own: Tiny, decoder: Any) -> None:
+    """In whole calls of prefill; each input is kept as it was in its call."""
+    prompts = (own.runs.prompt, own.tokenizer.prompt("The"))
+    found = make(prompts=prompts).collect_inputs(decoder, own.interface)
+    assert set(found) == {1, SIZE}
+    alone, together = ([one[0].ravel().tolist() for one in found[size]] for size in (1, SIZE))
+    assert {len(one) for one in together} == {SIZE}
+    tokens = [token for one in alone for token in one]
+    assert tokens == [token for one in together for token in one]
+    starts = [n for n, one in enumerate(found[SIZE]) if one[2][0, 0] == 0]
+    assert len(starts) == 2
+    for start, prompt in zip(starts, prompts, strict=True):
+        count = min(len(prompt), SIZE)
+        assert together[start][:count] == [*prompt[:count]]
+        assert not any(one.any() for one in found[SIZE][start][3:])  # no text is cached yet
+    filled = found[SIZE][starts[0] + 1]
+    assert filled[2].ravel().tolist() == [*range(SIZE, 2 * SIZE)]
+    assert all(one.any() for one in filled[3:])
+    whole = [*own.runs.prompt, *own.runs.model.run.tokens]
+    assert tokens[: starts[1] * SIZE] == whole[: (len(whole) - 1) // SIZE * SIZE]
+
+
+def test_a_text_ends_where_the_context_has_room_for_no_more_calls(own: Tiny, decoder: Any) -> None:
+    interface = Interface.of(own.config, 20, SIZE)  # room for two calls of prefill
+    small = make_decoder(own.config, own.weights, 20)
+    endless = make(prompts=(own.runs.prompt,), context=20, eos=-1)
+    found = endless.collect_inputs(small, interface)
+    assert [len(found[size]) for size in (1, SIZE)] == [2 * SIZE, 2]
+    short = make(prompts=(own.runs.prompt[:2],), eos=7)
+    with pytest.raises(FailedError, match="text is shorter than one prefill: 2 tokens") as caught:
+        short.collect_inputs(always_choose(decoder, 7), own.interface)
+    assert f"at least {SIZE}" in caught.value.what
+    assert "--prefill" in caught.value.fix
+
+
+def always_choose(decoder: Any, token: int) -> Any:
+    """The decoder, with this token as the most likely one."""
+
+    def run(*inputs: Any) -> Any:
+        logits, *caches = decoder(*inputs)
+        logits[..., token] = 1e3
+        return logits, *caches
+
+    return run
+
+
+@pytest.mark.parametrize("scheme", RECIPES)
+def test_each_method_is_quantized_by_its_own_inputs_and_the_recipe(
+    monkeypatch: pytest.MonkeyPatch, scheme: Scheme
+) -> None:
+    """Caches of 8 bits need an annotation of their own only where activations are wider."""
+    asked: list[Any] = []
+
+    def quantize_method(model: Any, *words: Any) -> str:
+        asked.append((model.name, model.module, model.calibration, model.evaluation, *words))
+        return f"quantized {len(asked)}"
+
+    make_quantizer = "quantizer of {}".format
+    stand_in(
+        monkeypatch, "quantize", quantize_method=quantize_method, make_quantizer=make_quantizer
+    )
+    stand_in(monkeypatch, "internals", annotate_kv_8bit="annotation")
+    sets: Any = {1: ["a", "b"], SIZE: ["c", "d"]}
+    made = make(scheme).quantize("decoder", sets)
+    if scheme is Scheme.FP16:
+        assert (made, asked) == ({1: "decoder", SIZE: "decoder"}, [])
+        return
+    assert made == {1: "quantized 1", SIZE: "quantized 2"}
+    recipe, annotations = RECIPES[scheme], () if scheme is Scheme.A8W8 else ("annotation",)
+    for (*model, kind, choices, quantizer, added), given in zip(asked, sets.values(), strict=True):
+        assert sorted(map(len, model[2:])) == [1, 2]
+        assert [*model[:2]] == ["tiny", "decoder"]
+        assert {one for part in model[2:] for one in part} == {*given}
+        assert (kind, choices.parts, quantizer) == (scheme, recipe.parts, "quantizer of SM8650")
+        assert added == annotations
+
+
+# -- references and the program -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", [Scheme.FP16, Scheme.A8W8])
+def test_a_float_model_is_traced_and_a_quantized_one_is_disturbed_as_it_is(
+    own: Tiny, decoder: Any, monkeypatch: pytest.MonkeyPatch, scheme: Scheme
+) -> None:
+    traced: list[Any] = []
+    disturbed: list[Any] = []
+
+    def trace(module: Any, inputs: Any) -> Any:
+        traced.append(inputs)
+        return {"forward": module}
+
+    def disturb(module: Any, dice: Any) -> Any:
+        disturbed.append((module, dice))
+        return lambda *inputs: [one + 0.5 for one in module(*inputs)]
+
+    monkeypatch.setattr(noise, "trace_methods", trace)
+    monkeypatch.setattr(noise, "Disturbed", disturb)
+    monkeypatch.setattr(noise, "Dice", lambda seed, *, float16: (seed, float16))
+    text = (own.runs.model.run.fed, own.runs.model.run.fed[:9])
+    one = make(scheme, prompts=(own.runs.prompt, (1,)), text=text)
+    modules: Any = dict.fromkeys((1, SIZE), decoder)
+    sets: Any = {1: ["one", "two"], SIZE: ["three", "four"]}
+    runs = one.run_references(decoder, modules, own.interface, sets, {})
+    is_float = scheme is Scheme.FP16
+    assert traced == ["one", "three"] * is_float
+    assert disturbed == [(decoder, (seed, is_float)) for seed in range(3) for _ in range(2)]
+    assert (runs.interface, runs.prompt, runs.borders) == (own.interface, own.runs.prompt, {})
+    assert runs.model.run.tokens == own.runs.model.run.tokens == runs.text
+    assert runs.alone.run.fed == runs.model.run.fed[: len(own.runs.prompt) + 2]
+    np.testing.assert_array_equal(runs.float32, runs.model.run.logits)
+    for reference in (runs.model, runs.alone):
+        assert reference.noise.shape == (3, len(reference.run.tokens))
+        assert reference.noise.min() > 0.2
+    made, plain = runs.perplexity
+    assert made == plain == one.subject.perplexity(own.interface, own.step(decoder))
+
+
+@pytest.mark.parametrize("scheme", [Scheme.FP16, Scheme.A8W8])
+@pytest.mark.parametrize("misplaced", ["", "is misplaced"])
+def test_the_program_is_written_with_its_references_methods_and_constants(
+    own: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: Scheme, misplaced: str
+) -> None:
+    made: dict[str, Any] = {}
+    coding = Coding(0.5, 100, "uint8")
+    border = Border((None, None, None, *[coding] * 4), (coding, *[coding] * 4))
+    sets = {1: [("a", "b"), ()], SIZE: [("c", "d", "e"), ()]}
+    delegation, footprint = Delegation(1, 0, 1), Footprint(program_bytes=7)
+
+    class Lowering:
+        def __init__(self, *words: Any, **more: Any) -> None:
+            made.update(words=words, more=more)
+
+        def compile(self, *words: Any) -> Any:
+            made.update(compiled=words)
+            return b"program", delegation, footprint
+
+    def run_references(_: Any, *words: Any) -> Any:
+        made.update(references=words)
+        return own.runs
+
+    modules = {1: torch.nn.Linear(1, 1), SIZE: torch.nn.Linear(2, 2)}
+    stand_in(monkeypatch, "lower", Lowering=Lowering, PROGRAM="program.pte")
+    monkeypatch.setattr(programs, "find_misplaced", {b"program": misplaced}.get)
+    monkeypatch.setattr(lowering, "as_convolutions", lambda decoder: ("converted", decoder))
+    monkeypatch.setattr(lowering, "find_border", {modules[1]: border, modules[SIZE]: border}.get)
+    monkeypatch.setattr(DecoderLowering, "collect_inputs", lambda *_: sets)
+    monkeypatch.setattr(DecoderLowering, "run_references", run_references)
+    asked: list[Any] = []
+
+    def quantize(_: Any, *words: Any) -> Any:
+        asked.append(words)
+        return modules
+
+    monkeypatch.setattr(DecoderLowering, "quantize", quantize)
+    staging = Staging(tmp_path, tmp_path / "log", tmp_path)
+    one = DecoderLowering(SUBJECT, make_spec(scheme), staging)
+    if misplaced:
+        with pytest.raises(FailedError, match="the program is misplaced"):
+            one.write()
+        return
+    compiled = one.write()
+    decoder, same, interface, given, borders = made["references"]
+    assert asked == [(("converted", decoder), sets)]
+    assert (same, given) == (modules, sets)
+    assert borders == (dict.fromkeys(modules, border) if scheme.quantized else {})
+    assert interface == Interface.of(own.config, CONTEXT, SIZE, RECIPES[scheme].masked)
+    model, spec, place, backend, constants = made["words"]
+    assert made["more"] == {"runner_io": True}
+    assert (spec, place, backend) == (one.spec, staging, Backend.HTP)
+    assert constants == describe_methods(own.config, CONTEXT, 1, 2, borders.get(1))
+    assert (model.name, model.evaluation) == ("tiny", (("c", "d", "e", "a", "b"),))
+    joined, choices = made["compiled"]
+    assert joined is model.module
+    assert joined.counts == {PREFILL: 3, DECODE: 2}
+    assert [*joined.parts] == [modules[SIZE], modules[1]]
+    assert choices is NO_CHOICES
+    assert (tmp_path / "program.pte").read_bytes() == b"program"
+    assert read_runs(tmp_path).prompt == own.runs.prompt
+    assert (tmp_path / RUNS).is_file()
+    assert compiled == Compiled(
+        program="program.pte",
+        binary="program.pte",
+        size_bytes=7,
+        sets=0,
+        inputs=(),
+        outputs=(),
+        delegation=delegation,
+        footprint=footprint,
+        methods=(PREFILL, DECODE),
+        weights=digest_weights(decoder),
+        calibration=hashlib.sha256(repr(SUBJECT.prompts).encode()).hexdigest(),
+    )
+
+
+def test_linear_layers_become_convolutions_in_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    utils = SimpleNamespace(convert_linear_to_conv2d=lambda one: ("converted", one))
+    stand_in(monkeypatch, "internals", utils=utils)
+    module = torch.nn.Linear(2, 2)
+    told, copied = as_convolutions(module)
+    assert told == "converted"
+    assert copied is not module
+    assert torch.equal(copied.weight, module.weight)
