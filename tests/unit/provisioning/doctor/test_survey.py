@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import importlib.machinery
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from provisioning.artifacts.choice import OverlayRecord, write_overlay
 from provisioning.console.process import Completed
-from provisioning.doctor.facts import NdkFacts, PythonFacts, SubmoduleFacts, ToolFacts
-from provisioning.doctor.survey import device_probe, host, python_probe
-from provisioning.doctor.survey.environment import survey_variables
+from provisioning.doctor.facts import (
+    CHECKOUT,
+    HOST_DIRECTORY,
+    HOST_KIND,
+    LIBCXX,
+    NDK,
+    STAGING,
+    BackendFacts,
+    EnvironmentFacts,
+    InstallationFacts,
+    NdkFacts,
+    PythonFacts,
+    SdkFacts,
+    SubmoduleFacts,
+    ToolFacts,
+    TreeFacts,
+)
+from provisioning.doctor.survey import device_probe, environment, host, python_probe, tree
+from provisioning.doctor.survey.environment import SurveyRequest, survey_variables
 from provisioning.doctor.survey.host import (
     ask_version,
     survey_checkout,
@@ -33,6 +54,7 @@ from provisioning.elf import loader
 from provisioning.elf.facts import EM_AARCH64, Defect
 from provisioning.elf.reader import read_elf
 from provisioning.errors import ToolError
+from provisioning.manifest.targets import Backend, read_backends
 from tests.stand_ins.environments import git
 from tests.unit.provisioning.doctor import cases
 
@@ -580,3 +602,348 @@ def test_the_adaptor_is_the_one_with_pythons_own_suffix(tmp_path: Path) -> None:
     assert facts.adaptor is not None
     assert facts.adaptor.defect is Defect.EMPTY
     assert survey_python(answer(tmp_path, adaptors=paths[:1]), (), (), {}).adaptor is None
+
+
+def test_a_python_tells_what_is_installed_and_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is missing is there as None, and requirements have their installed version."""
+    site = tmp_path / "site"
+    adaptors = site / "pkg/backends/qualcomm/python"
+    adaptors.mkdir(parents=True)
+    (adaptors / "PyQnnManagerAdaptor.so").touch()
+    info = site / "pkg-1.5.dist-info"
+    info.mkdir()
+    asked = ("pytest>=1", "none-such; extra == 'x'", "  numpy >=1")
+    lines = "".join(f"Requires-Dist: {one}\n" for one in asked)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: pkg\nVersion: 1.5\n{lines}")
+    (info / "RECORD").write_text("pkg/__init__.py,,\n")
+    (tmp_path / "a.pth").write_text(f"{site}\n")
+    (tmp_path / "b.pth").write_text("/elsewhere\n")
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(python_probe.shutil, "which", lambda name: f"/bin/{name}")
+    for name in ("_locate", "_installed", "_asked"):  # executorch is not installed here
+        own = getattr(python_probe, name)
+        monkeypatch.setattr(
+            python_probe, name, lambda one, own=own: own({"executorch": "pkg"}.get(one, one))
+        )
+    found = python_probe.probe(["pkg", "none-such"], ["json", "none_such"])
+    listed = found.pop("asked")
+    assert found == {
+        "executable": sys.executable,
+        "version": list(sys.version_info[:3]),
+        "tag": importlib.machinery.EXTENSION_SUFFIXES[0],
+        "distributions": {"pkg": "1.5", "none-such": None},
+        "modules": {"json": True, "none_such": False},
+        "executorch": str(site / "pkg"),
+        "installed": str(site / "pkg"),
+        "pth": [str(tmp_path / "a.pth")],
+        "adaptors": [str(adaptors / "PyQnnManagerAdaptor.so")],
+        "flatc": "/bin/flatc",
+    }
+    versions = [metadata.version(name) for name in ("pytest", "numpy")]
+    assert [one for _, one in listed] == [versions[0], "", versions[1]]
+    assert python_probe._asked("none-such") == []
+    assert python_probe._installed("none-such") == ""
+    assert python_probe._path_files(None) == []
+    shutil.rmtree(site / "pkg")
+    assert python_probe._installed("pkg") == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "module"),
+    [
+        (f" {'a' * 40} third-party/x (v0.6)", SubmoduleFacts("third-party/x", "ok", "a" * 40)),
+        (f"-{'a' * 64} a b", SubmoduleFacts("a b", "missing", "a" * 64)),
+        (f"+{'a' * 40} x (y) (v1)", SubmoduleFacts("x (y)", "moved", "a" * 40)),
+        (f"U{'a' * 40} x", SubmoduleFacts("x", "moved", "a" * 40)),
+        (f"?{'a' * 40} x", None),
+        (f" {'a' * 39} x", None),
+        ("fatal: no", None),
+        ("", None),
+    ],
+)
+def test_a_line_of_git_is_a_submodule_or_nothing(line: str, module: SubmoduleFacts | None) -> None:
+    other = f"-{'b' * 40} other"
+    rows = [*([module] if module else []), SubmoduleFacts("other", "missing", "b" * 40)]
+    assert list(host._parse_status(f"{line}\n{other}\n")) == rows
+
+
+def test_without_adb_there_is_no_device(tmp_path: Path) -> None:
+    assert survey_devices({"PATH": str(tmp_path)}, "/d") == ()
+    assert survey_devices({}, "/d") == ()
+    program(tmp_path / "adb", "echo no server; exit 1")
+    assert survey_devices({"PATH": f"{tmp_path}:/usr/bin:/bin"}, "/d") == ()
+
+
+@pytest.mark.parametrize(
+    ("size", "cores", "threads", "forks"),
+    [
+        (tree.POOL_BYTES, 2, 1, True),
+        (tree.POOL_BYTES - 1, 2, 1, False),
+        (tree.POOL_BYTES, 1, 1, False),
+        (tree.POOL_BYTES, 8, 2, False),
+        (tree.POOL_BYTES + 1, 8, 1, True),
+    ],
+)
+def test_large_trees_are_read_by_several_processes_unless_threads_run(
+    monkeypatch: pytest.MonkeyPatch, size: int, cores: int, threads: int, forks: bool
+) -> None:
+    made: list[Any] = []
+
+    class Pool:
+        def __init__(self, workers: int, context: Any) -> None:
+            made.append((workers, context.get_start_method()))
+
+        def __enter__(self) -> Any:
+            return SimpleNamespace(map=lambda act, items, chunksize: map(act, items))
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(concurrent.futures, "ProcessPoolExecutor", Pool)
+    monkeypatch.setattr(tree, "usable_cores", lambda: cores)
+    monkeypatch.setattr(tree.threading, "active_count", lambda: threads)
+    monkeypatch.setattr(tree, "read_file", lambda item: f"facts of {item[0]}")
+    items = [("b", Path("b")), ("a", Path("a"))]
+    assert [*tree._read_all(items, size)] == ["facts of b", "facts of a"]
+    assert made == ([(cores, "fork")] if forks else [])
+
+
+# -- the whole environment ------------------------------------------------------------------------
+
+
+def make_request(tmp_path: Path, **more: Any) -> SurveyRequest:
+    return SurveyRequest("p", {}, {"A": "1"}, tmp_path, **more)
+
+
+@pytest.mark.parametrize(
+    ("headers", "tries_device", "kinds", "asks"),
+    [
+        (True, False, (HOST_KIND,), True),
+        (False, True, ("other", HOST_KIND), True),
+        (True, True, ("other",), False),
+        (False, False, (HOST_KIND,), False),
+    ],
+)
+@pytest.mark.parametrize("device", [False, True])
+def test_each_part_of_an_environment_is_examined_where_it_is(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    headers: bool,
+    tries_device: bool,
+    kinds: tuple[str, ...],
+    asks: bool,
+    device: bool,
+) -> None:
+    """An artifact without a root has no facts, and devices are asked only if that is wanted."""
+
+    def tell(name: str) -> Callable[..., Any]:
+        return lambda *given, **more: (name, *given, *more.values())
+
+    for name in ("survey_sdk", "survey_ndk", "survey_checkout", "survey_devices"):
+        monkeypatch.setattr(environment, name, tell(name))
+    for name in ("_survey_python", "_survey_backend", "_survey_host", "survey_variables"):
+        monkeypatch.setattr(environment, name, tell(name))
+    monkeypatch.setattr(environment, "_survey_trees", lambda *given: {"sdk name": given[1]})
+    monkeypatch.setattr(environment, "_survey_installation", tell("installation"))
+    policy: Any = SimpleNamespace(headers=["a.h"], ndk=SimpleNamespace(host_tag="tag"))
+    fitness: Any = SimpleNamespace(
+        sdk=("none", "qnn-sdk", "other"), headers=headers, kinds=kinds, python=True
+    )
+    names = ("other", "qnn-sdk", NDK, CHECKOUT)
+    roots = {name: tmp_path / name for name in names}
+    pins, modules = {"x": "1"}, ("a", "b")
+    request = replace(
+        make_request(tmp_path, tries_device=tries_device, device=device),
+        roots=roots,
+        pins=pins,
+        submodules=modules,
+    )
+    adoptions: Any = {"gone": 1, "qnn-sdk": 2, NDK: 3}
+    facts: Any = environment.survey_environment(request, policy, fitness, {}, adoptions)
+    sdk = ("survey_sdk", roots["qnn-sdk"], ["a.h"], asks)
+    python = ("_survey_python", request, policy, sdk)
+    variables = facts.variables
+    assert (variables[:2], variables[3]) == (
+        ("survey_variables", request.variables),
+        roots["qnn-sdk"],
+    )
+    assert facts == EnvironmentFacts(
+        profile="p",
+        host=("_survey_host", request, policy, fitness, {}, {"sdk name": "qnn-sdk"}),  # type: ignore[arg-type]
+        pins=pins,
+        submodules=modules,
+        roots={name: str(root) for name, root in roots.items()},
+        sdk_name="qnn-sdk",
+        sdk=sdk,  # type: ignore[arg-type]
+        trees={"sdk name": "qnn-sdk"},  # type: ignore[dict-item]
+        ndk=("survey_ndk", roots[NDK], "tag"),  # type: ignore[arg-type]
+        python=python,  # type: ignore[arg-type]
+        backend=("_survey_backend", request, sdk, python),  # type: ignore[arg-type]
+        variables=variables,
+        checkout=("survey_checkout", roots[CHECKOUT]),  # type: ignore[arg-type]
+        installations=(
+            ("installation", "qnn-sdk", request, 2),
+            ("installation", NDK, request, 3),
+        ),  # type: ignore[arg-type]
+        devices=("survey_devices", request.variables, "/data/local/tmp") if device else None,  # type: ignore[arg-type]
+    )
+    bare = replace(request, roots={}, device=False)
+    fitness.python = False
+    facts = environment.survey_environment(bare, policy, fitness, {}, adoptions)
+    parts = (facts.sdk_name, facts.sdk, facts.ndk, facts.python, facts.checkout, facts.devices)
+    assert parts == ("", None, None, None, None, None)
+    assert (facts.installations, facts.variables[-1]) == ((), None)
+
+
+def test_an_installation_is_that_of_its_variable_and_has_its_markers(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root/here").touch()
+    (tmp_path / "link").symlink_to("root")
+    adoption: Any = SimpleNamespace(markers=("here", "gone", "away"), variable="X_ROOT")
+    for value, is_same in (
+        ("", True),
+        (str(tmp_path / "link"), True),
+        (str(tmp_path / "root/"), True),
+        (str(tmp_path), False),
+    ):
+        request = replace(
+            make_request(tmp_path), roots={"x": tmp_path / "root"}, variables={"X_ROOT": value}
+        )
+        assert environment._survey_installation("x", request, adoption) == InstallationFacts(
+            "x", tmp_path / "root", ("gone", "away"), "X_ROOT", value, is_same
+        )
+
+
+def test_libraries_are_those_of_the_sdk_the_staging_directory_and_libcxx(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only directories with a policy are read of an SDK; a staging directory is read whole."""
+    read: list[Any] = []
+
+    def survey(root: Path, cache: Any, wanted: Any = None) -> Any:
+        read.append((root, cache, wanted and [one for one in ("a", "b", "c") if wanted(one)]))
+        return TreeFacts(root, ())
+
+    monkeypatch.setattr(environment, "survey_tree", survey)
+    monkeypatch.setattr(environment, "choose_policy", lambda path, kinds: path in kinds)
+    monkeypatch.setattr(environment, "find_min_sdk", lambda root: 28 if root.name == STAGING else 0)
+    roots = {name: tmp_path / name for name in (STAGING, LIBCXX, "sdk", "other")}
+    request = replace(make_request(tmp_path), roots=roots)
+    kinds: Any = {"a": 1, "c": 1}
+    found = environment._survey_trees(request, "sdk", kinds, NO_CACHE)
+    assert found == {
+        "sdk": TreeFacts(roots["sdk"], ()),
+        STAGING: TreeFacts(roots[STAGING], (), min_sdk=28),
+        LIBCXX: TreeFacts(roots[LIBCXX], ()),
+    }
+    assert read == [
+        (roots["sdk"], NO_CACHE, ["a", "c"]),
+        (roots[STAGING], NO_CACHE, None),
+        (roots[LIBCXX], NO_CACHE, None),
+    ]
+    assert environment._survey_trees(make_request(tmp_path), "", kinds, NO_CACHE) == {}
+
+
+def test_the_host_is_asked_for_system_libraries_that_its_own_files_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(environment, "survey_host", lambda *given: asked.append(given))
+    own = replace(read_elf(LIBRARY), needed=("libc.so.6", "libm.so.6", "libown.so"))
+    phone = replace(own, machine=EM_AARCH64, needed=("liblog.so",))
+    files = [replace(cases.file(name), elf=elf) for name, elf in (("a", own), ("b", phone))]
+    trees = {"one": TreeFacts(tmp_path, (replace(cases.file("c"), elf=None), files[0]))}
+    trees["two"] = TreeFacts(tmp_path, (files[1],))
+    names = ("libc.so.6", "libm.so.6", "liblog.so", "libdl.so.2")
+    kinds: Any = {"x": SimpleNamespace(system=names[:2]), "y": SimpleNamespace(system=names[2:])}
+    tools = {name: SimpleNamespace(program=f"{name}-program") for name in ("a", "b", "c")}
+    policy: Any = SimpleNamespace(host_libraries=("libatomic.so.1",), tools=tools)
+    fitness: Any = SimpleNamespace(tools=("c", "a"))
+    request = make_request(tmp_path)
+    environment._survey_host(request, policy, fitness, kinds, trees)
+    programs = {"c": "c-program", "a": "a-program"}
+    wanted = {"libc.so.6", "libm.so.6", "libatomic.so.1"}
+    assert asked == [(tmp_path, programs, wanted, request.variables)]
+
+
+@pytest.mark.parametrize(
+    ("sdk", "change", "loads"),
+    [
+        ("2.49.0", {}, True),
+        (None, {}, True),
+        ("", {}, True),
+        ("2.48.0", {"headers": "2.49.0"}, False),
+        ("2.49.0", {"headers": "2.49.0"}, True),
+        ("2.50.0", {"headers": "2.49.0"}, True),
+        (None, {"headers": "2.49.0"}, True),
+        ("2.49.0", {"adaptor": None}, False),
+        ("2.49.0", {"lacking": ("libx.so",)}, False),
+        ("2.49.0", {"checkout": "1.5.1"}, True),
+        ("2.49.0", {"checkout": "1.4.1"}, False),
+        ("2.49.0", {"checkout": "1.5.1", "distributions": {}}, False),
+        ("2.49.0", {"checkout": "1.5.1", "distributions": {"executorch": None}}, False),
+    ],
+)
+def test_an_adaptor_is_tried_if_it_may_load(
+    tmp_path: Path, sdk: str | None, change: dict[str, Any], loads: bool
+) -> None:
+    adaptor = replace(cases.file("a.so"), elf=read_elf(LIBRARY))
+    usual = {"adaptor": adaptor, "distributions": {"executorch": "1.5.1"}}
+    python = PythonFacts("py", **{**usual, **change})
+    found = None if sdk is None else SdkFacts(tmp_path, is_directory=True, version=sdk or None)
+    assert environment._may_load(python, found) is loads
+    if python.adaptor:
+        for elf in (None, replace(read_elf(LIBRARY), machine=EM_AARCH64)):
+            other = replace(python, adaptor=replace(adaptor, elf=elf))
+            assert not environment._may_load(other, found)
+
+
+@pytest.mark.parametrize("own", [None, Path("/own/python")])
+@pytest.mark.parametrize("backend", [Backend.HTP, Backend.GPU])
+def test_a_device_is_tried_with_the_library_and_the_adaptor_that_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: Path | None, backend: Backend
+) -> None:
+    asked: list[Any] = []
+
+    def attempt(*given: Any, backend: Backend) -> str:
+        asked.append((*given, backend))
+        return "no device"
+
+    monkeypatch.setattr(environment, "try_device", attempt)
+    monkeypatch.setattr(environment, "survey_python", lambda *given: facts if given else None)
+    adaptor = replace(cases.file("a.so"), elf=read_elf(LIBRARY))
+    facts = PythonFacts("py", adaptor=adaptor)
+    sdk = SdkFacts(tmp_path, is_directory=True)
+    policy: Any = SimpleNamespace(python=SimpleNamespace(modules={}))
+    needs = read_backends()[backend]
+    library = tmp_path / HOST_DIRECTORY / needs.library
+    request = make_request(tmp_path, python=own, backend=backend, tries_device=True)
+    assert environment._try_device(request, sdk, facts, backend) is None  # no library
+    library.parent.mkdir(parents=True)
+    library.touch()
+    words = (own or Path(sys.executable), adaptor.path, library)
+    tried = (*words, request.variables, tmp_path / "doctor", backend)
+    assert environment._try_device(request, sdk, facts, backend) == "no device"
+    assert environment._try_device(request, None, facts, backend) is None
+    no_adaptor = replace(facts, adaptor=None)
+    assert environment._try_device(request, sdk, no_adaptor, backend) is None
+    assert asked == [tried]
+    found = environment._survey_backend(request, sdk, facts)
+    if backend is Backend.HTP:
+        assert found is None
+        tried_one = environment._survey_python(request, policy, sdk)
+        assert tried_one == replace(facts, no_device="no device")
+        assert (
+            environment._survey_python(replace(request, tries_device=False), policy, sdk) == facts
+        )
+        return
+    given = (backend.value, needs.library, True, needs.why, needs.fix, "no device")
+    assert found == BackendFacts(*given)
+    library.unlink()
+    missing = BackendFacts(*given[:2], False, *given[3:5], None)
+    assert environment._survey_backend(request, sdk, facts) == missing
+    assert environment._survey_backend(request, sdk, None) == missing
+    assert environment._survey_backend(request, None, facts) is None
