@@ -148,6 +148,16 @@ PYTHONS = [
     ("QNN509", python(adaptor=None)),
     ("QNN509", python(glibc=None)),
     ("QNN510", python(modules={"yaml": True, "x": False, "y": False})),
+    *(
+        ("QNN516", python(adaptors=(), **{"installed": "/elsewhere/executorch", **change}))
+        for change in (
+            {"pth": ("/a.pth", "/b.pth")},
+            {"installed": "/site/executorch/"},
+            {"installed": ""},
+            {"executorch": None},
+            {"hidden": True},
+        )
+    ),
     ("QNN511", python(distributions={})),
     ("QNN511", python(distributions={"executorch": "1.3"})),
 ]

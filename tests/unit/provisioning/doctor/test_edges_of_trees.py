@@ -22,7 +22,9 @@ from provisioning.elf.facts import (
     Checksum,
     Defect,
     ElfError,
+    Genuine,
     ProgramHeader,
+    Proof,
 )
 from provisioning.elf.programs import Target
 from provisioning.elf.qnn_build import QnnBuild
@@ -251,9 +253,46 @@ FAMILIES = [
     ("QNN306", family(skel(PAIR[1], 0x75, "lib/hexagon-v75"))),
     ("QNN306", family(skel(PAIR[1], 0x75, "lib/hexagon-v79"))),
     ("QNN307", family(skel(PAIR[1], 0x79))),
+    *(
+        ("QNN319", family(replace(one, proof=Proof(Genuine.NOT_COVERED, "a.cat", "so"))))
+        for one in (
+            file(V75, machine=EM_QDSP6, flags=0x75, checksum=Checksum(1, 1)),
+            file(V75, machine=EM_QDSP6, flags=0x73, checksum=Checksum(1, 1)),
+            file("libCalculator_skel.so", machine=EM_QDSP6, checksum=Checksum(1, 1)),
+            replace(skel(V75, 0x75), elf=None),
+        )
+    ),
+    ("QNN306", staged_family(file("libQnnHtpV75Stub.so"), file("libQnnHtpV75.so"))),
+    ("QNN306", staged_family(file("libQnnLpaiV79Skel.so"), file("libother.so"))),
+    ("QNN306", staged_family(replace(file(V75), elf=None), file(PAIR[1]))),
+    ("QNN306", family(file(V75))),
+]
+
+CHANGED = elf(path=SKEL, machine=EM_QDSP6, checksum=Checksum(1, 2))
+ELVES += [
+    ("QNN230", Placed(CHANGED, DSP, proof=Proof(Genuine.NOT_COVERED, "a.cat", "so"))),
+    ("QNN230", Placed(CHANGED, DSP, proof=Proof(Genuine.NOT_COVERED, "a.cat", listed="5e"))),
+    *(
+        ("QNN231", Placed(one, DSP, build=BUILD))
+        for one in (
+            elf(path=SKEL, machine=EM_QDSP6),
+            elf(path=SKEL, machine=EM_QDSP6, program_headers=null(2)),
+            elf(path=SKEL, machine=EM_QDSP6, checksum=Checksum(1, 1)),
+            elf(path=Path("/libQnnHtp.so"), machine=EM_QDSP6),
+            elf(path=SKEL),
+        )
+    ),
 ]
 
 STAGED = [
+    (
+        "QNN300",
+        staging(
+            *BOTH,
+            links={"m.pte": "x", "a/libB.so": "../x", "libA.so": "y", "libC.so": "libQnnHtp.so"},
+            dangling=frozenset({"m.pte", "a/libB.so", "libA.so"}),
+        ),
+    ),
     ("QNN309", staging(wanted=())),
     (
         "QNN310",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -157,14 +159,17 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
         write_overlay(overlay, record)
         os.utime(overlay, (number, number))
     sdk = Provisioned("qnn-sdk", "2.49.40", tmp_path / "sdk")
-    return Environment("emulator-sdk", (sdk,), {"LD_LIBRARY_PATH": "/sdk/lib"})
+    other = Provisioned("libcxx", "14.0.0", tmp_path / "libcxx")
+    return Environment("emulator-sdk", (other, sdk), {"LD_LIBRARY_PATH": "/sdk/lib"})
 
 
 def place(environment: Environment, name: str) -> Path:
     return environment.root("qnn-sdk").parent / "builds" / f"aot-{name}" / "overlay"
 
 
-def test_which_adaptors_a_choice_allows(environment: Environment, tmp_path: Path) -> None:
+def test_which_adaptors_a_choice_allows(
+    environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     both = [place(environment, "newest"), place(environment, "fit")]
     other = place(environment, "older")
     for choice, found in (
@@ -176,6 +181,8 @@ def test_which_adaptors_a_choice_allows(environment: Environment, tmp_path: Path
         (QnnChoice("pinned", str(other)), [other]),
     ):
         assert list(list_overlays(choice, environment)) == found
+    monkeypatch.setenv("HOME", str(other.parent))
+    assert list(list_overlays(QnnChoice("wheel", "~/overlay"), environment)) == [other]
     with pytest.raises(UnfitError, match="is not an overlay"):
         list(list_overlays(QnnChoice("pinned", str(tmp_path)), environment))
     shutil.rmtree(tmp_path / "builds")
@@ -240,12 +247,102 @@ def test_the_first_adaptor_that_fits_is_taken(
 
     monkeypatch.setattr(examining, "examine", examine)
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    got, verdict = settle_adaptor(ANY, environment, Progress())
+    said = io.StringIO()
+    got, verdict = settle_adaptor(ANY, environment, Progress(said))
     paths = ["", *(str(place(environment, name)) for name in ("newest", "fit"))]
     assert seen == [(path, Path(sys.executable) if path else None, True) for path in paths[:asked]]
     assert verdict is verdicts[taken]
     assert got.variables.get("PYTHONPATH", "") == paths[taken]
     assert replace(got, variables=environment.variables) == environment
+    told = [line.strip() for line in said.getvalue().splitlines()]
+    assert told == ([f"adaptor: {paths[taken]}"] if taken else [])
+
+
+@pytest.mark.parametrize("soc", ["", "SM8650"])
+def test_an_environment_is_examined_as_a_process_in_a_job_sees_it(
+    environment: Environment, monkeypatch: pytest.MonkeyPatch, soc: str
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(
+        examining, "examine_request", lambda *given: asked.append(given) or verdict_with()
+    )
+    monkeypatch.setenv("PATH", "/bin")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/other")
+    progress = Progress()
+    examine(
+        "emulator-sdk",
+        environment,
+        python=Path("/py"),
+        soc=soc,
+        tries_device=True,
+        backend=Backend.GPU,
+        progress=progress,
+    )
+    ((request, same),) = asked
+    variables = environment.apply(os.environ)
+    roots = {name: environment.root(name) for name in ("libcxx", "qnn-sdk")}
+    made = examining.make_request("emulator-sdk", roots, variables)
+    assert request == replace(
+        made, python=Path("/py"), soc=soc or None, tries_device=True, backend=Backend.GPU
+    )
+    assert same is progress
+
+
+@pytest.mark.parametrize(
+    ("overlay", "own", "errors", "told"),
+    [
+        ("", [], ("QNN902",), False),
+        ("/o", ["a backend"], ("QNN902",), False),
+        ("/o", [], (), False),
+        ("/o", [], ("QNN101", "QNN901"), False),
+        ("/o", [], ("QNN101", "QNN903"), True),
+        ("/o", [], ("QNN902",), True),
+    ],
+)
+def test_a_backend_of_the_wheel_has_to_work_for_an_overlay_without_its_own(
+    environment: Environment,
+    monkeypatch: pytest.MonkeyPatch,
+    overlay: str,
+    own: list[str],
+    errors: tuple[str, ...],
+    told: bool,
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(examining, "find_backends", lambda path: own if path == Path("/o") else 0)
+    monkeypatch.setattr(
+        examining,
+        "examine",
+        lambda *given, **more: asked.append((given, more)) or verdict_with(*errors),
+    )
+    paths = {"PYTHONPATH": f"{overlay}:/mine"} if overlay else {}
+    laid = replace(environment, variables={**environment.variables, **paths})
+    progress = Progress()
+    if told:
+        with pytest.raises(UnfitError, match="/o has no QNN backend"):
+            examining.require_runtime(laid, progress)
+    else:
+        examining.require_runtime(laid, progress)
+    more = {"tries_device": True, "progress": progress}
+    is_asked = overlay and not own
+    assert asked == ([((environment.profile, environment), more)] if is_asked else [])
+
+
+@pytest.mark.parametrize("wanted", [None, (), ("libQnnGpu.so",)])
+@pytest.mark.parametrize("soc", ["", "sm8650"])
+def test_staged_files_are_judged_for_a_profile_and_an_soc(
+    wanted: tuple[str, ...] | None, soc: str
+) -> None:
+    tree = cases.tree_of(
+        cases.file("libQnnHtp.so"),
+        cases.file("libQnnSystem.so"),
+        cases.file("libQnnHtpV79Stub.so"),
+        cases.skel("libQnnHtpV79Skel.so", 0x79),
+    )
+    found = [one.id for one in examining.judge_staged(tree, "android", soc, wanted)]
+    assert ("QNN310" in found) is (wanted == ("libQnnGpu.so",))
+    assert ("QNN312" in found) is (bool(soc) and wanted is None)
+    assert "QNN212" in found  # the files are not for Android
+    assert found == sorted(found)
 
 
 @pytest.mark.parametrize("given", [None, Path("/venv/bin/python")])

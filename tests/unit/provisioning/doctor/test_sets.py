@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from provisioning.doctor.checks.coherence import FAMILIES, split_sets
@@ -12,7 +14,7 @@ from provisioning.doctor.checks.device import STAGINGS
 from provisioning.doctor.checks.files import find_groups, judge_group
 from provisioning.doctor.checks.registry import Finding, Severity
 from provisioning.doctor.examine import Verdict
-from provisioning.doctor.facts import STAGING, FileFacts, TreeFacts
+from provisioning.doctor.facts import HOST_KIND, STAGING, FileFacts, SdkFacts, TreeFacts
 from provisioning.doctor.policies import read_elf_policies
 from provisioning.doctor.survey.tree import FactsCache, find_min_sdk, survey_tree
 from provisioning.doctor.verdict_text import render_verdict
@@ -20,7 +22,7 @@ from provisioning.elf.facts import EM_AARCH64, Defect, Genuine
 from provisioning.elf.qnn_build import QnnBuild
 from tests.stand_ins.elf_edits import set_u16
 from tests.unit.provisioning.doctor import cases
-from tests.unit.provisioning.doctor.cases import BUILD, NOTE, OTHER, elf, file, skel, within
+from tests.unit.provisioning.doctor.cases import BUILD, NOTE, OTHER, PLAIN, elf, file, skel, within
 
 LIBRARIES = Path(__file__).parents[3] / "artifacts" / "elf"
 LIBS = "app/src/main/jniLibs/arm64-v8a"
@@ -174,6 +176,33 @@ def test_the_api_level_is_that_of_the_app() -> None:
     assert judge_level(31, None) == [("QNN234", Severity.NOTE)]
 
 
+def test_a_library_under_another_name_is_told_instead_of_the_lack_of_its_own() -> None:
+    """Only what is for the right target, and may be loaded, needs anything."""
+
+    def made(name: str, **change: Any) -> FileFacts:
+        return file(name, place="lib/x86_64-linux-clang", **change)
+
+    files = (
+        made("libB.so", soname="libA.so.1"),
+        made("libUser.so", soname=None, needed=("libA.so.1", "libGone.so", "libC.so", "libc.so.6")),
+        made("libC.so", soname=None, needed=("libGone.so", "libLinked.so")),
+        made("libArm.so", soname=None, machine=EM_AARCH64, needed=("libOfArm.so",)),
+        made("libUnused.so", soname=None, needed=("libOfUnused.so",)),
+    )
+    change = {"system": ("libc.so.6",), "unused": ("libUnused.so",)}
+    policy = msgspec.structs.replace(PLAIN, directories=("lib/x86_64-.*",), **change)
+    tree = TreeFacts(Path("/sdk"), files, {"lib/x86_64-linux-clang/libLinked.so": "x"})
+    sdk = SdkFacts(Path("/sdk"), is_directory=True)
+    case = replace(within(sdk=sdk, trees={"qnn-sdk": tree}), kinds={HOST_KIND: policy})
+    found = [one for group in find_groups(case) for one in judge_group(group)]
+    assert [(one.id, one.subject) for one in found] == [
+        ("QNN215", "libB.so"),
+        ("QNN212", "libArm.so"),
+        ("QNN216", "libGone.so"),
+    ]
+    assert "libC.so (which libUser.so needs) and 1 other file" in found[-1].what
+
+
 @pytest.mark.parametrize(
     ("name", "text", "found"),
     [
@@ -210,6 +239,9 @@ def test_a_note_never_makes_an_environment_unfit() -> None:
 def test_a_whole_sdk_and_pointers_are_one_finding() -> None:
     assert find_ids(staged(*cases.SDK_FILES)) == ["QNN320"]
     assert find_ids(staged(*cases.POINTERS)) == ["QNN321"]
+    pointer = replace(file("libQnnHtp.so", None), elf=None, defect=Defect.LFS_POINTER)
+    stub = replace(file("libQnnHtpV79Stub.so", None), elf=None, defect=Defect.LFS_POINTER)
+    assert find_ids(staged(pointer, stub)) == ["QNN321"]
     for files in (cases.SDK_FILES, cases.POINTERS):
         case = replace(within(trees={STAGING: staged(*files)}), kinds=read_elf_policies())
         assert list(find_groups(case)) == []

@@ -3,6 +3,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,6 +121,7 @@ def test_the_rest_of_several_errors_is_counted(numbers: tuple[int, ...], told: s
 
 
 def test_the_error_to_raise_is_the_first_with_its_fix() -> None:
+    Verdict("p", (make(100, Severity.WARNING), make(99, Severity.NOTE))).require()
     with pytest.raises(UnfitError, match="QNN101: fault 101") as caught:
         Verdict("p", (make(100, Severity.WARNING), make(101), make(216))).require()
     assert caught.value.fix == "repair"
@@ -320,6 +322,43 @@ def test_options_are_of_what_is_examined(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert (chosen.soc, chosen.device, chosen.backend) == ("SM8650", True, Backend.GPU)
     assert (chosen.python, chosen.roots["qnn-runtime"]) == (Path("/opt/python"), tmp_path)
     assert chosen.variables["LD_LIBRARY_PATH"] == "/mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "settled"),
+    [
+        (["emulator", "--sdk", "pinned"], "emulator-sdk"),
+        (["emulator", "--adaptor", "overlay"], "emulator"),
+        (["emulator"], ""),
+        (["emulator", "--adaptor", "wheel"], ""),
+        (["android", "--sdk", "pinned"], ""),
+        (["emulator", "--sdk", "pinned", "--shell"], ""),
+        (["emulator", "--sdk", "pinned", "--root=qnn-runtime=/q"], ""),
+    ],
+)
+def test_a_chosen_qnn_is_examined_with_its_first_adaptor_that_fits(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], settled: str
+) -> None:
+    """Unless roots or the shell's variables are to be examined."""
+    for name in ("QNN_CI_SDK", "QNN_CI_ADAPTOR"):
+        monkeypatch.setenv(name, "")
+    asked: list[Any] = []
+    verdict = Verdict("p", ())
+
+    def settle(chosen: Any, found: Any, _: Progress, **more: Any) -> Any:
+        asked.append((found, chosen.profile, more))
+        return None, verdict
+
+    monkeypatch.setattr(doctor, "locate_profile", lambda name, _: f"environment of {name}")
+    monkeypatch.setattr(doctor, "settle_adaptor", settle)
+    monkeypatch.setattr(
+        doctor, "compose_request", lambda *_, **__: SurveyRequest("p", {}, {}, Path())
+    )
+    monkeypatch.setattr(doctor, "examine_request", lambda *_: verdict)
+    backend = [] if "android" in words else ["--backend", "gpu"]
+    assert main(["doctor", *words, *backend, "--python", "/py"]) == ExitCode.OK
+    more = {"python": Path("/py"), "backend": Backend.GPU}
+    assert asked == ([(f"environment of {settled}", settled, more)] if settled else [])
 
 
 @pytest.mark.parametrize(
