@@ -393,13 +393,35 @@ def test_a_device_gets_stub_and_skel_of_each_of_its_socs(
 
 
 def test_an_emulators_bundle_is_not_for_the_doctor(tmp_path: Path, staged: Any) -> None:
-    runner = write_elf(tmp_path / "runner", X86, runpath=[str(tmp_path / "near"), "/no/where"])
-    for name in ("libQnnHtp.so", "libQnnSystem.so", "libQnnHtpPrepare.so"):
-        write_elf(tmp_path / "near" / name)
+    """Its libraries are next to the runner and in its RUNPATH."""
+    runner = write_elf(tmp_path / "bin/runner", X86, runpath=[str(tmp_path / "near"), "/no/where"])
+    for name in ("near/libQnnHtp.so", "bin/libQnnSystem.so", "near/libQnnHtpPrepare.so"):
+        write_elf(tmp_path / name)
     bundle = stage(["SM8650"], runner, [], tmp_path / "out", progress=Progress())
     names = ["libQnnHtp.so", "libQnnHtpPrepare.so", "libQnnSystem.so", "runner"]
     assert [one.name for one in bundle.files] == names
     assert (bundle.target, staged) == (Target.EMULATOR, [])
+
+
+def test_what_cannot_be_staged_is_named_and_nothing_is_written(tmp_path: Path, staged: Any) -> None:
+    del staged
+    out = tmp_path / "out"
+    runtime = make_runtime(tmp_path / "sdk", **ANDROID)
+    for version in (73, 81):
+        write_elf(runtime / f"libQnnHtpV{version}Stub.so", ARM, **ANDROID)
+    runner = write_elf(tmp_path / "runner", ARM, **ANDROID)
+    with pytest.raises(UnfitError, match=r"libQnnHtpV73Skel\.so is missing"):  # of two, the first
+        stage(["SM8850", "SM8550"], runner, [runtime], out, progress=Progress())
+    odd = write_elf(tmp_path / "my runner", X86)
+    for name in ("libQnnHtp.so", "libQnnSystem.so"):
+        write_elf(tmp_path / name, X86)
+    with pytest.raises(UsageError, match="'my runner' is not a valid file name"):
+        stage(["SM8650"], odd, [], out, progress=Progress())
+    text = tmp_path / "text"
+    text.write_text("no program")
+    with pytest.raises(UnfitError, match="text is not an ELF program"):
+        stage(["SM8650"], text, [runtime], out, progress=Progress())
+    assert not out.exists()
 
 
 def test_programs_signed_libraries_and_evidence_come_along(

@@ -137,6 +137,8 @@ def test_a_header_brings_the_sources_of_its_name_and_each_reads_its_own_headers(
         ('here.with_name("probe.py")', {"probe.py"}),
         ('reader.read_policy("elf", dict)', {"policies/elf.toml"}),
         ('read_policy("elf", dict)', {"policies/elf.toml"}),
+        ("read_policy(name, dict)", set()),
+        ("read_policy()", set()),
         ('folder.glob("*.toml")', set()),
         ('f"{folder}/__init__.py"', set()),
         ('open("*.d/page.md")', {"*.d/page.md"}),

@@ -303,6 +303,11 @@ def test_an_unknown_image_and_a_place_without_docker_are_named(
     (tmp_path / "docker").mkdir()
     (tmp_path / "docker" / "Dockerfile").write_text("")
     assert find_checkout() == tmp_path
+    (tmp_path / "a").mkdir()
+    (tmp_path / "far" / "off").mkdir(parents=True)
+    (tmp_path / "far" / "off" / "link").symlink_to(tmp_path / "a")
+    monkeypatch.setattr(definition, "__file__", str(tmp_path / "far/off/link/b/c.py"))
+    assert find_checkout() == tmp_path
 
 
 def test_a_base_is_remembered_per_checkout(tmp_path: Path) -> None:

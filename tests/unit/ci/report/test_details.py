@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import io
+from argparse import Namespace
 from dataclasses import replace as change
+from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 from msgspec.structs import replace
 
-from ci.report import columns
-from ci.report.annotation import REASON_CHARS, Annotation, Level, choose_case, shorten
+from ci.report import columns, sarif
+from ci.report.annotation import (
+    REASON_CHARS,
+    Annotation,
+    Level,
+    choose_case,
+    name_cases,
+    shorten,
+)
 from ci.report.bars import Bar, draw_delegation, draw_size, draw_sqnr, draw_time, draw_traffic
 from ci.report.columns import NOTHING, columns_of
 from ci.report.comparison import SOURCES, compare_case, compare_reports, list_remarks
 from ci.report.github import render_sheets, render_summary
 from ci.report.html import Sheet, SheetRow
-from ci.report.providers import Provider, mask_secrets
+from ci.report.junit import render_junit
+from ci.report.providers import DROPPED, Provider, mask_secrets
+from ci.report.publishing import compare_base, publish_run
 from ci.report.sarif import (
     fingerprint,
     render_annotations,
@@ -40,6 +53,8 @@ from ci.report.schema import (
 )
 from ci.report.table import render_table
 from ci.report.text import show_bytes
+from ci.report.write import read_report, write_report
+from provisioning.console.progress import Progress
 
 
 def test_figures_of_the_accelerator_are_whole_numbers_of_the_case(report: Report) -> None:
@@ -117,6 +132,25 @@ def test_unsupported_is_worse_than_passed_and_better_than_failed(
     assert direction == (step > 0) - (step < 0)
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "seen"),
+    [
+        (0.0, 0.05, 0.05),
+        (0.0, -0.05, -0.05),
+        (0.0, 0.049, None),
+        (0.0, -0.049, None),
+        (None, 30.0, None),
+        (30.0, None, None),
+        (7.0, 0.0, -7.0),
+    ],
+)
+def test_a_change_of_sqnr_counts_from_what_one_decimal_shows(
+    before: float | None, now: float | None, seen: float | None
+) -> None:
+    pair = [replace(CASE, sqnr_db=value) for value in (before, now)]
+    assert compare_case(*pair, same_host=True).sqnr_db == seen
+
+
 def test_an_equal_sqnr_is_no_difference_and_what_lost_most_comes_first(report: Report) -> None:
     first, second, third = (replace(report.cases[0], model=one, sqnr_db=40.0) for one in "abc")
     assert compare_case(first, first, same_host=True).sqnr_db is None
@@ -141,7 +175,7 @@ def test_a_lower_metric_comes_before_an_unknown_one_and_a_better_status_last(
         replace(before[0], metric=0.6),
         replace(before[1], metric=None, pte_bytes=(one.pte_bytes or 0) + 1),
         replace(before[2], metric=0.4),
-        replace(before[3], metric=0.1, status=Status.FAILED),
+        replace(before[3], metric=0.9, status=Status.FAILED),
     )
     compared = compare_reports(replace(report, cases=before), replace(report, cases=now))
     assert [change.case.model for change in compared.changed] == ["d", "c", "b", "a"]
@@ -437,3 +471,90 @@ def test_every_warning_is_printed_below_its_case(report: Report) -> None:
         ("warning  mlp fp16 SM8650", "  | old"),
         ("warning  mlp 8a8w SM8650", "  | hot"),
     ]
+
+
+def test_a_sarif_log_has_no_more_results_than_github_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sarif, "MAX_RESULTS", 2)
+    results = [{"ruleId": str(number)} for number in range(3)]
+    assert render_log("a", "1", "r", {}, results)["runs"][0]["results"] == results[:2]
+
+
+def test_of_many_cases_of_an_annotation_six_are_named() -> None:
+    cases = [replace(CASE, soc=f"S{number}") for number in range(8)]
+    assert name_cases(cases[:6]) == ", ".join(f"8a8w S{number}" for number in range(6))
+    assert name_cases(cases).endswith("8a8w S5 and 2 more")
+
+
+def test_the_time_of_a_case_is_that_of_its_run_and_of_its_lowering(report: Report) -> None:
+    """A program of the cache was not lowered. A reason of control characters is none."""
+    times = {"run_s": 1.5, "lower_s": 2.25}
+    cases = [
+        replace(CASE, **times),
+        replace(CASE, **times, cached=True),
+        replace(CASE, run_s=1.5),
+        replace(CASE, lower_s=2.25),
+        replace(CASE, status=Status.FAILED, reason="\x00"),
+    ]
+    named = tuple(replace(one, model=f"m{number}") for number, one in enumerate(cases))
+    root = ET.fromstring(render_junit(replace(report, cases=named, controls=())))  # noqa: S314
+    tests = [*root.iter("testcase")]
+    assert [one.get("time") for one in tests] == ["3.750", "1.500", "1.500", "2.250", "0.000"]
+    assert [one.get("message") for one in root.iter("failure")] == ["failure"]
+    suites = [one.get("time") for one in root.iter("testsuite")]
+    assert (suites, root.get("time")) == (["9.000", "0.000"], f"{report.summary.wall_s:.3f}")
+
+
+@pytest.mark.parametrize("github", [False, True])
+@pytest.mark.parametrize("wanted", [False, True])
+def test_a_run_is_published_as_it_was_asked_for(
+    troubled: Report,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    github: bool,
+    wanted: bool,
+) -> None:
+    page = tmp_path / "page.md"
+    for name in DROPPED:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("GITHUB_ACTIONS", str(github).lower())
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(page))
+    monkeypatch.setenv("BUILDKITE", str(wanted).lower())
+    base = tmp_path / "gone.json"
+    args = Namespace(base=base if wanted else None, sarif=tmp_path / "a.sarif" if wanted else None)
+    stream = io.StringIO()
+    published = publish_run(troubled, tmp_path / "reports", args, Progress(stream))
+    assert read_report(tmp_path / "reports") == published
+    told = stream.getvalue().splitlines()
+    notes = [line.split(":")[0] for line in told]
+    assert notes == ["report", *(["note", "warning"] if wanted else [])]
+    assert told[0].endswith("index.html")
+    assert (published.uncompared != "", (tmp_path / "a.sarif").is_file()) == (wanted, wanted)
+    assert page.is_file() is github
+    assert ("::error file=nets/a b.py,line=7" in capsys.readouterr().err) is github
+
+
+def test_a_report_is_compared_with_a_base_of_its_backend(report: Report, tmp_path: Path) -> None:
+    write_report(report, tmp_path)
+    assert compare_base(report, None) is report
+    first, *rest = report.cases
+    sources = [replace(first, digests=Digests(weights=letter * 64)) for letter in "ab"]
+    base, now = (replace(report, cases=(one, *rest)) for one in sources)
+    write_report(base, tmp_path)
+    told = "warning: the weights differ from the base: mlp fp16 SM8650"
+    for remarks in ((), ("note: x",), ("note: x", told)):
+        found = compare_base(replace(now, remarks=remarks, uncompared="no base"), tmp_path)
+        assert found.remarks == tuple(dict.fromkeys([*remarks, told]))
+        assert found.uncompared == ""
+        assert found.comparison == compare_reports(base, now)
+    other = compare_base(replace(now, backend="lpai"), tmp_path)
+    assert (other.comparison, other.uncompared) == (
+        None,
+        f"the base ran on backend {report.backend}, this run on lpai",
+    )
+    (tmp_path / "report.json").write_text("{")
+    broken = compare_base(now, tmp_path)
+    assert broken.comparison is None
+    assert "does not have the format of the report: " in broken.uncompared

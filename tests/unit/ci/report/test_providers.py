@@ -134,6 +134,9 @@ def test_github_gets_variables_paths_outputs_and_a_summary(tmp_path: Path) -> No
     assert read_pairs(files["ENV"]) == {"A": "1", "B": "two\nA=lines\n", "C": "x<<y=z"}
     assert files["PATH"].read_text() == "/a/bin\n"
     assert read_pairs(files["OUTPUT"]) == {"roots": "{}"}
+    partly = detect("github", GITHUB_ENV=str(files["ENV"]))
+    assert not partly.export({"D": "4"}, [Path("/b")], {})
+    assert read_pairs(files["ENV"])["D"] == "4"
     assert files["STEP_SUMMARY"].read_text() == "# x\n"
     with pytest.raises(StoreError):
         detect("github", GITHUB_STEP_SUMMARY=str(tmp_path)).add_summary("x")
