@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import atexit
 import ctypes
+import difflib
 import hashlib
 import json
 import logging
@@ -606,7 +607,12 @@ def release(session: nox.Session) -> None:
 @nox.session(default=False)
 def environments(session: nox.Session) -> None:
     """Create Python environments for the groups after ``--``, by default core and lowering."""
-    for group in session.posargs or ["core", "lowering"]:
+    groups = session.posargs or ["core", "lowering"]
+    known = PYPROJECT["dependency-groups"]
+    if unknown := [group for group in groups if group not in known]:
+        what = f"pyproject.toml has no dependency group {unknown[0]}; use {', '.join(known)}"
+        fail(session, USAGE, what)
+    for group in groups:
         make_environment(session, group)
 
 
@@ -614,3 +620,24 @@ def environments(session: nox.Session) -> None:
 def qnn_ci(session: nox.Session) -> None:
     """Run any verb: ``./nox -s qnn_ci -- cache info``."""
     run_module(session, "core", "ci", *session.posargs)
+
+
+def main() -> None:
+    """Run nox for the script ./nox. If nox does not understand the arguments, print how to write
+    them, and exit with USAGE."""
+    sys.argv[0] = "nox"
+    try:
+        nox.main()
+    except SystemExit as ended:
+        if ended.code not in {2, 3}:  # a wrong argument, an unknown session
+            raise
+        words = sys.argv[1 : sys.argv.index("--") if "--" in sys.argv else None]
+        near = (difflib.get_close_matches(word, nox.registry.get(), 1) for word in words)
+        name = next(filter(None, near), ["SESSION"])[0]
+        command = os.environ.get("QNN_CI_COMMAND", "nox")
+        sys.stderr.write(f"  fix: {command} -s {name} -- ARGUMENTS; {command} -l lists sessions\n")
+        sys.exit(USAGE)
+
+
+if __name__ == "__main__":
+    main()

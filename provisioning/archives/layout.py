@@ -12,6 +12,7 @@ import os
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,6 +81,19 @@ def unsafe(archive: str, why: str) -> IntegrityError:
         why=why,
         fix="nothing from it was published; download the archive from its vendor again",
     )
+
+
+@contextmanager
+def explain_clashes(archive: str) -> Iterator[None]:
+    """Turn an error in the block, in which files are written into a fresh directory, into an
+    IntegrityError if two of them have the same path, or one is below the other.
+    """
+    try:
+        yield
+    except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
+        name = Path(error.filename or "").name
+        why = f"the manifest puts more than one file at {name!r}, or a file below a file"
+        raise unsafe(archive, why) from error
 
 
 class Layout:

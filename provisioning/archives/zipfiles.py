@@ -99,7 +99,9 @@ def _find_directory(source: ByteSource, tail: bytes) -> tuple[int, int, int]:
             break
         at = tail.rfind(END, 0, at)
     if at < 0:
-        raise unsafe(source.name, "it is not a ZIP file, or its end is missing")
+        known = source.name.lower().endswith((".zip", ".aar", ".whl", ".apk"))
+        more = "" if known else "; tarballs can be .tar, .tar.gz, .tgz, .tar.xz or .txz"
+        raise unsafe(source.name, f"it is not a ZIP file, or its end is missing{more}")
     disk, first, here, count, size, offset = struct.unpack_from("<HHHHII", tail, at + 4)
     is_full = offset == 0xFFFFFFFF or size == 0xFFFFFFFF or count == 0xFFFF
     locator = at - LOCATOR_BYTES

@@ -156,7 +156,7 @@ def _is_brought(wanted: ProfileArtifact) -> bool:
     for name, directory in wanted.unless_in.items():
         adoption = read_toolchain(name).adoption
         root = adoption.find_named(os.environ)[1] if adoption else ""
-        place = Path(root).expanduser() / directory
+        place = caller_path(Path(root).expanduser()) / directory
         if root and all((place / Path(marker).name).is_file() for marker in own.markers):
             return True
     return False
@@ -166,9 +166,16 @@ def compose_environment(
     name: str, profile: Profile, artifacts: tuple[Provisioned, ...]
 ) -> Environment:
     """Return the environment of a profile, with the artifacts' roots in its variables. For
-    variables in ``profile.from_caller``, the values that the user has set take precedence.
+    variables in ``profile.from_caller``, the values that the user has set take precedence. Raises
+    UnfitError if a root cannot be in a search path.
     """
     roots = {artifact.name: str(artifact.root) for artifact in artifacts}
+    if split := next((root for root in roots.values() if os.pathsep in root), ""):
+        raise UnfitError(
+            f"{split} has {os.pathsep!r} in its path",
+            why=f"{os.pathsep!r} separates the directories in LD_LIBRARY_PATH",
+            fix="move it; QNN_CI_HOME changes the directory of the store",
+        )
     variables = {key: value.format_map(roots) for key, value in profile.variables.items()}
     for wanted in profile.artifacts:
         if wanted.is_optional and wanted.name in roots:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
-from provisioning.console.process import Completed, run_bytes, run_process
+from provisioning.console.process import Completed, run_bytes, run_process, run_streams
 from provisioning.errors import MissingToolError, ToolError, UsageError
 
 TIMEOUT_S = 120.0
@@ -46,7 +47,8 @@ def run_git(
     ``variables`` are added to git's environment. Raises the errors of run_process.
     """
     env = {**_environment(root), **variables}
-    return run_process(_name(root, words), env=env, timeout_s=timeout_s, check=check)
+    with _explain_owner(root):
+        return run_process(_name(root, words), env=env, timeout_s=timeout_s, check=check)
 
 
 def ask_git(
@@ -61,7 +63,8 @@ def ask_git(
     Raises ToolError; its ``why`` is git's stderr.
     """
     env = {**_environment(root), **variables}
-    return run_bytes(_name(root, words), data=data, env=env, timeout_s=timeout_s)
+    with _explain_owner(root):
+        return run_bytes(_name(root, words), data=data, env=env, timeout_s=timeout_s)
 
 
 def read_commit(root: Path, revision: str = "HEAD") -> str:
@@ -100,6 +103,27 @@ def list_submodules(root: Path) -> tuple[str, ...]:
     """Return the submodules' paths in the .gitmodules file of a checkout. Raises UsageError."""
     path = root / ".gitmodules"
     return parse_submodules(path.read_text("utf-8", "replace")) if path.is_file() else ()
+
+
+@contextmanager
+def _explain_owner(root: Path) -> Iterator[None]:
+    """Turn a ToolError in the block into a MissingToolError with a fix if git refuses the checkout
+    ``root`` because another user owns it. With --git-dir, its message does not mention the owner.
+    """
+    try:
+        yield
+    except MissingToolError:
+        raise
+    except ToolError as error:
+        top = root.parent.resolve() if root.name == ".git" else root.resolve()
+        probe = ["git", "-C", str(top), "rev-parse", "--git-dir"]
+        if b"dubious ownership" not in run_streams(probe, env=_environment(top)).stderr:
+            raise
+        raise MissingToolError(
+            f"git refuses to read {top}",
+            why="it belongs to another user",
+            fix=f"if you trust its content, run `git config --global --add safe.directory {top}`",
+        ) from error
 
 
 def _name(root: Path, words: Sequence[str]) -> list[str]:

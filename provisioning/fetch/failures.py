@@ -51,6 +51,9 @@ def explain_failures(url: str) -> Iterator[None]:
     try:
         yield
     except (requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema) as error:
+        if isinstance(error, requests.exceptions.InvalidProxyURL) or "SOCKS" in str(error):
+            why = "HTTP_PROXY, HTTPS_PROXY or ALL_PROXY is not the URL of an HTTP proxy"
+            raise PermanentError(why) from error
         raise PermanentError(f"{redact_url(url)} is not a URL that can be fetched") from error
     except requests.exceptions.MissingSchema as error:
         raise PermanentError(f"{redact_url(url)} has no scheme") from error

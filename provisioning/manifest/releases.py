@@ -177,6 +177,8 @@ class GitRelease(Release, frozen=True, kw_only=True, tag="git"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.url.startswith("-"):
+            raise ValueError(f"{self.url!r} is not a URL")
         msgspec.structs.force_setattr(self, "commit", _digits(self.commit, 40, 64))
 
     @property

@@ -23,7 +23,7 @@ from typing import Any
 
 from provisioning.console.caller import caller_path
 from provisioning.console.progress import Progress
-from provisioning.errors import StoreError, UnfitError
+from provisioning.errors import IntegrityError, StoreError, UnfitError
 from provisioning.files import (
     SPARE_BYTES,
     explain_writes,
@@ -173,7 +173,7 @@ class Store:
         If another process holds a lock, prints that process's ID, and waits. Raises StoreError.
         """
         with ExitStack() as stack:
-            for name in filter(None, names):
+            for name in dict.fromkeys(filter(None, names)):  # they may be equal
                 guard = self._guard(name)
                 with explain_errors(self.home):
                     self._make_directories()
@@ -312,10 +312,18 @@ class Store:
 
     def publish(self, key: Key, staged: Path, tree: Tree) -> Published:
         """Publish ``staged`` under the key's name with one rename. All users can read the result.
-        Raises StoreError.
+        Raises StoreError, and IntegrityError for a file name that is not UTF-8.
         """
+        try:
+            record = encode_record(tree)
+        except UnicodeEncodeError as error:
+            raise IntegrityError(
+                f"{key.artifact} {key.version} has a file name that is not UTF-8",
+                why=repr(error.object),
+                fix="rename the file where it comes from, or use another release",
+            ) from error
         with explain_errors(self.home):
-            (staged / TREE_FILE).write_bytes(encode_record(tree))
+            (staged / TREE_FILE).write_bytes(record)
             (staged / TREE_FILE).chmod(0o644)
             for directory, _, _ in os.walk(staged):
                 Path(directory).chmod(DIRECTORY_MODE)

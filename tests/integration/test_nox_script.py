@@ -49,6 +49,30 @@ def test_a_checkout_of_somebody_else(checkout: Path) -> None:
     assert (ended.returncode, "cannot be written" in ended.output) == (4, True), ended.output
 
 
+def test_a_link_to_it_works_for_the_checkout_and_leaves_nothing_beside_the_link(
+    checkout: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    beside = tmp_path_factory.mktemp("bin")
+    (beside / "nox").symlink_to(checkout / "nox")
+    run_process([beside / "nox"], env={**os.environ, "QNN_CI_PYTHON": "none"}, check=False)
+    assert [path.name for path in beside.iterdir()] == ["nox"]
+    assert (checkout / ".nox").is_dir()
+
+
+@pytest.mark.parametrize("name", ["a b", "$HOME", "~", "%s{x}", "-d"])
+def test_a_checkout_may_have_any_name(tmp_path: Path, name: str) -> None:
+    programs = tmp_path / name / ".nox" / "bootstrap" / "bin"
+    programs.mkdir(parents=True)
+    shutil.copy(SCRIPT, tmp_path / name / "nox")
+    version = SCRIPT.read_text("utf-8").partition("NOX_VERSION=")[2].split()[0]
+    (programs.parent / "nox-version").write_text(version)
+    python = programs / "python"
+    python.write_text('#!/bin/sh\n[ "$1" = -c ] || { pwd; echo "$QNN_CI_CALLER_DIR" "$@"; }\n')
+    python.chmod(0o755)
+    ended = run_process([f"./{name}/nox", "-l"], cwd=tmp_path)
+    assert ended.output.splitlines() == [str(tmp_path / name), f"{tmp_path} noxfile.py -l"]
+
+
 def test_no_fit_python(checkout: Path) -> None:
     ended = run_script(checkout, QNN_CI_PYTHON="no-such-python")
     assert (ended.returncode, "QNN_CI_PYTHON" in ended.output) == (3, True)

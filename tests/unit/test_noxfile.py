@@ -772,6 +772,47 @@ def test_environments_that_are_named_are_made_else_two(
     assert made == list(given or ("core", "lowering"))
 
 
+def test_an_environment_of_no_group_is_refused_before_another_is_made(
+    linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made: list[str] = []
+    monkeypatch.setattr(linux, "make_environment", lambda session, group: made.append(group))
+    with pytest.raises(RefusedError):
+        linux.environments.func(Recorder(tmp_path, "environments", "core", "cor"))
+    assert (made, [one.code for one in linux.failures]) == ([], [2])
+
+
+@pytest.mark.parametrize(
+    ("words", "gives", "ends", "hint"),
+    [
+        (["-s", "test_emulater"], 3, 2, "./nox -s test_emulator -- "),
+        (["test_onnx", "--", "--model", "lint"], 2, 2, "./nox -s test_onnx -- "),
+        (["-s", "audit", "--model", "x"], 2, 2, "./nox -s audit -- "),
+        (["--zzz"], 2, 2, "./nox -s SESSION -- "),
+        (["-s", "lint"], 0, 0, ""),
+        (["-s", "lint"], 1, 1, ""),
+        (["-s", "lint"], 130, 130, ""),
+    ],
+)
+def test_what_nox_does_not_understand_is_answered_with_how_it_is_written(
+    noxfile: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    gives: int,
+    ends: int,
+    hint: str,
+) -> None:
+    monkeypatch.setattr(noxfile.nox, "main", lambda: sys.exit(gives))
+    monkeypatch.setattr(sys, "argv", ["noxfile.py", *words])
+    monkeypatch.setenv("QNN_CI_COMMAND", "./nox")
+    with pytest.raises(SystemExit) as ended:
+        noxfile.main()
+    assert ended.value.code == ends
+    said = capsys.readouterr().err
+    assert said.startswith(f"  fix: {hint}") if hint else not said
+
+
 @pytest.mark.parametrize("where", ["true", ""])
 def test_lint_runs_every_program_of_its_environment_and_annotates_on_github(
     linux: ModuleType,

@@ -12,6 +12,7 @@ from typing import Any
 
 from provisioning.archives.layout import FileWriter, find_dangling, make_links, make_parents
 from provisioning.artifacts.sources import ArtifactRequest, FillJob
+from provisioning.console.caller import caller_path
 from provisioning.console.user_files import read_user_file
 from provisioning.errors import UnfitError, UsageError
 from provisioning.files import READ_BYTES
@@ -33,7 +34,7 @@ def find_installation(
     variable, named = adoption.find_named(variables) if adoption else ("", "")
     if adoption is None or not named:
         return None
-    root = Path(named).expanduser()
+    root = caller_path(Path(named).expanduser())
     missing = [path for path in expected_paths(request, adoption) if not (root / path).exists()]
     if missing:
         raise UnfitError(

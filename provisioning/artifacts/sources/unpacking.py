@@ -9,6 +9,7 @@ from provisioning.archives.layout import (
     FileWriter,
     Member,
     check_members,
+    explain_clashes,
     find_dangling,
     make_links,
     make_parents,
@@ -37,8 +38,9 @@ def unpack_file(path: Path, job: FillJob) -> tuple[TreeEntry, ...]:
     if is_tarball(path.name):
         job.progress.step(f"{request.label}: unpacking {path.name}")
         limits, whole = request.limits(), not request.release.pin
-        entries, links = extract_tar(path, job.root, request.layout(), limits, whole=whole)
-        return complete_tree(job, entries, links, path.name)
+        with explain_clashes(path.name):
+            entries, links = extract_tar(path, job.root, request.layout(), limits, whole=whole)
+            return complete_tree(job, entries, links, path.name)
     with closing(FileSource(path)) as source:
         return unpack_members(source, select_members(source, job), job)
 
@@ -82,9 +84,10 @@ def unpack_members(
     request = job.request
     total = sum(member.size for _, member in placed)
     job.store.check_space(total, f"{request.label} unpacked")
-    with job.progress.bar(f"{request.label}: unpacking", total) as bar:
-        entries, links = extract_members(source, job.root, placed, bar.advance)
-    return complete_tree(job, entries, links, source.name)
+    with explain_clashes(source.name):
+        with job.progress.bar(f"{request.label}: unpacking", total) as bar:
+            entries, links = extract_members(source, job.root, placed, bar.advance)
+        return complete_tree(job, entries, links, source.name)
 
 
 def complete_tree(

@@ -607,3 +607,17 @@ def test_the_target_of_a_link_has_a_limit() -> None:
         with pytest.raises(IntegrityError) as caught:
             target(data)
         assert (caught.value.what, caught.value.why) == ("a.zip is refused", why)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_told"), [("a.tar.bz2", True), ("a.7z", True), ("a.ZIP", False)]
+)
+def test_what_is_neither_a_zip_nor_a_tarball_that_can_be_read(
+    tmp_path: Path, name: str, is_told: bool
+) -> None:
+    (tmp_path / name).write_bytes(b"BZh9" * 20)
+    source = FileSource(tmp_path / name)
+    with pytest.raises(IntegrityError) as caught:
+        read_directory(source)
+    source.close()
+    assert (".tar.gz" in caught.value.why) == is_told

@@ -20,6 +20,7 @@ from provisioning.artifacts.environment import (
 from provisioning.artifacts.pins import plan_update
 from provisioning.artifacts.provision import Provisioned
 from provisioning.artifacts.sources import ArtifactRequest, Options, load_source
+from provisioning.artifacts.sources.local import find_installation
 from provisioning.console.progress import Progress
 from provisioning.doctor.examine import find_pins, wanted_requests
 from provisioning.errors import ExitCode, ManifestError, UnfitError, UsageError
@@ -82,6 +83,25 @@ def test_an_sdk_that_has_libcxx_needs_no_other(
     assert path == str(sdk / HOST)
     monkeypatch.setenv("QNN_CI_LIBCXX_ROOT", str(tmp_path))
     assert "libcxx" in list_names()
+
+
+def test_a_root_that_would_be_two_directories_of_a_search_path_is_refused(tmp_path: Path) -> None:
+    artifact = Provisioned("qnn-sdk", PIN, tmp_path / "a:b")
+    with pytest.raises(UnfitError, match="a:b"):
+        compose_environment("emulator-sdk", read_profile("emulator-sdk"), (artifact,))
+
+
+def test_a_relative_installation_is_found_from_where_nox_was_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_sdk(tmp_path / "here" / "sdk", PIN, HOST)
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path / "here"))
+    monkeypatch.setenv("QNN_SDK_ROOT", "sdk")
+    toolchain = read_toolchain("qnn-sdk")
+    request = ArtifactRequest(toolchain, toolchain.release())
+    found = find_installation(request, {"QNN_SDK_ROOT": "sdk"})
+    assert found
+    assert found[0] == tmp_path / "here" / "sdk"
 
 
 def test_what_is_missing_is_named_with_the_command_that_provisions_it() -> None:

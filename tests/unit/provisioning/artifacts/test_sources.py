@@ -194,6 +194,37 @@ def test_an_archive_is_unpacked_within_the_limits_of_its_release(
     assert replace(ask(), release=release).limits() == Limits(1_000_000, collide)
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        'layout = [{ take = "sdk/a.txt", put = "z" }, { take = "sdk/lib/*", put = "z/" }]',
+        'layout = [{ take = "sdk/**", put = "" }]\nwrite = { "lib/one" = "x" }',
+        'layout = [{ take = "sdk/**", put = "" }]\nwrite = { "a.txt/x" = "x" }',
+        'layout = [{ take = "sdk/**", put = "" }]\nwrite = { "lib" = "x" }',
+    ],
+)
+@pytest.mark.parametrize("suffix", ["zip", "tar"])
+def test_files_of_a_manifest_that_clash_are_not_blamed_on_the_disk(
+    store: Store, server: BadServer, tmp_path: Path, more: str, suffix: str
+) -> None:
+    name = f"sdk.{suffix}"
+    if suffix == "tar":
+        (tmp_path / "sdk/lib").mkdir(parents=True)
+        for path, data in FILES.items():
+            (tmp_path / "sdk" / path).write_bytes(data)
+        shutil.make_archive(str(tmp_path / "good"), "tar", tmp_path, "sdk")
+        server.files[name] = (tmp_path / "good.tar").read_bytes()
+    else:
+        server.files[name] = server.files["good.zip"]
+    pin = hashlib.sha256(server.files[name]).hexdigest()
+    text = (
+        f'source = "archive"\nfilename = "{name}"\nurl = "{server.url(name)}"\nsha256 = "{pin}"\n'
+    )
+    made.describe(tmp_path / "manifests", "sdk", text + more)
+    with pytest.raises(IntegrityError, match=name):
+        fetch(store)
+
+
 @pytest.fixture
 def wheel_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ArtifactRequest:
     world = made.make_world(tmp_path / "world")

@@ -14,7 +14,7 @@ from provisioning.console.git import (
     run_git,
 )
 from provisioning.doctor.survey.host import survey_checkout
-from provisioning.errors import ToolError
+from provisioning.errors import ExitCode, MissingToolError, ToolError
 from tests.stand_ins.environments import git
 
 
@@ -90,6 +90,25 @@ def test_the_users_mirror_in_a_variable_still_counts(
     listed = ask_git(repository, "ls-remote", "https://nowhere.example/executorch", "HEAD")
 
     assert listed.decode().startswith(read_commit(repository))
+
+
+@pytest.mark.parametrize("place", ["", ".git"])
+def test_a_checkout_of_another_user_is_told_with_what_allows_it(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")  # as git's own tests do
+    with pytest.raises(MissingToolError) as caught:
+        ask_git(repository / place, "-C", str(repository), "diff", "--no-such-option")
+    assert caught.value.exit_code is ExitCode.ENVIRONMENT
+    assert f"safe.directory {repository}" in caught.value.fix
+    with pytest.raises(MissingToolError):
+        run_git(repository / place, "no-such-command")
+
+
+def test_a_failure_in_a_checkout_of_the_user_is_gits(repository: Path) -> None:
+    with pytest.raises(ToolError, match="no-such-command") as caught:
+        run_git(repository, "no-such-command")
+    assert not isinstance(caught.value, MissingToolError)
 
 
 def test_no_commit_is_an_error_without_a_reason(repository: Path) -> None:

@@ -46,6 +46,8 @@ def inside(error: BaseException) -> requests.ConnectionError:
 PERMANENT: dict[str, BaseException] = {
     "URL": requests.exceptions.InvalidURL(),
     "schema": requests.exceptions.InvalidSchema(),
+    "a proxy's URL": requests.exceptions.InvalidProxyURL(),
+    "SOCKS": requests.exceptions.InvalidSchema("Missing dependencies for SOCKS support."),
     "no schema": requests.exceptions.MissingSchema(),
     "header": requests.exceptions.InvalidHeader(),
     "certificate": inside(untrusted()),

@@ -26,6 +26,7 @@ GOOD = {
     "write": "sdk.yaml",
     "output": "lib/made.so",
     "commit": "c" * 40,
+    "url": "https://h/r.git",
     "sha256": SHA256,
 }
 FILE = """
@@ -52,7 +53,7 @@ write = {{ "{write}" = "text" }}
 [[releases]]
 source = "git"
 version = "2"
-url = "https://h/r.git"
+url = "{url}"
 commit = "{commit}"
 """
 OUTSIDE = ("../x", "/etc/x", "a/../../x", "..", "a/..", "/", "a\\u0000b")
@@ -108,6 +109,11 @@ def test_what_is_no_hash_is_a_mistake_of_the_manifest(manifests: Path, text: str
         read(manifests, sha256=text)
     with pytest.raises(ManifestError):
         read(manifests, commit=text)
+
+
+def test_an_option_of_git_is_not_a_url(manifests: Path) -> None:
+    with pytest.raises(ManifestError, match=r"toolchains/sdk\.toml"):
+        read(manifests, url="--upload-pack=x")
 
 
 def test_what_a_release_does_not_state_limits_nothing(manifests: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from provisioning.console.progress import Progress
-from provisioning.errors import StoreError, UnfitError
+from provisioning.errors import IntegrityError, StoreError, UnfitError
 from provisioning.store import store as stores
 from provisioning.store.lock import HeldLock, find_callers, start_of
 from provisioning.store.store import (
@@ -260,6 +260,19 @@ def test_a_lock_is_of_an_artifact_and_of_its_download(store: Store) -> None:
         held = HeldLock(store.locks / f"{name}.lock")
         assert held.take()
         held.release()
+
+
+def test_a_download_may_have_the_name_of_its_artifact(store: Store) -> None:
+    with store.lock(("sdk", "sdk"), Progress()):
+        assert not HeldLock(store.locks / "sdk.lock").take()
+
+
+@pytest.mark.parametrize("entry", [TreeEntry("b\udcff"), TreeEntry("l", link="b\udcff")])
+def test_a_name_that_no_record_can_hold_is_refused(store: Store, entry: TreeEntry) -> None:
+    with pytest.raises(IntegrityError, match="UTF-8") as caught:
+        publish(store, tree=Tree("sdk", "1.0", "00", (), (entry,)))
+    assert caught.value.why == repr("b\udcff")
+    assert store.find(KEY) is None
 
 
 def test_who_waits_says_for_whom_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
