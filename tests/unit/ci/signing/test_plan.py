@@ -179,6 +179,7 @@ def test_what_a_file_is_that_does_not_parse(tmp_path: Path) -> None:
     [
         ("2.37.0", BUILDS[0], "lpai", "2.37.0 cannot be used for LPAI libraries"),
         ("2.48.0", BUILDS[0], "package", "2.48.0 cannot be used for LPAI op packages"),
+        ("2.48.0", BUILDS[0], "both", "2.48.0 cannot be used for LPAI op packages"),
         # Without an sdk.yaml the libraries tell; with one it counts before them.
         ("", BUILDS[1], "package", "2.48.40 cannot be used for LPAI op packages"),
         ("2.50.0", BUILDS[1], "package", ""),
@@ -192,7 +193,12 @@ def test_an_sdk_that_is_too_old_is_refused(
     (tmp_path / "qnn").mkdir()
     if sdk_yaml:
         (tmp_path / "qnn/sdk.yaml").write_text(f"version: {sdk_yaml}\n")
-    selected = {"lpai": Selection("v6"), "package": Selection(op_package=tmp_path / "package")}
+    package = tmp_path / "package"
+    selected = {
+        "lpai": Selection("v6"),
+        "package": Selection(op_package=package),
+        "both": Selection("v6", op_package=package),
+    }
     roots = Roots(qnn_sdk=tmp_path / "qnn")
     if refused:
         error = refuse(tmp_path, UnfitError, selected[selection], roots=roots)

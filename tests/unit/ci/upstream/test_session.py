@@ -261,6 +261,17 @@ def test_each_repeat_is_a_run_of_its_own(tmp_path: Path) -> None:
     assert set(entries) == {("C::test_a", turn) for turn in range(3)}
 
 
+def test_resume_runs_only_the_repeats_that_are_missing(tmp_path: Path) -> None:
+    tests = ("C::test_a", "C::test_refused")
+    run(tmp_path, repeat=2, tests=tests)
+    path = tmp_path / "journal.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(line for line in lines if b'"repeat":1' not in line))
+    entries, pool = run(tmp_path, repeat=2, tests=tests, resume=True)
+    assert sorted(name for name, _ in pool.calls) == ["C::test_a", "C::test_refused"]
+    assert set(entries) == {(test, turn) for test in tests for turn in range(2)}
+
+
 def test_resume_with_other_tests_is_refused(tmp_path: Path) -> None:
     run(tmp_path)
     with pytest.raises(UsageError, match="another run"):
