@@ -12,8 +12,10 @@ import signal
 import socket
 import struct
 import subprocess
+import tempfile
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from stat import filemode
@@ -633,3 +635,32 @@ def test_a_terminals_bytes_are_passed_as_they_are(capfd: pytest.CaptureFixture[s
     with ours:
         copy_streams(ours, terminal=True)
     assert capfd.readouterr().out == "\x01\x00\x00\x00plain"
+
+
+def test_a_container_gets_all_of_stdin_and_its_end(capfd: pytest.CaptureFixture[str]) -> None:
+    """It answers only after the end of its input, as ``wc -c`` does."""
+    ours, theirs = socket.socketpair()
+    theirs.settimeout(10.0)
+
+    def count() -> None:
+        received = 0
+        with theirs, suppress(OSError):
+            while data := theirs.recv(1 << 16):
+                received += len(data)
+            theirs.sendall(f"{received}".encode())
+
+    before = os.dup(0)
+    with tempfile.TemporaryFile() as file:
+        file.write(bytes(200_000))
+        file.seek(0)
+        os.dup2(file.fileno(), 0)
+    container = threading.Thread(target=count)
+    container.start()
+    try:
+        with ours:
+            copy_streams(ours, terminal=True)
+    finally:
+        container.join(20.0)
+        os.dup2(before, 0)
+        os.close(before)
+    assert capfd.readouterr().out == "200000"
