@@ -14,16 +14,19 @@ import pytest
 from asn1crypto import cms
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from provisioning.elf import catalog
 from provisioning.elf.catalog import (
     MAX_BYTES,
     MAX_CHAIN,
+    NAME_VALUE,
     TIME_STAMPING,
     CatalogError,
     _wrapped,
     parse_catalog,
     prove_file,
 )
-from provisioning.elf.facts import Genuine
+from provisioning.elf.facts import Genuine, Proof
+from provisioning.elf.qnn_build import QnnBuild
 from provisioning.errors import ManifestError
 from provisioning.files import hash_file
 from provisioning.manifest import catalogs as manifest
@@ -42,6 +45,7 @@ from tests.stand_ins.catalogs import (
     make_catalog,
     make_oid,
     sign,
+    wrap,
 )
 
 NAME, BYTES = "libQnnHtpV73Skel.so", b"a skel"
@@ -335,6 +339,98 @@ def test_a_file_is_proven_by_a_catalog_next_to_it(tmp_path: Path) -> None:
     skel.write_bytes(BYTES)
     (tmp_path / "other.CAT").write_bytes(PLAIN)
     assert prove(tmp_path) == (Genuine.GENUINE, "other.CAT")
+
+
+def test_a_damaged_catalog_counts_only_for_the_skel_that_it_is_named_after(tmp_path: Path) -> None:
+    (tmp_path / NAME).write_bytes(BYTES)
+    (tmp_path / "libqnnhtpv75.cat").write_bytes(STAMPED[:-1])
+    (tmp_path / "readme.txt").write_bytes(STAMPED)
+    assert prove(tmp_path) is None
+    (tmp_path / "LIBQNNHTPV73.Cat").write_bytes(STAMPED[:-1])
+    assert prove(tmp_path) == (Genuine.FORGED, "LIBQNNHTPV73.Cat")
+    (tmp_path / "a.cat").write_bytes(make_catalog({NAME.lower(): b"other"}))
+    assert prove(tmp_path) == (Genuine.FORGED, "LIBQNNHTPV73.Cat")  # the first by name
+    (tmp_path / "LIBQNNHTPV73.Cat").unlink()
+    assert prove(tmp_path) == (Genuine.NOT_COVERED, "a.cat")
+    (tmp_path / "a.cat").write_bytes(make_catalog({"x": b"other"}))
+    assert prove(tmp_path) is None
+
+
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_the_list_of_genuine_skels_is_asked_where_no_catalog_is_for_a_skel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_listed: bool
+) -> None:
+    build = QnnBuild("2.49.40", "260810104044", "v2.49.40.260810104044_123")
+    other = "0" * 64
+    skels = {NAME: DIGEST if is_listed else other, "libQnnHtpV75Skel.so": other}
+    known = {"v2.49.40.260810104044": manifest.KnownBuild("a.whl", "1" * 64, skels)}
+    monkeypatch.setattr(manifest, "read_trust", lambda: TRUST)
+    monkeypatch.setattr(manifest, "read_known", lambda: known)
+    path = tmp_path / NAME
+    path.write_bytes(BYTES)
+    source = "skels.toml (a.whl)"
+    why = f"the wheel's {NAME} has SHA-256 {other}, but this file has {DIGEST}"
+    listed = Proof(Genuine.GENUINE, source, listed=DIGEST)
+    if not is_listed:
+        listed = Proof(Genuine.NOT_COVERED, source, why, listed=other)
+    for data in (b"", make_catalog({"x": b"x"})):
+        if data:
+            (tmp_path / "other.cat").write_bytes(data)
+        assert manifest.prove_skel(path, build, DIGEST, NOW) == listed
+        assert manifest.prove_skel(path, None, DIGEST, NOW) is None
+        unknown = build._replace(text="v2.50.40.1")
+        assert manifest.prove_skel(path, unknown, DIGEST, NOW) is None
+        (tmp_path / "libother.so").write_bytes(BYTES)
+        assert manifest.prove_skel(tmp_path / "libother.so", build, DIGEST, NOW) is None
+    (tmp_path / "other.cat").rename(tmp_path / "OTHER.CAT")
+    (tmp_path / "OTHER.CAT").write_bytes(PLAIN)
+    proof = manifest.prove_skel(path, build, DIGEST, NOW)
+    assert proof == Proof(Genuine.GENUINE, "OTHER.CAT")
+
+
+def test_only_entries_with_a_name_and_a_sha256_are_listed() -> None:
+    """Attributes of other kinds, other names and digests of other sizes are passed over."""
+    *fields, (_, whole) = catalog._children(catalog._children(list_members({"a": b"1"}))[0][1])
+    ((_, one),) = catalog._children(whole)
+    (_, digest), (_, attributes) = catalog._children(one)
+    named, hashed = (wrap(0x30, part) for _, part in catalog._children(attributes))
+    label, oid = "File".encode("utf-16-be"), NAME_VALUE
+    system = named.replace(label, "Fole".encode("utf-16-be"))
+    unknown = named.replace(oid, oid[:-1] + bytes([oid[-1] ^ 1]))
+    sha1 = hashed.replace(make_oid(SHA256_OID), make_oid(SHA384_OID))
+    entries = [(unknown, named, hashed), (hashed, named), (named,), (hashed,), (system, hashed)]
+    entries += [(named, sha1), (named, hashed, sha1)]
+    found = [wrap(0x30, wrap(0x04, digest), wrap(0x31, *parts)) for parts in entries]
+    head = b"".join(wrap(tag, content) for tag, content in fields)
+    data = wrap(0x30, head, wrap(0x30, *found))
+    sha256 = hashlib.sha256(b"1").hexdigest()
+    assert list(catalog._list_files(data)) == [(sha256, "a")] * 3
+
+
+def test_a_signature_is_of_one_signer_with_an_rsa_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = SimpleNamespace(native="signed_data")
+    for signers in ([], [1, 2]):
+        outer = {"content_type": kind, "content": {"signer_infos": signers}}
+        with pytest.raises(CatalogError, match=f"it has {len(signers)} signers"):
+            catalog._load_signed(outer)
+    monkeypatch.setattr(catalog, "_find_signer", lambda *_: SimpleNamespace(public_key=object))
+    with pytest.raises(CatalogError, match="no RSA key"):
+        parse_catalog(PLAIN, TRUST, NOW)
+
+
+def test_certificates_of_other_kinds_are_passed_over() -> None:
+    signed = cms.ContentInfo.load(PLAIN)["content"]
+    own = [*signed["certificates"]]
+    other = SimpleNamespace(name="v2_attr_cert")
+    given: Any = type("Signed", (dict,), {"contents": signed.contents})
+    found = catalog._load_certificates(given(certificates=[other, *own, other]))
+    assert {one.subject for one in found} == {
+        SIGNER.certificate.subject,
+        AUTHORITY.certificate.subject,
+    }
+    given.contents = b""
+    with pytest.raises(CatalogError, match="not in DER"):
+        list(catalog._load_certificates(given(certificates=own)))
 
 
 def test_the_trusted_root_is_the_one_with_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
