@@ -254,7 +254,7 @@ def _changed_words(old: Release, new: Release) -> dict[str, str]:
         before, after = getattr(old, name), getattr(new, name)
         if isinstance(before, Mapping):
             words.update({before[key]: after[key] for key in before if key in after})
-        elif before and not isinstance(before, tuple):
+        elif before:
             words[str(before)] = str(after)
     return {before: after for before, after in words.items() if before != after}
 

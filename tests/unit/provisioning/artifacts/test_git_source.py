@@ -269,6 +269,20 @@ def test_files_are_sealed_with_the_modes_of_their_commit(near: FillJob, tmp_path
         assert not (job.root / ".git" / name).exists()
 
 
+@pytest.mark.parametrize("is_near", [False, True])
+def test_the_network_is_asked_only_for_what_the_store_lacks(
+    job: FillJob, monkeypatch: pytest.MonkeyPatch, is_near: bool
+) -> None:
+    done: list[str] = []
+    for name in ("fetch", "update_submodules", "seal"):
+        monkeypatch.setattr(_Checkout, name, lambda _, name=name: done.append(name))
+    monkeypatch.setattr(_Checkout, "fetch_from_store", lambda _: is_near)
+    entries = (TreeEntry("b"), TreeEntry("a"))
+    monkeypatch.setattr(source, "_entries", lambda root: entries if root == job.root else ())
+    assert source.fill(job) == entries[::-1]
+    assert done == [*([] if is_near else ["fetch"]), "update_submodules", "seal"]
+
+
 def test_a_commit_comes_alone_and_its_remote_is_kept(near: FillJob, tmp_path: Path) -> None:
     git(tmp_path / "repository", "tag", "other")
     job = pin(near, commit=commit_more(tmp_path / "repository", more=0o644))

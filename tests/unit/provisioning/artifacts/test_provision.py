@@ -24,7 +24,7 @@ import msgspec
 import pytest
 
 from provisioning.__main__ import main
-from provisioning.artifacts import environment, sources
+from provisioning.artifacts import consent, environment, sources
 from provisioning.artifacts import provision as provisions
 from provisioning.artifacts.consent import check_machines, check_version, make_lock
 from provisioning.artifacts.environment import DROPPED_VARIABLES
@@ -65,6 +65,8 @@ from provisioning.errors import (
     UnfitError,
     UsageError,
 )
+from provisioning.fetch.ranges import CostlyError
+from provisioning.fetch.transfer import PermanentError, redact_url
 from provisioning.manifest.reader import manifests_root, read_toolchain
 from provisioning.manifest.releases import ArchiveRelease, Release
 from provisioning.store.store import TREE_FILE, Published, Store
@@ -812,6 +814,8 @@ def test_parts_of_a_tarball_come_from_a_whole_tree_alone(
     part = provision(store, "libraries")[0].root
     assert names_below(part) == ["lib/link.so", "lib/one.so", "lib/two.so"]
     assert (part / "lib/one.so").stat().st_ino == (whole / "lib/one.so").stat().st_ino
+    entries = archive.reuse_published(job)
+    assert sorted(entry.path for entry in entries) == [entry.path for entry in job.locked]
 
 
 def test_a_tree_of_another_archive_does_not_hide_the_one_that_fits(
@@ -879,6 +883,43 @@ def test_transfers_end_if_provisioning_is_interrupted_and_may_begin_again_after_
     assert seen == ["end", "tasks", "over"]
 
 
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("missing", [False, True])
+def test_what_has_to_be_compiled_is_made_first_and_bars_are_shown_of_one_artifact_alone(
+    store: Store, monkeypatch: pytest.MonkeyPatch, several: bool, missing: bool
+) -> None:
+    sdk, part = ask(), ask("headers")
+    monkeypatch.delenv("QNN_CI_MANIFESTS")
+    toolchain = read_toolchain("libatomic")
+    built = ArtifactRequest(toolchain, toolchain.release())
+    requests = [sdk, part, built] if several else [sdk, part]
+    done: list[Any] = []
+
+    def provide(request: ArtifactRequest, _: Store, progress: Progress, **more: bool) -> Any:
+        done.append((request.name, request.components, more, progress))
+        return f"{request.name} {request.components}"
+
+    monkeypatch.setattr(provisions, "provision_pinned", provide)
+    monkeypatch.setattr(provisions, "adopt_artifact", lambda *_, **__: None)
+    monkeypatch.setattr(Store, "find", lambda *_: None if missing else "published")
+    shown: list[Any] = []
+    monkeypatch.setattr(provisions, "show_outline", lambda *given: shown.append(given))
+    progress = Progress(io.StringIO())
+    found: Any = provision_artifacts(requests, store, progress, verify=True)
+    assert found == [f"{one.name} {one.components}" for one in requests]
+    outlines = [([one.name for one in asked], *rest) for asked, *rest in shown]
+    assert outlines == ([([one.name for one in requests], store, progress)] if missing else [])
+    is_first = several and missing
+    assert [name for name, _, more, _ in done if not more] == (["libatomic"] if is_first else [])
+    assert [name for name, *_ in done][:1] == (["libatomic"] if is_first else ["sdk"])
+    rest = done[is_first:]
+    assert sorted(one[:2] for one in rest) == sorted((one.name, one.components) for one in requests)
+    assert [more for *_, more, _ in rest] == [{"verify": True}] * len(requests)
+    for *_, own in rest:
+        assert (own is progress) is not is_first
+        assert own.stream is progress.stream
+
+
 def test_an_update_works_in_a_hidden_directory_beside_the_downloads(
     store: Store, manifests: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -915,6 +956,102 @@ def test_parts_are_fetched_over_http_alone(store: Store) -> None:
     assert found.fetched
     assert "parts" not in said
     assert (store.downloads / "sdk.zip").is_file()
+
+
+@pytest.mark.parametrize(
+    ("filename", "urls", "errors", "asked", "told"),
+    [
+        ("sdk.zip", ("file:///a", "http://b", "https://c"), (), ["http://b"], []),
+        ("sdk.tar.gz", ("http://a", "https://b"), (), [], []),
+        (
+            "sdk.zip",
+            ("http://a", "http://u:p@b/x?t=1", "http://c"),
+            (PermanentError("no ranges"), IntegrityError("bad", why="a byte differs")),
+            ["http://a", "http://u:p@b/x?t=1", "http://c"],
+            ["http://a: no ranges", f"{redact_url('http://u:p@b/x?t=1')}: a byte differs"],
+        ),
+        (
+            "sdk.zip",
+            ("http://a", "http://b"),
+            (CostlyError("too many requests"),),
+            ["http://a"],
+            ["http://a: too many requests"],
+        ),
+    ],
+)
+def test_parts_come_from_the_first_url_that_has_them_unless_they_cost_too_much(
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    filename: str,
+    urls: tuple[str, ...],
+    errors: tuple[Exception, ...],
+    asked: list[str],
+    told: list[str],
+) -> None:
+    """What a failed attempt leaves is removed; what was there before it is not."""
+    lock = make_lock(ask(), store, Progress())
+    shutil.rmtree(store.downloads)
+    release = msgspec.structs.replace(
+        ask().release, url=urls[0], mirrors=urls[1:], filename=filename
+    )
+    request = replace(ask("libraries"), release=release).locked_by(lock)
+    said = io.StringIO()
+    job = FillJob(request, store.home / "root", store, Progress(said))
+    job.root.mkdir(parents=True)
+    (job.root / "before").touch()
+    tried: list[str] = []
+
+    def unpack(url: str, same: FillJob) -> Any:
+        assert same is job
+        assert names_below(job.root) == ["before"]
+        tried.append(url)
+        if len(tried) <= len(errors):
+            (job.root / "left").touch()
+            raise errors[len(tried) - 1]
+        return ("an entry",)
+
+    monkeypatch.setattr(archive, "_unpack_remote", unpack)
+    found: Any = archive._fetch_parts(job)
+    assert found == (("an entry",) if len(asked) > len(errors) else ())
+    assert tried == asked
+    assert [line.split(" in parts from ")[1] for line in said.getvalue().splitlines()] == told
+    assert names_below(job.root) == ["before"]
+    tried.clear()
+    whole = replace(job, request=replace(request, components=()))
+    unlocked = replace(job, request=replace(request, lock=None))
+    offline = replace(job, request=replace(request, options=Options(offline=True)))
+    for other in (whole, unlocked, offline):
+        assert archive._fetch_parts(other) == ()
+    store.downloads.mkdir()
+    (store.downloads / filename).touch()
+    assert archive._fetch_parts(job) == ()
+    assert tried == []
+
+
+@pytest.mark.parametrize("release", ["archive", "tarball", "zig"])
+def test_a_lock_has_each_kind_of_evidence(
+    store: Store, monkeypatch: pytest.MonkeyPatch, release: str
+) -> None:
+    """And says of a tarball, or of what was built here, that no file has a checksum of its own."""
+    for name in ("check_version", "check_machines", "prove_skels"):
+        monkeypatch.setattr(consent, name, lambda *given, name=name: [f"{name} {len(given)}"])
+    found = ask().release
+    if release == "tarball":
+        found = msgspec.structs.replace(found, filename="sdk.tar.xz")
+    entries = [*(TreeEntry(name, sha256="5" * 64) for name in "abc"), TreeEntry("d/")]
+    if release == "zig":
+        monkeypatch.delenv("QNN_CI_MANIFESTS")
+        found = read_toolchain("libatomic").release()
+    counted = consent._count_files(found, entries)
+    assert counted.startswith("3 files")
+    assert ("no checksums of single files" in counted) is (release == "tarball")
+    assert ("built" in counted) is (release == "zig")
+    assert ("each matches its checksum" in counted) is (release == "archive")
+    if release == "archive":
+        lock = make_lock(ask(), store, Progress())
+        count, *others = lock.evidence
+        assert count.startswith(f"{len(FILES) + 1} files unpacked")
+        assert others == ["check_version 2", "check_machines 1", "prove_skels 2"]
 
 
 def test_a_kept_archive_is_looked_at(store: Store, tmp_path: Path) -> None:

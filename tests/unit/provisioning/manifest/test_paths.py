@@ -82,6 +82,24 @@ def test_a_path_that_leads_out_is_a_mistake_of_the_manifest(
         read(manifests, **{key: path})
 
 
+@pytest.mark.parametrize("path", OUTSIDE)
+@pytest.mark.parametrize(
+    "row",
+    [
+        'layout = [{{ take = "x", put = "{}" }}]',
+        'links = {{ "{}" = "x" }}',
+        'write = {{ "{}" = "" }}',
+    ],
+)
+def test_no_path_of_a_repository_leads_out_either(manifests: Path, row: str, path: str) -> None:
+    text = FILE.format(**GOOD)
+    (manifests / "toolchains/sdk.toml").write_text(text + row.format(path))
+    with pytest.raises(ManifestError):
+        read_toolchain("sdk")
+    (manifests / "toolchains/sdk.toml").write_text(text + row.format("a/b"))
+    assert read_toolchain("sdk").release("2").version == "2"
+
+
 @pytest.mark.parametrize("path", INSIDE)
 def test_a_path_inside_is_one(manifests: Path, path: str) -> None:
     read(manifests, put=path, link=path, write=path, output=path)
