@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from ci.cases import session
+from ci.cases.baselines import Baseline
 from ci.cases.pipeline import CaseResult, RunSetup, SessionOptions
 from ci.cases.policy import read_emulator_policy
 from ci.cases.pool import Ended
@@ -218,7 +219,8 @@ def test_a_session_gives_each_case_its_setup_and_reports_what_is_not_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files of an earlier run are removed first. A phase is measured."""
-    monkeypatch.setattr(session, "suite_folder", lambda: tmp_path / "baselines")
+    baselines = {"mlp fp16 SM8650": Baseline(30.0)}
+    monkeypatch.setattr(Session, "find_baselines", lambda _: (baselines, False))
     beside = tmp_path / "beside"
     (beside / "old").mkdir(parents=True)
     engine, runner, emulator, pool = (SimpleNamespace(name=name) for name in "ereo")
@@ -248,7 +250,7 @@ def test_a_session_gives_each_case_its_setup_and_reports_what_is_not_compared(
         runner=runner,  # type: ignore[arg-type]
         pool=pool,  # type: ignore[arg-type]
         work=work,
-        baselines={},
+        baselines=baselines,
         device="a DSP",
         emulator=emulator,  # type: ignore[arg-type]
     )
@@ -256,6 +258,7 @@ def test_a_session_gives_each_case_its_setup_and_reports_what_is_not_compared(
     assert [one.soc for one in report.cases] == ["SM8650", "SM8750"]
     assert report.remarks == (UNRECORDED,)
     assert [one.name for one in report.summary.phases] == ["cases"]
+    monkeypatch.undo()
     recorded = replace(made_session, options=replace(options, record=True))
     assert recorded.run(pool, work, phases).remarks == ()  # type: ignore[arg-type]
 
@@ -396,9 +399,11 @@ def test_a_line_of_progress_tells_all_of_a_case(status: Status) -> None:
     told = f"{status.value} 41.3 dB cached random inputs a remark"
     told += "" if status is Status.PASSED else " first line"
     assert line.split() == f"[2/7] a.py:f 8a8w SM8650 {told}".split()
+    assert not line.endswith(" ")
     plain = msgspec.structs.replace(case, sqnr_db=None, cached=False, made_inputs="", reason="")
     line = describe_progress(1, 1, CaseResult(plain))
     assert line.split() == ["[1/1]", "a.py:f", "8a8w", "SM8650", status.value]
+    assert not line.endswith(" ")
 
 
 @pytest.mark.parametrize(
