@@ -259,4 +259,4 @@ class Search:
 
 
 def _rank(one: Finding) -> tuple[bool, bool, float]:
-    return bool(one.known), one.end != WRONG, one.sqnr_db if one.sqnr_db is not None else 0.0
+    return bool(one.known), one.end != WRONG, one.sqnr_db or 0.0

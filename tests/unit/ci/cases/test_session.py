@@ -41,6 +41,7 @@ from provisioning.artifacts.environment import Environment
 from provisioning.artifacts.provision import Provisioned
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
+from provisioning.manifest.releases import Origin
 from provisioning.manifest.targets import Backend
 
 TOOLS = (Tool(name="qnn-runtime", version="2.49.40"),)
@@ -123,7 +124,10 @@ def test_the_longest_case_runs_first_and_rows_keep_the_order_of_the_cases() -> N
         for name in sorted(names, key=lambda one: expect_s(one, "8a8w"))
     ]
     pool: Any = StubPool()
-    results = run_cases(runs, pool, 1, Progress(io.StringIO()))
+    shown = io.StringIO()
+    results = run_cases(runs, pool, 1, Progress(shown))
+    told = [f"  [{number}/3] {name} " for number, name in enumerate(began, 1)]
+    assert [one for one in told if one in shown.getvalue()] == told
     assert [one.case.model for one in results] == [one.spec.model for one in runs]
     assert began == [one.spec.model for one in runs[::-1]]
 
@@ -383,6 +387,17 @@ def test_a_report_names_where_it_was_made_and_each_artifact_and_runtime() -> Non
     )
 
 
+def test_an_artifact_is_listed_with_the_hash_that_was_pinned() -> None:
+    pinned, local = (
+        Provisioned(name, "2", Path(), Origin(sha256=digest))
+        for name, digest in (("a", "0" * 64), ("b", ""))
+    )
+    assert list_parts(Environment("emulator", (pinned, local), {})) == (
+        Tool(name="a", version="2", sha256="0" * 64),
+        Tool(name="b", version="2"),
+    )
+
+
 @pytest.mark.parametrize("status", [Status.PASSED, Status.FAILED, Status.UNSUPPORTED])
 def test_a_line_of_progress_tells_all_of_a_case(status: Status) -> None:
     case = Case(
@@ -407,17 +422,24 @@ def test_a_line_of_progress_tells_all_of_a_case(status: Status) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cpuinfo", "processor"),
-    [("a: 1\nmodel name\t: The Model \nmodel name: Other\n", "The Model"), ("", "by Python")],
+    ("cpuinfo", "processor", "libc"),
+    [
+        (
+            "a: 1\nmodel name\t: The Model \nmodel name: Other\n",
+            "The Model",
+            ("glibc", "2.36"),
+        ),
+        ("", "by Python", ("", "")),
+    ],
 )
 def test_each_fact_about_the_host_has_its_field(
-    monkeypatch: pytest.MonkeyPatch, cpuinfo: str, processor: str
+    monkeypatch: pytest.MonkeyPatch, cpuinfo: str, processor: str, libc: tuple[str, str]
 ) -> None:
     names = {"system": "Linux", "release": "6.1", "machine": "x86_64", "processor": "by Python"}
     names["python_version"] = "3.11.9"
     for name, value in names.items():
         monkeypatch.setattr(session.platform, name, lambda value=value: value)
-    monkeypatch.setattr(session.platform, "libc_ver", lambda: ("glibc", "2.36"))
+    monkeypatch.setattr(session.platform, "libc_ver", lambda: libc)
     monkeypatch.setattr(session, "read_text", lambda _: cpuinfo)
     monkeypatch.setattr(session, "usable_cores", lambda: 7)
     sizes = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1000}
@@ -428,6 +450,6 @@ def test_each_fact_about_the_host_has_its_field(
         processor=processor,
         cpus=7,
         memory_bytes=4_096_000,
-        libc="glibc 2.36",
+        libc=" ".join(filter(None, libc)),
         python="3.11.9",
     )

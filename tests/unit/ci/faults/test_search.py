@@ -390,10 +390,12 @@ def test_a_suspect_is_tried_alone_then_shrunk_with_others_if_they_can_run(
                 yield Result(one.text, one.seed, found, 1.26, 61.04, why=why)
 
     finder = make_search(lambda _: True)
-    finder.trial, finder.deadline, finder.started = Noting(lambda _: True), 1e18, time.monotonic()
+    finder.trial, finder.deadline = Noting(lambda _: True), 1e18
+    finder.started = time.monotonic() - 7700
     text = "x = input(2, 4)\na = abs(x)\nx0 = tanh(a)\ny = gelu(x0)\nreturn y\n"
     assert finder.examine([(7, Result(text, 0, end, why=why))]) == []
     (found,) = finder.findings
+    assert 7700 <= found.seconds < 7760
     small = parse_graph(found.graph)
     varied = fit_variations(small, "onnx")
     bad = [is_bad(str(one)) or "sigmoid" in str(one) for _, one in varied]
@@ -416,7 +418,7 @@ def test_a_suspect_is_tried_alone_then_shrunk_with_others_if_they_can_run(
         repeats=10,
         seed=5,
         number=7,
-        seconds=0,
+        seconds=found.seconds,
     )
     assert {until for _, until, _ in calls} == {1e18 + CONFIRM_S}
     used = [(one, *seen) for one, _, seen in calls]
