@@ -16,7 +16,7 @@ CHUNK_BYTES = 4 << 20
 LINE_CHARS = (
     500  # read on each side of a literal, so that no pattern has to search a very long line
 )
-MOST_MATCHES = 1000  # per rule; about this many are counted
+MOST_UNKNOWN = 1000  # about this many error lines that match no rule are counted
 SHOWN_UNKNOWN = 20
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 _DIGITS = b"0123456789"
@@ -42,7 +42,7 @@ _QUOTED = re.compile(
 
 class Finding(Struct, frozen=True):
     """A rule that matches lines of a log. ``line`` is the number of the first of these lines,
-    ``text`` its text, and ``count`` how many there are (counting stops soon after MOST_MATCHES).
+    ``text`` its text, and ``count`` how many there are.
 
     ``consequence_of`` is the id of the rule that is the cause of this one, or empty if there is
     none.
@@ -73,7 +73,7 @@ class Explanation(Struct, frozen=True):
     hints that do not count as causes.
 
     ``unknown_count`` is the number of error lines that match no rule (counting stops soon after
-    MOST_MATCHES), and ``unknown`` lists the first of them.
+    MOST_UNKNOWN), and ``unknown`` lists the first of them.
     """
 
     file: str
@@ -109,8 +109,6 @@ class _Scan:
         shapes = b"\n".join(set(low.translate(None, _DIGITS).split(b"\n")))
         known: set[int] = set()
         for rule in self.rules:
-            if (had := self.seen.get(rule.id)) and had.count >= MOST_MATCHES:
-                continue
             literals = rule.literals or (b"",)
             literals = tuple(one for one in literals if one.translate(None, _DIGITS) in shapes)
             for start, line in _find_lines(chunk, low, literals):
@@ -127,7 +125,7 @@ class _Scan:
         self.seen[rule.id] = _Seen(self.lines + chunk.count(b"\n", 0, start) + 1, line.strip())
 
     def _find_unknown(self, chunk: bytes, low: bytes, known: set[int]) -> None:
-        if self.unknown_count >= MOST_MATCHES:
+        if self.unknown_count >= MOST_UNKNOWN:
             return
         found: dict[int, str] = {}
         for start, line in _find_lines(chunk, low, _MARKS):
@@ -206,9 +204,7 @@ def _split(log: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _clean(part: bytes) -> bytes:
-    if b"\x1b" in part:
-        part = _ANSI.sub(b"", part)
-    return part.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in part else part
+    return _ANSI.sub(b"", part).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
 def _conclude(file: str, scan: _Scan) -> Explanation:
@@ -229,7 +225,7 @@ def _conclude(file: str, scan: _Scan) -> Explanation:
     causes = [one for one in matched if one.role is Role.CAUSE and not follows[one.id]]
     causes = [one for one in matched if one in causes or (one in hints and one.id in named)]
     notes = [one for one in hints if one not in causes]
-    if symptoms and not causes:
+    if not causes:
         causes, symptoms = symptoms[:1], symptoms[1:]
     first = causes[0].id if causes else ""
     consequences = [one for one in by_role[Role.CAUSE] if follows[one.id]] + symptoms

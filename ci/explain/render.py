@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ci.explain.explain import MOST_MATCHES, Explanation, Finding, find_known
+from ci.explain.explain import MOST_UNKNOWN, Explanation, Finding, find_known
 from ci.explain.rules import read_rules
 from ci.report.annotation import Annotation, Level, one_line
 from ci.report.text import count
@@ -25,7 +25,7 @@ def render(explanation: Explanation) -> str:
         unknown = one.unknown_count
         many = (
             count(unknown, "other error line")
-            if unknown < MOST_MATCHES
+            if unknown < MOST_UNKNOWN
             else "many other error lines"
         )
         parts.append(f"  {many} that no rule matches:\n")

@@ -134,8 +134,7 @@ def _see_plain(wanted: Array, output: Array) -> str:
         return "nearly zero everywhere; likely cause: memory that the program never wrote"
     if (output == output.reshape(-1)[0]).all():
         return f"a constant, {output.reshape(-1)[0]:.4g}; likely cause: {RUNNER}"
-    same = len(output) > 1 and (output == output[:1]).all()
-    if same and not (wanted == wanted[:1]).all():
+    if (output == output[:1]).all() and not (wanted == wanted[:1]).all():
         return f"the same for every input; likely cause: {RUNNER}, which probably ran one input set"
     return ""
 

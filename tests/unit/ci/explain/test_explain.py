@@ -10,7 +10,7 @@ import pytest
 
 from ci.explain.explain import (
     CHUNK_BYTES,
-    MOST_MATCHES,
+    MOST_UNKNOWN,
     Explanation,
     Finding,
     Unknown,
@@ -71,7 +71,11 @@ def test_each_of_two_causes_has_its_own_consequences() -> None:
 
 def test_a_symptom_is_named_only_if_there_is_no_cause() -> None:
     assert names(say(INIT).causes) == ["backend-not-initialized"]
-    assert names(say(INIT, "Segmentation fault (core dumped)").consequences) == ["crashed"]
+    told = say(INIT, "Segmentation fault (core dumped)")
+    assert names(told.causes) == ["backend-not-initialized"]
+    assert [(one.rule, one.consequence_of) for one in told.consequences] == [
+        ("crashed", "backend-not-initialized")
+    ]
 
 
 def test_a_refused_operator_is_a_cause_only_in_a_run_that_failed() -> None:
@@ -80,6 +84,8 @@ def test_a_refused_operator_is_a_cause_only_in_a_run_that_failed() -> None:
     failed = say(FP16, REFUSED, "RuntimeError: Node x was not decomposed or delegated.")
     assert names(failed.causes) == ["op-refused-fp16"]
     assert names(failed.consequences) == ["not-delegated"]
+    known = say(FP16, STUB, INIT)
+    assert (names(known.causes), names(known.notes)) == (["stub-mismatch"], ["op-refused-fp16"])
 
 
 def test_a_hint_that_a_cause_follows_from_is_the_cause() -> None:
@@ -122,8 +128,26 @@ def test_each_form_of_an_error_line_is_unknown_until_a_rule_knows_it(line: str) 
     assert say("x", "share/qnn", "erroneous", "defailed", "x").unknown == ()
 
 
-def test_errors_that_are_not_all_counted_have_no_number() -> None:
-    assert "many other error lines" in render(say(*["E: failed"] * (MOST_MATCHES + 1)))
+@pytest.mark.parametrize(("more", "counted"), [(-1, 2), (0, 0), (1, 1)])
+def test_errors_that_are_not_all_counted_have_no_number(more: int, counted: int) -> None:
+    """Counting stops after the part of the log in which the limit is reached."""
+    told = explain("log", [b"E: failed\n" * (MOST_UNKNOWN + more), b"E: failed\n" * 3], RULES)
+    assert told.unknown_count == MOST_UNKNOWN + counted
+    assert "many other error lines" in render(told)
+
+
+def test_a_line_that_occurs_very_often_is_known_in_each_part_of_a_log() -> None:
+    line = b"ignoring error from set_output_data_ptr(): 0x2\n"
+    told = explain("log", [line * MOST_UNKNOWN, line * 7], RULES)
+    assert [(one.rule, one.count) for one in told.harmless] == [
+        ("set-output-pointer", MOST_UNKNOWN + 7)
+    ]
+    assert (told.lines, told.unknown_count) == (MOST_UNKNOWN + 7, 0)
+
+
+def test_only_the_first_bytes_of_a_log_can_be_its_byte_order_mark() -> None:
+    told = explain("log", [b"fine\n", b"\xff\xfe\n" + STUB.encode()], RULES)
+    assert (names(told.causes), told.lines) == (["stub-mismatch"], 3)
 
 
 @pytest.mark.parametrize(
@@ -291,7 +315,7 @@ def test_a_finding_has_all_that_its_rule_knows() -> None:
         rejects="",
         source=("a link", "a page"),
         seen=True,
-        text=("frobnicate", "defenestrate"),
+        text=("defenestrate", "frobnicate"),
         versions="QNN 2.1",
     )
     lines = "fine\n no frobnicate here \ndefenestrate\nfrobnicate and defenestrate\n"

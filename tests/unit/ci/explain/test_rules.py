@@ -114,6 +114,28 @@ def test_rules_that_contradict_each_other_are_refused(
         read_rules.__wrapped__()
 
 
+def test_symptoms_come_after_all_other_rules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = """[[rule]]
+id = "{0}"
+role = "{1}"
+area = "device"
+cause = "c"
+fix = "f"
+matches = ""
+rejects = ""
+source = ["experiment"]
+text = ["a line"]
+"""
+    rows = [("d", "symptom"), ("c", "cause"), ("b", "symptom"), ("a", "harmless")]
+    (tmp_path / "policies").mkdir()
+    text = "".join(row.format(*one) for one in rows)
+    (tmp_path / "policies" / "errors.toml").write_text(text, "utf-8")
+    monkeypatch.setenv("QNN_CI_MANIFESTS", str(tmp_path))
+    assert [one.id for one in read_rules.__wrapped__()] == ["c", "a", "d", "b"]
+
+
 def test_a_team_s_reason_is_the_cause_and_every_row_a_rule() -> None:
     one, other = make_rules([Advice("a+", "first fix", "first why"), Advice("b", "second fix")])
     assert (one.id, one.cause, one.fix, one.pattern) == ("policy-1", "first why", "first fix", "a+")

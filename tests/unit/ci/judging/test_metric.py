@@ -64,7 +64,7 @@ def test_a_quantized_model_that_lost_the_task_leads_before_its_program(
         assert failing[-1].question is Question.TASK
 
 
-@pytest.mark.parametrize(("float32", "is_model"), [(0.74, True), (0.76, False), (math.nan, True)])
+@pytest.mark.parametrize(("float32", "is_model"), [(0.74, True), (0.75, False), (math.nan, True)])
 def test_a_float32_model_that_lacks_the_metric_is_to_blame(float32: float, is_model: bool) -> None:
     reasons = list(judge_metric(METRIC, MetricResult(0.7, float32, 0.1, 0.7)))
     assert any(reason.is_model for reason in reasons) is is_model
