@@ -123,7 +123,7 @@ def check_lpai(environment: Environment) -> None:
     versions = {item.name: item.version for item in environment.artifacts}
     sdk, executorch = versions[QNN_SDK], versions[SOURCE]
     row = read_pairs().find(executorch)
-    if row and row.lpai and is_older(sdk, row.lpai):
+    if row and is_older(sdk, row.lpai):
         raise UnfitError(
             f"for LPAI, ExecuTorch {executorch} needs QNN SDK {row.lpai} or later, not {sdk}",
             why="ExecuTorch lowers with that version or later, and the runtime must not be older",

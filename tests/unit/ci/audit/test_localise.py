@@ -27,7 +27,13 @@ from ci.audit.localise import (  # noqa: E402
     find_suspect,
     measure_departure,
 )
-from ci.audit.localise_cuts import Graphs, make_graphs, record  # noqa: E402
+from ci.audit.localise_cuts import (  # noqa: E402
+    EQUAL_DB,
+    Graphs,
+    _decibels,
+    make_graphs,
+    record,
+)
 from ci.audit.localise_engine import Description  # noqa: E402
 from ci.audit.localise_quantized import find_bias_off, find_range, measure_clipping  # noqa: E402
 from ci.audit.localise_report import (  # noqa: E402
@@ -50,6 +56,7 @@ from ci.audit.localise_search import (  # noqa: E402
     minimize,
     rank_departures,
 )
+from ci.cases.engine import Delegation  # noqa: E402
 from ci.cases.judged import SessionOptions  # noqa: E402
 from ci.cases.pipeline import RunSetup  # noqa: E402
 from ci.cases.policy import read_emulator_policy  # noqa: E402
@@ -500,6 +507,12 @@ def test_rows_are_ranked_by_loss_and_only_losses_are_shown() -> None:
     text = render_cases([Localised(spec=spec, program=located, losses=(), programs=1)])
     assert "28.0 dB  layer_norm" in text
     assert "embedding" not in text
+    located = Located(outputs=tuple(exposed[2:]), rows=tuple(rows[2:]))
+    lines = render_cases([Localised(spec=spec, program=located, losses=(), programs=1)])
+    assert lines.splitlines()[3:5] == [
+        "    nothing",
+        "  all operators are right if their results are also returned: QNN's fusion is wrong",
+    ]
 
 
 @pytest.mark.parametrize("inputs", [("good", "bad"), ("bad", "good")])
@@ -556,15 +569,28 @@ def test_what_is_no_number_is_as_far_off_as_can_be_shown() -> None:
 class Leasing:
     """A pool that compiles the model of ``engine`` in place of any part."""
 
-    def __init__(self, engine: Any = LABELLER) -> None:
-        self.engine = engine
+    def __init__(self, engine: Any = LABELLER, ended: Ended | None = None) -> None:
+        self.engine, self.ended = engine, ended
 
     @contextmanager
     def lease(self, *_: object) -> Iterator[Any]:
         def call(job: Any) -> Ended:
-            return Ended(copy(job, engine=self.engine)(), "", "")
+            return self.ended or Ended(copy(job, engine=self.engine)(), "", "")
 
         yield SimpleNamespace(call=call)
+
+
+def try_part(tmp_path: Path, pool: Leasing | None = None, runner: Any = None) -> Trial:
+    """What a part whose only output is y ends with."""
+    setup: Any = RunSetup(
+        options=SessionOptions(policy=read_emulator_policy(), timeout_s=9.0),
+        engine=LABELLER,
+        runner=runner,
+        pool=pool or Leasing(),  # type: ignore[arg-type]
+        work=tmp_path / "work",
+        cache=tmp_path / "cache",
+    )
+    return Localiser(SPEC, setup, ExecutorchEngine(()), Progress()).try_cut(Cut(("y",), ("y",)))
 
 
 @pytest.mark.parametrize(
@@ -588,21 +614,80 @@ def test_a_part_is_wrong_only_if_it_is_in_a_fresh_process_too(
         return fail(sets) if turn == "dies" else [[one] for one in made[turn]]
 
     runner = EchoRunner(answer, used=used)
-    setup: Any = RunSetup(
-        options=SessionOptions(policy=read_emulator_policy(), timeout_s=9.0),
-        engine=LABELLER,
-        runner=runner,
-        pool=Leasing(),  # type: ignore[arg-type]
-        work=tmp_path / "work",
-        cache=tmp_path / "cache",
-    )
-    found = Localiser(SPEC, setup, ExecutorchEngine(()), Progress()).try_cut(Cut(("y",), ("y",)))
+    found = try_part(tmp_path, runner=runner)
     assert runner.calls == calls
     is_right = used or first == "right"
     assert (bool(found.refused), found.worst is not None) == (
         not is_right and first == "dies",
         not is_right and first == "wrong",
     )
+
+
+@pytest.mark.parametrize(
+    ("turns", "worst"),
+    [(["wrong", "wrong"], True), (["wrong", "dies"], False), (["dies", "wrong"], True)],
+)
+def test_the_result_in_the_fresh_process_counts(
+    tmp_path: Path, turns: list[str], worst: bool
+) -> None:
+    calls = [*turns]
+
+    def answer(sets: Any) -> Any:
+        return fail(sets) if calls.pop(0) == "dies" else [[one] for one in -COARSE]
+
+    found = try_part(tmp_path, runner=EchoRunner(answer, used=True))
+    assert (found.worst is not None, bool(found.refused)) == (worst, not worst)
+    assert not calls
+
+
+@pytest.mark.parametrize(
+    ("ended", "engine", "refused"),
+    [
+        (Ended(None, "was killed", ""), LABELLER, "was killed"),
+        (None, copy(LABELLER, raises=ValueError("no such operator")), "no such operator"),
+        (None, copy(LABELLER, delegation=Delegation(0, 3, 0)), "QNN accepts no node"),
+    ],
+    ids=["killed", "refused", "nothing delegated"],
+)
+def test_a_part_without_a_program_says_why(
+    tmp_path: Path, ended: Ended | None, engine: Any, refused: str
+) -> None:
+    runner = EchoRunner(fail)
+    found = try_part(tmp_path, Leasing(engine, ended), runner)
+    assert found.outputs == ()
+    assert refused in found.refused
+    assert runner.calls == []
+
+
+def test_a_part_whose_tensors_cannot_be_written_has_no_reproducer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Localiser, "call", lambda *_: Ended(None, "the disk is full", "the log"))
+    localiser = Localiser(SPEC, SimpleNamespace(work=tmp_path), ExecutorchEngine(()), Progress())  # type: ignore[arg-type]
+    with pytest.raises(FailedError) as caught:
+        localiser.write(tmp_path / "wrong.py", Located(outputs=()), Cut((), ()))
+    assert caught.value.what == "no reproducer was written: the disk is full"
+    assert caught.value.why == "the log"
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "given", "decibels"),
+    [
+        ([1.0, -1.0], [1.0, -1.0], EQUAL_DB),
+        ([0.0, 0.0], [0.0, 0.0], EQUAL_DB),
+        ([0.0, 0.0], [0.0, 0.1], -EQUAL_DB),
+        ([1.0, 1.0], [1.0], -EQUAL_DB),
+        ([1.0, 1.0], [1.1, 0.9], 20.0),
+        ([1.0, 1.0], [2.0, 0.0], 0.0),
+        ([1e8, 1e8], [1e8, 1e8 + 8], EQUAL_DB),
+    ],
+)
+def test_two_results_are_compared_in_decibels_up_to_a_limit(
+    wanted: list[float], given: list[float], decibels: float
+) -> None:
+    found = _decibels(torch.tensor(wanted), torch.tensor(given))
+    assert found == pytest.approx(decibels, abs=1e-4)
 
 
 def test_two_cases_with_two_of_everything_read_as_their_snapshot() -> None:

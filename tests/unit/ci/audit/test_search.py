@@ -352,6 +352,34 @@ def test_a_bias_is_the_cause_if_its_scale_is_another_and_a_right_one_helps(
     assert any(one.mended for one in tried) is (mended is not None)
 
 
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(
+    ("field", "mend"), [("bias_off", Mend.BIASES), ("clipped", Mend.RANGES)], ids=str
+)
+def test_a_change_is_tried_if_one_operator_of_the_part_has_the_cause(
+    field: str, mend: Mend, first: bool
+) -> None:
+    causes: list[dict[str, object]] = [{field: 0.5}, {}]
+    own, other = causes if first else causes[::-1]
+    operators = [quantized("linear", **own), quantized("tanh", inputs=("linear",), **other)]
+
+    def loses(cut: Cut) -> dict[str, float]:
+        return {"tanh": 40.0 * ({"linear", "tanh"} <= {*cut.kept} and not cut.mended)}
+
+    found, tried = search(loses, operators, ("tanh",))
+    assert [one.name for one in found.part] == ["linear", "tanh"]
+    assert found.mended_by == (mend,)
+    assert [one.mended for one in tried if one.mended] == [(mend,)]
+
+
+def test_a_part_that_is_right_is_not_shrunk() -> None:
+    laboratory = Laboratory(lambda cut: Trial(tuple(map(depart, cut.given))), 9)
+    found = Located(outputs=(depart("d"),))
+    start = Cut(("c", "d"), ("d",))
+    assert Search({}, ("d",), laboratory).shrink(found, start) == found
+    assert [*laboratory.tried] == [start]
+
+
 @pytest.mark.parametrize(
     ("refused", "exposed_db", "cured"),
     [(False, 0.0, ["b"]), (False, 40.0, ["b"]), (True, 0.0, [])],

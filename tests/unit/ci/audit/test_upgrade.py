@@ -212,7 +212,12 @@ def test_cases_that_only_one_run_has_are_named() -> None:
     assert [(one.before, one.now, one.verdict) for one in found] == [("missing", "judged", "other")]
     with pytest.raises(FailedError, match="no case in common") as caught:
         list(compare_runs(make_report([CASE]), make_report([other])))
-    assert make_report([CASE]).title in caught.value.why
+    title = make_report([CASE]).title
+    assert caught.value.why == (f"both are from {title}, but their models, schemes or SoCs differ")
+    later = replace(make_report([other]), session="test_onnx")
+    with pytest.raises(FailedError, match="no case in common") as newer:
+        list(compare_runs(make_report([CASE]), later))
+    assert newer.value.why == f"the old report is from {title}, the new one from test_onnx"
     check_snapshot(Path(__file__).parent / "snapshots" / "apart.txt", f"{caught.value}\n")
 
 
@@ -410,6 +415,9 @@ def test_members_of_a_type_are_read_up_to_its_brace(tmp_path: Path) -> None:
     )
     types = {"QnnHtpDevice.h Kind": "A = 1, B = MAX", "QnnHtpDevice.h S": "int a"}
     assert read_types(old) == types
+    odd = "typedef struct {int b; } *Pointer; typedef union {struct {int c; } d; int e; } U;"
+    broken = write_header(tmp_path / "broken", f"{odd} typedef struct {{int f; {{ }} ")
+    assert read_types(broken) == {"QnnHtpDevice.h U": "struct {int c; } d; int e"}
     new = write_header(tmp_path / "new", "typedef struct {int a; } S;")
     for trees, texts in (
         ((old, new), ("A = 1, B = MAX", "-")),

@@ -59,6 +59,14 @@ def test_a_touch_changes_no_digest_and_an_edit_of_equal_size_does(tmp_path: Path
     assert digest_snapshot(take_snapshot(tmp_path, touched)) != digest_snapshot(before)
 
 
+def test_what_is_neither_a_file_nor_a_link_is_not_opened(tmp_path: Path) -> None:
+    """Opening a named pipe would wait for a writer that never comes."""
+    write(tmp_path, {"a.c": "one"})
+    os.mkfifo(tmp_path / "pipe")
+    found = take_snapshot(tmp_path)
+    assert {name: bool(one.sha256) for name, one in found.items()} == {"a.c": True, "pipe": False}
+
+
 @pytest.mark.parametrize("change", ["mode", "name", "link"])
 def test_a_mode_a_name_and_a_link_count(tmp_path: Path, change: str) -> None:
     write(tmp_path, {"a.c": "one"})

@@ -201,6 +201,8 @@ def test_an_option_that_no_stage_uses_is_refused_once_that_is_known(stages: Stag
     with pytest.raises(UsageError) as caught:
         stages.run()
     assert caught.value.fix == "correct the name, or remove the option"
+    several = [f"MY_{letter}" for letter in "ABCDEFGH"]
+    assert steps.refuse_options(stages.plan, frozenset(several)).what.endswith(", ".join(several))
 
 
 def test_options_that_were_checked_are_not_checked_again(stages: Stages) -> None:
@@ -696,6 +698,9 @@ def test_a_build_for_lpai_needs_an_sdk_that_lowers_for_it(version: str, is_fit: 
         Provisioned("qnn-sdk", version, Path()),
         Provisioned("executorch", "1.5.1", Path()),
     )
+    for other in ("1.2", "9.9"):  # one without a version for LPAI, and an unknown one
+        rows = (artifacts[0], Provisioned("executorch", other, Path()))
+        check_lpai(Environment("direct-lpai", rows, {}))
     with nullcontext() if is_fit else pytest.raises(UnfitError, match=r"QNN SDK 2\.39 or later"):
         check_lpai(Environment("direct-lpai", artifacts, {}))
 
@@ -734,6 +739,7 @@ def test_each_python_and_sdk_has_a_build_of_an_adaptor_and_shares_that_of_a_runt
             Provisioned("executorch", "1.5.1", tmp_path),
             Provisioned("qnn-sdk", asked["sdk"], tmp_path),
             Provisioned("android-ndk", "r26c", tmp_path),
+            Provisioned("hexagon-sdk", "6", tmp_path),
         )
         return Environment(profile, rows, {})
 
@@ -744,7 +750,7 @@ def test_each_python_and_sdk_has_a_build_of_an_adaptor_and_shares_that_of_a_runt
     monkeypatch.setattr(checkout, "check_submodules", lambda _, given: wanted.append(given))
     monkeypatch.setattr(checkout, "unneeded_submodules", lambda *_: frozenset())
     monkeypatch.setattr(checkout, "find_tools", lambda: kit.tools)
-    values = {"android_platform": "android-30"}
+    values = {"android_platform": "android-30", "hexagon_tools_root": "/tools"}
     monkeypatch.setattr(checkout, "resolve_compilers", lambda *_: replace(compilers, values=values))
     monkeypatch.setattr(checkout, "probe_python", lambda *_: (asked["python"], "3.11.7"))
 
@@ -755,10 +761,15 @@ def test_each_python_and_sdk_has_a_build_of_an_adaptor_and_shares_that_of_a_runt
         )
         return job.plan.place.root
 
+    monkeypatch.setenv("EXECUTORCH_ROOT", "/other")
     pairs = [("cpython-311", "2.37.0"), ("cpython-312", "2.37.0"), ("cpython-311", "2.49.40")]
     assert len({place("aot", *pair) for pair in pairs}) == 3
     assert place("aot", *pairs[0]) == place("aot", *pairs[0])
     assert len({place("android", *pair) for pair in pairs}) == 1
+    assert os.environ["EXECUTORCH_ROOT"] == str(tmp_path)
+    os.environ["EXECUTORCH_ROOT"] = "/other"  # without --source, it stays
+    checkout.prepare_checkout(find_target("android"), BuildRequest(), Progress(io.StringIO()))
+    assert os.environ["EXECUTORCH_ROOT"] == "/other"
 
     target = find_target("android")  # the submodules of extras are needed only with them
     for extras in ((), *((extra,) for extra in target.needs.extras)):
@@ -766,3 +777,14 @@ def test_each_python_and_sdk_has_a_build_of_an_adaptor_and_shares_that_of_a_runt
         checkout.prepare_checkout(target, request, Progress(io.StringIO()))
         more = [name for extra in extras for name in target.needs.extras[extra]]
         assert wanted[-1] == (*target.needs.components, *more)
+
+    def place_of_soc(soc: str, dsp_type: int, sdk: str) -> Path:
+        asked["sdk"] = sdk
+        request = BuildRequest(source=tmp_path, soc=soc, dsp_type=dsp_type)
+        job = checkout.prepare_checkout(find_target("direct"), request, Progress(io.StringIO()))
+        return job.plan.place.root
+
+    with pytest.raises(UnfitError, match="for LPAI"):
+        place_of_soc("SM8850", checkout.LPAI, "2.38.1")
+    builds = [("SM8850", checkout.LPAI, "2.49.40"), ("SM8850", checkout.HTP, "2.38.1")]
+    assert len({place_of_soc(*one) for one in (*builds, ("SM8650", checkout.HTP, "2.38.1"))}) == 3

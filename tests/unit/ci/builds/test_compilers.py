@@ -12,7 +12,7 @@ from ci.builds.plan import BuildRequest
 from ci.builds.targets import CompilerChoice
 from ci.builds.toolchains import Compilers, resolve_compilers
 from provisioning.doctor.policies import elf_policy
-from provisioning.errors import UsageError
+from provisioning.errors import UnfitError, UsageError
 
 
 @pytest.fixture(autouse=True)
@@ -118,6 +118,25 @@ def test_hexagon_is_built_for_by_the_tools_of_its_variable(tmp_path: Path) -> No
         {"cxx": "this is hexagon-clang++"},
         {"hexagon_tools_root": f"{tmp_path}/tools"},
     )
+
+
+def test_a_toolchain_or_a_compiler_for_hexagon_that_is_missing_is_named(tmp_path: Path) -> None:
+    roots = {"hexagon-sdk": tmp_path}
+    variables = {"HEXAGON_TOOLS_ROOT": f"{tmp_path}/none"}
+    with pytest.raises(UnfitError, match=r"no build/cmake/hexagon_toolchain\.cmake"):
+        resolve_compilers(CompilerChoice.HEXAGON, roots, variables)
+    write_program(tmp_path / "build/cmake/hexagon_toolchain.cmake")
+    for names, fix in (((), "the directory that contains Tools/bin"), (("2", "1"), "")):
+        tools = [tmp_path / toolchains.HEXAGON_TOOLS / name for name in names]
+        for one in tools:
+            write_program(one / "Tools/bin/hexagon-clang++")
+        with pytest.raises(UnfitError) as caught:
+            resolve_compilers(CompilerChoice.HEXAGON, roots, variables)
+        assert caught.value.what == (
+            f"the compiler {tmp_path}/none/Tools/bin/hexagon-clang++ is missing"
+        )
+        shown = fix or " or ".join(map(str, sorted(tools)))
+        assert caught.value.fix == f"set HEXAGON_TOOLS_ROOT to {shown}"
 
 
 @pytest.mark.parametrize(

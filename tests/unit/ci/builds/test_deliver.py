@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +26,7 @@ from ci.builds.deliver import (
 )
 from ci.builds.plan import Place
 from ci.builds.targets import Install, find_target
+from provisioning.artifacts.choice import OverlayRecord
 from provisioning.console.progress import Progress
 from provisioning.errors import FailedError, UnfitError
 
@@ -123,6 +125,59 @@ def test_a_proof_counts_for_what_it_was_made_with(tmp_path: Path) -> None:
     assert recall_proof(record, "other") is None
 
 
+def test_an_overlay_is_made_and_proven_again_only_if_something_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, package = Place(tmp_path / "place"), tmp_path / "wheel"
+    place.root.mkdir()
+    package.mkdir()
+    done: list[tuple[Any, ...]] = []
+
+    def make(*given: Any) -> None:
+        done.append(given)
+        given[-1].mkdir(exist_ok=True)
+
+    def prove(*given: Any) -> Proof:
+        done.append(given)
+        return Proof("adaptor.so", 7, 1.5)
+
+    facts = SimpleNamespace(distributions={"executorch": "1.5.1+cpu"})
+    monkeypatch.setattr(deliver, "ask_python", lambda *_: facts)
+    monkeypatch.setattr(deliver, "_find_wheel", lambda _: package)
+    monkeypatch.setattr(deliver, "python_tag", lambda _: "cpython-311")
+    monkeypatch.setattr(deliver, "make_overlay", make)
+    monkeypatch.setattr(deliver, "write_overlay", lambda *given: done.append(given))
+    monkeypatch.setattr(deliver, "run_proof", prove)
+    values = {"executorch_version": "1.5.1", "qnn_sdk_version": "2.49"}
+    plan = SimpleNamespace(target=find_target("aot"), values=values)
+    python, overlay = Path("/python"), place.root / "overlay"
+    request = SimpleNamespace(python=python)
+    job: Any = SimpleNamespace(plan=plan, request=request, variables={"A": "b"})
+    result: Any = SimpleNamespace(place=place, artifacts=[SimpleNamespace(sha256="a")])
+
+    def run(*, with_proof: bool = True) -> dict[str, Any]:
+        done.clear()
+        return deliver._deliver_overlay(job, result, Progress(None), with_proof=with_proof)
+
+    making = [
+        (plan.target, place, package, overlay),
+        (overlay, OverlayRecord("1.5.1", "2.49", "cpython-311")),
+    ]
+    told = {
+        "overlay": str(overlay),
+        "wheel": {"path": str(package), "version": "1.5.1+cpu"},
+    }
+    proof = {"adaptor": "adaptor.so", "program_bytes": 7, "wall_s": 1.5}
+    proven = [*making, (overlay, python, {"A": "b"})]
+    assert (run(with_proof=False), done) == (told, making)
+    assert (run(), done) == ({**told, "proof": {**proof, "cached": False}}, proven)
+    assert (run(), done) == ({**told, "proof": {**proof, "cached": True}}, [])
+    overlay.rmdir()
+    assert (run()["proof"]["cached"], done) == (False, proven)
+    result.artifacts[0].sha256 = "b"
+    assert (run()["proof"]["cached"], done) == (False, proven)
+
+
 def test_what_a_proof_was_made_with_is_bytes_variables_and_wheel(tmp_path: Path) -> None:
     def digest(sha256: str = "a", value: str = "1", package: Path = tmp_path) -> tuple[str, ...]:
         job: Any = SimpleNamespace(variables={"LD_LIBRARY_PATH": value})
@@ -187,12 +242,16 @@ def test_a_proof_finds_the_overlay_first_and_the_variables_of_the_build(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "program.py"
-    path.write_text("import os; print('proved 1', os.environ['PYTHONPATH'], os.environ['X'])")
+    path.write_text(
+        "import os, sys; print('proved 1', os.environ['PYTHONPATH'], os.environ['X'], sys.argv[1])"
+    )
     monkeypatch.setattr(deliver, "PROGRAM", path)
     for name, value in {"PYTHONPATH": "/own", "X": "mine"}.items():
         monkeypatch.setenv(name, value)
     proof = run_proof(tmp_path, Path(sys.executable), {"X": "build", "PYTHONPATH": "/profile"})
-    assert proof.adaptor == f"{tmp_path}:/own build"
+    assert proof.adaptor == f"{tmp_path}:/own build {tmp_path}"
+    monkeypatch.delenv("PYTHONPATH")
+    assert run_proof(tmp_path, Path(sys.executable), {}).adaptor == f"{tmp_path} mine {tmp_path}"
 
 
 @pytest.mark.parametrize(
@@ -208,7 +267,7 @@ def test_a_proof_finds_the_overlay_first_and_the_variables_of_the_build(
 def test_an_overlay_is_of_the_version_of_the_checkout(
     monkeypatch: pytest.MonkeyPatch, where: str, installed: str, is_fit: bool
 ) -> None:
-    """A version that is not known is no contradiction."""
+    """An unknown version is accepted."""
     python = SimpleNamespace(distributions={"executorch": installed}, modules={"torch": True})
     monkeypatch.setattr(deliver, "ask_python", lambda *words, **named: python)
     monkeypatch.setattr(deliver, "_find_wheel", lambda job: Path("wheel"))
@@ -219,3 +278,24 @@ def test_an_overlay_is_of_the_version_of_the_checkout(
         return
     with pytest.raises(UnfitError, match=r"1\.5\.1, but executorch 1\.4\.1"):
         check_delivery(job, where, with_proof=True)
+
+
+@pytest.mark.parametrize(
+    ("where", "with_proof", "has_torch", "is_fit"),
+    [
+        (OVERLAY, True, True, True),
+        (OVERLAY, True, False, False),
+        (OVERLAY, False, False, True),
+        (CHECKOUT, True, False, True),
+    ],
+)
+def test_only_an_overlay_that_is_proven_needs_torch(
+    monkeypatch: pytest.MonkeyPatch, where: str, with_proof: bool, has_torch: bool, is_fit: bool
+) -> None:
+    facts = SimpleNamespace(distributions={"executorch": "1.5.1"}, modules={"torch": has_torch})
+    monkeypatch.setattr(deliver, "ask_python", lambda *_: facts)
+    monkeypatch.setattr(deliver, "_find_wheel", lambda _: Path("wheel"))
+    plan = SimpleNamespace(target=find_target("aot"), values={"executorch_version": "1.5.1"})
+    job: Any = SimpleNamespace(plan=plan, request=SimpleNamespace(python=Path("python")))
+    with nullcontext() if is_fit else pytest.raises(UnfitError, match="torch is not installed"):
+        check_delivery(job, where, with_proof=with_proof)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ci.builds import builder
-from ci.builds.builder import SOURCE, Result, run_build
+from ci.builds.builder import SHOWN, SOURCE, Result, run_build
 from ci.builds.inputs import (
     Built,
     Copy,
@@ -26,7 +26,7 @@ from ci.builds.plan import BuildJob, BuildPlan, BuildRequest, Kit, Place, make_p
 from ci.builds.targets import CompilerChoice, find_target
 from ci.builds.toolchains import Compilers, Program, Tools, Version
 from provisioning.console.progress import Progress
-from provisioning.errors import ToolError
+from provisioning.errors import ToolError, UnfitError
 from provisioning.files import hash_file
 
 
@@ -180,6 +180,7 @@ def test_a_build_takes_its_steps_in_order_and_records_what_it_published(steps: S
     assert (first.published, first.up_to_date, first.changed_files) == (True, False, 0)
     assert (first.stage_s, first.undone, first.cache) == ({"one": 1.5}, (), None)
     assert len(first.artifacts) == 2
+    assert steps.place.origin.read_text() == str(steps.made.source)
     assert steps.read_state() == (first.inputs_sha256, ["a.so", "a.so.debug", "a.so"])
     again = steps.run()
     assert steps.taken == ["collect"]
@@ -191,6 +192,15 @@ def test_a_build_takes_its_steps_in_order_and_records_what_it_published(steps: S
     assert steps.taken == ["two", "split", "collect", "publish"]
     assert third.changed_files == 3
     assert third.inputs_sha256 != first.inputs_sha256
+
+
+def test_a_second_build_in_the_same_place_is_refused_until_the_first_ends(steps: Steps) -> None:
+    with (
+        steps.place.locked(),
+        pytest.raises(UnfitError, match=f"another build is running in {steps.place.root}"),
+    ):
+        steps.run()
+    assert steps.run().published
 
 
 def test_a_build_that_violates_its_policy_keeps_what_was_published(steps: Steps) -> None:
@@ -253,6 +263,25 @@ def test_a_file_that_was_edited_in_the_copy_is_restored_and_named(steps: Steps) 
     result = steps.run()
     assert (steps.taken[0], result.undone, result.changed_files) == ("one", ("a.c",), 0)
     assert copy.read_text() == "one"
+
+
+@pytest.mark.parametrize(
+    ("size", "shown"), [(SHOWN, "0.c, 1.c, 2.c, 3.c, 4.c"), (SHOWN + 2, "4.c and 2 more")]
+)
+def test_the_first_files_that_were_edited_in_the_copy_are_named(
+    steps: Steps, size: int, shown: str
+) -> None:
+    for number in range(size):
+        (steps.made.source / f"{number}.c").write_text("one")
+    steps.run()
+    for number in range(size):
+        (steps.made.overlay / f"{number}.c").write_text("edited")
+    stream = io.StringIO()
+    run_build(steps.made.make_job(), Progress(stream))
+    first, second, *_ = stream.getvalue().splitlines()
+    assert first.startswith(f"restoring files in {steps.made.overlay}: 0.c, 1.c, ")
+    assert first.endswith(shown)
+    assert second == f"  this directory is a copy: edit {steps.made.source} instead"
 
 
 def test_artifacts_are_there_only_if_each_has_its_content(tmp_path: Path) -> None:

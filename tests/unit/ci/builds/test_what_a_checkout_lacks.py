@@ -55,6 +55,10 @@ def test_every_missing_submodule_is_named(source: Path) -> None:
     what, fix = refuse(check_submodules, source, ("one", "two"))
     assert what == f"{source} lacks 3 of 5 submodules: deep/x, deep/y, b"
     assert fix == f"git -C {source} submodule update --init --recursive deep/x deep/y b"
+    for name in ("deep/x", "deep/y", "b"):
+        (source / name).mkdir(exist_ok=True)
+        (source / name / "file").touch()
+    check_submodules(source, ("one", "two"))
 
 
 def test_every_missing_header_program_and_name_is_named(
@@ -67,6 +71,9 @@ def test_every_missing_header_program_and_name_is_named(
     (include / "B.h").write_text("QNN_HTP_OLD QnnOld_get\n")
     what, _ = refuse(check_headers, tmp_path / "sdk")
     assert what.endswith("lacks include/QNN/A.h, include/QNN/C.h")
+    for name in ("A.h", "C.h"):
+        (include / name).touch()
+    check_headers(tmp_path / "sdk")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert refuse(check_programs, ("make", "g++"))[0].endswith(": make, g++")
     (tmp_path / "make").touch(mode=0o755)
@@ -80,6 +87,8 @@ def test_every_missing_header_program_and_name_is_named(
     assert what.split(" lack ")[1] == (
         f"QNN_HTP_NEW_A ({checkout.QNN_SOURCES}/a.cpp), QNN_HTP_NEW_B ({checkout.QNN_SOURCES}/b.h)"
     )
+    (include / "A.h").write_text("QNN_HTP_NEW_A QNN_HTP_NEW_B\n")
+    check_names(tmp_path / "source", tmp_path / "sdk")
 
 
 NEEDS = Needs(modules=("yaml", "ruamel"), option_modules={"A": ("torch",), "B": ("torch", "tomli")})
