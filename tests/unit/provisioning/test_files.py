@@ -10,14 +10,18 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from provisioning import files
 from provisioning.errors import ExitCode, StoreError
 from provisioning.files import (
     digest_sources,
+    explain_no_room,
     explain_writes,
     hash_file,
     publish_directory,
@@ -247,6 +251,48 @@ def test_what_the_system_refuses_has_one_kind_and_one_code(number: int, what: st
     assert caught.value.why.endswith(f"/here/file: {os.strerror(number)}")
     assert (" MiB are free; " in caught.value.why) == what.startswith("there is no space")
     assert caught.value.exit_code == ExitCode.DOWNLOAD
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("named", ["/there/file", None])
+def test_a_full_disk_is_named_wherever_it_is_in_the_chain(number: int, named: str | None) -> None:
+    words = (number, os.strerror(number), *([named] if named else []))
+    for how in ("itself", "cause", "context", "deep"):
+        error: BaseException = OSError(*words)
+        for _ in range({"itself": 0, "deep": 2}.get(how, 1)):
+            outer = ValueError("later")
+            setattr(outer, "__context__" if how == "context" else "__cause__", error)
+            error = outer
+        found = explain_no_room(error)
+        assert found
+        place = named or tempfile.gettempdir()
+        assert found.what == f"there is no space left for {place}"
+        assert found.fix == "free some space, or choose a disk with enough free space"
+    assert explain_no_room(None) is None
+    assert explain_no_room(ValueError("x")) is None
+    assert explain_no_room(OSError(errno.EACCES, "no")) is None
+
+
+def test_a_directory_that_another_process_holds_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep of another process may hold it, or have removed it before it was locked."""
+    open_, opened = os.open, list[int]()
+
+    def note(*words: Any, **more: Any) -> int:
+        opened.append(open_(*words, **more))
+        return opened[-1]
+
+    held = files._is_held
+    answers = [False, True]
+    monkeypatch.setattr(os, "open", note)
+    monkeypatch.setattr(files, "_is_held", lambda number: held(number) and answers.pop(0))
+    close, closed = os.close, list[int]()
+    monkeypatch.setattr(os, "close", lambda number: closed.append(number) or close(number))
+    scratch, descriptor = files._lock_new(tmp_path / "run")
+    first, last = opened
+    assert (descriptor, closed, scratch.is_dir()) == (last, [first], True)
+    os.close(descriptor)
 
 
 def test_a_directory_that_another_process_swept_before_its_lock_is_made_anew(

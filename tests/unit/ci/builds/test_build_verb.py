@@ -295,3 +295,6 @@ def test_a_record_is_named_by_its_whole_path_wherever_the_caller_is(
     monkeypatch.delenv("QNN_CI_CALLER_DIR")
     assert main(["build", "aot", "--json"]) == ExitCode.OK
     assert json.loads(capsys.readouterr().out)["report"] == str(tmp_path / RECORD)
+    builds.published = [True]
+    assert main(["build", "aot"]) == ExitCode.OK
+    assert capsys.readouterr().out == f"{RECORD}\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import signal
@@ -300,6 +301,9 @@ def test_bytes_that_end_outside_are_not_read() -> None:
 def test_a_constant_that_json_cannot_have_is_text() -> None:
     double = make_flatbuffer({0: Number("B", 4), 1: {0: Number("d", float("inf"))}})
     assert parse_constant(Tables(double).root()) == "inf"
+    for items, shown in (((0.5, math.nan), "(0.5, nan)"), ((0.5, 1.5), (0.5, 1.5))):
+        many = make_flatbuffer({0: Number("B", programs.DOUBLES), 1: {0: Vector(items, "d")}})
+        assert parse_constant(Tables(many).root()) == shown
 
 
 def mutate(data: bytes, chance: random.Random) -> bytes:

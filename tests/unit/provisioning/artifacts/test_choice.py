@@ -259,6 +259,8 @@ def test_an_environment_holds_no_other_qnn(tmp_path: Path) -> None:
         "NEW": "1",
     }
     assert made.apply({}) == {"QNN_SDK_ROOT": "/ours", "NEW": "1"}
+    two = {"SNPE_ROOT": "/snpe", "QNN_SDK_ROOT": "/sdk", "PATH": "/snpe/bin:/x:/sdk/bin:/snpe"}
+    assert made.apply(two) == {"PATH": "/x", "QNN_SDK_ROOT": "/ours", "NEW": "1"}
     other = {"SNPE_ROOT": "/snpe", "PATH": "/snpe/bin:/bin"}
     assert made.apply(other) == {"PATH": "/bin", "QNN_SDK_ROOT": "/ours", "NEW": "1"}
     assert made.root("qnn") == tmp_path

@@ -379,6 +379,7 @@ def test_the_parts_of_an_sdk(tmp_path: Path) -> None:
     common = tmp_path / "include/QNN/QnnCommon.h"
     common.write_text(f"{header}#define QNN_API_VERSION_PATCHES 1\n")
     sdk = survey_sdk(tmp_path, ["QnnCommon.h", "a", "b"])
+    assert (sdk.version, sdk.stamp, sdk.fault) == (None, None, "")
     assert (sdk.markers, sdk.headers, sdk.api_version) == (
         ("QNN_README.txt",),
         ("QnnCommon.h",),

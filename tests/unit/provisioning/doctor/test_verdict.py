@@ -13,7 +13,7 @@ from provisioning.doctor.checks.registry import Finding, Severity
 from provisioning.doctor.examine import Verdict, find_fitness
 from provisioning.doctor.policies import read_doctor_policy
 from provisioning.doctor.survey.environment import SurveyRequest
-from provisioning.doctor.verdict_text import MAX_LINES, render_verdict
+from provisioning.doctor.verdict_text import MAX_FIX, MAX_LINES, MAX_TEXT, render_verdict
 from provisioning.errors import ExitCode, ManifestError, UnfitError, UsageError
 from provisioning.manifest.reader import read_profile, read_profiles
 from provisioning.manifest.targets import Backend
@@ -170,6 +170,20 @@ def test_a_fix_is_shown_as_a_whole(place: str, width: int) -> None:
     text = render_verdict(Verdict("p", (*first, found)), width=width)
     assert fix in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= width
+
+
+def test_a_reason_has_fewer_lines_than_a_fix() -> None:
+    long = "word " * 200
+    found = Finding("QNN201", "it", long, long, long, long)
+    lines = render_verdict(Verdict("p", (found,)), width=100).splitlines()[3:]
+    labels = [line[2:9].strip() for line in lines]
+    counts = [
+        next((n for n, one in enumerate([*labels[at + 1 :], "end"], 1) if one), 0)
+        for at, label in enumerate(labels)
+        if label
+    ]
+    assert counts == [MAX_TEXT, MAX_TEXT, MAX_TEXT, MAX_FIX]
+    assert MAX_TEXT < MAX_FIX
 
 
 def test_roots_are_name_and_directory() -> None:

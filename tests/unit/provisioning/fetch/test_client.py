@@ -104,6 +104,15 @@ def test_ten_redirects_are_followed_and_eleven_are_not(client: Client, server: B
                 read(client, server.url("1"))
 
 
+def test_the_connection_of_a_redirect_with_a_body_is_closed(
+    client: Client, server: BadServer
+) -> None:
+    server.files["a"] = DATA
+    server.faults["1"] = [bad.status(302, b"moved", Location="/a")]
+    assert read(client, server.url("1")) == DATA
+    assert len(client.sockets) == 1
+
+
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_these_redirect(client: Client, server: BadServer, status: int) -> None:
     server.files["a"] = DATA

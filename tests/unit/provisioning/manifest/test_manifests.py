@@ -272,6 +272,7 @@ def test_a_part_of_a_name_is_nearer_than_similar_letters(word: str, near: str) -
         (("override", 1, "a.b"), 11),
         (("override", 1, "c.d"), 12),
         (("override", 0, "a.b"), 9),
+        (("twice",), 13),  # the first of two equal ones
     ],
 )
 def test_a_mistake_is_shown_at_the_line_of_its_key(path: tuple[str | int, ...], line: int) -> None:
@@ -287,6 +288,8 @@ soc = 4
 [[override]]
 "a.b" = 6
 'c.d' = 7
+[twice]
+[twice]
 """
     assert find_line(text, path) == line
 
@@ -339,6 +342,7 @@ class Place(msgspec.Struct, forbid_unknown_fields=True):
         ("gpv", Backend, [((), "did you mean gpu?")]),
         ("x", int, [((), "int")]),
         ("x", Literal[1, 2], [((), "str")]),
+        ("x", Literal["a", 2], [((), "Invalid enum value")]),
         ({"type": "cat", "name": "a"}, Cat, []),
         ({"type": "dog", "name": "a"}, Cat | Dog, []),
         ({"type": "cow", "name": "a"}, Cat | Dog, [((), "cow")]),

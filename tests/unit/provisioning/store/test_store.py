@@ -343,6 +343,16 @@ def test_who_may_write_home_may_write_its_parts(store: Store, mode: int, lock: i
     assert mode_of(store.locks / "sdk.lock") == lock
 
 
+def test_a_record_in_a_new_store_has_its_parts_with_the_modes_of_home(store: Store) -> None:
+    store.home.mkdir(parents=True)
+    store.home.chmod(0o775)
+    store.write_record(store.pins / "sdk.json", b"{}")
+    assert [mode_of(path) for path in (store.trees, store.downloads, store.locks, store.pins)] == [
+        0o775
+    ] * 4
+    assert mode_of(store.pins / "sdk.json") == 0o644
+
+
 def test_parts_that_are_there_keep_their_modes(store: Store) -> None:
     store.trees.mkdir(parents=True)
     store.trees.chmod(0o700)
@@ -508,6 +518,15 @@ def test_a_second_name_or_a_copy(
     two = tmp_path / "two"
     assert two.readlink() == Path("nothing")
     assert (two.lstat().st_ino == link.lstat().st_ino) == can_link
+
+
+def test_a_file_of_another_user_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second name would let that user change it."""
+    (tmp_path / "file").write_text("x")
+    monkeypatch.setattr("os.geteuid", lambda: OTHER)
+    link_or_copy(tmp_path / "file", tmp_path / "one")
+    assert (tmp_path / "one").read_text() == "x"
+    assert (tmp_path / "one").stat().st_ino != (tmp_path / "file").stat().st_ino
 
 
 MINE, OTHER = os.geteuid(), os.geteuid() + 1
