@@ -204,6 +204,9 @@ def test_a_seal_is_written_into_whole_contexts_alone(
         (tmp_path / name).mkdir()
         models[name] = write_context(tmp_path / name, blob)
     before = models["cut"].read_bytes()
+    assert main(["inspect", str(models["whole"])]) == ExitCode.OK
+    assert not read_context(models["whole"]).seal
+    capsys.readouterr()
     words = ["inspect", *map(str, models.values()), "--seal", "--json"]
     assert main(words) == ExitCode.FAILED
     files = json.loads(capsys.readouterr().out)["files"]
