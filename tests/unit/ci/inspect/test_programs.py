@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
 import random
 import signal
 import struct
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType, SimpleNamespace
@@ -226,6 +228,35 @@ def test_context_binaries_are_found_anywhere() -> None:
         assert [one.offset for one in parse(binary, 7)] == [7]
     found = list(scan_context_binaries(bytes(64) + binary + bytes(3) + binary + binary[:-1]))
     assert found == [parse_context_binary(binary, at) for at in (64, 67 + len(binary))]
+
+
+def test_a_package_has_a_context_binary_for_each_soc() -> None:
+    """It is a zip archive without compression."""
+    socs = (("SM8650", 57, 75), ("SM8750", 69, 79))
+    binaries = {soc[0]: make_binary(soc=soc) for soc in socs}
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, data in binaries.items():
+            archive.writestr(zipfile.ZipInfo(f"{name}.bin"), data)
+    package = memoryview(packed.getvalue())
+    found = list_context_binaries(package, 5)
+    assert [(one.soc, one.damage) for one in found] == [("SM8650", ""), ("SM8750", "")]
+    starts = [packed.getvalue().index(data) for data in binaries.values()]
+    assert [one.offset for one in found] == [5 + start for start in starts]
+    (cut,) = list_context_binaries(package[:-30], 5)
+    assert (cut.offset, cut.damage[:9], cut.soc) == (5, "is cut sh", "")
+    empty = io.BytesIO()
+    with zipfile.ZipFile(empty, "w") as archive:
+        archive.writestr("readme", "text")
+    (one,) = list_context_binaries(memoryview(empty.getvalue()))
+    assert one.unread == "it has an unknown format"
+
+
+def test_a_context_binary_at_the_end_of_a_file_is_whole_or_is_none() -> None:
+    binary = make_binary()
+    assert len(list(scan_context_binaries(bytes(8) + binary))) == 1
+    for size in (8, 39, 40, len(binary) - 1):  # its header has 40 bytes
+        assert list(scan_context_binaries(bytes(8) + binary[:size])) == []
 
 
 def test_a_program_whose_segment_cannot_be_mapped_is_read() -> None:

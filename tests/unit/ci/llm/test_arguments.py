@@ -12,6 +12,7 @@ import pytest
 from ci.__main__ import main
 from ci.cases.spec import CaseSpec
 from ci.llm import weights
+from ci.llm.foreign import ForeignJob
 from ci.llm.lowering import Subject
 from ci.llm.recipes import DEFAULT
 from ci.llm.tokenizers import Tokenizer
@@ -105,6 +106,43 @@ def test_a_text_is_measured_in_windows_that_follow_each_other(
         return
     with pytest.raises(UsageError, match="fewer than two tokens"):
         llm.find_windows(args, make_tokenizer(bos))
+
+
+@pytest.mark.parametrize(
+    ("held", "change", "said"),
+    [
+        (("program", ""), {}, ""),
+        (("program", ""), {"weights": Path("w.bin")}, ""),
+        (("program", "is cut short"), {}, "it is cut short"),
+        (("context", ""), {}, "it is a context binary"),
+        (("program", ""), {"soc": ["a", "b"]}, "--program cannot be used with"),
+        (("program", ""), {"tokens": 0}, "--tokens 0"),
+    ],
+)
+def test_a_program_is_run_with_its_own_tokenizer(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    held: tuple[str, str],
+    change: dict[str, Any],
+    said: str,
+) -> None:
+    program = SimpleNamespace(kind=held[0], damage=held[1])
+    read: list[Path] = []
+    monkeypatch.setattr(llm, "read_program", lambda _: program)
+    monkeypatch.setattr(llm, "read_tokenizer", read.append)
+    monkeypatch.setattr(weights, "read_weights", read.append)
+    (tmp_path / "m.pte").touch()
+    usual = {"scheme": [], "soc": ["a"], "text": None, "tokenizer": Path("t.bin"), "prompt": "hi"}
+    usual |= {"pte": tmp_path / "m.pte", "weights": None, "tokens": 1, **change}
+    if said:
+        with pytest.raises(UsageError) as caught:
+            llm.find_program(Namespace(**usual))
+        assert said in str(caught.value)
+        return
+    found = llm.find_program(Namespace(**usual))
+    own = [one for one in (Path("t.bin"), usual["weights"]) if one]
+    assert read == own
+    assert found == ForeignJob(usual["pte"], Path("t.bin"), "hi", 1, usual["weights"])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

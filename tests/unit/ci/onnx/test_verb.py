@@ -111,6 +111,12 @@ def test_a_file_that_qnn_cannot_take_is_refused_before_anything_is_fetched(
     sizes = (int(found[1]), 3, int(found[2]), int(found[3]))
     given = [*fit_files([spec], {"x": sizes})]
     assert fit_schemes(given, policy, []) == given
+    with pytest.raises(UsageError) as caught:
+        fit_schemes([spec], policy, [])  # the command is not known
+    assert "qnn-ci test-onnx" not in caught.value.fix
+    with pytest.raises(UsageError) as caught:
+        fit_schemes([spec], policy, [], "qnn-ci test-onnx")
+    assert "qnn-ci test-onnx --model net --scheme u8 --soc SM8650" in caught.value.fix
     (tmp_path / "bad.onnx").write_bytes(b"no")
     with pytest.raises(UsageError, match="is not an ONNX model"):
         fit(tmp_path / "bad.onnx", Scheme.FP16)

@@ -19,6 +19,7 @@ from ci.upstream.journal import Entry, Ran
 from ci.upstream.suites import SOURCE, SUITE, SUITES
 from ci.verbs.lanes import upstream as verb
 from provisioning.artifacts.choice import ADAPTOR_VARIABLE, SDK_VARIABLE
+from provisioning.console.command import Outcome
 from provisioning.errors import ExitCode
 from tests.stand_ins.reports import make_report
 
@@ -227,3 +228,28 @@ def test_a_long_list_of_failures_is_cut(tmp_path: Path, monkeypatch: pytest.Monk
     short = verb.publish_suite(make_report(cases[:3]), tmp_path, args, progress)
     assert "more, see the report" not in short.text
     assert json.dumps(short.data)
+
+
+@pytest.mark.parametrize("words", [["--judge-again"], ["--judge-again", "zeros"]])
+def test_what_a_run_kept_is_judged_again_without_a_run(
+    suite: Suite,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+) -> None:
+    asked: list[Any] = []
+    kept = {"reports/upstream": ("a header", "entries")}
+    monkeypatch.setattr(verb, "read_journal", lambda place: kept.get(str(place), ()))
+
+    def judge(*given: Any, **more: Any) -> Outcome:
+        asked.append((*given, more["args"].judge_again))
+        return Outcome(exit_code=7)
+
+    monkeypatch.setattr(verb, "judge_again", judge)
+    assert run(*words) == 7
+    assert asked == [
+        (Path("reports/upstream"), "a header", "entries", "zeros" if words[1:] else "outputs")
+    ]
+    assert run(*words, "--reports", "other") == ExitCode.USAGE
+    assert "has no journal" in capsys.readouterr().err
+    assert suite.runs == []

@@ -250,6 +250,7 @@ def pin(job: FillJob, **fields: str) -> FillJob:
 
 
 def test_files_are_sealed_with_the_modes_of_their_commit(near: FillJob, tmp_path: Path) -> None:
+    (tmp_path / "repository/link").symlink_to("/etc/hostname")  # what it names is left alone
     job = pin(near, commit=commit_more(tmp_path / "repository", run=0o755, private=0o600))
     before = os.umask(0o077)
     try:
@@ -265,6 +266,7 @@ def test_files_are_sealed_with_the_modes_of_their_commit(near: FillJob, tmp_path
     assert git(job.root, "status", "--porcelain") == ""
     assert list(entries) == sorted(entries)
     assert ".git/config" in entries
+    assert entries["link"] == TreeEntry("link", link="/etc/hostname")
     for name in ("hooks", "info", "branches", "description"):
         assert not (job.root / ".git" / name).exists()
 

@@ -50,6 +50,8 @@ from provisioning.artifacts.sources import (
     FillJob,
     Options,
     archive,
+    git,
+    local,
     substitute,
 )
 from provisioning.artifacts.sources.local import check_minimum, read_version
@@ -322,6 +324,24 @@ def test_an_update_of_an_archive_moves_its_row_and_its_lock(
         plan_update(ask(), "2.0", store, Progress())
     assert "vendor.zip, which does not contain 1.2.3" in caught.value.why
     assert caught.value.fix
+
+
+def test_an_update_of_a_repository_moves_its_row_alone(
+    store: Store, manifests: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, old, new = "https://h/r.git", "1" * 40, "2" * 40
+    made.describe(manifests, "sdk", f'source = "git"\nurl = "{url}"\ncommit = "{old}"')
+    before = ask().release
+    newer = msgspec.structs.replace(before, commit=new)
+    monkeypatch.setattr(git, "find_release", lambda job, version: newer if version else before)
+    assert plan_update(ask(), "", store, Progress()) == []
+    (change,) = plan_update(ask(), "9", store, Progress())
+    change.write()
+    assert ask().release == newer
+    assert not (manifests / "locks").exists()
+    with pytest.raises(UsageError, match="sdk cannot be locked") as caught:
+        plan_lock(ask(), store, Progress())
+    assert "its source is git" in caught.value.why
 
 
 def test_an_update_of_an_archive_without_a_published_hash_writes_it_into_its_lock_alone(
@@ -1162,6 +1182,8 @@ def test_libraries_name_the_version_of_their_archive(store: Store, tmp_path: Pat
     (root / "libB.so").unlink()
     assert request.toolchain.adoption
     assert read_version(root, request.toolchain.adoption) == "unknown"
+    nowhere = msgspec.structs.replace(request.toolchain.adoption, version_file="")
+    assert read_version(root, nowhere) == "unknown"
     assert len(check_version(request, root)) == 1
 
 
@@ -1296,7 +1318,11 @@ def test_a_version_is_not_part_of_a_longer_number() -> None:
 
 
 def test_a_copy_of_an_installation_keeps_what_may_be_run(
-    store: Store, manifests: Path, installation: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store,
+    manifests: Path,
+    installation: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = manifests / "toolchains/sdk.toml"
     head = path.read_text().partition("[[releases]]")[0]
@@ -1314,6 +1340,18 @@ def test_a_copy_of_an_installation_keeps_what_may_be_run(
     assert names_below(root) == sorted([*FILES, "lib/link.so", "note"])
     (root / "lib/one.so").unlink()
     assert provision(store, verify=True)[0].repaired == ("lib/one.so",)
+    path.write_text(
+        path.read_text().replace('take = "**", put = ""', 'take = "lib/*", put = "so/"')
+    )
+    assert names_below(provision(store)[0].root) == ["so/link.so", "so/one.so", "so/two.so"]
+    job = FillJob(ask(), tmp_path / "root", store, Progress(), only=frozenset({"so/one.so"}))
+    job.root.mkdir()
+    assert [entry.path for entry in local.fill(job)] == names_below(job.root) == ["so/one.so"]
+    assert local.mirror(job, tmp_path) == []
+    assert local.find_release(job, "9") is job.request.release
+    path.write_text(
+        path.read_text().replace('take = "lib/*", put = "so/"', 'take = "**", put = ""')
+    )
     os.mkfifo(installation / "pipe")
     (root / "lib/one.so").unlink()
     with pytest.raises(UnfitError, match="pipe is not a file") as caught:

@@ -109,6 +109,17 @@ def test_a_bar_says_what_it_waits_for(screen: Screen, monkeypatch: pytest.Monkey
     assert "  cases   0% 0 of 3, 0 s  mlp fp16, lstm 8a8w" in lines_of(screen)
 
 
+def test_a_bar_without_a_stream_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    bar = Bar("x", 4, "", None, live=True, columns=80)
+    bar._shown = -1e9
+    bar.advance(1, note="a note")
+    bar.close()
+    with Progress().bar("x", 4) as other:
+        other.advance(1)
+    Progress().step("a step")
+    assert capsys.readouterr() == ("", "")
+
+
 def test_a_silence_is_broken_in_a_pipe_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PLAIN_INTERVAL_S", 0.02)
     pipe = StringIO()
