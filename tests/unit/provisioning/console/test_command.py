@@ -78,7 +78,7 @@ def test_an_error_without_a_fix_gets_the_one_that_is_known(
     def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         raise ToolError("git failed", why="fatal: no network")
 
-    assert run_command("p", verbs, ["show", "--fail"], advise)[0] == ExitCode.ENVIRONMENT
+    assert run_command("p", verbs, ["show", "--fail"], advise) == (ExitCode.ENVIRONMENT, "")
     assert "fix: provision it" in capsys.readouterr().err
     assert asked == []
     sys.modules["a_verb"].execute = execute  # type: ignore[attr-defined]
