@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -328,6 +329,58 @@ def test_upstream_s_test_gets_the_outputs_of_the_method_that_it_asks_for(
         emulator.run_call(tmp_path, words, keep)
     with pytest.raises(FailedError, match="--shared_buffer"):
         emulator.run_call(tmp_path, [*words, "--shared_buffer=1"], keep)
+
+
+def test_an_executable_gets_the_answer_of_the_process_that_serves_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each program is kept by its number, and the process ends with the block."""
+
+    def answer(place: Path, words: Any, keep: Path) -> tuple[int, str]:
+        return len(words), f"{place.name} {' '.join(words)} {keep.name}"
+
+    monkeypatch.setattr(emulator, "answer_call", answer)
+    monkeypatch.setenv(emulator.ADDRESS, "")
+    client = tmp_path / "deep" / "runner"
+    emulator.write_client(client)
+    with emulator.serve_programs(tmp_path):
+        ended = [
+            subprocess.run(
+                [client, *words], cwd=tmp_path, capture_output=True, text=True, check=False
+            )
+            for words in (["--a=1", "b c"], [])
+        ]
+    told = [(one.returncode, one.stdout, one.stderr) for one in ended]
+    name = tmp_path.name
+    assert told == [(2, f"{name} --a=1 b c 0.pte\n", ""), (0, f"{name}  1.pte\n", "")]
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+    assert subprocess.run([client], capture_output=True, check=False).returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "answer"),
+    [
+        (None, (0, "done")),
+        (FailedError("no", why="so"), (1, f"E {FailedError('no', why='so')}")),
+        (FailedError("it ended without a result"), (134, "E it ended without a result")),
+    ],
+)
+def test_a_call_is_answered_as_the_runner_would_exit(
+    monkeypatch: pytest.MonkeyPatch, error: Exception | None, answer: tuple[int, str]
+) -> None:
+    def fork(job: Any, what: str) -> str:
+        assert what == "running the program"
+        if error:
+            raise error
+        return str(job())
+
+    monkeypatch.setattr(emulator, "run_forked", fork)
+    monkeypatch.setattr(emulator, "run_call", lambda *words: "done" if words == CALL else "")
+    assert emulator.answer_call(*CALL) == answer
+
+
+CALL = (Path("place"), ["--a=1"], Path("0.pte"))
 
 
 # -- what is noted of upstream's tests -------------------------------------------------------------

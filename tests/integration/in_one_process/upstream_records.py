@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed in this environment")
@@ -18,10 +23,13 @@ pytest.importorskip("executorch", reason="ExecuTorch is not installed in this en
 with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from ci.models.schemes import Scheme
-    from ci.upstream.capture import Seen
+    from ci.upstream import worker
+    from ci.upstream.capture import Capture, Seen
+    from ci.upstream.emulator import CLIENT
     from ci.upstream.kept import Member
     from ci.upstream.record import Flat, Notes, find_scheme, work_out
-    from ci.upstream.worker import MAX_MESSAGE, find_refusal, summarize
+    from ci.upstream.session import TestEnd
+    from ci.upstream.worker import MAX_MESSAGE, Collected, Listener, find_refusal, summarize
 
 
 def quantize_per_tensor(x: Any, *_: Any) -> Any:
@@ -187,3 +195,78 @@ def test_a_refusal_that_upstream_expects_is_named(expected: Any, refusal: str | 
     assert find_refusal(SimpleNamespace()) == ""
     odd = SimpleNamespace(callspec=SimpleNamespace(params={"kwargs": [expected]}))
     assert find_refusal(odd) == ""
+
+
+@pytest.mark.parametrize(
+    ("outcome", "comparisons", "refusal"),
+    [("passed", 0, True), ("passed", 2, False), ("failed", 0, False), ("skipped", 0, False)],
+)
+def test_a_test_runs_with_seeds_and_a_runner_in_a_directory_of_its_own(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    outcome: str,
+    comparisons: int,
+    refusal: bool,
+) -> None:
+    """Its comparisons are written while its programs are still served."""
+    place, own, seen = tmp_path / "kept", Capture(), cast("Seen", object())
+    steps: list[Any] = []
+
+    @contextmanager
+    def serve(directory: Path) -> Iterator[None]:
+        steps.append(("serve", directory))
+        yield
+        steps.append("served")
+
+    def run(item: Any, nextitem: None) -> None:
+        drawn = [torch.rand(1).item(), np.random.rand(), random.random()]
+        steps.append((drawn, Path.cwd(), nextitem))
+        item.callspec.params.clear()
+        own.seen.extend([seen] * comparisons)
+        worker.listener.pytest_runtest_logreport(report(outcome, "why" * (outcome != "passed")))
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QNN_EXECUTOR_RUNNER", "")
+    monkeypatch.setattr(worker, "serve_programs", serve)
+    monkeypatch.setattr(worker, "note_step", lambda _: None)
+    monkeypatch.setattr(worker, "write_seen", lambda *written: steps.append(written))
+    monkeypatch.setattr(worker, "capture", own)
+    monkeypatch.setattr(worker, "listener", Listener())
+    params = {"kwargs": {"expected": pytest.RaisesExc(RuntimeError, match="no builder")}}
+    item = SimpleNamespace(
+        config=SimpleNamespace(hook=SimpleNamespace(pytest_runtest_protocol=run)),
+        callspec=SimpleNamespace(params=params),
+    )
+    monkeypatch.setattr(worker, "collected", Collected(items={"other": None, "own": item}))
+    ends = []
+    for _ in range(2):
+        params["kwargs"] = {"expected": pytest.RaisesExc(RuntimeError, match="no builder")}
+        own.seen.clear()
+        worker.listener.reports.clear()
+        ends.append(worker.run_here("own", place))
+    told = "upstream expects the model to be refused: no builder" if refusal else ""
+    message = "" if outcome == "passed" else "why"
+    assert ends == [TestEnd(outcome, message, one.test_s, comparisons, told) for one in ends]
+    first, again = steps[:4], steps[4:]
+    assert first == again  # and so the same numbers were drawn
+    serving, (drawn, directory, following), written, last = first
+    assert len({*drawn}) == 3
+    assert (serving, last) == (("serve", place), "served")
+    assert (directory, following) == (place / "work", None)
+    assert written == (place, own.seen)
+    runner = Path(os.environ["QNN_EXECUTOR_RUNNER"])
+    assert runner == place / "work" / worker.RUNNER
+    assert os.access(runner, os.X_OK)
+    assert (
+        runner.read_text().splitlines()[1:-1]
+        == CLIENT.format(python="", address="QNN_CI_EMULATOR").splitlines()[1:-1]
+    )
+
+
+def test_the_errors_of_a_collection_are_listed_by_their_ends() -> None:
+    listener = Listener()
+    long = "x" + "y" * MAX_MESSAGE
+    for nodeid, failed, text in (("a.py", True, long), ("b.py", False, "z"), ("c.py", True, "w")):
+        one = SimpleNamespace(nodeid=nodeid, failed=failed, longrepr=text)
+        listener.pytest_collectreport(one)
+    assert listener.errors == [f"a.py: {'y' * MAX_MESSAGE}", "c.py: w"]

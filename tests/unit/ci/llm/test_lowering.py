@@ -160,6 +160,21 @@ def test_a_text_ends_where_the_context_has_room_for_no_more_calls(own: Tiny, dec
     assert "--prefill" in caught.value.fix
 
 
+def test_inputs_are_kept_as_they_were_where_the_caches_are_views_too(own: Tiny) -> None:
+    """Those of the values are, with a single head."""
+    interface = structs.replace(own.interface, layers=1, kv_heads=1, head_dim=2, vocabulary=3)
+
+    def decoder(tokens: Any, *_: Any) -> tuple[Any, ...]:
+        count = tokens.shape[1]
+        keys, values = torch.ones(1, 1, 2, count), torch.ones(1, 1, count, 2)
+        return torch.ones(1, count, 3), keys, values
+
+    found = make(prompts=((1,),), eos=-1).collect_inputs(decoder, interface)
+    for size, calls in found.items():
+        for number, (*_, keys, values) in enumerate(calls):
+            assert keys.sum() == values.sum() == 2 * min(number * size, CONTEXT - size)
+
+
 def always_choose(decoder: Any, token: int) -> Any:
     """The decoder, with this token as the most likely one."""
 
@@ -304,6 +319,11 @@ def test_the_program_is_written_with_its_references_methods_and_constants(
     assert (tmp_path / "program.pte").read_bytes() == b"program"
     assert read_runs(tmp_path).prompt == own.runs.prompt
     assert (tmp_path / RUNS).is_file()
+    if scheme.quantized:
+        other = structs.replace(border, outputs=(*border.outputs[:-1], None))
+        monkeypatch.setattr(lowering, "find_border", {modules[1]: border, modules[SIZE]: other}.get)
+        with pytest.raises(FailedError, match="quantize the values of layer 1 differently"):
+            one.write()
     assert compiled == Compiled(
         program="program.pte",
         binary="program.pte",
