@@ -59,5 +59,5 @@ def list_secrets(environment: Mapping[str, str] = os.environ, serial: str = "") 
     if serial:
         number = int(serial, 16)
         values += [serial, str(number)]
-        values += [f"{number:{form}}" for form in ("#x", "x", "#010x", "08x")]
+        values += [f"{number:{form}}" for form in ("x", "#010x", "08x")]
     return values

@@ -10,13 +10,14 @@ import pytest
 from ci.signing.inputs import (
     Input,
     _read_input,
+    check_sdk_version,
     explain_file,
     find_sdk_version,
     read_directory_version,
 )
 from ci.signing.plan import Roots, SignRequest, check_target, list_version_notes, make_plan
 from ci.signing.segments import parse_image
-from ci.signing.selection import Selection, Wanted
+from ci.signing.selection import Selection, Wanted, read_signing_policy
 from provisioning.errors import QnnCiError, UnfitError, UsageError
 from tests.stand_ins.dsp_toolchains import LIBRARY, make_inputs, make_library
 from tests.stand_ins.elf_edits import add_swiv
@@ -209,11 +210,38 @@ def test_an_sdk_that_is_too_old_is_refused(
 
 
 @pytest.mark.parametrize(
+    ("version", "selection", "needs"),
+    [
+        ("2.30.0", FILE, ""),
+        ("2.38.9", Selection("v6"), "LPAI libraries"),
+        ("2.39.0", Selection("v6"), ""),
+        ("2.48.0", Selection(op_package=Path("p")), "LPAI op packages"),
+        ("2.49.0", Selection(op_package=Path("p")), ""),
+        ("2.48.0", Selection("v6", op_package=Path("p")), "LPAI op packages"),
+        ("", Selection("v6", op_package=Path("p")), ""),
+    ],
+)
+def test_a_selection_needs_an_sdk_from_its_own_version_on(
+    version: str, selection: Selection, needs: str
+) -> None:
+    policy = read_signing_policy()
+    if not needs:
+        check_sdk_version(version, selection, policy)
+        return
+    with pytest.raises(UnfitError, match=f"QNN SDK {version} cannot be used for {needs}"):
+        check_sdk_version(version, selection, policy)
+
+
+@pytest.mark.parametrize(
     ("target", "force", "part"),
     [
         ("sdk/out", True, "is inside"),
         ("sdk", True, "is inside"),
+        ("to-sdk/out", True, "is inside"),
+        ("linked/real/out", True, "is inside"),
+        ("linked", True, "contains"),
         (".", True, "contains"),
+        ("linked/other", True, ""),
         ("file", True, "is a file or a symbolic link"),
         ("link", True, "is a file or a symbolic link"),
         ("dangling", True, "is a file or a symbolic link"),
@@ -226,14 +254,17 @@ def test_an_sdk_that_is_too_old_is_refused(
 def test_a_target_is_no_sdk_no_file_and_new_or_forced(
     tmp_path: Path, target: str, force: bool, part: str
 ) -> None:
-    for folder in ("sdk", "there"):
-        (tmp_path / folder).mkdir()
+    for folder in ("sdk", "there", "linked/real"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "to-sdk").symlink_to(tmp_path / "sdk")
+    (tmp_path / "to-real").symlink_to(tmp_path / "linked/real")
+    roots = (tmp_path / "sdk", tmp_path / "to-real")
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "there")
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
 
     def check() -> None:
-        check_target(tmp_path / target, force=force, protected=iter([tmp_path / "sdk"]))
+        check_target(tmp_path / target, force=force, protected=iter(roots))
 
     if not part:
         check()
@@ -253,6 +284,9 @@ def test_a_target_is_no_sdk_no_file_and_new_or_forced(
 )
 def test_the_version_of_a_directory(tmp_path: Path, name: str, version: str) -> None:
     assert read_directory_version(tmp_path / name) == version
+    (tmp_path / "current").symlink_to(tmp_path / name)
+    assert read_directory_version(tmp_path / "current") == version
+    assert read_directory_version(None) == ""
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,8 @@ from ci.signing.record import (
     SigningRecord,
     check_record,
     digest_of,
+    make_statement,
+    read_record,
     write_record,
 )
 
@@ -116,14 +118,13 @@ def test_each_change_is_a_finding(signed: Path, change, message: str) -> None:
 def test_all_findings_are_listed(signed: Path) -> None:
     (signed / "libone.so").unlink()
     (signed / "libone.so").mkdir()  # a directory of its name is no library
-    for name in ("z.so", "new.so"):
+    for name in ("z.so", "new.so", "b.so", "y.so", "a.so"):
         (signed / name).touch()
     (signed / "libc++.so.1").write_bytes(b"")
     (signed / STATEMENT_NAME).write_text("{}")
 
     assert check_record(signed) == (
-        "new.so is not in signing.json",
-        "z.so is not in signing.json",
+        *(f"{name}.so is not in signing.json" for name in ("a", "b", "new", "y", "z")),
         "libone.so is in signing.json, but not in the directory",
         "libc++.so.1 differs from the recorded bytes",
         "statement.intoto.json contradicts signing.json",
@@ -143,6 +144,7 @@ def test_a_rewritten_record_still_contradicts_the_statement(signed: Path) -> Non
 
 def test_the_statement_is_an_in_toto_statement_with_the_record_as_predicate(signed: Path) -> None:
     statement = json.loads((signed / STATEMENT_NAME).read_text())
+    assert statement == json.loads(json.dumps(make_statement(read_record(signed))))
     assert statement["_type"] == "https://in-toto.io/Statement/v1"
     assert statement["predicateType"] == PREDICATE_TYPE
     assert statement["predicate"] == json.loads((signed / RECORD_NAME).read_text())

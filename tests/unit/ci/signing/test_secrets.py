@@ -127,7 +127,9 @@ def test_what_is_masked(secrets: list[str], text: str, masked: str) -> None:
 
 
 def test_values_of_secret_options_are_masked() -> None:
-    words = ["sign", "--password", "a", "--api-key=b", "-i", "c", "token"]
+    words = ["sign", "--password", "a", "--api-key=b", "-i", "c", "token", "d", "--out=e=f"]
+    words += ["TOKEN=g", "--token", "x", "--secret=", "h"]
     assert list(mask_arguments(words)) == [
-        "sign", "--password", "***", "--api-key=***", "-i", "c", "token",
+        "sign", "--password", "***", "--api-key=***", "-i", "c", "token", "d", "--out=e=f",
+        "TOKEN=g", "--token", "***", "--secret=***", "h",
     ]  # fmt: skip

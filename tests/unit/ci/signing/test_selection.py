@@ -83,6 +83,7 @@ def test_libraries_are_labelled_by_their_roots(tmp_path: Path) -> None:
 
 def test_missing_libraries_are_named_by_what_would_hold_them(tmp_path: Path) -> None:
     roots = {"qnn_sdk": None, "hexagon_tools": tmp_path, "build": tmp_path}
+    make_library(tmp_path / "mine/libQnnLpai.so", 0x79)  # no library of the build
     selection = Selection("v6", "v81", True, tmp_path / "op")
 
     with pytest.raises(UnfitError) as caught:
@@ -131,6 +132,11 @@ def test_an_op_package_gives_hexagon_libraries_only(tmp_path: Path) -> None:
     ]
     plain = list_op_package(tmp_path / "libs" / "x86_64-linux-clang", POLICY)
     assert [one.name for one in plain] == ["liba.so"]
+    names = [f"lib{letter}.so" for letter in "hbfaecgd"]
+    for name in names:
+        (tmp_path / "libs/hexagon-v79" / name).touch()
+    (tmp_path / "libs/hexagon-v79/libz.so").mkdir()
+    assert [one.name for one in list_op_package(tmp_path, POLICY)] == sorted(names)
 
 
 @pytest.mark.parametrize(
@@ -142,6 +148,9 @@ def test_an_op_package_gives_hexagon_libraries_only(tmp_path: Path) -> None:
         ("hexagon-v75/unsigned/hexagon-v79/unsigned/lib.so", "v79"),
         ("qairt/lib/lpai-v6/unsigned/libQnnLpai.so", ""),
         ("v2/build/libmine.so", ""),
+        ("build/hexagon-v75", ""),
+        ("v75/libmine.so", "v75"),
+        ("x-v75/libmine.so", ""),
     ],
 )
 def test_the_version_that_a_place_says(path: str, version: str) -> None:
