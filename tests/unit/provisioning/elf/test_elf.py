@@ -320,6 +320,11 @@ def test_a_note_that_overruns_its_segment_ends_the_notes() -> None:
     head = b"".join(number.to_bytes(4, "little") for number in (4, 4, 3))
     for size in range(4):
         assert not list(parse_notes(head + b"GNU\0" + bytes(size), "little", 4))
+    empty = Note(b"", 7, b"")
+    for order in ("little", "big"):
+        words = b"".join(number.to_bytes(4, order) for number in (0, 0, 7))  # type: ignore[arg-type]
+        assert list(parse_notes(words * 2, order, 4)) == [empty, empty]  # type: ignore[arg-type]
+        assert list(parse_notes(words * 2 + words[:11], order, 4)) == [empty, empty]  # type: ignore[arg-type]
     (note,) = parse_notes(head + b"GNU\0" + b"\xab\xcd\xef\x01" + head, "little", 4)
     assert note == (b"GNU", 3, b"\xab\xcd\xef\x01")
 

@@ -207,6 +207,21 @@ def test_a_head_that_does_not_come_is_given_up(server: BadServer) -> None:
     client.close()
 
 
+def test_what_takes_too_long_loses_its_connections(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aborted = threading.Event()
+    monkeypatch.setattr(client, "abort", aborted.set)
+    for seconds, told in ((0.01, "no response within 0 s"), (60, "it was closed")):
+
+        def wait(ends: bool = seconds < 1) -> None:
+            assert aborted.wait(30) or not ends
+            raise TransientError("it was closed")
+
+        with pytest.raises(TransientError, match=told), client._within(seconds):
+            wait()
+
+
 def test_another_failure_keeps_its_words(client: Client, server: BadServer) -> None:
     before = threading.active_count()
     server.faults["a"] = [bad.raw(b"")]

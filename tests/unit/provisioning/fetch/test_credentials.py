@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from provisioning.errors import UnfitError
+from provisioning.fetch import credentials
 from provisioning.fetch.credentials import find_headers, parse_tokens
 
 
@@ -79,6 +81,19 @@ def test_a_helper_is_asked_once_and_told_no_secret(
     (asked,) = [(tmp_path / "asked").read_text()]
     assert asked == json.dumps({"uri": "https://host:99/a/b"}) + "get\n"
     assert find_headers("http://host/a") == {}
+
+
+def test_a_helper_has_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def answer(words: list[str], **more: Any) -> bytes:
+        asked.append((words, more))
+        return b"{}"
+
+    monkeypatch.setattr(credentials, "run_bytes", answer)
+    assert credentials._ask_helper.__wrapped__("/a helper", "https://host/a") == {}
+    more = {"data": b'{"uri": "https://host/a"}', "timeout_s": credentials.HELPER_TIMEOUT_S}
+    assert asked == [(["/a helper", "get"], more)]
 
 
 def test_a_token_comes_before_the_helper(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
