@@ -113,7 +113,7 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             return False
         rows = [one for one in self.tried if one.scheme == scheme] or list(self.tried)
         ends = {one.find_end(qnn) for one in rows} - {""}
-        return not ends or ends != {RIGHT}
+        return ends != {RIGHT}
 
 
 class Faults(Struct, frozen=True, forbid_unknown_fields=True):
@@ -304,7 +304,7 @@ USUAL_NUMBERS: Mapping[str, Mapping[str, tuple[str, float]]] = {
 
 
 def _broadcast(operator: str, given: Sequence[Shape]) -> Shape:
-    if OPERATORS[operator].kind != "binary" or len(given) < 2:
+    if OPERATORS[operator].kind != "binary":
         return given[0]
     rank = max(map(len, given))
     padded = [(1,) * (rank - len(one)) + one for one in given]

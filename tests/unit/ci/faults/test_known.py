@@ -11,6 +11,8 @@ from msgspec import structs
 
 from ci.faults.graph import Graph, Node, Tensor, parse_graph
 from ci.faults.known import (
+    ENDS,
+    FRONTENDS,
     Operand,
     Pattern,
     Step,
@@ -475,6 +477,14 @@ def test_a_fault_is_told_unless_all_that_was_tried_is_right(
     fault = structs.replace(first, pattern=pattern, tried=tried)
     assert fault.applies("fp16", "2.50.40") is applies
     assert not fault.applies("8a8w", "2.50.40")
+
+
+def test_each_result_is_found_by_its_version() -> None:
+    assert ENDS == ("right", "refused", "crashed", "wrong")
+    assert FRONTENDS == ("onnx", "executorch")
+    for end in ENDS:
+        tried = row("fp16", **{end: (*OLD, *NEW)})
+        assert [tried.find_end(one) for one in (*OLD, *NEW, "2.51.0")] == [end, end, ""]
 
 
 @pytest.mark.parametrize(

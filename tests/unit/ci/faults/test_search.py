@@ -344,21 +344,31 @@ def test_a_suspect_that_is_right_with_other_seeds_is_no_finding() -> None:
     assert (found.findings, found.unconfirmed) == ((), 5)
 
 
-@pytest.mark.parametrize(("last", "failed"), [(100, []), (104, []), (105, [5])])
-def test_a_suspect_that_fails_with_few_of_ten_seeds_is_no_finding(
-    last: int, failed: list[int]
+@pytest.mark.parametrize(
+    ("last", "unfit", "failed"),
+    [(100, (), []), (104, (), []), (105, (), [5]), (104, (110,), []), (105, (110,), [5])],
+)
+def test_a_suspect_that_fails_with_few_of_ten_or_nine_seeds_is_no_finding(
+    monkeypatch: pytest.MonkeyPatch, last: int, unfit: tuple[int, ...], failed: list[int]
 ) -> None:
     class Seldom(StandIn):
         def run(self, items: Iterable[Item], bundle: int = 0, *late: float) -> Iterator[Result]:
             for one in super().run(items, bundle, *late):
                 yield one if one.seed <= last else Result(one.text, one.seed, RIGHT)
 
+    monkeypatch.setattr("ci.faults.search.find_unfit", lambda _, seed: "why" * (seed in unfit))
     finder = make_search(lambda _: True)
     finder.trial = Seldom(lambda _: True)
     suspect = Result("x = input(2, 4)\ny = relu(x)\nreturn y\n", 0, WRONG)
     assert finder.examine([(0, suspect)]) == []
     assert [one.failed for one in finder.findings] == failed
+    assert {one.repeats for one in finder.findings} <= {10 - len(unfit)}
     assert finder.unconfirmed == 1 - len(failed)
+
+
+def test_a_search_without_time_has_tried_nothing() -> None:
+    found = make_search(lambda _: True).run(0.0)
+    assert (found.graphs, found.seconds, found.per_minute, found.cpu_s) == (0, 0.0, 0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -636,6 +646,27 @@ def test_a_result_has_the_figures_of_the_row_that_exceeds_its_prediction_most(
     assert result.place.startswith("output 0, set 0, row 0: ")
     assert result.sqnr_db == pytest.approx(20 * np.log10(2 / 0.3), abs=1e-4)
     assert result.predicted_db == pytest.approx(60, abs=0.1)
+
+
+@pytest.mark.parametrize(("error", "end"), [(1.04, RIGHT), (1.06, WRONG)])
+def test_an_output_may_be_a_step_off(error: float, end: str) -> None:
+    right = np.full((2, 3, 4), 100.0, np.float32)
+    runs = np.full((8, 2, 3, 4), 1e-2, np.float32)
+    output = Output(right, runs, right + np.float32(error), 1.0)
+    assert judge(Item("", 0), [output], 90.0).end == end
+    assert judge(Item("", 0), [output._replace(step=0.0)], 90.0).end == WRONG
+
+
+def test_an_output_that_proves_nothing_is_left_out_if_another_does() -> None:
+    good, near = make_output(1e-3), make_output(2.4e-3)
+    zero = good._replace(right=np.zeros_like(good.right), made=np.zeros_like(good.made))
+    for outputs in ([zero, good], [good, zero]):
+        assert judge(Item("", 0), outputs, 45.0).end == RIGHT
+    for outputs in ([near, good], [good, near]):  # the worst is told
+        found = judge(Item("", 0), outputs, 45.0)
+        assert found.over_db == judge(Item("", 0), [near], 45.0).over_db
+    why = "the graph has no output"
+    assert judge(Item("text", 3), [], 45.0) == Result("text", 3, UNJUDGED, why=why)
 
 
 def test_a_little_more_than_the_prediction_is_no_fault() -> None:
