@@ -912,11 +912,14 @@ def test_a_metric_gets_the_outputs_and_those_of_both_models(
 
 
 def test_a_file_that_is_its_own_reference_says_what_that_leaves_unknown(tmp_path: Path) -> None:
-    spec = replace(SPEC, scheme=Scheme.ASIS)
-    for gain, warned in ((1.0, True), (1.01, False)):
+    for scheme, gain, warned in (
+        (Scheme.ASIS, 1.0, True),
+        (Scheme.ASIS, 1.01, False),
+        (Scheme.U8, 1.0, False),
+    ):
         engine = FloatEngine(lambda x: [x], RAMP, lambda x, gain=gain: [x * gain], noise=0.01)
         runner = EchoRunner(lambda sets: [[x] for (x,) in sets])
-        place = tmp_path / str(warned)
+        place, spec = tmp_path / f"{scheme.value}{gain}", replace(SPEC, scheme=scheme)
         case = run_case(place, engine, runner, read_emulator_policy(None, "onnx"), spec=spec).case
         assert (NO_FLOAT in case.warnings) is warned
 

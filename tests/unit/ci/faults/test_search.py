@@ -386,15 +386,16 @@ def test_a_suspect_is_tried_alone_then_shrunk_with_others_if_they_can_run(
 ) -> None:
     """Every gelu behind a tanh fails, and every sigmoid ends otherwise. The program that is shrunk
     is found again alone, varied and repeated."""
-    calls: list[tuple[int, float, tuple[str, int]]] = []
+    calls: list[tuple[int, float, int, tuple[str, int]]] = []
 
     def is_bad(text: str) -> bool:
         return "gelu(x0)" in text and "tanh" in text
 
     class Noting(StandIn):
         def run(self, items: Iterable[Item], bundle: int = 0, *late: float) -> Iterator[Result]:
-            for one in items:
-                calls.append((bundle, late[0], (one.text, one.seed)))
+            own = [*items]
+            for one in own:
+                calls.append((bundle, late[0], len(own), (one.text, one.seed)))
                 otherwise = LATE if end == CRASHED else CRASHED
                 found = end if is_bad(one.text) else otherwise if "sigmoid" in one.text else RIGHT
                 yield Result(one.text, one.seed, found, 1.26, 61.04, why=why)
@@ -430,8 +431,8 @@ def test_a_suspect_is_tried_alone_then_shrunk_with_others_if_they_can_run(
         number=7,
         seconds=found.seconds,
     )
-    assert {until for _, until, _ in calls} == {1e18 + CONFIRM_S}
-    used = [(one, *seen) for one, _, seen in calls]
+    assert {until for _, until, *_ in calls} == {1e18 + CONFIRM_S}
+    used = [(one, *seen) for one, _, _, seen in calls]
     alone = [(1, str(parse_graph(text)), seed) for seed in SEEDS]
     again = [(1, str(small), seed) for seed in SEEDS]
     others = [(bundle, str(one), seed) for _, one in varied for seed in SEEDS]
@@ -439,7 +440,23 @@ def test_a_suspect_is_tried_alone_then_shrunk_with_others_if_they_can_run(
     last = [*again, *others, *repeats]
     assert used[:2] == alone
     assert used[-len(last) :] == last
-    assert {one for one, *_ in used[2 : -len(last)]} == {bundle}
+    assert {(one, seed) for one, _, seed in used[2 : -len(last)]} == {(bundle, SEEDS[0])}
+    most = max(size for _, _, size, _ in calls[2 : -len(last)])  # of each of two jobs
+    assert (most == 2) if bundle else (2 < most <= 8)
+
+
+def test_a_suspect_is_shrunk_with_a_seed_with_which_it_fails() -> None:
+    class Second(StandIn):
+        def run(self, items: Iterable[Item], bundle: int = 0, *late: float) -> Iterator[Result]:
+            for one in items:
+                bad = "gelu" in one.text and one.seed != SEEDS[0]
+                yield Result(one.text, one.seed, WRONG if bad else RIGHT, 1.0, 60.0)
+
+    finder = make_search(lambda _: True)
+    finder.trial = Second(lambda _: True)
+    text = "x = input(2, 4)\na = tanh(x)\ny = gelu(a)\nreturn y\n"
+    assert finder.examine([(0, Result(text, 0, WRONG))]) == []
+    assert [one.operators for one in finder.findings] == [("gelu",)]
 
 
 def test_a_graph_that_fails_only_together_with_others_is_reported_whole() -> None:
