@@ -381,6 +381,7 @@ def test_a_pattern_is_not_found_if_a_result_is_read_by_what_must_not_follow() ->
         for sources in (("a",), ("", "a")):
             reader = structs.replace(second, sources=sources)
             assert bool(find_pattern(pattern, [first, reader])) is fits
+        assert find_pattern(pattern, [first, structs.replace(second, sources=("",))])
         assert find_pattern(pattern, [first])
 
 

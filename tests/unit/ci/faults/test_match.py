@@ -466,6 +466,11 @@ def test_an_operator_tells_the_factor_or_fill_that_reached_it() -> None:
         assert steps["add"].operands[0].magnitude == magnitude
 
 
+def test_a_constant_without_elements_has_no_magnitude() -> None:
+    joined = describe(lambda x: torch.cat([x, torch.ones(2, 0, 16)], 1), X)["cat"]
+    assert joined.operands == (Operand((2, 6, 16)), Operand((2, 0, 16), True, 0.0))
+
+
 def test_a_number_is_an_operand_and_a_truth_value_is_none() -> None:
     assert describe(lambda x: x > 3, X)["gt"].operands == (
         Operand((2, 6, 16)),

@@ -186,6 +186,15 @@ def test_every_refusal_of_a_models_outputs_says_what_why_and_what_to_do() -> Non
     check_snapshot(Path(__file__).with_name("snapshots") / "outputs.txt", text)
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_random_output_is_found_next_to_one_that_is_not(place: int) -> None:
+    def draw_one(x: Tensor) -> list[Tensor]:
+        return [torch.rand_like(x) if number == place else x for number in range(2)]
+
+    with pytest.raises(QnnCiError, match="different outputs for the same inputs"):
+        compute_reference("net.py:f", Gives(draw_one), [(draw(1),)])
+
+
 def test_tensors_of_any_structure_are_outputs_and_numbers_are_left_out() -> None:
     x = draw(0)
     for made in (x, (x, None, 3), {"a": x, "b": 0.5}, [True, [x]]):

@@ -261,6 +261,23 @@ def test_the_line_of_a_node_is_the_innermost_of_the_users(trace: str, line: str)
     assert re.sub(r"\[.*/", "[", found) == line
 
 
+@pytest.mark.parametrize(
+    ("file", "is_users"),
+    [
+        ("/home/me/ci/net.py", True),
+        ("/home/me/net.so", False),
+        ("<string>", False),
+        (np.__file__, False),
+        (user_code.__file__, False),
+        (__file__, True),  # as a user's file next to this project's packages
+    ],
+)
+def test_a_user_s_file_is_python_that_is_neither_installed_nor_this_project_s(
+    file: str, is_users: bool
+) -> None:
+    assert user_code.is_users_file(file) is is_users
+
+
 def test_choices_are_named_as_they_were_chosen() -> None:
     part = Part(Scheme.A16W8, module="body")
     chosen = Choices(

@@ -216,6 +216,7 @@ def test_the_bias_of_4_bits_is_that_of_a_channel_wherever_its_axis_is(convolves:
     token = -1 if convolves else -2
     assert rms(steps) == pytest.approx(3.6, rel=0.15)
     assert rms(steps - steps.mean(token, keepdims=True)) < 1.3
+    assert steps.mean(token).std(-1).mean() > 2  # channels differ
 
 
 @pytest.mark.parametrize(("kept", "runs"), [(2, RUNS), (0.5, 4), (1e-9, 2)])
