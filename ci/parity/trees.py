@@ -141,9 +141,8 @@ class RevisionTree(SourceTree):
         return {path: self._texts.get(path) or "" for path in rows}
 
     def read(self, path: str) -> str | None:
-        if path not in self._texts:
-            self.read_all([path])
-        return self._texts.get(path)
+        self.read_all([path])
+        return self._texts[path]
 
     def read_all(self, paths: Iterable[str]) -> None:
         """Read many files with one git process."""

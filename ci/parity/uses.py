@@ -252,7 +252,7 @@ def find_macros(
     paths = sorted(path for path in tree.files if is_source(path) or is_header(path))
     tree.read_all(paths)
     found: dict[str, list[str]] = defaultdict(list)
-    anywhere = re.compile("|".join(map(re.escape, sorted(exported))) or "(?!)")
+    anywhere = re.compile("|".join(map(re.escape, sorted(exported))))
     for path in paths:
         text = tree.read(path) or ""
         names = wanted.get(path, set())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
@@ -11,7 +10,7 @@ from msgspec.structs import replace
 from ci.parity.cmake.blocks import Item
 from ci.parity.cmake.commands.variables import Handler
 from ci.parity.cmake.interpreter import Interpreter
-from ci.parity.cmake.state import BUILD, ROOT, Call
+from ci.parity.cmake.state import ROOT, Call
 from ci.parity.cmake.values import is_unknown, resolve_genex, split_list
 from ci.parity.facts import CMakeTarget, ListEntry, Place, Word, is_header, is_inside, suffix_of
 
@@ -162,8 +161,6 @@ class Targets:
                     self._list_one(run, target, text, item.line)
 
     def _list_one(self, run: Interpreter, target: Builder, text: str, line: int) -> None:
-        if text in KEYWORDS:
-            return
         if is_unknown(text):
             target.complete = False
             name = text.split("\x01")[1]
@@ -289,10 +286,10 @@ def source_path(run: Interpreter, text: str) -> str | None:
     while path.startswith(ROOT + ROOT + "/"):
         # Two mutually exclusive branches both put the root before a list.
         path = path[len(ROOT) :]
-    if path.startswith(BUILD + "/") or not path.startswith(ROOT + "/"):
+    if not path.startswith(ROOT + "/"):
         return None
     path = path[len(ROOT) + 1 :]
     files = run.state.sources.tree.files
-    if path in files or posixpath.splitext(path)[1] in EXTENSIONS:
+    if path in files:
         return path
     return next((path + extension for extension in EXTENSIONS if path + extension in files), path)

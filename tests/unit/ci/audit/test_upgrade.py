@@ -416,7 +416,7 @@ def test_members_of_a_type_are_read_up_to_its_brace(tmp_path: Path) -> None:
     types = {"QnnHtpDevice.h Kind": "A = 1, B = MAX", "QnnHtpDevice.h S": "int a"}
     assert read_types(old) == types
     odd = "typedef struct {int b; } *Pointer; typedef union {struct {int c; } d; int e; } U;"
-    broken = write_header(tmp_path / "broken", f"{odd} typedef struct {{int f; {{ }} ")
+    broken = write_header(tmp_path / "broken", f"{odd} typedef struct {{f; {{ }} ")
     assert read_types(broken) == {"QnnHtpDevice.h U": "struct {int c; } d; int e"}
     new = write_header(tmp_path / "new", "typedef struct {int a; } S;")
     for trees, texts in (

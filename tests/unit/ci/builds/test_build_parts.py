@@ -166,7 +166,14 @@ def test_each_stage_is_configured_compiled_and_installed(stages: Stages) -> None
     assert ("compile", "one") in stages.calls
 
 
-def test_only_a_fresh_configuration_forgets_the_last_one(stages: Stages) -> None:
+def test_only_a_fresh_configuration_forgets_the_last_one(
+    stages: Stages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A configuration that failed is no configuration."""
+
+    def fail(*_: object) -> None:
+        raise ToolError("cmake failed")
+
     build = stages.plan.stages[0].build
     (build / "CMakeFiles/3.30").mkdir(parents=True)
     for name in ("CMakeCache.txt", "object.o"):
@@ -178,6 +185,12 @@ def test_only_a_fresh_configuration_forgets_the_last_one(stages: Stages) -> None
     (build / "CMakeCache.txt").touch()
     stages.run()
     assert (build / "CMakeCache.txt").exists()
+    with monkeypatch.context() as patched:
+        patched.setattr(steps, "_run_step", fail)
+        with pytest.raises(ToolError):
+            stages.run()
+    stages.run()
+    assert not (build / "CMakeCache.txt").exists()
 
 
 def test_an_option_that_no_stage_uses_is_refused_once_that_is_known(stages: Stages) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ci.parity.buck.evaluate import Loaded, candidates, resolve_load
+from ci.parity.buck.evaluate import RETRIES, Loaded, candidates, resolve_load
 from ci.parity.buck.globs import PackageFiles
+from ci.parity.buck.reader import absolute as label_of
 from ci.parity.buck.reader import merge_targets, read_buck, stems, walk
 from ci.parity.cmake.blocks import CMakeSyntaxError, nest_commands, parse_commands
 from ci.parity.cmake.conditions import Answer, Operand, Scope, constant_truth, decide
@@ -39,7 +40,7 @@ from ci.parity.run import (
     find_moves,
     match_sources,
 )
-from ci.parity.trees import split_batch
+from ci.parity.trees import DirectoryTree, split_batch
 from ci.parity.uses import absolute
 from provisioning.errors import UsageError
 from tests.stand_ins.text_tree import TextTree
@@ -288,6 +289,88 @@ def test_a_rule_has_what_each_of_its_attributes_lists() -> None:
     assert [one.path for one in made.srcs] == ["//p:src.txt", "//q:x.py"]
 
 
+OTHERS = """
+load("@other//a:b.bzl", "FLAG", "ns", own = "my_rule")
+load("//sub/one:f.bzl", "MORE")
+runtime.cxx_library(
+    name = "lib",
+    srcs = ["a.cpp"] + MORE,
+    exported_headers = {"named.h": "gone.h", "one.h": "own.h", "x.h": "y.h"},
+    header_namespace = "space",
+    preprocessor_flags = ["-D" + FLAG],
+)
+runtime.cxx_library(
+    name = "listed",
+    exported_headers = ["own.h", ":made[f.h]"],
+    header_namespace = "space",
+)
+own(name = "mine", srcs = ["a.cpp"])
+ns.make(name = "other", srcs = ["b.cpp"])
+"""
+
+
+def test_what_other_repositories_define_is_recorded_without_being_known() -> None:
+    modules = '[submodule "one"]\n\tpath = sub/one\n'
+    names = ("p/a.cpp", "p/b.cpp", "p/own.h", "p/named.h", "p/one.h")
+    texts = {"p/BUCK": LOAD + OTHERS, ".gitmodules": modules, **dict.fromkeys(names, "")}
+    found = read_buck(TextTree(texts, LAYOUT))
+    assert found.not_evaluated == ()
+    targets = {target.name: target for target in found.targets}
+    assert {
+        name: (one.kind, [e.path for e in (*one.srcs, *one.exported_headers)])
+        for name, one in targets.items()
+    } == {
+        "lib": ("cxx_library", ["p/a.cpp", "p/named.h", "p/own.h", "p/y.h"]),
+        "listed": ("cxx_library", ["p/own.h", "//p:made[f.h]"]),
+        "mine": ("my_rule", ["p/a.cpp"]),
+        "other": ("make", ["p/b.cpp"]),
+    }
+    assert [word.text for word in targets["lib"].defines] == ["FLAG"]
+    names = ("space/named.h", "space/one.h", "space/x.h")
+    assert targets["lib"].include_names == names
+    assert targets["listed"].include_names == ("space/own.h",)
+
+
+@pytest.mark.parametrize("names", [RETRIES - 1, RETRIES])
+def test_names_that_are_not_defined_are_replaced_up_to_a_limit(names: int) -> None:
+    rows = "".join(f"X{number} = UNDEFINED_{number}\n" for number in range(names))
+    found = read_buck(TextTree({"p/BUCK": rows}, LAYOUT)).not_evaluated
+    reasons = ["p/BUCK: uses too many undefined names"] * (names == RETRIES)
+    assert [row.reason for row in found] == reasons
+
+
+def test_a_build_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "BUCK").symlink_to("gone")
+    (row,) = read_buck(DirectoryTree(tmp_path, LAYOUT)).not_evaluated
+    assert (str(row.place), row.reason, row.folder) == ("BUCK", "BUCK: cannot be read", "")
+
+
+@pytest.mark.parametrize(
+    ("label", "found"),
+    [
+        (":a", "//p:a"),
+        ("//q:a", "//q:a"),
+        ("//q/r", "//q/r:r"),
+        ("//executorch/q:a", "//q:a"),
+        ("@fbsource//xplat/executorch/q:a", "//q:a"),
+        ("fbsource//third-party/x:x", "fbsource//third-party/x:x"),
+        ("@other//executorch/q:a", "@other//executorch/q:a"),
+        ("executorch", "executorch"),
+        ("", ""),
+    ],
+)
+def test_a_label_of_the_project_starts_at_the_root_of_the_tree(label: str, found: str) -> None:
+    assert label_of(label, "p", LAYOUT) == found
+
+
+def test_a_folder_is_relative_to_the_first_root_that_contains_it() -> None:
+    layout = Layout(roots=("xplat/et", "et"))
+    folders = ("xplat/et", "xplat/et/p/q", "et", "et/p", "ether", "p/et", "")
+    assert [layout.strip_root(folder) for folder in folders] == [
+        *("", "p/q", "", "p", None, None, None),
+    ]
+
+
 def test_objects_that_git_lacks_have_no_content() -> None:
     raw = b"1 blob 3\na\nb\n2 missing\n3 blob 0\n\n4 tree 2\nxy\n"
     assert split_batch(raw) == [b"a\nb", None, b"", b"xy"]
@@ -307,7 +390,15 @@ def test_a_file_with_a_mark_of_its_byte_order_is_read() -> None:
 
 @pytest.mark.parametrize(
     ("text", "line"),
-    [("a(\n", 1), ("\na", 2), ("if(X)\n", 1), ("\nendif()\n", 2), ("if(X)\nendforeach()\n", 2)],
+    [
+        ("a b)\n", 1),
+        ("a\n", 1),
+        ("a(\n", 1),
+        ("\na", 2),
+        ("if(X)\n", 1),
+        ("\nendif()\n", 2),
+        ("if(X)\nendforeach()\n", 2),
+    ],
 )
 def test_what_is_not_closed_is_named_by_its_line(text: str, line: int) -> None:
     with pytest.raises(CMakeSyntaxError) as caught:
@@ -473,6 +564,9 @@ def test_what_a_call_gives_a_routine() -> None:
         (("a",), ("a;b",), ("a;a",), ("a;b;a",)),
         (("a",), ("a;b",), ("a;b;c",), ("a;b;c",)),
         (None, ("a;b",), ("b;c",), ("a;b;c",)),
+        (("a", "b"), ("a;b",), ("a;c",), ("a;b;c",)),
+        (None, ("a;b", "c"), ("a;d",), ("a;b", "c", "a;d")),
+        (None, ("a;d",), ("a;b", "c"), ("a;d", "a;b", "c")),
     ],
 )
 def test_values_of_two_branches_are_one(
@@ -511,6 +605,7 @@ def test_references_are_replaced_from_the_inside() -> None:
     ("text", "host", "android"),
     [
         ("a", ["a"], ["a"]),
+        ("", [], []),
         ("$<$<PLATFORM_ID:Android>:a>", [], ["a"]),
         ("$<$<PLATFORM_ID:Linux,Android>:a>", ["a"], ["a"]),
         ("$<$<PLATFORM_ID:Windows,Darwin>:a>", [], []),
@@ -616,6 +711,7 @@ def test_a_renamed_target_has_most_of_the_same_sources() -> None:
     assert match_sources(before, {"new": {"a", "b", "c", "d"}, "kept": set()}, {}) == {}
     assert match_sources(before, {"new": {"a", "b", "c"}, "kept": set()}, {}) == {"old": "new"}
     assert match_sources(before, {**before, "new": {"k"}}, {}) == {}
+    assert match_sources({"old": {"a"}, "kept": {"b"}}, {"kept": {"a"}}, {}) == {}
 
 
 @pytest.mark.parametrize(

@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+import os
 import re
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
-from ci.parity import reading
+from ci.parity import reading, run, trees
 from ci.parity.cmake.commands.flow import FLOW_COMMANDS
 from ci.parity.cmake.commands.targets import Targets
 from ci.parity.cmake.commands.variables import VARIABLE_COMMANDS
 from ci.parity.cmake.interpreter import Interpreter
 from ci.parity.cmake.reader import StaticReader
+from ci.parity.cmake.regex import search
 from ci.parity.cmake.state import Sources, State
-from ci.parity.facts import WHOLE, BuckFacts, CMakeFacts, Configuration, NotEvaluated, Place
+from ci.parity.facts import (
+    WHOLE,
+    BuckFacts,
+    CMakeFacts,
+    Configuration,
+    NotEvaluated,
+    ParityFacts,
+    Place,
+)
+from ci.parity.policy import ParityPolicy
 from ci.parity.trees import DirectoryTree, RevisionTree, open_tree
 from provisioning.errors import ToolError, UsageError
 from tests.stand_ins.environments import git
 from tests.stand_ins.snapshots import check_snapshot
 from tests.stand_ins.text_tree import TextTree
+from tests.unit.ci.parity.compare.sides import buck, cmake
+from tests.unit.ci.parity.compare.sides import facts as make_facts
 from tests.unit.ci.parity.conftest import LAYOUT
 
 Files = Mapping[str, str]
@@ -36,9 +52,9 @@ def test_what_each_snippet_leaves_in_out() -> None:
     for row in "".join(texts).splitlines():
         tree = TextTree({"CMakeLists.txt": row.replace("  ", "\n"), "a/b.cpp": ""}, LAYOUT)
         state = State(Sources(tree), Configuration.HOST)
-        run = Interpreter(state, {**VARIABLE_COMMANDS, **FLOW_COMMANDS}, Targets().has)
-        run.run_root("")
-        values = " or ".join(map(repr, run.lookup("", "OUT"))).replace("\\x01", "?")
+        root = Interpreter(state, {**VARIABLE_COMMANDS, **FLOW_COMMANDS}, Targets().has)
+        root.run_root("")
+        values = " or ".join(map(repr, root.lookup("", "OUT"))).replace("\\x01", "?")
         rows.append(f"{row}\n    {values}{' (not evaluated)' * bool(state.not_evaluated)}\n")
     check_snapshot(Path(__file__).parent / "snapshots" / "snippets.txt", "".join(rows))
 
@@ -216,7 +232,13 @@ add_library(some ${some})
 add_library(deep ${deep})
 add_library(every ${every})
 add_library(near ${near})
+include_directories(.)
+add_library($ENV{NAME} a.cpp)
+add_library(objects OBJECT o.cpp)
+add_library(all $<TARGET_OBJECTS:objects> ${CMAKE_BINARY_DIR}/made.cpp tool)
+add_library(doubled ${CMAKE_SOURCE_DIR}/${CMAKE_SOURCE_DIR}/p/1.cpp)
 """,
+            **dict.fromkeys(("tool", "tool.cpp"), ""),
             **dict.fromkeys(("p/1.cpp", "p/2.cc", "p/q/3.cpp", "p/q/r/4.cpp", "pq/5.cpp"), ""),
         }
     )
@@ -229,11 +251,17 @@ add_library(near ${near})
         ("", "deep"): {"p/q/3.cpp"},
         ("", "every"): {"p/1.cpp", "p/q/3.cpp", "p/q/r/4.cpp"},
         ("", "near"): {"1.cpp"},
+        ("", "objects"): {"o.cpp"},
+        ("", "all"): {"tool"},
+        ("", "doubled"): {"p/1.cpp"},
     }
+    targets = {one.name: one for one in facts.targets}
+    assert [one.text for one in targets["all"].links] == ["objects"]
+    assert [one.place.line for one in targets["deep"].srcs] == [24]  # file(GLOB)
     lib = next(one for one in facts.targets if one.name == "lib")
     assert [one.text for one in lib.defines] == ["ONE", "TWO=2", "THREE"]
     assert [one.text for one in lib.directory_defines] == ["FOUR", "FIVE"]
-    assert facts.include_directories == ("inc", "inc/deep", "top")
+    assert facts.include_directories == ("", "inc", "inc/deep", "top")
     assert facts.aliases == {"other": "lib"}
     assert [(one.name, one.place.line) for one in facts.repeated] == [("lib", 6)]
     assert facts.mentioned == ("kept.h",)
@@ -294,6 +322,159 @@ def test_a_tree_that_is_not_there_is_refused(
     git(tmp_path / "checkout", "init", "--quiet")
     with pytest.raises(UsageError, match=re.escape(told)):
         open_tree(tmp_path / place, revision)
+
+
+@pytest.mark.parametrize(
+    ("why", "told"),
+    [("fatal: not a git repository", "git cannot read"), ("", "has no revision 'main'")],
+)
+def test_a_revision_that_git_cannot_read_is_not_called_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str, told: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise ToolError("git ended", why=why)
+
+    (tmp_path / ".git").mkdir()
+    monkeypatch.setattr(trees, "read_commit", fail)
+    with pytest.raises(UsageError, match=told) as caught:
+        open_tree(tmp_path, "main")
+    assert caught.value.why == why
+
+
+LISTS = """PYTHON = [
+    "p/1.cpp",
+    "p/2.cpp",
+]
+"""
+
+
+def test_a_source_from_a_list_of_buck_has_its_line_there(
+    read: Callable[[Files], CMakeFacts],
+) -> None:
+    program = "exec(open('p/lists.bzl').read());print(';'.join(PYTHON))"
+    facts = read(
+        {
+            "CMakeLists.txt": f'execute_process(COMMAND py -c "{program}" OUTPUT_VARIABLE L)\n'
+            "add_library(lib ${L} a.cpp)\n",
+            "p/lists.bzl": LISTS,
+            **dict.fromkeys(("a.cpp", "p/1.cpp", "p/2.cpp"), ""),
+        }
+    )
+    (target,) = facts.targets
+    assert [(one.path, str(one.place)) for one in target.srcs] == [
+        ("p/1.cpp", "p/lists.bzl:2"),
+        ("p/2.cpp", "p/lists.bzl:3"),
+        ("a.cpp", "CMakeLists.txt:2"),
+    ]
+
+
+def test_expressions_are_matched_outside_the_main_thread() -> None:
+    """Signals, which limit the time of a match, work only in the main thread."""
+    found: list[object] = []
+    thread = threading.Thread(target=lambda: found.append(search("b+", "abbc")))
+    thread.start()
+    thread.join()
+    assert [str(match[0]) for match in found] == ["bb"]  # type: ignore[index]
+
+
+TREE = {
+    "CMakeLists.txt": "1",
+    "a.cmake": "1",
+    "p/BUCK": "1",
+    "p/f.bzl": "1",
+    "p/a.cpp": "1",
+    "p/a.h": "1",
+    "p/a.py": "1",
+    "version.txt": "1",
+    "notes.md": "1",
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "sides"),
+    [
+        ({"CMakeLists.txt": "2"}, ["cmake", "found"]),
+        ({"a.cmake": "2"}, ["cmake", "found"]),
+        ({"p/BUCK": "2"}, ["buck", "found"]),
+        ({"p/f.bzl": "2"}, ["buck", "cmake", "found"]),
+        *(({name: "2"}, ["found"]) for name in ("p/a.cpp", "p/a.h", "p/a.py", "version.txt")),
+        ({"notes.md": "2"}, []),
+        ({"new.md": ""}, ["buck", "cmake", "found"]),
+        ({".gitmodules": '[submodule "x"]\n\tpath = x\n'}, ["buck", "cmake", "found"]),
+    ],
+)
+def test_a_digest_of_a_side_is_of_all_that_it_reads(change: Files, sides: list[str]) -> None:
+    before = TextTree({".gitmodules": "", **TREE}, LAYOUT)
+    after = TextTree({**before.texts, **change}, LAYOUT)
+    changed = [
+        side
+        for side in ("buck", "cmake", "found")
+        if reading.digest_side(before, side) != reading.digest_side(after, side)
+    ]
+    assert changed == sides
+    layout = replace(LAYOUT, project="other")
+    assert reading.digest_side(TextTree(before.texts, layout), "buck") != reading.digest_side(
+        before, "buck"
+    )
+
+
+def test_the_facts_of_a_side_are_read_once_and_the_newest_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    facts = BuckFacts(packages=("p",))
+
+    def read_once(_: object, side: str) -> bytes:
+        asked.append(side)
+        return msgspec.json.encode(facts)
+
+    monkeypatch.setattr(reading, "run_worker", read_once)
+    monkeypatch.setattr(reading, "KEPT_FILES", 3)
+    source, cache = tmp_path / "source", tmp_path / "cache"
+    for place in (source, cache):
+        place.mkdir()
+    for age, name in ((10, "c"), (40, "a"), (20, "d"), (30, "b")):
+        (cache / f"{name}.json").write_text("")
+        os.utime(cache / f"{name}.json", (1e9 - age, 1e9 - age))
+    tree = DirectoryTree(source)
+    assert reading.read_side(tree, "buck", cache) == facts
+    (kept,) = cache.glob("buck-*.json")
+    assert {path.name for path in cache.iterdir()} == {kept.name, "c.json", "d.json"}
+    assert reading.read_side(tree, "buck", cache) == facts
+    assert asked == ["buck"]
+    assert reading.read_side(tree, "buck", None) == facts
+    kept.write_text("damaged")
+    assert reading.read_side(tree, "buck", cache) == facts
+    assert asked == ["buck"] * 3
+    assert kept.read_bytes() == msgspec.json.encode(facts)
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_a_comparison_is_kept_unless_a_side_could_not_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_whole: bool
+) -> None:
+    read_again = 0
+    row = NotEvaluated("buck", WHOLE if is_whole else Place("p/BUCK", 1), "a reason")
+    rules = [buck("p:lib", "p/a.cpp", "p/b.cpp")]
+
+    def read_facts(*_: object) -> ParityFacts:
+        nonlocal read_again
+        read_again += 1
+        return make_facts(rules, [cmake("lib", "p/a.cpp")], not_evaluated=(row,))
+
+    monkeypatch.setattr(run, "read_tree", read_facts)
+    tree = TextTree({"p/a.cpp": "", "p/b.cpp": ""}, LAYOUT)
+    first, second = (run.compare_whole(tree, ParityPolicy(), tmp_path) for _ in range(2))
+    assert first == second
+    assert first.not_evaluated == (row,)
+    assert first.counts == {"buck_targets": 1, "cmake_targets": 1, "files": 2}
+    assert (first.buck, first.cmake) == (
+        {"//p:lib": {"p/a.cpp", "p/b.cpp"}},
+        {"lib": {"p/a.cpp"}},
+    )
+    assert read_again == (2 if is_whole else 1)
+    run.compare_whole(tree, ParityPolicy(tests=("x",)), tmp_path)
+    assert read_again == (3 if is_whole else 2)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from ci.parity.compare.index import (
     topmost_of,
 )
 from ci.parity.compare.sources import python_folders
+from ci.parity.compare.undeclared import _undeclared
 from ci.parity.facts import (
     BuckFacts,
     CMakeFacts,
@@ -27,6 +28,9 @@ from ci.parity.facts import (
     Place,
     closure,
 )
+from ci.parity.policy import Layout
+from ci.parity.uses import find_macros
+from tests.stand_ins.text_tree import TextTree
 from tests.unit.ci.parity.compare.cases import POLICY
 from tests.unit.ci.parity.compare.sides import buck, cmake, facts, word
 
@@ -173,12 +177,14 @@ def test_the_topmost_folder_without_buck() -> None:
 
     assert [
         topmost_of(path, index.folders_with_buck)
-        for path in ("a/n/m/x.cpp", "c/d/x.cpp", "a/b/x.cpp", "a/x.cpp")
+        for path in ("a/n/m/x.cpp", "c/d/x.cpp", "a/b/x.cpp", "a/b/c/d/x.cpp", "a/x.cpp", "x.cpp")
     ] == [
         "a/n",
         "c",
         "a/b",
+        "a/b/c",
         "a",
+        "",
     ]
 
 
@@ -320,3 +326,38 @@ def test_a_tree_without_the_configurations_of_platforms_is_compared() -> None:
     )
 
     assert (found.kind, found.path) == (Kind.BUCK_ONLY, "p/b.cpp")
+
+
+@pytest.mark.parametrize(
+    ("listed", "path", "attribute"),
+    [
+        (["p/a.cpp"], "p/a.cpp", "deps"),
+        (["p/a.cpp"], "p/a.h", "exported_deps"),
+        ([], "p/a.cpp", "exported_deps"),
+    ],
+)
+def test_a_missing_dependency_is_exported_by_headers_and_by_what_lists_no_file(
+    listed: list[str], path: str, attribute: str
+) -> None:
+    target = buck("p:lib", *listed)
+    groups = groups_of(target, buck("q:q", deps=["//r:r"]), buck("r:r", deps=["//p:lib"]))
+    found = _undeclared(groups, target, path, "s/s.h", "//s:s")
+    assert found.fix == f'add "//s:s" to the {attribute} of //p:lib (p/BUCK:10)'
+    around = _undeclared(groups, target, path, "q/q.h", "//q:q")
+    assert around.fix == f"list {path} in //q:q, which depends on //p:lib (p/BUCK:10)"
+
+
+def test_an_exported_macro_is_looked_for_in_all_files_and_another_where_it_is_set() -> None:
+    text = "#if FAST && SLOW && OTHER\n"
+    names = ("p/a.cpp", "p/a.h", "q/b.cpp", "q/c.h", "notes.md")
+    tree = TextTree({**dict.fromkeys(names, text), "r/d.cpp": "FASTER SLOW"}, Layout())
+    rules = [buck("p:lib", "p/a.cpp", defines=["+FAST=1", "SLOW", "UNUSED"])]
+    target = cmake("r", "r/d.cpp", defines=["SLOW"])
+    both = facts(rules, [target])
+    headers = {"p/a.cpp": ("p/a.h",)}
+    assert find_macros(tree, both.buck, both.cmake, headers) == {
+        "FAST": ("p/a.cpp", "p/a.h", "q/b.cpp", "q/c.h"),
+        "SLOW": ("p/a.cpp", "p/a.h", "r/d.cpp"),
+    }
+    local = facts([buck("p:lib", "p/a.cpp", defines=["SLOW"])])
+    assert find_macros(tree, local.buck, local.cmake, {}) == {"SLOW": ("p/a.cpp",)}
