@@ -103,7 +103,9 @@ def test_lines_of_good_runs_are_harmless() -> None:
 
 
 def test_unknown_error_lines_are_listed_and_not_guessed() -> None:
-    told = say("  frobnicator: fatal error 77 ", "all 3 tests passed, 0 errors", *["E: failed"] * 30)
+    told = say(
+        "  frobnicator: fatal error 77 ", "all 3 tests passed, 0 errors", *["E: failed"] * 30
+    )
     assert told.causes == ()
     assert told.unknown[0].line == 1
     assert told.unknown[0].text == "frobnicator: fatal error 77"
