@@ -53,6 +53,22 @@ class QnnCiError(Exception):
         return "\n".join(parts)
 
 
+MAX_DESCRIBED = 4000
+
+
+def describe_exception(error: BaseException) -> str:
+    """Return the type and message of an exception, cut after MAX_DESCRIBED characters.
+
+    The exception can be of a user's class, so its message may be huge or raise an exception itself.
+    """
+    name = type(error).__name__
+    try:
+        text = f"{name}: {error}".strip().rstrip(":")
+    except Exception as second:  # noqa: BLE001 - the user's code
+        return f"{name}, whose message raised {type(second).__name__}"
+    return text if len(text) <= MAX_DESCRIBED else f"{text[:MAX_DESCRIBED]}..."
+
+
 class FailedError(QnnCiError):
     """The thing under test failed."""
 

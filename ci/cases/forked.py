@@ -19,10 +19,11 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from provisioning.console.process import describe_exit, end_with_parent
-from provisioning.errors import FailedError, QnnCiError
+from provisioning.errors import FailedError, QnnCiError, describe_exception
 from provisioning.files import explain_no_room
 
 R = TypeVar("R")
@@ -47,9 +48,15 @@ def run_forked(function: Callable[[], R], doing: str = "") -> R:
     pid = os.fork()
     if pid == 0:
         end_with_parent(worker)
-        _steps.append(step)
-        gc.disable()
-        os._exit(_answer(function, writing))
+        code = 1
+        try:
+            _steps.append(step)
+            # Processes that the function forks do not answer, nor keep the parent waiting.
+            os.register_at_fork(after_in_child=partial(os.close, writing))
+            gc.disable()
+            code = _answer(function, writing)
+        finally:
+            os._exit(code)  # the fork must not return into the parent's code
     os.close(writing)
     with os.fdopen(reading, "rb") as stream:
         data = stream.read()
@@ -111,14 +118,14 @@ def answer_job(function: Callable[[], Any]) -> Any:
     except QnnCiError as error:
         return error
     except (Exception, SystemExit) as error:  # noqa: BLE001 - reported as the case's failure
-        with suppress(OSError):
+        with suppress(Exception):  # a model may have closed or replaced stderr
             traceback.print_exc()
-        return explain_no_room(error) or FailedError(f"{type(error).__name__}: {error}")
+        return explain_no_room(error) or FailedError(describe_exception(error))
 
 
 def describe_error(error: BaseException) -> str:
     """Return the type and message of an exception on one line, cut after MAX_RAISED characters."""
-    text = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(":")
+    text = " ".join(describe_exception(error).split())
     return text if len(text) <= MAX_RAISED else f"{text[:MAX_RAISED]}..."
 
 
@@ -127,7 +134,7 @@ def _answer(function: Callable[[], Any], writing: int) -> int:
         data = pickle.dumps(answer_job(function))
         with os.fdopen(writing, "wb") as stream:
             stream.write(data)
-    except BaseException:  # noqa: BLE001 - the fork must not return into the parent's code
+    except BaseException:  # noqa: BLE001 - the exit code shows it
         return 1
     _flush()
     return 0
@@ -135,5 +142,5 @@ def _answer(function: Callable[[], Any], writing: int) -> int:
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):
+        with suppress(Exception):  # a model may have closed or replaced it
             stream.flush()

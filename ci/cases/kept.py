@@ -31,7 +31,7 @@ from ci.models.schemes import Scheme
 from ci.models.suite import SUITE
 from ci.models.tensors import TensorInfo
 from ci.report.schema import Case, Report, Status, summarize
-from provisioning.errors import QnnCiError, UsageError
+from provisioning.errors import QnnCiError, UsageError, describe_exception
 from provisioning.manifest.targets import read_socs
 
 LIMIT_BYTES = 4 << 30  # per case
@@ -102,7 +102,7 @@ def judge_case(case: Case, judging: CaseJudge, folder: Path, pulled: Path | None
             result = judge_kept(folder, judging, pulled)
     except (*HARM, QnnCiError) as error:
         told = f"the {'' if pulled else 'kept '}outputs cannot be judged"
-        result = judging.end(Status.FAILED, f"{told}: {type(error).__name__}: {error}")
+        result = judging.end(Status.FAILED, f"{told}: {describe_exception(error)}")
     row = structs.replace(
         result.case, warnings=(*result.case.warnings, *([UNMEASURED] if metric else []))
     )

@@ -28,7 +28,7 @@ from ci.judging.gate import Judgement, Reason, References, judge
 from ci.judging.verdict import judge_metric, name_reasons
 from ci.models.user_models import MetricResult, call_metric
 from ci.report.schema import Question, Status
-from provisioning.errors import StoreError, UnfitError
+from provisioning.errors import StoreError, UnfitError, describe_exception
 from provisioning.files import explain_no_room
 
 ARTIFACT = "artifact"
@@ -79,8 +79,7 @@ class CaseRun(CaseJudge):
             no_room = explain_no_room(error)
             if no_room:
                 raise no_room from error
-            reason = f"{type(error).__name__}: {error}"
-            return self.end(Status.FAILED, reason, traceback.format_exc())
+            return self.end(Status.FAILED, describe_exception(error), traceback.format_exc())
         return result
 
     def _compile_and_run(self) -> CaseResult:
@@ -95,6 +94,7 @@ class CaseRun(CaseJudge):
         self.note_compiled(directory, made)
         if not compiled.delegation.partitions:
             reasons = "; ".join(one.reason for one in compiled.delegation.fallback_ops)
+            reasons = reasons or "the model computes nothing: its graph has no operators"
             return self.refuse(f"QNN accepted no node: {reasons}", ended.log_tail)
         program = self.copy_program(self.spec, directory, compiled, self.directory)
         if self.setup.device:

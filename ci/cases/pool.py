@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import current_process, forkserver
+from multiprocessing import current_process, forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,13 @@ from ci.models.numerics import VARIABLES
 from provisioning.artifacts.environment import locate_profile
 from provisioning.console.caller import DIRECTORY_VARIABLE
 from provisioning.console.command import user_path
-from provisioning.console.process import GRACE_S, TAIL_LINES, describe_exit, end_with_parent
+from provisioning.console.process import (
+    GRACE_S,
+    TAIL_LINES,
+    describe_exit,
+    end_marked,
+    end_with_parent,
+)
 from provisioning.console.progress import Progress
 from provisioning.errors import QnnCiError, StoreError, UnfitError
 from provisioning.files import scratch_directory
@@ -69,6 +75,10 @@ def serve(connection: Connection) -> None:
     log). The answer is the job's result or a QnnCiError."""
     end_with_parent(os.getppid())
     os.setpgid(0, 0)
+    # A model's code may start processes, for example a DataLoader's. Daemons may not, and the fork
+    # server could not import the model.
+    vars(current_process())["_config"]["daemon"] = False
+    multiprocessing.set_start_method(None, force=True)
     while True:
         try:
             job, log = connection.recv()
@@ -251,6 +261,8 @@ class Pool:
             **VARIABLES,
         }
         before = find_fork_server()
+        with process_set(dict(os.environ), directory):
+            resource_tracker.ensure_running()  # outlives the pool, so STARTER is not set
         with process_set({**environment, **own}, directory):
             forkserver.ensure_running()
         if find_fork_server() == before:
@@ -261,10 +273,12 @@ class Pool:
     def close(self) -> None:
         """Stop every process of the pool. Running and later jobs fail.
 
-        Workers exit with the fork server, and compilations with their workers.
+        Workers exit with the fork server, and compilations with their workers. Processes that a
+        model's code started, even in another session, are killed.
         """
         self.aborted.set()
         end_fork_server()
+        end_marked(f"{STARTER}={os.getpid()}")
 
     def run(
         self,

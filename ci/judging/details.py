@@ -98,6 +98,7 @@ LAYOUT = "the memory layout: a permute is missing in QNN or the runner"
 # this fault is at least BELIEVED_DB, and at least GAINED_DB higher than against the reference
 # itself.
 BELIEVED_DB, GAINED_DB = 15.0, 8.0
+FLOAT16_MAX = 65504.0
 NOTHING = 1e-6  # nearly zero, as a share of the largest correct element
 ODD = 0.3  # an element is wrong if its error exceeds this share of the reference's RMS
 
@@ -130,7 +131,16 @@ def _see_plain(wanted: Array, output: Array) -> str:
         return f"{1 - np.isfinite(output).mean():.1%} of the elements are NaN or infinite"
     if not output.any():
         return f"all zero; likely cause: {RUNNER}, or a program that did not run"
-    if is_floating(output) and float(np.abs(output).max()) < NOTHING * float(np.abs(wanted).max()):
+    largest, wanted_largest = float(np.abs(output).max()), float(np.abs(wanted).max())
+    nearly_zero = largest < NOTHING * wanted_largest
+    saturated = 0.99 * FLOAT16_MAX < largest <= FLOAT16_MAX
+    if is_floating(output) and wanted_largest > FLOAT16_MAX and (saturated or nearly_zero):
+        return (
+            f"at most {largest:g} where up to {wanted_largest:.3g} is right; likely cause: float16,"
+            f" which holds numbers up to {FLOAT16_MAX:g}: scale the model's values, or use a"
+            " quantized scheme"
+        )
+    if is_floating(output) and nearly_zero:
         return "nearly zero everywhere; likely cause: memory that the program never wrote"
     if (output == output.reshape(-1)[0]).all():
         return f"a constant, {output.reshape(-1)[0]:.4g}; likely cause: {RUNNER}"

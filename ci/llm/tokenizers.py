@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from provisioning.errors import UsageError
+from provisioning.errors import UsageError, describe_exception
 
 PIECE = struct.Struct("<fi")  # score, length
 SPECIALS = {"bos": ("<|begin_of_text|>", "<s>"), "eos": ("<|end_of_text|>", "</s>")}
@@ -73,7 +73,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
     except UsageError:
         raise
     except Exception as error:
-        why = f"{type(error).__name__}: {error}"
+        why = describe_exception(error)
         raise UsageError(f"the tokenizer {path.name} cannot be read", why=why) from error
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ci.llm.config import DecoderConfig, RopeScaling
 from ci.llm.decoder import pair_to_half
-from provisioning.errors import UsageError
+from provisioning.errors import UsageError, describe_exception
 
 Weights = dict[str, Tensor]
 Positive = Annotated[int, Meta(ge=1)]
@@ -238,9 +238,7 @@ def _list_files(directory: Path) -> list[Path]:
         held = json.loads(index.read_bytes())["weight_map"].values()
         return [directory / Path(str(name)).name for name in sorted(set(held))]
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        raise UsageError(
-            f"{index} cannot be read", why=f"{type(error).__name__}: {error}"
-        ) from error
+        raise UsageError(f"{index} cannot be read", why=describe_exception(error)) from error
 
 
 class TensorRow(Struct, frozen=True):
@@ -268,7 +266,7 @@ def read_safetensors(path: Path) -> Weights:
         listed = msgspec.convert(rows, dict[str, TensorRow])
         return {name: _take(held[8 + size :], row) for name, row in listed.items()}
     except (OSError, ValueError, TypeError, AttributeError, msgspec.ValidationError) as error:
-        why = f"{type(error).__name__}: {error}"
+        why = describe_exception(error)
         raise UsageError(f"{path.name} is not a safetensors file", why=why) from error
 
 

@@ -56,8 +56,11 @@ def compute_reference(name: str, module: nn.Module, sets: Sequence[Inputs]) -> t
 
 
 def run_eager(module: Callable[..., Any], sets: Sequence[Inputs]) -> list[Inputs]:
-    """Return the outputs for each input set, as tuples of tensors that later runs do not change."""
-    with torch.no_grad():
+    """Return the outputs for each input set, as tuples of tensors that later runs do not change.
+
+    Code under torch.compile runs uncompiled, because its compiler can hang in a fork, and rounds
+    differently."""
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"):
         return [
             tuple(tensor.clone() for tensor in flatten_outputs(module(*copy_inputs(inputs))))
             for inputs in sets

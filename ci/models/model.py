@@ -18,7 +18,7 @@ from torch.fx import GraphModule, Node
 from ci.models.eager import compute_reference, flatten_outputs, keep_state
 from ci.models.lowering_options import Choices
 from ci.models.numerics import fix_numerics
-from ci.models.user_code import Inputs, call_function, find_line, fit_sets, unpack
+from ci.models.user_code import Inputs, blame_model, call_function, find_line, fit_sets, unpack
 from ci.models.user_data import read_judged, read_sets
 from ci.models.user_models import MIN_SETS, NO_SOURCE, Source, is_suite
 from provisioning.errors import at_key
@@ -63,7 +63,8 @@ def load_model(reference: str, source: Source = NO_SOURCE) -> Model:
     module, example, calibration, given = read_source(reference, source)
     # Seen with ExecuTorch 1.5.1: if a convolution has channels-last weights, the program declares
     # its output as channels-last, but QNN writes it row-major (SQNR -3 dB).
-    module.eval().to(memory_format=torch.contiguous_format)
+    with blame_model(Path(reference).name, " (in module.eval())"):
+        module.eval().to(memory_format=torch.contiguous_format)
     sets = (example, *calibration) if calibration else derive_inputs(example)
     made = "" if is_suite(reference) or len(calibration) + 1 >= MIN_SETS else SHUFFLED
     calibration_made = "" if is_suite(reference) or calibration else SHUFFLED

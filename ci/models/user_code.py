@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from ci.models.source_lines import is_installed, name_file
 from ci.models.user_models import is_suite, lacks_function
 from provisioning.console.command import OWN_PACKAGES, user_path
-from provisioning.errors import FailedError, QnnCiError, UsageError
+from provisioning.errors import FailedError, QnnCiError, UsageError, describe_exception
 
 CONTRACT = "a factory returns (module, example_inputs) or (module, example_inputs, calibration)"
 STACK_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
@@ -119,16 +119,20 @@ def own_packages_hidden() -> Iterator[None]:
 @contextmanager
 def blame_model(reference: str, doing: str = "") -> Iterator[None]:
     """Turn exceptions of a user's code, including SystemExit, into a FailedError with file and
-    line. ``doing`` is appended to the message. A QnnCiError is raised unchanged."""
+    line. ``doing`` is appended to the message. A QnnCiError, KeyboardInterrupt and
+    GeneratorExit are raised unchanged."""
     try:
         yield
     except QnnCiError:
         raise
-    except (Exception, SystemExit) as error:
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # such as SystemExit, or pytest's Skipped
         name = Path(reference).name
-        said = f"{type(error).__name__}: {error}".strip().rstrip(":")
         raise FailedError(
-            f"{name} raised {said}{doing}", why=_find_place(error), fix=_advise(error)
+            f"{name} raised {describe_exception(error)}{doing}",
+            why=_find_place(error),
+            fix=_advise(error),
         ) from error
 
 

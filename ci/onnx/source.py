@@ -26,7 +26,7 @@ from ci.models.model import DERIVED_SETS, RANDOM, SHUFFLED, Model
 from ci.models.tensors import digest_sets
 from ci.models.user_data import read_judged, read_sets
 from ci.onnx.models import Shapes, is_quantized, read_constants, read_model
-from provisioning.errors import UsageError, at_key
+from provisioning.errors import UsageError, at_key, describe_exception
 from provisioning.files import hash_file
 
 SEED = 20250724
@@ -178,7 +178,7 @@ def _read_tensor(file: Path) -> Array:
     try:
         return onnx.numpy_helper.to_array(onnx.TensorProto.FromString(file.read_bytes()))
     except Exception as error:
-        why = f"{type(error).__name__}: {error}"
+        why = describe_exception(error)
         raise UsageError(f"{file} cannot be read", why=why, fix="write it again") from error
 
 

@@ -82,9 +82,21 @@ text = lambda: (Net(lambda self, x: (self.linear(x), "logits")), X)
 array = lambda: (Net(lambda self, x: {"y": self.linear(x), "ids": __import__("numpy").ones(3)}), X)
 no_output = lambda: (Net(lambda self, x: 3), X)
 asks = lambda size: None
+
+def compiled():
+    module = Net(lambda self, x: self.linear(x) + 1)
+    return torch.compile(module, backend=lambda graph, inputs: 1 / 0), X
+
+def skipped():
+    raise type("Skipped", (BaseException,), {})("could not import 'timm'")
+
+def not_evaluated():
+    module = plain()[0]
+    module.eval = lambda: fails(None, torch.ones(2, 3))
+    return module, X
 """
 GOOD = ["plain", "largest", "configured", "chosen", "relative", "accumulating", "with_a_number"]
-GOOD += ["writes_its_input", "channels_last", "many"]
+GOOD += ["writes_its_input", "channels_last", "many", "compiled"]
 WRONG = {
     "brain": ("UsageError", "output 0 is bfloat16"),
     "text": ("UsageError", "has an output of type str"),
@@ -92,6 +104,8 @@ WRONG = {
     "no_output": ("UsageError", "returns no tensor"),
     "selects": ("FailedError", "shape depends on the data"),
     "at_line": ("FailedError", "in fails"),
+    "not_evaluated": ("FailedError", "(in module.eval())\n  why: nets.py, line"),
+    "skipped": ("FailedError", "raised Skipped: could not import 'timm'"),
     "asks": ("FailedError", "missing 1 required positional argument: 'size'"),
 }
 

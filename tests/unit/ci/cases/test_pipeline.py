@@ -614,6 +614,9 @@ def test_a_refusal_is_explained_by_its_engine(tmp_path: Path) -> None:
     assert (case.status, case.reason) == (Status.FAILED, "refused: explained: no GRU")
     engine = make_engine(delegation=Delegation(0, 1, 0, (Fallback("aten.erf", "no builder"),)))
     assert "QNN accepted no node: no builder" in run_case(tmp_path, engine, echo(RIGHT)).case.reason
+    engine = make_engine(delegation=Delegation(0, 0, 0, ()))
+    case = run_case(tmp_path / "none", engine, echo(RIGHT)).case
+    assert "its graph has no operators" in case.reason
 
 
 def test_a_refusal_comes_with_the_end_of_its_log(tmp_path: Path) -> None:

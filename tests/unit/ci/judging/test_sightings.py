@@ -47,6 +47,16 @@ def between(first: int, last: int) -> Any:
         (EAGER * 1e9, EAGER * 1e9 * 1e-5, f"1e-05 times {SCALE}"),
         (EAGER * 1e4, EAGER * 1e-3, "nearly zero everywhere; likely cause: memory that the"),
         (np.array([[1.0, 2.0]]), np.array([[1e-6, 2e-6]]), f"1e-06 times {SCALE}"),
+        (
+            EAGER * 1e9,
+            np.clip(EAGER * 1e9, -65504, 65504),
+            "at most 65504 where up to 3.62e+09 is right; likely cause: float16",
+        ),
+        (
+            EAGER * 1e30,
+            EAGER,
+            "at most 3.62357 where up to 3.62e+30 is right; likely cause: float16",
+        ),
         (EAGER, np.full_like(EAGER, 0.5), f"a constant, 0.5; likely cause: {RUNNER}"),
         (np.ones((1, 1)), np.full((1, 1), 2.0), f"a constant, 2; likely cause: {RUNNER}"),
         (
