@@ -8,6 +8,7 @@ regular files with O_EXCL and without following links, and symbolic links after 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import posixpath
 import re
@@ -149,10 +150,24 @@ def _fixed_part(take: str) -> str:
 
 
 def _glob(pattern: str) -> re.Pattern[str]:
-    """Return a glob as a regular expression; ``**`` matches ``/``, ``*`` does not."""
-    words = {"**": ".*", "*": "[^/]*", "?": "[^/]"}
-    parts = re.split(r"(\*\*|\*|\?)", pattern)
-    return re.compile("".join(words.get(part, re.escape(part)) for part in parts), re.DOTALL)
+    """Return a glob as a regular expression; ``**`` matches ``/``, ``*`` and ``?`` do not.
+
+    After each wildcard, only the first match of the text that follows it is tried. Another one could
+    not succeed where the first fails, and trying all of them can take hours.
+    """
+    numbers = itertools.count()
+
+    def try_once(text: str) -> str:  # (?>...), which needs Python 3.11
+        group = f"try{next(numbers)}"
+        return f"(?=(?P<{group}>{text}))(?P={group})"
+
+    wild = re.escape(pattern).replace(r"\*", "*").replace(r"\?", "[^/]") + r"\Z"
+    whole = ""
+    for number, part in enumerate(wild.split("**")):
+        first, *others = part.split("*")
+        text = first + "".join(try_once(f"[^/]*?{other}") for other in others)
+        whole += try_once(f".*?{text}") if number else text
+    return re.compile(whole, re.DOTALL)
 
 
 def check_members(archive: str, members: Sequence[Member], limits: Limits) -> None:

@@ -389,6 +389,31 @@ def test_without_rules_all_is_taken_and_components_choose() -> None:
     assert not named.wants("lib/a.so.1")
 
 
+@pytest.mark.parametrize(
+    ("pattern", "yes", "no"),
+    [
+        ("*.so", ("a.so", ".so"), ("a/b.so", "a.so.1", "a.sO")),
+        ("**.so", ("a.so", "a/b/c.so"), ("a.so/b",)),
+        ("**a*b", ("a/ab", "ab/a/b/ab", "a.b"), ("a/b", "ab/", "a")),
+        ("a*/**/b*c", ("a/x/bc", "ax/b/y/bxc"), ("a/bc", "a/x/b/c")),
+        ("?*?", ("ab", "abc"), ("a", "a/b")),
+        ("***", ("", "a", "a/b\n"), ()),
+        ("a[b]+.\\*", ("a[b]+.\\c",), ("ab.\\c", "a[b]+x\\c")),
+    ],
+)
+def test_what_a_glob_matches(pattern: str, yes: tuple[str, ...], no: tuple[str, ...]) -> None:
+    layout = Layout([], [pattern])
+    assert [name for name in (*yes, *no) if layout.wants(name)] == list(yes)
+
+
+@pytest.mark.parametrize("wildcard", ["*", "**", "**?*", "**a*"])
+def test_a_glob_of_many_wildcards_is_judged(wildcard: str) -> None:
+    """This takes hours if every way to match is tried."""
+    layout = Layout([], [f"{wildcard}a" * 30 + "b"])
+    assert not layout.wants("a" * 250)
+    assert layout.wants("a" * 250 + "b")
+
+
 def test_a_layout_knows_whether_it_leaves_something_out() -> None:
     assert Layout().takes_all
     assert Layout([("a/**", ""), ("b/**", "c/")]).takes_all
