@@ -152,8 +152,8 @@ def _fixed_part(take: str) -> str:
 def _glob(pattern: str) -> re.Pattern[str]:
     """Return a glob as a regular expression; ``**`` matches ``/``, ``*`` and ``?`` do not.
 
-    After each wildcard, only the first match of the text that follows it is tried. Another one could
-    not succeed where the first fails, and trying all of them can take hours.
+    After each wildcard, only the first match of the text that follows it is tried. Another one
+    could not succeed where the first fails, and trying all of them can take hours.
     """
     numbers = itertools.count()
 
