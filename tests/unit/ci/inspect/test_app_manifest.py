@@ -86,6 +86,41 @@ def test_libraries_of_all_manifests_count_and_the_rest_is_the_first_ones() -> No
     assert merge_manifests([]) is None
 
 
+SPACE = 'xmlns:a="http://schemas.android.com/apk/res/android"'
+
+
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [
+        *(("21", 21), ("0", 0), ("99999", 99999), ("100000", None)),
+        *(("", None), ("S", None), ("-1", None), ("\u0663\u0661", None), ("@integer/x", None)),
+    ],
+)
+def test_a_level_is_a_number_of_up_to_five_digits(text: str, level: int | None) -> None:
+    """The first element counts."""
+    sdk = f'<uses-sdk {SPACE} a:minSdkVersion="{text}" a:targetSdkVersion="35"/>'
+    later = f'<uses-sdk {SPACE} a:minSdkVersion="7" a:targetSdkVersion="8"/>'
+    found = parse_manifest(f"<manifest>{sdk}{later}</manifest>".encode())
+    assert (found.min_sdk, found.target_sdk, found.fault) == (level, 35, "")
+
+
+def test_a_library_without_a_name_is_none() -> None:
+    uses = f'<uses-native-library {SPACE}/><uses-native-library {SPACE} a:name=""/>'
+    assert parse_manifest(f"<manifest>{uses}</manifest>".encode()).native_libraries == {}
+
+
+def test_the_first_manifest_that_cannot_be_read_is_told() -> None:
+    whole, cut, long = AppManifest(), AppManifest(fault="cut"), AppManifest(fault="long")
+    for manifests, fault in (
+        ([whole, cut, long], "cut"),
+        ([long, cut], "long"),
+        ([whole, whole], ""),
+    ):
+        merged = merge_manifests(manifests)
+        assert merged
+        assert merged.fault == fault
+
+
 def test_a_library_is_required_unless_the_manifest_denies_it() -> None:
     uses = '<uses-native-library xmlns:a="{}" a:name="libA.so"/>'.format(
         "http://schemas.android.com/apk/res/android"

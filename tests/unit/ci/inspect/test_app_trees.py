@@ -239,6 +239,14 @@ UNITS: dict[str, tuple[dict[str, str], list[dict[str, Any]]]] = {
         {"build.gradle": f"{MODULE} minSdk 27", "app/build.gradle": APP},
         [app("app", min_sdk=27)],
     ),
+    "the level of a project's build file goes before that of a manifest": (
+        {
+            "build.gradle": f"{MODULE} minSdk 27",
+            "app/build.gradle": APP,
+            "app/src/main/AndroidManifest.xml": TEXT,
+        },
+        [app("app", min_sdk=27)],
+    ),
     "a manifest alone is an app": (
         {"AndroidManifest.xml": TEXT},
         [app("ROOT", Kind.DIRECTORY)],
@@ -283,6 +291,9 @@ def pack(*names: str) -> bytes:
         (pack("a.class"), UsageError, "is a ZIP archive, but not an Android app"),
         (pack("assets/m.pte"), UsageError, "is a ZIP archive, but not an Android app"),
         (b"PK\3\4 cut", IntegrityError, "app is rejected"),
+        (pack("AndroidManifest.xml", "../x"), IntegrityError, "app is rejected"),
+        (pack("AndroidManifest.xml", "a/../../x"), IntegrityError, "app is rejected"),
+        (pack("AndroidManifest.xml", "/x"), IntegrityError, "app is rejected"),
     ],
 )
 def test_a_file_that_is_no_app_is_refused_with_its_kind(
@@ -292,6 +303,33 @@ def test_a_file_that_is_no_app_is_refused_with_its_kind(
     with pytest.raises(error, match=told) as caught:
         read(tmp_path / "app", tmp_path)
     assert caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("names", "kind"),
+    [
+        (["AndroidManifest.xml"], Kind.APK),
+        (["AndroidManifest.xml", "R.txt"], Kind.AAR),
+        (["AndroidManifest.xml", f"jni/{ABI}/liba.so"], Kind.AAR),
+        ([f"lib/{ABI}/liba.so", "res/R.txt"], Kind.APK),
+        ([f"lib/{ABI}/liba.so", f"lib/{ABI}/libA.so"], Kind.APK),  # no Android folds case
+    ],
+)
+def test_an_aar_has_a_list_of_resources_or_libraries_of_its_own(
+    tmp_path: Path, names: list[str], kind: Kind
+) -> None:
+    (tmp_path / "app").write_bytes(pack(*names))
+    (unit,) = read(tmp_path / "app", tmp_path)
+    assert unit.kind is kind
+
+
+def test_the_manifest_of_a_set_is_that_of_its_base(tmp_path: Path) -> None:
+    root = tmp_path / "set"
+    for name, manifest in (("a", "split"), ("b", "declared"), ("c", "split")):
+        write_apk(root / f"{name}.apk", {}, manifest=manifest)
+    (unit,) = read(root, tmp_path)
+    assert unit.manifest
+    assert (unit.manifest.split, unit.manifest.extracts) == ("", True)
 
 
 def test_an_archive_without_a_manifest_is_its_libraries_or_the_apks_inside(tmp_path: Path) -> None:
@@ -309,6 +347,21 @@ def test_an_archive_without_a_manifest_is_its_libraries_or_the_apks_inside(tmp_p
         archive.writestr(f"lib/{ABI}/libown.so", b"")
     (unit,) = read_app(whole, tmp_path / "scratch")
     assert [one.shown for one in unit.libraries] == [f"app.apks/lib/{ABI}/libown.so"]
+
+
+def test_a_flavour_has_its_manifest_and_the_main_one(tmp_path: Path) -> None:
+    files = {
+        "build.gradle": APP,
+        "src/main/AndroidManifest.xml": TEXT,
+        "src/free/AndroidManifest.xml": TEXT.replace("libcdsprpc.so", "libx.so"),
+        f"src/free/jniLibs/{ABI}/libf.so": "",
+        f"src/paid/jniLibs/{ABI}/libp.so": "",
+    }
+    free, paid = read(write(tmp_path / "ROOT", files), tmp_path)
+    assert free.manifest
+    assert paid.manifest
+    assert {*free.manifest.native_libraries} == {"libcdsprpc.so", "libx.so"}
+    assert {*paid.manifest.native_libraries} == {"libcdsprpc.so"}
 
 
 def test_manifests_of_all_modules_count(tmp_path: Path) -> None:

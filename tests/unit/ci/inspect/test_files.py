@@ -11,7 +11,7 @@ import pytest
 
 from ci.__main__ import main
 from ci.inspect.app_archives import choose_splits
-from ci.inspect.files import DTYPES, inspect_file
+from ci.inspect.files import DTYPES, Inspected, inspect_file
 from provisioning.archives.layout import Member
 from provisioning.errors import ExitCode, FailedError, QnnCiError, UsageError
 from tests.stand_ins.android_apps import library, skel
@@ -67,6 +67,28 @@ def test_what_is_damaged_in_a_package_is_named(package: Path) -> None:
     data = package.read_bytes()
     package.write_bytes(data[: len(data) // 2])
     assert "cannot be unpacked" in inspect_file(package).damage
+
+
+@pytest.mark.parametrize(
+    ("data", "damage"),
+    [
+        (b"", "is empty"),
+        (b"a text of more", "is of an unknown kind: it starts with 61 20 74 65 78 74 20 6f"),
+        (b"version https://git-lfs.github.com", "is a Git LFS pointer: run `git lfs pull`"),
+    ],
+)
+def test_a_file_of_no_known_kind_says_what_it_is(tmp_path: Path, data: bytes, damage: str) -> None:
+    (tmp_path / "m.pte").write_bytes(data)
+    assert inspect_file(tmp_path / "m.pte") == Inspected("m.pte", "unknown", len(data), damage)
+
+
+def test_a_package_names_four_of_its_damaged_files(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "app.apk", "w") as archive:
+        for number in range(5):
+            archive.writestr(f"{number}.pte", b"no program")
+    damage = "contains files that cannot be used: 0.pte, 1.pte, 2.pte, 3.pte"
+    found = inspect_file(tmp_path / "app.apk")
+    assert (found.damage, len(found.entries)) == (damage, 5)
 
 
 def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

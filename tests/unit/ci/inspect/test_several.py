@@ -445,6 +445,9 @@ def test_one_limit_holds_for_all_archives_of_an_app(
         assert [one.name for one in reader.read_file(tmp_path / f"{name}.aar").libraries] == [
             f"lib{name}.so"
         ]
+    with zipfile.ZipFile(tmp_path / "empty.aar", "w") as archive:
+        archive.writestr(f"jni/{QNN_ABI}/libe.so", b"")
+    assert reader.read_file(tmp_path / "empty.aar").libraries  # which needs no more room
     with pytest.raises(IntegrityError, match=r"c\.aar is rejected"):
         reader.read_file(tmp_path / "c.aar")
 
