@@ -171,7 +171,7 @@ def test_an_onnx_model_that_cannot_be_opened_says_why(
 def test_constants_of_an_onnx_model_count_wherever_their_values_are(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx", reason="the onnx package is not installed")
     from onnx import TensorProto as Onnx
-    from onnx.helper import make_node, make_tensor
+    from onnx.helper import make_node, make_tensor, make_tensor_value_info
 
     from tests.qnn_provider.contexts import GRAPH, write_context
 
@@ -196,11 +196,16 @@ def test_constants_of_an_onnx_model_count_wherever_their_values_are(tmp_path: Pa
             make_node("FusedGemm", ["x"], ["y"], domain="com.microsoft"),
         ]
     )
+    kinds = (Onnx.INT64, Onnx.FLOAT8E4M3FN)
+    model.graph.output.extend(make_tensor_value_info(f"y{one}", one, [2, 5]) for one in kinds)
     onnx.save(model, path)
     found = inspect_file(path)
     assert found.program
     assert found.program.constant_bytes == {"float32": 32, "int64": 8, "type 8": 3, "uint8": 7}
     (method,) = found.program.methods
+    ports = [(one.dtype, one.shape) for one in method.outputs]
+    assert ports == [("float32", (1, 3)), ("int64", (2, 5)), ("type 17", (2, 5))]
+    assert [one.backend for one in method.partitions] == ["QNNExecutionProvider"]
     operators = {"Add": 2, "Softmax": 1, "com.microsoft::FusedGemm": 1}
     assert list(method.cpu_operators.items()) == list(operators.items())
 

@@ -22,7 +22,7 @@ from ci.llm import case as llm_case
 from ci.llm.case import LlmRun, describe_speed
 from ci.llm.decoder import make_decoder
 from ci.llm.generation import Generated, Step
-from ci.llm.lowering import ReferenceRuns, Subject
+from ci.llm.lowering import RUNS, ReferenceRuns, Subject
 from ci.llm.recipes import DEFAULT, RECIPES
 from ci.llm.verdict import Verdict
 from ci.models.lowering_options import Part
@@ -373,7 +373,12 @@ def test_a_speed_is_told_if_steps_were_timed() -> None:
     assert describe_speed(RunNotes()) == ""
 
 
-def test_references_that_are_not_there_fail_the_case(judge: Judge, right: Step) -> None:
+@pytest.mark.parametrize("data", [None, b"damaged"])
+def test_references_that_are_not_there_fail_the_case(
+    judge: Judge, right: Step, tmp_path: Path, data: bytes | None
+) -> None:
+    if data:
+        (tmp_path / RUNS).write_bytes(data)
     result = judge(right, None)
     assert result.case.status is Status.FAILED
     assert "the reference runs cannot be read" in result.case.reason
@@ -419,6 +424,10 @@ def test_shares_of_tokens_with_and_without_ties_are_two_figures(own: Tiny, schem
     assert (figures.equal_quantized, figures.equal) == (5 / 8, 7 / 8)
     assert figures.predicted_sqnr_db == 32.0
     assert figures.sqnr_db_quantized == (31.0 if scheme.quantized else None)
+    told = "5 of 8 tokens equal the model's, 2 ties; top-1 "
+    assert [one.startswith(told) for one in run.remarks] == [True]
+    LlmRun.note_figures(run, replace(verdict, tied=0), forced, make_quantized(own, 0.2))
+    assert run.remarks[1].startswith("5 of 8 tokens equal the model's; top-1 ")
     assert figures.sqnr_db == pytest.approx(14, abs=1)
     assert figures.sqnr_db_scheme == (figures.sqnr_db if scheme.quantized else None)
     assert run.remarks[0].startswith("5 of 8 tokens equal the model's, 2 ties; top-1 ")

@@ -80,6 +80,7 @@ def list_weights(place: Path) -> Iterator[Callable[[], Any]]:
         ("odd.bin", HEADER.pack(6, 16, 1, 2, 2, 4, 16)),
         ("heads.bin", HEADER.pack(8, 16, 1, 2, 3, 4, 16)),
         ("none.bin", HEADER.pack(8, 16, 0, 2, 2, 4, 16)),
+        ("headless.bin", HEADER.pack(8, 16, 1, 0, 2, 4, 16)),
     ):
         (place / name).write_bytes(data)
         yield lambda name=name: read_weights(place / name)

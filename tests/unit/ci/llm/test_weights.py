@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec import structs
 
 from ci.llm.config import DecoderConfig, RopeScaling
 from ci.llm.decoder import make_decoder
-from ci.llm.weights import _llama2c_shapes, read_weights
+from ci.llm.weights import _llama2c_shapes, parse_scaling, read_weights
 from provisioning.errors import UsageError
 from tests.unit.ci.llm.decoders import PLACE, Tiny, example_inputs
 
@@ -112,6 +113,28 @@ def test_half_precision_is_widened(kind: str, dtype: torch.dtype, model: Path, o
     assert torch.equal(found, own.weights["output.weight"].to(dtype).float())
 
 
+def test_files_of_an_index_are_read_from_the_directory_of_the_model(
+    model: Path, tmp_path_factory: pytest.TempPathFactory, own: Tiny
+) -> None:
+    outside = tmp_path_factory.mktemp("outside") / "part.safetensors"
+    outside.write_bytes(b"not to be read")
+    (model / "model.safetensors").rename(model / "part.safetensors")
+    for name in (str(outside), "../part.safetensors", "sub/part.safetensors"):
+        (model / "model.safetensors.index.json").write_text(
+            json.dumps({"weight_map": {"a": name, "b": name}})
+        )
+        assert torch.equal(read_weights(model)[1]["norm.weight"], own.weights["norm.weight"])
+
+
+@pytest.mark.parametrize("key", ["rope_type", "type"])
+def test_the_scaling_of_llama_3_is_read_by_either_name_of_its_kind(key: str) -> None:
+    scaling = RopeScaling(32.0, 1.0, 4.0, 8192)
+    given = {**structs.asdict(scaling), key: "llama3", "something": "new"}
+    assert parse_scaling(given) == scaling
+    for none in (None, {}, {key: "default"}):
+        assert parse_scaling(none) is None
+
+
 def test_a_tied_head_is_the_embedding(model: Path) -> None:
     change(model, tie_word_embeddings=True)
     weights = read_weights(model)[1]
@@ -187,6 +210,9 @@ def test_rows_of_each_layer_are_reordered_by_its_own_number_of_heads(tmp_path: P
     path.write_bytes(header + numbers.numpy().tobytes())
     found, weights = read_weights(path)
     assert (found.heads, found.kv_heads, found.layers) == (heads, keys, layers)
+    assert found.tied
+    assert torch.equal(weights["output.weight"], numbers[: 5 * dim].reshape(5, dim))
+    assert weights["output.weight"] is weights["tok_embeddings.weight"]
     start = 5 * dim + layers * dim  # after embeddings and norms
     for name, rows in (("wq", dim), ("wk", keys * dim // heads)):
         for layer in range(layers):
