@@ -181,10 +181,9 @@ class Index:
     def only_in_tests(self) -> set[str]:
         """Files of the product that CMake compiles only into test programs."""
         targets = [target for facts in self.facts.cmake for target in facts.targets]
-        tests = [target for target in targets if self.is_test_program(target)]
         product = {p for t in targets if not self.is_test_program(t) for p in t.sources}
-        tested = {path for test in tests for path in test.sources}
-        return {path for path in tested - product if not self.policy.is_test(path)}
+        every = {path for target in targets for path in target.sources}
+        return {path for path in every - product if not self.policy.is_test(path)}
 
     def is_test_program(self, target: CMakeTarget) -> bool:
         """Return whether a CMake target is a test, even if it compiles product files too."""
@@ -219,7 +218,7 @@ class Index:
             if rule is not None and label not in read:
                 read[label] = [each.path for each in self.resolved(rule.srcs)]
             found = [path for path in read.get(label, ()) if f"/{path}".endswith(f"/{name}")]
-            yield from found if name and len(found) == 1 else ()
+            yield from found if len(found) == 1 else ()
 
     # Configurations of the Buck side
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ci.parity.compare.comparison import compare_tree, folders_of
 from ci.parity.compare.findings import Finding, Kind, Level, at, order_findings
@@ -361,3 +362,35 @@ def test_an_exported_macro_is_looked_for_in_all_files_and_another_where_it_is_se
     }
     local = facts([buck("p:lib", "p/a.cpp", defines=["SLOW"])])
     assert find_macros(tree, local.buck, local.cmake, {}) == {"SLOW": ("p/a.cpp",)}
+
+
+def test_a_copy_is_of_the_only_original_that_has_its_name() -> None:
+    made = buck("p:made", "p/x/a.cpp", "p/y/a.cpp", "p/b.cpp", kind="genrule")
+    index = Index(facts([made]), POLICY)
+    names = ("[a.cpp]", "[x/a.cpp]", "[b.cpp]", "[ab.cpp]", "", "[]")
+    copies = [f"//p:made{name}" for name in names]
+    assert [[*index.copied(buck("p:lib", one))] for one in copies] == [
+        *([], ["p/x/a.cpp"], ["p/b.cpp"], [], [], []),
+    ]
+    every = buck("p:lib", "//p:made[b.cpp]", "//gone:made[b.cpp]", "p/c.cpp", "//p:made[x/a.cpp]")
+    assert [*index.copied(every)] == ["p/b.cpp", "p/x/a.cpp"]
+
+
+def test_a_target_is_for_a_platform_by_its_name_or_by_its_variant() -> None:
+    policy = replace(POLICY, host_only=("*_host",))
+    names = ("a", "a_android_build", "b_host", "b", "a_host_android_build")
+    index = Index(facts([buck(f"p:{name}") for name in names]), policy)
+    both = (Configuration.HOST, Configuration.ANDROID)
+    assert [index.target_configurations(index.by_label[f"//p:{name}"]) for name in names] == [
+        *((Configuration.HOST,), (Configuration.ANDROID,), (Configuration.HOST,)),
+        *(both, (Configuration.ANDROID,)),
+    ]
+
+
+def test_a_file_of_the_product_that_only_tests_compile_is_none_of_theirs() -> None:
+    targets = [
+        cmake("a_test", "p/a.cpp", "p/b.cpp", "p/test/t.cpp"),
+        cmake("b_test", "p/c.cpp", "p/test/u.cpp"),
+        cmake("lib", "p/b.cpp", "p/d.cpp"),
+    ]
+    assert Index(facts([], targets), POLICY).only_in_tests == {"p/a.cpp", "p/c.cpp"}
