@@ -42,7 +42,7 @@ from provisioning.elf.facts import Genuine, Proof
 from provisioning.elf.qnn_build import QnnBuild
 from provisioning.errors import ManifestError, UnfitError
 from provisioning.manifest.pairs import read_pairs
-from provisioning.manifest.reader import Adoption, read_toolchain
+from provisioning.manifest.reader import Adoption, read_profile, read_toolchain
 from provisioning.manifest.targets import Backend
 from tests.unit.provisioning.doctor import cases
 
@@ -77,6 +77,67 @@ def test_an_sdk_that_was_chosen_has_no_pin(tmp_path: Path, monkeypatch: pytest.M
     assert "qnn-sdk" in pins_of("emulator-sdk", {})
     monkeypatch.setenv("QNN_CI_SDK", str(tmp_path))
     assert "qnn-sdk" not in pins_of("emulator-sdk", {})
+
+
+def test_a_request_has_the_artifacts_pins_and_submodules_of_its_profile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever else may serve as the SDK is asked for, too, in the version that was chosen."""
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
+    monkeypatch.setattr("provisioning.artifacts.environment.find_libraries", lambda _: {})
+    monkeypatch.setenv("QNN_CI_SDK", "2.43.0.260128")
+    found = [(one.name, one.release.version) for one in wanted_requests("emulator")]
+    runtime = read_toolchain("qnn-runtime").default
+    assert ("qnn-runtime", runtime) in found
+    assert found[-1] == ("qnn-sdk", "2.43.0.260128")
+    assert [name for name, _ in found].count("qnn-sdk") == 1
+    monkeypatch.setenv("QNN_CI_SDK", "")
+    names = [one.name for one in wanted_requests("aot")]
+    assert names.count("qnn-sdk") == 1
+    roots, variables = {"qnn-sdk": tmp_path}, {"A": "1"}
+    made = examining.make_request("aot", roots, variables)
+    components = read_toolchain("executorch").components
+    paths = {path for name in ("adaptor", "runner") for path in components[name]}
+    assert made == SurveyRequest(
+        "aot", roots, variables, tmp_path, pins_of("aot", roots), tuple(sorted(paths))
+    )
+    assert {*made.pins} == {*names, CHECKOUT_COMMIT}
+    assert examining.make_request("emulator", {}, {}).submodules == ()
+
+
+@pytest.mark.parametrize(("soc", "pair"), [(None, None), ("sm8650", ("SM8650", 75))])
+def test_the_facts_of_a_request_are_judged_by_its_profile(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, soc: str | None, pair: tuple[str, int] | None
+) -> None:
+    facts = replace(cases.case().facts, sdk_name="qnn-sdk")
+    asked: list[Any] = []
+    judged: list[Any] = []
+
+    def survey(*given: Any, **more: Any) -> Any:
+        asked.append((given, more))
+        return facts
+
+    finding = Finding("QNN101", "", "", "", "", "", Severity.ERROR)
+    monkeypatch.setattr(examining, "survey_environment", survey)
+    monkeypatch.setattr(
+        examining, "judge_environment", lambda case: judged.append(case) or [finding]
+    )
+    request = SurveyRequest("lpai", {}, {}, tmp_path, soc=soc)
+    progress = Progress()
+    verdict = examining.examine_request(request, progress)
+    assert verdict == Verdict("lpai", (finding,), summarize(facts))
+    (((same, policy, fitness, kinds, adoptions), more),) = asked
+    assert (same, policy, fitness) == (request, read_doctor_policy(), find_fitness("lpai"))
+    assert {*kinds} == {*fitness.kinds}
+    assert more == {"progress": progress}
+    assert "qnn-sdk" in adoptions
+    assert all(one.variable for one in adoptions.values())
+    (case,) = judged
+    assert (case.facts, case.policy, case.fitness, case.soc) == (facts, policy, fitness, pair)
+    assert {*case.kinds} >= {*kinds}
+    assert case.minimum == read_profile("lpai").minimum("qnn-sdk")
+    assert case.minimum[0] == "2.39"
+    assert case.pairs == read_pairs()
 
 
 def test_the_policy_for_python_pins_the_default_and_its_torch(
