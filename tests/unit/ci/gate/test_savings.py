@@ -147,8 +147,9 @@ def test_only_a_push_without_its_base_runs_everything(event: str) -> None:
     repository: Any = SimpleNamespace(find_base=fail, resolve=lambda one: f"{one}!")
     args = Namespace(base="0123456789abcdef", event=event)
     if event == "push":
-        base, why = find_base(args, repository, "")
-        assert (base, "0123456789ab cannot" in why) == ("HEAD!", True)
+        for head, found in (("", "HEAD!"), ("topic", "topic!")):
+            base, why = find_base(args, repository, head)
+            assert (base, "0123456789ab cannot" in why) == (found, True)
         return
     with pytest.raises(UsageError):
         find_base(args, repository, "")
