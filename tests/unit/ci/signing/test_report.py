@@ -232,6 +232,31 @@ def test_a_key_of_no_published_scheme_is_accepted_as_a_signature_alone(
     assert main(words) == ExitCode.FAILED
 
 
+def test_one_of_several_files_fails_them_all_and_each_is_told_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [f"{letter}.so" for letter in "hgfedcba"]
+    dates: list[datetime | None] = []
+
+    def check(path: Path, _: Path | None, *, at: datetime | None) -> Verification:
+        dates.append(at)
+        return Verification(1, signed=path.name != "d.so")
+
+    monkeypatch.setattr(verify_signature, "verify_file", check)
+    words = ["verify-signature", str(tmp_path), "--json"]
+    assert main(words) == ExitCode.USAGE
+    assert "no library to verify" in capsys.readouterr().err
+    for name in (*names, "notes.txt"):
+        (tmp_path / name).touch()
+    assert main([*words, "--at", "2026-11-20"]) == ExitCode.FAILED
+    told = [Path(one["path"]).name for one in json.loads(capsys.readouterr().out)["files"]]
+    assert told == sorted(names)
+    assert {*dates} == {parse_date("2026-11-20")}
+    (tmp_path / "d.so").unlink()
+    assert main(words) == ExitCode.OK
+    assert dates[-1] is None
+
+
 def test_each_file_is_compared_with_the_input_of_its_name(
     key: Key, library: bytes, tmp_path: Path
 ) -> None:
