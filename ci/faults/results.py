@@ -144,8 +144,7 @@ def _judge_output(item: Item, index: int, output: Output, good_db: float) -> Res
         return Result(text, seed, WRONG, -math.inf, 0.0, math.inf, f"output {index}", why)
     info = TensorInfo("float32", tuple(right.shape[1:]))
     prediction = Prediction(right, runs, info)
-    rows = (slice(None), slice(None)) if right.ndim > 1 else (slice(None),)
-    keep = tuple(range(len(rows), right.ndim))
+    keep = tuple(range(2, right.ndim))
     signal = (right.astype(np.float64) ** 2).mean(keep)
     noise = (prediction.runs.astype(np.float64) ** 2).mean(0).mean(keep) + prediction.floor
     error = ((made.astype(np.float64) - right) ** 2).mean(keep)

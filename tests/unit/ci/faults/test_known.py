@@ -212,6 +212,7 @@ def test_a_row_that_would_never_be_found_is_refused(
     with pytest.raises(ManifestError) as refusal:
         read_faults(write(tmp_path, **change))
     assert any(one in str(refusal.value) for one in word.split("|"))
+    assert f"{tmp_path}/faults.toml" in str(refusal.value)
 
 
 FIRST = read_faults()[0]
@@ -446,6 +447,17 @@ def test_how_a_constant_relates_to_the_result(shape: tuple[int, ...], relations:
 def test_nothing_is_over_a_batch_of_one(shape: tuple[int, ...], relations: set[str]) -> None:
     operands = (Operand((1, 16, 64)), Operand(shape, constant=True))
     assert relate(Step("s", "add", operands, ("", ""), (1, 16, 64))) == relations
+
+
+@pytest.mark.parametrize(
+    ("shape", "relations"),
+    [((), {"any", "whole", "scalar"}), ((1, 4), {"any"}), ((2, 4), {"any"})],
+)
+def test_of_a_result_without_a_known_shape_little_is_known(
+    shape: tuple[int, ...], relations: set[str]
+) -> None:
+    operands = (Operand((2, 4)), Operand(shape, constant=True))
+    assert relate(Step("s", "add", operands, ("", ""), ())) == relations
 
 
 def row(scheme: str, frontend: Any = "onnx", **versions: Any) -> Tried:
