@@ -91,7 +91,10 @@ class CaseRun(CaseJudge):
         if not made.artifact:
             return self.refuse(made.refused, ended.log_tail, is_ours=made.is_ours)
         directory, compiled = Path(made.directory), made.artifact.compiled
-        self.note_compiled(directory, made)
+        if made.repaired:
+            self.remarks.append("a damaged cache entry was replaced")
+        self.note_program(directory, made.artifact)
+        self.evidence.cached = made.cached
         if not compiled.delegation.partitions:
             reasons = "; ".join(one.reason for one in compiled.delegation.fallback_ops)
             reasons = reasons or "the model computes nothing: its graph has no operators"
@@ -117,14 +120,6 @@ class CaseRun(CaseJudge):
             reference=None if spec.layers else self.policy.reference,
         )
         return self.setup.pool.run(job, job.log, self.options.timeout_s)
-
-    def note_compiled(self, directory: Path, made: CompileResult) -> None:
-        """Record facts about a program, and whether it was in the cache."""
-        if made.repaired:
-            self.remarks.append("a damaged cache entry was replaced")
-        if made.artifact:
-            self.note_program(directory, made.artifact)
-            self.evidence.cached = made.cached
 
     def copy_program(
         self, spec: CaseSpec, directory: Path, compiled: Compiled, place: Path

@@ -32,7 +32,7 @@ def draw(graph: Graph, name: str, seed: int, number: int = 0) -> Any:
         return np.asarray(random.uniform(0.5, 1.5, declared.shape), np.float32)
     factor = 16.0 if declared.like == "large" else 1.0
     drawn: Any = np.clip(random.standard_normal(declared.shape), -3, 3) * factor
-    if not declared.is_input and len(declared.shape) > 1 and _is_weight(graph, name):
+    if not declared.is_input and _is_weight(graph, name):
         drawn = drawn / np.sqrt(np.prod(declared.shape[1:]))
     return np.asarray(drawn, np.float32)  # a number if the shape is ()
 

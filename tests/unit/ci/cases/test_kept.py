@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import tarfile
@@ -23,7 +24,7 @@ from ci.cases.baselines import name_figures
 from ci.cases.cache import RECORD, Artifact, digest_record, hash_files
 from ci.cases.engine import Sets
 from ci.cases.judged import JudgeSetup, SessionOptions
-from ci.cases.kept import FIGURES, HARM, KEPT_REMARK, LIMIT_BYTES, judge_report
+from ci.cases.kept import FIGURES, HARM, KEPT_REMARK, LIMIT_BYTES, judge_report, read_pulled
 from ci.cases.policy import EmulatorPolicy, Unsupported, read_emulator_policy
 from ci.device.by_hand import RUN_CASES, write_by_hand
 from ci.models.user_models import Limits, Metric, ModelEntry
@@ -144,6 +145,17 @@ def test_whatever_malicious_files_cause_fails_their_case(
     told = "outputs cannot be judged" if pulled else "kept outputs cannot be judged"
     assert case.status is Status.FAILED
     assert f"the {told}: {error.__name__}: seven" in case.reason
+
+
+def test_an_output_of_a_device_that_cannot_be_read_fails_the_run(kept: Path) -> None:
+    folder = kept / SPEC.slug
+    record = (folder / "artifact" / RECORD).read_bytes()
+    compiled = msgspec.json.decode(record, type=Artifact).compiled
+    assert read_pulled(folder, compiled).failure == ""
+    file = folder / "outputs" / "output_0_0.raw"
+    file.unlink()
+    os.mknod(file, stat.S_IFSOCK | 0o600)
+    assert "No such device" in read_pulled(folder, compiled).failure
 
 
 def test_a_program_that_was_not_kept_cannot_be_judged_on_a_device(kept: Path) -> None:

@@ -1308,6 +1308,7 @@ def test_a_worker_that_fails_fails_the_run(tmp_path: Path, good: int) -> None:
     with pytest.raises(RunError, match="was killed by SIGKILL") as caught:
         run()
     assert caught.value.used
+    assert pool.leased == [("python", tmp_path / "log", 3.0, False)]
 
 
 @pytest.mark.parametrize(("reason", "line"), [("it failed", 3), ("it failed [net.py:2]", 2)])

@@ -346,6 +346,17 @@ def test_closing_a_pool_kills_its_fork_server_if_there_is_one(
     assert stopped == [1]
 
 
+def leave(*_: Any) -> None:
+    os._exit(7)
+
+
+def test_a_process_may_leave_before_it_is_killed(worker: Worker, tmp_path: Path) -> None:
+    lease = Lease(worker, tmp_path / "log", 60.0)
+    assert not lease.call(partial(signal.signal, signal.SIGTERM, leave)).failure
+    worker.end()
+    assert worker.process.exitcode == 7
+
+
 class StubPool:
     """Notes its arguments, and whether it was closed."""
 
@@ -377,6 +388,7 @@ def test_a_pool_is_replaced_if_the_variables_change_and_closed_at_the_end(
         assert held.scratch.parent == tmp_path
         held.close()  # nothing is open
         first = held.open({"A": "1"})
+        assert [*(held.scratch / "cwd").iterdir()] == []
         assert held.open({"A": "1"}) is first
         assert [one.closed for one in made] == [False]
         held.open({"A": "2"})

@@ -91,6 +91,8 @@ def test_what_no_output_needs_is_left_out() -> None:
         ("x = input(2)\ny = add(x, 3)\nreturn y", "3 is not a tensor"),
         ("x = input(2)\ny = relu(x)\nreturn y, 3", "3 is not"),
         ("x = input(2)\nx = relu(x)\nreturn x", "defined twice"),
+        ("x = input(2)\ny = relu(x)\ny = abs(y)\nreturn y", "line 3: y is defined twice"),
+        ("x = input(2)\ny = relu(x)\ny = input(2)\nreturn y", "line 3: y is defined twice"),
         ("x = input(2)\ny = __import__(x)\nreturn y", "no operator '__import__'"),
         ("x = input(2)\ny = relu(x, axis=open('a'))\nreturn y", "not a literal"),
         ("x = input(2)\ny = relu(x, axis='a')\nreturn y", "not a number"),
