@@ -77,8 +77,9 @@ def test_a_graph_is_written_as_it_was_read() -> None:
 
 
 def test_what_no_output_needs_is_left_out() -> None:
-    graph = parse_graph("x = input(2)\nr = relu(x)\na = abs(x)\nreturn r")
+    graph = parse_graph("x = input(2)\nc = input(2)\nr = relu(x)\na = add(x, c)\nreturn r")
     assert graph.operators == ("relu",)
+    assert [*graph.tensors] == ["x"]
 
 
 @pytest.mark.parametrize(
@@ -111,6 +112,10 @@ def test_what_no_output_needs_is_left_out() -> None:
         ("x = input(2, size=3)\ny = relu(x)\nreturn y", "a tensor has no attribute 'size'"),
         ("x = input(2, value='a')\ny = relu(x)\nreturn y", "'value' must be a finite number"),
         ("x = input(2, value=[1])\ny = relu(x)\nreturn y", "'value' must be a finite number"),
+        ("x = input(2.5)\ny = relu(x)\nreturn y", "positive integers"),
+        ("x = input('a')\ny = relu(x)\nreturn y", "positive integers"),
+        ("x = input(2)\ny = relu(x, axis={[1]: 2})\nreturn y", "is not a literal"),
+        ("x = input(2)\ny = relu(x, axis=[1, 2.5])\nreturn y", "is not a number"),
         ("x = input(True)\ny = relu(x)\nreturn y", "'True' is not a number"),
         ("x = input(2)\ny = relu(x, axis=[True])\nreturn y", "is not a number"),
         ("x = input(2)\ny = relu(x, axis=None)\nreturn y", "is not a number"),
