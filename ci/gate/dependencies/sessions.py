@@ -61,7 +61,7 @@ def describe_sessions(graph: Graph, read: Read, rules: GateRules) -> dict[str, S
     verbs = {verb: module for main in MAINS for verb, module in parse_verbs(read(main)).items()}
     project = load(read, PYPROJECT, files)
     found = {}
-    for name in (*sessions, *(name for name in rules.sessions if name not in sessions)):
+    for name in dict.fromkeys((*sessions, *rules.sessions)):
         facts = sessions.get(name, SessionFacts(name))
         roots = rules.session_rule(name).roots
         by_rule = (path for path in files if matches(path, roots))

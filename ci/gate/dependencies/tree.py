@@ -31,7 +31,7 @@ class TreeFiles:
     def folders(self) -> Mapping[str, tuple[str, ...]]:
         """The files below each folder."""
         found: dict[str, list[str]] = {}
-        for path in sorted(self.files):
+        for path in self.files:
             folder = directory_of(path)
             while folder:
                 found.setdefault(folder, []).append(path)
@@ -42,7 +42,7 @@ class TreeFiles:
     def _endings(self) -> Mapping[str, tuple[str, ...]]:
         """Files and folders, by each possible ending of their paths."""
         found: dict[str, list[str]] = {}
-        for path in (*sorted(self.files), *self.folders):
+        for path in (*self.files, *self.folders):
             parts = path.split("/")
             for start in range(len(parts)):
                 found.setdefault("/".join(parts[start:]), []).append(path)
@@ -106,7 +106,7 @@ class TreeFiles:
 
     def _list_packages(self, path: str) -> Iterator[str]:
         folder = directory_of(path)
-        while folder and f"{folder}/__init__.py" in self.files:
+        while f"{folder}/__init__.py" in self.files:
             yield f"{folder}/__init__.py"
             folder = directory_of(folder)
 

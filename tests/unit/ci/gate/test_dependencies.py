@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from msgspec.structs import replace
 
 from ci.gate.dependencies.names import FileFacts, parse_file, parse_python
 from ci.gate.dependencies.parts import list_changed_keys, list_changed_parts
-from ci.gate.dependencies.reach import Reach
+from ci.gate.dependencies.reach import Graph, Reach
 from ci.gate.dependencies.sessions import (
     SessionFacts,
     SessionInputs,
+    close_groups,
     list_starts,
     parse_noxfile,
     parse_verbs,
@@ -55,6 +58,7 @@ UPSTREAM = TreeFiles(
             f"{HEADER} backends/qnn/TARGETS backends/qnn/CMakeLists.txt backends/CMakeLists.txt",
         ),
         ("runtime/core/method.cpp", '#include "result.h"\n', "runtime/core/result.h"),
+        ("runtime/core/method.cpp", "#include <result.h>\n", ""),
         (
             "backends/qnn/aot.py",
             "from executorch.exir import program\nimport torch\n",
@@ -122,6 +126,36 @@ def test_a_header_brings_the_sources_of_its_name_and_each_reads_its_own_headers(
     tree = TreeFiles([*dict.fromkeys(files), "use.cpp"], {}, FOREIGN)
     found = tree.list_dependencies("use.cpp", parse_file("use.cpp", '#include "x/a.h"\n'))
     assert found == {"x/a.h", *([f"x/a{end}"] if is_source else [])}
+
+
+PYTHON = """
+import one.two, three
+from . import beside
+from ..above import a as b
+from pkg.mod import x, y
+A_PROFILE = B = "emulator"
+PROFILES = PROFILE = ("android", 3, NAME)
+OTHER = "lpai"
+VALUES = ["two words", "dotted.name", "/root/data.txt/", "docs/folder", 7, b"bytes.txt"]
+def function():
+    global other
+f"{__name__}.{kind}", f"ci.models.{name}", f"ci.models", f"{folder}/data.txt", f""
+"""
+
+
+def test_all_that_a_python_file_names() -> None:
+    words = {"emulator", "android", "lpai"}
+    assert parse_python(PYTHON) == FileFacts(
+        imports={
+            *("one.two", "three", ".", ".beside", "..above", "..above.a"),
+            *("pkg.mod", "pkg.mod.x", "pkg.mod.y", "dotted.name", "ci.models"),
+        },
+        families={".", "ci.models"},
+        words={"dotted.name", "root/data.txt", "docs/folder", "ci.models.*", "ci.models"}
+        | {"ci.models.", "*/data.txt", "data.txt"},
+        strings=words,
+        profiles={"emulator", "android"},
+    )
 
 
 @pytest.mark.parametrize(
@@ -265,6 +299,78 @@ def test_a_profile_that_is_like_an_unknown_one_has_its_own_pins() -> None:
     assert "manifests/toolchains/ndk.toml" not in uses
 
 
+def make_graph(
+    edges: dict[str, list[str]], named: dict[str, str], asked: list[str], words: list[str]
+) -> Graph:
+    """A graph of modules that import others. The test tests/run.py contains ``words``."""
+
+    def load(paths: Iterable[str]) -> dict[str, FileFacts]:
+        found = {path: FileFacts(imports={*edges.get(path, ())}) for path in paths}
+        asked.extend(found)
+        if "tests/run.py" in found:
+            found["tests/run.py"].strings.update(words)
+        return found
+
+    files = {*edges, *(f"{one}.py" for row in edges.values() for one in row), *named.values()}
+    return Graph(TreeFiles({*files, "tests/run.py"}, {}, RULES), load, named)
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_file_is_reached_through_the_first_of_the_nearest_files(deep: bool) -> None:
+    letters = "hbfaecgd"
+    edges = {f"{one}.py": ["shared", "last"] for one in letters}
+    edges |= {"shared.py": ["last", "a"], "start.py": [*letters]}
+    asked: list[str] = []
+    graph = make_graph(edges, {}, asked, [])
+    starts = ["start.py"] if deep else [f"{one}.py" for one in letters]
+    parents = graph.follow([*starts, "gone.py"]).parents
+    first = {"start.py": ""} if deep else {}
+    assert parents == {
+        **first,
+        **{f"{one}.py": "start.py" if deep else "" for one in letters},
+        "shared.py": "a.py",
+        "last.py": "a.py",
+    }
+    again = graph.follow(["shared.py"]).parents
+    assert again == {"shared.py": "", "last.py": "shared.py", "a.py": "shared.py"}
+    assert sorted(asked) == sorted(parents), "no file is read twice"
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_module_is_reached_by_name_from_a_test_that_contains_it(by_name: bool) -> None:
+    named = {f"m{number}": f"model{number}.py" for number in range(8)}
+    edges = {path: ["shared"] for path in named.values()}
+    edges |= {"tests/run.py": ["lib"], "lib.py": ["model1"]}
+    graph = make_graph(edges, named, [], [*(f"m{number}" for number in range(2, 8)), "m"])
+    parents = graph.follow(["tests/run.py"], by_name=by_name).parents
+    models = {f"model{number}.py": "tests/run.py" for number in range(2, 8)}
+    assert parents == {
+        "tests/run.py": "",
+        "lib.py": "tests/run.py",
+        **({**models, "shared.py": "model2.py"} if by_name else {}),
+    }
+
+
+def test_groups_are_closed_over_what_they_include() -> None:
+    rows = {
+        "a": ["x==1", {"include-group": "b"}, {"other": "c"}],
+        "b": [{"include-group": "d"}, {"include-group": "a"}],
+        "c": ["y==1"],
+    }
+    project = {"dependency-groups": rows}
+    assert close_groups({"a"}, project) == ("a", "b", "d")
+    assert close_groups({*"hgfedcba"}, project) == (*"abcdefgh",)
+    assert close_groups({"a"}, {}) == ("a",)
+
+
+def test_the_profiles_of_a_session_are_in_order() -> None:
+    texts = edit(FILES, {"ci/verbs/sign.py": 'PROFILE = ("lpai", "emulator", "android", "gone")\n'})
+    uses = read_facts(MemoryTree(texts), RULES, {}).sessions["sign_skel"].uses
+    profiles = [one.partition("profiles.toml#")[2] for one in uses if "profiles.toml#" in one]
+    assert profiles == ["android", "emulator", "lpai"]
+    assert uses["manifests/toolchains/qnn-sdk.toml"].startswith("a pin or lock of profile")
+
+
 @pytest.mark.parametrize(
     ("program", "starts"),
     [
@@ -305,13 +411,15 @@ def test_a_session_runs_what_its_helpers_run_with_the_arguments_that_they_get() 
 def run_again(session, verb):
     run_again(session, verb)
     run_module(session, "core", "ci", verb, other)
-    helper("core", "ci", "no session")
+    run_module(other, "other", "ci", "no session")
+    run_module("other", "ci", "no session")
+    run_module()
     unknown(session, "core", "ci", "unknown")
 
 @nox.session
 def one(session):
     run_again(session, "sign")
-    run_module(session, "lowering", "ci", "plan")
+    run_module(session, "lowering", "ci", "plan", 3, None)
 
 @nox.session
 def two(session):
@@ -388,7 +496,10 @@ def test_a_session_of_tests_starts_with_them_and_what_is_set_up_above(
 )
 def test_a_file_of_a_session_is_explained(path: str, why: str) -> None:
     reach = Reach({"a.py": "", "b.py": "a.py"})
-    assert SessionInputs("x", reach, {"c.toml": "a pin"}).explain(path) == why
+    session = SessionInputs("x", reach, {"c.toml": "a pin"})
+    assert session.explain(path) == why
+    both = SessionInputs("x", Reach({"c.toml": "a.py"}), session.uses)
+    assert both.explain("c.toml") == "a pin"
 
 
 def test_a_module_that_this_python_cannot_parse_imports_all_that_it_names() -> None:

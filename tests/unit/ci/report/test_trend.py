@@ -112,6 +112,18 @@ def test_a_line_has_its_own_scale_and_later_runs_to_the_right(report: Report) ->
     assert (sqnr.values, sqnr.label) == ((10.0, None, 30.0), "30.0")
 
 
+@pytest.mark.parametrize(
+    ("values", "label"),
+    [((10.0, 20.0), "20.0"), ((10.0, None), "10.0"), ((None, None), "-"), ((None, 3.0), "3.0")],
+)
+def test_a_line_is_labelled_with_its_last_figure(
+    report: Report, values: tuple[float | None, ...], label: str
+) -> None:
+    cases = [replace(report.cases[0], sqnr_db=value) for value in values]
+    (row,) = follow_cases([replace(report, cases=(case,)) for case in cases])
+    assert row.lines[0].label == label
+
+
 def test_equal_outputs_are_no_dip(report: Report) -> None:
     first = replace(report.cases[0], sqnr_db=60.0)
     cases = [first, replace(first, sqnr_db=None, max_abs=0.0)]
