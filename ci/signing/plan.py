@@ -19,6 +19,7 @@ from ci.signing.inputs import (
     read_directory_version,
     read_inputs,
 )
+from ci.signing.record import RECORD_NAME
 from ci.signing.selection import (
     Selection,
     SigningPolicy,
@@ -150,7 +151,7 @@ def make_plan(request: SignRequest) -> SignPlan:
     """
     policy = read_signing_policy()
     selection, roots = request.selection, request.roots
-    if request.timeout_s <= 0:
+    if not request.timeout_s > 0:
         raise UsageError("--timeout must be more than 0 seconds")
     if not request.serial or selection != Selection():
         check_selection(selection, policy)
@@ -173,6 +174,7 @@ def check_target(target: Path, *, force: bool, protected: Iterator[Path]) -> Non
     - ``target`` is inside a directory in ``protected``, or contains one
     - ``target`` is a symbolic link or a file
     - ``target`` exists, and ``force`` is false
+    - ``target`` contains files, but no record of an earlier run
     """
     resolved = target.resolve()
     for root in protected:
@@ -187,6 +189,12 @@ def check_target(target: Path, *, force: bool, protected: Iterator[Path]) -> Non
         raise UsageError(f"{target} is a file or a symbolic link", fix="choose another --out")
     if not force:
         refuse_existing(target)
+    elif target.is_dir() and any(target.iterdir()) and not (target / RECORD_NAME).is_file():
+        raise UsageError(
+            f"{target} was not created by `qnn-ci sign`",
+            why=f"it contains files, but no {RECORD_NAME}; --force would remove them",
+            fix="choose another --out",
+        )
 
 
 def refuse_existing(target: Path) -> None:

@@ -165,7 +165,11 @@ def plan_update(
         store.downloads.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".update-", dir=store.downloads) as directory:
             job = FillJob(request, Path(directory), store, progress)
-            new = source.find_release(job, version)
+            try:
+                new = source.find_release(job, version)
+            except (ValueError, msgspec.MsgspecError) as error:
+                what = f"{version!r} cannot be a version of {request.name}"
+                raise UsageError(what, why=str(error), fix="correct the version") from error
     if new == old:
         return []
     after, new = rewrite_release(before, request, new)

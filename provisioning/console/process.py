@@ -261,7 +261,7 @@ def _arm(
         timed_out.set()
         end_group(process)
 
-    timer = threading.Timer(timeout_s, expire)
+    timer = threading.Timer(min(timeout_s, threading.TIMEOUT_MAX), expire)
     timer.daemon = True
     timer.start()
     return timer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -45,7 +46,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if not args.names:
         why = "is damaged or belongs to another artifact: remove the directory"
         damage = Difference("tree.json", why)
-        rows += [_row(path.name, "", str(path), damage) for path in unreadable_trees(store)]
+        known = {str(Path(row["root"]).parent) for row in rows if row["root"]}
+        others = [path for path in unreadable_trees(store) if str(path) not in known]
+        rows += [_row(path.name, "", str(path), damage) for path in others]
         locks = [Difference(one.what, one.why, one.fix) for one in damaged_locks(store)]
         rows += [_row("lock", "", "-", one) for one in locks]
     broken = any(row["differences"] and not row["repaired"] for row in rows)

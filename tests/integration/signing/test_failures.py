@@ -37,6 +37,7 @@ def test_failure_is_named_and_leaves_no_trace(
     if existing:
         out.mkdir()
         (out / "libold.so").write_bytes(b"old")
+        (out / "signing.json").write_text("{}")
     before = take_snapshot(tmp_path)
     ended = verb.run(
         "sign", "--json", "--force", "--out", out, *libraries,

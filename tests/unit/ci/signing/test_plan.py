@@ -76,7 +76,7 @@ def test_only_a_newer_hexagon_than_lpai_s_is_noted(
 
 
 def test_each_check_of_a_request(tmp_path: Path) -> None:
-    for timeout_s in (0, -1):
+    for timeout_s in (0, -1, float("nan")):
         assert "--timeout" in refuse(tmp_path, UsageError, timeout_s=timeout_s).what
     make_plan(request(tmp_path, timeout_s=0.1))
     refuse(tmp_path, UsageError, Selection())
@@ -247,6 +247,8 @@ def test_a_selection_needs_an_sdk_from_its_own_version_on(
         ("dangling", True, "is a file or a symbolic link"),
         ("there", False, "already exists"),
         ("there", True, ""),
+        ("signed", True, ""),
+        ("thesis", True, "was not created"),
         ("new", False, ""),
         ("sdk-signed", False, ""),
     ],
@@ -259,6 +261,9 @@ def test_a_target_is_no_sdk_no_file_and_new_or_forced(
     (tmp_path / "to-sdk").symlink_to(tmp_path / "sdk")
     (tmp_path / "to-real").symlink_to(tmp_path / "linked/real")
     roots = (tmp_path / "sdk", tmp_path / "to-real")
+    for name in ("signed/signing.json", "signed/lib.so", "thesis/thesis.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "there")
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")

@@ -402,6 +402,25 @@ def test_a_verification_fails_where_one_of_several_is_missing(
     assert [main(["verify", *words]) for words in ([], ["--repair"], [])] == [4, 0, 0]
 
 
+def test_a_damaged_record_of_a_tree_is_reported_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(store.home))
+    (provision(store)[0].root.parent / TREE_FILE).write_text("{")
+    capsys.readouterr()
+    assert main(["verify", "--json"]) == 4
+    (row,) = json.loads(capsys.readouterr().out)["artifacts"]
+    assert (row["name"], len(row["differences"])) == ("sdk", 1)
+
+
+@pytest.mark.parametrize("version", ["../1.3", 'x"y', "a/b", "1.3\n"])
+def test_a_version_that_cannot_be_one_is_a_mistake_of_the_user(store: Store, version: str) -> None:
+    row = manifests_root() / "toolchains" / "sdk.toml"
+    row.write_text(row.read_text().replace("vendor.zip", "vendor-1.2.3.zip"))
+    with pytest.raises(UsageError, match="version"):
+        plan_update(ask(), version, store, Progress())
+
+
 def test_a_verification_prints_each_artifact_and_what_differs(
     store: Store,
     manifests: Path,

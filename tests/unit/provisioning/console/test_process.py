@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -111,6 +112,15 @@ def test_a_child_that_holds_the_output_is_not_waited_for(child: str, start: str)
     assert left == bool(start) or (start and child == CHATTER)
     if left:
         os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("limit_s", [1e99, math.inf])
+def test_a_time_limit_may_be_longer_than_any_clock(limit_s: float) -> None:
+    failed: list[object] = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(threading, "excepthook", failed.append)
+        run_process(["sleep", "0.02"], timeout_s=limit_s)
+    assert not failed
 
 
 def test_a_child_that_holds_the_output_does_not_stretch_the_time_limit() -> None:
