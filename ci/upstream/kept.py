@@ -70,9 +70,8 @@ def _read_record(place: Path) -> Comparison:
 
 
 def _read_arrays(place: Path) -> Arrays:
-    found: dict[Member, dict[int, Array]] = {}
+    found: dict[Member, list[Array]] = {}
     with np.load(place.with_suffix(ARRAYS), allow_pickle=False) as data:
-        for name in data.files:
-            member, _, index = name.rpartition("_")
-            found.setdefault(Member(member), {})[int(index)] = data[name]
-    return {member: [some[index] for index in sorted(some)] for member, some in found.items()}
+        for name in data.files:  # in the order in which they were written
+            found.setdefault(Member(name.rpartition("_")[0]), []).append(data[name])
+    return found

@@ -259,6 +259,8 @@ def test_each_unit_has_its_own_files(name: str, tmp_path: Path) -> None:
     files, expected = UNITS[name]
     units = read(write(tmp_path / "ROOT", files), tmp_path)
     assert [describe(unit) for unit in units] == expected
+    examined = [one.relative for unit in units for one in unit.tree.files]
+    assert not [one for one in examined if not one.startswith((f"lib/{ABI}/", "assets/"))]
 
 
 @pytest.mark.parametrize("name", ["gone", "pipe", "empty"])

@@ -304,6 +304,15 @@ def test_the_oldest_headers_of_several_libraries_count(monkeypatch: pytest.Monke
     files = [FileFacts(name, Path(name), 1) for name in headers]
     assert runtimes.describe_runtime(files, "app", ()).adaptor == "2.37"
     assert runtimes.describe_runtime(files[2:], "app", ()).adaptor == ""
+    headers.update(dict.fromkeys(headers, ""))
+    assert runtimes.describe_runtime(files, "app", ()).adaptor == "unknown"
+
+
+def test_a_stub_or_skel_without_a_decimal_version_is_for_none() -> None:
+    names = [f"libQnnHtp{version}{part}.so" for part in ("Stub", "Skel") for version in ("", "V7a")]
+    names += ["libQnnHtpV79Stub.so", "libQnnHtpV75Stub.so", "libQnnLpaiV68Stub.so"]
+    found = runtimes.describe_runtime([FileFacts(one, Path(one), 1) for one in names], "app", ())
+    assert (found.stubs, found.skels) == ((75, 79), ())
 
 
 def test_an_artifact_in_the_store_is_read(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -337,6 +337,12 @@ def test_components_are_counted_and_the_largest_is_first() -> None:
     assert text.count("1 file       2.0 MB, 1.5 MB in the archive") == 2
     assert "u (APK), minSdk 23, libraries extracted: unknown" in text
     assert "ABIs: arm64-v8a, x86; QNN: unknown" in text
+    copied = CheckedUnit(replace(unit, kind=Kind.DIRECTORY, min_sdk=None), ())
+    told = render_units([copied], strict=False, width=80)
+    assert "u (directory), minSdk not stated, libraries" in told
+    assert "in the archive" not in told
+    empty = render_units([CheckedUnit(AppUnit("u", Kind.APK, None), ())], strict=False, width=80)
+    assert "ABIs: none; QNN: unknown" in empty
 
 
 def test_data_of_an_app_count_errors_and_warnings() -> None:

@@ -20,13 +20,13 @@ from onnx.numpy_helper import to_array
 from onnxruntime.capi.onnxruntime_pybind11_state import EngineError
 from onnxruntime.quantization import QuantType
 
-from ci.cases.engine import Compiled, Delegation, Staging
+from ci.cases.engine import FLOAT, INPUTS, QUANTIZED, Compiled, Delegation, Staging
 from ci.cases.qnn_files import PROFILE_CSV
 from ci.cases.spec import CaseSpec
 from ci.models.lowering_options import LOG_LEVELS
 from ci.models.model import digest_weights
 from ci.models.schemes import Scheme
-from ci.models.tensors import Loss, digest_sets
+from ci.models.tensors import Loss, digest_sets, read_sets
 from ci.models.user_models import Source as UserSource
 from ci.onnx import compile as compiling
 from ci.onnx import engine, session, stages
@@ -78,6 +78,7 @@ def compile_file(
     layers: bool = False,
     saver: str = "",
     delegation: Delegation = DELEGATION,
+    data: UserSource | None = None,
     **told: Any,
 ) -> Compiled:
     """The record of a file's program; ``told`` is what its source tells."""
@@ -91,8 +92,9 @@ def compile_file(
         return delegation, FOOTPRINT
 
     monkeypatch.setattr(compiling, "write_context", write_context)
-    spec = CaseSpec("net", scheme, "SM8650", UserSource(str(path)), layers=layers)
-    source = replace(from_file(path, read_model(path), [], spec.source), **told)
+    data = data or UserSource(str(path))
+    spec = CaseSpec("net", scheme, "SM8650", data, layers=layers)
+    source = replace(from_file(path, read_model(path, data.shapes), [], data), **told)
     work = path.with_name(f"{path.stem}-{scheme.value}-{len(list(path.parent.iterdir()))}")
     work.mkdir()
     staging = Staging(work / "staging", work / "log", work)
@@ -455,6 +457,8 @@ def test_where_accuracy_is_lost_is_only_looked_for_in_what_was_calibrated(
         path = (write_conv if scheme is Scheme.ASIS else write_relu)(tmp_path / "net.onnx")
         compile_file(path, scheme, monkeypatch)
         assert len(looked) == times
+    compile_file(write_sigmoid(tmp_path / "net.onnx"), Scheme.U8, monkeypatch, layers=True)
+    assert len(looked) == 1
 
 
 def test_names_types_shapes_and_values_of_all_weights_are_in_their_digest(tmp_path: Path) -> None:
@@ -484,22 +488,50 @@ def test_names_types_shapes_and_values_of_all_weights_are_in_their_digest(tmp_pa
     assert len({plain, *others}) == 8
 
 
+QUANTIZERS = [
+    make_node("QuantizeLinear", ["a", "s", "z"], ["q"]),
+    make_node("DequantizeLinear", ["q", "s", "z"], ["y"]),
+]
+
+
+def write_pair(folder: Path, *values: float) -> UserSource:
+    """A quantized model and its float model, which add a weight of these values in another file.
+    Their shapes are given; they are free in the files."""
+    paths = []
+    rows = (("net", QUANTIZERS), ("float", [make_node("Relu", ["a"], ["y"])]))
+    for (name, nodes), value in zip(rows, values, strict=True):
+        ends = [tensor("x", ("n", 3))], [tensor("y", ("n", 3))]
+        weights = [constant("w", [value] * 3), constant("s", 0.5), constant("z", 7, np.uint8)]
+        model = build_model([make_node("Add", ["x", "w"], ["a"]), *nodes], *ends, weights)
+        external = {"save_as_external_data": True, "location": f"{name}.bin", "size_threshold": 9}
+        (folder / f"{name}.bin").unlink(missing_ok=True)  # it would be appended to
+        save(model, folder / f"{name}.onnx", **external)
+        paths.append(str(folder / f"{name}.onnx"))
+    return UserSource(paths[0], float_model=paths[1], shapes=(("x", (2, 3)),))
+
+
+def test_a_quantized_model_is_compared_with_its_float_model_in_the_given_shapes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_pair(tmp_path, 10, 20)
+    made = compile_file(Path(data.reference), Scheme.ASIS, monkeypatch, data=data)
+    (staging,) = tmp_path.glob("net-*/staging")
+    assert [one.shape for one in (*made.inputs, *made.outputs)] == [(2, 3), (2, 3)]
+    inputs, float32, quantized = (
+        read_sets(staging / kind, made.outputs, made.sets) for kind in (INPUTS, FLOAT, QUANTIZED)
+    )
+    assert len(inputs) == 4
+    for (x,), (right,), (own,) in zip(inputs, float32, quantized, strict=True):
+        np.testing.assert_allclose(right, np.maximum(x + 20, 0), rtol=1e-6)
+        np.testing.assert_array_equal(own, np.round((x + 10) / 0.5) * 0.5)
+
+
 def test_the_source_of_a_case_has_the_shapes_and_the_float_model_that_are_given(
     tmp_path: Path,
 ) -> None:
-    def write(name: str, node: Any, value: float) -> str:
-        ends = [tensor("x", ("n", 3))], [tensor("y", ("n", 3))]
-        weights = [constant("w", [value] * 3), constant("s", 0.5), constant("z", 7, np.uint8)]
-        model = build_model([make_node("Add", ["x", "w"], ["a"]), *node], *ends, weights)
-        external = {"save_as_external_data": True, "location": f"{name}.bin", "size_threshold": 9}
-        (tmp_path / f"{name}.bin").unlink(missing_ok=True)  # it would be appended to
-        save(model, tmp_path / f"{name}.onnx", **external)
-        return str(tmp_path / f"{name}.onnx")
-
     def load_digest(*values: float) -> str:
-        path = write("net", quantizers, values[0])
-        plain = write("float", [make_node("Relu", ["a"], ["y"])], values[1])
-        source = UserSource(path, float_model=plain, shapes=(("x", (2, 3)),))
+        source = write_pair(tmp_path, *values)
+        path = source.reference
         spec = CaseSpec("net", Scheme.ASIS, "SM8650", source)
         found = compiling.load_source(spec)
         assert found.evaluation[0][0].shape == (2, 3)
@@ -512,10 +544,6 @@ def test_the_source_of_a_case_has_the_shapes_and_the_float_model_that_are_given(
         assert caught.value.fix.endswith("\n    --shape x=1,3")
         return found.digest
 
-    quantizers = [
-        make_node("QuantizeLinear", ["a", "s", "z"], ["q"]),
-        make_node("DequantizeLinear", ["q", "s", "z"], ["y"]),
-    ]
     digests = [load_digest(*values) for values in ((1, 2), (1, 3), (4, 2), (1, 2))]
     assert len({*digests}) == 3
     assert digests[0] == digests[3]
