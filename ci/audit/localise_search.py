@@ -247,7 +247,7 @@ class Search:
             cone = Cut(self.order(self.find_cone([first.name])), (first.name,))
             if self.laboratory.measure(cone, f"up to {first}").worst:
                 return cone
-        if trial.worst is None and first:  # wrong only if all results are returned
+        if trial.worst is None:  # wrong only if all results are returned
             return Cut(whole.kept, (*whole.given, *self.choose_exposed(whole)))
         return whole
 

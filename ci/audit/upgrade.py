@@ -155,7 +155,7 @@ def note(
 
 
 def _decibels(case: Case) -> float | None:
-    return math.inf if case.sqnr_db is None and case.max_abs == 0 else case.sqnr_db
+    return math.inf if case.max_abs == 0 else case.sqnr_db
 
 
 def _compare_operators(

@@ -663,3 +663,11 @@ def test_only_what_varies_between_runs_may_change_a_little(name: str, now: int, 
         assert one.change == pytest.approx(now / 1000 - 1)
         assert one.verdict == ("worse" if now > 1000 else "better")
         assert (one.before, one.now) == ("1,000 bytes", f"{now:,} bytes")
+
+
+@pytest.mark.parametrize("name", ["lowering_memory_bytes", "context_bytes"])
+def test_a_figure_that_was_zero_has_no_relative_change(name: str) -> None:
+    before, after = (replace(CASE, footprint=replace(TAKEN, **{name: size})) for size in (0, 7))
+    (found,) = (one for one in upgrade.compare_cases(before, after) if one.what == name)
+    assert (found.before, found.now) == ("0 bytes", "7 bytes")
+    assert (found.verdict, found.change) == ("worse", None)

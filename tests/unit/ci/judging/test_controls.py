@@ -10,6 +10,7 @@ import pytest
 from msgspec import structs
 
 from ci.cases.policy import EmulatorPolicy, read_emulator_policy
+from ci.judging import verdict
 from ci.judging.controls import MAKERS, is_rejected, make_controls
 from ci.judging.gate import Expected, judge
 from ci.judging.verdict import feed_control, feed_controls, find_vague, judge_outputs
@@ -271,3 +272,32 @@ def test_a_control_reports_the_highest_sqnr_and_is_rejected_for_every_output() -
         assert gain.rejected is rejected
         single = [feed_control(ControlKind.GAIN, references, n, infos[n], LIMITS) for n in (0, 1)]
         assert gain.sqnr_db == max(one[1] for one in single if one and one[1] is not None)
+
+
+@pytest.mark.parametrize(
+    ("rejected", "result", "count"),
+    [
+        ([False, True, False], (True, 11.0), 2),
+        ([True, False, False], (True, 10.0), 1),
+        ([False, False, False], (False, 12.0), 3),
+        ([], None, 0),
+    ],
+)
+def test_a_kind_is_rejected_by_the_first_of_its_degrees_that_is(
+    monkeypatch: pytest.MonkeyPatch,
+    rejected: list[bool],
+    result: tuple[bool, float] | None,
+    count: int,
+) -> None:
+    tried: list[Any] = []
+
+    def is_rejected(_: Any, index: int, wrong: int, *__: Any) -> tuple[bool, float]:
+        tried.append((index, wrong))
+        return rejected[wrong], 10.0 + wrong
+
+    monkeypatch.setattr(verdict, "make_controls", lambda *_: range(len(rejected)))
+    monkeypatch.setattr(verdict, "is_rejected", is_rejected)
+    right = np.ones((2, 3), np.float32)
+    references, info = make_references(right, right), TensorInfo("float32", (3,))
+    assert feed_control(ControlKind.GAIN, references, 0, info, LIMITS) == result
+    assert tried == [(0, number) for number in range(count)]

@@ -80,6 +80,8 @@ def test_values_that_are_not_finite_are_none(right: Array) -> None:
     assert (found.worst.input_set, found.worst.index) == (1, (0, 2, 3))
     assert found.worst.value is None
     assert sum(found.errors) in {0, right.size - 1}
+    (found,) = describe_outputs(References(expect(right)), [right * np.float32(np.nan)])
+    assert (found.max_error, found.errors, found.sqnr_db) == (0.0, (), (None,) * 4)
 
 
 def test_indices_have_shares_and_the_element_that_is_furthest_off() -> None:

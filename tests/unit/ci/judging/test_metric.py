@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 
@@ -49,6 +50,9 @@ def test_a_metric_is_held_to_its_budget_and_has_to_tell_inputs_apart(
         (0.5, None, 1.0, Question.TASK),
         (0.74, 0.74, 0.8, Question.QUANTIZED),  # below min alone
         (0.74, 0.76, 0.8, Question.TASK),
+        (0.74, 0.75, 0.8, Question.TASK),
+        (0.5, 0.875, 1.0, Question.TASK),
+        (0.5, 0.874, 1.0, Question.QUANTIZED),
         (0.5, 0.5, 0.7, Question.TASK),  # the float32 model is below min
         (0.5, math.nan, 1.0, Question.QUANTIZED),
     ],
@@ -62,6 +66,26 @@ def test_a_quantized_model_that_lost_the_task_leads_before_its_program(
     assert not warnings
     if question:
         assert failing[-1].question is Question.TASK
+
+
+@pytest.mark.parametrize(("value", "reasons"), [(-0.5, 0), (-0.625, 1)])
+def test_a_metric_without_a_minimum_is_held_to_its_drop_alone(value: float, reasons: int) -> None:
+    metric = Metric(function="/m.py:top1", labels="/l.npy", max_drop=0.125)
+    assert len([*judge_metric(metric, MetricResult(value, -0.375, -9.0, -0.375))]) == reasons
+
+
+def test_each_reason_has_the_figures_that_it_is_about() -> None:
+    found = judge_metric(METRIC, MetricResult(0.25, 0.8, 0.7, 0.5))
+    model = judge_metric(METRIC, MetricResult(0.125, 0.5, 0.25, None))
+    every = [(re.findall(r"\b\d[\d.]*", one.text), one.is_model) for one in (*found, *model)]
+    assert every == [
+        (["0.5", "0.8"], False),
+        (["0.25", "0.5", "0.8", "0.125"], False),
+        (["0.25", "0.75"], False),
+        (["0.7"], True),
+        (["0.125", "0.5", "0.125"], False),
+        (["0.125", "0.75", "0.5"], True),
+    ]
 
 
 @pytest.mark.parametrize(("float32", "is_model"), [(0.74, True), (0.75, False), (math.nan, True)])
