@@ -159,7 +159,7 @@ def match_names(kind: str, word: str, names: Iterable[str]) -> list[str]:
     found = [name for name in every if fnmatchcase(name.lower(), word.lower())]
     if found:
         return found
-    near = difflib.get_close_matches(word.upper(), [name.upper() for name in every], n=1)
+    near = difflib.get_close_matches(word.upper(), [name.upper() for name in every])
     nearest = next((name for name in every if near and name.upper() == near[0]), "")
     raise UsageError(
         f"no {kind} {word!r}",

@@ -246,7 +246,8 @@ def resolve_file(word: str, kind: str = "", fix: str = IN_POLICY) -> str:
     what = f"no {'model' if kind == FACTORY else kind or 'file'} {word!r}"
     if word.endswith(".py"):
         raise UsageError(f"{word!r} has no function name", fix=f"write {word}:{kind or FUNCTION}")
-    path = Path(os.path.abspath(file if has_function or (kind and file) else word))  # noqa: PTH100
+    is_named = has_function or (kind and file and not is_model)
+    path = Path(os.path.abspath(file if is_named else word))  # noqa: PTH100
     if not path.is_file():
         raise UsageError(what, why=f"{path} is not a file", fix=fix)
     if kind and not has_function and not is_model:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
 import pytest
 
 from ci.cases.policy import read_emulator_policy
-from ci.cases.spec import LPAI_SOC, CaseSpec, require_backend, select_cases
+from ci.cases.spec import (
+    LPAI_SOC,
+    CaseSpec,
+    default_soc,
+    find_models,
+    require_backend,
+    select_cases,
+)
 from ci.models.lowering_options import Choices, RunOptions
 from ci.models.schemes import EXECUTORCH, ONNX, Lane, Scheme
 from ci.models.source_lines import find_factory, find_places, find_suite_model, is_installed
@@ -135,6 +143,32 @@ def test_a_users_model_is_taken_by_its_path(tmp_path: Path) -> None:
     (case,) = select_cases(SUITE_SCHEMES, SOCS, models=[f"{file}:make"], schemes=["8a8w"])
     assert case.model == f"{file}:make"
     assert "/" not in case.slug
+
+
+def test_an_onnx_file_is_taken_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
+    file = tmp_path / "a:b" / "net.onnx"
+    file.parent.mkdir()
+    for path, word in ((file, str(file)), (file, "a:b/net.onnx"), (tmp_path / "net.onnx",) * 2):
+        path.touch()
+        assert find_models(str(word), {}) == {
+            path.relative_to(tmp_path).as_posix(): ModelEntry(str(path))
+        }
+
+
+def test_a_case_has_a_reference_and_a_name_for_its_files() -> None:
+    suite = CaseSpec("mlp", Scheme.FP16, "SM8650")
+    assert (suite.reference, suite.is_file, suite.slug) == ("mlp", False, "mlp-fp16-SM8650")
+    digest = hashlib.sha256(b"nets/net.py:make").hexdigest()[:8]
+    own = CaseSpec("nets/net.py:make", Scheme.A8W8, "SM8750", Source("/nets/net.py:make"))
+    assert (own.reference, own.is_file) == ("/nets/net.py:make", False)
+    assert own.slug == f"net-make-{digest}-8a8w-SM8750"
+    assert CaseSpec("net", Scheme.U8, "SM8750", Source("/nets/net.onnx")).is_file
+
+
+def test_the_default_soc_has_the_hardware_of_the_backend() -> None:
+    assert [default_soc(one) for one in (Backend.HTP, Backend.GPU)] == ["SM8650", "SM8650"]
+    assert default_soc(Backend.LPAI) == LPAI_SOC == "SM8850"
 
 
 def test_a_users_model_may_be_relative_to_where_nox_was_called(
