@@ -176,6 +176,19 @@ def test_without_an_exchange_the_old_directory_is_moved_aside(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == [target]
 
 
+@pytest.mark.usefixtures("no_exchange")
+def test_a_directory_that_cannot_be_moved_in_leaves_the_old_one_in_its_place(
+    tmp_path: Path,
+) -> None:
+    target = tmp_path / "out"
+    target.mkdir()
+    (target / "old").touch()
+    with pytest.raises(FileNotFoundError):
+        publish_directory(tmp_path / "gone", target)
+    assert (target / "old").is_file()
+    assert list(tmp_path.iterdir()) == [target]
+
+
 @pytest.mark.parametrize(
     ("number", "is_moved"),
     [(errno.EINVAL, True), (errno.ENOSYS, True), (errno.EACCES, False), (errno.EROFS, False)],

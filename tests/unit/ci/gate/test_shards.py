@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from ci.__main__ import main
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec, select_cases
 from ci.gate.jobs import count_shards, parse_shard, render_matrix, split_cases
 from ci.gate.schema import PlannedJob
 from ci.models.schemes import Scheme
 from ci.models.suite import LOWER_S, SUITE, expect_s
+from ci.verbs import matrix
 from ci.verbs.emulate import list_planned, take_shard
 from provisioning.errors import UsageError
 
@@ -123,6 +126,22 @@ def test_a_plan_s_cases_are_read(tmp_path: Path) -> None:
     path.write_text(json.dumps(plan).replace("fp16", "1a1w"))
     with pytest.raises(UsageError, match=path.name):
         list_planned(path)
+
+
+def test_a_matrix_is_printed_as_one_line_of_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = [PlannedJob(id=name, session="unit", python="3.10") for name in ("one", "two")]
+    plan = SimpleNamespace(jobs=jobs)
+    monkeypatch.setattr(matrix, "read_plan", lambda path: plan if path.name == "p.json" else None)
+    rows = render_matrix(jobs)
+    for words in ([], ["--json"]):
+        assert main(["matrix", "p.json", *words]) == 0
+        said = capsys.readouterr().out
+        assert json.loads(said) == rows
+        if not words:
+            assert said.count("\n") == 1
+            assert " " not in said
 
 
 def test_a_matrix_holds_nothing_that_a_shell_would_take_apart() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 from datetime import datetime, timezone
@@ -180,6 +181,12 @@ def test_a_date_is_utc_wherever_this_machine_is(
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "20.11.2026"])
+def test_other_text_is_no_date(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a date such as"):
+        parse_date(text)
 
 
 @pytest.mark.parametrize(("faults", "code"), [([], ExitCode.OK), (["other"], ExitCode.FAILED)])

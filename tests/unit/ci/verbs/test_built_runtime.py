@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,16 @@ from provisioning.artifacts.choice import QnnChoice
 from provisioning.manifest.reader import read_toolchain
 
 WHEEL_QNN = read_toolchain("qnn-runtime").default
+
+
+def test_an_executorch_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def miss(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    assert built.installed_executorch() == "1.5.1"
+    monkeypatch.setattr(built, "version", miss)
+    assert built.installed_executorch() == ""
+    assert follow_build(Built("build_android", "1.5.1", "2.37", "/sdk"), "") == ""
 
 
 @pytest.fixture(autouse=True)

@@ -527,6 +527,26 @@ def test_a_list_has_what_this_machine_trusted_as_its_pin(
     assert told == [("", False, 0), (digest, True, 1)]
 
 
+def test_a_list_tells_of_a_lock_that_is_damaged(
+    store: Store,
+    manifests: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(store.home))
+    path = project_lock_path("sdk", "1.2.3")
+    path.parent.mkdir()
+    path.write_text("{")
+    assert main(["list", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["artifacts"]
+    assert str(path) in row["problem"]
+    assert row["files_locked"] is False
+    assert main(["list"]) == 0
+    said = capsys.readouterr().out
+    assert "damaged lock" in said
+    assert row["problem"].splitlines()[0] in said
+
+
 def test_a_list_has_each_release_with_its_pin_and_what_is_stored_of_it(
     store: Store,
     manifests: Path,

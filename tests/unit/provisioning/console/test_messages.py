@@ -17,7 +17,7 @@ from provisioning.console.clock import read_clock
 from provisioning.console.command import Verb
 from provisioning.console.interrupts import CLEANUP_S, Interrupt
 from provisioning.console.terminal import count_columns, write_output
-from provisioning.errors import ExitCode, QnnCiError, ToolError
+from provisioning.errors import ExitCode, MissingToolError, QnnCiError, StoreError, ToolError
 from tests.stand_ins.snapshots import check_snapshot
 
 SNAPSHOT = Path(__file__).with_name("snapshots") / "messages.txt"
@@ -202,6 +202,43 @@ def test_what_ends_an_interrupted_program_cannot_be_changed_by_another_signal(
     assert command.run_program("p", VERBS, []) == ExitCode.FAILED
     assert ignored == [True]
     assert command.run_program("p", VERBS, []) == ExitCode.INTERRUPTED
+
+
+def test_output_that_cannot_be_written_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(text: str) -> None:
+        assert text == "a table"
+        raise StoreError("stdout cannot be written")
+
+    monkeypatch.setattr(command, "catch_signals", lambda: None)
+    monkeypatch.setattr(command, "run_command", lambda *_: (0, "a table"))
+    monkeypatch.setattr(command, "write_output", fail)
+    assert command.run_program("p", VERBS, []) == StoreError.exit_code
+    assert capsys.readouterr().err == "p: stdout cannot be written\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (0, "exited with 0"),
+        (3, "exited with 3"),
+        (-11, "was killed by SIGSEGV"),
+        (-99, "was killed by signal 99"),
+    ],
+)
+def test_the_end_of_a_program_in_words(code: int, text: str) -> None:
+    assert process.describe_exit(code) == text
+
+
+def test_a_missing_git_is_not_blamed_on_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> bytes:
+        raise MissingToolError("git is not installed")
+
+    monkeypatch.setattr(git, "ask_git", fail)
+    with pytest.raises(MissingToolError):
+        git.parse_submodules("[submodule")
+    assert git.parse_submodules(" \n") == ()
 
 
 def test_what_ends_well_after_its_time_has_failed() -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import concurrent.futures
+import ctypes
 import importlib.machinery
 import json
 import shutil
+import struct
 import sys
+import types
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import metadata
@@ -35,7 +38,14 @@ from provisioning.doctor.facts import (
     ToolFacts,
     TreeFacts,
 )
-from provisioning.doctor.survey import device_probe, environment, host, python_probe, tree
+from provisioning.doctor.survey import (
+    api_probe,
+    device_probe,
+    environment,
+    host,
+    python_probe,
+    tree,
+)
 from provisioning.doctor.survey.environment import SurveyRequest, survey_variables
 from provisioning.doctor.survey.host import (
     ask_version,
@@ -368,6 +378,125 @@ def test_that_a_busy_machine_took_too_long_is_not_remembered(
     monkeypatch.undo()
     (tmp_path / "idle").touch()
     assert ask() == ""
+
+
+def test_a_program_that_cannot_be_started_is_told_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "tool").write_text("no program")
+    (tmp_path / "tool").chmod(0o755)
+    gone = str(tmp_path / "gone")
+    for path in (tmp_path / "tool", Path(gone)):
+        found = ask_version("c", path)
+        assert (found.name, found.path, found.version) == ("c", str(path), None)
+        assert found.output
+    assert host._run([gone], {}, 1.0) == ""
+    for name in ("P.so", "libQnnHtp.so"):
+        (tmp_path / name).touch()
+    files = (tmp_path / "P.so", tmp_path / "libQnnHtp.so")
+    why = try_device(Path(gone), *files, {}, tmp_path / "kept")
+    assert why
+    assert not (tmp_path / "kept").exists()  # it may be there the next time
+
+
+@pytest.mark.parametrize(
+    ("result", "backend", "generated", "soc"),
+    [
+        ("Error.Ok", "htp", ("htp", {"use_fp16": True}), "SM8650"),
+        ("Error.Internal", "gpu", ("gpu", {}), "SM8650"),
+        ("Error.Ok", "lpai", ("lpai", {}), "SM8850"),
+        ("Error.Ok", "lpai-arm", ("lpai", {}), "SM8850"),
+    ],
+)
+def test_a_device_is_created_as_every_lowering_does(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    result: str,
+    backend: str,
+    generated: tuple[str, dict[str, bool]],
+    soc: str,
+) -> None:
+    asked: list[Any] = []
+    place = "executorch.backends.qualcomm"
+    made = {
+        name: types.ModuleType(name)
+        for name in (
+            *("executorch", "executorch.backends", place, f"{place}.python"),
+            *(f"{place}.serialization", f"{place}.serialization.qc_schema", f"{place}.utils"),
+        )
+    }
+    kind, words = generated
+    utils = SimpleNamespace(
+        generate_qnn_executorch_compiler_spec=lambda **given: (
+            asked.append(given) or [SimpleNamespace(value="a spec")]
+        ),
+        **{f"generate_{kind}_compiler_spec": lambda **given: ("options", given)},
+    )
+    manager = SimpleNamespace(InitBackend=lambda: result)
+    adaptor = SimpleNamespace(QnnManager=lambda spec: manager if spec == "a spec" else None)
+    schema: Any = made[f"{place}.serialization.qc_schema"]
+    schema.QcomChipset = SimpleNamespace(**{soc: f"chip {soc}"})
+    made[f"{place}.utils"].utils = utils  # type: ignore[attr-defined]
+    made[f"{place}.python"].PyQnnManagerAdaptor = adaptor  # type: ignore[attr-defined]
+    for name, module in made.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(sys, "argv", ["device_probe.py", backend])
+    device_probe.main()
+    told = "ok" if result == "Error.Ok" else "Internal"
+    assert capsys.readouterr().out == f"\ndevice {told}\n"
+    assert asked == [{"soc_model": f"chip {soc}", "backend_options": ("options", words)}]
+    schema.QcomChipset = None
+    device_probe.main()
+    assert capsys.readouterr().out.startswith("\ndevice AttributeError: ")
+
+
+@pytest.mark.parametrize("read_at", [4, 8, 12])
+@pytest.mark.parametrize("failure", [0, 1])
+def test_a_library_is_asked_for_its_api_and_where_it_reads_the_soc(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    read_at: int,
+    failure: int,
+) -> None:
+    """The table of functions is in memory, as the library would have it."""
+    function = ctypes.CFUNCTYPE(ctypes.c_uint64, *[ctypes.c_void_p] * 3)
+    backends: list[int] = []
+
+    def create(*given: int) -> int:
+        backends.append(given[2])
+        return 0
+
+    def create_device(_: int, configs: int, device: int) -> int:
+        assert device
+        first, end = (ctypes.c_void_p * 2).from_address(configs)
+        config = api_probe.DeviceConfig.from_address(first)
+        words = [*(ctypes.c_uint32 * 8).from_address(config.custom)]
+        assert (end, config.option) == (None, 0)
+        assert sorted(words) == [0] * 7 + [57]
+        return 0 if words[read_at // 4] == 57 else 14001
+
+    calls = [function(create), function(create_device)]
+    memory = ctypes.create_string_buffer(40 + 8 * 41)
+    ctypes.memmove(memory, struct.pack("<QQ6I", 6, 0, 2, 27, 1, 5, 6, 7), 40)
+    for index, call in zip((1, 40), calls, strict=True):
+        place = ctypes.c_void_p.from_buffer(memory, 40 + 8 * index)
+        place.value = ctypes.cast(call, ctypes.c_void_p).value
+    listed = (ctypes.c_void_p * 1)(ctypes.addressof(memory))
+
+    def find_providers(providers: Any, count: Any) -> int:
+        count._obj.value = 1
+        pointer = ctypes.pointer(providers._obj)
+        ctypes.cast(pointer, ctypes.POINTER(ctypes.c_void_p))[0] = ctypes.addressof(listed)
+        return failure
+
+    library = SimpleNamespace(QnnInterface_getProviders=find_providers)
+    monkeypatch.setattr(api_probe.ctypes, "CDLL", lambda path: library if path == "/a.so" else None)
+    if failure:
+        with pytest.raises(OSError, match=r"/a\.so has no provider"):
+            api_probe.main("/a.so")
+        return
+    api_probe.main("/a.so")
+    offset = read_at if read_at in {4, 8} else 0
+    assert capsys.readouterr().out == f"api 2.27.1\nsocModel {offset}\n"
+    assert len(backends) == 1
 
 
 def test_the_parts_of_an_sdk(tmp_path: Path) -> None:

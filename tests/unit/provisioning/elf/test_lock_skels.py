@@ -20,7 +20,7 @@ from provisioning.verbs.lock_skels import join
 from tests.stand_ins import elf_edits as elf
 from tests.stand_ins.catalogs import NOW, TRUST, make_catalog
 
-PLACEHOLDER = Path(__file__).parents[2] / "artifacts" / "elf" / "libplaceholder_for_hexagon.so"
+PLACEHOLDER = Path(__file__).parents[3] / "artifacts" / "elf" / "libplaceholder_for_hexagon.so"
 BUILD, OTHER = "v2.49.40.260810104044", "v2.11.40.230710101010"
 
 
