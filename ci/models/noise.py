@@ -112,7 +112,9 @@ class Dice:
             return value
         if self.float16:
             moves = node.op == "call_function" and not computes(node)
-            return value if moves or not value.is_floating_point() else self._round(node, value)
+            if moves or _is_state(node) or not value.is_floating_point():
+                return value
+            return self._round(node, value)
         if name_operator(node) == "quantize_per_tensor" and computes(source := node.args[0]):
             return self._move(node, source, value)
         if node.op == "placeholder" and any(map(_is_narrow, node.users)):
@@ -181,6 +183,13 @@ def _is_narrow(node: Node) -> bool:
         return False
     low, high = (int(str(number)) for number in node.args[3:5])
     return high - low < 2**9
+
+
+def _is_state(node: Node) -> bool:
+    """Return whether a node reads a buffer that the graph also writes. The operator that computes
+    the new value already rounds it, and a disturbed copy would be written instead of the buffer."""
+    writes = (one for one in node.users if name_operator(one) == "copy_")
+    return node.op == "get_attr" and any(one.args[0] is node for one in writes)
 
 
 def _is_layer(node: Any) -> bool:

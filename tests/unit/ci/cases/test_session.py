@@ -326,11 +326,12 @@ def test_size_and_date_of_an_adopted_library_and_every_field_of_a_tool_are_in_th
         before = name_toolchain(TOOLS, environment)
         assert name_toolchain(TOOLS, environment) == before
         keys.add(before)
-    (library.parent / "libQnnSystem.so").write_bytes(b"")
-    assert len(name_toolchain(TOOLS, environment)) == len(before) + 1
+    for name in ("libQnnSystem.so", "libc++.so.1"):
+        (library.parent / name).write_bytes(b"")
+    assert len(name_toolchain(TOOLS, environment)) == len(before) + 2
     both = tuple(Provisioned(name, "2", tmp_path, adopted=True) for name in ("qnn", "other"))
     named = name_toolchain(TOOLS, Environment("emulator", both, {}))
-    assert len(named) == len(before) + 3
+    assert len(named) == len(before) + 5
     (tool,) = TOOLS
     for fields in ({"name": "qnn"}, {"version": "2.50.0"}, {"sha256": "0" * 64}):
         keys.add(name_toolchain((msgspec.structs.replace(tool, **fields),), environment))

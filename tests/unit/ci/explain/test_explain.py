@@ -17,6 +17,7 @@ from ci.explain.explain import (
     _split,
     explain,
     explain_text,
+    find_known,
 )
 from ci.explain.render import LINE_CHARS, annotate, render
 from ci.explain.rules import Area, Role, Rule, read_rules
@@ -28,6 +29,7 @@ DEVICE = "[ERROR] [Qnn ExecuTorch]: Failed to create device_handle for Backend I
 INIT = "[QnnExecuTorchBackend.cpp:92] Fail to initialize Qnn Manager"
 FP16 = "[ERROR] [Qnn ExecuTorch]:  <E> The SocModel doesn't support FP16"
 REFUSED = "[ERROR] [Qnn ExecuTorch]:  <E> QnnBackend_validateOpConfig failed 3110"
+CUDA = "  Downloading nvidia_cublas_cu12-12.8.4.1-py3-none-manylinux_2_27_x86_64.whl"
 MAGIC = "QnnContextCustomProtocol expected magic number: 0x5678abcd but get: 0x2000000"
 
 
@@ -111,6 +113,28 @@ def test_unknown_error_lines_are_listed_and_not_guessed() -> None:
     assert told.unknown[0].text == "frobnicator: fatal error 77"
     assert (len(told.unknown), told.unknown_count) == (20, 31)
     assert "31 other error lines" in render(told)
+
+
+def test_the_first_unknown_lines_of_all_parts_of_a_log_are_listed() -> None:
+    parts = [b"".join(b"E: failed %d\n" % (15 * part + n) for n in range(15)) for part in range(3)]
+    told = explain("", parts, RULES)
+    assert told.unknown == tuple(Unknown(1 + n, f"E: failed {n}") for n in range(20))
+    assert (told.unknown_count, told.lines) == (45, 45)
+
+
+@pytest.mark.parametrize(
+    ("lines", "rule"),
+    [
+        ((CUDA, "OSError: [Errno 28] No space left on device"), "no-space"),
+        ((CUDA,), "torch-cuda"),
+        ((CUDA, INIT), "torch-cuda"),
+        ((INIT,), ""),
+        ((MAGIC, "fine"), ""),
+    ],
+)
+def test_a_failure_is_known_by_its_cause_else_by_a_hint(lines: tuple[str, ...], rule: str) -> None:
+    known = find_known("\n".join(lines), RULES)
+    assert (known.rule if known else "") == rule
 
 
 @pytest.mark.parametrize(

@@ -567,6 +567,10 @@ def test_what_a_call_gives_a_routine() -> None:
         (("a", "b"), ("a;b",), ("a;c",), ("a;b;c",)),
         (None, ("a;b", "c"), ("a;d",), ("a;b", "c", "a;d")),
         (None, ("a;d",), ("a;b", "c"), ("a;d", "a;b", "c")),
+        # One branch adds to the list, the other sets it anew.
+        (("a;b",), ("a;b;c",), ("x;y",), ("a;b;c;x;y",)),
+        (("a;b",), ("x;y",), ("a;b;c",), ("x;y;a;b;c",)),
+        (("",), ("a;b",), ("c",), ("a;b;c",)),
     ],
 )
 def test_values_of_two_branches_are_one(

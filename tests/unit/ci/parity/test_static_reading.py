@@ -212,7 +212,7 @@ add_library(other ALIAS lib)
 add_library(far IMPORTED)
 target_include_directories(lib PUBLIC inc PRIVATE $ENV{HOME} SYSTEM inc/deep)
 include_directories(BEFORE top)
-target_compile_definitions(lib PUBLIC ONE PRIVATE -DTWO=2)
+target_compile_definitions(lib PUBLIC ONE PRIVATE -DTWO=2 INTERFACE SIX)
 target_compile_options(lib PRIVATE -Wall -DTHREE)
 add_definitions(-DFOUR plain)
 add_compile_definitions(FIVE)
@@ -259,7 +259,9 @@ add_library(doubled ${CMAKE_SOURCE_DIR}/${CMAKE_SOURCE_DIR}/p/1.cpp)
     assert [one.text for one in targets["all"].links] == ["objects"]
     assert [one.place.line for one in targets["deep"].srcs] == [24]  # file(GLOB)
     lib = next(one for one in facts.targets if one.name == "lib")
-    assert [one.text for one in lib.defines] == ["ONE", "TWO=2", "THREE"]
+    assert [(one.text, one.exported) for one in lib.defines] == [
+        ("ONE", True), ("TWO=2", False), ("SIX", True), ("THREE", False),
+    ]  # fmt: skip
     assert [one.text for one in lib.directory_defines] == ["FOUR", "FIVE"]
     assert facts.include_directories == ("", "inc", "inc/deep", "top")
     assert facts.aliases == {"other": "lib"}
