@@ -8,6 +8,8 @@ import pytest
 
 from provisioning.artifacts import consent
 from provisioning.artifacts.sources import ArtifactRequest
+from provisioning.elf.facts import Genuine, Proof
+from provisioning.elf.qnn_build import QnnBuild
 from provisioning.errors import IntegrityError
 from provisioning.files import hash_file
 from provisioning.manifest import catalogs
@@ -128,3 +130,23 @@ def test_a_listed_skel_proves_its_build_and_a_changed_one_is_refused(
     with pytest.raises(IntegrityError) as caught:
         consent.prove_skels(request(), sdk)
     assert name in caught.value.why
+
+
+@pytest.mark.parametrize("job", ["", "_124859"])
+def test_the_number_of_the_vendors_job_is_no_part_of_a_listed_build(
+    sdk: Path, monkeypatch: pytest.MonkeyPatch, job: str
+) -> None:
+    path = sdk / "lib/hexagon-v75/unsigned/libQnnHtpV75Skel.so"
+    digest = hash_file(path)
+    known = {BUILD: KnownBuild("some.whl", "0" * 64, {path.name: digest})}
+    monkeypatch.setattr(catalogs, "read_known", lambda: known)
+    build, source = QnnBuild("2.49.40", "260810104044", BUILD + job), "skels.toml (some.whl)"
+    assert catalogs.prove_skel(path, build, digest) == Proof(Genuine.GENUINE, source, listed=digest)
+    changed = catalogs.prove_skel(path, build, "1" * 64)
+    assert changed is not None
+    assert (changed.outcome, changed.catalog, changed.listed) == (
+        Genuine.NOT_COVERED, source, digest,
+    )  # fmt: skip
+    assert catalogs.prove_skel(path.with_name("libQnnHtpV79Skel.so"), build, digest) is None
+    assert catalogs.prove_skel(path, None, digest) is None
+    assert catalogs.prove_skel(path, build._replace(text=OTHER + job), digest) is None

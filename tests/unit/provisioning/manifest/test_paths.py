@@ -129,6 +129,12 @@ def test_what_is_no_hash_is_a_mistake_of_the_manifest(manifests: Path, text: str
         read(manifests, commit=text)
 
 
+@pytest.mark.parametrize("digits", [40, 96, 128])
+def test_a_hash_of_another_kind_pins_no_file(manifests: Path, digits: int) -> None:
+    with pytest.raises(ManifestError):
+        read(manifests, sha256="c" * digits)
+
+
 def test_an_option_of_git_is_not_a_url(manifests: Path) -> None:
     with pytest.raises(ManifestError, match=r"toolchains/sdk\.toml"):
         read(manifests, url="--upload-pack=x")
