@@ -6,11 +6,12 @@ import concurrent.futures
 import ctypes
 import importlib.machinery
 import json
+import os
 import shutil
 import struct
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -46,6 +47,7 @@ from provisioning.doctor.survey import (
     python_probe,
     tree,
 )
+from provisioning.doctor.survey import python as surveying_python
 from provisioning.doctor.survey.environment import SurveyRequest, survey_variables
 from provisioning.doctor.survey.host import (
     ask_version,
@@ -395,6 +397,36 @@ def test_a_program_that_cannot_be_started_is_told_with_the_reason(tmp_path: Path
     why = try_device(Path(gone), *files, {}, tmp_path / "kept")
     assert why
     assert not (tmp_path / "kept").exists()  # it may be there the next time
+
+
+def test_every_program_has_the_variables_of_the_job_and_a_limited_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def run(words: Sequence[Any], **more: Any) -> Completed:
+        asked.append(([str(word) for word in words], more))
+        return Completed((), 0, "", 0)
+
+    monkeypatch.setattr(host, "run_process", run)
+    monkeypatch.setattr(surveying_python, "run_process", run)
+    variables = {"A": "1"}
+    ask_version("c", Path("/bin/c"), variables)
+    host._run(["adb", "devices"], variables, 7.0)
+    host.ask_library(tmp_path)
+    survey_python(Path("/py"), ["a"], ["b"], variables)
+    surveying_python._try_device(Path("/py"), variables, Backend.GPU)
+    loads = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    request = json.dumps({"distributions": ["a"], "modules": ["b"]})
+    library = str(tmp_path / "libQnnHtp.so")
+    given, lax = {"env": variables}, {"check": False}
+    assert asked == [
+        (["/bin/c", "--version"], {**given, **lax, "timeout_s": 30.0, "keep_lines": 20}),
+        (["adb", "devices"], {**given, **lax, "timeout_s": 7.0}),
+        ([sys.executable, api_probe.__file__, library], {"env": loads, **lax, "timeout_s": 30.0}),
+        (["/py", python_probe.__file__, request], {**given, "timeout_s": 60.0}),
+        (["/py", device_probe.__file__, "gpu"], {**given, **lax, "timeout_s": 120.0}),
+    ]
 
 
 @pytest.mark.parametrize(
