@@ -35,7 +35,7 @@ from ci.verbs.upgrade_report import (
 )
 from provisioning.artifacts.choice import SDK_VARIABLE, python_tag
 from provisioning.console.progress import Progress
-from provisioning.errors import DownloadError, ExitCode, ToolError, UsageError
+from provisioning.errors import DownloadError, ExitCode, StoreError, ToolError, UsageError
 from provisioning.store.collect import FETCHED
 from tests.stand_ins.android_apps import BUILD, library
 from tests.stand_ins.reports import make_report
@@ -225,6 +225,11 @@ def test_a_package_is_fetched_once_without_its_dependencies(
     runs = Runs(lambda argv: (Path(argv[-2]) / "executorch").mkdir(parents=True))
     monkeypatch.setattr(upgrade_report, "run_process", runs)
     found = fetch_package("executorch", "1.4.1", Progress())
+    start = runs.argv.index("pip")
+    assert runs.argv[:start] == upgrade_report.module_command("pip")[:start]
+    assert runs.argv[start : start + 4] == [
+        *("pip", "--disable-pip-version-check", "--no-input", "install")
+    ]
     assert found.name == f"executorch-1.4.1-{python_tag()}"
     assert found.parent.name == FETCHED
     assert [one.name for one in found.iterdir()] == ["executorch"]
@@ -348,6 +353,29 @@ def test_two_versions_are_compared_by_their_cases_and_known_faults(
     assert told == ({"old", "new", "a fault"} if compared else set())
     assert (outcome.exit_code, bool(outcome.text)) == (code, True)
     assert (place / "out/index.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reports", "error"),
+    [
+        ("2.49.0", "nowhere", "out", UsageError),
+        ("torch==2.0", "2.49.0", "out", UsageError),
+        ("2.48.0", "2.49.0", "file", StoreError),
+    ],
+)
+def test_nothing_is_fetched_unless_both_arguments_and_the_directory_can_be_used(
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    old: str,
+    new: str,
+    reports: str,
+    error: type[Exception],
+) -> None:
+    (place / "file").touch()
+    monkeypatch.setattr(upgrade_report, "find_side", None)
+    args = Namespace(old=old, new=new, session=EMULATOR, reports=place / reports)
+    with pytest.raises(error):
+        upgrade_report.execute(args, Progress())
 
 
 def test_known_faults_come_from_the_list_else_from_a_run_else_the_reason_is_noted(
