@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from ci.__main__ import main
-from provisioning.errors import ExitCode
+from ci.verbs.lanes import onnx
+from provisioning.errors import ExitCode, UnfitError
 
 RANDOM = np.random.default_rng(4)
 ENTRY = 'extends = "default"\n[models.m]\npath = "net.py:factory"\n'
@@ -105,3 +106,56 @@ def test_right_data_is_not_refused(repository: Path, capsys: pytest.CaptureFixtu
     words = ["test-emulator", "--policy", "qnn.toml", "--offline", "--json"]
     assert main(words) in {ExitCode.DOWNLOAD, ExitCode.ENVIRONMENT}
     assert "models.m" not in json.dumps(capsys.readouterr().err)
+
+
+LOWERING = ("torch", "executorch")
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "names"),
+    [
+        ("emulate", ["test-emulator", "--model", "mlp"], LOWERING),
+        ("audit", ["audit", "--model", "mlp"], LOWERING),
+        ("localise", ["localise", "--model", "mlp", "--scheme", "fp16"], LOWERING),
+        ("lanes.llm", ["test-llm"], LOWERING),
+        ("lanes.llm", ["test-llm", "--project", "."], LOWERING),
+        ("lanes.upstream", ["test-emulator", "--suite", "upstream"], (*LOWERING, "pytest")),
+        ("lanes.onnx", ["test-onnx", "--model", "mlp"], onnx.PACKAGES),
+        ("lanes.trials", ["fuzz", "--frontend", "executorch"], LOWERING),
+    ],
+)
+def test_packages_that_a_verb_needs_are_looked_for_first(
+    repository: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    module: str,
+    words: list[str],
+    names: tuple[str, ...],
+) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def refuse(wanted: tuple[str, ...], _: str) -> None:
+        asked.append(tuple(wanted))
+        raise UnfitError("it is missing")
+
+    monkeypatch.setattr(f"ci.verbs.{module}.require_packages", refuse)
+    assert main([*words, *([] if "--project" in words else ["--offline"])]) == ExitCode.ENVIRONMENT
+    assert asked == [names]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["test-emulator", "--model", "mlp"],
+        ["test-emulator", "--suite", "upstream"],
+        ["test-emulator", "--suite", "faults"],
+        ["audit", "--model", "mlp"],
+        ["test-llm"],
+        ["test-onnx", "--model", "mlp"],
+    ],
+)
+@pytest.mark.parametrize("wrong", [["--jobs", "0"], ["--timeout-s", "0"]])
+def test_numbers_that_no_run_can_have_are_refused(
+    repository: Path, words: list[str], wrong: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, "--offline", *wrong]) == ExitCode.USAGE
+    assert " ".join(wrong) in capsys.readouterr().err
