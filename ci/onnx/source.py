@@ -111,7 +111,7 @@ def from_file(
         calibration = make_sets(inputs, examples, fixed, DERIVED_SETS + 1, SEED + 1)
     digest = hashlib.sha256(f"{hash_file(path)} {made}, {calibration_made}".encode())
     for file in external:
-        digest.update(f"{file.name} {hash_file(file)}".encode())
+        digest.update(hash_file(file).encode())
     for sets in (judged, calibration):
         digest.update(digest_sets(sets).encode())
     return Source(path, digest.hexdigest(), judged, calibration, (), made, calibration_made)

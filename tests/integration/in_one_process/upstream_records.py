@@ -23,7 +23,7 @@ pytest.importorskip("executorch", reason="ExecuTorch is not installed in this en
 with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from ci.models.schemes import Scheme
-    from ci.upstream import worker
+    from ci.upstream import record, worker
     from ci.upstream.capture import Capture, Seen
     from ci.upstream.emulator import CLIENT
     from ci.upstream.kept import Member
@@ -176,6 +176,34 @@ def test_a_program_of_no_known_scheme_has_a_record_without_bounds() -> None:
     assert (record.scheme, len(record.outputs)) == ("", 1)
     assert {Member.QUANTIZED, Member.FLOAT, Member.NOISE} <= arrays.keys()
     assert not {Member.LOW, Member.HIGH} & arrays.keys()
+
+
+@pytest.mark.parametrize(
+    ("activations", "weights", "float16"),
+    [("", "", True), ("", "8", True), ("8", "8", False), ("16", "4", False), ("4", "4", False)],
+)
+def test_noise_is_that_of_float16_where_activations_are(
+    monkeypatch: pytest.MonkeyPatch, activations: str, weights: str, float16: bool
+) -> None:
+    asked: list[Any] = []
+
+    def predict(module: Any, sets: Any, *, float16: bool) -> Any:
+        asked.append((module, sets, float16))
+        return ["noise"]
+
+    monkeypatch.setattr(record, "predict_noise", predict)
+    program, given = make_program(activations, weights), (torch.ones(1),)
+    seen = Seen(
+        program=program,
+        float_model=torch.nn.Identity(),
+        inputs=given,
+        is_own=True,
+        outputs=[torch.ones(1)],
+        wanted=[torch.ones(1)],
+    )
+    _, arrays = work_out(seen)
+    assert asked == [(program, [given], float16)]
+    assert arrays[Member.NOISE] == ["noise"]
 
 
 @pytest.mark.parametrize(

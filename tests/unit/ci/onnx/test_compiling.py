@@ -52,7 +52,7 @@ from ci.onnx.session import (
     context_entries,
     name_severity,
 )
-from ci.onnx.source import from_file
+from ci.onnx.source import from_file, list_inputs
 from ci.onnx.stages import MOST_SAID, PROVIDER_LOG, TRACEBACK_LOG, StageError, describe_refusal
 from ci.report.schema import Footprint
 from provisioning.errors import FailedError, UsageError
@@ -520,6 +520,8 @@ def test_a_quantized_model_is_compared_with_its_float_model_in_the_given_shapes(
     inputs, float32, quantized = (
         read_sets(staging / kind, made.outputs, made.sets) for kind in (INPUTS, FLOAT, QUANTIZED)
     )
+    for model in (staging / compiling.QUANTIZED_MODEL, staging.with_name("plain.onnx")):
+        assert list_inputs(load(model)) == {"x": (np.dtype(np.float32), (2, 3))}
     assert len(inputs) == 4
     for (x,), (right,), (own,) in zip(inputs, float32, quantized, strict=True):
         np.testing.assert_allclose(right, np.maximum(x + 20, 0), rtol=1e-6)

@@ -24,6 +24,7 @@ from ci.onnx.source import (
     fit_sets,
     from_file,
     from_torch,
+    list_inputs,
     make_sets,
     read_beside,
     read_float,
@@ -382,6 +383,14 @@ def test_each_file_of_weights_and_each_folder_of_sets_counts(tmp_path: Path) -> 
     assert read == [(0.0, 0), (2.0, 2), (10.0, 10)]
 
 
+def test_a_weight_that_is_also_an_input_needs_no_data() -> None:
+    """As in files up to IR version 3."""
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3]) for name in "wxv"]
+    weights = [onnx.numpy_helper.from_array(np.ones(3, np.float32), name) for name in "vw"]
+    graph = helper.make_graph([helper.make_node("Sum", [*"xvw"], ["y"])], "g", ports, [], weights)
+    assert list_inputs(helper.make_model(graph)) == {"x": (np.dtype("float32"), (3,))}
+
+
 def test_each_set_is_put_in_the_order_of_the_inputs() -> None:
     x, ids = np.ones((2, 3), np.float32), np.arange(4)
     given: list[Any] = [
@@ -390,6 +399,10 @@ def test_each_set_is_put_in_the_order_of_the_inputs() -> None:
     ]
     fitted = fit_sets("sets.npz", given, INPUTS)
     assert [(a[0, 0], b[0]) for a, b in fitted] == [(1, 0), (2, 2), (3, 3), (4, 4)]
+    column = np.asfortranarray(x)
+    ((kept, _),) = fit_sets("sets.npz", [[column, ids]], INPUTS)
+    assert kept.flags.c_contiguous
+    assert not np.shares_memory(kept, column)
     given.append([{"b": ids, "a": x}])
     with pytest.raises(UsageError, match=r"sets\.npz does not match the model") as caught:
         fit_sets("sets.npz", given, INPUTS)
