@@ -48,9 +48,10 @@ def read_result(folder: Path, job: PlannedJob | None) -> JobResult:
     """Return the result that one job left. If ``job`` is None, the plan has no such job, and only
     the exit code is read."""
     try:
-        code = (folder / CODE).read_bytes()[:100].decode("ascii", "replace")
-    except OSError:
+        whole = read_user_file(folder / CODE, "the exit code", LIMIT_BYTES)
+    except UsageError:
         return JobResult()
+    code = whole[:100].decode("ascii", "replace")
     report = folder / "reports" / job.session / job.report if job and job.report else None
     if job is None or report is None or not report.is_file():
         return JobResult(code)

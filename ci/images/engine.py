@@ -16,7 +16,7 @@ from docker.types import Mount
 
 from provisioning.errors import QnnCiError, StoreError, ToolError, UnfitError
 
-TIMEOUT_S = 1800
+CONNECT_S, TIMEOUT_S = 20, 1800  # for the first answer, for each later one
 GROUP_FIX = (
     "add yourself to the docker group (sudo usermod -aG docker $USER, then log in again), "
     "or set DOCKER_HOST to another engine's socket"
@@ -36,9 +36,10 @@ def connect_engine() -> Iterator[DockerClient]:
     StoreError or ToolError.
     """
     try:
-        client = DockerClient.from_env(timeout=TIMEOUT_S)
-    except DockerException as error:
+        client = DockerClient.from_env(timeout=CONNECT_S)
+    except (DockerException, ValueError) as error:  # a ValueError means a malformed DOCKER_HOST
         raise explain_connection(error) from error
+    client.api.timeout = TIMEOUT_S
     try:
         yield client
     except DockerException as error:
@@ -49,7 +50,7 @@ def connect_engine() -> Iterator[DockerClient]:
 
 def explain_connection(error: Exception) -> UnfitError:
     """Return an error that states the socket, the reason why it does not answer, and the fix."""
-    where = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+    where = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
     denied = "Permission denied" in str(error)
     return UnfitError(
         "no Docker engine answers",

@@ -197,6 +197,8 @@ def make_request(args: argparse.Namespace, python: str) -> BuildRequest:
     invalid option, and UnfitError if ``python`` is not found."""
     if args.jobs < 0:
         raise UsageError(f"--jobs {args.jobs} is negative")
+    if args.source and not args.source.is_dir():
+        raise UsageError(f"--source {args.source} is not a directory", fix="correct the path")
     return BuildRequest(
         source=args.source.absolute() if args.source else None,
         python=find_python(python),

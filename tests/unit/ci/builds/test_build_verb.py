@@ -169,6 +169,7 @@ def test_every_option_reaches_the_build(builds: Builds, tmp_path: Path) -> None:
     assert builds.requests == [BuildRequest(python=Path("python"))]
     assert builds.places == [("overlay", True)] * 2
     builds.places.clear()
+    (tmp_path / "tree").mkdir()
     where = ["--source", "tree", "--python", "3.11", "--install", "none", "--no-proof"]
     how = ["--jobs", "3", "--clean", "--release", "--no-doctor", "-D", "A=b=c", "-D", "B="]
     assert main(["build", "aot", *where, *how]) == ExitCode.OK
@@ -210,7 +211,7 @@ def test_the_data_of_a_build_name_its_record(
         (["direct", "--dsp-type", "0"], lambda: find_target("direct").lpai_profile),
         (["direct"], lambda: find_target("direct").profile),
         (["runner"], lambda: find_target("runner").profile),
-        (["runner", "--source", "tree"], lambda: find_target(source_target()).profile),
+        (["runner", "--source", "."], lambda: find_target(source_target()).profile),
         (["direct", "--profile", "direct"], lambda: "direct"),
         (["direct", "--profile", "direct-lpai"], lambda: "direct-lpai"),
         (["direct", "--dsp-type", "0", "--profile", "direct"], lambda: "direct"),
@@ -229,7 +230,7 @@ def source_target() -> str:
 
 
 def test_a_checkout_chooses_the_target_for_checkouts(builds: Builds) -> None:
-    assert main(["build", "runner", "--source", "tree"]) == ExitCode.OK
+    assert main(["build", "runner", "--source", "."]) == ExitCode.OK
     assert main(["build", "runner"]) == ExitCode.OK
     assert [one.name for one in builds.targets] == [source_target(), "runner"]
 
@@ -245,6 +246,7 @@ def test_a_checkout_chooses_the_target_for_checkouts(builds: Builds) -> None:
         ["android", "--profile", "direct-lpai"],
         ["runner", "--profile", "aot"],
         ["aot", "--sdk", "no-such-directory"],
+        ["aot", "--source", "no-such-directory"],
     ],
 )
 def test_a_call_that_makes_no_sense_prepares_nothing(builds: Builds, words: list[str]) -> None:

@@ -356,6 +356,19 @@ def test_what_a_job_left_is_read(
     assert read_result(folder, replace(JOB, report="")) == bare
 
 
+@pytest.mark.parametrize("place", ["link", "pipe", "directory"])
+def test_an_exit_code_that_is_no_file_is_none(tmp_path: Path, place: str) -> None:
+    folder = leave(tmp_path / "f", None)
+    code = folder / "exit-code.txt"
+    if place == "link":
+        code.symlink_to("/dev/zero")
+    elif place == "pipe":
+        os.mkfifo(code)
+    else:
+        code.mkdir()
+    assert read_result(folder, JOB) == JobResult()
+
+
 def test_a_report_that_is_none_is_the_jobs_fault(tmp_path: Path) -> None:
     folder = leave(tmp_path / "f", b"0", b"<page/>")
     file = folder / "reports" / "unit" / "junit.xml"

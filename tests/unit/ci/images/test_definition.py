@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import re
 import shutil
+import socket
 import tarfile
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -207,6 +209,14 @@ def test_no_engine_and_no_permission_have_fixes_of_their_own() -> None:
     assert "usermod -aG docker" in denied.fix
 
 
+@pytest.mark.parametrize("host", ["tcp://127.0.0.1:port", "tcp://[::1", "garbage"])
+def test_a_host_that_is_none_is_no_defect(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    monkeypatch.setenv("DOCKER_HOST", host)
+    with pytest.raises(UnfitError) as caught, connect_engine():
+        pass
+    assert caught.value.why.startswith(f"{host}: ")
+
+
 def test_a_full_disk_ends_with_4_and_another_refusal_with_5() -> None:
     for text in ("write: no space left on device", "No space left on device: /x"):
         error = explain_error(OSError(text))
@@ -222,7 +232,8 @@ def test_an_engine_that_does_not_answer_and_one_that_fails_are_told_apart(
     closed: list[float] = []
 
     def make(**settings: float) -> SimpleNamespace:
-        return SimpleNamespace(close=lambda: closed.append(settings["timeout"]))
+        api = SimpleNamespace(timeout=settings["timeout"])
+        return SimpleNamespace(api=api, close=lambda: closed.append(api.timeout))
 
     monkeypatch.setattr(DockerClient, "from_env", make)
     with pytest.raises(ToolError, match="the Docker engine reported an error"), connect_engine():
@@ -240,6 +251,39 @@ def test_an_engine_that_does_not_answer_and_one_that_fails_are_told_apart(
     with pytest.raises(UnfitError, match="no Docker engine answers") as caught, connect_engine():
         pytest.fail("there is no client")
     assert caught.value.why == "unix:///my.sock: permission denied"
+
+
+def test_the_first_answer_has_a_time_limit_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    released = threading.Event()
+
+    def answer(engine: socket.socket) -> None:
+        head = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+        bodies = [b'{"ApiVersion": "1.44"}', b'{"Version": "9"}']
+        for body in bodies:
+            connection, _ = engine.accept()
+            connection.recv(65536)
+            if body is bodies[1]:
+                released.wait(0.3)
+            connection.sendall(head % len(body) + body)
+            connection.close()
+        with engine.accept()[0]:
+            released.wait(10)
+
+    with socket.socket(socket.AF_UNIX) as engine:
+        engine.bind(str(tmp_path / "s"))
+        engine.listen()
+        answering = threading.Thread(target=answer, args=(engine,), daemon=True)
+        answering.start()
+        monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path / 's'}")
+        monkeypatch.setattr("ci.images.engine.CONNECT_S", 0.1)
+        with connect_engine() as client:
+            assert client.version()["Version"] == "9"
+        with pytest.raises(UnfitError, match="no Docker engine answers"), connect_engine():
+            pass
+        released.set()
+        answering.join()
 
 
 @pytest.mark.parametrize("words", ["Step 2/2 : RUN false", "STEP 2/2: RUN false"])
