@@ -88,6 +88,12 @@ def test_a_wrong_name_gives_the_nearest_and_the_list(
     assert caught.value.fix
 
 
+def test_a_name_that_is_near_no_other_has_no_nearest() -> None:
+    with pytest.raises(UsageError, match="no model 'zzzz'") as caught:
+        select_cases(SUITE_SCHEMES, SOCS, models=["zzzz"])
+    assert caught.value.why == ""
+
+
 FILE = """
 from models import big as imported
 import nets.small
@@ -294,7 +300,9 @@ def test_a_backend_is_required_of_each_case_and_the_fix_names_what_has_it() -> N
             require_backend(specs, Backend.LPAI)
         head, _, able = caught.value.fix.partition("--soc with one of: ")
         assert head == "use "
+        assert able.split(", ") == sorted(able.split(", "))
         require_backend([CaseSpec("m", Scheme.A8W8, soc) for soc in able.split(", ")], Backend.LPAI)
+        require_backend(specs, Backend.GPU)
     for specs in ((good, asks), (asks, good)):
         with pytest.raises(
             UsageError, match=r"models\.asks\.lowering .*: online_prepare, saver"
