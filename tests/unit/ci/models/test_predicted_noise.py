@@ -545,6 +545,8 @@ def test_an_activation_is_fused_with_the_layer_before_it() -> None:
     linear, conv = drawing.layer(-8, 7), drawing.call(ATEN.conv2d, x, drawing.held)
     views = drawing.call(ATEN.clone, drawing.call(ATEN.view, linear, [1]))
     assert find(linear) is find(views) is linear
+    for operator in (ATEN.view, ATEN._unsafe_view, ATEN.reshape, ATEN.clone, ATEN.alias):
+        assert find(drawing.call(operator, linear)) is linear
     assert find(drawing.call(ATEN.cat, [views, x], 1)) is linear
     assert find(drawing.call(ATEN.cat, [x, views], 1)) is None
     for operator in (ATEN.mul, ATEN.div):
@@ -555,6 +557,21 @@ def test_an_activation_is_fused_with_the_layer_before_it() -> None:
     assert find(drawing.call(ATEN.add, conv, 2.0)) is None
     assert find(drawing.call(ATEN.permute, linear, [0])) is None
     assert find(x) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "bound"),
+    [
+        *((name, 2**-8) for name in ("sigmoid", "sigmoid_", "gelu", "silu", "elu", "elu_")),
+        *(("tanh", 2**-7), ("tanh_", 2**-7), ("exp", 0), ("relu", 0)),
+    ],
+)
+def test_each_fused_activation_has_its_absolute_error(name: str, bound: float) -> None:
+    drawing, dice = Drawing(), noise_module.Dice(0, float16=True)
+    zeros = torch.zeros(4000)
+    for source, most in ((drawing.layer(-8, 7), bound), (drawing.x, 0)):
+        made = dice.disturb(drawing.call(getattr(ATEN, name), source), zeros)
+        assert 0.99 * most <= float(made.abs().max()) <= most
 
 
 def test_dice_draw_evenly_and_the_same_for_a_seed() -> None:
