@@ -69,7 +69,7 @@ def rerun(faults: Sequence[Fault], frontend: str, qnn: str, attempt: Try) -> Ite
             results = list(attempt(tried.scheme, [Item(text, seed) for seed in SEEDS]))
             expected = tried.find_end(qnn) if form == GRAPH else RIGHT
             ends = [one.end for one in results]
-            end = next((one for one in ends if expected and one != expected), ends[0])
+            end = next((one for one in ends if one != expected), ends[0])
             worst = min((one for one in results if one.end == end), key=lambda r: r.sqnr_db)
             has_db = end in {WRONG, RIGHT}
             yield Rerun(
