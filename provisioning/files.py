@@ -257,7 +257,9 @@ def explain_write(place: Path, error: OSError, fix: str) -> StoreError:
     is full, it states the free space.
     """
     why = f"{error.filename or place}: {error.strerror or error}"
-    if error.errno in NO_ROOM:
+    if error.errno == errno.EFBIG:
+        fix = f"raise the limit for the size of a file (ulimit -f), or {fix}"
+    elif error.errno in NO_ROOM:
         why = f"{mib(free_bytes(place))} are free; {why}"
         return StoreError(
             f"there is no space left for {place}", why=why, fix=f"free some space, or {fix}"

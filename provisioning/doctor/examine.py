@@ -58,7 +58,12 @@ from provisioning.doctor.survey.environment import SurveyRequest, survey_environ
 from provisioning.elf.facts import Genuine
 from provisioning.errors import ManifestError, UnfitError
 from provisioning.manifest.pairs import read_pairs
-from provisioning.manifest.reader import read_profile, read_profiles, read_toolchain
+from provisioning.manifest.reader import (
+    read_profile,
+    read_profiles,
+    read_toolchain,
+    suggest_near,
+)
 from provisioning.manifest.targets import Backend, find_soc
 from provisioning.store.store import store_home
 
@@ -233,7 +238,8 @@ def find_fitness(profile: str) -> Fitness:
         raise ManifestError(
             f"the doctor has no policy for profile {profile!r}",
             why="manifests/policies/doctor.toml has policies for " + ", ".join(profiles),
-            fix="use one of these profiles, or add a table [profiles.NAME] to that file",
+            fix=suggest_near(profile, profiles)
+            + "use one of these profiles, or add a table [profiles.NAME] to that file",
         )
     return profiles[profile]
 

@@ -26,6 +26,19 @@ def run_script(checkout: Path, **variables: str) -> Completed:
     return run_process([checkout / "nox", "--list"], env=env, timeout_s=120, check=False)
 
 
+def make_checkout(root: Path, does: str) -> Path:
+    """A checkout whose Python runs a shell command; its ./nox."""
+    programs = root / ".nox" / "bootstrap" / "bin"
+    programs.mkdir(parents=True)
+    shutil.copy(SCRIPT, root / "nox")
+    version = SCRIPT.read_text("utf-8").partition("NOX_VERSION=")[2].split()[0]
+    (programs.parent / "nox-version").write_text(version)
+    python = programs / "python"
+    python.write_text(f'#!/bin/sh\n[ "$1" = -c ] || {{ {does}; }}\n')
+    python.chmod(0o755)
+    return root / "nox"
+
+
 def test_a_place_that_cannot_be_written(checkout: Path) -> None:
     (checkout / ".nox").write_text("in the way")
     ended = run_script(checkout)
@@ -61,16 +74,16 @@ def test_a_link_to_it_works_for_the_checkout_and_leaves_nothing_beside_the_link(
 
 @pytest.mark.parametrize("name", ["a b", "$HOME", "~", "%s{x}", "-d"])
 def test_a_checkout_may_have_any_name(tmp_path: Path, name: str) -> None:
-    programs = tmp_path / name / ".nox" / "bootstrap" / "bin"
-    programs.mkdir(parents=True)
-    shutil.copy(SCRIPT, tmp_path / name / "nox")
-    version = SCRIPT.read_text("utf-8").partition("NOX_VERSION=")[2].split()[0]
-    (programs.parent / "nox-version").write_text(version)
-    python = programs / "python"
-    python.write_text('#!/bin/sh\n[ "$1" = -c ] || { pwd; echo "$QNN_CI_CALLER_DIR" "$@"; }\n')
-    python.chmod(0o755)
+    make_checkout(tmp_path / name, 'pwd; echo "$QNN_CI_CALLER_DIR" "$@"')
     ended = run_process([f"./{name}/nox", "-l"], cwd=tmp_path)
     assert ended.output.splitlines() == [str(tmp_path / name), f"{tmp_path} noxfile.py -l"]
+
+
+@pytest.mark.parametrize("name", ["PYTHONHOME", "PYTHONINSPECT", "PYTHONSAFEPATH"])
+def test_a_variable_that_breaks_environments_is_not_passed_on(tmp_path: Path, name: str) -> None:
+    script = make_checkout(tmp_path, "env")
+    ended = run_process([script, "-l"], env={**os.environ, name: "1"})
+    assert not [line for line in ended.output.splitlines() if line.startswith(f"{name}=")]
 
 
 def test_no_fit_python(checkout: Path) -> None:

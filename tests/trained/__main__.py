@@ -117,6 +117,8 @@ def main() -> int:
         and fnmatch.fnmatch(case.name, words.model)
         and (words.record or case in known)
     ]
+    if not chosen:
+        parser.error(f"no case is named {words.model}")
     corpus.write_corpus(place, chosen)
     if words.record:
         record(place, chosen)

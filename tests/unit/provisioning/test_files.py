@@ -252,6 +252,7 @@ def test_a_read_only_directory_inside_is_removed_too(tmp_path: Path) -> None:
     [
         (errno.ENOSPC, "there is no space left for /here"),
         (errno.EDQUOT, "there is no space left for /here"),
+        (errno.EFBIG, "/here cannot be written"),
         (errno.EROFS, "/here cannot be written"),
         (errno.EACCES, "/here cannot be written"),
         (errno.EIO, "/here cannot be written"),
