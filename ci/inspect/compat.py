@@ -175,6 +175,9 @@ def _judge_build(compilers: list[str], runtime: Runtime) -> Row:
     why = f"compiled with QNN {newest}, and the runtime is QNN {runtime.qnn}"
     if is_loadable(newest, runtime.qnn):
         return Row(Axis.BUILD, Verdict.YES, why)
+    if newest.startswith(f"{runtime.qnn}."):
+        told = f"{why}: pass all three parts of the runtime's version (--runtime {newest})"
+        return Row(Axis.BUILD, Verdict.UNKNOWN, told)
     return Row(Axis.BUILD, Verdict.NO, f"{why}, which is older: use {newest} or later")
 
 

@@ -77,9 +77,10 @@ def _describe_context(context: ContextBinary) -> Iterator[str]:
     }
     told = "".join(f", {name} {value}" for name, value in versions.items() if value)
     yield _row("context", f"{show_bytes(context.size_bytes)} at byte {context.offset}")
-    yield _row("compiled with", f"QNN {context.qnn or 'unknown'}{told}")
-    soc = context.soc or (f"SoC {context.soc_id}" if context.soc_id else "an unknown SoC")
-    yield _row("compiled for", f"{soc}, V{context.hexagon}, {context.vtcm_mb} MB VTCM")
+    if context.qnn or context.soc_id or not context.unread:
+        yield _row("compiled with", f"QNN {context.qnn or 'unknown'}{told}")
+        soc = context.soc or (f"SoC {context.soc_id}" if context.soc_id else "an unknown SoC")
+        yield _row("compiled for", f"{soc}, V{context.hexagon}, {context.vtcm_mb} MB VTCM")
     if context.unread:
         yield _row("not read", context.unread)
     for graph in context.graphs:

@@ -11,7 +11,6 @@ import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Any
-from zipfile import BadZipFile
 
 from msgspec import Meta, Struct, field, structs
 
@@ -244,8 +243,9 @@ def resolve_file(word: str, kind: str = "", fix: str = IN_POLICY) -> str:
     has_function = is_function(word)
     is_model = kind == FACTORY and word.endswith(ONNX.suffix)
     what = f"no {'model' if kind == FACTORY else kind or 'file'} {word!r}"
-    if word.endswith(".py"):
-        raise UsageError(f"{word!r} has no function name", fix=f"write {word}:{kind or FUNCTION}")
+    if word.endswith((".py", ".py:")):
+        fix = f"write {word.rstrip(':')}:{kind or FUNCTION}"
+        raise UsageError(f"{word!r} has no function name", fix=fix)
     is_named = has_function or (kind and file and not is_model)
     path = Path(os.path.abspath(file if is_named else word))  # noqa: PTH100
     if not path.is_file():
@@ -325,7 +325,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
         with path.open("rb") as stream:
             loaded: Any = np.load(stream, allow_pickle=False)
             return {"arr_0": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
-    except (OSError, ValueError, TypeError, EOFError, BadZipFile) as error:
+    except Exception as error:  # of numpy, zipfile, zlib, or for lack of memory
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(f"{path.name} cannot be read", why=why, fix=f"write {SETS}") from error
 

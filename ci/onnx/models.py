@@ -44,7 +44,10 @@ QUANTIZED = (
     "QLinearMatMul",
 )
 CONTROL_FLOW = ("Loop", "Scan")
-REFUSED = {8: "string", 11: "float64", 14: "complex64", 15: "complex128"}  # by TensorProto.DataType
+# By TensorProto.DataType. The last ones, from bfloat16 on, have no type in numpy.
+REFUSED = {8: "string", 11: "float64", 14: "complex64", 15: "complex128", 16: "bfloat16"} | {
+    number: name.lower() for name, number in onnx.TensorProto.DataType.items() if number > 16
+}
 AGAIN = "export or copy it again; `check-model FILE.onnx`, which onnx installs, shows details"
 # Suggested sizes for dimensions that are not fixed: for images, and for other inputs.
 PIXELS, LENGTH = 224, 128

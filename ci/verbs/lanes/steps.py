@@ -38,7 +38,7 @@ from provisioning.console.command import Outcome, read_version, user_path
 from provisioning.console.progress import Progress
 from provisioning.doctor.checks.registry import Finding
 from provisioning.doctor.examine import Verdict, settle_adaptor
-from provisioning.errors import UnfitError, UsageError
+from provisioning.errors import StoreError, UnfitError, UsageError
 from provisioning.files import hash_file, require_writable, write_whole
 from provisioning.manifest.reader import manifests_root
 from provisioning.manifest.targets import Backend, read_socs
@@ -149,6 +149,11 @@ def check_arguments(args: argparse.Namespace, session: str) -> None:
         require_writable(args.reports / session, REPORTS_FIX)
         if args.keep_artifacts:
             require_writable(args.keep_artifacts)
+        if args.sarif and args.sarif.is_dir():
+            why, fix = "it is a directory", "pass a file to --sarif"
+            raise StoreError(f"{args.sarif} cannot be written", why=why, fix=fix)
+        if args.sarif and not args.sarif.exists():
+            require_writable(args.sarif.parent)
 
 
 def require_packages(names: Sequence[str], extra: str) -> None:

@@ -166,6 +166,8 @@ def parse_context_binary(part: View, offset: int = 0) -> ContextBinary:
             known |= _parse_info(Tables(part, INFO_AT, end))
         except (struct.error, OverflowError) as error:
             known["unread"] = f"its description cannot be read: {error}"
+    elif part[: len(ARCHIVE)] == ARCHIVE:
+        known["unread"] = "it is a DLC without a context binary, so the device compiles it"
     else:
         known["unread"] = "it has an unknown format"
     return ContextBinary(offset, len(part), **known)

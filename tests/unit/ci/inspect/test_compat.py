@@ -108,6 +108,8 @@ CALLS = (Method("one", (), (), (), {"b": 1, "a": 2}), Method("two", (), (), (), 
             replace(PROGRAM, contexts=(replace(CONTEXT, qnn="2.9.0"), CONTEXT)),
             *(Runtime("device", "2.48.0"), "", Axis.BUILD, "no", "use 2.49.40 or later"),
         ),
+        (PROGRAM, Runtime("device", "2.4"), "", Axis.BUILD, "no", "use 2.49.40 or later"),
+        (PROGRAM, Runtime("device", "2.49"), "", Axis.BUILD, "cannot tell", "all three parts"),
         (
             replace(PROGRAM, contexts=(OTHER, replace(CONTEXT, soc="", soc_id=93))),
             *(None, "SM8550", Axis.SOC, "no", "compiled for SM8750, SoC 93, not for SM8550"),

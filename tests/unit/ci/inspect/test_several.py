@@ -410,7 +410,11 @@ def test_what_is_unknown_is_not_shown_or_named_as_unknown() -> None:
         "m.pte",
         "program",
         1,
-        contexts=(context, replace(context, soc_id=0, unread="")),
+        contexts=(
+            context,
+            replace(context, soc_id=0, unread=""),
+            replace(context, soc_id=0, unread="a DLC"),
+        ),
         methods=(method,),
         constant_bytes={"float32": 2048},
     )
@@ -422,6 +426,8 @@ def test_what_is_unknown_is_not_shown_or_named_as_unknown() -> None:
         "context 1.00 KiB at byte 7",
         "compiled with QNN unknown",
         "compiled for an unknown SoC, V0, 0 MB VTCM",
+        "context 1.00 KiB at byte 7",
+        "not read a DLC",
         "method run, 0 partitions",
         "on the CPU aten::erf.out",
         "on the CPU aten::bmm.out, 3 times",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -349,7 +350,13 @@ def test_labels_are_those_of_the_sets_that_are_judged(many: int, place: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("error", "why"), [(EOFError(), "EOFError"), (ValueError("one\ntwo"), "one")]
+    ("error", "why"),
+    [
+        (EOFError(), "EOFError"),
+        (ValueError("one\ntwo"), "one"),
+        (zlib.error("invalid block type"), "invalid block type"),
+        (MemoryError("Unable to allocate 238. GiB"), "Unable to allocate 238. GiB"),
+    ],
 )
 def test_an_error_is_told_by_its_first_line_or_by_its_type(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, why: str

@@ -54,6 +54,7 @@ def list_refusals(place: Path) -> dict[str, Callable[[], object]]:
         "a float model of a factory": entry(float_model="float.onnx"),
         "a file that is gone": entry(inputs="gone.npy"),
         "a model without a function": entry(path="net.py"),
+        "a model with an empty function": entry(path="net.py:"),
         "data without a function": entry(calibration="net.py"),
         "an ONNX file as a function of metrics": file("net.onnx", "function"),
         "a model that is gone": entry(path="gone.onnx"),

@@ -148,6 +148,8 @@ UNUSABLE: dict[str, tuple[ModelProto, tuple[str, ...]]] = {
     "complex64": (of_input(SHAPE, TensorProto.COMPLEX64), ("'x'", "complex64")),
     "complex128": (of_input(SHAPE, TensorProto.COMPLEX128), ("'x'", "complex128")),
     "unknown type": (of_input(SHAPE, 77), ("'x'", "77")),
+    "no type of numpy": (of_input(SHAPE, TensorProto.BFLOAT16), ("'x'", "bfloat16")),
+    "four bits": (of_input(SHAPE, TensorProto.INT4), ("'x'", "int4")),
     "sequence": (relu(inputs=[SEQUENCE]), ("'x'", "not a tensor")),
     "loop": (relu([LOOP]), ("Loop 'steps'", "loops")),
     "loop in a condition": (branch(LOOP, 3), ("Loop 'steps'",)),

@@ -37,7 +37,7 @@ from ci.verbs.lanes.steps import (
 from provisioning.artifacts.choice import QnnChoice
 from provisioning.artifacts.environment import Environment
 from provisioning.console.progress import Progress
-from provisioning.errors import ExitCode, UnfitError, UsageError
+from provisioning.errors import ExitCode, StoreError, UnfitError, UsageError
 from provisioning.files import hash_file
 from provisioning.manifest.reader import manifests_root
 from provisioning.manifest.targets import Backend
@@ -289,6 +289,19 @@ def test_without_the_package_that_writes_evidence_a_note_is_told(
     said = io.StringIO()
     keep_evidence(make_report([]), tmp_path / "evidence", None, Progress(said))
     assert "no in-toto-attestation" in said.getvalue()
+
+
+def test_a_sarif_file_that_cannot_be_written_is_refused_before_the_run(tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    add_case_arguments(parser, "a model", "a_session")
+    usual = ["--reports", str(tmp_path / "reports"), "--sarif"]
+    (tmp_path / "file").touch()
+    for name in ("new/a.sarif", "file"):
+        check_arguments(parser.parse_args([*usual, str(tmp_path / name)]), "a_session")
+        assert not (tmp_path / "new" / "a.sarif").exists()
+    for name in ("", "file/a.sarif"):
+        with pytest.raises(StoreError, match="cannot be written"):
+            check_arguments(parser.parse_args([*usual, str(tmp_path / name)]), "a_session")
 
 
 def args_of(**more: Any) -> argparse.Namespace:

@@ -80,6 +80,10 @@ def test_a_hang_is_ended_with_its_children() -> None:
     assert not command.exists() or not command.read_bytes()  # that of a zombie is empty
 
 
+def test_a_time_limit_may_be_infinite() -> None:
+    assert run_process(["sleep", "0.1"], timeout_s=math.inf).returncode == 0
+
+
 def test_stdin_is_fed() -> None:
     ended = run_process([sys.executable, "-c", "print(input()[::-1])"], input_text="abc\n")
     assert ended.output == "cba\n"
