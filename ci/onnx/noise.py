@@ -76,8 +76,7 @@ def disturb(model: onnx.ModelProto) -> onnx.ModelProto:
     graph = model.graph
     inferred = onnx.shape_inference.infer_shapes(model).graph
     known = {
-        one.name: one.type.tensor_type.elem_type
-        for one in (*inferred.input, *inferred.value_info, *inferred.output)
+        one.name: one.type.tensor_type.elem_type for one in (*inferred.value_info, *inferred.output)
     }
     made_by = {name: node for node in graph.node for name in node.output}
     writer = _Writer(made_by, graph)

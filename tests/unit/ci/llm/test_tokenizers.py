@@ -38,6 +38,14 @@ def test_both_headers_of_llama2c_are_read(header: tuple[int, ...], tmp_path: Pat
     assert (tokenizer.vocabulary, tokenizer.bos, tokenizer.eos) == (len(PAIRS), 1, 2)
 
 
+def test_a_piece_may_be_empty(tmp_path: Path) -> None:
+    rows = ((b"a", 1), (b"", 0), (b"b", 1))
+    data = b"".join(struct.pack("<fi", 0.0, length) + piece for piece, length in rows)
+    (tmp_path / "t.bin").write_bytes(struct.pack("<i", 1) + data)
+    tokenizer = read_tokenizer(tmp_path / "t.bin")
+    assert (tokenizer.vocabulary, tokenizer.decode([0, 0])) == (3, "aa")
+
+
 def test_the_best_pair_is_merged_first_and_of_two_equal_ones_the_first_as_run_c_does() -> None:
     """Not the first pair: a and b could be merged, too."""
     scores = {" ": 0.0, "a": 0.0, "b": 0.0, "c": 0.0, "ab": 1.0, "bc": 2.0, "ca": 2.0}

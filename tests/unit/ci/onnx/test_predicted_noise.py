@@ -151,6 +151,11 @@ def test_an_activation_that_follows_a_layer_has_an_absolute_error(
     assert 0.9 < measure([layer, ("Identity", ["a"], ["b"]), last]) < 1.001
     assert 0.9 < measure([layer, ("Add", ["a", "c"], ["b"]), last], *bias) < 1.001
     assert 0.9 < measure([layer, ("Add", ["c", "a"], ["b"]), last], *bias) < 1.001
+    ones = [constant("k", np.ones(64))]
+    assert 0.9 < measure([layer, ("Mul", ["a", "k"], ["b"]), last], *ones) < 1.001
+    assert 0.9 < measure([layer, ("Flatten", ["a"], ["b"]), last]) < 1.001
+    joined = [layer, ("Concat", ["a", "a"], ["b"], {"axis": 0}), last]
+    assert 0.9 < measure(joined, shape=(80, 64)) < 1.001
     shaped = [layer, ("Reshape", ["a", "s"], ["b"]), last]
     assert 0.9 < measure(shaped, *flat, shape=(64, 40)) < 1.001
     assert measure([layer, ("Relu", ["a"], ["b"]), last]) < 0.2
@@ -159,9 +164,38 @@ def test_an_activation_that_follows_a_layer_has_an_absolute_error(
     assert measure([("Identity", ["x"], ["b"]), last]) < 0.2
 
 
-def test_the_cells_of_a_recurrent_layer_have_an_absolute_error(tmp_path: Path) -> None:
-    nodes = [("RNN", ["x", "w", "r"], ["y"], {"hidden_size": 64})]
-    weights = [constant("w", np.zeros((1, 64, 8))), constant("r", np.zeros((1, 64, 64)))]
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [("Conv", (4, 4, 1, 1)), ("ConvTranspose", (4, 4, 1, 1)), ("Gemm", (8, 8)), ("MatMul", (8, 8))],
+)
+def test_an_activation_follows_a_layer_of_any_kind(
+    tmp_path: Path, layer: str, shape: tuple[int, ...]
+) -> None:
+    given = np.zeros((1, 4, 8, 8) if len(shape) == 4 else (400, 8), np.float32)
+    nodes = [(layer, ["x", "w"], ["a"]), ("Tanh", ["a"], ["y"])]
+    weights = [constant("w", np.ones(shape))]
+    found, _ = predict(tmp_path, nodes, given, weights, shape=given.shape)
+    assert 0.9 < float(np.abs(found).max()) / ACTIVATIONS["tanh"] < 1.001
+
+
+def test_integers_are_read_exactly(tmp_path: Path) -> None:
+    """float16 has no 2457, the size of a shape."""
+    given = EXACT[:39, :63]
+    size = [constant("size", [given.size], np.int64)]
+    found, right = predict(
+        tmp_path, [("Reshape", ["x", "size"], ["y"])], given, size, shape=(given.size,)
+    )
+    assert int(np.float16(given.size)) != given.size
+    assert (right.shape, found.any()) == ((given.size,), False)
+
+
+@pytest.mark.parametrize(("kind", "gates"), [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
+def test_the_cells_of_a_recurrent_layer_have_an_absolute_error(
+    tmp_path: Path, kind: str, gates: int
+) -> None:
+    nodes = [(kind, ["x", "w", "r"], ["y"], {"hidden_size": 64})]
+    sizes = {"w": (1, gates * 64, 8), "r": (1, gates * 64, 64)}
+    weights = [constant(name, np.zeros(shape)) for name, shape in sizes.items()]
     given = np.zeros((10, 1, 8), np.float32)
     found, right = predict(tmp_path, nodes, given, weights, shape=(10, 1, 1, 64))
     assert not right.any()
@@ -188,7 +222,9 @@ def test_integers_have_no_error_and_large_outputs_fewer_runs(
 SCALE = 0.25
 
 
-def quantized(kind: str, weight: Any = None, zero: int = 0) -> tuple[Nodes, list[Any]]:
+def quantized(
+    kind: str, weight: Any = None, zero: int = 0, scale: float = 1.0
+) -> tuple[Nodes, list[Any]]:
     """A layer whose result is quantized to ``kind``; its weight is quantized, too, if it is one
     of integers."""
     kinds = [numpy_helper.from_array(np.asarray(zero, kind), "z"), constant("s", SCALE)]
@@ -196,7 +232,7 @@ def quantized(kind: str, weight: Any = None, zero: int = 0) -> tuple[Nodes, list
     if weight is None:
         kinds.append(constant("w", UNIT))
     else:
-        kinds += [numpy_helper.from_array(weight, "q"), constant("one", 1.0)]
+        kinds += [numpy_helper.from_array(weight, "q"), constant("one", scale)]
         kinds.append(numpy_helper.from_array(np.zeros((), weight.dtype), "nought"))
         nodes.insert(0, ("DequantizeLinear", ["q", "one", "nought"], ["w"]))
     ends = [
@@ -233,9 +269,16 @@ def test_every_16_bit_element_moves_and_none_leaves_its_type(tmp_path: Path) -> 
         assert {*np.unique(ends)} == {0.0, only}
 
 
-@pytest.mark.parametrize("weight", ["int16", "uint16"])
-def test_wide_weights_have_an_error_relative_to_the_signal(tmp_path: Path, weight: str) -> None:
-    layer = quantized("uint16", (1024 * UNIT).astype(weight), zero=30_000)
+@pytest.mark.parametrize(
+    ("weight", "scale"), [("int16", 1), ("uint16", 1), ("int4", 256), ("uint4", 256)]
+)
+def test_wide_weights_have_an_error_relative_to_the_signal(
+    tmp_path: Path, weight: str, scale: int
+) -> None:
+    """Of 16 bits, and of 4, which are computed as wide ones."""
+    kind = TensorProto.DataType.Value(weight.upper())
+    held = (1024 // scale * UNIT).astype(helper.tensor_dtype_to_np_dtype(kind))
+    layer = quantized("uint16", held, zero=30_000, scale=scale)
     given = EXACT * 2
     signal = given * 1024 / SCALE
     steps = count_steps(tmp_path, *layer, given)
