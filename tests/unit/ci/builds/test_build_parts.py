@@ -5,6 +5,7 @@ import os
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -607,7 +608,10 @@ SCCACHE = (
 )
 
 
-@pytest.mark.parametrize(("answer", "counts"), [(SCCACHE, (6, 0)), ("no server", (0, 0))])
+@pytest.mark.parametrize(
+    ("answer", "counts"),
+    [(SCCACHE, (6, 0)), ("no server", (0, 0)), ('{"stats": {}}', (0, 0)), ("[]", (0, 0))],
+)
 def test_sccache_is_counted_from_what_it_says(
     tmp_path: Path, answer: str, counts: tuple[int, int]
 ) -> None:
@@ -758,8 +762,9 @@ def test_each_python_and_sdk_has_a_build_of_an_adaptor_and_shares_that_of_a_runt
 
     wanted: list[tuple[str, ...]] = []
     monkeypatch.setattr(checkout, "locate_profile", locate)
+    checked: list[tuple[Any, ...]] = []
     for name in ("check_headers", "check_names", "check_programs"):
-        monkeypatch.setattr(checkout, name, lambda *_: None)
+        monkeypatch.setattr(checkout, name, partial(lambda *given: checked.append(given), name))
     monkeypatch.setattr(checkout, "check_submodules", lambda _, given: wanted.append(given))
     monkeypatch.setattr(checkout, "unneeded_submodules", lambda *_: frozenset())
     monkeypatch.setattr(checkout, "find_tools", lambda: kit.tools)
@@ -777,6 +782,11 @@ def test_each_python_and_sdk_has_a_build_of_an_adaptor_and_shares_that_of_a_runt
     monkeypatch.setenv("EXECUTORCH_ROOT", "/other")
     pairs = [("cpython-311", "2.37.0"), ("cpython-312", "2.37.0"), ("cpython-311", "2.49.40")]
     assert len({place("aot", *pair) for pair in pairs}) == 3
+    assert checked[-3:] == [
+        ("check_headers", tmp_path),
+        ("check_names", tmp_path, tmp_path),
+        ("check_programs", find_target("aot").needs.programs),
+    ]
     assert place("aot", *pairs[0]) == place("aot", *pairs[0])
     assert len({place("android", *pair) for pair in pairs}) == 1
     assert os.environ["EXECUTORCH_ROOT"] == str(tmp_path)

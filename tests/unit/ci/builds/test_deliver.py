@@ -22,6 +22,7 @@ from ci.builds.deliver import (
     make_overlay,
     recall_proof,
     remember_proof,
+    run_import,
     run_proof,
 )
 from ci.builds.plan import Place
@@ -57,8 +58,10 @@ def test_an_overlay_of_a_relative_package_has_links_that_lead_to_it(
     (tmp_path / "package").mkdir()
     (tmp_path / "package/version.py").write_text("the wheel's")
     (tmp_path / "build/artifacts").mkdir(parents=True)
+    (tmp_path / "build/artifacts" / Path(ADAPTOR).name).write_text("built")
     monkeypatch.chdir(tmp_path)
     make_overlay(find_target("aot"), Place(tmp_path / "build"), Path("package"), Path("overlay"))
+    assert (tmp_path / "overlay/executorch" / ADAPTOR).read_text() == "built"
     assert (tmp_path / "overlay/executorch/version.py").read_text() == "the wheel's"
 
 
@@ -299,3 +302,21 @@ def test_only_an_overlay_that_is_proven_needs_torch(
     job: Any = SimpleNamespace(plan=plan, request=SimpleNamespace(python=Path("python")))
     with nullcontext() if is_fit else pytest.raises(UnfitError, match="torch is not installed"):
         check_delivery(job, where, with_proof=with_proof)
+
+
+def test_an_adaptor_is_loaded_by_the_python_of_the_build(tmp_path: Path) -> None:
+    """The extension is a module of Python here; what matters is how loading it ends."""
+    adaptor, python = tmp_path / "PyQnn.cpython.py", Path(sys.executable)
+    adaptor.write_text("import os\nassert __name__ == 'PyQnn'\nassert os.environ['A'] == 'b'\n")
+    assert run_import(adaptor, python, {"A": "b"}) == ""
+    adaptor.write_text("import no_such_module\n")
+    assert run_import(adaptor, python, {}) == "no_such_module"
+    wrapped = (
+        "try:\n    import no_such_module\nexcept ImportError as error:\n    raise {} from error\n"
+    )
+    adaptor.write_text(wrapped.format("ImportError('wrapped')"))
+    assert run_import(adaptor, python, {}) == "no_such_module"
+    adaptor.write_text("raise ValueError('not for this Python')\n")
+    with pytest.raises(FailedError, match="cannot import") as caught:
+        run_import(adaptor, python, {})
+    assert caught.value.why == "ValueError: not for this Python"

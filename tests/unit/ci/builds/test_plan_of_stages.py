@@ -170,6 +170,8 @@ def test_every_setting_changes_the_digest(tmp_path: Path, monkeypatch: pytest.Mo
     places = [find_place(*one).root for one in (("a", Path("/s"), "1"), ("a", Path("/s"), "2"))]
     places += [find_place("a", Path("/t"), "1").root, find_place("b", Path("/s"), "1").root]
     assert len({*places}) == 4
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert find_place("a", tmp_path / "link", "1").root == find_place("a", tmp_path, "1").root
     assert all(one.name[:2] in {"a-", "b-"} for one in places)
 
 

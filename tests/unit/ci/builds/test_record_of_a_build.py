@@ -76,7 +76,9 @@ def test_a_build_as_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert library["symbols"] == str(tmp_path / f"published/liba.so{SYMBOLS}")
     assert (library["size_bytes"], library["size_budget"]) == (8, 9)
     assert (library["sha256"], library["qnn_headers"]) == ("a" * 64, "2.49")
-    assert [one["id"] for one in library["findings"]] == ["BUILD101"]
+    assert library["findings"] == [
+        {"id": "BUILD101", "what": "what", "why": "why", "fix": "fix it", "severity": "error"}
+    ]
     assert [(one["id"], one["reason"], one["severity"]) for one in library["accepted"]] == [
         ("QNN225", "as agreed", "warning")
     ]
@@ -145,6 +147,8 @@ def test_facts_of_a_file_that_decide_where_it_runs() -> None:
     assert (told["needed"], told["soname"]) == (["libm.so", "libc.so"], "liba.so.1")
     assert (told["runpath"], told["rpath"], told["flags"]) == (["/run"], ["/r"], 7)
     assert told["floors"] == {"glibc": "2.38", "glibcxx": "3.4.29", "cxxabi": "1.3.9"}
+    plain = replace(FACTS, version_needs=FACTS.version_needs[:1])
+    assert describe_elf(plain)["floors"] == {"glibc": "2.34"}
 
 
 def test_a_build_as_text(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ci.builds import builder
-from ci.builds.builder import SHOWN, SOURCE, Result, run_build
+from ci.builds.builder import SHOWN, SOURCE, CacheCounts, Result, run_build
 from ci.builds.inputs import (
     Built,
     Copy,
@@ -179,12 +179,14 @@ def test_a_build_takes_its_steps_in_order_and_records_what_it_published(steps: S
     assert steps.taken == ["one", "split", "collect", "publish"]
     assert (first.published, first.up_to_date, first.changed_files) == (True, False, 0)
     assert (first.stage_s, first.undone, first.cache) == ({"one": 1.5}, (), None)
+    assert first.wall_s > 0
     assert len(first.artifacts) == 2
     assert steps.place.origin.read_text() == str(steps.made.source)
     assert steps.read_state() == (first.inputs_sha256, ["a.so", "a.so.debug", "a.so"])
     again = steps.run()
     assert steps.taken == ["collect"]
     assert (again.published, again.up_to_date) == (True, True)
+    assert again.wall_s > 0
     (steps.made.source / "a.c").write_text("two")
     (steps.made.source / "b.c").write_text("new")
     (steps.made.headers / "a.h").unlink()
@@ -192,6 +194,15 @@ def test_a_build_takes_its_steps_in_order_and_records_what_it_published(steps: S
     assert steps.taken == ["two", "split", "collect", "publish"]
     assert third.changed_files == 3
     assert third.inputs_sha256 != first.inputs_sha256
+
+
+def test_a_build_counts_what_it_took_from_the_cache(
+    steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = [CacheCounts("ccache", "4", 3, 10), CacheCounts("ccache", "4", 5, 11)]
+    monkeypatch.setattr(builder, "read_counts", lambda _: counts.pop(0))
+    assert steps.run().cache == CacheCounts("ccache", "4", 2, 1)
+    assert not counts
 
 
 def test_a_second_build_in_the_same_place_is_refused_until_the_first_ends(steps: Steps) -> None:

@@ -177,11 +177,12 @@ def test_a_python_is_a_path_a_command_or_a_version(
             (str(tmp_path / "mine"), "mine"),
         ):
             assert find_python(word) == tmp_path / name
+        (tmp_path / "python").touch(mode=0o755)
+        assert find_python("") == Path(sys.executable)
     what, fix = refuse(find_python, str(tmp_path / "python3"))
     assert (str(tmp_path / "python3") in what, "version" in fix) == (True, False)
     what, fix = refuse(find_python, "9.99")
     assert ("'9.99'" in what, "version" in fix) == (True, True)
-    assert find_python("") == Path(sys.executable)
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,8 @@ def test_an_expression_that_may_take_for_ever_is_refused(pattern: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", ["", "a.*b", "op(_[0-9]+)?:", r"\(a\+\)\+", "[(*+]+x", "(falls?|fell) back"]
+    "pattern",
+    ["", "a.*b", "(ab)+c", "op(_[0-9]+)?:", r"\(a\+\)\+", "[(*+]+x", "(falls?|fell) back"],
 )
 def test_usual_expressions_are_taken(pattern: str) -> None:
     check_pattern(pattern)
@@ -93,6 +94,9 @@ def test_a_rule_that_matches_everything_is_refused() -> None:
         make_rule(text=("e ",))
     with pytest.raises(ValueError, match="every log"):
         make_rule(text=("a whole sentence", "e "))
+    with pytest.raises(ValueError, match="every log"):
+        make_rule(text=(" ab ",))
+    assert make_rule(text=("abc",)).matches_line("x ABC x")
 
 
 @pytest.mark.parametrize(
@@ -114,7 +118,7 @@ def test_rules_that_contradict_each_other_are_refused(
         read_rules.__wrapped__()
 
 
-def test_symptoms_come_after_all_other_rules(
+def test_symptoms_come_after_all_other_rules_and_each_id_occurs_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = """[[rule]]
@@ -128,12 +132,19 @@ rejects = ""
 source = ["experiment"]
 text = ["a line"]
 """
-    rows = [("d", "symptom"), ("c", "cause"), ("b", "symptom"), ("a", "harmless")]
     (tmp_path / "policies").mkdir()
-    text = "".join(row.format(*one) for one in rows)
-    (tmp_path / "policies" / "errors.toml").write_text(text, "utf-8")
     monkeypatch.setenv("QNN_CI_MANIFESTS", str(tmp_path))
-    assert [one.id for one in read_rules.__wrapped__()] == ["c", "a", "d", "b"]
+
+    def read(*rows: tuple[str, str]) -> list[str]:
+        text = "".join(row.format(*one) for one in rows)
+        (tmp_path / "policies" / "errors.toml").write_text(text, "utf-8")
+        return [one.id for one in read_rules.__wrapped__()]
+
+    rows = (("d", "symptom"), ("c", "cause"), ("b", "symptom"), ("a", "harmless"))
+    assert read(*rows) == ["c", "a", "d", "b"]
+    with pytest.raises(ManifestError) as caught:
+        read(*rows, ("b", "cause"))
+    assert caught.value.why == "an id occurs twice"
 
 
 def test_a_team_s_reason_is_the_cause_and_every_row_a_rule() -> None:

@@ -373,6 +373,10 @@ def test_the_place_of_a_case_is_where_its_own_limit_is_exceeded_most(turned: boo
     figures = summarize_figures(Judgement(tuple(outputs[::-1] if turned else outputs)))
     place = f"output {2 if turned else 0}, channel 3 of 16"
     assert (figures.above_noise_db, figures.above_noise_place) == (15.0, place)
+    only = summarize_figures(Judgement((outputs[0],)))
+    assert (only.above_noise_db, only.above_noise_place) == (15.0, "channel 3 of 16")
+    none = summarize_figures(Judgement((OutputJudgement(equal=1.0),)))
+    assert none == CaseFigures(equal=1.0)
 
 
 def test_each_figure_of_a_case_is_that_of_its_worst_output() -> None:
