@@ -213,8 +213,7 @@ def record_copy(overlay: Path, wanted: Snapshot, copy: Copy, record: Path) -> No
 
 def _copy(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    if target.is_symlink() or target.exists():
-        target.unlink()
+    target.unlink(missing_ok=True)
     shutil.copy(
         source, target, follow_symlinks=False
     )  # its time is now, so it is newer than old objects

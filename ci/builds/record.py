@@ -56,7 +56,7 @@ def find_lowering_sdk(values: Mapping[str, str]) -> str:
     """
     sdk, executorch = values.get("qnn_sdk_root", ""), values.get("executorch_version", "")
     rows = (row.executorch for row in read_pairs().supported)
-    fit = bool(sdk and executorch) and any(is_same(one, executorch) for one in rows)
+    fit = any(is_same(one, executorch) for one in rows)
     return sdk if fit and (Path(sdk) / HOST_LIBRARY).is_file() else ""
 
 

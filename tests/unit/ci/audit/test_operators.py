@@ -291,6 +291,24 @@ def test_a_line_of_a_model_is_shown_once_for_all_schemes_and_socs() -> None:
     assert (annotation.path, annotation.line) == ("nets/net.py", 22)
 
 
+def test_an_operator_is_annotated_with_the_fixes_that_are_known() -> None:
+    left = msgspec.structs.replace(SPLIT, left=(("aten.x", "a reason", False),))
+    case = judge(left)
+    fixes = ("", "first", "", "second", "first")
+    cases = [
+        msgspec.structs.replace(
+            case, soc=f"SM{number}", operators=(msgspec.structs.replace(case.left[0], fix=fix),)
+        )
+        for number, fix in enumerate(fixes)
+    ]
+    (one,) = make_annotations(Audit(cases=tuple(cases)))
+    assert one.message.endswith(": a reason. first; second")
+    assert (one.path, one.line) == ("", 0)
+    (none,) = make_annotations(Audit(cases=(cases[0],)))
+    assert none.message.endswith(": a reason")
+    assert "aten.x x1 [line not known]" in render_text(Audit(cases=(cases[0],)))
+
+
 def test_nodes_that_are_refused_for_one_reason_on_one_line_are_one_row() -> None:
     reasons = [
         f"Value 7 in the node 'aten_{node}'; Failed to validate op aten_{node} with error 0xc26"

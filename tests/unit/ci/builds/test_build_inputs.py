@@ -96,7 +96,7 @@ def sync(source: Path, tmp_path: Path, *generated: str) -> tuple[str, ...]:
     write(overlay, dict.fromkeys(generated, "made by a build"))
     record_copy(overlay, wanted, copy, record)
     shutil.rmtree(tmp_path / "last", ignore_errors=True)
-    shutil.copytree(source, tmp_path / "last")
+    shutil.copytree(source, tmp_path / "last", symlinks=True)
     return copy.edited
 
 
@@ -131,6 +131,26 @@ def test_what_was_changed_in_the_copy_is_found_by_content(tmp_path: Path) -> Non
         "b.c": "b",
         "c.c": "c",
         "d.sh": "d",
+    }
+
+
+def test_a_file_may_become_a_link_and_a_link_another_or_a_file(tmp_path: Path) -> None:
+    source = write(tmp_path / "source", {"a.c": "a", "b.c": "b", "c.c": "c"})
+    copy = tmp_path / "overlay"
+    sync(source, tmp_path)
+    for name in ("b.c", "c.c"):
+        (source / "a.c").unlink()
+        (source / "a.c").symlink_to(name)
+        assert sync(source, tmp_path) == ()
+        assert (copy / "a.c").readlink() == Path(name)
+    (source / "a.c").unlink()
+    (source / "a.c").write_text("a again")
+    assert sync(source, tmp_path) == ()
+    assert not (copy / "a.c").is_symlink()
+    assert {path.name: path.read_text() for path in copy.iterdir()} == {
+        "a.c": "a again",
+        "b.c": "b",
+        "c.c": "c",
     }
 
 

@@ -563,6 +563,8 @@ def test_an_sdk_lowers_here_with_libraries_for_hosts_and_a_supported_executorch(
         (tmp_path / HOST_LIBRARY).write_bytes(b"")
     values = {"qnn_sdk_root": str(tmp_path), "executorch_version": executorch}
     assert find_lowering_sdk(values) == (str(tmp_path) if lowers else "")
+    assert find_lowering_sdk({"executorch_version": executorch}) == ""
+    assert find_lowering_sdk({}) == ""
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,7 @@ def test_a_build_as_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert [(one["id"], one["reason"], one["severity"]) for one in library["accepted"]] == [
         ("QNN225", "as agreed", "warning")
     ]
+    assert runner["qnn_headers"] is None
     assert (runner["name"], runner["symbols"], runner["size_budget"], runner["elf"]) == (
         *("runner", None, None),
         None,
@@ -174,6 +175,11 @@ def test_a_build_as_text(tmp_path: Path) -> None:
         "  proof     lowered a model with the adaptor in 2.5 s, earlier",
         f"  in        {tmp_path / 'published'}",
     ]
+    plain = replace(result.artifacts[0], facts=replace(FACTS, android=None), findings=())
+    line = render_result(SimpleNamespace(**{**vars(result), "artifacts": [plain]}), {})
+    assert line.splitlines()[1] == (
+        f"  liba.so  8 bytes  {FACTS.machine_name}  sha256 aaaaaaaaaaaa"
+    )
     result.published, result.cache = False, None
     head, *_, last = render_result(result, {}).splitlines()
     assert head.startswith(

@@ -123,19 +123,22 @@ def test_every_missing_module_is_named_with_the_options_that_need_it(
     assert fix.partition(", or")[1:] == ways.partition(", or")[1:]
 
 
-@pytest.mark.parametrize(("choices", "examined"), [({}, ["aot"]), ({"doctor": False}, [])])
+@pytest.mark.parametrize("doctor", [True, False])
 def test_a_build_starts_with_the_doctor_unless_that_is_turned_off(
-    monkeypatch: pytest.MonkeyPatch, choices: dict[str, Any], examined: list[str]
+    monkeypatch: pytest.MonkeyPatch, doctor: bool
 ) -> None:
-    seen = []
+    seen: list[Any] = []
 
-    def see(profile: str, *_: Any, **__: Any) -> Any:
-        seen.append(profile)
-        return SimpleNamespace(require=lambda: None)
+    def see(*given: Any, **named: Any) -> Any:
+        seen.append((given, named))
+        return SimpleNamespace(require=lambda: seen.append("required"))
 
     monkeypatch.setattr("provisioning.doctor.examine.examine", see)
-    checkout.check_fitness(Environment("aot", (), {}), BuildRequest(**choices), Progress())
-    assert seen == examined
+    environment, progress = Environment("aot", (), {}), Progress()
+    request = BuildRequest(doctor=doctor, python=Path("py"), soc="SM8750")
+    checkout.check_fitness(environment, request, progress)
+    named = {"python": Path("py"), "soc": "SM8750", "progress": progress}
+    assert seen == ([(("aot", environment), named), "required"] if doctor else [])
 
 
 def test_a_module_is_installed_by_the_name_of_its_package(monkeypatch: pytest.MonkeyPatch) -> None:

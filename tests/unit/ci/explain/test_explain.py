@@ -98,6 +98,27 @@ def test_a_hint_that_a_cause_follows_from_is_the_cause() -> None:
     ]
 
 
+def test_of_a_chain_of_consequences_only_the_first_is_the_cause() -> None:
+    def make(name: str, role: Role = Role.CAUSE, *before: str) -> Rule:
+        return Rule(
+            name, Area.DEVICE, "c", "f", "", "", ("experiment",),
+            text=(f"a {name}",), role=role, consequence_of=before,
+        )  # fmt: skip
+
+    rules = [
+        make("third", Role.CAUSE, "second"),
+        make("second", Role.CAUSE, "gone", "first", "hint"),
+        make("first"),
+        make("hint", Role.HINT),
+    ]
+    told = explain_text("a third\na second\na hint\na first\n", rules)
+    assert (names(told.causes), names(told.notes)) == (["first"], ["hint"])
+    assert [(one.rule, one.consequence_of) for one in told.consequences] == [
+        ("third", "second"),
+        ("second", "first"),
+    ]
+
+
 def test_lines_of_good_runs_are_harmless() -> None:
     told = say(MAGIC, "ignoring error from set_output_data_ptr(): 0x2", "done")
     assert (told.causes, told.unknown) == ((), ())

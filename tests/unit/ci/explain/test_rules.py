@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 
 from ci.explain.explain import explain_text
-from ci.explain.rules import Advice, Area, Role, Rule, check_pattern, make_rules, read_rules
+from ci.explain.rules import (
+    Advice,
+    Area,
+    Role,
+    Rule,
+    check_pattern,
+    make_rules,
+    read_rules,
+    spell_code,
+)
 from provisioning.errors import ManifestError
 
 RULES = read_rules()
@@ -64,6 +73,20 @@ def test_a_code_matches_in_every_spelling(code: int, line: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("code", "spellings"),
+    [
+        (5005, ("5005", "0x138d")),
+        (0x7FFFFFFF, ("2147483647", "0x7fffffff")),
+        (0x80000000, ("2147483648", "0x80000000", "-2147483648")),
+        (0xFFFFFFFF, ("4294967295", "0xffffffff", "-1")),
+        (0x100000000, ("4294967296", "0x100000000")),
+    ],
+)
+def test_an_error_number_of_32_bits_may_be_negative(code: int, spellings: tuple[str, ...]) -> None:
+    assert spell_code(code) == spellings
+
+
+@pytest.mark.parametrize(
     "line",
     ["Error code: 50051", "error 15005", "err 5005.7 ms", "error 0x138d7", "listening on 5005"],
 )
@@ -77,6 +100,10 @@ def test_another_number_is_not_the_code(line: str) -> None:
 def test_an_expression_that_may_take_for_ever_is_refused(pattern: str) -> None:
     with pytest.raises(ValueError, match=re.escape(repr(pattern))):
         check_pattern(pattern)
+    with pytest.raises(ValueError, match=re.escape(repr(pattern))):
+        make_rule(pattern=pattern)
+    with pytest.raises(ValueError, match=re.escape(repr(pattern))):
+        Advice(pattern, "a fix")
 
 
 @pytest.mark.parametrize(
@@ -149,7 +176,17 @@ text = ["a line"]
 
 def test_a_team_s_reason_is_the_cause_and_every_row_a_rule() -> None:
     one, other = make_rules([Advice("a+", "first fix", "first why"), Advice("b", "second fix")])
-    assert (one.id, one.cause, one.fix, one.pattern) == ("policy-1", "first why", "first fix", "a+")
+    assert one == Rule(
+        id="policy-1",
+        area=Area.JUDGING,
+        cause="first why",
+        fix="first fix",
+        pattern="a+",
+        matches="",
+        rejects="",
+        source=("policy",),
+        seen=True,
+    )
     assert (other.id, other.fix, other.pattern) == ("policy-2", "second fix", "b")
     assert "your policy" in other.cause
 
