@@ -412,6 +412,23 @@ def test_a_connection_that_breaks_is_the_devices_fault() -> None:
     assert caught.value.lacks == "adb:1"
 
 
+def test_everything_is_sent_before_the_first_start() -> None:
+    program = make_start()
+    calls: list[str] = []
+    program.send = lambda _: calls.append("send")  # type: ignore[method-assign]
+    program.run_once = lambda sets: calls.append(f"{sets} sets") or []  # type: ignore[method-assign]
+    program.run([[], []])
+    assert calls == ["send", "2 sets"]
+
+    def fail(_: object) -> None:
+        raise ToolError("broken", why="no answer", fix="see")
+
+    program.send = fail  # type: ignore[method-assign]
+    with pytest.raises(RunError, match="broken: no answer") as caught:
+        program.run([])
+    assert (caught.value.lacks, len(calls)) == ("adb:1", 2)
+
+
 @pytest.mark.parametrize(
     ("unpacked", "told", "lacks"),
     [
@@ -493,17 +510,29 @@ class Queue:
 def test_the_first_free_device_is_taken_and_every_holder_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(runner.time, "sleep", lambda _: None)
+    slept: list[float] = []
+    times: list[float] = []
+    monkeypatch.setattr(
+        runner, "time", SimpleNamespace(sleep=slept.append, monotonic=lambda: times.pop(0))
+    )
     me, nobody = Holder("me", "5"), Holder("", "")
 
-    def take(wait_s: float, *devices: Queue) -> Any:
+    def take(wait_s: float, *devices: Queue, later_s: float = 0.0) -> Any:
         given: Any = devices
+        times[:] = [100.0, 100.0 + later_s, 100.0 + later_s]
         return take_first(given, wait_s)
 
     second = Queue("b", None)
     assert take(0, Queue("a", me), second) is second
     first = Queue("a", me, None)
     assert take(60, first, Queue("b", nobody)) is first
+    for left_s, pause_s in ((5.0, 5.0), (2.0, 2.0), (0.01, 0.1)):
+        waiting = Queue("a", me, None)
+        assert take(60, waiting, later_s=60 - left_s) is waiting
+        assert slept[-1] == pytest.approx(pause_s)
+    assert len(slept) == 4
+    with pytest.raises(UnfitError):
+        take(60, Queue("a", me), later_s=60)
     with pytest.raises(UnfitError) as caught:
         take(0, Queue("a", me), Queue("b", nobody))
     assert caught.value.what == "all 2 devices are in use"
@@ -511,8 +540,9 @@ def test_the_first_free_device_is_taken_and_every_holder_is_told(
         "a is in use by me: the lease ends in 5 s;"
         " b is in use by another computer: the lease ends in a few s"
     )
-    with pytest.raises(UnfitError, match="a is in use by me: the lease ends in 5 s"):
+    with pytest.raises(UnfitError, match="a is in use by me: the lease ends in 5 s") as caught:
         take(0, Queue("a", me))
+    assert caught.value.why == ""
 
 
 # -- calls, with this computer as the device -------------------------------------------------------
@@ -668,12 +698,17 @@ def test_a_lease_is_held_by_one_of_two(here: Device) -> None:
         assert (holder.owner, 0 < int(holder.left_s) <= 30) == ("me", True)
         what, why, fix = tell(other.renew)
         assert what == "ssh:here is in use by me"
-        assert why.startswith("the lease ends in ")
+        assert re.fullmatch(r"the lease ends in \d+ seconds, unless it is renewed", why)
         assert fix == "wait for the device with --wait SECONDS"
     assert other.take() is None
     other.renew()
     with pytest.raises(UnfitError):
         mine.renew()
+    mine.take = lambda _: Holder("", "")  # type: ignore[method-assign]
+    assert tell(mine.renew)[:2] == (
+        "ssh:here is in use by another computer",
+        "the lease ends in a few seconds, unless it is renewed",
+    )
 
 
 @pytest.mark.parametrize(
@@ -732,6 +767,7 @@ def test_each_flag_names_its_own_file() -> None:
     program.start()
     (script,) = program.runner.device.scripts  # type: ignore[attr-defined]
     flags = ("model_path=program.pte", "input_list_path=input_list.txt", "etdump_path=times.etdp")
+    flags += ("output_folder_path=outputs", f"performance_output_path={SPEED}")
     assert all(f"--{one}" in script for one in flags)
     assert "cd /p/cases/s; " in script
     assert "/p/b/runner --iteration" in script

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import tarfile
 from pathlib import Path
@@ -121,12 +122,13 @@ def test_an_archive_has_only_the_expected_files(
             (f"{OUTPUTS}/large.raw", b"1234"),
             (f"{OUTPUTS}/note.txt", b"1"),
             (f"{OUTPUTS}/deep/a.raw", b"1"),
-            (f"{OUTPUTS}/{MEMORY}", b"8"),
             ("../out.raw", b"1"),
             ("beside.raw", b"1"),
             ("other.txt", b"1"),
             (MEMORY, b"2"),
             (CODE, b"0"),
+            (f"{OUTPUTS}/{MEMORY}", b"8"),
+            (f"{OUTPUTS}/{CODE}", b"9"),
         ):
             entry = tarfile.TarInfo(name)
             entry.size = len(content)
@@ -152,6 +154,9 @@ def test_the_devices_own_log_follows_the_runners(tmp_path: Path) -> None:
 def test_an_archive_without_its_last_file_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="incomplete"):
         make_program(tmp_path).unpack(pack(out_0=b"1", log=b"a"), tmp_path)
+    packed = gzip.compress(pack(log=b"a", code=b"0"))  # may be larger than this computer can hold
+    with pytest.raises(tarfile.ReadError):
+        make_program(tmp_path).unpack(packed, tmp_path)
 
 
 def test_the_figures_of_a_program_are_made_of_all_its_starts(

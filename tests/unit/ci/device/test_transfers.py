@@ -287,6 +287,7 @@ def test_a_lease_is_gone_with_its_process_of_this_computer_alone() -> None:
     assert is_gone(f"{here}-{ended.pid}-0a1b")
     assert not is_gone(f"other-{here}-{ended.pid}-0a1b")
     assert not is_gone("somebody")
+    assert not is_gone(f"{here}-host-0a1b")  # no number of a process
 
 
 # -- staging; an ELF file is its facts as JSON here ------------------------------------------------
@@ -407,11 +408,11 @@ def test_what_cannot_be_staged_is_named_and_nothing_is_written(tmp_path: Path, s
     del staged
     out = tmp_path / "out"
     runtime = make_runtime(tmp_path / "sdk", **ANDROID)
-    for version in (73, 81):
+    for version in (69, 75):
         write_elf(runtime / f"libQnnHtpV{version}Stub.so", ARM, **ANDROID)
     runner = write_elf(tmp_path / "runner", ARM, **ANDROID)
-    with pytest.raises(UnfitError, match=r"libQnnHtpV73Skel\.so is missing"):  # of two, the first
-        stage(["SM8850", "SM8550"], runner, [runtime], out, progress=Progress())
+    with pytest.raises(UnfitError, match=r"libQnnHtpV69Skel\.so is missing"):  # of two, the first
+        stage(["SM8650", "SM8450"], runner, [runtime], out, progress=Progress())
     odd = write_elf(tmp_path / "my runner", X86)
     for name in ("libQnnHtp.so", "libQnnSystem.so"):
         write_elf(tmp_path / name, X86)
