@@ -20,7 +20,7 @@ from ci.report.github import (
     escape_markdown,
     render_summary,
 )
-from ci.report.schema import Case, Report, Status
+from ci.report.schema import Case, FallbackOp, Place, Report, Status
 from provisioning.errors import StoreError
 
 GITHUB = {"GITHUB_ACTIONS": "true"}
@@ -156,6 +156,7 @@ def test_differences_of_tools_and_of_cases_are_told_without_a_table(report: Repo
         "- :warning: in the base, but not here (1): mlp fp16 SM8650",
         "- not in the base (1): mlp 16a16w SM8650",
     ]
+    assert "| changed |" not in text
 
 
 @pytest.mark.parametrize("number", [1, ROWS, ROWS + 1])
@@ -171,6 +172,85 @@ def test_of_many_cases_that_differ_the_rest_is_counted(report: Report, number: i
     assert len(rows) == 1 + min(number, ROWS)
     rest = part.partition("\n\n")[2]
     assert rest.startswith("and 1 more\n\n") is (number > ROWS)
+
+
+def test_a_summary_has_no_empty_parts(report: Report) -> None:
+    text = render_summary(report)
+    assert "\n\n\n" not in text
+    assert not re.search("Not run:|Warnings:|Against the base|in report.json", text)
+
+
+@pytest.mark.parametrize(("number", "more"), [(1, 0), (20, 0), (21, 1), (23, 3)])
+def test_of_many_controls_that_passed_twenty_are_named(
+    report: Report, number: int, more: int
+) -> None:
+    passed = replace(report.controls[0], rejected=False)
+    controls = (*(replace(passed, model=f"m{n}") for n in range(number)), *report.controls)
+    text = render_summary(replace(report, controls=controls).recounted)
+    counts = f"Controls: {len(report.controls)} of {len(controls)} rejected\n\n"
+    lines = text.partition(counts)[2].split("\n\n")
+    assert [line for line in lines if line.startswith("- :x: the gate")] == lines[: number - more]
+    assert (f"- and {more} more in report.json" in lines) is (more > 0)
+
+
+@pytest.mark.parametrize("number", [0, 1, 40, 41])
+def test_of_a_log_the_last_forty_lines_are_shown(report: Report, number: int) -> None:
+    log = "".join(f"line <{n}>\n" for n in range(number))
+    failed = replace(report.cases[0], status=Status.FAILED, reason="", log_tail=log)
+    text = render_summary(replace(report, cases=(failed,)))
+    assert ":x: mlp fp16 SM8650**: no reason was given\n" in text
+    shown = [f"line &lt;{n}&gt;" for n in range(number)][-40:]
+    assert re.findall("^line .*", text, re.MULTILINE) == shown
+    assert ("<summary>log</summary>" in text) is (number > 0)
+
+
+def test_a_failure_is_shown_with_its_first_places_and_in_limited_length(report: Report) -> None:
+    """Each reason, operator and line of the log is cut, and the command to repeat it is whole."""
+    long = "x" * 3000
+    failed = replace(
+        report.cases[0],
+        status=Status.FAILED,
+        reason=long,
+        places=tuple(Place(file=f"n{n}.py", line=n) for n in range(1, 23)),
+        fallback_ops=tuple(FallbackOp(op=f"op{n}", reason=long) for n in range(22)),
+        log_tail=f"{long}\n",
+    )
+    text = render_summary(replace(report, cases=(failed,), command="qnn-ci x"))
+    part = text.partition("**:x: mlp fp16 SM8650**: ")[2].partition("</details>")[0]
+    assert html.unescape(part).splitlines() == [
+        "x" * 2000,
+        "",
+        *(f"- at n{n}.py, line {n}" for n in range(1, 21)),
+        *(f"- on the CPU: op{n}: {'x' * 2000}" for n in range(20)),
+        "",
+        "<pre>qnn-ci x --model mlp --scheme fp16 --soc SM8650</pre>",
+        "",
+        "<details><summary>log</summary>",
+        "",
+        "<pre>",
+        "x" * 400,
+        "</pre>",
+        "",
+    ]
+    assert "<pre>" not in render_summary(replace(report, cases=(replace(failed, log_tail=""),)))
+
+
+def test_cases_are_named_with_their_own_reason_not_to_run(report: Report) -> None:
+    """The most frequent reason first."""
+    refused = replace(report.cases[0], status=Status.UNSUPPORTED)
+    reasons = {"a": "rare", "b": "no room", "c": "no room", "d": "y" * 2001}
+    cases = tuple(replace(refused, model=name, reason=why) for name, why in reasons.items())
+    text = render_summary(replace(report, cases=cases))
+    assert text.partition("Not run:\n\n")[2].partition("\n\n")[0].splitlines() == [
+        "- b fp16 SM8650, c fp16 SM8650: no room",
+        "- a fp16 SM8650: rare",
+        f"- d fp16 SM8650: {'y' * 2000}",
+    ]
+    before = replace(report, cases=tuple(replace(one, status=Status.PASSED) for one in cases[:2]))
+    now = replace(report, cases=cases)
+    text = render_summary(replace(now, comparison=compare_reports(before, now)))
+    told = "unsupported, but supported in the base (2): a fp16 SM8650, b fp16 SM8650\n"
+    assert f"- :warning: {told}" in text
 
 
 def test_of_many_refused_cases_twenty_are_named(report: Report) -> None:
