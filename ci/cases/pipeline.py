@@ -28,7 +28,7 @@ from ci.judging.gate import Judgement, Reason, References, judge
 from ci.judging.verdict import judge_metric, name_reasons
 from ci.models.user_models import MetricResult, call_metric
 from ci.report.schema import Question, Status
-from provisioning.errors import StoreError, UnfitError, describe_exception
+from provisioning.errors import QnnCiError, StoreError, UnfitError, describe_exception
 from provisioning.files import explain_no_room
 
 ARTIFACT = "artifact"
@@ -79,6 +79,8 @@ class CaseRun(CaseJudge):
             no_room = explain_no_room(error)
             if no_room:
                 raise no_room from error
+            if isinstance(error, QnnCiError):
+                return self.end(Status.FAILED, str(error))
             return self.end(Status.FAILED, describe_exception(error), traceback.format_exc())
         return result
 

@@ -49,6 +49,7 @@ ROOT = Path(__file__).resolve().parents[2]
 STARTER, IMPORTS = "QNN_CI_STARTER", "QNN_CI_IMPORTS"
 ABORTED, LATE = "the run was stopped", "did not end within"
 MAX_WORKER_BYTES = 2 << 30  # a worker that is larger after a job is replaced
+MAX_TAIL_BYTES = 1 << 20  # of a log, which may be of any size
 WATCH_S = 0.5  # seconds between checks of a worker's memory
 # glibc's thread cache would keep freed blocks of up to 1 KiB, and nothing would overwrite them.
 TUNABLES = "glibc.malloc.tcache_count=0"
@@ -363,7 +364,9 @@ def read_tail(log: Path) -> str:
     omitted, and so are lines that successful runs print too. The result is empty if the log cannot
     be read."""
     with suppress(OSError):
-        text = log.read_text(encoding="utf-8", errors="replace")
+        with log.open("rb") as stream:
+            stream.seek(max(log.stat().st_size - MAX_TAIL_BYTES, 0))
+            text = stream.read(MAX_TAIL_BYTES).decode("utf-8", "replace")
         lines = [one for one in text.splitlines() if one.strip()]
         lines = [line for line in lines if not line.lstrip().startswith(CHATTER)]
         lines = [line for line in lines if not any(one in line for one in CHATTING)]

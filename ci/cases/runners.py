@@ -16,8 +16,8 @@ from ci.cases.engine import INPUTS, Program, RunError, RunNotes, Sets
 from ci.cases.outputs import OUTPUTS, read_outputs
 from ci.cases.pool import Ended, Lease, Pool
 from ci.models.tensors import FILE, write_sets
-from provisioning.console.command import user_command
-from provisioning.console.process import end_marked, run_process
+from provisioning.console.command import user_command, user_path
+from provisioning.console.process import TAIL_LINES, end_marked, run_process
 from provisioning.errors import UsageError
 
 INPUT_LIST, SPEED = "input_list.txt", "speed.txt"
@@ -178,6 +178,8 @@ class ExternalProgram:
                 timeout_s=self.timeout_s,
                 log=self.program.log,
                 check=False,
+                keep_lines=TAIL_LINES,
+                fix="check the program's processor, or the interpreter in its first line (#!)",
             )
         finally:
             left = end_marked(f"{MARK}={mark}")
@@ -205,7 +207,9 @@ def find_program(word: str, environment: Mapping[str, str]) -> ProgramRunner:
     """Return the runner for a user's command. Raises UsageError if the command is not a program
     that can be started."""
     try:
-        words, why = shlex.split(word), "it is not a program that can be started"
+        is_path = bool(word) and user_path(word).is_file()
+        words = [word] if is_path else shlex.split(word)
+        why = "it is not a program that can be started"
     except ValueError as error:
         words, why = [], str(error)
     argv = user_command(words) if words else [""]

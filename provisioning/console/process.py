@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,6 +34,7 @@ LOOKS, LOOK_S = 20, 0.005
 PIPE_POLL_S = 0.1
 PIPE_REST_S = 1.0
 TAIL_LINES = 40
+MAX_LINE = 1 << 16  # characters; a longer line counts as several
 
 # Like -m with -P, which Python 3.10 lacks; "" in sys.path is the working directory.
 _RUN_MODULE = (
@@ -309,7 +311,7 @@ def _drain(
     output = _Output(process, process.stdout.fileno())
     text = io.TextIOWrapper(io.BufferedReader(output), encoding="utf-8", errors="replace")
     with log.open("w", encoding="utf-8") if log else nullcontext() as sink:
-        for line in text:
+        for line in iter(partial(text.readline, MAX_LINE), ""):
             lines.append(line)
             if sink:
                 sink.write(line)

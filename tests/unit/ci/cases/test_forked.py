@@ -111,6 +111,8 @@ def test_the_end_of_a_log_is_what_went_wrong(tmp_path: Path) -> None:
     log.write_text(f"the cause\n{warning}\n  return cls.__new__(cls, *args)\n" * 9 + "the end\n")
     assert read_tail(log) == "the cause\n" * 9 + "the end"
     assert read_tail(tmp_path / "none") == ""
+    log.write_bytes(b"x" * 3_000_000 + b"\nthe end\n")
+    assert read_tail(log) == "x" * 400 + "\nthe end"
     printed_by_good_runs = (
         "[INFO] [Qnn ExecuTorch]: create QNN Logger with log_level 1",
         "# LIBNATIVE: qnn",

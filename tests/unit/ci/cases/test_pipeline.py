@@ -81,7 +81,7 @@ from ci.report.schema import (
     Question,
     Status,
 )
-from provisioning.errors import QnnCiError, StoreError, UnfitError, UsageError
+from provisioning.errors import MissingToolError, QnnCiError, StoreError, UnfitError, UsageError
 from provisioning.manifest.targets import Backend
 from tests.stand_ins.lanes import SPEC, EchoRunner, FloatEngine, InlinePool, fail, run_case
 
@@ -652,6 +652,16 @@ def test_what_saver_wrote_is_counted_and_left_near_the_report(tmp_path: Path) ->
     assert case.compiler == "v2.49.40.260810104044"
     left = {path.name: path.read_bytes() for path in (tmp_path / "beside" / SPEC.slug).iterdir()}
     assert left == {SAVER_CALLS: calls, PARAMS: b"weights"}
+
+
+def test_an_error_of_ours_is_shown_without_its_class_and_traceback(tmp_path: Path) -> None:
+    def answer(_: Any) -> Any:
+        raise MissingToolError("cannot start run.sh", why="Exec format error", fix="check #!")
+
+    case = run_case(tmp_path, make_engine(), EchoRunner(answer)).case
+    told = "cannot start run.sh\n  why: Exec format error\n  fix: check #!"
+    assert (case.status, case.reason[: len(told)]) == (Status.FAILED, told)
+    assert "Traceback" not in case.log_tail
 
 
 def test_a_full_disk_is_no_refusal(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from ci.cases.runners import SPEED, ProgramRunner, find_program
 from ci.models.lowering_options import ONE_RUN, RunOptions
 from ci.models.tensors import TensorInfo
 from ci.models.user_models import Source
-from provisioning.errors import UsageError
+from provisioning.errors import MissingToolError, UsageError
 from tests.stand_ins.lanes import SPEC
 
 
@@ -31,7 +32,8 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    "word", ["./run.sh", "'../a folder/run.sh' run.sh ./run.sh x", "sh run.sh"]
+    "word",
+    ["./run.sh", "../a folder/run.sh", "'../a folder/run.sh' run.sh ./run.sh x", "sh run.sh"],
 )
 def test_paths_of_a_runner_hold_wherever_it_is_started(runner: Path, word: str) -> None:
     found = find_program(word, {"A": "b"})
@@ -62,6 +64,15 @@ def test_a_runner_that_is_not_there_is_a_usage_error(runner: Path, word: str, wh
     with pytest.raises(UsageError, match="no runner") as caught:
         find_program(word, {})
     assert caught.value.why == why
+
+
+def test_a_runner_that_is_for_no_processor_is_said_to_be_that(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("#!/no/interpreter\n")
+    script.chmod(0o755)
+    with pytest.raises(MissingToolError, match="cannot start") as caught:
+        run_script(tmp_path, script, start=())
+    assert "interpreter" in caught.value.fix
 
 
 def test_a_runner_that_may_not_be_run_is_a_usage_error(runner: Path) -> None:
@@ -129,6 +140,7 @@ def run_script(
     script: Path,
     options: RunOptions = ONE_RUN,
     notes: list[RunNotes] | None = None,
+    start: Sequence[str] = ("sh",),
 ) -> list[float]:
     (folder / "work" / "artifact").mkdir(parents=True, exist_ok=True)
     info = TensorInfo("float32", (3,))
@@ -144,7 +156,7 @@ def run_script(
     path, log = folder / "work/artifact/p", folder / "log"
     spec = replace(SPEC, source=Source(run=options))
     program = Program(spec, path, compiled, folder / "work", log)
-    runner = ProgramRunner(["sh", str(script)], os.environ)
+    runner = ProgramRunner([*start, str(script)], os.environ)
     with runner.open(program, 2.0) as opened:
         ((output,),) = opened.run([[np.ones(3, np.float32)]])
         if notes is not None:

@@ -80,6 +80,13 @@ def test_a_hang_is_ended_with_its_children() -> None:
     assert not command.exists() or not command.read_bytes()  # that of a zombie is empty
 
 
+def test_a_line_without_an_end_is_kept_in_parts(tmp_path: Path) -> None:
+    code = "print('x' * 3_000_000)"
+    ended = run_process([sys.executable, "-c", code], log=tmp_path / "log", keep_lines=2)
+    assert len(ended.output) < 200_000
+    assert (tmp_path / "log").stat().st_size == 3_000_001
+
+
 def test_a_time_limit_may_be_infinite() -> None:
     assert run_process(["sleep", "0.1"], timeout_s=math.inf).returncode == 0
 
