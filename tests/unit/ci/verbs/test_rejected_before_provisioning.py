@@ -11,7 +11,7 @@ import pytest
 
 from ci.__main__ import main
 from ci.verbs.lanes import onnx
-from provisioning.errors import ExitCode, UnfitError
+from provisioning.errors import ExitCode, UnfitError, UsageError
 
 RANDOM = np.random.default_rng(4)
 ENTRY = 'extends = "default"\n[models.m]\npath = "net.py:factory"\n'
@@ -159,3 +159,29 @@ def test_numbers_that_no_run_can_have_are_refused(
 ) -> None:
     assert main([*words, "--offline", *wrong]) == ExitCode.USAGE
     assert " ".join(wrong) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("check", "words"),
+    [
+        ("require_options", []),
+        ("check_device", ["--device", "adb:"]),
+        ("check_device", ["--any", "soc=SM8650"]),
+        ("require_backend", []),
+        ("check_runner", []),
+        ("require_executorch", []),
+    ],
+)
+def test_a_run_is_checked_in_every_respect_before_it_is_provisioned(
+    repository: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    check: str,
+    words: list[str],
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise UsageError(f"{check} refuses it")
+
+    monkeypatch.setattr(f"ci.verbs.emulate.{check}", refuse)
+    assert main(["test-emulator", "--model", "mlp", "--offline", *words]) == ExitCode.USAGE
+    assert f"{check} refuses it" in capsys.readouterr().err
