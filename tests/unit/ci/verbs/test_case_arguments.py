@@ -16,10 +16,10 @@ import pytest
 from msgspec.structs import replace
 
 from ci.__main__ import main
-from ci.cases.baselines import name_figures, users_folder
+from ci.cases.baselines import name_figures
 from ci.cases.policy import LANES, read_emulator_policy
 from ci.cases.session import Phases, SessionOptions
-from ci.cases.spec import EXECUTORCH
+from ci.cases.spec import EXECUTORCH, ONNX
 from ci.models.schemes import Scheme
 from ci.models.source_lines import name_argument
 from ci.report.evidence import BASELINES, POLICY
@@ -139,6 +139,9 @@ def test_libraries_are_hashed_and_the_environment_checked_before_a_run(
     ran = [("refuse", found, lacks)] if lacks else ["required", ("run", found, scratch)]
     assert done == hashed + ran
     assert report.unsupported == "no. 2; no. 1"
+    done.clear()
+    take_steps("emulator", "work", act("run"), Phases(Progress()), **more)
+    assert done == [*hashed, "required", ("run", found, scratch)]  # nothing stands in for a run
     assert [line.strip() for line in said.getvalue().splitlines()] == [
         "1/4 provision profile emulator",
         "2/4 check the environment",
@@ -185,7 +188,7 @@ def test_a_host_is_judged_for_its_backend_unless_it_may_lack_the_library(
         choice=choice,
         backend=Backend.GPU,
         tolerated={"QNN1"},
-        may_lack=may_lack,
+        **({"may_lack": True} if may_lack else {}),
     ) as given:
         assert given == (last, scratch, verdict)
     assert found == done
@@ -232,13 +235,24 @@ def test_only_data_of_the_models_that_run_is_checked(
         (name, Scheme.FP16, "SM8450") for name in ("mlp", "two", "three")
     }
     assert checked == [(name, policy.models[name]) for name in ("two", "three")]
+    (tmp_path / "net.py").write_text("def make(): ...\n")
+    unnamed = ["--model", "net.py:make", "--scheme", "fp16"]
+    (spec,) = steps.select_asked(parser.parse_args(unnamed), policy, EXECUTORCH)
+    assert spec.model.endswith("net.py:make")
+    with pytest.raises(UsageError, match="--record cannot be used with"):
+        steps.select_asked(parser.parse_args([*unnamed, "--record"]), policy, EXECUTORCH)
+    args = parser.parse_args(["--model", "mlp", "--scheme", Scheme.U8.value])
+    assert [one.scheme for one in steps.select_asked(args, policy, ONNX)] == [Scheme.U8]
+    with pytest.raises(UsageError, match="u8"):
+        steps.select_asked(args, policy, EXECUTORCH)
 
 
 def test_the_options_of_a_run_are_those_of_its_call(tmp_path: Path) -> None:
     parser = argparse.ArgumentParser()
     add_case_arguments(parser, "a model", "a_session")
     words = ["--jobs", "3", "--timeout-s", "7", "--no-cache", "--keep-artifacts", "kept"]
-    args = parser.parse_args([*words, "--record", "--reports", "out"])
+    words += ["--record", "--reports", "out", "--policy", "own.toml"]
+    args = parser.parse_args(words)
     policy = read_emulator_policy()
     assert steps.read_options(args, "a_session", policy, "again") == SessionOptions(
         policy=policy,
@@ -249,7 +263,7 @@ def test_the_options_of_a_run_are_those_of_its_call(tmp_path: Path) -> None:
         keep=tmp_path / "kept",
         files_directory=tmp_path / "out/a_session/qnn",
         record=True,
-        baselines=users_folder(None),
+        baselines=tmp_path / "own-baselines",
     )
 
 
@@ -263,6 +277,8 @@ def test_a_command_to_repeat_is_one_that_a_shell_takes(tmp_path: Path) -> None:
     told = repeat_command(args, "plain", "no-cache", runner="sh 'x'", soc="")
     words = ["./nox", "-s", "test_emulator", "--", "--policy", "a b.toml", "--plain"]
     assert shlex.split(told) == [*words, "--runner", "sh 'x'"]
+    args.policy, args.plain = None, False
+    assert repeat_command(args, "plain", soc=["a", "b"]) == f"{args.program} --soc a --soc b"
 
 
 def test_a_file_of_no_repository_is_repeated_by_its_whole_path(tmp_path: Path) -> None:

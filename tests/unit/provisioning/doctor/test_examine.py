@@ -18,6 +18,7 @@ import pytest
 from provisioning.artifacts.choice import OverlayRecord, QnnChoice, python_tag, write_overlay
 from provisioning.artifacts.environment import Environment
 from provisioning.artifacts.provision import Provisioned
+from provisioning.artifacts.sources import Options
 from provisioning.console.progress import Progress
 from provisioning.doctor import examine as examining
 from provisioning.doctor import policies
@@ -53,10 +54,15 @@ def pins_of(profile: str, roots: Mapping[str, Path]) -> dict[str, str]:
     return find_pins(wanted_requests(profile), roots)
 
 
-def test_a_changed_profile_is_fit_as_the_one_that_it_is_made_of() -> None:
+def test_a_changed_profile_is_fit_as_the_one_that_it_is_made_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert find_fitness("emulator+qnn-runtime@2.49.40") == find_fitness("emulator")
     with pytest.raises(ManifestError, match="no policy for profile 'emulators'"):
         find_fitness("emulators")
+    mine = {"mine": msgspec.structs.replace(read_profile("android"), like="android")}
+    monkeypatch.setattr(examining, "read_profiles", lambda: mine)
+    assert find_fitness("mine") == find_fitness("mine+x@1") == find_fitness("android")
 
 
 def test_the_pin_of_a_checkout_is_the_commit_of_its_own_version(tmp_path: Path) -> None:
@@ -75,6 +81,7 @@ def test_an_sdk_that_was_chosen_has_no_pin(tmp_path: Path, monkeypatch: pytest.M
     assert pins_of("emulator-sdk", {})["qnn-sdk"] == read_toolchain("qnn-sdk").default
     monkeypatch.setenv("QNN_CI_SDK", "pinned")
     assert "qnn-sdk" in pins_of("emulator-sdk", {})
+    assert CHECKOUT_COMMIT not in pins_of("emulator-sdk", {})
     monkeypatch.setenv("QNN_CI_SDK", str(tmp_path))
     assert "qnn-sdk" not in pins_of("emulator-sdk", {})
 
@@ -87,6 +94,7 @@ def test_a_request_has_the_artifacts_pins_and_submodules_of_its_profile(
     monkeypatch.setattr("provisioning.artifacts.environment.find_libraries", lambda _: {})
     monkeypatch.setenv("QNN_CI_SDK", "2.43.0.260128")
     found = [(one.name, one.release.version) for one in wanted_requests("emulator")]
+    assert wanted_requests("emulator")[0].options == Options(offline=True)
     runtime = read_toolchain("qnn-runtime").default
     assert ("qnn-runtime", runtime) in found
     assert found[-1] == ("qnn-sdk", "2.43.0.260128")
@@ -200,6 +208,16 @@ def test_facts_are_summarized_for_a_report() -> None:
         }
     }
     assert (found["devices"], found["variables"]) == ([], {})
+    sdk = SdkFacts(Path("/q"), is_directory=True, version="2.49.40")
+    summary = summarize(replace(facts, sdk=sdk, python=cases.PYTHON, ndk=cases.NDK))
+    assert {*summary} == {*found}
+    assert (summary["sdk"]["root"], summary["sdk"]["version"]) == ("/q", "2.49.40")
+    assert summary["python"]["executable"] == cases.PYTHON.executable
+    assert (summary["ndk"]["revision"], summary["checkout"]) == (cases.NDK.revision, None)
+    assert {*found} == {
+        *("host", "roots", "pins", "sdk", "trees", "python", "backend", "variables", "ndk"),
+        *("checkout", "devices"),
+    }
     assert found["host"]["cpu_flags"] == len(facts.host.cpu_flags)
     assert (found["roots"], found["pins"]) == (dict(facts.roots), dict(facts.pins))
 
@@ -339,7 +357,8 @@ def test_an_environment_is_examined_as_a_process_in_a_job_sees_it(
         backend=Backend.GPU,
         progress=progress,
     )
-    ((request, same),) = asked
+    examine("emulator-sdk", environment)
+    (request, same), usual = asked
     variables = environment.apply(os.environ)
     roots = {name: environment.root(name) for name in ("libcxx", "qnn-sdk")}
     made = examining.make_request("emulator-sdk", roots, variables)
@@ -347,6 +366,7 @@ def test_an_environment_is_examined_as_a_process_in_a_job_sees_it(
         made, python=Path("/py"), soc=soc or None, tries_device=True, backend=Backend.GPU
     )
     assert same is progress
+    assert usual == (made, None)
 
 
 @pytest.mark.parametrize(

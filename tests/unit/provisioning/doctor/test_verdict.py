@@ -10,7 +10,7 @@ import pytest
 from provisioning.__main__ import main
 from provisioning.console.progress import Progress
 from provisioning.doctor.checks.registry import Finding, Severity
-from provisioning.doctor.examine import Verdict, find_fitness
+from provisioning.doctor.examine import SCHEMA_VERSION, Verdict, find_fitness
 from provisioning.doctor.policies import read_doctor_policy
 from provisioning.doctor.survey.environment import SurveyRequest
 from provisioning.doctor.verdict_text import MAX_FIX, MAX_LINES, MAX_TEXT, render_verdict
@@ -111,6 +111,7 @@ def test_the_rest_of_several_errors_is_counted(numbers: tuple[int, ...], told: s
         verdict.require()
     assert caught.value.what.startswith(f"QNN{numbers[0]}: fault {numbers[0]}")
     assert told in caught.value.what
+    assert ("more: `qnn-ci doctor" in caught.value.what) is (len(numbers) > 1)
     assert (caught.value.why, caught.value.fix) == ("later (seen: here)", "repair")
     data = verdict.data(strict=True)
     assert (data["errors"], data["warnings"], len(data["findings"])) == (
@@ -118,6 +119,7 @@ def test_the_rest_of_several_errors_is_counted(numbers: tuple[int, ...], told: s
         len(numbers) + 2,
     )
     assert (data["profile"], data["strict"], data["facts"]) == ("p", True, {"a": 1})
+    assert (data["schema_version"], data["fit"]) == (SCHEMA_VERSION, False)
 
 
 def test_the_error_to_raise_is_the_first_with_its_fix() -> None:
