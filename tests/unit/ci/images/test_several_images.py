@@ -154,6 +154,28 @@ def test_an_image_is_built_then_gets_its_toolchains_and_is_pushed_if_asked(
 
 
 @pytest.mark.parametrize("base", ["", "own"])
+def test_an_action_has_the_engine_and_the_base(monkeypatch: pytest.MonkeyPatch, base: str) -> None:
+    monkeypatch.setattr(verb, "connect_engine", lambda: nullcontext(CLIENT))
+    monkeypatch.setattr(verb, "choose_base", lambda _, given, __: f"chosen {given}")
+    asked: list[Any] = []
+
+    def act(*given: Any) -> Outcome:
+        asked.append(given)
+        return Outcome("done")
+
+    for name in ("build", "list"):
+        monkeypatch.setitem(verb.ACTIONS, name, verb.Action("", act if name == "list" else fail))
+    args, progress = Namespace(action="list", base=base or None), Progress()
+    assert verb.execute(args, progress) == Outcome("done")
+    assert asked == [(CLIENT, args, progress)]
+    assert args.base == f"chosen {base}"
+
+
+def fail(*_: Any) -> Outcome:
+    raise AssertionError("another action")
+
+
+@pytest.mark.parametrize("base", ["", "own"])
 def test_a_base_that_is_chosen_is_remembered(monkeypatch: pytest.MonkeyPatch, base: str) -> None:
     kept: list[Any] = []
     monkeypatch.setattr(verb, "build_image", lambda *given, base: (*given, base))

@@ -19,6 +19,7 @@ from ci.llm.tokenizers import Tokenizer
 from ci.models.schemes import Scheme
 from ci.verbs.lanes import llm
 from provisioning.artifacts.choice import read_choice
+from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
 from tests.unit.ci.llm.decoders import PLACE
@@ -106,6 +107,27 @@ def test_a_text_is_measured_in_windows_that_follow_each_other(
         return
     with pytest.raises(UsageError, match="fewer than two tokens"):
         llm.find_windows(args, make_tokenizer(bos))
+
+
+@pytest.mark.parametrize(
+    ("context", "most", "said"),
+    [(2, 2, ""), (1, 9, "below 2"), (9, 9, ""), (10, 9, "for at most 9 tokens")],
+)
+def test_a_model_is_projected_for_a_context_that_it_was_trained_for(
+    monkeypatch: pytest.MonkeyPatch, context: int, most: int, said: str
+) -> None:
+    config = SimpleNamespace(most_context=most)
+    monkeypatch.setattr(weights, "read_config", lambda path: config if path == Path("m") else None)
+    monkeypatch.setattr(llm, "project", lambda *given: {"given": [*map(str, given)]})
+    monkeypatch.setattr(llm, "render_projection", lambda found: f"{len(found)} rows")
+    monkeypatch.setattr(llm, "require_packages", lambda *_: None)
+    args = Namespace(project=Path("m"), scheme=["8a8w"], context=context)
+    if said:
+        with pytest.raises(UsageError, match=said):
+            llm.execute(args, Progress())
+        return
+    given = [str(config), str(llm.choose_schemes(["8a8w"])), str(context)]
+    assert llm.execute(args, Progress()) == Outcome("1 rows", {"given": given}, exact=True)
 
 
 @pytest.mark.parametrize(

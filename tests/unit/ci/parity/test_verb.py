@@ -59,3 +59,16 @@ def test_each_option_is_passed_on(
     assert (Path(first.source).name, first.cache) == ("t", tmp_path / "home" / "parity")
     assert (second.revision, second.base, second.scope, second.cache) == (None, None, (), None)
     assert capsys.readouterr().out == "notes True\nnotes False\n"
+
+
+def test_keys_of_a_policy_without_effect_are_each_told(
+    asked: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for generated, told in (((), ["queries"]), (("y",), ["generated", "queries"])):
+        layout = SimpleNamespace(queries=("x",), generated=generated)
+        policy = SimpleNamespace(layout=layout)
+        monkeypatch.setattr(verb, "read_policy", lambda *_, found=policy: found)
+        capsys.readouterr()
+        assert main(["parity"]) == 0
+        said = capsys.readouterr().err
+        assert [key for key in ("generated", "queries") if f"layout.{key} in" in said] == told
