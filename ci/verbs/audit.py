@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_selection(parser, "a model's name, a glob, or file.py:factory; repeatable", SESSION)
     add_executorch(parser)
     choice.add_arguments(parser)
-    parser.set_defaults(record=False, keep_artifacts=None)
+    parser.set_defaults(record=False, keep_artifacts=None, sarif=None)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

@@ -115,7 +115,7 @@ def test_a_function_that_a_file_defines_or_imports_is_taken(tmp_path: Path, name
 
 @pytest.mark.parametrize(
     ("name", "nearest"),
-    [("factry", "net.py:factory"), ("make_model", "functions: Net"), ("", "functions: Net")],
+    [("factry", "net.py:factory"), ("make_model", "functions: Net")],
 )
 def test_a_function_that_a_file_lacks_is_refused_with_the_nearest(
     tmp_path: Path, name: str, nearest: str
@@ -125,6 +125,14 @@ def test_a_function_that_a_file_lacks_is_refused_with_the_nearest(
         select_cases({}, SOCS, models=[f"{tmp_path}/net.py:{name}"])
     assert nearest in caught.value.fix
     assert "factory_of_a_class" not in caught.value.fix
+
+
+@pytest.mark.parametrize("colon", ["", ":"])
+def test_a_file_without_a_functions_name_is_refused_with_one(tmp_path: Path, colon: str) -> None:
+    (tmp_path / "net.py").write_text(FILE)
+    with pytest.raises(UsageError, match="has no function name") as caught:
+        select_cases({}, SOCS, models=[f"{tmp_path}/net.py{colon}"])
+    assert caught.value.fix.endswith("net.py:factory")
 
 
 @pytest.mark.parametrize(

@@ -381,6 +381,7 @@ def test_a_pool_is_replaced_if_the_variables_change_and_closed_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: list[StubPool]
 ) -> None:
     monkeypatch.setattr(pool_module.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(pool_module, "MAX_SOCKET_PATH", 1000)  # pytest's paths can be long
     config = vars(multiprocessing.current_process())["_config"]
     before = config.get("tempdir")
     with open_scratch_pool(("torch",)) as held:
