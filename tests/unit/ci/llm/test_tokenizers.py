@@ -38,6 +38,14 @@ def test_both_headers_of_llama2c_are_read(header: tuple[int, ...], tmp_path: Pat
     assert (tokenizer.vocabulary, tokenizer.bos, tokenizer.eos) == (len(PAIRS), 1, 2)
 
 
+def test_only_a_piece_of_the_whole_form_is_a_byte() -> None:
+    words = ("<0x41>", "<0x41]", "[0x41>", "<0x4>", "<0x041>")
+    table = PieceTable([(word.encode(), 0.0) for word in words], -1, -1)
+    assert [table.decode([number]) for number in range(5)] == ["A", *words[1:]]
+    twice = PieceTable([(b" ", 0.0), (b"a", 0.0), (b"a", 0.0)], -1, -1)
+    assert twice.encode("a") == [0, 1]
+
+
 def test_a_piece_may_be_empty(tmp_path: Path) -> None:
     rows = ((b"a", 1), (b"", 0), (b"b", 1))
     data = b"".join(struct.pack("<fi", 0.0, length) + piece for piece, length in rows)
