@@ -153,6 +153,7 @@ def test_metadata_of_another_model_is_an_error_with_both_numbers(constant: str, 
         ),
         ({"inputs": {PREFILL: list_inputs(1), DECODE: list_inputs(1)}}, "not a static Llama"),
         ({"constants": {}}, "get_logits_scale"),
+        ({"constants": CONSTANTS | {"get_logits_scale": 0.0}}, "get_logits_scale"),
     ],
 )
 def test_another_interface_is_refused(change: dict[str, Any], why: str) -> None:

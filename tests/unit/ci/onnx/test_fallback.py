@@ -16,6 +16,7 @@ from ci.cases.engine import Compiled, Delegation, Fallback, Program
 from ci.cases.qnn_files import PROFILE_CSV
 from ci.cases.spec import CaseSpec
 from ci.models.schemes import Scheme
+from ci.onnx import fallback
 from ci.onnx.engine import (
     PROFILE,
     Executed,
@@ -121,6 +122,20 @@ def test_nodes_are_counted_but_for_those_that_quantize() -> None:
     assert first.op == "Erf erf1"
     assert first.reason.startswith("no Erf")
     assert second.reason.startswith("not offered to QNN")
+
+
+def test_a_node_that_is_left_has_its_reason_and_the_advice_on_its_operator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fallback, "read_notes", lambda: {"Erf": "use Gelu", "x:Odd": "no"})
+    left = [("erf1", "Erf"), ("", "Erf"), ("sin1", "Sin")]
+    found = count_nodes([(CPU, left)], {"erf1": "no Erf", "sin1": "no Sin"})
+    assert found.fallback_ops == (
+        Fallback("Erf erf1", "no Erf; use Gelu"),
+        Fallback("Erf", "not offered to QNN; use Gelu"),
+        Fallback("Sin sin1", "no Sin"),
+    )
+    assert read_reasons(FORM.format("OrtNodeUnit", "so it is \r"))["flat"] == "so it is"
 
 
 def test_a_node_of_any_other_provider_is_left() -> None:
