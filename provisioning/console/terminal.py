@@ -66,13 +66,15 @@ def open_missing_streams() -> None:
     """Open the null device for every standard stream that the caller closed.
 
     Otherwise, the next file or pipe that is opened would get the stream's number, and output would
-    go there.
+    go there. Processes that are started later inherit the null device.
     """
-    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+    for number in range(3):
         try:
             os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest free number, hence this one
+        except OSError:  # noqa: PERF203 - three rounds
+            # The lowest free number, hence this one.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115, PTH123
 

@@ -415,6 +415,19 @@ def test_streams_that_the_caller_closed_are_the_null_device(
             assert (stream.name, stream.mode, stream.encoding) == (os.devnull, mode, "utf-8")
 
 
+def test_a_process_of_a_caller_without_streams_has_streams() -> None:
+    code = """
+import os, subprocess, sys
+from provisioning.console.terminal import open_missing_streams
+open_missing_streams()
+child = "import sys; sys.exit(None in (sys.stdin, sys.stdout, sys.stderr))"
+os._exit(subprocess.run([sys.executable, "-c", child]).returncode)
+"""
+    command = 'exec "$@" <&- >&- 2>&-'
+    ended = subprocess.run(["sh", "-c", command, "sh", sys.executable, "-c", code], check=False)
+    assert ended.returncode == 0
+
+
 def test_a_path_in_any_bytes_is_written_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="utf-8"))
