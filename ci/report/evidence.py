@@ -169,9 +169,7 @@ def digest_limits(limits: Threshold | None, written: Mapping[str, Any] | None = 
     ``written`` are the limits in a statement. If they are given, only their keys are included,
     because an older statement lacks newer kinds of limits.
     """
-    made = msgspec.to_builtins(limits)
-    if written is not None:
-        made = _select(made, written)
+    made = _select(msgspec.to_builtins(limits), written)
     return hashlib.sha256(msgspec.json.encode(made, order="sorted")).hexdigest()
 
 

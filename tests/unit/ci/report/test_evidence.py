@@ -308,6 +308,77 @@ def test_a_tampered_statement_does_not_fit(name: str, judge: Judge) -> None:
     assert text.count("\n") > 1  # it says what
 
 
+def no_controls(statement: dict[str, Any]) -> None:
+    passed = statement[PREDICATE]["passedTests"]
+    passed[:] = [one for one in passed if not one.startswith("control: ")]
+
+
+def fail(*tests: str) -> Tamper:
+    def change(statement: dict[str, Any]) -> None:
+        statement[PREDICATE].update(result="FAILED", failedTests=[*tests])
+
+    return change
+
+
+EVERY_QUESTION = "the evidence does not state a pass for every question"
+
+
+@pytest.mark.parametrize(
+    ("tamper", "fault"),
+    [
+        (at(PREDICATE, "result", to="PASSED"), ""),
+        (at(PREDICATE, "result", to="WARNED"), ""),
+        (fail(), "the evidence states the result FAILED; failed tests: none"),
+        (fail("a", "b"), "the evidence states the result FAILED; failed tests: a, b"),
+        (
+            at(PREDICATE, "failedTests", to=["a", "b"]),
+            "the evidence states the result PASSED, but these tests failed: a, b",
+        ),
+        (at(PREDICATE, "warnedTests", to=["faithful"]), "the evidence lists a test twice"),
+        (lambda one: one[PREDICATE]["passedTests"].remove(OTHER), EVERY_QUESTION),
+        (lambda one: one[PREDICATE]["passedTests"].remove("faithful"), EVERY_QUESTION),
+        (
+            no_controls,
+            "no control was rejected, so nothing shows that the gate rejects wrong outputs",
+        ),
+        (
+            at("subject", 0, "digest", "sha256", to="0" * 64),
+            (
+                f"the evidence is about a program with SHA-256 {'0' * 16}, but this program has "
+                f"SHA-256 {SHA256[:16]}"
+            ),
+        ),
+    ],
+)
+def test_each_fault_of_a_statement_is_told_alone(tamper: Tamper, fault: str) -> None:
+    statement = state(make())
+    tamper(statement)
+    parsed = parse_statement(json.dumps(statement).encode())
+    assert [*find_faults(parsed, SHA256, BUILD, None)] == ([fault] if fault else [])
+
+
+def test_the_digest_of_limits_is_over_the_kinds_that_are_written() -> None:
+    limits = Threshold(scheme="8a8w", max_abs=0.5, budget=Budget(program_bytes=7))
+    whole = msgspec.to_builtins(limits)
+    assert digest_limits(limits, whole) == digest_limits(limits) == digest_limits(limits, None)
+    assert digest_limits(None, {}) == digest_limits(None)
+    fewer = {"scheme": "", "budget": {"program_bytes": 0}, "gone": 1}
+    text = b'{"budget":{"program_bytes":7},"scheme":"8a8w"}'
+    assert digest_limits(limits, fewer) == hashlib.sha256(text).hexdigest()
+    assert digest_limits(limits, {**whole, "max_abs": {}}) == digest_limits(limits)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "given", "is_weaker"),
+    [(True, True, False), (True, False, True), (False, True, False), (False, False, False)],
+)
+def test_full_delegation_is_weaker_only_where_it_is_wanted(
+    wanted: bool, given: bool, is_weaker: bool
+) -> None:
+    pair = [Threshold(scheme="8a8w", full_delegation=one) for one in (given, wanted)]
+    assert bool([*find_weaker(*pair)]) is is_weaker
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -325,10 +396,10 @@ def test_a_file_that_is_no_statement_does_not_fit(text: str, judge: Judge) -> No
 
 
 def test_the_first_key_that_comes_twice_is_named_in_short() -> None:
-    pairs = [("b", 1), ("c", 2), ("c", 3), ("b", 4), ("a", 5)]
-    assert refuse_twice([*pairs[:2], pairs[4]]) == {"b": 1, "c": 2, "a": 5}
+    pairs = [(letter, number) for number, letter in enumerate("hbfecgd")]
+    assert refuse_twice(pairs) == dict(pairs)
     with pytest.raises(ValueError, match=r"^the key 'b' occurs twice$"):
-        refuse_twice(pairs)
+        refuse_twice([("a", 0), *pairs, *pairs])
     with pytest.raises(ValueError, match=r"^the key 'k{40}' occurs twice$"):
         refuse_twice([("k" * 41, 1)] * 2)
 
