@@ -346,6 +346,15 @@ def test_closing_a_pool_kills_its_fork_server_if_there_is_one(
     assert stopped == [1]
 
 
+def test_a_process_gets_time_to_leave_when_its_pipe_is_closed() -> None:
+    done: list[str] = []
+    made: Any = Worker.__new__(Worker)
+    made.connection = SimpleNamespace(close=lambda: done.append("close"))
+    made.process = SimpleNamespace(join=lambda _: done.append("join"), exitcode=0)
+    made.close()
+    assert done == ["close", "join"]
+
+
 def leave(*_: Any) -> None:
     os._exit(7)
 
