@@ -106,6 +106,19 @@ def test_each_stage_has_its_own_toolchain_options_and_targets(tmp_path: Path) ->
     )
 
 
+@pytest.mark.parametrize(
+    ("asked", "cores", "jobs"), [(3, 7, 3), (0, 7, 7), (0, None, 1), (1, 7, 1)]
+)
+def test_there_is_a_compiler_for_each_core_unless_another_number_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: int, cores: int | None, jobs: int
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    made = plan(tmp_path, replace(REQUEST, jobs=asked))
+    command = made.compile_command(made.stages[0])
+    assert command[command.index("-j") + 1] == str(jobs)
+    assert made.environment["CMAKE_BUILD_PARALLEL_LEVEL"] == str(jobs)
+
+
 def test_what_a_build_is_made_of_and_where_is_known_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

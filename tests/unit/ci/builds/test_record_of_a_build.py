@@ -180,6 +180,8 @@ def test_a_build_as_text(tmp_path: Path) -> None:
     assert line.splitlines()[1] == (
         f"  liba.so  8 bytes  {FACTS.machine_name}  sha256 aaaaaaaaaaaa"
     )
+    row["proof"] = {"cached": False, "wall_s": 1.0}
+    assert render_result(result, row).splitlines()[-2].endswith("with the adaptor in 1.0 s")
     result.published, result.cache = False, None
     head, *_, last = render_result(result, {}).splitlines()
     assert head.startswith(
