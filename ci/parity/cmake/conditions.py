@@ -100,7 +100,7 @@ def _primary(tokens: list[Operand], scope: Scope) -> tuple[Answer, list[Operand]
         return answer, rest[1:]
     if head.word in UNARY and len(tokens) > 1 and not _is_operator(tokens[1]):
         return _unary(head.word, tokens[1], scope), tokens[2:]
-    if head.word in UNARY_FILE and len(tokens) > 1:
+    if head.word in UNARY_FILE:
         return Answer.BOTH, tokens[2:]
     if len(tokens) > 2 and _is_operator(tokens[1]):
         return _compare(head, tokens[1].word, tokens[2], scope), tokens[3:]
@@ -166,8 +166,8 @@ def _unary(word: str, token: Operand, scope: Scope) -> Answer:
         "DEFINED": lambda name: scope.variable(name) is not None and not scope.is_open(name),
         "EXISTS": scope.has_path,
     }
-    is_known = word in tests and not any(map(is_unknown, token.values))
-    return Answer.YES if is_known and all(map(tests[word], token.values)) else Answer.BOTH
+    is_true = word in tests and all(map(tests[word], token.values))
+    return Answer.YES if is_true else Answer.BOTH
 
 
 def _compare(left: Operand, operator: str, right: Operand, scope: Scope) -> Answer:

@@ -10,8 +10,9 @@ import pytest
 
 from ci.parity.buck.evaluate import RETRIES, Loaded, candidates, resolve_load
 from ci.parity.buck.globs import PackageFiles
+from ci.parity.buck.places import Literals
 from ci.parity.buck.reader import absolute as label_of
-from ci.parity.buck.reader import merge_targets, read_buck, stems, walk
+from ci.parity.buck.reader import is_label, merge_targets, read_buck, stems, walk
 from ci.parity.cmake.blocks import CMakeSyntaxError, nest_commands, parse_commands
 from ci.parity.cmake.conditions import Answer, Operand, Scope, constant_truth, decide
 from ci.parity.cmake.interpreter import (
@@ -30,7 +31,7 @@ from ci.parity.cmake.values import (
     unknown,
 )
 from ci.parity.compare.findings import Finding, Kind, ParityReport
-from ci.parity.facts import Configuration, is_inside
+from ci.parity.facts import Configuration, Place, is_inside
 from ci.parity.patterns import compile_pattern
 from ci.parity.policy import Layout, ParityPolicy
 from ci.parity.run import (
@@ -41,7 +42,7 @@ from ci.parity.run import (
     match_sources,
 )
 from ci.parity.trees import DirectoryTree, split_batch
-from ci.parity.uses import absolute
+from ci.parity.uses import absolute, find_imports
 from provisioning.errors import UsageError
 from tests.stand_ins.text_tree import TextTree
 from tests.unit.ci.parity.compare.sides import buck
@@ -363,6 +364,45 @@ def test_a_label_of_the_project_starts_at_the_root_of_the_tree(label: str, found
     assert label_of(label, "p", LAYOUT) == found
 
 
+def test_a_label_is_told_from_a_file() -> None:
+    labels = (":a", "@x//p:a", "$(location :a)", "//p:a", "x//p:a", "//p")
+    assert [is_label(text) for text in labels] == [True] * len(labels)
+    files = ("a.cpp", "p/a.h", "a:b", "p$(x)", "")
+    assert [is_label(text) for text in files] == [False] * len(files)
+
+
+@pytest.mark.parametrize(
+    ("words", "near", "found"),
+    [
+        ("w", "b:2", "b:2"),
+        ("w", "b:3", "b:4"),
+        ("w", "b:5", "b:2"),
+        ("w", "c:9", "a:1"),
+        ("v w", "b:4", "b:4"),
+        ("v", "b:4", "b:4"),
+        ("x w", "b:2", "a:2"),
+        ("u", "a:9", "b:8"),
+        ("u", "b:9", "b:9"),
+    ],
+)
+def test_a_word_is_found_below_a_place_else_above_it_else_in_another_file(
+    words: str, near: str, found: str
+) -> None:
+    tree = TextTree(
+        {"a": '"w"\n"x"\n', "b": '\n"w"\n# "w"\n"w"\n"""\n"v"\n"""\n"u"\n"u"\n'}, LAYOUT
+    )
+    path, _, line = near.partition(":")
+    place = Literals(tree).find(words.split(), ["a", "b"], Place(path, int(line)))
+    assert str(place) == found
+
+
+def test_only_files_of_python_import() -> None:
+    text = "import q.x\nfrom q import y\n"
+    names = ("p/a.py", "p/a.md", "p/a.pyi")
+    tree = TextTree({**dict.fromkeys(names, text), "q/x.py": "1", "q/y.py": "1"}, Layout())
+    assert find_imports(tree) == {"p/a.py": ("q/x.py", "q/y.py")}
+
+
 def test_a_folder_is_relative_to_the_first_root_that_contains_it() -> None:
     layout = Layout(roots=("xplat/et", "et"))
     folders = ("xplat/et", "xplat/et/p/q", "et", "et/p", "ether", "p/et", "")
@@ -460,6 +500,32 @@ def test_a_condition_has_one_of_three_answers(words: str, answer: Answer) -> Non
 
 
 @pytest.mark.parametrize(
+    ("word", "values", "answer"),
+    [
+        ("TARGET", ("here",), Answer.YES),
+        ("TARGET", ("here", "gone"), Answer.BOTH),
+        ("TARGET", ("here", *unknown("X")), Answer.BOTH),
+        ("EXISTS", ("a", "b"), Answer.YES),
+        ("EXISTS", ("a", "c"), Answer.BOTH),
+        ("DEFINED", ("NAME",), Answer.YES),
+        ("DEFINED", ("NAME", "GONE"), Answer.BOTH),
+        ("DEFINED", ("OPEN",), Answer.BOTH),
+        ("COMMAND", ("NAME",), Answer.BOTH),
+        ("IS_DIRECTORY", ("a",), Answer.BOTH),
+    ],
+)
+def test_what_is_there_is_known_if_that_is_so_of_each_alternative(
+    word: str, values: tuple[str, ...], answer: Answer
+) -> None:
+    variables = {"NAME": ("1.0",), "OPEN": ("ON",)}
+    scope = replace(NOTHING, has_path=lambda path: path in "ab", variable=variables.get)
+    operands = [Operand((word,), quoted=False), Operand(values, quoted=False)]
+    assert decide(operands, scope) is answer
+    negated = [Operand(("NOT",), quoted=False), *operands]
+    assert decide(negated, scope) is (Answer.NO if answer is Answer.YES else Answer.BOTH)
+
+
+@pytest.mark.parametrize(
     ("left", "operator", "right", "answer", "is_unknown_match"),
     [
         (("a", "b"), "STREQUAL", ("a",), Answer.BOTH, False),
@@ -539,6 +605,8 @@ def test_what_holds_in_a_branch_and_after_it() -> None:
     assert head("A AND B") == ({"A", "B"}, {"NOT A AND B"})
     assert head("NOT A AND B") == ({"NOT A", "B"}, {"NOT B AND NOT A"})
     assert head("A OR B") == ({"A OR B"}, {"NOT A OR B"})
+    for whole in ("A AND B OR C", "A AND ( B )", "( A AND B )"):
+        assert head(whole) == ({whole}, {f"NOT {whole}"})
     assert head("NOT A OR B") == ({"NOT A OR B"}, {"NOT NOT A OR B"})
 
 

@@ -228,10 +228,12 @@ file(GLOB some LIST_DIRECTORIES false CONFIGURE_DEPENDS p/*.cpp $ENV{X}/*.cpp)
 file(GLOB deep p/*/*.cpp)
 file(GLOB near RELATIVE ${CMAKE_SOURCE_DIR}/p p/*.cpp)
 file(GLOB_RECURSE every p/*.cpp)
+file(GLOB_RECURSE three *3.cpp)
 add_library(some ${some})
 add_library(deep ${deep})
 add_library(every ${every})
 add_library(near ${near})
+add_library(three ${three})
 include_directories(.)
 add_library($ENV{NAME} a.cpp)
 add_library(objects OBJECT o.cpp)
@@ -251,6 +253,7 @@ add_library(doubled ${CMAKE_SOURCE_DIR}/${CMAKE_SOURCE_DIR}/p/1.cpp)
         ("", "deep"): {"p/q/3.cpp"},
         ("", "every"): {"p/1.cpp", "p/q/3.cpp", "p/q/r/4.cpp"},
         ("", "near"): {"1.cpp"},
+        ("", "three"): {"p/q/3.cpp"},
         ("", "objects"): {"o.cpp"},
         ("", "all"): {"tool"},
         ("", "doubled"): {"p/1.cpp"},
@@ -456,19 +459,20 @@ def test_a_comparison_is_kept_unless_a_side_could_not_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_whole: bool
 ) -> None:
     read_again = 0
-    row = NotEvaluated("buck", WHOLE if is_whole else Place("p/BUCK", 1), "a reason")
+    places = (WHOLE if is_whole else Place("p/BUCK", 1), Place("q/BUCK", 1))
+    unread = tuple(NotEvaluated("buck", place, "a reason") for place in places)
     rules = [buck("p:lib", "p/a.cpp", "p/b.cpp")]
 
     def read_facts(*_: object) -> ParityFacts:
         nonlocal read_again
         read_again += 1
-        return make_facts(rules, [cmake("lib", "p/a.cpp")], not_evaluated=(row,))
+        return make_facts(rules, [cmake("lib", "p/a.cpp")], not_evaluated=unread)
 
     monkeypatch.setattr(run, "read_tree", read_facts)
     tree = TextTree({"p/a.cpp": "", "p/b.cpp": ""}, LAYOUT)
     first, second = (run.compare_whole(tree, ParityPolicy(), tmp_path) for _ in range(2))
     assert first == second
-    assert first.not_evaluated == (row,)
+    assert first.not_evaluated == unread
     assert first.counts == {"buck_targets": 1, "cmake_targets": 1, "files": 2}
     assert (first.buck, first.cmake) == (
         {"//p:lib": {"p/a.cpp", "p/b.cpp"}},
