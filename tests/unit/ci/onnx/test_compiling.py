@@ -640,7 +640,7 @@ def test_lines_of_the_provider_are_told_up_to_a_number(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: int
 ) -> None:
     text = "".join(
-        f"2026-11-20 20:32:20.8 [E:onnxruntime:, qnn.cc:9 F] line {number}\n"
+        f"2026-11-20 20:32:20.8 [E:onnxruntime:, qnn.cc:9 F] line {number} \n"
         for number in (*range(lines), *range(min(lines, 1)))  # the first one twice
     )
     (tmp_path / PROVIDER_LOG).write_text(text)

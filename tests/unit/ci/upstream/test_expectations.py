@@ -13,6 +13,7 @@ from ci.upstream.expectations import (
     Cause,
     Checked,
     Expectations,
+    Known,
     Ratchet,
     Row,
     UpstreamPolicy,
@@ -262,6 +263,24 @@ def test_failures_without_a_cause_are_counted() -> None:
     ]
     fine = expectations.check(end("C::test_abs", Ending.PASSED))
     assert count_causes([fine]) == ["failures without a known cause: 0 of 0"]
+
+
+def test_the_most_frequent_cause_is_first() -> None:
+    (rare,) = make(GOOD).policy.cause
+    often = structs.replace(rare, name="often")
+    every = [Checked(ONE_SIDED, Known(one, GOOD)) for one in (rare, often, often)]
+    assert count_causes(every)[:2] == ["cause often: 2", "cause acos: 1"]
+
+
+def test_only_a_fault_shows_the_end_of_the_log() -> None:
+    entry = Entry(test="C::test_abs", ran=Ran.FAILED, log_tail="the end")
+    for outcome, fault, shown in (
+        (Ending.FAILED, "a fault", "the end"),
+        (Ending.FAILED, "", ""),
+        (Ending.PASSED, "", ""),
+    ):
+        judged = Judged("C::test_abs", outcome, "died", entry=entry)
+        assert make_case(Checked(judged, None, fault), "SM8650").log_tail == shown
 
 
 def test_a_filter_matches_whole_names_and_last_parts_with_brackets() -> None:
