@@ -179,6 +179,30 @@ def test_what_is_no_repository_or_has_no_history_is_named(git: Git, tmp_path: Pa
     assert one.value.fix == "write it like HEAD~20..HEAD"
 
 
+@pytest.mark.parametrize("with_cases", [True, False])
+def test_the_commits_of_a_range_are_compared_each_with_its_parent(
+    git: Git, with_cases: bool
+) -> None:
+    """Oldest first; trees of a few commits are kept."""
+    first = git.commit(a="1")
+    commits = [git.commit(**{name: "1"}) for name in "bcdef"]
+    rules = RULES if with_cases else replace(RULES, cases=None)
+    repository = Repository(git.root, rules)
+    steps = [*repository.list_steps(f"{first}..{commits[-1]}")]
+    assert [one.commit for one in steps] == commits
+    changes = [[change.path for change in one.difference.changes] for one in steps]
+    assert changes == [[name] for name in "bcdef"]
+    assert [one.after for one in steps[:-1]] == [one.before for one in steps[1:]]
+    assert ("test_emulator" in steps[0].after) is not with_cases
+    assert commits[-1] in repository.trees
+    assert len(repository.trees) == 4
+    tree = repository.read_tree(commits[-1])
+    assert repository.read_tree(commits[-1])[0] is tree[0]
+    latest = [one.commit for one in repository.list_steps(f"{commits[2]}..")]
+    assert latest == commits[3:]
+    assert [*repository.list_steps(f"{first}..{first}")] == []
+
+
 def test_a_repository_that_lacks_a_commit_is_named_as_the_reason(git: Git) -> None:
     first = git.commit(a="1")
     git("branch", "-M", RULES.branch)

@@ -163,6 +163,7 @@ def test_a_plan_tells_trees_files_jobs_and_cases() -> None:
     assert (
         describe(plan) == f"{'a' * 12} to {'b' * 12}: 1 file changed, 3 jobs; everything runs: new"
     )
+    assert describe(make_plan(head="b" * 40)) == f"{'b' * 12}: 0 files changed, 0 jobs"
     fates = [
         show_fate(one, plan)
         for one in (
