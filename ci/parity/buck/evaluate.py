@@ -256,7 +256,7 @@ class Evaluator:
     def _stub(self, found: Loaded, symbols: set[str], text: str, path: str) -> sl.FrozenModule:
         name = found.module.rpartition(":")[2].rpartition("/")[2]
         known = name in self.tree.layout.stubbed or symbols <= {"runtime"}
-        if found.own and found.path is None and not known:
+        if found.own and not known:
             raise NotEvaluatedError(
                 path, f"load() refers to {found.module}, which is not in the tree"
             )

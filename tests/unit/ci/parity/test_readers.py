@@ -149,6 +149,7 @@ def test_a_loaded_file_is_looked_for_in_the_tree_first() -> None:
 
     assert candidates("cell", "xplat/et/p", layout) == ["p", "shim/p"]
     assert candidates("cell", "other/p", layout) == []
+    assert candidates("cell", "xplat/et", layout) == ["", "shim"]
     assert candidates("", "et/p", layout) == ["p", "shim/p", "et/p"]
     assert candidates("", "p", layout) == ["p"]
     assert candidates("none", "et/p", layout) == []

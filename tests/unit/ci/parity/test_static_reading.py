@@ -275,6 +275,22 @@ add_library(doubled ${CMAKE_SOURCE_DIR}/${CMAKE_SOURCE_DIR}/p/1.cpp)
     ]
 
 
+def test_what_is_not_evaluated_is_named_once_in_each_file(
+    read: Callable[[Files], CMakeFacts],
+) -> None:
+    call = "cmake_language(EVAL CODE x)\n"
+    facts = read(
+        {
+            "CMakeLists.txt": f"{call}add_subdirectory(one)\n{call}",
+            "one/CMakeLists.txt": f"\n{call}",
+        }
+    )
+    assert [str(row.place) for row in facts.not_evaluated] == [
+        "CMakeLists.txt:1",
+        "one/CMakeLists.txt:2",
+    ]
+
+
 def test_a_revision_is_read_as_it_was_committed(tmp_path: Path) -> None:
     root = tmp_path / "checkout"
     root.mkdir()
