@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec import structs
 
 from ci.report.schema import Status
+from ci.upstream import suites
 from ci.upstream.expectations import (
     Cause,
     Checked,
@@ -24,7 +26,7 @@ from ci.upstream.journal import Entry, Ran
 from ci.upstream.judged import Ending, Judged
 from ci.upstream.report import check_all, count_causes, make_case, make_suite_case
 from ci.upstream.suites import SUITES, Suite, choose_tests
-from provisioning.errors import ManifestError, UsageError
+from provisioning.errors import ManifestError, UnfitError, UsageError
 
 GOOD = Row(suite="upstream", tests=("*_acos",), outcome="one-sided", pattern="not faithful")
 TESTS = ("C::test_abs", "C::test_acos")
@@ -263,6 +265,18 @@ def test_failures_without_a_cause_are_counted() -> None:
     ]
     fine = expectations.check(end("C::test_abs", Ending.PASSED))
     assert count_causes([fine]) == ["failures without a known cause: 0 of 0"]
+
+
+def test_executorch_is_found_where_its_package_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: dict[str, Any] = {}
+    finder = SimpleNamespace(util=SimpleNamespace(find_spec=found.get))
+    monkeypatch.setattr(suites, "importlib", finder)
+    found["executorch"] = SimpleNamespace(submodule_search_locations=["/a", "/b"])
+    assert suites.find_executorch() == Path("/a")
+    for spec in (None, *(SimpleNamespace(submodule_search_locations=one) for one in (None, []))):
+        found["executorch"] = spec
+        with pytest.raises(UnfitError, match="no executorch"):
+            suites.find_executorch()
 
 
 def test_the_most_frequent_cause_is_first() -> None:
