@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from ci.signing.record import RECORD_NAME
+
 ROOT = Path(__file__).parents[2]
 LIBRARY = ROOT / "tests" / "artifacts" / "elf" / "libhexagon.so"
 SIGNER = "import os, subprocess, sys; open(sys.argv[1], 'w').write(str(os.getpid())); {}"
@@ -40,7 +42,8 @@ def group_runs(group: int) -> bool:
 def test_an_interrupted_signer_leaves_nothing(first: signal.Signals, tmp_path: Path) -> None:
     (tmp_path / "signer.py").write_text(SIGNER.format(CHILD))
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "old").touch()
+    for name in ("old", RECORD_NAME):  # --force replaces only what sign wrote
+        (tmp_path / "out" / name).touch()
     signer = f"{sys.executable} {tmp_path}/signer.py {tmp_path}/started {{input}} {{output}}"
     words = ["sign", str(LIBRARY), "--signer", signer, "--out", str(tmp_path / "out"), "--force"]
     # A shell starts what runs in the background with SIGINT ignored, and so would this process.
@@ -57,5 +60,5 @@ def test_an_interrupted_signer_leaves_nothing(first: signal.Signals, tmp_path: P
     assert said.endswith(b"python -m ci sign: interrupted\n")
     assert b"Traceback" not in said
     assert not group_runs(group)
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["old"]
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"old", RECORD_NAME}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "signer.py", "started"]
