@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from provisioning.artifacts.sources.local import check_minimum
 from provisioning.console.caller import caller_path
 from provisioning.console.progress import Progress
 from provisioning.elf.loader import find_libraries
-from provisioning.errors import UnfitError
+from provisioning.errors import ManifestError, UnfitError
 from provisioning.manifest.reader import Profile, ProfileArtifact, read_profile, read_toolchain
 from provisioning.store.store import Store
 
@@ -167,7 +168,7 @@ def compose_environment(
 ) -> Environment:
     """Return the environment of a profile, with the artifacts' roots in its variables. For
     variables in ``profile.from_caller``, the values that the user has set take precedence. Raises
-    UnfitError if a root cannot be in a search path.
+    UnfitError if a root cannot be in a search path, ManifestError for an unknown ``{name}``.
     """
     roots = {artifact.name: str(artifact.root) for artifact in artifacts}
     if split := next((root for root in roots.values() if os.pathsep in root), ""):
@@ -176,7 +177,17 @@ def compose_environment(
             why=f"{os.pathsep!r} separates the directories in LD_LIBRARY_PATH",
             fix="move it; QNN_CI_HOME changes the directory of the store",
         )
-    variables = {key: value.format_map(roots) for key, value in profile.variables.items()}
+    try:
+        variables = {
+            key: re.sub(r"\{([^{}]*)\}", lambda found: roots[found[1]], value)
+            for key, value in profile.variables.items()
+        }
+    except KeyError as error:
+        raise ManifestError(
+            f"a variable of profile {name} contains {{{error.args[0]}}}",
+            why="the profile has no artifact with this name, or this machine does not need it",
+            fix="correct manifests/profiles.toml",
+        ) from error
     for wanted in profile.artifacts:
         if wanted.is_optional and wanted.name in roots:
             variables["LD_LIBRARY_PATH"] += f":{roots[wanted.name]}/lib"

@@ -150,6 +150,14 @@ class Adoption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     choice: str = ""
     choice_words: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        try:
+            groups = re.compile(self.version_pattern).groups
+        except re.error as error:
+            raise ValueError(f"version_pattern is not a regular expression: {error}") from error
+        if self.version_file not in {"", "sdk.yaml"} and groups != 1:
+            raise ValueError(f"version_pattern has {groups} groups; it must have one")
+
     def find_choice(self, variables: Mapping[str, str]) -> str:
         """Return the directory in the environment variable ``choice``, or '' if there is none."""
         word = variables.get(self.choice, "") if self.choice else ""
@@ -252,6 +260,11 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     variables: dict[str, str] = {}
     from_caller: tuple[str, ...] = ()
     like: str = ""
+
+    def __post_init__(self) -> None:
+        for name in (*self.variables, *self.from_caller):
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):  # `env` prints it for a shell
+                raise ValueError(f"{name!r} is not a valid name of a variable")
 
     def over(self, base: Profile) -> Profile:
         """Return this profile merged over the one that it extends."""

@@ -112,6 +112,8 @@ class FileRelease(Release, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_names(self.filename)
+        if min(self.size_bytes, self.unpacked_bytes) < 0:
+            raise ValueError("a size is negative")
         msgspec.structs.force_setattr(self, "sha256", _digits(self.sha256, 64))
 
     @property

@@ -9,10 +9,18 @@ from pathlib import Path
 import pytest
 
 from provisioning.archives.layout import Census, Member
+from provisioning.artifacts.environment import compose_environment
 from provisioning.artifacts.lockfile import Lock, project_lock_path, read_lock
+from provisioning.artifacts.provision import Provisioned
 from provisioning.artifacts.sources import ArtifactRequest, find_mismatch, pin_of
 from provisioning.errors import ManifestError
-from provisioning.manifest.reader import Toolchain, read_toolchain
+from provisioning.manifest.reader import (
+    Profile,
+    ProfileArtifact,
+    Toolchain,
+    read_profiles,
+    read_toolchain,
+)
 from provisioning.manifest.releases import FileRelease, GitRelease
 from provisioning.store.tree import TreeEntry, encode_record, parse_tree
 
@@ -185,3 +193,60 @@ def test_a_record_of_a_tree_that_leads_out_is_none() -> None:
     assert parse_tree((text + entry % "a/b").encode()).files
     with pytest.raises(ValueError, match="is outside"):
         parse_tree((text + entry % "../b").encode())
+
+
+ADOPTION = (
+    '\n[adoption]\nvariable = "X"\nmarkers = []\nversion_file = "v"\nversion_pattern = "{}"\n'
+)
+
+
+@pytest.mark.parametrize("pattern", ["(", "a+", "(a)(b)", ""])
+def test_a_pattern_of_a_version_has_one_group(manifests: Path, pattern: str) -> None:
+    file = manifests / "toolchains/sdk.toml"
+    file.write_text(FILE.format(**GOOD) + ADOPTION.format("v(.+)"))
+    read_toolchain("sdk")
+    file.write_text(FILE.format(**GOOD) + ADOPTION.format(pattern))
+    with pytest.raises(ManifestError, match=r"sdk\.toml"):
+        read_toolchain("sdk")
+
+
+@pytest.mark.parametrize("key", ["size_bytes", "unpacked_bytes"])
+def test_a_size_is_not_negative(manifests: Path, key: str) -> None:
+    text = FILE.format(**GOOD).replace('python = "3.11"', f'python = "3.11"\n{key} = -1')
+    (manifests / "toolchains/sdk.toml").write_text(text)
+    with pytest.raises(ManifestError, match=r"sdk\.toml"):
+        read_toolchain("sdk")
+
+
+PROFILE = '[p]\nsummary = "x"\nartifacts = []\n[p.variables]\n"{}" = "x"\n'
+
+
+@pytest.mark.parametrize("name", ["A B;x", "A=B", "", "1A", "A\\nB", "$(id)"])
+def test_a_name_of_a_variable_cannot_be_a_command(manifests: Path, name: str) -> None:
+    (manifests / "profiles.toml").write_text(PROFILE.format("A_1"))
+    assert read_profiles()["p"].variables == {"A_1": "x"}
+    (manifests / "profiles.toml").write_text(PROFILE.format(name))
+    with pytest.raises(ManifestError, match=r"profiles\.toml"):
+        read_profiles()
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("{sdk}/lib:{sdk}", "/r/lib:/r"),
+        ("{", "{"),
+        ("{{sdk}}", "{/r}"),
+        ("{ndk}", None),
+        ("{}", None),
+        ("{sdk.__class__}", None),
+        ("{sdk:>9}", None),
+    ],
+)
+def test_a_variable_contains_roots_and_nothing_else(text: str, value: str | None) -> None:
+    profile = Profile("x", (ProfileArtifact("sdk"),), {"A": text})
+    made = (Provisioned("sdk", "1", Path("/r")),)
+    if value is not None:
+        assert compose_environment("p", profile, made).variables == {"A": value}
+        return
+    with pytest.raises(ManifestError, match="profile p"):
+        compose_environment("p", profile, made)
