@@ -24,7 +24,8 @@ def check_paths(*paths: str) -> None:
 def check_names(*names: str) -> None:
     """Raise ValueError for a name that is not a valid file name."""
     for name in names:
-        if not name or "/" in name or leads_out(name):
+        is_odd = not name.isprintable() or name.startswith("-")
+        if not name or is_odd or "/" in name or leads_out(name):
             raise ValueError(f"{name!r} is not a valid file name")
 
 
@@ -137,6 +138,12 @@ class PackageRelease(FileRelease, frozen=True, kw_only=True):
 
     package: str
     package_version: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for word in (self.package, self.package_version):  # pip would take more for its options
+            if not re.fullmatch(r"\w[\w.+!:-]*", word):
+                raise ValueError(f"{word!r} is not the name or the version of a package")
 
     @property
     def place(self) -> str:

@@ -35,6 +35,8 @@ GOOD = {
     "output": "lib/made.so",
     "commit": "c" * 40,
     "url": "https://h/r.git",
+    "package": "ziglang",
+    "package_version": "1",
     "sha256": SHA256,
 }
 FILE = """
@@ -47,8 +49,8 @@ text = "none"
 [[releases]]
 source = "zig"
 version = "{version}"
-package = "ziglang"
-package_version = "1"
+package = "{package}"
+package_version = "{package_version}"
 filename = "{filename}"
 platform = "any"
 python = "3.11"
@@ -114,12 +116,19 @@ def test_a_path_inside_is_one(manifests: Path, path: str) -> None:
     read(manifests, put="lib/")
 
 
+@pytest.mark.parametrize("text", ["a/b", "", "-a", "a\\nb", "a\\u001bb"])
 @pytest.mark.parametrize("key", ["name", "version", "filename"])
-def test_a_name_of_a_file_is_no_path(manifests: Path, key: str) -> None:
+def test_a_name_of_a_file_is_no_path_and_no_option(manifests: Path, key: str, text: str) -> None:
     with pytest.raises(ManifestError):
-        read(manifests, **{key: "a/b"})
+        read(manifests, **{key: text})
+
+
+@pytest.mark.parametrize("text", ["1 --extra-index-url x", "1\\n-e .", "-r x", "", "1; x", "x @ y"])
+@pytest.mark.parametrize("key", ["package", "package_version"])
+def test_a_package_brings_no_options_of_pip(manifests: Path, key: str, text: str) -> None:
+    read(manifests, **{key: "com.q-x_y"})
     with pytest.raises(ManifestError):
-        read(manifests, **{key: ""})
+        read(manifests, **{key: text})
 
 
 def test_capitals_in_a_hash_are_no_other_hash(manifests: Path) -> None:
