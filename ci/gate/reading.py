@@ -165,7 +165,7 @@ class Repository:
             for model, reach in facts.models.items():
                 paths[f"{name} {model}"] = shared | reach.parents.keys()
         return {
-            name: {path: tree.digest(path) for path in sorted(found) if not matches(path, alone)}
+            name: {path: tree.digest(path) for path in found if not matches(path, alone)}
             for name, found in paths.items()
         }
 
@@ -191,7 +191,7 @@ class Repository:
 
     def read_tree(self, commit: str) -> tuple[SourceTree, TreeFacts]:
         """Return the tree of a commit, or the work tree if ``commit`` is empty, and its facts."""
-        if commit and commit in self.trees:
+        if commit in self.trees:
             return self.trees[commit]
         tree: SourceTree = RevisionTree(self.git_dir, commit) if commit else WorkTree(self.source)
         found = tree, read_facts(tree, self.rules, self.known)

@@ -22,9 +22,10 @@ from ci.gate.jobs import (
 )
 from ci.gate.reading import FETCH, Repository, WorkTree, compare_keys, read_facts
 from ci.gate.results import read_junit, read_needs, read_plan, read_result, read_results
-from ci.gate.rules import CaseRule, SessionRule, read_rules
+from ci.gate.rules import CaseRule, Rule, SessionRule, read_rules
 from ci.gate.schema import Plan, PlannedSession
 from ci.gate.verdict import JobResult
+from ci.parity.trees import RevisionTree
 from ci.report.schema import CaseName
 from ci.report.write import write_report
 from provisioning.errors import UsageError
@@ -153,6 +154,17 @@ def test_a_model_s_cases_depend_on_its_own_files_and_on_those_of_the_session() -
     assert "ci/cases/session.py" in mlp.keys() & lstm.keys()
     assert mlp["ci/models/suite/mlp.py"] == FILES["ci/models/suite/mlp.py"]
     assert "ci/cases/session.py" not in digests["sign_skel"]
+    every = {path for found in digests.values() for path in found}
+    assert not [path for path in every if "#" in path]
+    assert POLICY not in {*mlp, *lstm}, "its rows choose the cases"
+    assert POLICY in digests["tests"]
+    alone = Rule(("ci/cases/*",), (), "for a test", alone=True)
+    repository = Repository(Path(), replace(RULES, rule=(alone,)))
+    repository.trees["commit"] = (tree, read_facts(tree, RULES, {}))
+    fewer = repository.digest_inputs("commit")
+    assert mlp.keys() - fewer["test_emulator mlp"].keys() == {
+        path for path in mlp if path.startswith("ci/cases/")
+    }
 
 
 def test_what_is_no_repository_or_has_no_history_is_named(git: Git, tmp_path: Path) -> None:
@@ -174,6 +186,8 @@ def test_what_is_no_repository_or_has_no_history_is_named(git: Git, tmp_path: Pa
     assert cut.value.what == f"{tmp_path / 'shallow'} is a shallow clone"
     assert cut.value.why == "the commit to compare with may be missing"
     assert cut.value.fix == FETCH
+    with pytest.raises(UsageError, match="is a shallow clone"):
+        [*shallow.list_steps("HEAD..HEAD")]
     with pytest.raises(UsageError, match="'HEAD' is not a range") as one:
         [*git.repository.list_steps("HEAD")]
     assert one.value.fix == "write it like HEAD~20..HEAD"
@@ -201,6 +215,26 @@ def test_the_commits_of_a_range_are_compared_each_with_its_parent(
     latest = [one.commit for one in repository.list_steps(f"{commits[2]}..")]
     assert latest == commits[3:]
     assert [*repository.list_steps(f"{first}..{first}")] == []
+    git("checkout", "-qb", "side", first)
+    git.commit(z="1")
+    git("checkout", "-q", commits[-1])
+    git("merge", "-q", "--no-ff", "-m", "x", "side")
+    (merged,) = repository.list_steps(f"{commits[-1]}..HEAD")
+    assert [change.path for change in merged.difference.changes] == ["z"]
+
+
+def test_a_commit_is_read_once_and_the_work_tree_each_time(git: Git) -> None:
+    commit = git.commit(a="1")
+    repository = git.repository
+    tree, _ = repository.read_tree(commit)
+    assert isinstance(tree, RevisionTree)
+    (git.root / "a").write_text("2", encoding="utf-8")
+    assert repository.read_tree(commit)[0] is tree
+    assert tree.read("a") == "1"
+    works = [repository.read_tree("")[0] for _ in range(2)]
+    assert all(isinstance(one, WorkTree) for one in works)
+    assert (works[0].read("a"), works[0] is works[1]) == ("2", False)
+    assert [*repository.trees] == [commit]
 
 
 def test_a_repository_that_lacks_a_commit_is_named_as_the_reason(git: Git) -> None:
