@@ -305,7 +305,14 @@ def read_toolchain(name: str) -> Toolchain:
     if name not in (known := list_toolchains()):
         fix = f"{suggest_near(name, known)}use one of: {', '.join(known)}"
         raise UsageError(f"there is no artifact {name!r}", fix=fix)
-    return read_toml(f"toolchains/{name}.toml", Toolchain)
+    found = read_toml(f"toolchains/{name}.toml", Toolchain)
+    if found.name != name:
+        raise ManifestError(
+            f"manifest toolchains/{name}.toml describes {found.name}",
+            why="an artifact is found by the name of its file",
+            fix="give the file and the artifact the same name",
+        )
+    return found
 
 
 def list_toolchains() -> list[str]:

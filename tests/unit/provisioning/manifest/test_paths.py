@@ -152,6 +152,11 @@ def test_a_hash_of_another_kind_pins_no_file(manifests: Path, digits: int) -> No
         read(manifests, sha256="c" * digits)
 
 
+def test_a_manifest_has_the_name_of_its_artifact(manifests: Path) -> None:
+    with pytest.raises(ManifestError, match=r"toolchains/sdk\.toml"):
+        read(manifests, name="ndk")
+
+
 def test_an_option_of_git_is_not_a_url(manifests: Path) -> None:
     with pytest.raises(ManifestError, match=r"toolchains/sdk\.toml"):
         read(manifests, url="--upload-pack=x")
