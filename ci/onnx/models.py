@@ -52,11 +52,12 @@ AGAIN = "export or copy it again; `check-model FILE.onnx`, which onnx installs, 
 # Suggested sizes for dimensions that are not fixed: for images, and for other inputs.
 PIXELS, LENGTH = 224, 128
 PICTURE_RANK = 4
+POINTER = b"version https://git-lfs"
 # First bytes of files that often have the suffix .onnx by mistake.
 OTHERS = {
     b"\x80": "a Python pickle",
     b"PK\x03\x04": "a zip archive, as written by torch.save",
-    b"version https://git-lfs": "a Git LFS pointer: run `git lfs pull`",
+    POINTER: "a Git LFS pointer: run `git lfs pull`",
     b"\x7fELF": "an ELF file",
     b"<": "HTML or XML, likely the error page of a download",
     b"{": "JSON",
@@ -362,4 +363,7 @@ def find_location_fault(location: str, directory: Path) -> str:
         return f"cannot be read: {error.strerror}"
     if not path.resolve().is_relative_to(directory.resolve()):
         return "is a symbolic link that points outside the model's directory"
+    with path.open("rb") as stream:
+        if stream.read(len(POINTER)) == POINTER:
+            return f"is {OTHERS[POINTER]}"
     return ""

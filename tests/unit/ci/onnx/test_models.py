@@ -164,6 +164,7 @@ UNUSABLE: dict[str, tuple[ModelProto, tuple[str, ...]]] = {
     "data is a directory": (external("folder"), ("'w'", "directory")),
     "data is the directory itself": (external("."), ("'w'", "directory")),
     "data of a long name": (external("w" * 5000), ("'w'", "too long")),
+    "data is not fetched": (external("lfs.bin"), ("'lfs.bin'", "`git lfs pull`")),
     "data is a pipe": (external("pipe"), ("'w'", "not a regular file")),
     "data without a name": (external(""), ("'w'", "no valid name")),
     "data of a name with a zero": (external("a\0b"), ("'w'", "no valid name")),
@@ -182,6 +183,7 @@ def write(tmp_path: Path) -> Write:
     folder.mkdir()
     (folder / "folder").mkdir()
     (folder / "small.bin").write_bytes(bytes(12))
+    (folder / "lfs.bin").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
     (tmp_path / "outside.bin").write_bytes(bytes(12))
     (folder / "link.bin").symlink_to(tmp_path / "outside.bin")
     (folder / "inside.bin").symlink_to("small.bin")
