@@ -255,6 +255,7 @@ class Pool:
         own = {
             STARTER: str(os.getpid()),
             IMPORTS: " ".join(imports),
+            "PYTHONWARNINGS": "",  # "error" would make warnings of ExecuTorch's packages failures
             "PYTHONUTF8": "1",  # ExecuTorch reads its own files in the locale's encoding
             DIRECTORY_VARIABLE: str(user_path(".").resolve()),
             "PYTHONPATH": list_python_path(environment.get("PYTHONPATH", "")),

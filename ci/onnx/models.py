@@ -355,15 +355,14 @@ def find_location_fault(location: str, directory: Path) -> str:
     if ".." in parts.parts:
         return "points outside the model's directory with '..'"
     try:
+        if path.is_dir():
+            return "is a directory"
         if not path.is_file():
-            if path.is_dir():
-                return "is a directory"
             return "is not a regular file" if path.exists() else MISSING
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     if not path.resolve().is_relative_to(directory.resolve()):
         return "is a symbolic link that points outside the model's directory"
     with path.open("rb") as stream:
-        if stream.read(len(POINTER)) == POINTER:
-            return f"is {OTHERS[POINTER]}"
-    return ""
+        is_pointer = stream.read(len(POINTER)) == POINTER
+    return f"is {OTHERS[POINTER]}" if is_pointer else ""
