@@ -108,15 +108,18 @@ def process_set(environment: Mapping[str, str], directory: Path) -> Iterator[Non
 
     They cannot be set later: the dynamic linker reads LD_LIBRARY_PATH when a program starts, before
     any Python code runs. The working directory matters because multiprocessing starts Python with
-    -c, and Python then searches this directory first for imports.
+    -c, and Python then searches this directory first for imports. It also passes on this process's
+    filters of warnings (PYTHONWARNINGS), so these are hidden within the block.
     """
-    before, here = dict(os.environ), Path.cwd()
+    before, here, filters = dict(os.environ), Path.cwd(), sys.warnoptions
+    sys.warnoptions = []
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(directory)
     try:
         yield
     finally:
+        sys.warnoptions = filters
         os.chdir(here)
         os.environ.clear()
         os.environ.update(before)

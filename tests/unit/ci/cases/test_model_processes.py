@@ -71,7 +71,10 @@ def test_a_fork_of_a_fork_neither_answers_nor_keeps_its_parent_waiting() -> None
     assert time.monotonic() - started < 20
 
 
-def test_a_users_filter_of_warnings_is_not_for_the_packages_of_a_pool(tmp_path: Path) -> None:
+def test_a_users_filter_of_warnings_is_not_for_the_packages_of_a_pool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "warnoptions", ["error"])  # Python's reading of PYTHONWARNINGS
     with closing(Pool({**os.environ, "PYTHONWARNINGS": "error"}, tmp_path, ())) as pool:
         given = "__import__('warnings').warn('old', DeprecationWarning) or 7"
         assert pool.run(partial(eval, given), tmp_path / "log", 60.0).result == 7
