@@ -104,6 +104,7 @@ def test_workers_inherit_the_environment_and_what_they_need_themselves(
         "PYTHONPATH": f"{tmp_path}/user/lib:{ROOT}",
         "LD_LIBRARY_PATH": "/sdk/lib",
         "GLIBC_TUNABLES": f"{given}:{TUNABLES}".removeprefix(":"),
+        "PYTHONWARNINGS": "",
         "PYTHONUTF8": "1",
         DIRECTORY_VARIABLE: f"{tmp_path}/user",
         STARTER: str(os.getpid()),
