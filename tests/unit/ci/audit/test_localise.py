@@ -59,7 +59,7 @@ from ci.audit.localise_search import (  # noqa: E402
 from ci.cases.engine import Delegation  # noqa: E402
 from ci.cases.judged import SessionOptions  # noqa: E402
 from ci.cases.pipeline import RunSetup  # noqa: E402
-from ci.cases.policy import read_emulator_policy  # noqa: E402
+from ci.cases.policy import EmulatorPolicy, read_emulator_policy  # noqa: E402
 from ci.cases.pool import Ended  # noqa: E402
 from ci.cases.spec import CaseSpec  # noqa: E402
 from ci.executorch.engine import ExecutorchEngine  # noqa: E402
@@ -69,7 +69,7 @@ from ci.models.eager import run_eager  # noqa: E402
 from ci.models.model import load_model  # noqa: E402
 from ci.models.schemes import Scheme  # noqa: E402
 from ci.models.tensors import TensorInfo  # noqa: E402
-from ci.report.schema import Threshold  # noqa: E402
+from ci.report.schema import OutputThreshold, Threshold  # noqa: E402
 from provisioning.console.progress import Progress  # noqa: E402
 from provisioning.errors import FailedError, UsageError  # noqa: E402
 from tests.stand_ins.lanes import (  # noqa: E402
@@ -816,7 +816,17 @@ def test_the_file_of_a_wrong_part_has_the_figures_of_each_output_and_the_worst_o
 
 
 @pytest.mark.parametrize("wrong", [0, 1])
-def test_each_output_of_a_part_is_judged_under_its_own_name(tmp_path: Path, wrong: int) -> None:
+def test_each_output_of_a_part_is_judged_under_its_own_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: int
+) -> None:
+    """The limits of single outputs are for those of the model, which a part does not have."""
+    limits_of = EmulatorPolicy.limits_of
+    wide = tuple(OutputThreshold(output=number, max_above_noise_db=300.0) for number in range(2))
+    monkeypatch.setattr(
+        EmulatorPolicy,
+        "limits_of",
+        lambda *words: msgspec.structs.replace(limits_of(*words), outputs=wide),
+    )
     engine = copy(
         LABELLER,
         compute=lambda number: [*LABELLER.compute(number), -2 * LABELLER.compute(number)[0]],

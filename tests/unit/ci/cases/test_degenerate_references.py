@@ -46,8 +46,12 @@ def test_a_mask_that_never_varies_is_fine_beside_an_output_that_does(constant: A
 
 
 def test_ids_alone_that_vary_prove_something() -> None:
-    reference = [[np.array([number, 7]), np.array([True])] for number in range(4)]
-    assert find_degenerate(reference, POLICY) == ""
+    """Wherever the mask beside them stands; but masks alone prove nothing."""
+    mask = np.array([True])
+    ids = [np.array([number, 7]) for number in range(4)]
+    assert find_degenerate([[one, mask] for one in ids], POLICY) == ""
+    assert find_degenerate([[mask, one] for one in ids], POLICY) == ""
+    assert find_degenerate([[mask, ids[0]]] * 4, POLICY) == "output 0 is constant"
 
 
 def test_a_floating_output_that_no_input_changes_proves_nothing_whatever_is_beside_it() -> None:

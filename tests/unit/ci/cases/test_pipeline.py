@@ -747,7 +747,9 @@ def test_a_prediction_that_is_not_finite_accepts_nothing(tmp_path: Path) -> None
     assert "cannot be predicted" in case.reason
     runs = np.zeros((3, *COARSE.shape), np.float32)
     staging = Staging(tmp_path, tmp_path / "log", tmp_path)
-    staging.write_noise([np.concatenate([runs, runs[:1] * np.nan])])
+    partly = runs[:1].copy()
+    partly.flat[0] = np.nan
+    staging.write_noise([np.concatenate([runs, runs[:1] * np.nan, partly])])
     file = tmp_path / NOISE.format(0)
     info = COMPILED.outputs[0]
     found = read_noise(file, COARSE, info)

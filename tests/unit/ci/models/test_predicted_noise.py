@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed in this envi
 from torch import Tensor, fx, nn  # noqa: E402
 from torch.ao.quantization.fx import _decomposed  # noqa: E402
 
+from ci.models import layers as layers_module  # noqa: E402
 from ci.models import noise as noise_module  # noqa: E402
 from ci.models.layers import (  # noqa: E402
     MOST_LAYERS,
@@ -463,6 +464,16 @@ def test_of_many_layers_some_are_given() -> None:
     part, names = expose_layers(deep, (torch.ones(1, 4),))
     assert MOST_LAYERS // 2 < len(names) <= MOST_LAYERS
     assert len(part(torch.ones(1, 4))) == 1 + len(names)
+
+
+@pytest.mark.parametrize(("most_bytes", "given"), [(128, 8), (127, 4), (64, 4), (63, 2), (16, 1)])
+def test_of_large_layers_as_many_are_given_as_fit(
+    monkeypatch: pytest.MonkeyPatch, most_bytes: int, given: int
+) -> None:
+    """Nine layers, of which the last is the output, with 16 bytes each."""
+    monkeypatch.setattr(layers_module, "MOST_BYTES", most_bytes)
+    deep = nn.Sequential(*(nn.Linear(4, 4) for _ in range(9)))
+    assert len(expose_layers(deep, (torch.ones(1, 4),))[1]) == given
 
 
 # -- what a node is -------------------------------------------------------------------------------

@@ -375,7 +375,7 @@ def ask(job: FillJob, *codes: int, from_mirror: Sequence[str] = ()) -> Asked:
 def test_each_source_is_asked_three_times(job: FillJob, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mirror is asked for the commit, since it may not have the tag."""
     job = pin(replace(job, progress=Progress(io.StringIO())), url="https://u:p@vendor.invalid/code")
-    assert [words[-2:] for words in ask(job, 1, 1, 0)] == [("fetch", "tag")] * 3
+    assert [words[-2:] for words in ask(job, 1, -9, 0)] == [("fetch", "tag")] * 3
     assert steps_of(job).count("code 1: git fetch from https://vendor.invalid/code failed") == 2
     monkeypatch.setenv("QNN_CI_MIRROR", "https://m:q@mirror/files")
     asked = ask(job, 1, 1, 1, 1, 0, from_mirror=("fetch", "commit"))
@@ -409,7 +409,7 @@ def test_git_runs_in_the_tree_with_the_logins_and_time_to_fetch(
     assert asked == [(job.root, (*source.FIXED, "fetch", "y"), limits)]
 
 
-@pytest.mark.parametrize("near", [(), ("-c", "near"), ("-c", "damaged")])
+@pytest.mark.parametrize("near", [(), ("-c", "near"), ("-c", "damaged"), ("-c", "killed")])
 def test_submodules_come_from_another_checkout_or_the_network(
     job: FillJob, near: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -420,7 +420,7 @@ def test_submodules_come_from_another_checkout_or_the_network(
 
     def attempt(*words: str, **_: Any) -> Completed:
         asked.append(words)
-        return ended("", int(near == ("-c", "damaged")))
+        return ended("", {"damaged": 1, "killed": -9}.get("".join(near[1:]), 0))
 
     monkeypatch.setattr(checkout, "attempt", attempt)
     monkeypatch.setattr(checkout, "git_from_network", lambda *words: asked.append(words))
@@ -432,6 +432,7 @@ def test_submodules_come_from_another_checkout_or_the_network(
         (): plain,
         ("-c", "near"): local,
         ("-c", "damaged"): [local[0], plain[0], local[1], plain[1]],
+        ("-c", "killed"): [local[0], plain[0], local[1], plain[1]],
     }
     assert asked == wanted[near]
     assert steps_of(checkout.job).count("code 1: submodule ") == 2
