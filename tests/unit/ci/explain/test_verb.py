@@ -19,6 +19,7 @@ from ci.__main__ import explain_error, main
 from ci.explain.explain import find_known
 from ci.explain.render import advise
 from ci.explain.rules import read_rules
+from provisioning.errors import QnnCiError
 
 ROOT = Path(__file__).parents[4]
 SCHEMA = ROOT / "docs" / "schemas" / "explain.schema.json"
@@ -150,3 +151,14 @@ def test_an_error_without_a_fix_gets_that_of_a_rule() -> None:
     assert known is not None
     assert advise(SPACE) == f"{known.fix} ({known.cause})"
     assert explain_error("git exited with 128\nfatal: unable to access 'https://x/': no") != ""
+
+
+def test_every_verb_that_fails_without_a_fix_gets_that_of_a_rule(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise QnnCiError("cmake exited with 1", why=SPACE)
+
+    monkeypatch.setattr("ci.verbs.explain.execute", fail)
+    assert main(["explain", "x.log"]) == QnnCiError.exit_code
+    assert "cache info" in capsys.readouterr().err
