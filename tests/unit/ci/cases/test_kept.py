@@ -31,6 +31,7 @@ from ci.models.user_models import Limits, Metric, ModelEntry
 from ci.report.schema import DeviceFigures, Question, Report, Status
 from ci.report.write import read_report, write_report
 from provisioning.errors import ExitCode, UsageError
+from provisioning.manifest.reader import MANIFESTS_VARIABLE, manifests_root
 from tests.stand_ins.lanes import COARSE, LABELLER, SPEC, EchoRunner, keep_case, run_case
 from tests.stand_ins.reports import make_report
 
@@ -623,6 +624,27 @@ def test_figures_that_were_recorded_next_to_a_policy_are_judged_by(
         name = f"{case.model} {case.scheme} {case.soc}"
         recorded.write_text(f'[cases]\n"{name}" = {{ sqnr_db = {figure} }}\n')
         assert ci.__main__.main(words) == code
+
+
+def test_recorded_figures_of_another_backend_are_not_judged_by(
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "qnn.toml").write_text('extends = "default"\n')
+    shutil.copytree(manifests_root(), tmp_path / "manifests")
+    monkeypatch.setenv(MANIFESTS_VARIABLE, str(tmp_path / "manifests"))
+    write_report(replace(read_report(kept), backend="lpai"), kept)
+    (case,), tools = read_report(kept).cases, read_report(kept).toolchain
+    row = f'[cases]\n"{case.model} {case.scheme} {case.soc}" = {{ sqnr_db = 90.0 }}\n'
+    places = (tmp_path / "manifests" / "baselines", tmp_path / "qnn-baselines")
+    words = ["judge", "kept", "--policy", "qnn.toml", "--reports", "out"]
+    for place in places:
+        place.mkdir(exist_ok=True)
+        (place / name_figures(tools)).write_text(row)
+        assert ci.__main__.main(words) == ExitCode.OK
+        (place / name_figures(tools, "lpai")).write_text(row)
+        assert ci.__main__.main(words) == ExitCode.FAILED
+        (place / name_figures(tools, "lpai")).unlink()
 
 
 def test_nothing_that_lowers_or_runs_is_loaded(kept: Path, tmp_path: Path) -> None:

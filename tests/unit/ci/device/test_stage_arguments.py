@@ -61,6 +61,7 @@ def test_a_missing_runner_tells_which_session_builds_it(tmp_path: Path, home: Pa
     with pytest.raises(UsageError, match=r"m\.pte is not a file") as caught:
         check_files(runner, [program])
     assert "build" not in caught.value.fix
+    assert "--keep-artifacts" in caught.value.fix
     program.touch()
     check_files(runner, [program])
 

@@ -123,7 +123,9 @@ def test_a_deployment_needs_one_device_and_a_bundle(
 ) -> None:
     given = [str(bundle) if one == "B" else one for one in words]
     assert main(["deploy", *given]) == ExitCode.USAGE
-    assert told in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert told in shown
+    assert "fix: " in shown
 
 
 def test_a_bundle_is_read_while_every_byte_is_as_it_was_staged(bundle: Path) -> None:

@@ -103,6 +103,8 @@ def run(form: str, end: str, expected: str) -> Rerun:
 def test_a_graph_that_ends_otherwise_fails_its_case(one: Rerun, status: Status, word: str) -> None:
     case = make_case(one, "SM8650")
     assert case.status is status
+    assert (case.model, case.scheme, case.soc) == (f"a {one.form} onnx", "fp16", "SM8650")
+    assert (case.outcome, case.sqnr_db, case.predicted_sqnr_db) == (one.end, 2.0, 60.0)
     assert word in case.reason
 
 
@@ -324,6 +326,43 @@ def test_one_fault_that_is_not_known_among_others_fails_a_search(
     schemes = [word for one in names for word in ("--scheme", one)]
     assert call(fuzz, *schemes, "--reports", str(tmp_path)).exit_code == code
     assert len(list((tmp_path / "fuzz").glob("*.md"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("frontend", "scheme", "told"),
+    [
+        ("onnx", "u8", "QNN 2.49.40, onnxruntime-qnn 2.5.9"),
+        ("executorch", "8a8w", "QNN 2.49.40, executorch 1.5.9"),
+    ],
+)
+def test_a_page_of_a_fault_names_the_versions_of_its_front_end(
+    frontend: str, scheme: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(search: Search, *_: float) -> Searched:
+        finding = Finding(
+            graph=PLANTED.graph,
+            end=WRONG,
+            frontend=search.frontend,
+            scheme=search.scheme,
+            soc=search.soc,
+            sqnr_db=1.0,
+            predicted_db=60.0,
+            place="output 0",
+            why="",
+            operators=("add", "mul"),
+            relations=(),
+        )
+        return make_searched(search, finding)
+
+    versions = {"onnxruntime-qnn": "2.5.9", "executorch": "1.5.9"}
+    monkeypatch.setattr(fuzz, "version", versions.__getitem__)
+    monkeypatch.setattr(fuzz, "open_bench", open_stand_in(has_planted))
+    monkeypatch.setattr(Search, "run", run)
+    words = ("--frontend", frontend, "--scheme", scheme, "--reports", str(tmp_path))
+    assert call(fuzz, *words).exit_code == ExitCode.FAILED
+    (page,) = (tmp_path / "fuzz").glob("*.md")
+    assert page.name == f"{scheme}-01-add-mul.md"
+    assert f"{told}, SoC {DEFAULT_SOC}." in page.read_text("utf-8")
 
 
 def test_schemes_share_the_minutes_of_a_search(

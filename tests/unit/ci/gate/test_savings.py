@@ -251,7 +251,10 @@ def test_a_plan_is_printed_as_a_table_or_as_markdown_and_written_to_a_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     plan = make_plan(make_session("lint"), base="a" * 40, head="b" * 40)
-    monkeypatch.setattr(plan_verb, "plan_changes", lambda *_: plan)
+    asked: list[Any] = []
+    monkeypatch.setattr(plan_verb, "Repository", lambda place, rules: (place, rules))
+    monkeypatch.setattr(plan_verb, "read_rules", lambda file: f"rules of {file}")
+    monkeypatch.setattr(plan_verb, "plan_changes", lambda *words: asked.append(words) or plan)
     monkeypatch.setattr(plan_verb, "verify", lambda _, span, __: span)
     usual = {"source": ".", "rules": None, "verify": "", "markdown": False, "out": None}
     rows: tuple[tuple[dict[str, Any], str], ...] = (
@@ -263,5 +266,6 @@ def test_a_plan_is_printed_as_a_table_or_as_markdown_and_written_to_a_file(
         args = Namespace(**{**usual, **words})
         wanted = Outcome(text, msgspec.to_builtins(plan), exact=args.markdown)
         assert plan_verb.execute(args, Progress()) == wanted
+        assert asked.pop() == (args, (Path(), "rules of None"))
     assert msgspec.json.decode((tmp_path / "plan.json").read_bytes(), type=Plan) == plan
     assert plan_verb.execute(Namespace(**{**usual, "verify": "a..b"}), Progress()) == "a..b"

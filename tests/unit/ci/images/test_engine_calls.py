@@ -153,6 +153,14 @@ def test_an_image_is_built_on_its_parent_and_tagged_last(engine: Any) -> None:
     assert first["buildargs"]["SNAPSHOT"] == ROW.snapshot
     assert second["buildargs"] == {**first["buildargs"], "BASE": parent, "IMAGE": "aot"}
     assert not first["nocache"]
+    wanted = ("custom_context", "rm", "forcerm", "decode")
+    for one in (first, second):
+        assert {name: one[name] for name in wanted} == dict.fromkeys(wanted, True)
+        assert one["dockerfile"] == "docker/Dockerfile"
+        assert one["buildargs"]["SOURCE_DATE_EPOCH"] == "1767225600"
+    assert [one["labels"] for one in (first, second)] == [
+        {f"{LABEL}.image": name} for name in ("emulator", "aot")
+    ]
     assert [f"wheels/{n}" in one for one in engine.contexts for n in ("a-1-py3-none-any.whl",)] == [
         True,
         False,
@@ -328,6 +336,9 @@ def test_toolchains_are_baked_from_the_store_and_labelled(
     assert context["store/libcxx-2-ab/libcxx/libQnnHtp.so"] == b"QNN"
     assert f'LABEL {TOOLCHAINS_LABEL}="qnn-sdk-2 libcxx-2"' in context["Dockerfile"].decode()
     assert f"FROM {base.id}\n" in context["Dockerfile"].decode()
+    (asked,) = engine.called("build")
+    wanted = ("custom_context", "rm", "forcerm", "decode")
+    assert {name: asked[name] for name in wanted} == dict.fromkeys(wanted, True)
     assert baked.reference == f"{plan.reference()}-toolchains"
     assert engine.store[baked.image_id].tags == [baked.reference]
 
@@ -490,6 +501,11 @@ def test_a_shell_has_the_callers_place_ids_and_settings_and_is_removed(
     assert named[f"{checkout}/.nox"].startswith(f"{LABEL}-nox-1000-")
     assert not any(one["ReadOnly"] for one in mounts.values())
     assert [one["entrypoint"] for one in helpers] == [["chown", "1000:100"]] * 2
+    assert [one["user"] for one in helpers] == ["0:0"] * 2  # only root may give a volume away
+    assert [one["host_config"]["auto_remove"] for one in helpers] == [True] * 2
+    started = [one["id"] for one in engine.called("start")]
+    assert started == [one["id"] for one in (*helpers, container)]
+    assert (Path(home) / "store").is_dir()  # else the engine makes it, and root owns it
     (put,) = engine.called("put")
     assert put["files"]["passwd"].startswith(b"root:x\ndev:x:1000:100:")
     assert names(engine).index("attach") < len(names(engine)) - 1

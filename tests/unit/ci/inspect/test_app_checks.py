@@ -405,6 +405,15 @@ def test_an_app_may_have_one_program_per_soc(tmp_path: Path) -> None:
     assert ids(judge(path, tmp_path / "scratch", *names)) == {"QNN323"}
 
 
+def test_a_program_without_a_context_is_for_no_soc(tmp_path: Path) -> None:
+    """It does not excuse another program that is for another SoC."""
+    plain = make_program().replace(b"QnnBackend", b"XnnBackend")
+    programs = {"assets/a.bin": make_binary(), "assets/model.pte": plain}
+    path = write_apk(tmp_path / "app.apk", SET | make_set(hexagon=0x79), others=programs)
+    assert "QNN323" in ids(judge(path, tmp_path / "scratch", "SM8750"))
+    assert "QNN323" not in ids(judge(path, tmp_path / "scratch", "SM8650"))
+
+
 def test_what_packaging_is_without_a_word_of_it(tmp_path: Path) -> None:
     """Gradle leaves libraries inside from minSdk 23 on; Android extracts them by default."""
     root = write_sources(tmp_path / "p", SET, jni="", manifest="undeclared")

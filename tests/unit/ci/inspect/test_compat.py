@@ -333,6 +333,18 @@ def test_an_artifact_in_the_store_is_read(libraries: Path, monkeypatch: pytest.M
     assert read.kernels == ("aten::erf.out",)
 
 
+def test_a_kernel_of_a_longer_name_is_another(libraries: Path) -> None:
+    """Nor is a part of a name in the next library."""
+    wanted = ["aten::erf", "aten::erf.out", "aten::bmm.out"]
+    backend = libraries / "libqnn_executorch_backend.so"
+    backend.write_bytes(backend.read_bytes() + b"aten::bmm.out_more\0")
+    assert read_runtime(str(libraries), wanted).kernels == ("aten::erf.out",)
+    (libraries / "libkernels.so").write_bytes((libraries / "libQnnHtp.so").read_bytes())
+    with (libraries / "libkernels.so").open("ab") as file:
+        file.write(b"\0aten::bmm.out\0")
+    assert read_runtime(str(libraries), wanted).kernels == ("aten::bmm.out", "aten::erf.out")
+
+
 def test_a_runtime_without_executorch_has_no_kernels_and_may_have_no_version(
     libraries: Path,
 ) -> None:

@@ -216,6 +216,9 @@ def test_the_numbers_of_dtypes_are_those_of_onnx() -> None:
     for number, name in DTYPES.items():
         own = onnx.TensorProto.DataType.Name(number).lower()
         assert others.get(own, own) == name
+    widths = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
+    floats = {"float16", "bfloat16", "float32", "float64"}
+    assert {*DTYPES.values()} == widths | floats | {"bool"}
 
 
 def test_a_seal_is_written_into_whole_contexts_alone(

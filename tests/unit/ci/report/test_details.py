@@ -6,6 +6,7 @@ import io
 from argparse import Namespace
 from dataclasses import replace as change
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -119,6 +120,28 @@ def test_only_digests_that_both_know_can_differ(
 ) -> None:
     pair = [Digests(inputs=one and one * 64) for one in (before, now)]
     assert pair[1].differing(pair[0]) == (("inputs",) if differs else ())
+
+
+@pytest.mark.parametrize(
+    ("figures", "differs"),
+    [
+        ({"status": Status.FAILED}, True),
+        ({"sqnr_db": 40.0}, True),
+        ({"metric": 0.5}, True),
+        ({"pte_bytes": 2047}, True),
+        ({"fallback_nodes": 3}, True),
+        ({"fallback_nodes": 1}, True),
+        ({"digests": Digests(inputs="b" * 64)}, True),
+        ({"lower_s": 9.0, "cached": True, "delegated_nodes": 4}, False),
+    ],
+)
+def test_a_case_differs_from_the_base_by_any_figure(
+    report: Report, figures: dict[str, Any], differs: bool
+) -> None:
+    before = replace(CASE, metric=0.7, metric_name="top1", digests=Digests(inputs="a" * 64))
+    now = replace(before, **figures)
+    compared = compare_reports(replace(report, cases=(before,)), replace(report, cases=(now,)))
+    assert (len(compared.changed), compared.same) == (differs, not differs)
 
 
 @pytest.mark.parametrize("before", Status)
@@ -348,6 +371,8 @@ def test_a_fingerprint_is_that_of_the_path_title_and_message_and_of_no_line() ->
     assert found[0] == found[1]
     assert len(set(found)) == 4
     assert fingerprint("a\udcff") == fingerprint("a?")  # a path that is no text
+    # GitHub takes a result with another fingerprint for a new one.
+    assert fingerprint("a.py", "mlp", "wrong") == "9bcc8503e9611e50a4db866d4abc9bd6"
 
 
 def test_a_reason_is_one_line_of_limited_length() -> None:

@@ -172,6 +172,7 @@ def test_of_many_cases_that_differ_the_rest_is_counted(report: Report, number: i
     assert len(rows) == 1 + min(number, ROWS)
     rest = part.partition("\n\n")[2]
     assert rest.startswith("and 1 more\n\n") is (number > ROWS)
+    assert rest.startswith("and ") is (number > ROWS)
 
 
 def test_a_summary_has_no_empty_parts(report: Report) -> None:

@@ -279,6 +279,14 @@ def test_failures_of_one_cause_are_one_card(report: Report) -> None:
     assert [one for one in places if one] == [str(n) for n in range(8)]
 
 
+def test_the_most_frequent_cause_is_the_first_and_an_soc_makes_no_other(report: Report) -> None:
+    socs = ("SM8650", "SM8750", "SA8295")
+    cases = [fail(replace(report.cases[0], soc=soc), f"refused for {soc}") for soc in socs]
+    cases = [fail(report.cases[1], "killed"), *cases, fail(report.cases[2], "lost")]
+    causes = group_causes(replace(report, cases=tuple(cases)))
+    assert [[index for index, _ in one.cases] for one in causes] == [[1, 2, 3], [0], [4]]
+
+
 def many(report: Report, models: int) -> Report:
     """A report of so many models in five schemes, of which one case failed."""
     cases = [

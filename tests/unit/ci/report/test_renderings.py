@@ -146,6 +146,23 @@ def test_colour_marks_the_status_and_nothing_else_changes(troubled: Report) -> N
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured).split() == show_table(troubled).split()
 
 
+@pytest.mark.parametrize(
+    ("rejected", "text", "style"),
+    [
+        ((), "0 of 0 rejected", "1;31"),
+        ((True, True), "2 of 2 rejected", "32"),
+        ((True, False), "1 of 2 rejected", "1;31"),
+    ],
+)
+def test_controls_are_green_only_if_there_are_some_and_all_are_rejected(
+    report: Report, rejected: tuple[bool, ...], text: str, style: str
+) -> None:
+    controls = tuple(replace(report.controls[0], rejected=one) for one in rejected)
+    now = replace(report, controls=controls).recounted
+    shown = render_table(now, colour=True, width=100)
+    assert f"\x1b[{style}m{text}\x1b[0m" in shown
+
+
 def test_a_command_to_copy_is_on_one_line_of_the_narrowest_terminal(troubled: Report) -> None:
     command = repeat_command(troubled, troubled.cases[1])
     assert f"again: {command}" in show_table(troubled, 40)

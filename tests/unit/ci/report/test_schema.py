@@ -165,6 +165,10 @@ def test_the_newest_compiler_decides_which_devices_load_all_programs(report: Rep
     warning = replace(report, cases=cases, runtimes=runtimes, remarks=()).notes[-1]
     assert "old 2.48.40" in warning
     assert "new" not in warning
+    noted = replace(report, cases=cases, runtimes=runtimes, remarks=("a", "b"), unsupported="odd")
+    assert noted.notes[0] == "warning: odd"
+    assert "before 2.49.40" in noted.notes[1]
+    assert noted.notes[2:] == (warning, "a", "b")
 
 
 def test_the_rule_of_a_model_comes_before_that_of_its_scheme(report: Report) -> None:

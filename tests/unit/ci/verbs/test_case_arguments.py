@@ -95,6 +95,26 @@ def test_what_is_no_number_of_cases_is_refused(monkeypatch: pytest.MonkeyPatch) 
         read_jobs()
 
 
+@pytest.mark.parametrize(
+    ("words", "is_refused"),
+    [
+        (["--jobs", "1"], False),
+        (["--jobs", "0"], True),
+        (["--timeout-s", "0.5"], False),
+        (["--timeout-s", "0"], True),
+        (["--timeout-s", "nan"], True),
+    ],
+)
+def test_the_least_numbers_of_a_run(words: list[str], is_refused: bool, tmp_path: Path) -> None:
+    given = [*words, "--reports", str(tmp_path)]
+    if is_refused:
+        with pytest.raises(UsageError, match=words[0]) as caught:
+            read_jobs(*given)
+        assert caught.value.fix
+    else:
+        assert read_jobs(*given) >= 1
+
+
 @pytest.mark.parametrize("verb", ["test-emulator", "test-onnx"])
 @pytest.mark.parametrize("option", ["--reports", "--keep-artifacts"])
 def test_a_directory_that_cannot_be_written_is_named_first(
@@ -316,8 +336,10 @@ def test_a_sarif_file_that_cannot_be_written_is_refused_before_the_run(tmp_path:
         check_arguments(parser.parse_args([*usual, str(tmp_path / name)]), "a_session")
         assert not (tmp_path / "new" / "a.sarif").exists()
     for name in ("", "file/a.sarif"):
-        with pytest.raises(StoreError, match="cannot be written"):
+        with pytest.raises(StoreError, match="cannot be written") as caught:
             check_arguments(parser.parse_args([*usual, str(tmp_path / name)]), "a_session")
+        assert caught.value.why
+        assert caught.value.fix
 
 
 def args_of(**more: Any) -> argparse.Namespace:

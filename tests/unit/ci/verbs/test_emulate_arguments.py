@@ -25,6 +25,7 @@ from ci.cases.judged import SessionOptions
 from ci.cases.policy import read_emulator_policy
 from ci.cases.runners import ProgramRunner
 from ci.cases.session import Phases
+from ci.faults.match import warn_of_faults
 from ci.report.schema import Case, Place, Report, Status
 from ci.report.write import read_report, write_report
 from ci.upstream.suites import SUITES
@@ -102,6 +103,7 @@ def test_a_call_without_options_is_the_usual_one(steps: Steps) -> None:
         ("mlp", "fp16", "SM8650")
     ]
     assert (steps.ran["runner"], steps.ran["plain"]) == ("python", False)
+    assert options.find_faults is warn_of_faults
     assert steps.given["profile"] == "emulator"
     assert steps.given["choice"].is_usual
     assert (steps.given["offline"], steps.given["tolerated"]) == (False, ())
@@ -153,6 +155,7 @@ def test_a_backend_reaches_the_run_and_its_command(steps: Steps) -> None:
     assert main(["test-emulator", "--model", "mlp", "--backend", "lpai"]) == ExitCode.OK
     assert steps.options.backend is steps.given["backend"] is Backend.LPAI
     assert "--backend lpai" in steps.options.command
+    assert steps.options.find_faults is not warn_of_faults  # they are known of HTP alone
     assert steps.options.policy.schemes.keys() == {one.scheme for one in steps.ran["specs"]}
 
 
@@ -491,6 +494,18 @@ def test_the_wanted_executorch_is_the_installed_one(
     assert f"--executorch {wanted}" in caught.value.fix
 
 
+def test_a_host_that_lacks_a_library_reports_every_case_with_what_it_lacks(
+    steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("--runner", "./own")
+    asked: list[Any] = []
+    monkeypatch.setattr(emulate, "report_unrun", lambda *words, **more: asked.append((words, more)))
+    steps.given["refuse"]("an environment", "a finding")
+    (words, more) = asked[0]
+    assert words == (steps.ran["specs"], "an environment", "./own", steps.options)
+    assert more == {"phases": steps.given["phases"], "lacks": "a finding"}
+
+
 def test_a_report_without_results_tells_the_finding_and_the_library(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -519,3 +534,4 @@ def test_a_report_without_results_tells_the_finding_and_the_library(
     reason = "QNN1: no library\n  why: it is gone\n  fix: get it"
     assert asked == [(phases, reason, read_backends()[Backend.GPU].library)]
     assert (given["specs"], given["parts"], given["options"]) == (["a case"], ("a part",), options)
+    assert (given["name"], given["runner"].argv) == (emulate.SESSION, ["sh"])

@@ -103,7 +103,10 @@ def test_an_ignore_file_that_is_no_file_is_left(
 def test_an_onnx_file_gets_the_other_lane(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (root / "net.onnx").write_text("")
     assert main(["init", "--uses", USES, "--model", "../net.onnx"]) == ExitCode.OK
-    assert "test-onnx" in capsys.readouterr().out
+    told = capsys.readouterr().out.splitlines()
+    written = ("qnn.toml", WRITTEN[2], ".gitignore")
+    assert told[:-1] == [f"wrote {root / name}" for name in written]
+    assert "test-onnx" in told[-1]
     entry = read_emulator_policy(root / "qnn.toml", "onnx").models["net"]
     assert entry.path == f"{root}/net.onnx"
     assert entry.schemes == (), "a file may be quantized already"

@@ -135,8 +135,12 @@ def test_a_bench_knows_the_qnn_of_the_runtime_and_tries_with_its_library(
 )
 def test_schemes_of_a_front_end(frontend: Any, asked: list[str], chosen: list[str] | None) -> None:
     if chosen is None:
-        with pytest.raises(UsageError, match=f"--scheme {asked[-1]} is not supported by onnx"):
+        with pytest.raises(
+            UsageError, match=f"--scheme {asked[-1]} is not supported by onnx"
+        ) as caught:
             trials.choose_schemes(frontend, asked)
+        assert "u16a8w" in caught.value.fix
+        assert "asis" not in caught.value.fix
     else:
         assert [one.value for one in trials.choose_schemes(frontend, asked)] == chosen
 
