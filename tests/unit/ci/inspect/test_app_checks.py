@@ -186,9 +186,35 @@ def test_a_check_sees_its_fault_and_not_the_nearest_thing(code: str, tmp_path: P
     assert code not in ids(judge(near, tmp_path / "2"))
 
 
+@pytest.mark.parametrize(
+    ("make", "found"),
+    [
+        (apk({}), {"QNN850"}),
+        (apk(abi="x86_64"), {"QNN851"}),
+        (apk({"libapp.so": library("libapp.so")}), {"QNN852"}),
+        (apk(others={"assets/a.bin": make_binary()[:-1]}), {"QNN322"}),
+        (apk(manifest=""), {"QNN872"}),
+    ],
+)
+def test_what_follows_from_a_fault_is_not_reported_too(
+    make: Make, found: set[str], tmp_path: Path
+) -> None:
+    assert ids(judge(make(tmp_path / "app"), tmp_path / "scratch", "SM8650")) == found
+
+
 def test_every_check_has_a_test() -> None:
     others = {"QNN861", "QNN862", "QNN870"}  # below
     assert {check.id for check in list_app_checks()} == PAIRS.keys() | others
+
+
+def test_what_an_app_may_run_with_is_no_error() -> None:
+    found = {
+        level: [one.id for one in list_app_checks() if one.severity is level] for level in Severity
+    }
+    assert found[Severity.WARNING] == [
+        *("QNN855", "QNN859", "QNN862", "QNN864", "QNN865", "QNN866", "QNN867"),
+    ]
+    assert found[Severity.NOTE] == ["QNN861", "QNN863", "QNN868", "QNN869"]
 
 
 @pytest.mark.parametrize("make", [apk(), sources(), apk({**SET, **make_set(hexagon=0x79)})])
@@ -405,6 +431,16 @@ def test_an_app_may_have_one_program_per_soc(tmp_path: Path) -> None:
     assert ids(judge(path, tmp_path / "scratch", *names)) == {"QNN323"}
 
 
+def test_a_program_that_needs_more_vtcm_may_be_next_to_one_that_fits(tmp_path: Path) -> None:
+    large = make_binary(vtcm_mb=16)
+    path = write_apk(tmp_path / "one.apk", SET, others={"assets/b.bin": large})
+    alone = judge(path, tmp_path / "scratch", "SM8650")
+    assert {one.severity for one in alone} == {Severity.ERROR}
+    both = {"assets/a.bin": make_binary(), "assets/b.bin": large}
+    path = write_apk(tmp_path / "both.apk", SET, others=both)
+    assert judge(path, tmp_path / "scratch", "SM8650") == []
+
+
 def test_a_program_without_a_context_is_for_no_soc(tmp_path: Path) -> None:
     """It does not excuse another program that is for another SoC."""
     plain = make_program().replace(b"QnnBackend", b"XnnBackend")
@@ -498,6 +534,10 @@ def pack(*names: str) -> tuple[PackedFile, ...]:
         (["libQnnHtp.so", "libexecutorch_jni.so"], False, ("libQnnHtp.so", "libQnnSystem.so")),
         (["libQnnHtp.so", "libonnxruntime.so"], False, ("libQnnHtp.so", "libQnnSystem.so")),
         (["libQnnGpu.so"], False, ()),
+        (["libQnnCpu.so"], False, ()),
+        (["libQnnDsp.so"], False, ()),
+        (["libQnnLpai.so"], False, ()),
+        (["libQnnSystem.so"], False, ("libQnnHtp.so",)),
         (["libQnnGpu.so", "libonnxruntime.so"], False, ("libQnnSystem.so",)),
         (["libQnnGpu.so", "libQnnHtpPrepare.so"], False, ("libQnnHtp.so",)),
     ],

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ci.inspect import app_archives
-from ci.inspect.app_checks import APPS, PAIRINGS, Pairing, find_extraction, judge_unit
+from ci.inspect.app_checks import APPS, PAIRINGS, RPC, Pairing, find_extraction, judge_unit
 from ci.inspect.app_manifest import AppManifest, merge_manifests
 from ci.inspect.app_report import CheckedUnit, data_of, measure, render_units
 from ci.inspect.apps import QNN_ABI, AppUnit, Kind, PackedFile
@@ -158,6 +158,10 @@ UNITS = {
         ),
         ("a.so (and 1 more)",),
     ),
+    "QNN859 of an ABI of a computer": (
+        make(Kind.APK, manifest=INSIDE, libraries=pack("a.so", abi="x86_64", offset=4096)),
+        ("a.so does not start at a multiple of 16384",),
+    ),
     "QNN860": (
         make(
             Kind.APK,
@@ -238,6 +242,18 @@ def test_a_finding_tells_how_many_have_the_fault(code: str) -> None:
         ("QNN851", make(gradle=Gradle("b.gradle", abis=("x86", QNN_ABI)))),
         ("QNN863", make(Kind.APK, manifest=AppManifest(native_libraries=OPTIONAL))),
         ("QNN856", make(Kind.APK, manifest=AppManifest(fault="cut"))),
+        # A manifest that cannot be read is the fault.
+        ("QNN860", make(Kind.APK, facts("liba.so", RPC), manifest=AppManifest(fault="cut"))),
+        (
+            "QNN861",
+            make(
+                Kind.APK,
+                facts("liba.so", RPC),
+                facts("run", program=True),
+                manifest=AppManifest(fault="cut"),
+            ),
+        ),
+        ("QNN862", make(Kind.APK, USER, manifest=AppManifest(fault="cut"))),
         # Of another kind of app, or of none that is built by Gradle.
         ("QNN865", make(Kind.LIBRARY, gradle=Gradle("b.gradle"))),
         ("QNN865", make(Kind.SOURCES)),
@@ -255,6 +271,13 @@ def test_a_finding_tells_how_many_have_the_fault(code: str) -> None:
         ("QNN858", make(Kind.APK, manifest=INSIDE, libraries=pack("a.so"))),
         ("QNN859", make(Kind.APK, manifest=INSIDE, libraries=pack("a.so", offset=4095))),
         ("QNN859", make(Kind.APK, manifest=INSIDE, libraries=pack("a.so"))),
+        *(
+            (
+                "QNN859",
+                make(Kind.APK, manifest=INSIDE, libraries=pack("a.so", abi=abi, offset=4096)),
+            )
+            for abi in ("armeabi-v7a", "x86")
+        ),
         # Nothing is packaged that would have it.
         ("QNN856", make(Kind.APK, manifest=INSIDE, libraries=pack("libQnnHtp.so"))),
         (
