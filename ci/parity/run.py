@@ -148,8 +148,6 @@ def changed_lines(before: str, after: str) -> frozenset[int]:
     """Return the numbers (from 1) of the lines in ``after`` that are new or that follow removed
     lines.
     """
-    if before == after:
-        return frozenset()
     old, new = before.splitlines(), after.splitlines()
     matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
     blocks = [code for code in matcher.get_opcodes() if code[0] != "equal"]
@@ -295,9 +293,7 @@ def find_moves(base: SourceTree, tree: SourceTree) -> dict[str, str]:
     """Map each removed file to the new file with the same content, otherwise to the only new file
     with the same name.
     """
-    gone, fresh = sorted(base.files - tree.files), sorted(tree.files - base.files)
-    if not gone or not fresh:
-        return {}
+    gone, fresh = sorted(base.files - tree.files), tree.files - base.files
     base.read_all(gone)
     tree.read_all(fresh)
     contents = group((tree.read(path) or path, path) for path in fresh)

@@ -214,7 +214,7 @@ def _list_calls(
         first = call.args[0] if call.args else None
         if not (isinstance(first, ast.Name) and first.id == START):
             continue
-        words = tuple(word for one in call.args[1:] for word in _constants(one, known))
+        words = tuple(word for one in call.args for word in _constants(one, known))
         if function in RUNNERS:
             yield function, words
         elif function in functions and function != node.name:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from ci.parity.facts import Place
 from ci.parity.trees import SourceTree
 
-LITERAL = re.compile(r'"([^"\\\n]*)"|\'([^\'\\\n]*)\'')
+LITERAL = re.compile(r'"[^"\\\n]*"|\'[^\'\\\n]*\'')
 
 BLOCK = re.compile(r'"""(?:[^"\\]|\\.|"(?!""))*"""', re.DOTALL)
 
@@ -57,5 +57,5 @@ class Literals:
                 before = line[: match.start()]
                 if "#" in before and "#" in LITERAL.sub("", before):
                     break
-                found.setdefault(match.group(1) or match.group(2) or "", []).append(number)
+                found.setdefault(match.group()[1:-1], []).append(number)
         return found

@@ -40,18 +40,15 @@ def nest_commands(commands: list[Command]) -> list[Node]:
 
     Raises CMakeSyntaxError if a block is not closed, or is closed without having been started.
     """
-    stream = iter(commands)
-    nodes, end = _read_until(stream, None)
+    nodes, end = _read_nodes(iter(commands))
     if end is not None:
         raise CMakeSyntaxError(f"{end.name}() without a matching start", end.line)
     return nodes
 
 
-def _read_until(
-    stream: Iterator[Command], head: Command | None
-) -> tuple[list[Node], Command | None]:
-    """Return the nodes up to the command that ends or continues the block of ``head``, and that
-    command itself. At the end of the file, return None instead of the command.
+def _read_nodes(stream: Iterator[Command]) -> tuple[list[Node], Command | None]:
+    """Return the nodes up to the command that ends or continues a block, and that command itself.
+    At the end of the file, return None instead of the command.
     """
     nodes: list[Node] = []
     for command in stream:
@@ -61,22 +58,21 @@ def _read_until(
             return nodes, command
         else:
             nodes.append(command)
-    if head is not None:
-        raise CMakeSyntaxError(f"{head.name}() is not closed by {ENDS[head.name]}()", head.line)
     return nodes, None
 
 
 def _read_block(stream: Iterator[Command], head: Command) -> Block:
-    body, end = _read_until(stream, head)
+    body, end = _read_nodes(stream)
     block = Block(head, body)
     while end is not None and end.name in {"elseif", "else"} and head.name == "if":
-        branch, following = _read_until(stream, head)
+        branch, following = _read_nodes(stream)
         block.branches.append((end, branch))
         end = following
-    if end is None or end.name != ENDS[head.name]:
-        found = end.name if end else "the end of the file"
-        line = end.line if end else head.line
-        raise CMakeSyntaxError(f"{head.name}() on line {head.line} is closed by {found}()", line)
+    if end is None:
+        raise CMakeSyntaxError(f"{head.name}() is not closed by {ENDS[head.name]}()", head.line)
+    if end.name != ENDS[head.name]:
+        what = f"{head.name}() on line {head.line} is closed by {end.name}()"
+        raise CMakeSyntaxError(what, end.line)
     return block
 
 

@@ -48,8 +48,7 @@ def compile_regex(text: str) -> re.Pattern[str] | None:
         if escaped or brace:
             out.append(re.escape(escaped or brace))
         elif bracket:
-            head = 2 if bracket[1:2] == "^" else 1
-            out.append(bracket[:head] + re.sub(r"([\\\[&~|])", r"\\\1", bracket[head:]))
+            out.append("[" + re.sub(r"([\\\[&~|])", r"\\\1", bracket[1:]))
         else:
             out.append(r"\Z" if other == "$" else other)
     try:

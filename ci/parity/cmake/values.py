@@ -105,7 +105,6 @@ def merge_value(before: Value | None, left: Value | None, right: Value | None) -
 
 
 TRANSPARENT = {"BUILD_INTERFACE", "LINK_ONLY", "BUILD_LOCAL_INTERFACE", "1"}
-DROPPED = {"INSTALL_INTERFACE", "0"}
 SYSTEMS = {Configuration.HOST: "Linux", Configuration.ANDROID: "Android"}
 
 
@@ -143,8 +142,6 @@ def _evaluate(body: str, configuration: Configuration) -> Iterator[str]:
     head, payload = _split_head(body)
     if head in TRANSPARENT:
         yield from _items(payload, configuration)
-    elif head in DROPPED:
-        return
     elif head in {"LINK_LIBRARY", "LINK_GROUP"}:
         yield from _items(payload.partition(",")[2], configuration)
     elif head == "TARGET_OBJECTS":

@@ -43,7 +43,7 @@ def find_header_drift(index: Index) -> Iterator[Finding]:
     folders = {directory_of(path) for path in index.buck_uses if is_source(path)}
     folders |= {directory_of(path) for path in listed if is_header(path)}
     given = {entry.path for target in index.built for entry in target.headers}
-    for path in sorted(index.facts.files - listed):
+    for path in index.facts.files - listed:
         if not is_header(path) or index.is_vendored(path) or index.policy.is_excluded(path):
             continue
         if index.package_of(path) not in index.native_packages:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -429,9 +430,52 @@ def test_a_file_with_a_mark_of_its_byte_order_is_read() -> None:
     assert (command.name, [one.text for one in command.arguments]) == ("set", ["A", "b"])
 
 
+def test_arguments_and_comments_span_lines() -> None:
+    text = '#[=[\nnot(here)\n]]\n]=]\na([[\nb\nc]] "d\ne" "f\\\ng") # h(i)\n\nj(k)\n'
+    commands = parse_commands(text)
+
+    assert [(one.name, one.line) for one in commands] == [("a", 5), ("j", 11)]
+    assert [(one.text, one.line) for one in commands[0].arguments] == [
+        ("b\nc", 5), ("d\ne", 7), ("f\\\ng", 8),
+    ]  # fmt: skip
+    assert expand(commands[0].arguments[2].text, lambda *_: ()) == ("fg",)
+
+
+def test_every_block_has_its_own_end() -> None:
+    kinds = ("if", "foreach", "while", "function", "macro", "block")
+    text = "".join(f"{kind}(x)\n" for kind in kinds)
+    text += "a()\n" + "".join(f"end{kind}()\n" for kind in reversed(kinds))
+    nodes: list[Any] = nest_commands(parse_commands(text + "b()\n"))
+
+    assert [node.head.name if hasattr(node, "head") else node.name for node in nodes] == ["if", "b"]
+    for kind in kinds:
+        (block,) = nodes[:1]
+        assert block.head.name == kind
+        nodes = block.body
+    assert [node.name for node in nodes] == ["a"]
+
+
+def test_each_branch_has_its_own_commands() -> None:
+    text = "if(A)\na()\nelseif(B)\nb()\nelseif(C)\nc()\nelse()\nd()\nendif()\n"
+    (block,) = nest_commands(parse_commands(text))
+
+    assert [node.name for node in block.body] == ["a"]  # type: ignore[union-attr]
+    assert [
+        (head.name, [node.name for node in body])  # type: ignore[union-attr]
+        for head, body in block.branches  # type: ignore[union-attr]
+    ] == [("elseif", ["b"]), ("elseif", ["c"]), ("else", ["d"])]
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [
+        ("while(X)\nelse()\nendwhile()\n", 2),
+        ("foreach(X)\nif(Y)\nendforeach()\nendif()\n", 3),
+        ("a()\nelse()\n", 2),
+        ("a(\n(b)\n", 1),
+        ("a() #[[ b\n", 1),
+        ("a()\n1a()\n", 2),
+        ("a()\n\"b\"()\n", 2),
         ("a b)\n", 1),
         ("a\n", 1),
         ("a(\n", 1),
@@ -448,7 +492,7 @@ def test_what_is_not_closed_is_named_by_its_line(text: str, line: int) -> None:
 
 
 NOTHING = Scope(
-    variable={"NAME": ("1.0",), "OFF_NAME": ("OFF",), "LIST": ("a;b",)}.get,
+    variable={"NAME": ("1.0",), "OFF_NAME": ("OFF",), "LIST": ("a;b",), "TEST": ("ON",)}.get,
     is_open=lambda name: name == "OPEN",
     has_target=lambda name: name == "here",
     has_path=lambda path: False,
@@ -494,8 +538,33 @@ NOTHING = Scope(
         ("NAME MATCHES ^2", Answer.NO),
         ("ON ON", Answer.BOTH),
         ("NOT", Answer.BOTH),
+        ("TEST", Answer.YES),
+        ("NOT TEST", Answer.NO),
+        ("TEST STREQUAL ON", Answer.YES),
+        *(
+            (f"OFF AND {word} x", Answer.NO)
+            for word in (
+                "COMMAND", "POLICY", "TEST", "EXISTS", "TARGET", "DEFINED",
+                "IS_DIRECTORY", "IS_SYMLINK", "IS_ABSOLUTE", "IS_READABLE",
+            )
+        ),
+        ("ON OR x IS_NEWER_THAN y", Answer.YES),
+        ("ON OR x PATH_EQUAL y", Answer.YES),
+        ("x PATH_EQUAL x", Answer.BOTH),
+        *(
+            (f"{left} {kind}{operator} {right}", Answer.YES if is_true else Answer.NO)
+            for kind, low, high in (("", "9", "10"), ("STR", "10", "9"), ("VERSION_", "1.9", "1.10"))
+            for left, right in ((low, high), (low, low), (high, low))
+            for operator, is_true in (
+                ("LESS", (left, right) == (low, high)),
+                ("GREATER", (left, right) == (high, low)),
+                ("EQUAL", left == right),
+                ("LESS_EQUAL", (left, right) != (high, low)),
+                ("GREATER_EQUAL", (left, right) != (low, high)),
+            )
+        ),
     ],
-)
+)  # fmt: skip
 def test_a_condition_has_one_of_three_answers(words: str, answer: Answer) -> None:
     assert decide([Operand((word,), quoted=False) for word in words.split()], NOTHING) is answer
 
@@ -576,8 +645,10 @@ def test_a_condition_on_alternatives_has_the_answer_of_all(
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        ("-1", Answer.YES), ("2", Answer.YES), ("yes", Answer.YES), ("0", Answer.NO),
-        ("n", Answer.NO), ("", Answer.NO), ("x-notfound", Answer.NO), ("x", None), ("-0", None),
+        *((text, Answer.YES) for text in ("-1", "2", "1", "on", "Yes", "TRUE", "Y")),
+        *((text, Answer.NO) for text in ("0", "", "off", "No", "FALSE", "n", "ignore")),
+        *((text, Answer.NO) for text in ("NOTFOUND", "x-notfound")),
+        *((text, None) for text in ("x", "-0", "-", "1x")),
     ],
 )  # fmt: skip
 def test_a_constant_is_true_or_false(text: str, answer: Answer | None) -> None:
@@ -633,6 +704,9 @@ def test_what_a_call_gives_a_routine() -> None:
         (("a",), ("a;b",), ("a;a",), ("a;b;a",)),
         (("a",), ("a;b",), ("a;b;c",), ("a;b;c",)),
         (None, ("a;b",), ("b;c",), ("a;b;c",)),
+        (None, ("a",), ("b;c",), ("a;b;c",)),
+        (None, ("b;c",), ("a",), ("b;c;a",)),
+        (None, tuple("abcdefghijkl"), ("m",), tuple("abcdefghijkl")),
         (("a", "b"), ("a;b",), ("a;c",), ("a;b;c",)),
         (None, ("a;b", "c"), ("a;d",), ("a;b", "c", "a;d")),
         (None, ("a;d",), ("a;b", "c"), ("a;d", "a;b", "c")),
@@ -674,6 +748,17 @@ def test_references_are_replaced_from_the_inside() -> None:
     assert expand("$ENV{X}", look_up) == unknown("X")
 
 
+def test_references_have_a_dozen_alternatives_at_most() -> None:
+    values = {"FEW": tuple("abcd"), "MANY": tuple("abcdefghijklmn")}
+
+    def look_up(_: str, name: str) -> tuple[str, ...]:
+        return values[name]
+
+    assert expand("${MANY}", look_up) == tuple("abcdefghijkl")
+    assert len(expand("${FEW}${FEW}", look_up)) == 12
+    assert expand("${FEW}/${FEW}", look_up)[:4] == ("a/a", "a/b", "a/c", "a/d")
+
+
 @pytest.mark.parametrize(
     ("text", "host", "android"),
     [
@@ -686,6 +771,15 @@ def test_references_are_replaced_from_the_inside() -> None:
         ("$<$<CONFIG:Debug>:a;b>", ["a", "b"], ["a", "b"]),
         ("$<BUILD_INTERFACE:a>", ["a"], ["a"]),
         ("$<INSTALL_INTERFACE:a>", [], []),
+        ("$<BUILD_LOCAL_INTERFACE:a>", ["a"], ["a"]),
+        ("$<LINK_ONLY:a>", ["a"], ["a"]),
+        ("$<LINK_GROUP:RESCAN,a,b>", ["a", "b"], ["a", "b"]),
+        ("$<1:a>/$<1:b>", ["a/b"], ["a/b"]),
+        ("$<1:a;b>.c", ["a.c", "b.c"], ["a.c", "b.c"]),
+        ("$<1:$<$<PLATFORM_ID:Android>:a>>", [], ["a"]),
+        ("$<$<NOT:$<CONFIG:Debug>>:a>", ["a"], ["a"]),
+        ("$<SHELL_PATH:a>", [], []),
+        ("a>b", ["a>b"], ["a>b"]),
         ("$<1:a>", ["a"], ["a"]),
         ("$<0:a>", [], []),
         ("$<LINK_LIBRARY:WHOLE_ARCHIVE,a,b>", ["a", "b"], ["a", "b"]),

@@ -239,8 +239,10 @@ add_library($ENV{NAME} a.cpp)
 add_library(objects OBJECT o.cpp)
 add_library(all $<TARGET_OBJECTS:objects> ${CMAKE_BINARY_DIR}/made.cpp tool)
 add_library(doubled ${CMAKE_SOURCE_DIR}/${CMAKE_SOURCE_DIR}/p/1.cpp)
+file(GLOB_RECURSE inner RELATIVE ${CMAKE_SOURCE_DIR}/p p/*3.cpp)
+add_library(inner ${inner})
 """,
-            **dict.fromkeys(("tool", "tool.cpp"), ""),
+            **dict.fromkeys(("tool", "tool.cpp", "RELATIVE", "x/p"), ""),
             **dict.fromkeys(("p/1.cpp", "p/2.cc", "p/q/3.cpp", "p/q/r/4.cpp", "pq/5.cpp"), ""),
         }
     )
@@ -257,6 +259,7 @@ add_library(doubled ${CMAKE_SOURCE_DIR}/${CMAKE_SOURCE_DIR}/p/1.cpp)
         ("", "objects"): {"o.cpp"},
         ("", "all"): {"tool"},
         ("", "doubled"): {"p/1.cpp"},
+        ("", "inner"): {"q/3.cpp"},
     }
     targets = {one.name: one for one in facts.targets}
     assert [one.text for one in targets["all"].links] == ["objects"]
@@ -273,6 +276,205 @@ add_library(doubled ${CMAKE_SOURCE_DIR}/${CMAKE_SOURCE_DIR}/p/1.cpp)
     assert [(row.place, "gone" in row.reason) for row in facts.not_evaluated] == [
         (Place("CMakeLists.txt", 16), True)
     ]
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "STATIC", "SHARED", "MODULE", "OBJECT", "INTERFACE", "UNKNOWN", "EXCLUDE_FROM_ALL",
+        "GLOBAL", "WITH_SOABI", "NO_EXTRAS", "THIN_LTO", "OPT_SIZE", "WIN32", "MACOSX_BUNDLE",
+    ],
+)  # fmt: skip
+def test_an_option_of_a_target_is_its_kind_and_no_source(
+    read: Callable[[Files], CMakeFacts], word: str
+) -> None:
+    commands = ("add_library", "pybind11_add_module", "python_add_library")
+    text = "".join(f"{name}({name} {word} a.cpp)\n" for name in commands)
+    facts = read({"CMakeLists.txt": f"{text}add_executable(tool {word} a.cpp)\n", "a.cpp": ""})
+
+    assert [(one.name, one.kind) for one in facts.targets] == [
+        ("add_library", word.lower()),
+        ("pybind11_add_module", "pybind11_add_module"),
+        ("python_add_library", "python_add_library"),
+        ("tool", word.lower()),
+    ]
+    assert {path for one in facts.targets for path in one.sources} == {"a.cpp"}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "add_library", "add_executable", "pybind11_add_module", "python_add_library",
+        "hip_add_library", "cuda_add_library",
+    ],
+)  # fmt: skip
+def test_a_target_without_options_has_the_kind_of_its_command(
+    read: Callable[[Files], CMakeFacts], command: str
+) -> None:
+    (target,) = read({"CMakeLists.txt": f"{command}(lib a.cpp)\n"}).targets
+
+    assert (target.name, target.kind, target.sources) == ("lib", command, {"a.cpp"})
+
+
+def test_a_target_links_what_each_command_names(read: Callable[[Files], CMakeFacts]) -> None:
+    facts = read(
+        {
+            "CMakeLists.txt": """option(X "" ON)
+find_library(LOG NAMES log liblog)
+find_library(DL dl)
+add_library(lib a.cpp)
+target_link_libraries(lib one PUBLIC two PRIVATE three INTERFACE four)
+target_link_libraries(lib LINK_PUBLIC five LINK_PRIVATE six debug seven optimized eight)
+target_link_libraries(lib general nine ${LOG} ${DL} $ENV{Y} one)
+if(X)
+  target_link_libraries(lib ten)
+  set(more eleven)
+endif()
+target_link_libraries(lib ${more} "$<$<PLATFORM_ID:Linux>:twelve>" $<LINK_ONLY:thirteen>)
+target_compile_options(lib PRIVATE BEFORE -DA PUBLIC -DB -Wall)
+target_compile_definitions(lib AFTER C)
+add_compile_options(-DD -Wall)
+include_directories(AFTER inc SYSTEM)
+"""
+        }
+    )
+    (lib,) = facts.targets
+
+    assert [(one.text, one.condition, one.exported) for one in lib.links] == [
+        ("one", "", False), ("two", "", True), ("three", "", False), ("four", "", True),
+        ("five", "", False), ("six", "", False), ("seven", "", False), ("eight", "", False),
+        ("nine", "", False), ("log", "", False), ("dl", "", False), ("one", "", False),
+        ("ten", "option", False), ("eleven", "option", False), ("twelve", "option", False),
+        ("thirteen", "", False),
+    ]  # fmt: skip
+    assert [(one.text, one.exported) for one in lib.defines] == [
+        ("A", False), ("B", True), ("C", False),
+    ]  # fmt: skip
+    assert [one.text for one in lib.directory_defines] == ["D"]
+    assert facts.include_directories == ("inc",)
+
+
+def test_files_that_commands_mention_are_known(read: Callable[[Files], CMakeFacts]) -> None:
+    facts = read(
+        {
+            "CMakeLists.txt": """add_custom_command(OUTPUT made DEPENDS p/1.cpp $ENV{X}.cpp)
+add_custom_target(all DEPENDS p/2.py)
+install(FILES p/3.h)
+set_source_files_properties(p/4.cpp PROPERTIES COMPILE_FLAGS -g)
+message(p/5.cpp)
+"""
+        }
+    )
+
+    assert facts.mentioned == ("p/1.cpp", "p/2.py", "p/3.h", "p/4.cpp")
+
+
+def test_file_sets_of_a_target_are_its_files(read: Callable[[Files], CMakeFacts]) -> None:
+    facts = read(
+        {
+            "CMakeLists.txt": "add_library(lib)\n"
+            "target_sources(lib PUBLIC FILE_SET own TYPE HEADERS BASE_DIRS p q FILES a.h b.h\n"
+            "  PRIVATE c.cpp PUBLIC FILE_SET HEADERS BASE_DIRS r PRIVATE d.cpp)\n"
+        }
+    )
+    (lib,) = facts.targets
+
+    assert [one.path for one in lib.headers] == ["a.h", "b.h"]
+    assert [one.path for one in lib.srcs] == ["c.cpp", "d.cpp"]
+
+
+def test_a_project_starts_at_its_own_directory(read: Callable[[Files], CMakeFacts]) -> None:
+    facts = read(
+        {
+            "CMakeLists.txt": "project(whole)\nadd_subdirectory(part)\n",
+            "part/CMakeLists.txt": "project(part)\nset(made ${PROJECT_BINARY_DIR}/x.cpp)\n"
+            "add_library(${PROJECT_NAME} ${PROJECT_SOURCE_DIR}/1.cpp ${part_SOURCE_DIR}/2.cpp\n"
+            "  ${whole_SOURCE_DIR}/3.cpp ${CMAKE_SOURCE_DIR}/4.cpp ${made})\n",
+        }
+    )
+
+    assert sources(facts) == {("part", "part"): {"part/1.cpp", "part/2.cpp", "3.cpp", "4.cpp"}}
+
+
+PLATFORMS = (
+    "ANDROID", "ANDROID_ABI", "APPLE", "BSD", "CMAKE_CROSSCOMPILING", "CMAKE_HOST_SYSTEM_NAME",
+    "CMAKE_HOST_WIN32", "CMAKE_SYSTEM_NAME", "CMAKE_SYSTEM_PROCESSOR", "CMAKE_TOOLCHAIN_FILE",
+    "CMAKE_TOOLCHAIN_ANDROID", "CMAKE_TOOLCHAIN_IOS", "CYGWIN", "EMSCRIPTEN", "IOS", "LINUX",
+    "MINGW", "MSVC", "UNIX", "WASM", "WIN32", "XCODE",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("configuration", "values"),
+    [
+        (
+            Configuration.HOST,
+            {
+                "UNIX": "1",
+                "LINUX": "1",
+                "CMAKE_SYSTEM_NAME": "Linux",
+                "CMAKE_HOST_SYSTEM_NAME": "Linux",
+                "CMAKE_SYSTEM_PROCESSOR": "x86_64",
+            },
+        ),
+        (
+            Configuration.ANDROID,
+            {
+                "UNIX": "1",
+                "ANDROID": "1",
+                "ANDROID_ABI": "arm64-v8a",
+                "CMAKE_SYSTEM_NAME": "Android",
+                "CMAKE_HOST_SYSTEM_NAME": "Linux",
+                "CMAKE_SYSTEM_PROCESSOR": "aarch64",
+                "CMAKE_CROSSCOMPILING": "1",
+                "CMAKE_TOOLCHAIN_FILE": "/ndk/build/cmake/android.toolchain.cmake",
+                "CMAKE_TOOLCHAIN_ANDROID": "1",
+            },
+        ),
+    ],
+)
+def test_a_platform_is_known_except_in_the_comparison_of_all(
+    plant: Callable[[Files], Path], configuration: Configuration, values: Mapping[str, str]
+) -> None:
+    text = "".join(
+        f'if({name} STREQUAL "{values.get(name, "")}")\n  add_library(is_{name} a.cpp)\n'
+        f"else()\n  add_library(not_{name} a.cpp)\nendif()\n"
+        for name in PLATFORMS
+    )
+    reader = StaticReader(DirectoryTree(plant({"CMakeLists.txt": text})))
+
+    own = [target.name for target in reader.read(configuration).targets]
+    assert own == [f"is_{name}" for name in PLATFORMS]
+    everywhere = [target.name for target in reader.read(Configuration.ANY).targets]
+    assert everywhere == [f"{way}_{name}" for name in PLATFORMS for way in ("is", "not")]
+
+
+def test_an_included_file_is_run_once_if_it_guards_itself(
+    read: Callable[[Files], CMakeFacts],
+) -> None:
+    facts = read(
+        {
+            "CMakeLists.txt": "include(once.cmake)\ninclude(once.cmake)\ninclude(again.cmake)\n"
+            "include(again.cmake)\nadd_library(lib ${names})\n",
+            "once.cmake": "include_guard()\nlist(APPEND names a.cpp)\n",
+            "again.cmake": "list(APPEND names b.cpp)\n",
+        }
+    )
+    (lib,) = facts.targets
+
+    assert [one.path for one in lib.srcs] == ["a.cpp", "b.cpp", "b.cpp"]
+
+
+def test_a_limit_names_the_list_file_without_a_line(
+    read: Callable[[Files], CMakeFacts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ci.parity.cmake.interpreter.MOST_STEPS", 4)
+    files = {"CMakeLists.txt": "add_subdirectory(p)\nset(a b)\nset(c d)\n"}
+    assert read({**files, "p/CMakeLists.txt": "set(a b)\n"}).not_evaluated == ()
+    (row,) = read({**files, "p/CMakeLists.txt": "set(a b)\n" * 4}).not_evaluated
+
+    assert (str(row.place), row.folder, row.is_broken) == ("p/CMakeLists.txt", "p", True)
+    assert row.reason == "the evaluation was stopped after 4 commands"
 
 
 def test_what_is_not_evaluated_is_named_once_in_each_file(
@@ -362,7 +564,8 @@ def test_a_revision_that_git_cannot_read_is_not_called_missing(
     assert caught.value.why == why
 
 
-LISTS = """PYTHON = [
+LISTS = """NAMES = ["", 'q']
+PYTHON = [
     "p/1.cpp",
     "p/2.cpp",
 ]
@@ -383,10 +586,25 @@ def test_a_source_from_a_list_of_buck_has_its_line_there(
     )
     (target,) = facts.targets
     assert [(one.path, str(one.place)) for one in target.srcs] == [
-        ("p/1.cpp", "p/lists.bzl:2"),
-        ("p/2.cpp", "p/lists.bzl:3"),
+        ("p/1.cpp", "p/lists.bzl:3"),
+        ("p/2.cpp", "p/lists.bzl:4"),
         ("a.cpp", "CMakeLists.txt:2"),
     ]
+
+
+def test_a_source_from_a_text_of_several_lines_has_its_line_there(
+    read: Callable[[Files], CMakeFacts],
+) -> None:
+    facts = read(
+        {
+            "CMakeLists.txt": 'set(text "\n  p/a.cpp;p/b.cpp\n  p/c.cpp\n")\n'
+            'string(REGEX REPLACE "[ \n]+" ";" names "${text}")\nadd_library(lib ${names})\n'
+        }
+    )
+    (target,) = facts.targets
+    assert [(one.path, one.place.line) for one in target.srcs] == [
+        ("p/a.cpp", 2), ("p/b.cpp", 2), ("p/c.cpp", 3),
+    ]  # fmt: skip
 
 
 def test_expressions_are_matched_outside_the_main_thread() -> None:
