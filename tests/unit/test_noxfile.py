@@ -607,6 +607,10 @@ def test_the_executorch_is_asked_for_or_that_of_the_runtime_that_was_built(
     two.finished += finished.split()
     session = Recorder(tmp_path, "test_emulator", *words.split(), "--reports", str(tmp_path))
     assert two.choose_executorch(session) == chosen
+    (tmp_path / "reports").symlink_to(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    session = Recorder(tmp_path, "test_emulator", *words.split())
+    assert two.choose_executorch(session) == chosen, "reports/ of the current directory"
 
 
 def test_an_executorch_that_is_not_supported_is_refused_with_those_that_are(

@@ -153,8 +153,7 @@ class ListWords(Literals):
             for word, lines in super().scan(path).items():
                 found.setdefault(word.rsplit("/", 1)[-1], []).extend(lines)
             return found
-        self.sources.nodes(path)
-        commands = self.sources.commands.get(path, [])
+        commands = self.sources.commands[path]
         for argument in (argument for command in commands for argument in command.arguments):
             for offset, line in enumerate(argument.text.split("\n")):
                 for word in line.split(";"):

@@ -10,7 +10,6 @@ import pytest
 
 from ci.explain.explain import (
     CHUNK_BYTES,
-    MOST_UNKNOWN,
     Explanation,
     Finding,
     Unknown,
@@ -178,18 +177,18 @@ def test_each_form_of_an_error_line_is_unknown_until_a_rule_knows_it(line: str) 
 @pytest.mark.parametrize(("more", "counted"), [(-1, 2), (0, 0), (1, 1)])
 def test_errors_that_are_not_all_counted_have_no_number(more: int, counted: int) -> None:
     """Counting stops after the part of the log in which the limit is reached."""
-    told = explain("log", [b"E: failed\n" * (MOST_UNKNOWN + more), b"E: failed\n" * 3], RULES)
-    assert told.unknown_count == MOST_UNKNOWN + counted
+    told = explain("log", [b"E: failed\n" * (1000 + more), b"E: failed\n" * 3], RULES)
+    assert told.unknown_count == 1000 + counted
     assert "many other error lines" in render(told)
 
 
 def test_a_line_that_occurs_very_often_is_known_in_each_part_of_a_log() -> None:
     line = b"ignoring error from set_output_data_ptr(): 0x2\n"
-    told = explain("log", [line * MOST_UNKNOWN, line * 7], RULES)
+    told = explain("log", [line * 1000, line * 7], RULES)
     assert [(one.rule, one.count) for one in told.harmless] == [
-        ("set-output-pointer", MOST_UNKNOWN + 7)
+        ("set-output-pointer", 1000 + 7)
     ]
-    assert (told.lines, told.unknown_count) == (MOST_UNKNOWN + 7, 0)
+    assert (told.lines, told.unknown_count) == (1000 + 7, 0)
 
 
 def test_only_the_first_bytes_of_a_log_can_be_its_byte_order_mark() -> None:

@@ -114,6 +114,18 @@ def test_changes_of_a_commit_and_of_the_work_tree(git: Git) -> None:
     )
 
 
+def test_a_moved_file_is_a_deleted_one_and_an_added_one_whatever_git_is_set_to(git: Git) -> None:
+    git("config", "diff.renames", "copies")
+    git("config", "diff.relative", "true")
+    first = git.commit(a="1\n" * 9, b="2")
+    (git.root / "p").mkdir()
+    (git.root / "a").rename(git.root / "p" / "a")
+    git("add", "-A")
+    moved = (Change("a", Kind.DELETED), Change("p/a", Kind.ADDED))
+    assert git.repository.list_changes(first, "") == moved
+    assert git.repository.list_changes(first, git.commit()) == moved
+
+
 def test_the_work_tree_is_what_git_would_commit(git: Git) -> None:
     git.commit(a="1", b="2")
     (git.root / "b").unlink()

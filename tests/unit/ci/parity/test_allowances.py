@@ -73,6 +73,21 @@ def test_an_entry_needs_a_reason_and_an_end(bad: dict[str, str]) -> None:
         msgspec.convert(raw, Allowance)
 
 
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"layuot": {}},
+        {"layout": {"projects": "a"}},
+        {"exclude": [{"files": ["a"], "reason": "b", "unless": "c"}]},
+        {"library": [{"name": "a", "bukc": ["b"]}]},
+        {"allow": [{"kinds": ["header"], "files": [], "reason": "a", "absent": "b", "till": "c"}]},
+    ],
+)
+def test_a_misspelt_key_of_a_policy_is_refused(raw: dict[str, object]) -> None:
+    with pytest.raises(msgspec.ValidationError, match="unknown field"):
+        msgspec.convert(raw, ParityPolicy)
+
+
 def test_the_policy_of_the_project_is_valid() -> None:
     policy = read_policy("parity", ParityPolicy)
 

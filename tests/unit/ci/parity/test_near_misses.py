@@ -352,7 +352,14 @@ def test_what_was_found_is_kept_by_the_policy_too(
     assert found(policy, "#include <executorch/q/none.h>") == ["error", "warning"]
 
 
-@pytest.mark.parametrize("switch", ["runtime.is_oss", 'read_config("a", "b", "0") == "1"'])
+@pytest.mark.parametrize(
+    "switch",
+    [
+        "runtime.is_oss", "is_xplat()", "not is_fbcode()", 'read_config("a", "b", "0") == "1"',
+        'read_config("a", "b", "1") == "0"', 'read_config("a", "b", "false") == "true"',
+        'read_config("a", "b", "true") == "false"',
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("file", ["p/BUCK", "p/list.bzl"])
 def test_a_build_file_that_can_tell_a_build_is_evaluated_in_it(
     switch: str, file: str, findings: Findings

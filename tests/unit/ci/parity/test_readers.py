@@ -32,7 +32,7 @@ from ci.parity.cmake.values import (
     unknown,
 )
 from ci.parity.compare.findings import Finding, Kind, ParityReport
-from ci.parity.facts import Configuration, Place, is_inside
+from ci.parity.facts import Configuration, Place, is_header, is_inside, is_source
 from ci.parity.patterns import compile_pattern
 from ci.parity.policy import Layout, ParityPolicy
 from ci.parity.run import (
@@ -211,6 +211,31 @@ def test_a_package_lists_its_files_at_the_lines_that_name_them() -> None:
     }
     (glob,) = found.globs
     assert (glob.package, glob.empty) == ("z", ("none*.cpp",))
+
+
+MADE = """
+NAMES = [
+    "add",
+    "sub",
+]
+runtime.cxx_library(
+    name = "p",
+    srcs = [name + ".cpp" for name in NAMES] +
+        ["x/" + name for name in [
+            "div.cpp",
+        ]],
+)
+"""
+
+
+def test_a_name_that_a_build_file_completes_has_the_line_of_its_part() -> None:
+    names = ("p/add.cpp", "p/sub.cpp", "p/x/div.cpp")
+    (rule,) = read_buck(
+        TextTree({"p/BUCK": LOAD + MADE, **dict.fromkeys(names, "")}, LAYOUT)
+    ).targets
+    assert [(one.path, one.place.line) for one in rule.srcs] == [
+        ("p/add.cpp", 4), ("p/sub.cpp", 5), ("p/x/div.cpp", 11),
+    ]  # fmt: skip
 
 
 LIBRARY = """
@@ -860,6 +885,15 @@ def reasons(found: ParityReport) -> str:
 )  # fmt: skip
 def test_a_module_is_relative_by_its_dots(module: str, path: str) -> None:
     assert absolute(module, "a/b/c.py", "et") == path
+
+
+def test_sources_and_headers_are_known_by_their_extensions() -> None:
+    sources = ("c", "cc", "cpp", "cxx", "cu", "mm", "m", "S", "s", "asm")
+    headers = ("h", "hh", "hpp", "hxx", "cuh", "inl")
+    for suffix in (*sources, *headers, "py", "C", "H", "cmake", "h.in"):
+        path = f"a.b/c.{suffix}"
+        assert (is_source(path), is_header(path)) == (suffix in sources, suffix in headers)
+    assert [is_source(path) for path in ("c", "a.c/b", ".c", "a.cpp")] == [False, False, True, True]
 
 
 def test_a_path_is_inside_a_folder_and_not_beside_it() -> None:

@@ -177,9 +177,34 @@ def test_sources_go_to_the_target_of_their_own_directory(
 
 def test_builds_and_environments_in_a_checkout_are_not_read(plant: Callable[..., Path]) -> None:
     made = {"out/CMakeCache.txt": "", "envs/one/pyvenv.cfg": "", "envs/one/lib/torch/a.cmake": ""}
+    folders = (".git", "buck-out", "cmake-out", "node_modules", "__pycache__", ".venv")
+    made |= {f"{above}{folder}/a.cmake": "" for folder in folders for above in ("", "p/")}
     root = plant({"CMakeLists.txt": "", "envs/notes.cmake": "", "out/_deps/b/b.cmake": "", **made})
     assert DirectoryTree(root).files == {"CMakeLists.txt", "envs/notes.cmake"}
     assert DirectoryTree(root / "out").files == {"CMakeCache.txt", "_deps/b/b.cmake"}
+
+
+def test_links_to_nothing_are_files_without_content(plant: Callable[[Files], Path]) -> None:
+    rule = 'cxx_library(name = "p", srcs = ["a.cpp", "gone.cpp"], headers = ["gone.h"])\n'
+    root = plant(
+        {
+            "p/BUCK": f"native.{rule}",
+            "p/a.cpp": '#include "gone.h"\n',
+            "p/a.py": "from et.p import gone\n",
+            "CMakeLists.txt": "add_library(p p/a.cpp p/gone.cpp)\nadd_subdirectory(q)\n",
+        }
+    )
+    (root / "q").mkdir()
+    gone = ("p/gone.cpp", "p/gone.h", "p/gone.py", "q/CMakeLists.txt", "p/targets.bzl")
+    for name in (*gone, ".gitmodules", "p/__init__.py"):
+        (root / name).symlink_to("nothing")
+
+    facts = reading.read_tree_here(DirectoryTree(root, replace(LAYOUT, project="et")))
+    assert facts.not_evaluated == ()
+    assert [target.sources for target in facts.buck.targets] == [{"p/a.cpp", "p/gone.cpp"}]
+    assert facts.headers["p/a.cpp"] == ("p/gone.h",)
+    assert facts.imports == {"p/a.py": ("p/gone.py",)}
+    assert facts.submodules == ()
 
 
 @pytest.mark.parametrize(
