@@ -185,9 +185,7 @@ def test_errors_that_are_not_all_counted_have_no_number(more: int, counted: int)
 def test_a_line_that_occurs_very_often_is_known_in_each_part_of_a_log() -> None:
     line = b"ignoring error from set_output_data_ptr(): 0x2\n"
     told = explain("log", [line * 1000, line * 7], RULES)
-    assert [(one.rule, one.count) for one in told.harmless] == [
-        ("set-output-pointer", 1000 + 7)
-    ]
+    assert [(one.rule, one.count) for one in told.harmless] == [("set-output-pointer", 1000 + 7)]
     assert (told.lines, told.unknown_count) == (1000 + 7, 0)
 
 
@@ -221,6 +219,29 @@ def test_quoted_code_and_counts_of_nothing_are_no_error_lines() -> None:
         "During handling of the above exception, another exception occurred:",
     )
     assert told.unknown == ()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *('  File "x.py", line 1, in fail: error', "  raise error", "return error", "except error"),
+        *("  at a.b.error(C.java:1)", "# error: x", "  | error: x", "12 | error: x"),
+        *("no errors", "0 failures", "without error", "errors: 0", "failed=0", '"errors": 0'),
+        *("error: deprecated", "the above exception was fatal"),
+    ],
+)
+def test_quoted_code_is_no_error_line(line: str) -> None:
+    assert say("x", line).unknown == ()
+
+
+def test_a_line_is_read_five_hundred_characters_around_what_a_rule_looks_for() -> None:
+    rule = Rule(
+        "far", Area.DEVICE, "c", "f", "", "", ("a link",), text=("literal",), pattern="end|start"
+    )
+    for gap, count in ((489, 1), (501, 0)):
+        assert len(explain_text(f"{'x' * 99}literal{'x' * gap}end\n", [rule]).causes) == count
+    for gap, count in ((495, 1), (496, 0)):
+        assert len(explain_text(f"start{'x' * gap}literal\n", [rule]).causes) == count
 
 
 @pytest.mark.parametrize(

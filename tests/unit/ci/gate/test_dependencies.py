@@ -524,6 +524,7 @@ def test_a_module_that_this_python_cannot_parse_imports_all_that_it_names() -> N
         ("[[a]]\nb = 1", "[[a]]\nb = 2", {"a"}),
         ("[[[", "a = 1", {"?"}),
         ("a = 1", "[[[", {"?"}),
+        ("a = 1", f"a = {'[' * 9999}{']' * 9999}", {"?"}),
     ],
 )
 def test_the_keys_that_differ(old: str, new: str, keys: set[str]) -> None:

@@ -317,6 +317,72 @@ def test_a_rule_has_what_each_of_its_attributes_lists() -> None:
     assert [one.path for one in made.srcs] == ["//p:src.txt", "//q:x.py"]
 
 
+@pytest.mark.parametrize(
+    ("attribute", "value", "field", "found"),
+    [
+        *(
+            (name, '["a.cpp"]', "srcs", "p/a.cpp")
+            for name in ("srcs", "platform_srcs", "test_srcs")
+        ),
+        *((name, '"a.py"', "srcs", "p/a.py") for name in ("src", "main_src", "main")),
+        ("resources", '{"a.txt": "b/c.txt"}', "srcs", "p/a.txt"),
+        *((name, '["a.h"]', "headers", "p/a.h") for name in ("headers", "raw_headers")),
+        *(
+            (name, '["a.h"]', "exported_headers", "p/a.h")
+            for name in ("exported_headers", "public_headers")
+        ),
+        *(
+            (name, '["//executorch/q:q"]', "deps", "//q:q")
+            for name in ("deps", "fbcode_deps", "xplat_deps")
+        ),
+        ("actual", '"//executorch/q:q"', "deps", "//q:q"),
+        *(
+            (name, '["//executorch/q:q"]', "exported_deps", "//q:q")
+            for name in ("exported_deps", "fbcode_exported_deps", "xplat_exported_deps")
+        ),
+        *(
+            (name, '["gflags"]', "external_deps", "gflags")
+            for name in ("external_deps", "exported_external_deps")
+        ),
+        ("defines", '["A=1"]', "defines", "A=1"),
+        *(
+            (name, '["-DA=1", "-UB"]', "defines", f"{mark}A=1")
+            for name, mark in (
+                ("preprocessor_flags", ""),
+                ("compiler_flags", ""),
+                ("exported_preprocessor_flags", "+"),
+                ("propagated_pp_flags", "+"),
+                ("exported_compiler_flags", "+"),
+            )
+        ),
+        *(
+            (name, '["inc"]', "include_directories", "p/inc")
+            for name in ("include_directories", "public_include_directories")
+        ),
+        ("labels", '["a.cpp"]', "", ""),
+    ],
+)
+def test_each_attribute_of_a_rule_has_its_meaning(
+    attribute: str, value: str, field: str, found: str
+) -> None:
+    text = f'{LOAD}runtime.cxx_library(name = "p", {attribute} = {value})\n'
+    files = dict.fromkeys(("p/a.cpp", "p/a.py", "p/a.txt", "p/a.h"), "")
+    (rule,) = read_buck(TextTree({**files, "p/BUCK": text}, LAYOUT)).targets
+    lists = {
+        name: [
+            getattr(one, "path", "") or "+" * getattr(one, "exported", False) + one.text
+            if not isinstance(one, str)
+            else one
+            for one in getattr(rule, name)
+        ]
+        for name in rule.__struct_fields__
+        if isinstance(getattr(rule, name), tuple)
+    }
+    assert {name: rows for name, rows in lists.items() if rows} == (
+        {field: [found]} if field else {}
+    )
+
+
 OTHERS = """
 load("@other//a:b.bzl", "FLAG", "ns", own = "my_rule")
 load("//sub/one:f.bzl", "MORE")
@@ -500,7 +566,7 @@ def test_each_branch_has_its_own_commands() -> None:
         ("a(\n(b)\n", 1),
         ("a() #[[ b\n", 1),
         ("a()\n1a()\n", 2),
-        ("a()\n\"b\"()\n", 2),
+        ('a()\n"b"()\n', 2),
         ("a b)\n", 1),
         ("a\n", 1),
         ("a(\n", 1),
@@ -578,7 +644,7 @@ NOTHING = Scope(
         ("x PATH_EQUAL x", Answer.BOTH),
         *(
             (f"{left} {kind}{operator} {right}", Answer.YES if is_true else Answer.NO)
-            for kind, low, high in (("", "9", "10"), ("STR", "10", "9"), ("VERSION_", "1.9", "1.10"))
+            for kind, low, high in (("", "9", "10"), ("STR", "10", "9"), ("VERSION_", "9", "9.1"))
             for left, right in ((low, high), (low, low), (high, low))
             for operator, is_true in (
                 ("LESS", (left, right) == (low, high)),

@@ -379,6 +379,30 @@ include_directories(AFTER inc SYSTEM)
     assert facts.include_directories == ("inc",)
 
 
+def test_a_branch_that_is_always_taken_is_like_no_branch(
+    read: Callable[[Files], CMakeFacts],
+) -> None:
+    facts = read(
+        {
+            "CMakeLists.txt": """add_library(lib a.cpp)
+if(ON)
+  target_sources(gone PRIVATE a.cpp)
+  add_library(lib b.cpp)
+  target_link_libraries(lib one)
+endif()
+if(TARGET lib)
+  target_link_libraries(lib two)
+endif()
+"""
+        }
+    )
+    (lib,) = facts.targets
+
+    assert [(one.text, one.condition) for one in lib.links] == [("one", ""), ("two", "option")]
+    assert [(one.name, one.place.line) for one in facts.repeated] == [("lib", 4)]
+    assert [row.place.line for row in facts.not_evaluated] == [3]
+
+
 def test_files_that_commands_mention_are_known(read: Callable[[Files], CMakeFacts]) -> None:
     facts = read(
         {
