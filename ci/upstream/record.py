@@ -121,7 +121,7 @@ def work_out(seen: Seen) -> tuple[Comparison, dict[Member, Tensors]]:
     is_float = scheme is Scheme.FP16
     leaves = tree_flatten(seen.inputs)[0]
     flat = tuple(one for one in leaves if isinstance(one, torch.Tensor))
-    nested = len(flat) != len(seen.inputs)
+    nested = not all(isinstance(one, torch.Tensor) for one in seen.inputs)
 
     def run(module: Any) -> Tensors:
         module = Flat(module, seen.inputs) if nested else module
@@ -134,6 +134,7 @@ def work_out(seen: Seen) -> tuple[Comparison, dict[Member, Tensors]]:
         Member.UPSTREAM: seen.wanted,
     }
     exact = round_blocks(seen.program) if scheme is Scheme.A16W4_BLOCK else seen.program
+    unnested = Flat(exact, seen.inputs) if nested else exact
     own = Member.FLOAT if is_float else Member.QUANTIZED
     with lacks.of("the outputs of the model that was lowered"):
         arrays[own] = seen.wanted if seen.is_own and exact is seen.program else run(exact)
@@ -141,17 +142,16 @@ def work_out(seen: Seen) -> tuple[Comparison, dict[Member, Tensors]]:
         with lacks.of("the outputs of the float32 model"):
             arrays[Member.FLOAT] = run(seen.float_model) if seen.is_own else seen.wanted
     with lacks.of("the predicted rounding noise"):
-        module = Flat(exact, seen.inputs) if nested and is_float else exact
-        given = flat if is_float or not nested else seen.inputs
+        module, given = (unnested, flat) if is_float else (exact, seen.inputs)
         float16 = scheme is not None and scheme.recipe.activation_bits == FLOAT16.activation_bits
         arrays[Member.NOISE] = predict_noise(module, [given], float16=float16)
     if scheme and not all(one.is_floating_point() for one in seen.outputs):
         with lacks.of("the bounds of outputs that are not floating-point"):
-            bounds = find_ties(exact, [flat], scheme, [tuple(arrays[own])])
+            bounds = find_ties(unnested, [flat], scheme, [tuple(arrays[own])])
             arrays[Member.LOW], arrays[Member.HIGH] = (one[0] for one in bounds)
     record = Comparison(
         scheme=scheme.value if scheme else "",
-        outputs=describe_outputs(seen, exact, flat, lacks),
+        outputs=describe_outputs(seen, exact, unnested, flat, lacks),
         inputs=tuple(map(describe_tensor, flat)),
         lacks=tuple(lacks),
         pte_bytes=seen.pte_bytes,
@@ -160,14 +160,17 @@ def work_out(seen: Seen) -> tuple[Comparison, dict[Member, Tensors]]:
     return record, arrays
 
 
-def describe_outputs(seen: Seen, exact: Any, flat: Any, lacks: Notes) -> tuple[TensorInfo, ...]:
+def describe_outputs(
+    seen: Seen, exact: Any, unnested: Any, flat: tuple[torch.Tensor, ...], lacks: Notes
+) -> tuple[TensorInfo, ...]:
     """Return the dtype and shape of each output. Also return its quantization step and range, and
-    the parts that a concatenation joins, if these can be determined."""
+    the parts that a concatenation joins, if these can be determined. ``unnested`` is the module
+    ``exact`` or its wrapper that takes the inputs ``flat``."""
     infos = [describe_tensor(one) for one in seen.outputs]
     with lacks.of("the quantization steps of the outputs"):
         grids = find_grids(exact) or [NO_GRID] * len(infos)
         with keep_state(exact):
-            joined = find_joined(exact, flat)
+            joined = find_joined(unnested, flat)
         infos = [
             structs.replace(
                 info, step=step, lowest=low, highest=high, joined_axis=axis, joined=parts

@@ -1,0 +1,249 @@
+"""The scheme of a graph, and what is computed for the gate."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed in this environment")
+
+import torch
+import torch.ao.quantization.fx._decomposed
+from torch import nn
+
+from ci.models.schemes import Scheme
+from ci.upstream.capture import Seen
+from ci.upstream.kept import Member, read_comparisons
+
+QUANTIZE = torch.ops.quantized_decomposed.quantize_per_tensor.default
+DEQUANTIZE = torch.ops.quantized_decomposed.dequantize_per_tensor.default
+GRID = (0.25, -5, 9)
+
+
+def predict(module: Any, sets: Any, *, float16: bool) -> Any:
+    """The outputs of the set instead of noise, with whether it would be float16's."""
+    (given,) = sets
+    return [module(*given), float16]
+
+
+@pytest.fixture(scope="module")
+def record() -> Iterator[Any]:
+    """The module without ExecuTorch's quantizer and without predictions, which take seconds."""
+    name = "ci.upstream.record"
+    quantize = SimpleNamespace(
+        NO_GRID=(0.0, 0, 0), find_grids=lambda _: [GRID], round_blocks=lambda program: program
+    )
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(sys.modules, "ci.executorch.quantize", quantize)
+        patched.delitem(sys.modules, name, raising=False)
+        module = importlib.import_module(name)
+        patched.setattr(module, "predict_noise", predict)
+        yield module
+        del sys.modules[name]
+
+
+def quantize_affine(source: Any, *_: Any) -> Any:
+    return source
+
+
+def make_program(activations: list[int], weights: list[int], *, blocks: bool = False) -> Any:
+    """A graph with a quantizer of so many bits for each activation and each weight."""
+    graph = torch.fx.Graph()
+    made = [graph.placeholder("x")]
+    rows = [(made[0], bits) for bits in activations]
+    rows += [(graph.get_attr(f"w{n}"), bits) for n, bits in enumerate(weights)]
+    for source, bits in rows:
+        low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+        args = (source, 1.0, 0, low, high, torch.int32)
+        made.append(graph.call_function(QUANTIZE, args))
+    if blocks:
+        made.append(graph.call_function(quantize_affine, (made[0], [1], -128, 127, torch.int8)))
+    made.append(graph.call_function(torch.ops.aten.neg.default, (made[0],)))
+    graph.output(tuple(made))
+    owner = nn.Module()
+    for number in range(len(weights)):
+        owner.register_buffer(f"w{number}", torch.ones(1))
+    return torch.fx.GraphModule(owner, graph)
+
+
+@pytest.mark.parametrize(
+    ("activations", "weights", "scheme"),
+    [
+        ([], [], Scheme.FP16),
+        ([8], [8], Scheme.A8W8),
+        ([8], [], Scheme.A8W8),
+        ([8], [4], Scheme.A8W4),
+        ([16], [8], Scheme.A16W8),
+        ([16], [], Scheme.A16W8),
+        ([16], [16], Scheme.A16W16),
+        ([16], [4], Scheme.A16W4),
+        ([16], [2], Scheme.A16W2),
+        ([], [8], Scheme.FP16W8),
+        ([8, 16, 16], [8], Scheme.A16W8),  # the most frequent width of activations
+        ([8, 8, 16], [8], Scheme.A8W8),
+        ([16], [8, 4, 16], Scheme.A16W4),  # the smallest width of weights
+        ([16, 32], [8, 32], Scheme.A16W8),  # a bias has 32 bits
+        ([7], [3], Scheme.A8W4),
+        ([4], [8], None),
+        ([8], [2], None),
+    ],
+)
+def test_a_scheme_is_read_from_the_widths_of_a_graph(
+    record: Any, activations: list[int], weights: list[int], scheme: Scheme | None
+) -> None:
+    assert record.find_scheme(make_program(activations, weights)) is scheme
+
+
+def test_weights_in_blocks_decide_and_a_module_without_a_graph_is_fp16(record: Any) -> None:
+    assert record.find_scheme(make_program([8], [8], blocks=True)) is Scheme.A16W4_BLOCK
+    assert record.find_scheme(nn.Linear(1, 1)) is Scheme.FP16
+
+
+class Nested(nn.Module):
+    def forward(self, pair: Any, rate: float, *, more: Any = None) -> Any:
+        del more
+        return pair["a"] * rate - pair["b"][0]
+
+
+def test_nested_inputs_are_given_as_a_list_of_tensors(record: Any) -> None:
+    one, two = torch.tensor([3.0]), torch.tensor([5.0])
+    flat = record.Flat(Nested(), ({"a": one, "b": [two]}, 2.0))
+    assert flat(one, two).tolist() == [1.0]
+    assert flat(two, one).tolist() == [7.0]
+
+
+def test_an_exception_is_a_note_and_nothing_has_gradients(record: Any) -> None:
+    notes = record.Notes()
+    with notes.of("one"):
+        assert not torch.is_grad_enabled()
+    with notes.of("the other"):
+        raise ValueError("odd")
+    (note,) = notes
+    assert note.startswith("the other could not be computed: ")
+    assert "odd" in note
+
+
+X = torch.tensor([[1.0, 2.0, 3.0, 4.0]])
+
+
+class Plain(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x * 2
+
+
+class Rounded(nn.Module):
+    def forward(self, x: Any) -> Any:
+        rounded = QUANTIZE(x * 2, 4.0, 0, -128, 127, torch.int8)
+        return DEQUANTIZE(rounded, 4.0, 0, -128, 127, torch.int8)
+
+
+def see(program: nn.Module, **changes: Any) -> Seen:
+    given: dict[str, Any] = {
+        "program": torch.fx.symbolic_trace(program),
+        "float_model": Plain(),
+        "inputs": (X,),
+        "is_own": True,
+        "pte_bytes": 7,
+        "outputs": (X + 10,),
+        "wanted": (X + 20,),
+    }
+    return Seen(**{**given, **changes})
+
+
+FLOAT, OWN, GIVEN = [2.0, 4.0, 6.0, 8.0], [0.0, 4.0, 8.0, 8.0], [21.0, 22.0, 23.0, 24.0]
+
+
+@pytest.mark.parametrize(
+    ("program", "is_own", "scheme", "quantized", "plain"),
+    [
+        (Plain, True, "fp16", None, GIVEN),
+        (Plain, False, "fp16", None, FLOAT),
+        (Rounded, True, "8a8w", GIVEN, FLOAT),
+        (Rounded, False, "8a8w", OWN, GIVEN),
+    ],
+)
+def test_what_upstream_compares_with_is_computed_again_only_if_it_is_another_model(
+    record: Any,
+    program: type[nn.Module],
+    is_own: bool,
+    scheme: str,
+    quantized: list[float] | None,
+    plain: list[float],
+) -> None:
+    row, arrays = record.work_out(see(program(), is_own=is_own))
+    assert (row.scheme, row.pte_bytes, row.lacks) == (scheme, 7, ())
+    assert row.predict_s >= 0
+    for member, values in (
+        (Member.INPUT, X[0].tolist()),
+        (Member.OUTPUT, (X + 10)[0].tolist()),
+        (Member.UPSTREAM, GIVEN),
+        (Member.QUANTIZED, quantized),
+        (Member.FLOAT, plain),
+    ):
+        found = arrays.get(member)
+        assert (found and [one.tolist() for one in found]) == (values and [[values]]), member
+    values, float16 = arrays[Member.NOISE]
+    assert (values.tolist(), float16) == ([OWN if quantized else FLOAT], quantized is None)
+    assert Member.LOW not in arrays
+    (output,) = row.outputs
+    assert (output.shape, output.dtype, output.step, output.lowest, output.highest) == (
+        *((1, 4), "float32"),
+        *GRID,
+    )
+    assert [(one.shape, one.dtype) for one in row.inputs] == [((1, 4), "float32")]
+
+
+def test_what_cannot_be_computed_is_left_out_and_named(record: Any) -> None:
+    row, arrays = record.work_out(see(Rounded(), float_model=None))
+    assert Member.FLOAT not in arrays
+    (lacks,) = row.lacks
+    assert lacks.startswith("the outputs of the float32 model could not be computed: ")
+
+
+class Above(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x * 2 > 4.0
+
+
+def test_an_output_of_integers_has_bounds(record: Any) -> None:
+    wanted = (X > 2.0,)
+    row, arrays = record.work_out(see(Above(), outputs=wanted, wanted=wanted))
+    assert row.outputs[0].dtype == "bool"
+    for member, value in ((Member.LOW, False), (Member.HIGH, True)):
+        (bound,) = arrays[member]
+        assert [bound[0][n].item() for n in (0, 1, 2, 3)] == [False, value, True, True]
+
+
+class Joined(nn.Module):
+    def forward(self, parts: Any, last: Any) -> Any:
+        return torch.cat([parts[0], last], 1)
+
+
+@pytest.mark.parametrize("quantizes", [False, True])
+def test_parts_that_an_output_joins_and_nested_inputs_are_recorded(
+    record: Any, monkeypatch: pytest.MonkeyPatch, quantizes: bool
+) -> None:
+    if quantizes:
+        monkeypatch.setattr(record, "find_scheme", lambda _: Scheme.FP16W8)
+    row, arrays = record.work_out(see(Joined(), inputs=([X], X[:, :3]), is_own=False))
+    (output,) = row.outputs
+    assert row.lacks == ()
+    assert [one.shape for one in row.inputs] == [(1, 4), (1, 3)]
+    joined = [[1, 2, 3, 4, 1, 2, 3]]
+    assert arrays[Member.QUANTIZED if quantizes else Member.FLOAT][0].tolist() == joined
+    assert (output.joined_axis, output.joined) == (1, (4, 3))
+    values, float16 = arrays[Member.NOISE]
+    assert (values.tolist(), float16) == (joined, True)
+
+
+def test_the_comparisons_of_a_test_are_written_in_their_order(record: Any, tmp_path: Path) -> None:
+    seen = [see(Plain(), outputs=(X + number,)) for number in range(11)]
+    record.write_seen(tmp_path / "kept", seen)
+    found = read_comparisons(tmp_path / "kept")
+    assert [arrays[Member.OUTPUT][0][0][0] for _, arrays in found] == list(range(1, 12))
