@@ -186,6 +186,7 @@ def test_a_suite_is_judged_again_only_after_a_run(
     [
         ("upstream", ["--soc", "SM8650", "--soc", "SM8750"], "only one --soc"),
         ("backend-suite", ["--soc", "SM8750"], "--soc cannot be used"),
+        ("upstream-rework", ["--soc", "SM8350"], "--soc cannot be used"),
         ("upstream", ["--source", "gone"], "has no"),
         ("upstream", ["--repeat", "0"], "--repeat 0"),
         ("upstream", ["--plain"], "--plain cannot be used"),

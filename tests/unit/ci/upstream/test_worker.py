@@ -1,0 +1,282 @@
+"""What a worker tells of a test, and how it runs a program instead of qnn_executor_runner."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import random
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed in this environment")
+
+import torch
+
+from ci.upstream.stubs import LACKS
+from provisioning.errors import FailedError
+
+# Modules that load ExecuTorch, which takes seconds.
+STAND_INS: dict[str, Any] = {
+    "ci.executorch.patches": {"warm_up": None},
+    "ci.executorch.internals": {},
+    "ci.executorch.runtime": {
+        "SCALAR_TYPES": {3: torch.int32, 6: torch.float32},
+        "convert_input": lambda array, meta: torch.from_numpy(array).reshape(meta.shape),
+        "overwrite_freed_memory": lambda: None,
+    },
+    "ci.upstream.record": {"write_seen": None},
+}
+
+
+@pytest.fixture(scope="module")
+def modules() -> Iterator[Any]:
+    names = ("ci.upstream.emulator", "ci.upstream.worker")
+    with pytest.MonkeyPatch.context() as patched:
+        for name, values in STAND_INS.items():
+            patched.setitem(sys.modules, name, SimpleNamespace(**values))
+        for name in names:
+            patched.delitem(sys.modules, name, raising=False)
+        emulator, worker = (importlib.import_module(name) for name in names)
+        yield SimpleNamespace(emulator=emulator, worker=worker)
+        for name in names:
+            del sys.modules[name]
+
+
+def report(word: str, text: str = "") -> Any:
+    return SimpleNamespace(
+        failed=word == "failed", skipped=word == "skipped", longrepr=text, nodeid=f"{word}.py"
+    )
+
+
+LONG = "start" + "x" * 2000
+FIRST, SECOND = report("failed", "first"), report("failed", "second")
+SKIPPED = report("skipped", "needs x")
+
+
+@pytest.mark.parametrize(
+    ("reports", "told"),
+    [
+        ([], ("passed", "")),
+        ([report("passed", "noise")], ("passed", "")),
+        ([report("passed"), SKIPPED, report("skipped", "later")], ("skipped", "needs x")),
+        ([SKIPPED, report("passed"), FIRST, SECOND], ("failed", "first")),
+        ([report("failed", LONG)], ("failed", "x" * 2000)),
+        ([report("skipped", LONG)], ("skipped", "x" * 2000)),
+    ],
+)
+def test_a_test_ends_as_its_worst_report(
+    modules: Any, reports: list[Any], told: tuple[str, str]
+) -> None:
+    assert modules.worker.summarize(reports) == told
+
+
+def test_a_file_that_cannot_be_collected_is_an_error(modules: Any) -> None:
+    listener = modules.worker.Listener()
+    for one in (report("passed"), report("failed", LONG), SKIPPED):
+        listener.pytest_collectreport(one)
+    listener.pytest_runtest_logreport(FIRST)
+    assert listener.errors == [f"failed.py: {'x' * 2000}"]
+    assert listener.reports == [FIRST]
+
+
+@pytest.mark.parametrize(
+    ("expected", "named"),
+    [
+        (pytest.RaisesExc(ValueError, match="no such rank"), "no such rank"),
+        (pytest.RaisesExc(ValueError, match=re.compile("of a pattern")), "of a pattern"),
+        (pytest.RaisesExc(ValueError), ""),
+        (None, None),
+        ("no such rank", None),
+    ],
+)
+def test_what_upstream_expects_to_be_refused_is_named(
+    modules: Any, expected: Any, named: str | None
+) -> None:
+    item = SimpleNamespace(callspec=SimpleNamespace(params={"kwargs": {"expected": expected}}))
+    told = "" if named is None else f"upstream expects the model to be refused: {named}"
+    assert modules.worker.find_refusal(item) == told
+    others: list[dict[str, Any]] = [{}, {"kwargs": {}}, {"kwargs": [expected]}]
+    for params in others:
+        item = SimpleNamespace(callspec=SimpleNamespace(params=params))
+        assert modules.worker.find_refusal(item) == ""
+    assert modules.worker.find_refusal(SimpleNamespace()) == ""
+
+
+class Item:
+    """A test of pytest's that compares ``count`` times and leaves ``reports``."""
+
+    def __init__(self, worker: Any, count: int, *reports: Any, expected: Any = None) -> None:
+        self.worker, self.count, self.reports = worker, count, reports
+        self.callspec = SimpleNamespace(params={"kwargs": {"expected": expected}})
+        self.config = SimpleNamespace(hook=self)
+        self.random: list[float] = []
+
+    def pytest_runtest_protocol(self, *, item: Item, nextitem: None) -> None:
+        assert (item, nextitem) == (self, None)
+        self.callspec.params.clear()
+        self.runner = Path(os.environ["QNN_EXECUTOR_RUNNER"])
+        self.place = Path.cwd()
+        self.drawn = (float(torch.rand(1)), float(np.random.rand()), random.random())
+        self.worker.capture.seen.extend(range(self.count))
+        self.worker.listener.reports.extend(self.reports)
+
+
+REFUSED = pytest.RaisesExc(ValueError, match="no rank")
+REFUSAL = "upstream expects the model to be refused: no rank"
+
+
+@pytest.mark.parametrize(
+    ("count", "word", "expected", "refusal"),
+    [
+        (2, "passed", None, ""),
+        (0, "passed", REFUSED, REFUSAL),
+        (1, "passed", REFUSED, ""),
+        (0, "failed", REFUSED, ""),
+    ],
+)
+def test_a_test_runs_in_its_own_directory_with_upstreams_seed(
+    modules: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    count: int,
+    word: str,
+    expected: Any,
+    refusal: str,
+) -> None:
+    worker, written, served = modules.worker, [], []
+
+    @contextmanager
+    def serve(directory: Path) -> Iterator[None]:
+        served.append(directory)
+        yield
+        served.append("ended")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QNN_EXECUTOR_RUNNER", "another")
+    monkeypatch.setattr(worker, "capture", SimpleNamespace(seen=[]))
+    monkeypatch.setattr(worker, "listener", worker.Listener())
+    monkeypatch.setattr(worker, "serve_programs", serve)
+    monkeypatch.setattr(worker, "write_seen", lambda *given: written.append((*given, *served)))
+    directory = tmp_path / "kept/test"
+    drawn = []
+    for _ in range(2):
+        item = Item(worker, count, report(word, "its end"), expected=expected)
+        monkeypatch.setitem(worker.collected.items, "one", item)
+        worker.capture.seen.clear()
+        end = worker.run_here("one", directory)
+        drawn.append(item.drawn)
+        assert (item.place, item.runner.is_relative_to(item.place)) == (directory / "work", True)
+        assert item.runner.is_file()
+        assert os.access(item.runner, os.X_OK)
+    told = "its end" if word == "failed" else ""
+    assert (end.verdict, end.message, end.comparisons, end.refusal) == (word, told, count, refusal)
+    assert 0 <= end.test_s < 60
+    assert drawn[0] == drawn[1]
+    assert written[0] == (directory, [*range(count)], directory)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (FailedError("running the program ended without a result: SIGABRT"), 134),
+        (FailedError("input set 0 has the wrong number of inputs"), 1),
+        (None, 0),
+    ],
+)
+def test_a_program_that_dies_ends_as_by_sigabrt(
+    modules: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Any, code: int
+) -> None:
+    def run(call: Any, what: str) -> str:
+        if error:
+            raise error
+        return f"{what}: {call()}"
+
+    monkeypatch.setattr(modules.emulator, "run_forked", run)
+    monkeypatch.setattr(modules.emulator, "run_call", lambda *given: repr(given))
+    words = ["--model_path", "m.pte"]
+    found, text = modules.emulator.answer_call(tmp_path, words, tmp_path / "0.pte")
+    given = (tmp_path, words, tmp_path / "0.pte")
+    assert found == code
+    assert text == (f"E {error}" if error else f"running the program: {given!r}")
+
+
+class Runtime:
+    """ExecuTorch's runtime with a program whose second method takes two inputs."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def get_method_name(self, index: int) -> str:
+        return f"method {index}"
+
+    def load_method(self, name: str) -> Any:
+        kinds = {"method 0": [6], "method 1": [6, 3]}[name]
+        metas = [SimpleNamespace(dtype=lambda kind=kind: kind, shape=(2, 2)) for kind in kinds]
+        return Method(metas)
+
+
+class Method:
+    def __init__(self, metas: list[Any]) -> None:
+        self.metas = metas
+
+    def method_meta(self) -> Any:
+        return SimpleNamespace(
+            num_inputs=lambda: len(self.metas), input_tensor_meta=self.metas.__getitem__
+        )
+
+    def __call__(self, given: list[Any]) -> list[Any]:
+        """Twice each input in another order in memory, and something else."""
+        return [*((2 * one).t().contiguous().t() for one in given), 7]
+
+
+@pytest.fixture
+def place(modules: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    pybindings = SimpleNamespace(_load_program=Runtime)
+    internals = SimpleNamespace(pybindings=pybindings, quantized_kernels=None)
+    monkeypatch.setattr(modules.emulator, "internals", internals)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "m.pte").write_bytes(b"the program")
+    for number in range(3):
+        np.arange(4 * number, 4 * number + 4, dtype=np.float32).tofile(tmp_path / f"in/{number}")
+    np.arange(4, dtype=np.int32).tofile(tmp_path / "in/whole")
+    return tmp_path
+
+
+def call(modules: Any, place: Path, lines: str, *words: str) -> str:
+    (place / "in/list.txt").write_text(lines)
+    given = ["--model_path", "m.pte", "--input_list_path", "in/list.txt", "--output_folder_path"]
+    told: str = modules.emulator.run_call(place, [*given, "out", *words], place / "kept/0.pte")
+    return told
+
+
+def test_each_input_set_has_its_outputs_in_their_order_in_memory(modules: Any, place: Path) -> None:
+    assert call(modules, place, "0\n\n2\n") == "2 input sets were run"
+    found = {path.name: np.fromfile(path, np.float32) for path in (place / "out").iterdir()}
+    assert {name: values.tolist() for name, values in found.items()} == {
+        "output_0_0.raw": [0, 4, 2, 6],
+        "output_1_0.raw": [16, 20, 18, 22],
+    }
+    assert (place / "kept/0.pte").read_bytes() == b"the program"
+
+
+def test_the_method_that_is_asked_for_gets_inputs_of_its_types(modules: Any, place: Path) -> None:
+    assert call(modules, place, "1 whole\n", "--method_index", "1") == "1 input sets were run"
+    assert np.fromfile(place / "out/output_0_0.raw", np.float32).tolist() == [8, 12, 10, 14]
+    assert np.fromfile(place / "out/output_0_1.raw", np.int32).tolist() == [0, 4, 2, 6]
+
+
+def test_a_call_that_the_runner_would_refuse_is_refused(modules: Any, place: Path) -> None:
+    with pytest.raises(FailedError, match="input set 1 has the wrong number of inputs: 2 instead"):
+        call(modules, place, "0\n1 2\n")
+    with pytest.raises(FailedError, match="--etdump_path x") as caught:
+        call(modules, place, "0\n", "--etdump_path", "x")
+    assert LACKS in str(caught.value)
