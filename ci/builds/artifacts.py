@@ -180,4 +180,4 @@ def publish_artifacts(plan: BuildPlan, judged: tuple[Judged, ...]) -> None:
     with explain_errors(where), staged_directory(where) as fresh:
         for one in judged:
             for path in filter(None, (one.path, one.symbols)):
-                shutil.copy2(path, fresh / path.name)
+                shutil.copy2(path, fresh)

@@ -71,7 +71,7 @@ def identify_compiler(path: Path) -> str:
     ended = run_process([path, "--version"], timeout_s=PROBE_S, check=False)
     if ended.returncode != 0:
         raise UnfitError(f"the compiler {path} {ended.describe()}", why=ended.tail)
-    status = path.resolve().stat()
+    status = path.stat()
     first = ended.output.splitlines()[0] if ended.output else ""
     return f"{first} [{status.st_size} bytes, {status.st_mtime_ns}]"
 

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from ci.builds.inputs import (
@@ -57,6 +58,28 @@ def test_a_touch_changes_no_digest_and_an_edit_of_equal_size_does(tmp_path: Path
     assert digest_snapshot(touched) == digest_snapshot(before)
     (tmp_path / "a.c").write_text("two")
     assert digest_snapshot(take_snapshot(tmp_path, touched)) != digest_snapshot(before)
+
+
+@pytest.mark.parametrize("change", ["size", "mtime_ns", "inode", "mode"])
+def test_a_file_is_read_again_if_its_size_time_inode_or_mode_is_another(
+    tmp_path: Path, change: str
+) -> None:
+    write(tmp_path, {"a.c": "one"})
+    (entry,) = take_snapshot(tmp_path).values()
+    known = msgspec.structs.replace(entry, sha256="of the last read")
+    assert take_snapshot(tmp_path, {"a.c": known}) == {"a.c": known}
+    other = msgspec.structs.replace(known, **{change: getattr(known, change) + 1})
+    assert take_snapshot(tmp_path, {"a.c": other}) == {"a.c": entry}
+
+
+def test_of_a_mode_only_what_may_be_executed_counts(tmp_path: Path) -> None:
+    write(tmp_path, {"a.c": "one"})
+    digests = []
+    for mode in (0o644, 0o600, 0o744, 0o654, 0o645):
+        (tmp_path / "a.c").chmod(mode)
+        digests.append(digest_snapshot(take_snapshot(tmp_path)))
+    assert digests[0] == digests[1]
+    assert len({*digests}) == 4
 
 
 def test_what_is_neither_a_file_nor_a_link_is_not_opened(tmp_path: Path) -> None:

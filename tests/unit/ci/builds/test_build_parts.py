@@ -37,6 +37,7 @@ from ci.builds.toolchains import (
     choose_program,
     find_cache,
     find_compiler,
+    find_tools,
     identify_compiler,
 )
 from provisioning.artifacts.environment import Environment
@@ -618,7 +619,8 @@ def test_sccache_is_counted_from_what_it_says(
     tmp_path: Path, answer: str, counts: tuple[int, int]
 ) -> None:
     tool = tmp_path / "sccache"
-    tool.write_text(f"#!/bin/sh\ncat <<'END'\n{answer}\nEND\n")
+    words = "--show-stats --stats-format json"
+    tool.write_text(f"#!/bin/sh\n[ \"$*\" = '{words}' ] && cat <<'END'\n{answer}\nEND\n")
     tool.chmod(0o755)
     found = read_counts(make_cached_plan(tmp_path, tool))
     assert found
@@ -644,6 +646,43 @@ def test_the_cache_is_chosen_by_a_variable(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("QNN_CI_CACHE", "sccache")
     with pytest.raises(UnfitError, match="no working sccache"):
         find_cache()
+
+
+def test_a_cache_that_does_not_work_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("QNN_CI_CACHE", raising=False)
+    assert find_cache() is None
+    for name, text in (("ccache", "exit 1"), ("sccache", "echo sccache 1.2")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    assert find_cache() == Program(tmp_path / "sccache", Version("1.2"))
+    monkeypatch.setenv("QNN_CI_CACHE", "ccache")
+    with pytest.raises(UnfitError, match="no working ccache"):
+        find_cache()
+
+
+@pytest.mark.parametrize(
+    ("cmake", "ninja", "lacks"),
+    [("3.28", "1.10", ""), ("3.27.9", "1.10", "cmake 3.28"), ("3.28", "1.9.1", "ninja 1.10")],
+)
+def test_a_build_needs_tools_of_at_least_these_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cmake: str, ninja: str, lacks: str
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("QNN_CI_CACHE", "none")
+    for name, version in (("cmake", cmake), ("ninja", ninja)):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho {name} version {version}\n")
+        (tmp_path / name).chmod(0o755)
+    if lacks:
+        with pytest.raises(UnfitError, match=f"{lacks} or newer was not found"):
+            find_tools()
+        return
+    found = find_tools()
+    assert (found.cmake.path.name, found.ninja.path.name) == ("cmake", "ninja")
+    assert found.cache is None
 
 
 @pytest.mark.parametrize(("code", "lacks"), [(LACKS, "numpy"), (0, ""), (1, None)])

@@ -201,5 +201,6 @@ def test_the_sysroot_that_is_missing_is_named(
 ) -> None:
     monkeypatch.setenv("TOOLCHAIN_ROOT_HOST", host)
     monkeypatch.setenv("TOOLCHAIN_ROOT_TARGET", target)
-    what, _ = refuse(resolve_linux_cross, {}, {})
+    what, fix = refuse(resolve_linux_cross, {}, {})
     assert what.endswith(named)
+    assert fix.startswith("set ")
