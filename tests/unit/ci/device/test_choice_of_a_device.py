@@ -347,6 +347,20 @@ def test_only_lacking_files_are_sent_and_large_ones_alone(tmp_path: Path) -> Non
         assert told in caught.value.why
 
 
+def test_digests_of_many_files_have_longer_than_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = []
+
+    def call(_: Device, script: str, *, data: bytes, timeout_s: float) -> Answer:
+        del script, data
+        limits.append(timeout_s)
+        return Answer(0, b"", "")
+
+    monkeypatch.setattr(Device, "call", call)
+    device = Device("adb:1", (), "/p")
+    assert (device.ask("true"), device.list_digests("/d")) == (b"", {})
+    assert limits == [60, 600]
+
+
 def make_start(target: Target = Target.LINUX, asked: int = 1, **flags: str) -> DeviceProgram:
     scripts: list[str] = []
 

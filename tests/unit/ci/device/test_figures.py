@@ -52,6 +52,7 @@ def test_times_since_a_phone_started_have_64_bits() -> None:
     assert read_times(other) == (None, ())
     alone = make_flatbuffer({1: Vector([{3: Vector(rows[:1])}])}, b"ED00")
     assert read_times(bytes(4) + alone) == (None, (step / 1e6,))
+    assert read_times(dump[: dump.rindex(b"Method::other")]) == (None, ()), "not the first events"
 
 
 HOT = """\
@@ -127,6 +128,8 @@ def test_the_first_run_and_warm_up_do_not_count() -> None:
     assert (figures.runs, figures.load_ms, figures.emulated) == (7, None, True)
     one = summarize_starts([Start(1.0, (5.0,))], warm_up=0, iteration=1, emulated=False)
     assert (one.first_ms, one.p50_ms, one.p50_spread_ms, one.runs) == (5, 5, 0, 1)
+    two = summarize_starts([Start(1.0, (5.0, 1.0, 3.0))], warm_up=0, iteration=3, emulated=False)
+    assert (two.p50_ms, two.p90_ms, two.p50_spread_ms, two.runs) == (2, 2.8, 0.5, 2)
 
 
 def test_spread_is_that_of_the_starts() -> None:

@@ -388,6 +388,7 @@ def test_a_device_gets_stub_and_skel_of_each_of_its_socs(
     assert {oct((out / FILES / name).stat().st_mode & 0o777) for name in wanted} == {"0o755"}
     assert list_names(out / "licences") == {"LICENSE.pdf"}
     assert read_bundle(out) == bundle
+    assert json.loads((out / BUNDLE).read_bytes())["schema_version"] == 1
     assert (out / "by-hand.md").is_file()
     assert list_names(out) == {BUNDLE, FILES, "licences", "by-hand.md"}
     assert [(path.name, *given) for path, *given in sboms] == [

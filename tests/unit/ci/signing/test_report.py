@@ -161,6 +161,7 @@ def test_what_only_a_device_can_judge_is_told_once(library: bytes) -> None:
     assert lines[3:] == [
         f"not checked, because only the device can check it: {what}" for what in NOT_JUDGED
     ]
+    assert ["root certificate" in lines[3], "identities" in lines[4]] == [True, True]
 
 
 @pytest.mark.parametrize(

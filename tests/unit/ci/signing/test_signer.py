@@ -358,6 +358,7 @@ def test_every_failure_of_a_signer_says_what_why_and_what_to_do(tmp_path: Path) 
         return lambda: raise_error(_explain_exit(one, "lib.so", Masker([])))
 
     (tmp_path / "sdk/lib").mkdir(parents=True)
+    (tmp_path / "found.so").touch()
     gone = (str(tmp_path / "gone"),)
     half = Signer(("sign", "{output}"), 1.0)
     calls: dict[str, Callable[[], object]] = {
@@ -372,6 +373,13 @@ def test_every_failure_of_a_signer_says_what_why_and_what_to_do(tmp_path: Path) 
         "an unsigned output": judge(),
         "an encrypted output": judge(signed=True, encrypted=True),
         "an unknown key": judge(accept=False, signed=True),
+        "no output": lambda: find_output(
+            tmp_path, tmp_path / "out", tmp_path / "in/lib.so", b"", Masker([])
+        ),
+        "an output in the wrong place": lambda: find_output(
+            tmp_path, tmp_path / "out", tmp_path / "in/found.so", b"", Masker([])
+        ),
+        "no Python of that name": lambda: find_interpreter("no-such-python"),
         "an output in the SDK": lambda: check_target(
             tmp_path / "sdk/lib", force=True, protected=iter([tmp_path / "sdk"])
         ),
