@@ -111,6 +111,7 @@ def test_the_right_program_passes_with_its_figures_controls_and_text(
     assert all(one.rejected for one in result.controls)
     assert "Ben has a blue boat." in result.noted
     assert "250.0 tokens/s on the emulator" in result.noted
+    assert (case.run_ms, case.run_s is None) == (4.0, False)
     assert case.warnings == ()
 
 
@@ -294,7 +295,7 @@ def test_a_program_that_dies_while_it_runs_fails_with_the_end_of_its_log(judge: 
 
     case = judge(die).case
     assert (case.status, case.reason) == (Status.FAILED, "run: was killed by SIGSEGV")
-    assert case.log_tail == "the log"
+    assert (case.log_tail, case.run_ms, case.run_s is None) == ("the log", None, False)
 
 
 def test_prefill_and_decode_alone_choose_alike_where_the_model_does(own: Tiny) -> None:

@@ -13,7 +13,8 @@ import torch
 from msgspec import structs
 
 from ci.llm.config import DecoderConfig, RopeScaling
-from ci.llm.decoder import make_decoder
+from ci.llm.decoder import Decoder, make_decoder
+from ci.llm.tiny.train import CONFIG, write_weights
 from ci.llm.weights import _llama2c_shapes, parse_scaling, read_weights
 from provisioning.errors import UsageError
 from tests.unit.ci.llm.decoders import PLACE, Tiny, example_inputs
@@ -43,6 +44,23 @@ def write_safetensors(path: Path, tensors: dict[str, torch.Tensor], kind: str = 
         data += held
     text = json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def test_weights_that_training_writes_are_those_of_its_decoder(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    trained = Decoder(CONFIG, CONFIG.most_context).eval()
+    for parameter in trained.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    write_weights(trained, tmp_path / "weights.bin")
+    assert (tmp_path / "weights.bin").stat().st_size == (PLACE / "weights.bin").stat().st_size
+    config, weights = read_weights(tmp_path / "weights.bin")
+    assert config == CONFIG
+    inputs = example_inputs(config, 16, 4)
+    inputs[0].copy_(torch.tensor([[1, 5, 7, 9]]))
+    again = make_decoder(config, weights, 16)
+    with torch.no_grad():
+        for one, other in zip(again(*inputs), trained(*inputs), strict=True):
+            assert torch.allclose(torch.as_tensor(one[0]), torch.as_tensor(other[0]), atol=1e-5)
 
 
 @pytest.fixture

@@ -179,6 +179,24 @@ def test_the_position_is_one_too_far_in_decode_alone(own: Tiny) -> None:
     assert taken["off"] == [*prefill, (size, [position + 1])]
 
 
+def test_the_other_prompt_is_the_text_in_reverse_after_its_start(own: Tiny) -> None:
+    calls: list[list[int]] = []
+
+    def step(arrays: Sequence[Array]) -> Sequence[Array]:
+        calls.append(arrays[0].ravel().tolist())
+        return own.step(make(own))(arrays)
+
+    made = next(MAKERS[ControlKind.OTHER_PROMPT](replace(repeated(own), step=step)))
+    *text, last = made.fed
+    fed = [calls.pop()]
+    size = own.interface.prefill
+    for _ in range(2):
+        count = -(-len(text) // size)
+        fed.insert(0, [token for call in calls[-count:] for token in call][: len(text)])
+        del calls[-count:]
+    assert fed == [text, [text[0], *reversed(text[1:])], [last]]
+
+
 def test_a_fault_is_tried_at_steps_with_a_margin_alone(own: Tiny) -> None:
     one = repeated(own)
     loud = replace(own.runs.model, noise=own.runs.model.noise + 1e3)

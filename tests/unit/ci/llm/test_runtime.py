@@ -1,0 +1,74 @@
+"""A program is opened once: the tokens of a call select its method, and decode is timed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ci.llm import runtime
+from ci.llm.interface import DECODE, PREFILL
+
+SIZES = {PREFILL: 4, DECODE: 1}
+
+
+class Runtime:
+    """ExecuTorch's runtime: each method returns its inputs, doubled by decode."""
+
+    def __init__(self, path: str) -> None:
+        assert path == "m.pte"
+
+    def method_meta(self, name: str) -> Any:
+        metas = [SimpleNamespace(sizes=lambda: (1, SIZES[name]), of=(name, n)) for n in range(2)]
+        return SimpleNamespace(num_inputs=lambda: 2, input_tensor_meta=metas.__getitem__)
+
+    def load_method(self, name: str) -> Any:
+        factor = 2 if name == DECODE else 1
+        return lambda given: [SimpleNamespace(detach=lambda one=one: factor * one) for one in given]
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The program, with the declarations for which its inputs were converted in ``asked``."""
+    asked: list[Any] = []
+
+    def convert(array: Any, meta: Any) -> Any:
+        asked.append(meta.of)
+        return array
+
+    internals = SimpleNamespace(pybindings=SimpleNamespace(_load_program=Runtime))
+    held = SimpleNamespace(convert_input=convert, overwrite_freed_memory=lambda: None)
+    monkeypatch.setitem(sys.modules, "ci.executorch.internals", internals)
+    monkeypatch.setattr("ci.executorch.internals", internals, raising=False)
+    monkeypatch.setitem(sys.modules, "ci.executorch.runtime", held)
+    opened: Any = runtime.open_static(SimpleNamespace(path=Path("m.pte")))  # type: ignore[arg-type]
+    opened.asked = asked
+    return opened
+
+
+def test_the_tokens_of_a_call_select_its_method(program: Any) -> None:
+    prefill = [np.ones((1, 4), np.int32), np.full((1, 4), 3, np.float32)]
+    decode = [np.ones((1, 1), np.int32), np.full((1, 1), 5, np.float32)]
+    found = program.run([prefill, decode])
+    assert [[one.tolist() for one in made] for made in found] == [
+        [[[1] * 4], [[3.0] * 4]],
+        [[[2]], [[10.0]]],
+    ]
+    assert program.asked == [(name, number) for name in (PREFILL, DECODE) for number in range(2)]
+
+
+def test_the_time_of_a_step_is_the_mean_of_decode(
+    program: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert program.finish() == 0
+    clock = iter([0.0, 100.0, 103.0, 200.0, 201.0])
+    monkeypatch.setattr(runtime, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    for size in (4, 1, 1):
+        program.call([np.ones((1, size), np.int32)] * 2)
+    assert program.finish() == 2.0
+    pool: Any = None
+    assert runtime.make_runner(pool).note(None, 0.25).run_ms == 250.0
