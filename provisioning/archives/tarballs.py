@@ -371,7 +371,7 @@ class _Extraction:
         written to this path.
         """
         for member in reader.members():
-            if member.kind == "file" and (path := missing.get(member.name)):
+            if path := missing.get(member.name):
                 self.entries[path] = self._write(reader, path, member)
                 self.places[member.name] = path
                 del self.aliases[path]
@@ -382,7 +382,7 @@ class _Extraction:
         """
         check_members(self.name, self.members, self.limits)
         make_parents(self.root, self.aliases)
-        for path, target in sorted(self.aliases.items()):
+        for path, target in self.aliases.items():
             entry = self.entries[self.places[target]]
             (self.root / path).hardlink_to(self.root / entry.path)
             self.entries[path] = TreeEntry(path, entry.size, entry.mode, entry.sha256)

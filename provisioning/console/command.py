@@ -425,7 +425,7 @@ def keep_own(
 def _find_name(word: str, known: set[str]) -> str:
     """Return the option in an argument: ``--model`` for ``--model=mlp``, ``-D`` for ``-DA=1``."""
     name = word.partition("=")[0] if word.startswith("--") else word
-    return name if name in known or word.startswith("--") else word[:2]
+    return name if name in known else word[:2]
 
 
 def _count_values(action: argparse.Action, is_bare: bool, rest: Sequence[str]) -> int:

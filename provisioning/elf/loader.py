@@ -26,7 +26,7 @@ def find_libraries(names: Iterable[str]) -> dict[str, str | None]:
     Searches the loader's cache, a file with the names and paths of libraries, and then its default
     directories.
     """
-    wanted = sorted(set(names))
+    wanted = sorted(names)
     if not wanted:
         return {}
     cached: dict[str, str] = {}

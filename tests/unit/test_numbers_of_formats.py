@@ -27,6 +27,9 @@ NUMPY = {
     "double": "float64",
 }
 KINDS = ("int", "uint", "float", "sfixed", "ufixed", "bool")
+INTEGERS = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
+FLOATS = {"float16", "float32", "float64"}
+FIXED = {f"{kind}{bits}" for kind in ("sfixed", "ufixed") for bits in (4, 8, 16, 32)}
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +63,13 @@ def test_types_of_a_program_s_tensors(scalar_types: dict[int, str]) -> None:
     }
     for name, size_bytes in ours.values():
         assert size_bytes * 8 == int(re.sub(r"\D", "", name) or 8), name
+
+
+def test_no_type_is_left_out() -> None:
+    named = [name for name, _ in programs.DTYPES.values()]
+    assert sorted(named) == sorted({*INTEGERS, *FLOATS, "bool", "bfloat16", "bits16"})
+    ours = [*context_binaries.DTYPES.values()]
+    assert sorted(ours) == sorted({*INTEGERS, *FLOATS, *FIXED, "bool8"})
 
 
 def test_types_of_a_foreign_program_s_inputs(scalar_types: dict[int, str]) -> None:

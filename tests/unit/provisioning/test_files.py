@@ -23,6 +23,7 @@ from provisioning.files import (
     digest_sources,
     explain_no_room,
     explain_writes,
+    free_bytes,
     hash_file,
     publish_directory,
     remove_tree,
@@ -285,6 +286,18 @@ def test_a_full_disk_is_named_wherever_it_is_in_the_chain(number: int, named: st
     assert explain_no_room(None) is None
     assert explain_no_room(ValueError("x")) is None
     assert explain_no_room(OSError(errno.EACCES, "no")) is None
+
+
+def test_free_space_is_that_of_the_directory_itself_or_of_the_nearest_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory may be where another disk is mounted."""
+    asked: list[Path] = []
+    usage = SimpleNamespace(free=5)
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda place: asked.append(place) or usage)
+    for place in (tmp_path, tmp_path / "a", tmp_path / "a/b", Path("none/of/these")):
+        assert free_bytes(place) == 5
+    assert asked == [tmp_path, tmp_path, tmp_path, Path()]
 
 
 def test_a_directory_that_another_process_holds_is_not_taken(

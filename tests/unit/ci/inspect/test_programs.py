@@ -221,6 +221,30 @@ def test_a_program_that_refers_to_what_it_lacks_is_damaged(
         assert bool(program.damage) == (why in program.damage) == bool(damage)
 
 
+def test_weights_of_an_unknown_type_have_no_known_size() -> None:
+    stored = {0: Number("b", 99), 2: Vector([2, 3], "i"), 5: Number("I", 1)}
+    port = {0: Number("B", 5), 1: {0: Number("b", 6), 2: Vector([1], "i")}}
+    weight = {0: Number("B", 5), 1: stored}
+    forward = {0: "forward", 2: Vector([port, weight]), 3: Vector([0], "i"), 4: Vector([0], "i")}
+    program = parse_program(make_flatbuffer({1: Vector([forward])}, b"ET12"), "a.pte")
+    assert program
+    assert program.constant_bytes == {"unknown": 0}
+
+
+@pytest.mark.parametrize(
+    ("size", "vtcm_mb", "constant_bytes"),
+    [(19, None, None), (20, 8, None), (95, 8, None), (96, 8, 24 << 10)],
+)
+def test_a_graph_has_what_htp_wrote_about_it(
+    size: int, vtcm_mb: int | None, constant_bytes: int | None
+) -> None:
+    data = bytearray(make_binary())
+    place = data.index(struct.pack("<IIQII", 96, 1, 0, 0, 8 << 20)[:12])
+    struct.pack_into("<I", data, place, size)
+    (graph,) = parse_context_binary(bytes(data)).graphs
+    assert (graph.vtcm_mb, graph.constant_bytes) == (vtcm_mb, constant_bytes)
+
+
 def test_context_binaries_are_found_anywhere() -> None:
     binary = make_binary()
     for parse in (scan_context_binaries, list_context_binaries):
@@ -250,6 +274,20 @@ def test_a_package_has_a_context_binary_for_each_soc() -> None:
         archive.writestr("readme", "text")
     (one,) = list_context_binaries(memoryview(empty.getvalue()))
     assert "without a context binary" in one.unread
+
+
+def test_only_a_file_of_several_contexts_is_a_package() -> None:
+    socs = (("SM8650", 57, 75), ("SM8750", 69, 79))
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for soc in socs:
+            archive.writestr(zipfile.ZipInfo(f"{soc[0]}.bin"), make_binary(soc=soc))
+        archive.writestr("dlc.metadata", "text")
+    for data, count in ((packed.getvalue(), 2), (make_binary(), 1)):
+        program = parse_program(memoryview(data), "a.bin")
+        assert program
+        assert (program.kind, program.size_bytes, program.damage) == ("context", len(data), "")
+        assert (len(program.contexts), program.is_package) == (count, count > 1)
 
 
 def test_a_context_binary_at_the_end_of_a_file_is_whole_or_is_none() -> None:

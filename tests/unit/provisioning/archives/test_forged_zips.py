@@ -404,8 +404,19 @@ def test_fields_that_are_full_are_in_the_extra_field(
     assert directory_of(forge(replace(GOOD, extra=extra, **saturated))) == [WHOLE]
 
 
-def test_an_extra_field_that_is_cut_short_is_refused(directory_of: Read) -> None:
-    entry = replace(GOOD, size=FULL, packed=FULL, extra=wide(36))
+@pytest.mark.parametrize(
+    ("saturated", "extra"),
+    [
+        (("size", "packed"), wide(36)),
+        (("size",), wide()),
+        (("size",), OTHER + wide()),
+        (("offset",), wide()),
+    ],
+)
+def test_an_extra_field_that_is_cut_short_is_refused(
+    directory_of: Read, saturated: tuple[str, ...], extra: bytes
+) -> None:
+    entry = replace(GOOD, extra=extra, **dict.fromkeys(saturated, FULL))
     with pytest.raises(IntegrityError) as caught:
         directory_of(forge(entry))
     assert caught.value.why.startswith(f"{CUT}: ")

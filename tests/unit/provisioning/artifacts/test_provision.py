@@ -1641,6 +1641,36 @@ def test_a_fetch_looks_at_files_when_it_is_told_to(store: Store, tell: Tell) -> 
         assert row["repaired"] == repaired
 
 
+def test_a_fetch_holds_the_locks_of_an_artifact_and_its_file(tell: Tell, held: list[str]) -> None:
+    """Two artifacts may come from one file."""
+    root = Path(tell("fetch", "sdk")["artifacts"][0]["root"])
+    assert held == ["sdk", "sdk.zip"]
+    (root / "extra").touch()
+    tell("fetch", "sdk", "--verify")
+    assert held == ["sdk", "sdk.zip"] * 2
+    tell("fetch", "sdk")
+    assert held == ["sdk", "sdk.zip"] * 2
+
+
+def test_what_programs_read_is_printed_as_it_is(
+    store: Store,
+    manifests: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(store.home.with_name("##[home]")))
+    with (manifests / "profiles.toml").open("a") as file:
+        file.write('MARK = "##[a]"\n')
+    for words, mark in (
+        (["env"], "MARK='##[a]'"),
+        (["env", "--github"], "MARK=##[a]"),
+        (["path", "sdk"], "/##[home]/"),
+        (["cache-key", "sdk", "--private", "--github"], "/##[home]/"),
+    ):
+        assert main(words) == 0
+        assert mark in capsys.readouterr().out
+
+
 def test_a_mirror_is_filled_under_the_locks_of_an_artifact_and_its_file(
     tell: Tell, held: list[str], tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ import msgspec
 import pytest
 
 from provisioning.archives.layout import Limits, Member
+from provisioning.archives.zipfiles import TAIL_BYTES
 from provisioning.artifacts.consent import make_lock
 from provisioning.artifacts.lockfile import project_lock_path
 from provisioning.artifacts.sources import (
@@ -150,6 +151,19 @@ def test_what_was_left_of_parts_is_not_in_the_tree(
     assert len(server.files["other.zip"]) == len(server.files["good.zip"])
     describe(tmp_path, server, "other.zip", "good.zip")
     check_files(fetch(store, "libraries"), "lib/one", "lib/two", "lib/z")
+
+
+def test_parts_whose_listed_size_is_not_the_locked_one_are_not_fetched(
+    store: Store, server: BadServer, tmp_path: Path
+) -> None:
+    """Only the end of the other archive, which has the same length, is read."""
+    write_lock(store, server)
+    other = FILES | {"a.txt": b"aa", "lib/z": FILES["lib/z"][1:]}
+    server.files["other.zip"] = pack(tmp_path / "other.zip", other)
+    describe(tmp_path, server, "other.zip", "good.zip")
+    check_files(fetch(store, "libraries"), "lib/one", "lib/two", "lib/z")
+    asked = [one.range for one in server.requests if one.name == "other.zip"]
+    assert asked == [f"bytes=-{TAIL_BYTES}"]
 
 
 def test_the_users_mirror_is_asked_first(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import re
 import struct
 import termios
 import time
@@ -92,6 +93,20 @@ def test_a_bar_shows_what_it_knows(
     bar.done = resumed
     bar.advance(done)
     assert bar.describe(bar._started + 10) == line
+
+
+@pytest.mark.parametrize(("live", "interval_s"), [(True, 0.1), (False, 10)])
+def test_a_line_is_written_once_an_interval(
+    monkeypatch: pytest.MonkeyPatch, live: bool, interval_s: float
+) -> None:
+    now, stream = [0.0], StringIO()
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    bar = Bar("x", 9, "", stream, live=live)
+    bar._shown = 0
+    for number in (0.5, 0.75, 1, 1.25, 1.5, 2, 2.25):
+        now[0] = number * interval_s
+        bar.advance(1)
+    assert re.findall(r"(\d) of 9", stream.getvalue()) == ["3", "6"]
 
 
 def test_a_bar_says_how_long_it_takes_yet() -> None:

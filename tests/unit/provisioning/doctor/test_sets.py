@@ -18,7 +18,7 @@ from provisioning.doctor.facts import HOST_KIND, STAGING, FileFacts, SdkFacts, T
 from provisioning.doctor.policies import read_elf_policies
 from provisioning.doctor.survey.tree import FactsCache, find_min_sdk, survey_tree
 from provisioning.doctor.verdict_text import render_verdict
-from provisioning.elf.facts import EM_AARCH64, Defect, Genuine
+from provisioning.elf.facts import EM_AARCH64, EM_X86_64, Defect, Genuine
 from provisioning.elf.qnn_build import QnnBuild
 from tests.stand_ins.elf_edits import set_u16
 from tests.unit.provisioning.doctor import cases
@@ -147,12 +147,20 @@ def test_a_skel_other_than_its_catalog_is_named_once(version: str, ids: list[str
 
 
 @pytest.mark.parametrize(
-    "staged_too", [(), ("libcdsprpc.so",), ("libcdsprpc.so", "libcdsprpc.so.1")]
+    ("staged_too", "machine", "needed"),
+    [
+        ((), EM_AARCH64, ("libcdsprpc.so", "libc.so.6")),
+        (("libcdsprpc.so",), EM_AARCH64, ("libcdsprpc.so", "libc.so.6")),
+        (("libcdsprpc.so", "libcdsprpc.so.1"), EM_AARCH64, ("libcdsprpc.so", "libc.so.6")),
+        (("libcdsprpc.so.1",), EM_AARCH64, ("libcdsprpc.so", "libc.so")),
+        (("libcdsprpc.so.1",), EM_AARCH64, ("libc.so.6",)),
+        (("libcdsprpc.so.1",), EM_X86_64, ("libcdsprpc.so", "libc.so.6")),
+    ],
 )
 def test_a_system_that_is_not_staged_or_has_the_library_is_not_blamed(
-    staged_too: tuple[str, ...],
+    staged_too: tuple[str, ...], machine: int, needed: tuple[str, ...]
 ) -> None:
-    stub = file("libQnnHtpV75Stub.so", machine=EM_AARCH64, needed=("libcdsprpc.so", "libc.so.6"))
+    stub = file("libQnnHtpV75Stub.so", machine=machine, needed=needed)
     rest = [file(name, machine=EM_AARCH64) for name in staged_too]
     case = within(trees={STAGING: staged(stub, *rest)})
     assert "QNN325" not in {one.id for one in STAGINGS.judge_all(case)}

@@ -30,6 +30,7 @@ from provisioning.doctor.facts import (
     NDK,
     STAGING,
     BackendFacts,
+    CheckoutFacts,
     EnvironmentFacts,
     InstallationFacts,
     NdkFacts,
@@ -95,6 +96,25 @@ def test_memory_is_what_is_allowed(
         place.write_text(text)
     monkeypatch.setattr(host, "MEMORY_LIMITS", [str(tmp_path / "none"), *map(str, places)])
     assert survey_host(tmp_path, {}, (), {}).memory_gb == memory_gb
+
+
+def test_a_machine_is_asked_for_its_tools_and_libraries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {Path("/proc/cpuinfo"): "processor : 0\nflags\t: fpu avx2\nflags : other\n"}
+    monkeypatch.setattr(host, "read_text", lambda path: files.get(path, ""))
+    monkeypatch.setattr(host.platform, "libc_ver", lambda: ("glibc", "2.36"))
+    monkeypatch.setattr(host, "free_bytes", lambda place: 2_500_000_000 if place == tmp_path else 0)
+    program(tmp_path / "bin/cmake", "echo cmake 3.28.1")
+    variables = {"PATH": str(tmp_path / "bin")}
+    found = survey_host(tmp_path, {"c": "cmake"}, ["libnone.so"], variables)
+    assert found.tools == (ToolFacts("c", f"{tmp_path}/bin/cmake", "3.28.1", "cmake 3.28.1"),)
+    assert (found.libraries, found.cpu_flags) == ({"libnone.so": None}, {"fpu", "avx2"})
+    assert (found.glibc, found.disk_free_gb, found.disk_path) == ("2.36", 2.5, str(tmp_path))
+    files.clear()
+    monkeypatch.setattr(host.platform, "libc_ver", lambda: ("musl", "1.2"))
+    bare = survey_host(tmp_path, {}, (), variables)
+    assert (bare.tools, bare.cpu_flags, bare.glibc, bare.memory_gb) == ((), set(), None, 0)
 
 
 @pytest.mark.parametrize(
@@ -281,6 +301,19 @@ def test_a_submodule_in_conflict_is_moved(make: Callable[[str, str], Path]) -> N
     assert survey_checkout(root).submodules == (
         SubmoduleFacts("third-party/a b", "moved", "0" * 40),
     )
+
+
+def test_a_checkout_has_a_version_and_may_have_an_adaptor(tmp_path: Path) -> None:
+    bare = CheckoutFacts(tmp_path, is_directory=True)
+    assert survey_checkout(tmp_path) == bare
+    (tmp_path / "version.txt").write_text(f" 1.5.1{'a' * 40}\n")
+    place = tmp_path / "backends/qualcomm/python"
+    place.mkdir(parents=True)
+    (place / "PyQnnManagerAdaptor.so").touch()
+    found = survey_checkout(tmp_path)
+    assert found == replace(bare, has_adaptor=True, version=f"1.5.1{'a' * 35}")
+    gone = tmp_path / "gone"
+    assert survey_checkout(gone) == CheckoutFacts(gone, is_directory=False)
 
 
 def test_what_flatcc_left_is_told_with_its_machine(tmp_path: Path) -> None:
@@ -531,7 +564,9 @@ def test_a_library_is_asked_for_its_api_and_where_it_reads_the_soc(
     assert len(backends) == 1
 
 
-def test_the_parts_of_an_sdk(tmp_path: Path) -> None:
+def test_the_parts_of_an_sdk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its library is loaded only if that is asked for."""
+    monkeypatch.setattr(host, "run_process", None)
     for name in ("lib/x86_64-linux-clang", "lib/hexagon-v75/unsigned", "bin/x", "include/QNN/a"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "lib/file").touch()
@@ -698,6 +733,20 @@ def test_what_executorch_asks_for_on_this_python(
     facts = survey_python(answer(tmp_path, asked=[[line, installed]]), (), (), {})
     assert facts.error == ""
     assert facts.unmet == ((("numpy", installed, ">=2"),) if is_unmet else ())
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("echo Traceback; echo ImportError: no; exit 1", "ImportError: no"),
+        ("exit 1", "it printed nothing"),
+    ],
+)
+def test_a_python_that_fails_is_an_error_with_its_last_line(
+    tmp_path: Path, text: str, error: str
+) -> None:
+    python = program(tmp_path / "py", text)
+    assert survey_python(python, (), (), {}) == PythonFacts(str(python), error=error)
 
 
 @pytest.mark.parametrize("printed", ["", "no JSON", "{}", "[]", "null", '{"adaptors": 1}'])

@@ -25,6 +25,7 @@ from tests.stand_ins.catalogs import NOW, TRUST, make_catalog
 LIBRARIES = Path(__file__).parents[3] / "artifacts" / "elf"
 ROOT = Path(__file__).parents[4]
 NO_CACHE = FactsCache(Path("/proc/nowhere"))
+E_TYPE, E_PHNUM = 16, 56  # in the header of an ELF64 file
 
 
 @pytest.fixture
@@ -53,6 +54,19 @@ def test_libraries_and_programs_are_found_and_nothing_else(root: Path) -> None:
     assert [file.relative for file in found.files] == ["lib/x86_64-linux-clang/libx86.so", "tool"]
     assert found.links == {"lib/libx.so.1": "x86_64-linux-clang/libx86.so"}
     assert found.link_names == {"libx.so.1"}
+
+
+@pytest.mark.parametrize(("kind", "is_damaged"), [(1, False), (2, True), (3, True)])
+def test_only_what_is_loaded_needs_program_headers(
+    tmp_path: Path, kind: int, is_damaged: bool
+) -> None:
+    """An object file has none."""
+    data = bytearray((LIBRARIES / "libx86.so").read_bytes())
+    elf.set_u16(E_TYPE, kind)(data)
+    elf.set_u16(E_PHNUM, 0)(data)
+    (tmp_path / "libx86.so").write_bytes(data)
+    (file,) = survey_tree(tmp_path, NO_CACHE).files
+    assert (file.defect, bool(file.elf)) == (Defect.CORRUPT if is_damaged else None, not is_damaged)
 
 
 def test_a_directory_that_is_not_wanted_is_not_read(root: Path) -> None:

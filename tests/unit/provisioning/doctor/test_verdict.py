@@ -155,6 +155,13 @@ def test_a_broken_environment_fits_a_screen_and_leads_with_the_first_error() -> 
     assert "more kinds of fault" in lines[-1]
 
 
+def test_the_facts_of_a_fit_environment_fit_a_screen() -> None:
+    device = {"serial": "1", "soc": "SM8650", "android": "16"}
+    for count, lines in ((MAX_LINES - 1, MAX_LINES), (MAX_LINES, MAX_LINES), (2, 3)):
+        text = render_verdict(Verdict("p", (), {"devices": [device] * count}))
+        assert len(text.splitlines()) == lines
+
+
 def test_faults_of_one_kind_are_one_entry() -> None:
     text = render_verdict(Verdict("p", (make(101), make(216), make(216), make(216))))
     assert text.count("QNN216") == 1

@@ -202,7 +202,7 @@ def test_without_section_headers_the_facts_are_the_same(tmp_path: Path) -> None:
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n", Defect.LFS_POINTER),
         (b"\n<!DOCTYPE html><title>Sign in</title>", Defect.HTML),
         (b"<HTML>", Defect.HTML),
-        (b"PK\x03\x04 an archive", Defect.NOT_ELF),
+        (b"PK\x03\x04 an archive of more", Defect.NOT_ELF),
         (b"\x7fELF\x02\x01\x01", Defect.TRUNCATED),
         (b"\x7fELF\x07" + bytes(100), Defect.CORRUPT),
     ],
@@ -216,7 +216,7 @@ def test_what_is_not_elf_is_named(tmp_path: Path, content: bytes, defect: Defect
     assert caught.value.exit_code is ExitCode.ENVIRONMENT
     assert caught.value.fix
     if defect is Defect.NOT_ELF:
-        assert caught.value.why == "it starts with 'PK\\x03\\x04 an archive'"
+        assert caught.value.why == "it starts with 'PK\\x03\\x04 an archive '"
 
 
 def test_a_missing_file_and_a_directory_are_errors_of_the_tree(tmp_path: Path) -> None:

@@ -135,6 +135,8 @@ def test_a_tree_has_its_programs_with_their_damage(tmp_path: Path) -> None:
         "whole.bin": make_context(),
         "cut.bin": make_context()[:70],
         "empty.bin": b"",
+        "cut-package.bin": b"PK\3\4" + make_context(),
+        "other.bin": b"other" + TEXT,
         "weights.bin": b"weights",
     }
     for name, data in files.items():
@@ -142,7 +144,7 @@ def test_a_tree_has_its_programs_with_their_damage(tmp_path: Path) -> None:
     found = {one.name: one for one in survey_tree(tmp_path, FactsCache(tmp_path / "c")).lowered}
     assert found.keys() == files.keys() - {"weights.bin"}
     damaged = {name for name, one in found.items() if one.defect}
-    assert damaged == {"cut.pte", "cut.bin", "empty.bin"}
+    assert damaged == {"cut.pte", "cut.bin", "empty.bin", "cut-package.bin"}
     assert found["whole.bin"].targets == found["whole.pte"].targets == (Target("SM8650", 75, 8),)
 
 
