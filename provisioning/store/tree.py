@@ -23,7 +23,7 @@ GIT = ".git"
 # Files that git may rewrite in a .git directory; the others control what git does.
 GIT_OWN = frozenset(
     {
-        *("objects", "refs", "logs", "index", "shallow", "packed-refs", "modules"),
+        *("objects", "refs", "logs", "index", "shallow", "packed-refs"),
         *("HEAD", "ORIG_HEAD", "FETCH_HEAD"),
     }
 )
@@ -173,7 +173,7 @@ def _scan_git(root: Path, start: str) -> Iterator[tuple[str, os.stat_result]]:
         here = directory.relative_to(root).as_posix()
         is_own = Path(directory, "HEAD").is_file()
         if is_own:
-            names[:] = [name for name in names if name not in GIT_OWN or name == "modules"]
+            names[:] = [name for name in names if name not in GIT_OWN]
             files = [name for name in files if name not in GIT_OWN]
             alternates = Path(directory, "objects", "info", "alternates")
             if os.path.lexists(alternates):

@@ -26,7 +26,7 @@ from provisioning.doctor.policies import read_doctor_policy, read_elf_policies
 from provisioning.elf.facts import EM_X86_64, ElfFacts
 from provisioning.elf.qnn_build import QnnBuild
 from provisioning.errors import ExitCode, UnfitError
-from provisioning.manifest.pairs import Supported, read_pairs
+from provisioning.manifest.pairs import QnnRange, Supported, read_pairs
 from provisioning.manifest.reader import read_profile, read_toolchain
 from provisioning.versions import find_place_version, is_older, is_same
 
@@ -299,6 +299,25 @@ def test_a_number_that_a_version_lacks_is_zero(
     assert found
     assert found.versions == nearest
     assert replace_row(PAIRS, supported=()).find_nearest(*asked) is None
+
+
+@pytest.mark.parametrize(
+    ("sdk", "ids"),
+    [
+        ("2.29.9", ["QNN904"]),
+        ("2.30.0", []),
+        ("2.40.0", []),
+        ("2.50.0", []),
+        ("2.50.1", ["QNN905"]),
+    ],
+)
+def test_an_sdk_works_from_the_oldest_to_the_newest_and_not_only_if_pinned(
+    sdk: str, ids: list[str]
+) -> None:
+    assert DEFAULT
+    row = replace_row(DEFAULT, qnn=QnnRange(oldest="2.30.0", newest="2.50.0", pinned="2.40.0"))
+    case = replace(compose("aot", sdk=sdk), pairs=replace_row(PAIRS, executorch=(row,)))
+    assert [one.id for one in judge_environment(case) if one.id in {"QNN904", "QNN905"}] == ids
 
 
 def test_an_overlay_is_judged_by_its_libraries_and_not_by_the_list() -> None:

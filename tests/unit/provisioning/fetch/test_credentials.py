@@ -19,7 +19,7 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-TOKENS = "host=one, host:8443=two 127.0.0.1=three\nlocalhost=four,\tother=five"
+TOKENS = "host=one, host:8443=two 127.0.0.1=three\nlocalhost=four,\tother=five ::1=six"
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,8 @@ TOKENS = "host=one, host:8443=two 127.0.0.1=three\nlocalhost=four,\tother=five"
         ("http://host/a", ""),
         ("http://127.0.0.1:5/a", "three"),
         ("http://localhost/a", "four"),
+        ("http://[::1]:8080/a", "six"),
+        ("http://[::2]/a", ""),
         ("http://other/a", ""),
         ("https://other/a", "five"),
         ("http:///a", ""),

@@ -48,6 +48,7 @@ from tests.stand_ins.bad_server import BadServer
 DATA = random.Random(5).randbytes(100_000)
 SHA256 = hashlib.sha256(DATA).hexdigest()
 PIN = Pin(len(DATA), SHA256)
+LIMITS = (len(DATA), len(DATA) - 1)
 QUICK = TransferPolicy(attempts=3, backoff_s=0, connect_timeout_s=5, read_timeout_s=5)
 
 
@@ -298,6 +299,9 @@ def test_a_file_of_this_machine_is_copied(tmp_path: Path, make: Callable[[Path],
     assert "file:///not%20there: No such file or directory; " in said
     assert f"{tmp_path}: it is a directory" in said
     assert names_in(tmp_path / "other") == []
+    limited = [fetch([make(source)], tmp_path / str(most), Pin(most_bytes=most)) for most in LIMITS]
+    assert [ended for ended, _ in limited] == ["ok", "DownloadError"]
+    assert "it is 100000 bytes long, but at most 99999 are expected" in limited[1][1]
     source.write_bytes(DATA[:-1])
     assert fetch([make(source)], tmp_path / "wrong")[0] == "IntegrityError"
 

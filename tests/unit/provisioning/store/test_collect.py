@@ -476,13 +476,14 @@ def test_of_the_store_only_what_is_ours_may_go(store: Store) -> None:
     assert find_removable([other])[1] == []
 
 
+@pytest.mark.parametrize("prefix", ["test", "test/inner"])
 def test_the_environment_that_this_runs_from_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefix: str
 ) -> None:
     place = tmp_path / "environments"
     for name in ("bootstrap-1", "test", "tests", "lint"):
         (place / name).mkdir(parents=True)
-    monkeypatch.setattr(sys, "prefix", str(place / "test"))
+    monkeypatch.setattr(sys, "prefix", str(place / prefix))
     garbage, kept = find_removable([CachePart("environments", place, "")])
     assert [one.path.name for one in garbage] == ["lint", "tests"]
     assert kept == [

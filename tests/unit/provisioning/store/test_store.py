@@ -417,6 +417,15 @@ def test_what_cannot_be_published_or_recorded_is_said(
             store.write_record(store.pins / "e", b"")
 
 
+def test_all_may_read_a_record_whatever_the_umask(store: Store) -> None:
+    before = os.umask(0o077)
+    try:
+        store.write_record(store.pins / "a.json", b"one")
+    finally:
+        os.umask(before)
+    assert mode_of(store.pins / "a.json") == 0o644
+
+
 def test_a_record_takes_the_place_of_a_link(store: Store, tmp_path: Path) -> None:
     path = store.pins / "a.json"
     store.write_record(path, b"one")

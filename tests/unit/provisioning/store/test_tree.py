@@ -313,6 +313,14 @@ def test_of_a_checkout_what_decides_what_git_does_is_seen(tmp_path: Path) -> Non
     assert whole >= GIT_DECIDES | GIT_OWNS | around | {".git/", ".git/refs/heads/"}
 
 
+def test_a_directory_whose_path_is_too_long_is_not_entered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trees, "LONGEST_BYTES", 4)
+    make_files(tmp_path, "abc/file", "abcd/file", "ä/file", "äbc/file")
+    assert set(scan_tree(tmp_path)) == {"abc/", "abc/file", "abcd/", "ä/", "ä/file", "äbc/"}
+
+
 def test_alternates_and_links_in_git_directories_are_seen(tmp_path: Path) -> None:
     make_files(tmp_path, ".git/HEAD", ".git/modules/sub/HEAD", ".git/objects/info/alternates")
     alternates = tmp_path / ".git/modules/sub/objects/info/alternates"
