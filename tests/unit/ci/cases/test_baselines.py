@@ -129,6 +129,26 @@ def test_a_policy_s_models_have_their_figures_next_to_it(
     assert read_baselines(TOOLS) == {"mlp 8a8w SM8650": Baseline(31.0)}
 
 
+def test_a_backend_s_figures_are_recorded_together_and_apart_from_those_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(MANIFESTS_VARIABLE, str(tmp_path))
+    for backend, scheme, sqnr_db in (
+        ("htp", "8a8w", 30.0),
+        ("gpu", "fp16", 60.0),
+        ("gpu", "16a8w", 50.0),
+    ):
+        case = Case(model="mlp", scheme=scheme, soc="SM8650", status=Status.PASSED, sqnr_db=sqnr_db)
+        report = msgspec.structs.replace(make_report([case], toolchain=TOOLS), backend=backend)
+        (path,) = record_baselines(report)
+        assert path.stem.endswith("-gpu") is (backend == "gpu")
+    assert read_baselines(TOOLS) == {"mlp 8a8w SM8650": Baseline(30.0)}
+    assert read_baselines(TOOLS, "gpu") == {
+        "mlp fp16 SM8650": Baseline(60.0),
+        "mlp 16a8w SM8650": Baseline(50.0),
+    }
+
+
 def make_session(folder: Path, *models: str, record: bool = False) -> Session:
     options = SessionOptions(policy=POLICY, timeout_s=1, record=record, baselines=folder)
     specs = [CaseSpec(model, Scheme.A8W8, "SM8650") for model in models]

@@ -237,9 +237,15 @@ def test_outputs_of_a_farm_are_judged_and_compared_with_the_run_s(
     assert report.remarks[0].endswith(" farm:phone")
     first = pulled / SPEC.slug / "outputs/output_0_0.raw"
     data = first.read_bytes()
-    for spoil in (first.unlink, lambda: first.write_bytes(data[::-1])):
+    for spoil, told in (
+        (first.unlink, "run: output_0_0.raw was not written"),
+        (lambda: first.write_bytes(data[4:]), f"run: output_0_0.raw is {len(data) - 4} bytes"),
+        (lambda: first.write_bytes(data[::-1]), "not faithful: "),
+    ):
         spoil()
-        assert judge_elsewhere(kept, pulled).exit_code is ExitCode.FAILED
+        report = judge_elsewhere(kept, pulled)
+        assert report.exit_code is ExitCode.FAILED
+        assert report.cases[0].reason.startswith(told)
     first.write_bytes(data)
     assert judge_elsewhere(kept, pulled).ok
     shutil.rmtree(pulled / SPEC.slug)

@@ -327,6 +327,7 @@ def make_directory(file: Path) -> None:
         (make_pipe, "output_3_2.raw is not a regular file"),
         (make_directory, "output_3_2.raw is not a regular file"),
         (lambda file: file.with_name("output_0_3.raw").touch(), "output_0_3.raw"),
+        (lambda file: file.with_name("output_4_0.raw").touch(), "output_4_0.raw"),  # of a 5th set
         (lambda file: file.with_name(".hidden").mkdir(), ".hidden"),
     ],
 )
@@ -454,10 +455,12 @@ def test_what_is_refused_in_a_used_process_is_asked_of_a_fresh_one(tmp_path: Pat
         return fail(sets) if len(runs) == 1 else [list(one) for one in zip(*RIGHT, strict=True)]
 
     runs: list[int] = []
-    runner = EchoRunner(answer, used=True)
-    case = run_case(tmp_path, make_engine(), runner, policy.for_backend(Backend.HTP)).case
+    runner = EchoRunner(answer, RunNotes(remark="made anew"), used=True)
+    result = run_case(tmp_path, make_engine(), runner, policy.for_backend(Backend.HTP))
     assert runner.calls == ["open", "run", "fresh", "run"]
-    assert case.reason.startswith("the case passed")
+    assert result.case.reason.startswith("the case passed")
+    assert result.case.log_tail == "the log"
+    assert result.remark.endswith("made anew")
 
 
 def test_a_run_that_dies_fails_the_case_with_its_log(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ci.cases import runners
 from ci.cases.engine import Compiled, Delegation, Program, RunError, RunNotes
 from ci.cases.runners import SPEED, ProgramRunner, find_program
 from ci.models.lowering_options import ONE_RUN, RunOptions
@@ -111,6 +112,19 @@ def test_outputs_of_an_earlier_run_are_none_of_this_one(tmp_path: Path) -> None:
     assert run_script(tmp_path, script) == [1.0, 1.0, 1.0]
     script.write_text("exit 0\n")
     with pytest.raises(RunError, match="was not written"):
+        run_script(tmp_path, script)
+
+
+def test_an_output_that_cannot_be_read_fails_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", "output_0_0.raw")
+
+    monkeypatch.setattr(runners, "read_outputs", fail)
+    script = tmp_path / "run.sh"
+    script.write_text("exit 0\n")
+    with pytest.raises(RunError, match=r"Permission denied: 'output_0_0\.raw'"):
         run_script(tmp_path, script)
 
 

@@ -199,6 +199,25 @@ def test_steps_have_shapes_sources_and_what_was_folded() -> None:
     assert add.shape == (2, 6, 16)
 
 
+def test_a_factor_is_known_behind_whatever_only_moves_or_copies_elements() -> None:
+    aten = torch.ops.aten
+    moves: tuple[Callable[[Tensor], Tensor], ...] = (
+        *(aten.alias, aten.clone, aten.detach, aten.lift_fresh_copy, Tensor.contiguous),
+        lambda x: aten.dropout(x, 0.1, train=False),
+        *(lambda x: x.expand(3, 2, 6, 16), lambda x: x.permute(0, 2, 1), lambda x: x[:, 1:]),
+        *(lambda x: x.reshape(6, 32), lambda x: x.view(6, 32), lambda x: x[:, 2]),
+        *(lambda x: x.squeeze(1), lambda x: x.to(torch.float64), lambda x: x.transpose(0, 1)),
+        *(lambda x: x.unsqueeze(2), lambda x: x.repeat(1, 2, 1)),
+    )
+
+    def call(_: Net, x: Tensor) -> Any:
+        return [move(x * 2).unsqueeze(0).sigmoid() for move in moves], x.mul(2).relu().sigmoid()
+
+    steps = [one for one in describe_steps(Net(call), (X,)) if one.operator == "sigmoid"]
+    found = [one.operands[0].magnitude for one in steps]
+    assert found == [2.0] * len(moves) + [0.0]
+
+
 @pytest.mark.parametrize("when", ["before", "after", "in part", "in part of a copy", "never"])
 def test_a_buffer_that_the_model_changes_is_no_constant(when: str) -> None:
     """Whether it is changed before it is read or after, as a whole or through a view."""

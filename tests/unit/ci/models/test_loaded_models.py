@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed in this envi
 from torch import Tensor, fx, nn  # noqa: E402
 
 from ci.models import model as loading  # noqa: E402
-from ci.models.eager import compute_reference  # noqa: E402
+from ci.models.eager import compute_reference, run_eager  # noqa: E402
 from ci.models.model import (  # noqa: E402
     RANDOM,
     SHUFFLED,
@@ -28,10 +28,13 @@ from ci.models.model import (  # noqa: E402
     read_source,
 )
 from ci.models.numerics import THREADS  # noqa: E402
+from ci.models.suite import SUITE  # noqa: E402
 from ci.models.tensors import digest_sets  # noqa: E402
 from ci.models.user_code import (  # noqa: E402
+    call_function,
     import_file,
     own_packages_hidden,
+    unpack,
     working_directory,
 )
 from ci.models.user_data import check_metric, read_labels, read_sets, run_metric  # noqa: E402
@@ -193,6 +196,42 @@ def test_a_random_output_is_found_next_to_one_that_is_not(place: int) -> None:
 
     with pytest.raises(QnnCiError, match="different outputs for the same inputs"):
         compute_reference("net.py:f", Gives(draw_one), [(draw(1),)])
+
+
+def test_an_output_that_is_not_a_number_is_the_same_each_time() -> None:
+    (output,) = compute_reference("net.py:f", Gives(lambda x: x * float("nan")), [(draw(1),)])[0]
+    assert output.isnan().all()
+
+
+# Of each model of the suite: how many weights it has, and the RMS of each output for the example
+# and for the last calibration set. The recorded baselines are of these models.
+MODELS: dict[str, tuple[int, list[float], list[float]]] = {
+    "mlp": (17_616, [1.3562], [2.0453]),
+    "resnet": (19_946, [3.7567], [3.9325]),
+    "mobilenet": (2_912, [1.5539], [1.4795]),
+    "deeplab": (8_942, [0.66561], [0.62494]),
+    "transformer": (33_472, [1.4922], [1.5935]),
+    "decoder": (53_440, [1.0621, 0.92472, 1.0655], [1.1439, 1.2402, 1.3136]),
+    "superres": (6_036, [1.3592], [1.3152]),
+    "lstm": (16_336, [0.35638, 0.24783, 0.55793], [0.36621, 0.24087, 0.54954]),
+    "mlp:make_row": (17_616, [1.3344], [1.6887]),
+    "mlp:make_ternary": (17_616, [0.5647], [0.66986]),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_of_the_suite_is_the_one_whose_figures_are_recorded(name: str) -> None:
+    module, example, calibration = unpack(name, call_function(name))
+    outputs = run_eager(module, [example, calibration[-1]])
+    found = [[float(one.square().mean().sqrt()) for one in tensors] for tensors in outputs]
+    weights, *wanted = MODELS[name]
+    assert sum(one.numel() for one in module.parameters()) == weights
+    assert found == [pytest.approx(one, rel=1e-3) for one in wanted]
+    assert (module.training, len(calibration)) == (False, 7)
+
+
+def test_every_model_of_the_suite_is_known_by_its_figures() -> None:
+    assert {name for name in MODELS if ":" not in name} == {*SUITE}
 
 
 def test_tensors_of_any_structure_are_outputs_and_numbers_are_left_out() -> None:
