@@ -191,7 +191,7 @@ def fit_sets(place: str, sets: Sequence[Sequence[Any]], inputs: Ports) -> tuple[
         if len(given) == 1 and isinstance(given[0], Mapping):
             named = given[0].keys() == inputs.keys()
             given = [given[0][name] for name in inputs] if named else [*given[0].values()]
-        row = tuple(np.asarray(one).copy(order="C") for one in given)
+        row = tuple(np.asarray(one).copy() for one in given)
         if [(one.dtype, one.shape) for one in row] != list(inputs.values()):
             told = ", ".join(f"{one.dtype}{list(one.shape)}" for one in row)
             raise UsageError(

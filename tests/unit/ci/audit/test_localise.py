@@ -371,6 +371,19 @@ def test_a_model_that_changes_its_buffers_is_refused() -> None:
         make_graphs(Counter(), Counter(), [(torch.ones(4),)])
 
 
+def test_a_model_that_changes_only_what_it_computed_is_divided() -> None:
+    class Shift(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("by", torch.ones(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x.exp().add_(self.by)
+
+    graphs = make_graphs(Shift(), Shift(), [(torch.ones(4),)])
+    assert [one.kind for one in graphs.describe()] == ["exp", "add_"]
+
+
 def test_few_of_many_are_found_in_few_tries() -> None:
     tried = []
 

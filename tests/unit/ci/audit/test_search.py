@@ -171,7 +171,7 @@ def test_results_that_are_too_large_for_one_program_are_exposed_by_halves() -> N
     assert {one.operator for one in found.exposed} == {"a", "b", "c"}
 
 
-@pytest.mark.parametrize(("size", "exposed"), [(MOST_BYTES, ["b", "a"]), (MOST_BYTES + 1, [])])
+@pytest.mark.parametrize(("size", "exposed"), [(64 << 20, ["b", "a"]), ((64 << 20) + 1, [])])
 def test_results_up_to_a_limit_of_their_size_are_exposed(size: int, exposed: list[str]) -> None:
     large = [Operator(name="a", kind="a", size_bytes=size), Operator(name="b", kind="b")]
     found, tried = search(lambda _: {}, large, outputs=("b",))

@@ -93,6 +93,7 @@ def give(**figures: Any) -> Case:
         (replace(CASE, sqnr_db=29.0), [("SQNR", "worse")]),
         (replace(CASE, sqnr_db=None, max_abs=0.0), [("SQNR", "better")]),
         (replace(CASE, sqnr_db=30.04), []),
+        (replace(CASE, sqnr_db=30.06), [("SQNR", "better")]),
         (replace(CASE, sqnr_db=None), []),  # not exact: an output differs
         (replace(CASE, sqnr_db=None, max_abs=None), []),
         (give(spill_bytes=11), [("spill_bytes", "worse")]),
@@ -164,6 +165,11 @@ def test_a_difference_has_both_figures_with_their_unit_and_the_change(
     (found,) = compare_runs(*runs)
     assert found.subject == "mlp 8a8w SM8650"
     assert (found.what, found.before, found.now, found.verdict, found.change) == row
+
+
+def test_exact_outputs_in_both_runs_are_no_difference() -> None:
+    exact = replace(CASE, sqnr_db=None, max_abs=0.0)
+    assert list(compare_runs(make_report([exact]), make_report([exact]))) == []
 
 
 def test_operators_that_move_to_the_npu_are_better_and_few_are_named() -> None:

@@ -7,6 +7,7 @@ import errno
 import gc
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,46 @@ def test_a_fork_that_dies_is_described_with_its_last_step() -> None:
     with pytest.raises(FailedError, match="exited with 3 without a result") as caught:
         run_forked(lambda: os._exit(3))
     assert not caught.value.why  # not that of the fork before
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_fork_in_a_fork_has_its_own_steps(*, dies: bool) -> None:
+    def work() -> str:
+        note_step("the model was quantized")
+        with pytest.raises(FailedError) as caught:
+            run_forked(lambda: die(signal.SIGKILL))
+        return caught.value.why if not dies else os._exit(3)
+
+    if not dies:
+        assert run_forked(work) == "while QNN compiled the graph"
+        return
+    with pytest.raises(FailedError) as caught:
+        run_forked(work)
+    assert caught.value.why == "while the model was quantized"
+
+
+def test_a_long_step_is_cut() -> None:
+    def work() -> None:
+        note_step("x" * 600)
+        os._exit(3)
+
+    with pytest.raises(FailedError) as caught:
+        run_forked(work)
+    assert caught.value.why == f"while {'x' * 512}"
+
+
+def test_a_result_does_not_wait_for_processes_that_the_fork_started() -> None:
+    def leave() -> int:
+        pid = os.fork()
+        if not pid:
+            time.sleep(30)
+            os._exit(0)
+        return pid
+
+    began = time.monotonic()
+    pid = run_forked(leave)
+    os.kill(pid, signal.SIGKILL)
+    assert time.monotonic() - began < 20
 
 
 def test_a_fork_that_dies_tells_what_it_did() -> None:

@@ -92,6 +92,7 @@ def test_indices_have_shares_and_the_element_that_is_furthest_off() -> None:
     assert found.equal[:3] == (1.0, 1.0, 1.0)
     assert found.equal[3] < 1
     assert found.sqnr_db == found.channels == found.errors == ()
+    assert found.max_error is None
     assert found.worst
     assert (found.worst.index, found.worst.value, found.worst.expected) == ((0,), 0.0, 6.0)
 

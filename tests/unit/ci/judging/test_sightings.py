@@ -84,6 +84,8 @@ def between(first: int, last: int) -> Any:
         ),
         (EAGER, EAGER[..., ::-1], "the right values in reverse order along axis 2; lik"),
         (EAGER, EAGER[::-1], f"a permutation of the right values; likely cause: {LAYOUT}"),
+        (EAGER, EAGER[::-1] + 0.02 * NOISE, "a permutation of the right values; likely"),
+        (EAGER, EAGER[::-1] + 0.1 * NOISE, ""),  # sorted, as near as other samples may be
         (EAGER, EAGER + 0.01 * NOISE, ""),  # nearly right in place, and nearer when sorted
         (EAGER, NOISE, ""),
     ],

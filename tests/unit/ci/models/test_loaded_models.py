@@ -324,6 +324,16 @@ def test_a_worker_measures_program_float_and_quantized_model(tmp_path: Path) -> 
     assert read_labels(metric.labels, 4).tolist() == [1, 2, 3, 4]
 
 
+def test_how_inputs_were_made_is_in_the_digest_of_a_model() -> None:
+    """The record of a program, which is found by it, says so."""
+    sets = ((draw(0),),) * 4
+    models = [
+        loading.Model("net", nn.ReLU(), sets, sets, sets, *notes)
+        for notes in (("", ""), (SHUFFLED, ""), ("", SHUFFLED), (RANDOM, ""))
+    ]
+    assert len({loading.digest_model(one) for one in (*models, *models)}) == len(models)
+
+
 @pytest.mark.parametrize(
     ("judged", "calibration", "quantized", "told"),
     [

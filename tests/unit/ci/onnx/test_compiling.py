@@ -594,6 +594,9 @@ def test_an_export_is_compared_in_each_output_of_each_set(place: tuple[int, int]
     made[number][index] = 1.1 * made[number][index]
     with pytest.raises(FailedError, match=rf"output {index} .* 20\.0 dB .* 60 dB"):
         compiling.require_export(source, made)
+    made[number][index] = made[number][index] * np.float32(np.nan)
+    with pytest.raises(FailedError, match=rf"output {index} has an SQNR of nan dB"):
+        compiling.require_export(source, made)
 
 
 def test_the_layer_that_loses_most_is_in_the_record(
@@ -688,13 +691,19 @@ def test_the_parts_of_each_output_are_found(tmp_path: Path) -> None:
         make_node("Concat", ["inner", "w"], ["i"], axis=0),
         make_node("Concat", ["gone", "gone"], ["j"], axis=0),
         make_node("Concat", ["x", "free"], ["k"], axis=0),
+        make_node("Concat", ["x", "v"], ["l"], axis=0),  # of other ranks
+        make_node("Concat", ["cube", "cube"], ["m"], axis=0),
+        make_node("Transpose", ["m"], ["n"], perm=[1, 2, 0]),
+        make_node("Transpose", ["n"], ["o"], perm=[1, 0, 2]),
     ]
     shapes = [(2, 6), (2, 3), (3, 6), (3, 6), (6, 3), (2, 3), (2, 6), (6, 3), (2, 3), ("m", 3)]
-    outputs = [tensor(name, shape) for name, shape in zip("abdefghijk", shapes, strict=True)]
-    inputs = [tensor("x", (2, 3)), tensor("free", ("n", 3))]
-    model = build_model(nodes, inputs, outputs, [constant("w", np.ones((4, 3)))])
+    shapes += [(5, 3), (3, 2, 8)]
+    outputs = [tensor(name, shape) for name, shape in zip("abdefghijklo", shapes, strict=True)]
+    inputs = [tensor("x", (2, 3)), tensor("free", ("n", 3)), tensor("cube", (4, 2, 3))]
+    weights = [constant("w", np.ones((4, 3))), constant("v", np.ones(3))]
+    model = build_model(nodes, inputs, outputs, weights)
     rows = [(1, (3, 3)), (0, ()), (1, (2, 2, 2)), (1, (2, 2, 2)), (0, (2, 2, 2))]
-    rows += [(0, ()), (1, (3, 3)), (0, (2, 4)), (0, ()), (0, ())]
+    rows += [(0, ()), (1, (3, 3)), (0, (2, 4)), (0, ()), (0, ()), (0, ()), (2, (4, 4))]
     assert find_joined(model) == rows
 
 
