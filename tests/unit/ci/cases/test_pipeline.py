@@ -446,6 +446,19 @@ def test_what_fails_in_a_fresh_process_too_is_judged_by_that_run(tmp_path: Path)
     assert "output 0" not in result.case.reason
 
 
+def test_figures_of_a_used_process_are_not_those_of_a_fresh_one_that_dies(tmp_path: Path) -> None:
+    def answer(sets: Sets) -> Sets:
+        if runner.calls.count("run") > 1:
+            return fail(sets)
+        return [[np.zeros_like(one) for one in tensors] for tensors in zip(*RIGHT, strict=True)]
+
+    runner = EchoRunner(answer, used=True)
+    result = run_case(tmp_path, make_engine(), runner)
+    assert (result.case.reason, result.controls) == ("run: was killed by SIGSEGV", ())
+    assert (result.case.sqnr_db, result.case.equal, result.case.outputs) == (None, None, ())
+    assert (result.case.question, result.case.partitions) == (None, 1)
+
+
 def test_what_is_refused_in_a_used_process_is_asked_of_a_fresh_one(tmp_path: Path) -> None:
     rows = (Unsupported(pattern="killed by SIGSEGV", reason="QNN dies of it"),)
     policy = msgspec.structs.replace(read_emulator_policy(), unsupported=rows)
