@@ -22,7 +22,6 @@ from ci.parity.compare.mistakes import (
     find_unknown_labels,
 )
 from ci.parity.compare.sources import (
-    WHOLE_FOLDER,
     find_buck_only,
     find_cmake_only,
     find_partial_drift,
@@ -83,7 +82,7 @@ class Doubt:
         not read.
         """
         kind = finding.kind
-        path = f"{finding.path}/" if finding.detail == WHOLE_FOLDER else finding.path
+        path = f"{finding.path}/"  # it may be a folder
         if kind in BUCK_LACKS and self._is_unread_package(path):
             return True
         if kind in CMAKE_LACKS and is_inside(path, self.directories):
