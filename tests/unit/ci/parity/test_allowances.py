@@ -8,7 +8,7 @@ from datetime import date
 import msgspec
 import pytest
 
-from ci.parity.policy import Allowance, ParityPolicy
+from ci.parity.policy import Allowance, Library, ParityPolicy
 from provisioning.manifest.reader import read_policy
 from tests.unit.ci.parity.conftest import LOAD
 
@@ -32,6 +32,29 @@ def allow(**more: object) -> ParityPolicy:
 def test_an_entry_hides_what_it_names(pairs: Pairs) -> None:
     assert pairs(DRIFTED) == FOUND
     assert pairs(DRIFTED, allow(exists="p/b.cpp")) == set()
+    assert pairs(DRIFTED, allow(absent="p/gone.cpp")) == set()
+    assert pairs(DRIFTED, allow(until=date(2026, 1, 2))) == set()
+    other = Allowance(("header",), ("p/**",), "it is right", absent="p/gone.cpp")
+    (own,) = allow(
+        kinds=("header", "cmake-only-source"), files=("q/**", "p/b.cpp"), absent="x"
+    ).allow
+    assert pairs(DRIFTED, ParityPolicy(allow=(other, own))) == {STALE}
+
+
+@pytest.mark.parametrize("details", [("lib -> z",), ("x", "lib -> *")])
+def test_an_entry_names_details(details: tuple[str, ...], pairs: Pairs) -> None:
+    tree = {
+        **DRIFTED,
+        "p/BUCK": LOAD + 'runtime.cxx_library(name = "lib", srcs = ["a.cpp", "b.cpp"])\n',
+        "CMakeLists.txt": DRIFTED["CMakeLists.txt"] + "target_link_libraries(lib z)\n",
+    }
+    rows = {"kinds": ("dependency",), "files": ("CMakeLists.txt",), "absent": "x"}
+    library = (Library("z", buck=("z",), cmake=("z",)),)
+    named = msgspec.structs.replace(allow(**rows, details=details), library=library)
+    others = msgspec.structs.replace(allow(**rows, details=("lib",)), library=library)
+
+    assert pairs(tree, named) == set()
+    assert pairs(tree, others) == {("dependency", "CMakeLists.txt"), STALE}
 
 
 def test_an_entry_hides_a_note_too(pairs: Pairs) -> None:

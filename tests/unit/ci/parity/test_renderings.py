@@ -10,10 +10,12 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from ci.parity.compare.findings import Kind, ParityReport
+from ci.parity.compare.findings import Finding, Kind, Level, ParityReport
+from ci.parity.facts import WHOLE, Configuration, NotEvaluated, Place
 from ci.parity.render import Changes, make_annotations, render_document, render_sarif, render_table
 from ci.parity.run import changed_lines
 from ci.report.providers import Provider
+from tests.stand_ins.snapshots import check_snapshot
 from tests.unit.ci.parity.conftest import LOAD
 
 DRIFTED = {
@@ -103,6 +105,70 @@ def test_the_document_fits_its_schema(drifted: ParityReport) -> None:
     jsonschema.validate(render_document(drifted), schema)
     kinds = schema["$defs"]["finding"]["properties"]["kind"]["enum"]
     assert set(kinds) == {kind.value for kind in Kind}
+
+
+PLACES = [Place("p/BUCK", 4), Place("CMakeLists.txt", 7), Place("q/BUCK")]
+FINDINGS = (
+    Finding(
+        Kind.CMAKE_ONLY,
+        "p/b.cpp",
+        "it is in CMake alone",
+        buck_target="//p:lib",
+        cmake_target="lib",
+        buck_place=PLACES[0],
+        cmake_place=PLACES[1],
+        fix="add it",
+    ),
+    Finding(
+        Kind.CMAKE_ONLY,
+        "p/c.cpp",
+        "it is for Android",
+        Level.WARNING,
+        configuration=Configuration.ANDROID,
+        cmake_target="lib",
+        cmake_place=PLACES[1],
+    ),
+    Finding(
+        Kind.DEPENDENCY,
+        "q/BUCK",
+        "it lacks a dependency",
+        Level.NOTE,
+        "//q:q -> //p:lib",
+        buck_target="//q:q",
+        buck_place=PLACES[2],
+        when_new=Level.WARNING,
+    ),
+    Finding(Kind.UNLISTED, "r/d.cpp", "it is in neither", Level.NOTE, fix="add it there"),
+    Finding(Kind.STALE, "a.toml", "it has no effect", Level.WARNING, "r/**"),
+)
+
+
+def test_a_report_with_two_of_everything_reads_as_its_snapshot() -> None:
+    report = ParityReport(
+        tree="a tree",
+        scope=("p", "q"),
+        base="main",
+        findings=FINDINGS,
+        old=3,
+        allowed=2,
+        not_evaluated=(
+            NotEvaluated("buck", WHOLE, "it ended"),
+            NotEvaluated("cmake", Place("q/CMakeLists.txt", 4), "a reason", "q"),
+        ),
+        counts={"buck_targets": 5, "cmake_targets": 6, "files": 7},
+        changed={"p/BUCK": frozenset({1, 9}), "CMakeLists.txt": frozenset({12})},
+    )
+    plain = ParityReport("a tree", (), "", FINDINGS[:1], 0, 0, ())
+    results = render_sarif(report, "1.0")["runs"][0]["results"]
+    parts = [
+        *(render_table(one, notes=notes) for one in (report, plain) for notes in (False, True)),
+        *(render_table(replace(one, findings=FINDINGS[:3])) for one in (report, plain)),
+        *(json.dumps(render_document(one), indent=1) for one in (report, plain)),
+        *(json.dumps(one, indent=1) for one in results),
+        render_annotations(report, report.changed),
+        render_annotations(plain),
+    ]
+    check_snapshot(Path(__file__).parent / "snapshots" / "report.txt", "\n".join([*parts, ""]))
 
 
 HOSTILE = "p/x\n::error file=a::b\r##[add-mask]\u2028\x1b[2J\u202e.cpp"

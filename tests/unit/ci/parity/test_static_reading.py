@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -735,6 +736,45 @@ def test_the_facts_of_a_side_are_read_once_and_the_newest_are_kept(
     assert reading.read_side(tree, "buck", cache) == facts
     assert asked == ["buck"] * 3
     assert kept.read_bytes() == msgspec.json.encode(facts)
+
+
+@pytest.mark.parametrize(
+    ("hard", "soft"),
+    [(resource.RLIM_INFINITY, 3 << 30), (4 << 30, 3 << 30), (1 << 30, 1 << 30)],
+)
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_a_worker_reads_a_side_of_its_tree_within_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_committed: bool, hard: int, soft: int
+) -> None:
+    limits: list[object] = []
+
+    def run_here(argv: list[str], *, cwd: Path, timeout_s: float) -> None:
+        assert (argv[1:3], (cwd / "ci").is_dir()) == (["-m", "ci.parity.reading"], True)
+        limits.append(timeout_s)
+        assert reading.main(argv[3:]) == 0
+
+    monkeypatch.setattr(reading, "run_process", run_here)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (hard, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda *words: limits.append(words))
+    root = tmp_path / "checkout"
+    root.mkdir()
+    (root / "BUCK").write_text('load("@executorch//:a.bzl", "A")\nA(name = "lib")\n')
+    (root / "a.bzl").write_text("def A(name):\n    native.cxx_library(name = name)\n")
+    (root / "CMakeLists.txt").write_text("add_library(lib a.cpp)\n")
+    if is_committed:
+        git(root, "init", "--quiet")
+        git(root, "add", ".")
+        git(root, "commit", "--quiet", "-m", "one")
+        (root / "BUCK").write_text("")
+    tree = open_tree(root, "HEAD" if is_committed else None, LAYOUT)
+    assert isinstance(tree, RevisionTree | DirectoryTree)
+    known = reading.read_side(tree, "buck", None)
+    assert ([one.label for one in known.targets], known.not_evaluated) == (["//:lib"], ())
+    sides = reading.read_side(tree, "cmake", None)
+    assert [(one.configuration, len(one.targets)) for one in sides] == [
+        (one, 1) for one in Configuration
+    ]
+    assert limits == [300, (resource.RLIMIT_AS, (soft, hard))] * 2
 
 
 @pytest.mark.parametrize("is_whole", [False, True])
