@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ci.parity.buck.evaluate import is_too_deep
 from ci.parity.compare.findings import Kind, ParityReport
 from ci.parity.policy import ParityPolicy
 from ci.parity.render import render_document
@@ -139,6 +140,48 @@ def test_deep_starlark_does_not_end_the_reader(
     text: str, report: Callable[[Mapping[str, str]], ParityReport]
 ) -> None:
     assert "is nested too deeply" in reasons(report(deep(text)))
+
+
+@pytest.mark.parametrize(
+    ("make", "most"),
+    [
+        (lambda n: "x = " + "[" * n + "]" * n, 198),
+        (lambda n: "x = " + "(" * n + ")" * n, 198),
+        (lambda n: "x = " + "{1: " * n + "2" + "}" * n, 198),
+        (lambda n: "x = [\n" + "[" * (n - 1) + "]" * n, 198),
+        (lambda n: "\n".join(" " * i + "if 1:" for i in range(n + 1)), 198),
+        (lambda n: "-" * n + "1", 1000),
+        (lambda n: "not " * n + "1", 333),
+        (lambda n: "1 and " * n + "1", 333),
+        (lambda n: "1 or " * n + "1", 500),
+        (lambda n: "1 if 1 else " * n + "1", 500),
+        (lambda n: "lambda: " * n + "1", 166),
+        (lambda n: "1" + " % 1" * n, 1000),
+        (lambda n: "a" + ".b" * n, 1000),
+        (lambda n: "a" + "[0]" * n, 1000),
+        (lambda n: "if 1:\n pass" + "\nelif 1:\n pass" * n, 1000),
+    ],
+)  # fmt: skip
+def test_nesting_has_a_limit(make: Callable[[int], str], most: int) -> None:
+    assert not is_too_deep(make(most))
+    assert is_too_deep(make(most + 1))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(f"x = {quote}{'[' * 999}{quote}" for quote in ('"', "'", '"""', "'''")),
+        f'x = "{"[" * 99}\\"{"[" * 99}\\\\" + "{"[" * 99}"',
+        f'x = """{"[" * 99}"{"[" * 99}\n""{"[" * 99}"""',
+        f"x = 1 # {'[' * 999}",
+        "x = [" + "1 + 1, " * 999 + "]",
+        "x = 1 + 1\n" * 999,
+        "def f():\n  pass\n" * 999,
+        "]" * 999,
+    ],
+)
+def test_what_is_long_or_quoted_is_not_nested(text: str) -> None:
+    assert not is_too_deep(text)
 
 
 def test_a_long_list_is_not_deep(report: Callable[[Mapping[str, str]], ParityReport]) -> None:

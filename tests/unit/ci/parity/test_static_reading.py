@@ -647,13 +647,13 @@ def test_a_source_from_a_text_of_several_lines_has_its_line_there(
 ) -> None:
     facts = read(
         {
-            "CMakeLists.txt": 'set(text "\n  p/a.cpp;p/b.cpp\n  p/c.cpp\n")\n'
+            "CMakeLists.txt": 'set(text "\n  p/a.cpp ;p/b.cpp\n  c.cpp\n")\n'
             'string(REGEX REPLACE "[ \n]+" ";" names "${text}")\nadd_library(lib ${names})\n'
         }
     )
     (target,) = facts.targets
     assert [(one.path, one.place.line) for one in target.srcs] == [
-        ("p/a.cpp", 2), ("p/b.cpp", 2), ("p/c.cpp", 3),
+        ("p/a.cpp", 2), ("p/b.cpp", 2), ("c.cpp", 3),
     ]  # fmt: skip
 
 
