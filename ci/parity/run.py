@@ -220,7 +220,8 @@ def compare_one(
         policy,
         tree.files,
         request.today,
-        whole=not request.scope and not any(row.is_broken for row in compared.not_evaluated),
+        whole=not request.scope
+        and not any(row.is_broken or row.is_whole for row in compared.not_evaluated),
         is_current=policy.is_for(version),
     )
     return compared, found, allowed

@@ -383,6 +383,70 @@ def test_each_attribute_of_a_rule_has_its_meaning(
     )
 
 
+@pytest.mark.parametrize(
+    ("expression", "sources"),
+    [
+        ('paths.join("a", "b", "c.cpp")', ["a/b/c.cpp"]),
+        ('paths.join("a/", "/b.cpp/")', ["a/b.cpp"]),
+        ('paths.join("", "b.cpp")', ["b.cpp"]),
+        ('paths.basename("a/b/c.cpp")', ["c.cpp"]),
+        ('paths.basename("c.cpp")', ["c.cpp"]),
+        ('paths.dirname("a/b/c.cpp")', ["a/b"]),
+        ('paths.dirname("c.cpp") + "x"', ["x"]),
+        ('paths.normalize("a/b.cpp")', ["a/b.cpp"]),
+        ('paths.split_extension("a/b.c.cpp")[0]', ["a/b.c"]),
+        ('paths.split_extension("a/b.c.cpp")[1]', [".cpp"]),
+        ('paths.split_extension("a.d/b")[0]', ["a.d/b"]),
+        ('paths.split_extension("a.d/b")[1] + "x"', ["x"]),
+        ('str(paths.is_absolute("/a")) + str(paths.is_absolute("a/"))', ["TrueFalse"]),
+        ('"".join([package_name(), get_base_path(), native.package_name()])', ["ppp"]),
+        ("repository_name() + get_cell_name()", ["@root"]),
+        ('str(native.rule_exists("o")) + str(native.rule_exists("p"))', ["TrueFalse"]),
+        ("str(host_info().os.is_linux) + str(host_info().arch.is_x86_64)", ["TrueTrue"]),
+        ("str(host_info().os.is_macos) + str(host_info().arch.is_aarch64)", ["FalseFalse"]),
+        ("str(is_arvr_mode()) + str(get_aten_mode_options())", ["False(True, False)"]),
+        ('read_root_config("a", "b", "0")', ["0"]),
+        ('read_config("a", "b", "0")', ["0", "1"]),
+        ('read_config("a", "b", "x")', ["x"]),
+        ('str(read_config("a", "b"))', ["None"]),
+        ('runtime.external_dep_location("x")', ["//third-party:x"]),
+        ('glob(["*.cpp"], exclude = ["b.*"])', ["a.cpp"]),
+        ('native.glob(["*.cpp"])', ["a.cpp", "b.cpp"]),
+        ('runtime.glob(["s/*.h"])', ["s/c.h"]),
+        ('subdir_glob([("s", "*.h")]).items()[0]', ["c.h", "s/c.h"]),
+        ('subdir_glob([("", "s/*.h")], prefix = "x").items()[0]', ["x/s/c.h", "s/c.h"]),
+        (
+            'subdir_glob([("s", "*.h"), ("", "*.cpp")], exclude = ["a.cpp"]).values()',
+            ["s/c.h", "b.cpp"],
+        ),
+        (
+            'select_map(["a", "b"], lambda ns: [n + ".cpp" for n in ns])',
+            ["a.cpp", "b.cpp"],
+        ),
+        (
+            'selects.apply(["a"] + select({"k": ["b"]}), lambda ns: [n + ".cpp" for n in ns])',
+            ["a.cpp", "b.cpp if k"],
+        ),
+        ('select({"k": "a.cpp", "DEFAULT": "b.cpp"})', ["a.cpp if k", "b.cpp if DEFAULT"]),
+        ('partial(lambda ns, end: [n + end for n in ns], ["a"])(".cpp")', ["a.cpp"]),
+        ('json.encode({"a": 1})', ['{"a":1}']),
+    ],
+)
+def test_what_build_files_expect_of_buck(expression: str, sources: list[str]) -> None:
+    text = (
+        f'{LOAD}runtime.filegroup(name = "o")\nruntime.filegroup(name = "p", srcs = {expression})\n'
+    )
+    files = dict.fromkeys(("p/a.cpp", "p/b.cpp", "p/s/c.h"), "")
+    found = read_buck(TextTree({**files, "p/BUCK": text}, LAYOUT))
+    assert found.not_evaluated == ()
+    (rule,) = (target for target in found.targets if target.name == "p")
+    shown = [
+        one.path.removeprefix("p/") + (f" if {one.condition}" if one.condition else "")
+        for one in rule.srcs
+    ]
+    assert shown == sources
+
+
 OTHERS = """
 load("@other//a:b.bzl", "FLAG", "ns", own = "my_rule")
 load("//sub/one:f.bzl", "MORE")

@@ -30,7 +30,7 @@ from ci.parity.facts import (
     ParityFacts,
     Place,
 )
-from ci.parity.policy import ParityPolicy
+from ci.parity.policy import Allowance, ParityPolicy
 from ci.parity.trees import DirectoryTree, RevisionTree, open_tree
 from provisioning.errors import ToolError, UsageError
 from tests.stand_ins.environments import git
@@ -804,6 +804,18 @@ def test_a_comparison_is_kept_unless_a_side_could_not_be_read(
     assert read_again == (2 if is_whole else 1)
     run.compare_whole(tree, ParityPolicy(tests=("x",)), tmp_path)
     assert read_again == (3 if is_whole else 2)
+
+
+@pytest.mark.parametrize("side", ["buck", "cmake"])
+def test_an_entry_is_not_stale_where_a_side_could_not_be_read(
+    monkeypatch: pytest.MonkeyPatch, side: str
+) -> None:
+    unread = (NotEvaluated(side, WHOLE, "it ended"),)
+    monkeypatch.setattr(run, "read_tree", lambda *_: make_facts(not_evaluated=unread))
+    entry = Allowance(("header",), ("p/**",), "it is right", absent="gone")
+    files = TextTree(dict.fromkeys(("p/BUCK", "CMakeLists.txt"), ""), LAYOUT)
+    report = run.compare_trees(files, None, run.ParityRequest(Path()), ParityPolicy(allow=(entry,)))
+    assert (report.findings, report.unread) == ((), unread)
 
 
 @pytest.mark.parametrize(
