@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import importlib.util
 import json
+import logging
 import os
 import signal
 import socket
@@ -96,6 +97,14 @@ def test_a_wait_is_reported_again_and_again(noxfile: ModuleType) -> None:
         while len(log.said) < 3:
             time.sleep(0.01)
     assert log.said[:2] == ["installing", "installing: 0 s"]
+
+
+@pytest.mark.usefixtures("noxfile")
+def test_of_what_nox_logs_only_the_search_for_uv_is_hidden() -> None:
+    log = logging.getLogger("nox")
+    texts = ["Running session lint", "uv binary not found.", "uv binary found."]
+    records = [log.makeRecord("nox", 30, "f.py", 1, text, (), None) for text in texts]
+    assert [one.msg for one in records if log.filter(one)] == [texts[0], texts[2]]
 
 
 class RefusedError(Exception):

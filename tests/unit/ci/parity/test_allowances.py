@@ -8,6 +8,7 @@ from datetime import date
 import msgspec
 import pytest
 
+from ci.parity.compare.findings import Finding, Kind
 from ci.parity.policy import Allowance, Library, ParityPolicy
 from provisioning.manifest.reader import read_policy
 from tests.unit.ci.parity.conftest import LOAD
@@ -70,6 +71,23 @@ def test_an_entry_hides_a_note_too(pairs: Pairs) -> None:
 )
 def test_an_entry_without_effect_is_a_finding(more: dict[str, object], pairs: Pairs) -> None:
     assert pairs(DRIFTED, allow(**more)) == FOUND | {STALE}
+
+
+def test_every_entry_without_effect_is_a_finding(findings: Callable[..., list[Finding]]) -> None:
+    entries = [
+        allow(absent="p/gone.cpp", files=("q/**", "r/**")),
+        allow(exists="p/gone.cpp"),
+        allow(until=date(2025, 1, 1), files=("s/**",)),
+    ]
+    policy = ParityPolicy(allow=tuple(entry for one in entries for entry in one.allow))
+    stale = [one for one in findings(DRIFTED, policy) if one.kind is Kind.STALE]
+
+    assert [(one.detail, one.message.partition(": ")[2]) for one in stale] == [
+        ("p/**", "the entry's condition is not met: p/gone.cpp is not in the tree"),
+        ("q/**, r/**", "no finding matches the entry"),
+        ("s/**", "the entry expired on 2025-01-01"),
+    ]
+    assert {(one.level.value, str(one.place)) for one in stale} == {("warning", STALE[1])}
 
 
 def test_an_entry_that_matches_nothing_is_a_finding(pairs: Pairs) -> None:

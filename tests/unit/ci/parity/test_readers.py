@@ -560,6 +560,19 @@ def test_only_files_of_python_import() -> None:
     assert find_imports(tree) == {"p/a.py": ("q/x.py", "q/y.py")}
 
 
+def test_imports_that_may_fail_or_are_for_type_checkers_do_not_count() -> None:
+    text = (
+        "import q.a\nif TYPE_CHECKING:\n    import q.b\n\n    import q.c\n"
+        "import q.d\ntry:\n    import q.e\n    import q.f\nexcept ImportError:\n    pass\n"
+        "def f():\n    try:\n        import q.g\n    finally:\n        import q.h\n"
+        "if typing.TYPE_CHECKING:\n    import q.i\n"
+        "from q import (j,  # k\n    l)\nimport q.m, q.n\n"
+    )
+    code = {f"q/{name}.py": "1" for name in "abcdefghijklmn"}
+    found = find_imports(TextTree({"p.py": text, **code}, Layout()))
+    assert found == {"p.py": tuple(f"q/{name}.py" for name in "adhjlmn")}
+
+
 def test_a_folder_is_relative_to_the_first_root_that_contains_it() -> None:
     layout = Layout(roots=("xplat/et", "et"))
     folders = ("xplat/et", "xplat/et/p/q", "et", "et/p", "ether", "p/et", "")

@@ -265,7 +265,7 @@ add_library($ENV{NAME} a.cpp)
 add_library(objects OBJECT o.cpp)
 add_library(all $<TARGET_OBJECTS:objects> ${CMAKE_BINARY_DIR}/made.cpp tool)
 add_library(doubled ${CMAKE_SOURCE_DIR}/${CMAKE_SOURCE_DIR}/p/1.cpp)
-file(GLOB_RECURSE inner RELATIVE ${CMAKE_SOURCE_DIR}/p p/*3.cpp)
+file(GLOB_RECURSE inner RELATIVE ${CMAKE_SOURCE_DIR} p/*3.cpp)
 add_library(inner ${inner})
 """,
             **dict.fromkeys(("tool", "tool.cpp", "RELATIVE", "x/p"), ""),
@@ -285,7 +285,7 @@ add_library(inner ${inner})
         ("", "objects"): {"o.cpp"},
         ("", "all"): {"tool"},
         ("", "doubled"): {"p/1.cpp"},
-        ("", "inner"): {"q/3.cpp"},
+        ("", "inner"): {"p/q/3.cpp"},
     }
     targets = {one.name: one for one in facts.targets}
     assert [one.text for one in targets["all"].links] == ["objects"]
