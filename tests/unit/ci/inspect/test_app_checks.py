@@ -288,6 +288,15 @@ def test_an_incomplete_copy_is_named_and_what_it_lacks_is_no_fault(tmp_path: Pat
     assert not lacks_only_files(unit, judge_unit(unit, []))
 
 
+def test_a_checkout_of_an_app_runs_no_program_of_its_own(tmp_path: Path) -> None:
+    root, ran = without(f"{JNI}/libQnnSystem.so")(tmp_path / "p"), tmp_path / "ran"
+    words = ["config", "core.fsmonitor", f"touch {ran}; true"]
+    subprocess.run(["git", "-C", root, *words], check=True)
+    (unit,) = units(root, tmp_path / "scratch")
+    assert unit.absent == (f"{JNI}/libQnnSystem.so",)
+    assert not ran.exists()
+
+
 def test_a_pointer_within_an_apk_is_a_fault_of_the_app(tmp_path: Path) -> None:
     path = apk({**SET, "libQnnHtp.so": POINTER})(tmp_path)
     (unit,) = units(path, tmp_path / "scratch")
@@ -484,6 +493,20 @@ def test_a_flavours_library_replaces_the_main_one(tmp_path: Path) -> None:
     assert judge_unit(unit, []) == []
 
 
+def test_a_flavours_manifest_adds_libraries_to_the_main_one(tmp_path: Path) -> None:
+    root = write_sources(tmp_path / "p", SET, manifest="inside")
+    write_sources(root, SET, source_set="newer")
+    uses = '<uses-native-library a:name="libOpenCL.so" a:required="false"/>'
+    (root / "app" / "src" / "newer" / MANIFEST).write_text(
+        '<manifest xmlns:a="http://schemas.android.com/apk/res/android">'
+        f"<application>{uses}</application></manifest>"
+    )
+    (unit,) = units(root, tmp_path / "scratch")
+    assert unit.manifest
+    assert (unit.manifest.package, unit.manifest.extracts) == ("org.example.app", False)
+    assert unit.manifest.native_libraries == {"libcdsprpc.so": True, "libOpenCL.so": False}
+
+
 ABSENCES = "QNN216 QNN304 QNN309 QNN310 QNN311 QNN312 QNN317 QNN850 QNN851 QNN852 QNN864 QNN870"
 FROM_GRADLE = Gradle("build.gradle", maven=("org.pytorch:executorch-android-qnn:1.0.0",))
 
@@ -651,6 +674,51 @@ def test_an_unpacked_app_has_its_assets_and_lacks_nothing(tmp_path: Path) -> Non
     assert sorted(one.name for one in unit.assets) == ["m.pte", "other.pte"]
     assert unit.absent == ()
     assert {one.name for one in unit.libraries} == {*SET}
+
+
+@pytest.mark.parametrize("name", ["assets/m.pte", "assets/nets/m.pte", "res/raw/m.pte"])
+def test_a_program_of_an_apk_is_an_asset_or_a_raw_resource(tmp_path: Path, name: str) -> None:
+    path = write_apk(tmp_path / "app.apk", SET, others={name: PTE, f"other/{name}": PTE})
+    (unit,) = units(path, tmp_path / "scratch")
+    assert [one.shown for one in unit.assets] == [f"app.apk/{name}"]
+
+
+def test_of_a_set_with_a_universal_apk_that_one_alone_is_checked(tmp_path: Path) -> None:
+    inner = write_apk(tmp_path / "inner.apk", SET)
+    with zipfile.ZipFile(tmp_path / "app.apks", "w") as archive:
+        for name in ("splits/base-arm64_v8a.apk", "universal.apk"):
+            archive.write(inner, name)
+    (unit,) = units(tmp_path / "app.apks", tmp_path / "scratch")
+    assert (unit.duplicates, {one.name for one in unit.libraries}) == ((), {*SET})
+
+
+def test_libraries_for_every_abi_of_android_are_found(tmp_path: Path) -> None:
+    abis = ("arm64-v8a", "armeabi", "armeabi-v7a", "mips", "mips64", "riscv64", "x86", "x86_64")
+    for abi in (*abis, "sparc"):
+        (tmp_path / "app" / "lib" / abi).mkdir(parents=True)
+        (tmp_path / "app" / "lib" / abi / "liba.so").write_bytes(library("liba.so"))
+    (unit,) = units(tmp_path / "app", tmp_path / "scratch")
+    assert unit.abis == abis
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [
+        (Kind.APK, "lib"),
+        (Kind.DIRECTORY, "lib"),
+        (Kind.AAR, "jni"),
+        (Kind.SOURCES, "src/main/jniLibs"),
+        (Kind.LIBRARY, "src/main/jniLibs"),
+    ],
+)
+def test_a_file_that_is_missing_belongs_where_the_app_has_its_libraries(
+    kind: Kind, place: str
+) -> None:
+    unit = AppUnit("app", kind, None, tree=TreeFacts(Path("/scratch/x"), ()))
+    for inside in ("/scratch/x", f"/scratch/x/lib/{QNN_ABI}"):
+        assert (
+            unit.show(f"put it into {inside}/a.so") == f"put it into {place}/{QNN_ABI} of app/a.so"
+        )
 
 
 def test_files_next_to_the_given_directory_do_not_belong_to_the_app(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from ci.inspect.app_manifest import AppManifest, merge_manifests
 from ci.inspect.app_report import CheckedUnit, data_of, measure, render_units
 from ci.inspect.apps import QNN_ABI, AppUnit, Kind, PackedFile
 from ci.inspect.compat import Answer, Axis, Row, Runtime, Verdict, judge_compat
-from ci.inspect.files import Inspected, Library
+from ci.inspect.files import Inspected, Library, inspect_file
 from ci.inspect.gradle import Gradle
 from ci.inspect.render import render_files
 from ci.verbs import compat
@@ -467,11 +467,27 @@ def test_a_set_of_apks_is_described_by_its_first_manifest() -> None:
     assert dict(whole.native_libraries) == {"a": False, "b": True}
 
 
+def test_archives_that_claim_more_than_4_gib_are_not_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "app.apk"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=0) as archive:
+        for name in ("a", "b"):
+            archive.writestr(f"lib/{QNN_ABI}/lib{name}.so", bytes(3 << 20))
+    data, place = bytearray(path.read_bytes()), 0
+    while (place := data.find(b"PK\1\2", place + 1)) >= 0:  # both of the directory's rows
+        data[place + 24 : place + 28] = (3 << 30).to_bytes(4, "little")
+    path.write_bytes(data)
+    told = f"more than {4 << 30} bytes"
+    with pytest.raises(IntegrityError) as caught:
+        app_archives.ArchiveReader(tmp_path).read_file(path)
+    assert told in caught.value.why
+    assert told in inspect_file(path).damage
+
+
 def test_one_limit_holds_for_all_archives_of_an_app(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("a", "b", "c"):
-        with zipfile.ZipFile(tmp_path / f"{name}.aar", "w") as archive:
+        with zipfile.ZipFile(tmp_path / f"{name}.aar", "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("R.txt", "")
             archive.writestr(f"jni/{QNN_ABI}/lib{name}.so", bytes(100))
     monkeypatch.setattr(app_archives, "MAX_UNPACKED", 200)
@@ -595,6 +611,8 @@ def test_an_app_says_whether_its_libraries_are_extracted(extracts: bool | None, 
     unit = AppUnit("u", Kind.APK, manifest, min_sdk=23)
     text = render_units([CheckedUnit(unit, ())], strict=False, width=80)
     assert f"libraries extracted: {word}" in text
+    (row,) = data_of("u", [CheckedUnit(unit, ())], [], strict=False)["units"]
+    assert row["extracted"] is extracts
 
 
 def test_the_verdict_on_an_app_is_as_strict_and_wide_as_asked() -> None:

@@ -466,6 +466,10 @@ def test_a_run_s_source_names_what_is_known() -> None:
             "./nox -s test_emulator -- --model 'a b' --scheme fp16 --soc S",
         ),
         (
+            "./nox -s test_emulator -- --policy my--suite.toml",
+            "./nox -s test_emulator -- --policy my--suite.toml --model 'a b' --scheme fp16 --soc S",
+        ),
+        (
             "./nox -s upstream -- --suite ops --soc S",
             "./nox -s upstream -- --suite ops --soc S --filter 'a b'",
         ),

@@ -16,8 +16,10 @@ from ci.report.github import (
     LEFT_OUT,
     LIMIT_BYTES,
     ROWS,
+    SizeBudget,
     append_summary,
     escape_markdown,
+    escape_name,
     render_summary,
 )
 from ci.report.schema import Case, FallbackOp, Place, Report, Status
@@ -35,9 +37,9 @@ def test_the_summary_is_added_where_github_asks_for_it(report: Report, tmp_path:
     assert path.read_text() == f"before\n{render_summary(report)}"
     assert not append_summary(report, {})
     assert not append_summary(report, GITHUB)
-    path.write_text("x" * (LIMIT_BYTES - 600))
+    path.write_text("x" * 999_400)
     assert append_summary(report, environ)
-    assert LIMIT_BYTES - 600 < path.stat().st_size <= LIMIT_BYTES
+    assert 999_400 < path.stat().st_size <= 1_000_000
     assert path.read_text().endswith(LEFT_OUT)
     with pytest.raises(StoreError):
         append_summary(report, {**GITHUB, "GITHUB_STEP_SUMMARY": str(tmp_path)})
@@ -76,6 +78,18 @@ def test_nobody_is_mentioned_and_no_issue_named() -> None:
     shown = html.unescape(escape_markdown(text))
     assert not re.search(r"@\w|#\d|GH-\d", shown)
     assert shown.replace("\u2060", "") == text
+
+
+@pytest.mark.parametrize("most", [0, 4, 5, 9, 10, 11])
+def test_parts_are_taken_while_they_fit(most: int) -> None:
+    budget = SizeBudget(most)
+    assert budget.take(["12345", "é678"]) == ["12345", "é678"][: most // 5]
+    assert (budget.left_bytes, budget.is_full) == (most - 5 * min(most // 5, 2), most < 10)
+
+
+@pytest.mark.parametrize(("length", "shown"), [(160, 160), (161, 157)])
+def test_a_long_name_is_cut(length: int, shown: int) -> None:
+    assert escape_name("x" * length) == "x" * shown + "&#46;" * 3 * (shown < length)
 
 
 def test_a_summary_keeps_its_limit(hostile: Report, troubled: Report) -> None:

@@ -313,14 +313,34 @@ def test_of_many_cases_the_worst_have_bars_and_all_are_in_a_map(report: Report) 
     assert "team/deep" not in "".join(one.text for one in page.find("a"))
 
 
+@pytest.mark.parametrize(("number", "shown"), [(60, 60), (61, 20)])
+def test_up_to_sixty_cases_all_have_bars(report: Report, number: int, shown: int) -> None:
+    """Of more, those that failed, then the nearest to their limits; those without a limit last."""
+    first = replace(report.cases[0], above_noise_db=None)
+    cases = [replace(first, model=f"m{n}", sqnr_db=100.0 - n) for n in range(number - 3)]
+    odd = (
+        replace(first, model="free", scheme="other"),
+        replace(first, model="refused", status=Status.UNSUPPORTED, sqnr_db=None),
+        fail(replace(first, model="failed"), "no"),
+    )
+    found = choose_bars(replace(report, cases=(*cases, *odd)))
+    assert len(found) == shown
+    if shown < number:
+        order = [case.model for _, case in found]
+        assert order == ["failed", *(f"m{n}" for n in range(number - 4, number - 23, -1))]
+
+
 def test_cells_of_the_map_say_how_near_a_case_is_to_its_limit(report: Report) -> None:
-    near, fair, wide = (replace(report.cases[0], sqnr_db=45.0 + room) for room in (1, 5, 7))
+    rooms = (1.99, 2, 5.99, 6)
+    near, least, fair, wide = (replace(report.cases[0], sqnr_db=45.0 + room) for room in rooms)
     noisy = replace(wide, above_noise_db=9.5)
     free = replace(wide, scheme="other")
-    cases = [replace(one, model=str(n)) for n, one in enumerate((near, fair, wide, noisy, free))]
+    cases = [
+        replace(one, model=str(n)) for n, one in enumerate((near, least, fair, wide, noisy, free))
+    ]
     found = make_map(replace(report, cases=tuple(cases)))
     tones = [cell.tone for row in found.values() for cell in row.values()]
-    assert tones == ["near", "fair", "wide", "near", "free"]
+    assert tones == ["near", "fair", "fair", "wide", "near", "free"]
 
 
 def test_a_base_comes_first_with_better_worse_new_missing_and_skipped(report: Report) -> None:

@@ -163,6 +163,47 @@ def test_controls_are_green_only_if_there_are_some_and_all_are_rejected(
     assert f"\x1b[{style}m{text}\x1b[0m" in shown
 
 
+@pytest.mark.parametrize("number", [0, 1, 12, 13])
+def test_of_a_log_the_last_twelve_lines_are_shown_if_the_case_failed(
+    report: Report, number: int
+) -> None:
+    log = "".join(f"line {n}\n" for n in range(number))
+    case = replace(report.cases[0], reason="no", log_tail=log)
+    for status, shown in ((Status.FAILED, 12), (Status.UNSUPPORTED, 0)):
+        text = show_table(replace(report, cases=(replace(case, status=status),)))
+        lines = [line for line in text.splitlines() if "| line" in line]
+        assert lines == [f"  | line {n}" for n in range(number)][max(number - shown, 0) :]
+
+
+def test_a_note_that_warns_is_yellow(report: Report) -> None:
+    now = replace(report, remarks=("note: one", "warning: two"))
+    text = render_table(now, colour=True, width=100)
+    assert "\x1b[33mwarning: two\x1b[0m" in text
+    assert "\nnote: one\n" in text
+
+
+def test_a_narrow_terminal_leaves_out_the_least_important_columns_first(report: Report) -> None:
+    own = {"equal": 0.5, "accelerator_cycles": 7, "accelerator_us": 8}
+    narrow = replace(report, cases=(replace(report.cases[0], cached=True, **own),))
+    heads = {
+        "cached": "cached",
+        "us": "us",
+        "cycles": "cycles",
+        ".pte": ".pte",
+        "run": "run",
+        "lower": "lower",
+        "above": "noise",
+        "equal": "equal",
+        "SoC": "SoC",
+        "delegated": "delegated",
+    }
+    gone: list[str] = []
+    for width in range(140, 29, -1):
+        text = " ".join(show_table(narrow, width).split("\n\n")[0].splitlines()[:2]).split()
+        gone += [name for head, name in heads.items() if head not in text and name not in gone]
+    assert gone == [*heads.values()]
+
+
 def test_a_command_to_copy_is_on_one_line_of_the_narrowest_terminal(troubled: Report) -> None:
     command = repeat_command(troubled, troubled.cases[1])
     assert f"again: {command}" in show_table(troubled, 40)

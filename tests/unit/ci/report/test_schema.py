@@ -121,6 +121,7 @@ def test_nothing_passed_a_failure_or_a_control_spoils_the_verdict(
     assert (counts.controls, counts.controls_passed) == (8, 1)
     assert report.ok
     failed = replace(report.cases[0], status=Status.FAILED)
+    assert not replace(report, unjudged=1).ok
     for cases, gate in (
         ((), controls),
         ((failed, *report.cases[1:]), controls),
