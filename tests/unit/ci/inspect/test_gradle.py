@@ -96,6 +96,30 @@ def test_the_rest() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "field", "found"),
+    [
+        ("pickFirst '**/liba.so'", "first", ("**/liba.so",)),
+        ('pickFirsts.add("**/liba.so")', "first", ("**/liba.so",)),
+        ("abiFilter 'x86'", "abis", ("x86",)),
+        ("abiFilters 'x86', 'arm64-v8a'", "abis", ("x86", "arm64-v8a")),
+        ("jniLibs.srcDir 'libs'", "libraries", ("libs",)),
+        ('jniLibs { srcDirs("a", "b") }', "libraries", ("a", "b")),
+        ('jniLibs { setSrcDirs(listOf("a")) }', "libraries", ("a",)),
+        (
+            "'org.pytorch:executorch-android:1.0.0'",
+            "maven",
+            ("org.pytorch:executorch-android:1.0.0",),
+        ),
+        ("'com.qualcomm.qti:qnn-runtime'", "maven", ("com.qualcomm.qti:qnn-runtime",)),
+        ("'com.example:QNN-tools:1'", "maven", ("com.example:QNN-tools:1",)),
+        ("'com.example:tools:1'", "maven", ()),
+    ],
+)
+def test_each_form_of_a_setting_is_read(text: str, field: str, found: tuple[str, ...]) -> None:
+    assert getattr(parse(text), field) == found
+
+
+@pytest.mark.parametrize(
     ("text", "is_app"),
     [
         ('id("com.android.application") version "8.13" apply false', False),

@@ -57,6 +57,7 @@ def test_cases_of_the_same_bits_stand_side_by_side() -> None:
     executorch = report_of(case("mlp", "8a8w", 33.5), case("lstm", "fp16", 60.0))
     onnx = report_of(case("mlp", "u8", 33.8), case("mlp", "u16a8w", 36.9))
     table = compare_lanes(executorch, onnx)
+    assert table.endswith("|\n")
     rows = [[cell.strip() for cell in line.split("|")] for line in table.splitlines()[2:]]
     assert rows[2][1:-1] == [
         "mlp",

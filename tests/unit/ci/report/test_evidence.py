@@ -290,7 +290,10 @@ TAMPERED: dict[str, Tamper] = {
     "limits of another scheme": limit("scheme", "16a4w"),
     "limits of another model": limit("model", "resnet"),
     "another scheme": of(CASE, lambda row: row["annotations"].update(scheme="fp16")),
-    "no scheme": of(CASE, lambda row: row["annotations"].pop("scheme")),
+    **{
+        f"no {name}": of(CASE, lambda row, name=name: row["annotations"].pop(name))  # type: ignore[misc]
+        for name in ("session", "model", "scheme", "soc", "backend")
+    },
     "a scheme that is a list": of(CASE, lambda row: row["annotations"].update(scheme=["8a8w"])),
     "a session that is none": of(CASE, lambda row: row["annotations"].update(session="../x")),
     "a backend that is none": of(CASE, lambda row: row["annotations"].update(backend="cpu")),
@@ -534,7 +537,14 @@ def test_a_signature_is_checked_for_the_evidence_and_its_repository(
     )
     Path("b.json").write_text("the bundle")
     statement = state(make())
-    code, text = judge(statement, "--bundle", "b.json", "--repository", "a/b")
+    words = ("--bundle", "b.json", "--repository", "a/b")
+    for more, is_signed in ((words, True), ((), False)):
+        data = json.loads(judge(statement, *more, "--json")[1])
+        assert data["signed"] is is_signed
+        assert data["faults"] == (faults if more else [])
+        assert data["fits"] is not bool(data["faults"])
+    checked.clear()
+    code, text = judge(statement, *words)
     assert checked == [(b"the bundle", Path("evidence.json").read_bytes(), "a/b")]
     assert (code, all(one in text for one in faults)) == (bool(faults), True)
     assert ("(signed by a/b)" in text) is (not faults)

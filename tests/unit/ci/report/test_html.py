@@ -110,7 +110,12 @@ def test_only_its_own_script_and_style_may_run(report: Report) -> None:
     for element, directive in ((script, "script-src"), (style, "style-src")):
         digest = base64.b64encode(hashlib.sha256(element.text.encode()).digest()).decode()
         assert f"{directive} 'sha256-{digest}'" in policy.attributes["content"]
-    assert policy.attributes["content"].startswith("default-src 'none';")
+    directives = [one.split() for one in policy.attributes["content"].split("; ")]
+    assert [one[0] for one in directives] == [
+        *("default-src", "style-src", "script-src", "base-uri", "form-action"),
+    ]
+    assert all(len(one) == 2 for one in directives)
+    assert [one[1] for one in directives if "sha256" not in one[1]] == ["'none'"] * 3
 
 
 def test_hostile_text_is_shown_and_never_markup(hostile: Report) -> None:

@@ -138,6 +138,11 @@ def test_github_gets_variables_paths_outputs_and_a_summary(tmp_path: Path) -> No
     assert not partly.export({"D": "4"}, [Path("/b")], {})
     assert read_pairs(files["ENV"])["D"] == "4"
     assert files["STEP_SUMMARY"].read_text() == "# x\n"
+    assert provider.add_summary("more\n")
+    assert files["STEP_SUMMARY"].read_text() == "# x\nmore\n"
+    assert provider.export({"E": "5"}, [Path("/c")], {"more": "6"})
+    assert files["PATH"].read_text() == "/a/bin\n/c\n"
+    assert read_pairs(files["OUTPUT"]) == {"roots": "{}", "more": "6"}
     with pytest.raises(StoreError):
         detect("github", GITHUB_STEP_SUMMARY=str(tmp_path)).add_summary("x")
 
@@ -151,6 +156,7 @@ SECRETS: list[tuple[Mapping[str, str], list[str]]] = [
     ({"QNN_CI_MIRROR": "https://u:abc@m/?a=bcde&b=fgh&c=ijkl"}, ["bcde", "ijkl"]),
     ({"QNN_CI_MIRROR": "https://u:abcd@m/", "QNN_CI_BEARER_TOKENS": "a=efgh"}, ["abcd", "efgh"]),
     ({"QNN_CI_MIRROR": "https://m.example/?sig=a%2Bsignature"}, ["a%2Bsignature", "a+signature"]),
+    ({"QNN_CI_MIRROR": "https://m.example/?sig=abcd=efgh=="}, ["abcd=efgh=="]),
     ({"QNN_CI_MIRROR": "/a/directory"}, []),
     ({"QNN_CI_MIRROR": "https://[broken"}, []),
     ({}, []),

@@ -65,6 +65,12 @@ def test_reports_fit_the_schema_and_come_back_equal(
     assert not list(path.parent.glob(".*"))
 
 
+def test_a_report_of_some_megabytes_is_read(report: Report, tmp_path: Path) -> None:
+    large = replace(report, cases=(replace(report.cases[0], log_tail="x" * (5 << 20)),)).recounted
+    (tmp_path / "report.json").write_bytes(encode_report(large))
+    assert read_report(tmp_path) == large
+
+
 def test_a_report_of_the_schema_before_is_read_and_no_older_one(
     report: Report, tmp_path: Path
 ) -> None:

@@ -93,6 +93,15 @@ def test_what_cannot_be_read_is_named_and_left_out(
     assert main(["report", str(runs), "--trend", str(runs)]) == ExitCode.USAGE
 
 
+def test_reports_are_found_at_any_depth(
+    report: Report, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for place in ("", "a", "b/c/d"):
+        write_report(report, tmp_path / "runs" / place)
+    assert main(["report", "--trend", str(tmp_path / "runs")]) == ExitCode.OK
+    assert capsys.readouterr().out.startswith("3 reports")
+
+
 def test_cases_of_two_sessions_are_two(report: Report) -> None:
     one = replace(report, cases=report.cases[:1])
     rows = follow_cases([one, replace(one, session="test_onnx"), one])
