@@ -632,6 +632,23 @@ def test_figures_that_were_recorded_next_to_a_policy_are_judged_by(
         assert ci.__main__.main(words) == code
 
 
+@pytest.mark.parametrize(
+    ("words", "name"), [([], "a device elsewhere"), (["--by", "farm:phone"], "farm:phone")]
+)
+def test_the_verb_names_the_device_that_computed_the_outputs(
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_report(replace(read_report(kept), command="./nox -s test_emulator --"), kept)
+    pulled = run_elsewhere(kept, tmp_path / "farm")
+    assert ci.__main__.main(["judge", "kept", "--pulled", str(pulled), *words]) == ExitCode.OK
+    report = read_report(tmp_path / "reports" / "judged" / "test_emulator")
+    assert [case.runner for case in report.cases] == [name]
+    assert report.command == "./nox -s test_emulator --"
+    (pulled / SPEC.slug / "outputs").rename(tmp_path / "moved")
+    assert ci.__main__.main(["judge", "kept", "--pulled", str(pulled), *words]) == ExitCode.USAGE
+
+
 def test_recorded_figures_of_another_backend_are_not_judged_by(
     kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -651,6 +668,9 @@ def test_recorded_figures_of_another_backend_are_not_judged_by(
         (place / name_figures(tools, "lpai")).write_text(row)
         assert ci.__main__.main(words) == ExitCode.FAILED
         (place / name_figures(tools, "lpai")).unlink()
+    for place, figure in zip(places, (90.0, case.sqnr_db), strict=True):
+        (place / name_figures(tools, "lpai")).write_text(row.replace("90.0", str(figure)))
+    assert ci.__main__.main(words) == ExitCode.OK, "those next to the policy go first"
 
 
 def test_nothing_that_lowers_or_runs_is_loaded(kept: Path, tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_a_pass_with_warnings_is_a_pass_that_shows_them(judge: Judge) -> None:
 
 
 def test_evidence_describes_its_case() -> None:
-    report = make(runner="a phone", reason="as predicted", warnings=("rounding alone",))
+    report = make(runner="a phone", reason="as predicted", warnings=("rounding alone", "slow"))
     statement = parse_statement(json.dumps(state(report)).encode())
     case = report.cases[0]
     assert statement.predicate.describe(CASE) == {
@@ -96,7 +96,7 @@ def test_evidence_describes_its_case() -> None:
         "session": report.session,
         "runner": "a phone",
         "reason": "as predicted",
-        "warnings": ["rounding alone"],
+        "warnings": ["rounding alone", "slow"],
     }
 
 

@@ -100,6 +100,21 @@ def test_a_job_gets_variables_and_outputs(
     }
     assert json.loads(Path("reports/setup/doctor.json").read_text())["fit"]
     assert "export" not in capsys.readouterr().out
+    assert world.asked[0][0] == "emulator"
+    assert github("PATH") == ""
+
+
+@pytest.mark.parametrize(("name", "is_own"), [("qnn-ci", True), ("python", False)])
+def test_later_steps_find_the_program_of_this_call(
+    world: World,
+    github: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    is_own: bool,
+) -> None:
+    monkeypatch.setattr("sys.argv", [str(world.root / "bin" / name)])
+    assert main(["setup"]) == ExitCode.OK
+    assert github("PATH") == (f"{world.root / 'bin'}\n" if is_own else "")
 
 
 def test_a_shell_gets_lines_that_it_evaluates(
@@ -176,6 +191,10 @@ def test_a_repaired_tree_is_told(
     assert read_outputs(github("OUTPUT"))["repaired"]
     (warning,) = list_annotations(capsys.readouterr().err, "warning")
     assert "libQnnHtp.so" in warning
+    world.repaired = tuple(f"lib{number}.so" for number in range(7))
+    assert main(["setup"]) == ExitCode.OK
+    (warning,) = list_annotations(capsys.readouterr().err, "warning")
+    assert warning.endswith(": lib0.so, lib1.so, lib2.so, lib3.so, lib4.so and 2 more")
 
 
 def test_what_is_asked_for_is_provisioned_with_every_byte_checked_and_examined(
