@@ -141,9 +141,11 @@ def test_a_lock_leaves_out_cuda_and_local_versions() -> None:
         return {"metadata": {"name": name, "version": version}, "download_info": hashes}
 
     rows = [row("torch", "2.13.0+cpu"), row("nvidia-cublas", "1"), row("Py_YAML", "6")]
-    assert list(pin_lines([*rows, row("triton", "3")])) == [
+    rows += [row("cuda-bindings", "1"), row("cudaless", "2"), row("triton", "3")]
+    assert list(pin_lines(rows)) == [
         "torch==2.13.0\n",
         "py-yaml==6 --hash=sha256:ab\n",
+        "cudaless==2 --hash=sha256:ab\n",
     ]
 
 
@@ -201,10 +203,14 @@ def test_a_base_of_one_s_own_has_a_file_name() -> None:
     assert name_base("_team/base:1_") == "team-base-1"
 
 
-def test_no_engine_and_no_permission_have_fixes_of_their_own() -> None:
+def test_no_engine_and_no_permission_have_fixes_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
     absent = explain_connection(OSError("Connection refused"))
     denied = explain_connection(OSError("Permission denied"))
     assert (absent.exit_code, denied.exit_code) == (3, 3)
+    assert absent.why == "unix:///var/run/docker.sock: Connection refused"
     assert "start docker" in absent.fix
     assert "usermod -aG docker" in denied.fix
 

@@ -229,8 +229,19 @@ def test_the_revision_is_the_last_commit_that_changed_what_images_are_made_of(
     git("add", ".")
     git("commit", "-qm", "two")
     assert describe_revision(checkout) == commit
-    (checkout / "nox").write_text("more")
-    assert describe_revision(checkout) == f"{commit}+changes"
+    assert describe_revision(checkout) == commit
+    sources = ("docker/Dockerfile", "docker/packages/aot.txt", "nox", "noxfile.py")
+    manifests = ("manifests/images.toml", "manifests/locks/images/python-3.12.txt")
+    for name in (*sources, "pyproject.toml", *manifests):
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkout / name).write_text("more")
+        assert describe_revision(checkout) == f"{commit}+changes", name
+        git("add", ".")
+        git("commit", "-qm", name)
+        commit = git("rev-parse", "HEAD")
+        assert describe_revision(checkout) == commit, name
+    (checkout / "manifests" / "socs.toml").write_text("more")
+    assert describe_revision(checkout) == commit
 
 
 @pytest.mark.usefixtures("wheels")
@@ -581,6 +592,26 @@ def test_the_git_directory_of_a_linked_work_tree_is_mounted_too(tmp_path: Path, 
         subprocess.run([*run, "-C", main_, *words], check=True)
         subprocess.run([*run, "-C", main_, "worktree", "add", "-q", checkout], check=True)
     assert shell._outer_git(checkout) == ([tmp_path / "main" / ".git"] if where == "linked" else [])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("CI", "NO_COLOR", "TERM", "QNN_CI_JOBS", "SOURCE_DATE_EPOCH"),
+        *("QNN_CI_MIRROR", "QNN_CI_TORCH_INDEX", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"),
+        *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
+    ],
+)
+def test_a_setting_of_the_caller_is_one_of_the_container(
+    engine: Any, request_: ShellRequest, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    for value in ("a value", ""):
+        monkeypatch.setenv(name, value)
+        run_shell(engine, request_)
+        assert engine.called("container")[-1]["environment"][name] == value
+    monkeypatch.delenv(name)
+    run_shell(engine, request_)
+    assert name not in engine.called("container")[-1]["environment"]
 
 
 def test_a_frozen_store_a_baked_one_and_podman(

@@ -82,6 +82,10 @@ def test_evidence_of_a_pass_fits_its_program_and_the_default_policy(judge: Judge
 def test_a_pass_with_warnings_is_a_pass_that_shows_them(judge: Judge) -> None:
     code, text = judge(state(make(warnings=("rounding alone",))))
     assert (code, "warning: rounding alone" in text) == (0, True)
+    statement = state(make(warnings=("rounding alone",)))
+    TAMPERED["another program"](statement)
+    code, text = judge(statement)
+    assert (code, "warning: rounding alone" in text) == (1, False)
 
 
 def test_evidence_describes_its_case() -> None:
