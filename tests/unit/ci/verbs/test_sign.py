@@ -42,7 +42,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     def resolve(_: Any) -> Any:
         if found["request"].signer_command:
-            return SimpleNamespace(words=["sign", "--password", "secret"])
+            return SimpleNamespace(words=["sign", "--password", "secret", "testsig-0x12.so"])
         raise UnfitError("no signer")
 
     monkeypatch.setattr(verb, "find_roots", find)
@@ -130,7 +130,7 @@ def test_a_dry_run_tells_every_library_and_no_secret(
     said = capsys.readouterr()
     *lines, signer, target = said.out.splitlines()
     assert lines == ["a.so: V75, QNN v2.49, /sdk/a.so", "b.so: V81, QNN none, /sdk/b.so"]
-    assert signer == "signer: sign --password '***'"
+    assert signer == "signer: sign --password '***' testsig-***.so"
     assert target.endswith(str(asked["request"].target))
     assert "note: a note" in said.err
     assert main([*words, "--json"]) == ExitCode.OK
@@ -147,3 +147,6 @@ def test_a_dry_run_tells_every_library_and_no_secret(
         "out": str(asked["request"].target),
         "notes": ["a note"],
     }
+    assert main([*words, "--json", "--signer", "mine", "--testsig", "12"]) == ExitCode.OK
+    data = json.loads(capsys.readouterr().out)
+    assert (data["signer"], data["testsig"]) == (*("sign --password '***' testsig-***.so", True),)
