@@ -177,6 +177,25 @@ def test_candidates_are_all_devices_with_the_wanted_soc(
     assert told in str(caught.value)
 
 
+@pytest.mark.parametrize("kind", [ToolError, UnfitError, StoreError])
+def test_a_device_that_cannot_be_used_leaves_the_others(
+    monkeypatch: pytest.MonkeyPatch, kind: type[QnnCiError]
+) -> None:
+    def find(word: str, *_: Any) -> Any:
+        if word == "adb:1":
+            raise kind("it is odd")
+        return SimpleNamespace(name=word), PHONE
+
+    monkeypatch.setattr(deploy, "find_device", find)
+    args = Namespace(any="soc=SM8650", device=["adb:1", "adb:2"])
+    ((device, _),) = deploy.list_candidates(args, make_bundle(), Progress())
+    assert device.name == "adb:2"
+    args.device.pop()
+    with pytest.raises(UnfitError) as caught:
+        deploy.list_candidates(args, make_bundle(), Progress())
+    assert caught.value.why == "adb:1: it is odd"
+
+
 def test_without_a_phone_adb_lists_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deploy, "list_phones", lambda: {"1": "offline"})
     with pytest.raises(UnfitError) as caught:

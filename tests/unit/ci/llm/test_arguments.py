@@ -185,6 +185,7 @@ def test_a_program_is_run_with_its_own_tokenizer(
         ({"prefill": 8, "prompt": "a"}, ("a",), 6, ""),
         ({"context": 4}, (), 0, "--prefill 4"),
         ({"context": 18}, (), 0, "--prefill 4"),
+        ({"context": 8, "prefill": 8}, (), 0, "--prefill 8 does not work with --context 8"),
         ({"prefill": 1}, (), 0, "--prefill 1"),
         ({"prefill": 2, "context": 4, "prompt": "a"}, ("a",), 1, ""),
         ({"tokens": 0}, (), 0, "--tokens 0"),

@@ -360,6 +360,8 @@ def test_two_versions_are_compared_by_their_cases_and_known_faults(
     [
         ("2.49.0", "nowhere", "out", UsageError),
         ("torch==2.0", "2.49.0", "out", UsageError),
+        ("onnxruntime-qnn==latest", "2.49.0", "out", UsageError),
+        ("2.49.0", "onnxruntime==1.22.0+executorch==1.5.1", "out", UsageError),
         ("2.48.0", "2.49.0", "file", StoreError),
     ],
 )
@@ -436,3 +438,11 @@ def test_faults_are_tried_with_the_libraries_of_the_side(monkeypatch: pytest.Mon
             (["a fault"], DEFAULT_SOC, progress),
         ]
         opened.clear()
+
+
+def test_packages_that_one_session_tests_may_be_combined() -> None:
+    upgrade_report.check_word("onnxruntime-qnn==2.5.0+onnxruntime==1.22.0")
+    for word in ("onnxruntime==1.22.0+onnx==1.0", "onnxruntime==1.22.0+executorch==1.5.1"):
+        with pytest.raises(UsageError) as caught:
+            upgrade_report.check_word(word)
+        assert caught.value.fix
