@@ -12,7 +12,8 @@ from ci.cases.judged import CaseJudge, JudgeSetup, SessionOptions
 from ci.cases.policy import read_emulator_policy
 from ci.cases.pool import read_tail
 from ci.cases.spec import CaseSpec
-from ci.judging.gate import References, judge
+from ci.judging.gate import Judgement, OutputJudgement, Reason, References, judge
+from ci.judging.noise import Excess
 from ci.judging.verdict import (
     APART,
     BATCH,
@@ -24,7 +25,7 @@ from ci.judging.verdict import (
 )
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
-from ci.report.schema import Status, Threshold
+from ci.report.schema import Question, Status, Threshold
 from tests.stand_ins.lanes import expect, make_references
 
 LIMITS = Threshold(scheme="8a8w", min_sqnr_db_all=20.0)
@@ -117,6 +118,19 @@ def test_rows_of_the_batch_lead_to_batch_1_and_other_parts_do_not(seed: int) -> 
     assert not is_told(every)
     assert not is_told(every, every, 7)  # a channel
     assert not is_told(2)  # an input set
+
+
+@pytest.mark.parametrize(("over_db", "leads"), [(17.1, True), (16.9, False), (25.0, True)])
+def test_a_row_that_is_nearly_the_worst_part_leads_to_batch_1(over_db: float, leads: bool) -> None:
+    parts = (
+        Excess("axis 1, channel 2 of 8", 30.0, 20.0, 1.0),
+        Excess("row 1 of 2", 30.0, over_db, 1.0, is_partial=True),
+    )
+    reasons = (Reason(Question.FAITHFUL, "wrong"),)
+    judgement = Judgement((OutputJudgement(reasons, excesses=parts),))
+    boundary = (TensorInfo("float32", (2, 4)),)
+    advice = [*advise_on_figures(judgement, make_references(EAGER), [EAGER + NOISE], boundary)]
+    assert any(BATCH in one for one in advice) is leads
 
 
 def test_an_offset_of_every_element_does_not_lead_to_batch_1() -> None:

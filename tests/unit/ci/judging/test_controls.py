@@ -247,6 +247,19 @@ def test_an_output_is_vague_by_its_own_margin() -> None:
     assert warning.startswith("output 1: ")
 
 
+@pytest.mark.parametrize(("factor", "silenced"), [(1.05, False), (1.15, True)])
+def test_the_weakest_channel_is_louder_than_its_error(factor: float, silenced: bool) -> None:
+    random = np.random.default_rng(4)
+    right, runs = (random.standard_normal(shape) for shape in ((4, 50, 6), (8, 4, 50, 6)))
+    ((_, allowed),) = predict(right, 0.1 * runs).allow_channels(0.0)
+    quiet = right[..., 3]
+    quiet *= np.sqrt(factor * allowed[3] / np.mean(quiet**2))
+    limits = Threshold(scheme="8a8w", max_above_noise_db=0.0)
+    prediction = predict(right, 0.1 * runs)
+    (wrong,) = make_controls(ControlKind.WEAKEST_CHANNEL, expect(right), prediction, limits)
+    assert (wrong[..., 3] == 0).all() == silenced
+
+
 @pytest.mark.parametrize("axis", [2, 3])
 def test_the_weakest_channel_is_looked_for_along_each_axis_of_channels(axis: int) -> None:
     right = np.random.default_rng(2).standard_normal((4, 1, 6, 5))

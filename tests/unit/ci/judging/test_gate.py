@@ -455,7 +455,9 @@ def test_each_part_of_a_concatenation_may_just_meet_its_limit(place: int) -> Non
     exact = measure_pooled(loud[:, :, parts[place]], asked[:, :, parts[place]])
     for limit, accepted in ((exact, True), (math.nextafter(exact, math.inf), False)):
         limits = msgspec.structs.replace(OPEN, min_sqnr_db_all=limit)
-        found = judge_one(limits, asked, expect(loud), expect(asked), joined=PARTS)
+        # How far the program is off does not count here.
+        output = asked + 0.01 * draw(9)
+        found = judge_one(limits, output, expect(loud), expect(asked), joined=PARTS)
         named = f"part {parts[place].start}:{parts[place].stop} along axis 1"
         assert [named in text for text in say(found)] == ([] if accepted else [True])
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ci.judging.figures import Array, channel_axes
-from ci.judging.noise import Prediction
+from ci.judging.noise import WHOLE, Prediction, name_axes
 from ci.models.tensors import TensorInfo
 from ci.report.schema import MARGIN_DB
 from tests.stand_ins.lanes import predict
@@ -120,6 +120,57 @@ def test_a_part_of_a_concatenation_is_judged_by_its_own_noise() -> None:
         one.place == "part 1 of 2" and one.over_db > 0
         for one in prediction.find_excesses(wrong, 6.0)
     )
+
+
+@pytest.mark.parametrize(("step", "allowed"), [(0.5, 0.1), (2.0, 0.4), (0.0, 2**-13)])
+def test_an_error_of_a_fifth_of_a_step_is_no_error(step: float, allowed: float) -> None:
+    """Or of the 8192nd part of the output."""
+    right = np.ones((4, 10)) * np.resize([1, -1], 10)
+    prediction = predict(right, np.zeros((2, 4, 10)), step=step)
+    for error, over in ((0.99 * allowed, False), (1.01 * allowed, True)):
+        output = right + error * np.resize([1, 1, -1, -1], (4, 10))
+        found = {one.place: one for one in prediction.find_excesses(output, 0.0)}
+        assert (found[WHOLE].over_db > 0) is over
+
+
+@pytest.mark.parametrize(
+    ("noise", "line", "allowed"),
+    [
+        (0.001, "gain", 2**-13 + 0.002),
+        (0.001, "offset", 2**-13 + 0.002),
+        (0.03, "gain", 0.03 / 40 + 0.004),
+        (0.03, "offset", 0.03 / 40 + 0.005),
+        (0.1, "gain", 0.1 / 40 + 0.004 + 0.045),
+        (0.1, "offset", 0.1 / 40 + 0.005 + 0.045),
+    ],
+)
+def test_a_bias_may_be_twice_the_noise_up_to_a_limit(
+    noise: float, line: str, allowed: float
+) -> None:
+    """For 1,600 elements and noise without any bias."""
+    right = np.resize([1.0, -1.0], (4, 400))
+    runs = noise * np.resize([1.0, 1.0, -1.0, -1.0], (2, 4, 400))
+    prediction = predict(right, runs)
+    for share, over in ((0.99, False), (1.01, True)):
+        error = share * allowed * (right if line == "gain" else 1.0)
+        found = {one.place: one for one in prediction.find_excesses(right + error, 0.0)}
+        assert (found[line].over_db > 0) is over
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [
+        ((), []),
+        ((5,), [("axis 0, channel", 1)]),
+        ((2, 16), [("row", 1), ("axis 1, channel", 2)]),
+        ((2, 12, 16), [("row", 1), ("axis 1, channel", 2), ("axis 2, channel", 3)]),
+        ((2, 3, 8, 8), [("row", 1), ("axis 1, channel", 2)]),
+    ],
+)
+def test_rows_are_the_first_axis_of_several(
+    shape: tuple[int, ...], axes: list[tuple[str, int]]
+) -> None:
+    assert name_axes(TensorInfo("float32", shape)) == axes
 
 
 def test_silence_is_judged_by_what_noise_explains() -> None:
