@@ -1080,6 +1080,21 @@ def test_a_refusal_says_what_qnn_said_what_was_raised_and_where(tmp_path: Path) 
     assert len(describe_error(ValueError("x" * 400))) == MAX_RAISED + 3
 
 
+def test_a_refusal_names_four_nodes_on_the_cpu_and_each_cause_once(tmp_path: Path) -> None:
+    no_rule = "No quant config is implemented for op, aten"
+    lines = [f"{no_rule}.{op}" for op in ("dropout.default", "gru.input", "gru.input")]
+    lines += [f"left to the CPU: op{number}: why {number}" for number in (0, 0, 1, 2, 3, 4)]
+    (tmp_path / "log").write_text("\n".join([*lines, "<E> why 1", "<E> another cause"]))
+    said = lower.describe_refusal(raised(ValueError("no binary")), tmp_path / "log")
+    told, _, rest = said.partition(" (ValueError: no binary [")
+    assert told.split("; ") == [
+        "aten.gru.input is not quantized: ExecuTorch has no rule for it",
+        *(f"op{number}: why {number}" for number in range(4)),
+        "another cause",
+    ]
+    assert rest
+
+
 def test_an_engine_lowers_the_model_of_its_case(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same that is preloaded, whose digest is in the key, and whose data are read."""
     spec = replace(SPEC, source=Source("net.py:make", inputs="inputs.npy"))

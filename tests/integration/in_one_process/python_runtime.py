@@ -116,6 +116,9 @@ def test_a_method_gets_each_of_its_inputs_and_gives_each_of_its_outputs(
 def test_the_numbers_of_dtypes_are_executorchs() -> None:
     numbers = {dtype: int(scalar_type_enum(dtype)) for dtype in runtime.SCALAR_TYPES.values()}
     assert {number: dtype for dtype, number in numbers.items()} == runtime.SCALAR_TYPES
+    floats = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+    integers = {torch.uint8, torch.uint16, torch.int8, torch.int16, torch.int32, torch.int64}
+    assert numbers.keys() == floats | integers | {torch.bool}
 
 
 def test_runs_to_warm_up_are_not_timed(methods: dict[str, Method]) -> None:
