@@ -398,6 +398,9 @@ def test_what_is_not_a_device_s_is_not_judged_and_what_is_not_known_is() -> None
     (excess,), _ = find_slow(hot, Budget(p50_ms=1.0))
     assert excess.text.endswith("p50_ms = 1.0; the device was throttled")
     assert "cool" in excess.fix
+    (excess,), _ = find_slow(hot, Budget(device_memory_bytes=1))  # heat takes no memory
+    assert excess.text.endswith("device_memory_bytes = 1")
+    assert "smaller inputs" in excess.fix
 
 
 def test_a_slow_device_fails_its_case(tmp_path: Path) -> None:

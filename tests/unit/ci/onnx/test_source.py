@@ -228,6 +228,19 @@ def test_a_sampling_rate_is_one_integer_and_its_name_may_have_other_letters(
 
 
 @pytest.mark.parametrize(
+    "name",
+    ["SR", "sr_0", "sampleRate", "sample-rate", "sampling.rate", "SampleFreq", "samplingfreq"],
+)
+def test_inputs_of_a_sampling_rate_and_their_metadata_have_several_names(
+    tmp_path: Path, name: str
+) -> None:
+    model = onnx.ModelProto()
+    model.metadata_props.add(key=name, value="16000")
+    port = (np.dtype("int64"), (1,))
+    assert find_rates(tmp_path, model, {name: port, "steps": port}) == {name: 16000}
+
+
+@pytest.mark.parametrize(
     ("nodes", "found"),
     [
         ([("Equal", ["sr", "a"], ["b"])], {8, 16}),
