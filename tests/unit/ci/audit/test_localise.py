@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace as copy
@@ -18,7 +19,7 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 from torch.fx import GraphModule, Interpreter, Node  # noqa: E402
 
-from ci.audit import localise, localise_reproducer  # noqa: E402
+from ci.audit import localise, localise_engine, localise_reproducer  # noqa: E402
 from ci.audit.localise import (  # noqa: E402
     LIMIT_DB,
     Localised,
@@ -72,6 +73,7 @@ from ci.models.tensors import TensorInfo  # noqa: E402
 from ci.report.schema import OutputThreshold, Threshold  # noqa: E402
 from provisioning.console.progress import Progress  # noqa: E402
 from provisioning.errors import FailedError, UsageError  # noqa: E402
+from provisioning.manifest.targets import Backend  # noqa: E402
 from tests.stand_ins.lanes import (  # noqa: E402
     COARSE,
     LABELLER,
@@ -876,6 +878,55 @@ def test_results_are_recorded_for_each_input_set_and_each_name() -> None:
     sets = [(torch.tensor([1.0]),), (torch.tensor([5.0]),)]
     assert record(module, sets, ["add", "mul"]) == [{"add": 2, "mul": 4}, {"add": 6, "mul": 12}]
     assert record(module, sets, ["mul"]) == [{"mul": 4}, {"mul": 12}]
+
+
+def test_a_part_is_compiled_by_the_engine_of_its_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+    own: Any = SimpleNamespace(
+        backend="gpu",
+        imports=("a module",),
+        warm_up=lambda spec: calls.append(("warm", spec)),
+        key=lambda spec: spec.soc,
+        read_data=lambda _: 5,
+        explain=lambda error, log: f"{error} {log}",
+    )
+    monkeypatch.setattr(localise_engine, "hold", lambda *given: calls.append(("hold", *given)))
+    cuts = [Cut(("a",), ("a",)), Cut(("a", "b"), ("a",)), Cut(("a",), ("a",), (Mend.BIASES,))]
+    parts = [localise_engine.PartEngine(own, cut) for cut in cuts]
+    specs = (SPEC, copy(SPEC, soc="SM8750"))
+    assert len({part.key(spec) for part in parts for spec in (*specs, SPEC)}) == 6
+    parts[0].preload(SPEC)
+    assert calls == [("warm", SPEC), ("hold", SPEC, "gpu")]
+    parts[0].warm_up(SPEC)
+    assert calls[2:] == [("warm", SPEC)]
+    assert (parts[0].imports, parts[0].read_data(SPEC)) == (("a module",), 5)
+    assert parts[0].explain(ValueError("no"), Path("log")) == "no log"
+
+
+@pytest.mark.parametrize("scheme", [Scheme.FP16, Scheme.A8W8])
+@pytest.mark.parametrize(
+    ("sets", "held"),
+    [(1, [0]), (4, [0, 1, 2, 3]), (5, [0, 2, 4]), (8, [0, 2, 4, 6]), (9, [0, 3, 6])],
+)
+def test_the_graphs_of_a_case_are_its_quantized_and_its_float_model_on_few_sets(
+    monkeypatch: pytest.MonkeyPatch, scheme: Scheme, sets: int, held: list[int]
+) -> None:
+    model = SimpleNamespace(module="float32", evaluation=[*range(sets)])
+    given: list[Any] = []
+
+    def quantize_model(*words: Any) -> str:
+        given.append(words)
+        return "quantized"
+
+    stand_in = SimpleNamespace(quantize_model=quantize_model)
+    monkeypatch.setitem(sys.modules, "ci.executorch.quantize", stand_in)
+    monkeypatch.setattr("ci.models.model.load_digested", lambda *_: (model, "digest"))
+    monkeypatch.setattr("ci.audit.localise_cuts.make_graphs", lambda *words: words)
+    spec = copy(SPEC, scheme=scheme)
+    made: Any = localise_engine.hold.__wrapped__(spec, Backend.GPU)
+    assert made == ("quantized" if scheme.quantized else "float32", "float32", held)
+    wanted = (model, scheme, spec.soc, spec.source.choices, Backend.GPU)
+    assert given == [wanted] * scheme.quantized
 
 
 @pytest.mark.parametrize("written", [False, True])

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from ci.audit.localise_search import (
-    LEAST_OFF,
     MOST_BYTES,
     Cut,
     Departure,
@@ -334,9 +333,10 @@ def test_only_what_joins_results_is_named_for_its_range() -> None:
         (0.5, False, (Mend.BIASES,)),
         (0.5, True, ()),
         (0.0, False, None),
-        (LEAST_OFF, False, None),
+        (1e-4, False, None),
+        (2e-4, False, (Mend.BIASES,)),
     ],
-    ids=["cause", "refused", "in its scale", "rounded"],
+    ids=["cause", "refused", "in its scale", "rounded", "more than rounded"],
 )
 def test_a_bias_is_the_cause_if_its_scale_is_another_and_a_right_one_helps(
     bias_off: float, refused: bool, mended: tuple[Mend, ...] | None
