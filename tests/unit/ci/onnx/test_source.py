@@ -16,6 +16,7 @@ from onnx import TensorProto, helper
 
 from ci.models import user_models
 from ci.models.model import RANDOM, SHUFFLED
+from ci.models.tensors import digest_sets
 from ci.onnx.source import (
     RANDOM_IDS,
     Source,
@@ -91,6 +92,21 @@ def test_an_archive_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     write(path, x=np.zeros((2, 2, 3), "float32"), ids=np.zeros((1, 4), "int64"))
     with pytest.raises(UsageError, match=r"net\.npz does not contain input sets"):
         list(read_beside(path, INPUTS))
+
+
+@pytest.mark.parametrize(("given", "made"), [("inputs", "calibration"), ("calibration", "inputs")])
+def test_how_sets_were_made_is_in_the_digest(tmp_path: Path, given: str, made: str) -> None:
+    """The record of a program, which is found by it, says so."""
+    np.save(tmp_path / "given.npy", count(6, 100))
+    data = {given: str(tmp_path / "given.npy")}
+    source = load(tmp_path, **data)
+    sets = source.calibration if made == "calibration" else source.evaluation
+    np.save(tmp_path / "made.npy", np.stack([one for (one,) in sets]))
+    same = load(tmp_path, **data, **{made: str(tmp_path / "made.npy")})
+    assert (source.made, source.calibration_made) != (same.made, same.calibration_made)
+    assert digest_sets(source.evaluation) == digest_sets(same.evaluation)
+    assert digest_sets(source.calibration) == digest_sets(same.calibration)
+    assert source.digest != same.digest
 
 
 @pytest.mark.parametrize("data", [b"", b"PK\x03\x04", b"hello"])
