@@ -31,3 +31,37 @@ class SilentError(Exception):
 )
 def test_an_exception_of_a_user_is_told_in_few_words(error: Exception, text: str) -> None:
     assert errors.describe_exception(error) == text
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (errors.QnnCiError, 1),
+        (errors.FailedError, 1),
+        (errors.UsageError, 2),
+        (errors.ManifestError, 2),
+        (errors.UnfitError, 3),
+        (errors.MissingToolError, 3),
+        (errors.DownloadError, 4),
+        (errors.IntegrityError, 4),
+        (errors.StoreError, 4),
+        (errors.ToolError, 5),
+        (errors.DefectError, 70),
+        (errors.InterruptedRunError, 130),
+    ],
+)
+def test_each_kind_of_error_has_its_exit_code(kind: type[errors.QnnCiError], code: int) -> None:
+    assert kind("what").exit_code == code
+
+
+@pytest.mark.parametrize(("key", "what"), [("models.net", "models.net: bad"), ("", "bad")])
+def test_a_mistake_in_a_file_has_its_key(key: str, what: str) -> None:
+    with pytest.raises(errors.UsageError) as caught, errors.at_key(key):
+        raise errors.UsageError("bad", why="a reason", fix="correct it")
+    assert (caught.value.what, caught.value.why, caught.value.fix) == (
+        what,
+        "a reason",
+        "correct it",
+    )
+    with pytest.raises(errors.UnfitError, match=r"^other$"), errors.at_key(key):
+        raise errors.UnfitError("other")

@@ -24,6 +24,7 @@ from provisioning.files import (
     explain_no_room,
     explain_writes,
     free_bytes,
+    has_files,
     hash_file,
     publish_directory,
     remove_tree,
@@ -86,6 +87,15 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     write_whole(tmp_path / "pipe", "text")
     assert os.read(reader, 99) == b"text"
     os.close(reader)
+
+
+def test_a_directory_of_git_alone_has_no_files(tmp_path: Path) -> None:
+    assert not has_files(tmp_path / "none")
+    (tmp_path / ".git").mkdir()
+    assert not has_files(tmp_path)
+    (tmp_path / ".gitignore").touch()
+    assert has_files(tmp_path)
+    assert not has_files(tmp_path / ".gitignore")
 
 
 def test_a_file_is_hashed_by_the_block(tmp_path: Path) -> None:
@@ -266,6 +276,17 @@ def test_what_the_system_refuses_has_one_kind_and_one_code(number: int, what: st
     assert caught.value.why.endswith(f"/here/file: {os.strerror(number)}")
     assert (" MiB are free; " in caught.value.why) == what.startswith("there is no space")
     assert caught.value.exit_code == ExitCode.DOWNLOAD
+
+
+def test_a_file_that_may_not_be_larger_is_a_lack_of_room_too() -> None:
+    found = explain_no_room(OSError(errno.EFBIG, "File too large", "/there/file"))
+    assert found
+    assert (found.what, found.why) == (
+        "/there/file cannot be written",
+        "/there/file: File too large",
+    )
+    limit = "raise the limit for the size of a file (ulimit -f)"
+    assert found.fix == f"{limit}, or choose a disk with enough free space"
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])

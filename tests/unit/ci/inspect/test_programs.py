@@ -225,10 +225,26 @@ def test_weights_of_an_unknown_type_have_no_known_size() -> None:
     stored = {0: Number("b", 99), 2: Vector([2, 3], "i"), 5: Number("I", 1)}
     port = {0: Number("B", 5), 1: {0: Number("b", 6), 2: Vector([1], "i")}}
     weight = {0: Number("B", 5), 1: stored}
-    forward = {0: "forward", 2: Vector([port, weight]), 3: Vector([0], "i"), 4: Vector([0], "i")}
+    ports = {3: Vector([0], "i"), 4: Vector([0], "i")}
+    forward = {0: "forward", 2: Vector([port, weight]), **ports}
     program = parse_program(make_flatbuffer({1: Vector([forward])}, b"ET12"), "a.pte")
     assert program
     assert program.constant_bytes == {"unknown": 0}
+
+
+def test_weights_are_those_of_all_methods_each_buffer_once() -> None:
+    def store(dtype: int, buffer: int, *sizes: int) -> dict[int, Any]:
+        shape = {2: Vector(sizes, "i"), 5: Number("I", buffer)}
+        return {0: Number("B", 5), 1: {0: Number("b", dtype), **shape}}
+
+    ports = {3: Vector([0], "i"), 4: Vector([0], "i")}
+    plans = [
+        {0: "prefill", 2: Vector([store(6, 1, 2, 3), store(1, 2, 5)]), **ports},
+        {0: "decode", 2: Vector([store(6, 1, 2, 3), store(6, 3, 4)]), **ports},
+    ]
+    program = parse_program(make_flatbuffer({1: Vector(plans)}, b"ET12"), "a.pte")
+    assert program
+    assert program.constant_bytes == {"float32": 40, "int8": 5}
 
 
 @pytest.mark.parametrize(

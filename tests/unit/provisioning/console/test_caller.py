@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from provisioning.__main__ import VERBS
 from provisioning.console.caller import CI_VARIABLES, Caller, is_ci, keep_cause, shown_path
+from provisioning.console.command import find_verb
 
 SESSIONS = {"fetch": "provision", "build": "build_", "gc": ""}
 
@@ -38,6 +40,21 @@ SESSIONS = {"fetch": "provision", "build": "build_", "gc": ""}
 )
 def test_a_hint_is_what_the_caller_would_type(caller: Caller, hint: str, shown: str) -> None:
     assert caller.translate(f"run `{hint}`, or not") == f"run `{shown}`, or not"
+
+
+@pytest.mark.parametrize(
+    ("verb", "shown"),
+    [
+        ("fetch", "./nox -s provision -- aot"),
+        ("doctor", "./nox -s validate -- aot"),
+        ("env", "./nox -s qnn_ci -- env aot"),
+    ],
+)
+def test_a_verb_has_the_session_that_runs_it(verb: str, shown: str) -> None:
+    sessions = {name: one.session for name, one in VERBS.items()}
+    assert Caller("", sessions, (), "./nox").translate(f"`qnn-ci {verb} aot`") == f"`{shown}`"
+    session = shown.split()[2]
+    assert find_verb(VERBS, session) == (verb if session != "qnn_ci" else "")
 
 
 def test_text_without_a_hint_stays() -> None:

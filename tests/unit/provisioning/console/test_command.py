@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ from provisioning.console import interrupts
 from provisioning.console.command import (
     Outcome,
     Verb,
+    explain_exception,
     run_command,
     run_program,
     user_path,
@@ -115,6 +117,15 @@ def test_a_defect_of_ours_shows_no_traceback_and_keeps_it_in_a_file(
     file = Path(shown.rpartition("report it, and attach ")[2].strip())
     assert "nobody thought of that" in file.read_text()
     file.unlink()
+
+
+@pytest.mark.parametrize(
+    "number", [errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR]
+)
+def test_a_path_that_cannot_be_used_is_a_mistake_of_the_user(number: int) -> None:
+    named = explain_exception(OSError(number, "refused", "/there"))
+    assert (named.exit_code, named.what) == (ExitCode.USAGE, "/there: refused")
+    assert explain_exception(OSError(number, "refused")).exit_code == ExitCode.DEFECT
 
 
 def test_a_missing_package_is_an_unfit_environment(capsys: pytest.CaptureFixture[str]) -> None:

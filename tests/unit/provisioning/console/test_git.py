@@ -100,7 +100,8 @@ def test_a_checkout_of_another_user_is_told_with_what_allows_it(
     with pytest.raises(MissingToolError) as caught:
         ask_git(repository / place, "-C", str(repository), "diff", "--no-such-option")
     assert caught.value.exit_code is ExitCode.ENVIRONMENT
-    assert f"safe.directory {repository}" in caught.value.fix
+    assert caught.value.what == f"git refuses to read {repository}"
+    assert f"safe.directory {repository}`" in caught.value.fix
     with pytest.raises(MissingToolError):
         run_git(repository / place, "no-such-command")
 

@@ -148,6 +148,33 @@ def test_a_library_of_the_loaders_cache_has_to_be_there(
     }
 
 
+def test_the_first_library_of_the_cache_counts_and_after_it_the_default_directories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = f"{os.uname().machine}-linux-gnu"
+    for place in ("first", "second", f"a/{machine}", "b"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "liball.so").touch()
+    for place in (f"a/{machine}", "b"):
+        (tmp_path / place / "libmoved.so").touch()
+    (tmp_path / "b/libplain.so").touch()
+    listed = ("first/liball.so", "second/liball.so", "first/libmoved.so")
+    (tmp_path / "cache").write_bytes(b"".join(f"{tmp_path}/{one}\0".encode() for one in listed))
+    monkeypatch.setattr(loader, "LOADER_CACHE", tmp_path / "cache")
+    places = (f"{tmp_path}/a/{{machine}}-linux-gnu", f"{tmp_path}/b")
+    monkeypatch.setattr(loader, "DEFAULT_DIRECTORIES", places)
+    found = {
+        "liball.so": f"{tmp_path}/first/liball.so",
+        "libmoved.so": f"{tmp_path}/a/{machine}/libmoved.so",
+        "libplain.so": f"{tmp_path}/b/libplain.so",
+    }
+    assert loader.find_libraries(found) == found
+    (tmp_path / "cache").unlink()
+    bare = loader.find_libraries(found)
+    assert bare == {**found, "liball.so": f"{tmp_path}/a/{machine}/liball.so"}
+    assert loader.find_libraries(()) == {}
+
+
 def test_a_tool_is_that_of_the_jobs_path_and_has_to_end_well(tmp_path: Path) -> None:
     program(tmp_path / "a" / "cmake", "echo cmake 3.28.1 of 2024.1; echo 9.9")
     program(tmp_path / "b" / "cmake", "echo cmake 3.28.1; exit 2")
@@ -195,7 +222,7 @@ def test_links_that_lead_nowhere_are_told_apart(tmp_path: Path) -> None:
 
 def test_what_lies_on_the_search_path(tmp_path: Path) -> None:
     wanted = ("libQnnHtp.so", "libHtpPrepare.so", "libGenie.so", "libc++.so.1", "libunwind.so.1")
-    runtimes = ("libgcc_s.so.1", "libstdc++.so.6")
+    runtimes = ("libatomic.so.1", "libgcc_s.so.1", "libstdc++.so.6")
     beside = ("libstdc++.so.6.0.30", "libQnnHtp.so.txt", "myQnn.so", "libstdc++.so.60")
     for name in (*wanted, *runtimes, *beside):
         shutil.copy(LIBRARY, tmp_path / name)

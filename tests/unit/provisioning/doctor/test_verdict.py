@@ -320,6 +320,21 @@ def test_the_exit_code_of_a_verdict(
     outcome = doctor.execute(parser.parse_args(words), Progress())
     assert outcome.exit_code is code
     assert outcome.data["fit"] is (code is ExitCode.OK)
+    assert ("not fit" in outcome.text) is (code is not ExitCode.OK)
+
+
+@pytest.mark.parametrize(("columns", "width"), [("20", 40), ("60", 60), ("400", 100)])
+def test_a_verdict_is_as_wide_as_the_terminal_within_limits(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, columns: str, width: int
+) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", columns)
+    found = Verdict("emulator", (make(101), make(102)))
+    monkeypatch.setattr(doctor, "examine_request", lambda request, progress: found)
+    parser = argparse.ArgumentParser()
+    doctor.add_arguments(parser)
+    outcome = doctor.execute(parser.parse_args([]), Progress())
+    assert outcome.text == render_verdict(found, width=width)
 
 
 def test_options_are_of_what_is_examined(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -280,6 +280,21 @@ def test_forms_of_the_version(
     assert find_qnn_build(path.rename(tmp_path / "libother.so")) == (found if is_whole else None)
 
 
+@pytest.mark.parametrize(
+    ("name", "is_named"),
+    [
+        *(("libQnnHtp.so", True), ("libGenie.so", True), ("libHtpPrepare.so", True)),
+        *(("libSnpeHtpV73Skel.so", True), ("libSNPE.so", True)),
+        *(("libmodel.so", False), ("myQnn.so", False), ("libqnn_executorch.so", False)),
+    ],
+)
+def test_a_part_of_a_version_counts_in_libraries_of_qnn_alone(
+    tmp_path: Path, name: str, is_named: bool
+) -> None:
+    (tmp_path / name).write_bytes(b"\0AISW_VERSION: 2.49.40\0")
+    assert (find_qnn_build(tmp_path / name) is not None) is is_named
+
+
 @pytest.mark.parametrize(("align", "step"), [(4, 4), (8, 8), (1, 4)])
 def test_notes_are_as_far_apart_as_their_segment_says(align: int, step: int) -> None:
     def note(name: bytes, desc: bytes) -> bytes:

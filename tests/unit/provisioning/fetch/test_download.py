@@ -124,6 +124,8 @@ def test_all_failures_are_told(server: BadServer, tmp_path: Path) -> None:
         f"{urls[0]}: HTTP 404: not found; {urls[1]}: "
         "the server's file is 99999 bytes long, not the pinned 100000"
     )
+    with pytest.raises(IntegrityError, match=r"^a\.zip does not match its pin"):
+        fetch_file(urls[::-1], tmp_path / "a.zip", PIN, Progress(), policy=QUICK)
     with pytest.raises(DownloadError) as missing:
         fetch_file(urls[:1], tmp_path / "a.zip", PIN, Progress(), policy=QUICK)
     assert missing.value.why == f"{urls[0]}: HTTP 404: not found"
