@@ -57,6 +57,14 @@ def test_one_release_in_two_spellings_is_neither_older_nor_another(left: str, ri
     assert not is_older(right, left)
 
 
-def test_what_a_package_was_built_for_does_not_make_another_release() -> None:
-    assert is_same("2.13.0+cpu", "2.13.0")
+@pytest.mark.parametrize(
+    "text", ["2.13.0+cpu", "2.13.0a0", "2.13.0rc1", "2.13.0.post1", "2.13.0.dev20260101", "2.13"]
+)
+def test_a_suffix_does_not_make_another_release(text: str) -> None:
+    assert is_same(text, "2.13.0")
+    assert is_same("2.13.0", text)
+    assert not is_same(text, "2.13.1")
+
+
+def test_another_number_makes_another_release() -> None:
     assert not is_same("2.48.40", "2.49.40")

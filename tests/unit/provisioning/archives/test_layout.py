@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from provisioning.archives import layout
 from provisioning.archives.layout import (
     MAX_DEPTH,
     MAX_LINK_HOPS,
-    MAX_RATIO,
-    MIN_BOMB_BYTES,
     RESERVED_BYTES,
     FileWriter,
     Layout,
@@ -21,6 +20,7 @@ from provisioning.archives.layout import (
     Member,
     check_members,
     check_name,
+    explain_clashes,
     find_dangling,
     make_directories,
     make_links,
@@ -143,6 +143,14 @@ def test_members_are_judged_together(members: tuple[Member, ...], why: str) -> N
     assert refusal(*members) == why
 
 
+@pytest.mark.parametrize(("most", "why"), [(9, ""), (8, "it has more than 8 characters in names")])
+def test_characters_of_names_and_links_are_added_up(
+    monkeypatch: pytest.MonkeyPatch, most: int, why: str
+) -> None:
+    monkeypatch.setattr(layout, "MAX_NAMES", most)
+    assert refusal(Member("abcd", 1), Member("b", 0, kind="symlink", link="abcd")) == why
+
+
 def test_sizes_are_added_up() -> None:
     members = [Member(name, 40) for name in "abc"]
     limits = Limits(unpacked_bytes=120)
@@ -152,7 +160,7 @@ def test_sizes_are_added_up() -> None:
 
 
 def test_a_member_may_be_as_dense_as_deflate_can() -> None:
-    size = MAX_RATIO * 7 + MIN_BOMB_BYTES
+    size = 1100 * 7 + (1 << 20)
     assert refusal(Member("a", size, compressed=7)) == ""
     assert refusal(Member("a", size + 1, compressed=7)) == (
         "member 'a' has a compression ratio above 1100:1"
@@ -321,6 +329,15 @@ def test_a_large_file_without_room_leaves_no_descriptor(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert len(list(Path("/proc/self/fd").iterdir())) == opened
+
+
+@pytest.mark.parametrize("kind", [FileExistsError, IsADirectoryError, NotADirectoryError])
+def test_a_clash_of_two_files_is_the_manifests(kind: type[OSError]) -> None:
+    with pytest.raises(IntegrityError) as caught, explain_clashes("a.zip"):
+        raise kind(1, "clash", "/tree/lib/a.so")
+    assert (caught.value.what, "'a.so'" in caught.value.why) == ("a.zip is refused", True)
+    with pytest.raises(PermissionError), explain_clashes("a.zip"):
+        raise PermissionError
 
 
 def test_directories_are_made(tmp_path: Path) -> None:

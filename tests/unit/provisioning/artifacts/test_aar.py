@@ -6,12 +6,13 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from provisioning.artifacts.pins import plan_lock, take_archive
-from provisioning.artifacts.sources import ArtifactRequest, FillJob, aar
+from provisioning.artifacts.sources import ArtifactRequest, FillJob, Options, aar
 from provisioning.artifacts.sources.aar import check_published_sha1, locate_job, read_start
 from provisioning.console.progress import Progress
 from provisioning.errors import IntegrityError, UsageError
@@ -130,17 +131,26 @@ def test_what_is_no_sha1_is_none(job: FillJob, server: BadServer, text: str) -> 
     assert (job.store.downloads / "r.aar").is_file()
 
 
-@pytest.mark.parametrize("pin", ["", SHA256])
+@pytest.mark.parametrize(
+    ("pin", "offline", "compares"),
+    [("", False, True), (SHA256, False, False), ("", True, False), (SHA256, True, False)],
+)
 def test_what_no_pin_speaks_for_is_compared_with_what_is_published(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: BadServer, pin: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    server: BadServer,
+    pin: str,
+    offline: bool,
+    compares: bool,
 ) -> None:
     monkeypatch.setenv("QNN_CI_MAVEN", server.url(""))
     job = make_job(tmp_path, monkeypatch, "aar", pin)
+    job = replace(job, request=replace(job.request, options=Options(offline=offline)))
     checked: list[FillJob] = []
     monkeypatch.setattr(aar.archive, "fill", lambda _: ())
     monkeypatch.setattr(aar, "check_published_sha1", checked.append)
     assert aar.fill(job) == ()
-    assert len(checked) == (0 if pin else 1)
+    assert bool(checked) is compares
 
 
 def test_a_repository_without_one_is_noted(job: FillJob, server: BadServer) -> None:

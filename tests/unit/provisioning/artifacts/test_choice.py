@@ -171,7 +171,8 @@ def test_overlays_of_an_sdk_are_found_the_newest_first(tmp_path: Path) -> None:
     assert [path for path, _ in find_overlays("2.37.0")] == [new, old]
     assert [record.sdk for _, record in find_overlays("2.40.0")] == ["2.40.0"]
     assert find_overlays("2.50.0") == []
-    for executorch, found in (("1.5.1", new), ("1.4.1", None)):
+    assert [path for path, _ in find_overlays("2.37.0.250724")] == [new, old]  # one release
+    for executorch, found in (("1.5.1", new), ("1.5.1+cpu", new), ("1.4.1", None)):
         artifacts = tuple(
             Provisioned(name, version, tmp_path)
             for name, version in (("qnn-sdk", "2.37.0"), ("executorch", executorch))
@@ -235,6 +236,12 @@ def test_a_chosen_sdk_is_what_profiles_push(
     (tmp_path / "sdk" / "sdk.yaml").write_text("version: 2.36.1.250708\n")
     monkeypatch.setenv("QNN_CI_SDK", str(tmp_path / "sdk"))
     assert list(list_device_runtimes(["android"])) == [("android", "2.36.1.250708")]
+    monkeypatch.setenv("QNN_CI_SDK", "2.43.0.260128")
+    found = [*list_device_runtimes(["linux", "android", "emulator-sdk"])]
+    assert sorted(found) == [("android", "2.43.0.260128"), ("linux", "2.43.0.260128")]
+    monkeypatch.setenv("QNN_CI_SDK", "pinned")
+    usual = read_toolchain("qnn-sdk").default
+    assert list(list_device_runtimes(["android"])) == [("android", usual)]
 
 
 # -- environments ---------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from provisioning.artifacts.sources import (
     pin_of,
     wheel,
 )
-from provisioning.artifacts.sources.archive import archive_urls, member_spans
+from provisioning.artifacts.sources.archive import archive_urls, member_spans, rename_release
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, IntegrityError
 from provisioning.fetch.download import Pin
@@ -181,6 +181,16 @@ def test_the_users_mirror_is_asked_first(
 def test_an_archive_without_a_url_comes_from_its_mirrors_alone(store: Store) -> None:
     release = msgspec.structs.replace(ask().release_as(ArchiveRelease), url="", mirrors=["m"])
     assert archive_urls(release) == ["m"]
+
+
+def test_another_version_of_an_archive_has_neither_its_hash_nor_its_size(store: Store) -> None:
+    old = msgspec.structs.replace(
+        ask().release_as(ArchiveRelease), version="1.2", url="https://h/v1.2/sdk-1.2.zip"
+    )
+    assert (bool(old.sha256), old.size_bytes > 0, rename_release(old, "1.2")) == (True, True, old)
+    assert rename_release(old, "1.3") == msgspec.structs.replace(
+        old, version="1.3", url="https://h/v1.3/sdk-1.3.zip", sha256="", size_bytes=0
+    )
 
 
 def test_a_published_directory_is_found_again_by_its_pin_layout_and_components(

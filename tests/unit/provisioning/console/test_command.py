@@ -173,8 +173,9 @@ def test_a_path_is_relative_to_where_nox_was_called(
     assert user_path("/a") == Path("/a")
     assert user_program("./python") == str(tmp_path / "python")
     assert user_program("python3") == "python3"
-    with pytest.raises(UsageError, match="empty"):
-        user_path("")
+    for read in (user_path, user_program):
+        with pytest.raises(UsageError, match="empty"):
+            read("")
 
 
 @pytest.mark.parametrize(

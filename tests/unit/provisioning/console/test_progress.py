@@ -158,6 +158,12 @@ def test_a_path_is_never_broken() -> None:
     assert fit_lines(path, None) == path
 
 
+@pytest.mark.parametrize(("columns", "most"), [(1, 40), (39, 40), (40, 40), (41, 41)])
+def test_text_is_not_wrapped_to_less_than_40_columns(columns: int, most: int) -> None:
+    exact = "x" * (most - 2)
+    assert fit_lines(f"{exact} y\n{exact} yy\n", columns) == f"{exact} y\n{exact}\n    yy\n"
+
+
 def test_columns_are_those_of_the_stream(screen: Screen) -> None:
     assert count_columns(screen) == 80
     assert count_columns(StringIO()) is None

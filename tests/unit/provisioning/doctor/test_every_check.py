@@ -87,16 +87,18 @@ def test_needs_in_a_circle_end() -> None:
     assert "libC.so (which libB.so needs, which libA.so needs)" in finding.what
 
 
-def test_a_runpath_of_the_tree_is_followed() -> None:
+@pytest.mark.parametrize("kind", ["rpath", "runpath"])
+def test_a_path_of_the_tree_is_followed(kind: str) -> None:
     file = library("libA.so", "libB.so")
     assert file.elf is not None
-    elf = replace(file.elf, runpath=("${ORIGIN}/../x86_64-linux-clang",))
+    elf = replace(file.elf, **{kind: ("${ORIGIN}/../x86_64-linux-clang",)})
     tool = replace(file, relative="bin/x86_64-linux-clang/libA.so", elf=elf)
     beside = replace(library("libB.so"), relative="lib/x86_64-linux-clang/libB.so")
     assert ids(judge_tree(tool, beside)) == ["QNN216"]
-    elf = replace(elf, runpath=("$ORIGIN/../../lib/x86_64-linux-clang",))
-    tool = replace(tool, elf=elf)
-    assert ids(judge_tree(tool, beside)) == []
+    for origin in ("$ORIGIN", "${ORIGIN}"):
+        place = f"{origin}/../../lib/x86_64-linux-clang"
+        tool = replace(tool, elf=replace(elf, **{kind: ("$ORIGIN", place)}))
+        assert ids(judge_tree(tool, beside)) == []
 
 
 def test_files_around_a_subdirectory_are_all_judged() -> None:
