@@ -295,6 +295,14 @@ def test_a_part_of_a_version_counts_in_libraries_of_qnn_alone(
     assert (find_qnn_build(tmp_path / name) is not None) is is_named
 
 
+@pytest.mark.parametrize(
+    ("flags", "version"), [(0x73, 0x73), (0x8071, 0x71), (0x479, 0x79), (0x173, 0x173)]
+)
+def test_the_hexagon_version_is_in_ten_bits_of_the_flags(flags: int, version: int) -> None:
+    facts = replace(read_elf(LIBRARIES / "libhexagon.so"), flags=flags)
+    assert facts.hexagon_version == version
+
+
 @pytest.mark.parametrize(("align", "step"), [(4, 4), (8, 8), (1, 4)])
 def test_notes_are_as_far_apart_as_their_segment_says(align: int, step: int) -> None:
     def note(name: bytes, desc: bytes) -> bytes:
