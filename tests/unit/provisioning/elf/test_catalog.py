@@ -80,6 +80,7 @@ REFUSED: dict[str, tuple[str, Callable[[], bytes]]] = {
     "no bytes": ("it cannot be read: .* 1 bytes requested.*", lambda: b""),
     "text": ("it cannot be read: .* 104 bytes requested.*", lambda: b"<html>"),
     "too many bytes": ("it is longer than 1048576 bytes", lambda: bytes(MAX_BYTES + 1)),
+    "as many bytes as allowed": ("it cannot be read: .*", lambda: bytes(MAX_BYTES)),
     "cut": ("it cannot be read: .* only [0-9]+ available", lambda: PLAIN[:-1]),
     "more bytes": ("it cannot be read: .* 1 bytes of trailing data.*", lambda: PLAIN + b"\0"),
     "a name like the publisher's": (

@@ -253,6 +253,8 @@ def test_every_fault_of_a_table_is_found_at_its_place() -> None:
         ("sdk", "hexagon-sdk or qnn-sdk"),
         ("executorsh", "executorch"),
         ("qn", ""),
+        ("and", ""),  # letters of a part
+        ("agon", ""),
     ],
 )
 def test_a_part_of_a_name_is_nearer_than_similar_letters(word: str, near: str) -> None:
