@@ -253,6 +253,33 @@ def test_a_cause_far_below_cmake_s_own_words_is_kept() -> None:
     assert "" not in output.excerpt.splitlines()
 
 
+def test_a_cmake_error_without_a_tool_s_is_told_in_two_lines() -> None:
+    output, _ = read_output("CMake Error at a.cmake:1 (find_package):\n  no Torch\n\n  Add it.\n")
+    assert output.first_error == "CMake Error at a.cmake:1 (find_package): no Torch"
+
+
+def test_an_option_is_looked_for_in_every_cmake_file_and_in_cmake(tmp_path: Path) -> None:
+    texts = {"CMakeLists.txt": "option(MY_FIRST)", "a/b.cmake": "if(MY_OTHER)", "a/c.txt": "MY_NO"}
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    cmake = tmp_path / "cmake"
+    cmake.write_text('#!/bin/sh\n[ "$*" = --help-variable-list ] && echo CMAKE_CXX_STANDARD\n')
+    cmake.chmod(0o755)
+    tools = SimpleNamespace(cmake=SimpleNamespace(path=cmake))
+    plan: Any = SimpleNamespace(overlay=tmp_path, tools=tools)
+    for wrong, near in (
+        ("MY_FIRTS", "MY_FIRST"),
+        ("MY_OTHR", "MY_OTHER"),
+        ("CMAKE_CXX_STANDART", "CMAKE_CXX_STANDARD"),
+        ("MY_NO_WORD", ""),
+    ):
+        fix = steps.refuse_options(plan, frozenset({wrong})).fix
+        assert fix == (
+            f"did you mean {near}?" if near else "correct the name, or remove the option"
+        )
+
+
 def test_in_ci_every_line_is_shown() -> None:
     assert read_output(NINJA, echo=True)[1] == NINJA
 

@@ -637,6 +637,12 @@ def test_what_a_device_says_is_told_with_what_to_do(
     assert tell(lambda: quiet.call("true"))[1] == "sh exited with 3"
     late = Device("ssh:a", ("sh", "-c", "sleep 9"), "/p")
     assert tell(lambda: late.call("true", timeout_s=0.05))[0] == "ssh:a did not answer in time"
+    talks = Device("ssh:a", ("sh", "-c", "echo one >&2; exec sleep 5"), "/p")
+    assert tell(lambda: talks.call("true", timeout_s=0.3))[0] == "ssh:a did not answer in time"
+    lost = f"'{here.place}.lost'"
+    once = f"[ -e {lost} ] && exec sleep 5; touch {lost}"
+    again = Device("ssh:a", ("sh", "-c", once), "/p")
+    assert tell(lambda: again.call("true", timeout_s=0.3))[0] == "ssh:a did not answer in time"
     full = "echo one >&2; echo 'x: No space left on device' >&2; exit 1"
     assert tell(lambda: here.call(full)) == (
         "ssh:here has no space left",
