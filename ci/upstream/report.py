@@ -108,7 +108,7 @@ def count_causes(every: Sequence[Checked]) -> list[str]:
     a known cause."""
     causes = Counter(one.known.cause.name for one in every if one.known and not one.fault)
     bad = [one for one in every if one.judged.outcome in {Ending.ONE_SIDED, Ending.FAILED}]
-    bare = sum(one.known is None or bool(one.fault) for one in bad)
+    bare = sum(bool(one.fault) for one in bad)
     lines = [f"cause {name}: {number}" for name, number in causes.most_common()]
     return [*lines, f"failures without a known cause: {bare} of {len(bad)}"]
 

@@ -1405,6 +1405,10 @@ def test_only_the_last_of_several_operators_is_replaced_and_rounds_are_limited(
         "with layer_norm as the last operator and a last axis of size 16"
     ]
     assert [tensor.shape for tensor in norm.tensors.values()] == [(16,), (4,)]
+    weighted = parse_graph(
+        "x = input(2, 8)\nc = constant(8)\nr = relu(x)\ny = layer_norm(r, c)\nreturn y"
+    )
+    assert {other.nodes["y"].reads for _, other in vary_last(weighted, "onnx")} == {("r",)}
     monkeypatch.setattr("ci.faults.shrink.MOST_ROUNDS", 2)
     rounds: list[int] = []
 

@@ -200,6 +200,8 @@ def test_a_program_is_judged_by_its_share_of_right_tokens(
     assert result.case.status is status
     assert "10.0 tokens/s on the emulator" in result.noted
     assert bool(result.case.warnings) is (agreement is None)
+    assert (result.case.equal, result.case.run_ms) == (agreement, 100)
+    assert ("the first 2 equal those of float32" in result.noted) is (agreement is not None)
 
 
 @pytest.mark.parametrize(

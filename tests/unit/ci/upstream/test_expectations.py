@@ -267,6 +267,11 @@ def test_failures_without_a_cause_are_counted() -> None:
     assert count_causes([fine]) == ["failures without a known cause: 0 of 0"]
 
 
+def test_each_suite_runs_for_the_soc_that_its_tests_set() -> None:
+    socs = {name: suite.soc for name, suite in SUITES.items() if suite.fixed_soc}
+    assert socs == {"upstream-rework": "SM8350", "backend-suite": "SM8650"}
+
+
 def test_executorch_is_found_where_its_package_is(monkeypatch: pytest.MonkeyPatch) -> None:
     found: dict[str, Any] = {}
     finder = SimpleNamespace(util=SimpleNamespace(find_spec=found.get))
