@@ -28,12 +28,9 @@ _KEPT = [
     "propagated_pp_flags",
     "compiler_flags",
     "exported_compiler_flags",
-    "out",
-    "outs",
     "cmd",
     "actual",
     "main_src",
-    "main_module",
     "main",
     "test_srcs",
     "resources",
@@ -221,9 +218,6 @@ runtime = struct(**({name: rule(name) for name in RULE_NAMES if name not in ("is
     "external_dep_location": _external_dep_location,
     "glob": glob,
 }))
-
-def constant(name):
-    return name
 
 def namespace(names):
     return struct(**{name: rule(name) for name in names})
