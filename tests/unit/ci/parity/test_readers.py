@@ -65,6 +65,18 @@ Pairs = Callable[..., set[tuple[str, str]]]
         ("[ab]?.c", ["a1.c", "b2.c"], ["c1.c", "a.c", "a12.c"]),
         ("[!a].c", ["b.c"], ["a.c", "/.c"]),
         ("a.c", ["a.c"], ["abc"]),
+        ("a*b*c.h", ["abc.h", "a1b2c.h", "abbc.h"], ["a/bc.h", "ab/c.h", "ac.h", "abch"]),
+        ("**", ["a", "a/b"], []),
+        ("**/x/**/y.c", ["x/y.c", "a/x/y.c", "x/b/y.c", "a/b/x/c/d/y.c"], ["xy.c", "a/y.c", "x.c"]),
+        ("a**b", ["ab", "a/b", "a/x/b"], ["a", "b", "ab/c"]),
+        ("x/**/**/y", ["x/y", "x/a/y"], ["xy"]),
+        ("[]a].c", ["].c", "a.c"], ["b.c"]),
+        ("[a-c].h", ["b.h"], ["d.h", "-.h"]),
+        ("[!a-c]", ["d"], ["b", "/"]),
+        ("a[", ["a["], ["a"]),
+        ("a.b*", ["a.b", "a.bc"], ["axb", "a.b/c"]),
+        ("?", ["a"], ["", "ab", "/"]),
+        ("*/*", ["a/b"], ["a", "a/b/c"]),
     ],
 )
 def test_a_pattern_stays_in_its_folder(pattern: str, fits: list[str], others: list[str]) -> None:
