@@ -23,6 +23,7 @@ from ci.__main__ import main
 from ci.report.schema import Case, Report, Status
 from ci.report.write import write_report
 from ci.verbs.lanes import onnx as verb
+from ci.verbs.lanes.steps import require_packages
 from provisioning.artifacts.choice import SDK_VARIABLE
 from provisioning.artifacts.environment import Environment
 from provisioning.artifacts.provision import Provisioned
@@ -90,6 +91,22 @@ def test_a_call_without_options_is_the_usual_one(steps: Steps) -> None:
     )  # fmt: skip
     assert steps.session["runner"] == (engine, "a pool", "")
     assert not Path("reports/test_onnx/compare.md").exists()
+
+
+def test_a_library_or_package_that_is_missing_is_named_before_a_case_runs(
+    steps: Steps, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--option", "backend_type=gpu") == ExitCode.ENVIRONMENT
+    assert "libQnnGpu.so" in capsys.readouterr().err
+    monkeypatch.setattr(verb, "require_packages", require_packages)
+    needed = ("torch", "onnx", "onnxruntime", "onnxruntime_qnn", "onnxscript")
+    for missing in needed:
+        monkeypatch.setattr(
+            "importlib.util.find_spec", lambda name, missing=missing: name != missing or None
+        )
+        assert run() == ExitCode.ENVIRONMENT
+        assert f"this Python has no {missing}\n" in capsys.readouterr().err
+    assert steps.session == {}
 
 
 def test_every_option_reaches_the_run(steps: Steps) -> None:

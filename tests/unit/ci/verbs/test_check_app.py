@@ -46,3 +46,14 @@ def test_every_soc_and_the_severity_reach_the_verdict_on_each_unit(
     name, checked, told, severity = outcome.data["given"]
     assert (name, told, severity) == (Path("a.apk").name, socs, strict)
     assert [one.unit.name for one in checked] == ["first", "second"]
+
+
+@pytest.mark.parametrize(("columns", "width"), [("10", 40), ("40", 40), ("50", 50), ("999", 100)])
+def test_a_verdict_is_as_wide_as_the_terminal_within_limits(
+    monkeypatch: pytest.MonkeyPatch, columns: str, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr(check_app, "read_app", lambda *_: [])
+    monkeypatch.setattr(check_app, "render_units", lambda *_, strict, width: f"{strict} {width}")
+    args = argparse.Namespace(app=Path("a.apk"), soc=[], strict=False)
+    assert check_app.execute(args, Progress(None)).text == f"False {width}"

@@ -25,7 +25,9 @@ from ci.cases.judged import SessionOptions
 from ci.cases.policy import read_emulator_policy
 from ci.cases.runners import ProgramRunner
 from ci.cases.session import Phases
+from ci.cases.spec import CaseSpec
 from ci.faults.match import warn_of_faults
+from ci.models.schemes import Scheme
 from ci.report.schema import Case, Place, Report, Status
 from ci.report.write import read_report, write_report
 from ci.upstream.suites import SUITES
@@ -136,7 +138,7 @@ def test_every_option_reaches_the_run(steps: Steps, tmp_path: Path) -> None:
     assert (steps.ran["runner"], steps.ran["plain"]) == ("./a runner", True)
     assert {one.source.choices.log_level for one in steps.ran["specs"]} == {"debug"}
     assert steps.given["offline"]
-    assert steps.given["tolerated"] == emulate.UNSUPPORTED
+    assert steps.given["tolerated"] == ("QNN505",)
     assert steps.given["choice"].sdk == str(tmp_path / "an sdk")
     assert steps.given["profile"] == steps.given["choice"].profile != "emulator"
     command = shlex.split(options.command)
@@ -269,6 +271,21 @@ def test_a_shard_runs_its_part_and_marks_its_report(steps: Steps) -> None:
         assert (mark.index, mark.count, len(mark.positions)) == (index, 2, 1)
         found += [one.model for one in steps.ran["specs"]]
     assert sorted(found) == ["lstm", "mlp"]
+
+
+def test_shards_of_one_run_have_the_same_options_limits_and_runner(tmp_path: Path) -> None:
+    policy = read_emulator_policy()
+    (tmp_path / "own.toml").write_text('extends = "default"\n[schemes.fp16]\nmin_cosine = 0.5\n')
+    other = read_emulator_policy(tmp_path / "own.toml")
+    spec = CaseSpec("mlp", Scheme.FP16, "SM8650")
+    whole = emulate.digest_policy(policy, [spec], "python")
+    assert whole == emulate.digest_policy(policy, [spec], "python")
+    changed = (
+        (policy, [emulate.set_log_level(spec, "debug")], "python"),
+        (other, [spec], "python"),
+        (policy, [spec], "cpp"),
+    )
+    assert len({whole, *(emulate.digest_policy(*one) for one in changed)}) == 4
 
 
 def test_another_executorch_is_refused_before_anything_is_done(steps: Steps) -> None:

@@ -152,6 +152,23 @@ def test_results_depend_on_tools_and_the_source(suite: Suite, tmp_path: Path) ->
     assert again == first
 
 
+def test_a_test_has_at_least_the_time_that_the_policy_grants(suite: Suite) -> None:
+    for words in (["--timeout-s", "1"], ["--timeout-s", "99999"]):
+        run(*words)
+    least, most = (one.timeout_s for one in suite.runs)
+    assert (least, most) == (suite.runs[0].ratchet.timeout_s, 99999)
+
+
+def test_results_depend_on_this_project_s_own_part_of_a_run(
+    suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for digest in "ab":
+        monkeypatch.setattr(verb, "digest_rooms", lambda _, digest=digest: digest)
+        run()
+    first, second = (one.header.identity for one in suite.runs)
+    assert first != second
+
+
 def test_shards_of_a_suite_have_each_test_once(suite: Suite) -> None:
     for index in (1, 2):
         run("--shard", f"{index}/2")
@@ -231,7 +248,7 @@ def test_a_long_list_of_failures_is_cut(tmp_path: Path, monkeypatch: pytest.Monk
     assert json.dumps(short.data)
 
 
-@pytest.mark.parametrize("words", [["--judge-again"], ["--judge-again", "zeros"]])
+@pytest.mark.parametrize("words", [["--judge-again", *one] for one in ([], ["zeros"], ["noise"])])
 def test_what_a_run_kept_is_judged_again_without_a_run(
     suite: Suite,
     monkeypatch: pytest.MonkeyPatch,
@@ -249,7 +266,7 @@ def test_what_a_run_kept_is_judged_again_without_a_run(
     monkeypatch.setattr(verb, "judge_again", judge)
     assert run(*words) == 7
     assert asked == [
-        (Path("reports/upstream"), "a header", "entries", "zeros" if words[1:] else "outputs")
+        (Path("reports/upstream"), "a header", "entries", words[1] if words[1:] else "outputs")
     ]
     assert run(*words, "--reports", "other") == ExitCode.USAGE
     assert "has no journal" in capsys.readouterr().err
