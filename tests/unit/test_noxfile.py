@@ -25,6 +25,7 @@ import nox.registry
 import pytest
 from nox.command import CommandFailed
 
+from ci.__main__ import VERBS
 from tests.documented.pages import ROOT
 
 
@@ -224,6 +225,20 @@ MODULES = {
     "docker_shell": ("core", "ci", "image", "shell"),
     "qnn_ci": ("core", "ci"),
 }
+
+
+@pytest.mark.parametrize(
+    ("session", "verb"), [(name, one[2]) for name, one in MODULES.items() if len(one) == 3]
+)
+def test_each_verb_names_the_session_that_runs_it(session: str, verb: str) -> None:
+    assert VERBS[verb].session == session
+
+
+def test_the_target_of_a_build_completes_the_name_of_its_session() -> None:
+    builds = {
+        f"{VERBS['build'].session}{one[3]}" for one in MODULES.values() if "build" in one[2:3]
+    }
+    assert builds == {name for name in MODULES if name.startswith("build_")}
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -21,6 +21,7 @@ from ci.cases.baselines import suite_folder
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec, select_cases
 from ci.gate.jobs import list_jobs
+from ci.gate.results import read_plan
 from ci.gate.rules import read_rules
 from ci.gate.schema import Plan, PlannedSession
 from ci.gate.verdict import GateVerdict, JobVerdict
@@ -28,7 +29,7 @@ from ci.models.schemes import ONNX as LANE
 from ci.report.schema import CaseName
 from ci.report.write import write_report
 from ci.verbs.emulate import list_planned, take_shard
-from ci.verbs.gate import reach_verdict
+from ci.verbs.gate import judge_shards, reach_verdict
 from provisioning.errors import ExitCode
 from tests.stand_ins.reports import make_judged
 
@@ -343,6 +344,14 @@ def test_tampered_results_are_the_authors(results: Results, name: str) -> None:
     assert not verdict.is_green
     assert not verdict.is_infrastructure, verdict
     assert results.run_verb() == 1
+
+
+def test_a_planned_case_that_no_shard_ran_is_named(results: Results) -> None:
+    plan = read_plan(results.folder / "plan.json")
+    assert judge_shards(results.folder / "results", plan) == []
+    other = CaseName("planned", "fp16", "SM8650")
+    (fault,) = judge_shards(results.folder / "results", replace(plan, cases=(*plan.cases, other)))
+    assert str(other) in fault
 
 
 @pytest.mark.parametrize("name", MACHINES)

@@ -171,6 +171,8 @@ def test_without_a_prediction_only_the_reference_is_faithful() -> None:
         (lambda right: np.where(np.arange(200) == 7, right + 0.1, right), False),
         (lambda right: np.where(np.arange(200) == 7, 32.0, right), False),
         (lambda right: np.where(np.arange(200) == 7, 31.75, right), True),
+        (lambda right: np.where(np.arange(200) == 7, -32.25, right), False),
+        (lambda right: np.where(np.arange(200) == 7, -32.0, right), True),
     ],
 )
 def test_a_quantized_output_holds_multiples_of_its_step_within_its_range(

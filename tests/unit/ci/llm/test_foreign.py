@@ -33,7 +33,7 @@ from ci.llm.foreign import (
     read_declared,
     read_interface,
 )
-from ci.llm.generation import Loop, Step
+from ci.llm.generation import Loop, Step, run_free
 from ci.llm.interface import DECODE, PREFILL, Border
 from ci.llm.runtime import code_step
 from ci.llm.session import judge_program
@@ -232,6 +232,13 @@ def make_job(**changes: Any) -> ForeignJob:
 @pytest.fixture
 def right(own: Tiny) -> Step:
     return own.step(make_decoder(own.config, own.weights, CONTEXT))
+
+
+def test_a_text_ends_with_the_first_of_several_tokens_that_end_it(own: Tiny, right: Step) -> None:
+    tokens = own.runs.model.run.tokens
+    loop = Loop(own.interface, right)
+    made = run_free(loop, own.runs.prompt, len(tokens), (own.tokenizer.eos, tokens[3]))
+    assert made.tokens == tokens[: tokens.index(tokens[3]) + 1]
 
 
 def test_a_right_program_gives_the_text_of_its_weights(own: Tiny, right: Step) -> None:

@@ -503,6 +503,12 @@ def test_each_limit_that_is_missing_or_weaker_is_named(
         assert line == f"{shown} is None, but 5 is required"
 
 
+def test_an_output_may_not_be_weaker_than_what_is_required_of_all() -> None:
+    wanted = replace(LIMIT, min_sqnr_db=20.0)
+    own = replace(wanted, outputs=(OutputThreshold(output=3, min_sqnr_db=10.0),))
+    assert list(find_weaker(own, wanted)) == ["output 3: min_sqnr_db is 10.0, but 20.0 is required"]
+
+
 def test_weaker_limits_of_outputs_are_listed_in_their_order() -> None:
     outputs = tuple(OutputThreshold(output=n, min_equal=0.5) for n in (2, 0, 10))
     wanted = replace(LIMIT, min_cosine=0.9, outputs=outputs)

@@ -110,6 +110,8 @@ def test_cases_of_two_sessions_are_two(report: Report) -> None:
         "test_emulator": (passed, None, passed),
         "test_onnx": (None, passed, None),
     }
+    rows = follow_cases([one, replace(one, backend="gpu"), one])
+    assert [row.statuses for row in rows] == [(passed, None, passed), (None, passed, None)]
 
 
 def test_a_line_has_its_own_scale_and_later_runs_to_the_right(report: Report) -> None:

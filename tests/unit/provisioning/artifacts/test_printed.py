@@ -323,7 +323,7 @@ def test_a_mirror_gets_the_file_that_was_proven(
 def test_another_version_of_an_aar_has_no_hash_and_its_own_name(store: Store) -> None:
     row = 'source = "aar"\nfilename = "r-2.1.aar"\npackage = "g.q:r"\npackage_version = "2.1"\n'
     manifests = Path(os.environ["QNN_CI_MANIFESTS"])
-    made.describe(manifests, "lib", f'{row}sha256 = "{"5" * 64}"\n', version="2.1")
+    made.describe(manifests, "lib", f'{row}sha256 = "{"5" * 64}"\nsize_bytes = 7\n', version="2.1")
     toolchain = read_toolchain("lib")
     job = job_of(ArtifactRequest(toolchain, toolchain.release()), store)
     found = aar.find_release(job, "2.2")
