@@ -72,6 +72,11 @@ def test_no_type_is_left_out() -> None:
     assert sorted(ours) == sorted({*INTEGERS, *FLOATS, *FIXED, "bool8"})
 
 
+def test_backends_have_the_ids_of_qnn_s_headers() -> None:
+    names = {3: "CPU", 4: "GPU", 5: "DSP", 6: "HTP", 12: "LPAI"}
+    assert names == context_binaries.BACKENDS
+
+
 def test_types_of_a_foreign_program_s_inputs(scalar_types: dict[int, str]) -> None:
     foreign = pytest.importorskip("ci.llm.foreign")
     ours = foreign.DTYPES

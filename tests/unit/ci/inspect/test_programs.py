@@ -65,6 +65,43 @@ def test_a_context_binary_names_its_compiler_target_and_graphs() -> None:
     assert found.graphs[0].outputs == (TensorSpec("y", "float32", (1, 4)),)
 
 
+def with_options(data: bytes, *texts: str) -> bytes:
+    """A context binary with more compile options at its end."""
+    changed, more = bytearray(data), "".join(texts).encode()
+    (size,) = struct.unpack_from("<Q", changed, 32)
+    struct.pack_into("<Q", changed, 32, size + len(more))
+    return bytes(changed) + more
+
+
+def test_graphs_for_several_targets_have_none_in_common() -> None:
+    options = "min_arch=73;soc_type=SM8750;arch=79;unroll=1;vtcm_size=2097152;"
+    found = parse_context_binary(with_options(make_binary(version=4), options))
+    assert (found.soc, found.hexagon, found.vtcm_mb, found.min_arch) == ("", 0, 8, 73)
+    assert found.targets == (Target("SM8650", 75, 8), Target("SM8750", 79, 2))
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_vtcm_is_the_most_that_a_graph_has(first: int) -> None:
+    data = bytearray(make_binary(graphs=("a", "b"), vtcm_mb=4))
+    packed = struct.pack("<IQII", 1, 0, 0, 4 << 20)
+    place = data.index(packed) if first else data.rindex(packed)
+    struct.pack_into("<I", data, place + 16, 2 << 20)
+    found = parse_context_binary(bytes(data))
+    assert (found.vtcm_mb, sorted(one.vtcm_mb or 0 for one in found.graphs)) == (4, [2, 4])
+
+
+def test_the_version_of_a_description_may_be_in_its_second_field() -> None:
+    found = parse_context_binary(make_binary(version=0))
+    assert (found.binary_info, found.unread, len(found.graphs)) == (3, "", 1)
+
+
+@pytest.mark.parametrize("scale", [math.inf, -math.inf, math.nan])
+def test_a_scale_that_is_no_number_is_unknown(scale: float) -> None:
+    data = make_binary().replace(struct.pack("<f", 0.5), struct.pack("<f", scale))
+    (graph,) = parse_context_binary(data).graphs
+    assert graph.inputs == (TensorSpec("x", "ufixed8", (1, 3), None, 128),)
+
+
 def test_the_vtcm_is_that_of_the_graphs_where_the_options_differ() -> None:
     """Seen: QNN 2.51 writes 8 MB into the options of a graph that has 4."""
     data = make_binary(vtcm_mb=4).replace(b"vtcm_size=4194304;", b"vtcm_size=8388608;")
@@ -146,6 +183,27 @@ def test_a_program_has_methods_partitions_constants_and_segments() -> None:
     assert (context.offset, context.soc, context.damage) == (1280, "SM8650", "")
     assert program.segments == (SegmentSpan(1024, len(make_binary()) + 256, 1024),)
     assert (program.damage, program.misplaced) == ("", "")
+
+
+@pytest.mark.parametrize(("at", "align"), [(64, 64), (4096, 4096), (8192, 4096)])
+def test_a_segment_is_aligned_to_at_most_a_page(at: int, align: int) -> None:
+    program = parse_program(memoryview(make_program(align=at)), "model.pte")
+    assert program
+    (segment,) = program.segments
+    assert (segment.offset % at, segment.align >= align, segment.align <= 4096) == (0, True, True)
+
+
+@pytest.mark.parametrize(("field", "is_online"), [(3, False), (4, True), (5, False)])
+def test_options_tell_whether_the_device_compiles(field: int, is_online: bool) -> None:
+    soc = {0: Number("i", 57), 1: {0: Number("i", 75), 1: Number("I", 8)}}
+    options = make_flatbuffer({0: soc, field: Number("B", 1)})
+    spec = Vector([{0: "qnn_compile_spec", 1: Vector(options)}])
+    plan = {0: "forward", 7: Vector([{0: "QnnBackend", 2: spec}])}
+    program = parse_program(make_flatbuffer({1: Vector([plan])}, b"ET12"), "a.pte")
+    assert program
+    assert program.methods[0].partitions == (
+        Partition("QnnBackend", None, 57, 75, 8, online_prepare=is_online),
+    )
 
 
 def test_a_program_may_have_what_qnn_does_not_write() -> None:

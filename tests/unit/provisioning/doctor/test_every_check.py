@@ -14,15 +14,35 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from provisioning.doctor.checks.elf import Placed
 from provisioning.doctor.checks.files import NEEDS, find_needs, group_tree, judge_group
 from provisioning.doctor.checks.registry import Finding
 from provisioning.doctor.examine import list_checks
-from provisioning.doctor.facts import (
-    FileFacts,
-)
+from provisioning.doctor.facts import FileFacts, TreeFacts
 from provisioning.doctor.policies import read_elf_policies
-from provisioning.elf.facts import EM_X86_64, ElfFacts
-from tests.unit.provisioning.doctor.cases import PAIRS, describe, read_snapshot, subjects_of
+from provisioning.elf.facts import EM_QDSP6, EM_X86_64, Defect, ElfFacts, VersionNeed
+from provisioning.elf.programs import Target
+from tests.unit.provisioning.doctor.cases import (
+    DROID,
+    DSP,
+    FLATCC,
+    PAIRS,
+    PLAIN,
+    adaptor,
+    checkout,
+    describe,
+    device,
+    elf,
+    file,
+    lowered,
+    on_path,
+    read_snapshot,
+    staging,
+    subjects_of,
+)
+
+GLIBC = ("libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "libstdc++.so.6")
+NO_TYPES = msgspec.structs.replace(PLAIN, types=())
 
 
 def judge(code: str, subject: object) -> list[Finding]:
@@ -51,6 +71,48 @@ def test_what_each_check_tells() -> None:
         for line in describe(code, seen)
     ]
     assert told == read_snapshot("seen.txt")
+
+
+SIGNED = elf(machine=EM_QDSP6, bits=32, flags=0x75, sections=(".symtab",))
+DANGLING = {"links": {"libQnnSystem.so": "gone"}, "dangling": frozenset({"libQnnSystem.so"})}
+OLD_TARGET = lowered(None, targets=(Target("SM8650", 75, 8),))
+
+
+@pytest.mark.parametrize(
+    ("code", "subject", "count"),
+    [
+        ("QNN213", Placed(elf(type=2), PLAIN), 1),
+        ("QNN228", Placed(SIGNED, DSP), 0),  # a skel may keep its symbols
+        *(("QNN232", Placed(elf(needed=(name,)), DROID), 1) for name in GLIBC),
+        ("QNN310", staging("libQnnHtp.so", **DANGLING), 0),  # QNN300 reports it
+        ("QNN323", staging("libQnnLpaiV79Stub.so", lowered=OLD_TARGET), 0),
+        ("QNN509", adaptor(elf=elf(version_needs=(VersionNeed("l", ("GLIBC_2.9",)),))), 0),
+        ("QNN708", checkout(leftovers=((f"{FLATCC}/lib/libflatccrt.a", "unknown"),)), 0),
+        ("QNN802", device(soc=""), 0),
+    ],
+)
+def test_a_check_knows_what_is_near_its_fault(code: str, subject: object, count: int) -> None:
+    assert len(judge(code, subject)) == count
+
+
+def test_kinds_of_files_have_their_names() -> None:
+    whats = [judge("QNN213", Placed(elf(type=kind), NO_TYPES))[0].what for kind in (1, 2, 3, 4, 9)]
+    names = ("a relocatable object", "an executable", "a shared object", "a core", "of e_type 9")
+    assert [what.partition(" is ")[2] for what in whats] == [*names]
+
+
+def test_the_first_executorch_on_the_path_hides_the_others() -> None:
+    (found,) = judge("QNN408", on_path("/a", "/b", "/c", wheel=True))
+    assert found.where == "/b"
+
+
+def test_one_pointer_is_not_a_directory_of_pointers() -> None:
+    pointers = [replace(file(name), elf=None, defect=Defect.LFS_POINTER) for name in ("a", "b")]
+    assert [TreeFacts(Path("/s"), tuple(pointers[:count])).is_pointers for count in (0, 1, 2)] == [
+        False,
+        False,
+        True,
+    ]
 
 
 def ids(findings: Iterable[Finding]) -> list[str]:

@@ -234,6 +234,31 @@ def test_what_lies_on_the_search_path(tmp_path: Path) -> None:
     assert (empty.directory, none.directory) == ("", "/none")
 
 
+def test_an_empty_entry_is_the_working_directory_and_links_are_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "sdk" / HOST_DIRECTORY
+    place.mkdir(parents=True)
+    shutil.copy(LIBRARY, place / "libQnnHtp.so")
+    (tmp_path / "link").symlink_to("sdk")
+    monkeypatch.chdir(place)
+    values = {"LD_LIBRARY_PATH": f":{place}"}
+    facts = survey_variables(values, NO_CACHE, tmp_path / "link")
+    assert [[one.name for one in entry.libraries] for entry in facts.library_path] == [
+        ["libQnnHtp.so"],
+        ["libQnnHtp.so"],
+    ]
+    assert facts.is_same(place, tmp_path / "link" / HOST_DIRECTORY)
+    assert not facts.is_same(place, tmp_path / "link")
+
+
+def test_only_small_files_are_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x" * (1 << 20))
+    assert len(host.read_text(tmp_path / "file")) == 1 << 20
+    (tmp_path / "file").write_bytes(b"x" * ((1 << 20) + 1))
+    assert host.read_text(tmp_path / "file") == host.read_text(tmp_path / "none") == ""
+
+
 def test_the_variables_that_concern_qnn(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
     values = {
@@ -349,7 +374,7 @@ def test_what_flatcc_left_is_told_with_its_machine(tmp_path: Path) -> None:
     (flatcc / "lib").mkdir()
     elf = LIBRARY.read_bytes()
     (flatcc / "bin" / "flatcc").write_bytes(elf)
-    (flatcc / "bin" / "flatcc_d").write_text("#!/bin/sh")
+    (flatcc / "bin" / "flatcc_d").write_bytes(b"#!/bin/sh\n" + elf)
     (flatcc / "lib" / "libflatccrt.a").write_bytes(b"!<arch>\n" + b" " * 60 + elf)
     (flatcc / "lib" / "libflatccrt_d.a").write_bytes(b"!<arch>\n")
     (flatcc / "lib" / "libother.a").write_bytes(elf)
@@ -422,6 +447,15 @@ def test_whether_a_device_is_created_is_tried_once_for_the_same_bytes(
     says.write_text("no word of a device")
     adaptor.write_text("fourth")
     assert ask()[0].startswith("the process exited")
+
+
+def test_what_one_backend_does_is_not_remembered_of_another(tmp_path: Path) -> None:
+    python = program(tmp_path / "python", '[ "$2" = htp ] && echo device ok || echo device no')
+    for name in ("P.so", "lib.so"):
+        (tmp_path / name).touch()
+    places = (python, tmp_path / "P.so", tmp_path / "lib.so", {"PATH": "/bin"}, tmp_path / "kept")
+    found = {one: try_device(*places, backend=one) for one in (Backend.HTP, Backend.GPU)}
+    assert found == {Backend.HTP: "", Backend.GPU: "no"}
 
 
 def test_that_a_busy_machine_took_too_long_is_not_remembered(
@@ -594,7 +628,10 @@ def test_a_library_is_asked_for_its_api_and_where_it_reads_the_soc(
 def test_the_parts_of_an_sdk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its library is loaded only if that is asked for."""
     monkeypatch.setattr(host, "run_process", None)
-    for name in ("lib/x86_64-linux-clang", "lib/hexagon-v75/unsigned", "bin/x", "include/QNN/a"):
+    for name in (
+        *("lib/x86_64-linux-clang", "lib/hexagon-v75/unsigned", "lib/hexagon-v75/signed"),
+        *("lib/hexagon-v75/other", "bin/x", "include/QNN/a"),
+    ):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "lib/file").touch()
     (tmp_path / "QNN_README.txt").touch()
@@ -611,6 +648,7 @@ def test_the_parts_of_an_sdk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert sdk.directories == (
         "bin/x",
         "lib/hexagon-v75",
+        "lib/hexagon-v75/signed",
         "lib/hexagon-v75/unsigned",
         "lib/x86_64-linux-clang",
     )

@@ -74,6 +74,7 @@ def test_a_fit_verdict_tells_its_facts_in_their_units() -> None:
         "trees": {
             "a": {"files": 3, "bytes": 2_000_000, "builds": ["v2.49.40.260810104044"]},
             "b": {"files": 40, "bytes": 1_499_000_000, "builds": []},
+            "c": {"files": 4, "bytes": 1_000_000, "builds": ["v2.49.40.1", "v2.50.40.1"]},
         },
         "host": {"system": "Linux", "machine": "x86_64", "glibc": "2.36", "cores": 8},
         "python": {"version": (3, 11, 7), "distributions": {"torch": "2.12", "numpy": ""}},
@@ -87,6 +88,7 @@ def test_a_fit_verdict_tells_its_facts_in_their_units() -> None:
         "QNN 2.49 in /sdk",
         "3 libraries and programs, 2 MB, QNN build v2.49.40.260810104044",
         "40 libraries and programs, 1499 MB",
+        "4 libraries and programs, 1 MB",
         "Linux x86_64, glibc 2.36, 8 cores",
         "Python 3.11.7, torch 2.12",
         "device 1: SM8650, Android 16",
@@ -160,6 +162,18 @@ def test_the_facts_of_a_fit_environment_fit_a_screen() -> None:
     for count, lines in ((MAX_LINES - 1, MAX_LINES), (MAX_LINES, MAX_LINES), (2, 3)):
         text = render_verdict(Verdict("p", (), {"devices": [device] * count}))
         assert len(text.splitlines()) == lines
+
+
+def test_notes_after_facts_are_counted_on_the_same_screen() -> None:
+    device = {"serial": "1", "soc": "SM8650", "android": "16"}
+    notes = tuple(
+        Finding(f"QNN{number}", "it", "a note", "here", "why", "repair", Severity.NOTE)
+        for number in range(200, 240)
+    )
+    lines = render_verdict(Verdict("p", notes, {"devices": [device] * 9})).splitlines()
+    assert len(lines) <= MAX_LINES
+    shown = sum(line.lstrip().startswith("QNN") for line in lines)
+    assert lines[-1].strip() == f"and {40 - shown} more kinds of fault; --json lists everything"
 
 
 def test_faults_of_one_kind_are_one_entry() -> None:
