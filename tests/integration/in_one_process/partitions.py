@@ -195,6 +195,20 @@ def test_a_refused_node_that_the_entry_skips_is_marked_as_requested() -> None:
     )
 
 
+def test_an_operator_to_skip_that_the_graph_does_not_have_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lower_edge(self: Any, module: Any, spec: Any) -> Any:
+        return SimpleNamespace(methods=(), exported_program=None)
+
+    for choices, failure in (
+        (Choices(skip_ops=("aten.gone.default",)), "skip_ops: the graph has no aten.gone.default"),
+        (Choices(), ""),
+    ):
+        found = partition(tmp_path, monkeypatch, lower_edge, choices=choices)
+        assert found.failure.partition("\n")[0] == failure
+
+
 def test_a_node_that_reads_a_shape_which_varies_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     class Support:
         def is_node_supported(self, _: Any, node: Any) -> bool:

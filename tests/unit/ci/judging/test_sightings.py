@@ -67,6 +67,8 @@ def between(first: int, last: int) -> Any:
         ),
         (np.repeat(EAGER[:1], 4, axis=0), np.repeat(NOISE[:1], 4, axis=0), ""),
         (EAGER, np.roll(EAGER, 1, 0), f"the outputs of another input; likely cause: {RUNNER}"),
+        (EAGER, np.roll(EAGER, 2, 0), "the outputs of another input; likely cause: "),
+        (EAGER, np.roll(EAGER, 3, 0), "the outputs of another input; likely cause: "),
         (EAGER, EAGER / 16, f"0.0625 (1/16) of {SCALE}"),
         (EAGER, EAGER * 1.2, f"1.2 times {SCALE}"),
         (EAGER, EAGER * 2, f"2 times {SCALE}"),
