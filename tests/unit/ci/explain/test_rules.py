@@ -141,8 +141,9 @@ def test_rules_that_contradict_each_other_are_refused(
     (tmp_path / "policies").mkdir()
     (tmp_path / "policies" / "errors.toml").write_text(change(text), "utf-8")
     monkeypatch.setenv("QNN_CI_MANIFESTS", str(tmp_path))
-    with pytest.raises(ManifestError, match=r"errors\.toml"):
+    with pytest.raises(ManifestError, match=r"errors\.toml") as caught:
         read_rules.__wrapped__()
+    assert "consequence_of" in caught.value.fix
 
 
 def test_symptoms_come_after_all_other_rules_and_each_id_occurs_once(
