@@ -556,6 +556,10 @@ def pack(*names: str) -> tuple[PackedFile, ...]:
         (["libQnnHtp.so"], True, ("libQnnHtp.so", "libQnnSystem.so")),
         (["libQnnHtp.so", "libexecutorch_jni.so"], False, ("libQnnHtp.so", "libQnnSystem.so")),
         (["libQnnHtp.so", "libonnxruntime.so"], False, ("libQnnHtp.so", "libQnnSystem.so")),
+        (
+            ["libQnnHtp.so", "libqnn_executorch_backend.so"],
+            *(False, ("libQnnHtp.so", "libQnnSystem.so")),
+        ),
         (["libQnnGpu.so"], False, ()),
         (["libQnnCpu.so"], False, ()),
         (["libQnnDsp.so"], False, ()),
@@ -615,6 +619,7 @@ def test_a_failure_counts_more_than_an_incomplete_copy() -> None:
     right = make_checked(Kind.SOURCES, QNN868=Severity.NOTE)
     warned = make_checked(Kind.SOURCES, QNN862=Severity.WARNING)
     incomplete = make_checked(Kind.SOURCES, QNN853=Severity.ERROR, QNN862=Severity.WARNING)
+    pointer = make_checked(Kind.LIBRARY, QNN854=Severity.ERROR)
     both = make_checked(Kind.SOURCES, QNN853=Severity.ERROR, QNN850=Severity.ERROR)
     failed = make_checked(Kind.APK, QNN853=Severity.ERROR)
     for units_, code, strict_code in (
@@ -622,6 +627,7 @@ def test_a_failure_counts_more_than_an_incomplete_copy() -> None:
         ([right, warned], ExitCode.OK, ExitCode.FAILED),
         ([right, incomplete], ExitCode.ENVIRONMENT, ExitCode.ENVIRONMENT),
         ([warned, incomplete], ExitCode.ENVIRONMENT, ExitCode.FAILED),
+        ([pointer], ExitCode.ENVIRONMENT, ExitCode.ENVIRONMENT),
         ([both], ExitCode.FAILED, ExitCode.FAILED),
         ([incomplete, failed], ExitCode.FAILED, ExitCode.FAILED),
         ([failed, incomplete], ExitCode.FAILED, ExitCode.FAILED),
