@@ -450,6 +450,16 @@ def test_a_program_that_needs_more_vtcm_may_be_next_to_one_that_fits(tmp_path: P
     assert judge(path, tmp_path / "scratch", "SM8650") == []
 
 
+def test_a_program_for_an_soc_of_the_same_hexagon_may_be_next_to_one_that_fits(
+    tmp_path: Path,
+) -> None:
+    other = {"assets/b.bin": make_binary(soc=("SM8475", 42, 69))}
+    libraries = make_set(hexagon=0x69)
+    both = {"assets/a.bin": make_binary(soc=("SM8450", 36, 69)), **other}
+    path = write_apk(tmp_path / "both.apk", libraries, others=both)
+    assert judge(path, tmp_path / "scratch", "SM8450") == []
+
+
 def test_a_program_without_a_context_is_for_no_soc(tmp_path: Path) -> None:
     """It does not excuse another program that is for another SoC."""
     plain = make_program().replace(b"QnnBackend", b"XnnBackend")
