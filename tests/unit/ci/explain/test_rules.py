@@ -86,6 +86,17 @@ def test_an_error_number_of_32_bits_may_be_negative(code: int, spellings: tuple[
     assert spell_code(code) == spellings
 
 
+def test_a_code_alone_matches_with_leading_zeros_and_in_each_case() -> None:
+    rule = make_rule(code=0x80001A0B)
+    for line in (
+        *("error 0x80001a0b", "error 0x0080001A0B", "error 2147490315", "error -2147476981"),
+        "returned (0x80001A0B)",
+    ):
+        assert rule.matches_line(line), line
+    for line in ("error 80001a0b", "0x80001a0b", "error 0x80001a0b1", "error 0x180001a0b"):
+        assert not rule.matches_line(line), line
+
+
 @pytest.mark.parametrize(
     "line",
     ["Error code: 50051", "error 15005", "err 5005.7 ms", "error 0x138d7", "listening on 5005"],
