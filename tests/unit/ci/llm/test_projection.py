@@ -153,3 +153,10 @@ def test_a_projection_of_two_decoders_reads_as_its_snapshot() -> None:
 def test_schemes_without_a_recipe_are_all_named(wrong: list[Scheme], named: str) -> None:
     with pytest.raises(UsageError, match=f"no decoder can be lowered in {named}$"):
         project(TINY, wrong, 64)
+
+
+def test_the_last_shard_is_small_enough_too() -> None:
+    half = MOST_BYTES // 2
+    assert cut(0, [half, half], half) == (2, 2 * half)
+    assert cut(half, [half, half], 0) == (2, 2 * half)
+    assert cut(0, [half, half, half], 2 * half) == (None, 3 * half)

@@ -15,7 +15,7 @@ from ci.judging.figures import Array
 from ci.llm import decoder as decoders
 from ci.llm.controls import MAKERS, Repeated, judge_control
 from ci.llm.decoder import Decoder, make_decoder
-from ci.llm.generation import Loop, Step, run_decode
+from ci.llm.generation import Loop, Step, run_decode, run_free
 from ci.llm.verdict import judge_forced, judge_free
 from ci.report.schema import ControlKind
 from tests.unit.ci.llm.decoders import CONTEXT, Tiny
@@ -236,3 +236,10 @@ def test_each_kind_of_control_is_made_by_its_own_function() -> None:
     assert {kind: f"_{kind.name.lower()}" for kind in MAKERS} == {
         kind: getattr(maker, "__name__", "") for kind, maker in MAKERS.items()
     }
+
+
+def test_a_text_ends_with_any_of_several_tokens(own: Tiny) -> None:
+    tokens = own.runs.model.run.tokens
+    for stop in ((tokens[3], 56), (56, tokens[3])):
+        made = run_free(Loop(own.interface, own.step(make(own))), own.runs.prompt, 40, stop)
+        assert made.tokens == tokens[: tokens.index(tokens[3]) + 1]
