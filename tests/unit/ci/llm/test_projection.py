@@ -107,6 +107,8 @@ def test_the_first_shard_has_the_embedding_and_the_last_the_head(
     assert cut(5, [2, 2, 2, 2], 4) == (2, 9)
     assert cut(9, [1, 1, 1], 1) == (3, 10)
     assert cut(10, [1, 1], 1) == (None, 11)
+    assert cut(1, [2, 2, 2, 2], 7) == (4, 9)
+    assert cut(1, [2, 2], 9) == (None, 11)
 
 
 @pytest.mark.parametrize(

@@ -590,6 +590,11 @@ def test_a_published_bundle_is_verified() -> None:
     assert sign_faults("good") == []
 
 
+def test_a_token_of_another_issuer_signs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verb, "ISSUER", "https://token.example.com")
+    assert sign_faults("good")
+
+
 @pytest.mark.parametrize("name", ["invalid-sig", "mismatch-envelope", "mismatch-sig"])
 def test_bundles_that_are_forged_are_not(name: str) -> None:
     assert sign_faults(name)

@@ -200,3 +200,11 @@ def test_a_line_that_blanks_precede_is_no_command(text: str) -> None:
     assert not line.strip().startswith("::")
     plain = Annotation(Level.ERROR, "x", path=text, line=1).plain()
     assert not plain.strip().startswith("::")
+
+
+def test_what_could_reorder_or_break_a_line_is_escaped() -> None:
+    unsafe = "\x00\x1f\x7f\x9f\u2028\u2029\u202a\u202e\u2066\u2069\ud800\udfff"
+    harmless = " \xa0\u2027\u202f\u2065\u206a\ue000"
+    shown = Annotation(Level.ERROR, unsafe + harmless).plain()
+    assert not set(unsafe) & set(shown)
+    assert shown.endswith(harmless)
