@@ -106,6 +106,12 @@ def test_the_first_executorch_on_the_path_hides_the_others() -> None:
     assert found.where == "/b"
 
 
+def test_a_link_to_nothing_is_no_staged_file() -> None:
+    links = {"libQnnHtp.so": "libQnnHtp.so.1", "libQnnSystem.so": "gone"}
+    found = staging("libA.so", links=links, dangling=frozenset({"libQnnSystem.so"}))
+    assert found.names == {"libA.so", "libQnnHtp.so"}
+
+
 def test_one_pointer_is_not_a_directory_of_pointers() -> None:
     pointers = [replace(file(name), elf=None, defect=Defect.LFS_POINTER) for name in ("a", "b")]
     assert [TreeFacts(Path("/s"), tuple(pointers[:count])).is_pointers for count in (0, 1, 2)] == [

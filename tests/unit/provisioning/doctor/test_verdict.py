@@ -19,7 +19,7 @@ from provisioning.manifest.reader import read_profile, read_profiles
 from provisioning.manifest.targets import Backend
 from provisioning.store.store import Published, Store
 from provisioning.verbs import doctor
-from provisioning.verbs.doctor import compose_request, parse_roots
+from provisioning.verbs.doctor import check_roots, compose_request, parse_roots
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -214,6 +214,13 @@ def test_roots_are_name_and_directory() -> None:
     assert parse_roots(["qnn-sdk=here"])["qnn-sdk"].is_absolute()
     with pytest.raises(UsageError, match="is not NAME=DIR"):
         parse_roots(["/opt/q"])
+
+
+def test_a_staging_directory_is_a_root_of_every_profile() -> None:
+    for profile in ("android", "emulator"):
+        check_roots(profile, {"staging": Path("/s")})
+    with pytest.raises(UsageError, match="has no artifact other"):
+        check_roots("android", {"staging": Path("/s"), "other": Path("/o")})
 
 
 def test_given_roots_come_before_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
