@@ -310,6 +310,26 @@ def test_the_oldest_headers_of_several_libraries_count(monkeypatch: pytest.Monke
     assert runtimes.describe_runtime(files, "app", ()).adaptor == "unknown"
 
 
+@pytest.mark.parametrize(
+    ("name", "is_adaptor"),
+    [
+        ("libqnn_executorch_backend.so", True),
+        ("libexecutorch.so", True),
+        ("libexecutorch_jni.so", True),
+        ("PyQnnManagerAdaptor.cpython-311-x86_64-linux-gnu.so", True),
+        ("PyQnnManagerAdaptor.so", True),
+        ("libqnn_executorch_backend.so.debug", False),
+        ("libother.so", False),
+    ],
+)
+def test_the_headers_are_those_of_a_library_of_executorch(
+    monkeypatch: pytest.MonkeyPatch, name: str, is_adaptor: bool
+) -> None:
+    monkeypatch.setattr(runtimes, "find_headers_version", lambda _: "2.37")
+    found = runtimes.describe_runtime([FileFacts(name, Path(name), 1)], "app", ())
+    assert found.adaptor == ("2.37" if is_adaptor else "")
+
+
 def test_a_stub_or_skel_without_a_decimal_version_is_for_none() -> None:
     names = [f"libQnnHtp{version}{part}.so" for part in ("Stub", "Skel") for version in ("", "V7a")]
     names += ["libQnnHtpV79Stub.so", "libQnnHtpV75Stub.so", "libQnnLpaiV68Stub.so"]

@@ -91,6 +91,14 @@ def test_a_package_names_four_of_its_damaged_files(tmp_path: Path) -> None:
     assert (found.damage, len(found.entries)) == (damage, 5)
 
 
+def test_a_model_of_onnx_in_a_package_is_read(tmp_path: Path) -> None:
+    pytest.importorskip("onnx", reason="the onnx package is not installed")
+    with zipfile.ZipFile(tmp_path / "app.apk", "w") as archive:
+        archive.writestr("assets/m.onnx", b"no model")
+    (found,) = inspect_file(tmp_path / "app.apk").entries
+    assert (found.file, found.kind, bool(found.damage)) == ("assets/m.onnx", "onnx", True)
+
+
 def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ci.inspect.files.MAX_UNPACKED", 1000)
     with zipfile.ZipFile(tmp_path / "app.apk", "w", zipfile.ZIP_DEFLATED) as archive:

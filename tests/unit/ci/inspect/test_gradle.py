@@ -64,6 +64,7 @@ def test_a_setting_that_has_both_values_is_not_known() -> None:
         ('jniLibs.keepDebugSymbols.add("**/*.so")', True),
         ('keepDebugSymbols += setOf("**/a.so", "**/libQnnHtpV75Skel.so")', True),
         ('doNotStrip "*/arm64-v8a/*.so"', True),
+        ('doNotStrip "arm64-v8a/*Skel.so"', True),
         ('keepDebugSymbols += "**/libQnnHtpV73Skel.so"', False),
         ('// keepDebugSymbols += "**/*.so"', False),
         ("", False),
