@@ -13,7 +13,7 @@ import msgspec
 
 from ci.report.text import count
 from ci.signing.device import FROM_ADB, parse_serial, read_device_serial
-from ci.signing.masking import Masker, mask_arguments
+from ci.signing.masking import Masker, list_secrets, mask_arguments
 from ci.signing.plan import VARIABLES, SignPlan, SignRequest, find_roots, make_plan, resolve_signer
 from ci.signing.record import RECORD_NAME, STATEMENT_NAME
 from ci.signing.selection import Selection, read_signing_policy
@@ -160,7 +160,7 @@ def _render_plan(plan: SignPlan, signer: str) -> Outcome:
         }
         for one in plan.inputs
     ]
-    mask = Masker()
+    mask = Masker(list_secrets())
     lines = [
         f"{row['name']}: {row['hexagon_version']}, QNN {row['qnn_build'] or 'none'}, "
         f"{one.wanted.path}"

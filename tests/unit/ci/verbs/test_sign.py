@@ -42,7 +42,9 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     def resolve(_: Any) -> Any:
         if found["request"].signer_command:
-            return SimpleNamespace(words=["sign", "--password", "secret", "testsig-0x12.so"])
+            return SimpleNamespace(
+                words=["sign", "k3y-of-ours", "--password", "secret", "testsig-0x12.so"]
+            )
         raise UnfitError("no signer")
 
     monkeypatch.setattr(verb, "find_roots", find)
@@ -123,14 +125,15 @@ def test_a_device_is_asked_only_for_a_signature_that_is_made(
 
 
 def test_a_dry_run_tells_every_library_and_no_secret(
-    asked: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("SIGNING_TOKEN", "K3Y-of-ours")
     words = ["sign", "x.so", "--out", "o", "--dry-run"]
     assert main([*words, "--signer", "mine"]) == ExitCode.OK
     said = capsys.readouterr()
     *lines, signer, target = said.out.splitlines()
     assert lines == ["a.so: V75, QNN v2.49, /sdk/a.so", "b.so: V81, QNN none, /sdk/b.so"]
-    assert signer == "signer: sign --password '***' testsig-***.so"
+    assert signer == "signer: sign *** --password '***' testsig-***.so"
     assert target.endswith(str(asked["request"].target))
     assert "note: a note" in said.err
     assert main([*words, "--json"]) == ExitCode.OK
@@ -149,4 +152,7 @@ def test_a_dry_run_tells_every_library_and_no_secret(
     }
     assert main([*words, "--json", "--signer", "mine", "--testsig", "12"]) == ExitCode.OK
     data = json.loads(capsys.readouterr().out)
-    assert (data["signer"], data["testsig"]) == (*("sign --password '***' testsig-***.so", True),)
+    assert (data["signer"], data["testsig"]) == (
+        "sign *** --password '***' testsig-***.so",
+        True,
+    )
