@@ -194,6 +194,17 @@ def test_the_perplexity_of_a_text_has_a_limit(
     assert result.case.question is blamed.get(reason.partition(":")[0])
 
 
+@pytest.mark.parametrize(("most", "passes"), [(1.5, True), (1.001, False)])
+def test_a_float_program_s_perplexity_has_a_limit_too(
+    judge: Judge, right: Step, own: Tiny, most: float, *, passes: bool
+) -> None:
+    runs = replace(own.runs, perplexity=(1.0, 1.0))
+    result = judge(right, runs, text=(own.runs.model.run.fed,), max_perplexity=most)
+    assert (result.case.status is Status.PASSED) is passes
+    assert "quantized model" not in result.noted
+    assert "1.000 with float32" in result.noted
+
+
 def test_a_perplexity_of_exactly_its_limit_is_good_enough(
     judge: Judge, right: Step, own: Tiny
 ) -> None:

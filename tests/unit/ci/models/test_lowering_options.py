@@ -211,7 +211,8 @@ def test_a_scheme_of_executorch_is_what_its_name_says(scheme: Scheme) -> None:
     assert recipe.dtype == ("" if name == "fp16" else f"use_{name.removesuffix('_qat')}")
     assert scheme.quantized is (name != "fp16")
     assert bool(recipe.training_steps) is name.endswith("_qat")
-    assert bool(recipe.block) is recipe.linear_as_convolution is name.endswith("_block")
+    assert recipe.block == (32 if name.endswith("_block") else 0)
+    assert recipe.linear_as_convolution is name.endswith("_block")
     assert (recipe.activations, recipe.weights, recipe.per_channel) == ("", "", False)
 
 

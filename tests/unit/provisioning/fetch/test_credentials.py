@@ -19,7 +19,10 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-TOKENS = "host=one, host:8443=two 127.0.0.1=three\nlocalhost=four,\tother=five ::1=six"
+TOKENS = (
+    "host=one, host:8443=two 127.0.0.1=three\nlocalhost=four,\tother=five ::1=six"
+    " localhost.host=seven 127.0.0.1.host=eight"
+)
 
 
 @pytest.mark.parametrize(
@@ -40,6 +43,8 @@ TOKENS = "host=one, host:8443=two 127.0.0.1=three\nlocalhost=four,\tother=five :
         ("http://other/a", ""),
         ("https://other/a", "five"),
         ("http:///a", ""),
+        ("http://localhost.host/a", ""),
+        ("http://127.0.0.1.host/a", ""),
     ],
 )
 def test_a_token_goes_to_its_host_alone(
