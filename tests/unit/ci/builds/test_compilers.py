@@ -87,6 +87,7 @@ def test_android_is_built_for_by_the_ndk_at_the_level_and_pages_of_its_policy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, objcopy: bool
 ) -> None:
     monkeypatch.setattr(toolchains, "read_version", lambda root, _: f"version in {root.name}")
+    monkeypatch.setattr(toolchains, "identify_compiler", str)
     policy = elf_policy("aarch64-android")
     level, pages = f"android-{policy.android_api}", str(policy.load_align)
     programs = tmp_path / "ndk/toolchains/llvm/prebuilt/linux-x86_64/bin"
@@ -101,7 +102,7 @@ def test_android_is_built_for_by_the_ndk_at_the_level_and_pages_of_its_policy(
             "ANDROID_PLATFORM": level,
             "QNN_CI_PAGE_BYTES": pages,
         },
-        {"release": "version in ndk", "cxx": "this is clang++"},
+        {"release": "version in ndk", "cxx": f"{programs}/clang++"},
         values,
     )
 

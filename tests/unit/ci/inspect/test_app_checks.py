@@ -392,6 +392,8 @@ def test_a_fault_of_a_library_that_is_not_qnn_s_is_a_warning(
         weighed = _weigh(unit, Finding("QNN232", name, "needs glibc", where, "", ""))
         assert weighed
         assert weighed.severity is severity, name
+        note = Finding("QNN232", name, "needs glibc", where, "", "", Severity.NOTE)
+        assert _weigh(unit, note) == note
 
 
 def test_other_libraries_of_the_vendor_are_declared_too(tmp_path: Path) -> None:
