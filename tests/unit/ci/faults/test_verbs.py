@@ -216,6 +216,33 @@ def test_a_matrix_is_ordered_by_version_whatever_the_order_of_the_command(
 
 
 @pytest.mark.parametrize(
+    ("words", "tried"),
+    [
+        ((), versions_matrix.SIDES),
+        (("--sdk", "2.49"), ("2.49",)),
+        (("--with", "onnxruntime-qnn==2.7.0"), ("onnxruntime-qnn==2.7.0",)),
+        (("--sdk", "2.49", "--with", "one", "--with", "two"), ("one", "two", "2.49")),
+    ],
+)
+def test_the_wheels_that_are_asked_for_are_tried_and_without_any_all_known_ones(
+    words: tuple[str, ...],
+    tried: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: list[str] = []
+
+    def refuse(word: str, *_: object) -> Side:
+        found.append(word)
+        raise DownloadError("no")
+
+    monkeypatch.setattr(versions_matrix, "find_side", refuse)
+    monkeypatch.setattr(versions_matrix, "check_word", lambda _: None)
+    call(versions_matrix, *words, "--reports", str(tmp_path))
+    assert found == [*tried]
+
+
+@pytest.mark.parametrize(
     ("is_wrong", "words", "code"),
     [
         (lambda _: False, (), ExitCode.OK),

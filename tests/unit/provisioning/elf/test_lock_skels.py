@@ -16,7 +16,7 @@ from provisioning.errors import ExitCode
 from provisioning.files import hash_file
 from provisioning.manifest import catalogs
 from provisioning.manifest.reader import MANIFESTS_VARIABLE, manifests_root
-from provisioning.verbs.lock_skels import join
+from provisioning.verbs.lock_skels import extract, join
 from tests.stand_ins import elf_edits as elf
 from tests.stand_ins.catalogs import NOW, TRUST, make_catalog
 
@@ -147,3 +147,13 @@ def test_builds_are_in_the_order_of_their_versions_each_from_one_wheel(
     catalogs.read_known.cache_clear()
     assert known[OTHER].wheel == "first.whl"
     assert (next(iter(known)), list(known)[-1]) == (OTHER, newest)
+
+
+def test_only_skels_and_catalogs_are_unpacked(tmp_path: Path) -> None:
+    names = ("a/libQnnHtpV75Skel.so", "a/libQnnHtpV75.cat", "a/B.CAT", "a/libQnnHtp.so", "a/x.py")
+    with zipfile.ZipFile(tmp_path / "x.whl", "w") as wheel:
+        for name in names:
+            wheel.writestr(name, "x")
+    assert extract(tmp_path / "x.whl", tmp_path / "out") == [tmp_path / "out" / names[0]]
+    there = {str(one.relative_to(tmp_path / "out")) for one in (tmp_path / "out").rglob("*.*")}
+    assert there == {*names[:3]}
