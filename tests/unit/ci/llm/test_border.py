@@ -143,6 +143,15 @@ def test_the_border_is_read_from_the_quantized_graph() -> None:
     )
 
 
+def test_each_norm_of_a_decoder_divides_by_no_less_than_its_eps(own: Tiny) -> None:
+    decoder = make_decoder(replace_struct(own.config, norm_eps=0.5), own.weights, CONTEXT)
+    norms = {
+        name: one.eps for name, one in decoder.named_modules() if isinstance(one, torch.nn.RMSNorm)
+    }
+    assert {*norms.values()} == {0.5}
+    assert len(norms) == 2 * own.config.layers + 1
+
+
 def test_empty_caches_are_bytes_of_zero_as_in_upstreams_runner(
     own: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -408,6 +408,13 @@ def test_the_values_of_an_output_that_is_dequantized_are_known(
     assert find_grids(model) == [grid, none, none][: len(outputs)]
 
 
+def test_an_output_of_another_operator_with_constants_has_no_grid(tmp_path: Path) -> None:
+    bounds = [constant("low", 0.0), constant("high", 6.0)]
+    clip = helper.make_node("Clip", ["x", "low", "high"], ["y"])
+    files = tmp_path / "m.onnx", [clip], [tensor("x", SHAPE)], [tensor("y", SHAPE)], bounds
+    assert find_grids(write_model(*files)) == [(0.0, 0, 0)]
+
+
 def test_an_output_that_is_an_input_or_whose_weights_are_elsewhere_has_a_grid_or_none(
     tmp_path: Path,
 ) -> None:

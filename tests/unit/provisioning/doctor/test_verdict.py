@@ -234,6 +234,9 @@ def test_given_roots_come_before_variables(tmp_path: Path, monkeypatch: pytest.M
     request = compose_request("aot", {"qnn-sdk": Path("/given")}, alone, keep_variables=False)
     assert request.roots == {"qnn-sdk": Path("/given")}
     assert request.variables == alone  # the profile also needs executorch
+    given = {"executorch": Path("/given")}
+    request = compose_request("aot", given, alone, keep_variables=False)
+    assert request.roots == {"qnn-sdk": Path("/from/shell"), **given}
 
 
 def test_a_variable_may_name_a_root_below_the_home(
