@@ -148,6 +148,8 @@ def changed_lines(before: str, after: str) -> frozenset[int]:
     """Return the numbers (from 1) of the lines in ``after`` that are new or that follow removed
     lines.
     """
+    if before == after:
+        return frozenset()
     old, new = before.splitlines(), after.splitlines()
     matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
     blocks = [code for code in matcher.get_opcodes() if code[0] != "equal"]
@@ -295,6 +297,8 @@ def find_moves(base: SourceTree, tree: SourceTree) -> dict[str, str]:
     with the same name.
     """
     gone, fresh = sorted(base.files - tree.files), tree.files - base.files
+    if not gone or not fresh:
+        return {}
     base.read_all(gone)
     tree.read_all(fresh)
     contents = group((tree.read(path) or path, path) for path in fresh)

@@ -371,7 +371,7 @@ class _Extraction:
         written to this path.
         """
         for member in reader.members():
-            if path := missing.get(member.name):
+            if member.kind == "file" and (path := missing.get(member.name)):
                 self.entries[path] = self._write(reader, path, member)
                 self.places[member.name] = path
                 del self.aliases[path]

@@ -153,7 +153,8 @@ class ListWords(Literals):
             for word, lines in super().scan(path).items():
                 found.setdefault(word.rsplit("/", 1)[-1], []).extend(lines)
             return found
-        commands = self.sources.commands[path]
+        self.sources.nodes(path)
+        commands = self.sources.commands.get(path, [])
         for argument in (argument for command in commands for argument in command.arguments):
             for offset, line in enumerate(argument.text.split("\n")):
                 for word in line.split(";"):
