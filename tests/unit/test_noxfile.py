@@ -268,6 +268,9 @@ def test_a_session_runs_its_module_in_its_environment(
         ("fuzz", ("--frontend", "executorch"), "lowering"),
         ("fuzz", ("--frontend=executorch", "--graphs", "1"), "lowering"),
         ("fuzz", ("--frontend=onnx",), "onnx"),
+        ("audit", ("--model", "m"), "lowering"),
+        ("test_llm", (), "lowering"),
+        ("test_onnx", (), "onnx"),
     ],
 )
 def test_what_a_session_is_asked_for_decides_on_its_environment(
@@ -280,13 +283,13 @@ def test_what_a_session_is_asked_for_decides_on_its_environment(
 ) -> None:
     session = Recorder(tmp_path, name, *words)
     fetched = []
-    monkeypatch.setattr(linux, "fetch_library", lambda _, one: fetched.append(one))
+    monkeypatch.setattr(linux, "fetch_library", lambda *given: fetched.append(given))
     make(linux, session, group)
     getattr(linux, name).func(session)
     (ran,) = session.ran
     python = str(tmp_path / ".nox" / group / "bin" / "python")
     assert ran.words == (python, "-m", "ci", name.replace("_", "-"), *words)
-    assert fetched == [group]
+    assert fetched == [(session, group)]
 
 
 def test_a_session_knows_which_sessions_of_the_call_are_done(
@@ -485,6 +488,11 @@ def test_tests_run_with_their_environment_first_on_the_path(
     group = {"tests": "test"}.get(name, name)
     make(linux, session, group)
     getattr(linux, name).func(session)
+    monkeypatch.delenv("PATH")
+    bare = Recorder(tmp_path, name)
+    getattr(linux, name).func(bare)
+    assert bare.ran[0].options["env"]["PATH"].endswith(f"{os.pathsep}{os.defpath}")
+    linux.started.pop()
     (ran,) = session.ran
     programs = tmp_path / ".nox" / group / "bin"
     assert ran.options == {"env": {"PATH": f"{programs}:/usr/bin"}}
@@ -496,11 +504,14 @@ def test_tests_run_with_their_environment_first_on_the_path(
 
 
 def test_trained_models_are_judged_in_the_environment_of_tests(
-    linux: ModuleType, tmp_path: Path
+    linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     session = Recorder(tmp_path, "test_trained", "--lane", "onnx")
     make(linux, session, "test")
+    fetched: list[tuple[object, ...]] = []
+    monkeypatch.setattr(linux, "fetch_library", lambda *given: fetched.append(given))
     linux.test_trained.func(session)
+    assert fetched == [(session, "test")]
     (ran,) = session.ran
     assert ran.words[0] == str(tmp_path / ".nox/test/bin/python")
     assert ran.words[1:] == ("-m", "tests.trained", "--lane", "onnx")
@@ -650,7 +661,7 @@ def test_another_executorch_has_its_own_environment(
     two: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
     """A build of a runtime brings its own, and needs no other."""
-    monkeypatch.delenv("PATH")
+    monkeypatch.setenv("PATH", "/opt/one")
     session = Recorder(tmp_path, name, "--executorch", "1.9")
     make(two, session, "core", "lowering")
     getattr(two, name).func(session)
@@ -660,9 +671,12 @@ def test_another_executorch_has_its_own_environment(
     if name == "build_linux":
         assert "PATH" not in ran.options["env"]
         return
-    assert ran.options["env"]["PATH"] == f"{environment / 'bin'}{os.pathsep}{os.defpath}"
+    assert ran.options["env"]["PATH"] == f"{environment / 'bin'}{os.pathsep}/opt/one"
     (packages,) = [one.words for one in session.ran if "executorch==1.9" in one.words]
     assert packages[-2:] == ("torch==3.0", "executorch==1.9")
+    monkeypatch.delenv("PATH")
+    getattr(two, name).func(session)
+    assert session.ran[-1].options["env"]["PATH"].endswith(f"{os.pathsep}{os.defpath}")
     stamp = (environment / "installed.sha256").read_text()
     assert stamp == two.digest_group("lowering", "1.9") != two.digest_group("lowering")
 
@@ -707,21 +721,27 @@ def test_an_environment_that_failed_does_not_count(
     assert failure.cause.startswith(f"{place} could not be created")
 
 
+@pytest.mark.parametrize("executorch", ["", "1.9"])
 def test_an_environment_that_another_nox_makes_is_waited_for(
-    linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    two: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, executorch: str
 ) -> None:
     session = Recorder(tmp_path, "plan")
     (tmp_path / ".nox").mkdir()
-    monkeypatch.setattr(linux, "install", lambda *_: pytest.fail("it is made"))
-    with (tmp_path / ".nox" / "core.lock").open("w") as held:
+    place = two.find_environment(session, "core", executorch)
+    made: list[object] = []
+    monkeypatch.setattr(two, "install", lambda *given: made.append(given))
+    with place.with_name(f"{place.name}.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        thread = Thread(target=linux.make_environment, args=(session, "core"))
+        thread = Thread(target=two.make_environment, args=(session, "core", executorch))
         thread.start()
         while not session.said:
             time.sleep(0.01)
-        assert "waiting for another nox process that creates core" in session.said[0]
-        make(linux, session, "core")
+        assert f"waiting for another nox process that creates {place.name}" in session.said[0]
+        (place / "bin").mkdir(parents=True)
+        (place / "bin" / "python").touch()
+        (place / "installed.sha256").write_text(two.digest_group("core", executorch))
     thread.join()
+    assert made == []
 
 
 def test_an_environment_is_locked_while_it_is_made(
@@ -794,10 +814,11 @@ def test_a_release_is_made_of_the_last_commit(linux: ModuleType, tmp_path: Path)
 def test_environments_that_are_named_are_made_else_two(
     linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: tuple[str, ...]
 ) -> None:
-    made: list[str] = []
-    monkeypatch.setattr(linux, "make_environment", lambda session, group: made.append(group))
-    linux.environments.func(Recorder(tmp_path, "environments", *given))
-    assert made == list(given or ("core", "lowering"))
+    made: list[tuple[object, ...]] = []
+    monkeypatch.setattr(linux, "make_environment", lambda *given: made.append(given))
+    session = Recorder(tmp_path, "environments", *given)
+    linux.environments.func(session)
+    assert made == [(session, group) for group in given or ("core", "lowering")]
 
 
 def test_an_environment_of_no_group_is_refused_before_another_is_made(

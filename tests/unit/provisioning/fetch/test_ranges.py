@@ -7,6 +7,7 @@ import math
 import random
 import threading
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -389,7 +390,21 @@ def test_pieces_come_together_where_one_connection_is_slow(
     remote: RemoteFile, server: BadServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remote.open(10)
-    server.usual = bad.limited(1e6)
+    asked, met = count(), threading.Event()
+
+    def meet(handler: bad.Handler, data: bytes) -> None:
+        server.busy += 1
+        server.peak = max(server.peak, server.busy)
+        if server.busy > 1:
+            met.set()
+        elif next(asked) >= 3:  # where connections may be several, the first waits for another
+            met.wait(2)
+        try:
+            bad.serve(handler, data)
+        finally:
+            server.busy -= 1
+
+    server.usual = meet
     calls: list[tuple[int, int]] = []
 
     def judge(left: int, came: int, seconds: float) -> bool:
