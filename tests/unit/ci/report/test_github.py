@@ -118,12 +118,12 @@ def test_a_summary_keeps_its_limit(hostile: Report, troubled: Report) -> None:
 
 def test_of_more_cases_than_the_table_has_rows_the_failed_ones_are_shown(report: Report) -> None:
     passed = replace(report.cases[0], status=Status.PASSED, reason="")
-    failed = replace(passed, model="late", status=Status.FAILED, reason="wrong")
-    for number, first in ((ROWS, "net0"), (ROWS + 1, "late")):
+    failed = replace(passed, model="one", status=Status.FAILED, reason="wrong")
+    for number, first in ((ROWS, "net0"), (ROWS + 1, "one")):
         cases = (*(replace(passed, model=f"net{n}") for n in range(number - 1)), failed)
         text = render_summary(replace(report, cases=cases))
         table = text[text.index("SQNR dB") :]
-        rows = [line for line in table.splitlines() if re.match(r"\| :\w+: \| (net\d|late)", line)]
+        rows = [line for line in table.splitlines() if re.match(r"\| :\w+: \| (net\d|one)", line)]
         assert len(rows) == ROWS
         assert first in rows[0]
         assert ("more in report.json" in text) == (number > ROWS)

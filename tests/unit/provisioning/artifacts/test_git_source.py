@@ -75,13 +75,13 @@ def helper(host: str, variable: str) -> tuple[str, ...]:
         ),
         (
             "https://h/x.git",
-            ("https://m:q@mirror:1/git/",),
+            ("https://m:q@r@mirror:1/git/",),
             (
                 *LIMITS,
                 *helper("https://mirror:1", "QNN_CI_GIT_MIRROR_LOGIN"),
                 *replaced("https://mirror:1/git/", *EVERY_HOST),
             ),
-            {"QNN_CI_GIT_MIRROR_LOGIN": "username=m\npassword=q"},
+            {"QNN_CI_GIT_MIRROR_LOGIN": "username=m\npassword=q@r"},
         ),
         (
             "https://u:p@h/x.git",
