@@ -32,6 +32,7 @@ from provisioning.errors import ExitCode, UsageError
 from provisioning.files import require_writable, write_json
 from provisioning.manifest.reader import read_policy, read_profile
 from provisioning.store.store import store_home
+from provisioning.versions import is_same
 
 PREPARERS: dict[Origin, Callable[[Target, BuildRequest, Progress], BuildJob]] = {
     Origin.CHECKOUT: prepare_checkout,
@@ -113,6 +114,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     target = choose_target(args)
     requests = [make_request(args, word) for word in args.python or [""]]
     jobs = [prepare_job(target, request, progress) for request in requests]
+    for job in jobs:
+        require_version(job, args.executorch)
     if args.check:
         return check_jobs(jobs)
     for job in jobs:
@@ -190,6 +193,16 @@ def choose_target(args: argparse.Namespace) -> Target:
     if len(args.python) > 1 and not target.per_python:
         raise UsageError(f"{target.name} accepts only one --python")
     return target
+
+
+def require_version(job: BuildJob, wanted: str) -> None:
+    """Raise UsageError if ``wanted`` is set and the build's sources are another ExecuTorch."""
+    found = job.plan.values["executorch_version"]
+    if wanted and not is_same(found, wanted):
+        raise UsageError(
+            f"--executorch is {wanted}, but the sources to build are ExecuTorch {found}",
+            fix="omit --executorch, or set --source to a checkout of that version",
+        )
 
 
 def make_request(args: argparse.Namespace, python: str) -> BuildRequest:

@@ -38,7 +38,11 @@ class Builds:
     def prepare(self, target: Any, request: Any, _progress: Any) -> Any:
         self.targets.append(target)
         self.requests.append(request)
-        plan = SimpleNamespace(target=target, list_commands=lambda: [("cmake", "-S", "a b")])
+        plan = SimpleNamespace(
+            target=target,
+            list_commands=lambda: [("cmake", "-S", "a b")],
+            values={"executorch_version": "1.5.1"},
+        )
         return SimpleNamespace(plan=plan, check=lambda: self.done.append("check"), number=request)
 
     def check(self, _job: Any, install: str, *, with_proof: bool) -> None:
@@ -227,6 +231,21 @@ def test_the_profile_is_the_one_of_what_is_built(
 def source_target() -> str:
     """The target that builds the runner of a checkout."""
     return find_target("runner").with_source
+
+
+@pytest.mark.parametrize("target", ["runner", "aot", "android", "linux"])
+@pytest.mark.parametrize(
+    ("asked", "is_built"), [("", True), ("1.5.1", True), ("1.4.1", False), ("9.9", False)]
+)
+def test_another_executorch_than_that_of_the_sources_is_refused(
+    builds: Builds, capsys: pytest.CaptureFixture[str], target: str, asked: str, is_built: bool
+) -> None:
+    code = main(["build", target, *(("--executorch", asked) if asked else ())])
+    assert (code, "build" in builds.done) == ((0, True) if is_built else (2, False))
+    if not is_built:
+        said = capsys.readouterr().err
+        assert asked in said
+        assert "1.5.1" in said
 
 
 def test_a_checkout_chooses_the_target_for_checkouts(builds: Builds) -> None:
