@@ -56,7 +56,10 @@ def test_what_a_whole_run_would_say_is_kept() -> None:
         own = {case.name for case in part.cases}
         kept = tuple(one for one in controls if one.name in own)
         used = [whole.threshold_for(case) for case in part.cases]
-        phases = [Phase(name="cases", seconds=[1.0, 2.0, 0.5][number]), Phase(name=f"own{number}", seconds=1)]
+        phases = [
+            Phase(name="cases", seconds=[1.0, 2.0, 0.5][number]),
+            Phase(name=f"own{number}", seconds=1),
+        ]
         shards.append(
             replace(
                 part,
