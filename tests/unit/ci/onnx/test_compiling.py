@@ -675,6 +675,9 @@ def test_a_recent_model_with_constant_weights_stays_as_it_is(tmp_path: Path) -> 
         for shapes in ((), [("x", (1, 3))]):
             made = load(write_normal_form(path, tmp_path / "other.onnx", shapes))
             assert made.opset_import[-1].version == max(opset, 13)
+        model.opset_import[-1].domain = "ai.onnx"
+        save(model, path)
+        assert (write_normal_form(path, tmp_path / "other.onnx") == path) is same
 
 
 def test_the_parts_of_each_output_are_found(tmp_path: Path) -> None:

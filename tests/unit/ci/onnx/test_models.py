@@ -50,6 +50,12 @@ def relu(
     return build_model(nodes, inputs, outputs, weights, **versions)
 
 
+def named_opset(domain: str) -> ModelProto:
+    model = relu(opset=40)
+    model.opset_import[0].domain = domain
+    return model
+
+
 def of_input(shape: Sequence[int | str | None] | None, kind: int = TensorProto.FLOAT) -> ModelProto:
     return relu(inputs=[helper.make_tensor_value_info("x", kind, shape)])
 
@@ -132,6 +138,7 @@ NO_MODEL: dict[str, tuple[bytes, str]] = {
 UNUSABLE: dict[str, tuple[ModelProto, tuple[str, ...]]] = {
     "newer IR": (relu(ir=99), ("99", f"{NEWEST_IR}")),
     "newer opset": (relu(opset=40), ("40", f"{NEWEST_OPSET}")),
+    "newer opset of ai.onnx": (named_opset("ai.onnx"), ("40", f"{NEWEST_OPSET}")),
     "opset 0": (relu(opset=0), ("opset", "0")),
     "no inputs": (relu(inputs=[]), ("inputs",)),
     "no outputs": (relu(outputs=[]), ("outputs",)),
@@ -219,6 +226,19 @@ def test_a_model_that_cannot_be_used_is_refused(name: str, write: Write) -> None
         external_files(path)
 
 
+def test_weights_are_found_from_the_directory_of_the_caller(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link may lead to another file next to the model; the last location counts."""
+    model = external("inside.bin")
+    path = write(model.SerializeToString())
+    monkeypatch.chdir(path.parent)
+    assert external_files(Path(path.name)) == [Path("inside.bin")]
+    model.graph.initializer[0].external_data.add(key="location", value="missing.bin")
+    with pytest.raises(UsageError, match="missing"):
+        external_files(write(model.SerializeToString()))
+
+
 def test_good_models_are_read(write: Write) -> None:
     assert [one.op_type for one in read_model(write(GOOD)).graph.node] == ["Relu"]
     for name in ("small.bin", "inside.bin"):
@@ -275,6 +295,7 @@ def of_inputs(ports: Ports) -> ModelProto:
         ({"x": ["batch", 3]}, "--shape x=1,3"),
         ({"x": [-1, 3, "?", "?"]}, "--shape x=1,3,224,224"),
         ({"x": ["?", 7]}, "--shape x=1,7"),
+        ({"x": ["?", 3, "?", "?", "?"]}, "--shape x=1,3,128,128,128"),
         ({"my x:0": [None, "n", 3]}, "--shape 'my x:0=1,128,3'"),
         ({"is it?": ["n?", 3]}, "--shape 'is it?=1,3'"),
         ({"x": ["n", "t"], "h": [2, "n", 8]}, "--shape x=1,128 --shape h=2,1,8"),
