@@ -269,6 +269,8 @@ def test_a_version_that_is_too_young_is_not_taken(world: World, index: str, run:
     young = run("update", "qnn-runtime", "--cooldown", "14")
     assert (young.returncode, young.stdout) == (0, "nothing changed\n"), young.stderr
     assert "2.50.40" in run("update", "qnn-runtime", "--cooldown", "2", "--write").stdout
+    named = run("update", "qnn-runtime@2.6.0", "--cooldown", "14")
+    assert named.returncode == 4, "a version that was named must be old enough, too"
     early = run("update", "qnn-runtime", "--cooldown", "14")
     assert (early.returncode, early.stdout) == (0, "nothing changed\n"), early.stderr
 

@@ -72,6 +72,25 @@ def test_an_operator_at_which_the_partitioner_fails_is_left_and_the_next_is_judg
     assert Support.is_node_supported is original
 
 
+def test_a_shape_that_depends_on_the_data_is_noted_of_the_nodes_that_read_or_have_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Support:
+        def is_node_supported(self, _: Any, node: Any) -> bool:
+            raise KeyError(node.name)
+
+    fake = SimpleNamespace(QnnOperatorSupport=Support, logger=logging.getLogger())
+    monkeypatch.setattr(audit, "qnn_partitioner", fake)
+    monkeypatch.setattr(audit, "measure_value", lambda value: None if value == "varies" else 1)
+    nonzero = make_node("nonzero", val="varies")
+    reader = make_node("sum", inputs=(make_node("relu"), nonzero))
+    with audit.survive_crashes() as (crashes, varying):
+        for node in (nonzero, reader, make_node("abs", inputs=(reader,))):
+            Support().is_node_supported(None, node)
+    assert varying == {"nonzero", "sum"}
+    assert [audit.VARIES in one for one in crashes] == [True, True, False]
+
+
 class Chain(torch.nn.Module):
     """Three operators, and a buffer that the model changes."""
 

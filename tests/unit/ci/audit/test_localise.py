@@ -749,7 +749,7 @@ def test_two_cases_with_two_of_everything_read_as_their_snapshot() -> None:
         sharing=(operator("s1"), operator("s2")),
         ended="the limit of 5 programs (--limit) is reached",
     )
-    right = Located(outputs=(depart("y", 61, faithful=True),))
+    right = Located(outputs=(depart("y", 61, faithful=True),), rows=rows(30))
     cases = [
         Localised(
             spec=CaseSpec("net", Scheme.A8W8, "SM8650"),
@@ -895,6 +895,16 @@ def test_a_part_is_compiled_by_the_engine_of_its_case(monkeypatch: pytest.Monkey
     parts = [localise_engine.PartEngine(own, cut) for cut in cuts]
     specs = (SPEC, copy(SPEC, soc="SM8750"))
     assert len({part.key(spec) for part in parts for spec in (*specs, SPEC)}) == 6
+    digested: list[Path] = []
+    monkeypatch.setattr(
+        localise_engine, "digest_sources", lambda *files: digested.extend(files) or ""
+    )
+    parts[0].key(SPEC)
+    assert {one.stem for one in digested} >= {
+        "localise_cuts",
+        "localise_engine",
+        "localise_quantized",
+    }
     parts[0].preload(SPEC)
     assert calls == [("warm", SPEC), ("hold", SPEC, "gpu")]
     parts[0].warm_up(SPEC)

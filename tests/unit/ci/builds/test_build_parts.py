@@ -289,6 +289,7 @@ def test_in_ci_every_line_is_shown() -> None:
     [
         ("/usr/bin/ld: final link failed: No space left on device", StoreError),
         ("fatal error: error writing to /tmp/x.s: File too large", StoreError),
+        ("fatal error: error writing to /tmp/x.s: Disk quota exceeded", StoreError),
         ("ld.lld: error: undefined symbol: f", ToolError),
         ("collect2: fatal error: ld terminated with signal 9", ToolError),
     ],

@@ -28,6 +28,7 @@ def draw(seed: int, scale: float = 1.0) -> list[list[Any]]:
         ([[np.full((2, 2), np.inf)] for _ in range(4)], "output 0 of the float32 model is not fin"),
         ([[np.array([1.0, np.nan])] for _ in range(4)], "output 0 of the float32 model is not fin"),
         ([draw(1)[0]] * 4, "output 0 is the same for every input"),
+        ([draw(1)[0]] * 2, "output 0 is the same for every input"),
         ([[np.array([1, 2])] for _ in range(4)], "output 0 is the same for every input"),
         ([[np.array([True, True])] for _ in range(4)], "output 0 "),
     ],

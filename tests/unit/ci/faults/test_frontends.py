@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -249,6 +251,33 @@ def test_the_names_of_operators_in_torch_are_those_of_their_calls() -> None:
     assert len(names) == len(set(names)) == len(name_operators())
     for aten in names:
         assert hasattr(torch.ops.aten, aten) or hasattr(torch.ops.aten, f"{aten}_copy")
+
+
+NETS: dict[str, tuple[torch.nn.Module, tuple[int, ...]]] = {
+    "clip": (torch.nn.ReLU6(), (2, 4)),
+    "softmax": (torch.nn.Softmax(-1), (2, 4)),
+    "log_softmax": (torch.nn.LogSoftmax(-1), (2, 4)),
+    "layer_norm": (torch.nn.LayerNorm(4), (2, 4)),
+    "batch_norm": (torch.nn.BatchNorm2d(4).eval(), (2, 4, 3, 3)),
+    "linear": (torch.nn.Linear(4, 3), (2, 4)),
+    "conv": (torch.nn.Conv1d(4, 3, 3), (2, 4, 8)),
+    "max_pool": (torch.nn.MaxPool2d(2), (2, 4, 8, 8)),
+    "avg_pool": (torch.nn.AvgPool3d(2), (2, 4, 8, 8, 8)),
+    "reshape": (torch.nn.Flatten(), (2, 4, 3)),
+    "pad": (torch.nn.ConstantPad1d(1, 0.0), (2, 4)),
+}
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_the_layers_of_torch_are_known_as_exported_and_decomposed(name: str) -> None:
+    net, shape = NETS[name]
+    whole = torch.export.export(net, (torch.rand(shape),), strict=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        forms = whole, whole.run_decompositions()
+    for form in forms:
+        called = re.findall(r"torch\.ops\.aten\.(\w+)", form.graph_module.code)
+        assert name in {name_operators().get(one) for one in called}, called
 
 
 def draw_of(line: str, reader: str, seed: int = 3, number: int = 0) -> Any:

@@ -1155,7 +1155,9 @@ b = constant(2, 3, like="large")
 s = add(x, a)
 m = mul(s, b)
 d = sub(m, y)
-return d, s
+z = constant(3, value=0)
+e = add(d, z)
+return e, s
 """
 
 

@@ -43,8 +43,9 @@ UPSTREAM = TreeFiles(
         "runtime/core/method.cpp",
         "scripts/build.sh",
         "link.py",
+        "scripts/link.py",
     ],
-    {"link.py": "exir/program.py"},
+    {"link.py": "exir/program.py", "scripts/link.py": "../exir/program.py"},
     FOREIGN,
 )
 
@@ -71,6 +72,7 @@ UPSTREAM = TreeFiles(
             "exir/__init__.py exir/program.py",
         ),
         ("link.py", "", "exir/program.py"),
+        ("scripts/link.py", "", "exir/program.py"),
         (
             "scripts/build.sh",
             "python $ROOT/../exir/program.py ./link.py exir x/y",
@@ -126,6 +128,15 @@ def test_a_header_brings_the_sources_of_its_name_and_each_reads_its_own_headers(
     tree = TreeFiles([*dict.fromkeys(files), "use.cpp"], {}, FOREIGN)
     found = tree.list_dependencies("use.cpp", parse_file("use.cpp", '#include "x/a.h"\n'))
     assert found == {"x/a.h", *([f"x/a{end}"] if is_source else [])}
+
+
+@pytest.mark.parametrize(
+    ("include", "header"), [('"version.h"', "a/version.h"), ("<version.h>", "version.h")]
+)
+def test_a_quoted_header_is_first_looked_for_beside_the_file(include: str, header: str) -> None:
+    tree = TreeFiles(["a/version.h", "version.h", "a/use.cpp"], {}, FOREIGN)
+    facts = parse_file("a/use.cpp", f"#include {include}\n")
+    assert tree.list_dependencies("a/use.cpp", facts) == {header}
 
 
 PYTHON = """

@@ -414,6 +414,11 @@ def leave(folder: Path, code: bytes | None, junit: bytes | None = None) -> Path:
         (b"x", JUNIT, JobResult("x", 2, "1 of 2 tests failed", 1)),
         (b"\xff" + b"9" * 200, None, JobResult("\ufffd" + "9" * 99)),
         (b"0", b"<testsuite/>", JobResult("0", 0)),
+        (
+            b"0",
+            JUNIT + b"<!--" + bytes([32]) * (1 << 20) + b"-->",
+            JobResult("0", 2, "1 of 2 tests failed", 1),
+        ),
     ],
 )
 def test_what_a_job_left_is_read(

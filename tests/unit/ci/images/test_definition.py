@@ -163,6 +163,19 @@ def test_only_wheels_of_the_lock_are_sent(file: str, wanted: bool) -> None:
     assert is_wanted(Path(file), {wheel_name("torch==2.13.0")}) is wanted
 
 
+@pytest.mark.parametrize(
+    ("file", "pin"),
+    [
+        ("PyYAML-6.0.2-cp311-cp311-manylinux_2_17_x86_64.whl", "pyyaml==6.0.2"),
+        ("MarkupSafe-3.0.tar.gz", "markupsafe==3.0"),
+        ("ruamel.yaml-0.18-py3-none-any.whl", "ruamel-yaml==0.18"),
+        ("typing_extensions-4.12-py3-none-any.whl", "typing-extensions==4.12"),
+    ],
+)
+def test_a_wheel_s_name_may_be_written_otherwise_than_in_the_lock(file: str, pin: str) -> None:
+    assert is_wanted(Path(file), {wheel_name(pin)})
+
+
 @pytest.mark.parametrize("locked", [False, True])
 def test_the_context_holds_our_files_and_wheels_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locked: bool

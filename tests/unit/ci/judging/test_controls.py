@@ -107,6 +107,8 @@ def test_a_louder_control_is_taken_where_noise_hides_the_first() -> None:
     first, *_ = controls_of(ControlKind.GAIN, expect(right))
     wide = Threshold(scheme="8a8w", max_above_noise_db=20.0)
     assert not is_rejected(references, 0, first, info, wide)[0]
+    stepped = TensorInfo("float64", right.shape[1:], step=0.37)
+    assert not is_rejected(references, 0, first, stepped, wide)[0], "no step is asked of it"
     result = feed_control(ControlKind.GAIN, references, 0, info, wide)
     assert result is not None
     assert result[0]

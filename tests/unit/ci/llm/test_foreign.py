@@ -187,6 +187,7 @@ def test_what_no_right_program_gives(tokens: Any, logits: Any, fault: str) -> No
         (0.75, (), Status.PASSED),
         (0.7, (), Status.FAILED),
         (0.9, ("wrong",), Status.FAILED),
+        (0.7, ("wrong", "late"), Status.FAILED),
         (None, (), Status.PASSED),
         (None, ("wrong",), Status.FAILED),
     ],
@@ -198,6 +199,10 @@ def test_a_program_is_judged_by_its_share_of_right_tokens(
     foreign = Foreign((1, 2), (1,), 0.1, 2, likeness, faults)
     result = judge_program(SPEC, foreign, "a story", 0.75)
     assert result.case.status is status
+    assert all(fault in result.case.reason for fault in faults)
+    assert ("75% are required" in result.case.reason) is (
+        agreement is not None and agreement < 0.75
+    )
     assert "10.0 tokens/s on the emulator" in result.noted
     assert bool(result.case.warnings) is (agreement is None)
     assert (result.case.equal, result.case.run_ms) == (agreement, 100)

@@ -337,6 +337,13 @@ def test_each_figure_of_a_case_is_drawn_with_its_own_limit_and_marker(drawn: Bar
     assert drawn == bar
 
 
+@pytest.mark.parametrize("lacks", ["read_bytes", "write_bytes"])
+def test_reads_and_writes_together_have_no_limit_if_one_has_none(lacks: str) -> None:
+    assert RULE.budget
+    rule = replace(RULE, budget=replace(RULE.budget, **{lacks: None}))
+    assert draw_traffic(CASE, rule).limit is None
+
+
 def test_without_limits_only_figures_are_drawn() -> None:
     drawn = draw_sqnr(CASE, None), draw_size(CASE, None), draw_traffic(CASE, None)
     assert [(one.label, one.limit, one.marker) for one in drawn] == [
