@@ -145,6 +145,8 @@ def test_data_of_an_entry_come_before_those_of_its_factory(
     for key in ("inputs", "calibration"):
         with pytest.raises(UsageError, match=rf"^{key}: odd\.npy has an input set whose shapes"):
             model.count_judged("my.py:factory", Source(**{key: odd}))
+    with pytest.raises(UsageError, match=r"^inputs: too few input sets"):
+        load_model("my.py:factory", Source(inputs=calibration))
 
 
 def test_each_method_is_made_by_a_function_of_the_models_file(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from dataclasses import replace as copy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import msgspec
 import numpy as np
@@ -302,6 +304,27 @@ def test_a_range_that_clips_is_named_and_mended() -> None:
     assert found.part[0].clipped == pytest.approx(4 / 3.2767 - 1, abs=1e-3)
     assert found.mended_by == (Mend.RANGES,)
     assert [one.kind for one in found.sharing] == ["stack"]
+
+
+class ClippingTwice(nn.Module):
+    """Two operators with the same range: the first exceeds it more than the second."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = quantize(quantize(x, 1e-3, 32768) * 2, 1e-4, 32768)
+        return quantize(first + 0.2, 1e-4, 32768)
+
+
+def test_a_range_is_widened_by_the_most_that_any_operator_exceeds_it() -> None:
+    pytest.importorskip("torchao.quantization.pt2e.quantize_pt2e")
+    sets = [(torch.linspace(-1, 2, 16).reshape(1, 16),)]
+    with torch.no_grad():
+        module = torch.export.export(ClippingTwice(), sets[0], strict=True).module()
+    graphs = Graphs(module, module, sets)
+    clipped = {one.kind: one.clipped for one in graphs.describe()}
+    assert clipped["mul"] > clipped["add"] > 0
+    mended = Cut(tuple(one.name for one in graphs.describe()), graphs.outputs, (Mend.RANGES,))
+    ((widened,),) = run_eager(*graphs.cut(mended))
+    assert 4.0 < widened.max() < 4.1
 
 
 def test_a_fused_relu_clips_nothing() -> None:
@@ -828,6 +851,39 @@ def test_the_file_of_a_wrong_part_has_the_figures_of_each_output_and_the_worst_o
             forward,
         ):
             assert line in text
+
+
+@pytest.mark.parametrize("wrong", [(), (0,), (1,), (0, 1)])
+def test_the_file_of_a_part_ends_with_1_if_any_output_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: tuple[int, ...]
+) -> None:
+    """On a stand-in of ExecuTorch, which runs the model itself."""
+    outputs = [
+        Departure(operator=name, reached_db=9.0, predicted_db=60.0, faithful=False) for name in "ab"
+    ]
+    part = (make_operator("a", "mul", "n.py:1"),)
+    found = Located(outputs=(), part=part, departures=tuple(outputs))
+    file, x = tmp_path / "part.py", torch.ones(2)
+    spec = CaseSpec("net", Scheme.FP16, "SM8750")
+    write_reproducer(file, "    def forward(self, x):\n        return x, x + 1", spec, found)
+    torch.save({"weights": {}, "inputs": [(x,), (2 * x,)]}, file.with_suffix(".pt"))
+
+    def run(_: str, inputs: tuple[Tensor, ...]) -> list[Tensor]:
+        (given,) = inputs
+        is_last = given[0] == 2  # one wrong set is enough
+        return [one * (1 + (is_last and at in wrong)) for at, one in enumerate((given, given + 1))]
+
+    for name in (
+        "executorch.backends.qualcomm.serialization.qc_schema",
+        "executorch.backends.qualcomm.utils.utils",
+        "executorch.extension.pybindings",
+        "torchao.quantization.pt2e",
+    ):
+        monkeypatch.setitem(sys.modules, name, MagicMock())
+    loaded = sys.modules["executorch.extension.pybindings"]._C._load_for_executorch_from_buffer
+    loaded.return_value.run_method = run
+    script = runpy.run_path(str(file))
+    assert script["main"]() == bool(wrong)
 
 
 @pytest.mark.parametrize("wrong", [0, 1])

@@ -314,6 +314,7 @@ def make_wide() -> UpgradeReport:
     rows: list[dict[str, Any]] = [
         {"what": "status", "before": "passed ", "now": f"failed {'x' * MOST_CHARS}"},
         {"what": "SQNR", "before": "30.0 dB", "now": "20.0 dB", "change": -10.0},
+        {"what": "SQNR q", "before": "43.5 dB", "now": "40.0 dB", "change": -3.5},
         {"what": "read_bytes", "before": "400 bytes", "now": "500 bytes", "change": 0.25},
     ]
     mild = {"subject": "libQnnHtp.so", "what": "symbols", "before": "-", "now": "QnnHtp_new"}

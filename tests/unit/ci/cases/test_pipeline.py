@@ -608,20 +608,23 @@ def test_what_this_project_finds_is_called_neither_a_refusal_nor_lowering(
 
 
 @pytest.mark.parametrize(
-    ("row", "status"),
+    ("row", "choices", "status"),
     [
-        ({}, Status.FAILED),
-        ({"models": (SPEC.model,), "schemes": (SPEC.scheme.value,)}, Status.FAILED),
-        ({"strict": False}, Status.PASSED),
-        ({"choices": ("saver",)}, Status.PASSED),
+        ({}, Choices(), Status.FAILED),
+        ({"models": (SPEC.model,), "schemes": (SPEC.scheme.value,)}, Choices(), Status.FAILED),
+        ({"strict": False}, Choices(), Status.PASSED),
+        ({"choices": ("saver",)}, Choices(), Status.PASSED),
+        ({"choices": ("*saver*",)}, Choices(saver=True), Status.FAILED),
+        ({"choices": ("",)}, Choices(saver=True), Status.PASSED),
     ],
 )
 def test_a_case_that_passes_against_expectation_fails(
-    tmp_path: Path, row: dict[str, Any], status: Status
+    tmp_path: Path, row: dict[str, Any], choices: Choices, status: Status
 ) -> None:
     rows = (Unsupported(pattern="no", reason="it was refused once", **row),)
     policy = msgspec.structs.replace(read_emulator_policy(), unsupported=rows)
-    case = judge(tmp_path, RIGHT, policy=policy.for_backend(Backend.HTP)).case
+    spec = replace(SPEC, source=msgspec.structs.replace(SPEC.source, choices=choices))
+    case = judge(tmp_path, RIGHT, spec=spec, policy=policy.for_backend(Backend.HTP)).case
     assert case.status is status
     assert ("it was refused once" in case.reason) is (status is Status.FAILED)
 

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ci.cases.policy import EmulatorPolicy, read_emulator_policy
@@ -68,6 +69,8 @@ def test_a_policy_on_top_of_the_default_says_only_what_differs(repository: Path)
     limits = own.limits_of("net", Scheme.A8W8)
     assert (limits.min_sqnr_db, limits.max_abs, limits.model) == (25.0, 0.5, "net")
     assert (limits.max_metric_drop, limits.min_metric) == (0.02, None)
+    only = {"max_abs": 0.5, "model": "net", "max_metric_drop": 0.02}
+    assert limits == msgspec.structs.replace(changed, **only)
     assert own.limits_of("net", Scheme.FP16).max_abs is None
     assert own.limits_of("net", Scheme.FP16).max_metric_drop == 0.02
     assert own.limits_of("other-net", Scheme.A8W8).max_metric_drop is None

@@ -88,7 +88,7 @@ def test_a_file_of_another_s_tree_depends_on(path: str, text: str, found: str) -
 ABOVE = [
     *("a/__init__.py", "a/b/__init__.py", "a/b/c/__init__.py", "a/TARGETS", "a/CMakeLists.txt"),
     *("a/b/TARGETS", "a/b/BUCK", "a/b/CMakeLists.txt", "z/BUCK", "w/targets.bzl"),
-    *("CMakeLists.txt", "BUCK"),
+    *("CMakeLists.txt", "BUCK", "z/y/CMakeLists.txt"),
 ]
 PACKAGES = ["a/b/__init__.py", "a/__init__.py"]
 BUCK, CMAKE = ["a/b/BUCK", "a/b/TARGETS"], ["a/b/CMakeLists.txt", "a/CMakeLists.txt"]
@@ -104,6 +104,7 @@ BUCK, CMAKE = ["a/b/BUCK", "a/b/TARGETS"], ["a/b/CMakeLists.txt", "a/CMakeLists.
         ("a/b/c/x.cpp", [*BUCK, *CMAKE]),
         ("a/x.cpp", ["a/TARGETS", "a/CMakeLists.txt"]),
         ("z/y/x.py", ["z/BUCK"]),
+        ("z/y/x.cpp", ["z/y/CMakeLists.txt", "z/BUCK"]),
         ("w/x.cpp", ["w/targets.bzl"]),
         ("x.py", []),
     ],

@@ -25,6 +25,7 @@ from ci.onnx.source import (
     fit_sets,
     from_file,
     from_torch,
+    is_same,
     list_inputs,
     make_sets,
     read_beside,
@@ -107,6 +108,13 @@ def test_how_sets_were_made_is_in_the_digest(tmp_path: Path, given: str, made: s
     assert digest_sets(source.evaluation) == digest_sets(same.evaluation)
     assert digest_sets(source.calibration) == digest_sets(same.calibration)
     assert source.digest != same.digest
+
+
+def test_sets_are_the_same_if_all_their_inputs_are() -> None:
+    rate, other = np.array([16000]), np.array([8000])
+    assert is_same((np.zeros(3), rate), (np.zeros(3), rate))
+    assert not is_same((np.zeros(3), rate), (np.ones(3), rate))
+    assert not is_same((np.zeros(3), rate), (np.zeros(3), other))
 
 
 @pytest.mark.parametrize("data", [b"", b"PK\x03\x04", b"hello"])
