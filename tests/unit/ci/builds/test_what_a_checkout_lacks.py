@@ -180,6 +180,9 @@ def test_a_python_is_a_path_a_command_or_a_version(
             (str(tmp_path / "mine"), "mine"),
         ):
             assert find_python(word) == tmp_path / name
+        # A virtual environment's Python is a link. Its target has other packages.
+        (tmp_path / "venv").symlink_to("mine")
+        assert find_python("venv") == tmp_path / "venv"
         (tmp_path / "python").touch(mode=0o755)
         assert find_python("") == Path(sys.executable)
     what, fix = refuse(find_python, str(tmp_path / "python3"))

@@ -529,6 +529,21 @@ def test_a_shell_has_the_callers_place_ids_and_settings_and_is_removed(
     assert len(engine.called("container")) == 1, "the volumes are there"
 
 
+def test_checkouts_of_one_name_share_a_home_and_no_environments(
+    engine: Any, request_: ShellRequest, tmp_path: Path
+) -> None:
+    volumes = []
+    for folder in ("a", "b"):
+        checkout = tmp_path / folder / "clone"
+        checkout.mkdir(parents=True)
+        run_shell(engine, replace(request_, plan=replace(request_.plan, checkout=checkout)))
+        mounts = engine.called("container")[-1]["host_config"]["mounts"]
+        named = {one["Target"]: one["Source"] for one in mounts}
+        volumes.append((named[HOME], named[f"{checkout}/.nox"]))
+    (home, first), (same, second) = volumes
+    assert (home == same, first == second) == (True, False)
+
+
 @pytest.mark.parametrize("stdin", [False, True])
 @pytest.mark.parametrize("stdout", [False, True])
 def test_a_shell_has_a_terminal_if_the_caller_has_one_for_input_and_output(
