@@ -973,7 +973,8 @@ def test_blocks_have_the_size_that_an_entry_asks_for(block: int) -> None:
     sets = tuple((draw(4, 64, seed=seed),) for seed in range(2))
     model = Model("net", make_net(), sets, sets)
     if block == 48:
-        with pytest.raises(UsageError, match=r"no layer of .* can have blocks of size 48"):
+        told = r"no layer of .* can have blocks of size 48\n  why: .*must be a multiple of the block"
+        with pytest.raises(UsageError, match=told):
             quantize_model(model, Scheme.A16W4_BLOCK, "SM8650", Choices(block_size=block))
         return
     made = quantize_model(model, Scheme.A16W4_BLOCK, "SM8650", Choices(block_size=block))
@@ -1252,6 +1253,9 @@ def test_what_stays_on_the_cpu_is_counted_and_named(monkeypatch: pytest.MonkeyPa
             Fallback("aten.topk", "not offered to QNN [net.py:4]"),
         ),
     )
+    refusals.choices = Choices(skip_ops=("aten.topk",))
+    skipped = [one.asked for one in audit_delegation([graph], refusals).fallback_ops]
+    assert skipped == [False, True]
 
 
 def test_the_graphs_of_all_methods_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -299,21 +299,28 @@ def test_a_model_of_which_nothing_is_quantized_is_refused(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("scheme", "prepares"),
-    [(Scheme.A16W4, "prepare_pt2e"), (Scheme.A16W4_TRAINED, "prepare_qat_pt2e")],
+    ("scheme", "prepares", "calibrates"),
+    [
+        (Scheme.A16W4, "prepare_pt2e", "run_eager"),
+        (Scheme.A16W4_TRAINED, "prepare_qat_pt2e", "train"),
+    ],
 )
 def test_what_is_trained_is_prepared_for_training(
-    monkeypatch: pytest.MonkeyPatch, scheme: Scheme, prepares: str
+    monkeypatch: pytest.MonkeyPatch, scheme: Scheme, prepares: str, calibrates: str
 ) -> None:
-    for name in ("prepare_pt2e", "prepare_qat_pt2e"):
+    prepared = {name: torch.nn.Linear(2, 2) for name in ("prepare_pt2e", "prepare_qat_pt2e")}
+    for name, made in prepared.items():
+        monkeypatch.setattr(quantize, name, lambda *_, made=made: made)
+    for name in ("run_eager", "train", "convert_pt2e"):
 
-        def stop(module: Any, quantizer: Any, name: str = name) -> None:
+        def stop(module: Any, *_: Any, name: str = name) -> None:
+            assert module is prepared[prepares]
             raise FailedError(name)
 
         monkeypatch.setattr(quantize, name, stop)
     sets = ((torch.ones(1, 2),),) * 2
     model = Model("net", torch.nn.Linear(2, 2).eval(), sets, sets)
-    with pytest.raises(FailedError, match=f"^{prepares}$"):
+    with pytest.raises(FailedError, match=f"^{calibrates}$"):
         quantize.quantize_method(model, scheme, NO_CHOICES, MagicMock())
 
 

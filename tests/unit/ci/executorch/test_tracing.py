@@ -53,7 +53,8 @@ class TracingPool:
     def run(self, job: Any, log: Path, timeout_s: float, *, fresh: bool) -> Ended:
         assert (fresh, timeout_s) == (True, 9.0)
         assert log.name == "trace.log"  # next to that of the run, which it must not replace
-        _, directory, sets, *debug_bytes = job.args
+        program, directory, sets, *debug_bytes = job.args
+        assert program.directory == directory.parent
         self.jobs.append((len(sets), *debug_bytes))
         (directory / DEBUG).write_bytes(bytes(9))
         if self.failure:

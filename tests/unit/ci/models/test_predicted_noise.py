@@ -407,20 +407,20 @@ def test_what_a_layer_loses_is_counted_from_its_worst_input(sign: int) -> None:
     assert found.before_db - found.behind_db == pytest.approx(20, abs=0.1)
 
 
-@pytest.mark.parametrize("spoiled", [False, True])
-def test_the_weights_of_a_method_are_judged_by_its_own_outputs(spoiled: bool) -> None:
-    """Of two methods, the second loses most; only the first one's weights may be coarse."""
+@pytest.mark.parametrize("spoiled", ["", "first", "second"])
+def test_the_weights_of_a_method_are_judged_by_its_own_outputs(spoiled: str) -> None:
+    """Of two methods, the second loses most."""
     ((one,), (other,), *_) = inputs()
     methods = {"first": trace(0.01, 0.01, 0.01), "second": trace(0.01, 0.01, 0.3)}
     plain = Chain(0.0, 0.0, 0.0)
     if spoiled:
         with torch.no_grad():
-            methods["first"].second.weight.add_(0.05 * torch.randn(16, 16))
+            methods[spoiled].second.weight.add_(0.05 * torch.randn(16, 16))
     both = Methods(methods, {"first": 1, "second": 1})
     found = find_loss(both, (one, other), (plain(one).detach(), plain(other).detach()))
     assert found is not None
     assert found.behind_db < 20
-    assert found.weights_db == 60
+    assert found.weights_db < 25 if spoiled == "second" else found.weights_db == 60
 
 
 def test_a_model_that_loses_nothing_has_no_place_of_a_loss() -> None:
