@@ -253,6 +253,24 @@ def test_outputs_of_a_farm_are_judged_and_compared_with_the_run_s(
     assert case.reason.startswith("run: ")
 
 
+@pytest.mark.parametrize(("codes", "ended"), [([0, 0], 0), ([7, 0], 1), ([0, 7], 1), ([7, 3], 1)])
+def test_the_script_of_a_farm_fails_if_any_case_does(
+    kept: Path, tmp_path: Path, codes: list[int], ended: int
+) -> None:
+    for name in "ab":
+        shutil.copytree(kept / SPEC.slug, kept / name)
+    shutil.rmtree(kept / SPEC.slug)
+    (tmp_path / "bundle/files").mkdir(parents=True)
+    for name, code in zip("ab", codes, strict=True):
+        (kept / name / "artifact/program.txt").write_text(f"exit {code}\n")
+    (tmp_path / "bundle/files/runner").write_text('#!/bin/sh\nsh "${1#--model_path=}"\n')
+    write_by_hand(tmp_path / "bundle", "runner", kept, android=True)
+    script = tmp_path / "bundle" / RUN_CASES
+    assert subprocess.run(["sh", str(script)], check=False).returncode == ended
+    written = [(tmp_path / f"bundle/results/{name}/code.txt").read_text() for name in "ab"]
+    assert written == [f"{code}\n" for code in codes]
+
+
 def test_a_runner_that_failed_on_a_farm_is_explained_by_its_log(kept: Path, tmp_path: Path) -> None:
     (case,) = judge_elsewhere(kept, run_elsewhere(kept, tmp_path / "b", gain=0)).cases
     assert case.reason.startswith("run: the runner exited with code 3 on the device\n")

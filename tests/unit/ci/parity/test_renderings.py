@@ -76,11 +76,16 @@ def test_annotations_point_into_the_change(drifted: ParityReport) -> None:
     second = render_annotations(drifted, changed={"CMakeLists.txt": {3, 9}})
     moved = render_annotations(drifted, changed={"CMakeLists.txt": {5}})
     nearer = render_annotations(drifted, changed={"CMakeLists.txt": {9}, "p/BUCK": {3}})
+    (line,) = {one.buck_place.line for one in drifted.failing if one.buck_place}
+    around = render_annotations(drifted, changed={"p/BUCK": {line - 2, line + 1, line + 9}})
+    before = render_annotations(drifted, changed={"p/BUCK": {line - 2, line - 1, line + 9}})
 
     assert first.startswith("::error file=p/BUCK,line=3,title=parity%3A cmake-only-source::p/b.cpp")
     assert second.startswith("::error file=CMakeLists.txt,line=3,")
     assert moved.startswith("::error file=CMakeLists.txt,line=5,")
     assert nearer.startswith("::error file=p/BUCK,line=3,")
+    assert around.startswith(f"::error file=p/BUCK,line={line + 1},")
+    assert before.startswith(f"::error file=p/BUCK,line={line - 1},")
 
 
 def test_changed_lines_are_those_that_are_new_or_where_some_went_away() -> None:

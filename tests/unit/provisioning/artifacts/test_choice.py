@@ -224,6 +224,8 @@ def test_profiles_that_push_qnn_tell_its_version(tmp_path: Path) -> None:
     assert {"android", "linux"} <= {*found}
     assert not {"emulator-sdk", "onnx-sdk"} & {*found}  # they have the SDK, for a host
     assert found["android"] == sdk.release().version
+    (own,) = (one.version for one in read_profiles()["lpai"].artifacts if one.name == "qnn-sdk")
+    assert found["lpai"] == own != sdk.default
     with pytest.raises(UsageError, match="'gone' is neither") as caught:
         list(list_device_runtimes(["android", "gone"]))
     assert "qnn-android" in caught.value.fix

@@ -388,6 +388,16 @@ def test_what_a_store_holds_is_listed_and_what_cannot_be_read_apart(store: Store
     assert [one.components for one in stored_requests(store)] == [()]
 
 
+def test_a_stored_tree_of_a_component_that_is_gone_hides_no_other(
+    store: Store, manifests: Path
+) -> None:
+    for components in ((), ("headers",), ("libraries",)):
+        provision(store, *components)
+    (file,) = manifests.glob("toolchains/sdk.toml")
+    file.write_text(file.read_text().replace("\nheaders = ", "\nincludes = "))
+    assert [one.components for one in stored_requests(store)] == [(), ("libraries",)]
+
+
 def test_a_verification_fails_where_one_of_several_is_missing(
     store: Store, manifests: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
