@@ -32,6 +32,7 @@ from provisioning.console.command import user_path
 from provisioning.console.git import ask_git
 from provisioning.console.process import run_tasks
 from provisioning.console.progress import Progress
+from provisioning.console.user_files import read_user_file
 from provisioning.doctor.survey.host import read_text, usable_cores
 from provisioning.errors import MissingToolError, ToolError, UsageError
 
@@ -79,8 +80,8 @@ def read_source(environ: Mapping[str, str] = os.environ) -> Source:
     )
     if found := re.fullmatch(r"refs/pull/(\d+)/\w+", environ.get("GITHUB_REF", "")):
         request = found[1]
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            event = json.loads(Path(environ["GITHUB_EVENT_PATH"]).read_text("utf-8"))
+        with suppress(UsageError, ValueError, KeyError, TypeError):
+            event = json.loads(read_user_file(Path(environ["GITHUB_EVENT_PATH"]), "the event"))
             commit = str(event["pull_request"]["head"]["sha"])
     with suppress(ToolError, MissingToolError):
         commit = commit or ask_git(place, "rev-parse", "HEAD").decode().strip()

@@ -75,8 +75,13 @@ class Provider:
         if not self.is_github or not name:
             return False
         fix = f"unset {variable}, or set it to a writable file"
-        with explain_writes(Path(name), fix), Path(name).open("a", encoding="utf-8") as file:
-            file.write(text)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK
+        with explain_writes(Path(name), fix):
+            # Without O_NONBLOCK, the open of a pipe waits for a reader.
+            descriptor = os.open(name, flags, 0o666)
+            os.set_blocking(descriptor, True)
+            with os.fdopen(descriptor, "a", encoding="utf-8") as file:
+                file.write(text)
         return True
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -20,6 +21,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.timeout(20)
 def test_a_pull_request_is_named_with_the_commit_that_its_author_made(outside: Path) -> None:
     event = outside / "event.json"
     event.write_text(json.dumps({"pull_request": {"head": {"sha": "b" * 40}}}))
@@ -37,6 +39,8 @@ def test_a_pull_request_is_named_with_the_commit_that_its_author_made(outside: P
         event.write_text(text)
         assert read_source(environ).commit == "a" * 40
     event.unlink()
+    assert read_source(environ).commit == "a" * 40
+    os.mkfifo(event)
     assert read_source(environ).commit == "a" * 40
     assert read_source({**environ, "GITHUB_REF": "refs/heads/a/pull/42/merge"}).pull_request == ""
 

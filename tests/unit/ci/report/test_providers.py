@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -145,6 +147,21 @@ def test_github_gets_variables_paths_outputs_and_a_summary(tmp_path: Path) -> No
     assert read_pairs(files["OUTPUT"]) == {"roots": "{}", "more": "6"}
     with pytest.raises(StoreError):
         detect("github", GITHUB_STEP_SUMMARY=str(tmp_path)).add_summary("x")
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_gets_the_summary_only_if_it_has_a_reader(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    provider = detect("github", GITHUB_STEP_SUMMARY=str(pipe))
+    with pytest.raises(StoreError):
+        provider.add_summary("x")
+    text = "more than a pipe holds\n" * 9999
+    descriptor = os.open(pipe, os.O_RDWR)  # it never sees an end before the text
+    with os.fdopen(descriptor, "rb") as reader, ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(provider.add_summary, text)
+        assert reader.read(len(text)).decode() == text
+        assert writing.result()
 
 
 SECRETS: list[tuple[Mapping[str, str], list[str]]] = [
