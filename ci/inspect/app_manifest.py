@@ -11,8 +11,9 @@ from __future__ import annotations
 import io
 import logging
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 MAX_BYTES = 2 << 20  # the largest known manifest of an app from a store is 0.5 MB long
 READS = 8  # how often the reader may read each byte; a valid manifest takes three
@@ -28,6 +29,7 @@ RESOURCES = {
 }
 STRING, BOOLEAN = 3, 18
 NUMBERS = {16, 17}
+OWN_VALUES = ("package", "split", "min_sdk", "target_sdk", "extracts")
 Attributes = Mapping[str, str]
 
 
@@ -62,21 +64,27 @@ def parse_manifest(data: bytes) -> AppManifest:
         return AppManifest(fault=str(error))
 
 
-def merge_manifests(manifests: Iterable[AppManifest]) -> AppManifest | None:
-    """Return the merged manifest of an app, or None if ``manifests`` is empty. The first manifest
-    is the app's own. The others only add native libraries, and a fault if the first has none."""
+def merge_manifests(manifests: Iterable[AppManifest], own: int = 1) -> AppManifest | None:
+    """Return the merged manifest of an app, or None if ``manifests`` is empty. An earlier manifest
+    goes before a later one. The first ``own`` manifests are the app's own. The others only add
+    native libraries, and a fault if no earlier one has any."""
     known = [*manifests]
     if not known:
         return None
-    first, others = known[0], known[1:]
-    libraries = {
-        name: needed for one in (*others, first) for name, needed in one.native_libraries.items()
-    }
     return AppManifest(
-        *(first.package, first.split, first.min_sdk, first.target_sdk, first.extracts),
-        libraries,
-        first.fault or next((one.fault for one in others if one.fault), ""),
+        native_libraries={
+            name: needed for one in known[::-1] for name, needed in one.native_libraries.items()
+        },
+        fault=_find_first(known, "fault"),
+        **{name: _find_first(known[:own], name) for name in OWN_VALUES},
     )
+
+
+def _find_first(manifests: Sequence[AppManifest], name: str) -> Any:
+    """Return the value ``name`` of the first manifest that sets it, otherwise the value that stands
+    for a missing one."""
+    values = [getattr(one, name) for one in manifests]
+    return next((one for one in values if one not in {None, ""}), values[0])
 
 
 class _Refused(Exception):  # noqa: N818 - it is caught in this module

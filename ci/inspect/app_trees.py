@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 
 from ci.inspect.app_archives import ArchiveReader
-from ci.inspect.app_manifest import merge_manifests
+from ci.inspect.app_manifest import AppManifest, merge_manifests
 from ci.inspect.apps import (
     ABIS,
     MANIFEST,
@@ -155,7 +155,8 @@ def _read_variant(
     sets = [name for name in (flavour, "main") if name]
     origins: list[Iterable[PackedFile]] = []
     kept = [module / part for module in modules for part in ("src", "libs")]
-    manifests, absent, pointers = [], set(_list_absent(root, kept)), set()
+    manifests: list[AppManifest] = []
+    absent, pointers = set(_list_absent(root, kept)), set()
     damaged: dict[str, str] = {}
     for module in modules:
         found = [module / "src" / name / "jniLibs" for name in sets]
@@ -166,8 +167,9 @@ def _read_variant(
             for one in _list_libraries(root, place)
         }
         origins.append(merged.values())
-        texts = [module / "src" / name / MANIFEST for name in ("main", flavour)]
-        manifests += [read_manifest(one) for one in texts if one.is_file()]
+        texts = [module / "src" / name / MANIFEST for name in sets]
+        stacked = [read_manifest(one) for one in texts if one.is_file()]
+        manifests += filter(None, [merge_manifests(stacked, len(stacked))])
         for archive, path in _list_archives(module, known[module]):
             if path is None:
                 if PurePath(archive).name not in {PurePath(one).name for one in absent}:

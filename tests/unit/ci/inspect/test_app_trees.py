@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ci.inspect.app_manifest import AppManifest
 from ci.inspect.app_trees import MAX_DEPTH, read_app
 from ci.inspect.apps import AppUnit, Kind
 from provisioning.errors import IntegrityError, QnnCiError, UnfitError, UsageError
@@ -351,19 +352,33 @@ def test_an_archive_without_a_manifest_is_its_libraries_or_the_apks_inside(tmp_p
     assert [one.shown for one in unit.libraries] == [f"app.apks/lib/{ABI}/libown.so"]
 
 
-def test_a_flavour_has_its_manifest_and_the_main_one(tmp_path: Path) -> None:
+def test_a_flavours_manifest_goes_before_the_main_one(tmp_path: Path) -> None:
+    """As Gradle merges them. Other modules only add libraries."""
+    free_text = (
+        '<manifest xmlns:a="http://schemas.android.com/apk/res/android">'
+        '<uses-sdk a:minSdkVersion="31"/><application a:extractNativeLibs="false">'
+        '<uses-native-library a:name="libcdsprpc.so"/><uses-native-library a:name="libx.so"/>'
+        "</application></manifest>"
+    )
+    module_text = free_text.replace("libx.so", "liby.so").replace("minSdk", "targetSdk")
     files = {
-        "build.gradle": APP,
-        "src/main/AndroidManifest.xml": TEXT,
-        "src/free/AndroidManifest.xml": TEXT.replace("libcdsprpc.so", "libx.so"),
-        f"src/free/jniLibs/{ABI}/libf.so": "",
-        f"src/paid/jniLibs/{ABI}/libp.so": "",
+        "app/build.gradle": f"{APP} project(':lib')\n",
+        "app/src/main/AndroidManifest.xml": TEXT,
+        "app/src/free/AndroidManifest.xml": free_text,
+        f"app/src/free/jniLibs/{ABI}/libf.so": "",
+        f"app/src/paid/jniLibs/{ABI}/libp.so": "",
+        "lib/build.gradle": MODULE,
+        "lib/src/main/AndroidManifest.xml": module_text,
     }
     free, paid = read(write(tmp_path / "ROOT", files), tmp_path)
-    assert free.manifest
-    assert paid.manifest
-    assert {*free.manifest.native_libraries} == {"libcdsprpc.so", "libx.so"}
-    assert {*paid.manifest.native_libraries} == {"libcdsprpc.so"}
+    assert free.manifest == AppManifest(
+        *("org.example.app", "", 31, 35, False),
+        {"libcdsprpc.so": True, "libx.so": True, "liby.so": True},
+    )
+    assert paid.manifest == AppManifest(
+        *("org.example.app", "", 30, 35, True), {"libcdsprpc.so": False, "liby.so": True}
+    )
+    assert (free.min_sdk, paid.min_sdk) == (31, 30)
 
 
 def test_manifests_of_all_modules_count(tmp_path: Path) -> None:
