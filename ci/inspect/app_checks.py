@@ -57,7 +57,7 @@ APPS: Subjects[AppUnit] = Subjects()
 
 class Pairing(NamedTuple):
     """A program of an app, and the answer of `compat` for it with the app's libraries. ``known``
-    holds the id and the file name of each of the doctor's findings.
+    holds the id and the location of each of the doctor's findings.
 
     ``spared`` are the axes that are not reported. They are TARGETS if the app is judged for an SoC
     and at least one of its programs may be for that SoC. Otherwise there are none.
@@ -71,7 +71,6 @@ class Pairing(NamedTuple):
 
 PAIRINGS: Subjects[Pairing] = Subjects()
 TARGETS = frozenset({Axis.HEXAGON, Axis.SOC, Axis.VTCM})
-OF_TARGET = frozenset({"QNN323", "QNN324"})
 SAME_AXIS = {Axis.BUILD: "QNN313", Axis.HEXAGON: "QNN323", Axis.SOC: "QNN323"}
 
 
@@ -87,11 +86,14 @@ def judge_unit(unit: AppUnit, socs: Sequence[str]) -> list[Finding]:
     if unit.tree.files or unit.tree.lowered:
         for soc in socs or [""]:
             pairs = [*_pair(unit, soc)]
-            spared = TARGETS if soc and any(_is_for(answer) for _, answer in pairs) else frozenset()
             staged = judge_staged(unit.tree, "android", soc, find_wanted(unit))
-            left_out = REPLACED | (OF_TARGET if spared else frozenset())
+            known = {(one.id, unit.show(one.where)) for one in staged}
+            fitting = [one.shown for one, answer in pairs if soc and _is_for(answer)]
+            spared = TARGETS if fitting else frozenset()
+            left_out = {*REPLACED, *(["QNN323"] if fitting else [])}
+            if any(("QNN324", shown) not in known for shown in fitting):
+                left_out.add("QNN324")
             found += [one for one in staged if one.id not in left_out]
-            known = {(one.id, PurePath(one.where).name) for one in staged}
             for program, answer in pairs:
                 found += PAIRINGS.judge(Pairing(program, answer, known, spared))
     texts = (replace(one, where=unit.show(one.where), fix=unit.show(one.fix)) for one in found)
@@ -593,7 +595,7 @@ def see_program_that_does_not_fit(pairing: Pairing) -> Iterator[Seen]:
     """Yield a finding for each axis on which the program does not load, unless the axis is spared
     or the doctor already reports it for this program."""
     for row in pairing.answer.rows:
-        same = (SAME_AXIS.get(row.axis, ""), pairing.program.name)
+        same = (SAME_AXIS.get(row.axis, ""), pairing.program.shown)
         is_new = row.axis not in pairing.spared and same not in pairing.known
         if row.verdict is Verdict.NO and is_new:
             reason = f"{row.axis.value}: {row.why}"

@@ -294,14 +294,15 @@ def see_program_for_another_hexagon(staging: Staging) -> Iterator[Seen]:
     "both SoCs have the same Hexagon version, but if the sizes of their VTCM (the HTP's memory) "
     "differ, the program fails with error 5005",
     "lower the model for {wanted}",
-    after=("QNN323",),
+    after=("QNN308",),
     severity=Severity.WARNING,
 )
 def see_program_for_another_soc(staging: Staging) -> Iterator[Seen]:
     soc = staging.case.soc
     for file in staging.tree.lowered:
         names = {one.soc for one in file.targets}
-        if soc and names and not names & {soc[0], NO_SOC}:
+        versions = {one.hexagon for one in file.targets}  # QNN323 reports other ones
+        if soc and soc[1] in versions and not names & {soc[0], NO_SOC}:
             yield seen(file.name, file.path, made=_name_targets(file), wanted=soc[0])
 
 

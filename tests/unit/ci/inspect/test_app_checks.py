@@ -452,14 +452,29 @@ def test_a_program_that_needs_more_vtcm_may_be_next_to_one_that_fits(tmp_path: P
     assert judge(path, tmp_path / "scratch", "SM8650") == []
 
 
-def test_a_program_for_an_soc_of_the_same_hexagon_may_be_next_to_one_that_fits(
-    tmp_path: Path,
+OF_69 = {"assets/m.bin": make_binary(soc=("SM8475", 42, 69))}
+OF_75 = {"assets/75.bin": make_binary()}
+UNSTATED = {"assets/u.bin": make_binary(soc=("", 0, 69))}
+
+
+@pytest.mark.parametrize(
+    ("others", "found"),
+    [
+        ({}, [("QNN324", "app.apk/assets/m.bin")]),
+        (OF_75, [("QNN324", "app.apk/assets/m.bin")]),
+        ({"assets/other/m.bin": make_binary(soc=("SM8450", 36, 69))}, []),
+        (UNSTATED, []),
+    ],
+)
+def test_a_program_for_an_soc_of_the_same_hexagon_is_warned_of_unless_another_fits(
+    others: dict[str, bytes], found: list[tuple[str, str]], tmp_path: Path
 ) -> None:
-    other = {"assets/b.bin": make_binary(soc=("SM8475", 42, 69))}
-    libraries = make_set(hexagon=0x69)
-    both = {"assets/a.bin": make_binary(soc=("SM8450", 36, 69)), **other}
-    path = write_apk(tmp_path / "both.apk", libraries, others=both)
-    assert judge(path, tmp_path / "scratch", "SM8450") == []
+    """It fails with error 5005 if the SoCs differ in their VTCM."""
+    libraries = make_set(hexagon=0x69) | make_set(hexagon=0x75)
+    path = write_apk(tmp_path / "app.apk", libraries, others=OF_69 | others)
+    findings = judge(path, tmp_path / "scratch", "SM8450")
+    assert [(one.id, one.where) for one in findings] == found
+    assert {one.severity for one in findings} <= {Severity.WARNING}
 
 
 def test_a_program_without_a_context_is_for_no_soc(tmp_path: Path) -> None:

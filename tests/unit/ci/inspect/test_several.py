@@ -336,11 +336,13 @@ def test_each_axis_of_a_program_is_a_finding_unless_it_is_known() -> None:
         return [one.what.partition("(")[2].rstrip(")") for one in found]
 
     assert judge() == ["build: older", "SoC: another", "operators: no kernel"]
-    assert judge(("QNN323", "m.pte"), ("QNN313", "other.pte")) == [
+    assert judge(("QNN323", program.shown), ("QNN313", "other.pte")) == [
         "build: older",
         "operators: no kernel",
     ]
-    assert judge(("QNN313", "m.pte"), spared=frozenset({Axis.SOC})) == ["operators: no kernel"]
+    assert judge(("QNN313", program.shown), spared=frozenset({Axis.SOC})) == [
+        "operators: no kernel"
+    ]
 
 
 def test_components_are_counted_and_the_largest_is_first() -> None:
