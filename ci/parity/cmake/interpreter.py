@@ -96,9 +96,12 @@ class Interpreter:
     def set(self, name: str, value: Value | None, *, parent: bool = False) -> None:
         """Set a variable, or unset it if ``value`` is None.
 
-        ``parent`` selects the caller's scope instead of the current one.
+        ``parent`` selects the caller's scope instead of the current one. The outermost scope has
+        none, so then nothing is set.
         """
-        scope = self.scope.parents if parent and len(self.scope.maps) > 1 else self.scope
+        if parent and len(self.scope.maps) == 1:
+            return
+        scope = self.scope.parents if parent else self.scope
         if parent and self.branch:
             value = merge_value(None, scope.get(name), value)
         scope.maps[0][name] = value

@@ -1,4 +1,4 @@
-"""Evaluate list(), for each alternative of a list, and string().
+"""Evaluate list() and string(), for each alternative of their values.
 
 The sub-commands that ExecuTorch's list files use are computed. The result of all others is unknown.
 """
@@ -7,11 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import islice, product
 
 from ci.parity.cmake.interpreter import Interpreter
 from ci.parity.cmake.regex import UnknownMatchError, find_all, replace, search
 from ci.parity.cmake.state import Call
-from ci.parity.cmake.values import is_unknown, split_list, unknown
+from ci.parity.cmake.values import (
+    MOST_ALTERNATIVES,
+    Value,
+    is_unknown,
+    split_list,
+    split_values,
+    unknown,
+)
 
 NUMBER = re.compile(r"-?\d+")
 
@@ -128,19 +136,44 @@ HASHES = ("MD5", "SHA")
 
 
 def edit_string(run: Interpreter, call: Call) -> None:
-    words = [run.expand(argument)[0] for argument in call.command.arguments]
+    edit_each(run, call, _edit_words)
+
+
+def edit_each(run: Interpreter, call: Call, edit: Callable[[Interpreter, list[str]], None]) -> None:
+    """Evaluate a command with ``edit``, which sets variables, for each combination of the
+    alternatives of its arguments, up to MOST_ALTERNATIVES. The results become alternatives.
+    """
+    scope, arguments = run.scope, call.command.arguments
+    found: dict[str, Value] = {}
+    for values in islice(product(*map(run.expand, arguments)), MOST_ALTERNATIVES):
+        parts = [
+            [value] if argument.quoted else split_values((value,))
+            for argument, value in zip(arguments, values, strict=True)
+        ]
+        run.scope = scope.new_child()
+        edit(run, [word for part in parts for word in part])
+        for name, value in run.scope.maps[0].items():
+            both = (*found.get(name, ()), *(value or ()))
+            found[name] = tuple(dict.fromkeys(both))[:MOST_ALTERNATIVES]
+    run.scope = scope
+    scope.maps[0].update(found)
+
+
+def _edit_words(run: Interpreter, words: list[str]) -> None:
     if len(words) < 2:
         return
     action, rest = words[0], words[1:]
     if action in {"APPEND", "PREPEND"}:
-        old, extra = run.get(rest[0]), "".join(rest[1:])
-        run.set(rest[0], (old + extra if action == "APPEND" else extra + old,))
+        extra = "".join(rest[1:])
+        before, after = ("", extra) if action == "APPEND" else (extra, "")
+        run.set(rest[0], tuple(before + old + after for old in run.lookup("", rest[0])))
     elif action == "CONCAT":
         run.set(rest[0], ("".join(rest[1:]),))
     elif action == "JOIN" and len(rest) > 1:
         run.set(rest[1], (rest[0].join(rest[2:]),))
     elif action == "REPLACE" and len(rest) > 2:
-        run.set(rest[2], ("".join(rest[3:]).replace(rest[0], rest[1]) if rest[0] else rest[3],))
+        text = "".join(rest[3:])
+        run.set(rest[2], (text.replace(rest[0], rest[1]) if rest[0] else text,))
     elif action == "REGEX" and len(rest) > 2:
         use_regex(run, rest[0], rest[1:])
     else:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable
 
-from ci.parity.cmake.commands.texts import edit_list, edit_string
+from ci.parity.cmake.commands.texts import edit_each, edit_list, edit_string
 from ci.parity.cmake.interpreter import Interpreter
 from ci.parity.cmake.state import ROOT, Call, Flow
 from ci.parity.cmake.values import is_unknown, split_list, unknown
@@ -74,17 +74,22 @@ def use_file(run: Interpreter, call: Call) -> None:
     are listed. What sub-commands read from files, or compute from them, is unknown.
     """
     words = call.words
-    if len(words) < 2:
-        return
-    action, name, rest = words[0], words[1], words[2:]
-    if action in {"GLOB", "GLOB_RECURSE"}:
-        found = glob_files(run, rest, recursive=action != "GLOB")
+    if words[0] not in {"GLOB", "GLOB_RECURSE"}:
+        edit_each(run, call, _use_words)
+    elif len(words) > 1:
+        found = glob_files(run, words[2:], recursive=words[0] != "GLOB")
         for path in filter(None, map(run.relative, found)):
             run.state.globbed.setdefault(path, run.place(call.command.line))
-        run.set(name, (";".join(found),))
-    elif action in READS and rest:
+        run.set(words[1], (";".join(found),))
+
+
+def _use_words(run: Interpreter, words: list[str]) -> None:
+    if len(words) < 3:
+        return
+    action, name, rest = words[0], words[1], words[2:]
+    if action in READS:
         run.set(rest[0], unknown(f"file({action})"))
-    elif action in {"REAL_PATH", "TO_CMAKE_PATH"} and rest:
+    elif action in {"REAL_PATH", "TO_CMAKE_PATH"}:
         run.set(rest[0], (run.absolute(name),))
     elif action == "RELATIVE_PATH" and len(rest) > 1:
         run.set(name, (posixpath.relpath(run.absolute(rest[1]), run.absolute(rest[0])),))
