@@ -26,6 +26,7 @@ from ci.models.model import DERIVED_SETS, RANDOM, SHUFFLED, Model
 from ci.models.tensors import digest_sets
 from ci.models.user_data import read_judged, read_sets
 from ci.onnx.models import Shapes, is_quantized, read_constants, read_model
+from provisioning.console.user_files import read_user_file
 from provisioning.errors import UsageError, at_key, describe_exception
 from provisioning.files import hash_file
 
@@ -175,8 +176,9 @@ def read_beside(path: Path, inputs: Ports) -> Iterator[Arrays]:
 
 
 def _read_tensor(file: Path) -> Array:
+    data = read_user_file(file, "the input")
     try:
-        return onnx.numpy_helper.to_array(onnx.TensorProto.FromString(file.read_bytes()))
+        return onnx.numpy_helper.to_array(onnx.TensorProto.FromString(data))
     except Exception as error:
         why = describe_exception(error)
         raise UsageError(f"{file} cannot be read", why=why, fix="write it again") from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -428,6 +430,17 @@ def test_each_file_of_weights_and_each_folder_of_sets_counts(tmp_path: Path) -> 
     packed = {"x": np.ones((1, 2, 3), "float32"), "ids": np.ones((1, 4), "int64")}
     read = [ids[0] for _, ids in read_beside(write(tmp_path / "net.onnx", **packed), INPUTS)]
     assert read == [1, 0, 2, 10]
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("plant", [os.mkfifo, os.mkdir, lambda file: file.write_bytes(b"no")])
+def test_a_set_next_to_a_model_is_a_regular_file(
+    plant: Callable[[Path], object], tmp_path: Path
+) -> None:
+    (tmp_path / "test_data_set_0").mkdir()
+    plant(tmp_path / "test_data_set_0" / "input_0.pb")
+    with pytest.raises(UsageError, match=r"input_0\.pb"):
+        list(read_beside(tmp_path / "net.onnx", INPUTS))
 
 
 def test_a_weight_that_is_also_an_input_needs_no_data() -> None:
