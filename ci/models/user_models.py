@@ -18,6 +18,7 @@ from ci.models.lowering_options import NO_CHOICES, ONE_RUN, Choices, RunOptions
 from ci.models.schemes import ONNX, Scheme
 from ci.models.suite import SUITE
 from ci.report.schema import AccuracyLimits, Budget
+from provisioning.console.user_files import LIMIT_BYTES
 from provisioning.errors import UsageError, at_key
 
 FileOrFunction = Annotated[str, Meta(min_length=1)]
@@ -318,16 +319,29 @@ def check_data(name: str, entry: ModelEntry) -> None:
 
 def read_arrays(path: Path) -> dict[str, Any]:
     """Return the arrays of an .npy or .npz file in the file's order. The keys are the arrays'
-    names, ``arr_0`` for an .npy file. Raises UsageError if the file cannot be read."""
+    names, ``arr_0`` for an .npy file. Raises UsageError if the file cannot be read, or if the file
+    or its unpacked arrays are longer than LIMIT_BYTES."""
     import numpy as np  # not at the top: the gate reads policies without numpy
 
     try:
         with path.open("rb") as stream:
+            _check_size(path, os.fstat(stream.fileno()).st_size)
             loaded: Any = np.load(stream, allow_pickle=False)
-            return {"arr_0": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
+            if isinstance(loaded, np.ndarray):
+                return {"arr_0": loaded}
+            _check_size(path, sum(one.file_size for one in loaded.zip.infolist()))
+            return {name: np.asarray(loaded[name]) for name in loaded}  # bytes if it is no array
+    except UsageError:
+        raise
     except Exception as error:  # of numpy, zipfile, zlib, or for lack of memory
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(f"{path.name} cannot be read", why=why, fix=f"write {SETS}") from error
+
+
+def _check_size(path: Path, size_bytes: int) -> None:
+    if size_bytes > LIMIT_BYTES:
+        why = f"its arrays are {size_bytes} bytes long; the limit is {LIMIT_BYTES}"
+        raise UsageError(f"{path.name} is too large", why=why, fix="write fewer input sets")
 
 
 def count_sets(arrays: Collection[Any], called: str) -> int:

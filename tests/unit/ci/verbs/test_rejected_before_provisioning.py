@@ -4,6 +4,9 @@ the file and the key."""
 from __future__ import annotations
 
 import json
+import os
+import struct
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +14,7 @@ import pytest
 
 from ci.__main__ import main
 from ci.verbs.lanes import onnx
+from provisioning.console.user_files import LIMIT_BYTES
 from provisioning.errors import ExitCode, UnfitError, UsageError
 
 RANDOM = np.random.default_rng(4)
@@ -38,6 +42,15 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, array in arrays.items():
         np.save(tmp_path / f"{name}.npy", array)
     np.save(tmp_path / "pickled.npy", np.array([{}] * 8), allow_pickle=True)
+    np.savez(tmp_path / "bomb.npz", a=sets, b=sets)
+    data = bytearray((tmp_path / "bomb.npz").read_bytes())
+    for at in (data.find(b"PK\1\2"), data.rfind(b"PK\1\2")):  # each claims half of the limit
+        data[at + 24 : at + 28] = struct.pack("<I", LIMIT_BYTES // 2 + 1)
+    (tmp_path / "bomb.npz").write_bytes(data)
+    with zipfile.ZipFile(tmp_path / "text.npz", "w") as archive:
+        archive.writestr("a.txt", "no array")
+    np.save(tmp_path / "sparse.npy", sets)
+    os.truncate(tmp_path / "sparse.npy", LIMIT_BYTES + 1)
     return tmp_path
 
 
@@ -54,6 +67,9 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ('inputs = "swapped.npy"\n', "models.m.inputs: swapped.npy has arrays of a dtype"),
         ('inputs = "holes.npy"\n', "models.m.inputs: holes.npy has NaN"),
         ('inputs = "one_hole.npz"\n', "models.m.inputs: one_hole.npz has NaN"),
+        ('inputs = "bomb.npz"\n', "models.m.inputs: bomb.npz is too large"),
+        ('inputs = "text.npz"\n', "models.m.inputs: text.npz does not contain input sets"),
+        ('inputs = "sparse.npy"\n', "models.m.inputs: sparse.npy is too large"),
         ('calibration = "apart.npz"\n', "models.m.calibration: apart.npz does not contain"),
         ('calibration = "nothing.npz"\n', "models.m.calibration: nothing.npz does not contain"),
         ('calibration = "net.py:gone"\n', "models.m.calibration:"),
