@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -12,6 +12,7 @@ from provisioning.console.process import Completed, run_bytes, run_process, run_
 from provisioning.errors import MissingToolError, ToolError, UsageError
 
 TIMEOUT_S = 120.0
+KEPT_LINES = 1000
 NONE: Mapping[str, str] = MappingProxyType({})
 # The variables that git drops when it enters another repository (`git rev-parse --local-env-vars`),
 # except GIT_CONFIG_COUNT and GIT_CONFIG_PARAMETERS, which may set the user's proxies and mirrors.
@@ -41,14 +42,23 @@ def run_git(
     timeout_s: float = TIMEOUT_S,
     check: bool = True,
     variables: Mapping[str, str] = NONE,
+    on_line: Callable[[str], None] | None = None,
 ) -> Completed:
-    """Run git in ``root`` for its side effects; ``output`` of the result includes git's messages.
+    """Run git in ``root`` for its side effects; ``output`` of the result is the last KEPT_LINES
+    lines of git's output and messages.
 
     ``variables`` are added to git's environment. Raises the errors of run_process.
     """
     env = {**_environment(root), **variables}
     with _explain_owner(root):
-        return run_process(_name(root, words), env=env, timeout_s=timeout_s, check=check)
+        return run_process(
+            _name(root, words),
+            env=env,
+            timeout_s=timeout_s,
+            on_line=on_line,
+            check=check,
+            keep_lines=KEPT_LINES,
+        )
 
 
 def ask_git(

@@ -95,10 +95,11 @@ def run_process(
     on_line: Callable[[str], None] | None = None,
     check: bool = True,
     keep_lines: int | None = None,
+    merged: bool = True,
     fix: str = "",
 ) -> Completed:
     """Run ``argv`` to its end; ``on_line`` is called with each line of stdout and stderr, which are
-    merged.
+    merged. If ``merged`` is false, stderr is discarded.
 
     ``env`` replaces the whole environment. ``log`` receives all output; ``keep_lines`` limits the
     number of lines kept in memory, and ``fix`` is the fix in errors.
@@ -118,7 +119,7 @@ def run_process(
     timer: threading.Timer | None = None
     try:
         with interrupts_held():
-            process = _start(words, env, cwd, input_text is not None, fix)
+            process = _start(words, env, cwd, input_text is not None, fix, merged=merged)
             _running.add(process)
         timer = _arm(process, timeout_s, timed_out)
         if input_text is not None and process.stdin:
@@ -228,6 +229,8 @@ def _start(
     cwd: Path | None,
     wants_input: bool,
     fix: str,
+    *,
+    merged: bool,
 ) -> subprocess.Popen[str]:
     try:
         return subprocess.Popen(
@@ -236,7 +239,7 @@ def _start(
             cwd=cwd,
             stdin=subprocess.PIPE if wants_input else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=subprocess.STDOUT if merged else subprocess.DEVNULL,
             encoding="utf-8",
             errors="replace",
             start_new_session=True,

@@ -12,12 +12,13 @@ import re
 from functools import lru_cache
 from urllib.parse import urlsplit
 
-from provisioning.console.process import run_bytes
+from provisioning.console.process import run_process
 from provisioning.errors import ToolError, UnfitError
 
 TOKENS_VARIABLE = "QNN_CI_BEARER_TOKENS"
 HELPER_VARIABLE = "QNN_CI_CREDENTIAL_HELPER"
 HELPER_TIMEOUT_S = 60.0
+MAX_CHARACTERS = 1 << 20
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -57,14 +58,31 @@ def parse_tokens(text: str) -> dict[str, str]:
 def _ask_helper(helper: str, uri: str) -> dict[str, str]:
     """Return the headers that ``HELPER get`` prints for ``{"uri": ...}`` (Bazel's protocol)."""
     fix = f"check what `{helper} get` prints for {uri}, or unset {HELPER_VARIABLE}"
+    left = MAX_CHARACTERS
+
+    def count(line: str) -> None:
+        nonlocal left
+        left -= len(line) + 1
+        if left < 0:
+            raise ToolError(f"it printed more than {MAX_CHARACTERS} characters")
+
     try:
-        answer = run_bytes(
-            [helper, "get"], data=json.dumps({"uri": uri}).encode(), timeout_s=HELPER_TIMEOUT_S
+        ended = run_process(
+            [helper, "get"],
+            input_text=json.dumps({"uri": uri}),
+            timeout_s=HELPER_TIMEOUT_S,
+            on_line=count,
+            check=False,  # an error of run_process would contain the output, which may be secret
+            merged=False,
         )
-        headers = json.loads(answer).get("headers", {})
-        found = {name: ", ".join(values) for name, values in headers.items()}
     except ToolError as error:
         raise UnfitError("the credential helper failed", why=error.what, fix=fix) from error
+    if ended.returncode or ended.timed_out:
+        why = f"{helper} {ended.describe()}"
+        raise UnfitError("the credential helper failed", why=why, fix=fix)
+    try:
+        headers = json.loads(ended.output).get("headers", {})
+        found = {name: ", ".join(values) for name, values in headers.items()}
     except (ValueError, AttributeError, TypeError) as error:
         why = 'it printed something other than {"headers": {NAME: [VALUE]}}'
         raise UnfitError("the credential helper failed", why=why, fix=fix) from error

@@ -11,6 +11,7 @@ import re
 import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -173,14 +174,25 @@ def _list_tags(root: Path, url: str) -> list[str]:
     for mirrors in _list_sources():
         access, variables = _find_access(url, mirrors)
         words = (*BY_FILE, *access, "ls-remote", "--tags", redact_url(url))
-        try:
-            raw = ask_git(root, *words, timeout_s=TIMEOUT_S, variables=variables)
-        except ToolError as error:
-            failures.append(error.why)
-            continue
-        if raw or not mirrors:
-            return raw.decode().splitlines()
+        rows: list[str] = []
+        ended = run_git(
+            root,
+            *words,
+            timeout_s=TIMEOUT_S,
+            check=False,
+            variables=variables,
+            on_line=partial(_add_tag, rows),
+        )
+        if ended.returncode:
+            failures.append(_last_words(ended))
+        elif rows or not mirrors:
+            return rows
     raise DownloadError(f"the tags of {url} cannot be read", why="; ".join(failures))
+
+
+def _add_tag(rows: list[str], line: str) -> None:
+    if "\trefs/tags/" in line:  # other lines are messages
+        rows.append(line)
 
 
 class _Checkout:

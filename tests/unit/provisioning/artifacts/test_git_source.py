@@ -26,7 +26,7 @@ from provisioning.artifacts.sources.git import (
 )
 from provisioning.console.process import Completed
 from provisioning.console.progress import Progress
-from provisioning.errors import DownloadError, IntegrityError, QnnCiError, ToolError
+from provisioning.errors import DownloadError, IntegrityError, QnnCiError
 from provisioning.files import hash_file
 from provisioning.manifest.reader import Adoption
 from provisioning.manifest.releases import GitRelease
@@ -148,39 +148,40 @@ def test_why_git_failed_is_its_last_errors(result: Completed, words: str) -> Non
 
 
 @pytest.fixture
-def tags(monkeypatch: pytest.MonkeyPatch) -> dict[bool, bytes | ToolError]:
+def tags(monkeypatch: pytest.MonkeyPatch) -> dict[bool, str]:
     """What a mirror (True) and the own host (False) answer when they are asked for tags."""
-    answers: dict[bool, bytes | ToolError] = {True: b"", False: b"1\trefs/tags/v1\n"}
+    answers = {True: "", False: "1\trefs/tags/v1"}
 
-    def ask(root: Path, *words: str, timeout_s: float, variables: Mapping[str, str]) -> bytes:
+    def ask(
+        root: Path, *words: str, variables: Mapping[str, str], on_line: Any, **more: object
+    ) -> Completed:
         assert words[:2] == ("-c", "protocol.file.allow=always")
         assert words[-3:] == ("ls-remote", "--tags", "https://h/x")
-        assert timeout_s == 3600
+        assert more == {"timeout_s": 3600, "check": False}
         assert variables["QNN_CI_GIT_LOGIN"]
         answer = answers[any("mirror" in word for word in words)]
-        if isinstance(answer, ToolError):
-            raise answer
-        return answer
+        for line in answer.splitlines():
+            on_line(line)
+        return Completed(("git",), 128 if "fatal" in answer else 0, answer, 0.0)
 
-    monkeypatch.setattr(source, "ask_git", ask)
+    monkeypatch.setattr(source, "run_git", ask)
     monkeypatch.setenv("QNN_CI_MIRROR", "https://mirror/files")
     return answers
 
 
-def test_tags_come_from_the_first_that_has_any(
-    tags: dict[bool, bytes | ToolError], tmp_path: Path
-) -> None:
+def test_tags_come_from_the_first_that_has_any(tags: dict[bool, str], tmp_path: Path) -> None:
     url = "https://u:p@h/x"
     assert _list_tags(tmp_path, url) == ["1\trefs/tags/v1"]
-    tags[True] = ToolError("git", why="no mirror")
-    assert _list_tags(tmp_path, url) == ["1\trefs/tags/v1"]
-    tags[True] = b"2\trefs/tags/v2\n3\trefs/tags/v3\n"
+    for answer in ("fatal: no mirror", "warning: a message, but no tag"):
+        tags[True] = answer
+        assert _list_tags(tmp_path, url) == ["1\trefs/tags/v1"]
+    tags[True] = "2\trefs/tags/v2\nwarning: old\n3\trefs/tags/v3\n"
     assert _list_tags(tmp_path, url) == ["2\trefs/tags/v2", "3\trefs/tags/v3"]
-    tags |= {True: ToolError("git", why="no mirror"), False: ToolError("git", why="no host")}
+    tags |= {True: "fatal: no mirror", False: "fatal: no host"}
     with pytest.raises(DownloadError, match="the tags of ") as caught:
         _list_tags(tmp_path, url)
-    assert caught.value.why == "no mirror; no host"
-    tags[True], tags[False] = b"", b""
+    assert caught.value.why == "fatal: no mirror; fatal: no host"
+    tags[True], tags[False] = "", ""
     assert _list_tags(tmp_path, url) == []
 
 

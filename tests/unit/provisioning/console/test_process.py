@@ -388,3 +388,8 @@ def test_the_tail_of_an_output_is_its_end() -> None:
     ended = Completed(("cmake",), 1, "".join(f"{number}\n" for number in range(1000)), 0.1)
     assert ended.tail.splitlines()[-1] == "999"
     assert "0" not in ended.tail.splitlines()
+
+
+def test_messages_may_be_discarded() -> None:
+    argv = ["sh", "-c", "echo out; echo err >&2"]
+    assert run_process(argv, merged=False).output == "out\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -90,17 +89,22 @@ def test_a_helper_is_asked_once_and_told_no_secret(
     assert find_headers("http://host/a") == {}
 
 
-def test_a_helper_has_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
+def test_a_helper_has_a_limited_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(credentials, "HELPER_TIMEOUT_S", 0.2)
+    make_helper(monkeypatch, tmp_path, "exec sleep 60")
+    with pytest.raises(UnfitError, match="the credential helper failed") as caught:
+        find_headers("https://host/a")
+    assert "did not end" in caught.value.why
 
-    def answer(words: list[str], **more: Any) -> bytes:
-        asked.append((words, more))
-        return b"{}"
 
-    monkeypatch.setattr(credentials, "run_bytes", answer)
-    assert credentials._ask_helper.__wrapped__("/a helper", "https://host/a") == {}
-    more = {"data": b'{"uri": "https://host/a"}', "timeout_s": credentials.HELPER_TIMEOUT_S}
-    assert asked == [(["/a helper", "get"], more)]
+def test_a_helper_may_print_a_long_answer_and_any_messages(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    value = "x" * (credentials.MAX_CHARACTERS - 1000)
+    (tmp_path / "answer").write_text(f'{{"headers": {{"a": ["{value}"]}}}}\n')
+    script = f"seq 300000 >&2; cat {tmp_path}/answer"
+    make_helper(monkeypatch, tmp_path, script)
+    assert find_headers("https://host/a") == {"a": value}
 
 
 def test_a_token_comes_before_the_helper(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -109,6 +113,7 @@ def test_a_token_comes_before_the_helper(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert find_headers("https://host/a") == {"Authorization": "Bearer one"}
 
 
+FLOOD = "it printed more than 1048576 characters"
 OTHER = 'it printed something other than {"headers": {NAME: [VALUE]}}'
 
 
@@ -116,6 +121,9 @@ OTHER = 'it printed something other than {"headers": {NAME: [VALUE]}}'
     ("script", "why"),
     [
         ("exit 3", "helper"),
+        ("yes", FLOOD),
+        ("yes ''", FLOOD),
+        ("head -c 1048576 /dev/zero; echo", FLOOD),
         ("echo no json", OTHER),
         ("echo '[]'", OTHER),
         ("""echo '{"headers": 5}'""", OTHER),
