@@ -11,6 +11,7 @@ from ci.parity.compare.findings import Finding, Level
 from ci.parity.facts import BuckFacts, CMakeFacts, Configuration
 from ci.parity.policy import ParityPolicy
 from ci.parity.uses import find_includes, find_macros, group_includes
+from provisioning.manifest.reader import read_policy
 from tests.stand_ins.text_tree import TextTree
 from tests.unit.ci.parity.compare.sides import buck, cmake, entry
 from tests.unit.ci.parity.conftest import LAYOUT, LOAD
@@ -89,6 +90,13 @@ def test_a_library_of_the_tree_is_known_by_the_headers_that_it_lists(findings: F
     files["q/BUCK"] += 'runtime.cxx_library(name = "other")\n'
 
     assert details(findings(files, POLICY)) == ["dependency //p:p -> //q:q"]
+
+
+@pytest.mark.parametrize("suffix", ["Apple", "AppleMac", "Android", "_static"])
+def test_the_names_that_metas_macros_make_are_known(suffix: str, findings: Findings) -> None:
+    policy = read_policy("parity", ParityPolicy)
+    assert findings(tree(f'"//executorch/q:q{suffix}"'), policy) == []
+    assert findings(tree(f'"//executorch/q:q{suffix}2"'), policy)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sys
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -424,6 +425,24 @@ def test_staged_files_are_judged_for_a_profile_and_an_soc(
     assert ("QNN312" in found) is (bool(soc) and wanted is None)
     assert "QNN212" in found  # the files are not for Android
     assert found == sorted(found)
+
+
+@pytest.mark.parametrize(
+    ("profile", "needed"),
+    [
+        ("android", {"libQnnHtp.so", "libQnnSystem.so"}),
+        ("linux", {"libQnnHtp.so", "libQnnSystem.so"}),
+        (
+            "lpai",
+            {"libQnnLpai.so", "libQnnLpaiStub.so", "libQnnLpaiSkel.so", "libQnnSystem.so"},
+        ),
+    ],
+)
+def test_each_file_that_a_profile_stages_is_missed(profile: str, needed: set[str]) -> None:
+    tree = cases.tree_of(cases.file("libother.so"))
+    told = [one for one in examining.judge_staged(tree, profile, "", None) if one.id == "QNN310"]
+    named = {name for one in told for name in re.findall(r"libQnn\w+\.so", str(one))}
+    assert named == needed
 
 
 @pytest.mark.parametrize("given", [None, Path("/venv/bin/python")])
