@@ -28,6 +28,7 @@ from provisioning.store.tree import (
 
 MAX_LINK_HOPS = 40
 MAX_DEPTH = 100
+MAX_LINK_BYTES = 4095  # the longest target that Linux allows
 MAX_RATIO = 1100  # the highest ratio that deflate can reach is 1032:1
 MIN_BOMB_BYTES = 1 << 20
 # More than any SDK or compiler has. Beyond this, even the list of members takes too much memory and
@@ -191,7 +192,7 @@ def check_members(archive: str, members: Sequence[Member], limits: Limits) -> No
             held = next(path for path in seen if path.startswith(parent))
             raise unsafe(archive, f"{parent.rstrip('/')!r} is a {kind} but contains {held!r}")
     links = {item.name: item.link for item in members if item.kind == "symlink" and item.link}
-    files = {member.name for member in members if member.kind == "file"}
+    files = {member.name: member.size for member in members if member.kind == "file"}
     for member in members:
         if member.name in links and resolve_link(member.name, links) is None:
             raise unsafe(
@@ -201,8 +202,10 @@ def check_members(archive: str, members: Sequence[Member], limits: Limits) -> No
         if member.kind == "hardlink" and member.link not in files:
             raise unsafe(
                 archive,
-                f"hard link {member.name!r} points to {member.link!r}, which is not a member",
+                f"hard link {member.name!r} points to {member.link!r}, which is not a file in it",
             )
+        # Each hard link is hashed again when the tree is verified, and may have to be copied.
+        census.count_bytes(files.get(member.link, 0) if member.kind == "hardlink" else 0)
 
 
 class Census:
@@ -220,7 +223,6 @@ class Census:
         check_name(self.archive, member)
         self.members += 1
         self.names += len(member.name) + len(member.link)
-        self.size += member.size
         add_parents(member.name, self.directories)
         for what, count, most in (
             ("members", self.members, MAX_MEMBERS),
@@ -229,13 +231,18 @@ class Census:
         ):
             if count > most:
                 raise unsafe(self.archive, f"it has more than {most} {what}")
-        most = self.limits.unpacked_bytes
-        if self.size > most > 0:
-            raise unsafe(self.archive, f"it unpacks to more than {most} bytes")
+        self.count_bytes(member.size)
         if member.compressed and member.size > MAX_RATIO * member.compressed + MIN_BOMB_BYTES:
             raise unsafe(
                 self.archive, f"member {member.name!r} has a compression ratio above {MAX_RATIO}:1"
             )
+
+    def count_bytes(self, count: int) -> None:
+        """Add ``count`` to the unpacked size. Raises IntegrityError if it exceeds the limit."""
+        self.size += count
+        most = self.limits.unpacked_bytes
+        if self.size > most > 0:
+            raise unsafe(self.archive, f"it unpacks to more than {most} bytes")
 
 
 def check_name(archive: str, member: Member) -> None:
@@ -259,6 +266,11 @@ def check_name(archive: str, member: Member) -> None:
             raise unsafe(archive, f"member {name[:200]!r} {problem}")
     if any(len(part.encode()) > 255 for part in parts) or len(name.encode()) > 2000:
         raise unsafe(archive, f"member {name[:200]!r} has a name that is too long")
+    if len(member.link.encode()) > MAX_LINK_BYTES:
+        raise unsafe(
+            archive,
+            f"member {name[:200]!r} has a target of more than {MAX_LINK_BYTES} bytes",
+        )
 
 
 def resolve_link(name: str, links: Mapping[str, str]) -> str | None:
@@ -356,12 +368,16 @@ def make_directories(root: Path, paths: Sequence[str]) -> list[TreeEntry]:
 
 
 def place_members(members: Sequence[Member], layout: Layout) -> Iterator[tuple[str, Member]]:
-    """Yield each wanted member with its path in the tree, except directories that are not empty."""
+    """Yield each wanted member with its path in the tree, except directories that are not empty.
+    A directory that is listed more than once is yielded once.
+    """
     parents = find_parents(member.name for member in members)
     for member in members:
         if member.kind == "dir":
-            path = layout.place(member.name.rstrip("/"))
-            if path and member.name not in parents:
+            name = member.name.rstrip("/")
+            path = layout.place(name)
+            if path and f"{name}/" not in parents:
+                parents.add(f"{name}/")
                 yield f"{path.rstrip('/')}/", member
         elif path := layout.place(member.name):
             yield path, member

@@ -14,11 +14,13 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Any, Protocol
 
 from provisioning.archives.layout import (
+    MAX_RATIO,
+    MIN_BOMB_BYTES,
     Census,
     FileWriter,
     Layout,
@@ -268,7 +270,7 @@ def extract_tar(
     are written. Use this only for an archive with a verified hash. Raises IntegrityError or
     OSError.
     """
-    work = _Extraction(path.name, root, layout, limits)
+    work = _Extraction(path.name, root, layout, _bound(limits, path, path.name))
     with explain_damage(path.name):
         with _open(path, path.name) as stream:
             reader = TarReader(stream, path.name)
@@ -288,11 +290,21 @@ def read_members(path: Path, name: str, limits: Limits) -> list[Member]:
     messages show ``name``. Raises IntegrityError and OSError.
     """
     with explain_damage(name), _open(path, name) as stream:
-        members, census = [], Census(name, limits)
+        members, census = [], Census(name, _bound(limits, path, name))
         for member in TarReader(stream, name).members():
             census.add(member)
             members.append(member)
         return members
+
+
+def _bound(limits: Limits, path: Path, name: str) -> Limits:
+    """Return ``limits`` with a limit for the unpacked size that the size of the tarball ``path``
+    allows: a compressed tarball unpacks to at most MAX_RATIO times its size, another one to less
+    than its size.
+    """
+    size_bytes = path.stat().st_size
+    most = size_bytes if name.endswith(".tar") else MAX_RATIO * size_bytes + MIN_BOMB_BYTES
+    return replace(limits, unpacked_bytes=min(limits.unpacked_bytes or most, most))
 
 
 @contextmanager
@@ -314,11 +326,15 @@ def _open(path: Path, name: str) -> Iterator[ByteStream]:
         with path.open("rb") as file:
             yield XzStream(file)
     else:
-        from isal import igzip
+        from isal import igzip, igzip_lib
 
+        errors: Any = igzip_lib.error
         is_gzip = name.endswith((".gz", ".tgz"))
-        with igzip.IGzipFile(path) if is_gzip else path.open("rb") as stream:
-            yield stream
+        try:
+            with igzip.IGzipFile(path) if is_gzip else path.open("rb") as stream:
+                yield stream
+        except errors as error:
+            raise unsafe(name, f"it cannot be read: {error}") from error
 
 
 class _Extraction:

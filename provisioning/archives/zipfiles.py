@@ -18,6 +18,7 @@ from threading import Event
 from typing import Any, Protocol
 
 from provisioning.archives.layout import (
+    MAX_LINK_BYTES,
     MAX_MEMBERS,
     FileWriter,
     Member,
@@ -151,6 +152,8 @@ def _parse_entry(archive: str, raw: bytes, at: int) -> tuple[Member, int]:
     kind = _kind(name, mode)
     if kind == "file" and method not in {STORED, DEFLATED}:
         raise unsafe(archive, f"member {name!r} has compression method {method}")
+    if kind == "file" and (size != packed if method == STORED else size and not packed):
+        raise unsafe(archive, f"member {name!r} is {packed} bytes long, too few for {size} bytes")
     member = Member(name, size, stat.S_IMODE(mode), kind, "", offset, packed, crc, method)
     return member, end
 
@@ -252,11 +255,14 @@ def extract_members(
 
 def read_link(source: ByteSource, member: Member) -> str:
     """Return the target of the symbolic link ``member``. Raises IntegrityError if the target is
-    damaged, not UTF-8, or longer than 4096 bytes.
+    damaged, not UTF-8, or longer than MAX_LINK_BYTES.
     """
     chunks: list[bytes] = []
-    if member.size > 4096:
-        why = f"the target of link {member.name!r} is {member.size} bytes long; the limit is 4096"
+    if member.size > MAX_LINK_BYTES:
+        why = (
+            f"the target of link {member.name!r} is {member.size} bytes long; the limit is "
+            f"{MAX_LINK_BYTES}"
+        )
         raise unsafe(source.name, why)
     inflate_member(source, member, chunks.append)
     try:

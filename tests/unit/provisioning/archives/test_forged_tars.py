@@ -560,9 +560,30 @@ def test_a_second_pass_names_the_archive(tmp_path: Path) -> None:
     assert caught.value.what == "a.tar is refused"
 
 
+@pytest.mark.parametrize("name", ["a.tar", "a.tar.gz", "a.tar.xz"])
+def test_a_small_tarball_has_no_huge_file(tmp_path: Path, name: str) -> None:
+    archive = tmp_path / name
+    archive.write_bytes(PACK[name](header(size=2 << 30) + END))
+    for read_it in (
+        lambda: read_members(archive, name, ANY),
+        lambda: extract_tar(archive, tmp_path, Layout(), ANY),
+    ):
+        with pytest.raises(IntegrityError, match="unpacks to more than"):
+            read_it()
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_what_gzip_cannot_inflate_is_refused(tmp_path: Path) -> None:
+    data = gzip.compress(file(data=bytes(5000)) + END)
+    archive = tmp_path / "a.tar.gz"
+    archive.write_bytes(data[:10] + b"\xff" * 20 + data[30:])
+    with pytest.raises(IntegrityError, match="cannot be read"):
+        read_members(archive, archive.name, ANY)
+
+
 def test_a_hard_link_to_what_is_no_file_is_refused(tmp_path: Path) -> None:
     data = header(b"h", kind=b"1", link=b"none") + END
-    assert why_not(tmp_path, data) == "hard link 'h' points to 'none', which is not a member"
+    assert why_not(tmp_path, data) == "hard link 'h' points to 'none', which is not a file in it"
 
 
 @pytest.mark.parametrize("name", ["a.tar", "a.tar.gz", "a.tar.xz"])

@@ -227,6 +227,10 @@ def test_a_name_is_utf8(directory_of: Read, raw: bytes, flags: int, name: str) -
         (replace(GOOD, flags=0x809), "member 'a' is encrypted"),
         (replace(GOOD, method=1), "member 'a' has compression method 1"),
         (replace(GOOD, method=12), "member 'a' has compression method 12"),
+        (
+            replace(GOOD, size=1 << 31, packed=0),
+            "member 'a' is 0 bytes long, too few for 2147483648 bytes",
+        ),
     ],
 )
 def test_a_member_that_is_refused(directory_of: Read, entry: Entry, why: str) -> None:
@@ -610,9 +614,9 @@ def test_the_target_of_a_link_has_a_limit() -> None:
         member = Member("l", len(data), kind="symlink", compressed=packed, crc=crc, method=8)
         return read_link(Archive(entry.local()), member)
 
-    assert target(b"a" * 4096) == "a" * 4096
+    assert target(b"a" * 4095) == "a" * 4095
     for data, why in (
-        (b"a" * 4097, "the target of link 'l' is 4097 bytes long; the limit is 4096"),
+        (b"a" * 4096, "the target of link 'l' is 4096 bytes long; the limit is 4095"),
         (b"\xff", "the target of link 'l' is not UTF-8"),
     ):
         with pytest.raises(IntegrityError) as caught:

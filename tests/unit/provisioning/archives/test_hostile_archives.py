@@ -134,7 +134,7 @@ TARS: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "hard link that leaves": (
         lambda: tarred((tar_info("pkg/l", tarfile.LNKTYPE, "/etc/passwd"), b"")),
-        "not a member",
+        "not a file in it",
     ),
     "cut": (lambda: tarred()[:-60], "cannot be read"),
 }

@@ -33,6 +33,7 @@ from provisioning.store.tree import DIRECTORY_MODE, FILE_TIME_S, TreeEntry
 
 FREE = Limits()
 TOO_LONG = "has a name that is too long"
+LONG_LINK = "has a target of more than 4095 bytes"
 
 
 def refusal(*members: Member, limits: Limits = FREE) -> str:
@@ -70,6 +71,8 @@ def refusal(*members: Member, limits: Limits = FREE) -> str:
         (Member(f"{'n' * 199}/" * 10 + "n", 0), TOO_LONG),
         (Member(f"{'é' * 99}n/" * 10 + "n", 0), TOO_LONG),
         (Member("a", 0, kind="device file"), "is a device file"),
+        (Member("a", 0, kind="symlink", link="./" * 2047 + "ab"), LONG_LINK),
+        (Member("a", 0, kind="symlink", link="é" * 2048), LONG_LINK),
     ],
 )
 def test_a_name_that_is_refused(member: Member, problem: str) -> None:
@@ -129,7 +132,7 @@ def test_a_name_that_is_taken(name: str) -> None:
         *(
             (
                 (other, Member("h", 0, kind="hardlink", link="a")),
-                "hard link 'h' points to 'a', which is not a member",
+                "hard link 'h' points to 'a', which is not a file in it",
             )
             for other in (
                 Member("ab", 0),
@@ -149,6 +152,13 @@ def test_characters_of_names_and_links_are_added_up(
 ) -> None:
     monkeypatch.setattr(layout, "MAX_NAMES", most)
     assert refusal(Member("abcd", 1), Member("b", 0, kind="symlink", link="abcd")) == why
+
+
+def test_a_hard_link_has_the_size_of_its_file() -> None:
+    members = [Member("a", 40), *(Member(one, 0, kind="hardlink", link="a") for one in "bc")]
+    assert refusal(*members, limits=Limits(unpacked_bytes=120)) == ""
+    why = "it unpacks to more than 119 bytes"
+    assert refusal(*members, limits=Limits(unpacked_bytes=119)) == why
 
 
 def test_sizes_are_added_up() -> None:
@@ -465,6 +475,12 @@ def test_members_are_placed_without_the_directories_that_hold_something() -> Non
         "pkg/inc/empty/",
         "pkg/binX/",
     ]
+
+
+def test_a_directory_is_placed_once_however_it_is_listed() -> None:
+    listed = [Member(name, 0, kind="dir") for name in ("e/", "e/", "e", "d", "d/")]
+    placed = place_members([*listed, Member("d/f", 1)], Layout())
+    assert [path for path, _ in placed] == ["e/", "d/f"]
 
 
 def test_a_published_file_can_be_read_by_all_and_written_by_nobody() -> None:
