@@ -145,7 +145,7 @@ class Client:
     @contextmanager
     def _within(self, seconds: float) -> Iterator[None]:
         """Shut down the connections if the block takes longer than ``seconds``, even if single
-        bytes keep arriving. The block's TransientError then states the time limit.
+        bytes keep arriving. Then raises a TransientError that states the time limit.
         """
         expired = threading.Event()
 
@@ -164,6 +164,8 @@ class Client:
             raise
         finally:
             timer.cancel()
+        if expired.is_set():  # an ended connection looks like the end of a body without a length
+            raise TransientError(f"no response within {seconds:.0f} s")
 
     def _body(self, url: str, response: Any) -> Iterator[bytes]:
         from provisioning.fetch.failures import explain_failures
@@ -172,18 +174,21 @@ class Client:
         if encoding != "identity":
             raise PermanentError(f"the server sends the body compressed ({encoding})")
         window_s = self.policy.read_timeout_s
-        since, count = time.monotonic(), 0
         while True:
-            with explain_failures(url):
-                data = response.raw.read1(READ_BYTES)
-            if not data:
-                return
-            yield data
-            count += len(data)
-            if (waited_s := time.monotonic() - since) >= window_s:
-                if count < self.policy.slowest_bytes_s * waited_s:
-                    raise TransientError(f"the transfer stalled: {count} bytes in {waited_s:.0f} s")
-                since, count = time.monotonic(), 0
+            since, count, waited_s = time.monotonic(), 0, 0.0
+            # A read may begin at the end of the window. It also waits for what is not data, such as
+            # the extensions of a chunk and the headers after the last chunk, without end.
+            with self._within(2 * window_s):
+                while waited_s < window_s:
+                    with explain_failures(url):
+                        data = response.raw.read1(READ_BYTES)
+                    if not data:
+                        return
+                    yield data
+                    count += len(data)
+                    waited_s = time.monotonic() - since
+            if count < self.policy.slowest_bytes_s * waited_s:
+                raise TransientError(f"the transfer stalled: {count} bytes in {waited_s:.0f} s")
 
 
 def _keep_headers(request: Any) -> Any:

@@ -43,6 +43,12 @@ class MixedError(TransientError):
     """The file on the server differs from the partly downloaded file."""
 
 
+class NoRoomError(PermanentError):
+    """The server states a size, or sent as much, that the disk has no room for. Another URL may
+    have the right file.
+    """
+
+
 @dataclass(frozen=True)
 class Pin:
     """The size and hash that a file must have; 0 and '' if unknown.
@@ -111,6 +117,8 @@ def _summarise(target: Path, failures: Sequence[tuple[str, PermanentError]]) -> 
             why=reasons,
             fix="do not use it; compare it with what its vendor publishes, then correct the pin",
         )
+    if any(isinstance(error, NoRoomError) for _, error in failures):
+        return OSError(errno.ENOSPC, reasons)
     return DownloadError(f"{target.name} could not be fetched", why=reasons)
 
 
@@ -134,7 +142,7 @@ def _fetch_from(url: str, target: Path, pin: Pin, options: _FetchOptions) -> str
                 part.can_spread = False
                 sha256 = _fill(url, part, pin, bar, options)
         except PermanentError as error:
-            if not part.size or isinstance(error, MismatchError):
+            if not part.size or isinstance(error, MismatchError | NoRoomError):
                 part.discard()
             raise
         except OSError as error:
@@ -301,8 +309,8 @@ def _may_spread(part: PartFile, pin: Pin) -> bool:
 def _check_size(head: Head, part: PartFile, pin: Pin) -> float:
     """Return the size in bytes that the file may reach before this has to be called again.
 
-    Raises PermanentError if the file exceeds its pinned size or its limit, and OSError if the disk
-    has too little space for a file without a pinned size.
+    Raises PermanentError if the file exceeds its pinned size or its limit, and NoRoomError if the
+    disk has too little space for a file without a pinned size.
     """
     if pin.size_bytes:
         if part.size > pin.size_bytes:
@@ -316,7 +324,7 @@ def _check_size(head: Head, part: PartFile, pin: Pin) -> float:
         )
     room = part.size + free_bytes(part.path.parent) - SPARE_BYTES
     if size > room:
-        raise OSError(errno.ENOSPC, f"the file is {size} bytes long")
+        raise NoRoomError(f"the file is at least {size} bytes long, too large for the disk")
     return min(room, pin.most_bytes or math.inf)
 
 

@@ -45,7 +45,8 @@ class PartFile:
 
     def _read_back(self) -> None:
         try:
-            said = json.loads(self.record.read_bytes()[:MAX_RECORD_BYTES])["validator"]
+            with open(open_part(self.record), "rb") as file:
+                said = json.loads(file.read(MAX_RECORD_BYTES))["validator"]
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             said = ""
         self.validator = usable_validator(said) if isinstance(said, str) else ""

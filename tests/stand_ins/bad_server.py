@@ -300,6 +300,16 @@ def repeat(lines: bytes) -> Fault:
     return fault
 
 
+def after(start: bytes, rest: Fault) -> Fault:
+    """First these bytes, then ``rest``."""
+
+    def fault(handler: Handler, data: bytes) -> None:
+        handler.wfile.write(start)
+        rest(handler, data)
+
+    return fault
+
+
 def redirect_with_body(location: str, piece: bytes, pause_s: float) -> Fault:
     """302 with a body that has no end."""
 

@@ -198,6 +198,27 @@ def test_a_window_in_which_too_little_came_is_a_stall(
         assert [len(data) for data in body] == sizes
 
 
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        bad.after(CHUNKED + b"5;", bad.drip_head(b"a", 0.02, 1000)),
+        bad.after(CHUNKED + b"1\r\na\r\n0\r\n", bad.repeat(b"X: y\r\n")),
+    ],
+    ids=["an extension of a chunk", "headers after the last chunk"],
+)
+def test_a_body_may_not_go_on_without_data(server: BadServer, fault: bad.Fault) -> None:
+    client = Client(TransferPolicy(connect_timeout_s=5, read_timeout_s=0.1))
+    server.faults["a"] = [fault]
+    began = time.monotonic()
+    with pytest.raises(TransientError):
+        read(client, server.url("a"))
+    assert time.monotonic() - began < 5
+    client.close()
+
+
 def test_a_head_that_does_not_come_is_given_up(server: BadServer) -> None:
     client = Client(TransferPolicy(connect_timeout_s=0.1, read_timeout_s=0.2))
     server.faults["a"] = [bad.drip_head(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 50, 0.05, 100)]

@@ -115,6 +115,25 @@ def test_the_first_url_that_has_it_gives_it(server: BadServer, tmp_path: Path) -
     assert [asked.name for asked in server.requests] == ["none", "wrong", "good"]
 
 
+@pytest.mark.parametrize("has_other", [True, False])
+def test_a_server_that_states_an_absurd_size_is_left_for_the_next(
+    server: BadServer, tmp_path: Path, has_other: bool
+) -> None:
+    server.faults["huge"] = [bad.whole(DATA, length=1 << 50)] * 9
+    server.files["huge"] = DATA
+    if has_other:
+        server.files["good"] = DATA
+    urls = [server.url("huge"), server.url("good")]
+    target, said = tmp_path / "a.zip", Progress(io.StringIO())
+    if has_other:
+        assert fetch_file(urls, target, Pin(sha256=SHA256), said, policy=QUICK) == SHA256
+        return
+    with pytest.raises(OSError, match=f"at least {1 << 50} bytes long.*HTTP 404") as caught:
+        fetch_file(urls, target, Pin(sha256=SHA256), said, policy=QUICK)
+    assert caught.value.errno == errno.ENOSPC
+    assert names_in(tmp_path) == []
+
+
 def test_all_failures_are_told(server: BadServer, tmp_path: Path) -> None:
     server.files["wrong"] = DATA[:-1]
     urls = [server.url("none"), server.url("wrong")]
@@ -409,7 +428,7 @@ SIZES: dict[str, tuple[object, Pin, float | str]] = {
     "not known": (head(), Pin(), 110),
     "all of the room": (head(length=100), Pin(), 110),
     "a limit beyond the room": (head(), Pin(most_bytes=500), 110),
-    "more than the room": (head(length=101), Pin(), "the file is 111 bytes long"),
+    "more than the room": (head(length=101), Pin(), "the file is at least 111 bytes long"),
 }
 
 

@@ -84,6 +84,14 @@ def test_without_a_validator_it_begins_anew(target: Path, record: bytes) -> None
     assert json.loads(part.record.read_bytes()) == {"validator": ""}
 
 
+def test_a_pipe_as_a_record_is_none(target: Path) -> None:
+    path = grow(target, b"abc").with_suffix(".json")
+    path.unlink()
+    os.mkfifo(path)
+    assert reopen(target).size == 0
+    assert path.is_file()
+
+
 def test_a_deep_record_is_none(target: Path) -> None:
     path = grow(target, b"abc")
     path.with_suffix(".json").write_bytes(b"[" * 100_000)
