@@ -25,7 +25,7 @@ def check_names(*names: str) -> None:
     """Raise ValueError for a name that is not a valid file name."""
     for name in names:
         is_odd = not name.isprintable() or name.startswith("-")
-        if not name or is_odd or "/" in name or leads_out(name):
+        if name in {"", "."} or is_odd or "/" in name or leads_out(name):
             raise ValueError(f"{name!r} is not a valid file name")
 
 
@@ -188,6 +188,8 @@ class GitRelease(Release, frozen=True, kw_only=True, tag="git"):
         super().__post_init__()
         if self.url.startswith("-"):
             raise ValueError(f"{self.url!r} is not a URL")
+        if not self.commit:
+            raise ValueError("the commit is empty")
         msgspec.structs.force_setattr(self, "commit", _digits(self.commit, 40, 64))
 
     @property

@@ -31,7 +31,7 @@ from provisioning.console.process import Completed
 from provisioning.errors import DownloadError, IntegrityError, ToolError, UsageError
 from provisioning.fetch.download import mirror_urls
 from provisioning.fetch.transfer import TransferPolicy, redact_url
-from provisioning.files import hash_file, remove_tree, walk
+from provisioning.files import hash_file, leads_out, remove_tree, walk
 from provisioning.manifest.releases import GitRelease
 from provisioning.store.store import explain_errors
 from provisioning.store.tree import DIRECTORY_MODE, GIT, TreeEntry, find_parents, scan_tree
@@ -53,18 +53,33 @@ FIXED = (
 
 
 def _copy_bare(source: Path, url: str, directory: Path) -> Path:
-    target = directory / "git" / re.sub(r"^[a-z+]+://", "", redact_url(url)).lstrip("/")
+    """Write a bare clone of the checkout or repository ``source`` to the place below ``directory``
+    where git looks for ``url``. Raises IntegrityError for a URL that leads out of ``directory``.
+    """
+    place = re.sub(r"^[a-z+]+://", "", redact_url(url)).lstrip("/")
+    if leads_out(place):
+        raise IntegrityError(
+            f"{redact_url(url)} cannot be put into a mirror",
+            why="its path contains '..', which leads out of the mirror's directory",
+            fix="leave out the component with this submodule",
+        )
+    target = directory / "git" / place
     target.mkdir(parents=True, exist_ok=True)
     commit = read_commit(source)
-    what = [f"file://{source.resolve()}", f"+HEAD:refs/heads/{commit}"]
+    what = [source.resolve().as_uri(), f"+HEAD:refs/heads/{commit}"]
     for words in (
-        ["init", "--quiet", "--bare"],
+        ["init", "--quiet", "--bare", _object_format(commit)],
         [*BY_FILE, "fetch", "--quiet", "--depth=1", "--update-shallow", *what],
         ["config", "uploadpack.allowAnySHA1InWant", "true"],
         ["symbolic-ref", "HEAD", f"refs/heads/{commit}"],
     ):
         run_git(target, *words)
     return target
+
+
+def _object_format(commit: str) -> str:
+    """Return the argument of `git init` for a repository with commits such as ``commit``."""
+    return f"--object-format={'sha256' if len(commit) == 64 else 'sha1'}"
 
 
 def _list_sources() -> list[list[str]]:
@@ -81,8 +96,10 @@ def _find_access(url: str, mirrors: Sequence[str]) -> tuple[tuple[str, ...], dic
 
     The arguments make git give up on a host that sends almost nothing for QNN_CI_TIMEOUT_S seconds.
     They contain no credentials for http and https, since every user of the machine can read them;
-    a credential helper reads these from the environment variables.
+    a credential helper reads these from the environment variables. A URL's query is left out: git
+    cannot add a path to it.
     """
+    url, mirrors = _without_query(url), [_without_query(mirror) for mirror in mirrors]
     words, variables = _log_in(url, "QNN_CI_GIT_LOGIN")
     bare, shown = _without_login(url) if words else url, redact_url(url)
     policy = TransferPolicy.from_environment()
@@ -92,15 +109,24 @@ def _find_access(url: str, mirrors: Sequence[str]) -> tuple[tuple[str, ...], dic
     scheme = urlsplit(url).scheme
     if scheme and bare != shown and not (mirrors and scheme == "https"):  # else it skips mirrors
         base, clean = (f"{part.scheme}://{part.netloc}/" for part in map(urlsplit, (bare, shown)))
-        words += ("-c", f"url.{base}.insteadOf={clean}", "-c", f"url.{bare}.insteadOf={shown}")
+        words += (*_replace_url(clean, base), *_replace_url(shown, bare))
     for mirror in mirrors:
         more, own = _log_in(mirror, "QNN_CI_GIT_MIRROR_LOGIN")
         base = _without_login(mirror) if more else mirror
         words += more
         for scheme in ("https://", "file:///"):
-            words += ("-c", f"url.{base}.insteadOf={scheme}")
+            words += _replace_url(scheme, base)
         variables = {**variables, **own}
     return words, variables
+
+
+def _replace_url(start: str, base: str) -> tuple[str, str]:
+    """Return the arguments with which git uses ``base`` for URLs that begin with ``start``."""
+    return "-c", f"url.{base.replace('=', '%3D')}.insteadOf={start}"  # a key ends at the first =
+
+
+def _without_query(url: str) -> str:
+    return urlunsplit(urlsplit(url)._replace(query="", fragment="")) if "://" in url else url
 
 
 def _without_login(url: str) -> str:
@@ -261,7 +287,7 @@ class _Checkout:
                 continue
             self.begin()
             words = ("fetch", "--quiet", "--depth=1", "--no-tags", "--update-shallow")
-            ended = self.attempt(*words, f"file://{source}", self.release.commit)
+            ended = self.attempt(*words, source.as_uri(), self.release.commit)
             if ended.returncode == 0:
                 self.git("checkout", "--quiet", "--detach", self.release.commit)
                 self.near = _list_near(source)
@@ -272,7 +298,7 @@ class _Checkout:
 
     def begin(self) -> None:
         """Create an empty repository and set its remote."""
-        self.git("init", "--quiet", "--template=")
+        self.git("init", "--quiet", "--template=", _object_format(self.release.commit))
         self.git("remote", "add", "origin", redact_url(self.release.url))
 
     def fetch(self) -> None:
@@ -298,7 +324,14 @@ class _Checkout:
         """Fetch the wanted submodules; a pattern ``path/**`` includes nested ones. Raises
         IntegrityError if there is no such submodule, and DownloadError.
         """
-        known = list_submodules(self.root)
+        try:
+            known = list_submodules(self.root)
+        except UsageError as error:
+            raise IntegrityError(
+                f"the .gitmodules of {self.job.request.label} is damaged",
+                why=error.why,
+                fix="pin a commit with a valid .gitmodules",
+            ) from error
         plain = [path.removesuffix("/**") for path in self.wanted]
         missing = [path for path in plain if path not in known]
         if missing:
@@ -343,7 +376,7 @@ def _list_near(git: Path) -> list[str]:
     for module in _list_modules(git):
         with suppress(ToolError):
             found = ask_git(git, "config", f"--file={module / 'config'}", "remote.origin.url")
-            words += ["-c", f"url.file://{module}.insteadOf={found.decode().strip()}"]
+            words += ["-c", f"url.{module.as_uri()}.insteadOf={found.decode().strip()}"]
     return words
 
 

@@ -30,6 +30,7 @@ from provisioning.errors import DownloadError, IntegrityError, QnnCiError
 from provisioning.files import hash_file
 from provisioning.manifest.reader import Adoption
 from provisioning.manifest.releases import GitRelease
+from provisioning.store.store import Store
 from provisioning.store.tree import DIRECTORY_MODE, TreeEntry
 from tests.stand_ins.snapshots import check_snapshot
 from tests.unit.provisioning.artifacts.test_checkout import git, job
@@ -68,8 +69,6 @@ def helper(host: str, variable: str) -> tuple[str, ...]:
             (
                 *helper("http://h", "QNN_CI_GIT_LOGIN"),
                 *LIMITS,
-                *replaced("http://h/", "http://h/"),
-                *replaced("http://h/x.git?token=1", "http://h/x.git"),
             ),
             {"QNN_CI_GIT_LOGIN": "username=u@v\npassword="},
         ),
@@ -101,6 +100,13 @@ def helper(host: str, variable: str) -> tuple[str, ...]:
             "https://h/x.git?token=1",
             ("file:///m/git/",),
             (*LIMITS, *replaced("file:///m/git/", *EVERY_HOST)),
+            {},
+        ),
+        ("https://h/x.git?token=1", (), LIMITS, {}),
+        (
+            "https://h/x.git",
+            ("https://m/a=b/git/?sig=1",),
+            (*LIMITS, *replaced("https://m/a%3Db/git/", *EVERY_HOST)),
             {},
         ),
         (
@@ -320,6 +326,28 @@ def test_hooks_of_the_users_git_do_not_run(
     assert not (job.root / ".git/mine").exists()
 
 
+def test_a_damaged_gitmodules_is_the_repositorys_fault(near: FillJob, tmp_path: Path) -> None:
+    (near.root / ".gitmodules").write_text('[submodule "x\n')
+    with pytest.raises(IntegrityError, match="bad config line"):
+        _Checkout(near).update_submodules()
+
+
+@pytest.mark.parametrize("name", ["h=%41", "home"])
+def test_a_commit_comes_from_a_store_of_any_name(job: FillJob, tmp_path: Path, name: str) -> None:
+    store = Store(tmp_path / name)
+    root = store.trees / f"{job.request.key().directory}/{job.request.name}"
+    root.mkdir(parents=True)
+    git(tmp_path / "repository", "clone", "--quiet", "--bare", ".", str(root / ".git"))
+    (root.parent / "tree.json").touch()
+    assert _Checkout(replace(job, store=store)).fetch_from_store()
+    git(root, "--git-dir=.git", "config", "remote.origin.url", "https://h/x")
+    module = root / ".git/modules/m"
+    git(tmp_path / "repository", "clone", "--quiet", "--bare", ".", str(module))
+    git(module, "config", "remote.origin.url", "https://h/m")
+    words = _list_near(root / ".git")
+    assert git(tmp_path, *words, "-c", "protocol.file.allow=always", "ls-remote", "https://h/m")
+
+
 def test_a_tag_that_was_moved_is_refused(near: FillJob, tmp_path: Path) -> None:
     old = near.request.release.pin
     new = commit_more(tmp_path / "repository", more=0o644)
@@ -476,6 +504,23 @@ def test_a_bare_copy_serves_one_commit_to_whoever_asks_for_it(tmp_path: Path, ur
     assert git(made[0], "config", "uploadpack.allowAnySHA1InWant") == "true"
     assert git(made[0], "symbolic-ref", "HEAD") == f"refs/heads/{commit}"
     assert first not in git(made[0], "for-each-ref")
+
+
+@pytest.mark.parametrize("name", ["a=b", "a%41", "a b", "a#?"])
+def test_a_copy_is_made_from_a_directory_of_any_name(tmp_path: Path, name: str) -> None:
+    repository = tmp_path / name
+    repository.mkdir()
+    git(repository, "init", "--quiet", "--object-format=sha256")
+    commit = commit_more(repository, one=0o644)
+    made = _copy_bare(repository, "https://host/x", tmp_path / "mirror")
+    assert git(made, "rev-parse", "HEAD") == commit
+
+
+def test_a_url_that_leads_out_of_the_mirror_is_refused(tmp_path: Path) -> None:
+    for url in ("https://h/../../x", "file:///../x", "https://h/a/.."):
+        with pytest.raises(IntegrityError):
+            _copy_bare(tmp_path, url, tmp_path / "mirror/inner")
+    assert [*tmp_path.iterdir()] == []
 
 
 @pytest.mark.parametrize("modules", [(), ("a", "a/modules/b")])

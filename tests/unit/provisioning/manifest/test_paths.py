@@ -116,7 +116,7 @@ def test_a_path_inside_is_one(manifests: Path, path: str) -> None:
     read(manifests, put="lib/")
 
 
-@pytest.mark.parametrize("text", ["a/b", "", "-a", "a\\nb", "a\\u001bb"])
+@pytest.mark.parametrize("text", ["a/b", "", ".", "-a", "a\\nb", "a\\u001bb"])
 @pytest.mark.parametrize("key", ["name", "version", "filename"])
 def test_a_name_of_a_file_is_no_path_and_no_option(manifests: Path, key: str, text: str) -> None:
     with pytest.raises(ManifestError):
@@ -144,6 +144,11 @@ def test_what_is_no_hash_is_a_mistake_of_the_manifest(manifests: Path, text: str
         read(manifests, sha256=text)
     with pytest.raises(ManifestError):
         read(manifests, commit=text)
+
+
+def test_a_repository_has_a_commit(manifests: Path) -> None:
+    with pytest.raises(ManifestError):
+        read(manifests, commit="")
 
 
 @pytest.mark.parametrize("digits", [40, 96, 128])
