@@ -56,6 +56,7 @@ def write_whole(path: Path, data: bytes | str) -> None:
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         _clear_writes(path)
+        fresh.unlink(missing_ok=True)  # it may be a link to another file
         fresh.write_bytes(raw)
         fresh.replace(path)
     finally:
@@ -155,10 +156,14 @@ def publish_directory(staging: Path, target: Path) -> None:
 
     If ``target`` exists, the two are exchanged, so that ``staging`` then contains the earlier
     content. If the file system cannot exchange directories, the earlier directory is moved aside
-    and removed. Raises OSError.
+    and removed. One that a killed process left there is removed, too. Raises OSError.
     """
+    aside = _beside(target, REPLACED)
     if not target.exists():
         staging.rename(target)
+        if aside.exists():
+            with suppress(OSError):  # ``target`` is there
+                remove_tree(aside)
         return
     library = ctypes.CDLL(None, use_errno=True)
     names = (AT_FDCWD, os.fsencode(staging), AT_FDCWD, os.fsencode(target))
@@ -167,7 +172,8 @@ def publish_directory(staging: Path, target: Path) -> None:
     number = ctypes.get_errno()
     if number not in {0, errno.EINVAL, errno.ENOSYS}:
         raise OSError(number, os.strerror(number), str(target))
-    aside = _beside(target, REPLACED)
+    if aside.exists():
+        remove_tree(aside)
     target.rename(aside)
     try:
         staging.rename(target)
@@ -184,6 +190,8 @@ def remove_tree(path: Path) -> None:
     if path.is_symlink() or path.is_file():
         path.unlink()
         return
+    with suppress(PermissionError):  # another user's directory may still be empty
+        path.chmod(0o755)
     pending, numbers, mark = [path], itertools.count(), secrets.token_hex(4)
     while pending:
         at = pending.pop()

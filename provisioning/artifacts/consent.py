@@ -22,9 +22,10 @@ from provisioning.artifacts.sources.local import read_version
 from provisioning.console.caller import is_ci
 from provisioning.console.clock import read_date
 from provisioning.console.progress import Progress
+from provisioning.console.user_files import read_user_file
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, EM_X86_64, ElfError, Genuine, name_machine
 from provisioning.elf.qnn_build import find_qnn_build
-from provisioning.errors import IntegrityError, UnfitError
+from provisioning.errors import IntegrityError, UnfitError, UsageError
 from provisioning.fetch.transfer import redact_url
 from provisioning.files import hash_file
 from provisioning.manifest.catalogs import prove_skel
@@ -297,8 +298,9 @@ def require_acceptance(request: ArtifactRequest, store: Store, progress: Progres
 
 def _read(store: Store) -> dict[str, dict[str, str]]:
     try:
-        return msgspec.json.decode(record_path(store).read_bytes(), type=dict[str, dict[str, str]])
-    except (OSError, msgspec.DecodeError):
+        raw = read_user_file(record_path(store), "the record")
+        return msgspec.json.decode(raw, type=dict[str, dict[str, str]])
+    except (UsageError, msgspec.DecodeError):
         return {}
 
 

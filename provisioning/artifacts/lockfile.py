@@ -12,7 +12,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from provisioning.errors import IntegrityError, ManifestError
+from provisioning.console.user_files import read_user_file
+from provisioning.errors import IntegrityError, ManifestError, UsageError
 from provisioning.manifest.reader import manifests_root
 from provisioning.manifest.releases import FileRelease, Release
 from provisioning.store.store import Store
@@ -64,13 +65,12 @@ def read_lock(path: Path) -> Lock | None:
     the version in it.
     """
     try:
-        lock = LOCKS.decode(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
-        raise ManifestError(
-            f"cannot read the lock {path}", why=str(error), fix=_ways_out(path)
-        ) from error
+        lock = LOCKS.decode(read_user_file(path, "the lock"))
+    except (UsageError, UnicodeDecodeError, msgspec.DecodeError) as error:
+        if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+            return None
+        why = error.why if isinstance(error, UsageError) else str(error)
+        raise ManifestError(f"cannot read the lock {path}", why=why, fix=_ways_out(path)) from error
     if lock_name(lock.artifact, lock.version) != path.name:
         raise ManifestError(
             f"the lock {path} is for another artifact",

@@ -7,13 +7,14 @@ from __future__ import annotations
 import os
 import re
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from provisioning.files import remove_tree, walk
+from provisioning.files import REPLACED, remove_tree, walk
 from provisioning.store.store import STAGING_PREFIX, Store, find_published
 
 PART_NAME = re.compile(r"\..+\.([0-9a-f]{8}\.(part|json)|parts|[0-9]+)")
@@ -70,9 +71,8 @@ def _spare_used(one: Garbage | Kept, user: int | None) -> Garbage | Kept:
 def _judge_tree(path: Path, named: set[str]) -> Garbage | Kept:
     if path.is_symlink() or not path.is_dir():
         return Kept(path, "qnn-ci did not create it")
-    if path.name.startswith(STAGING_PREFIX):
-        old = time.time() - path.stat().st_mtime > LEFTOVER_AGE_S
-        if old:
+    if path.name.startswith(STAGING_PREFIX) or path.name.endswith(f".staging-{REPLACED}"):
+        if _is_old(path):
             return Garbage(path, measure(path), "left by a killed process")
         return Kept(path, "a process may still be writing it")
     if path.name in named:
@@ -124,15 +124,20 @@ def made_by_us(path: Path) -> str | None:
 
 def _judge_downloads(directory: Path, filenames: set[str]) -> Iterator[Garbage]:
     for path in sorted(directory.iterdir()):
-        state = path.lstat()
-        old = time.time() - state.st_mtime > LEFTOVER_AGE_S
         if path.is_dir():
-            if path.name.startswith((".pip-", ".update-")) and old:
+            if path.name.startswith((".pip-", ".update-")) and _is_old(path):
                 yield Garbage(path, measure(path), "left by a killed process")
         elif path.name in filenames:
-            yield Garbage(path, state.st_size, "a finished download")
-        elif PART_NAME.fullmatch(path.name) and old:
-            yield Garbage(path, state.st_size, "an abandoned download")
+            yield Garbage(path, measure(path), "a finished download")
+        elif PART_NAME.fullmatch(path.name) and _is_old(path):
+            yield Garbage(path, measure(path), "an abandoned download")
+
+
+def _is_old(path: Path) -> bool:
+    """Return whether a leftover can be removed; False if it has been removed meanwhile."""
+    with suppress(FileNotFoundError):
+        return time.time() - path.lstat().st_mtime > LEFTOVER_AGE_S
+    return False
 
 
 def remove_garbage(store: Store, items: Iterable[Garbage]) -> int:
@@ -145,7 +150,8 @@ def remove_garbage(store: Store, items: Iterable[Garbage]) -> int:
             artifact = made_by_us(item.path)
             gone = item.path
             if artifact:
-                gone = store.trees / f"{STAGING_PREFIX}{artifact}-gone{os.getpid()}"
+                prefix = f"{STAGING_PREFIX}{artifact}-"
+                gone = Path(tempfile.mkdtemp(prefix=prefix, dir=store.trees))
                 item.path.rename(gone)
             remove_tree(gone)
         else:
@@ -194,12 +200,14 @@ def _look_into(process: Path) -> tuple[list[bytes], list[bytes]]:
 
 
 def measure(path: Path) -> int:
-    """Return the size in bytes of a file, or of all files below a directory."""
+    """Return the size in bytes of a file, or of all files below a directory. What another process
+    removes meanwhile counts as nothing.
+    """
     if path.is_symlink() or not path.is_dir():
-        return path.lstat().st_size
-    return sum(
-        (directory / name).lstat().st_size for directory, _, names in walk(path) for name in names
-    )
+        with suppress(OSError):
+            return path.lstat().st_size
+        return 0
+    return sum(measure(directory / name) for directory, _, names in walk(path) for name in names)
 
 
 CHECKOUT = Path(__file__).resolve().parents[2]

@@ -23,7 +23,8 @@ from typing import Any
 
 from provisioning.console.caller import caller_path
 from provisioning.console.progress import Progress
-from provisioning.errors import IntegrityError, StoreError, UnfitError
+from provisioning.console.user_files import read_user_file
+from provisioning.errors import IntegrityError, StoreError, UnfitError, UsageError
 from provisioning.files import (
     SPARE_BYTES,
     explain_writes,
@@ -119,8 +120,8 @@ class Published:
 
     def read_tree(self) -> Tree | None:
         try:
-            tree = parse_tree((self.path / TREE_FILE).read_bytes())
-        except (OSError, ValueError):
+            tree = parse_tree(read_user_file(self.path / TREE_FILE, "the list of files"))
+        except (UsageError, ValueError):
             return None
         is_own = self.path.name.startswith(f"{tree.artifact}-{tree.version}-")
         return tree if is_own and tree.artifact == self.artifact and tree.files else None
@@ -130,10 +131,11 @@ def find_published(path: Path) -> tuple[Published, Tree] | None:
     """Return the artifact published in the directory ``path``, with its tree; None if ``path`` does
     not contain an artifact with a valid tree.json.
     """
-    for child in path.iterdir() if path.is_dir() else ():
-        published = Published(path, child.name)
-        if child.is_dir() and (tree := published.read_tree()):
-            return published, tree
+    with suppress(OSError):  # removed meanwhile, or it cannot be read
+        for child in path.iterdir() if path.is_dir() else ():
+            published = Published(path, child.name)
+            if child.is_dir() and (tree := published.read_tree()):
+                return published, tree
     return None
 
 
@@ -173,7 +175,8 @@ class Store:
         If another process holds a lock, prints that process's ID, and waits. Raises StoreError.
         """
         with ExitStack() as stack:
-            for name in dict.fromkeys(filter(None, names)):  # they may be equal
+            # In order, so that no two processes wait for each other. Names may be equal.
+            for name in sorted({*names} - {""}):
                 guard = self._guard(name)
                 with explain_errors(self.home):
                     self._make_directories()
@@ -251,7 +254,7 @@ class Store:
                 yield path
             finally:
                 if path.exists():
-                    remove_tree(path)
+                    _remove_own(path)
 
     def write_record(self, path: Path, data: bytes) -> None:
         """Write ``data`` to the file ``path`` in the store. If ``path`` is a link, the link is
@@ -284,7 +287,8 @@ class Store:
             pid, start = note.name.rsplit(".", 2)[1:]
             if is_alive(pid, start):
                 return int(pid)
-            note.unlink(missing_ok=True)
+            with suppress(OSError):  # removed meanwhile, or not made by note_use
+                note.unlink()
         return None
 
     def sweep(self, artifact: str) -> None:
@@ -308,7 +312,7 @@ class Store:
 
     def _remove_stale(self, artifact: str) -> None:
         for path in self._stale(artifact):
-            remove_tree(path)
+            _remove_own(path)
 
     def publish(self, key: Key, staged: Path, tree: Tree) -> Published:
         """Publish ``staged`` under the key's name with one rename. All users can read the result.
@@ -344,6 +348,14 @@ class Store:
                 why=f"it needs {mib(needed_bytes + SPARE_BYTES)}, but only {mib(free)} are free",
                 fix=f"free some space, run `qnn-ci gc`, or set {HOME_VARIABLE}",
             )
+
+
+def _remove_own(path: Path) -> None:
+    """Remove a directory of the store, or as much of it as belongs to this user: in a shared store,
+    only its owner can remove the rest. Raises OSError.
+    """
+    with suppress(PermissionError):
+        remove_tree(path)
 
 
 def _is_published(found: Published) -> bool:

@@ -8,6 +8,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -105,7 +106,7 @@ def compare_tree(
     who are not in it are differences, too.
     """
     wanted = {entry.path: entry for entry in entries}
-    seen = scan_tree(root, checkout=f"{GIT}/config" in wanted)
+    seen = scan_tree(root, checkout=f"{GIT}/config" in wanted, closed=True)
     found = [*_compare_shape(seen, wanted)]
     found += [
         Difference(path, "belongs to another user", str(state.st_uid))
@@ -121,17 +122,21 @@ def compare_tree(
     return sorted(found, key=lambda difference: difference.path)
 
 
-def scan_tree(root: Path, *, checkout: bool = False) -> dict[str, os.stat_result]:
+def scan_tree(
+    root: Path, *, checkout: bool = False, closed: bool = False
+) -> dict[str, os.stat_result]:
     """Return the status of everything below ``root`` by relative path; a directory's path ends in
     ``/``.
 
-    If ``checkout`` is true, only those files in .git that control what git does are included.
+    If ``checkout`` is true, only those files in .git that control what git does are included. If
+    ``closed`` is true, directories that this user may not read count as empty. Raises OSError.
     """
     seen: dict[str, os.stat_result] = {}
     pending = [""]
     while pending:
         at = pending.pop()
-        with os.scandir(root / at) as children:
+        skipping = suppress(PermissionError) if closed else nullcontext()
+        with skipping, os.scandir(root / at) as children:
             for child in children:
                 if (
                     checkout

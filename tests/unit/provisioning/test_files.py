@@ -56,6 +56,15 @@ def test_a_file_is_replaced_and_its_directory_made(tmp_path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_a_link_with_the_name_of_the_temporary_file_is_not_followed(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("kept")
+    (tmp_path / f".a.json.{os.getpid()}").symlink_to(other)
+    write_whole(tmp_path / "a.json", "new")
+    assert (other.read_text(), (tmp_path / "a.json").read_text()) == ("kept", "new")
+    assert not (tmp_path / "a.json").is_symlink()
+
+
 def test_a_failed_write_leaves_what_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,6 +193,18 @@ def test_without_an_exchange_the_old_directory_is_moved_aside(tmp_path: Path) ->
         with staged_directory(target) as staging:
             (staging / text).touch()
     assert [path.name for path in target.iterdir()] == ["second"]
+    assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.usefixtures("no_exchange")
+@pytest.mark.parametrize("has_old", [True, False])
+def test_what_a_killed_process_left_aside_stops_no_other(tmp_path: Path, has_old: bool) -> None:
+    target, staging = tmp_path / "out", tmp_path / "staging"
+    for path in (staging, tmp_path / ".out.staging-replaced", *([target] if has_old else [])):
+        path.mkdir()
+        (path / path.name).touch()
+    publish_directory(staging, target)
+    assert [path.name for path in target.iterdir()] == ["staging"]
     assert list(tmp_path.iterdir()) == [target]
 
 

@@ -397,6 +397,32 @@ def test_what_is_removed_is_counted_and_goes(store: Store, tmp_path: Path) -> No
     assert [path.name for path in store.trees.iterdir()] == [other.path.name]
 
 
+def test_what_another_process_removes_meanwhile_counts_as_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = publish(store)
+    real = collect.walk
+
+    def vanish(top: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
+        for directory, names, files in real(top):
+            yield directory, names, [*files, "gone"]
+
+    before = measure(found.path)
+    monkeypatch.setattr(collect, "walk", vanish)
+    assert measure(found.path) == before
+    assert measure(store.trees / "gone") == 0
+    assert made_by_us(store.trees / "gone") is None
+
+
+def test_a_tree_that_a_killed_repair_moved_aside_is_a_leftover(store: Store) -> None:
+    aside = store.trees / ".sdk-1.0-0123456789ab.staging-replaced"
+    aside.mkdir(parents=True)
+    assert not find_garbage(store, set(), set(), downloads=False)[0]
+    os.utime(aside, (1, 1))
+    found, _ = find_garbage(store, set(), set(), downloads=False)
+    assert [one.path for one in found] == [aside]
+
+
 def test_a_tree_is_out_of_sight_before_it_goes(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -410,7 +436,7 @@ def test_a_tree_is_out_of_sight_before_it_goes(
     monkeypatch.setattr(collect, "remove_tree", stop)
     with pytest.raises(KeyboardInterrupt):
         remove_garbage(store, [Garbage(found.path, 10, "")])
-    assert gone == [store.trees / f".staging-sdk-gone{os.getpid()}"]
+    assert [path.name.startswith(".staging-sdk-") for path in gone] == [True]
     assert (gone[0] / TREE_FILE).is_file()
     assert not found.path.exists()
     store.locks.mkdir(exist_ok=True)

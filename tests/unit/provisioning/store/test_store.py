@@ -8,6 +8,7 @@ import hashlib
 import io
 import os
 import stat
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from provisioning.store.store import (
     Key,
     Published,
     Store,
+    find_published,
     link_or_copy,
     store_home,
 )
@@ -123,6 +125,27 @@ def test_a_tree_of_something_else_is_none(store: Store, tree: Tree) -> None:
     assert publish(store, tree=tree).read_tree() is None
 
 
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir])
+def test_a_tree_that_is_no_file_is_none(store: Store, make: Callable[[Path], None]) -> None:
+    found = publish(store)
+    (found.path / TREE_FILE).unlink()
+    make(found.path / TREE_FILE)
+    assert found.read_tree() is None
+    assert find_published(found.path) is None
+
+
+def test_a_directory_that_cannot_be_read_holds_no_tree(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = publish(store)
+
+    def refuse(path: Path) -> Iterator[Path]:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    assert find_published(found.path) is None
+
+
 @pytest.mark.parametrize("data", [b"", b"{}", None])
 def test_a_tree_that_cannot_be_read_is_none(store: Store, data: bytes | None) -> None:
     found = publish(store)
@@ -215,6 +238,19 @@ def test_a_stage_takes_away_what_was_left_of_its_artifact_alone(store: Store) ->
         assert names_in(store.trees) == {staged.name, *OTHERS}
 
 
+def test_what_another_user_left_stops_nobody(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave(store, *STALE)
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted", str(path))
+
+    monkeypatch.setattr(stores, "remove_tree", refuse)
+    assert publish(store).read_tree() == TREE
+    assert publish(store, text="y").read_tree() == TREE
+
+
 def test_a_sweep_does_too_unless_somebody_is_at_work(store: Store) -> None:
     store.sweep("sdk")
     assert not store.home.exists()
@@ -260,6 +296,15 @@ def test_a_lock_is_of_an_artifact_and_of_its_download(store: Store) -> None:
         held = HeldLock(store.locks / f"{name}.lock")
         assert held.take()
         held.release()
+
+
+def test_locks_are_taken_in_one_order(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[str] = []
+    monkeypatch.setattr(store, "_wait", lambda _, name, __: taken.append(name))
+    for names in (("a", "b"), ("b", "", "a")):
+        with store.lock(names, Progress()):
+            pass
+    assert taken == ["a", "b", "a", "b"]
 
 
 def test_a_download_may_have_the_name_of_its_artifact(store: Store) -> None:

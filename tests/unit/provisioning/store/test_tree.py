@@ -313,6 +313,23 @@ def test_of_a_checkout_what_decides_what_git_does_is_seen(tmp_path: Path) -> Non
     assert whole >= GIT_DECIDES | GIT_OWNS | around | {".git/", ".git/refs/heads/"}
 
 
+def test_a_directory_that_cannot_be_read_counts_as_empty_if_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_files(tmp_path, "a/file", "b/file")
+    real = os.scandir
+
+    def refuse(path: Path) -> object:
+        if path.name == "a":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert set(scan_tree(tmp_path, closed=True)) == {"a/", "b/", "b/file"}
+    with pytest.raises(PermissionError):
+        scan_tree(tmp_path)
+
+
 def test_a_directory_whose_path_is_too_long_is_not_entered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
