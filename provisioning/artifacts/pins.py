@@ -20,6 +20,7 @@ from provisioning.artifacts.lockfile import Lock, project_lock_path, read_lock
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, load_source, substitute
 from provisioning.console.progress import Progress
 from provisioning.errors import IntegrityError, ManifestError, UsageError, mask_credentials
+from provisioning.fetch.download import FILE_MODE
 from provisioning.files import explain_writes, hash_file, write_whole
 from provisioning.manifest.reader import Toolchain, manifests_root, parse_toml
 from provisioning.manifest.releases import FileRelease, Release
@@ -97,6 +98,7 @@ def take_archive(request: ArtifactRequest, file: Path, store: Store) -> None:
         fresh = store.downloads / f".{request.download}.{os.getpid()}"
         try:
             shutil.copyfile(file, fresh)
+            fresh.chmod(FILE_MODE)
             fresh.replace(store.downloads / request.download)
         finally:
             fresh.unlink(missing_ok=True)

@@ -41,6 +41,10 @@ _RUN_MODULE = (
     "import sys; sys.path[:] = filter(None, sys.path); import runpy;"
     " runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 )
+_LIMIT_FILES = (
+    "import resource; kind = resource.RLIMIT_FSIZE; hard = resource.getrlimit(kind)[1];"
+    " resource.setrlimit(kind, (min({0}, hard) if hard >= 0 else {0}, hard)); "
+)
 _running: set[subprocess.Popen[str]] = set()
 
 
@@ -77,11 +81,15 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def module_command(module: str, python: str | os.PathLike[str] = sys.executable) -> list[str]:
+def module_command(
+    module: str, python: str | os.PathLike[str] = sys.executable, *, most_bytes: int = 0
+) -> list[str]:
     """Return the start of a command that runs ``module`` with ``python``. A module in the working
-    directory is not used.
+    directory is not used. The module cannot write a file of more than ``most_bytes``, unless that
+    is 0.
     """
-    return [os.fspath(python), "-c", _RUN_MODULE, module]
+    limit = _LIMIT_FILES.format(most_bytes) if most_bytes else ""
+    return [os.fspath(python), "-c", f"{limit}{_RUN_MODULE}", module]
 
 
 def run_process(

@@ -5,6 +5,7 @@ directory for another machine.
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -22,6 +23,7 @@ from provisioning.files import explain_writes, hash_file, write_whole
 from provisioning.store.store import Key, Store
 
 SUMS_FILE = "SHA256SUMS"
+SUM = re.compile(r"(?m)^([0-9a-f]{64})  (.+)$")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -118,7 +120,8 @@ def _mirror(
 def _write_sums(directory: Path, files: Sequence[Path]) -> None:
     """Add ``files`` to SHA256SUMS, which is sorted by name."""
     path = directory / SUMS_FILE
-    rows = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    sums = {row[66:]: row[:64] for row in rows} | {file.name: hash_file(file) for file in files}
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    sums = {name: digest for digest, name in SUM.findall(text)}
+    sums |= {file.name: hash_file(file) for file in files}
     if sums:
         write_whole(path, "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())))

@@ -7,10 +7,12 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import tempfile
-import zipfile
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path, PurePosixPath
 
+from provisioning.archives.layout import Limits, check_members
+from provisioning.archives.zipfiles import FileSource, extract_members, read_directory
 from provisioning.artifacts.consent import SKELS
 from provisioning.artifacts.pins import Change
 from provisioning.console.command import Outcome, user_path
@@ -24,6 +26,8 @@ from provisioning.manifest.catalogs import KnownBuild, prove_skel, read_known
 from provisioning.manifest.reader import manifests_root
 from provisioning.verbs.lock import conclude
 from provisioning.versions import parse_version
+
+MOST_BYTES = 4 << 30  # ten times what a wheel with QNN unpacks to
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,8 +66,9 @@ def read_wheel(wheel: Path) -> tuple[str, KnownBuild]:
     with tempfile.TemporaryDirectory(prefix="lock-skels-") as directory:
         try:
             paths = extract(wheel, Path(directory))
-        except (OSError, zipfile.BadZipFile) as error:
-            raise UsageError(f"{wheel} cannot be read as a wheel", why=str(error)) from error
+        except (OSError, IntegrityError) as error:
+            why = error.why if isinstance(error, IntegrityError) else str(error)
+            raise UsageError(f"{wheel} cannot be read as a wheel", why=why) from error
         for path in paths:
             elf, build, sha256 = read_elf(path), find_qnn_build(path), hash_file(path)
             proof = prove_skel(path, build, sha256)
@@ -82,17 +87,16 @@ def read_wheel(wheel: Path) -> tuple[str, KnownBuild]:
 
 def extract(wheel: Path, directory: Path) -> list[Path]:
     """Unpack the skels and catalogs of a wheel below ``directory``, and return the paths of the
-    skels. Raises OSError and BadZipFile.
+    skels. Raises OSError and IntegrityError.
     """
-    paths = []
-    with zipfile.ZipFile(wheel) as archive:
-        for name in archive.namelist():
-            member = PurePosixPath(name)
-            is_skel = fnmatch.fnmatch(member.name, SKELS)
-            if is_skel or member.suffix.lower() == ".cat":
-                path = Path(archive.extract(name, directory))
-                paths += [path] if is_skel else []
-    return paths
+    with closing(FileSource(wheel)) as source:
+        members = read_directory(source)
+        check_members(wheel.name, members, Limits(MOST_BYTES))
+        files = [member for member in members if member.kind == "file"]
+        skels = {one.name for one in files if fnmatch.fnmatch(PurePosixPath(one.name).name, SKELS)}
+        wanted = [one for one in files if one.name in skels or one.name.lower().endswith(".cat")]
+        extract_members(source, directory, [(one.name, one) for one in wanted])
+    return [directory / one.name for one in wanted if one.name in skels]
 
 
 def join(old: KnownBuild, new: KnownBuild) -> KnownBuild:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -236,9 +237,14 @@ def copy_to_mirror(source: Path, directory: Path) -> Path:
     target = directory / source.name
     fresh = target.with_name(f".{target.name}")
     fresh.unlink(missing_ok=True)
-    link_or_copy(source, fresh)
+    if source.is_symlink():  # to a file of the user, which keeps its mode
+        shutil.copyfile(source, fresh)
+    else:
+        link_or_copy(source, fresh)
     fresh.chmod(0o644)
-    return fresh.replace(target)
+    fresh.replace(target)
+    fresh.unlink(missing_ok=True)  # it remains if both names are links to one file
+    return target
 
 
 def load_source(kind: str) -> Source:

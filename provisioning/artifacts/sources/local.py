@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from provisioning.archives.layout import FileWriter, find_dangling, make_links, 
 from provisioning.artifacts.sources import ArtifactRequest, FillJob
 from provisioning.console.caller import caller_path
 from provisioning.console.user_files import read_user_file
-from provisioning.errors import UnfitError, UsageError
+from provisioning.errors import IntegrityError, UnfitError, UsageError
 from provisioning.files import READ_BYTES
 from provisioning.manifest.reader import Adoption
 from provisioning.manifest.releases import Release
@@ -91,6 +91,33 @@ def fill(job: FillJob) -> tuple[TreeEntry, ...]:
             fix=f"set {name} to an installation",
         )
     root, _ = found
+    with explain_reads(root):
+        return copy_installation(job, root)
+
+
+@contextmanager
+def explain_reads(root: Path) -> Iterator[None]:
+    """Turn an OSError in the block that comes from a file below ``root``, or an IntegrityError
+    because a file was changed while it was copied, into an UnfitError.
+    """
+    try:
+        yield
+    except OSError as error:
+        if not (error.filename and Path(error.filename).is_relative_to(root)):
+            raise
+        fix = f"make every file in {root} readable for this user"
+        raise UnfitError(f"{error.filename} cannot be read", why=error.strerror, fix=fix) from error
+    except IntegrityError as error:
+        if not error.what.startswith(f"{root}/"):
+            raise
+        fix = "try again when no other program changes the installation"
+        what = f"a file in {root} changed while it was copied"
+        raise UnfitError(what, why=error.why, fix=fix) from error
+
+
+def copy_installation(job: FillJob, root: Path) -> tuple[TreeEntry, ...]:
+    """Copy the wanted files and links of the installation ``root``, and return their entries."""
+    request = job.request
     layout, entries, links = request.layout(), [], {}
     for path in sorted(list_files(root)):
         if not (target := layout.place(path)) or not job.wants(target):

@@ -35,7 +35,7 @@ from provisioning.console.progress import Progress
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import DownloadError, IntegrityError, ToolError, UnfitError
 from provisioning.fetch.download import FILE_MODE, fetch_file, mirror_urls
-from provisioning.files import hash_file, mib
+from provisioning.files import SPARE_BYTES, hash_file, mib
 from provisioning.manifest.releases import WheelRelease
 from provisioning.store.store import Store
 from provisioning.store.tree import TreeEntry
@@ -172,7 +172,9 @@ def _fetch_with_pip(request: ArtifactRequest, target: Path, progress: Progress) 
         wanted.write_text(f"{pin} --hash=sha256:{release.sha256}\n", encoding="utf-8")
         words = ["--require-hashes", "--dest", scratch, "--requirement", str(wanted)]
         with progress.waiting(request.label):
-            download_with_pip(release.filename, [release.platform], release.python, words)
+            most = release.size_bytes + SPARE_BYTES if release.size_bytes else 0
+            platforms = [release.platform]
+            download_with_pip(release.filename, platforms, release.python, words, most_bytes=most)
         fetched = directory / release.filename
         if not fetched.is_file():
             names = ", ".join(sorted(path.name for path in directory.glob("*.whl"))) or "nothing"
@@ -188,11 +190,16 @@ def _fetch_with_pip(request: ArtifactRequest, target: Path, progress: Progress) 
 
 
 def download_with_pip(
-    what: str, platforms: Sequence[str], python: str, words: Sequence[str]
+    what: str,
+    platforms: Sequence[str],
+    python: str,
+    words: Sequence[str],
+    *,
+    most_bytes: int = 0,
 ) -> None:
     """Download a wheel with pip for the Python version ``python`` and one of ``platforms``.
     ``words`` are the arguments of pip that select the wheel and the directory; ``what`` is the
-    wheel's name in messages.
+    wheel's name in messages. No file that pip writes exceeds ``most_bytes``, unless that is 0.
 
     Raises DownloadError with pip's message, and UnfitError if this Python has no pip.
     """
@@ -202,7 +209,8 @@ def download_with_pip(
             why=f"{sys.executable} cannot import it",
             fix=f"run `{sys.executable} -m ensurepip`",
         )
-    argv = [*module_command("pip"), "download", "--no-deps", "--only-binary", ":all:"]
+    command = module_command("pip", most_bytes=most_bytes)
+    argv = [*command, "download", "--no-deps", "--only-binary", ":all:"]
     argv += [word for platform in platforms for word in ("--platform", platform)]
     argv += ["--python-version", python, "--implementation", "cp"]
     argv += ["--disable-pip-version-check", "--progress-bar", "off", "--no-input", *words]

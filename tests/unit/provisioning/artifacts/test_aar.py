@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -178,8 +179,13 @@ def test_an_archive_is_taken_if_it_is_the_pinned_one(
     job = make_job(tmp_path, monkeypatch, "aar", pin)
     file = tmp_path / "mine"
     file.write_bytes(DATA)
-    take_archive(job.request, file, job.store)
+    before = os.umask(0o077)
+    try:
+        take_archive(job.request, file, job.store)
+    finally:
+        os.umask(before)
     assert [one.name for one in job.store.downloads.iterdir()] == ["r.aar"]
+    assert (job.store.downloads / "r.aar").stat().st_mode & 0o777 == 0o644
     assert (job.store.downloads / "r.aar").read_bytes() == DATA
     with pytest.raises(UsageError, match="is not a file"):
         take_archive(job.request, tmp_path, job.store)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import get_args
 
 import msgspec
 import pytest
 
+from provisioning.archives.layout import FileWriter
 from provisioning.artifacts.choice import read_choice
 from provisioning.artifacts.environment import (
     compose_environment,
@@ -20,7 +23,7 @@ from provisioning.artifacts.environment import (
 from provisioning.artifacts.pins import plan_update
 from provisioning.artifacts.provision import Provisioned
 from provisioning.artifacts.sources import ArtifactRequest, Options, load_source
-from provisioning.artifacts.sources.local import find_installation
+from provisioning.artifacts.sources.local import explain_reads, find_installation
 from provisioning.console.progress import Progress
 from provisioning.doctor.examine import find_pins, wanted_requests
 from provisioning.errors import ExitCode, ManifestError, UnfitError, UsageError
@@ -317,3 +320,19 @@ def test_two_rows_of_one_version_are_refused() -> None:
     toolchain = read_toolchain("qnn-sdk")
     with pytest.raises(ValueError, match=r"2\.37\.0\.250724"):
         msgspec.structs.replace(toolchain, releases=(*toolchain.releases, toolchain.release()))
+
+
+def test_an_installation_that_cannot_be_copied_is_not_blamed_on_the_store(tmp_path: Path) -> None:
+    root, target = tmp_path / "installed", tmp_path / "tree"
+    for path in (root, target):
+        path.mkdir()
+    with pytest.raises(UnfitError, match="cannot be read"), explain_reads(root):
+        raise PermissionError(errno.EACCES, "Permission denied", str(root / "a"))
+    with pytest.raises(OSError, match="No space"), explain_reads(root):
+        raise OSError(errno.ENOSPC, "No space left", str(target / "a"))
+    with pytest.raises(UnfitError, match="changed while it was copied"), explain_reads(root):
+        (root / "a").write_text("text")
+        with (root / "a").open("a") as file, closing(FileWriter(target, "a", f"{root}/a", 4)) as to:
+            file.write("more")
+            file.flush()
+            to.write((root / "a").read_bytes())

@@ -208,6 +208,14 @@ def test_each_way_to_differ_from_the_lock_is_refused(
     check_lock(replace(request, lock=None), change)
 
 
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir])
+def test_a_lock_that_is_no_file_is_refused(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "sdk-1.json")
+    with pytest.raises(ManifestError):
+        read_lock(tmp_path / "sdk-1.json")
+    assert read_lock(tmp_path / "none-1.json") is None
+
+
 def test_a_lock_of_files_is_compared_with_what_came(store: Store) -> None:
     lock = write_lock(store)
     assert [one.path for one in lock.files] == sorted([*FILES, "lib/link.so", "note"])
@@ -1264,6 +1272,33 @@ def test_a_mirror_holds_files_sums_and_locks(
     (mirror / "sdk.zip").chmod(0o600)
     fill_mirror([ask()], mirror, Store(tmp_path / "third"), Progress())
     assert stat.S_IMODE((mirror / "sdk.zip").stat().st_mode) == 0o644
+
+
+def test_a_mirror_is_written_twice_and_holds_files_and_no_links(
+    store: Store, manifests: Path, tmp_path: Path
+) -> None:
+    mirror = tmp_path / "mirror"
+    for _ in range(2):
+        fill_mirror([ask()], mirror, store, Progress())
+        assert sorted(path.name for path in mirror.iterdir()) == ["SHA256SUMS", "sdk.zip"]
+    fill_mirror([ask()], store.downloads, store, Progress())
+    assert sorted(path.name for path in store.downloads.iterdir()) == ["SHA256SUMS", "sdk.zip"]
+    own = (store.downloads / "sdk.zip").rename(tmp_path / "own.zip")
+    own.chmod(0o600)
+    (store.downloads / "sdk.zip").symlink_to(own)
+    fill_mirror([ask()], mirror, store, Progress())
+    assert not (mirror / "sdk.zip").is_symlink()
+    assert (mirror / "sdk.zip").read_bytes() == own.read_bytes()
+    assert stat.S_IMODE(own.stat().st_mode) == 0o600
+
+
+def test_sums_that_are_none_are_left_out(tmp_path: Path) -> None:
+    row = f"{'5e' * 32}  other.zip\n"
+    (tmp_path / "SHA256SUMS").write_bytes(b"\xff\n\nshort  x\n" + row.encode())
+    (tmp_path / "a").write_text("a")
+    _write_sums(tmp_path, [tmp_path / "a"])
+    sums = f"{hashlib.sha256(b'a').hexdigest()}  a\n{row}"
+    assert (tmp_path / "SHA256SUMS").read_text() == sums
 
 
 def test_a_mirror_without_files_has_no_sums(tmp_path: Path) -> None:

@@ -255,6 +255,18 @@ def test_a_module_is_run_whatever_the_working_directory_holds(tmp_path: Path, na
     assert ended.output.startswith("pip ")
 
 
+@pytest.mark.parametrize("most_bytes", [0, 100_000, 1_000_000, 1 << 40])
+def test_the_files_of_a_module_have_a_limit(tmp_path: Path, most_bytes: int) -> None:
+    (tmp_path / "writer.py").write_text(
+        "import sys\nwith open(sys.argv[1], 'wb') as file:\n    file.write(bytes(200_000))\n"
+    )
+    command = module_command("writer", most_bytes=most_bytes)
+    variables = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    ended = run_process([*command, tmp_path / "out"], env=variables, check=False)
+    assert ended.returncode == (1 if most_bytes == 100_000 else 0), ended.output
+    assert (tmp_path / "out").stat().st_size == (most_bytes if ended.returncode else 200_000)
+
+
 @pytest.mark.parametrize("run", [run_process, run_bytes])
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL, signal.SIGTERM])
 def test_a_program_that_a_signal_ends_has_failed(run: Run, number: signal.Signals) -> None:

@@ -16,6 +16,7 @@ from provisioning.errors import ExitCode
 from provisioning.files import hash_file
 from provisioning.manifest import catalogs
 from provisioning.manifest.reader import MANIFESTS_VARIABLE, manifests_root
+from provisioning.verbs import lock_skels
 from provisioning.verbs.lock_skels import extract, join
 from tests.stand_ins import elf_edits as elf
 from tests.stand_ins.catalogs import NOW, TRUST, make_catalog
@@ -131,6 +132,25 @@ def test_files_without_skels_are_refused(lock: Lock, tmp_path: Path) -> None:
     text.write_text("no wheel")
     for wheel in (text, make_wheel(tmp_path / "none.whl", {}), tmp_path / "missing.whl"):
         assert lock(wheel) == ExitCode.USAGE
+
+
+@pytest.mark.parametrize(("at", "value"), [(8, 1), (10, 93), (16, 7)])
+def test_a_wheel_that_cannot_be_unpacked_is_refused(
+    lock: Lock, tmp_path: Path, at: int, value: int
+) -> None:
+    """It is encrypted, of an unknown method, and has a wrong checksum."""
+    wheel = make_wheel(tmp_path / "bad.whl", {V73: SKELS[V73]})
+    data = bytearray(wheel.read_bytes())
+    data[data.rfind(b"PK\1\2") + at] ^= value
+    wheel.write_bytes(data)
+    assert lock(wheel) == ExitCode.USAGE
+
+
+def test_a_wheel_that_unpacks_to_too_much_is_refused(
+    lock: Lock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock_skels, "MOST_BYTES", len(SKELS[V73]) - 1)
+    assert lock(make_wheel(tmp_path / "bad.whl", {V73: SKELS[V73]})) == ExitCode.USAGE
 
 
 def test_builds_are_in_the_order_of_their_versions_each_from_one_wheel(
