@@ -193,8 +193,9 @@ def check_members(archive: str, members: Sequence[Member], limits: Limits) -> No
             raise unsafe(archive, f"{parent.rstrip('/')!r} is a {kind} but contains {held!r}")
     links = {item.name: item.link for item in members if item.kind == "symlink" and item.link}
     files = {member.name: member.size for member in members if member.kind == "file"}
+    resolver = LinkResolver(links)
     for member in members:
-        if member.name in links and resolve_link(member.name, links) is None:
+        if member.name in links and resolver.resolve(member.name) is None:
             raise unsafe(
                 archive,
                 f"link {member.name!r} points outside the tree or into a loop: {member.link!r}",
@@ -273,31 +274,50 @@ def check_name(archive: str, member: Member) -> None:
         )
 
 
-def resolve_link(name: str, links: Mapping[str, str]) -> str | None:
-    """Follow ``links`` (path -> target) from ``name``, and return the final path; '' is the tree's
-    root.
+class LinkResolver:
+    """Follows symbolic links, ``links`` (path -> target), in a tree. Each link is followed once."""
 
-    Returns None if the path leaves the tree, if a link is empty, or if there are more than
-    MAX_LINK_HOPS links, as in a loop.
-    """
-    hops = 0
-    at: list[str] = []
-    pending = name.split("/")[::-1]
-    while pending:
-        part = pending.pop()
-        if part == "..":
-            if not at:
-                return None
-            at.pop()
-        elif part not in {"", "."}:
-            at.append(part)
-            if (target := links.get("/".join(at))) is not None:
-                hops += 1
-                if hops > MAX_LINK_HOPS or target.startswith("/") or not target:
-                    return None
+    def __init__(self, links: Mapping[str, str]) -> None:
+        self.links = links
+        self.known: dict[str, tuple[str | None, int]] = {}
+
+    def resolve(self, name: str) -> str | None:
+        """Return the final path of ``name``; '' is the tree's root.
+
+        Returns None if the path leaves the tree, if a link is empty, or if there are more than
+        MAX_LINK_HOPS links, as in a loop.
+        """
+        return self._walk(name, MAX_LINK_HOPS)[0]
+
+    def _walk(self, name: str, most: int) -> tuple[str | None, int]:
+        """Return the final path, and through how many links it leads; None if more than ``most``."""
+        at: list[str] = []
+        hops = 0
+        for part in name.split("/"):
+            if part == "..":
+                if not at:
+                    return None, hops
                 at.pop()
-                pending.extend(target.split("/")[::-1])
-    return "/".join(at)
+            elif part not in {"", "."}:
+                at.append(part)
+                if (here := "/".join(at)) in self.links:
+                    end, count = self._follow(here, most - hops)
+                    hops += count
+                    if end is None or hops > most:
+                        return None, hops
+                    at = end.split("/") if end else []
+        return "/".join(at), hops
+
+    def _follow(self, link: str, most: int) -> tuple[str | None, int]:
+        if found := self.known.get(link):
+            return found
+        target = self.links[link]
+        if most < 1 or not target or target.startswith("/"):
+            return None, 1
+        end, hops = self._walk(f"{posixpath.dirname(link)}/{target}", most - 1)
+        if end is not None:
+            self.known[link] = end, hops + 1
+        return end, hops + 1
 
 
 class FileWriter:
@@ -392,8 +412,9 @@ def make_links(
     tree, if links form a loop, or if a link's target, resolved through the tree's links, is
     missing.
     """
+    resolver = LinkResolver(links)
     for path in links:
-        if resolve_link(path, links) is None:
+        if resolver.resolve(path) is None:
             raise unsafe(
                 archive,
                 f"link {path!r} points outside the tree or into a loop: {links[path]!r}",
@@ -411,4 +432,5 @@ def find_dangling(links: Mapping[str, str], present: Iterable[str]) -> list[str]
     """Return the sorted paths of links with a target that is not in the tree."""
     there = {path.rstrip("/") for path in present if path not in links}
     there |= {path.rstrip("/") for path in find_parents([*there, *links])} | {""}
-    return sorted(path for path in links if resolve_link(path, links) not in there)
+    resolver = LinkResolver(links)
+    return sorted(path for path in links if resolver.resolve(path) not in there)
