@@ -256,9 +256,12 @@ def find_differences(
     tree = trusted_tree(request, published)
     if tree is None:
         return [Difference("tree.json", "is damaged or belongs to another artifact")]
-    owners = published.owners
-    found = compare_tree(published.root, tree.files, quick=quick, owners=owners)
-    return [*published.find_exposed(owners), *found]
+    try:
+        owners = published.owners
+        found = compare_tree(published.root, tree.files, quick=quick, owners=owners)
+        return [*published.find_exposed(owners), *found]
+    except FileNotFoundError:  # another process removed it meanwhile
+        return [Difference("./", "is missing")]
 
 
 def trusted_tree(request: ArtifactRequest, published: Published) -> Tree | None:

@@ -68,6 +68,8 @@ def _verify(
     if published is None:
         return row
     found = find_differences(request, published, quick=args.quick and not args.repair)
+    if found and store.find(key) is None:  # another process removed it meanwhile
+        return _row(request.name, request.release.version, "")
     row["differences"] = msgspec.to_builtins(found)
     if found and args.repair:
         done = verify_published(request, key, published, store, progress)

@@ -73,7 +73,7 @@ from provisioning.manifest.reader import manifests_root, read_toolchain
 from provisioning.manifest.releases import ArchiveRelease, Release
 from provisioning.store.store import TREE_FILE, Published, Store
 from provisioning.store.tree import GIT, Tree, TreeEntry, encode_record, parse_tree
-from provisioning.verbs import env, path, update
+from provisioning.verbs import env, path, update, verify
 from provisioning.verbs.fetch import _write_sums, fill_mirror
 from provisioning.verbs.lock import conclude
 from tests.stand_ins import toolchains as made
@@ -1290,6 +1290,23 @@ def test_a_mirror_is_written_twice_and_holds_files_and_no_links(
     assert not (mirror / "sdk.zip").is_symlink()
     assert (mirror / "sdk.zip").read_bytes() == own.read_bytes()
     assert stat.S_IMODE(own.stat().st_mode) == 0o600
+
+
+def test_a_tree_that_is_removed_while_it_is_verified_is_not_in_the_store(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provision(store)
+    request = ask().pinned(store)
+    published = store.find(request.key())
+    assert published
+
+    def remove(*_: object, **__: object) -> list[Difference]:
+        shutil.rmtree(published.path)
+        return []
+
+    monkeypatch.setattr("provisioning.artifacts.provision.compare_tree", remove)
+    row = verify._verify(request, argparse.Namespace(quick=False, repair=False), store, Progress())
+    assert (row["published"], row["differences"]) == (False, [])
 
 
 def test_sums_that_are_none_are_left_out(tmp_path: Path) -> None:
