@@ -290,7 +290,9 @@ class LinkResolver:
         return self._walk(name, MAX_LINK_HOPS)[0]
 
     def _walk(self, name: str, most: int) -> tuple[str | None, int]:
-        """Return the final path, and through how many links it leads; None if more than ``most``."""
+        """Return the final path (None as in resolve, or if there are more than ``most`` links), and
+        the number of links.
+        """
         at: list[str] = []
         hops = 0
         for part in name.split("/"):

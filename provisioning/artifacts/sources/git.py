@@ -48,7 +48,7 @@ BY_FILE = ("-c", "protocol.file.allow=always")
 FIXED = (
     *("-c", "advice.detachedHead=false", "-c", "core.autocrlf=false", "-c", "gc.auto=0"),
     *("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false"),
-    *("-c", "submodule.recurse=false"),
+    *("-c", "submodule.recurse=false", "-c", "core.attributesFile=/dev/null"),
 )
 
 
@@ -227,6 +227,7 @@ class _Checkout:
         self.release = job.request.release_as(GitRelease)
         self.wanted = list(job.request.patterns)
         self.near: list[str] = []
+        self.unfiltered = _list_filters(job.root)
 
     def git(self, *words: str) -> None:
         """Run git in the tree. Raises ToolError."""
@@ -259,9 +260,9 @@ class _Checkout:
         raise self._cannot_fetch("; ".join(failures), NETWORK)
 
     def attempt(self, *words: str, variables: Mapping[str, str] = NONE) -> Completed:
-        """Run git in the tree once, without the user's hooks; return its result even if it
-        failed."""
-        argv = (*FIXED, *words)
+        """Run git in the tree once, without the user's hooks and filters; return its result even if
+        it failed."""
+        argv = (*FIXED, *self.unfiltered, *words)
         return run_git(self.root, *argv, timeout_s=TIMEOUT_S, check=False, variables=variables)
 
     def _cannot_fetch(self, why: str, advice: str) -> DownloadError:
@@ -361,6 +362,18 @@ class _Checkout:
             if stat.S_ISREG(state.st_mode):
                 seal_file(self.root / path, 0o755 if state.st_mode & stat.S_IXUSR else 0o644)
         self.git("update-index", "-q", "--refresh")
+
+
+def _list_filters(root: Path) -> list[str]:
+    """Return arguments that switch off the filters in the user's configuration of git, which would
+    change the content of files.
+    """
+    words: list[str] = []
+    with suppress(ToolError):  # there are none
+        names = ask_git(root, "config", "--name-only", "--get-regexp", r"^filter\.").decode()
+        for name in names.splitlines():
+            words += ["-c", f"{name}={'false' if name.endswith('.required') else ''}"]
+    return words
 
 
 def _list_modules(git: Path) -> list[Path]:

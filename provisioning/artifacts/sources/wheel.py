@@ -162,6 +162,12 @@ def obtain_wheel(request: ArtifactRequest, store: Store, progress: Progress) -> 
 
 def _fetch_with_pip(request: ArtifactRequest, target: Path, progress: Progress) -> None:
     release = request.release_as(WheelRelease)
+    if not release.sha256:
+        raise IntegrityError(
+            f"{request.label} has no known SHA-256 to check it against",
+            why="a wheel is fetched with pip only by its hash",
+            fix=f"add `sha256` to its release in manifests/toolchains/{request.name}.toml",
+        )
     size = mib(release.size_bytes)
     progress.step(f"{request.label}: fetching {release.filename} ({size}) with pip")
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -326,6 +326,27 @@ def test_hooks_of_the_users_git_do_not_run(
     assert not (job.root / ".git/mine").exists()
 
 
+def test_filters_of_the_users_git_do_not_change_files(
+    near: FillJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = tmp_path / "repository"
+    (repository / ".gitattributes").write_text("* filter=own\n")
+    (repository / "text").write_text("kept\n")
+    git(repository, "add", "-A")
+    git(repository, "commit", "--quiet", "-m", "attributes")
+    settings, attributes = tmp_path / "gitconfig", tmp_path / "attributes"
+    attributes.write_text("* text eol=crlf\n")
+    settings.write_text(
+        f'[core]\nattributesFile = {attributes}\n[filter "own"]\nrequired = true\n'
+        "smudge = echo changed\nclean = echo changed\n"
+    )
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(settings))
+    commit = git(repository, "rev-parse", "HEAD")
+    release = msgspec.structs.replace(near.request.release, commit=commit, tag="")
+    source.fill(replace(near, request=replace(near.request, release=release)))
+    assert (near.root / "text").read_bytes() == b"kept\n"
+
+
 def test_a_damaged_gitmodules_is_the_repositorys_fault(near: FillJob, tmp_path: Path) -> None:
     (near.root / ".gitmodules").write_text('[submodule "x\n')
     with pytest.raises(IntegrityError, match="bad config line"):

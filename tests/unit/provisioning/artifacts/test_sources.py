@@ -325,6 +325,14 @@ def test_what_pip_brings_is_proven_and_readable_by_all(
     assert [path.name for path in store.downloads.iterdir()] == [made.WHEEL] * is_right
 
 
+def test_pip_is_not_asked_for_a_wheel_without_a_hash(
+    wheel_request: ArtifactRequest, tmp_path: Path
+) -> None:
+    release = msgspec.structs.replace(wheel_request.release, sha256="")
+    with pytest.raises(IntegrityError, match="sha256"):
+        wheel.obtain_wheel(replace(wheel_request, release=release), Store(tmp_path), Progress())
+
+
 @pytest.mark.parametrize("is_right", [True, False])
 def test_a_wheel_comes_from_the_users_mirror_and_only_else_with_pip(
     wheel_request: ArtifactRequest,
