@@ -89,6 +89,7 @@ def test_the_traffic_of_all_graphs_is_added() -> None:
 @pytest.mark.parametrize(
     ("log", "graphs"),
     [
+        ("", 0),
         ("", 1),
         (SUMMARY.format(1, 2), 2),
         (SUMMARY.format(1, 2) * 2, 1),

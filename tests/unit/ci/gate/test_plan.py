@@ -257,6 +257,14 @@ def test_a_change_needs(row: Row) -> None:
         assert set(one.files) <= {change.path for change in plan.changes}
 
 
+def test_what_needs_everything_still_needs_the_cases_of_another_soc() -> None:
+    other = swap(SOCS, "69", "70")
+    cases = {*plan_edits(other).cases, *plan_edits({"Makefile": "x"}).cases}
+    plan = plan_edits({**other, "Makefile": "x"})
+    assert plan.everything
+    assert {*plan.cases} == cases > {*plan_edits({"Makefile": "x"}).cases}
+
+
 def test_a_session_of_which_nothing_is_known_runs_for_any_change() -> None:
     found = compare(edit(FILES, {"ci/models/model.py": "+x"}), RULES)
     unknown = replace(found.head.sessions["bench"], known=False)

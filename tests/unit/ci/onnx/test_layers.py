@@ -211,6 +211,20 @@ def test_the_worst_output_tells_what_the_weights_lose(tmp_path: Path) -> None:
         assert loss.weights_db < 10
 
 
+def test_an_operator_is_not_blamed_for_its_worst_input(tmp_path: Path) -> None:
+    """A tenth of the exact input is subtracted from the rounded one: 0.9 dB of the loss."""
+    model = load(write_chain(tmp_path / "chain.onnx", (0.8,)))
+    model.graph.initializer.append(numpy_helper.from_array(np.float32(0.1), "tenth"))
+    (output,) = model.graph.output
+    made = helper.make_node("Mul", ["x", "tenth"], ["part"])
+    model.graph.node.extend([made, helper.make_node("Sub", [output.name, "part"], ["left"])])
+    output.name = "left"
+    save(infer(model), tmp_path / "model.onnx")
+    loss = find_loss(tmp_path / "model.onnx", tmp_path / "scratch.onnx", [GIVEN], [0.9 * GIVEN])
+    assert loss is not None
+    assert "input 'x'" in loss.name
+
+
 def test_nothing_is_lost_by_rounding_that_changes_nothing(tmp_path: Path) -> None:
     """The input and each product are multiples of a half."""
     given = np.arange(16, dtype=np.float32)[None] / 2
