@@ -54,6 +54,13 @@ CHOOSING = frozenset(
         *("models/schemes.py", "models/suite", "upstream/judged.py"),
     }
 )
+# These measure the programs and models, and an artifact's record contains the results.
+MEASURING = (
+    "ci/judging/figures.py",
+    "provisioning/doctor/survey/context_binaries.py",
+    "provisioning/doctor/survey/programs.py",
+    "provisioning/elf",
+)
 # Only user extensions compile against C++ headers, and nothing imports a package's tests.
 SKIPPED = frozenset({"__pycache__", "include", "test", "tests"})
 
@@ -101,10 +108,12 @@ def hash_words(*words: str) -> str:
 @cache
 def digest_rooms(rooms: tuple[str, ...]) -> str:
     """Return one SHA-256 for the source files of the packages ``rooms`` in ci, except the modules
-    in CHOOSING."""
-    places = (place for room in rooms for place in (Path(__file__).parents[1] / room).iterdir())
+    in CHOOSING, and those in MEASURING."""
+    root = Path(__file__).parents[2]
+    places = (place for room in rooms for place in (root / "ci" / room).iterdir())
     return digest_sources(
-        *(one for one in places if f"{one.parent.name}/{one.name}" not in CHOOSING)
+        *(one for one in places if f"{one.parent.name}/{one.name}" not in CHOOSING),
+        *(root / one for one in MEASURING),
     )
 
 
@@ -113,10 +122,12 @@ def digest_packages(names: Iterable[str]) -> str:
     directory in a package, such as ``executorch/exir``. SKIPPED directories are left out. Hashing
     the packages' versions would not be enough, because they do not change when a file is edited.
 
-    A missing package or directory is treated as empty. A wheel's installer writes RECORD last, with
-    the hash and size of each file. If a file still has that size and was not modified after RECORD,
-    the hash in RECORD is used. Otherwise the file is hashed. Raises OSError if a file cannot be
-    read.
+    A missing package or directory is treated as empty. The libraries that a wheel's builder puts
+    next to a package, such as ``numpy.libs``, are included. A wheel's installer writes RECORD last,
+    with the hash and size of each file. If a file still has that size and did not change after
+    RECORD, the hash in RECORD is used. Otherwise the file is hashed. A file's time of change
+    (ctime) is compared because, unlike its modification time, no program can set it. Raises OSError
+    if a file cannot be read.
     """
     parts = [name.partition("/")[::2] for name in names]
     grouped = groupby(sorted(parts), key=itemgetter(0))
@@ -129,24 +140,25 @@ def _describe(package: str, parts: Iterable[str]) -> Iterator[str]:
     for place in (spec.submodule_search_locations if spec else None) or ():
         parent = Path(place).parent
         recorded, written_ns = _read_record(package, parent)
-        for entry in (entry for part in parts for entry in _walk(Path(place, part))):
+        tops = [*(Path(place, part) for part in parts), parent / f"{package}.libs"]
+        for entry in (entry for top in tops for entry in _walk(top)):
             path, state = entry.path[len(str(parent)) + 1 :], entry.stat()
             digest, size = recorded.get(path, ("", ""))
-            if size != str(state.st_size) or state.st_mtime_ns > written_ns:
+            if size != str(state.st_size) or state.st_ctime_ns > written_ns:
                 raw = base64.urlsafe_b64encode(bytes.fromhex(hash_file(Path(entry.path))))
                 digest = f"sha256={raw.decode().rstrip('=')}"  # as in RECORD
             yield f"{path}\0{digest}\n"
 
 
 def _read_record(package: str, parent: Path) -> tuple[dict[str, tuple[str, str]], int]:
-    """Return a mapping from paths to hashes and sizes, and the modification time of RECORD in ns.
+    """Return a mapping from paths to hashes and sizes, and the time of RECORD's last change in ns.
     Without a RECORD next to the package, as in a checkout, the result is ({}, 0)."""
     found = sorted(parent.glob(f"{package}-*.dist-info/RECORD"))
     if not found:
         return {}, 0
     rows = (line.rsplit(",", 2) for line in found[-1].read_text(encoding="utf-8").splitlines())
     recorded = {row[0]: (row[1], row[2]) for row in rows if len(row) == 3 and row[1]}
-    return recorded, found[-1].stat().st_mtime_ns
+    return recorded, found[-1].stat().st_ctime_ns
 
 
 def _walk(top: Path) -> Iterator[os.DirEntry[str]]:
@@ -279,8 +291,11 @@ class CompileJob:
     def _compile(self, found: CompileResult) -> CompileResult:
         """Compile in a scratch directory and publish the artifact. A good artifact that already has
         this key is kept. If ``use_cache`` is off, the new artifact is then moved next to the log.
+
+        The key is computed again, because the user's files may have changed since the lookup, and a
+        factory may return another model in each call.
         """
-        directory = Path(found.directory)
+        directory = artifact_path(self.cache, self.engine.key(self.spec))
         with explain_writes(self.cache):
             self.cache.mkdir(parents=True, exist_ok=True)
         with explain_writes(self.cache), scratch_directory(self.cache, "lowering") as scratch:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,6 +12,7 @@ from ci.cases import cache
 from ci.cases.cache import (
     RECORD,
     Artifact,
+    CompileJob,
     artifact_path,
     hash_files,
     hash_words,
@@ -18,8 +20,10 @@ from ci.cases.cache import (
     read_artifact,
     write_artifact,
 )
-from ci.cases.engine import Compiled, Delegation, require_references
+from ci.cases.engine import Compiled, Delegation, Staging, require_references
 from ci.cases.policy import read_emulator_policy
+from ci.cases.spec import CaseSpec
+from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
 
 ROOT = Path(__file__).parents[4]
@@ -115,6 +119,38 @@ def test_an_entry_that_another_process_publishes_meanwhile_is_taken(
         publish_artifact(staging, artifact_path(tmp_path, "ffff"))
 
 
+class ChangingEngine:
+    """An engine of a model that changes after the lookup, when the worker warms up."""
+
+    def __init__(self, model: Path) -> None:
+        self.model = model
+
+    def preload(self, spec: CaseSpec) -> None: ...
+
+    def key(self, spec: CaseSpec) -> str:
+        return hash_words(self.model.read_text())
+
+    def warm_up(self, spec: CaseSpec) -> None:
+        self.model.write_text("after")
+
+    def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
+        (staging.directory / PROGRAM).write_bytes(self.model.read_bytes())
+        return ARTIFACT.compiled
+
+
+def test_a_model_that_changes_after_the_lookup_is_not_published_as_the_earlier_one(
+    tmp_path: Path,
+) -> None:
+    model = tmp_path / "model"
+    model.write_text("before")
+    spec = CaseSpec("net", Scheme.FP16, "SM8650")
+    engine: Any = ChangingEngine(model)
+    made = CompileJob(engine, spec, tmp_path / "cache", tmp_path / "lower.log")()
+    assert made.artifact is not None
+    assert made.artifact.key == Path(made.directory).name == hash_words("after")
+    assert read_artifact(artifact_path(tmp_path / "cache", hash_words("before"))) is None
+
+
 def test_a_program_without_input_sets_has_its_references_elsewhere(tmp_path: Path) -> None:
     compiled = Compiled(
         program="program.pte",
@@ -139,6 +175,14 @@ def test_what_makes_a_program_is_in_its_key(monkeypatch: pytest.MonkeyPatch) -> 
     rooms = ("models", "cases", "executorch", "onnx")
     cache.digest_rooms.__wrapped__(rooms)
     every = {place for room in rooms for place in (ROOT / "ci" / room).iterdir()}
+    imported = {
+        name
+        for path in every & {*hashed}
+        if path.suffix == ".py"
+        for name in re.findall(r"^from (provisioning\.(?:elf|doctor)\S*) ", path.read_text(), re.M)
+    } - {"provisioning.doctor.facts", "provisioning.doctor.survey.python_probe"}  # the toolchain
+    beside = {place.relative_to(ROOT).with_suffix("") for place in hashed}
+    assert all(beside & {(one := Path(*name.split("."))), one.parent} for name in imported)
     left = {place.relative_to(ROOT / "ci").as_posix() for place in every - set(hashed)}
     assert {one for one in left if not one.endswith("__pycache__")} == {
         *("models/schemes.py", "models/suite"),
