@@ -152,9 +152,12 @@ def _vary(tensor: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def digest_model(model: Model) -> str:
-    """Return the SHA-256 of a model's graph, weights, inputs and reference outputs."""
-    digest = hashlib.sha256(digest_graph(model.module, model.evaluation[0]).encode())
-    digest.update(f"{model.made}, {model.calibration_made}".encode())
+    """Return the SHA-256 of the graph and weights of each method of a model, and of the model's
+    inputs and reference outputs."""
+    digest = hashlib.sha256(f"{model.made}, {model.calibration_made}".encode())
+    inputs = split_inputs(model.module, model.evaluation[0])
+    for name, module in split_module(model.module).items():
+        digest.update(f"{name} {digest_graph(module, inputs[name])}".encode())
     for tensors in (*model.evaluation, *model.calibration, *model.reference):
         digest.update(f"{len(tensors)} tensors".encode())
         for tensor in tensors:

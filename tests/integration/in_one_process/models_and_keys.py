@@ -27,6 +27,7 @@ from ci.models.model import (  # noqa: E402  # noqa: E402
     digest_graph,
     digest_model,
     digest_weights,
+    join_methods,
     load_model,
     update_tensor,
 )
@@ -327,6 +328,23 @@ def test_each_tensor_that_is_kept_with_a_program_is_in_the_digest_of_its_model()
     changed += [replace(known, reference=other), replace(known, calibration=sets[:3])]
     assert digest_model(known) == digest_model(replace(known, name="another"))
     assert len({digest_model(one) for one in (known, *changed)}) == 5
+
+
+def test_how_methods_share_inputs_and_outputs_is_in_the_digest_of_their_model() -> None:
+    def join(first: int, second: int) -> str:
+        made = {
+            "forward": (Doubled(), tuple(draw(seed) for seed in range(first)), ()),
+            "encode": (Doubled(), tuple(draw(first + seed) for seed in range(second)), ()),
+        }
+        module, example, _ = join_methods(made)
+        return digest_model(Model("net", module, (example,), (), ()))
+
+    assert join(1, 2) == join(1, 2) != join(2, 1)
+
+
+class Doubled(torch.nn.Module):
+    def forward(self, *given: Any) -> Any:
+        return tuple(one * 2 for one in given)
 
 
 def test_weights_have_one_digest_wherever_they_are_and_another_if_one_changes() -> None:
