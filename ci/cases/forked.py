@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 from provisioning.console.process import describe_exit, end_with_parent
 from provisioning.errors import FailedError, QnnCiError, describe_exception
@@ -43,6 +43,7 @@ def run_forked(function: Callable[[], R], doing: str = "") -> R:
     gc.freeze()
     step = mmap.mmap(-1, STEP_BYTES)
     reading, writing = os.pipe()
+    answers = os.fdopen(writing, "wb")
     _flush()
     worker = os.getpid()
     pid = os.fork()
@@ -51,13 +52,14 @@ def run_forked(function: Callable[[], R], doing: str = "") -> R:
         code = 1
         try:
             _steps.append(step)
-            # Processes that the function forks do not answer, nor keep the parent waiting.
-            os.register_at_fork(after_in_child=partial(os.close, writing))
+            # Processes that the function forks do not answer, nor keep the parent waiting. In
+            # processes that those fork, the descriptor may be another file's: it is closed once.
+            os.register_at_fork(after_in_child=answers.close)
             gc.disable()
-            code = _answer(function, writing)
+            code = _answer(function, answers)
         finally:
             os._exit(code)  # the fork must not return into the parent's code
-    os.close(writing)
+    answers.close()
     with os.fdopen(reading, "rb") as stream:
         data = stream.read()
     _, status = os.waitpid(pid, 0)
@@ -129,11 +131,11 @@ def describe_error(error: BaseException) -> str:
     return text if len(text) <= MAX_RAISED else f"{text[:MAX_RAISED]}..."
 
 
-def _answer(function: Callable[[], Any], writing: int) -> int:
+def _answer(function: Callable[[], Any], answers: BinaryIO) -> int:
     try:
         data = pickle.dumps(answer_job(function))
-        with os.fdopen(writing, "wb") as stream:
-            stream.write(data)
+        with answers:
+            answers.write(data)
     except BaseException:  # noqa: BLE001 - the exit code shows it
         return 1
     _flush()

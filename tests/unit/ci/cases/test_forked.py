@@ -68,6 +68,29 @@ def test_a_fork_that_dies_is_described_with_its_last_step() -> None:
     assert not caught.value.why  # not that of the fork before
 
 
+def write_in_a_grandchild(path: Path) -> int:
+    """Return the exit code of a process that a child forks. It writes to a file that the child
+    opened, which has the number of the descriptor for answers."""
+    if child := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code = 9
+    try:
+        opened = [os.open(path, os.O_CREAT | os.O_WRONLY) for _ in range(9)]
+        if not (grandchild := os.fork()):
+            for one in opened:
+                os.write(one, b"written")
+            os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(grandchild, 0)[1])
+    finally:
+        os._exit(code)
+
+
+def test_a_file_of_a_process_that_the_function_forks_stays_open_in_its_own_forks(
+    tmp_path: Path,
+) -> None:
+    assert run_forked(lambda: write_in_a_grandchild(tmp_path / "file")) == 0
+
+
 @pytest.mark.parametrize("dies", [False, True])
 def test_a_fork_in_a_fork_has_its_own_steps(*, dies: bool) -> None:
     def work() -> str:
