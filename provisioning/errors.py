@@ -64,7 +64,7 @@ def describe_exception(error: BaseException) -> str:
     name = type(error).__name__
     try:
         text = f"{name}: {error}".strip().rstrip(":")
-    except Exception as second:  # noqa: BLE001 - the user's code
+    except (Exception, SystemExit) as second:  # noqa: BLE001 - the user's code
         return f"{name}, whose message raised {type(second).__name__}"
     return text if len(text) <= MAX_DESCRIBED else f"{text[:MAX_DESCRIBED]}..."
 

@@ -11,12 +11,14 @@ import os
 import re
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -27,7 +29,10 @@ from provisioning.errors import FailedError, QnnCiError, UsageError, describe_ex
 
 CONTRACT = "a factory returns (module, example_inputs) or (module, example_inputs, calibration)"
 STACK_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
-NO_DTYPE_OF_QNN = {torch.float64, torch.bfloat16, torch.complex64, torch.complex128}
+# Other dtypes, such as float64, bfloat16, complex numbers and float8, are refused.
+DTYPES_OF_QNN = {torch.bool, torch.float16, torch.float32} | {
+    getattr(torch, f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)
+}
 
 Inputs = tuple[Tensor, ...]
 
@@ -35,9 +40,18 @@ Inputs = tuple[Tensor, ...]
 @contextmanager
 def users_code(reference: str) -> Iterator[None]:
     """Run the block, which imports and calls a user's file, in the directory where the command was
-    started. Exceptions of the user's code become FailedError. Call this only in a process that has
-    loaded no other model of the user."""
-    with blame_model(reference), working_directory(user_path(".")), own_packages_hidden():
+    started. Exceptions of the user's code become FailedError. Afterwards, Python's filters of
+    warnings, numpy's handling of errors, stdout and stderr are as before, because ExecuTorch warns
+    and prints. Call this only in a process that has loaded no other model of the user."""
+    with (
+        blame_model(reference),
+        working_directory(user_path(".")),
+        own_packages_hidden(),
+        warnings.catch_warnings(),
+        np.errstate(),
+        redirect_stdout(sys.stdout),
+        redirect_stderr(sys.stderr),
+    ):
         yield
 
 
@@ -118,14 +132,12 @@ def own_packages_hidden() -> Iterator[None]:
 
 @contextmanager
 def blame_model(reference: str, doing: str = "") -> Iterator[None]:
-    """Turn exceptions of a user's code, including SystemExit, into a FailedError with file and
-    line. ``doing`` is appended to the message. A QnnCiError, KeyboardInterrupt and
-    GeneratorExit are raised unchanged."""
+    """Turn exceptions of a user's code into a FailedError with file and line. ``doing`` is appended
+    to the message. A QnnCiError is raised unchanged. Call this only in processes of the pool, which
+    ignore Ctrl-C, so that a KeyboardInterrupt is the user's."""
     try:
         yield
     except QnnCiError:
-        raise
-    except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # such as SystemExit, or pytest's Skipped
         name = Path(reference).name
@@ -187,11 +199,13 @@ def unpack(reference: str, made: Any) -> tuple[nn.Module, Inputs, tuple[Inputs, 
         raise _unwanted(name, f"the first item has type {kind}, not torch.nn.Module")
     calibration = () if not rest or rest[0] is None else rest[0]
     try:
-        sets = [*calibration]
+        given = iter(calibration)
     except TypeError:
         raise _unwanted(
             name, f"the calibration has type {type(calibration).__name__}; it must be a list"
         ) from None
+    with users_code(reference):  # it may be a generator
+        sets = [*given]
     example, *calibration = fit_sets(name, example, sets)
     return module, example, tuple(calibration)
 
@@ -240,16 +254,19 @@ def _read_input(name: str, place: str, value: Any) -> Tensor:
     if not isinstance(value, Tensor):
         fix = "make it a constant of the module: a program for QNN takes only tensors"
         raise _unwanted(name, f"{place} has type {type(value).__name__}; it must be a tensor", fix)
-    if value.layout is not torch.strided or not value.numel():
-        kind = "sparse" if value.numel() else "empty"
-        raise _unwanted(name, f"{place} is {kind}")
     check_dtype(name, place, value)
+    is_dense = value.layout is torch.strided and not value.is_nested
+    if not is_dense or not value.numel():
+        raise _unwanted(name, f"{place} is {'empty' if is_dense else 'sparse or nested'}")
+    if value.device.type != "cpu":
+        why = f"{place} is on the device {value.device}"
+        raise _unwanted(name, why, "move the module and its inputs with .to('cpu')")
     return value.detach().contiguous()
 
 
 def check_dtype(name: str, place: str, tensor: Tensor) -> None:
     """Raise UsageError for a dtype that HTP computes incorrectly or does not support."""
-    if tensor.dtype in NO_DTYPE_OF_QNN:
+    if tensor.dtype not in DTYPES_OF_QNN:
         raise UsageError(
             f"{name} has a dtype that HTP does not support",
             why=f"{place} is {str(tensor.dtype).removeprefix('torch.')}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,6 +42,13 @@ def labels(): return [1, 2, 3, 4]
 def words(): return ["a"]
 def fails(*given): raise ValueError("no\\nsuch thing")
 def leaves(*given): raise SystemExit(3)
+def interrupts(): raise KeyboardInterrupt
+class Leaving(Exception):
+    def __str__(self): raise SystemExit
+def hides(): raise Leaving
+def lazy():
+    yield 1
+    raise TypeError("inside")
 def looks(): open("gone.txt")
 def needs(): import no_such_package
 def score(outputs, labels): return (outputs[0][:, 0] == labels).double().mean()
@@ -129,7 +137,10 @@ def list_refusals(place: Path) -> dict[str, Callable[[], object]]:
             Metric(of("lonely"), f"{place}/four.npy", max_drop=0.1), 4
         ),
         **{name: measure(name) for name in ("vector", "text", "nothing", "fails", "leaves")},
-        **{f"call {name}": call(name) for name in ("fails", "looks", "needs", "scores", "number")},
+        **{
+            f"call {name}": call(name)
+            for name in ("fails", "interrupts", "hides", "looks", "needs", "scores", "number")
+        },
         "a broken file": lambda: user_code.call_function(f"{place}/broken.py:f"),
         "of the suite": lambda: user_code.call_function("mlp:gone"),
     }
@@ -146,11 +157,15 @@ def list_refusals(place: Path) -> dict[str, Callable[[], object]]:
         "sparse": (LINEAR, (sparse,)),
         "empty": (LINEAR, (torch.ones(0, 2),)),
         "float64": (LINEAR, (ROW.double(),)),
+        "float8": (LINEAR, (ROW.to(torch.float8_e4m3fn),)),
+        "nested": (LINEAR, (torch.nested.nested_tensor([ROW, ROW], layout=torch.jagged),)),
+        "meta": (LINEAR, (ROW.to("meta"),)),
         "shapes": (LINEAR, (ROW,), [(ROW,), (torch.ones(2, 2),)]),
         "dtypes": (LINEAR, ROW, [ROW.int()]),
         "a set": (LINEAR, ROW, [{}]),
     }
     calls |= {f"returns {name}": unpack(value) for name, value in made.items()}
+    calls["a generator"] = unpack((LINEAR, ROW, user_code.load_function(of("lazy"))()))
     given = {
         "recipe": "r.py:f",
         "annotation": "a.py:f",
@@ -326,11 +341,13 @@ def test_blocks_need_a_scheme_of_blocks() -> None:
 
 
 @pytest.mark.parametrize(
-    "dtype", [torch.float64, torch.bfloat16, torch.complex64, torch.complex128], ids=str
+    "dtype",
+    [torch.float64, torch.bfloat16, torch.float8_e4m3fn, torch.complex64, torch.complex128],
+    ids=str,
 )
 def test_a_dtype_that_htp_computes_wrongly_is_refused(dtype: torch.dtype) -> None:
     with pytest.raises(UsageError):
-        user_code.check_dtype("net", "the example", torch.ones(2, dtype=dtype))
+        user_code.check_dtype("net", "the example", torch.ones(2).to(dtype))
     user_code.check_dtype("net", "the example", torch.ones(2))
 
 
@@ -392,3 +409,16 @@ def test_each_array_of_a_file_is_checked(tmp_path: Path) -> None:
     assert [float(one[0, 0]) for one in (read[0][0][None], read[0][1][None])] == [2.0, 1.0]
     with pytest.raises(UsageError, match="does not match the model"):
         user_data.read_sets(str(path), ["x", "y"])
+
+
+def test_what_a_factory_changes_in_python_and_numpy_is_undone(place: Path) -> None:
+    """ExecuTorch warns and prints, and references may divide by zero."""
+    (place / "strict.py").write_text(
+        "import sys, warnings\nimport numpy as np\n"
+        "warnings.simplefilter('error')\nnp.seterr(all='raise')\nsys.stdout = sys.stderr = None\n"
+        "def make(): return warnings.filters[0][0]\n"
+    )
+    before = (warnings.filters[:], np.geterr(), sys.stdout, sys.stderr)
+    assert user_code.call_function(f"{place}/strict.py:make") == "error"
+    sys.modules.pop("model_strict")
+    assert (warnings.filters[:], np.geterr(), sys.stdout, sys.stderr) == before
