@@ -252,7 +252,9 @@ def explain_no_room(error: BaseException | None) -> StoreError | None:
     """Return a StoreError if ``error`` or one of its causes reports a full disk or quota, else
     None.
     """
-    while error:
+    seen: list[BaseException] = []
+    while error and error not in seen:  # `raise error from error` is its own cause
+        seen.append(error)
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             place = Path(os.fsdecode(error.filename) if error.filename else tempfile.gettempdir())
             return explain_write(place, error, "choose a disk with enough free space")

@@ -325,12 +325,13 @@ def describe_refusal(error: Exception, log: Path) -> str:
         return str(error)
     sys.stdout.flush()  # to the log
     text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-    root: BaseException = error
-    while root.__cause__:
-        root = root.__cause__
-    raised = " <- ".join(dict.fromkeys([describe_error(error), describe_error(root)]))
-    file = traceback.extract_tb(root.__traceback__)[-1].filename
-    raised += f" [{file.rpartition('site-packages/')[2]}]"
+    chain: list[BaseException] = [error]
+    while (cause := chain[-1].__cause__) and cause not in chain:  # `raise error from error`
+        chain.append(cause)
+    raised = " <- ".join(dict.fromkeys([describe_error(error), describe_error(chain[-1])]))
+    # A cause that was never raised, as in `raise error from ValueError()`, has no frames.
+    frames = [frame for one in chain for frame in traceback.extract_tb(one.__traceback__)]
+    raised += f" [{frames[-1].filename.rpartition('site-packages/')[2]}]"
     left = list(dict.fromkeys(LEFT.findall(text)))[:MOST_LEFT]
     floats = dict.fromkeys(NO_RULE.findall(text))
     bare = [f"{op} is not quantized: ExecuTorch has no rule for it" for op in floats]

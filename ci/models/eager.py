@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ci.models.schemes import Scheme
-from ci.models.user_code import Inputs, blame_model, check_dtype
+from ci.models.user_code import Inputs, blame_model, check_tensor
 from provisioning.errors import FailedError, UsageError
 
 
@@ -36,7 +36,7 @@ def compute_reference(name: str, module: nn.Module, sets: Sequence[Inputs]) -> t
             f"{name} returns no tensor", fix="return a tensor, or a tuple or dict of tensors"
         )
     for index, tensor in enumerate(outputs[0]):
-        check_dtype(name, f"output {index}", tensor)
+        check_tensor(name, f"output {index}", tensor)
     shapes = {tuple(tuple(tensor.shape) for tensor in tensors): None for tensors in outputs}
     if len(shapes) > 1:
         first, second, *_ = shapes

@@ -239,6 +239,9 @@ def _describe_node(node: Node) -> str:
 def update_tensor(digest: Any, tensor: Tensor) -> None:
     """Add the dtype, shape, strides and elements of a tensor to the digest."""
     held = tensor.detach().cpu()
+    if held.layout is not torch.strided:
+        digest.update(str(held.layout).encode())
+        held = held.to_dense()
     digest.update(f"{held.dtype}{tuple(held.shape)}{held.stride()}".encode())
     dense = held.contiguous()
     count = math.prod(dense.shape) * dense.element_size()

@@ -254,23 +254,28 @@ def _read_input(name: str, place: str, value: Any) -> Tensor:
     if not isinstance(value, Tensor):
         fix = "make it a constant of the module: a program for QNN takes only tensors"
         raise _unwanted(name, f"{place} has type {type(value).__name__}; it must be a tensor", fix)
-    check_dtype(name, place, value)
-    is_dense = value.layout is torch.strided and not value.is_nested
-    if not is_dense or not value.numel():
-        raise _unwanted(name, f"{place} is {'empty' if is_dense else 'sparse or nested'}")
+    check_tensor(name, place, value)
     if value.device.type != "cpu":
         why = f"{place} is on the device {value.device}"
         raise _unwanted(name, why, "move the module and its inputs with .to('cpu')")
     return value.detach().contiguous()
 
 
-def check_dtype(name: str, place: str, tensor: Tensor) -> None:
-    """Raise UsageError for a dtype that HTP computes incorrectly or does not support."""
+def check_tensor(name: str, place: str, tensor: Tensor) -> None:
+    """Raise UsageError for a tensor that is empty or not dense, and for a dtype that HTP computes
+    incorrectly or does not support."""
     if tensor.dtype not in DTYPES_OF_QNN:
         raise UsageError(
             f"{name} has a dtype that HTP does not support",
             why=f"{place} is {str(tensor.dtype).removeprefix('torch.')}",
             fix="convert the module and its inputs with .float(); the scheme sets the precision",
+        )
+    is_dense = tensor.layout is torch.strided and not tensor.is_nested
+    if not is_dense or not tensor.numel():
+        raise UsageError(
+            f"{name} has a tensor that a program for QNN cannot take or return",
+            why=f"{place} is {'empty' if is_dense else 'sparse or nested'}",
+            fix="make it a dense tensor with at least one element",
         )
 
 

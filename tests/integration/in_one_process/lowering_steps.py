@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import copy
 import logging
 import operator
@@ -1079,6 +1080,17 @@ def test_a_refusal_says_what_qnn_said_what_was_raised_and_where(tmp_path: Path) 
     assert told.startswith("no such op (RuntimeError: cannot lower")
     assert describe_error(ValueError("x" * 400)).endswith("...")
     assert len(describe_error(ValueError("x" * 400))) == MAX_RAISED + 3
+
+
+def test_a_cause_that_was_never_raised_and_an_error_that_is_its_own_cause_are_described(
+    tmp_path: Path,
+) -> None:
+    log = tmp_path / "none.log"
+    said = lower.describe_refusal(raised(RuntimeError("cannot"), ValueError("why")), log)
+    assert re.fullmatch(r"RuntimeError: cannot <- ValueError: why \[.*lowering_steps.py\]", said)
+    error = RuntimeError("cannot")
+    said = lower.describe_refusal(raised(error, error), log)
+    assert re.fullmatch(r"RuntimeError: cannot \[.*lowering_steps.py\]", said)
 
 
 def test_a_refusal_names_four_nodes_on_the_cpu_and_each_cause_once(tmp_path: Path) -> None:

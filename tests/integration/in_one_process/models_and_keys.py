@@ -310,6 +310,8 @@ def test_state_and_its_type_are_in_the_digest_of_a_graph() -> None:
     inputs = (draw(),)
     totals = [torch.zeros(4), torch.ones(4), torch.zeros(4, dtype=torch.int32)]
     assert len({digest_graph(make(total), inputs) for total in totals}) == 3
+    sparse = [torch.eye(4).to_sparse(), torch.eye(4).to_sparse() * 2]
+    assert len({digest_weights(make(total)) for total in (torch.eye(4), *sparse)}) == 3
     net = Net(add_up)
     digest_graph(net, inputs)
     assert not net.total.any()

@@ -326,6 +326,9 @@ def test_a_full_disk_is_named_wherever_it_is_in_the_chain(number: int, named: st
         assert found.what == f"there is no space left for {place}"
         assert found.fix == "free some space, or choose a disk with enough free space"
     assert explain_no_room(None) is None
+    circular = ValueError("seven")
+    circular.__cause__ = circular
+    assert explain_no_room(circular) is None
     assert explain_no_room(ValueError("x")) is None
     assert explain_no_room(OSError(errno.EACCES, "no")) is None
 

@@ -347,8 +347,8 @@ def test_blocks_need_a_scheme_of_blocks() -> None:
 )
 def test_a_dtype_that_htp_computes_wrongly_is_refused(dtype: torch.dtype) -> None:
     with pytest.raises(UsageError):
-        user_code.check_dtype("net", "the example", torch.ones(2).to(dtype))
-    user_code.check_dtype("net", "the example", torch.ones(2))
+        user_code.check_tensor("net", "the example", torch.ones(2).to(dtype))
+    user_code.check_tensor("net", "the example", torch.ones(2))
 
 
 @pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan")])
