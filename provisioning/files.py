@@ -159,7 +159,7 @@ def publish_directory(staging: Path, target: Path) -> None:
     and removed. One that a killed process left there is removed, too. Raises OSError.
     """
     aside = _beside(target, REPLACED)
-    if not target.exists():
+    if not os.path.lexists(target):
         staging.rename(target)
         if aside.exists():
             with suppress(OSError):  # ``target`` is there

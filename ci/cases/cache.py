@@ -176,10 +176,12 @@ def _walk(top: Path) -> Iterator[os.DirEntry[str]]:
 
 def hash_files(directory: Path) -> dict[str, str]:
     """Return the SHA-256 of every file in ``directory`` except artifact.json. The keys are relative
-    paths."""
-    paths = sorted(path for path in directory.rglob("*") if path.is_file())
+    paths. The hash of a special entry, such as a pipe or a broken link, is ""."""
+    paths = sorted(path for path in directory.rglob("*") if not path.is_dir())
     return {
-        str(path.relative_to(directory)): hash_file(path) for path in paths if path.name != RECORD
+        str(path.relative_to(directory)): hash_file(path) if path.is_file() else ""
+        for path in paths
+        if path.name != RECORD
     }
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,23 @@ def test_no_bit_of_the_record_can_flip_unnoticed(staging: Path) -> None:
 def test_a_record_that_is_none_is_a_miss(staging: Path, record: bytes) -> None:
     (staging / RECORD).write_bytes(record)
     assert read_artifact(staging) is None
+
+
+@pytest.mark.parametrize("add", [os.mkfifo, lambda path: path.symlink_to("gone")])
+def test_an_artifact_with_a_special_file_is_a_miss(
+    staging: Path, add: Callable[[Path], None]
+) -> None:
+    add(staging / "special")
+    assert read_artifact(staging) is None
+
+
+@pytest.mark.parametrize("link", ["gone", KEY])
+def test_a_broken_link_is_replaced_by_an_artifact(tmp_path: Path, staging: Path, link: str) -> None:
+    entry = artifact_path(tmp_path / "cache", KEY)
+    entry.parent.mkdir(parents=True)
+    entry.symlink_to(link)
+    assert publish_artifact(staging, entry)
+    assert read_artifact(entry) is not None
 
 
 def test_an_artifact_under_another_key_is_a_miss(staging: Path) -> None:
