@@ -173,6 +173,8 @@ def _advise(error: BaseException) -> str:
             f"install it with {sys.executable} -m pip install, put it next to the model, or add its"
             " folder to PYTHONPATH"
         )
+    if isinstance(error, ImportError) and "relative import" in describe_exception(error):
+        return "put an __init__.py next to the file, or import without the leading dot"
     return ""
 
 

@@ -149,7 +149,7 @@ def read_value(reference: str, made: Any) -> float:
     name = Path(reference).name
     try:
         value = float(made)
-    except (TypeError, ValueError, RuntimeError) as error:
+    except Exception as error:  # the object may be of a user's class
         shape = f" and shape {list(made.shape)}" if isinstance(made, torch.Tensor) else ""
         why = f"it returned an object of type {type(made).__name__}{shape}"
         raise UsageError(f"{name} did not return a number", why=why, fix=CONTRACT) from error

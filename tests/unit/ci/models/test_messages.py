@@ -51,6 +51,10 @@ def lazy():
     raise TypeError("inside")
 def looks(): open("gone.txt")
 def needs(): import no_such_package
+def relative(): from . import other
+class Odd:
+    def __float__(self): raise ZeroDivisionError
+def odd(outputs, labels): return Odd()
 def score(outputs, labels): return (outputs[0][:, 0] == labels).double().mean()
 def vector(outputs, labels): return outputs[0]
 def text(outputs, labels): return "good"
@@ -136,10 +140,10 @@ def list_refusals(place: Path) -> dict[str, Callable[[], object]]:
         "a metric's arguments": lambda: user_data.check_metric(
             Metric(of("lonely"), f"{place}/four.npy", max_drop=0.1), 4
         ),
-        **{name: measure(name) for name in ("vector", "text", "nothing", "fails", "leaves")},
+        **{name: measure(name) for name in ("vector", "text", "nothing", "odd", "fails", "leaves")},
         **{
             f"call {name}": call(name)
-            for name in ("fails", "interrupts", "hides", "looks", "needs", "scores", "number")
+            for name in ("fails", "interrupts", "hides", "looks", "needs", "relative", "scores", "number")
         },
         "a broken file": lambda: user_code.call_function(f"{place}/broken.py:f"),
         "of the suite": lambda: user_code.call_function("mlp:gone"),
