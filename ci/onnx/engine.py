@@ -18,7 +18,13 @@ from ci.cases.qnn_files import PROFILE_CSV, read_accelerator
 from ci.cases.runners import PooledProgram, PooledRunner
 from ci.cases.spec import CaseSpec
 from ci.onnx.fallback import QNN, read_profile
-from ci.onnx.options import SAVER_LIBRARY, choose_options, find_library, profile_options
+from ci.onnx.options import (
+    SAVER_LIBRARY,
+    choose_options,
+    find_library,
+    hash_option_files,
+    profile_options,
+)
 from ci.report.annotation import choose_case
 from ci.report.text import count, name_some
 from provisioning.errors import FailedError
@@ -85,6 +91,7 @@ class OnnxEngine:
             msgspec.json.encode(spec.scheme.recipe).decode(),
             spec.soc,
             msgspec.json.encode(sorted(options.items())).decode(),
+            *hash_option_files(options),
             f"embed {self.embed} saver {self.saver} layers {spec.layers} direct {self.direct}",
         )
 

@@ -19,6 +19,7 @@ from msgspec import Struct
 from ci.models.schemes import Scheme
 from ci.report.text import count
 from provisioning.errors import UnfitError, UsageError
+from provisioning.files import hash_file
 from provisioning.manifest.reader import read_policy
 from provisioning.manifest.targets import Soc, find_soc, read_socs
 from provisioning.versions import is_older
@@ -353,6 +354,18 @@ def find_library(sdk: Path, given: Mapping[str, str]) -> Path:
             fix="pass an SDK that contains it with --sdk, or omit the option for the backend",
         )
     return path
+
+
+def hash_option_files(options: Mapping[str, str]) -> list[str]:
+    """Return the SHA-256 of each file that ``options`` name and that a compilation reads, such as
+    the user's own backend or the libraries in op_packages. A name without a directory stands for a
+    library of the SDK, which is hashed with the SDK."""
+    read = {one.name for one in read_options().provider if one.kind is Kind.FILE and not one.made}
+    words = [value for name, value in sorted(options.items()) if name in read]
+    for package in options.get("op_packages", "").split(","):
+        words += package.split(":")[1:2]
+    paths = [Path(word) for word in words if len(Path(word).parts) > 1]
+    return [hash_file(path) for path in paths if path.is_file()]
 
 
 def profile_options(level: str, path: Path) -> dict[str, str]:

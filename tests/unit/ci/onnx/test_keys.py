@@ -68,6 +68,11 @@ def test_whatever_decides_about_a_context_is_in_its_key(
     keys = [one.key(case) for one, case in pairs]
     assert len(set(keys)) == len(keys)
     assert engine.key(spec) == keys[0]
+    for text in ("one", "two"):
+        (tmp_path / "libOps.so").write_text(text)
+        library = str(tmp_path / "libOps.so")
+        for given in ({"backend_path": library}, {"op_packages": f"Add:{library}:provide:CPU"}):
+            keys.append(replace(engine, given=given).key(spec))
     plain = write_relu(tmp_path / "plain.onnx")
     judged = replace(spec, source=Source(first, float_model=str(plain)))
     keys.append(engine.key(judged))
