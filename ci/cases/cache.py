@@ -283,12 +283,9 @@ class CompileJob:
         known = read_artifact(directory) if self.use_cache else None
         if known:
             require_references(directory, known.compiled, self.reference)
-        return CompileResult(
-            str(directory),
-            known,
-            cached=known is not None,
-            repaired=self.use_cache and known is None and directory.exists(),
-        )
+        with explain_writes(self.cache):  # another user's entries may be unreadable
+            damaged = self.use_cache and known is None and directory.exists()
+        return CompileResult(str(directory), known, cached=known is not None, repaired=damaged)
 
     def _compile(self, found: CompileResult) -> CompileResult:
         """Compile in a scratch directory and publish the artifact. A good artifact that already has

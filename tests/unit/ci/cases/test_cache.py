@@ -26,6 +26,7 @@ from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
+from provisioning.errors import StoreError
 
 ROOT = Path(__file__).parents[4]
 LOWERING = {"models", "cases", "executorch", "onnx", "llm", "upstream"}
@@ -167,6 +168,19 @@ def test_a_model_that_changes_after_the_lookup_is_not_published_as_the_earlier_o
     assert made.artifact is not None
     assert made.artifact.key == Path(made.directory).name == hash_words("after")
     assert read_artifact(artifact_path(tmp_path / "cache", hash_words("before"))) is None
+
+
+def test_an_entry_that_cannot_be_looked_up_is_a_fault_of_the_store(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.write_text("before")
+    engine: Any = ChangingEngine(model)
+    engine.key = lambda spec: "f" * 300  # too long for a name, which fails even for root
+    (tmp_path / "cache" / "ff").mkdir(parents=True)
+    job = CompileJob(
+        engine, CaseSpec("net", Scheme.FP16, "SM8650"), tmp_path / "cache", tmp_path / "log"
+    )
+    with pytest.raises(StoreError):
+        job()
 
 
 def test_a_program_without_input_sets_has_its_references_elsewhere(tmp_path: Path) -> None:
