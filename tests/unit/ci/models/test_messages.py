@@ -143,7 +143,10 @@ def list_refusals(place: Path) -> dict[str, Callable[[], object]]:
         **{name: measure(name) for name in ("vector", "text", "nothing", "odd", "fails", "leaves")},
         **{
             f"call {name}": call(name)
-            for name in ("fails", "interrupts", "hides", "looks", "needs", "relative", "scores", "number")
+            for name in (
+                *("fails", "interrupts", "hides", "looks", "needs", "relative", "scores"),
+                "number",
+            )
         },
         "a broken file": lambda: user_code.call_function(f"{place}/broken.py:f"),
         "of the suite": lambda: user_code.call_function("mlp:gone"),
