@@ -19,7 +19,6 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any, BinaryIO, TypeVar, cast
 
 from provisioning.console.process import describe_exit, end_with_parent

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import copy
 import logging
 import operator
 import os
 import pickle
+import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -974,7 +974,9 @@ def test_blocks_have_the_size_that_an_entry_asks_for(block: int) -> None:
     sets = tuple((draw(4, 64, seed=seed),) for seed in range(2))
     model = Model("net", make_net(), sets, sets)
     if block == 48:
-        told = r"no layer of .* can have blocks of size 48\n  why: .*must be a multiple of the block"
+        told = (
+            r"no layer of .* can have blocks of size 48\n  why: .*must be a multiple of the block"
+        )
         with pytest.raises(UsageError, match=told):
             quantize_model(model, Scheme.A16W4_BLOCK, "SM8650", Choices(block_size=block))
         return

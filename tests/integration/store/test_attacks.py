@@ -435,9 +435,7 @@ def target(
         (tmp_path / "installed" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "installed" / name).write_bytes(data)
 
-    def pip(
-        what: str, platforms: object, python: str, words: list[str], **_: object
-    ) -> None:
+    def pip(what: str, platforms: object, python: str, words: list[str], **_: object) -> None:
         """An index that has the pinned wheel, unless the attack is on what is pinned."""
         del platforms, python
         if attack.stage == "archive":

@@ -211,7 +211,9 @@ def test_what_makes_a_program_is_in_its_key(monkeypatch: pytest.MonkeyPatch) -> 
         name
         for path in every & {*hashed}
         if path.suffix == ".py"
-        for name in re.findall(r"^from (provisioning\.(?:elf|doctor)\S*) ", path.read_text(), re.M)
+        for name in re.findall(
+            r"^from (provisioning\.(?:elf|doctor)\S*) ", path.read_text(), re.MULTILINE
+        )
     } - {"provisioning.doctor.facts", "provisioning.doctor.survey.python_probe"}  # the toolchain
     beside = {place.relative_to(ROOT).with_suffix("") for place in hashed}
     assert all(beside & {(one := Path(*name.split("."))), one.parent} for name in imported)

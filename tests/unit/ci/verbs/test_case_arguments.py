@@ -311,7 +311,9 @@ def test_a_file_of_no_repository_is_repeated_by_its_whole_path(tmp_path: Path) -
 def test_evidence_is_of_one_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: bool
 ) -> None:
-    monkeypatch.setattr(steps.importlib.util, "find_spec", lambda _: object() if installed else None)
+    monkeypatch.setattr(
+        steps.importlib.util, "find_spec", lambda _: object() if installed else None
+    )
     old = tmp_path / "evidence" / "old.intoto.json"
     old.parent.mkdir()
     old.touch()

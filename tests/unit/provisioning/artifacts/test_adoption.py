@@ -330,9 +330,12 @@ def test_an_installation_that_cannot_be_copied_is_not_blamed_on_the_store(tmp_pa
         raise PermissionError(errno.EACCES, "Permission denied", str(root / "a"))
     with pytest.raises(OSError, match="No space"), explain_reads(root):
         raise OSError(errno.ENOSPC, "No space left", str(target / "a"))
-    with pytest.raises(UnfitError, match="changed while it was copied"), explain_reads(root):
-        (root / "a").write_text("text")
-        with (root / "a").open("a") as file, closing(FileWriter(target, "a", f"{root}/a", 4)) as to:
-            file.write("more")
-            file.flush()
-            to.write((root / "a").read_bytes())
+
+    with closing(FileWriter(target, "a", f"{root}/a", 4)) as to:
+
+        def copy_more() -> None:
+            with explain_reads(root):
+                to.write(b"textmore")  # it had 4 bytes
+
+        with pytest.raises(UnfitError, match="changed while it was copied"):
+            copy_more()

@@ -72,7 +72,7 @@ from provisioning.fetch.transfer import PermanentError, redact_url
 from provisioning.manifest.reader import manifests_root, read_toolchain
 from provisioning.manifest.releases import ArchiveRelease, Release
 from provisioning.store.store import TREE_FILE, Published, Store
-from provisioning.store.tree import GIT, Tree, TreeEntry, encode_record, parse_tree
+from provisioning.store.tree import GIT, Difference, Tree, TreeEntry, encode_record, parse_tree
 from provisioning.verbs import env, path, update, verify
 from provisioning.verbs.fetch import _write_sums, fill_mirror
 from provisioning.verbs.lock import conclude

@@ -305,9 +305,7 @@ def test_what_pip_brings_is_proven_and_readable_by_all(
     monkeypatch: pytest.MonkeyPatch,
     is_right: bool,
 ) -> None:
-    def bring(
-        what: str, platforms: object, python: str, words: list[str], **_: object
-    ) -> None:
+    def bring(what: str, platforms: object, python: str, words: list[str], **_: object) -> None:
         place = Path(words[words.index("--dest") + 1]) / made.WHEEL
         path = shutil.copyfile(tmp_path / "world/index" / made.WHEEL, place)
         path.chmod(0o600)
@@ -343,9 +341,7 @@ def test_a_wheel_comes_from_the_users_mirror_and_only_else_with_pip(
     good = tmp_path / "world/index" / made.WHEEL
     asked: list[str] = []
 
-    def bring(
-        what: str, platforms: object, python: str, words: list[str], **_: object
-    ) -> None:
+    def bring(what: str, platforms: object, python: str, words: list[str], **_: object) -> None:
         asked.append(what)
         shutil.copy(good, words[words.index("--dest") + 1])
 
@@ -361,9 +357,7 @@ def test_a_wheel_comes_from_the_users_mirror_and_only_else_with_pip(
 def test_a_kept_wheel_that_was_changed_is_named_and_fetched_again(
     wheel_request: ArtifactRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def bring(
-        what: str, platforms: object, python: str, words: list[str], **_: object
-    ) -> None:
+    def bring(what: str, platforms: object, python: str, words: list[str], **_: object) -> None:
         place = Path(words[words.index("--dest") + 1])
         shutil.copy(tmp_path / "world/index" / made.WHEEL, place)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import sys
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -238,9 +238,7 @@ def test_a_stage_takes_away_what_was_left_of_its_artifact_alone(store: Store) ->
         assert names_in(store.trees) == {staged.name, *OTHERS}
 
 
-def test_what_another_user_left_stops_nobody(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_another_user_left_stops_nobody(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     leave(store, *STALE)
 
     def refuse(path: Path) -> None:
