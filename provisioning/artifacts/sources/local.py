@@ -106,7 +106,9 @@ def explain_reads(root: Path) -> Iterator[None]:
         if not (error.filename and Path(error.filename).is_relative_to(root)):
             raise
         fix = f"make every file in {root} readable for this user"
-        raise UnfitError(f"{error.filename} cannot be read", why=error.strerror, fix=fix) from error
+        raise UnfitError(
+            f"{error.filename} cannot be read", why=error.strerror or "", fix=fix
+        ) from error
     except IntegrityError as error:
         if not error.what.startswith(f"{root}/"):
             raise
