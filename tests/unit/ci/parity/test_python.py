@@ -32,6 +32,21 @@ def tree(text: str, *deps: str, more: str = "") -> dict[str, str]:
     }
 
 
+def test_of_a_package_a_function_is_imported_with_a_module(
+    findings: Callable[..., list[Finding]],
+) -> None:
+    """``help`` is in the package itself, which is in another library than its module."""
+    more = 'runtime.python_library(name = "whole", srcs = ["__init__.py"])\n'
+    for text, missed in (
+        ("from executorch.q import x\n", []),
+        ("from executorch.q import help\n", ["//p:p -> //q:whole"]),
+        ("from executorch.q import x, help\n", ["//p:p -> //q:whole"]),
+    ):
+        files = tree(text, "//executorch/q:q") | {"q/__init__.py": "def help(): ...\n"}
+        files["q/BUCK"] += more
+        assert [one.detail for one in findings(files, POLICY)] == missed
+
+
 @pytest.mark.parametrize(
     "text",
     [

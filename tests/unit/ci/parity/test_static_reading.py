@@ -558,9 +558,15 @@ def test_a_revision_is_read_as_it_was_committed(tmp_path: Path) -> None:
     (root / "a.cpp").write_text("int changed;\n")
     (root / "new.cpp").write_text("int new;\n")
     blob = git(root, "rev-parse", "HEAD:a.cpp").strip()
-    for tree in (open_tree(root, "HEAD"), open_tree(root / ".git", None)):
+    linked = tmp_path / "linked"  # its .git is a file
+    git(root, "worktree", "add", "--quiet", str(linked))
+    for tree, place in (
+        (open_tree(root, "HEAD"), root),
+        (open_tree(root / ".git", None), root),
+        (open_tree(linked, "HEAD"), linked),
+    ):
         assert isinstance(tree, RevisionTree)
-        assert (tree.name, tree.source) == (commit, (root / ".git", commit))
+        assert (tree.name, tree.source) == (commit, (place / ".git", commit))
         assert tree.files == {".gitmodules", "a.cpp", "b.cpp", "link"}
         assert tree.submodules == ("sub/one", "third/two")
         assert tree.links == {"link": "a.cpp"}

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from provisioning.artifacts.provision import describe_fetch
@@ -75,5 +77,9 @@ def test_a_commit_comes_from_a_git_directory_and_from_no_link_to_one(
 def test_a_git_that_fails_is_shown_with_its_words(job: FillJob) -> None:
     with pytest.raises(ToolError, match=r"git exited with .*no-such-verb"):
         _Checkout(job).git("no-such-verb")
-    (head, *_) = describe_fetch([job.request], job.store)
+    (head, size, *_) = describe_fetch([job.request], job.store)
     assert re.match(r"artifacts to fetch: 1; [\d.,]+ \w+ are free in ", head)
+    assert size.endswith(": a git checkout from vendor.invalid")
+    release = msgspec.structs.replace(job.request.release, url="https://user:secret@vendor.invalid:80/code")
+    lines = describe_fetch([replace(job.request, release=release)], job.store)
+    assert lines[1] == size

@@ -35,7 +35,7 @@ from provisioning.artifacts.lockfile import (
     project_lock_path,
     read_lock,
 )
-from provisioning.artifacts.pins import Change, plan_lock, plan_update
+from provisioning.artifacts.pins import Change, plan_lock, plan_update, take_archive
 from provisioning.artifacts.provision import (
     Provisioned,
     check_adopted,
@@ -379,6 +379,18 @@ def test_a_lock_is_made_of_the_archive_and_not_of_trees_that_came_before(store: 
     shutil.rmtree(store.downloads)
     assert plan_lock(ask(), store, Progress()) == []
     assert (store.downloads / "sdk.zip").is_file()
+
+
+def test_an_archive_that_only_a_lock_pins_is_taken_if_it_is_that_one(
+    store: Store, manifests: Path, tmp_path: Path
+) -> None:
+    archive = tmp_path / "vendor.zip"
+    write_lock(store)
+    describe(manifests, archive, pinned=False)
+    take_archive(ask(), archive, store)
+    with pytest.raises(IntegrityError, match="is not the pinned sdk"):
+        take_archive(ask(), pack(tmp_path / "other.zip", OTHER), store)
+    assert (store.downloads / "sdk.zip").read_bytes() == archive.read_bytes()
 
 
 def test_what_a_store_holds_is_listed_and_what_cannot_be_read_apart(store: Store) -> None:
