@@ -255,11 +255,14 @@ def test_arrays_that_a_comparison_lacks_are_an_error(member: Member) -> None:
         judge((record, arrays))
 
 
+@pytest.mark.parametrize("overflowed", [1, 3, 4])
 @pytest.mark.parametrize(("count", "loudest"), [(0, 0), (1, 0), (2, 5), (3, 5)])
-def test_disturbed_runs_that_overflowed_predict_nothing(count: int, loudest: float) -> None:
+def test_disturbed_runs_that_overflowed_predict_nothing(
+    count: int, loudest: float, overflowed: int
+) -> None:
     """One that is left is none to predict by."""
-    runs = np.full((3, 1, 4), np.inf, np.float32)
-    runs[:count] = 5
+    runs = np.full((3, 1, 4), 5, np.float32)
+    runs[count:, :, :overflowed] = np.inf
     kept = finite(runs)
     assert (kept.max(), len(kept) > 1, kept.shape[1:]) == (loudest, True, (1, 4))
 
