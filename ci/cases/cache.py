@@ -61,6 +61,8 @@ MEASURING = (
     "provisioning/doctor/survey/programs.py",
     "provisioning/elf",
 )
+# When an image is unpacked or a directory is copied, each file has the time of its own copy.
+COPYING_NS = 600 * 10**9
 # Only user extensions compile against C++ headers, and nothing imports a package's tests.
 SKIPPED = frozenset({"__pycache__", "include", "test", "tests"})
 
@@ -125,8 +127,8 @@ def digest_packages(names: Iterable[str]) -> str:
     A missing package or directory is treated as empty. The libraries that a wheel's builder puts
     next to a package, such as ``numpy.libs``, are included. A wheel's installer writes RECORD last,
     with the hash and size of each file. If a file still has that size and did not change after
-    RECORD, the hash in RECORD is used. Otherwise the file is hashed. A file's time of change
-    (ctime) is compared because, unlike its modification time, no program can set it. Raises OSError
+    RECORD, the hash in RECORD is used. Otherwise the file is hashed. The time of change (ctime) is
+    compared, too, because no program can set it. It may be up to COPYING_NS later. Raises OSError
     if a file cannot be read.
     """
     parts = [name.partition("/")[::2] for name in names]
@@ -144,7 +146,8 @@ def _describe(package: str, parts: Iterable[str]) -> Iterator[str]:
         for entry in (entry for top in tops for entry in _walk(top)):
             path, state = entry.path[len(str(parent)) + 1 :], entry.stat()
             digest, size = recorded.get(path, ("", ""))
-            if size != str(state.st_size) or state.st_ctime_ns > written_ns:
+            times = (state.st_mtime_ns, state.st_ctime_ns - COPYING_NS)
+            if size != str(state.st_size) or max(times) > written_ns:
                 raw = base64.urlsafe_b64encode(bytes.fromhex(hash_file(Path(entry.path))))
                 digest = f"sha256={raw.decode().rstrip('=')}"  # as in RECORD
             yield f"{path}\0{digest}\n"

@@ -63,6 +63,11 @@ def edit_and_restore_date_and_size(site: Path) -> None:
         write(site / OBSERVER, "scale = 8", INSTALLED_S)
 
 
+def edit_soon_after_the_installation(site: Path) -> None:
+    record = (site / f"{NAME}-1.0.dist-info/RECORD").stat()
+    write(site / OBSERVER, "scale = 8", record.st_ctime + 1)
+
+
 def edit_a_library_beside(site: Path) -> None:
     write(site / f"{NAME}.libs/libopenblas.so", "blas", INSTALLED_S)
 
@@ -81,14 +86,17 @@ def remove(site: Path) -> None:
         edit,
         edit_and_restore_the_date,
         edit_and_restore_date_and_size,
+        edit_soon_after_the_installation,
         edit_a_library_beside,
         add,
         remove,
     ],
 )
 def test_a_package_that_was_edited_in_place_has_another_digest(
-    installed: Path, change: Callable[[Path], None]
+    installed: Path, change: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if change is edit_and_restore_date_and_size:
+        monkeypatch.setattr(cache, "COPYING_NS", 0)  # it was installed long ago
     before = digest_packages([NAME])
     assert digest_packages([NAME]) == before
     change(installed)
@@ -102,6 +110,18 @@ def test_another_python_has_another_digest(
     before = digest_packages([NAME])
     monkeypatch.setattr("sys.version", "3.10.20 (main, Apr 10 2026, 12:00:00) [GCC 14.2.0]")
     assert digest_packages([NAME]) != before
+
+
+def test_a_copy_of_an_installation_is_not_hashed(
+    installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in an image: RECORD comes before the package's files, and their dates are kept."""
+    before = digest_packages([NAME])
+    time.sleep(0.02)  # the clock ticks slowly
+    for path in sorted(installed.glob(f"{NAME}/**/*.py")):
+        path.chmod(0o640)
+    monkeypatch.setattr(cache, "hash_file", None)
+    assert digest_packages([NAME]) == before
 
 
 def test_dates_headers_and_bytecode_do_not_count(installed: Path) -> None:
