@@ -80,6 +80,8 @@ def test_a_git_that_fails_is_shown_with_its_words(job: FillJob) -> None:
     (head, size, *_) = describe_fetch([job.request], job.store)
     assert re.match(r"artifacts to fetch: 1; [\d.,]+ \w+ are free in ", head)
     assert size.endswith(": a git checkout from vendor.invalid")
-    release = msgspec.structs.replace(job.request.release, url="https://user:secret@vendor.invalid:80/code")
+    release = msgspec.structs.replace(
+        job.request.release, url="https://user:secret@vendor.invalid:80/code"
+    )
     lines = describe_fetch([replace(job.request, release=release)], job.store)
     assert lines[1] == size
