@@ -364,6 +364,17 @@ def test_a_changing_verdict_is_flaky_and_never_passed() -> None:
     assert merge_repeats([good, copy(good)]).outcome is Ending.PASSED
 
 
+def test_the_runs_of_each_test_are_judged_together(tmp_path: Path) -> None:
+    entries = [
+        Entry(test=f"C::test_{name}", ran=ran, repeat=repeat, comparisons=1)
+        for repeat, ran in enumerate((Ran.PASSED, Ran.FAILED))
+        for name in "ba"
+    ]
+    found = list(upstream.judge_entries(tmp_path, entries))
+    assert [one.test for one in found] == ["C::test_a", "C::test_b"]
+    assert all(one.reason.startswith("flaky: ") for one in found)
+
+
 def test_a_comparison_is_read_as_it_was_written(tmp_path: Path) -> None:
     record, arrays = make(GRID)
     for number in (0, 10, 2):

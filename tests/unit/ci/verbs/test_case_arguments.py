@@ -305,6 +305,10 @@ def test_a_file_of_no_repository_is_repeated_by_its_whole_path(tmp_path: Path) -
     (tmp_path / "repository" / ".git").mkdir(parents=True)
     inside, outside = tmp_path / "repository" / "own" / "a.txt", Path("/elsewhere/a.txt")
     assert [name_argument(path) for path in (inside, outside)] == ["own/a.txt", str(outside)]
+    worktree = tmp_path / "worktree"
+    worktree.mkdir()
+    (worktree / ".git").write_text("gitdir: ../repository/.git/worktrees/worktree\n")
+    assert name_argument(worktree / "own" / "a.txt") == "own/a.txt"
 
 
 @pytest.mark.parametrize("installed", [True, False])
