@@ -152,11 +152,15 @@ def find_unexported_headers(index: Index, groups: Groups) -> Iterator[Finding]:
 def find_owners(index: Index) -> dict[str, set[str]]:
     """Map each header to the labels of the Buck targets that list or make it, and of the libraries
     outside the tree that contain it.
+
+    A header of the tree is in no library outside the tree, even if a dependency with its name is on
+    a target that does not exist.
     """
     buck = index.facts.buck
     made = ((entry.made_as, t.label) for t in buck.targets for entry in t.entries)
     listed = ((path, t.label) for t in buck.targets for path in index.files_of(t))
-    pairs = (*made, *listed, *buck.outside_headers.items())
+    outside = (row for row in buck.outside_headers.items() if not index.exists(row[0]))
+    pairs = (*made, *listed, *outside)
     return collect((path, label) for path, label in pairs if is_header(path))
 
 

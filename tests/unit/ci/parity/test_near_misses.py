@@ -71,6 +71,20 @@ def test_a_target_of_fbcode_is_one_of_the_open_build(pairs: Pairs) -> None:
     assert pairs(tree() | {"p/BUCK": MIGRATION + LOAD + rule}) == FOUND
 
 
+def test_a_renamed_target_whose_header_has_the_old_name_is_found(findings: Findings) -> None:
+    more = 'exported_headers = ["q.h"], '
+    link = "target_link_libraries(p q)"
+    files = tree(DEP, link, **{"q/q.h": "#include <executorch/r/r.h>\n", "r/r.h": ""})
+    files["p/a.cpp"] = "#include <executorch/q/q.h>\n"
+    files["r/BUCK"] = LOAD + library("r", "[]", 'exported_headers = ["r.h"]')
+    files["q/BUCK"] = LOAD + library("q", '["b.cpp"]', more + 'exported_deps = ["//executorch/r:r"]')
+
+    assert findings(files) == []
+    files["q/BUCK"] = LOAD + library("renamed", '["b.cpp"]', more)
+    messages = {finding.message for finding in findings(files)}
+    assert "//p:p depends on //q:q, but that target does not exist" in messages
+
+
 def test_a_dependency_that_is_exported_is_one(pairs: Pairs) -> None:
     assert pairs(tree('exported_deps = ["//executorch/q:q"]')) == FOUND
 
