@@ -99,7 +99,7 @@ def read_record(directory: Path) -> SigningRecord:
     path = directory / RECORD_NAME
     try:
         record = msgspec.json.decode(path.read_bytes(), type=SigningRecord)
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"{RECORD_NAME} cannot be read: {error}") from error
     if record.schema_version != SCHEMA_VERSION:
         raise ValueError(

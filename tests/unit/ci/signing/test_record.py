@@ -93,6 +93,10 @@ def change_byte(path: Path) -> None:
         (lambda d: (d / "libnew.so").touch(), "libnew.so is not in signing.json"),
         (lambda d: (d / RECORD_NAME).unlink(), "signing.json cannot be read"),
         (lambda d: (d / RECORD_NAME).write_text("{"), "signing.json cannot be read"),
+        (
+            lambda d: (d / RECORD_NAME).write_text('{"x":' + "[" * 100_000),
+            "signing.json cannot be read",
+        ),
         (lambda d: (d / STATEMENT_NAME).unlink(), "statement.intoto.json cannot be read"),
         (
             lambda d: edit_json(d / STATEMENT_NAME, lambda s: s["subject"].pop()),
