@@ -89,12 +89,22 @@ def verify_bytes(
         if image.headers.machine not in SIGNED_MACHINES:
             report.add(Kind.LAYOUT, f"no signed image is known for machine {report.machine}")
         if original is not None:
-            report.add(Kind.DIFFERENT, *list_differences(image, parse_image(original)))
+            report.add(Kind.DIFFERENT, *_compare(image, original))
         _judge_image(image, report, serial, at)
     except MalformedError as error:
         truncated = isinstance(error, TruncatedError)
         report.add(Kind.TRUNCATED if truncated else Kind.LAYOUT, str(error))
     return report
+
+
+def _compare(image: Image, original: memoryview) -> list[str]:
+    """Return how the loadable segments of ``image`` differ from those of the input ``original``, or
+    why they cannot be compared.
+    """
+    try:
+        return list_differences(image, parse_image(original))
+    except MalformedError as error:
+        return [f"the input cannot be compared: {error}"]
 
 
 def _judge_image(image: Image, report: Verification, serial: int, at: datetime | None) -> None:

@@ -657,6 +657,15 @@ def test_other_bytes_differ_from_the_input_even_when_they_are_signed(
     assert kinds(verify_file(tmp_path / "a.so", tmp_path / "b.so")) == {Kind.DIFFERENT}
 
 
+@pytest.mark.parametrize("before", [b"", b"text", b"\x7fELF"])
+def test_an_input_that_is_no_image_is_not_taken_for_the_signed_file(
+    key: Key, library: bytes, before: bytes
+) -> None:
+    report = verify(sign_elf(library, key), before)
+    assert (kinds(report), len(report.signers)) == ({Kind.DIFFERENT}, 1)
+    assert report.errors[0].startswith("the input cannot be compared: ")
+
+
 def test_what_loads_otherwise_is_named(library: bytes) -> None:
     image = parse_image(memoryview(library))
     loads = list(image.loadable())
