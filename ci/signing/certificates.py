@@ -20,8 +20,14 @@ from ci.signing.segments import MalformedError
 
 # Enough for a leaf, its authorities, and the roots that a device may choose from.
 MAX_CERTIFICATES = 20
-UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion)
+UNREADABLE = (
+    *(ValueError, TypeError, UnsupportedAlgorithm),
+    *(x509.InvalidVersion, x509.UnsupportedGeneralNameType),
+)
 WEAK_RSA_BITS = 2048
+# Images with RSA keys of up to 4096 bits and the exponents 3 and 65537 are known. Larger numbers
+# would take a forged file hours to be verified.
+MAX_RSA_BITS, MAX_RSA_EXPONENT_BITS = 16384, 64
 KEY_USAGE = x509.KeyUsage.oid
 
 
@@ -109,6 +115,7 @@ def _parse_certificate(der: bytes, index: int) -> Certificate:
             parsed = x509.load_der_x509_certificate(der)
             key = parsed.public_key()
             subject, issuer = _name(parsed.subject), _name(parsed.issuer)
+            dates = parsed.not_valid_before_utc, parsed.not_valid_after_utc
     except UNREADABLE as error:
         raise MalformedError(f"certificate {index} cannot be parsed: {error}") from error
     # The last element is the signature, a bit string: it must not have unused bits.
@@ -116,6 +123,12 @@ def _parse_certificate(der: bytes, index: int) -> Certificate:
         raise MalformedError(f"the signature of certificate {index} is not a whole number of bytes")
     if isinstance(key, rsa.RSAPublicKey):
         kind, bits = "RSA", key.key_size
+        exponent_bits = key.public_numbers().e.bit_length()
+        if bits > MAX_RSA_BITS or exponent_bits > MAX_RSA_EXPONENT_BITS:
+            raise MalformedError(
+                f"certificate {index} has an RSA key of {bits} bits with an exponent of "
+                f"{exponent_bits} bits; the limits are {MAX_RSA_BITS} and {MAX_RSA_EXPONENT_BITS}"
+            )
     elif isinstance(key, ec.EllipticCurvePublicKey):
         kind, bits = f"EC {key.curve.name}", key.key_size
     else:
@@ -124,8 +137,7 @@ def _parse_certificate(der: bytes, index: int) -> Certificate:
         parsed,
         subject,
         issuer,
-        parsed.not_valid_before_utc,
-        parsed.not_valid_after_utc,
+        *dates,
         kind,
         bits,
         parsed.fingerprint(hashes.SHA256()).hex(),

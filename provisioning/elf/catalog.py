@@ -46,7 +46,8 @@ MAX_CHAIN = 8
 # The exceptions that asn1crypto and cryptography raise for malformed data.
 UNREADABLE = (
     *(ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError),
-    *(UnsupportedAlgorithm, x509.InvalidVersion, x509.ExtensionNotFound, x509.DuplicateExtension),
+    *(UnsupportedAlgorithm, x509.InvalidVersion, x509.UnsupportedGeneralNameType),
+    *(x509.ExtensionNotFound, x509.DuplicateExtension),
 )
 
 

@@ -50,6 +50,7 @@ def issue(
     *,
     key: str = "",
     path_length: int | None = None,
+    more: x509.ExtensionType | None = None,
 ) -> Holder:
     """An authority, or with ``usage`` a signer; without an issuer a root."""
     own = make_key(key or name)
@@ -82,6 +83,8 @@ def issue(
     if usage:
         kinds = x509.ExtendedKeyUsage([x509.ObjectIdentifier(usage)])
         builder = builder.add_extension(kinds, critical=False)
+    if more:
+        builder = builder.add_extension(more, critical=False)
     return Holder(builder.sign(issuer.key if issuer else own, hashes.SHA256()), own)
 
 

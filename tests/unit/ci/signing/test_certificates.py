@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import random
+from types import SimpleNamespace
 
 import pytest
 from cryptography import x509
@@ -193,6 +194,42 @@ def test_what_is_no_chain_is_malformed(data: bytes, message: str) -> None:
     with pytest.raises(MalformedError) as caught:
         parse_chain(data)
     assert str(caught.value).startswith(message)
+
+
+def certify_rsa(bits: int, exponent: int) -> bytes:
+    """A leaf with an RSA key of which nobody has the private half."""
+    public = rsa.RSAPublicNumbers(exponent, (1 << bits) - 1).public_key()
+    holder = SimpleNamespace(public_key=lambda: public)
+    root = make_ec_key("root")
+    return certify(make_name("leaf"), holder, make_name("root"), root)  # type: ignore[arg-type]
+
+
+def test_an_rsa_key_whose_use_would_take_hours_is_malformed() -> None:
+    assert parse_chain(certify_rsa(16384, 65537) + ROOT)[0].key_bits == 16384
+    for bits, exponent in ((16385, 65537), (1 << 20, 3), (4096, (1 << 4000) + 1)):
+        with pytest.raises(MalformedError, match=f"certificate 0 has an RSA key of {bits} bits"):
+            parse_chain(certify_rsa(bits, exponent) + ROOT)
+
+
+def test_a_date_that_no_calendar_has_is_malformed() -> None:
+    late = certify(make_name("ca"), make_ec_key("ca"), make_name("root"), make_ec_key("root"), 20000)
+    year = late.index(b"\x18\x0f20") + 2  # of a GeneralizedTime
+    with pytest.raises(MalformedError, match="certificate 1 cannot be parsed"):
+        parse_chain(LEAF + late[:year] + b"0000" + late[year + 4 :])
+
+
+@pytest.mark.parametrize(
+    "oid", [x509.SubjectAlternativeName.oid, x509.NameConstraints.oid], ids=["names", "constraints"]
+)
+def test_an_authority_with_names_that_cannot_be_read_may_not_sign(
+    oid: x509.ObjectIdentifier,
+) -> None:
+    address = b"\x30\x04\xa3\x02\x30\x00"  # an X.400 address, which cryptography does not support
+    if oid == x509.NameConstraints.oid:
+        address = b"\x30\x08\xa0\x06" + address
+    authority = issue("ca", "root", MAY_SIGN, x509.UnrecognizedExtension(oid, address))
+    (error,) = list_link_errors(parse_chain(LEAF + authority + ROOT))
+    assert error.startswith("certificate 1 signs another certificate, which")
 
 
 @pytest.mark.parametrize(

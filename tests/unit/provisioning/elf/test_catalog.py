@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from asn1crypto import cms
+from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from provisioning.elf import catalog
@@ -75,6 +76,9 @@ LOOK_ALIKE = issue(PUBLISHER, OTHER_CA, WHQL, key="look-alike")
 NO_CA = issue("Test CA 2", AUTHORITY, WHQL)
 members = list_members(FILES)
 SHA224_OID, SHA256_OID, SHA384_OID = (f"2.16.840.1.101.3.4.2.{n}" for n in (4, 1, 2))
+X400_NAME = x509.UnrecognizedExtension(
+    x509.SubjectAlternativeName.oid, b"\x30\x04\xa3\x02\x30\x00"
+)
 # Why, and what.
 REFUSED: dict[str, tuple[str, Callable[[], bytes]]] = {
     "no bytes": ("it cannot be read: .* 1 bytes requested.*", lambda: b""),
@@ -106,6 +110,10 @@ REFUSED: dict[str, tuple[str, Callable[[], bytes]]] = {
     "an authority as the signer": (
         "it cannot be read: .*ExtendedKeyUsage.*",
         lambda: make_catalog(FILES, issue(PUBLISHER, AUTHORITY)),
+    ),
+    "a signer with a name that cannot be read": (
+        "it cannot be read: x400Address.*",
+        lambda: make_catalog(FILES, issue(PUBLISHER, AUTHORITY, WHQL, more=X400_NAME)),
     ),
     "below what is no authority": (
         "a certificate in its chain is not allowed to sign others",
