@@ -191,7 +191,8 @@ class Evaluator:
         if key not in self.parsed:
             if is_too_deep(text):
                 raise NotEvaluatedError(path, "is nested too deeply")
-            loads = tuple(self._parse(path, text).loads())
+            # The empty line stands for the header, so that errors have the same line as below.
+            loads = tuple(self._parse(path, "\n" + text).loads())
             taken = {name for load in loads for name in load.symbols}
             whole = self._header(text, taken, unknown) + text
             self.parsed[key] = (loads, self._parse(path, whole))

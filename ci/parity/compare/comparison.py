@@ -52,7 +52,8 @@ def find_unread(index: Index) -> Iterator[Finding]:
     A missing list file is an error only if a change introduces it.
     """
     for row in index.not_evaluated:
-        if row.folder is None or row.is_whole or index.policy.is_excluded(row.place.path):
+        # A loaded file may be in an excluded folder, but what it leaves unknown is not.
+        if row.folder is None or row.is_whole or index.policy.is_excluded(f"{row.folder}/BUCK"):
             continue
         yield Finding(
             kind=Kind.UNREAD,

@@ -99,10 +99,10 @@ def file_list(run: Interpreter, path: str, name: str) -> list[str] | None:
     run.state.read.add(path)
     if not isinstance(lists, str) and name in lists:
         return lists[name]
-    is_unread = isinstance(lists, str)
-    run.note_unread(
-        0, f"{path} is not evaluated: {lists}" if is_unread else f"{path} has no list {name}"
-    )
+    if isinstance(lists, str):
+        run.note_broken(0, f"{path} is not evaluated: {lists}")
+    else:
+        run.note_unread(0, f"{path} has no list {name}")
     return None
 
 

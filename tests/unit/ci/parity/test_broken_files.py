@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import pytest
+from msgspec.structs import replace
 
-from ci.parity.compare.findings import Finding, Level
-from tests.unit.ci.parity.conftest import LOAD, MACRO
+from ci.parity.compare.findings import Finding, Kind, Level
+from ci.parity.policy import Exclusion
+from tests.unit.ci.parity.conftest import LOAD, MACRO, POLICY
 
 Pairs = Callable[..., set[tuple[str, str]]]
 
@@ -61,6 +63,28 @@ def test_a_broken_file_is_the_only_finding(
     tree = TREE if "q/BUCK" in broken else CLEAN
 
     assert pairs({**tree, **broken}) == {("unread-file", path)}
+
+
+def test_a_broken_list_of_both_sides_is_found_although_its_folder_is_not_compared(
+    findings: Callable[..., list[Finding]],
+) -> None:
+    load = 'load("@fbsource//xplat/executorch/shim:lists.bzl", "SRCS")\n'
+    program = "exec(open('shim/lists.bzl').read());print(';'.join(SRCS))"
+    files = {
+        "shim/lists.bzl": 'SRCS = [\n    "a.cpp",\n    "b.cpp",\n]\n',
+        "p/BUCK": LOAD + load + 'runtime.cxx_library(name = "p", srcs = SRCS)\n',
+        "CMakeLists.txt": f'execute_process(COMMAND py -c "{program}" OUTPUT_VARIABLE names)\n'
+        "list(TRANSFORM names PREPEND p/)\nadd_library(p ${names})\n",
+        **dict.fromkeys(("p/a.cpp", "p/b.cpp", "q/q.cpp"), ""),
+        "q/BUCK": library("q", "q.cpp"),
+        "q/CMakeLists.txt": "add_library(q q.cpp)\n",
+    }
+    policy = replace(POLICY, exclude=(Exclusion(("shim/**",), "stand-ins"),))
+    assert findings(files, policy) == []
+    files["shim/lists.bzl"] = files["shim/lists.bzl"].replace('"a.cpp",', '"a.cpp"')
+    cmake, buck = findings(files, policy)
+    assert (str(buck.buck_place), cmake.path) == ("shim/lists.bzl:3", "CMakeLists.txt")
+    assert buck.kind is cmake.kind is Kind.UNREAD
 
 
 def test_drift_elsewhere_is_found_all_the_same(pairs: Pairs) -> None:
