@@ -46,6 +46,7 @@ from provisioning.elf.reader import (
     read_elf,
 )
 from provisioning.errors import ExitCode
+from tests.stand_ins.elf_edits import set_segment
 
 LIBRARIES = Path(__file__).parents[3] / "artifacts" / "elf"
 
@@ -182,6 +183,17 @@ def test_an_executable_stack_is_seen() -> None:
     assert read_elf(LIBRARIES / "libexecstack.so").execstack
 
 
+@pytest.mark.parametrize(("name", "needed"), [("libx86.so", True), ("libaarch64.so", False)])
+def test_without_a_word_about_the_stack_glibc_decides_by_machine(
+    tmp_path: Path, name: str, needed: bool
+) -> None:
+    data = bytearray((LIBRARIES / name).read_bytes())
+    set_segment(PT_GNU_STACK, "type", 0x60000000)(data)
+    (tmp_path / name).write_bytes(data)
+    assert not read_elf(LIBRARIES / name).execstack
+    assert read_elf(tmp_path / name).execstack is needed
+
+
 def test_without_section_headers_the_facts_are_the_same(tmp_path: Path) -> None:
     data = bytearray((LIBRARIES / "libx86.so").read_bytes())
     data[0x28:0x30] = bytes(8)  # e_shoff
@@ -202,6 +214,9 @@ def test_without_section_headers_the_facts_are_the_same(tmp_path: Path) -> None:
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n", Defect.LFS_POINTER),
         (b"\n<!DOCTYPE html><title>Sign in</title>", Defect.HTML),
         (b"<HTML>", Defect.HTML),
+        (b"\xef\xbb\xbf<!DOCTYPE html><title>Sign in</title>", Defect.HTML),
+        (b"<!-- saved from a portal --><html><body>", Defect.HTML),
+        (b'<?xml version="1.0"?>\n<html xmlns="http://www.w3.org/1999/xhtml">', Defect.HTML),
         (b"PK\x03\x04 an archive of more", Defect.NOT_ELF),
         (b"\x7fELF\x02\x01\x01", Defect.TRUNCATED),
         (b"\x7fELF\x07" + bytes(100), Defect.CORRUPT),
