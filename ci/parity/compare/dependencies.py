@@ -13,6 +13,7 @@ from ci.parity.compare.groups import Groups
 from ci.parity.compare.index import Index
 from ci.parity.facts import (
     BuckTarget,
+    BuildTarget,
     CMakeTarget,
     Word,
     closure,
@@ -55,7 +56,12 @@ def _cmake_only(
             continue
         elif wanted and not wanted & reach and is_compared(index, groups, name):
             used = sorted(label for label in wanted if uses(index, target, label))
-            label = groups.main_label(labels, target)
+            users = {
+                label
+                for label in labels
+                if any(uses(index, index.by_label[label], other) for other in used)
+            }
+            label = groups.main_label(users or labels, target)
             other = groups.main_label(used or wanted, groups.cmake[name][0])
             found = _missing_in_buck(target, word, label, other)
             if not used:
@@ -109,8 +115,8 @@ def is_used(index: Index, groups: Groups, name: str, target: BuckTarget, word: W
     return any(not included.isdisjoint(index.files_of(index.by_label[each])) for each in standing)
 
 
-def uses(index: Index, target: CMakeTarget, label: str) -> bool:
-    """Return whether a file of a CMake target includes a header of the Buck target ``label``.
+def uses(index: Index, target: BuildTarget, label: str) -> bool:
+    """Return whether a file of a target includes a header of the Buck target ``label``.
 
     CMake targets often link more than they use, which does not break any Buck build.
     """

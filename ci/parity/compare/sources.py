@@ -417,6 +417,9 @@ def nearest_cmake_target(
 ) -> tuple[CMakeTarget | None, ListEntry | None]:
     """Return the CMake target that should most likely compile ``path``, and the entry in it that
     ``path`` should be added next to. Return None for both if there is no candidate.
+
+    A target that lists the counterpart (a.h for a.cpp, in the same folder or above) is preferred,
+    then the target with the most sources in the same folder or in common with ``buck``.
     """
     votes: Counter[str] = Counter()
     found: dict[str, tuple[CMakeTarget, ListEntry]] = {}
@@ -430,10 +433,30 @@ def nearest_cmake_target(
             for use in rows:
                 votes[use.target.name] += 2 if same else 1
                 found.setdefault(use.target.name, (use.target, use.entry))
-    if not votes:
+    halves = find_cmake_halves(index, path)
+    found = {**halves, **found}
+    if not found:
         return None, None
 
-    def rank(name: str) -> tuple[int, bool, str]:
-        return (votes[name], found[name][0].directory == directory_of(path), name)
+    def rank(name: str) -> tuple[bool, int, bool, str]:
+        at_home = found[name][0].directory == directory_of(path)
+        return (name in halves, votes[name], at_home, name)
 
-    return found[max(votes, key=rank)]
+    return found[max(found, key=rank)]
+
+
+def find_cmake_halves(index: Index, path: str) -> dict[str, tuple[CMakeTarget, ListEntry]]:
+    """Return the CMake targets that can compile ``path`` and list its header, each with the entry
+    of the header. The header is in the folder of ``path`` or in one above.
+    """
+    facts = index.cmake.get(Configuration.ANY)
+    name = posixpath.basename(path).removesuffix(suffix_of(path))
+    return {
+        target.name: (target, entry)
+        for target in (facts.targets if facts else ())
+        for entry in target.headers
+        if posixpath.basename(entry.path).removesuffix(suffix_of(entry.path)) == name
+        and is_inside(path, [directory_of(entry.path)])
+        and target.kind != "interface"
+        and not index.is_test_program(target)
+    }

@@ -243,11 +243,12 @@ def _undeclared(groups: Groups, target: BuckTarget, path: str, header: str, want
     fix = f'add "{wanted}" to the {attribute} of {target.label} ({target.place})'
     if target.label in groups.buck_reach([wanted]):
         fix = f"list {path} in {wanted}, which depends on {target.label} ({target.place})"
+    lacks = "export" if wanted in groups.passed_on(target) else "depend on"
     return Finding(
         kind=Kind.DEPENDENCY,
         path=target.place.path,
         **levels_of(groups.index, path),
-        message=f"{path} includes {header}, but {target.label} does not depend on {wanted}",
+        message=f"{path} includes {header}, but {target.label} does not {lacks} {wanted}",
         detail=f"{target.label} -> {wanted}",
         fix=fix,
         **at(target),

@@ -186,6 +186,8 @@ def test_a_library_of_headers_that_each_of_its_users_completes_is_a_note(
     files |= {"q/q.cpp": "", "q/BUCK": LOAD + compiling}
     files["CMakeLists.txt"] += "add_library(q q/q.cpp)\ntarget_link_libraries(p q)\n"
     assert findings(files) == []
+    files["p/BUCK"] = tree('"//executorch/q:q"')["p/BUCK"]
+    assert "//q:q does not export //r:r" in findings(files)[0].message
 
 
 def test_a_header_of_what_depends_on_its_library_belongs_there(findings: Findings) -> None:

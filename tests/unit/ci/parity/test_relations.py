@@ -388,6 +388,39 @@ def test_a_fix_names_the_targets_that_have_most_of_the_sources(
     assert 'add "//q:most_of_q" to the deps of //p:most_of_p' in found.fix
 
 
+def test_a_fix_names_the_target_that_includes_the_header(
+    findings: Callable[..., list[Finding]],
+) -> None:
+    files = {
+        "p/BUCK": rules(p="a.cpp", user_of_q="b.cpp"),
+        "p/b.cpp": "#if ARM\n#include <executorch/q/q.h>\n#endif\n",
+        "q/BUCK": LOAD + 'runtime.cxx_library(name = "q", srcs = ["q.cpp"], headers = ["q.h"])\n',
+        "CMakeLists.txt": "add_library(p p/a.cpp p/b.cpp)\nadd_library(q q/q.cpp)\n"
+        "target_link_libraries(p q)\n",
+        **dict.fromkeys(("p/a.cpp", "q/q.cpp", "q/q.h"), ""),
+    }
+
+    (found,) = findings(files)
+    assert (found.detail, found.buck_target) == ("p -> q", "//p:user_of_q")
+
+
+def test_a_fix_names_the_library_that_lists_the_header_of_a_source(
+    findings: Callable[..., list[Finding]],
+) -> None:
+    names = ("a.cpp", "b.cpp", "host/c.cpp", "c.h")
+    files = {
+        "p/BUCK": LOAD + 'runtime.cxx_library(name = "p", srcs = ["a.cpp", "b.cpp", "host/c.cpp"], '
+        'headers = ["c.h"])\n',
+        "CMakeLists.txt": "add_library(most p/a.cpp p/b.cpp)\nadd_library(own STATIC)\n"
+        "add_library(only_headers INTERFACE p/c.h)\ntarget_sources(own PUBLIC p/c.h)\n",
+        **{f"p/{name}": "" for name in names},
+    }
+
+    (found,) = findings(files)
+    assert (found.path, found.cmake_target) == ("p/host/c.cpp", "own")
+    assert found.fix == "add p/host/c.cpp to own (CMakeLists.txt:4)"
+
+
 def test_a_fix_names_the_library_that_is_most_of_a_dependency(
     findings: Callable[..., list[Finding]],
 ) -> None:
