@@ -86,6 +86,11 @@ class Allowance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.until is None and not self.exists and not self.absent:
             raise ValueError("an allowance needs 'until', 'exists' or 'absent'")
 
+    def covers(self, kind: str, path: str, detail: str) -> bool:
+        """Return whether the entry is about a finding with these properties."""
+        is_about = kind in self.kinds and matches(path, self.files)
+        return is_about and (not self.details or matches(detail, self.details))
+
 
 class ParityPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """The rules by which the two sides are compared.

@@ -36,7 +36,7 @@ from ci.parity.compare.undeclared import (
 )
 from ci.parity.compare.variants import find_variant_dependencies, find_variant_files
 from ci.parity.facts import NotEvaluated, ParityFacts, Place, is_inside
-from ci.parity.policy import Allowance, ParityPolicy, matches
+from ci.parity.policy import Allowance, ParityPolicy
 
 BUCK_LACKS = {Kind.CMAKE_ONLY, Kind.HEADER, Kind.INCLUDE, Kind.UNLISTED, Kind.VARIANT}
 CMAKE_LACKS = {Kind.BUCK_ONLY, Kind.UNLISTED}
@@ -204,11 +204,7 @@ def why_without_effect(entry: Allowance, files: Container[str], today: date) -> 
 
 
 def covers(entry: Allowance, finding: Finding) -> bool:
-    return (
-        finding.kind.value in entry.kinds
-        and matches(finding.path, entry.files)
-        and (not entry.details or matches(finding.detail, entry.details))
-    )
+    return entry.covers(finding.kind.value, finding.path, finding.detail)
 
 
 def _stale(entry: Allowance, why: str) -> Finding:

@@ -178,12 +178,22 @@ class Index:
         return found
 
     @cached_property
-    def only_in_tests(self) -> set[str]:
-        """Files of the product that CMake compiles only into test programs."""
+    def not_in_product(self) -> set[str]:
+        """Files of the product that CMake compiles only into test programs and examples."""
         targets = [target for facts in self.facts.cmake for target in facts.targets]
-        product = {p for t in targets if not self.is_test_program(t) for p in t.sources}
+        product = {
+            path
+            for target in targets
+            if not self.is_test_program(target)
+            for path in target.sources
+            if self.is_example(path) or not self.is_example(f"{target.directory}/")
+        }
         every = {path for target in targets for path in target.sources}
         return {path for path in every - product if not self.policy.is_test(path)}
+
+    def is_example(self, path: str) -> bool:
+        """Return whether a path is in a folder that is mostly built by CMake only."""
+        return matches(path, self.policy.without_buck)
 
     def is_test_program(self, target: CMakeTarget) -> bool:
         """Return whether a CMake target is a test, even if it compiles product files too."""

@@ -110,12 +110,13 @@ def _without_buck(index: Index, path: str, use: Use[CMakeTarget]) -> Finding:
 
 def find_buck_only(index: Index) -> Iterator[Finding]:
     """Yield a finding for each source that Buck compiles and no CMake target does. For files of the
-    product, CMake's test programs do not count.
+    product, CMake's test programs do not count, and neither do its programs in folders of the
+    policy's ``without_buck``.
 
     CMake may build no tests at all in an area, which is the first two folders of a path, such as
     ``backends/qualcomm``. The area is then reported once, as a note, instead of each test.
     """
-    everywhere = index.cmake_mentions - index.only_in_tests
+    everywhere = index.cmake_mentions - index.not_in_product
     untested: dict[str, list[Use[BuckTarget]]] = defaultdict(list)
     for path in sorted(index.buck_uses):
         use = index.buck_uses[path][0]
@@ -255,7 +256,7 @@ def find_partial_drift(index: Index, groups: Groups) -> Iterator[Finding]:
     that the target links compiles it.
 
     A missing source is reported if it is the only one, and the target compiles at least
-    FEWEST_TAKEN others. It is also reported if the library is in other folders than the target,
+    FEWEST_TAKEN others. Sources that may be missing according to the allow-list do not count. It is also reported if the library is in other folders than the target,
     and the target includes the header of the source. Some other CMake target must compile it;
     otherwise, it is a finding of ``find_buck_only``.
     """
@@ -281,11 +282,19 @@ def find_partial_drift(index: Index, groups: Groups) -> Iterator[Finding]:
             if label not in partly:
                 continue
             taken, missing = sources & own, sources - reach
-            if len(taken) < FEWEST_TAKEN or len(missing) > 1:
+            allowed = {path for path in missing if may_lack(index, name, path)}
+            if len(taken) < FEWEST_TAKEN or len(missing - allowed) > 1:
                 is_guest = taken and missing and is_foreign(index, groups.cmake[name], sources)
                 missing = missing & find_halves(index, own) if is_guest else set()
             for path in sorted(missing & index.shared_files):
                 yield _partial(index, groups.cmake[name][0], label, path, taken)
+
+
+def may_lack(index: Index, name: str, path: str) -> bool:
+    """Return whether the allow-list has an entry for a source that the CMake target ``name``
+    lacks.
+    """
+    return any(entry.covers(Kind.BUCK_ONLY.value, path, name) for entry in index.policy.allow)
 
 
 def is_foreign(index: Index, targets: list[CMakeTarget], sources: set[str]) -> bool:

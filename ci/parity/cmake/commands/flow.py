@@ -100,7 +100,9 @@ def file_list(run: Interpreter, path: str, name: str) -> list[str] | None:
     if not isinstance(lists, str) and name in lists:
         return lists[name]
     if isinstance(lists, str):
-        run.note_broken(0, f"{path} is not evaluated: {lists}")
+        is_broken = path in run.state.sources.tree.files
+        folder = "" if is_broken else None  # any directory may use the list
+        run.note_unread(0, f"{path} is not evaluated: {lists}", folder, is_broken=is_broken)
     else:
         run.note_unread(0, f"{path} has no list {name}")
     return None

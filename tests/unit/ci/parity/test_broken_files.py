@@ -69,21 +69,23 @@ def test_a_broken_list_of_both_sides_is_found_although_its_folder_is_not_compare
     findings: Callable[..., list[Finding]],
 ) -> None:
     load = 'load("@fbsource//xplat/executorch/shim:lists.bzl", "SRCS")\n'
-    program = "exec(open('shim/lists.bzl').read());print(';'.join(SRCS))"
+    program = "exec(open('${CMAKE_SOURCE_DIR}/shim/lists.bzl').read());print(';'.join(SRCS))"
     files = {
         "shim/lists.bzl": 'SRCS = [\n    "a.cpp",\n    "b.cpp",\n]\n',
         "p/BUCK": LOAD + load + 'runtime.cxx_library(name = "p", srcs = SRCS)\n',
-        "CMakeLists.txt": f'execute_process(COMMAND py -c "{program}" OUTPUT_VARIABLE names)\n'
+        "lists.cmake": f'macro(read)\nexecute_process(COMMAND py -c "{program}" OUTPUT_VARIABLE names)'
+        "\nendmacro()\n",
+        "CMakeLists.txt": "include(lists.cmake)\nadd_subdirectory(q)\nread()\n"
         "list(TRANSFORM names PREPEND p/)\nadd_library(p ${names})\n",
         **dict.fromkeys(("p/a.cpp", "p/b.cpp", "q/q.cpp"), ""),
         "q/BUCK": library("q", "q.cpp"),
-        "q/CMakeLists.txt": "add_library(q q.cpp)\n",
+        "q/CMakeLists.txt": "read()\nadd_library(q q.cpp)\n",
     }
     policy = replace(POLICY, exclude=(Exclusion(("shim/**",), "stand-ins"),))
     assert findings(files, policy) == []
     files["shim/lists.bzl"] = files["shim/lists.bzl"].replace('"a.cpp",', '"a.cpp"')
-    cmake, buck = findings(files, policy)
-    assert (str(buck.buck_place), cmake.path) == ("shim/lists.bzl:3", "CMakeLists.txt")
+    cmake, buck = sorted(findings(files, policy), key=lambda found: found.path)
+    assert (str(buck.buck_place), cmake.path) == ("shim/lists.bzl:3", "lists.cmake")
     assert buck.kind is cmake.kind is Kind.UNREAD
 
 

@@ -144,6 +144,25 @@ def test_a_source_beside_one_that_another_folder_s_target_takes_is_found(
     assert told == ([("q/c.cpp", "p", "warning")] if found else [])
 
 
+@pytest.mark.parametrize(("allowed", "found"), [("g.cpp", True), ("x.cpp", False)])
+def test_a_source_that_may_be_missing_does_not_hide_another(
+    allowed: str, found: bool, findings: Findings
+) -> None:
+    names = [f"{stem}.cpp" for stem in "abcdefg"]
+    files = package(
+        str(names),
+        f"add_library(all {' '.join(f'p/{n}' for n in names)})\n"
+        f"add_library(most {' '.join(f'p/{n}' for n in names[:5])})",
+        *names,
+    )
+    entry = Allowance(
+        kinds=("buck-only-source",), files=(f"p/{allowed}",), reason="r", details=("most",),
+        until=date(2027, 1, 1),
+    )  # fmt: skip
+    rows = findings(files, ParityPolicy(allow=(entry,)))
+    assert [f.path for f in rows if f.detail == "most"] == ["p/f.cpp"] * found
+
+
 def test_a_word_is_certain_when_one_of_its_ways_is(pairs: Pairs) -> None:
     cmake = (
         "option(ONE '' ON)\noption(TWO '' ON)\nadd_library(q q/b.cpp)\n"

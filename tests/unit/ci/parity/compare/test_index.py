@@ -393,4 +393,12 @@ def test_a_file_of_the_product_that_only_tests_compile_is_none_of_theirs() -> No
         cmake("b_test", "p/c.cpp", "p/test/u.cpp"),
         cmake("lib", "p/b.cpp", "p/d.cpp"),
     ]
-    assert Index(facts([], targets), POLICY).only_in_tests == {"p/a.cpp", "p/c.cpp"}
+    assert Index(facts([], targets), POLICY).not_in_product == {"p/a.cpp", "p/c.cpp"}
+
+
+def test_a_file_of_the_product_that_only_examples_compile_is_none_of_theirs() -> None:
+    targets = [cmake("lib", "p/a.cpp"), cmake("demo", "p/a.cpp", "p/b.cpp", "demos/main.cpp")]
+    targets[1] = replace(targets[1], directory="demos")
+    policy = replace(POLICY, without_buck=("demos/**",))
+    assert Index(facts([], targets), policy).not_in_product == {"p/b.cpp"}
+    assert Index(facts([], targets), POLICY).not_in_product == set()
