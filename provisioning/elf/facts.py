@@ -178,8 +178,8 @@ class ElfFacts:
     e_flags.
 
     ``rpath`` and ``runpath`` are split at colons. ``execstack`` is true if the file makes glibc's
-    loader make the stack executable. ``rodata`` is the offset and size of .rodata. ``checksum`` is None if the file
-    has no checksum; it is read only from unsigned Hexagon libraries.
+    loader make the stack executable. ``rodata`` is the offset and size of .rodata. ``checksum`` is
+    None if the file has no checksum; it is read only from unsigned Hexagon libraries.
     """
 
     path: Path

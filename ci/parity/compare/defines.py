@@ -77,6 +77,9 @@ def _cmake_only(index: Index, groups: Groups, target: CMakeTarget) -> Iterator[F
             if name in buck_names(index, groups, labels) or groups.is_left_out(reader):
                 continue
             label = min(labels)
+            fix = f'add "-D{word.text}" to the preprocessor_flags of {label}'
+            if giver := find_giver(index, groups, label, name):
+                fix = f'move "-D{word.text}" to the exported_preprocessor_flags of {giver}'
             yield Finding(
                 kind=Kind.DEFINE,
                 path=word.place.path,
@@ -84,11 +87,21 @@ def _cmake_only(index: Index, groups: Groups, target: CMakeTarget) -> Iterator[F
                 message=f"CMake defines {word.text} for {reader.name}, but Buck does not define it "
                 f"for {label}",
                 detail=f"{target.name}: {name}",
-                fix=f'add "-D{word.text}" to the preprocessor_flags of {label}',
+                fix=fix,
                 **at(index.by_label[label]),
                 **at(reader, word.place),
             )
             break
+
+
+def find_giver(index: Index, groups: Groups, label: str, macro: str) -> str:
+    """Return the label of a dependency of the Buck target ``label`` that defines a macro without
+    exporting it, or "" if there is none.
+    """
+    reached = groups.passed_on(index.by_label[label]) - {label}
+    known = reached & index.by_label.keys()
+    givers = (each for each in known if macro in map(name_of, index.by_label[each].defines))
+    return min(givers, default="")
 
 
 def cmake_readers(

@@ -256,9 +256,10 @@ def find_partial_drift(index: Index, groups: Groups) -> Iterator[Finding]:
     that the target links compiles it.
 
     A missing source is reported if it is the only one, and the target compiles at least
-    FEWEST_TAKEN others. Sources that may be missing according to the allow-list do not count. It is also reported if the library is in other folders than the target,
-    and the target includes the header of the source. Some other CMake target must compile it;
-    otherwise, it is a finding of ``find_buck_only``.
+    FEWEST_TAKEN others. Sources that may be missing according to the allow-list do not count. A
+    missing source is also reported if the library is in other folders than the target, and the
+    target includes the header of the source. Some other CMake target must compile it; otherwise, it
+    is a finding of ``find_buck_only``.
     """
     libraries = {
         target.label: {
@@ -348,19 +349,21 @@ def nearest_buck_target(
     - a target that does not repeat another one
     - a target that lists the counterpart (a.h for a.cpp)
     - a target with files in the same folder
-    - the target with the most sources in the same folder or in common with ``cmake``
+    - the target with the most sources in the same folder (for a header, also headers) or in common
+      with ``cmake``
     """
     votes: Counter[str] = Counter()
     homes: set[str] = set()
     halves: set[str] = set()
     folder, stem = directory_of(path), path.removesuffix(suffix_of(path))
+    attribute = "entries" if is_header(path) else "srcs"
     for entry in cmake.srcs if cmake else ():
         for use in index.buck_uses.get(entry.path, ()):
             same = directory_of(entry.path) == folder
             votes[use.target.label] += 10 if same else 1
     for target in index.by_package.get(index.package_of(path) or "", ()):
         if suffix_fits(target, path):
-            near = sum(directory_of(e.path) == folder for e in target.srcs)
+            near = sum(directory_of(e.path) == folder for e in getattr(target, attribute))
             votes[target.label] += near * 2 + 1
             homes.update({target.label} if near else ())
             stems = (entry.path.removesuffix(suffix_of(entry.path)) for entry in target.entries)
@@ -437,7 +440,7 @@ def nearest_cmake_target(
     for other, rows in uses.items():
         same = directory_of(other) == directory_of(path)
         if same or other in siblings:
-            if index.policy.is_test(other) != index.policy.is_test(path):
+            if other == path or index.policy.is_test(other) != index.policy.is_test(path):
                 continue
             for use in rows:
                 votes[use.target.name] += 2 if same else 1

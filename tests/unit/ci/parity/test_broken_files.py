@@ -73,8 +73,8 @@ def test_a_broken_list_of_both_sides_is_found_although_its_folder_is_not_compare
     files = {
         "shim/lists.bzl": 'SRCS = [\n    "a.cpp",\n    "b.cpp",\n]\n',
         "p/BUCK": LOAD + load + 'runtime.cxx_library(name = "p", srcs = SRCS)\n',
-        "lists.cmake": f'macro(read)\nexecute_process(COMMAND py -c "{program}" OUTPUT_VARIABLE names)'
-        "\nendmacro()\n",
+        "lists.cmake": "macro(read)\n"
+        f'execute_process(COMMAND py -c "{program}" OUTPUT_VARIABLE names)\nendmacro()\n',
         "CMakeLists.txt": "include(lists.cmake)\nadd_subdirectory(q)\nread()\n"
         "list(TRANSFORM names PREPEND p/)\nadd_library(p ${names})\n",
         **dict.fromkeys(("p/a.cpp", "p/b.cpp", "q/q.cpp"), ""),

@@ -238,8 +238,15 @@ def test_an_empty_init_is_not_missed() -> None:
     assert compare(files).failing == ()
 
 
-def test_the_define_that_is_not_exported_is_the_fix() -> None:
-    edits, _ = DRIFTS["a define that CMake exports no more"]
+@pytest.mark.parametrize(
+    ("side", "fix"),
+    [
+        ("CMake", "target_compile_definitions(p PUBLIC FAST)"),
+        ("Buck", 'move "-DFAST" to the exported_preprocessor_flags of //p:p'),
+    ],
+)
+def test_the_define_that_is_not_exported_is_the_fix(side: str, fix: str) -> None:
+    edits, _ = DRIFTS[f"a define that {side} exports no more"]
     (found,) = compare(change(edits)).failing
 
-    assert found.fix == "target_compile_definitions(p PUBLIC FAST)"
+    assert found.fix == fix

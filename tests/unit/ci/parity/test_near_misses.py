@@ -77,7 +77,9 @@ def test_a_renamed_target_whose_header_has_the_old_name_is_found(findings: Findi
     files = tree(DEP, link, **{"q/q.h": "#include <executorch/r/r.h>\n", "r/r.h": ""})
     files["p/a.cpp"] = "#include <executorch/q/q.h>\n"
     files["r/BUCK"] = LOAD + library("r", "[]", 'exported_headers = ["r.h"]')
-    files["q/BUCK"] = LOAD + library("q", '["b.cpp"]', more + 'exported_deps = ["//executorch/r:r"]')
+    files["q/BUCK"] = LOAD + library(
+        "q", '["b.cpp"]', more + 'exported_deps = ["//executorch/r:r"]'
+    )
 
     assert findings(files) == []
     files["q/BUCK"] = LOAD + library("renamed", '["b.cpp"]', more)

@@ -421,6 +421,36 @@ def test_a_fix_names_the_library_that_lists_the_header_of_a_source(
     assert found.fix == "add p/host/c.cpp to own (CMakeLists.txt:4)"
 
 
+def test_a_fix_of_a_header_names_the_library_with_the_other_headers(
+    findings: Callable[..., list[Finding]],
+) -> None:
+    exported = 'exported_headers = {"pal/a.h": "include/pal/a.h"}, header_namespace = ""'
+    files = {
+        "p/BUCK": rules(whole="a.cpp b.cpp c.cpp")
+        + f'runtime.cxx_library(name = "pal", srcs = ["src/d.cpp"], {exported})\n',
+        "CMakeLists.txt": "add_library(p p/a.cpp p/b.cpp p/c.cpp p/src/d.cpp)\n",
+        "p/src/d.cpp": '#include "../include/pal/b.h"\n',
+        **{f"p/{n}": "" for n in ("a.cpp", "b.cpp", "c.cpp", "include/pal/a.h", "include/pal/b.h")},
+    }
+
+    (found,) = findings(files)
+    assert (found.path, found.buck_target) == ("p/include/pal/b.h", "//p:pal")
+
+
+def test_a_test_that_compiles_the_file_is_no_library_for_it(
+    findings: Callable[..., list[Finding]],
+) -> None:
+    files = {
+        "p/BUCK": rules(p="a.cpp"),
+        "CMakeLists.txt": "add_library(p STATIC ${missing})\nadd_executable(p_test p/a.cpp "
+        "p/test/t.cpp)\n",
+        **dict.fromkeys(("p/a.cpp", "p/test/t.cpp"), ""),
+    }
+
+    (found,) = [one for one in findings(files) if one.path == "p/a.cpp"]
+    assert (found.kind.value, found.cmake_target) == ("buck-only-source", "")
+
+
 def test_a_fix_names_the_library_that_is_most_of_a_dependency(
     findings: Callable[..., list[Finding]],
 ) -> None:

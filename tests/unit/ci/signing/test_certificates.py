@@ -212,7 +212,9 @@ def test_an_rsa_key_whose_use_would_take_hours_is_malformed() -> None:
 
 
 def test_a_date_that_no_calendar_has_is_malformed() -> None:
-    late = certify(make_name("ca"), make_ec_key("ca"), make_name("root"), make_ec_key("root"), 20000)
+    late = certify(
+        make_name("ca"), make_ec_key("ca"), make_name("root"), make_ec_key("root"), 20000
+    )
     year = late.index(b"\x18\x0f20") + 2  # of a GeneralizedTime
     with pytest.raises(MalformedError, match="certificate 1 cannot be parsed"):
         parse_chain(LEAF + late[:year] + b"0000" + late[year + 4 :])

@@ -76,9 +76,7 @@ LOOK_ALIKE = issue(PUBLISHER, OTHER_CA, WHQL, key="look-alike")
 NO_CA = issue("Test CA 2", AUTHORITY, WHQL)
 members = list_members(FILES)
 SHA224_OID, SHA256_OID, SHA384_OID = (f"2.16.840.1.101.3.4.2.{n}" for n in (4, 1, 2))
-X400_NAME = x509.UnrecognizedExtension(
-    x509.SubjectAlternativeName.oid, b"\x30\x04\xa3\x02\x30\x00"
-)
+X400_NAME = x509.UnrecognizedExtension(x509.SubjectAlternativeName.oid, b"\x30\x04\xa3\x02\x30\x00")
 # Why, and what.
 REFUSED: dict[str, tuple[str, Callable[[], bytes]]] = {
     "no bytes": ("it cannot be read: .* 1 bytes requested.*", lambda: b""),
