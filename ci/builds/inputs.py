@@ -126,7 +126,7 @@ def read_record(path: Path, kind: type[T]) -> T:
     the type of the record."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, RecursionError):
         return kind()
 
 

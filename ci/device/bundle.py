@@ -200,7 +200,7 @@ def read_bundle(directory: Path) -> Bundle:
     characters."""
     try:
         bundle = msgspec.json.decode((directory / BUNDLE).read_bytes(), type=Bundle)
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, RecursionError) as error:
         raise UnfitError(
             f"{directory} is not a bundle", why=str(error), fix="create one with `qnn-ci stage`"
         ) from error

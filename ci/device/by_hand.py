@@ -152,7 +152,7 @@ def read_kept(directory: Path) -> KeptProgram:
     record is damaged."""
     try:
         return msgspec.json.decode((directory / RECORD).read_bytes(), type=KeptRecord).compiled
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise UsageError(f"{directory / RECORD} is damaged", why=str(error)) from error
 
 

@@ -200,7 +200,7 @@ def read_config(path: Path) -> DecoderConfig:
     model is not a Llama that is supported."""
     try:
         config = msgspec.json.decode(path.read_bytes(), type=HuggingFaceConfig).convert()
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, RecursionError) as error:
         raise UsageError(f"{path} is not the config.json of a Llama", why=str(error)) from error
     config.require_shape(path.name)
     return config
@@ -237,7 +237,7 @@ def _list_files(directory: Path) -> list[Path]:
     try:
         held = json.loads(index.read_bytes())["weight_map"].values()
         return [directory / Path(str(name)).name for name in sorted(set(held))]
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+    except (OSError, ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
         raise UsageError(f"{index} cannot be read", why=describe_exception(error)) from error
 
 
@@ -265,7 +265,7 @@ def read_safetensors(path: Path) -> Weights:
         rows.pop("__metadata__", None)
         listed = msgspec.convert(rows, dict[str, TensorRow])
         return {name: _take(held[8 + size :], row) for name, row in listed.items()}
-    except (OSError, ValueError, TypeError, AttributeError, msgspec.ValidationError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         why = describe_exception(error)
         raise UsageError(f"{path.name} is not a safetensors file", why=why) from error
 

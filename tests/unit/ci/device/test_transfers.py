@@ -147,6 +147,9 @@ def test_a_bundle_is_read_while_every_byte_is_as_it_was_staged(bundle: Path) -> 
         read_bundle(bundle)
     file.write_text(text)
     assert read_bundle(bundle).digest == whole.digest
+    (bundle / BUNDLE).write_text('{"other": ' + "[" * 99_999)
+    with pytest.raises(UnfitError, match="is not a bundle"):
+        read_bundle(bundle)
     (bundle / BUNDLE).write_text("{}")
     with pytest.raises(UnfitError) as caught:
         read_bundle(bundle)
@@ -197,9 +200,10 @@ def test_kept_programs_are_listed_in_order_and_damaged_ones_are_named(tmp_path: 
     expected = [kept / name / "artifact" / f"{name}.pte" for name in sorted(names)]
     assert list(list_programs(kept)) == expected
     assert list(list_programs(None)) == []
-    (kept / "case5" / "artifact" / "artifact.json").write_text("{}")
-    with pytest.raises(UsageError, match=r"case5/artifact/artifact\.json is damaged"):
-        list(list_programs(kept))
+    for damaged in ("{}", '{"compiled": ' + "[" * 99_999):
+        (kept / "case5" / "artifact" / "artifact.json").write_text(damaged)
+        with pytest.raises(UsageError, match=r"case5/artifact/artifact\.json is damaged"):
+            list(list_programs(kept))
     with pytest.raises(UsageError, match="contains no case"):
         list(list_programs(kept / "case0"))
 

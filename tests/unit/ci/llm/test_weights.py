@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,17 @@ def test_a_tied_head_is_the_embedding(model: Path) -> None:
 def test_what_is_not_supported_is_named(values: dict[str, Any], why: str, model: Path) -> None:
     change(model, **values)
     with pytest.raises(UsageError, match=why):
+        read_weights(model)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json", ""])
+def test_a_file_that_is_nested_too_deeply_is_refused(name: str, model: Path) -> None:
+    deep = b'{"weight_map": ' + b"[" * 99_999
+    if name:
+        (model / name).write_bytes(deep)
+    else:
+        (model / "model.safetensors").write_bytes(len(deep).to_bytes(8, "little") + deep)
+    with pytest.raises(UsageError, match=re.escape(name or "model.safetensors")):
         read_weights(model)
 
 
