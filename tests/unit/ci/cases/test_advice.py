@@ -244,3 +244,13 @@ def test_the_log_of_what_died_says_why(reason: str, helps: bool, tmp_path: Path)
     log = "[ERROR] [Qnn ExecuTorch]:  <E> The SocModel doesn't support FP16\n"
     assert ("quantize the model" in judge_case.end(Status.FAILED, reason, log).case.reason) == helps
     assert "quantize" not in judge_case.end(Status.PASSED, reason, log).case.reason
+
+
+def test_advice_on_a_reason_comes_before_advice_on_its_log(tmp_path: Path) -> None:
+    policy = read_emulator_policy()
+    setup = JudgeSetup(options=SessionOptions(policy=policy, timeout_s=9), runner="x")
+    judge_case = CaseJudge(CaseSpec("mlp", Scheme.FP16, "SM8650"), setup, tmp_path)
+    reason = "run: RuntimeError: Failed to load method forward, error: 0x:14"
+    log = "[ERROR] [Qnn ExecuTorch]:  <E> The SocModel doesn't support FP16\n"
+    told = judge_case.end(Status.FAILED, reason, log).case.reason
+    assert told == f"{reason}\n{policy.advise(reason)}"

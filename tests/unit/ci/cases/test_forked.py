@@ -66,6 +66,8 @@ def test_a_fork_that_dies_is_described_with_its_last_step() -> None:
     with pytest.raises(FailedError, match="exited with 3 without a result") as caught:
         run_forked(lambda: os._exit(3))
     assert not caught.value.why  # not that of the fork before
+    with pytest.raises(FailedError, match="exited with 0 without a result"):
+        run_forked(lambda: os._exit(0))
 
 
 def write_in_a_grandchild(path: Path) -> int:

@@ -160,6 +160,16 @@ def test_a_directory_of_a_package_counts_alone(installed: Path) -> None:
     assert digest_packages([f"{NAME}/pt2e"]) != before
 
 
+def test_what_a_link_in_a_package_leads_to_counts(installed: Path, tmp_path: Path) -> None:
+    digests = [digest_packages([NAME])]
+    write(tmp_path / "elsewhere/more.py", "a = 1", INSTALLED_S)
+    (installed / NAME / "linked").symlink_to(tmp_path / "elsewhere")
+    digests.append(digest_packages([NAME]))
+    write(tmp_path / "elsewhere/more.py", "a = 2", INSTALLED_S)
+    digests.append(digest_packages([NAME]))
+    assert len({*digests}) == 3
+
+
 def test_what_is_not_installed_has_no_files(installed: Path) -> None:
     assert digest_packages(["not_installed"]) == digest_packages([f"{NAME}/none"])
     assert digest_packages([]) != digest_packages([NAME])

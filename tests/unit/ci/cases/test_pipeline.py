@@ -54,7 +54,7 @@ from ci.cases.qnn_files import PARAMS, SAVER, SAVER_CALLS
 from ci.cases.runners import INPUT_LIST, PooledProgram, PooledRunner
 from ci.cases.spec import CaseSpec
 from ci.judging.controls import MAKERS
-from ci.judging.figures import Array, Nearness
+from ci.judging.figures import Array, Nearness, measure
 from ci.judging.verdict import MODEL, CaseFigures
 from ci.models.lowering_options import Choices, RunOptions
 from ci.models.schemes import Scheme
@@ -547,7 +547,7 @@ def test_what_a_device_gives_is_compared_with_the_emulator_s(tmp_path: Path, giv
         assert (case.equal_emulator, case.sqnr_db_emulator, result.remark) == (1, None, "")
     elif given == "other":
         assert case.equal_emulator == (IDS.size + MASK.size) / (IDS.size * 2 + LOGITS.size)
-        assert 15 < (case.sqnr_db_emulator or 0) < 25
+        assert case.sqnr_db_emulator == measure(other[0], COARSE).sqnr_db
     else:
         assert (case.equal_emulator, case.sqnr_db_emulator) == (None, None)
         why = "was killed by SIGSEGV" if given == "none" else "the runner returned the wrong number"
@@ -699,8 +699,10 @@ def test_without_the_cache_a_program_that_is_there_is_not_replaced(tmp_path: Pat
     (record,) = (tmp_path / "cache").rglob("artifact.json")
     before = record.stat().st_ino
     options = SessionOptions(policy=read_emulator_policy(), timeout_s=9.0, use_cache=False)
-    case = run_case(tmp_path, make_engine(), echo(RIGHT), options=options).case
-    assert (case.status, case.cached) == (Status.PASSED, False)
+    other = replace(make_engine(bounds={}), sets=SETS[::-1])  # with the same key
+    outputs = [one[::-1] for one in RIGHT]
+    case = run_case(tmp_path, other, echo(outputs), options=options).case
+    assert (case.status, case.cached) == (Status.PASSED, False), case.reason
     assert record.stat().st_ino == before
     (fresh,) = (tmp_path / "work").rglob("lowered/*/artifact.json")
     assert fresh != record
@@ -923,6 +925,21 @@ def test_a_metric_that_is_short_or_dies_fails_the_case(
     assert not any("except for the metric" in one for one in case.warnings)
     if measured.failure:
         assert all(line in case.reason for line in MODEL)  # the advice is about the user's function
+
+
+@pytest.mark.parametrize("gain", [1.0, 2.0])
+def test_advice_is_on_the_first_question_that_fails(tmp_path: Path, gain: float) -> None:
+    """A metric that dies comes before a budget, and after a program that is wrong."""
+    metric = Metric(function="/m.py:top1", labels="/l.npy", max_drop=0.1)
+    entry = ModelEntry("mlp", metric=metric, budget=ModelBudget(program_bytes=1))
+    policy = msgspec.structs.replace(read_emulator_policy(), models={"mlp": entry})
+    pool = MeasuringPool(Ended(None, "the process was killed by SIGSEGV", ""))
+    engine = make_engine(footprint=Footprint(program_bytes=2))
+    outputs = [COARSE * np.float32(gain), IDS, MASK]
+    case = judge(tmp_path, outputs, engine=engine, policy=policy, pool=pool).case
+    assert "killed by SIGSEGV" in case.reason
+    assert "over its budget" in case.reason
+    assert (MODEL[0] in case.reason.splitlines()) is (gain == 1.0)
 
 
 @pytest.mark.parametrize("quantizes", [True, False])
