@@ -27,6 +27,7 @@ from ci.cases.judged import JudgeSetup, SessionOptions
 from ci.cases.kept import FIGURES, HARM, KEPT_REMARK, LIMIT_BYTES, judge_report, read_pulled
 from ci.cases.policy import EmulatorPolicy, Unsupported, read_emulator_policy
 from ci.device.by_hand import RUN_CASES, write_by_hand
+from ci.models.lowering_options import Choices, RunOptions
 from ci.models.user_models import Limits, Metric, ModelEntry
 from ci.report.schema import DeviceFigures, Question, Report, Status
 from ci.report.write import read_report, write_report
@@ -185,6 +186,12 @@ def test_a_user_s_program_is_of_its_case_wherever_its_model_was(kept: Path) -> N
     for changes in ({"scheme": "fp16"}, {"soc": "SM8750"}):
         reseal_in(place, **changes)
         assert "the kept files belong to mlp" in judge(kept).cases[0].reason
+
+
+def test_options_in_a_row_are_those_of_the_entry_of_its_model(kept: Path) -> None:
+    entry = ModelEntry("mlp", lowering=Choices(saver=True), run=RunOptions(warm_up=2))
+    (case,) = judge(kept, replace(POLICY, models={"mlp": entry})).cases
+    assert (case.status, case.choices, case.run_options) == (Status.PASSED, "saver", "warm_up 2")
 
 
 def run_elsewhere(kept: Path, bundle: Path, gain: float = 1.0) -> Path:

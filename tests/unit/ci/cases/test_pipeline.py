@@ -1008,7 +1008,9 @@ def give_options(**fields: Any) -> SessionOptions:
     return SessionOptions(policy=read_emulator_policy(), timeout_s=9.0, **fields)
 
 
-def test_everything_of_a_case_is_kept_with_links_and_without_pipes(tmp_path: Path) -> None:
+def test_everything_of_a_case_is_kept_with_links_and_without_pipes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def run(sets: Sets) -> Sets:
         case = tmp_path / "work" / SPEC.slug
         os.mkfifo(case / "pipe")
@@ -1019,7 +1021,8 @@ def test_everything_of_a_case_is_kept_with_links_and_without_pipes(tmp_path: Pat
         (case / INPUT_LIST).write_text(f"{case}/inputs/0_0.raw {case}/inputs/0_1.raw\n/else\n")
         return [list(one) for one in zip(*RIGHT, strict=True)]
 
-    kept = tmp_path / "kept"
+    monkeypatch.chdir(tmp_path)
+    kept = Path("kept")
     (kept / SPEC.slug / "old").mkdir(parents=True)
     case = run_case(tmp_path, make_engine(), EchoRunner(run), options=give_options(keep=kept)).case
     assert case.status is Status.PASSED, case.reason
@@ -1028,7 +1031,7 @@ def test_everything_of_a_case_is_kept_with_links_and_without_pipes(tmp_path: Pat
         *("artifact", "outputs", "folder", "link", "run.log", "steps.json", INPUT_LIST)
     }
     assert (place / "link").readlink() == Path("run.log")
-    first = f"{place.resolve()}/inputs"
+    first = f"{tmp_path.resolve()}/{place}/inputs"
     assert (place / INPUT_LIST).read_text() == f"{first}/0_0.raw {first}/0_1.raw\n/else\n"
     assert (place / "artifact" / "artifact.json").is_file()
     assert (place / "artifact" / "program.txt").read_text() == "the float model"
@@ -1066,7 +1069,7 @@ def test_a_program_that_cannot_run_here_is_lowered_and_left_near_the_report(
     assert (beside / SPEC.slug / "program.txt").read_text() == "the float model"
     assert (tmp_path / "kept" / SPEC.slug / "artifact" / "artifact.json").is_file()
     if fallback:
-        assert (case.status, case.lacks) == (Status.FAILED, "")
+        assert (case.status, case.lacks, case.question) == (Status.FAILED, "", None)
         assert case.reason.startswith("1 node falls back to the CPU (aten.erf: no builder)\n")
     else:
         assert (case.status, case.lacks) == (Status.UNSUPPORTED, "an Adreno")

@@ -277,6 +277,11 @@ def test_what_a_factory_makes_is_taken_apart() -> None:
         ('File "/no/where/net.py", line 3, in f\n  File "/no/where/b.py", line 4', " [b.py:4]"),
         (f'File "/no/where/net.py", line 3\nFile "{torch.__file__}", line 9', " [net.py:3]"),
         (f'File "{torch.__file__}", line 9, in x', " [__init__.py:9]"),
+        (
+            f'File "{torch.__file__}", line 9, in x\n  File "{torch.nn.modules.linear.__file__}",'
+            " line 7, in forward",
+            " [linear.py:7]",
+        ),
     ],
 )
 def test_the_line_of_a_node_is_the_innermost_of_the_users(trace: str, line: str) -> None:

@@ -529,6 +529,15 @@ def test_a_quantizer_of_8_bits_is_narrow(high: int, narrow: bool) -> None:
     assert not noise_module._is_narrow(drawing.call(OPS.dequantize_per_tensor, *args))
 
 
+def test_only_a_buffer_that_the_graph_writes_is_state() -> None:
+    drawing = Drawing()
+    table = drawing.graph.create_node("get_attr", "table")
+    drawing.call(ATEN.copy_, drawing.held, table)
+    drawing.call(ATEN.copy_, drawing.x, table)
+    found = [noise_module._is_state(one) for one in (drawing.held, table, drawing.x)]
+    assert found == [True, False, False]
+
+
 @pytest.mark.parametrize(
     ("name", "layer", "does"),
     [
