@@ -49,7 +49,7 @@ from ci.models.graph_steps import Step
 from ci.models.schemes import Scheme
 from ci.models.source_lines import find_factory, find_places, find_suite_model
 from ci.models.tensors import Loss, write_sets
-from ci.models.user_models import MetricResult
+from ci.models.user_models import MetricResult, is_suite
 from ci.report.schema import (
     Case,
     Control,
@@ -377,8 +377,9 @@ class CaseJudge:
         line of the model's factory. The result is empty for an ONNX file."""
         if self.spec.is_file:
             return ()
-        given = self.spec.source.reference
-        reference = find_suite_model(given or self.spec.model) or given
+        reference = self.spec.source.reference
+        if is_suite(self.spec.reference):
+            reference = find_suite_model(self.spec.reference)
         return tuple(find_places(reason) or [find_factory(reference)] if reference else [])
 
 
@@ -478,7 +479,7 @@ def list_program(artifact: Artifact) -> tuple[ProgramFile, ...]:
     first."""
     first = artifact.compiled.program
     folder = f"{first.rpartition('/')[0]}/"
-    names = [name for name in artifact.files if folder != "/" and name.startswith(folder)]
+    names = [name for name in artifact.files if name.startswith(folder)]
     every = dict.fromkeys([first, *sorted(names)])
     return tuple(
         ProgramFile(name=Path(name).name, sha256=artifact.files[name])

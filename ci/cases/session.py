@@ -176,7 +176,7 @@ class Session:
         model's code raises another exception, the model's cases fail later."""
         models = self.options.policy.models
         metrics = {name: entry.metric for name, entry in models.items()}
-        for spec in {one.source: one for one in self.specs if one.source.has_data}.values():
+        for spec in {one.model: one for one in self.specs if one.source.has_data}.values():
             job = partial(check_data_of, self.engine, spec, metrics.get(spec.model))
             ended = pool.run(job, work / "data.log", self.options.timeout_s, fresh=True)
             if ended.result:

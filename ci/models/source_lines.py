@@ -62,7 +62,9 @@ def find_factory(reference: str) -> Place:
 
 
 def find_suite_model(name: str) -> str:
-    """Return ``file.py:make_case`` for a model of the suite if this project runs from a checkout,
-    or "" otherwise."""
-    path = Path(suite.__file__).parent / f"{name}.py"
-    return "" if is_installed(str(path)) or not path.is_file() else f"{path}:make_case"
+    """Return ``file.py:function`` for a model of the suite, such as ``mlp`` or ``mlp:make_row``, if
+    this project runs from a checkout, or "" otherwise."""
+    model, _, function = name.partition(":")
+    path = Path(suite.__file__).parent / f"{model}.py"
+    here = path.is_file() and not is_installed(str(path))
+    return f"{path}:{function or 'make_case'}" if here else ""

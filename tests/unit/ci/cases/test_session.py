@@ -139,10 +139,14 @@ def test_data_and_metric_of_each_model_are_checked_once_before_anything_runs(
 ) -> None:
     metrics = {
         name: Metric(function=f"{name}.py:score", labels=f"{name}.npy", max_drop=0.1)
-        for name in ("first", "second")
+        for name in ("first", "twin", "second")
     }
     entries = {
-        name: ModelEntry("mlp", inputs=f"{name}.npy", metric=metrics.get(name))
+        name: ModelEntry(
+            "mlp",
+            inputs="first.npy" if name == "twin" else f"{name}.npy",  # with another metric
+            metric=metrics.get(name),
+        )
         for name in ("bare", *metrics)
     }
     checked: list[tuple[str, Metric | None]] = []
@@ -151,7 +155,7 @@ def test_data_and_metric_of_each_model_are_checked_once_before_anything_runs(
         def run(self, job: Any, log: Path, timeout_s: float, *, fresh: bool) -> Ended:
             _, spec, metric = job.args
             checked.append((spec.model, metric))
-            bad = "metric.labels: three rows" if len(checked) == 3 and fresh else ""
+            bad = "metric.labels: three rows" if len(checked) == 4 and fresh else ""
             return Ended(bad, "", "")
 
     policy = msgspec.structs.replace(read_emulator_policy(), models=entries)
