@@ -27,6 +27,7 @@ from ci.cases.judged import JudgeSetup, SessionOptions
 from ci.cases.kept import FIGURES, HARM, KEPT_REMARK, LIMIT_BYTES, judge_report, read_pulled
 from ci.cases.policy import EmulatorPolicy, Unsupported, read_emulator_policy
 from ci.device.by_hand import RUN_CASES, write_by_hand
+from ci.judging.figures import measure
 from ci.models.lowering_options import Choices, RunOptions
 from ci.models.user_models import Limits, Metric, ModelEntry
 from ci.report.schema import DeviceFigures, Question, Report, Status
@@ -194,6 +195,13 @@ def test_options_in_a_row_are_those_of_the_entry_of_its_model(kept: Path) -> Non
     assert (case.status, case.choices, case.run_options) == (Status.PASSED, "saver", "warm_up 2")
 
 
+def test_limits_in_the_report_are_those_that_were_judged_by(kept: Path) -> None:
+    limits = Limits(min_sqnr_db=1.0)
+    policy = replace(POLICY, models={"mlp": ModelEntry("mlp", limits={SPEC.scheme: limits})})
+    found = judge(kept, policy).thresholds
+    assert [(one.model, one.min_sqnr_db) for one in found] == [("mlp", 1.0)]
+
+
 def run_elsewhere(kept: Path, bundle: Path, gain: float = 1.0) -> Path:
     """Run the cases of a bundle by its script, with a runner that gives COARSE, and return where
     their results are."""
@@ -240,7 +248,8 @@ def test_outputs_of_a_farm_are_judged_and_compared_with_the_run_s(
     (case,) = report.cases
     assert (case.status, case.reason, case.runner) == (Status.PASSED, "", "farm:phone")
     assert case.equal_emulator == 0
-    assert 60 < (case.sqnr_db_emulator or 0) < 70  # the run's are 1.0005 of these
+    run = COARSE * np.float32(1.0005)
+    assert case.sqnr_db_emulator == measure(run, COARSE).sqnr_db
     assert report.remarks[0].endswith(" farm:phone")
     first = pulled / SPEC.slug / "outputs/output_0_0.raw"
     data = first.read_bytes()

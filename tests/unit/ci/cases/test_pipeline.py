@@ -55,7 +55,7 @@ from ci.cases.runners import INPUT_LIST, PooledProgram, PooledRunner
 from ci.cases.spec import CaseSpec
 from ci.judging.controls import MAKERS
 from ci.judging.figures import Array, Nearness, measure
-from ci.judging.verdict import MODEL, CaseFigures
+from ci.judging.verdict import MODEL, SCHEME, CaseFigures
 from ci.models.lowering_options import Choices, RunOptions
 from ci.models.schemes import Scheme
 from ci.models.tensors import Loss, TensorInfo, write_sets
@@ -1219,6 +1219,9 @@ def test_a_model_that_its_quantization_spoils_is_told_where_it_loses_most(
         " 12.3 dB after it; with only the weights quantized, the SQNR of the outputs is 30.1 dB"
     )
     assert (told in case.reason.splitlines()) is is_faithful
+    why = "  why: the program is faithful to the quantized model, which is too far from float32"
+    assert (why in case.reason.splitlines()) is is_faithful
+    assert SCHEME[0] not in case.reason  # the advice if a metric alone shows it
 
 
 def test_what_fails_in_a_used_process_is_not_located(tmp_path: Path) -> None:
@@ -1381,12 +1384,14 @@ def test_a_failure_is_at_the_line_that_it_names_or_else_at_its_factory(
     [
         ("mlp", "", "suite/mlp.py"),
         ("mine", "lstm", "suite/lstm.py"),  # an entry of a policy for a model of the suite
+        ("mine", "mlp:make_row", "suite/mlp.py"),
         ("mine", "/nets/net.py:f", "net.py"),
+        ("/nets/net.py:f", "", ""),
         ("mine", "/nets/net.onnx", ""),
     ],
 )
 def test_a_failure_without_a_line_is_placed_at_the_factory(
-    model: str, reference: str, place: str
+    model: str, reference: str, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judge = SimpleNamespace(spec=replace(SPEC, model=model, source=Source(reference)))
     found = CaseJudge.find_places(judge, "no line")  # type: ignore[arg-type]
@@ -1395,6 +1400,9 @@ def test_a_failure_without_a_line_is_placed_at_the_factory(
     named = CaseJudge.find_places(judge, lines)  # type: ignore[arg-type]
     wanted = [("a.py", 3), ("b.py", 4)] if place else []
     assert [(one.file, one.line) for one in named] == wanted
+    monkeypatch.setattr("ci.models.source_lines.is_installed", lambda _: True)
+    installed = CaseJudge.find_places(judge, "no line")  # type: ignore[arg-type]
+    assert installed == (() if "suite" in place else found)
 
 
 def test_the_first_question_that_fails_is_that_of_the_case(tmp_path: Path) -> None:

@@ -289,6 +289,15 @@ def test_the_line_of_a_node_is_the_innermost_of_the_users(trace: str, line: str)
     assert re.sub(r"\[.*/", "[", found) == line
 
 
+def test_an_exception_is_blamed_on_the_innermost_line_of_the_users(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(
+        "import json\ndef f():\n    return g()\ndef g():\n    return json.loads('{')\n"
+    )
+    with pytest.raises(FailedError) as caught:
+        user_code.call_function(f"{tmp_path}/net.py:f")
+    assert caught.value.why == "net.py, line 5, in g"
+
+
 @pytest.mark.parametrize(
     ("file", "is_users"),
     [
