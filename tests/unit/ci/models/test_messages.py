@@ -278,8 +278,7 @@ def test_what_a_factory_makes_is_taken_apart() -> None:
         (f'File "/no/where/net.py", line 3\nFile "{torch.__file__}", line 9', " [net.py:3]"),
         (f'File "{torch.__file__}", line 9, in x', " [__init__.py:9]"),
         (
-            f'File "{torch.__file__}", line 9, in x\n  File "{torch.nn.modules.linear.__file__}",'
-            " line 7, in forward",
+            f'File "{torch.__file__}", line 9\n  File "{torch.nn.modules.linear.__file__}", line 7',
             " [linear.py:7]",
         ),
     ],
