@@ -459,6 +459,21 @@ def test_a_model_gives_what_its_layers_give_behind_its_outputs(quantized: bool) 
     assert len(names) == len(layers)
 
 
+def test_inputs_stay_as_they_are_when_layers_are_looked_at() -> None:
+    """Of a model that writes to them."""
+
+    class Writes(nn.Module):
+        def forward(self, values: Tensor) -> Tensor:
+            return round_to(values.mul_(2), 0.5) + 1
+
+    ((one,), *_) = inputs()
+    graph: Any = torch.export.export(Writes(), (one.clone(),), strict=True).module()
+    given = one.clone()
+    find_loss(graph, (given,), (one * 2 + 1,))
+    expose_layers(graph, (given,))
+    assert torch.equal(given, one)
+
+
 def test_of_many_layers_some_are_given() -> None:
     deep = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3 * MOST_LAYERS)))
     part, names = expose_layers(deep, (torch.ones(1, 4),))
