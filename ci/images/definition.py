@@ -18,7 +18,7 @@ from docker.errors import ImageNotFound
 
 from ci.images.engine import read_file
 from provisioning.console.git import ask_git
-from provisioning.errors import MissingToolError, ToolError, UnfitError, UsageError
+from provisioning.errors import ToolError, UnfitError, UsageError
 from provisioning.files import hash_file, write_whole
 from provisioning.manifest.reader import find_row, manifests_root, read_toml
 
@@ -215,7 +215,7 @@ def describe_revision(checkout: Path) -> str:
     try:
         commit = ask_git(checkout, "log", "-1", "--format=%H", "--", *SOURCES).decode().strip()
         changed = ask_git(checkout, "status", "--porcelain", "--", *SOURCES)
-    except (ToolError, MissingToolError):
+    except ToolError:
         return ""
     return f"{commit}+changes" if commit and changed else commit
 

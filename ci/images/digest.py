@@ -118,14 +118,14 @@ def write_locks(
     ``write`` is true, also replace the existing locks.
 
     Only a base without a snapshot needs a lock of apt packages. It is made by building the image
-    and listing its packages. It is left out if there is no lock of Python packages yet and
-    ``write`` is false, because the image cannot be built then.
+    and listing its packages. It is left out if there is still no lock of Python packages, because
+    the image cannot be built then.
     """
     first = plan_image(client, chain(name)[0], base)
     diff = _change(first.python_lock, resolve_lock(first, progress), write=write)
     for one in chain(name):
         plan = plan_image(client, one, base)
-        if not plan.base.snapshot and (write or first.python_lock.is_file()):
+        if not plan.base.snapshot and first.python_lock.is_file():
             built = build_image(client, one, progress, base=base)
             output = client.containers.run(
                 built.image_id, ["cat", f"{PACKAGES}/{one}.txt"], entrypoint="", remove=True

@@ -47,7 +47,7 @@ class Repeated:
         def step(arrays: Sequence[Array]) -> Sequence[Array]:
             return self.step(spoil(arrays, self.interface.layers) if spoil else arrays)
 
-        margins = self.reference.margins()[1 : len(self.run.tokens)]
+        margins = self.reference.margins()[1:]
         order = np.argsort(-margins)[: int((margins > 1).sum())]
         for last in order + 1:
             fed = self.run.fed[: len(self.prompt) + last]

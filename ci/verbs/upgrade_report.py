@@ -166,7 +166,7 @@ def split_pins(word: str) -> list[tuple[str, str]]:
 def check_executorch(version: str) -> None:
     """Raise UsageError for a version of ExecuTorch that is not supported, or that needs a torch
     other than the installed one."""
-    torch = {row.executorch: row.torch for row in reversed(read_pairs().supported)}
+    torch = {row.executorch: row.torch for row in read_pairs().supported}
     if version not in torch:
         raise UsageError(
             f"executorch=={version} is not supported", fix=f"pass one of {', '.join(torch)}"

@@ -396,7 +396,7 @@ def test_a_normal_image_is_its_configuration_and_layers_to_the_byte(
         {"name": "folder", "type": tarfile.DIRTYPE, "mode": 0o750},
     )
     own = {"Env": ["A=1"], "User": "u", "WorkingDir": "/w", "Entrypoint": ["e"]}
-    given = {**own, "Cmd": [], "Hostname": "h", "Labels": {"one": "1"}}
+    given = {**own, "Cmd": [], "Hostname": "h", "Labels": {"one": "1", "l": "base"}}
     config = {"architecture": "arm64", "os": "linux", "config": given, "x": 1}
     target = tmp_path / "image.tar"
     saved = save(tmp_path, [LOW, top], config)

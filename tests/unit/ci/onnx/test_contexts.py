@@ -354,6 +354,7 @@ def test_the_verb_shows_and_judges_a_context(
     assert main(["context", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["targets"][0]["hexagon"] == 79
     assert main(["context", str(path), "--soc", "SM8550"]) == 3
+    assert main(["context", str(path), "--soc", "SM8750", "--qnn", "2.48.0"]) == 3
     assert main(["context", str(path), "--qnn", "2.49"]) == 2
     (tmp_path / BINARY).unlink()
     assert main(["context", str(path)]) == 1
