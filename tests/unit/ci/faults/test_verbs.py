@@ -33,6 +33,7 @@ from ci.verbs.upgrade_report import Side
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, ExitCode, UsageError
+from provisioning.manifest.reader import manifests_root
 
 PLANTED = read_faults()[0]
 IsWrong = Callable[[Graph], bool]
@@ -50,7 +51,7 @@ class StandIn(Bench):
         self.is_wrong, self.qnn = is_wrong, "2.49.40"
 
     def make(self, scheme: object, soc: str) -> Any:
-        del scheme, soc
+        self.made = (scheme, soc)
         return self
 
     def run(self, items: Iterable[Item], bundle: int = 0, *late: float) -> Iterator[Result]:
@@ -168,8 +169,12 @@ def test_the_suite_runs_the_faults_that_the_filter_selects_in_each_front_end(
     found = {faults.NEEDS[one] for one in installed}
     monkeypatch.setattr(faults.importlib.util, "find_spec", lambda name: name in found or None)
     monkeypatch.setattr(faults, "open_bench", open_bench)
-    names = [one.name for one in read_faults()]
+    own = tmp_path / "faults.toml"
+    known = (manifests_root() / "policies/faults.toml").read_text("utf-8")
+    own.write_text(known.replace(f'name = "{read_faults()[2].name}"', 'name = "own"'), "utf-8")
+    names = [one.name for one in read_faults(own)]
     words = ["test-emulator", "--suite", "faults", "--soc", "SM8750", "--reports", str(tmp_path)]
+    words += ["--policy", str(own)]
     words += ["--filter", f"{names[0]}*", "--filter", names[2]]
     wanted = tuple(one for one in names if one.startswith(names[0]) or one == names[2])
     code = main(words)
@@ -192,7 +197,7 @@ def test_the_suite_runs_the_faults_that_the_filter_selects_in_each_front_end(
     assert offline == [False] * len(installed)
     assert main([*words, "--offline"]) == ExitCode.FAILED
     assert offline[-1]
-    assert main([*words[:7], "--filter", "zzz"]) == ExitCode.USAGE
+    assert main([*words[:9], "--filter", "zzz"]) == ExitCode.USAGE
 
 
 @pytest.mark.parametrize("words", [("2.9.40", "2.10.0"), ("2.10.0", "2.9.40"), ("2.10.0",) * 2])
@@ -392,27 +397,34 @@ def test_a_page_of_a_fault_names_the_versions_of_its_front_end(
     assert f"{told}, SoC {DEFAULT_SOC}." in page.read_text("utf-8")
 
 
+@pytest.mark.parametrize(
+    ("words", "known"), [((), True), (("--without-known", "--soc", "SM8650"), False)]
+)
 def test_schemes_share_the_minutes_of_a_search(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: tuple[str, ...], known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deadlines = {}
+    soc = words[-1] if words else DEFAULT_SOC
 
     def run(search: Search, deadline: float, graphs: int) -> Searched:
         deadlines[search.scheme] = deadline
         assert graphs == 7
+        assert (search.jobs, search.qnn, search.uses_known) == (3, "2.49.40", known)
+        trial: Any = search.trial
+        assert trial.made == (search.scheme, soc)
         return make_searched(search)
 
     monkeypatch.setattr(fuzz, "open_bench", open_stand_in(has_planted))
     monkeypatch.setattr(fuzz.time, "monotonic", lambda: 1000.0)
     monkeypatch.setattr(Search, "run", run)
     schemes = [word for one in ("fp16", "u8", "u16a8w") for word in ("--scheme", one)]
-    words = ("--minutes", "6", "--graphs", "7", "--seed", "5", "--reports", str(tmp_path))
-    outcome = call(fuzz, *schemes, *words)
+    words += ("--minutes", "6", "--graphs", "7", "--seed", "5", "--reports", str(tmp_path))
+    outcome = call(fuzz, *schemes, *words, "--jobs", "3")
     assert deadlines == {"fp16": 1120.0, "u8": 1240.0, "u16a8w": 1360.0}
     found = [
         (one["frontend"], one["scheme"], one["soc"], one["seed"]) for one in outcome.data["found"]
     ]
-    assert found == [("onnx", scheme, DEFAULT_SOC, 5) for scheme in deadlines]
+    assert found == [("onnx", scheme, soc, 5) for scheme in deadlines]
 
 
 @pytest.mark.parametrize(("is_wrong", "code"), [(has_planted, 1), (lambda _: False, 0)])

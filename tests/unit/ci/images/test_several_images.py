@@ -54,15 +54,19 @@ def test_one_image_of_several_that_differs_fails_the_check(
 def test_digests_of_several_images_are_told_each_with_its_layers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(
-        verb, "build_image", lambda _, name, *__, **___: Built(name, f"id-{name}", 1, fresh=True)
-    )
+    def build(_client: Any, name: str, _: Progress, *, base: str) -> Built:
+        return Built(f"{name} on {base}", f"id-{name}", 1, fresh=True)
+
+    monkeypatch.setattr(verb, "build_image", build)
     monkeypatch.setattr(
         verb, "describe_digest", lambda _, one: {"diff_ids": [f"{one.reference}-1", "2"]}
     )
-    outcome = verb._digest(CLIENT, Namespace(words=["a", "b"], check=False, base=""), Progress())
-    rows = [line.split()[-1] for line in outcome.text.splitlines()]
-    assert rows == ["a", "id-a", "a-1", "2", "b", "id-b", "b-1", "2"]
+    outcome = verb._digest(CLIENT, Namespace(words=["a", "b"], check=False, base="own"), Progress())
+    rows = [line.removeprefix("  ") for line in outcome.text.splitlines()]
+    assert rows == [
+        *("a on own", "id id-a", "layer a on own-1", "layer 2"),
+        *("b on own", "id id-b", "layer b on own-1", "layer 2"),
+    ]
     assert outcome.exit_code == ExitCode.OK
 
 

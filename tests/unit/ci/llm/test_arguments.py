@@ -258,11 +258,14 @@ TWO = ["--soc", "SM8650", "--soc", "SM8750"]
         ),
         (BOTH, WEIGHTS, DEFAULT, ["SM8750"], []),
         (
-            ["--text", "text.txt", "--max-perplexity", "2.5", "--sdk", "pinned"],
+            [
+                *("--text", "text.txt", "--max-perplexity", "2.5", "--sdk", "pinned"),
+                *("--policy", "limits.toml"),
+            ],
             "tiny",
             DEFAULT,
             ["SM8750"],
-            ["--text text.txt", "--max-perplexity 2.5", "--sdk pinned"],
+            ["--text text.txt", "--max-perplexity 2.5", "--sdk pinned", "--policy limits.toml"],
         ),
         (["--program", "m.pte", "--soc", "SM8650"], "m.pte", [Scheme.ASIS], ["SM8650"], []),
     ],
@@ -280,6 +283,7 @@ def test_each_option_reaches_the_cases_and_the_command_that_repeats_them(
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
     for name in ("QNN_CI_SDK", "QNN_CI_ADAPTOR"):
         monkeypatch.setenv(name, "")
+    (tmp_path / "limits.toml").write_text('extends = "default"\n')
     ran: list[Any] = []
     given: dict[str, Any] = {}
 

@@ -243,7 +243,7 @@ def test_a_key_of_no_published_scheme_is_accepted_as_a_signature_alone(
 def test_one_of_several_files_fails_them_all_and_each_is_told_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names = [f"{letter}.so" for letter in "hgfedcba"]
+    names = ["libc++.so.1", *(f"{letter}.so" for letter in "hgfedcba")]
     dates: list[datetime | None] = []
 
     def check(path: Path, _: Path | None, *, at: datetime | None) -> Verification:

@@ -102,6 +102,21 @@ def test_wrong_outputs_have_to_be_compared_and_rejected(
     assert outcome.exit_code == code
 
 
+def test_runs_of_a_test_are_merged_in_their_order_whatever_the_order_of_the_journal(
+    tmp_path: Path,
+) -> None:
+    names, repeats = ("C::test_b", "C::test_a"), (2, 0, 1)
+    entries = [
+        Entry(test=name, repeat=repeat, ran=Ran.FAILED, message=f"{name} {repeat}")
+        for repeat in repeats
+        for name in names
+    ]
+    found = list(upstream.judge_entries(tmp_path, entries))
+    assert [(one.test, one.reason) for one in found] == [
+        (name, f"{name} 0") for name in sorted(names)
+    ]
+
+
 def test_kept_outputs_are_judged_again_as_a_run_judges_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

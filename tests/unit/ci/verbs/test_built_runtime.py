@@ -56,6 +56,12 @@ def test_only_what_this_call_built_counts(tmp_path: Path, monkeypatch: pytest.Mo
     assert find_built(tmp_path) == Built("build_android", "1.4.1", "2.37", "/sdk")
     monkeypatch.setenv(built.FINISHED, "build_linux build_direct")
     assert find_built(tmp_path) == Built("build_linux", "1.5.1", "2.40", "/sdk")
+    (tmp_path / "build_direct").mkdir()
+    for text in ("{", "[]", '{"builds": []}'):
+        (tmp_path / "build_direct/artifacts.json").write_text(text)
+        assert find_built(tmp_path) == Built("build_linux", "1.5.1", "2.40", "/sdk")
+    (tmp_path / "build_direct/artifacts.json").unlink()
+    (tmp_path / "build_direct").rmdir()
     write_builds(tmp_path, "build_direct", executorch_version="1.5.0", qnn_sdk_version="2.39")
     assert find_built(tmp_path) == Built("build_direct", "1.5.0", "2.39", "/sdk")
 

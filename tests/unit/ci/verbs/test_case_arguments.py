@@ -285,6 +285,7 @@ def test_the_options_of_a_run_are_those_of_its_call(tmp_path: Path) -> None:
         record=True,
         baselines=tmp_path / "own-baselines",
     )
+    assert steps.read_options(args, "a_session", policy, "", baselines=None).baselines is None
 
 
 def test_a_command_to_repeat_is_one_that_a_shell_takes(tmp_path: Path) -> None:

@@ -208,6 +208,7 @@ def test_a_policy_alone_needs_no_commit(root: Path, capsys: pytest.CaptureFixtur
             "https://github.com/example/executorch-qnn-ci.git",
             "example/executorch-qnn-ci@" + "b" * 40,
         ),
+        ("https://github.com/example/executorch-qnn-ci/", "example/executorch-qnn-ci@" + "b" * 40),
         ("ssh://git@github.com/example/executorch-qnn-ci", "example/executorch-qnn-ci@" + "b" * 40),
         ("https://gitlab.com/example/executorch-qnn-ci", ""),
         ("file:///home/me/executorch-qnn-ci", ""),

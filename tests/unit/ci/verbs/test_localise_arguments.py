@@ -120,7 +120,8 @@ def test_several_cases_are_searched_in_turn_each_in_its_own_directory(
         (["--timeout-s", "nan"], "--timeout-s nan"),
         (["--reproducer", "one.txt"], "one.txt"),
         (["--reproducer", "one.py", "--model", "lstm"], "2 are selected"),
-        (["--policy", "methods.toml"], "several methods"),
+        (["--policy", "methods.toml", "--model", "m"], "several methods"),
+        (["--policy", "methods.toml", "--model", "mlp", "--model", "m"], "several methods"),
     ],
 )
 def test_a_call_that_makes_no_sense_searches_nothing(
@@ -135,7 +136,7 @@ def test_a_call_that_makes_no_sense_searches_nothing(
         'extends = "default"\n[models.m]\npath = "net.py:factory"\n'
         '[models.m.lowering]\nmethods = ["other"]\n'
     )
-    named = ["--model", "m"] if "--policy" in words else ONE
+    named = [] if "--policy" in words else ONE
     assert main(["localise", *named, *words]) == ExitCode.USAGE
     assert (searched, entered) == ([], [])
     assert told in capsys.readouterr().err
