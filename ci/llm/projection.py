@@ -121,7 +121,7 @@ def cut(table: int, layers: Sequence[int], last: int) -> tuple[int | None, int]:
         sums[0] += table
         sums[-1] += last
         if max(sums) <= MOST_BYTES:
-            return len(sums), max(sums)
+            return shards, max(sums)
     return None, max(sums)
 
 

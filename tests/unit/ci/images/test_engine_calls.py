@@ -222,6 +222,8 @@ def test_the_revision_is_the_last_commit_that_changed_what_images_are_made_of(
         return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
 
     git("init", "-q")
+    git("commit", "-qm", "of something else", "--allow-empty")
+    assert describe_revision(checkout) == ""
     git("add", ".")
     git("commit", "-qm", "one")
     commit = git("rev-parse", "HEAD")

@@ -327,7 +327,7 @@ def test_a_lock_has_what_builds_packages_without_a_wheel(monkeypatch: pytest.Mon
 
     def answer(words: Any, more: Any, python: str) -> str:
         asked.extend([*words, *more, python])
-        return '{"install": []}'
+        return 'WARNING: the cache is not used\n{"install": []}'
 
     monkeypatch.setattr(wheels, "_run_pip", answer)
     monkeypatch.setattr(wheels.shutil, "which", lambda name: f"/bin/{name}")

@@ -298,6 +298,7 @@ def test_a_run_without_a_margin_at_any_step_proves_nothing(
     result = judge(right, replace(own.runs, model=loud))
     assert "0% of the steps have a margin" in result.case.warnings[0]
     assert (result.case.status, result.case.question) == (Status.FAILED, None)
+    assert {one.kind for one in result.controls if not one.rejected} == {*llm_case.MAKERS}
 
 
 def test_a_program_that_dies_while_it_runs_fails_with_the_end_of_its_log(judge: Judge) -> None:

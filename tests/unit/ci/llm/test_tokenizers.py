@@ -38,6 +38,16 @@ def test_both_headers_of_llama2c_are_read(header: tuple[int, ...], tmp_path: Pat
     assert (tokenizer.vocabulary, tokenizer.bos, tokenizer.eos) == (len(PAIRS), 1, 2)
 
 
+@pytest.mark.parametrize("header", [(6,), (len(PAIRS), 1, 2, 6)])
+def test_pieces_end_with_the_file(header: tuple[int, ...], tmp_path: Path) -> None:
+    path = write_bin(tmp_path / "t.bin", *header)
+    data, last = path.read_bytes(), len("abc") + 8
+    for wrong in (*(data[:-cut] for cut in range(1, last)), *(data + bytes(n) for n in (1, 7))):
+        path.write_bytes(wrong)
+        with pytest.raises(UsageError, match=r"t\.bin"):
+            read_tokenizer(path)
+
+
 def test_only_a_piece_of_the_whole_form_is_a_byte() -> None:
     words = ("<0x41>", "<0x41]", "[0x41>", "<0x4>", "<0x041>")
     table = PieceTable([(word.encode(), 0.0) for word in words], -1, -1)
