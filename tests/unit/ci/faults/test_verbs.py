@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from ci.verbs.lanes import faults
 from ci.verbs.lanes.faults import count_ends, make_case
 from ci.verbs.lanes.trials import Bench
 from ci.verbs.upgrade_report import Side
+from provisioning.artifacts.choice import QnnChoice
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, ExitCode, UsageError
@@ -398,7 +399,7 @@ def test_a_page_of_a_fault_names_the_versions_of_its_front_end(
 
 
 @pytest.mark.parametrize(
-    ("words", "known"), [((), True), (("--without-known", "--soc", "SM8650"), False)]
+    ("words", "known"), [((), True), (("--without-known", "--soc", "SM8750"), False)]
 )
 def test_schemes_share_the_minutes_of_a_search(
     words: tuple[str, ...], known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -433,10 +434,21 @@ def test_a_graph_of_a_file_is_tried_with_ten_seeds(
 ) -> None:
     file = tmp_path / "graph.txt"
     file.write_text(PLANTED.graph, encoding="utf-8")
-    monkeypatch.setattr(fuzz, "open_bench", open_stand_in(is_wrong))
-    words = ("--graph", str(file), "--scheme", "fp16", "--reports", str(tmp_path))
+    for name in ("QNN_CI_SDK", "QNN_CI_ADAPTOR"):
+        monkeypatch.setenv(name, "")
+    bench, asked = StandIn(is_wrong), []
+
+    def open_bench(*words: Any, **more: Any) -> Any:
+        asked.append((words[:2], more))
+        return nullcontext(bench)
+
+    monkeypatch.setattr(fuzz, "open_bench", open_bench)
+    words = ("--graph", str(file), "--scheme", "fp16", "--reports", str(tmp_path), "--offline")
+    words += ("--soc", "SM8750", "--sdk", "wheel", "--adaptor", "wheel")
     outcome = call(fuzz, *words)
     assert (outcome.exit_code, len(outcome.text.splitlines())) == (code, 10)
+    assert asked == [(("onnx", QnnChoice("wheel", "wheel")), {"offline": True})]
+    assert bench.made == (Scheme.FP16, "SM8750")
 
 
 @pytest.mark.parametrize("wrong", [0, 1, 9])
