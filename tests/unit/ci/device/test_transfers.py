@@ -105,8 +105,10 @@ def test_a_bundle_is_deployed_once_and_cleaned(
     assert not place.exists()
     other = str(tmp_path / "other")
     assert main([*words, "--place", other]) == ExitCode.OK
-    assert opened == [("ssh:here", "")] * 3 + [("ssh:here", other)]
     assert [one.name for one in Path(other).iterdir()] == ["bundles"]
+    assert main(["deploy", "--device", "ssh:here", "--clean", "--place", other]) == ExitCode.OK
+    assert opened == [("ssh:here", "")] * 3 + [("ssh:here", other)] * 2
+    assert not Path(other).exists()
 
 
 @pytest.mark.parametrize(

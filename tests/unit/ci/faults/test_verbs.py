@@ -151,9 +151,10 @@ def test_a_matrix_fails_if_a_graph_ends_otherwise_or_a_version_is_missing(
 def test_the_suite_runs_the_faults_that_the_filter_selects_in_each_front_end(
     installed: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for name in ("QNN_CI_SDK", "QNN_CI_ADAPTOR"):
+        monkeypatch.setenv(name, "")
     asked: list[tuple[str, tuple[str, ...], str]] = []
-
-    offline: list[bool] = []
+    chosen: list[tuple[QnnChoice, bool]] = []
 
     class Recorder(StandIn):
         def rerun(self, faults: Any, soc: str, _: Any) -> list[Rerun]:
@@ -161,8 +162,8 @@ def test_the_suite_runs_the_faults_that_the_filter_selects_in_each_front_end(
             return [run(GRAPH, WRONG, WRONG), run(MENDED, WRONG, RIGHT)]
 
     @contextmanager
-    def open_bench(frontend: Any, *_: Any, **more: Any) -> Iterator[Bench]:
-        offline.append(more["offline"])
+    def open_bench(frontend: Any, choice: Any, _: Any, *, offline: bool) -> Iterator[Bench]:
+        chosen.append((choice, offline))
         bench = Recorder(has_planted)
         bench.frontend = frontend
         yield bench
@@ -195,9 +196,10 @@ def test_the_suite_runs_the_faults_that_the_filter_selects_in_each_front_end(
     assert "--suite faults" in report.command
     assert report.started
     assert report.remarks[-1].startswith(f"{len(installed)} of {2 * len(installed)} graphs")
-    assert offline == [False] * len(installed)
-    assert main([*words, "--offline"]) == ExitCode.FAILED
-    assert offline[-1]
+    assert chosen == [(QnnChoice(), False)] * len(installed)
+    own_choice = ["--sdk", "wheel", "--adaptor", "wheel"]
+    assert main([*words, *own_choice, "--offline"]) == ExitCode.FAILED
+    assert chosen[len(installed) :] == [(QnnChoice("wheel", "wheel"), True)] * len(installed)
     assert main([*words[:9], "--filter", "zzz"]) == ExitCode.USAGE
 
 

@@ -18,7 +18,7 @@ from ci.__main__ import main
 from ci.audit.operators import Found, Partition
 from ci.report.schema import Tool
 from ci.verbs import audit as verb
-from provisioning.artifacts.choice import ADAPTOR_VARIABLE, SDK_VARIABLE
+from provisioning.artifacts.choice import ADAPTOR_VARIABLE, SDK_VARIABLE, QnnChoice
 from provisioning.errors import ExitCode
 
 WHOLE = Found({"aten.linear.default": 2}, (), (Partition("forward", 2, 64, 16),), 80)
@@ -96,6 +96,7 @@ def test_every_option_of_an_audit_reaches_it(
     Path("qnn.toml").write_text('extends = "default"\n')
     words = ["--model", "lstm", "--soc", "SM8750", "--sdk", "sdk", "--policy", "qnn.toml"]
     more = ["--jobs", "2", "--timeout-s", "7", "--offline", "--reports", "out"]
+    more += ["--adaptor", "wheel"]
     assert run(*words, *more) == ExitCode.OK
     data = json.loads(capsys.readouterr().out)
     assert [(one["model"], one["soc"]) for one in data["cases"]] == [
@@ -105,9 +106,12 @@ def test_every_option_of_an_audit_reaches_it(
     assert {timeout_s for _, timeout_s in asked.jobs} == {7}
     assert {job.work.name for job, _ in asked.jobs} == {"audit-0", "audit-1"}
     assert asked.given["offline"]
-    assert asked.given["choice"].sdk == str(tmp_path / "sdk")
+    chosen = QnnChoice(str(tmp_path / "sdk"), "wheel")
+    assert (asked.given["choice"], asked.given["profile"]) == (chosen, chosen.profile)
     pairs = {*pairwise(shlex.split(data["command"]))}
-    assert pairs >= {("--sdk", str(tmp_path / "sdk")), ("--policy", "qnn.toml")}
+    assert pairs >= {(f"--{name}", word) for name, word in chosen.options.items()} | {
+        ("--policy", "qnn.toml")
+    }
 
 
 @pytest.mark.parametrize(

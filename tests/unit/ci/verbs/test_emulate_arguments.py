@@ -360,6 +360,12 @@ def test_a_device_s_bundle_chooses_the_soc_if_the_call_does_not(
     assert steps.ran["runner"] is device
     assert read_report(Path("reports/test_emulator")).remarks == ("on facts",)
     assert "--device adb: --bundle" in steps.options.command
+    assert not {"--any", "--starts"} & {*shlex.split(steps.options.command)}
+    more = ["--any", "soc=SM8750", "--starts", "5"]
+    assert run(*where, *words, *more) == ExitCode.OK
+    pairs = {*pairwise(shlex.split(steps.options.command))}
+    bundle = str(Path("a bundle").absolute())
+    assert pairs >= {*pairwise(more[:2]), *pairwise(more[2:]), ("--bundle", bundle)}
 
 
 @pytest.mark.parametrize(

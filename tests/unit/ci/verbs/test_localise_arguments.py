@@ -14,7 +14,7 @@ import pytest
 from ci.__main__ import main
 from ci.report.schema import Tool
 from ci.verbs import localise as verb
-from provisioning.artifacts.choice import ADAPTOR_VARIABLE, SDK_VARIABLE
+from provisioning.artifacts.choice import ADAPTOR_VARIABLE, SDK_VARIABLE, QnnChoice
 from provisioning.errors import ExitCode
 
 ONE = ["--model", "mlp", "--scheme", "fp16"]
@@ -92,15 +92,16 @@ def test_a_call_without_options_is_the_usual_one(
 def test_every_option_reaches_the_search(searched: list[Namespace], tmp_path: Path) -> None:
     (tmp_path / "sdk").mkdir()
     more = ["--limit", "1", "--reproducer", "out/one.py", "--no-cache", "--offline"]
-    words = ["--timeout-s", "0.5", "--soc", "SM8750", "--sdk", "sdk"]
+    words = ["--timeout-s", "0.5", "--soc", "SM8750", "--sdk", "sdk", "--adaptor", "wheel"]
     assert main(["localise", *ONE, *more, *words]) == ExitCode.FAILED
     (one,) = searched
     assert (one.spec.soc, one.limit) == ("SM8750", 1)
     assert one.reproducer == tmp_path / "out" / "one.py"
     assert (one.setup.options.timeout_s, one.setup.options.use_cache) == (0.5, False)
+    assert one.setup.runner == (one.setup.pool, 0.5)
     (environment,) = entered
     assert environment.more["offline"]
-    assert environment.more["choice"].sdk == str(tmp_path / "sdk")
+    assert environment.more["choice"] == QnnChoice(str(tmp_path / "sdk"), "wheel")
     assert environment.more["profile"] == environment.more["choice"].profile != "emulator"
 
 

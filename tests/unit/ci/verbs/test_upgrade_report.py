@@ -340,12 +340,17 @@ def test_two_versions_are_compared_by_their_cases_and_known_faults(
         noted.append(note(side.name, "fault", ["", qnn], "other"))
         return (side.name, qnn)
 
+    def find_own(word: str, session: str, progress: Progress) -> Side:
+        assert session == ONNX
+        return find_side(word, session, progress)
+
     found = note("a fault", "fault", ["wrong", "right"], "better")
+    monkeypatch.setattr(upgrade_report, "find_side", find_own)
     monkeypatch.setattr(upgrade_report, "list_ends", list_own)
     monkeypatch.setattr(
         upgrade_report, "compare_faults", lambda *given: ends.extend(given) or [found]
     )
-    args = Namespace(old="old", new="new", session=EMULATOR, reports=place / "out")
+    args = Namespace(old="old", new="new", session=ONNX, reports=place / "out")
     outcome = upgrade_report.execute(args, Progress())
     rows = [*zip(("old", "new"), builds, strict=True)] if compared else []
     assert ends == rows
