@@ -134,12 +134,14 @@ class EchoRunner:
     used: bool = False
     calls: list[str] = field(default_factory=list)
     name: str = "echo"
+    limits_s: list[float] = field(default_factory=list)
 
     @contextmanager
     def open(
         self, program: Program, timeout_s: float, *, fresh: bool = False
     ) -> Iterator[EchoRunner]:
         assert program.spec.reference
+        self.limits_s.append(timeout_s)
         self.calls.append("fresh" if fresh else "open")
         program.log.write_text("the log")
         yield EchoRunner(self.answer, self.notes, self.used and not fresh, self.calls)

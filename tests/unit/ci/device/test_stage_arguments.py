@@ -59,7 +59,7 @@ def test_a_missing_runner_tells_which_session_builds_it(tmp_path: Path, home: Pa
     assert str(home / "builds") in caught.value.fix
     runner.touch()
     with pytest.raises(UsageError, match=r"m\.pte is not a file") as caught:
-        check_files(runner, [program])
+        check_files(runner, [runner, program])
     assert "build" not in caught.value.fix
     assert "--keep-artifacts" in caught.value.fix
     program.touch()

@@ -86,7 +86,9 @@ def judge(own: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
         one = LlmRun(CaseSpec("tiny", scheme, "SM8650"), setup, subject, own.tokenizer.decode)
         compiled: Any = SimpleNamespace(delegation=delegation, footprint=footprint)
         program = Program(one.spec, tmp_path, compiled, tmp_path, tmp_path / "run.log")
-        return one.run_and_judge(program, tmp_path)
+        result = one.run_and_judge(program, tmp_path)
+        assert {*runner.limits_s} <= {9.0}
+        return result
 
     return run
 

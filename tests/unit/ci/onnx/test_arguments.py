@@ -194,6 +194,8 @@ def test_a_report_that_is_missing_is_named_before_anything_is_done(steps: Steps)
     [
         ["--option", "no_such_option=1"],
         ["--option", "profiling_level=basic", "--profile", "basic"],
+        ["--option", "htp_arch=79", "--soc", "SM8750", "--soc", "SM8650"],
+        ["--option", "htp_arch=79", "--soc", "SM8650", "--soc", "SM8750"],
         ["--shape", "x=1,3"],
         ["--sdk", "no-such-directory"],
         ["--timeout-s", "0"],

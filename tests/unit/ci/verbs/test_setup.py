@@ -178,7 +178,8 @@ def test_a_cache_that_was_not_good_is_seen(
             (world.root / "part").rename(cached)
 
     world.while_provisioning = fetch
-    assert main(["setup", "--cached", "a.whl", "--cached", "another"]) == ExitCode.OK
+    paths = ("another", "a.whl", "a third")
+    assert main(["setup", *(f"--cached={one}" for one in paths)]) == ExitCode.OK
     outputs = read_outputs(github("OUTPUT"))
     assert (outputs["changed"], outputs["repaired"]) == (changed, repaired)
 
