@@ -564,21 +564,25 @@ def test_a_version_that_does_not_run_is_worse_and_no_success(
 def test_the_wheel_s_libraries_are_laid_out_as_an_sdk(tmp_path: Path) -> None:
     package = tmp_path / "onnxruntime_qnn"
     libraries = tmp_path / "onnxruntime_qnn.libs"
+    bundled = {
+        "libc++.so.1": "libc++-71bc274c.so.1.0",
+        "libc++abi.so.1": "libc++abi-0539aa51.so.1.0",
+        "libunwind.so.1": "libunwind-6b740a46.so.1.0",
+    }
     for path in (
         package / "libQnnHtp.so",
         package / "libonnxruntime_providers_qnn.so",
         package / "libHtpPrepare.so",
-        libraries / "libc++-71bc274c.so.1.0",
+        *(libraries / name for name in bundled.values()),
     ):
         path.parent.mkdir(exist_ok=True)
         path.write_text(path.name)
     (package / "libQnnHtp.so").write_text("\0v2.51.0.260810104044\0")
     lay_out_libraries(tmp_path)
     folder = tmp_path / "qnn/lib/x86_64-linux-clang"
-    assert sorted(path.name for path in folder.iterdir()) == [
-        *("libHtpPrepare.so", "libQnnHtp.so", "libc++-71bc274c.so.1.0", "libc++.so.1")
-    ]
-    assert (folder / "libc++.so.1").read_text() == "libc++-71bc274c.so.1.0"
+    names = {"libHtpPrepare.so", "libQnnHtp.so", *bundled, *bundled.values()}
+    assert {path.name for path in folder.iterdir()} == names
+    assert {name: (folder / name).read_text() for name in bundled} == bundled
     assert "version: 2.51.0" in (tmp_path / "qnn/sdk.yaml").read_text()
 
 
