@@ -193,6 +193,12 @@ def test_only_backends_of_the_overlay_itself_count(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(overlay)
     assert find_backends(tmp_path / "link") == [tmp_path / "link" / choice.BACKENDS[0]]
     assert find_backends(tmp_path) == []
+    other.parent.unlink()
+    other.parent.mkdir()
+    other.touch()
+    assert find_backends(overlay) == [own, other]
+    own.unlink()
+    assert find_backends(overlay) == [other]
 
 
 def test_an_overlay_comes_first_for_python_and_the_loader(tmp_path: Path) -> None:

@@ -93,6 +93,10 @@ def test_both_tags_of_search_paths_are_read(tmp_path: Path) -> None:
     assert (old.rpath, old.runpath) == (new.runpath, new.rpath) == (("libneeded.so",), ())
 
 
+def test_every_needed_library_is_read_in_order(tmp_path: Path) -> None:
+    assert edit_library(tmp_path / "lib.so", 1, 1).needed == ("libneeded.so", "answer")
+
+
 def test_a_program_names_its_interpreter(tmp_path: Path) -> None:
     data = bytearray((LIBRARIES / "libx86.so").read_bytes())
     heads = read_elf(LIBRARIES / "libx86.so").program_headers

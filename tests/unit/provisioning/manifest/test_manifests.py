@@ -33,6 +33,7 @@ from provisioning.manifest.reader import (
     read_policy,
     read_profile,
     read_profiles,
+    read_toml,
     read_toolchain,
     suggest_near,
 )
@@ -392,6 +393,16 @@ def test_a_file_that_does_not_match_its_schema_is_named(
     assert caught.value.what == "manifest mine.toml does not match its schema"
     assert why in caught.value.why
     assert str(path) in caught.value.fix
+    assert "docs/reference/policy.md" in caught.value.fix
+
+
+def test_a_file_of_the_project_has_its_keys_on_another_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(MANIFESTS_VARIABLE, str(tmp_path))
+    (tmp_path / "mine.toml").write_text("near = 1\n")
+    with pytest.raises(ManifestError, match=r"docs/reference/provisioning\.md"):
+        read_toml("mine.toml", Place)
 
 
 def test_a_public_cache_has_only_what_anyone_may_pass_on(

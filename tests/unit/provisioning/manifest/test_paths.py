@@ -131,11 +131,13 @@ def test_a_package_brings_no_options_of_pip(manifests: Path, key: str, text: str
         read(manifests, **{key: text})
 
 
-def test_capitals_in_a_hash_are_no_other_hash(manifests: Path) -> None:
-    first, second = read(manifests, sha256=SHA256.upper(), commit="C" * 40).releases  # type: ignore[attr-defined]
+@pytest.mark.parametrize("digits", [40, 64])  # git has SHA-1 and SHA-256
+def test_capitals_in_a_hash_are_no_other_hash(manifests: Path, digits: int) -> None:
+    found = read(manifests, sha256=SHA256.upper(), commit="C" * digits)
+    first, second = found.releases  # type: ignore[attr-defined]
     assert isinstance(first, FileRelease)
     assert isinstance(second, GitRelease)
-    assert (first.sha256, second.commit) == (SHA256, "c" * 40)
+    assert (first.sha256, second.commit) == (SHA256, "c" * digits)
 
 
 @pytest.mark.parametrize("text", ["x", SHA256[:-1], SHA256 + "0", "g" * 64, "--" + SHA256[2:]])
