@@ -838,6 +838,7 @@ def test_an_environment_of_no_group_is_refused_before_another_is_made(
         (["test_onnx", "--", "--model", "lint"], 2, 2, "./nox -s test_onnx -- "),
         (["-s", "audit", "--model", "x"], 2, 2, "./nox -s audit -- "),
         (["--zzz"], 2, 2, "./nox -s SESSION -- "),
+        (["--zzz", "--", "lint"], 2, 2, "./nox -s SESSION -- "),
         (["-s", "lint"], 0, 0, ""),
         (["-s", "lint"], 1, 1, ""),
         (["-s", "lint"], 130, 130, ""),

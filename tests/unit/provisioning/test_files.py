@@ -260,6 +260,17 @@ def test_a_directory_that_a_killed_process_had_moved_aside_goes_back(tmp_path: P
     assert list(tmp_path.iterdir()) == [target]
 
 
+def test_a_directory_that_a_killed_process_had_replaced_is_removed(tmp_path: Path) -> None:
+    target, aside = tmp_path / "out", tmp_path / ".out.staging-replaced"
+    target.mkdir()
+    aside.mkdir()
+    (aside / "old").touch()
+    with pytest.raises(RuntimeError), staged_directory(target):
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == [target]
+    assert list(target.iterdir()) == []
+
+
 def test_a_link_of_that_name_is_replaced_and_what_it_names_stays(tmp_path: Path) -> None:
     target, real = tmp_path / "out", tmp_path / "real"
     real.mkdir()

@@ -77,6 +77,8 @@ def test_every_checkout_that_can_be_fetched_has_a_row() -> None:
     [
         ("/opt/Hexagon_SDK/6.0.0.2/", "6.0.0.2"),
         ("/h/store/hexagon-sdk-6.5.0.0-0123456789ab/hexagon-sdk", "6.5.0.0"),
+        ("/h/store/hexagon-sdk-6.5.0.0-0123456789ab/6.4.0.2", "6.4.0.2"),
+        ("/opt/6.0.0.2-old", ""),
         ("/opt/hexagon", ""),
         ("", ""),
     ],

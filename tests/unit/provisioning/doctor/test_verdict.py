@@ -147,6 +147,21 @@ def test_what_does_not_fit_a_screen_is_counted(kinds: int, why: str, room: int) 
     assert lines[-1] == (left if shown < kinds else " " * 9 + "fix: repair")
 
 
+def test_errors_come_before_warnings_and_these_before_notes() -> None:
+    findings = tuple(
+        Finding(f"QNN{number}", "it", "a fault", "here", "later", "repair", severity)
+        for number, severity in enumerate((Severity.NOTE, Severity.WARNING, Severity.ERROR), 101)
+    )
+    assert render_verdict(Verdict("p", findings)).splitlines() == [
+        "p: not fit, 1 error, 1 warning, 1 note",
+        *("", "Fix this first:", "  QNN103  a fault"),
+        *("  seen    here", "  why     later", "  fix     repair"),
+        *("", "Then:", "  QNN102 warning: a fault", "         fix: repair"),
+        *("  QNN101 note: a fault", "         fix: repair"),
+    ]
+    assert render_verdict(Verdict("p", findings[:2])).startswith("p: fit, 1 warning, 1 note\n")
+
+
 def test_a_broken_environment_fits_a_screen_and_leads_with_the_first_error() -> None:
     findings = [make(100, Severity.WARNING), *(make(number) for number in range(201, 240))]
     lines = render_verdict(Verdict("p", tuple(findings))).splitlines()

@@ -251,6 +251,42 @@ def test_a_missing_file_and_a_directory_are_errors_of_the_tree(tmp_path: Path) -
         assert (caught.value.defect, caught.value.why) == (Defect.UNREADABLE, why)
 
 
+def test_every_version_of_every_library_is_read(tmp_path: Path) -> None:
+    text = b"\0".join(
+        [b"", *(b"liba.so", b"libb.so"), *(b"A_1", b"A_2", b"B_1"), *(b"C_1", b"C_2")]
+    )
+
+    def at(word: bytes) -> int:
+        return text.index(word)
+
+    needs = struct.pack("<HHIII", 1, 2, at(b"liba"), 16, 48)  # Verneed, then its Vernaux
+    needs += struct.pack("<IHHII", 0, 0, 2, at(b"A_1"), 16)
+    needs += struct.pack("<IHHII", 0, 0, 3, at(b"A_2"), 0)
+    needs += struct.pack("<HHIII", 1, 1, at(b"libb"), 16, 0)
+    needs += struct.pack("<IHHII", 0, 0, 4, at(b"B_1"), 0)
+    defs = struct.pack("<HHHHIIIII", 1, 0, 1, 1, 0, 20, 28, at(b"C_1"), 0)  # Verdef and Verdaux
+    defs += struct.pack("<HHHHIIIII", 1, 0, 2, 1, 0, 20, 0, at(b"C_2"), 0)
+    begin = 64 + 3 * 56
+    address = begin + 0x1000  # a second segment, which is not loaded where it is in the file
+    tags = {5: 0, 0x6FFFFFFE: len(text) + 1, 0x6FFFFFFC: len(text) + 1 + len(needs)}
+    dynamic = b"".join(struct.pack("<QQ", tag, address + 64 + one) for tag, one in tags.items())
+    content = dynamic.ljust(64, b"\0") + text + b"\0" + needs + defs
+    head = struct.pack(
+        "<16sHHIQQQIHHHHHH",
+        *(b"\x7fELF\2\1\1", 3, EM_X86_64, 1, 0, 64, 0, 0, 64, 56, 3, 0, 0, 0),
+    )
+    rows = ((PT_LOAD, 0, 0, begin), (PT_LOAD, begin, address, len(content)))
+    for kind, place, start, size in (*rows, (PT_DYNAMIC, begin, address, 64)):
+        head += struct.pack("<IIQQQQQQ", kind, 4, place, start, start, size, size, 4096)
+    (tmp_path / "lib.so").write_bytes(head + content)
+    facts = read_elf(tmp_path / "lib.so")
+    assert facts.version_needs == (
+        VersionNeed("liba.so", ("A_1", "A_2")),
+        VersionNeed("libb.so", ("B_1",)),
+    )
+    assert facts.version_defs == ("C_1", "C_2")
+
+
 def test_a_loop_of_version_needs_ends(tmp_path: Path) -> None:
     data = bytearray((LIBRARIES / "libx86.so").read_bytes())
     facts = read_elf(LIBRARIES / "libx86.so")
