@@ -52,6 +52,7 @@ def merge_reports(reports: Sequence[Report]) -> Report:
         cases=tuple(cases),
         controls=tuple(controls),
         summary=summarize(cases, controls, wall_s, _longest_phases(reports)),
+        remarks=tuple(dict.fromkeys(remark for one in reports for remark in one.remarks)),
         shard=None,
         comparison=None,
         uncompared="",

@@ -65,6 +65,7 @@ def test_what_a_whole_run_would_say_is_kept() -> None:
                 part,
                 controls=kept,
                 thresholds=tuple(rule for rule in rules if rule in used),
+                remarks=("of all shards", f"of shard {number}"),
                 started=f"2026-11-20T08:00:0{9 - number}Z",
                 summary=summarize(part.cases, kept, 9.0 - number, phases),
             )
@@ -78,6 +79,7 @@ def test_what_a_whole_run_would_say_is_kept() -> None:
     assert not merged.ok
     assert merged.summary.wall_s == 9.0
     assert merged.started == "2026-11-20T08:00:07Z"
+    assert merged.remarks == ("of all shards", *(f"of shard {number}" for number in range(3)))
     assert [(one.name, one.seconds) for one in merged.summary.phases] == [
         ("cases", 2.0),
         ("own0", 1.0),
