@@ -46,7 +46,7 @@ def parse_name_status(text: str) -> tuple[Change, ...]:
 @dataclass(frozen=True)
 class TreeFacts:
     """Facts of one tree. ``sessions`` maps each session to its inputs. ``suite`` maps the models of
-    the emulator policy to their schemes, and ``suites`` does the same for each other session with a
+    the emulator policy to their schemes, and ``suites`` does the same for each session with a
     policy. ``models`` maps each model to the files on which its module depends."""
 
     sessions: Mapping[str, SessionInputs] = field(default_factory=dict)

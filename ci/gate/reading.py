@@ -39,10 +39,9 @@ class WorkTree(DirectoryTree):
     @property
     def files(self) -> frozenset[str]:
         raw = ask_git(self.root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-        names = {show_path(name) for name in _decode(raw).split("\0") if name}
-        paths = {name: self.root / name for name in names}
+        paths = {name: self.root / name for name in _decode(raw).split("\0") if name}
         return frozenset(
-            name for name, path in paths.items() if path.is_symlink() or path.is_file()
+            show_path(name) for name, path in paths.items() if path.is_symlink() or path.is_file()
         )
 
     def digest(self, path: str) -> str:
@@ -228,7 +227,7 @@ def read_facts(tree: SourceTree, rules: GateRules, known: dict[str, FileFacts]) 
         suites={
             name: read_suite(f"manifests/policies/{rule.policy}.toml")
             for name, rule in rules.sessions.items()
-            if rule.policy and name != rules.planned
+            if rule.policy
         },
         models={model: graph.follow([path]) for model, path in modules.items()},
     )

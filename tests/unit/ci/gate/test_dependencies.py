@@ -79,6 +79,7 @@ UPSTREAM = TreeFiles(
             "exir/program.py link.py",
         ),
         ("scripts/build.sh", "source ../exir/program.py", "exir/program.py"),
+        ("scripts/build.sh", "source ../../exir/program.py", "exir/program.py"),
     ],
 )
 def test_a_file_of_another_s_tree_depends_on(path: str, text: str, found: str) -> None:
@@ -210,6 +211,7 @@ def test_strings_that_name_files(text: str, words: set[str]) -> None:
         ('import_module(f"{__name__}.{kind}")', {"."}),
         ('import_module(f"{__NAME__}.{kind}")', set()),
         ('import_module(f"ci.models.suite.{name}")', {"ci.models.suite"}),
+        ('import_module(f"ci.models.suite.mlp")', set()),
     ],
 )
 def test_names_that_are_put_together_stand_for_a_package(text: str, families: set[str]) -> None:
@@ -543,6 +545,27 @@ def test_the_keys_that_differ(old: str, new: str, keys: set[str]) -> None:
     assert list_changed_keys(old, new) == keys
     assert list_changed_parts("a.toml", old, new) == keys
     assert list_changed_parts("a.py", old, new) is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "differs"),
+    [
+        ("text", "other text", False),
+        ("", "```python\nx\n```\n", True),
+        ("", "  ```python\n  x\n  ```  \n", True),
+        ("``` toml \nx\n```\n", "```toml\nx\n```\n", False),
+        ("```toml\nx\n```\n", "```yaml\nx\n```\n", True),
+        ("```toml\nx\n```\n", "```sh\nx\n```\n```toml\nx\n```\n", False),
+        *(
+            ("", f"```{kind}\nx\n```\n", False)
+            for kind in ("", " ", "sh", " bash ", "console", "text")
+        ),
+    ],
+)
+def test_a_page_changes_with_its_blocks_of_code(old: str, new: str, differs: bool) -> None:
+    for before, after in ((old, new), (new, old)):
+        found = list_changed_parts("a.md", before, after)
+        assert found == ({"code"} if differs else set())
 
 
 def test_a_rule_that_names_the_planned_session_asks_for_all_of_its_cases() -> None:

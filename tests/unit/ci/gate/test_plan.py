@@ -274,6 +274,18 @@ def test_a_session_of_which_nothing_is_known_runs_for_any_change() -> None:
         assert bench.run is runs
 
 
+@pytest.mark.parametrize("uses", ["a.toml#k", "a.toml"])
+def test_a_session_needs_what_it_used_before_the_change_too(uses: str) -> None:
+    session = SessionInputs("bench", Reach({}), {})
+    before = TreeFacts({"bench": replace(session, uses={uses: "its environment"})})
+    keys = {"a.toml": frozenset({"k"})}
+    change = (Change("a.toml", Kind.MODIFIED),)
+    difference = Difference(before, TreeFacts({"bench": session}), change, keys)
+    plan = make_plan(difference, msgspec.structs.replace(RULES, rule=()))
+    (bench,) = [one for one in plan.sessions if one.name == "bench"]
+    assert (bench.run, bench.reason, plan.everything) == (True, "its environment", "")
+
+
 def test_a_session_whose_verb_is_not_written_out_may_run_any() -> None:
     files = FILES | {"noxfile.py": FILES["noxfile.py"].replace('"ci", "sign", ', "")}
     edited = edit(files, {"ci/images/build.py": "x = 1\n"})
@@ -286,6 +298,13 @@ def test_a_replay_misses_what_is_other_content_and_not_planned() -> None:
     before = {"lint": {"a": "1", "b": "1"}, "tests": {"b": "1"}}
     after = {"lint": {"a": "2", "c": "1"}, "tests": {"b": "1"}}
     assert replay_step(Step("commit", same, before, after), RULES).missed == ("lint: a, b, c",)
+
+
+def test_a_replay_counts_all_cases_of_a_commit_that_needs_none() -> None:
+    step = Step("commit", compare(edit(FILES, {"README.md": "+x"}), RULES), {}, {})
+    found = replay_step(step, RULES)
+    assert (found.commit, found.plan.head, found.plan.cases) == ("commit", "commit", ())
+    assert found.cases == len(EVERY_CASE)
 
 
 def test_a_replay_misses_a_model_that_changed_and_has_no_case() -> None:
@@ -360,6 +379,13 @@ def test_the_first_file_that_needs_everything_is_the_reason(
     assert plan.everything.startswith(everything)
 
 
+def test_changes_after_one_that_needs_everything_are_noted_too() -> None:
+    plan = plan_edits({"Makefile": "x", SOCS: "+[SM9]\nid = 1\n"})
+    assert [*map(str, plan.cases)] == [*EVERY_CASE, "mlp 8a8w SM9", "mlp fp16 SM9"]
+    files = {one.name: one.files for one in plan.sessions}
+    assert files["test_emulator"] == (SOCS,)
+
+
 MLP_TREE = TreeFacts(
     suite={"mlp": ("fp16",)},
     models={"mlp": Reach({"ci/a.py": ""})},
@@ -393,6 +419,8 @@ def test_a_suite_whose_session_is_gone_has_no_cases() -> None:
         ("b.toml", {"k", "other"}, True),
         ("b.toml", {"other"}, False),
         (SOCS, {"SM8750.id"}, True),  # its cases cover it
+        ("c.toml", {"k.inner"}, True),  # a session uses a part, and no rule names the file
+        ("c.toml", {"k", "other"}, False),
     ],
 )
 def test_a_file_whose_parts_have_rules_is_covered_part_by_part(
@@ -402,7 +430,9 @@ def test_a_file_whose_parts_have_rules_is_covered_part_by_part(
     rules = msgspec.structs.replace(RULES, rule=(Rule(names, ("lint",), "its part"),))
     found = {} if keys is None else {path: frozenset(keys)}
     change = (Change(path, Kind.MODIFIED),)
-    plan = make_plan(Difference(MLP_TREE, MLP_TREE, change, found), rules)
+    uses = {"lint": SessionInputs("lint", Reach({}), {"c.toml#k": "its environment"})}
+    tree = replace(MLP_TREE, sessions=MLP_TREE.sessions | uses)
+    plan = make_plan(Difference(tree, tree, change, found), rules)
     assert plan.everything == ("" if covered else f"no rule or dependency covers {path}")
 
 

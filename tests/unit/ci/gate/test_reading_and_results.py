@@ -126,14 +126,41 @@ def test_a_moved_file_is_a_deleted_one_and_an_added_one_whatever_git_is_set_to(g
     assert git.repository.list_changes(first, git.commit()) == moved
 
 
+def test_a_name_that_is_no_utf8_is_shown_the_same_before_and_after_its_commit(git: Git) -> None:
+    first = git.commit(a="1")
+    Path(os.fsdecode(bytes(git.root) + b"/\xff.toml")).touch()
+    added = (Change("\\udcff.toml", Kind.ADDED),)
+    assert git.repository.list_changes(first, "") == added
+    assert "\\udcff.toml" in WorkTree(git.root).files
+    git("add", "-A")
+    assert git.repository.list_changes(first, "") == added
+    assert git.repository.list_changes(first, git.commit()) == added
+
+
+def test_a_submodule_changes_with_its_commit_even_if_git_ignores_submodules(git: Git) -> None:
+    inner = Git(git.root / "inner")
+    inner.root.mkdir()
+    inner("init", "-q")
+    inner.commit(a="1")
+    first = git.commit()
+    git("config", "diff.ignoreSubmodules", "all")
+    assert git.repository.list_changes(first, "") == ()
+    inner.commit(a="2")
+    changed = (Change("inner", Kind.MODIFIED),)
+    assert git.repository.list_changes(first, "") == changed
+    git("config", "--unset", "diff.ignoreSubmodules")
+    assert git.repository.list_changes(first, git.commit()) == changed
+
+
 def test_the_work_tree_is_what_git_would_commit(git: Git) -> None:
     git.commit(a="1", b="2")
     (git.root / "b").unlink()
     (git.root / "new").write_text("é", encoding="utf-8")
     (git.root / "link").symlink_to("a")
+    (git.root / "link_to_nothing").symlink_to("gone")
     tree = WorkTree(git.root)
-    assert tree.files == {"a", "new", "link"}
-    assert tree.links == {"link": "a"}
+    assert tree.files == {"a", "new", "link", "link_to_nothing"}
+    assert tree.links == {"link": "a", "link_to_nothing": "gone"}
     blob = hashlib.sha1(b"blob 2\0" + "é".encode()).hexdigest()  # noqa: S324 - git's name
     assert tree.digest("new") == blob == git("hash-object", "new")
     assert tree.digest("b") == ""
@@ -164,6 +191,8 @@ def test_a_model_s_cases_depend_on_its_own_files_and_on_those_of_the_session() -
     assert mlp.keys() - lstm.keys() == {"ci/models/suite/mlp.py"}
     assert lstm.keys() - mlp.keys() == {"ci/models/suite/lstm.py", "ci/models/cell.py"}
     assert "ci/cases/session.py" in mlp.keys() & lstm.keys()
+    assert "manifests/locks/qnn-runtime-2.49.json" in mlp.keys() & lstm.keys()
+    assert "manifests/toolchains/ndk.toml" in digests["build_android"].keys() - mlp.keys()
     assert mlp["ci/models/suite/mlp.py"] == FILES["ci/models/suite/mlp.py"]
     assert "ci/cases/session.py" not in digests["sign_skel"]
     every = {path for found in digests.values() for path in found}
@@ -233,6 +262,7 @@ def test_the_commits_of_a_range_are_compared_each_with_its_parent(
     git("merge", "-q", "--no-ff", "-m", "x", "side")
     (merged,) = repository.list_steps(f"{commits[-1]}..HEAD")
     assert [change.path for change in merged.difference.changes] == ["z"]
+    assert repository.count_commits("HEAD") == len([first, *commits, merged])
 
 
 def test_a_commit_is_read_once_and_the_work_tree_each_time(git: Git) -> None:
@@ -271,10 +301,12 @@ def test_keys_of_changed_tables_are_compared(git: Git) -> None:
 
     old: Any = Tree({"t.toml": "[a]\nx = 1\n[b]\ny = 1\n", "gone.toml": "k = 1\n"})
     new: Any = Tree({"t.toml": "[a]\nx = 2\n[b]\ny = 1\n", "a.py": ""})
-    changes = [Change(name, Kind.MODIFIED) for name in ("t.toml", "gone.toml", "a.py")]
-    assert compare_keys(old, new, changes) == {
-        "t.toml": frozenset({"a.x"}),
-        "gone.toml": frozenset({"k"}),
+    kinds = {"t.toml": Kind.MODIFIED, "gone.toml": Kind.DELETED, "a.py": Kind.ADDED}
+    changes = [Change(*one) for one in kinds.items()]
+    keys = {"t.toml": frozenset({"a.x"}), "gone.toml": frozenset({"k"})}
+    assert compare_keys(old, new, changes) == keys
+    assert compare_keys(new, old, [replace(changes[1], kind=Kind.ADDED)]) == {
+        "gone.toml": frozenset({"k"})
     }
 
 

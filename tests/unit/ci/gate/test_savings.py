@@ -171,9 +171,10 @@ def test_a_plan_tells_trees_files_jobs_and_cases() -> None:
             make_session("tests"),
             make_session("tests", run=False),
             make_session("parity", by_hand="slow"),
+            make_session("test_emulator"),  # no case depends on the change
         )
     ]
-    assert fates == ["run", "run, 2 jobs", "-", "by hand"]
+    assert fates == ["run", "run, 2 jobs", "-", "by hand", "run, 0 jobs"]
     files = ("a", "b", "c", "d")
     assert show_reason(make_session("x", files=files[:3])) == "a, b, c: why"
     assert show_reason(make_session("x", files=files)) == "a, b, c and 1 more: why"

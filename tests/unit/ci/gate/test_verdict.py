@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from ci.gate.schema import Plan, PlannedJob
 from ci.gate.verdict import (
@@ -60,8 +61,14 @@ def test_good_results_do_not_outweigh_what_github_says(needs: dict[str, str]) ->
 
 def test_a_fault_of_the_shards_and_a_result_that_was_not_planned_are_red() -> None:
     stray = {**GOOD, "old": JobResult("0")}
-    for results, faults in ((GOOD, ["shard 2/2 is missing"]), (stray, [])):
-        verdict = judge(PLAN, NEEDS, results, faults)
+    shard = replace(UNIT, id="unit-1-of-1")
+    sharded = {"lint": GOOD["lint"], shard.id: GOOD["unit"], "unit": GOOD["unit"]}
+    for plan, results, faults in (
+        (PLAN, GOOD, ["shard 2/2 is missing"]),
+        (PLAN, stray, []),
+        (replace(PLAN, jobs=(LINT, shard)), sharded, []),
+    ):
+        verdict = judge(plan, NEEDS, results, faults)
         assert len(verdict.notes) == 1
         assert not verdict.is_green
         assert not verdict.is_infrastructure
@@ -129,6 +136,8 @@ def test_reasons_read_like_their_snapshot() -> None:
         ({"plan": "success", "run": "failure"}, True, ["run is failure"]),
         ({"plan": "success", "run": "cancelled"}, True, ["run is cancelled"]),
         ({"plan": "success", "run": "odd"}, False, ["run is odd"]),
+        ({"plan": "success", "run": ""}, False, ["run is "]),
+        ({"plan": "", "run": "success"}, True, ["plan is "]),
     ],
 )
 def test_what_github_says_counts_against_good_results(
