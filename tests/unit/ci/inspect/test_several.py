@@ -25,6 +25,7 @@ from provisioning.doctor.facts import FileFacts, TreeFacts
 from provisioning.doctor.survey.context_binaries import ContextBinary, Graph, TensorSpec
 from provisioning.doctor.survey.programs import Method, Partition, Program
 from provisioning.elf.facts import ElfFacts
+from provisioning.elf.qnn_build import QnnBuild
 from provisioning.errors import IntegrityError
 
 FIRST = ContextBinary(
@@ -222,6 +223,15 @@ UNITS = {
         ("b.aar was", "long"),
     ),
 }
+
+
+@pytest.mark.parametrize(("version", "is_told"), [("2.37.1", False), ("2.38.0", True)])
+def test_skels_are_stripped_without_harm_only_if_they_have_no_checksum(
+    version: str, is_told: bool
+) -> None:
+    stub = replace(facts("libQnnHtp.so"), build=QnnBuild(version, "260810104044", version))
+    found = APPS.judge(make(Kind.SOURCES, stub, gradle=Gradle("b.gradle")))
+    assert ("QNN865" in {one.id for one in found}) is is_told
 
 
 @pytest.mark.parametrize("code", UNITS)

@@ -335,6 +335,14 @@ def test_up_to_sixty_cases_all_have_bars(report: Report, number: int, shown: int
         assert order == ["failed", *(f"m{n}" for n in range(number - 4, number - 23, -1))]
 
 
+def test_a_case_that_did_not_run_has_a_bar_only_after_those_that_ran(report: Report) -> None:
+    free = replace(report.cases[0], scheme="other")
+    cases = [replace(free, model=f"m{n}") for n in range(61)]
+    refused = [replace(one, status=Status.UNSUPPORTED) for one in cases[:-19]]
+    found = choose_bars(replace(report, cases=(*refused, *cases[-19:])))
+    assert [index for index, _ in found] == [*range(42, 61), 0]
+
+
 def test_cells_of_the_map_say_how_near_a_case_is_to_its_limit(report: Report) -> None:
     rooms = (1.99, 2, 5.99, 6)
     near, least, fair, wide = (replace(report.cases[0], sqnr_db=45.0 + room) for room in rooms)

@@ -88,6 +88,13 @@ def test_slow_tests_start_first_and_have_a_longer_limit(tmp_path: Path) -> None:
     _, pool = run(tmp_path)
     assert pool.calls[0] == ("C::test_cdist", 407.0)
     assert {limit for name, limit in pool.calls[1:]} == {7.0}
+    timed = {"C::test_cdist": 4.0, "C::test_hangs": 6.0, "C::test_a": 1.0}
+    (tmp_path / DURATIONS).write_text(json.dumps(timed))
+    _, again = run(tmp_path)
+    assert [name for name, _ in again.calls] == [
+        *("C::test_hangs", "C::test_dies", "C::test_refused", "C::test_cdist", "C::test_a")
+    ]
+    assert again.calls[3] == ("C::test_cdist", 407.0)
 
 
 def test_the_next_run_starts_with_what_took_longest(tmp_path: Path) -> None:

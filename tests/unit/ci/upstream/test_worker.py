@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -87,12 +88,21 @@ def test_a_file_that_cannot_be_collected_is_an_error(modules: Any) -> None:
     assert listener.reports == [FIRST]
 
 
+def is_refused(word: str, rank: int, error: BaseException) -> bool:
+    return f"{word} {rank}" in str(error)
+
+
 @pytest.mark.parametrize(
     ("expected", "named"),
     [
         (pytest.RaisesExc(ValueError, match="no such rank"), "no such rank"),
         (pytest.RaisesExc(ValueError, match=re.compile("of a pattern")), "of a pattern"),
         (pytest.RaisesExc(ValueError), ""),
+        (pytest.RaisesExc(ValueError, check=partial(is_refused, "rank", 5)), "rank 5"),
+        (
+            pytest.RaisesExc(ValueError, match="no such rank", check=partial(is_refused, "a", 5)),
+            "no such rank",
+        ),
         (None, None),
         ("no such rank", None),
     ],
@@ -277,6 +287,8 @@ def test_the_method_that_is_asked_for_gets_inputs_of_its_types(modules: Any, pla
 def test_a_call_that_the_runner_would_refuse_is_refused(modules: Any, place: Path) -> None:
     with pytest.raises(FailedError, match="input set 1 has the wrong number of inputs: 2 instead"):
         call(modules, place, "0\n1 2\n")
+    with pytest.raises(FailedError, match="input set 0 has the wrong number of inputs: 0 instead"):
+        call(modules, place, "\n")
     with pytest.raises(FailedError, match="--etdump_path x") as caught:
         call(modules, place, "0\n", "--etdump_path", "x")
     assert LACKS in str(caught.value)
