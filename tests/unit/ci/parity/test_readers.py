@@ -89,8 +89,8 @@ def test_a_pattern_stays_in_its_folder(pattern: str, fits: list[str], others: li
 def test_an_exclude_counts_for_a_file_that_is_named_too() -> None:
     files = PackageFiles(["p/BUCK", "p/a.c", "p/b.c", "p/sub/BUCK", "p/sub/c.c", "pq/d.c"])
 
-    matched = files.match("p", ["a.c", "b.c", "gone.c", "**/*.c"], ["b.c"])
-    assert (matched.files, matched.empty) == (("a.c",), ("gone.c",))
+    matched = files.match("p", ["a.c", "b.c", "gone.c", "a", "**/*.c"], ["b.c", "a"])
+    assert (matched.files, matched.empty) == (("a.c",), ("gone.c", "a"))
     assert [files.owner_of(folder) for folder in ("p", "p/x", "p/sub/y", "pq", "")] == [
         "p", "p", "p/sub", None, None,
     ]  # fmt: skip
@@ -248,6 +248,23 @@ def test_a_name_that_a_build_file_completes_has_the_line_of_its_part() -> None:
     assert [(one.path, one.place.line) for one in rule.srcs] == [
         ("p/add.cpp", 4), ("p/sub.cpp", 5), ("p/x/div.cpp", 11),
     ]  # fmt: skip
+
+
+def test_a_name_in_a_file_that_a_loaded_file_loads_has_its_line_there() -> None:
+    macro = LOAD + 'load(":names.bzl", "NAMES")\ndef targets():\n    runtime.cxx_library('
+    build = 'load("//p:targets.bzl", "targets")\n\ntargets()\n'
+    texts = {
+        **dict.fromkeys(("p/BUCK", "q/BUCK"), build),
+        "p/targets.bzl": macro + 'name = "lib", srcs = NAMES)\n',
+        "p/names.bzl": 'NAMES = [\n    "a.cpp",\n] + (["b.cpp"] if is_xplat() else [])\n',
+    }
+    found = read_buck(TextTree(texts, LAYOUT)).targets
+    assert {one.label: [(e.path, str(e.place)) for e in one.srcs] for one in found} == {
+        f"//{folder}:lib": [
+            (f"{folder}/a.cpp", "p/names.bzl:2"), (f"{folder}/b.cpp", "p/names.bzl:3"),
+        ]
+        for folder in "pq"
+    }  # fmt: skip
 
 
 LIBRARY = """
@@ -479,6 +496,13 @@ ns.make(name = "other", srcs = ["b.cpp"])
 """
 
 
+def test_a_header_that_a_rule_of_the_root_makes_is_included_by_its_name() -> None:
+    headers = 'exported_headers = {"f.h": ":made[f.h]"}'
+    tree = TextTree({"BUCK": f'{LOAD}runtime.cxx_library(name = "lib", {headers})\n'}, LAYOUT)
+    (rule,) = read_buck(tree).targets
+    assert [(one.path, one.made_as) for one in rule.exported_headers] == [("//:made[f.h]", "f.h")]
+
+
 def test_what_other_repositories_define_is_recorded_without_being_known() -> None:
     modules = '[submodule "one"]\n\tpath = sub/one\n'
     names = ("p/a.cpp", "p/b.cpp", "p/own.h", "p/named.h", "p/one.h")
@@ -507,6 +531,12 @@ def test_names_that_are_not_defined_are_replaced_up_to_a_limit(names: int) -> No
     found = read_buck(TextTree({"p/BUCK": rows}, LAYOUT)).not_evaluated
     reasons = ["p/BUCK: uses too many undefined names"] * (names == RETRIES)
     assert [row.reason for row in found] == reasons
+
+
+def test_an_error_is_where_the_call_that_fails_is() -> None:
+    text = "def first():\n    second()\n\ndef second():\n    fail('no')\n\nfirst()\n"
+    (row,) = read_buck(TextTree({"p/BUCK": text}, LAYOUT)).not_evaluated
+    assert (str(row.place), row.reason) == ("p/BUCK:5", "p/BUCK: fail: no")
 
 
 def test_a_build_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -552,13 +582,15 @@ def test_a_label_is_told_from_a_file() -> None:
         ("x w", "b:2", "a:2"),
         ("u", "a:9", "b:8"),
         ("u", "b:9", "b:9"),
+        ("t", "a:1", "b:10"),
+        ("s", "b:1", "b:1"),
     ],
 )
 def test_a_word_is_found_below_a_place_else_above_it_else_in_another_file(
     words: str, near: str, found: str
 ) -> None:
     tree = TextTree(
-        {"a": '"w"\n"x"\n', "b": '\n"w"\n# "w"\n"w"\n"""\n"v"\n"""\n"u"\n"u"\n'}, LAYOUT
+        {"a": '"w"\n"x"\n', "b": '\n"w"\n# "w"\n"w"\n"""\n"v"\n"""\n"u"\n"u"\n"#", "t" # "s"\n'}, LAYOUT
     )
     path, _, line = near.partition(":")
     place = Literals(tree).find(words.split(), ["a", "b"], Place(path, int(line)))
