@@ -202,7 +202,8 @@ def test_every_file_is_published_with_its_symbols(tmp_path: Path) -> None:
 def test_the_checkout_is_not_the_installed_wheel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entries = [tmp_path / name for name in ("one", "checkout", "two", "overlay")]
+    checkout = tmp_path / "src/executorch"
+    entries = [tmp_path / "one", checkout, checkout.parent, tmp_path / "two", tmp_path / "overlay"]
     monkeypatch.setenv("PYTHONPATH", ":".join(map(str, entries)) + ":")
     asked: list[str] = []
     found = [str(tmp_path / "two/executorch"), ""]
@@ -213,7 +214,7 @@ def test_the_checkout_is_not_the_installed_wheel(
         return SimpleNamespace(executorch=found.pop(0))
 
     monkeypatch.setattr(deliver, "ask_python", ask)
-    built = (tmp_path / "checkout", tmp_path / "overlay")
+    built = (checkout, tmp_path / "overlay")
     assert deliver.find_package(Path("p"), *built) == tmp_path / "two/executorch"
     assert asked == [f"{tmp_path / 'one'}:{tmp_path / 'two'}"]
     with pytest.raises(UnfitError, match="executorch is not installed for p"):

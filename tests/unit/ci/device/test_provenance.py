@@ -27,11 +27,12 @@ def test_an_sbom_names_every_file_and_what_it_needs(
 ) -> None:
     pytest.importorskip("cyclonedx", reason="another session installs it")
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
-    digests = [hashlib.sha256(name.encode()).hexdigest() for name in "abc"]
+    digests = [hashlib.sha256(name.encode()).hexdigest() for name in "abcd"]
     parts = [
-        Part("runner", digests[0], needs=("libQnnHtp.so", "libc.so", "runner")),
+        Part("runner", digests[0], needs=("libc.so", "libQnnHtp.so", "runner", "liba.so")),
         Part("libQnnHtp.so", digests[1], "v2.49.40.260810104044"),
         Part("model.pte", digests[2]),
+        Part("liba.so", digests[3], needs=("libQnnHtp.so",)),
     ]
     for path in (tmp_path / "one.json", tmp_path / "two.json"):
         write_sbom(path, "bundle", "d" * 64, parts)
@@ -42,6 +43,7 @@ def test_an_sbom_names_every_file_and_what_it_needs(
     assert {name: one["type"] for name, one in found.items()} == {
         "runner": "application",
         "libQnnHtp.so": "library",
+        "liba.so": "library",
         "model.pte": "machine-learning-model",
     }
     assert {name: one["version"] for name, one in found.items() if "version" in one} == {
@@ -52,8 +54,13 @@ def test_an_sbom_names_every_file_and_what_it_needs(
     assert (root["name"], root["version"], root["type"]) == ("bundle", 64 * "d", "application")
     assert bom["metadata"]["timestamp"].startswith("2023-11-14T22:13:20")
     needs = {one["ref"]: one.get("dependsOn", []) for one in bom["dependencies"]}
-    assert needs["runner"] == ["libQnnHtp.so"]
-    assert sorted(needs["bundle"]) == sorted(found)
+    assert {name: sorted(needed) for name, needed in needs.items()} == {
+        "bundle": sorted(found),
+        "runner": ["libQnnHtp.so", "liba.so"],
+        "liba.so": ["libQnnHtp.so"],
+        "libQnnHtp.so": [],
+        "model.pte": [],
+    }
     write_sbom(tmp_path / "other.json", "bundle", "e" * 64, parts)
     assert json.loads((tmp_path / "other.json").read_text())["serialNumber"] != bom["serialNumber"]
 

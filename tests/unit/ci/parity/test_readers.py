@@ -815,6 +815,8 @@ def test_what_is_there_is_known_if_that_is_so_of_each_alternative(
         (("a",), "STREQUAL", ("a", "b"), Answer.BOTH, False),
         (("OPEN", "OPEN"), "STREQUAL", ("x",), Answer.BOTH, False),
         (("x",), "STREQUAL", ("x", "OPEN"), Answer.BOTH, False),
+        (("x",), "STREQUAL", ("OPEN",), Answer.BOTH, False),
+        (("x",), "MATCHES", ("OPEN",), Answer.BOTH, False),
         (("1", "2"), "MATCHES", ("[0-9]",), Answer.YES, True),
         (("1",), "MATCHES", ("[0-9]", "[a-z]"), Answer.BOTH, True),
         (("1",), "MATCHES", ("[0-9]",), Answer.YES, False),
