@@ -146,7 +146,10 @@ def test_targets_that_no_build_file_loads_are_named(pairs: Pairs) -> None:
     alone = {k: v for k, v in CLEAN.items() if k != "q/BUCK"} | {"q/targets.bzl": targets}
     beside = {**CLEAN, "q/targets.bzl": targets}
 
-    assert pairs(alone) == {("unread-file", "q/targets.bzl")}
+    other = {"r/BUCK": library("q", "r.py").replace("cxx_library", "python_library")}
+    unread = {("unread-file", "q/targets.bzl")}
+    assert pairs(alone) == unread
+    assert pairs({**alone, **other, "r/r.py": ""}) == unread
     assert pairs({**beside, "q/BUCK": MACRO}) == set()
     assert pairs(beside) == set()
 

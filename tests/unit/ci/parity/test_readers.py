@@ -200,7 +200,7 @@ def test_a_load_names_a_file_of_the_tree_or_of_others(
 
 
 def test_a_package_lists_its_files_at_the_lines_that_name_them() -> None:
-    globs = 'glob([\n"a*.cpp",\n"b*.cpp",\n"none*.cpp",\n])'
+    globs = 'glob([\n"b*.cpp",\n"a*.c",\n"a*.cpp",\n"none*.cpp",\n])'
     texts = {
         "z/BUCK": LOAD + f'runtime.cxx_library(\nname = "z",\nsrcs = {globs},\n)\n',
         "a/TARGETS.v2": LOAD + 'runtime.cxx_library(name = "a", srcs = ["x.cpp"])\n',
@@ -219,10 +219,11 @@ def test_a_package_lists_its_files_at_the_lines_that_name_them() -> None:
     assert places == {
         "//:r": [("r.cpp", "BUCK:2")],
         "//a:a": [("a/x.cpp", "a/TARGETS.v2:2")],
-        "//z:z": [("z/a1.cpp", "z/BUCK:5"), ("z/b1.cpp", "z/BUCK:6")],
+        "//z:z": [("z/a1.cpp", "z/BUCK:7"), ("z/b1.cpp", "z/BUCK:5")],
     }
     (glob,) = found.globs
-    assert (glob.package, glob.empty) == ("z", ("none*.cpp",))
+    assert (glob.package, glob.empty, glob.matches) == ("z", ("a*.c", "none*.cpp"), 2)
+    assert str(glob.place) == "z/BUCK:6"
 
 
 MADE = """
