@@ -94,7 +94,6 @@ def test_the_traffic_of_all_graphs_is_added() -> None:
         (SUMMARY.format(1, 2), 2),
         (SUMMARY.format(1, 2) * 2, 1),
         (SUMMARY.format(1, 2), 0),
-        ("", 0),
         ("====== DDR bandwidth summary ======\n", 1),
     ],
 )

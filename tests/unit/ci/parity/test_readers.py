@@ -591,7 +591,8 @@ def test_a_word_is_found_below_a_place_else_above_it_else_in_another_file(
     words: str, near: str, found: str
 ) -> None:
     tree = TextTree(
-        {"a": '"w"\n"x"\n', "b": '\n"w"\n# "w"\n"w"\n"""\n"v"\n"""\n"u"\n"u"\n"#", "t" # "s"\n'}, LAYOUT
+        {"a": '"w"\n"x"\n', "b": '\n"w"\n# "w"\n"w"\n"""\n"v"\n"""\n"u"\n"u"\n"#", "t" # "s"\n'},
+        LAYOUT,
     )
     path, _, line = near.partition(":")
     place = Literals(tree).find(words.split(), ["a", "b"], Place(path, int(line)))
