@@ -233,8 +233,7 @@ class Merger:
 
         def mark(words: tuple[Word, ...]) -> tuple[Word, ...]:
             return tuple(
-                word if word.text in known else replace(word, condition=word.condition or INTERNAL)
-                for word in words
+                word if word.text in known else replace(word, condition=INTERNAL) for word in words
             )
 
         return replace(target, **{name: mark(getattr(target, name)) for name in WORD_FIELDS})

@@ -177,9 +177,8 @@ def test_what_is_known_of_an_unloaded_file_is_not_said_to_be_unread(
     files = {k: v for k, v in CLEAN.items() if k != "q/BUCK"}
     (known,) = findings({**files, "q/targets.bzl": targets.format("")})
     (unknown,) = findings({**files, "q/targets.bzl": targets.format("kind")})
-    partly = findings(
-        {**files, "q/targets.bzl": f"{targets.format('')}    is_xplat() and fail()\n"}
-    )
+    failing = targets.format("") + "    is_xplat() and fail()\n"
+    partly = findings({**files, "q/targets.bzl": failing})
 
     assert (known.message, known.fix) == ("no build file loads it", "load it in q/BUCK")
     assert unknown.message == "not read: no build file loads it"

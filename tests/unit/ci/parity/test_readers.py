@@ -252,7 +252,7 @@ def test_a_name_that_a_build_file_completes_has_the_line_of_its_part() -> None:
 
 
 def test_a_name_in_a_file_that_a_loaded_file_loads_has_its_line_there() -> None:
-    macro = LOAD + 'load(":names.bzl", "NAMES")\ndef targets():\n    runtime.cxx_library('
+    macro = f'load(":names.bzl", "NAMES")\n{LOAD}def targets():\n    runtime.cxx_library('
     build = 'load("//p:targets.bzl", "targets")\n\ntargets()\n'
     texts = {
         **dict.fromkeys(("p/BUCK", "q/BUCK"), build),
@@ -590,10 +590,8 @@ def test_a_label_is_told_from_a_file() -> None:
 def test_a_word_is_found_below_a_place_else_above_it_else_in_another_file(
     words: str, near: str, found: str
 ) -> None:
-    tree = TextTree(
-        {"a": '"w"\n"x"\n', "b": '\n"w"\n# "w"\n"w"\n"""\n"v"\n"""\n"u"\n"u"\n"#", "t" # "s"\n'},
-        LAYOUT,
-    )
+    text = '\n"w"\n# "w"\n"w"\n"""\n"v"\n"""\n"u"\n"u"\n"#", "t" # "s"\n'
+    tree = TextTree({"a": '"w"\n"x"\n', "b": text}, LAYOUT)
     path, _, line = near.partition(":")
     place = Literals(tree).find(words.split(), ["a", "b"], Place(path, int(line)))
     assert str(place) == found
