@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -82,12 +83,18 @@ def test_of_a_mode_only_what_may_be_executed_counts(tmp_path: Path) -> None:
     assert len({*digests}) == 4
 
 
-def test_what_is_neither_a_file_nor_a_link_is_not_opened(tmp_path: Path) -> None:
-    """Opening a named pipe would wait for a writer that never comes."""
+def test_what_is_neither_a_file_nor_a_link_is_not_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening a named pipe would wait for a writer that never comes, and a socket has no bytes."""
+    monkeypatch.chdir(tmp_path)  # the path of a socket must be short
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind("socket")
     write(tmp_path, {"a.c": "one"})
     os.mkfifo(tmp_path / "pipe")
     found = take_snapshot(tmp_path)
-    assert {name: bool(one.sha256) for name, one in found.items()} == {"a.c": True, "pipe": False}
+    sums = {name: bool(one.sha256) for name, one in found.items()}
+    assert sums == {"a.c": True, "pipe": False, "socket": False}
 
 
 @pytest.mark.parametrize("change", ["mode", "name", "link"])
@@ -155,6 +162,21 @@ def test_what_was_changed_in_the_copy_is_found_by_content(tmp_path: Path) -> Non
         "c.c": "c",
         "d.sh": "d",
     }
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "is_sure"),
+    [("made.h", None, False), ("made.h", "edited", False), ("a.c", None, True), ("new", "", True)],
+)
+def test_a_copy_is_sure_while_what_a_build_wrote_is_there(
+    tmp_path: Path, path: str, text: str | None, is_sure: bool
+) -> None:
+    source = write(tmp_path / "source", {"a.c": "a"})
+    sync(source, tmp_path, "made.h", "other.h")
+    changed = tmp_path / "overlay" / path
+    changed.unlink() if text is None else changed.write_text(text)
+    copy = inspect_copy(tmp_path / "overlay", take_snapshot(source), tmp_path / "record.json")
+    assert (copy.edited, copy.sure, copy.generated) == ((path,), is_sure, {"made.h", "other.h"})
 
 
 def test_a_file_may_become_a_link_and_a_link_another_or_a_file(tmp_path: Path) -> None:

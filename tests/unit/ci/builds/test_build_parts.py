@@ -52,6 +52,7 @@ from provisioning.errors import (
     UnfitError,
     UsageError,
 )
+from provisioning.files import write_json
 from provisioning.manifest.pairs import read_pairs
 from provisioning.manifest.reader import read_profile, read_toolchain
 
@@ -110,6 +111,42 @@ def test_options_that_cmake_did_not_use_are_those_of_its_list() -> None:
     assert output.unused == {"ONE_OPTION", "TWO_OPTION"}
     output, _ = read_output("[3/4] \n")
     assert (output.bar.done, output.bar.total) == (3, 4)
+    output, _ = read_output("[3/3] a.o\n[1/4] b.o\n[2/4] c.o\n")
+    assert (output.bar.done, output.bar.total) == (4, 4)  # another ninja of the same step
+
+
+def test_the_targets_of_a_project_are_those_of_its_last_configuration(tmp_path: Path) -> None:
+    reply = tmp_path / steps.API / "reply"
+    reply.mkdir(parents=True)
+    with pytest.raises(ToolError, match="left no usable file API reply"):
+        steps.read_cmake_targets(tmp_path)
+    for time, names in (("2026-01-02T00-00", ["a", "b"]), ("2026-01-01T00-00", ["old"])):
+        index = {"reply": {steps.CODE_MODEL: {"jsonFile": f"model-{time}.json"}}}
+        model = {"configurations": [{"targets": [{"name": name}]} for name in names]}
+        write_json(reply / f"index-{time}.json", index)
+        write_json(reply / f"model-{time}.json", model)
+    assert steps.read_cmake_targets(tmp_path) == {"a", "b"}
+
+
+def test_a_path_in_a_copy_or_under_an_alias_is_that_of_the_file_to_edit(tmp_path: Path) -> None:
+    source, root, sdk = (tmp_path / name for name in ("source", "root", "sdk"))
+    overlay = root / "tree/et"
+    for path in (source / "a.cpp", overlay / "made.h", root / "stages/x.h", sdk / "q.h"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    aliases = {"/build": str(root), "/qnn_sdk_root": str(sdk)}
+    place = SimpleNamespace(root=root)
+    plan: Any = SimpleNamespace(place=place, aliases=aliases, overlay=overlay, source=source)
+    shown = {
+        f"{overlay}/a.cpp:3:5: error": f"{source}/a.cpp:3:5: error",
+        "/build/tree/et/a.cpp:3": f"{source}/a.cpp:3",
+        "/build/tree/et/made.h": f"{overlay}/made.h",
+        "in /build/stages/x.h": f"in {root}/stages/x.h",
+        "/qnn_sdk_root/q.h /build/tree/et/a.cpp": f"{sdk}/q.h {source}/a.cpp",
+        "/qnn_sdk_root/gone.h": "/qnn_sdk_root/gone.h",
+        "/other/build/tree/et/a.cpp": "/other/build/tree/et/a.cpp",
+    }
+    assert {text: steps.PathMap(plan)(text) for text in shown} == shown
 
 
 class Stages:
@@ -582,7 +619,10 @@ def test_a_file_that_was_stripped_is_judged_instead_of_the_one_with_its_symbols(
 
 @pytest.mark.parametrize(
     ("executorch", "library", "lowers"),
-    [("1.5.1", True, True), ("1.5.1", False, False), ("0.1.0", True, False), ("", True, False)],
+    [
+        *(("1.5.1", True, True), ("1.5.1+cpu", True, True), ("1.5.1", False, False)),
+        *(("0.1.0", True, False), ("", True, False)),
+    ],
 )
 def test_an_sdk_lowers_here_with_libraries_for_hosts_and_a_supported_executorch(
     tmp_path: Path, executorch: str, library: bool, lowers: bool

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from ci.builds import deliver
@@ -34,7 +35,10 @@ from provisioning.errors import FailedError, UnfitError
 ADAPTOR = "backends/qualcomm/python/PyQnnManagerAdaptor.cpython-311-x86_64-linux-gnu.so"
 
 
-def test_an_overlay_has_the_wheels_files_as_links_and_none_of_its_adaptors(tmp_path: Path) -> None:
+@pytest.mark.parametrize("installs", [1, None])
+def test_an_overlay_has_the_wheels_files_as_links_and_none_of_its_adaptors(
+    tmp_path: Path, installs: int | None
+) -> None:
     package, place = tmp_path / "package", Place(tmp_path / "build")
     for name in ("version.py", "backends/qualcomm/a.py", ADAPTOR):
         (package / name).parent.mkdir(parents=True, exist_ok=True)
@@ -42,8 +46,9 @@ def test_an_overlay_has_the_wheels_files_as_links_and_none_of_its_adaptors(tmp_p
     place.artifacts.mkdir(parents=True)
     built = place.artifacts / Path(ADAPTOR).name.replace("311", "312")
     built.write_text("built")
-    overlay = tmp_path / "overlay"
-    make_overlay(find_target("aot"), place, package, overlay)
+    overlay, target = tmp_path / "overlay", find_target("aot")
+    target = msgspec.structs.replace(target, installs=target.installs[:installs])
+    make_overlay(target, place, package, overlay)
     laid = overlay / "executorch"
     assert (laid / "version.py").readlink() == package / "version.py"
     assert (laid / "backends/qualcomm/a.py").read_text() == "the wheel's"
@@ -265,6 +270,7 @@ def test_a_proof_finds_the_overlay_first_and_the_variables_of_the_build(
         (OVERLAY, "1.4.1", False),
         (OVERLAY, "", True),
         (CHECKOUT, "1.4.1", True),
+        ("none", "1.4.1", True),
     ],
 )
 def test_an_overlay_is_of_the_version_of_the_checkout(

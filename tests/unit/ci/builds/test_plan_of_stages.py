@@ -40,7 +40,13 @@ TARGET = {
         {
             "name": "first",
             "source": "a/../b",
-            "options": {"A": "{prefix}", "B": True, "C": False, "D": "target"},
+            "options": {
+                "A": "{prefix}",
+                "B": True,
+                "C": False,
+                "D": "target",
+                "CMAKE_INSTALL_PREFIX": "{prefix}/own",
+            },
             "extra_options": {"one": {"X": "1"}, "two": {"Y": True}},
             "extra_targets": {"one": ["p"], "two": ["q"]},
         },
@@ -73,6 +79,7 @@ def test_each_stage_has_its_own_toolchain_options_and_targets(tmp_path: Path) ->
     options = [dict(one[2:].split("=", 1) for one in stage.defines) for stage in made.stages]
     own = {"A": str(tmp_path / "prefix"), "B": "ON", "C": "OFF", "D": "user", "E": "5"}
     own |= {"X": "1", "Y": "ON", "T": "host", "CMAKE_BUILD_TYPE": "Release"}
+    own["CMAKE_INSTALL_PREFIX"] = str(tmp_path / "prefix/own")
     assert own.items() <= options[0].items()
     assert {"T": "ndk", "D": "user", "CMAKE_MAKE_PROGRAM": "/n/ninja"}.items() <= options[1].items()
     assert options[1]["CMAKE_INSTALL_PREFIX"] == str(tmp_path / "prefix")
@@ -83,6 +90,10 @@ def test_each_stage_has_its_own_toolchain_options_and_targets(tmp_path: Path) ->
     assert (second.if_present, second.install, first.install) == (("z",), True, False)
     assert [command[1] for command in made.list_commands()] == [
         *("-S", "--build", "-S", "--build", "--install")
+    ]
+    other = replace(made, stages=(second, first))
+    assert [command[1] for command in other.list_commands()] == [
+        *("-S", "--build", "--install", "-S", "--build")
     ]
     assert made.compile_command(first) == (
         *("/c/cmake", "--build", str(first.build), "-j", "3", "--target", "all", "p", "q"),
