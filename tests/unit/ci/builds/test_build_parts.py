@@ -903,8 +903,17 @@ def test_each_python_and_sdk_has_a_build_of_an_adaptor_and_shares_that_of_a_runt
     assert len({place("android", *pair) for pair in pairs}) == 1
     assert os.environ["EXECUTORCH_ROOT"] == str(tmp_path)
     os.environ["EXECUTORCH_ROOT"] = "/other"  # without --source, it stays
-    checkout.prepare_checkout(find_target("android"), BuildRequest(), Progress(io.StringIO()))
+    job = checkout.prepare_checkout(find_target("android"), BuildRequest(), Progress(io.StringIO()))
     assert os.environ["EXECUTORCH_ROOT"] == "/other"
+    versions = {"executorch": "1.5.1", "android_ndk": "r26c", "hexagon_sdk": "6"}
+    versions["qnn_sdk"] = asked["sdk"]
+    known = {f"{name}_version": version for name, version in versions.items()}
+    known["python_version"] = f"{asked['python']} 3.11.7"
+    roots = dict.fromkeys((f"{name}_root" for name in versions), str(tmp_path))
+    roots["hexagon_tools_root"] = "/tools"
+    ends = ("_version", "_root")
+    given = {name: one for name, one in job.plan.values.items() if name.endswith(ends)}
+    assert given == known | roots
 
     target = find_target("android")  # the submodules of extras are needed only with them
     for extras in ((), *((extra,) for extra in target.needs.extras)):

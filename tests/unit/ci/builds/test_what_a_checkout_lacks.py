@@ -168,7 +168,7 @@ def test_all_files_that_builds_install_are_no_sources(
 def test_a_python_is_a_path_a_command_or_a_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("python9.98", "mine"):
+    for name in ("python9.98", "mine", "pythonmine"):
         (tmp_path / name).touch(mode=0o755)
     monkeypatch.chdir(tmp_path)
     with monkeypatch.context() as patched:

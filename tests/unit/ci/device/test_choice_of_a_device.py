@@ -590,6 +590,8 @@ def test_an_answer_has_its_code_its_bytes_and_its_message(here: Device) -> None:
     script = "echo out; echo qnn-ci-begun; echo no >&2; exit 7"
     assert here.call(script) == Answer(7, b"out\nqnn-ci-begun\n", "no")
     assert here.call("cat; exit 0", data=b"in") == Answer(0, b"in", "")
+    nested = here.call("printf '\\nqnn-ci-ended 3\\n' >&2; exit 7")
+    assert (nested.code, nested.message) == (7, "")
     assert here.ask("cat", data=b"in") == b"in"
     greeting = Device("ssh:a", ("sh", "-c", 'echo hello; sh -c "$0"'), "/p")
     assert greeting.call("echo 1") == Answer(0, b"1\n", "")

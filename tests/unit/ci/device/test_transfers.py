@@ -578,7 +578,7 @@ def test_libraries_near_the_runner_come_first_then_runtimes_in_their_order(
     tmp_path: Path, staged: Any
 ) -> None:
     del staged
-    for place in ("near", "one/deep", "two"):
+    for place in ("near", "next", "one/deep", "two"):
         write_elf(tmp_path / place / "liba.so.1", X86)
     write_elf(tmp_path / "near/deep/libb.so", X86)  # not directly in it
     write_elf(tmp_path / "two/libb.so", X86)
@@ -587,7 +587,7 @@ def test_libraries_near_the_runner_come_first_then_runtimes_in_their_order(
     write_elf(tmp_path / "two/program", X86)
     (tmp_path / "one/libd.so").write_text("no ELF file")
     places = [tmp_path / one for one in ("one", "two")]
-    near = [tmp_path / "gone", tmp_path / "near"]
+    near = [tmp_path / one for one in ("gone", "near", "next")]
     known = index_libraries(near, places, make_facts(X86), Progress())
     assert {name: str(one.path.relative_to(tmp_path)) for name, one in known.items()} == {
         "liba.so.1": "near/liba.so.1",
@@ -640,7 +640,7 @@ def test_what_no_system_provides(name: str, ours: bool) -> None:
 def test_a_missing_skel_is_named_and_of_several_the_first_in_order_counts(tmp_path: Path) -> None:
     with pytest.raises(UnfitError, match=rf"{SKEL75} is missing"):
         find_skel(SKEL75, [tmp_path])
-    for place in ("b/unsigned", "a/unsigned", "0/signed"):
+    for place in ("b/unsigned", "a/unsigned", "0-unsigned/signed"):
         write_elf(tmp_path / place / SKEL75, HEXAGON)
     assert find_skel(SKEL75, [tmp_path / "b", tmp_path]) == tmp_path / "a/unsigned" / SKEL75
 
@@ -696,12 +696,16 @@ def test_licences_are_those_beside_the_libraries(tmp_path: Path) -> None:
     }
     other = tmp_path / "other"
     other.mkdir()
-    for name in ("LICENSE", "NOTICE"):
-        (other / name).write_text("LICENSE")
+    for name, text in {"LICENSE": "LICENSE", "NOTICE": "2", "LICENSES/LICENSE": "3"}.items():
+        (other / name).parent.mkdir(exist_ok=True)
+        (other / name).write_text(text)
     copy_licences([tmp_path, other], tmp_path / "both")
     added = list_names(tmp_path / "both") - list_names(tmp_path / "out")
     assert {name: (tmp_path / "both" / name).read_text() for name in added} == {
-        "2-NOTICE": "LICENSE"
+        "2-NOTICE": "2",
+        "2-LICENSE": "3",
     }
+    copy_licences([other], tmp_path / "own")  # those beside the libraries have their own names
+    assert (tmp_path / "own/LICENSE").read_text() == "LICENSE"
     copy_licences([tmp_path / "gone"], tmp_path / "none")
     assert not (tmp_path / "none").exists()

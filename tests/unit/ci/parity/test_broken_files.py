@@ -41,6 +41,7 @@ def test_the_tree_itself_is_clean(pairs: Pairs) -> None:
         ({"q/BUCK": "runtime.cxx_library(\n"}, "q/BUCK"),
         ({"q/BUCK": MACRO, "q/targets.bzl": "def ("}, "q/targets.bzl"),
         ({"q/BUCK": MACRO}, "q/BUCK"),
+        ({"q/BUCK": 'load(":gone.bzl", "runtime", "more")\n'}, "q/BUCK"),
         ({"q/BUCK": "x = 1 // 0\n"}, "q/BUCK"),
         ({"q/CMakeLists.txt": "add_library(q b.cpp\n"}, "q/CMakeLists.txt"),
         ({"CMakeLists.txt": "if(X)\n" + TREE["CMakeLists.txt"]}, "CMakeLists.txt"),
@@ -53,8 +54,8 @@ def test_the_tree_itself_is_clean(pairs: Pairs) -> None:
         ({"q/CMakeLists.txt": "#[[ never closed\nadd_library(q b.cpp)\n"}, "q/CMakeLists.txt"),
     ],
     ids=[
-        "BUCK", "loaded file", "missing load", "evaluation", "sub-directory", "root", "include",
-        "recursion", "nesting", "comment",
+        "BUCK", "loaded file", "missing load", "load of two", "evaluation", "sub-directory",
+        "root", "include", "recursion", "nesting", "comment",
     ],
 )  # fmt: skip
 def test_a_broken_file_is_the_only_finding(

@@ -526,6 +526,19 @@ def test_what_other_repositories_define_is_recorded_without_being_known() -> Non
     assert targets["listed"].include_names == ("space/own.h",)
 
 
+def test_build_files_of_a_submodule_are_not_evaluated() -> None:
+    rule = "native.cxx_library(name = {})\n"
+    texts = {
+        ".gitmodules": '[submodule "one"]\n\tpath = sub/one\n',
+        "p/BUCK": rule.format('"lib"'),
+        "sub/one/BUCK": rule.format('"theirs"'),
+        "sub/one/q/targets.bzl": "def define_common_targets():\n    " + rule.format('"more"'),
+    }
+    found = read_buck(TextTree(texts, LAYOUT))
+    assert [target.label for target in found.targets] == ["//p:lib"]
+    assert (found.packages, found.not_evaluated) == (("p",), ())
+
+
 @pytest.mark.parametrize("names", [RETRIES - 1, RETRIES])
 def test_names_that_are_not_defined_are_replaced_up_to_a_limit(names: int) -> None:
     rows = "".join(f"X{number} = UNDEFINED_{number}\n" for number in range(names))
