@@ -84,6 +84,9 @@ def test_evidence_is_that_of_a_pass_of_the_program(program: Path, tmp_path: Path
     other.write_bytes(b"of which there is no statement")
     state(tmp_path)
     assert list(find_evidence([other, program], tmp_path)) == [program]
+    same = tmp_path / "same.pte"
+    same.write_bytes(program.read_bytes())
+    assert list(find_evidence([program, other, same], tmp_path)) == [program, same]
     (path,) = find_evidence([program], tmp_path).values()
     assert path.name == f"{statements.SHA256}.intoto.json"
     path.write_text("{}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
+import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -226,6 +227,47 @@ def test_commands_by_hand_are_of_the_tool_that_reaches_the_bundle_s_system(
     assert f"\n{absent} " not in page
     assert "./my_runner --model_path" in page
     assert RUN_CASES in page
+
+
+RUNNER = """#!/bin/sh
+for word; do
+  case $word in --output_folder_path=*) touch "${word#*=}/output_0_0.raw";; esac
+done
+cat input_list.txt; echo "$LD_LIBRARY_PATH" >&2
+exit $(cat program.pte)
+"""
+
+
+def test_cases_run_by_hand_fail_if_one_of_them_fails(tmp_path: Path) -> None:
+    kept, bundle = tmp_path / "kept", tmp_path / "a bundle"
+    (bundle / FILES).mkdir(parents=True)
+    (bundle / FILES / "runner").write_text(RUNNER)
+    record = {"compiled": {"program": "m.pte", "sets": 1, "inputs": [{}]}}
+    codes = {"a": "0", "b": "3", "c": "0"}
+    for name, code in codes.items():
+        (kept / name / "artifact/inputs").mkdir(parents=True)
+        (kept / name / "artifact/artifact.json").write_bytes(msgspec.json.encode(record))
+        (kept / name / "artifact/m.pte").write_text(code)
+        (kept / name / "artifact/inputs/0_0.raw").touch()
+    write_by_hand(bundle, "runner", kept, android=False)
+    (bundle / "results/old").mkdir(parents=True)
+
+    def run() -> tuple[int, str, dict[str, str]]:
+        words = ["sh", bundle / RUN_CASES]
+        ended = subprocess.run(words, check=False, capture_output=True, text=True)
+        found = {one: (bundle / "results" / one / "code.txt").read_text() for one in codes}
+        return ended.returncode, ended.stdout, found
+
+    assert run() == (1, "a: 0\nb: 3\nc: 0\n", {one: f"{code}\n" for one, code in codes.items()})
+    assert list_names(bundle / "results") == {*codes}
+    log = (bundle / "results/c/log.txt").read_text()
+    assert log == f"0_0.raw\n{bundle}/files\n"
+    with tarfile.open(bundle / "results.tar") as tar:
+        files = {one.name.removeprefix("results/") for one in tar if one.isfile()}
+    ends = ("code.txt", "log.txt", "outputs/output_0_0.raw")
+    assert files == {f"{name}/{end}" for name in codes for end in ends}
+    (bundle / "cases/b" / PROGRAM).write_text("0")
+    assert run()[0] == 0
 
 
 @dataclass

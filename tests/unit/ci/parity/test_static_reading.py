@@ -114,7 +114,7 @@ def test_directories_that_exclude_each_other_may_use_one_name(
     facts = read(
         {
             "CMakeLists.txt": "option(FAST '' ON)\nif(FAST)\n  add_subdirectory(fast)\nelse()\n"
-            "  add_subdirectory(slow)\nendif()\n",
+            "  add_subdirectory(slow)\nendif()\ntarget_sources(ops PRIVATE last.cpp)\n",
             "fast/CMakeLists.txt": inner,
             "slow/CMakeLists.txt": inner,
         }
@@ -122,7 +122,7 @@ def test_directories_that_exclude_each_other_may_use_one_name(
 
     assert sources(facts) == {
         ("fast", "ops"): {"fast/o.cpp", "fast/more.cpp"},
-        ("slow", "ops"): {"slow/o.cpp", "slow/more.cpp"},
+        ("slow", "ops"): {"slow/o.cpp", "slow/more.cpp", "last.cpp"},
     }
     assert facts.repeated == ()
 
@@ -635,8 +635,9 @@ def test_a_source_from_a_list_of_buck_has_its_line_there(
     program = "exec(open('p/lists.bzl').read());print(';'.join(PYTHON))"
     facts = read(
         {
-            "CMakeLists.txt": f'execute_process(COMMAND py -c "{program}" OUTPUT_VARIABLE L)\n'
-            "add_library(lib ${L} a.cpp)\n",
+            "CMakeLists.txt": f'execute_process(COMMAND py -c "{program}" OUTPUT_VARIABLE L'
+            " RESULT_VARIABLE status)\nadd_library(lib ${L} a.cpp)\n"
+            "if(status)\n  add_library(failed a.cpp)\nendif()\n",
             "p/lists.bzl": LISTS,
             **dict.fromkeys(("a.cpp", "p/1.cpp", "p/2.cpp"), ""),
         }
