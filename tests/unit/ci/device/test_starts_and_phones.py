@@ -122,6 +122,7 @@ def test_an_archive_has_only_the_expected_files(
             (f"{OUTPUTS}/large.raw", b"1234"),
             (f"{OUTPUTS}/note.txt", b"1"),
             (f"{OUTPUTS}/deep/a.raw", b"1"),
+            (f"deep/{OUTPUTS}/b.raw", b"1"),
             ("../out.raw", b"1"),
             ("beside.raw", b"1"),
             ("other.txt", b"1"),

@@ -127,6 +127,17 @@ def test_directories_that_exclude_each_other_may_use_one_name(
     assert facts.repeated == ()
 
 
+def test_a_directory_is_read_from_the_one_that_adds_it_whatever_its_name(
+    read: Callable[[Files], CMakeFacts],
+) -> None:
+    lists = {f"{name}/CMakeLists.txt": "add_library(${name} a.cpp)\n" for name in ("App", "app")}
+    text = "set(name lib)\nadd_subdirectory(App)\nset(name other)\nadd_subdirectory(app)\n"
+    facts = read({"CMakeLists.txt": text, **lists})
+
+    assert sources(facts) == {("App", "lib"): {"App/a.cpp"}, ("app", "other"): {"app/a.cpp"}}
+    assert facts.roots == ("CMakeLists.txt",)
+
+
 def test_a_define_of_a_directory_is_for_it_and_those_below(
     read: Callable[[Files], CMakeFacts],
 ) -> None:
@@ -403,6 +414,19 @@ endif()
     assert [(one.text, one.condition) for one in lib.links] == [("one", ""), ("two", "option")]
     assert [(one.name, one.place.line) for one in facts.repeated] == [("lib", 4)]
     assert [row.place.line for row in facts.not_evaluated] == [3]
+
+
+def test_a_source_is_listed_twice_if_both_places_apply_together(
+    read: Callable[[Files], CMakeFacts],
+) -> None:
+    """Of the two branches, only one applies."""
+    branch = "  target_sources(lib PRIVATE a.cpp b.cpp)\n"
+    text = f"option(X '' ON)\nadd_library(lib a.cpp)\nif(X)\n{branch}else()\n{branch}endif()\n"
+    (lib,) = read({"CMakeLists.txt": text}).targets
+
+    assert [(one.path, one.place.line) for one in lib.srcs] == [
+        ("a.cpp", 2), ("a.cpp", 4), ("b.cpp", 4),
+    ]  # fmt: skip
 
 
 def test_files_that_commands_mention_are_known(read: Callable[[Files], CMakeFacts]) -> None:
