@@ -1785,7 +1785,12 @@ def test_a_mirror_is_not_filled_with_what_a_lock_contradicts(store: Store, tmp_p
 
 
 def test_gc_keeps_what_profiles_name_by_any_lock_and_archives_until_they_are_asked_for(
-    store: Store, manifests: Path, tmp_path: Path, tell: Tell, held: list[str]
+    store: Store,
+    manifests: Path,
+    tmp_path: Path,
+    tell: Tell,
+    held: list[str],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     unpin(manifests, tmp_path)
     whole, part = trust(store).root.parent, provision(store, "headers")[0].root.parent
@@ -1794,6 +1799,11 @@ def test_gc_keeps_what_profiles_name_by_any_lock_and_archives_until_they_are_ask
     assert (dry["freed_bytes"], dry["dry_run"], held) == (0, True, [])
     assert [row["path"] for row in dry["garbage"]] == [str(part)]
     assert [row["path"] for row in dry["kept"]] == [str(whole)]
+    (part / "sdk" / "more").write_bytes(bytes(3 << 20))
+    assert main(["gc", "--dry-run"]) == 0
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert (first.startswith(f"{part}  3.0 MiB  "), last) == (True, "would free 3.0 MiB")
+    (part / "sdk" / "more").unlink()
     done = tell("gc")
     assert (done["freed_bytes"], held) == (dry["garbage"][0]["size_bytes"], ["sdk"])
     archive = store.downloads / "sdk.zip"
@@ -1875,9 +1885,10 @@ def test_the_path_is_that_of_one_artifact(
 ) -> None:
     root = str(provision(store)[0].root)
     assert tell("path", "sdk")["root"] == tell("path", "emulator")["root"] == root
-    monkeypatch.setattr(path, "parse_selection", lambda *_: [ask(), ask("headers")])
+    other = replace(ask(), toolchain=msgspec.structs.replace(ask().toolchain, name="other"))
+    monkeypatch.setattr(path, "parse_selection", lambda *_: [ask(), other, other])
     assert main(["path", "emulator"]) == ExitCode.USAGE
-    assert "pass one of sdk\n" in capsys.readouterr().err
+    assert "pass one of sdk, other\n" in capsys.readouterr().err
 
 
 def test_the_path_of_what_is_not_there_is_told_with_the_command_that_fetches_it(

@@ -79,6 +79,7 @@ version = "1.0"
 url = "https://h/r-1.0.git"
 commit = "{one}"  # of 1.0
 write = {{ "note" = "of 1.0" }}
+links = {{ "lib.so" = "lib-aa.so.9" }}
 [[releases]]
 source = "git"
 version = "2.0"
@@ -103,7 +104,8 @@ def test_only_the_row_of_the_release_is_rewritten_and_the_default_if_it_is_it(ve
     )
     head, one, two, three = text.split("[[releases]]")
     if version == "1.0":
-        one = one.replace("1" * 40, "3" * 40).replace("1.0", "3.0")
+        new = msgspec.structs.replace(new, links={"lib.so": "lib-bb.so.9"})
+        one = one.replace("1" * 40, "3" * 40).replace("1.0", "3.0").replace("-aa", "-bb")
     else:
         head = head.replace('"2.0"', '"3.0"')
         two = two.replace("2" * 40, "3" * 40).replace("2.0", "3.0")

@@ -61,6 +61,8 @@ def test_a_changed_profile_is_fit_as_the_one_that_it_is_made_of(
     assert find_fitness("emulator+qnn-runtime@2.49.40") == find_fitness("emulator")
     with pytest.raises(ManifestError, match="no policy for profile 'emulators'"):
         find_fitness("emulators")
+    for name, own in read_doctor_policy().profiles.items():  # even if it is like another
+        assert find_fitness(name) == own
     mine = {"mine": msgspec.structs.replace(read_profile("android"), like="android")}
     monkeypatch.setattr(examining, "read_profiles", lambda: mine)
     assert find_fitness("mine") == find_fitness("mine+x@1") == find_fitness("android")

@@ -361,6 +361,8 @@ def test_a_damaged_catalog_counts_only_for_the_skel_that_it_is_named_after(tmp_p
     assert prove(tmp_path) == (Genuine.NOT_COVERED, "a.cat")
     (tmp_path / "a.cat").write_bytes(make_catalog({"x": b"other"}))
     assert prove(tmp_path) is None
+    (tmp_path / "LIBQNNHTPV73.Cat").write_bytes(make_catalog({"x": b"other"}))
+    assert prove(tmp_path) == (Genuine.NOT_COVERED, "LIBQNNHTPV73.Cat")
 
 
 @pytest.mark.parametrize("is_listed", [False, True])

@@ -319,6 +319,7 @@ def test_the_version_of_qnn_is_found_in_the_bytes(tmp_path: Path) -> None:
         (b"\x0040\x00260810104044\0", (None, "260810104044")),
         (b"\x0037\x00250724175447_124859\0", (None, "250724175447")),
         (b"\x009260810104044\0", None),
+        (b"260810104044\0", None),
         (b"v2.49.40.2608101040441", None),
     ],
 )
@@ -333,6 +334,16 @@ def test_forms_of_the_version(
     assert find_qnn_build(path) == found
     is_whole = found is not None and None not in found[:2]
     assert find_qnn_build(path.rename(tmp_path / "libother.so")) == (found if is_whole else None)
+
+
+def test_the_place_where_most_libraries_have_their_version_is_searched_first(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "lib.so").write_bytes(b"v2.36.0.250627101419" + b"\0v2.49.40.260810104044\0")
+    for place, version in (((20, 23), "2.49.40"), ((20, 9), "2.36.0"), (None, "2.36.0")):
+        build = find_qnn_build(tmp_path / "lib.so", place)
+        assert build
+        assert build.version == version
 
 
 @pytest.mark.parametrize(

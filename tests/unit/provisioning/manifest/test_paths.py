@@ -201,6 +201,11 @@ def test_a_lock_of_another_schema_is_not_read(manifests: Path) -> None:
         read_lock(path)
 
 
+def test_a_directory_that_is_a_file_has_no_locks(tmp_path: Path) -> None:
+    (tmp_path / "pins").touch()
+    assert read_lock(tmp_path / "pins/sdk-1.json") is None
+
+
 def test_capitals_in_the_hash_of_a_lock_are_no_other_hash() -> None:
     write_lock(sha256=SHA256.upper())
     lock = read_lock(project_lock_path("sdk", "1"))
