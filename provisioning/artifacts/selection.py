@@ -91,4 +91,4 @@ def stored_requests(store: Store) -> list[ArtifactRequest]:
     for request in unique_requests(candidates):
         with suppress(ManifestError):  # its lock is damaged: see damaged_locks
             pinned.append(request.pinned(store))
-    return unique_requests(request for request in pinned if store.find(request.key()))
+    return [request for request in pinned if store.find(request.key())]

@@ -424,7 +424,7 @@ def keep_own(
 
 def _find_name(word: str, known: set[str]) -> str:
     """Return the option in an argument: ``--model`` for ``--model=mlp``, ``-D`` for ``-DA=1``."""
-    name = word.partition("=")[0] if word.startswith("--") else word
+    name = word.partition("=")[0]
     return name if name in known else word[:2]
 
 

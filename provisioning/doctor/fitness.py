@@ -106,12 +106,12 @@ class ElfPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Requirements for the files in one kind of directory.
 
     ``directories`` are patterns for paths below a root. ``types`` are the allowed values of e_type;
-    ``flags`` is the required Hexagon version in e_flags (0x75), None for any. If
-    ``flags_of_directory`` is true, it follows from the directory's name. ``glibc``,
-    ``glibcxx`` and ``cxxabi`` are the newest versions on the target, ``android_api`` is its API
-    level, ``system`` are its libraries. ``load_align`` is the recommended alignment of LOAD
-    segments, in bytes. ``sonames`` maps file names to their sonames, if the two differ. For files
-    that match ``unused``, only target and alignment are checked.
+    ``flags`` is the required Hexagon version in e_flags (0x75), None for any; for a Hexagon
+    directory, it follows from the name. ``glibc``, ``glibcxx`` and ``cxxabi`` are the newest
+    versions on the target, ``android_api`` is its API level, ``system`` are its libraries.
+    ``load_align`` is the recommended alignment of LOAD segments, in bytes. ``sonames`` maps file
+    names to their sonames, if the two differ. For files that match ``unused``, only target and
+    alignment are checked.
     """
 
     bits: int
@@ -120,7 +120,6 @@ class ElfPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     little_endian: bool = True
     types: tuple[int, ...] = (3,)
     flags: int | None = None
-    flags_of_directory: bool = False
     glibc: str | None = None
     glibcxx: str | None = None
     cxxabi: str | None = None
@@ -145,8 +144,7 @@ def choose_policy(
     """
     for kind, policy in policies.items():
         if any(re.fullmatch(pattern, directory) for pattern in policy.directories):
-            found = HEXAGON_DIRECTORY.search(directory)
-            if found and policy.flags_of_directory:
+            if found := HEXAGON_DIRECTORY.search(directory):
                 return f"hexagon-v{found['version']}", hexagon_policy(policy, found["version"])
             return kind, policy
     return None
