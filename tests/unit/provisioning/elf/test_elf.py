@@ -106,6 +106,25 @@ def test_a_program_names_its_interpreter(tmp_path: Path) -> None:
     assert read_elf(tmp_path / "program").interpreter == "libneeded.so"
 
 
+@pytest.mark.parametrize(
+    ("machine", "kind"),
+    [
+        *(("EM_ARM", 0x70000001), ("EM_AARCH64", 0x70000001), ("EM_MIPS", 0x70000003)),
+        *(("EM_RISCV", 0x70000003), ("EM_QDSP6", 0x70000003)),
+    ],
+)
+def test_a_segment_may_have_a_type_of_its_machine(tmp_path: Path, machine: str, kind: int) -> None:
+    data = bytearray((LIBRARIES / "libhexagon.so").read_bytes())
+    heads = read_elf(LIBRARIES / "libhexagon.so").program_headers
+    (place,) = (52 + 32 * index for index, one in enumerate(heads) if one.type == PT_GNU_STACK)
+    struct.pack_into("<H", data, 18, enums.ENUM_E_MACHINE[machine])
+    struct.pack_into("<I", data, place, kind)
+    (tmp_path / "lib.so").write_bytes(data)
+    facts = read_elf(tmp_path / "lib.so")
+    assert [one.type for one in facts.program_headers].count(kind) == 1
+    assert facts.needed == ("libneeded.so",)
+
+
 def test_a_note_of_android_may_hold_any_bytes() -> None:
     texts = (text.ljust(64, b"\0") for text in (b"r26c\xff", b"1"))
     desc = (30).to_bytes(4, "little") + b"".join(texts)
@@ -317,6 +336,7 @@ def test_the_version_of_qnn_is_found_in_the_bytes(tmp_path: Path) -> None:
         (b"v2.37.0.250724175447_124859\0", ("2.37.0", "250724175447")),
         (b"\0AISW_VERSION: 2.49.40\0", ("2.49.40", None)),
         (b"\x0040\x00260810104044\0", (None, "260810104044")),
+        (b"\x00220104101010\0", (None, "220104101010")),
         (b"\x0037\x00250724175447_124859\0", (None, "250724175447")),
         (b"\x009260810104044\0", None),
         (b"260810104044\0", None),
