@@ -28,7 +28,7 @@ from ci.parity.trees import (
 from provisioning.console.git import ask_git
 from provisioning.errors import MissingToolError, ToolError, UsageError
 
-DIFF = ("--name-status", "-z", "--no-renames", "--no-relative", "--no-ext-diff")
+DIFF = ("--name-status", "-z", "--no-renames", "--no-relative")
 FETCH = "fetch all commits: set fetch-depth: 0 in actions/checkout, or run git fetch --unshallow"
 
 

@@ -48,7 +48,7 @@ def compare_base(report: Report, path: Path | None) -> Report:
     try:
         base = read_report(path)
     except UsageError as error:
-        return replace(report, uncompared=f"{error.what}: {error.why}".rstrip(": "))
+        return replace(report, uncompared=f"{error.what}: {error.why}")
     if base.backend != report.backend:
         told = f"the base ran on backend {base.backend}, this run on {report.backend}"
         return replace(report, uncompared=told)

@@ -141,6 +141,22 @@ def test_a_quoted_header_is_first_looked_for_beside_the_file(include: str, heade
     assert tree.list_dependencies("a/use.cpp", facts) == {header}
 
 
+def test_data_belong_to_the_nearest_python_files_above_them() -> None:
+    data = ["a/page.j2", "a/t/page.j2", "a/t/u/page.j2", "a/b/page.j2", "a/b/t/u/page.j2", "page.j2"]
+    tree = TreeFiles([*data, "a/x.py", "a/b/y.py", "z.py"], {}, RULES)
+    assert set(tree.list_beside("a/x.py")) == set(data[:3])
+    assert set(tree.list_beside("a/b/y.py")) == set(data[3:5])
+    assert set(tree.list_beside("z.py")) == set()
+
+
+def test_files_of_one_text_and_different_languages_are_parsed_each() -> None:
+    text = '#include "../../docker/b.h"\nsource ./docker/Dockerfile\n'
+    files = FILES | dict.fromkeys(("tests/unit/a.h", "tests/unit/a.sh"), text)
+    unit = read_facts(MemoryTree(files | {"docker/b.h": ""}), RULES, {}).sessions["unit"]
+    assert unit.explain("docker/b.h") == "read by tests/unit/a.h"
+    assert unit.explain("docker/Dockerfile") == "read by tests/unit/a.sh"
+
+
 PYTHON = """
 import one.two, three
 from . import beside

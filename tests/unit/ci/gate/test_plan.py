@@ -284,6 +284,9 @@ def test_a_session_needs_what_it_used_before_the_change_too(uses: str) -> None:
     plan = make_plan(difference, msgspec.structs.replace(RULES, rule=()))
     (bench,) = [one for one in plan.sessions if one.name == "bench"]
     assert (bench.run, bench.reason, plan.everything) == (True, "its environment", "")
+    other = replace(difference, keys={"a.toml": frozenset({"k", "other"})})
+    whole = make_plan(other, msgspec.structs.replace(RULES, rule=()))
+    assert bool(whole.everything) == ("#" in uses)
 
 
 def test_a_session_whose_verb_is_not_written_out_may_run_any() -> None:
@@ -377,6 +380,13 @@ def test_the_first_file_that_needs_everything_is_the_reason(
 ) -> None:
     plan = plan_edits({path: f"+{path}\n" if path in FILES else "x" for path in paths})
     assert plan.everything.startswith(everything)
+
+
+def test_a_rule_for_all_sessions_may_name_one_of_them_too() -> None:
+    rules = msgspec.structs.replace(RULES, rule=(Rule(("Makefile",), ("*", "bench"), "it is so"),))
+    plan = plan_edits({"Makefile": "x"}, rules)
+    assert plan.everything == "Makefile: it is so"
+    assert {one.name: one.files for one in plan.sessions}["bench"] == ("Makefile",)
 
 
 def test_changes_after_one_that_needs_everything_are_noted_too() -> None:

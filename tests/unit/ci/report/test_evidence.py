@@ -355,6 +355,15 @@ EVERY_QUESTION = "the evidence does not state a pass for every question"
                 f"SHA-256 {SHA256[:16]}"
             ),
         ),
+        (
+            lambda one: one.update(
+                subject=[{"name": name, "digest": {"sha256": name * 64}} for name in "ab"]
+            ),
+            (
+                f"the evidence is about a program with SHA-256 {'a' * 16}, {'b' * 16}, but this "
+                f"program has SHA-256 {SHA256[:16]}"
+            ),
+        ),
     ],
 )
 def test_each_fault_of_a_statement_is_told_alone(tamper: Tamper, fault: str) -> None:

@@ -348,12 +348,13 @@ def test_cells_of_the_map_say_how_near_a_case_is_to_its_limit(report: Report) ->
     near, least, fair, wide = (replace(report.cases[0], sqnr_db=45.0 + room) for room in rooms)
     noisy = replace(wide, above_noise_db=9.5)
     free = replace(wide, scheme="other")
-    cases = [
-        replace(one, model=str(n)) for n, one in enumerate((near, least, fair, wide, noisy, free))
-    ]
+    others = [replace(free, status=one) for one in (Status.FAILED, Status.UNSUPPORTED)]
+    every = (near, least, fair, wide, noisy, free, replace(wide, status=Status.FAILED), *others)
+    cases = [replace(one, model=str(n)) for n, one in enumerate(every)]
     found = make_map(replace(report, cases=tuple(cases)))
     tones = [cell.tone for row in found.values() for cell in row.values()]
-    assert tones == ["near", "fair", "fair", "wide", "near", "free"]
+    assert tones[:6] == ["near", "fair", "fair", "wide", "near", "free"]
+    assert tones[6:] == ["failed", "failed", "unsupported"]
 
 
 def test_a_base_comes_first_with_better_worse_new_missing_and_skipped(report: Report) -> None:
