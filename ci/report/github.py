@@ -193,7 +193,7 @@ def _change_cells(change: Change, now: Case) -> list[str]:
 
 
 def _show_change(now: str, change: float | None, form: str) -> str:
-    return f"{now} ({format(change, form)})" if change and float(format(change, form)) else now
+    return f"{now} ({format(change, form)})" if change else now
 
 
 def _describe_problem(report: Report, case: Case) -> str:

@@ -308,6 +308,13 @@ RULE = Threshold(
                 hint="50.0 dB against the quantized model",
             ),
         ),
+        *(
+            (
+                draw_sqnr(replace(CASE, status=one, sqnr_db_quantized=None), None),
+                Bar("41.0", ((41.0, tone),)),
+            )
+            for one, tone in ((Status.FAILED, "bad"), (Status.UNSUPPORTED, "value"))
+        ),
         (
             draw_size(CASE, RULE),
             Bar(
