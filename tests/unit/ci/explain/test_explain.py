@@ -328,6 +328,7 @@ def test_lines_stay_whole_however_the_log_is_cut() -> None:
     for cut in range(len(whole) + 1):
         told = explain("log", [whole[:cut], whole[cut:]], RULES)
         assert (told.lines, [one.line for one in told.causes]) == (2, [2])
+    assert explain("log", [b"a\n", b" "], RULES).lines == 2
     parts = [*_split([b"a", b"b\nc", b"d" * CHUNK_BYTES, b"e\nf"])]
     assert parts == [b"ab\n", b"c" + b"d" * CHUNK_BYTES, b"e\n", b"f"]
 

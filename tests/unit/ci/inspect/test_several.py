@@ -71,6 +71,7 @@ OLD = Runtime("app", "2.47.0", stubs=(75,), skels=(73,), kernels=("aten::erf.out
         (Axis.HEXAGON, OLD, "SM8650", (FIRST, SECOND), "no", "for V75, V79, but SM8650 has V75"),
         (Axis.HEXAGON, OLD, "SM8750", (SECOND,), "no", "none for V79"),
         (Axis.SOC, None, "SM8650", (FIRST, SECOND), "no", "for SM8750, not for SM8650"),
+        (Axis.SOC, None, "SM8650", (FIRST, replace(FIRST, soc_id=0)), "cannot tell", "its SoC"),
         (Axis.VTCM, None, "SM8650", (FIRST, replace(SECOND, vtcm_mb=9)), "no", "9 MB of VTCM, and"),
         (Axis.VTCM, None, "SM8650", (FIRST,), "yes", "SM8650 has 8 MB"),
         (Axis.OPERATORS, OLD, "", (FIRST,), "no", "lack kernels for aten::bmm.out: "),
