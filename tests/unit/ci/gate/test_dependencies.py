@@ -142,7 +142,14 @@ def test_a_quoted_header_is_first_looked_for_beside_the_file(include: str, heade
 
 
 def test_data_belong_to_the_nearest_python_files_above_them() -> None:
-    data = ["a/page.j2", "a/t/page.j2", "a/t/u/page.j2", "a/b/page.j2", "a/b/t/u/page.j2", "page.j2"]
+    data = [
+        "a/page.j2",
+        "a/t/page.j2",
+        "a/t/u/page.j2",
+        "a/b/page.j2",
+        "a/b/t/u/page.j2",
+        "page.j2",
+    ]
     tree = TreeFiles([*data, "a/x.py", "a/b/y.py", "z.py"], {}, RULES)
     assert set(tree.list_beside("a/x.py")) == set(data[:3])
     assert set(tree.list_beside("a/b/y.py")) == set(data[3:5])

@@ -283,7 +283,9 @@ def change(base: Report, **digests: str) -> Report:
     return replace(base, cases=(replace(first, digests=replace(first.digests, **digests)), *rest))
 
 
-@pytest.mark.parametrize(("number", "left"), [(20, ""), (21, "1 more reason in"), (25, "5 more reasons in")])
+@pytest.mark.parametrize(
+    ("number", "left"), [(20, ""), (21, "1 more reason in"), (25, "5 more reasons in")]
+)
 def test_of_many_reasons_the_rest_is_counted(report: Report, number: int, left: str) -> None:
     refused = Case(model="m", scheme="8a8w", soc="SM8650", status=Status.UNSUPPORTED)
     cases = tuple(replace(refused, model=f"m{n}", reason=f"no {n}") for n in range(number))
