@@ -158,7 +158,6 @@ def _inspect_onnx(path: Path, name: str, size: int) -> Inspected:
         damage = f"{damage}: {error.why}" if error.why else damage
         return Inspected(name, "onnx", size, f"{damage} ({error.fix})" if error.fix else damage)
     found = wrap_contexts(name, "onnx", size, list_context_binaries(memoryview(blob)))
-    number = {one: place for place, one in enumerate(context.partitions)}
     nodes = [one for one in model.graph.node if one.op_type != "EPContext"]
     constants = Counter[str]()
     for one in model.graph.initializer:
@@ -167,7 +166,7 @@ def _inspect_onnx(path: Path, name: str, size: int) -> Inspected:
         model.graph.name,
         tuple(map(_describe_port, model.graph.input)),
         tuple(map(_describe_port, model.graph.output)),
-        tuple(Partition(context.source, 0) for _ in number),
+        tuple(Partition(context.source, 0) for _ in context.partitions),
         dict(sorted(Counter(_name_operator(one) for one in nodes).items())),
     )
     program = replace(found, methods=(method,), constant_bytes=dict(constants))

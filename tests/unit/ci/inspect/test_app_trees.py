@@ -232,6 +232,24 @@ UNITS: dict[str, tuple[dict[str, str], list[dict[str, Any]]]] = {
             app("two", Kind.DIRECTORY, libraries=[f"two/{ABI}/libb.so"]),
         ],
     ),
+    "the nearest manifest is that of an unpacked app": (
+        {
+            f"deep/one/lib/{ABI}/liba.so": "",
+            "deep/one/AndroidManifest.xml": TEXT,
+            "deep/AndroidManifest.xml": TEXT.replace('"30"', '"21"'),
+            "AndroidManifest.xml": TEXT.replace('"30"', '"22"'),
+            f"deep/two/lib/{ABI}/libb.so": "",
+        },
+        [
+            app(
+                f"deep/{name}/lib",
+                Kind.DIRECTORY,
+                libraries=[f"deep/{name}/lib/{ABI}/lib{end}.so"],
+                min_sdk=level,
+            )
+            for name, end, level in (("one", "a", 30), ("two", "b", 21))
+        ],
+    ),
     "directories of ABIs may be at the top": (
         {f"{ABI}/liba.so": "", "armeabi-v7a/libb.so": "", f"{ABI}/x86/libc.so": ""},
         [app("ROOT", Kind.DIRECTORY, libraries=[f"{ABI}/liba.so", "armeabi-v7a/libb.so"])],

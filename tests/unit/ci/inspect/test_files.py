@@ -198,8 +198,12 @@ def test_constants_of_an_onnx_model_count_wherever_their_values_are(tmp_path: Pa
             outside,
         ]
     )
+    (first,) = model.graph.node
+    part = make_node("EPContext", ["x"], ["y"], domain="com.microsoft", main_context=0)
+    part.attribute.extend(one for one in first.attribute if one.name == "source")
     model.graph.node.extend(
         [
+            *(part, part),
             *(make_node(name, ["x"], ["y"]) for name in ("Softmax", "Add", "Add")),
             make_node("FusedGemm", ["x"], ["y"], domain="com.microsoft"),
         ]
@@ -213,7 +217,7 @@ def test_constants_of_an_onnx_model_count_wherever_their_values_are(tmp_path: Pa
     (method,) = found.program.methods
     ports = [(one.dtype, one.shape) for one in method.outputs]
     assert ports == [("float32", (1, 3)), ("int64", (2, 5)), ("type 17", (2, 5))]
-    assert [one.backend for one in method.partitions] == ["QNNExecutionProvider"]
+    assert [one.backend for one in method.partitions] == ["QNNExecutionProvider"] * 3
     operators = {"Add": 2, "Softmax": 1, "com.microsoft::FusedGemm": 1}
     assert list(method.cpu_operators.items()) == list(operators.items())
 
