@@ -1014,7 +1014,7 @@ def test_a_search_begins_with_the_known_faults_of_a_model_and_ends_with_a_file(
     told: list[Any] = []
 
     def call(_: Localiser, job: Any, log: Path) -> Ended:
-        jobs.append((type(job).__name__, log.name))
+        jobs.append((type(job).__name__, log.name, getattr(job, "weights", None)))
         return Ended("source" if len(jobs) > 1 else described, "", "")
 
     def try_cut(_: Localiser, cut: Cut) -> Trial:
@@ -1032,7 +1032,7 @@ def test_a_search_begins_with_the_known_faults_of_a_model_and_ends_with_a_file(
     monkeypatch.setattr(localise, "match_faults", lambda *given: told.append(given) or (fault,))
     monkeypatch.setattr(localise, "write_reproducer", lambda *given: told.append(given))
     setup: Any = SimpleNamespace(work=tmp_path)
-    file = tmp_path / "wrong.py"
+    file = tmp_path / "out" / "wrong.py"
     localiser = Localiser(SPEC, setup, ExecutorchEngine(()), Progress(), qnn="2.49.40")
     found = localiser.run(20, file if written else None)
     assert [one.name for one in found.program.part] == ["b"]
@@ -1040,9 +1040,9 @@ def test_a_search_begins_with_the_known_faults_of_a_model_and_ends_with_a_file(
     assert found.programs == len(cuts) == len({*cuts})
     assert any({*one.kept} == {"c", "d"} for one in cuts)
     assert told[0] == ((), SPEC.scheme.value, "2.49.40")
-    assert jobs[0] == ("DescribeJob", "model.log")
+    assert jobs[0] == ("DescribeJob", "model.log", None)
     assert found.reproducer == (str(file) if written else "")
-    assert jobs[1:] == [("SourceJob", "source.log")] * written
+    assert jobs[1:] == [("SourceJob", "source.log", file.with_suffix(".pt"))] * written
     assert told[1:] == [(file, "source", SPEC, found.program)] * written
 
 
