@@ -588,7 +588,7 @@ def test_the_keys_that_differ(old: str, new: str, keys: set[str]) -> None:
 def test_a_page_changes_with_its_blocks_of_code(old: str, new: str, differs: bool) -> None:
     for before, after in ((old, new), (new, old)):
         found = list_changed_parts("a.md", before, after)
-        assert found == ({"code"} if differs else set())
+        assert found == frozenset({"code"} if differs else ())
 
 
 def test_a_rule_that_names_the_planned_session_asks_for_all_of_its_cases() -> None:
