@@ -244,6 +244,7 @@ def test_parts_that_an_output_joins_and_nested_inputs_are_recorded(
 
 def test_the_comparisons_of_a_test_are_written_in_their_order(record: Any, tmp_path: Path) -> None:
     seen = [see(Plain(), outputs=(X + number,)) for number in range(11)]
+    (tmp_path / "kept").mkdir()  # the worker's scratch directory is in it
     record.write_seen(tmp_path / "kept", seen)
     found = read_comparisons(tmp_path / "kept")
     assert [arrays[Member.OUTPUT][0][0][0] for _, arrays in found] == list(range(1, 12))

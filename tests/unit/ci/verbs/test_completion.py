@@ -8,10 +8,13 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from shtab import FILE
 
 from ci.__main__ import VERBS, main
+from ci.verbs.completion import make_whole_parser
 from provisioning.console.process import run_process
 from tests.stand_ins.snapshots import check_snapshot
 
@@ -52,6 +55,16 @@ def test_bash_completes_every_verb(bash: Path) -> None:
 def test_bash_completes_options_and_choices(bash: Path) -> None:
     assert "--trust-first-use" in complete(bash, "fetch", "--t")
     assert complete(bash, "cache", "cl") == {"clean"}
+
+
+def test_files_are_completed_where_an_option_takes_a_path() -> None:
+    whole: Any = make_whole_parser()
+    verbs = whole._subparsers._group_actions[0].choices
+    for name, option in (("upgrade-report", "policy"), ("sign", "files"), ("judge", "pulled")):
+        (action,) = (one for one in verbs[name]._actions if one.dest == option)
+        assert action.complete == FILE
+    (choice,) = (one for one in verbs["sign"]._actions if one.dest == "json")
+    assert not hasattr(choice, "complete")
 
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
