@@ -12,7 +12,7 @@ import struct
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType, SimpleNamespace
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -501,29 +501,21 @@ def test_a_mutated_file_is_read_or_refused(kind: str, tmp_path: Path) -> None:
     assert damaged > MUTANTS // 10
 
 
-HELD: Any = SimpleNamespace(
-    text=lambda _: "a text",
-    number=lambda _, form: {"q": 7, "?": True, "d": 0.5}[form],
-    list=lambda _, form: {"q": (7, 8), "?": (True, False), "d": (0.5, 1.5)}[form],
-)
-
-
 @pytest.mark.parametrize(
-    ("kind", "value"),
+    ("kind", "held", "value"),
     [
-        (programs.INT, 7),
-        (programs.BOOL, True),
-        (programs.DOUBLE, 0.5),
-        (programs.STRING, "a text"),
-        (programs.INTS, (7, 8)),
-        (programs.BOOLS, (True, False)),
-        (programs.DOUBLES, (0.5, 1.5)),
-        (programs.TENSOR, None),
+        (programs.INT, Number("q", 7), 7),
+        (programs.BOOL, Number("?", 1), True),
+        (programs.DOUBLE, Number("d", 0.5), 0.5),
+        (programs.STRING, "a text", "a text"),
+        (programs.INTS, Vector((7, 1 << 40), "q"), (7, 1 << 40)),
+        (programs.BOOLS, Vector((True, False), "?"), (True, False)),
+        (programs.DOUBLES, Vector((0.5, 1.5), "d"), (0.5, 1.5)),
+        (programs.TENSOR, Number("q", 7), None),
     ],
 )
-def test_a_constant_is_read_as_its_type(kind: int, value: object) -> None:
-    table: Any = SimpleNamespace(number=lambda *_: kind, table=lambda _: HELD)
-    found = parse_constant(table)
+def test_a_constant_is_read_as_its_type(kind: int, held: object, value: object) -> None:
+    found = parse_constant(Tables(make_flatbuffer({0: Number("B", kind), 1: {0: held}})).root())
     assert (found, type(found)) == (value, type(value))
-    empty: Any = SimpleNamespace(number=lambda *_: kind, table=lambda _: None)
-    assert parse_constant(empty) is None
+    empty = make_flatbuffer({0: Number("B", kind)})
+    assert parse_constant(Tables(empty).root()) is None
