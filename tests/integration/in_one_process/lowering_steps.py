@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import logging
 import operator
 import os
@@ -1099,6 +1100,10 @@ def test_a_refusal_says_what_qnn_said_what_was_raised_and_where(tmp_path: Path) 
     said = lower.describe_refusal(error, tmp_path / "none.log")
     assert said.startswith("RuntimeError: cannot lower <- KeyError: 'aten.erf' [")
     assert said.endswith("lowering_steps.py]")
+    with pytest.raises(json.JSONDecodeError) as caught:
+        json.loads("[")
+    said = lower.describe_refusal(raised(RuntimeError("cannot"), caught.value), tmp_path / "log")
+    assert said.endswith("json/decoder.py]"), "where the cause was raised"
     log = tmp_path / "log"
     log.write_bytes(b"\xff [ERROR]  <E> no such op\nfine\n")
     told = engine.ExecutorchEngine(()).explain(error, log)

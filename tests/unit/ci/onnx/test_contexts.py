@@ -185,6 +185,8 @@ def test_an_archive_need_not_contain_a_qnn_version(tmp_path: Path) -> None:
     context = read_context(write_embedded(tmp_path, blob))
     assert (context.qnn, context.size_bytes, context.file) == ("", len(blob), None)
     assert check_context(write_embedded(tmp_path, blob, ep_sdk_version=""), "SM8750", "2.1.0")
+    with pytest.raises(UnfitError, match=r"with QNN 2\.49\.40, but the runtime is 2\.48\.40"):
+        check_context(write_embedded(tmp_path, blob), "SM8750", "2.48.40")
     with pytest.raises(FailedError) as caught:
         read_context(write_embedded(tmp_path, make_blob(build="none")))
     assert "does not contain a QNN version" in caught.value.why
