@@ -274,6 +274,19 @@ def test_a_session_of_which_nothing_is_known_runs_for_any_change() -> None:
         assert bench.run is runs
 
 
+def test_the_cases_of_a_session_s_own_suite_are_those_of_the_change() -> None:
+    rules = msgspec.structs.replace(RULES, sessions={})
+    found = compare(edit(FILES, {"Makefile": "x"}), rules)
+    suites = {"bench": {"mlp": ("fp16",)}}, {"bench": {"mlp": ("fp16",), "new": ("8a8w",)}}
+    base, head = (
+        replace(tree, suites=one)
+        for tree, one in zip((found.base, found.head), suites, strict=True)
+    )
+    plan = make_plan(replace(found, base=base, head=head), rules)
+    (job,) = (one for one in plan.jobs if one.session == "bench")
+    assert {one.model for one in job.cases} == {"mlp", "new"}
+
+
 @pytest.mark.parametrize("uses", ["a.toml#k", "a.toml"])
 def test_a_session_needs_what_it_used_before_the_change_too(uses: str) -> None:
     session = SessionInputs("bench", Reach({}), {})

@@ -198,6 +198,9 @@ def test_a_part_of_a_file_is_refused(size: int, model: Path, tmp_path: Path) -> 
         read_weights(model)
     with pytest.raises(UsageError, match="bytes"):
         read_weights(tmp_path / "weights.bin")
+    (tmp_path / "longer.bin").write_bytes((PLACE / "weights.bin").read_bytes() + bytes(4))
+    with pytest.raises(UsageError, match="bytes"):
+        read_weights(tmp_path / "longer.bin")
 
 
 def test_llama_3_stretches_the_slow_frequencies_alone() -> None:

@@ -52,6 +52,7 @@ def lazy():
 def looks(): open("gone.txt")
 def needs(): import no_such_package
 def relative(): from . import other
+def absent(): from builtins import no_such_name
 class Odd:
     def __float__(self): raise ZeroDivisionError
 def odd(outputs, labels): return Odd()
@@ -144,7 +145,7 @@ def list_refusals(place: Path) -> dict[str, Callable[[], object]]:
         **{
             f"call {name}": call(name)
             for name in (
-                *("fails", "interrupts", "hides", "looks", "needs", "relative", "scores"),
+                *("fails", "interrupts", "hides", "looks", "needs", "relative", "absent", "scores"),
                 "number",
             )
         },

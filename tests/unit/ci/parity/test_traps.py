@@ -155,6 +155,16 @@ TRAPS = [
         gone=("p/b.cpp",),
     ),
     Trap(
+        "the directory of an included file",
+        BOTH
+        | {
+            "CMakeLists.txt": "add_library(lib p/a.cpp)\ninclude(p/more.cmake)\n",
+            "p/more.cmake": "target_sources(lib PRIVATE ${CMAKE_CURRENT_LIST_DIR}/b.cpp)\n",
+        },
+        {"p/more.cmake": ""},
+        {("buck-only-source", "p/b.cpp")},
+    ),
+    Trap(
         "source without its extension",
         package(library('["a.cpp"]'), "add_library(lib p/a)\n", "a.cpp"),
         {"CMakeLists.txt": "add_library(lib p/b)\n"},

@@ -90,9 +90,20 @@ def test_a_model_that_qnn_takes_passes_and_its_record_is_what_is_printed(
 
 
 def test_every_option_of_an_audit_reaches_it(
-    asked: Asked, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    asked: Asked,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "sdk").mkdir()
+    judged: list[str] = []
+    judge_case = verb.judge_case
+
+    def judge(spec: Any, policy: Any, found: Any, seconds: float, qnn: str = "") -> Any:
+        judged.append(qnn)
+        return judge_case(spec, policy, found, seconds, qnn)
+
+    monkeypatch.setattr(verb, "judge_case", judge)
     Path("qnn.toml").write_text('extends = "default"\n')
     words = ["--model", "lstm", "--soc", "SM8750", "--sdk", "sdk", "--policy", "qnn.toml"]
     more = ["--jobs", "2", "--timeout-s", "7", "--offline", "--reports", "out"]
@@ -105,6 +116,7 @@ def test_every_option_of_an_audit_reaches_it(
     assert Path("out/audit/audit.json").is_file()
     assert {timeout_s for _, timeout_s in asked.jobs} == {7}
     assert {job.work.name for job, _ in asked.jobs} == {"audit-0", "audit-1"}
+    assert judged == ["2.49"] * 2
     assert asked.given["offline"]
     chosen = QnnChoice(str(tmp_path / "sdk"), "wheel")
     assert (asked.given["choice"], asked.given["profile"]) == (chosen, chosen.profile)

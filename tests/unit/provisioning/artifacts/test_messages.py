@@ -342,6 +342,16 @@ def test_pip_is_asked_for_another_version_on_any_glibc(
     assert [word for word in asked[1] if "_0_" in word] == ["macosx_11_0_arm64"]
 
 
+def test_pip_is_started_with_the_limit_of_a_wheels_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(wheel, "run_process", lambda argv, **_: started.append(argv))
+    for most in (0, 12345):
+        wheel.download_with_pip("x", [], "3.11", [], most_bytes=most)
+        usual = wheel.module_command("pip", most_bytes=most)
+        assert started[-1][: len(usual)] == usual
+    assert started[0] != started[1]
+
+
 @pytest.mark.parametrize(
     ("output", "why"),
     [
