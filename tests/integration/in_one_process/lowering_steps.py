@@ -22,6 +22,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 torch = pytest.importorskip("torch", reason="torch is not installed in this environment")
 pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
@@ -372,6 +373,36 @@ def test_a_record_has_what_is_known_of_its_program(
     monkeypatch.setattr(lower, "find_misplaced", lambda _: "has a segment off its place")
     with pytest.raises(FailedError, match="the program has a segment off its place"):
         lowering.write_program(model.module)
+
+
+@pytest.mark.parametrize("scheme", [Scheme.A16W8, Scheme.A16W4_BLOCK, Scheme.FP16])
+def test_what_judges_a_program_is_the_model_with_rounded_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: Scheme
+) -> None:
+    """The program is lowered from the model as the quantizer made it."""
+    model, made, rounded = make_model(), make_model().module, make_model().module
+    lowering = replace(make_lowering(tmp_path), model=model, spec=CaseSpec("net", scheme, "SM8650"))
+    given: list[tuple[str, Any]] = []
+
+    def note(name: str, result: Any, place: int = 0) -> Callable[..., Any]:
+        def run(*words: Any, **more: Any) -> Any:
+            given.append((name, words[place]))
+            return result
+
+        return run
+
+    monkeypatch.setattr(lower, "round_blocks", lambda module: rounded)
+    monkeypatch.setattr(lower, "find_loss", note("loss", None))
+    monkeypatch.setattr(lower, "predict_noise", note("noise", []))
+    monkeypatch.setattr(lower, "find_ties", note("bounds", ([], [])))
+    monkeypatch.setattr(lower, "describe_outputs", note("outputs", (), 1))
+    compiled = (b"program", Delegation(1, 0, 1), Footprint())
+    monkeypatch.setattr(lower.Lowering, "compile", note("program", compiled, 1))
+    lowering.write_program(made)
+    exact = rounded if scheme.recipe.block else made
+    wanted = [("bounds", model.module)]
+    wanted += [("bounds", exact), ("loss", exact)] if scheme.quantized else []
+    assert given == [*wanted, ("noise", exact), ("program", made), ("outputs", made)]
 
 
 @pytest.mark.parametrize("runner_io", [False, True])
@@ -868,15 +899,17 @@ def test_each_backend_has_its_own_options(
     monkeypatch.setattr(
         lower.utils, "generate_qnn_executorch_compiler_spec", lambda **own: given.update(own)
     )
-    lower.compiler_spec(scheme, "SM8650", choices, backend, saver=True)
-    assert given == {
-        "soc_model": QcomChipset.SM8650,
-        "backend_options": told,
-        "saver": True,
-        "online_prepare": backend is Backend.GPU,
-        "shared_buffer": False,
-        "dump_intermediate_outputs": False,
-    }
+    for asked in (False, True):
+        chosen = structs.replace(choices, online_prepare=asked, shared_buffer=asked)
+        lower.compiler_spec(scheme, "SM8650", chosen, backend, saver=True)
+        assert given == {
+            "soc_model": QcomChipset.SM8650,
+            "backend_options": told,
+            "saver": True,
+            "online_prepare": asked or backend is Backend.GPU,
+            "shared_buffer": asked,
+            "dump_intermediate_outputs": False,
+        }
     monkeypatch.setattr(quantize, "QnnQuantizer", lambda **own: own)
     own = {"soc_model": QcomChipset.SM8650, **({"backend": kind} if kind else {})}
     assert quantize.make_quantizer("SM8650", backend) == own

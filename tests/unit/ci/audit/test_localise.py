@@ -409,6 +409,23 @@ def test_a_model_that_changes_only_what_it_computed_is_divided() -> None:
     assert [one.kind for one in graphs.describe()] == ["exp", "add_"]
 
 
+def test_what_reads_a_part_of_a_split_reads_what_was_split() -> None:
+    class Halves(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            low, high = x.exp().chunk(2)
+            return low + high
+
+    graphs = make_graphs(Halves(), Halves(), [(torch.ones(4),)])
+    kinds = {one.name: one.kind for one in graphs.describe()}
+    inputs = [(one.kind, [kinds[name] for name in one.inputs]) for one in graphs.describe()]
+    assert inputs == [
+        ("exp", []),
+        ("getitem", ["exp"]),
+        ("getitem", ["exp"]),
+        ("add", ["getitem", "getitem"]),
+    ]
+
+
 def test_few_of_many_are_found_in_few_tries() -> None:
     tried = []
 
@@ -462,7 +479,7 @@ def test_a_known_fault_is_found_among_the_operators_by_its_line_and_its_readers(
             make_operator("first", "mul", "n.py:9"),
             make_operator("second", "add", "n.py:10", "first"),
             make_operator("other", "tanh", "n.py:11", "first"),
-            make_operator("third", "tanh", "n.py:12", "second"),
+            make_operator("third", "tanh", "n.py:12", "other", "second"),
         )
     }
     fault = make_fault(9, "mul", "add", "tanh")
@@ -618,10 +635,13 @@ class Leasing:
         yield SimpleNamespace(call=call)
 
 
-def try_part(tmp_path: Path, pool: Leasing | None = None, runner: Any = None) -> Trial:
+def try_part(
+    tmp_path: Path, pool: Leasing | None = None, runner: Any = None, *, use_cache: bool = True
+) -> Trial:
     """What a part whose only output is y ends with."""
+    policy = read_emulator_policy()
     setup: Any = RunSetup(
-        options=SessionOptions(policy=read_emulator_policy(), timeout_s=9.0),
+        options=SessionOptions(policy=policy, timeout_s=9.0, use_cache=use_cache),
         engine=LABELLER,
         runner=runner,
         pool=pool or Leasing(),  # type: ignore[arg-type]
@@ -695,6 +715,19 @@ def test_a_part_without_a_program_says_why(
     assert found.outputs == ()
     assert refused in found.refused
     assert runner.calls == []
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_a_part_is_compiled_again_unless_the_cache_may_be_used(
+    tmp_path: Path, *, use_cache: bool
+) -> None:
+    right = EchoRunner(lambda _: [[one] for one in COARSE])
+    assert not try_part(tmp_path / "first", runner=right).refused
+    (tmp_path / "again").mkdir()
+    (tmp_path / "first/cache").rename(tmp_path / "again/cache")
+    refusing = Leasing(copy(LABELLER, raises=ValueError("no such operator")))
+    again = try_part(tmp_path / "again", refusing, right, use_cache=use_cache)
+    assert bool(again.refused) is not use_cache
 
 
 def test_a_part_whose_tensors_cannot_be_written_has_no_reproducer(
