@@ -294,6 +294,8 @@ def test_a_range_that_clips_is_named_and_mended() -> None:
         module = torch.export.export(Clipping(), sets[0], strict=True).module(check_guards=False)
     graphs = Graphs(module, module, sets)
     assert graphs.outputs == ("cat", "stack")
+    _, (first, second) = graphs.cut(Cut(("cat",), ("cat",)))
+    assert [one.max() for one in (*first, *second)] == pytest.approx([1.0, 3.2767], abs=1e-3)
 
     def clips(part: Any, node: Node) -> bool:
         narrow = [one for one in part.graph.nodes if (find_range(one) or (0, 9))[1] < 3.3]

@@ -296,11 +296,17 @@ def speak() -> None:
     ctypes.CDLL(None).puts(b"of C")  # which is not written before a flush
 
 
+def speak_and_fail() -> None:
+    speak()
+    raise ValueError("no")
+
+
 def test_everything_that_jobs_print_is_in_their_log_at_once(worker: Worker, tmp_path: Path) -> None:
     lease = Lease(worker, tmp_path / "log", 60.0)
     assert lease.call(partial(os.write, 1, b"out\n")).log_tail == "out"
     assert lease.call(partial(os.write, 2, b"error\n")).log_tail == "out\nerror"
     assert lease.call(speak).log_tail == "out\nerror\nof C"
+    assert lease.call(speak_and_fail).log_tail.startswith("out\nerror\nof C\nof C")
     first, second = (lease.call(partial(os.listdir, "/proc/self/fd")).result for _ in range(2))
     assert len(first) == len(second)
 
