@@ -281,6 +281,15 @@ def test_a_link_of_that_name_is_replaced_and_what_it_names_stays(tmp_path: Path)
     assert list(real.iterdir()) == []
 
 
+def test_a_link_to_a_directory_is_not_walked_but_a_directory_of_its_name_is(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a" / "lib").mkdir(parents=True)
+    (tmp_path / "lib").symlink_to("a")
+    walked = {at.relative_to(tmp_path).as_posix() for at, _, _ in walk(tmp_path)}
+    assert walked == {".", "a", "a/lib"}
+
+
 def test_a_read_only_directory_inside_is_removed_too(tmp_path: Path) -> None:
     inner = tmp_path / "out" / "inner"
     inner.mkdir(parents=True)
