@@ -61,7 +61,7 @@ MEASURING = (
     "provisioning/doctor/survey/programs.py",
     "provisioning/elf",
 )
-# When an image is unpacked or a directory is copied, each file has the time of its own copy.
+# Files of an unpacked image or a copied directory have the times at which they were written.
 COPYING_NS = 600 * 10**9
 # Only user extensions compile against C++ headers, and nothing imports a package's tests.
 SKIPPED = frozenset({"__pycache__", "include", "test", "tests"})
