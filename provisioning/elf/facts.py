@@ -177,8 +177,8 @@ class ElfFacts:
     """What one ELF file contains. ``machine``, ``type`` and ``flags`` are e_machine, e_type and
     e_flags.
 
-    ``rpath`` and ``runpath`` are split at colons. ``execstack`` is true if the file makes glibc's
-    loader make the stack executable. ``rodata`` is the offset and size of .rodata. ``checksum`` is
+    ``rpath`` and ``runpath`` are split at colons. ``execstack`` is true if PT_GNU_STACK requires an
+    executable stack. ``rodata`` is the offset and size of .rodata. ``checksum`` is
     None if the file has no checksum; it is read only from unsigned Hexagon libraries.
     """
 

@@ -40,7 +40,6 @@ from elftools.elf.structs import ELFStructs
 
 from provisioning.elf.facts import (
     EM_QDSP6,
-    EM_X86_64,
     PF_X,
     PT_DYNAMIC,
     PT_GNU_STACK,
@@ -66,7 +65,6 @@ MAX_ENTRIES = 4096
 MAX_SECTIONS, MAX_SYMBOLS = 16384, 1 << 17
 MAX_NOTE_BYTES = 1 << 16
 DF_TEXTREL = 4
-EXECUTABLE_BY_DEFAULT = {3, EM_X86_64}  # x86, x86-64
 NOTE_HEADER_BYTES = 12
 NT_GNU_BUILD_ID = 3
 SWIV_SECTION, SWIV_MAGIC, SWIV_BYTES = 0xD3574956, b"SWIV", 8
@@ -226,19 +224,9 @@ class _Elf:
             sections=tuple(name for name, _ in sections),
             rodata=next((place for name, place in sections if name == ".rodata"), None),
             textrel="DT_TEXTREL" in tags or bool(flags & DF_TEXTREL),
-            execstack=self._needs_executable_stack(),
+            execstack=any(head.type == PT_GNU_STACK and head.flags & PF_X for head in self.heads),
             checksum=self.checksum(),
         )
-
-    def _needs_executable_stack(self) -> bool:
-        """Return whether PT_GNU_STACK requires an executable stack. Without PT_GNU_STACK, glibc
-        decides by machine (DEFAULT_STACK_PERMS in its stackinfo.h): for x86 and x86-64, it makes
-        the stack executable.
-        """
-        flags = [head.flags for head in self.heads if head.type == PT_GNU_STACK]
-        if self.loads and not flags:
-            return _number(self.head["e_machine"]) in EXECUTABLE_BY_DEFAULT
-        return any(each & PF_X for each in flags)
 
     def _require(self, position: int, size: int, what: str) -> None:
         if position + size > self.size_bytes:

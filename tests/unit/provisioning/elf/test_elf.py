@@ -46,7 +46,6 @@ from provisioning.elf.reader import (
     read_elf,
 )
 from provisioning.errors import ExitCode
-from tests.stand_ins.elf_edits import set_segment
 
 LIBRARIES = Path(__file__).parents[3] / "artifacts" / "elf"
 
@@ -204,17 +203,6 @@ def test_files_of_several_kinds_are_read_in_any_order() -> None:
 
 def test_an_executable_stack_is_seen() -> None:
     assert read_elf(LIBRARIES / "libexecstack.so").execstack
-
-
-@pytest.mark.parametrize(("name", "needed"), [("libx86.so", True), ("libaarch64.so", False)])
-def test_without_a_word_about_the_stack_glibc_decides_by_machine(
-    tmp_path: Path, name: str, needed: bool
-) -> None:
-    data = bytearray((LIBRARIES / name).read_bytes())
-    set_segment(PT_GNU_STACK, "type", 0x60000000)(data)
-    (tmp_path / name).write_bytes(data)
-    assert not read_elf(LIBRARIES / name).execstack
-    assert read_elf(tmp_path / name).execstack is needed
 
 
 def test_without_section_headers_the_facts_are_the_same(tmp_path: Path) -> None:
