@@ -183,7 +183,7 @@ class Search:
     laboratory: Laboratory
     suspects: Sequence[Sequence[str]] = ()
     found: Located = field(default_factory=lambda: Located(outputs=()), init=False)
-    wanted_db: float = field(default=LEAST_DB, init=False)
+    wanted_db: float = field(default=0.0, init=False)
     refused: int = field(default=0, init=False)
 
     def run(self) -> Located:
@@ -273,7 +273,7 @@ class Search:
             worst = self.laboratory.measure(start, "the part to shrink").worst
             if worst is None:
                 return found
-            self.wanted_db = max(LEAST_DB, KEPT_SHARE * worst.excess_db)
+            self.wanted_db = KEPT_SHARE * worst.excess_db
             self.is_wrong(start, "the part to shrink")
             minimize(
                 start.given,
@@ -359,7 +359,7 @@ class Search:
             return not trial.refused and not any(one.wrong for one in own)
 
         names = [name for name in cut.kept if name not in cut.given]
-        if not names or not cures(names):
+        if not cures(names):
             return found
         fewest = minimize(names, cures)
         readers = [

@@ -89,8 +89,7 @@ def quantize_method(
     quantizer.set_default_quant_config(**configure(scheme))
     if recipe.block:
         block = choices.block_size or recipe.block
-        others = [part for part in choices.parts if not part.scheme.recipe.block]
-        quantizer.set_block_size_map(block_sizes(exported, block, others))
+        quantizer.set_block_size_map(block_sizes(exported, block, choices.parts))
         if choices.block_size and not quantizer.block_size_map:
             raise UsageError(
                 f"block_size: no layer of {Path(model.name).name} can have blocks of size {block}",

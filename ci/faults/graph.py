@@ -30,6 +30,7 @@ Shape = tuple[int, ...]
 
 INPUT, CONSTANT = "input", "constant"
 TENSOR, RESULT = "a tensor from an earlier line", "an operator's result"
+DIGITS = 9  # enough for each float32, and for each size and axis
 MOST_CHARS, MOST_LINES, MOST_RANK, MOST_ELEMENTS = 8000, 64, 6, 1 << 20
 FIX = "docs/guides/faults.md describes how to write a graph"
 
@@ -47,7 +48,7 @@ class Tensor:
     def __str__(self) -> str:
         words = [str(size) for size in self.shape]
         if self.value is not None:
-            words.append(f"value={self.value:g}")
+            words.append(f"value={self.value:.{DIGITS}g}")
         elif self.like != "normal":
             words.append(f'like="{self.like}"')
         return f"{INPUT if self.is_input else CONSTANT}({', '.join(words)})"
@@ -64,7 +65,7 @@ class Node:
     def __str__(self) -> str:
         words = list(self.reads)
         for name, value in self.attributes.items():
-            shown = f"[{', '.join(map(str, value))}]" if isinstance(value, tuple) else f"{value:g}"
+            shown = f"[{', '.join(map(str, value))}]" if isinstance(value, tuple) else f"{value:.{DIGITS}g}"
             words.append(f"{name}={shown}")
         return f"{self.operator}({', '.join(words)})"
 

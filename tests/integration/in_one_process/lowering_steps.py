@@ -566,17 +566,19 @@ def test_the_saver_writes_calls_beside_the_program_and_ends_its_process(
     def lower_edge(self: Any, module: Any, spec: Any) -> None:
         option = flatbuffer_to_option(spec[0].value)
         assert (module, option.saver, Path(option.saver_output_dir)) == ("module", True, folder)
+        assert option.shared_buffer, "the entry's choices are also for Saver"
         if writes:
             folder.mkdir()
             (folder / lower.SAVER_CALLS).touch()
         raise SystemExit(0)
 
     monkeypatch.setattr(lower.Lowering, "lower_edge", lower_edge)
+    lowering = make_lowering(tmp_path, Choices(shared_buffer=True))
     if writes:
-        make_lowering(tmp_path).write_calls("module")
+        lowering.write_calls("module")
     else:
         with pytest.raises(FailedError, match=f"wrote no {lower.SAVER_CALLS}"):
-            make_lowering(tmp_path).write_calls("module")
+            lowering.write_calls("module")
 
 
 GRAPHS = [
@@ -1037,9 +1039,11 @@ def test_blocks_have_the_size_that_an_entry_asks_for(block: int) -> None:
         with pytest.raises(UsageError, match=told):
             quantize_model(model, Scheme.A16W4_BLOCK, "SM8650", Choices(block_size=block))
         return
-    made = quantize_model(model, Scheme.A16W4_BLOCK, "SM8650", Choices(block_size=block))
-    shapes = {node.args[1] for node in made.graph.nodes if "dequantize_affine" in node.name}
-    assert {shape[1] for shape in shapes} == {block or 32}
+    for parts, layers in (((), 2), ((Part(Scheme.A16W8, module="2"),), 1)):
+        choices = Choices(block_size=block, parts=parts)
+        made = quantize_model(model, Scheme.A16W4_BLOCK, "SM8650", choices)
+        shapes = [node.args[1] for node in made.graph.nodes if "dequantize_affine" in node.name]
+        assert [shape[1] for shape in shapes] == [block or 32] * layers
 
 
 def test_a_name_to_skip_that_the_graph_does_not_have_is_an_error() -> None:

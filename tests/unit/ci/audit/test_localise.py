@@ -375,6 +375,36 @@ def test_the_range_that_loses_most_is_the_first_row() -> None:
     assert all(one.behind_db > 60 for one in others if one.operator.name in {"linear", "tanh"})
 
 
+def test_a_loss_is_that_of_the_worst_input_set() -> None:
+    graphs = export_wide()
+    ((right,),) = graphs.sets
+    clipped = (right * 100,)
+    rows = [
+        {(row.operator.name, row.is_range): row.behind_db for row in one.rank_losses()}
+        for sets in ([(right,)], [clipped], [(right,), clipped], [clipped, (right,)])
+        for one in [copy(graphs, sets=sets)]
+    ]
+    best, worst, *both = (one["linear", True] for one in rows)
+    assert worst < 20 < 60 < best
+    assert both == [worst, worst]
+
+
+def test_a_part_returns_the_output_of_the_model_although_another_node_reads_it_first() -> None:
+    class Twice(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            made = x.exp()
+            return quantize(made, 1e-1, 0).tanh(), quantize(made, 1e-4, 0)
+
+    pytest.importorskip("torchao.quantization.pt2e.quantize_pt2e")
+    sets = [(torch.linspace(-1, 1, 8),)]
+    with torch.no_grad():
+        module = torch.export.export(Twice(), sets[0], strict=True).module(check_guards=False)
+    graphs = Graphs(module, module, sets)
+    assert graphs.outputs == ("tanh", "exp")
+    ((made,),) = run_eager(*graphs.cut(Cut(("exp",), ("exp",))))
+    torch.testing.assert_close(made, module(*sets[0])[1], rtol=0, atol=0)
+
+
 def test_an_operator_is_compared_only_with_one_of_the_same_line() -> None:
     graphs = export_wide()
     assert "linear_1" in {row.operator.name for row in graphs.rank_losses()}
@@ -570,6 +600,9 @@ def test_rows_are_ranked_by_loss_and_only_losses_are_shown() -> None:
         "    nothing",
         "  all operators are right if their results are also returned: QNN's fusion is wrong",
     ]
+    unseen = Located(outputs=tuple(exposed[2:]), ended="QNN refuses")
+    text = render_cases([Localised(spec=spec, program=unseen, losses=(), programs=1)])
+    assert "all operators" not in text
 
 
 @pytest.mark.parametrize("inputs", [("good", "bad"), ("bad", "good")])

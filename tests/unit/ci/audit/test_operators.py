@@ -583,6 +583,8 @@ def test_each_row_of_operators_on_the_cpu_counts_and_may_be_what_the_policy_know
     ]
     for unknown in ({"border_bytes": None}, {"io_bytes": None}, {"partitions": ()}):
         assert measure_extra(msgspec.structs.replace(judge(SPLIT), **unknown)) is None
+    # Inputs that only the CPU reads cross no border.
+    assert measure_extra(msgspec.structs.replace(judge(SPLIT), io_bytes=9999)) == 0
     for pattern, status in (("second", Status.UNSUPPORTED), ("third", Status.FAILED)):
         rows = (Unsupported(pattern=pattern, reason="known"),)
         policy = msgspec.structs.replace(POLICY, unsupported=rows)

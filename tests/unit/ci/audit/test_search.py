@@ -81,6 +81,27 @@ def test_an_operator_is_named_with_its_line_and_module() -> None:
     assert str(Operator(name="n", kind="linear")) == "linear"
 
 
+def test_operators_are_dropped_until_no_further_round_drops_any() -> None:
+    """The first round drops one operator at a time, the second two at once."""
+    names = "abcdef"
+    chain = [
+        Operator(name=one, kind=one, inputs=tuple(names[:n][-1:])) for n, one in enumerate(names)
+    ]
+    wrong = {("a", *"bcdef"), (*"bcdef",), (*"cdef",), (*"ef",)}
+    found, _ = search(lambda cut: {"f": 30.0 * (cut.kept in wrong)}, chain, ("f",))
+    assert [one.name for one in found.part] == ["e", "f"]
+
+
+def test_a_join_inside_of_the_part_shares_its_range_with_itself() -> None:
+    joins = [
+        Operator(name=name, kind="cat", inputs=inputs, range=(0.0, 1.0))
+        for name, inputs in (("a", ()), ("b", ("a",)), ("c", ("b",)))
+    ]
+    found, _ = search(lambda cut: {"b": 30.0 * ("b" in cut.kept)}, joins, ("b", "c"))
+    assert [one.name for one in found.part] == ["b"]
+    assert [one.name for one in found.sharing] == ["a", "c"]
+
+
 def test_each_program_is_told_once_with_how_it_ended() -> None:
     told: list[str] = []
     trials = {

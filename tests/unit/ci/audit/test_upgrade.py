@@ -236,16 +236,16 @@ def test_the_worst_comes_first() -> None:
         replace(CASE, model="mobile", sqnr_db=20.0),
         replace(CASE, model="same"),
     ]
-    olds = [replace(CASE, model=one.model) for one in every]
+    olds = [replace(CASE, model=name) for name in (*(one.model for one in every), "gone")]
     found = make(make_report(olds), make_report(every))
     assert [one.subject.split()[0] for one in found.differences] == [
-        *("transformer", "mobile", "lstm", "mlp", "resnet")
+        *("gone", "transformer", "mobile", "lstm", "mlp", "resnet")
     ]
     assert (found.same, found.is_worse) == (1, True)
     (total,) = [one for one in found.totals if one.what == "read_bytes"]
     assert (total.before, total.now, total.moved, total.cases) == (2400, 6000, 1, 6)
     text = render_upgrade(found)
-    assert "old -> new: 4 worse, 1 better, 0 other, 1 case unchanged" in text
+    assert "old -> new: 5 worse, 1 better, 0 other, 1 case unchanged" in text
     assert "read_bytes of 6 cases: 2,400 -> 6,000 (+150.0 %), changed in 1" in text
     assert "-10.0 dB" in text
     assert not any(line != line.rstrip() for line in text.splitlines())
@@ -629,6 +629,8 @@ def test_a_fault_is_compared_with_itself_in_its_form_front_end_and_scheme(
     assert not list(compare_faults([right], [wrong]))
     for both in ([right, wrong], [wrong, right]):
         assert not list(compare_faults(both, both[::-1]))
+    (worse,) = compare_faults([right, replace(wrong, end="right")], [right, wrong])
+    assert worse.subject == f"{one.fault} ({wrong.form}, {wrong.frontend} {wrong.scheme})"
     unjudged = replace(one, end="unjudged")  # it proves nothing
     assert not list(compare_faults([right], [unjudged]))
     assert not list(compare_faults([unjudged], [right]))

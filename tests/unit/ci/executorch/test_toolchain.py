@@ -112,6 +112,9 @@ def test_libraries_used_in_place_are_named_by_size_and_time(
     library.parent.mkdir(parents=True)
     library.write_bytes(b"four")
     os.utime(library, ns=(1, 2))
+    other = library.with_name("libQnnCpu.so.1")
+    other.touch()
+    os.utime(other, ns=(3, 4))
     kept = Provisioned("qnn-runtime", "2.49.40", tmp_path)
     own = Provisioned("qnn-runtime", "2.49.40", tmp_path, adopted=True)
     tools = (Tool(name="torch", version="2"), Tool(name="adaptor", version="1", sha256="b" * 64))
@@ -119,6 +122,7 @@ def test_libraries_used_in_place_are_named_by_size_and_time(
     assert toolchain.name_toolchain(tools, Environment("emulator", (kept,), {})) == named
     assert toolchain.name_toolchain(tools, Environment("emulator", (own,), {})) == (
         *named,
+        "lib/x86_64-linux-clang/libQnnCpu.so.1 0 4",
         "lib/x86_64-linux-clang/libQnnHtp.so 4 2",
     )
 

@@ -76,6 +76,20 @@ def test_a_graph_is_written_as_it_was_read() -> None:
     assert graph.operators == ("add", "mul", "softmax")
 
 
+def test_numbers_of_a_graph_are_kept_in_its_text() -> None:
+    text = (
+        "x = input(1048576)\n"
+        "c = constant(1, value=0.12345678)\n"
+        "y = slice(x, axis=0, start=0, stop=1048575)\n"
+        "z = clip(y, low=-1.2345678, high=0.1)\n"
+        "s = add(z, c)\n"
+        "return s\n"
+    )
+    graph = parse_graph(text)
+    assert parse_graph(str(graph)) == graph
+    assert graph.nodes["y"].attributes["stop"] == 1048575
+
+
 def test_what_no_output_needs_is_left_out() -> None:
     graph = parse_graph("x = input(2)\nc = input(2)\nr = relu(x)\na = add(x, c)\nreturn r")
     assert graph.operators == ("relu",)

@@ -71,7 +71,12 @@ def test_whatever_decides_about_a_context_is_in_its_key(
     for text in ("one", "two"):
         (tmp_path / "libOps.so").write_text(text)
         library = str(tmp_path / "libOps.so")
-        options = {"backend_path": library}, {"op_packages": f"Add:{library}:provide:CPU"}
+        packages = f"Add:{library}:provide:CPU"
+        options = (
+            {"backend_path": library},
+            {"op_packages": packages},
+            {"op_packages": f"Sub:{first}:provide:CPU,{packages}"},
+        )
         keys += [replace(engine, given=given).key(spec) for given in options]
     plain = write_relu(tmp_path / "plain.onnx")
     judged = replace(spec, source=Source(first, float_model=str(plain)))
