@@ -256,6 +256,10 @@ FIRST = read_faults()[0]
         ({"mended": "x = 3"}, "'graph' or 'mended' is invalid: line 1: the last line must"),
         ({"mended": ""}, ""),
         ({"pattern": structs.replace(FIRST.pattern, schemes=())}, "the pattern has no scheme"),
+        (
+            {"tried": (*FIRST.tried, structs.replace(FIRST.tried[0], scheme="9a9w"))},
+            "there is no scheme '9a9w'",
+        ),
         ({"pattern": structs.replace(FIRST.pattern, operators=())}, "the pattern has no operator"),
     ],
 )

@@ -660,6 +660,9 @@ def test_lines_of_the_provider_are_told_up_to_a_number(
     kept = (tmp_path / TRACEBACK_LOG).read_text()
     assert kept.startswith(f"{raised}\n")
     assert kept.splitlines()[-lines:] == [f"line {number}" for number in range(lines)] or not lines
+    error.__cause__ = ValueError("line 0")  # what the exception has is told once
+    again = describe_refusal(error, tmp_path / "lower.log")
+    assert again.count("line 0") == 1
 
 
 def test_a_recent_model_with_constant_weights_stays_as_it_is(tmp_path: Path) -> None:
@@ -678,6 +681,33 @@ def test_a_recent_model_with_constant_weights_stays_as_it_is(tmp_path: Path) -> 
         model.opset_import[-1].domain = "ai.onnx"
         save(model, path)
         assert (write_normal_form(path, tmp_path / "other.onnx") == path) is same
+
+
+def test_a_recent_model_whose_weights_a_caller_may_replace_is_written_anew(tmp_path: Path) -> None:
+    model = build_model(
+        [make_node("Add", ["x", "w"], ["y"])],
+        [tensor("x", (1, 3)), tensor("w", (1, 3))],
+        [tensor("y", (1, 3))],
+        [constant("w", np.ones((1, 3), np.float32))],
+    )
+    assert model.opset_import[0].version >= 13
+    save(model, tmp_path / "m.onnx")
+    made = load(write_normal_form(tmp_path / "m.onnx", tmp_path / "other.onnx"))
+    assert [one.name for one in made.graph.input] == ["x"]
+    assert [one.name for one in made.graph.initializer] == ["w"]
+
+
+def test_weights_of_a_branch_have_the_type_before_they_are_dequantized() -> None:
+    nodes = [
+        make_node("DequantizeLinear", ["levels", "step"], ["w"]),
+        make_node("MatMul", ["x", "w"], ["z"], "inner"),
+    ]
+    weights = [constant("levels", np.ones((3, 3)), np.int8), constant("step", np.float32(1))]
+    branch = build_model(nodes, [], [tensor("z", (1, 3))], weights).graph
+    choice = make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)
+    model = build_model([choice], [tensor("x", (1, 3))], [tensor("y", (1, 3))], [])
+    found = {name: int(kind) for name, kind in find_weights(model)}
+    assert found == {"MatMul 'inner' input 1": int(TensorProto.INT8)}
 
 
 def test_the_parts_of_each_output_are_found(tmp_path: Path) -> None:
@@ -711,16 +741,18 @@ def test_the_parts_of_each_output_are_found(tmp_path: Path) -> None:
 
 
 def test_names_that_the_quantizer_would_make_are_changed_for_each_constant() -> None:
-    weights = [constant(name, np.ones((1, 3))) for name in ("a", "b", "c")]
+    weights = [constant(name, np.ones((1, 3))) for name in ("a", "b", "c", "d1")]
     nodes = [
-        make_node("Sum", ["x", "a", "b", "c"], ["a1"]),
+        make_node("Sum", ["x", "a", "b", "c", "d1"], ["a1"]),
+        make_node("Relu", ["x"], ["d12"]),
         make_node("Gemm", ["x", "w", "b"], ["b22"]),
     ]
     graph = build_model(nodes, [tensor("x", (1, 3))], [tensor("b22", (1, 3))], weights).graph
     mend_names(graph)
-    assert [one.name for one in graph.initializer] == ["a_weight", "b_weight", "c"]
+    renamed = ["a_weight", "b_weight", "c", "d1_weight"]
+    assert [one.name for one in graph.initializer] == renamed
     read = [[*node.input] for node in graph.node]
-    assert read == [["x", "a_weight", "b_weight", "c"], ["x", "w", "b_weight"]]
+    assert read == [["x", *renamed], ["x"], ["x", "w", "b_weight"]]
 
 
 def test_infinite_constants_and_each_flat_bias_are_mended() -> None:

@@ -83,6 +83,36 @@ def test_the_coarsest_or_clipped_range_is_where_most_is_lost(
     assert found.weights_db == 60
 
 
+@pytest.mark.parametrize("coarse", ["x", "u"])
+def test_the_range_of_each_input_may_lose_most(tmp_path: Path, coarse: str) -> None:
+    def write(name: str, *, rounds: bool) -> Path:
+        nodes = [helper.make_node("Add", [f"{one}_rounded" for one in "xu"], ["y"])]
+        constants = [numpy_helper.from_array(np.uint8(128), "zero")]
+        for one in "xu":
+            step = np.float32(0.5 if one == coarse else 0.03)
+            constants.append(numpy_helper.from_array(step, f"{one}_step"))
+            grid = [f"{one}_step", "zero"]
+            levels = helper.make_node("QuantizeLinear", [one, *grid], [f"{one}_levels"])
+            back = helper.make_node(
+                "DequantizeLinear", [f"{one}_levels", *grid], [f"{one}_rounded"]
+            )
+            plain = helper.make_node("Identity", [one], [f"{one}_rounded"])
+            nodes = [*([levels, back] if rounds else [plain]), *nodes]
+        ports = [helper.make_tensor_value_info(one, TensorProto.FLOAT, [1, 16]) for one in "xuy"]
+        graph = helper.make_graph(nodes, "sum", ports[:2], ports[2:], constants)
+        opset = [helper.make_opsetid("", 17)]
+        save(helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / name)
+        return tmp_path / name
+
+    given = (GIVEN, GIVEN[:, ::-1].copy())
+    session = open_reference(write("float.onnx", rounds=False))
+    reference = session.run(None, dict(zip("xu", given, strict=True)))
+    model = write("model.onnx", rounds=True)
+    found = find_loss(model, tmp_path / "scratch.onnx", given, reference)
+    assert found is not None
+    assert f"input '{coarse}'" in found.name
+
+
 def test_weights_are_told_from_activations(tmp_path: Path) -> None:
     reference = run(write_chain(tmp_path / "float.onnx", (0, 0, 0)))
     coarse = write_chain(tmp_path / "model.onnx", (0.03, 0.03, 0.03), np.round(WEIGHTS * 4) / 4)

@@ -17,7 +17,7 @@ import pytest
 
 pytest.importorskip("onnx", reason="onnx is not installed")
 
-from onnx import ModelProto, TensorProto, defs, helper
+from onnx import FunctionProto, ModelProto, TensorProto, defs, helper
 
 from ci.onnx import models
 from ci.onnx.models import (
@@ -48,6 +48,12 @@ def relu(
 ) -> ModelProto:
     """y = relu(x), with what is wrong about it."""
     return build_model(nodes, inputs, outputs, weights, **versions)
+
+
+def late_opset() -> ModelProto:
+    model = relu(opset=40)
+    model.opset_import.insert(0, helper.make_opsetid("my.ops", 1))
+    return model
 
 
 def named_opset(domain: str) -> ModelProto:
@@ -138,6 +144,7 @@ NO_MODEL: dict[str, tuple[bytes, str]] = {
 UNUSABLE: dict[str, tuple[ModelProto, tuple[str, ...]]] = {
     "newer IR": (relu(ir=99), ("99", f"{NEWEST_IR}")),
     "newer opset": (relu(opset=40), ("40", f"{NEWEST_OPSET}")),
+    "newer opset after another domain": (late_opset(), ("40", f"{NEWEST_OPSET}")),
     "newer opset of ai.onnx": (named_opset("ai.onnx"), ("40", f"{NEWEST_OPSET}")),
     "opset 0": (relu(opset=0), ("opset", "0")),
     "no inputs": (relu(inputs=[]), ("inputs",)),
@@ -276,7 +283,9 @@ def test_a_function_of_the_model_is_no_unknown_operator(write: Write) -> None:
     model = relu([FOREIGN])
     model.functions.add(domain="my.ops", name="Fast")
     read_model(write(model.SerializeToString()))
-    model.functions[0].name = "Slow"
+    model.functions.insert(0, FunctionProto(domain="my.ops", name="Other"))
+    read_model(write(model.SerializeToString()))
+    model.functions[1].name = "Slow"
     with pytest.raises(UsageError, match="my"):
         read_model(write(model.SerializeToString()))
 

@@ -231,6 +231,10 @@ def test_a_sampling_rate_that_is_not_known_is_asked_for(tmp_path: Path) -> None:
     given = caught.value.fix.partition("np.savez(")[2].partition("), with")[0]
     names = {"np": np, "X": count(8)}
     eval(f"np.savez({given})", names)  # noqa: S307 - of our own message
+    (tmp_path / "net.npz").rename(tmp_path / "sets.npz")
+    source = load(tmp_path, rate="sr", calibration=str(tmp_path / "sets.npz"))
+    assert {one[1].item() for one in source.evaluation} == {16000}
+    (tmp_path / "sets.npz").rename(tmp_path / "net.npz")
     source = load(tmp_path, rate="sr")
     assert {one[1].item() for one in source.evaluation} == {16000}
     assert (source.made, source.evaluation[0][1].shape) == ("", ())
