@@ -65,8 +65,7 @@ class Node:
     def __str__(self) -> str:
         words = list(self.reads)
         for name, value in self.attributes.items():
-            is_list = isinstance(value, tuple)
-            shown = f"[{', '.join(map(str, value))}]" if is_list else f"{value:.{DIGITS}g}"
+            shown = f"{[*value]}" if isinstance(value, tuple) else f"{value:.{DIGITS}g}"
             words.append(f"{name}={shown}")
         return f"{self.operator}({', '.join(words)})"
 
