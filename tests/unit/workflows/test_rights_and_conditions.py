@@ -1,0 +1,42 @@
+"""When workflows run, in what order, with which rights and inputs: nothing of it changes unseen.
+
+The steps' shell is left out, which the integration tests run, and so are names and versions.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.stand_ins.snapshots import check_snapshot
+from tests.workflows.document import GITHUB, list_actions, list_workflows, read_document
+
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+PROSE = {"name", "description", "run"}
+
+
+def keep_structure(value: Any) -> Any:
+    """Leave out prose, shell, and the versions of actions."""
+    if isinstance(value, list):
+        return [keep_structure(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {key: one for key, one in value.items() if key not in PROSE or isinstance(one, dict)}
+    if "uses" in kept:
+        kept["uses"] = kept["uses"].partition("@")[0]
+    made = {"on" if key is True else key: keep_structure(one) for key, one in kept.items()}
+    return {**made, "with": value["with"]} if "with" in value else made
+
+
+@pytest.mark.parametrize(
+    "path",
+    [*list_workflows(), *list_actions(), GITHUB / "dependabot.yml"],
+    ids=lambda path: path.parent.name if path.stem == "action" else path.stem,
+)
+def test_when_and_with_which_rights_a_workflow_runs(path: Path) -> None:
+    name = path.parent.name if path.stem == "action" else path.stem
+    text = yaml.safe_dump(keep_structure(read_document(path).data), sort_keys=False, width=100)
+    check_snapshot(SNAPSHOTS / f"{name}.txt", text)
