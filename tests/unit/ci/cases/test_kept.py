@@ -24,7 +24,7 @@ from ci.cases.baselines import name_figures
 from ci.cases.cache import RECORD, Artifact, digest_record, hash_files
 from ci.cases.engine import Sets
 from ci.cases.judged import JudgeSetup, SessionOptions
-from ci.cases.kept import FIGURES, HARM, KEPT_REMARK, LIMIT_BYTES, judge_report, read_pulled
+from ci.cases.kept import KEPT_REMARK, LIMIT_BYTES, judge_report, read_pulled
 from ci.cases.policy import EmulatorPolicy, Unsupported, read_emulator_policy
 from ci.device.by_hand import RUN_CASES, write_by_hand
 from ci.judging.figures import measure
@@ -125,7 +125,10 @@ def test_a_figure_of_the_run_may_differ_in_its_last_digits(
     assert judge(kept).ok is passes
 
 
-@pytest.mark.parametrize("figure", FIGURES)
+@pytest.mark.parametrize(
+    "figure",
+    ["sqnr_db", "sqnr_db_quantized", "cosine", "cosine_quantized", "equal", "max_abs"],
+)
 def test_a_figure_that_only_one_of_the_two_has_is_a_contradiction(kept: Path, figure: str) -> None:
     told = getattr(read_report(kept).cases[0], figure)
     other = 1.0 if told is None else None
@@ -135,7 +138,13 @@ def test_a_figure_that_only_one_of_the_two_has_is_a_contradiction(kept: Path, fi
     assert (case.status, case.reason.splitlines()) == (Status.FAILED, [wanted])
 
 
-@pytest.mark.parametrize("error", [*HARM, UsageError])
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(OSError, ValueError, TypeError, ZeroDivisionError, OverflowError, IndexError),
+        *(MemoryError, RecursionError, UsageError),
+    ],
+)
 @pytest.mark.parametrize("pulled", [False, True])
 def test_whatever_malicious_files_cause_fails_their_case(
     kept: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception], pulled: bool

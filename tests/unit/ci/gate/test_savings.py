@@ -215,7 +215,7 @@ def test_a_plan_is_for_the_head_that_is_asked_for(
     plan_changes(args, repository)
     commit = f"commit of {wanted}" if wanted else ""
     base = f"base of main and {wanted}"
-    is_compared = event in plan_verb.PLANNED_EVENTS and not everything
+    is_compared = event in {"", "push", "pull_request"} and not everything
     if not is_compared:
         base = f"commit of {wanted or 'HEAD'}"
     assert checked == (["history"] if is_compared else [])

@@ -19,7 +19,6 @@ from docker.errors import APIError, DockerException
 
 from ci.images.build import follow_build, write_context
 from ci.images.definition import (
-    SCRIPTS,
     Base,
     ImagePlan,
     chain,
@@ -56,10 +55,13 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
+NAMES = ("Dockerfile", "packages.sh", "environments.sh", "entry.sh")
+
+
 @pytest.mark.parametrize(
     ("name", "old", "new"),
     [
-        *((f"docker/{name}", "", "# more\n") for name in SCRIPTS),
+        *((f"docker/{name}", "", "# more\n") for name in NAMES),
         ("pyproject.toml", '"rich==', '"richer=='),
         ("nox", "NOX_VERSION=2", "NOX_VERSION=3"),
         ("noxfile.py", "stamp.write_text(digest_group(", "stamp.write_text(str("),

@@ -233,6 +233,8 @@ def test_prefill_of_a_long_prompt_takes_several_calls(own: Tiny) -> None:
 
 
 def test_each_kind_of_control_is_made_by_its_own_function() -> None:
+    kinds = [*ControlKind]
+    assert {*MAKERS} == {*kinds[kinds.index(ControlKind.TOKEN_ZERO) :]}
     assert {kind: f"_{kind.name.lower()}" for kind in MAKERS} == {
         kind: getattr(maker, "__name__", "") for kind, maker in MAKERS.items()
     }

@@ -44,6 +44,17 @@ def test_the_set_has_a_case_of_every_choice_and_of_every_scheme_beyond_the_suite
         assert policy.limits_of(case.model, case.scheme).min_sqnr_db_all
 
 
+def test_which_choices_exclude_each_other() -> None:
+    assert {frozenset(pair[:2]) for pair in EXCLUSIONS} == {
+        *(frozenset({"recipe", one}) for one in ("parts", "annotation", "discard_nodes")),
+        *(frozenset({"methods", one}) for one in ("dump_intermediate_outputs", "profile_level")),
+        *(frozenset({"methods", one}) for one in ("saver", "online_prepare")),
+        frozenset({"recipe", "block_size"}),
+        frozenset({"profile_level", "dump_intermediate_outputs"}),
+        frozenset({"online_prepare", "weight_sharing"}),
+    }
+
+
 @pytest.mark.parametrize("pair", EXCLUSIONS, ids=lambda pair: f"{pair[0]}-{pair[1]}")
 def test_choices_that_exclude_each_other_are_refused_with_the_reason(
     tmp_path: Path, pair: tuple[str, str, str]

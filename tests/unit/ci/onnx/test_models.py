@@ -354,11 +354,14 @@ def test_a_name_may_have_any_characters_and_a_shape_no_sizes() -> None:
 
 
 def test_every_fault_is_named(write: Write) -> None:
-    model = relu([LOOP, FOREIGN], outputs=[], ir=99)
+    scan = helper.make_node("Scan", ["x"], ["y"], "scan")
+    model = relu([LOOP, FOREIGN, scan], outputs=[], ir=99)
     with pytest.raises(UsageError) as caught:
         read_model(write(model.SerializeToString()))
     assert "99" in caught.value.what
-    assert [one for one in ("outputs", "Loop", "my.ops") if one not in caught.value.why] == []
+    assert [
+        one for one in ("outputs", "Loop", "Scan", "my.ops") if one not in caught.value.why
+    ] == []
     with pytest.raises(UsageError) as caught:
         read_model(write(relu([LOOP] * (MOST_SHOWN + 1)).SerializeToString()))
     assert str(caught.value.what + caught.value.why).count("Loop") == MOST_SHOWN

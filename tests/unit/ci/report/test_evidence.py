@@ -541,7 +541,17 @@ def test_a_stricter_policy_is_not_met(judge: Judge) -> None:
     assert judge(state(make()), "--policy", "qnn.toml")[0] == 1
 
 
-@pytest.mark.parametrize("words", [["--bundle", "b.json"], ["--repository", "a/b"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--bundle", "b.json"],
+        ["--repository", "a/b"],
+        *(
+            ["--bundle", "b.json", "--repository", one]
+            for one in ("b", "a/", "/b", "a/b/c", "a b/c")
+        ),
+    ],
+)
 def test_a_signature_needs_its_signer(words: list[str], judge: Judge) -> None:
     assert judge(state(make()), *words)[0] == 2
 

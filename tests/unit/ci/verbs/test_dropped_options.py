@@ -17,6 +17,14 @@ def make_parser(row: Dropped) -> argparse.ArgumentParser:
     return parser
 
 
+def test_which_options_were_dropped() -> None:
+    assert [(row.command, row.option, row.takes_value) for row in DROPPED] == [
+        ("image build", "--no-cache", False),
+        ("parity", "--build-buck", False),
+        ("plan", "--outcomes", True),
+    ]
+
+
 @pytest.mark.parametrize("row", DROPPED, ids=lambda row: f"{row.command} {row.option}")
 @pytest.mark.parametrize("joined", [False, True])
 def test_a_dropped_option_warns_and_changes_nothing(

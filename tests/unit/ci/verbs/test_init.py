@@ -176,6 +176,8 @@ def test_a_model_of_any_name_is_found_by_the_policy(root: Path, file: str, name:
     [
         ([], "it is not known which workflow to call"),
         (["--uses", "example/executorch-qnn-ci@main"], "is not OWNER/REPOSITORY@COMMIT"),
+        (["--uses", USES[:-1]], "is not OWNER/REPOSITORY@COMMIT"),
+        (["--uses", f"{USES}0"], "is not OWNER/REPOSITORY@COMMIT"),
         (["--uses", f"{USES}; rm -rf"], "is not OWNER/REPOSITORY@COMMIT"),
         (["--uses", USES, "--model", "gone.py:f"], "gone.py is not a file"),
         (["--uses", USES, "--model", f"{__file__}:root"], "is not in"),

@@ -104,6 +104,21 @@ def test_a_job_gets_variables_and_outputs(
     assert github("PATH") == ""
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("QAIRT_SDK_ROOT", "QAIRT_ROOT", "SNPE_ROOT", "AISW_SDK_ROOT", "QNN_SRC_DIR"),
+        *("LD_LIBRARY_PATH", "ADSP_LIBRARY_PATH", "DSP_LIBRARY_PATH", "SNPE_TARGET_ARCH"),
+    ],
+)
+def test_no_variable_of_another_qnn_stays(
+    world: World, github: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "/another/QNN")
+    assert main(["setup"]) == ExitCode.OK
+    assert f"{name}=" in github("ENV").splitlines()
+
+
 @pytest.mark.parametrize(("name", "is_own"), [("qnn-ci", True), ("python", False)])
 def test_later_steps_find_the_program_of_this_call(
     world: World,
