@@ -14,7 +14,6 @@ from ci.cases.spec import CaseSpec
 from ci.llm import weights
 from ci.llm.foreign import ForeignJob
 from ci.llm.lowering import Subject
-from ci.llm.recipes import DEFAULT
 from ci.llm.tokenizers import Tokenizer
 from ci.models.schemes import Scheme
 from ci.verbs.lanes import llm
@@ -242,6 +241,7 @@ def test_a_known_model_is_fetched_and_its_prompts_fit_in_the_context(
     assert show is tokenizer.decode
 
 
+DEFAULT = (Scheme.FP16, Scheme.A8W8, Scheme.A16W8, Scheme.A16W4)
 TWO = ["--soc", "SM8650", "--soc", "SM8750"]
 
 

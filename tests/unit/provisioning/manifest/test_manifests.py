@@ -19,6 +19,7 @@ from provisioning.__main__ import main
 from provisioning.artifacts.selection import parse_selection
 from provisioning.artifacts.sources import Options
 from provisioning.console.process import run_process
+from provisioning.doctor.policies import read_doctor_policy, read_elf_policies
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest import reader
 from provisioning.manifest.reader import (
@@ -421,3 +422,85 @@ def test_a_public_cache_has_only_what_anyone_may_pass_on(
         "android-ndk",
     }
     assert restricted.isdisjoint({"executorch", "libcxx", "libatomic"})
+
+
+KIND_OF_COMPONENT = {
+    "host": "x86_64-linux-clang",
+    "android": "aarch64-android",
+    "linux": "aarch64-oe-linux",
+    "hexagon": "hexagon",
+    "lpai": "lpai",
+}
+
+
+@pytest.mark.parametrize("name", read_profiles())
+def test_the_doctor_examines_what_a_profile_has(name: str) -> None:
+    """Kinds of libraries and headers follow from the components of the SDK, and roots from the
+    other artifacts."""
+    profile, row = read_profile(name), read_doctor_policy().profiles[name]
+    artifacts = {one.name: one.components for one in profile.artifacts}
+    sdks = [one for one in artifacts if one.startswith("qnn-")]
+    assert {*sdks} <= {*row.sdk} <= {"qnn-sdk", "qnn-runtime"}
+    parts = set(artifacts.get("qnn-sdk") or ["host"])
+    on_device = parts & {"android", "linux"}
+    kinds = {KIND_OF_COMPONENT[one] for one in parts & KIND_OF_COMPONENT.keys()}
+    assert {*row.kinds} == kinds - ({"x86_64-linux-clang"} if on_device else set())
+    assert row.headers == ("headers" in parts)
+    assert {*row.roots} == artifacts.keys() & {"executorch", "android-ndk", "hexagon-sdk"}
+    assert row.python == name.startswith("emulator")
+    builds = "executorch" in artifacts
+    assert {"cmake", "ninja", "git"} <= {*row.tools} if builds else not row.tools
+    assert row.skels == (builds and "hexagon" in parts)
+    places = {place.split("/")[1].split("-gcc")[0] for place in row.libraries}
+    kinds_of_places = {"lpai" if one.startswith("lpai-") else one for one in places}
+    assert kinds_of_places == {*row.kinds} - {"hexagon"}
+    first, *_ = row.libraries.values()
+    assert "libQnnSystem.so" in first
+    assert {*row.cpu_flags} == ({"ssse3", "sse4_1"} if name.startswith(("emu", "onnx")) else set())
+
+
+def test_variables_name_the_root_of_each_artifact_that_has_one() -> None:
+    names = {
+        "executorch": "EXECUTORCH_ROOT",
+        "android-ndk": "ANDROID_NDK_ROOT",
+        "hexagon-sdk": "HEXAGON_SDK_ROOT",
+        "qnn-sdk": "QNN_SDK_ROOT",
+        "qnn-runtime": "QNN_SDK_ROOT",
+    }
+    for name in read_profiles():
+        profile = read_profile(name)
+        artifacts = {one.name: one.components for one in profile.artifacts}
+        wanted = {names[one]: f"{{{one}}}" for one in artifacts.keys() & names.keys()}
+        (sdk,) = artifacts.keys() & {"qnn-sdk", "qnn-runtime"}
+        if "host" in (artifacts[sdk] or ["host"]):
+            wanted["LD_LIBRARY_PATH"] = f"{{{sdk}}}/lib/x86_64-linux-clang"
+        assert wanted.items() <= profile.variables.items(), name
+        assert profile.variables.keys() - wanted.keys() <= {"HEXAGON_TOOLS_ROOT"}, name
+
+
+def test_kinds_of_one_system_have_its_libraries() -> None:
+    kinds = read_elf_policies()
+    assert kinds["x86_64-linux"].system == kinds["x86_64-linux-clang"].system
+    assert kinds["hexagon"].system == kinds["lpai"].system
+    assert kinds["aarch64-android"].unused == kinds["aarch64-oe-linux"].unused
+    machines = {"x86_64": 62, "aarch64": 183, "hexagon": 164, "lpai": 164}
+    for name, kind in kinds.items():
+        family = name.split("-")[0]
+        assert (kind.machine, kind.bits) == (
+            machines[family],
+            32 if machines[family] == 164 else 64,
+        )
+        # Of Qualcomm's directories, only those for Linux also contain programs.
+        assert kind.types == ((2, 3) if "linux" in name else (3,)), name
+    assert kinds["x86_64-linux-clang"].glibc == "2.34"
+    assert (kinds["aarch64-android"].load_align, kinds["aarch64-android"].android_api) == (
+        16384,
+        30,
+    )
+
+
+def test_the_host_may_have_what_libcxx_has() -> None:
+    adoption = read_toolchain("libcxx").adoption
+    assert adoption
+    wanted = {Path(one).name for one in adoption.markers}
+    assert {*read_doctor_policy().host_libraries} == wanted
