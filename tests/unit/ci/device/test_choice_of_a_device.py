@@ -705,6 +705,14 @@ def test_adb_s_list_has_every_phone(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert tell(lambda: connection.list_phones(str(adb)))[0] == "adb devices exited with 4"
 
 
+@pytest.mark.parametrize("name", ["-rf", ".hidden", "a b", "a/b", "a;b", "$a", "", "a\n"])
+def test_a_name_that_a_shell_would_read_is_refused(name: str) -> None:
+    with pytest.raises(UsageError):
+        connection.require_plain(name)
+    for plain in ("libc++.so.1", "_a-b.pte", "+a", "9"):
+        connection.require_plain(plain)
+
+
 def test_files_arrive_whole_and_once(here: Device, tmp_path: Path) -> None:
     files = {name: tmp_path / f"my {name}" for name in ("a", "b", "c")}
     for name, path in files.items():

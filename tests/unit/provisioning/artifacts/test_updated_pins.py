@@ -85,7 +85,7 @@ source = "git"
 version = "2.0"
 url = "https://h/r-2.0.git"
 commit = "{two}"
-[[releases]]
+[[releases]]  # older
 source = "git"
 version = "1.0.1"
 url = "https://h/r-1.0.git"

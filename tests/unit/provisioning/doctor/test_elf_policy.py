@@ -7,6 +7,7 @@ import pytest
 
 from provisioning.doctor.checks.elf import judge
 from provisioning.doctor.checks.registry import Finding
+from provisioning.doctor.facts import parse_qnn_name
 from provisioning.doctor.fitness import choose_policy
 from provisioning.doctor.policies import elf_policy, read_elf_policies
 from provisioning.elf.facts import ElfFacts
@@ -65,6 +66,23 @@ def test_a_library_of_glibc_is_not_on_a_phone(needed: str) -> None:
 def test_a_directory_has_a_kind(directory: str, kind: str | None) -> None:
     chosen = choose_policy(directory, read_elf_policies())
     assert (chosen[0] if chosen else None) == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("libQnnHtp.so", ("Htp", "", "")),
+        ("libQnnHtpV75Skel.so", ("Htp", "75", "Skel")),
+        ("libQnnHtpV100Stub.so", ("Htp", "100", "Stub")),
+        ("libQnnHtpPrepare.so", ("Htp", "", "Prepare")),
+        ("libQnnLpaiSkel_v6.so", ("Lpai", "", "Skel")),
+        ("libQnnLpaiStub.so", ("Lpai", "", "Stub")),
+        *((name, None) for name in ("libQnnGpu.so", "libQnnHtpV75Skel.so.1", "QnnHtp.so")),
+    ],
+)
+def test_the_parts_of_a_library_s_name(name: str, parts: tuple[str, ...] | None) -> None:
+    found = parse_qnn_name(name)
+    assert (found and tuple(found)) == parts
 
 
 def test_the_flags_wanted_are_those_of_the_directory() -> None:

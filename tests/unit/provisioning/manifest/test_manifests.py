@@ -285,7 +285,7 @@ path = 1
 [models.'a b']
 path = 2
 limits.8a8w.min = 3
-[models.plain-1] # a comment
+  [models.plain-1] # a comment
 soc = 4
 [[override]]
 "a.b" = 5
