@@ -679,6 +679,11 @@ def test_what_a_device_says_is_told_with_what_to_do(
             "a",
             ("a is unauthorized", "adb lists: a (unauthorized), b (device)", "accept this"),
         ),
+        (
+            {"a": "authorizing"},
+            "",
+            ("a is authorizing", "adb lists: a (authorizing)", "accept this"),
+        ),
         ({"a": "device"}, "b", ("b is missing", "adb lists: a (device)", "connect this phone")),
         ({"a": "offline"}, "", ("a is offline", "adb lists: a (offline)", "reconnect the phone")),
     ],
