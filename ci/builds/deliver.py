@@ -162,8 +162,7 @@ def _link_tree(package: Path, target: Path, below: Path, opened: set[Path]) -> N
     directories in ``opened`` are created as real directories.
     """
     (target / below).mkdir(parents=True, exist_ok=True)
-    here = package / below
-    for entry in sorted(here.iterdir()) if here.is_dir() else []:
+    for entry in sorted((package / below).iterdir()):
         path = below / entry.name
         if any(path == one or path in one.parents for one in opened):
             _link_tree(package, target, path, opened)

@@ -30,9 +30,10 @@ from ci.builds.plan import Place
 from ci.builds.targets import Install, find_target
 from provisioning.artifacts.choice import OverlayRecord
 from provisioning.console.progress import Progress
-from provisioning.errors import FailedError, UnfitError
+from provisioning.errors import FailedError, StoreError, UnfitError
 
 ADAPTOR = "backends/qualcomm/python/PyQnnManagerAdaptor.cpython-311-x86_64-linux-gnu.so"
+OPERATORS = "kernels/quantized/libquantized_ops_aot_lib.so"
 
 
 @pytest.mark.parametrize("installs", [1, None])
@@ -40,12 +41,13 @@ def test_an_overlay_has_the_wheels_files_as_links_and_none_of_its_adaptors(
     tmp_path: Path, installs: int | None
 ) -> None:
     package, place = tmp_path / "package", Place(tmp_path / "build")
-    for name in ("version.py", "backends/qualcomm/a.py", ADAPTOR):
+    for name in ("version.py", "backends/qualcomm/a.py", ADAPTOR, OPERATORS):
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_text("the wheel's")
     place.artifacts.mkdir(parents=True)
     built = place.artifacts / Path(ADAPTOR).name.replace("311", "312")
-    built.write_text("built")
+    for path in (built, place.artifacts / Path(OPERATORS).name):
+        path.write_text("built")
     overlay, target = tmp_path / "overlay", find_target("aot")
     target = msgspec.structs.replace(target, installs=target.installs[:installs])
     make_overlay(target, place, package, overlay)
@@ -54,7 +56,8 @@ def test_an_overlay_has_the_wheels_files_as_links_and_none_of_its_adaptors(
     assert (laid / "backends/qualcomm/a.py").read_text() == "the wheel's"
     adaptors = [*(laid / Path(ADAPTOR).parent).iterdir()]
     assert [(one.name, one.read_text()) for one in adaptors] == [(built.name, "built")]
-    assert (package / ADAPTOR).read_text() == "the wheel's"
+    assert (laid / OPERATORS).read_text() == ("the wheel's" if installs == 1 else "built")
+    assert {(package / name).read_text() for name in (ADAPTOR, OPERATORS)} == {"the wheel's"}
 
 
 def test_an_overlay_of_a_relative_package_has_links_that_lead_to_it(
@@ -91,6 +94,18 @@ def test_files_are_installed_into_a_checkout_over_earlier_ones(tmp_path: Path) -
         "new bin/tool",
     ]
     assert found["tools/tool"].stat().st_mode & 0o777 == 0o755
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "build/artifacts").mkdir(parents=True)
+    (tmp_path / "build/artifacts" / Path(ADAPTOR).name).write_text("built")
+    (tmp_path / "package").mkdir()
+    (tmp_path / "a-file").touch()
+    place, target = Place(tmp_path / "build"), find_target("aot")
+    with pytest.raises(StoreError, match="a-file"):
+        install_files(target, place, tmp_path / "a-file")
+    with pytest.raises(StoreError, match="a-file"):
+        make_overlay(target, place, tmp_path / "package", tmp_path / "a-file/overlay")
 
 
 @pytest.mark.parametrize("where", [CHECKOUT, OVERLAY, "none"])
@@ -186,7 +201,9 @@ def test_an_overlay_is_made_and_proven_again_only_if_something_changed(
     assert (run()["proof"]["cached"], done) == (False, proven)
 
 
-def test_what_a_proof_was_made_with_is_bytes_variables_and_wheel(tmp_path: Path) -> None:
+def test_what_a_proof_was_made_with_is_code_bytes_variables_and_wheel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def digest(sha256: str = "a", value: str = "1", package: Path = tmp_path) -> tuple[str, ...]:
         job: Any = SimpleNamespace(variables={"LD_LIBRARY_PATH": value})
         files = [SimpleNamespace(sha256=one, path=Path("p.so")) for one in sha256]
@@ -201,6 +218,10 @@ def test_what_a_proof_was_made_with_is_bytes_variables_and_wheel(tmp_path: Path)
     assert len({before, *others}) == 6
     os.utime(tmp_path, ns=(0, 1))  # as if another wheel was installed there
     assert digest() != before
+    program = other / "program.py"
+    program.write_text("another proof")
+    monkeypatch.setattr(deliver, "PROGRAM", program)
+    assert digest()[0] != before[0]
 
 
 @pytest.mark.parametrize(
@@ -308,12 +329,21 @@ def test_only_an_overlay_that_is_proven_needs_torch(
     job: Any = SimpleNamespace(plan=plan, request=SimpleNamespace(python=Path("python")))
     with nullcontext() if is_fit else pytest.raises(UnfitError, match="torch is not installed"):
         check_delivery(job, where, with_proof=with_proof)
+    plan.target = SimpleNamespace(installs=())  # nothing is delivered
+    check_delivery(job, where, with_proof=with_proof)
 
 
-def test_an_adaptor_is_loaded_by_the_python_of_the_build(tmp_path: Path) -> None:
+def test_an_adaptor_is_loaded_by_the_python_of_the_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The extension is a module of Python here; what matters is how loading it ends."""
+    for name in ("A", "OWN"):
+        monkeypatch.setenv(name, "mine")
     adaptor, python = tmp_path / "PyQnn.cpython.py", Path(sys.executable)
-    adaptor.write_text("import os\nassert __name__ == 'PyQnn'\nassert os.environ['A'] == 'b'\n")
+    adaptor.write_text(
+        "import os\nassert __name__ == 'PyQnn'\n"
+        "assert (os.environ['A'], os.environ['OWN']) == ('b', 'mine')\n"
+    )
     assert run_import(adaptor, python, {"A": "b"}) == ""
     adaptor.write_text("import no_such_module\n")
     assert run_import(adaptor, python, {}) == "no_such_module"

@@ -219,3 +219,25 @@ def test_the_checkout_is_not_the_installed_wheel(
     assert asked == [f"{tmp_path / 'one'}:{tmp_path / 'two'}"]
     with pytest.raises(UnfitError, match="executorch is not installed for p"):
         deliver.find_package(Path("p"), *built)
+
+
+def test_neither_the_checkout_of_a_job_nor_an_overlay_of_any_build_is_the_wheel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, builds = tmp_path / "src/executorch", tmp_path / "home/builds"
+    for place in (source, builds / "aot-1/overlay/executorch", builds / "aot-2/overlay/executorch"):
+        place.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "src")
+    entries = [tmp_path / "link", *(builds / f"aot-{one}/overlay" for one in "12"), tmp_path]
+    monkeypatch.setenv("PYTHONPATH", ":".join(map(str, entries)))
+    asked: list[tuple[Path, str]] = []
+
+    def ask(python: Path, variables: Any) -> Any:
+        asked.append((python, variables["PYTHONPATH"]))
+        return SimpleNamespace(executorch="/wheel/executorch")
+
+    monkeypatch.setattr(deliver, "ask_python", ask)
+    plan = SimpleNamespace(source=source, place=SimpleNamespace(root=builds / "aot-1"))
+    job: Any = SimpleNamespace(plan=plan, request=SimpleNamespace(python=Path("/py")))
+    assert deliver._find_wheel(job) == Path("/wheel/executorch")
+    assert asked == [(Path("/py"), str(tmp_path))]

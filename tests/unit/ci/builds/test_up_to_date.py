@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +27,7 @@ from ci.builds.plan import BuildJob, BuildPlan, BuildRequest, Kit, Place, make_p
 from ci.builds.targets import CompilerChoice, find_target
 from ci.builds.toolchains import Compilers, Program, Tools, Version
 from provisioning.console.progress import Progress
-from provisioning.errors import ToolError, UnfitError
+from provisioning.errors import StoreError, ToolError, UnfitError
 from provisioning.files import hash_file
 
 
@@ -240,6 +241,34 @@ def test_a_build_that_fails_is_continued_with_the_copy_of_its_sources(steps: Ste
     steps.fault = None
     assert steps.run().published
     assert (steps.place.stages / "object.o").exists()
+
+
+def test_a_copy_that_cannot_be_recorded_is_made_again_by_the_next_build(
+    steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(builder, "record_copy", fail)
+    for _ in range(2):
+        assert steps.run().published
+        assert steps.taken == ["one", "split", "collect", "publish"]
+
+
+def test_a_place_that_cannot_be_written_is_named(steps: Steps, tmp_path: Path) -> None:
+    steps.place.root.touch()
+    with pytest.raises(StoreError, match=str(tmp_path)):
+        steps.run()
+
+
+def test_a_machine_that_is_not_fit_builds_nothing(steps: Steps) -> None:
+    def refuse() -> None:
+        raise UnfitError("the doctor found an error")
+
+    job = replace(steps.made.make_job(), check=refuse)
+    with pytest.raises(UnfitError, match="the doctor found an error"):
+        run_build(job, Progress(None))
+    assert not steps.place.root.exists()
 
 
 def test_other_settings_or_a_copy_that_is_not_known_start_from_nothing(steps: Steps) -> None:

@@ -21,9 +21,10 @@ from ci.builds.checkout import (
     wanted_submodules,
 )
 from ci.builds.plan import BuildRequest
-from ci.builds.targets import Install, Needs
-from ci.builds.toolchains import resolve_linux_cross
+from ci.builds.targets import Install, Needs, find_target
+from ci.builds.toolchains import Compilers, Program, Tools, Version, resolve_linux_cross
 from provisioning.artifacts.environment import Environment
+from provisioning.artifacts.provision import Provisioned
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError
 
@@ -81,13 +82,17 @@ def test_every_missing_header_program_and_name_is_named(
     check_programs(("make",))
     place = tmp_path / "source" / checkout.QNN_SOURCES
     place.mkdir(parents=True)
-    (place / "a.cpp").write_text("QNN_HTP_NEW_A + QNN_HTP_OLD\n")
-    (place / "b.h").write_text("#define QNN_HTP_OWN 1\nint x = QNN_HTP_NEW_B + QNN_HTP_OWN;\n")
+    (place / "a.cpp").write_bytes(b"QNN_HTP_NEW_A + QNN_HTP_OLD\n// \xff\n")
+    (place / "notes.md").write_text("QNN_HTP_NO_CODE\n")
+    (place / "deep").mkdir()
+    (place / "deep/b.h").write_text("#define QNN_HTP_OWN 1\nx = QNN_HTP_NEW_B + QNN_HTP_OWN;\n")
     what, _ = refuse(check_names, tmp_path / "source", tmp_path / "sdk")
     assert what.split(" lack ")[1] == (
-        f"QNN_HTP_NEW_A ({checkout.QNN_SOURCES}/a.cpp), QNN_HTP_NEW_B ({checkout.QNN_SOURCES}/b.h)"
+        f"QNN_HTP_NEW_A ({checkout.QNN_SOURCES}/a.cpp), "
+        f"QNN_HTP_NEW_B ({checkout.QNN_SOURCES}/deep/b.h)"
     )
-    (include / "A.h").write_text("QNN_HTP_NEW_A QNN_HTP_NEW_B\n")
+    (include / "HTP").mkdir()
+    (include / "HTP/A.h").write_bytes(b"\xff QNN_HTP_NEW_A QNN_HTP_NEW_B\n")
     check_names(tmp_path / "source", tmp_path / "sdk")
 
 
@@ -149,6 +154,16 @@ def test_a_module_is_installed_by_the_name_of_its_package(monkeypatch: pytest.Mo
     assert fix == "py -m pip install pyyaml torch ruamel"
 
 
+def test_without_packages_a_python_is_asked_for_no_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(python: Path, modules: tuple[str, ...]) -> Any:
+        assert (python, modules) == (Path("py"), ())
+        return SimpleNamespace(modules={}, tag=".cpython-312-x86_64-linux", version=(3, 12, 1))
+
+    monkeypatch.setattr(checkout, "ask_python", ask)
+    request = BuildRequest(python=Path("py"), packages=False)
+    assert probe_python(NEEDS, request) == ("cpython-312", "3.12.1")
+
+
 def test_all_files_that_builds_install_are_no_sources(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,3 +222,69 @@ def test_the_sysroot_that_is_missing_is_named(
     what, fix = refuse(resolve_linux_cross, {}, {})
     assert what.endswith(named)
     assert fix.startswith("set ")
+
+
+@pytest.mark.parametrize(("name", "is_for_lpai"), [("aot", False), ("direct", True)])
+def test_a_job_is_made_of_its_checkout_and_its_profile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_for_lpai: bool
+) -> None:
+    names = {"executorch": "1.5.1", "qnn-sdk": "2.49", "hexagon-sdk": "6", "android-ndk": "26"}
+    roots = {one: tmp_path / one for one in names}
+    exported = ("QNN_SDK_ROOT", "ANDROID_NDK_ROOT", "HEXAGON_SDK_ROOT", "HEXAGON_TOOLS_ROOT")
+    variables = {**{one: f"/{one}" for one in exported}, "LD_LIBRARY_PATH": "/libraries"}
+    environment = Environment(
+        "p", tuple(Provisioned(*one, roots[one[0]]) for one in names.items()), variables
+    )
+    asked: list[tuple[Any, ...]] = []
+
+    def note(kind: str, answer: Any = None) -> None:
+        def ask(*given: Any) -> Any:
+            asked.append((kind, *given))
+            return answer
+
+        monkeypatch.setattr(checkout, kind, ask)
+
+    values = {"hexagon_tools_root": "/tools", "android_platform": "android-30"}
+    tools = Tools(Program(Path("/c"), Version("3.30")), Program(Path("/n"), Version("1.11")), None)
+    note("locate_profile", environment)
+    for one in ("check_lpai", "check_submodules", "check_fitness"):
+        note(one)
+    note("resolve_compilers", Compilers({}, {"cxx": "one"}, values))
+    note("probe_python", ("cpython-312", "3.12.1"))
+    note("unneeded_submodules", frozenset({"third-party/other"}))
+    note("find_installed", frozenset({"python/PyA.so"}))
+    for one in ("check_headers", "check_names", "check_programs"):
+        monkeypatch.setattr(checkout, one, lambda *_: None)
+    monkeypatch.setattr(checkout, "find_tools", lambda: tools)
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("EXECUTORCH_ROOT", raising=False)
+
+    target, progress = find_target(name), Progress(None)
+    extras = frozenset(target.needs.extras)
+    request = BuildRequest(python=Path("/py"), soc="SM8850", dsp_type=0, extras=extras)
+    job = checkout.prepare_checkout(target, request, progress)
+    source = roots["executorch"]
+    more = [one for extra in sorted(extras) for one in target.needs.extras[extra]]
+    components = (*target.needs.components, *more)
+    assert asked == [
+        ("locate_profile", target.profile, progress),
+        *([("check_lpai", environment)] if is_for_lpai else []),
+        ("check_submodules", source, components),
+        ("probe_python", target.needs, request),
+        *(("resolve_compilers", kind, roots, variables) for kind in target.toolchains),
+        ("unneeded_submodules", source, components),
+        ("find_installed", source),
+    ]
+    assert (job.request, job.plan.source, job.variables) == (request, source, variables)
+    assert job.plan.place.root.parent == tmp_path / "home/builds"
+    assert job.inputs == {"qnn-sdk": roots["qnn-sdk"] / "include"}
+    assert job.skip == {"third-party/other", "python/PyA.so"}
+    dsp = {"dsp_arch": "v81", "dsp_type": "0", "hexagon_policy": "hexagon-v81"}
+    known = {**(dsp if is_for_lpai else {}), "python": "/py", **values}
+    found = {key: one for key, one in job.plan.values.items() if key in {*dsp, *known}}
+    assert found == known
+    given = {key: one for key, one in job.plan.environment.items() if key in variables}
+    assert given == {key: variables[key] for key in exported}
+    asked.clear()
+    job.check()
+    assert asked == [("check_fitness", environment, request, progress)]
