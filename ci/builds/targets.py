@@ -175,7 +175,7 @@ def _merge(row: dict[str, Any], recipes: Mapping[str, dict[str, Any]]) -> Target
         for name, value in row.items():
             if isinstance(value, dict):
                 whole[name] = {**recipes[recipe].get(name, {}), **value}
-        return msgspec.convert(whole, Target, strict=True)
+        return msgspec.convert(whole, Target)
     except KeyError as error:
         raise ManifestError(
             f"{FILE}: there is no recipe {recipe!r}", fix="use a recipe that the file defines"

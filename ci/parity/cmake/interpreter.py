@@ -195,7 +195,7 @@ class Interpreter:
 
     def add_directory(self, directory: str, line: int) -> None:
         """Run the CMakeLists.txt of a sub-directory in a new scope."""
-        source = f"{ROOT}/{directory}".rstrip("/")
+        source = f"{ROOT}/{directory}"
         variables: dict[str, Value | None] = {
             "CMAKE_CURRENT_SOURCE_DIR": (source,),
             "CMAKE_CURRENT_BINARY_DIR": (source.replace(ROOT, "/build", 1),),

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ci.builds.artifacts import Judged, judge_artifact, publish_artifacts
+from ci.builds.artifacts import Judged, _judge_build, judge_artifact, publish_artifacts
 from ci.builds.plan import Place
 from ci.builds.targets import Artifact
 from provisioning.doctor.policies import elf_policy
+from provisioning.elf.reader import read_elf
+from provisioning.files import hash_file
 
 ELF_FILES = Path(__file__).parents[3] / "artifacts" / "elf"
 ANDROID, HEXAGON = ELF_FILES / "libandroid.so", ELF_FILES / "libhexagon.so"
@@ -37,6 +40,17 @@ def test_a_library_that_nothing_brings_is_an_error_unless_it_is_accepted() -> No
     assert (known.findings, [one.id for one in known.accepted]) == ((), ["BUILD101"])
     other = judge(HEXAGON, needed=(), accept={"BUILD102": "a row accepts what it names alone"})
     assert ([one.id for one in other.errors], other.accepted) == (["BUILD101"], ())
+
+
+def test_each_library_that_neither_the_system_nor_the_row_has_is_named() -> None:
+    policy = elf_policy("hexagon-v69")
+    names = ("libone.so", policy.system[0], "librow.so", policy.system[-1], "libtwo.so")
+    facts = replace(read_elf(HEXAGON), needed=names)
+    found = [*_judge_build(facts, policy, Artifact("x", needed=("libother.so", "librow.so")), "")]
+    assert [(one.id, one.what.split()[-1]) for one in found] == [
+        ("BUILD101", "libone.so"),
+        ("BUILD101", "libtwo.so"),
+    ]
 
 
 def test_what_is_published_are_the_files_and_the_symbols_of_those_that_have_some(
@@ -105,3 +119,4 @@ def test_a_file_that_cannot_be_read_has_no_facts(tmp_path: Path) -> None:
     (tmp_path / "a.so").write_bytes(b"\x7fELF")
     judged = judge(tmp_path / "a.so")
     assert (judged.facts, len(judged.errors), judged.size_bytes) == (None, 1, 4)
+    assert judged.sha256 == hash_file(tmp_path / "a.so")

@@ -15,6 +15,7 @@ from ci.builds.inputs import (
     digest_snapshot,
     has_artifacts,
     inspect_copy,
+    read_record,
     record_copy,
     sync_overlay,
     take_snapshot,
@@ -237,3 +238,11 @@ def test_a_build_is_up_to_date_while_its_artifacts_have_their_bytes(tmp_path: Pa
     assert not has_artifacts(tmp_path, state)
     (tmp_path / "b.so").unlink()
     assert not has_artifacts(tmp_path, state)
+
+
+@pytest.mark.parametrize("text", ["damaged", '{"settings": 1}', "[" * 100_000, "\xff", "", None])
+def test_a_record_that_cannot_be_read_is_an_empty_one(tmp_path: Path, text: str | None) -> None:
+    path = tmp_path / "state.json"
+    if text is not None:
+        path.write_text(text, "latin-1")
+    assert read_record(path, State) == State()

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ci.builds import checkout, steps
+from ci.builds import checkout, steps, toolchains
 from ci.builds.artifacts import collect_artifacts
 from ci.builds.builder import CacheCounts, read_counts
 from ci.builds.checkout import check_lpai, list_names, unneeded_submodules, wanted_submodules
@@ -34,6 +34,7 @@ from ci.builds.toolchains import (
     Program,
     Tools,
     Version,
+    ask_python,
     choose_program,
     find_cache,
     find_compiler,
@@ -43,6 +44,7 @@ from ci.builds.toolchains import (
 from provisioning.artifacts.environment import Environment
 from provisioning.artifacts.provision import Provisioned
 from provisioning.console.progress import Bar, Progress
+from provisioning.doctor.facts import PythonFacts
 from provisioning.doctor.policies import elf_policy
 from provisioning.errors import (
     FailedError,
@@ -109,6 +111,8 @@ CMake Warning:
 def test_options_that_cmake_did_not_use_are_those_of_its_list() -> None:
     output, _ = read_output(UNUSED)
     assert output.unused == {"ONE_OPTION", "TWO_OPTION"}
+    output, _ = read_output("[10/12] a.o\n")
+    assert (output.bar.done, output.bar.total) == (10, 12)
     output, _ = read_output("[3/4] \n")
     assert (output.bar.done, output.bar.total) == (3, 4)
     output, _ = read_output("[3/3] a.o\n[1/4] b.o\n[2/4] c.o\n")
@@ -126,6 +130,10 @@ def test_the_targets_of_a_project_are_those_of_its_last_configuration(tmp_path: 
         write_json(reply / f"index-{time}.json", index)
         write_json(reply / f"model-{time}.json", model)
     assert steps.read_cmake_targets(tmp_path) == {"a", "b"}
+    for text in ("{", '{"reply": {}}', '{"reply": {"codemodel-v2": {"jsonFile": "gone.json"}}}'):
+        (reply / "index-2026-01-03T00-00.json").write_text(text)
+        with pytest.raises(ToolError, match="left no usable file API reply"):
+            steps.read_cmake_targets(tmp_path)
 
 
 def test_a_path_in_a_copy_or_under_an_alias_is_that_of_the_file_to_edit(tmp_path: Path) -> None:
@@ -214,13 +222,15 @@ def test_only_a_fresh_configuration_forgets_the_last_one(
         raise ToolError("cmake failed")
 
     build = stages.plan.stages[0].build
-    (build / "CMakeFiles/3.30").mkdir(parents=True)
-    for name in ("CMakeCache.txt", "object.o"):
+    for name in ("3.30", "one.dir"):
+        (build / "CMakeFiles" / name).mkdir(parents=True)
+    for name in ("CMakeCache.txt", "object.o", "CMakeFiles/one.dir/other.o"):
         (build / name).touch()
     stages.run()
     assert not (build / "CMakeCache.txt").exists()
     assert not (build / "CMakeFiles/3.30").exists()
     assert (build / "object.o").exists()
+    assert (build / "CMakeFiles/one.dir/other.o").exists()
     (build / "CMakeCache.txt").touch()
     stages.run()
     assert (build / "CMakeCache.txt").exists()
@@ -366,6 +376,38 @@ def test_a_step_that_fails_says_what_helps_and_where_its_output_is(tmp_path: Pat
         assert str(place.log) in raised.value.fix
 
 
+def test_a_step_runs_in_the_environment_of_its_plan_and_tells_paths_of_the_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, root = tmp_path / "source", tmp_path / "root"
+    for folder in (source, root):
+        folder.mkdir()
+    (source / "a.cpp").touch()
+    overlay, log = root / "tree/et", root / "build.log"
+    place = SimpleNamespace(root=root, log=log)
+    environment = {"WHAT": f"{overlay}/a.cpp:3", "PATH": os.defpath}
+    plan: Any = SimpleNamespace(
+        place=place, aliases={}, environment=environment, overlay=overlay, source=source
+    )
+    shown = f"{source}/a.cpp:3"
+    for github in ("", "true"):
+        monkeypatch.setenv("GITHUB_ACTIONS", github)
+        stream = io.StringIO()
+        for text, what, why in (
+            ("$WHAT: error: no", f"compile failed: {shown}: error: no", f"{shown}: error: no"),
+            ("$WHAT", "compile failed: ", shown),
+        ):
+            log.unlink(missing_ok=True)
+            command = ["/bin/sh", "-c", f'echo "{text}"; exit 1']
+            with pytest.raises(ToolError) as raised:
+                _run_step(plan, "compile", command, Progress(stream))
+            assert raised.value.what.startswith(what)
+            assert raised.value.why == why
+            assert log.read_text().splitlines()[1] == why
+        lines = stream.getvalue().splitlines()
+        assert (shown in lines, "::group::compile" in lines) == (bool(github),) * 2
+
+
 @pytest.mark.parametrize("ending", ["exit 1", "kill -9 $$"])
 def test_a_step_that_is_killed_has_failed_too(tmp_path: Path, ending: str) -> None:
     place = SimpleNamespace(root=tmp_path, log=tmp_path / "build.log")
@@ -418,6 +460,8 @@ def test_a_row_goes_on_top_of_its_recipe() -> None:
     host, android = find_target("runner_checkout"), find_target("android")
     assert host.needs.components == ("adaptor", "runner")
     assert android.needs.components == ("runner",)
+    assert host.needs.modules
+    assert msgspec.structs.replace(host.needs, components=("runner",)) == android.needs
     assert host.stages == android.stages
 
 
@@ -620,7 +664,8 @@ def test_a_file_that_was_stripped_is_judged_instead_of_the_one_with_its_symbols(
 @pytest.mark.parametrize(
     ("executorch", "library", "lowers"),
     [
-        *(("1.5.1", True, True), ("1.5.1+cpu", True, True), ("1.5.1", False, False)),
+        *((row.executorch, True, True) for row in read_pairs().supported),
+        *(("1.5.1+cpu", True, True), ("1.5.1", False, False)),
         *(("0.1.0", True, False), ("", True, False)),
     ],
 )
@@ -691,7 +736,8 @@ def test_sccache_is_counted_from_what_it_says(
 ) -> None:
     tool = tmp_path / "sccache"
     words = "--show-stats --stats-format json"
-    tool.write_text(f"#!/bin/sh\n[ \"$*\" = '{words}' ] && cat <<'END'\n{answer}\nEND\n")
+    asked = f"[ \"$*:$LC_ALL\" = '{words}:C.UTF-8' ]"  # with the variables of the build
+    tool.write_text(f"#!/bin/sh\n{asked} && cat <<'END'\n{answer}\nEND\n")
     tool.chmod(0o755)
     found = read_counts(make_cached_plan(tmp_path, tool))
     assert found
@@ -799,6 +845,24 @@ def test_a_program_next_to_this_python_comes_before_that_on_path(
         choose_program("tool", Version("1.4"))
     for name, version in (("venv", "1.2"), ("path", "1.3")):
         assert f"{places[name]} has version {version}" in caught.value.why
+
+
+def test_a_python_is_asked_with_the_variables_of_the_caller_unless_others_are_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Any] = []
+    facts = PythonFacts("/py")
+    monkeypatch.setattr(toolchains, "survey_python", lambda *given: asked.append(given) or facts)
+    assert ask_python(Path("/py"), ["a", "b"]) is facts
+    assert ask_python(Path("/py"), variables={"A": "b"}) is facts
+    assert asked == [
+        (Path("/py"), ("executorch",), ["a", "b"], os.environ),
+        (Path("/py"), ("executorch",), (), {"A": "b"}),
+    ]
+    facts = PythonFacts("/py", error="no module named json")
+    with pytest.raises(UnfitError, match="/py cannot be used") as caught:
+        ask_python(Path("/py"))
+    assert (caught.value.why, caught.value.fix) == ("no module named json", "correct --python")
 
 
 def test_a_compiler_that_a_variable_names_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,20 @@ def test_a_host_is_built_for_by_the_compilers_of_the_variables_or_of_path(
     assert resolve_compilers(CompilerChoice.HOST) == Compilers(options, identity)
 
 
+@pytest.mark.parametrize(("c", "cxx"), [("gcc", "g++"), ("clang", "clang++"), ("gcc", "clang++")])
+def test_a_host_without_cc_has_gcc_or_clang(tmp_path: Path, c: str, cxx: str) -> None:
+    for name in ("cc", "c++", "clang"):
+        (tmp_path / "bin" / name).unlink()
+    with pytest.raises(UnfitError, match="no cc or gcc or clang on PATH"):
+        resolve_compilers(CompilerChoice.HOST)
+    paths = [str(write_program(tmp_path / "bin" / name)) for name in (c, cxx)]
+    assert [*resolve_compilers(CompilerChoice.HOST).options.values()] == paths
+    for name in ("gcc", "g++", "cc", "c++"):  # each of these is preferred
+        write_program(tmp_path / "bin" / name)
+        found = resolve_compilers(CompilerChoice.HOST).options.values()
+        assert str(tmp_path / "bin" / name) in found
+
+
 def test_linux_is_built_for_by_the_cross_compilers_or_those_of_a_vendors_sdk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

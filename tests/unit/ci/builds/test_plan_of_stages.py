@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -133,9 +134,10 @@ def test_there_is_a_compiler_for_each_core_unless_another_number_is_asked_for(
 def test_what_a_build_is_made_of_and_where_is_known_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for name in os.environ:
+        monkeypatch.delenv(name)
     for name, value in {"PATH": "/own", "CCACHE_DIR": "/cc", "CFLAGS": "-g", "OTHER": "1"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
     made = plan(tmp_path)
     assert made.identity == {
         "host cc": "gcc",
@@ -152,13 +154,23 @@ def test_what_a_build_is_made_of_and_where_is_known_by_name(
     assert made.aliases == {"/build": str(tmp_path), "/qnn_sdk_root": "/sdk", "/ndk_root": "/ndk"}
     environment = made.environment
     maps = [f"{tmp_path}=/build", "/ndk=/ndk_root", "/sdk=/qnn_sdk_root"]
-    assert environment["CFLAGS"] == environment["CXXFLAGS"]
-    assert environment["CFLAGS"].split() == [f"-ffile-prefix-map={one}" for one in maps]
-    assert (environment["PATH"], environment["CCACHE_DIR"]) == ("/c:/n:/own", "/cc")
-    assert (environment["HEXAGON_SDK_ROOT"], environment["CCACHE_DISABLE"]) == ("/hexagon", "1")
-    assert environment["CCACHE_STATSLOG"] == str(tmp_path / "ccache.log")
-    assert environment["CMAKE_BUILD_PARALLEL_LEVEL"] == "3"
-    assert "OTHER" not in environment
+    flags = " ".join(f"-ffile-prefix-map={one}" for one in maps)
+    assert environment == {
+        "PATH": "/c:/n:/own",
+        "CCACHE_DIR": "/cc",
+        "HEXAGON_SDK_ROOT": "/hexagon",
+        "LC_ALL": "C.UTF-8",
+        "CCACHE_DISABLE": "1",
+        "CFLAGS": flags,
+        "CXXFLAGS": flags,
+        "SOURCE_DATE_EPOCH": "315532800",
+        "NINJA_STATUS": "[%f/%t] ",
+        "CCACHE_BASEDIR": "",
+        "CCACHE_STATSLOG": str(tmp_path / "ccache.log"),
+        "CMAKE_BUILD_PARALLEL_LEVEL": "3",
+    }
+    monkeypatch.delenv("PATH")
+    assert plan(tmp_path).environment["PATH"] == f"/c:/n:{os.defpath}"
     cached = replace(KIT, tools=replace(TOOLS, cache=Program(Path("/x/ccache"), Version("4"))))
     environment = plan(tmp_path, kit=cached).environment
     assert environment["CMAKE_CXX_COMPILER_LAUNCHER"] == "/x/ccache"

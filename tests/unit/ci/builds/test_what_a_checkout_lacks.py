@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ci.builds import checkout
 from ci.builds.checkout import (
@@ -20,7 +21,7 @@ from ci.builds.checkout import (
     probe_python,
     wanted_submodules,
 )
-from ci.builds.plan import BuildRequest
+from ci.builds.plan import BuildRequest, find_place
 from ci.builds.targets import Install, Needs, find_target
 from ci.builds.toolchains import Compilers, Program, Tools, Version, resolve_linux_cross
 from provisioning.artifacts.environment import Environment
@@ -224,7 +225,7 @@ def test_the_sysroot_that_is_missing_is_named(
     assert fix.startswith("set ")
 
 
-@pytest.mark.parametrize(("name", "is_for_lpai"), [("aot", False), ("direct", True)])
+@pytest.mark.parametrize(("name", "is_for_lpai"), [("android", False), ("direct", True)])
 def test_a_job_is_made_of_its_checkout_and_its_profile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_for_lpai: bool
 ) -> None:
@@ -259,7 +260,7 @@ def test_a_job_is_made_of_its_checkout_and_its_profile(
     monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("EXECUTORCH_ROOT", raising=False)
 
-    target, progress = find_target(name), Progress(None)
+    target, progress = replace(find_target(name), profile="own"), Progress(None)
     extras = frozenset(target.needs.extras)
     request = BuildRequest(python=Path("/py"), soc="SM8850", dsp_type=0, extras=extras)
     job = checkout.prepare_checkout(target, request, progress)
@@ -267,7 +268,7 @@ def test_a_job_is_made_of_its_checkout_and_its_profile(
     more = [one for extra in sorted(extras) for one in target.needs.extras[extra]]
     components = (*target.needs.components, *more)
     assert asked == [
-        ("locate_profile", target.profile, progress),
+        ("locate_profile", "own", progress),
         *([("check_lpai", environment)] if is_for_lpai else []),
         ("check_submodules", source, components),
         ("probe_python", target.needs, request),
@@ -276,6 +277,8 @@ def test_a_job_is_made_of_its_checkout_and_its_profile(
         ("find_installed", source),
     ]
     assert (job.request, job.plan.source, job.variables) == (request, source, variables)
+    variant = "\0".join(["", "v81", "0", "hexagon-v81"] if is_for_lpai else [""])
+    assert job.plan.place.root == find_place(name, source, variant).root
     assert job.plan.place.root.parent == tmp_path / "home/builds"
     assert job.inputs == {"qnn-sdk": roots["qnn-sdk"] / "include"}
     assert job.skip == {"third-party/other", "python/PyA.so"}
