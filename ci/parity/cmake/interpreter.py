@@ -485,13 +485,13 @@ def bind_parameters(routine: Routine, words: list[str]) -> dict[str, Value | Non
 
 
 def foreach_range(words: list[str]) -> range:
-    """Return the numbers of foreach(x RANGE ...). If one of ``words`` is not a number, return an
-    empty range."""
+    """Return the numbers of foreach(x RANGE ...). If there are no ``words``, or one of them is not
+    a number, return an empty range."""
     try:
         numbers = [int(word) for word in words]
-    except ValueError:
+        start, stop = (0, numbers[0]) if len(numbers) == 1 else (numbers[0], numbers[1])
+    except (ValueError, IndexError):
         return range(0)
-    start, stop = (0, numbers[0]) if len(numbers) == 1 else (numbers[0], numbers[1])
     way = 1 if start <= stop else -1
     step = numbers[2] if len(numbers) > 2 else way
     return range(start, stop + way, step or 1)

@@ -125,8 +125,7 @@ def certain_duplicates_last(files: list[Listed]) -> list[Listed]:
     by_path: dict[str, list[Listed]] = {}
     for listed in files:
         known = by_path.setdefault(listed.entry.path, [])
-        twice = any(is_certain(other.branch, listed.branch) for other in known)
-        if not known or (twice and len(known) == 1):
+        if not known or (len(known) == 1 and is_certain(known[0].branch, listed.branch)):
             kept.append(listed)
         known.append(listed)
     return kept

@@ -32,7 +32,17 @@ from ci.parity.cmake.values import (
     unknown,
 )
 from ci.parity.compare.findings import Finding, Kind, ParityReport
-from ci.parity.facts import Configuration, Place, is_header, is_inside, is_source
+from ci.parity.facts import (
+    BuckFacts,
+    CMakeFacts,
+    Configuration,
+    NotEvaluated,
+    ParityFacts,
+    Place,
+    is_header,
+    is_inside,
+    is_source,
+)
 from ci.parity.patterns import compile_pattern
 from ci.parity.policy import Layout, ParityPolicy
 from ci.parity.run import (
@@ -43,7 +53,7 @@ from ci.parity.run import (
     match_sources,
 )
 from ci.parity.trees import DirectoryTree, split_batch
-from ci.parity.uses import absolute, find_imports
+from ci.parity.uses import Places, absolute, find_imports
 from provisioning.errors import UsageError
 from tests.stand_ins.text_tree import TextTree
 from tests.unit.ci.parity.compare.sides import buck
@@ -74,6 +84,8 @@ Pairs = Callable[..., set[tuple[str, str]]]
         ("[a-c].h", ["b.h"], ["d.h", "-.h"]),
         ("[!a-c]", ["d"], ["b", "/"]),
         ("a[", ["a["], ["a"]),
+        ("[[a].h", ["[.h", "a.h"], ["b.h", "[[a].h"]),
+        ("[!a[].h", ["b.h"], ["[.h", "a.h"]),
         ("a.b*", ["a.b", "a.bc"], ["axb", "a.b/c"]),
         ("?", ["a"], ["", "ab", "/"]),
         ("*/*", ["a/b"], ["a", "a/b/c"]),
@@ -224,6 +236,12 @@ def test_a_package_lists_its_files_at_the_lines_that_name_them() -> None:
     (glob,) = found.globs
     assert (glob.package, glob.empty, glob.matches) == ("z", ("a*.c", "none*.cpp"), 2)
     assert str(glob.place) == "z/BUCK:6"
+
+
+def test_a_glob_is_at_the_first_of_its_patterns_that_a_file_names() -> None:
+    text = 'export_file(name = "x", srcs = glob([\n"no" + "ne.cpp",\n"b*.cpp",\n"c*.cpp"]))\n'
+    (glob,) = read_buck(TextTree({"BUCK": text, "b.cpp": "", "c.cpp": ""}, LAYOUT)).globs
+    assert (glob.patterns, str(glob.place)) == (("none.cpp", "b*.cpp", "c*.cpp"), "BUCK:3")
 
 
 MADE = """
@@ -886,7 +904,7 @@ def test_a_constant_is_true_or_false(text: str, answer: Answer | None) -> None:
     ("words", "numbers"),
     [
         ("2", [0, 1, 2]), ("1 3", [1, 2, 3]), ("0 5 2", [0, 2, 4]), ("0 4 2", [0, 2, 4]),
-        ("1 2 0", [1, 2]), ("x", []), ("2 0", [2, 1, 0]), ("2 2", [2]), ("2 1 1", []),
+        ("1 2 0", [1, 2]), ("x", []), ("", []), ("2 0", [2, 1, 0]), ("2 2", [2]), ("2 1 1", []),
     ],
 )  # fmt: skip
 def test_a_range_ends_with_its_last_number(words: str, numbers: list[int]) -> None:
@@ -1087,6 +1105,38 @@ def reasons(found: ParityReport) -> str:
 )  # fmt: skip
 def test_a_module_is_relative_by_its_dots(module: str, path: str) -> None:
     assert absolute(module, "a/b/c.py", "et") == path
+
+
+@pytest.mark.parametrize(
+    ("folder", "name", "path"),
+    [
+        ("p", "a.h", "p/a.h"), ("p", "../q/b.h", "q/b.h"), ("p", "./a.h", "p/a.h"),
+        ("p", "x//c.h", "p/x/c.h"), ("p/x", "./../a.h", "p/a.h"), ("", "p/a.h", "p/a.h"),
+        ("p", "b.h", ""), ("p", "../../p/a.h", ""),
+    ],
+)  # fmt: skip
+def test_a_header_is_found_from_a_folder(folder: str, name: str, path: str) -> None:
+    assert Places({"p/a.h", "q/b.h", "p/x/c.h"}, ()).join(folder, name) == path
+
+
+def test_what_any_reader_could_not_evaluate_is_told_once_and_in_order() -> None:
+    rows = [
+        NotEvaluated(side, Place(path, line), reason)
+        for side, path, line, reason in (
+            ("buck", "p/BUCK", 1, "b"),
+            ("buck", "q/BUCK", 1, "a"),
+            ("cmake", "CMakeLists.txt", 2, "a"),
+            ("cmake", "CMakeLists.txt", 2, "b"),
+            ("cmake", "CMakeLists.txt", 10, "a"),
+        )
+    ]
+    sides = zip(Configuration, (rows[2:3], rows[4:1:-1], rows[3:4]), strict=True)
+    facts = ParityFacts(
+        BuckFacts(not_evaluated=(rows[1], rows[0])),
+        tuple(CMakeFacts(one, not_evaluated=tuple(own)) for one, own in sides),
+        frozenset(),
+    )
+    assert facts.not_evaluated == tuple(rows)
 
 
 def test_sources_and_headers_are_known_by_their_extensions() -> None:

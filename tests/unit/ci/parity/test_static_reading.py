@@ -93,6 +93,67 @@ def test_a_submodule_is_read_alike_whether_it_is_checked_out_or_not(
     assert absent.not_evaluated == present.not_evaluated == ()
 
 
+def test_a_source_is_there_twice_if_one_branch_adds_it_twice(
+    read: Callable[[Files], CMakeFacts],
+) -> None:
+    add = "  target_sources(lib PRIVATE a.cpp)\n"
+    for between, names in (("else()\n", ["b.cpp", "a.cpp"]), ("", ["b.cpp", "a.cpp", "a.cpp"])):
+        text = f"option(X '' ON)\nadd_library(lib b.cpp)\nif(X)\n{add}{between}{add}endif()\n"
+        (lib,) = read({"CMakeLists.txt": text}).targets
+        assert [one.path for one in lib.srcs] == names
+
+
+def test_what_a_build_makes_is_neither_missing_nor_in_the_tree(
+    read: Callable[[Files], CMakeFacts],
+) -> None:
+    text = (
+        "include(${{{0}}}/made.cmake)\nadd_subdirectory(${{{0}}}/made)\n"
+        "install(FILES ${{{0}}}/a.h)\n"
+    )
+    files = "a.cpp ${PROJECT_SOURCE_DIR}/b.cpp ${own_SOURCE_DIR}/c.cpp"
+    inner = f"project(own)\nadd_library(lib {files})\n"
+    facts = read(
+        {
+            "CMakeLists.txt": text.format("CMAKE_BINARY_DIR") + "add_subdirectory(p)\n",
+            "p/CMakeLists.txt": inner + text.format("PROJECT_BINARY_DIR"),
+        }
+    )
+    assert facts.not_evaluated == ()
+    assert (facts.mentioned, facts.roots) == ((), ("CMakeLists.txt",))
+    assert sources(facts) == {("p", "lib"): {"p/a.cpp", "p/b.cpp", "p/c.cpp"}}
+
+
+WORDS = """
+x|x y|x ALIAS|ALIAS x|x STATIC|x PUBLIC|IMPORTED|APPEND|APPEND x|PREPEND|LENGTH x|GET x|GET x y
+JOIN|JOIN ,|TRANSFORM x|TRANSFORM x APPEND|TRANSFORM x REPLACE a|INSERT x|FILTER x
+FILTER x INCLUDE|SORT x|REGEX|REGEX MATCH|REGEX MATCH a|REGEX MATCH a x|REGEX REPLACE a
+REGEX REPLACE a b|REGEX REPLACE a b x|REPLACE a b|REPLACE a b x|FIND a|FIND a b|FIND x|CONCAT
+CONCAT x|TOUPPER a|JSON|CONFIGURE a|RANDOM|SHA256 a|GLOB|GLOB x|GLOB x RELATIVE
+GLOB x RELATIVE y|GLOB_RECURSE|RELATIVE_PATH x a|READ a|REAL_PATH a|SHA256|x a NAME BASE_DIR
+x a BASE_DIR|x a NAME|x a|COMPARE|COMPARE a OUTPUT_VARIABLE|PARSE_ARGV|PARSE_ARGV 1 p "" ""
+PARSE_ARGV x p "" "" ""|p "" ""|OUTPUT_VARIABLE|x OUTPUT_VARIABLE|x CACHE|x CACHE FORCE
+x PARENT_SCOPE|CACHE|PARENT_SCOPE|ENV{x}|x FILE_SET|x BASE_DIRS|NAMES|x NAMES|x NAMES y|-D|x -D
+RANGE|x RANGE|x RANGE y|x IN|x IN LISTS|x y IN ZIP_LISTS|x IN ZIP_LISTS y|""|;|"x;y"|$<
+$<TARGET_OBJECTS:>|$ENV{X}|x $ENV{X}|CTest|$<1:|$<LINK_GROUP:>
+"""
+
+
+@pytest.mark.parametrize("command", [*VARIABLE_COMMANDS, *FLOW_COMMANDS, *Targets().commands(), ""])
+def test_a_call_that_lacks_words_does_not_end_the_reader(command: str) -> None:
+    calls = [one for row in WORDS.split("\n") for one in row.split("|")]
+    form = f"{command}({{}})\n" if command else "foreach({0})\nendforeach()\n"
+    texts = {
+        "CMakeLists.txt": "".join(f"add_subdirectory(d{n})\n" for n in range(len(calls))),
+        **{f"d{n}/CMakeLists.txt": form.format(one) for n, one in enumerate(calls)},
+    }
+    state = State(Sources(TextTree(texts, LAYOUT)), Configuration.HOST)
+    targets = Targets()
+    handlers = {**VARIABLE_COMMANDS, **FLOW_COMMANDS, **targets.commands()}
+    Interpreter(state, handlers, targets.has).run_root("")
+    assert len(state.read) == len(texts)
+    assert all(one.build().directory.startswith("d") for one in targets.finished())
+
+
 def test_ctest_makes_an_option_of_its_own(read: Callable[[Files], CMakeFacts]) -> None:
     facts = read(
         {
