@@ -225,12 +225,18 @@ def test_a_word_that_an_option_chose_is_under_it(
     assert findings(tree(cmake=f"option(X ON)\n{cmake}")) == []
 
 
+@pytest.mark.parametrize(
+    "cmake",
+    [
+        "set(libs q)\nif(X)\n  list(APPEND libs z)\nendif()\ntarget_link_libraries(p ${libs})",
+        "if(X)\n  set(libs q)\nendif()\ntarget_link_libraries(p PRIVATE q)",
+    ],
+    ids=["a list", "a name as written"],
+)
 def test_a_word_that_every_branch_gives_is_certain(
-    findings: Callable[..., list[Finding]],
+    cmake: str, findings: Callable[..., list[Finding]]
 ) -> None:
-    cmake = "option(X ON)\nset(libs q)\nif(X)\n  list(APPEND libs z)\nendif()\n"
-
-    (found,) = findings(tree(cmake=cmake + "target_link_libraries(p ${libs})"))
+    (found,) = findings(tree(cmake=f"option(X ON)\n{cmake}"))
     assert found.detail == "p -> q"
 
 

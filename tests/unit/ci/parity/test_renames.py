@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ci.parity.compare.findings import ParityReport
+from ci.parity.compare.findings import Finding, Kind, ParityReport
+from ci.parity.facts import Configuration
 from ci.parity.policy import Allowance, ParityPolicy
-from ci.parity.run import ParityRequest, compare_trees
+from ci.parity.run import Compared, ParityRequest, Renames, compare_trees, find_renames
 from provisioning.manifest.reader import read_policy
 from tests.stand_ins.text_tree import TextTree
 from tests.unit.ci.parity.conftest import LOAD
@@ -37,10 +38,13 @@ BASE = {
 
 
 def change(
-    files: Mapping[str, str], base: Mapping[str, str] = BASE, policy: ParityPolicy = POLICY
+    files: Mapping[str, str],
+    base: Mapping[str, str] = BASE,
+    policy: ParityPolicy = POLICY,
+    scope: tuple[str, ...] = (),
 ) -> ParityReport:
     """The report of a change from BASE to other files."""
-    request = ParityRequest(source=Path(), base="BASE", today=date(2026, 1, 1))
+    request = ParityRequest(source=Path(), scope=scope, base="BASE", today=date(2026, 1, 1))
     trees = TextTree(files, LAYOUT), TextTree(base, LAYOUT)
     return compare_trees(*trees, request, policy)
 
@@ -146,3 +150,53 @@ def test_what_a_change_introduces_has_the_level_of_what_is_new() -> None:
         ("cmake-only-source", "n", "warning"),
         ("unread-file", "CMakeLists.txt", "error"),
     }
+
+
+def test_of_a_part_of_a_tree_only_its_own_is_told() -> None:
+    cmake = "add_library(lib_{0} a.cpp more.cpp)\nadd_subdirectory(gone)\n"
+    files = {"CMakeLists.txt": ""}
+    for folder in ("p", "q"):
+        files |= {
+            f"{folder}/BUCK": LOAD + library(f"lib_{folder}", "a.cpp"),
+            f"{folder}/CMakeLists.txt": cmake.format(folder),
+            **dict.fromkeys((f"{folder}/a.cpp", f"{folder}/more.cpp"), ""),
+        }
+    base = {**files, "CMakeLists.txt": "add_subdirectory(p)\nadd_subdirectory(q)\n"}
+    for scope, folders in (((), ["p", "q"]), (("q",), ["q"]), (("p", "q"), ["p", "q"])):
+        report = change(files, base, scope=scope)  # the root no longer adds the folders
+        assert [one.path for one in report.findings] == [f"{one}/CMakeLists.txt" for one in folders]
+        assert report.scope == scope
+        places = {row.place.path for row in report.not_evaluated}
+        assert places == {f"{folder}/CMakeLists.txt" for folder in folders}
+        found = change(base, {"BUCK": "", "CMakeLists.txt": ""}, scope=scope).findings
+        assert {one.path.partition("/")[0] for one in found} == {*folders}
+        assert {"cmake-only-source", "unread-file"} == {one.kind.value for one in found}
+
+
+def compared(buck: dict[str, set[str]], cmake: dict[str, set[str]]) -> Compared:
+    return Compared((), (), {}, buck, cmake, set())
+
+
+def test_a_folder_is_renamed_if_nothing_of_it_is_left() -> None:
+    base = {"p/a": "1", "p/b": "2", "q/a": "3", "q/kept": "4", "r/x": "5"}
+    tree = {"n/a": "1", "m/b": "2", "s/a": "3", "q/kept": "4", "t/y": "5"}
+    found = find_renames(
+        *(TextTree(texts, LAYOUT) for texts in (base, tree)),
+        compared({"//p:l": {"p/a", "p/b"}}, {"old": {"q/a"}}),
+        compared({"//n:l": {"n/a", "m/b"}}, {"new": {"s/a"}}),
+    )
+    files = {"p/a": "n/a", "p/b": "m/b", "q/a": "s/a", "r/x": "t/y"}
+    assert found == Renames(files, {"p": "n"}, {"//p:l": "//n:l", "old": "new"})
+
+
+def test_a_finding_is_known_by_the_new_names_of_its_file_folder_and_targets() -> None:
+    renames = Renames({"p/a": "n/b"}, {"p": "n"}, {"//p:l": "//n:l", "//q:q": "//q:r"})
+    paths = {"p/a": "n/b", "p/z": "n/z", "p/deep/z": "p/deep/z", "q/z": "q/z", "z": "z"}
+    assert {path: renames.translate_path(path) for path in paths} == paths
+    for detail, new in (
+        ("//p:l -> //q:q", "//n:l -> //q:r"),
+        ("//p:l: FAST", "//n:l: FAST"),
+        ("//p:l2 -> //q:q", "//p:l2 -> //q:r"),
+    ):
+        finding = Finding(Kind.DEFINE, "p/z", "", detail=detail, configuration=Configuration.HOST)
+        assert renames.translate(finding) == ("define", "n/z", new, "host")
