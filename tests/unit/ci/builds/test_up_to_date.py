@@ -292,7 +292,8 @@ def test_other_settings_or_a_copy_that_is_not_known_start_from_nothing(steps: St
     steps.run(version="2")
     assert [path for path in old if path.exists()] == []
     leave()
-    steps.run(version="2", clean=True)
+    cleaned = steps.run(version="2", clean=True)
+    assert (cleaned.undone, cleaned.changed_files) == ((), 0)
     assert not steps.place.proof.exists()
 
 
