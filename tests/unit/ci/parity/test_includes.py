@@ -396,3 +396,45 @@ def test_only_sources_and_headers_include_and_read_macros() -> None:
         "NEAR": ("p/a.cpp", "p/b.h"),
         "SLOW": ("p/c.cc",),
     }
+
+
+INCLUDES = """#include <vector>
+#include "b.h"
+#include <c.h>
+#include "d.h"
+ #\timport  "../q/e.h"
+#include<executorch/q/e.h>
+#ifdef FAST
+#include <executorch/q/f.h>
+#endif
+// #include <executorch/q/g.h>
+#include <lib/out.h>
+#include "c.h"
+#include <b.h>
+#include NAME
+"""
+
+
+def test_what_a_file_includes_is_known_by_line_folder_path_and_macro() -> None:
+    names = ("p/b.h", "inc/one/c.h", "inc/two/c.h", "inc/two/d.h", "q/e.h", "q/f.h", "q/g.h")
+    texts = {"p/a.cpp": INCLUDES, "q/unlisted.cpp": INCLUDES, **dict.fromkeys(names, "")}
+    rules = (buck("p:lib", "p/a.cpp", deps=["//lib:out"]), buck("q:lib", "q/gone.cpp"))
+    sides = [
+        CMakeFacts(Configuration.HOST, include_directories=("inc/two",)),
+        CMakeFacts(Configuration.ANDROID, include_directories=("inc/two", "inc/one")),
+    ]
+    found = find_includes(TextTree(texts, LAYOUT), BuckFacts(rules), sides)
+    assert [(one.text, str(one.place), one.directory) for one in found.by_directory] == [
+        ("c.h", "p/a.cpp:3", "inc/one"),
+        ("d.h", "p/a.cpp:4", "inc/two"),
+        ("c.h", "p/a.cpp:12", "inc/one"),
+    ]
+    common = ("inc/one/c.h", "inc/two/d.h", "q/e.h", "q/f.h")
+    assert found.headers == {
+        "p/a.cpp": ("p/b.h", *common),
+        "q/unlisted.cpp": common,
+        **dict.fromkeys(names, ()),
+    }
+    assert found.needed == {"p/a.cpp": ("q/e.h", "lib/out.h")}
+    assert found.guarded == {"p/a.cpp": {"FAST": ("q/f.h",)}}
+    assert found.names == {"vector", "b.h", "c.h", "d.h", "e.h", "f.h", "out.h"}

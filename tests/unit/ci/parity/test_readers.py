@@ -635,6 +635,38 @@ def test_only_files_of_python_import() -> None:
     assert find_imports(tree) == {"p/a.py": ("q/x.py", "q/y.py")}
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("from  q\timport\tx ,y", "q/x.py q/y.py"),
+        ("\timport q.x", "q/x.py"),
+        ("import q.x as z, q.y as w # , q.z", "q/x.py q/y.py"),
+        ("from q import x as y", "q/x.py"),
+        ("from q import (x,  # y\n z)", "q/x.py q/z.py"),
+        ("from q import (\n    x as y,\n)\nimport p.b", "p/b.py q/x.py"),
+        ("import q", "q/__init__.py"),
+        ("from q import help", "q/__init__.py"),
+        ("from q import x, help", "q/__init__.py q/x.py"),
+        ("from q.x import help", "q/x.py"),
+        ("import e", ""),
+        ("from e import m", "e/m.py"),
+        ("import et.q.x, other.q.x", "q/x.py"),
+        ("from et.q import x", "q/x.py"),
+        ("from . import b", "p/b.py"),
+        ("from .b import c", "p/b.py"),
+        ("from .. import q", "q/__init__.py"),
+        ("from ..q import x", "q/x.py"),
+        ("from ..q.x import y", "q/x.py"),
+        ("x = 1; import q.x\n# import q.x\nimports = q.x\nfrom_q = 1", ""),
+    ],
+)
+def test_each_form_of_an_import_leads_to_its_files(text: str, found: str) -> None:
+    names = ("q/__init__.py", "q/x.py", "q/y.py", "q/z.py", "e/m.py", "p/b.py", "p/y.py")
+    texts = {**dict.fromkeys(names, "x = 1"), "e/__init__.py": "# no code\n\n", "p/a.py": text}
+    imports = find_imports(TextTree(texts, Layout("et")))
+    assert imports == ({"p/a.py": tuple(found.split())} if found else {})
+
+
 def test_imports_that_may_fail_or_are_for_type_checkers_do_not_count() -> None:
     text = (
         "import q.a\nif TYPE_CHECKING:\n    import q.b\n\n    import q.c\n"
