@@ -12,6 +12,7 @@ import pytest
 from ci.builds.artifacts import Judged, _judge_build, judge_artifact, publish_artifacts
 from ci.builds.plan import Place
 from ci.builds.targets import Artifact
+from provisioning.doctor.checks.elf import judge as judge_elf
 from provisioning.doctor.policies import elf_policy
 from provisioning.elf.reader import read_elf
 from provisioning.files import hash_file
@@ -51,6 +52,14 @@ def test_each_library_that_neither_the_system_nor_the_row_has_is_named() -> None
         ("BUILD101", "libone.so"),
         ("BUILD101", "libtwo.so"),
     ]
+
+
+def test_every_finding_of_the_policy_is_one_of_the_file() -> None:
+    policy, path = elf_policy("aarch64-android"), ELF_FILES / "libaarch64.so"
+    known = [one.id for one in judge_elf(read_elf(path), policy)]
+    assert len(known) > 1
+    found = list_ids(judge_artifact(Artifact("x", needed=NEEDED), path, policy))
+    assert [one for one in found if not one.startswith("BUILD")] == known
 
 
 def test_what_is_published_are_the_files_and_the_symbols_of_those_that_have_some(

@@ -49,6 +49,7 @@ from provisioning.doctor.policies import elf_policy
 from provisioning.errors import (
     FailedError,
     ManifestError,
+    MissingToolError,
     StoreError,
     ToolError,
     UnfitError,
@@ -307,6 +308,7 @@ def test_a_cmake_error_without_a_tool_s_is_told_in_two_lines() -> None:
 
 def test_an_option_is_looked_for_in_every_cmake_file_and_in_cmake(tmp_path: Path) -> None:
     texts = {"CMakeLists.txt": "option(MY_FIRST)", "a/b.cmake": "if(MY_OTHER)", "a/c.txt": "MY_NO"}
+    texts |= {"a/CMakeLists.txt": "set(MY_SECOND)", "a/d.cmake": "set(MY_THIRD)"}
     for name, text in texts.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -318,6 +320,8 @@ def test_an_option_is_looked_for_in_every_cmake_file_and_in_cmake(tmp_path: Path
     for wrong, near in (
         ("MY_FIRTS", "MY_FIRST"),
         ("MY_OTHR", "MY_OTHER"),
+        ("MY_SECOMD", "MY_SECOND"),
+        ("MY_THIRB", "MY_THIRD"),
         ("CMAKE_CXX_STANDART", "CMAKE_CXX_STANDARD"),
         ("MY_NO_WORD", ""),
     ):
@@ -408,6 +412,32 @@ def test_a_step_runs_in_the_environment_of_its_plan_and_tells_paths_of_the_check
         assert (shown in lines, "::group::compile" in lines) == (bool(github),) * 2
 
 
+def test_a_step_whose_program_is_missing_is_in_the_log(tmp_path: Path) -> None:
+    place = SimpleNamespace(root=tmp_path, log=tmp_path / "build.log")
+    plan: Any = SimpleNamespace(
+        place=place, aliases={}, environment={}, overlay=tmp_path, source=tmp_path
+    )
+    with pytest.raises(MissingToolError):
+        _run_step(plan, "compile", [str(tmp_path / "gone"), "x"], Progress(None))
+    assert place.log.read_text() == f"$ {tmp_path}/gone x\n\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "a.cpp:1:2: error: no",
+        "a.cpp:1:2: fatal error: no",
+        "error: no",
+        "CMake Error: no",
+        "a.o: undefined reference to `f'",
+    ],
+)
+def test_a_line_that_tells_an_error_is_the_first_one(line: str) -> None:
+    output, _ = read_output(f"all is well: no terror: x\nFAILED: a.o\n{line}\nmore\nb: error: late")
+    assert output.first_error == ("b: error: late" if line.startswith("CMake") else line)
+    assert output.excerpt.splitlines() == [line, "more", "b: error: late"]
+
+
 @pytest.mark.parametrize("ending", ["exit 1", "kill -9 $$"])
 def test_a_step_that_is_killed_has_failed_too(tmp_path: Path, ending: str) -> None:
     place = SimpleNamespace(root=tmp_path, log=tmp_path / "build.log")
@@ -447,13 +477,14 @@ def test_extras_are_those_of_files_and_stages_by_name() -> None:
         Stage("one", extra_options={"z": {"A": True}}, extra_targets={"c": ("x",), "b": ("y",)}),
         Stage("two", extra_options={"a": {}}, toolchain=CompilerChoice.NDK),
         Stage("three", toolchain=CompilerChoice.HOST),
+        Stage("four", toolchain=CompilerChoice.HEXAGON),
     )
     rows = (Artifact("m", extra="m"), Artifact("n"), Artifact("o", extra="b"))
     target = msgspec.structs.replace(find_target("runner"), stages=stages, artifacts=rows)
     assert target.extras == ("a", "b", "c", "m", "z")
-    assert target.toolchains == tuple(
-        dict.fromkeys([target.toolchain, CompilerChoice.NDK, CompilerChoice.HOST])
-    )
+    assert target.toolchain is CompilerChoice.HOST
+    others = (CompilerChoice.NDK, CompilerChoice.HEXAGON)
+    assert target.toolchains == (CompilerChoice.HOST, *others)
 
 
 def test_a_row_goes_on_top_of_its_recipe() -> None:
@@ -685,6 +716,17 @@ def test_an_sdk_lowers_here_with_libraries_for_hosts_and_a_supported_executorch(
     ("text", "names"),
     [
         ("QNN_HTP_A", {"QNN_HTP_A"}),
+        *(
+            (f"f({name}, x{name}, {name.lower()})", {name})
+            for name in (
+                *("QNN_HTP_A_1", "QNN_GPU_A", "QNN_LPAI_A", "QNN_IR_A", "QNN_SAVER_A"),
+                *("QNN_SYSTEM_A", "QnnHtp_Setting_t", "Qnn_A1_t"),
+            )
+        ),
+        ("QNN_HTP_, QNN_OP_A, QNN_HTP_a, QnnHtp_Setting, QnnHtp_t", set()),
+        ("#endif\n#else\nQNN_HTP_A\n#elif\n", {"QNN_HTP_A"}),
+        ("#define A QNN_HTP_A\n#pragma QNN_HTP_B\n", set()),
+        ('"a\\"QNN_HTP_A" "QNN_HTP_B\nQNN_HTP_C"', {"QNN_HTP_B", "QNN_HTP_C"}),
         ("#ifndef __hexagon__\nQNN_HTP_A\n#endif\nQNN_HTP_B", {"QNN_HTP_A", "QNN_HTP_B"}),
         ("#ifndef __hexagon__\n#else\nQNN_HTP_A\n#endif", set()),
         ("#if NEWER\n#else\nQNN_HTP_A\n#endif", set()),

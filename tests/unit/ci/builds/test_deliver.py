@@ -333,6 +333,20 @@ def test_only_an_overlay_that_is_proven_needs_torch(
     check_delivery(job, where, with_proof=with_proof)
 
 
+@pytest.mark.parametrize("where", [OVERLAY, CHECKOUT, "none"])
+def test_only_an_overlay_needs_a_wheel(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    def find(_: object) -> Path:
+        raise UnfitError("executorch is not installed")
+
+    facts = SimpleNamespace(distributions={"executorch": ""}, modules={"torch": True})
+    monkeypatch.setattr(deliver, "ask_python", lambda *_: facts)
+    monkeypatch.setattr(deliver, "_find_wheel", find)
+    plan = SimpleNamespace(target=find_target("aot"), values={"executorch_version": "1.5.1"})
+    job: Any = SimpleNamespace(plan=plan, request=SimpleNamespace(python=Path("python")))
+    with pytest.raises(UnfitError) if where == OVERLAY else nullcontext():
+        check_delivery(job, where, with_proof=True)
+
+
 def test_an_adaptor_is_loaded_by_the_python_of_the_build(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

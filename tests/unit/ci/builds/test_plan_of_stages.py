@@ -181,11 +181,13 @@ def test_every_setting_changes_the_digest(tmp_path: Path, monkeypatch: pytest.Mo
     stages: Any = TARGET["stages"]
     compilers = KIT.compilers[CompilerChoice.NDK]
     other = {**KIT.compilers, CompilerChoice.NDK: replace(compilers, identity={"release": "27"})}
+    newer = replace(compilers, options={"T": "a newer NDK"})
     plans = [
         plan(tmp_path),
         plan(tmp_path, stages=[stages[0], {**stages[1], "options": {"Z": "1"}}]),
         plan(tmp_path, stages=[stages[0], {**stages[1], "if_present": ["z", "y"]}]),
         plan(tmp_path, kit=replace(KIT, compilers=other)),
+        plan(tmp_path, kit=replace(KIT, compilers={**KIT.compilers, CompilerChoice.NDK: newer})),
         plan(tmp_path, kit=replace(KIT, values={**KIT.values, "qnn_sdk_version": "2.50"})),
         plan(tmp_path, replace(REQUEST, defines={"D": "user", "E": "6"})),
         plan(tmp_path, artifacts=[{"path": "x"}]),

@@ -56,6 +56,9 @@ def test_an_adaptor_below_the_overlay_that_lowers_for_qnn_is_proven(
         assert prove(place) == f"proved 12 {torch.adaptor}"
     with pytest.raises(ValueError, match="which is not below"):
         prove(tmp_path / "other")
+    found, torch.adaptor = torch.adaptor, tmp_path / "link/executorch/PyQnn.so"
+    assert prove(overlay) == f"proved 12 {found}"
+    torch.adaptor = found
     monkeypatch.setattr(sys, "argv", ["proof", str(overlay)])
     assert (main(), capsys.readouterr().out) == (0, f"proved 12 {torch.adaptor}\n")
     monkeypatch.setattr(proof_program, "lower_model", lambda: b"on the CPU")

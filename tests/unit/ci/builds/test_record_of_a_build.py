@@ -89,6 +89,14 @@ def test_a_build_as_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     )
 
 
+def test_a_library_without_headers_of_qnn_has_no_version_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "find_headers_version", lambda _: "")
+    rows = describe_result(make(tmp_path))["artifacts"]
+    assert [row["qnn_headers"] for row in rows] == [None, None]
+
+
 def test_a_file_that_was_not_published_is_where_it_was_built(tmp_path: Path) -> None:
     rows = describe_result(make(tmp_path, published=False))["artifacts"]
     assert [row["path"] for row in rows] == [
@@ -174,6 +182,11 @@ def test_a_build_as_text(tmp_path: Path) -> None:
         "  overlay   /overlay (for PYTHONPATH)",
         "  proof     lowered a model with the adaptor in 2.5 s, earlier",
         f"  in        {tmp_path / 'published'}",
+    ]
+    several = replace(result.artifacts[0], findings=(NOTE, WARNING))
+    lines = render_result(SimpleNamespace(**{**vars(result), "artifacts": [several]}), {})
+    assert lines.splitlines()[2:6] == [
+        *(f"    {NOTE}", "      fix: fix it", f"    {WARNING}", "      fix: fix it"),
     ]
     plain = replace(result.artifacts[0], facts=replace(FACTS, android=None), findings=())
     line = render_result(SimpleNamespace(**{**vars(result), "artifacts": [plain]}), {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,8 +37,10 @@ class Builds:
 
     def __init__(self, folder: Path) -> None:
         self.source, self.headers = folder / "source", folder / "headers"
+        self.libraries = folder / "libraries"
         self.place = Place(folder / "place")
-        for place, name in ((self.source, "a.c"), (self.headers, "a.h")):
+        inputs = ((self.source, "a.c"), (self.headers, "a.h"), (self.libraries, "a.a"))
+        for place, name in inputs:
             place.mkdir()
             (place / name).write_text("one")
         self.count = 0
@@ -67,7 +70,8 @@ class Builds:
         )
         request = BuildRequest(**choices)
         plan = make_plan(find_target("runner"), request, self.source, self.place, kit)
-        return BuildJob(plan, request, {"headers": self.headers}, frozenset({"notes.txt"}))
+        inputs = {"headers": self.headers, "libraries": self.libraries}
+        return BuildJob(plan, request, inputs, frozenset({"notes.txt"}))
 
     def run(self, version: str = "1", **choices: Any) -> bool:
         """Whether the build was up to date."""
@@ -96,6 +100,7 @@ CHANGES: dict[str, Callable[[Builds], object]] = {
     "a source": lambda one: (one.source / "a.c").write_text("two"),
     "a new source": lambda one: (one.source / "b.c").write_text("two"),
     "a header of the SDK": lambda one: (one.headers / "a.h").write_text("two"),
+    "a library of the SDK": lambda one: (one.libraries / "a.a").write_text("two"),
     "an artifact": lambda one: (one.place.artifacts / "a.so").write_text("two"),
     "no artifact": lambda one: (one.place.artifacts / "a.so").unlink(),
     "the copy": lambda one: (one.overlay / "a.c").write_text("two"),
@@ -175,19 +180,23 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Steps:
     return Steps(tmp_path, monkeypatch)
 
 
-def test_a_build_takes_its_steps_in_order_and_records_what_it_published(steps: Steps) -> None:
+def test_a_build_takes_its_steps_in_order_and_records_what_it_published(
+    steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = count(100)
+    monkeypatch.setattr(builder, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     first = steps.run()
     assert steps.taken == ["one", "split", "collect", "publish"]
     assert (first.published, first.up_to_date, first.changed_files) == (True, False, 0)
     assert (first.stage_s, first.undone, first.cache) == ({"one": 1.5}, (), None)
-    assert first.wall_s > 0
+    assert first.wall_s == 1
     assert len(first.artifacts) == 2
     assert steps.place.origin.read_text() == str(steps.made.source)
     assert steps.read_state() == (first.inputs_sha256, ["a.so", "a.so.debug", "a.so"])
     again = steps.run()
     assert steps.taken == ["collect"]
     assert (again.published, again.up_to_date) == (True, True)
-    assert again.wall_s > 0
+    assert again.wall_s == 1
     (steps.made.source / "a.c").write_text("two")
     (steps.made.source / "b.c").write_text("new")
     (steps.made.headers / "a.h").unlink()

@@ -260,13 +260,13 @@ def test_a_job_is_made_of_its_checkout_and_its_profile(
     monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("EXECUTORCH_ROOT", raising=False)
 
-    target, progress = replace(find_target(name), profile="own"), Progress(None)
-    extras = frozenset(target.needs.extras)
+    target, progress = find_target(name), Progress(None)
+    needs = replace(target.needs, extras={"b": ("three",), "a": ("one", "two"), "c": ("four",)})
+    target, extras = replace(target, profile="own", needs=needs), frozenset({"a", "b", "other"})
     request = BuildRequest(python=Path("/py"), soc="SM8850", dsp_type=0, extras=extras)
     job = checkout.prepare_checkout(target, request, progress)
     source = roots["executorch"]
-    more = [one for extra in sorted(extras) for one in target.needs.extras[extra]]
-    components = (*target.needs.components, *more)
+    components = (*target.needs.components, "one", "two", "three")
     assert asked == [
         ("locate_profile", "own", progress),
         *([("check_lpai", environment)] if is_for_lpai else []),

@@ -22,6 +22,7 @@ from ci.parity.cmake.interpreter import (
     foreach_range,
     refusals_of,
 )
+from ci.parity.cmake.regex import replace as replace_matches
 from ci.parity.cmake.state import Routine
 from ci.parity.cmake.values import (
     expand,
@@ -1011,6 +1012,24 @@ def test_a_list_is_split_at_semicolons_that_are_not_escaped() -> None:
 def test_words_of_alternatives_are_those_of_each_that_no_earlier_one_has() -> None:
     assert split_values((";a;;a",)) == ["a", "a"]
     assert split_values(("a;;b;b", "b;c;;c;a")) == ["a", "b", "b", "c", "c"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "replacement", "text", "found"),
+    [
+        ("(a)(b)?", r"<\2\1\0>", "xabya", "x<baab>y<aa>"),
+        ("a", r"\n\\\;\9", "aba", "\n\\;b\n\\;"),
+        ("^a", "b", "aaca", "bbca"),
+        ("[^]a]", "_", "]ab", "]a_"),
+        ("a$", "b", "aa", "ab"),
+        ("a.b", "x", "a\nb", "x"),
+        ("{1}", "x", "a{1}", "ax"),
+    ],
+)
+def test_a_replacement_has_the_groups_of_each_match(
+    pattern: str, replacement: str, text: str, found: str
+) -> None:
+    assert replace_matches(pattern, replacement, text) == found
 
 
 def test_references_are_replaced_from_the_inside() -> None:

@@ -32,7 +32,7 @@ from ci.parity.facts import (
 )
 from ci.parity.policy import Allowance, ParityPolicy
 from ci.parity.trees import DirectoryTree, RevisionTree, open_tree
-from provisioning.errors import ToolError, UsageError
+from provisioning.errors import MissingToolError, ToolError, UsageError
 from tests.stand_ins.environments import git
 from tests.stand_ins.snapshots import check_snapshot
 from tests.stand_ins.text_tree import TextTree
@@ -129,7 +129,7 @@ JOIN|JOIN ,|TRANSFORM x|TRANSFORM x APPEND|TRANSFORM x REPLACE a|INSERT x|FILTER
 FILTER x INCLUDE|SORT x|REGEX|REGEX MATCH|REGEX MATCH a|REGEX MATCH a x|REGEX REPLACE a
 REGEX REPLACE a b|REGEX REPLACE a b x|REPLACE a b|REPLACE a b x|FIND a|FIND a b|FIND x|CONCAT
 CONCAT x|TOUPPER a|JSON|CONFIGURE a|RANDOM|SHA256 a|GLOB|GLOB x|GLOB x RELATIVE
-GLOB x RELATIVE y|GLOB_RECURSE|RELATIVE_PATH x a|READ a|REAL_PATH a|SHA256|x a NAME BASE_DIR
+GLOB x /usr/*.c|GLOB x RELATIVE y|GLOB_RECURSE|RELATIVE_PATH x a|READ a|REAL_PATH a|SHA256|x a NAME BASE_DIR
 x a BASE_DIR|x a NAME|x a|COMPARE|COMPARE a OUTPUT_VARIABLE|PARSE_ARGV|PARSE_ARGV 1 p "" ""
 PARSE_ARGV x p "" "" ""|p "" ""|OUTPUT_VARIABLE|x OUTPUT_VARIABLE|x CACHE|x CACHE FORCE
 x PARENT_SCOPE|CACHE|PARENT_SCOPE|ENV{x}|x FILE_SET|x BASE_DIRS|NAMES|x NAMES|x NAMES y|-D|x -D
@@ -281,7 +281,11 @@ def test_links_to_nothing_are_files_without_content(plant: Callable[[Files], Pat
 
 
 @pytest.mark.parametrize(
-    "action", ["READ", "STRINGS", "SIZE", "SHA256", "SHA3_512", "MD5", "TIMESTAMP", "READ_SYMLINK"]
+    "action",
+    [
+        *("READ", "STRINGS", "SIZE", "MD5", "TIMESTAMP", "READ_SYMLINK", "SHA1"),
+        *(f"SHA{kind}{bits}" for kind in ("", "3_") for bits in (224, 256, 384, 512)),
+    ],
 )
 def test_what_is_read_from_a_file_is_unknown_and_no_longer_the_old_value(
     read: Callable[[Files], CMakeFacts], action: str
@@ -704,6 +708,18 @@ def test_a_revision_that_git_cannot_read_is_not_called_missing(
     with pytest.raises(UsageError, match=told) as caught:
         open_tree(tmp_path, "main")
     assert caught.value.why == why
+
+
+def test_without_git_no_revision_is_called_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise MissingToolError("git is not on PATH")
+
+    (tmp_path / ".git").mkdir()
+    monkeypatch.setattr(trees, "read_commit", fail)
+    with pytest.raises(MissingToolError):
+        open_tree(tmp_path, "main")
 
 
 LISTS = """NAMES = ["", 'q']
