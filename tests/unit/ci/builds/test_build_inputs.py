@@ -132,10 +132,11 @@ def sync(source: Path, tmp_path: Path, *generated: str) -> tuple[str, ...]:
 
 
 def test_an_overlay_follows_edits_deletions_and_nothing_else(tmp_path: Path) -> None:
-    source = write(tmp_path / "source", {"a.c": "a", "d/b.c": "b"})
+    source = write(tmp_path / "source", {"a.c": "a", "d/b.c": "b", "e.c": "e"})
     assert sync(source, tmp_path, "generated.h") == ()
     untouched = (tmp_path / "overlay" / "a.c").stat().st_mtime_ns
-    (source / "d/b.c").unlink()
+    for gone in ("d/b.c", "e.c"):
+        (source / gone).unlink()
     (source / "c.c").write_text("c")
     os.utime(source / "a.c", (1, 1))
     assert sync(source, tmp_path) == ()

@@ -282,22 +282,31 @@ def test_a_file_that_is_missing_is_named_with_its_log(tmp_path: Path) -> None:
 def test_each_file_of_a_row_is_stripped_into_its_own_two(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("lib/a.so", "lib/b.so", "skel/c.so", "stripped/old"):
+    for name in ("lib/a.so", "lib/b.so", "skel/c.so", "bin/d", "stripped/old"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     ran: list[list[str]] = []
-    monkeypatch.setattr(artifacts, "run_process", lambda words: ran.append([*map(str, words)]))
-    rows = ({"path": "lib/*.so", "split_symbols": True}, {"path": "skel/*.so"})
+    out = tmp_path / "stripped"
+
+    def run(words: list[object]) -> None:
+        assert out.is_dir()
+        ran.append([*map(str, words)])
+
+    monkeypatch.setattr(artifacts, "run_process", run)
+    rows: tuple[dict[str, Any], ...] = (
+        {"path": "lib/*.so", "split_symbols": True},
+        {"path": "skel/*.so"},
+        {"path": "bin/d", "split_symbols": True},
+    )
     split_symbols(make_collected(tmp_path, *rows, objcopy="/objcopy"))
-    lib, out = tmp_path / "lib", tmp_path / "stripped"
     assert ran == [
         words
-        for name in ("a.so", "b.so")
+        for built in (tmp_path / "lib/a.so", tmp_path / "lib/b.so", tmp_path / "bin/d")
         for words in (
-            ["/objcopy", "--only-keep-debug", f"{lib / name}", f"{out / name}.debug"],
+            ["/objcopy", "--only-keep-debug", f"{built}", f"{out / built.name}.debug"],
             [
-                *("/objcopy", "--strip-all", f"--add-gnu-debuglink={out / name}.debug"),
-                *(f"{lib / name}", f"{out / name}"),
+                *("/objcopy", "--strip-all", f"--add-gnu-debuglink={out / built.name}.debug"),
+                *(f"{built}", f"{out / built.name}"),
             ],
         )
     ]

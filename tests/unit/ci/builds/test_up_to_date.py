@@ -154,11 +154,13 @@ class Steps:
     def split_symbols(self, _: BuildPlan) -> None:
         self.taken.append("split")
 
-    def collect_artifacts(self, _: BuildPlan, __: BuildRequest) -> Any:
+    def collect_artifacts(self, plan: BuildPlan, request: BuildRequest) -> Any:
+        assert isinstance(plan, BuildPlan)
+        assert isinstance(request, BuildRequest)
         self.taken.append("collect")
         paths = [self.place.stages / name for name in ("a.so", "a.so.debug")]
-        one = SimpleNamespace(path=paths[0], symbols=paths[1], errors=["bad"] * self.is_bad)
-        return (one, SimpleNamespace(path=paths[0], symbols=None, errors=[]))
+        one = SimpleNamespace(path=paths[0], symbols=paths[1], errors=[])
+        return (one, SimpleNamespace(path=paths[0], symbols=None, errors=["bad"] * self.is_bad))
 
     def publish_artifacts(self, _: BuildPlan, judged: Any) -> None:
         self.taken.append("publish")
@@ -328,10 +330,11 @@ def test_the_first_files_that_were_edited_in_the_copy_are_named(
         (steps.made.overlay / f"{number}.c").write_text("edited")
     stream = io.StringIO()
     run_build(steps.made.make_job(), Progress(stream))
-    first, second, *_ = stream.getvalue().splitlines()
+    first, second, third, *_ = stream.getvalue().splitlines()
     assert first.startswith(f"restoring files in {steps.made.overlay}: 0.c, 1.c, ")
     assert first.endswith(shown)
     assert second == f"  this directory is a copy: edit {steps.made.source} instead"
+    assert third == f"building runner in {steps.place.root}"
 
 
 def test_artifacts_are_there_only_if_each_has_its_content(tmp_path: Path) -> None:
