@@ -313,7 +313,9 @@ def test_an_option_is_looked_for_in_every_cmake_file_and_in_cmake(tmp_path: Path
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     cmake = tmp_path / "cmake"
-    cmake.write_text('#!/bin/sh\n[ "$*" = --help-variable-list ] && echo CMAKE_CXX_STANDARD\n')
+    cmake.write_text(
+        '#!/bin/sh\n[ "$*" = --help-variable-list ] && echo CMAKE_CXX_STANDARD\nexit 3\n'
+    )
     cmake.chmod(0o755)
     tools = SimpleNamespace(cmake=SimpleNamespace(path=cmake))
     plan: Any = SimpleNamespace(overlay=tmp_path, tools=tools)

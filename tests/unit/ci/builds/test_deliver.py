@@ -82,9 +82,9 @@ def test_files_are_installed_into_a_checkout_over_earlier_ones(tmp_path: Path) -
     (root / "deep/libs").mkdir(parents=True)
     (root / "deep/libs/a.so").write_text("old")
     target: Any = SimpleNamespace(
-        installs=(Install("lib/*.so", "deep/libs"), Install("bin/tool", "tools"))
+        installs=(Install("lib/*.so", "deep/libs"), Install("bin/tool", "more/tools"))
     )
-    names = ["deep/libs/a.so", "deep/libs/z.so", "tools/tool"]
+    names = ["deep/libs/a.so", "deep/libs/z.so", "more/tools/tool"]
     assert install_files(target, place, root) == tuple(root / name for name in names)
     found = {str(one.relative_to(root)): one for one in root.rglob("*") if one.is_file()}
     assert sorted(found) == names
@@ -93,7 +93,7 @@ def test_files_are_installed_into_a_checkout_over_earlier_ones(tmp_path: Path) -
         "new lib/z.so",
         "new bin/tool",
     ]
-    assert found["tools/tool"].stat().st_mode & 0o777 == 0o755
+    assert found["more/tools/tool"].stat().st_mode & 0o777 == 0o755
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:

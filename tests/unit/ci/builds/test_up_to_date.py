@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
@@ -105,6 +106,7 @@ CHANGES: dict[str, Callable[[Builds], object]] = {
     "no artifact": lambda one: (one.place.artifacts / "a.so").unlink(),
     "the copy": lambda one: (one.overlay / "a.c").write_text("two"),
     "a file in the copy": lambda one: (one.overlay / "b.c").write_text("two"),
+    "no copy": lambda one: shutil.rmtree(one.overlay),
     "no record": lambda one: one.place.state.unlink(),
     "no record of the copy": lambda one: one.place.tree_record.unlink(),
 }

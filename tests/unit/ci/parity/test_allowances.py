@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import date
 
 import msgspec
@@ -106,11 +107,20 @@ def test_an_entry_names_the_kind(pairs: Pairs) -> None:
     assert pairs(DRIFTED, policy) == FOUND | {STALE}
 
 
-@pytest.mark.parametrize("bad", [{"reason": " "}, {}], ids=["no reason", "no end"])
-def test_an_entry_needs_a_reason_and_an_end(bad: dict[str, str]) -> None:
-    raw = {"kinds": ["header"], "files": ["p/**"], "reason": "because", **bad}
+@pytest.mark.parametrize(
+    ("more", "lacks"),
+    [
+        ({"reason": " ", "absent": "a"}, "needs a reason"),
+        ({"reason": "", "until": date(2027, 1, 1)}, "needs a reason"),
+        ({}, "needs 'until', 'exists' or 'absent'"),
+        *(({key: "a"}, "") for key in ("exists", "absent")),
+        ({"until": date(2027, 1, 1)}, ""),
+    ],
+)
+def test_an_entry_needs_a_reason_and_an_end(more: dict[str, object], lacks: str) -> None:
+    raw = {"kinds": ["header"], "files": ["p/**"], "reason": "because", **more}
 
-    with pytest.raises(msgspec.ValidationError):
+    with pytest.raises(msgspec.ValidationError, match=lacks) if lacks else nullcontext():
         msgspec.convert(raw, Allowance)
 
 

@@ -483,7 +483,8 @@ def test_each_attribute_of_a_rule_has_its_meaning(
 )
 def test_what_build_files_expect_of_buck(expression: str, sources: list[str]) -> None:
     text = (
-        f'{LOAD}runtime.filegroup(name = "o")\nruntime.filegroup(name = "p", srcs = {expression})\n'
+        f'{LOAD}runtime.filegroup(name = "n")\nruntime.filegroup(name = "o")\n'
+        f'runtime.filegroup(name = "p", srcs = {expression})\n'
     )
     files = dict.fromkeys(("p/a.cpp", "p/b.cpp", "p/s/c.h"), "")
     found = read_buck(TextTree({**files, "p/BUCK": text}, LAYOUT))

@@ -314,11 +314,11 @@ add_library(lib b.cpp)
 add_library(other ALIAS lib)
 add_library(far IMPORTED)
 target_include_directories(lib PUBLIC inc PRIVATE $ENV{HOME} SYSTEM inc/deep)
-include_directories(BEFORE top)
+include_directories(BEFORE top "$<BUILD_INTERFACE:g/a;g/b>")
 target_compile_definitions(lib PUBLIC ONE PRIVATE -DTWO=2 INTERFACE SIX)
 target_compile_options(lib PRIVATE -Wall -DTHREE)
-add_definitions(-DFOUR plain)
-add_compile_definitions(FIVE)
+add_definitions(-DFOUR plain -DSEVEN)
+add_compile_definitions(FIVE EIGHT)
 install(FILES kept.h DESTINATION lib)
 target_sources(gone PRIVATE a.cpp)
 target_sources($ENV{NAME} PRIVATE a.cpp)
@@ -372,8 +372,8 @@ add_library(inner ${inner})
     assert [(one.text, one.exported) for one in lib.defines] == [
         ("ONE", True), ("TWO=2", False), ("SIX", True), ("THREE", False),
     ]  # fmt: skip
-    assert [one.text for one in lib.directory_defines] == ["FOUR", "FIVE"]
-    assert facts.include_directories == ("", "inc", "inc/deep", "top")
+    assert [one.text for one in lib.directory_defines] == ["FOUR", "SEVEN", "FIVE", "EIGHT"]
+    assert facts.include_directories == ("", "g/a", "g/b", "inc", "inc/deep", "top")
     assert facts.aliases == {"other": "lib"}
     assert [(one.name, one.place.line) for one in facts.repeated] == [("lib", 6)]
     assert facts.mentioned == ("kept.h",)
