@@ -819,6 +819,11 @@ NOTHING = Scope(
         ("NOT TEST", Answer.NO),
         ("TEST STREQUAL ON", Answer.YES),
         *(
+            (text, Answer.NO)
+            for word in ("IS_DIRECTORY", "IS_SYMLINK", "IS_ABSOLUTE", "IS_READABLE", "TARGET")
+            for text in (f"{word} x AND OFF", f"NOT ( {word} x OR ON )")
+        ),
+        *(
             (f"OFF AND {word} x", Answer.NO)
             for word in (
                 "COMMAND", "POLICY", "TEST", "EXISTS", "TARGET", "DEFINED",

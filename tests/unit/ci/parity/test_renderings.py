@@ -79,11 +79,16 @@ def test_annotations_point_into_the_change(drifted: ParityReport) -> None:
     (line,) = {one.buck_place.line for one in drifted.failing if one.buck_place}
     around = render_annotations(drifted, changed={"p/BUCK": {line - 2, line + 1, line + 9}})
     before = render_annotations(drifted, changed={"p/BUCK": {line - 2, line - 1, line + 9}})
+    (other,) = {one.cmake_place.line for one in drifted.failing if one.cmake_place}
+    equal = render_annotations(
+        drifted, changed={"CMakeLists.txt": {other + 1}, "p/BUCK": {line + 1}}
+    )
 
     assert first.startswith("::error file=p/BUCK,line=3,title=parity%3A cmake-only-source::p/b.cpp")
     assert second.startswith("::error file=CMakeLists.txt,line=3,")
     assert moved.startswith("::error file=CMakeLists.txt,line=5,")
     assert nearer.startswith("::error file=p/BUCK,line=3,")
+    assert equal.startswith(f"::error file=p/BUCK,line={line + 1},")
     assert around.startswith(f"::error file=p/BUCK,line={line + 1},")
     assert before.startswith(f"::error file=p/BUCK,line={line - 1},")
 

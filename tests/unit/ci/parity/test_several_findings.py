@@ -100,6 +100,15 @@ def test_every_failing_finding_and_unread_side_is_an_annotation() -> None:
         "p/b.cpp: so is it",
     ]
     assert [one.level.value for one in found] == ["error", "error", "error", "warning"]
+    unread = (*ROWS, NotEvaluated("buck", WHOLE, "no buck", ""))
+    assert [one.message for one in make_annotations(replace(REPORT, not_evaluated=unread))[:3]] == [
+        "the cmake side was not read: no cmake",
+        "the buck side was not read: no buck",
+        "p/a.cpp: only CMake compiles it. add it",
+    ]
+    assert "NOT READ, the buck side was NOT READ, 3" in render_table(
+        replace(REPORT, not_evaluated=unread)
+    )
 
 
 @pytest.mark.parametrize("order", [1, -1])

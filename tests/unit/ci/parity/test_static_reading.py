@@ -752,6 +752,26 @@ def test_a_source_from_a_list_of_buck_has_its_line_there(
     ]
 
 
+@pytest.mark.parametrize(
+    ("path", "name", "output", "told"),
+    [
+        ("lists.bzl", "PYTHON", "", []),
+        ("lists.bzl", "OTHER", "L", ["lists.bzl has no list OTHER"]),
+        ("gone.bzl", "file", "L", ["gone.bzl is not evaluated: the file is not in the tree"]),
+        ("gone.bzl", "file", "", []),
+    ],
+)
+def test_a_list_of_buck_that_is_not_there_is_named(
+    read: Callable[[Files], CMakeFacts], path: str, name: str, output: str, told: list[str]
+) -> None:
+    program = f"exec(open('{path}').read());print(';'.join({name}))"
+    more = f" OUTPUT_VARIABLE {output}" if output else ""
+    text = f'execute_process(COMMAND py -c "{program}"{more})\nadd_library(lib a.cpp)\n'
+    facts = read({"CMakeLists.txt": text, "lists.bzl": LISTS, "a.cpp": ""})
+    assert [row.reason for row in facts.not_evaluated] == told
+    assert sources(facts) == {("", "lib"): {"a.cpp"}}
+
+
 def test_a_source_from_a_text_of_several_lines_has_its_line_there(
     read: Callable[[Files], CMakeFacts],
 ) -> None:
