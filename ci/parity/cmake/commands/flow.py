@@ -13,6 +13,7 @@ from itertools import pairwise
 
 import starlark
 
+from ci.parity.buck.evaluate import explain
 from ci.parity.cmake.commands.variables import Handler, declare
 from ci.parity.cmake.interpreter import LIST_FILE, Interpreter
 from ci.parity.cmake.state import Call, Flow
@@ -119,7 +120,7 @@ def read_file_lists(text: str | None, path: str) -> Mapping[str, list[str]] | st
         options = starlark.EvalOptions(check_cancelled=lambda: time.thread_time() > end)
         starlark.eval_with(options, module, ast, starlark.Globals.standard())
     except starlark.StarlarkError as error:
-        return str(error).strip().splitlines()[0]
+        return explain(error, path)[0]
     names = re.findall(r"^(\w+)\s*=", text, re.MULTILINE)
     values = {name: module[name] for name in names}
     return {k: [str(item) for item in v] for k, v in values.items() if isinstance(v, list)}

@@ -245,6 +245,27 @@ def test_a_glob_is_at_the_first_of_its_patterns_that_a_file_names() -> None:
     assert (glob.patterns, str(glob.place)) == (("none.cpp", "b*.cpp", "c*.cpp"), "BUCK:3")
 
 
+def test_what_an_unloaded_file_of_targets_lists_has_its_lines_there() -> None:
+    rules = "".join(
+        f'    runtime.cxx_library(\n    name = "{name}",\n    srcs = ["{name}.cpp"],\n    )\n'
+        for name in ("one", "two")
+    )
+    texts = {"p/targets.bzl": f"{LOAD}def define_common_targets():\n{rules}", "q/BUCK": ""}
+    found = read_buck(TextTree(texts, LAYOUT))
+    assert [
+        (one.label, str(one.place), [(e.path, str(e.place)) for e in one.srcs])
+        for one in found.targets
+    ] == [
+        ("//p:one", "p/targets.bzl:4", [("p/one.cpp", "p/targets.bzl:5")]),
+        ("//p:two", "p/targets.bzl:8", [("p/two.cpp", "p/targets.bzl:9")]),
+    ]
+    (row,) = found.not_evaluated
+    assert (str(row.place), row.folder, row.is_broken, row.is_known) == (
+        *("p/targets.bzl", "p", True, True),
+    )
+    assert found.packages == ("p", "q")
+
+
 MADE = """
 NAMES = [
     "add",
@@ -792,6 +813,9 @@ NOTHING = Scope(
         ("NOT OPEN", Answer.BOTH),
         ("NOT NOT ON", Answer.YES),
         ("NOT ( ON AND OFF )", Answer.YES),
+        ("( ON ) AND OFF", Answer.NO),
+        ("( OFF ) OR ON", Answer.YES),
+        ("( ( OFF ) OR ON ) AND ON", Answer.YES),
         ("OFF AND OFF OR ON", Answer.YES),
         ("NAME", Answer.YES),
         ("OFF_NAME", Answer.NO),
@@ -1217,6 +1241,9 @@ def test_a_renamed_target_has_most_of_the_same_sources() -> None:
     before = {"old": {"a", "b"}, "kept": {"k"}, "gone": {"x", "y", "z"}}
 
     assert match_sources(before, {"new": {"a2", "b"}, "kept": {"k"}}, {"a": "a2"}) == {"old": "new"}
+    assert match_sources(before, {"one": {"z"}, "new": {"a", "b"}}, {}) == {"old": "new"}
+    two = {"one": {"a", "z"}, "new": {"a", "b"}, "two": {"x", "y"}}
+    assert match_sources(before, two, {}) == {"old": "new", "gone": "two"}
     assert match_sources(before, {"new": {"b", "c"}, "kept": {"k"}}, {}) == {}
     assert match_sources(before, {"new": {"a", "b", "c", "d"}, "kept": set()}, {}) == {}
     assert match_sources(before, {"new": {"a", "b", "c"}, "kept": set()}, {}) == {"old": "new"}

@@ -103,6 +103,19 @@ def test_a_source_is_there_twice_if_one_branch_adds_it_twice(
         assert [one.path for one in lib.srcs] == names
 
 
+def test_a_target_is_known_by_its_name_and_its_aliases(
+    read: Callable[[Files], CMakeFacts],
+) -> None:
+    text = "".join(
+        f"if(TARGET {name})\n  add_library(with_{n} b.cpp)\nelse()\n  add_library(no_{n} b.cpp)\n"
+        "endif()\n"
+        for n, name in enumerate(("lib", "own::lib", "gone"))
+    )
+    first = "add_library(lib a.cpp)\nadd_library(own::lib ALIAS lib)\n"
+    facts = read({"CMakeLists.txt": first + text})
+    assert [one.name for one in facts.targets] == ["lib", "with_0", "with_1", "with_2", "no_2"]
+
+
 def test_what_a_build_makes_is_neither_missing_nor_in_the_tree(
     read: Callable[[Files], CMakeFacts],
 ) -> None:
@@ -759,16 +772,24 @@ def test_a_source_from_a_list_of_buck_has_its_line_there(
         ("lists.bzl", "OTHER", "L", ["lists.bzl has no list OTHER"]),
         ("gone.bzl", "file", "L", ["gone.bzl is not evaluated: the file is not in the tree"]),
         ("gone.bzl", "file", "", []),
+        ("bad.bzl", "PYTHON", "L", ["bad.bzl is not evaluated: fail: no"]),
+        ("worse.bzl", "PYTHON", "L", ["worse.bzl is not evaluated: Parse error: "]),
     ],
 )
-def test_a_list_of_buck_that_is_not_there_is_named(
+def test_a_list_of_buck_that_cannot_be_used_is_named(
     read: Callable[[Files], CMakeFacts], path: str, name: str, output: str, told: list[str]
 ) -> None:
     program = f"exec(open('{path}').read());print(';'.join({name}))"
     more = f" OUTPUT_VARIABLE {output}" if output else ""
     text = f'execute_process(COMMAND py -c "{program}"{more})\nadd_library(lib a.cpp)\n'
-    facts = read({"CMakeLists.txt": text, "lists.bzl": LISTS, "a.cpp": ""})
-    assert [row.reason for row in facts.not_evaluated] == told
+    lists = {"lists.bzl": LISTS, "bad.bzl": "fail('no')\n", "worse.bzl": "def (\n"}
+    facts = read({"CMakeLists.txt": text, "a.cpp": "", **lists})
+    assert [
+        row.reason[: len(one)] for row, one in zip(facts.not_evaluated, told, strict=True)
+    ] == told
+    is_bad = path in {"bad.bzl", "worse.bzl"}  # then all of CMake is unknown
+    for row in facts.not_evaluated:
+        assert (row.folder, row.is_broken) == ("" if is_bad else None, is_bad)
     assert sources(facts) == {("", "lib"): {"a.cpp"}}
 
 
