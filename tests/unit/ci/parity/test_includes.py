@@ -412,6 +412,9 @@ INCLUDES = """#include <vector>
 #include "c.h"
 #include <b.h>
 #include NAME
+#ifdef SLOW
+#include <executorch/q/g.h>
+#endif
 """
 
 
@@ -429,12 +432,12 @@ def test_what_a_file_includes_is_known_by_line_folder_path_and_macro() -> None:
         ("d.h", "p/a.cpp:4", "inc/two"),
         ("c.h", "p/a.cpp:12", "inc/one"),
     ]
-    common = ("inc/one/c.h", "inc/two/d.h", "q/e.h", "q/f.h")
+    common = ("inc/one/c.h", "inc/two/d.h", "q/e.h", "q/f.h", "q/g.h")
     assert found.headers == {
         "p/a.cpp": ("p/b.h", *common),
         "q/unlisted.cpp": common,
         **dict.fromkeys(names, ()),
     }
     assert found.needed == {"p/a.cpp": ("q/e.h", "lib/out.h")}
-    assert found.guarded == {"p/a.cpp": {"FAST": ("q/f.h",)}}
-    assert found.names == {"vector", "b.h", "c.h", "d.h", "e.h", "f.h", "out.h"}
+    assert found.guarded == {"p/a.cpp": {"FAST": ("q/f.h",), "SLOW": ("q/g.h",)}}
+    assert found.names == {"vector", "b.h", "c.h", "d.h", "e.h", "f.h", "g.h", "out.h"}

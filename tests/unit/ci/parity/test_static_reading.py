@@ -654,6 +654,7 @@ def test_a_revision_is_read_as_it_was_committed(tmp_path: Path) -> None:
     (root / "a.cpp").write_text("int a;\n")
     (root / "b.cpp").write_bytes(b"\xff\n")
     (root / "link").symlink_to("a.cpp")
+    (root / "other").symlink_to("b.cpp")
     (root / ".gitmodules").write_text('[submodule "one"]\n\tpath = sub/one\n')
     git(root, "add", ".")
     git(root, "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},third/two")
@@ -671,15 +672,15 @@ def test_a_revision_is_read_as_it_was_committed(tmp_path: Path) -> None:
     ):
         assert isinstance(tree, RevisionTree)
         assert (tree.name, tree.source) == (commit, (place / ".git", commit))
-        assert tree.files == {".gitmodules", "a.cpp", "b.cpp", "link"}
+        assert tree.files == {".gitmodules", "a.cpp", "b.cpp", "link", "other"}
         assert tree.submodules == ("sub/one", "third/two")
-        assert tree.links == {"link": "a.cpp"}
+        assert tree.links == {"link": "a.cpp", "other": "b.cpp"}
         texts = [tree.read(path) for path in ("a.cpp", "b.cpp", "gone", "third/two")]
         assert texts == ["int a;\n", "\ufffd\n", None, None]
         assert [tree.digest(path) for path in ("a.cpp", "gone")] == [blob, ""]
     tree = open_tree(root, None)
     assert isinstance(tree, DirectoryTree)
-    assert tree.files == {".gitmodules", "a.cpp", "b.cpp", "link", "new.cpp"}
+    assert tree.files == {".gitmodules", "a.cpp", "b.cpp", "link", "other", "new.cpp"}
     texts = [tree.read(path) for path in ("a.cpp", "b.cpp", "gone", "link")]
     assert texts == ["int changed;\n", "\ufffd\n", None, "int changed;\n"]
     assert tree.submodules == ("sub/one",)
@@ -856,6 +857,10 @@ def test_a_digest_of_a_side_is_of_all_that_it_reads(change: Files, sides: list[s
     assert reading.digest_side(TextTree(before.texts, layout), "buck") != reading.digest_side(
         before, "buck"
     )
+    modules = [f'[submodule "{name}"]\n\tpath = {name}\n' for name in "xyz"]
+    texts = ("".join(modules[:number]) for number in range(4))
+    trees = [TextTree({**TREE, ".gitmodules": text}, LAYOUT) for text in texts]
+    assert len({reading.digest_side(tree, "buck") for tree in trees}) == 4
 
 
 def test_the_facts_of_a_side_are_read_once_and_the_newest_are_kept(
@@ -902,7 +907,9 @@ def test_a_worker_reads_a_side_of_its_tree_within_limits(
     def run_here(argv: list[str], *, cwd: Path, timeout_s: float) -> None:
         assert (argv[1:3], (cwd / "ci").is_dir()) == (["-m", "ci.parity.reading"], True)
         limits.append(timeout_s)
+        os.chdir(cwd)  # where a relative path leads elsewhere
         assert reading.main(argv[3:]) == 0
+        os.chdir(tmp_path)
 
     monkeypatch.setattr(reading, "run_process", run_here)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (hard, hard))
@@ -917,7 +924,8 @@ def test_a_worker_reads_a_side_of_its_tree_within_limits(
         git(root, "add", ".")
         git(root, "commit", "--quiet", "-m", "one")
         (root / "BUCK").write_text("")
-    tree = open_tree(root, "HEAD" if is_committed else None, LAYOUT)
+    monkeypatch.chdir(tmp_path)
+    tree = open_tree(Path("checkout"), "HEAD" if is_committed else None, LAYOUT)
     assert isinstance(tree, RevisionTree | DirectoryTree)
     known = reading.read_side(tree, "buck", None)
     assert ([one.label for one in known.targets], known.not_evaluated) == (["//:lib"], ())
