@@ -111,10 +111,11 @@ def test_an_exclude_counts_for_a_file_that_is_named_too() -> None:
 
 def test_every_string_of_an_attribute_has_its_key() -> None:
     nested = '\0select{"one": ["d", "\\u0000select{\\"k\\": [\\"c\\"]}"], "two": []}'
-    value = ["a", "", {"b": [], "name": "file"}, nested]
+    value = ["a", "", {"b": [], "name": "file", "several": ["one", "two"]}, nested]
 
     assert [(one.text, one.condition, one.key) for one in walk(value)] == [
-        ("a", "", ""), ("b", "", ""), ("file", "", "name"), ("d", "one", ""),
+        ("a", "", ""), ("b", "", ""), ("file", "", "name"),
+        ("one", "", "several"), ("two", "", "several"), ("d", "one", ""),
         ("c", "one and k", ""),
     ]  # fmt: skip
 
@@ -1103,6 +1104,8 @@ def test_references_have_a_dozen_alternatives_at_most() -> None:
         ("$<1:a>/$<1:b>", ["a/b"], ["a/b"]),
         ("$<1:a;b>.c", ["a.c", "b.c"], ["a.c", "b.c"]),
         ("$<1:$<$<PLATFORM_ID:Android>:a>>", [], ["a"]),
+        ("$<1:$<$<PLATFORM_ID:Darwin,Android>:a>>", [], ["a"]),
+        ("$<LINK_ONLY:$<$<NOT:$<PLATFORM_ID:Linux,Darwin>>:a;b>>", [], ["a", "b"]),
         ("$<$<NOT:$<CONFIG:Debug>>:a>", ["a"], ["a"]),
         ("$<SHELL_PATH:a>", [], []),
         ("a>b", ["a>b"], ["a>b"]),
