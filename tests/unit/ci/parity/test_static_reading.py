@@ -103,6 +103,19 @@ def test_a_source_is_there_twice_if_one_branch_adds_it_twice(
         assert [one.path for one in lib.srcs] == names
 
 
+def test_list_files_that_include_each_other_are_all_named(
+    read: Callable[[Files], CMakeFacts],
+) -> None:
+    files = {"CMakeLists.txt": "include(a.cmake)\nadd_library(lib a.cpp)\n"}
+    files |= {f"{one}.cmake": f"\ninclude({other}.cmake)\n" for one, other in ("ab", "bc", "ca")}
+    facts = read(files)
+    (row,) = facts.not_evaluated
+    chain = "a.cmake -> b.cmake -> c.cmake -> a.cmake"
+    assert (str(row.place), row.folder, row.is_broken) == ("c.cmake:2", "", True)
+    assert row.reason == f"list files include each other: {chain}"
+    assert sources(facts) == {("", "lib"): {"a.cpp"}}
+
+
 def test_a_target_is_known_by_its_name_and_its_aliases(
     read: Callable[[Files], CMakeFacts],
 ) -> None:
