@@ -235,7 +235,7 @@ def read_library(path: Path) -> Found | None:
     """Return an ELF file with its facts, or None for any other file."""
     try:
         return Found(path, read_elf(path))
-    except (OSError, ElfError):
+    except ElfError:
         return None
 
 
@@ -273,7 +273,7 @@ def close_over(wanted: Iterable[str], runner: Found, known: Mapping[str, Found])
     of the device's system."""
     found: dict[str, Path] = {}
     todo = [*wanted, *runner.elf.needed]
-    required = {*wanted, *(name for name in runner.elf.needed if is_ours(name))}
+    required = {*wanted}
     while todo:
         name = todo.pop()
         if name in found:

@@ -51,11 +51,15 @@ def issue(
     key: str = "",
     path_length: int | None = None,
     more: x509.ExtensionType | None = None,
+    signs: bool | None = None,
 ) -> Holder:
-    """An authority, or with ``usage`` a signer; without an issuer a root."""
+    """An authority, or with ``usage`` a signer; without an issuer a root. Only an authority may
+    sign others, unless ``signs`` says otherwise.
+    """
     own = make_key(key or name)
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     is_authority = not usage
+    signs = is_authority if signs is None else signs
     builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -72,7 +76,7 @@ def issue(
                 key_encipherment=False,
                 data_encipherment=False,
                 key_agreement=False,
-                key_cert_sign=is_authority,
+                key_cert_sign=signs,
                 crl_sign=is_authority,
                 encipher_only=False,
                 decipher_only=False,

@@ -287,9 +287,9 @@ def test_one_device_is_chosen(devices: list[str], any_: str, told: str) -> None:
 @pytest.mark.parametrize(
     ("word", "place", "name", "ends", "there"),
     [
-        ("adb:x", "", "adb:x", ("-s", "x", "shell", "-T"), connection.PHONE_PLACE),
-        ("adb:x", "/q", "adb:x", ("shell", "-T"), "/q"),
-        ("ssh:a", "", "ssh:a", ("--", "a"), connection.BOARD_PLACE),
+        ("adb:x", "", "adb:x", ("-s", "x", "shell", "-T"), "/data/local/tmp/qnn-ci"),
+        ("adb:x", "/q", "adb:x", ("-s", "x", "shell", "-T"), "/q"),
+        ("ssh:a", "", "ssh:a", ("--", "a"), "qnn-ci"),
         ("ssh:me@a:2", "/q", "ssh:me@a:2", ("-p", "2", "--", "me@a"), "/q"),
         ("ssh:[::1]:22", "", "ssh:[::1]:22", ("-p", "22", "--", "::1"), connection.BOARD_PLACE),
         ("ssh:me@[::1]", "", "ssh:me@[::1]", ("--", "me@::1"), connection.BOARD_PLACE),
@@ -307,9 +307,11 @@ def test_a_device_is_called_by_its_client(
     monkeypatch.setattr(connection, "require_client", lambda name, _: name)
     monkeypatch.setattr(connection, "choose_phone", lambda _, wanted: wanted)
     device = open_device(word, place)
-    assert (device.name, device.client[0], device.place) == (name, word[:3], there)
-    assert device.client[-len(ends) :] == ends
-    assert ("-p" in device.client) is ("-p" in ends)
+    options = ("BatchMode=yes", "StrictHostKeyChecking=yes")
+    options += ("ServerAliveInterval=10", "ServerAliveCountMax=6")
+    first = ("-T", *(text for one in options for text in ("-o", one))) if word[0] == "s" else ()
+    assert (device.name, device.place) == (name, there)
+    assert device.client == (word[:3], *first, *ends)
 
 
 @pytest.mark.parametrize("word", ["usb:1", "ssh:", "ssh:-oProxyCommand=x", "adb", ""])
@@ -491,7 +493,10 @@ def test_a_start_without_outputs_says_what_happened(
         program.run_once(1)
     assert caught.value.lacks == lacks
     if unpacked == (False, 0):
-        (tmp_path / "outputs").mkdir()
+        (tmp_path / "outputs" / "output_0_0.raw").mkdir(parents=True)
+        with pytest.raises(RunError):
+            program.run_once(1)
+        (tmp_path / "outputs" / "output_0_0.raw").rmdir()
         (tmp_path / "outputs" / "output_0_0.raw").write_bytes(np.float32([1, 2]).tobytes())
         ((output,),) = program.run_once(1)
         assert output.tolist() == [1, 2]
@@ -702,12 +707,22 @@ def test_a_phone_that_cannot_be_used_is_told_with_those_that_are_there(
 
 def test_adb_s_list_has_every_phone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     adb = tmp_path / "adb"
-    adb.write_text("#!/bin/sh\nprintf 'List of\\na\\tdevice\\n\\nb\\toffline\\n'\nexit $CODE\n")
+    listed = "printf 'List of\\na\\tdevice\\n\\nb\\toffline\\n'; echo ' no server' >&2"
+    adb.write_text(f"#!/bin/sh\n{listed}\nsleep $LATE\nexit $CODE\n")
     adb.chmod(0o755)
     monkeypatch.setenv("CODE", "0")
+    monkeypatch.setenv("LATE", "0")
     assert connection.list_phones(str(adb)) == {"a": "device", "b": "offline"}
     monkeypatch.setenv("CODE", "4")
-    assert tell(lambda: connection.list_phones(str(adb)))[0] == "adb devices exited with 4"
+    failed = tell(lambda: connection.list_phones(str(adb)))
+    assert failed[:2] == ("adb devices exited with 4", "no server")
+    monkeypatch.setenv("CODE", "0")
+    monkeypatch.setenv("LATE", "9")
+    monkeypatch.setattr(connection, "ANSWER_S", 0.1)
+    assert "did not end" in tell(lambda: connection.list_phones(str(adb)))[0]
+    monkeypatch.setenv("PATH", "/nowhere")
+    told = tell(connection.list_phones)
+    assert (told[0], told[2]) == ("adb is not on PATH", connection.ADB_FIX)
 
 
 @pytest.mark.parametrize("name", ["-rf", ".hidden", "a b", "a/b", "a;b", "$a", "", "a\n"])
@@ -765,6 +780,41 @@ def test_a_lease_is_held_by_one_of_two(here: Device) -> None:
     )
 
 
+def test_a_lease_ends_with_its_block_however_that_ends(here: Device) -> None:
+    def make(device: Device, owner: str) -> DeviceRunner:
+        bundle: Any = None
+        return DeviceRunner(device, bundle, "/d", Progress(), owner=owner)
+
+    mine, other = make(here, "me"), make(here, "other")
+    with pytest.raises(RuntimeError), runner.lease_first([mine]):
+        raise RuntimeError
+    assert other.take() is None
+
+    class Lost(Device):
+        def call(self, script: str, **_: Any) -> Answer:
+            if "mv lease old" in script:
+                raise errors.pop()
+            return Answer(0, b"", "")
+
+    errors: list[QnnCiError] = [ToolError("gone"), StoreError("full")]
+    for _ in range(2):  # the lease expires later
+        with runner.lease_first([make(Lost("adb:1", (), "/p"), "me")]):
+            pass
+    assert errors == []
+
+
+def test_a_program_is_run_within_its_own_time_and_one_after_another() -> None:
+    nothing: Any = None
+    one = DeviceRunner(Device("adb:1", (), "/p"), nothing, "/d", Progress())
+    program: Any = SimpleNamespace()
+    for fresh in (False, True):
+        with one.open(program, 5.0, fresh=fresh) as opened:
+            assert opened == DeviceProgram(one, program, 5.0)
+            assert one.turn.locked()
+        assert not one.turn.locked()
+    assert one.name == "adb:1"
+
+
 @pytest.mark.parametrize(
     ("holders", "holder", "named"),
     [
@@ -814,6 +864,12 @@ def test_a_program_is_sent_with_every_set_of_inputs(tmp_path: Path) -> None:
     assert [row.split() for row in listed] == [names[:2], names[2:]]
     assert files["program.pte"].read_bytes() == b"the program"
     assert np.fromfile(files["1_1.raw"], np.float32).tolist() == [2, 1]
+
+
+def test_the_system_log_of_a_failed_start_is_about_the_dsp(here: Device) -> None:
+    lines = ["QnnDsp <E>", "fastrpc_x", "adsprpc", "CDSP is up", "remoteproc", "ExecuTorch", "wifi"]
+    found = here.ask(f"grep -iE {runner.ABOUT}", data="\n".join(lines).encode())
+    assert found.decode().split("\n") == [*lines[:-1], ""]
 
 
 def test_each_flag_names_its_own_file() -> None:

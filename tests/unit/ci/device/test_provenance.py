@@ -1,12 +1,20 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 from pathlib import Path
 
 import pytest
 
-from ci.device.provenance import Part, find_evidence, list_signed, write_sbom
+from ci.device.provenance import (
+    PACKAGE,
+    Part,
+    find_evidence,
+    has_sbom_library,
+    list_signed,
+    write_sbom,
+)
 from ci.report.schema import Status
 from ci.signing.record import (
     LOG_NAME,
@@ -63,6 +71,14 @@ def test_an_sbom_names_every_file_and_what_it_needs(
     }
     write_sbom(tmp_path / "other.json", "bundle", "e" * 64, parts)
     assert json.loads((tmp_path / "other.json").read_text())["serialNumber"] != bom["serialNumber"]
+
+
+@pytest.mark.parametrize("spec", [None, "a package"])
+def test_an_sbom_is_written_if_its_library_is_there(
+    monkeypatch: pytest.MonkeyPatch, spec: str | None
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", {PACKAGE: spec}.get)
+    assert has_sbom_library() is (spec is not None)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import tarfile
@@ -36,6 +37,7 @@ from ci.device.bundle import (
     list_parts,
     read_bundle,
     require_fit,
+    require_loads,
     stage,
 )
 from ci.device.by_hand import INPUT_LIST, PROGRAM, RUN_CASES, list_programs, write_by_hand
@@ -52,6 +54,7 @@ from provisioning.elf.facts import AndroidNote, Defect, ElfError, ElfFacts
 from provisioning.errors import ExitCode, UnfitError, UsageError
 from provisioning.files import hash_file, write_json
 from tests.stand_ins.lowered import make_binary, make_program
+from tests.stand_ins.snapshots import check_snapshot
 
 
 @pytest.fixture
@@ -225,15 +228,20 @@ def test_commands_by_hand_are_of_the_tool_that_reaches_the_bundle_s_system(
     present = {"ssh": "adb", "adb": "ssh"}[absent]
     assert f"\n{present} " in page
     assert f"\n{absent} " not in page
-    assert "./my_runner --model_path" in page
-    assert RUN_CASES in page
+    blocks = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+    commands = blocks.findall(page)
+    snapshot = Path(__file__).with_name("snapshots") / f"by-hand-{present}.txt"
+    check_snapshot(snapshot, "\n".join(commands))
+    write_by_hand(tmp_path, "my_runner", None, android=android)
+    alone = blocks.findall((tmp_path / "by-hand.md").read_text())
+    assert alone == commands[:1]
 
 
 RUNNER = """#!/bin/sh
 for word; do
   case $word in --output_folder_path=*) touch "${word#*=}/output_0_0.raw";; esac
 done
-cat input_list.txt; echo "$LD_LIBRARY_PATH" >&2
+cat input_list.txt; echo "$LD_LIBRARY_PATH $ADSP_LIBRARY_PATH" >&2
 exit $(cat program.pte)
 """
 
@@ -261,7 +269,7 @@ def test_cases_run_by_hand_fail_if_one_of_them_fails(tmp_path: Path) -> None:
     assert run() == (1, "a: 0\nb: 3\nc: 0\n", {one: f"{code}\n" for one, code in codes.items()})
     assert list_names(bundle / "results") == {*codes}
     log = (bundle / "results/c/log.txt").read_text()
-    assert log == f"0_0.raw\n{bundle}/files\n"
+    assert log == f"0_0.raw\n{bundle}/files {bundle}/files\n"
     with tarfile.open(bundle / "results.tar") as tar:
         files = {one.name.removeprefix("results/") for one in tar if one.isfile()}
     ends = ("code.txt", "log.txt", "outputs/output_0_0.raw")
@@ -574,6 +582,21 @@ def test_what_the_doctor_finds_in_the_staged_files_is_an_error(
         require_fit(Target.LINUX, "SM8650", tmp_path, Progress())
     error = caught.value
     assert (error.what, error.why, error.fix) == (f"{identity}: what", "why", "fix")
+
+
+def test_a_program_loads_if_its_kernels_are_staged(tmp_path: Path) -> None:
+    """The program has an operator on the CPU."""
+    program = tmp_path / "model.pte"
+    program.write_bytes(make_program())
+    place = tmp_path / "staged"
+    place.mkdir()
+    for name in ("libqnn_executorch_backend.so", STUB75):
+        (place / name).write_bytes(b"\0")
+    with pytest.raises(UnfitError, match=r"on SM8650 \(failed check: operators\)") as caught:
+        require_loads(program, place, ["SM8650"])
+    assert "aten::erf.out" in caught.value.why
+    (place / "libkernels.so").write_bytes(b"\0aten::erf.out\0")
+    require_loads(program, place, ["SM8650"])
 
 
 def make_facts(machine: int, **facts: Any) -> ElfFacts:

@@ -569,6 +569,15 @@ def test_a_fault_weighs_what_it_means_for_this_app(
     assert _weigh(unit, warned) == warned
 
 
+@pytest.mark.parametrize("field", ["subject", "what", "fix"])
+def test_what_a_copy_lacks_is_told_once_whichever_text_names_it(field: str) -> None:
+    unit = AppUnit("app", Kind.SOURCES, None, absent=("x/a.pte", "jni/libc++_shared.so"))
+    bare = Finding("QNN312", "V79", "no stub", "app: lib/arm64-v8a", "", "add it")
+    for name, is_told in (("libc++_shared.so", False), ("libQnnHtpV79Stub.so", True)):
+        found = _weigh(unit, replace(bare, **{field: f"one needs {name} here"}))
+        assert (found is not None) is is_told
+
+
 def pack(*names: str) -> tuple[PackedFile, ...]:
     return tuple(PackedFile(name, Path(name), name, 1, QNN_ABI) for name in names)
 

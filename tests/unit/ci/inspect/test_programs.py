@@ -7,6 +7,7 @@ import json
 import math
 import os
 import random
+import re
 import signal
 import struct
 import zipfile
@@ -288,6 +289,65 @@ def test_weights_of_an_unknown_type_have_no_known_size() -> None:
     program = parse_program(make_flatbuffer({1: Vector([forward])}, b"ET12"), "a.pte")
     assert program
     assert program.constant_bytes == {"unknown": 0}
+
+
+# The scalar types of executorch/schema/scalar_type.fbs by their numbers, and others.
+SCALARS = {0: "uint8", **{number: f"int{4 << number}" for number in range(1, 5)}}
+SCALARS |= {5: "float16", 6: "float32", 7: "float64"}
+SCALARS |= {11: "bool", 15: "bfloat16", 22: "bits16", 27: "uint16", 28: "uint32", 29: "uint64"}
+OTHERS = {*range(31)} - {*SCALARS}
+
+
+def test_types_of_tensors_have_their_names_and_sizes() -> None:
+    def store(dtype: int) -> dict[int, Any]:
+        shape = {2: Vector([3], "i"), 5: Number("I", 1 + dtype)}
+        return {0: Number("B", 5), 1: {0: Number("b", dtype), **shape}}
+
+    values = Vector([store(number) for number in SCALARS])
+    ports = Vector(range(len(SCALARS)), "i")
+    plan = {0: "forward", 2: values, 3: ports, 4: Vector([0], "i")}
+    program = parse_program(make_flatbuffer({1: Vector([plan])}, b"ET12"), "a.pte")
+    assert program
+    assert [one.dtype for one in program.methods[0].inputs] == [*SCALARS.values()]
+    assert program.constant_bytes == {
+        name: 3 * int(re.sub(r"\D", "", name) or 8) // 8 for name in SCALARS.values()
+    }
+    plan |= {2: Vector([store(number) for number in OTHERS]), 3: Vector([0], "i")}
+    program = parse_program(make_flatbuffer({1: Vector([plan])}, b"ET12"), "a.pte")
+    assert program
+    assert program.constant_bytes == {"unknown": 0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "bits"),
+    [
+        *((0x00, "int", (8, 16, 32, 64)), (0x01, "uint", (8, 16, 32, 64))),
+        *((0x02, "float", (16, 32, 64)), (0x05, "bool", (8,))),
+        *((0x03, "sfixed", (4, 8, 16, 32)), (0x04, "ufixed", (4, 8, 16, 32))),
+    ],
+)
+def test_types_of_qnn_are_their_kind_and_their_bits(
+    kind: int, name: str, bits: tuple[int, ...]
+) -> None:
+    """QnnTypes.h writes the bits in decimal digits: 0x0432 has 32."""
+    for each in (4, 8, 16, 32, 64):
+        number = kind << 8 | int(str(each), 16)
+        data = make_binary().replace(struct.pack("<I", 0x0408), struct.pack("<I", number))
+        (graph,) = parse_context_binary(data).graphs
+        known = f"{name}{each}" if each in bits else f"0x{number:04x}"
+        assert graph.inputs[0].dtype == known
+
+
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [*((3, "CPU"), (4, "GPU"), (5, "DSP"), (6, "HTP"), (12, "LPAI")), (7, "backend 7")],
+)
+def test_a_context_binary_is_for_a_backend(number: int, name: str) -> None:
+    data = make_binary()
+    place = data.index(struct.pack("<3I", 2, 38, 0))  # the version of the core API, after the id
+    start = data.rindex(struct.pack("<I", 6), 0, place)
+    changed = data[:start] + struct.pack("<I", number) + data[start + 4 :]
+    assert parse_context_binary(changed).backend == name
 
 
 def test_weights_are_those_of_all_methods_each_buffer_once() -> None:

@@ -23,7 +23,7 @@ from provisioning.console.progress import Progress
 from provisioning.doctor.checks.registry import Finding, Severity
 from provisioning.doctor.facts import FileFacts, TreeFacts
 from provisioning.doctor.survey.context_binaries import ContextBinary, Graph, TensorSpec
-from provisioning.doctor.survey.programs import Method, Partition, Program
+from provisioning.doctor.survey.programs import Method, Partition, Program, SegmentSpan
 from provisioning.elf.facts import ElfFacts
 from provisioning.elf.qnn_build import QnnBuild
 from provisioning.errors import IntegrityError
@@ -207,9 +207,17 @@ UNITS = {
     "QNN865": (
         make(
             gradle=Gradle("b.gradle", kept=("**/libQnnHtpV75*",), first=("**/*Skel.so",)),
-            absent=("p/libQnnHtpV85Skel.so", "p/README"),
+            absent=("p/README", "p/libQnnHtpV85Skel.so"),
         ),
         ("strip libQnnHtpV79Skel.so (and 2 more)", "add to b.gradle"),
+    ),
+    "QNN865 of files that are absent": (
+        make(
+            gradle=Gradle("b.gradle"),
+            libraries=pack("libQnnHtp.so", "libQnnHtpV75Skel.so"),
+            absent=("p/README", "q/libQnnHtpV85Skel.so", "r/libQnnHtpV69Skel.so"),
+        ),
+        ("strip libQnnHtpV69Skel.so (and 2 more)",),
     ),
     "QNN866": (
         make(gradle=Gradle("b.gradle", kept=("**/liba.so",)), duplicates=(COPIES,)),
@@ -223,6 +231,34 @@ UNITS = {
         make(damaged={"p/a.aar": "it is cut", "p/b.aar": "it is long"}),
         ("b.aar was", "long"),
     ),
+}
+
+
+# Subject and place of each finding.
+OF_APP, OF_MANIFEST, DLC = ("u", "u"), "u: AndroidManifest.xml", "libQnnModelDlc.so or libSNPE.so"
+PLACES = {
+    "QNN851": [OF_APP],
+    "QNN851 by filters": [OF_APP],
+    "QNN851 by filters that leave nothing": [OF_APP],
+    "QNN869": [("b.gradle", "u: b.gradle")],
+    "QNN853": [("a.so", "p/a.so")],
+    "QNN854": [("a.so", "p/a.so")],
+    "QNN856": [(SKELS[0], f"app/{SKELS[0]}")],
+    "QNN857": [("libQnnHtp.so", "app/libQnnHtp.so")],
+    "QNN858": [("b.so", "app/b.so")],
+    "QNN859": [("a.so", "app/a.so")],
+    "QNN859 of an ABI of a computer": [("a.so", "app/a.so")],
+    "QNN860": [("u", OF_MANIFEST)],
+    "QNN861": [("u", OF_MANIFEST)],
+    "QNN862": [("libadsprpc.so", OF_MANIFEST), ("libOpenCL.so", OF_MANIFEST)],
+    "QNN862 from the level of the build file on": [("libOpenCL.so", OF_MANIFEST)],
+    "QNN863": [("libOpenCL.so", OF_MANIFEST)],
+    "QNN864": [(DLC, "app/m.dlc"), (DLC, "app/n.dlc")],
+    "QNN865": [(SKELS[1], f"app/{SKELS[1]}")],
+    "QNN865 of files that are absent": [("libQnnHtpV69Skel.so", "r/libQnnHtpV69Skel.so")],
+    "QNN866": [("liba.so", "1/liba.so")],
+    "QNN868": [("a:qnn:1, b:qnn:2", "u: b.gradle")],
+    "QNN871": [("a.aar", "p/a.aar"), ("b.aar", "p/b.aar")],
 }
 
 
@@ -241,6 +277,7 @@ def test_a_finding_tells_how_many_have_the_fault(code: str) -> None:
     found = [one for one in APPS.judge(unit) if one.id == code.split(maxsplit=1)[0]]
     text = "\n".join(f"{one.what} {one.fix}" for one in found)
     assert all(one in text for one in told), text
+    assert [(one.subject, one.where) for one in found] == PLACES[code]
 
 
 @pytest.mark.parametrize(
@@ -410,21 +447,49 @@ def test_text_of_a_program_names_each_figure() -> None:
     port = TensorSpec("x", "float32", (1, 4), scale=0.5, zero_point=3)
     graphs = (Graph("g1", (port,), (replace(port, name="y"),), constant_bytes=2000), Graph("g2"))
     context = replace(FIRST, offset=64, graphs=graphs)
-    methods = tuple(Method(name, (), (), (Partition("QnnBackend"),), {}) for name in ("m1", "m2"))
-    program = Program("m.pte", "program", 1, contexts=(context, SECOND), methods=methods)
+    plain = TensorSpec("x", "float32", (1, 4))
+    parts = tuple(Partition(f"{name}nnBackend") for name in "QXQ")
+    methods = (
+        Method("m1", (plain,), (replace(plain, name="y"),), parts, {}),
+        Method("m2", (), (), parts[:1], {}),
+    )
+    program = Program(
+        "m.pte",
+        "program",
+        1,
+        methods=methods,
+        metadata={"get_length": 512, "get_dtype": (6, 5)},
+        contexts=(context, SECOND),
+        segments=(SegmentSpan(128, 2048, 128), SegmentSpan(4096, 4096, 4096)),
+        constant_bytes={"float32": 2048, "int8": 100},
+        misplaced="has a segment at byte 3",
+    )
     text = render_files([Inspected("m.pte", "program", 1500, program=program)])
     rows = [" ".join(line.split()) for line in text.splitlines()]
-    assert rows[:3] == [
+    assert rows == [
         "m.pte: ExecuTorch program, 1.46 KiB",
+        "warning has a segment at byte 3",
         "context 0.98 KiB at byte 64",
         "compiled with QNN 2.48.40, core API 2.30.0, backend API 5.48.0, binary info 3",
+        "compiled for SM8650, V75, 8 MB VTCM",
+        "graph g1, constants of 1.95 KiB",
+        "input x float32 [1, 4], scale 0.5, zero point 3",
+        "output y float32 [1, 4], scale 0.5, zero point 3",
+        "graph g2",
+        "context 0.98 KiB at byte 0",
+        "compiled with QNN 2.50.40, core API 2.30.0, backend API 5.48.0, binary info 3",
+        "compiled for SM8750, V79, 8 MB VTCM",
+        "method m1, 3 partitions for QnnBackend,XnnBackend",
+        "input x float32 [1, 4]",
+        "output y float32 [1, 4]",
+        "method m2, 1 partition for QnnBackend",
+        "constant get_length = 512",
+        "constant get_dtype = (6, 5)",
+        "segment 2.00 KiB at byte 128, a multiple of 128",
+        "segment 4.00 KiB at byte 4096, a multiple of 4096",
+        "CPU weights float32, 2.00 KiB",
+        "CPU weights int8, 100 B",
     ]
-    assert "compiled for SM8650, V75, 8 MB VTCM" in rows
-    assert "compiled for SM8750, V79, 8 MB VTCM" in rows
-    assert {"graph g1, constants of 1.95 KiB", "graph g2"} <= {*rows}
-    assert "input x float32 [1, 4], scale 0.5, zero point 3" in rows
-    assert "output y float32 [1, 4], scale 0.5, zero point 3" in rows
-    assert sum(row.startswith("method m") for row in rows) == 2
     library = Inspected(
         "a.so", "library", 1, library=Library("Hexagon", 75, qnn="2.50", api_level=30, align=4096)
     )
@@ -468,6 +533,29 @@ def test_what_is_unknown_is_not_shown_or_named_as_unknown() -> None:
         "on the CPU aten::erf.out",
         "on the CPU aten::bmm.out, 3 times",
         "CPU weights float32, 2.00 KiB",
+    ]
+
+
+def test_files_of_a_package_are_below_it() -> None:
+    library = Library("aarch64", align=64)
+    files = (
+        Inspected("a.so", "library", 7, "is cut"),
+        Inspected(
+            "b.apk", "package", 9, entries=(Inspected("c.so", "library", 8, library=library),)
+        ),
+    )
+    package = Inspected("app.apks", "package", 2048, "contains files", entries=files)
+    assert render_files([package, files[0]]).splitlines() == [
+        "app.apks: package, 2.00 KiB",
+        "  problem       it contains files",
+        "  a.so: library, 7 B",
+        "    problem       it is cut",
+        "  b.apk: package, 9 B",
+        "    c.so: library, 8 B",
+        "      library       aarch64, states no QNN build, aligned to 64 bytes",
+        "",
+        "a.so: library, 7 B",
+        "  problem       it is cut",
     ]
 
 

@@ -221,7 +221,9 @@ def test_facts_are_summarized_for_a_report() -> None:
         *("host", "roots", "pins", "sdk", "trees", "python", "backend", "variables", "ndk"),
         *("checkout", "devices"),
     }
-    assert found["host"]["cpu_flags"] == len(facts.host.cpu_flags)
+    host = {**vars(facts.host), "cpu_flags": len(facts.host.cpu_flags)}
+    host |= {"tools": [vars(one) for one in facts.host.tools], "libraries": dict(host["libraries"])}
+    assert found["host"] == host
     assert (found["roots"], found["pins"]) == (dict(facts.roots), dict(facts.pins))
 
 

@@ -573,6 +573,10 @@ def test_a_device_is_created_as_every_lowering_does(
     schema.QcomChipset = None
     device_probe.main()
     assert capsys.readouterr().out.startswith("\ndevice AttributeError: ")
+    schema.QcomChipset = SimpleNamespace(**{soc: None})
+    adaptor.QnnManager = lambda _: int("first\nsecond")
+    device_probe.main()
+    assert capsys.readouterr().out.count("\n") == 2  # whatever an error says is one line
 
 
 @pytest.mark.parametrize("read_at", [4, 8, 12])
@@ -1190,11 +1194,17 @@ def test_a_device_is_tried_with_the_library_and_the_adaptor_that_are_there(
         return "no device"
 
     monkeypatch.setattr(environment, "try_device", attempt)
-    monkeypatch.setattr(environment, "survey_python", lambda *given: facts if given else None)
+    modules = {"numpy": "numpy", "yaml": "pyyaml"}
+
+    def survey(*given: Any) -> PythonFacts:
+        assert given == (own, ("torch", "executorch", "torchao"), [*modules], request.variables)
+        return facts
+
+    monkeypatch.setattr(environment, "survey_python", survey)
     adaptor = replace(cases.file("a.so"), elf=read_elf(LIBRARY))
     facts = PythonFacts("py", adaptor=adaptor)
     sdk = SdkFacts(tmp_path, is_directory=True)
-    policy: Any = SimpleNamespace(python=SimpleNamespace(modules={}))
+    policy: Any = SimpleNamespace(python=SimpleNamespace(modules=modules))
     needs = read_backends()[backend]
     library = tmp_path / HOST_DIRECTORY / needs.library
     request = make_request(tmp_path, python=own, backend=backend, tries_device=True)

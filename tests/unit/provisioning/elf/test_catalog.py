@@ -74,6 +74,8 @@ OTHER_ROOT = issue("Test Root", key="another root")
 OTHER_CA = issue("Test CA", OTHER_ROOT, key="another authority")
 LOOK_ALIKE = issue(PUBLISHER, OTHER_CA, WHQL, key="look-alike")
 NO_CA = issue("Test CA 2", AUTHORITY, WHQL)
+NO_SIGNS = issue("Test CA 3", AUTHORITY, signs=False)
+NO_MARK = issue("Test CA 4", AUTHORITY, WHQL, signs=True)
 members = list_members(FILES)
 SHA224_OID, SHA256_OID, SHA384_OID = (f"2.16.840.1.101.3.4.2.{n}" for n in (4, 1, 2))
 X400_NAME = x509.UnrecognizedExtension(x509.SubjectAlternativeName.oid, b"\x30\x04\xa3\x02\x30\x00")
@@ -116,6 +118,14 @@ REFUSED: dict[str, tuple[str, Callable[[], bytes]]] = {
     "below what is no authority": (
         "a certificate in its chain is not allowed to sign others",
         lambda: sign(LIST, members, issue(PUBLISHER, NO_CA, WHQL), NO_CA, AUTHORITY),
+    ),
+    "below an authority whose key signs no certificates": (
+        "a certificate in its chain is not allowed to sign others",
+        lambda: sign(LIST, members, issue(PUBLISHER, NO_SIGNS, WHQL), NO_SIGNS, AUTHORITY),
+    ),
+    "below no authority whose key signs certificates": (
+        "a certificate in its chain is not allowed to sign others",
+        lambda: sign(LIST, members, issue(PUBLISHER, NO_MARK, WHQL), NO_MARK, AUTHORITY),
     ),
     "without the authority": (
         "its chain does not end at the trusted root",

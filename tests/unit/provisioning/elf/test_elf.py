@@ -245,6 +245,15 @@ def test_what_is_not_elf_is_named(tmp_path: Path, content: bytes, defect: Defect
         assert caught.value.why == "it starts with 'PK\\x03\\x04 an archive '"
 
 
+def test_each_defect_is_cured_in_its_own_way() -> None:
+    own = (Defect.UNREADABLE, Defect.LFS_POINTER, Defect.HTML)
+    fixes = {one: ElfError(Path("a.so"), one).fix for one in Defect}
+    usual = {fix for one, fix in fixes.items() if one not in own}
+    assert len(usual) == 1
+    assert len({*usual, *(fixes[one] for one in own)}) == 4
+    assert "git lfs pull" in fixes[Defect.LFS_POINTER]
+
+
 def test_a_missing_file_and_a_directory_are_errors_of_the_tree(tmp_path: Path) -> None:
     for path, why in (
         (tmp_path / "no.so", "No such file or directory"),
@@ -252,10 +261,12 @@ def test_a_missing_file_and_a_directory_are_errors_of_the_tree(tmp_path: Path) -
     ):
         with pytest.raises(ElfError) as caught:
             read_elf(path)
-        assert (caught.value.defect, caught.value.why) == (Defect.UNREADABLE, why)
+        assert (caught.value.path, caught.value.defect) == (path, Defect.UNREADABLE)
+        assert caught.value.why == why
         with pytest.raises(ElfError) as caught:
             find_qnn_build(path)
-        assert (caught.value.defect, caught.value.why) == (Defect.UNREADABLE, why)
+        assert (caught.value.path, caught.value.defect) == (path, Defect.UNREADABLE)
+        assert caught.value.why == why
 
 
 def test_every_version_of_every_library_is_read(tmp_path: Path) -> None:
@@ -558,21 +569,23 @@ def test_a_library_tells_which_versions_it_defines(tmp_path: Path) -> None:
 def test_the_loader_looks_into_its_cache_and_then_its_directories(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("cached/liba.so", "default/liba.so", "default/libb.so", "x86_64/libc.so"):
+    names = ("cached/liba.so", "default/liba.so", "default/libb.so", "x86_64/libc.so")
+    for name in (*names, "cached/libz.so"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     rows = [
         f"{tmp_path}/{name}".encode()
-        for name in ("cached/liba.so", "default/liba.so", "gone/libb.so")
+        for name in ("cached/liba.so", "default/liba.so", "gone/libb.so", "cached/libz.so")
     ]
     (tmp_path / "cache").write_bytes(b"ld.so\0liba.so\0" + b"\0".join(rows) + b"\0\xff")
     monkeypatch.setattr(loader, "LOADER_CACHE", tmp_path / "cache")
     monkeypatch.setattr(loader.platform, "machine", lambda: "x86_64")
     directories = (f"{tmp_path}/{{machine}}", f"{tmp_path}/default")
     monkeypatch.setattr(loader, "DEFAULT_DIRECTORIES", directories)
-    names = ["libb.so", "liba.so", "libc.so", "libd.so", "liba.so"]
-    found = loader.find_libraries(names)
+    wanted = ["libz.so", "libb.so", "liba.so", "libc.so", "libd.so", "liba.so"]
+    found = loader.find_libraries(wanted)
     assert found == {
+        "libz.so": f"{tmp_path}/cached/libz.so",
         "liba.so": f"{tmp_path}/cached/liba.so",
         "libb.so": f"{tmp_path}/default/libb.so",
         "libc.so": f"{tmp_path}/x86_64/libc.so",
