@@ -149,20 +149,25 @@ def sign(
     stamped: datetime | None = None,
     stamper: Holder = STAMPER,
     attributed: bytes | None = None,
+    hashed: str = "sha256",
+    algorithm: str = "rsassa_pkcs1v15",
+    imprint: str = "sha256",
 ) -> bytes:
     """A ContentInfo with SignedData around ``content``, a whole DER value.
 
-    ``attributed`` is what the signed digest is of, if it is not the content.
+    ``attributed`` is what the signed digest is of, if it is not the content; ``hashed`` is the
+    kind of digest, and ``imprint`` that of the timestamp's.
     """
     body = content[2 + (content[1] & 0x7F if content[1] & 0x80 else 0) :]
-    digest = hashlib.sha256(body if attributed is None else attributed).digest()
+    digest = hashlib.new(hashed, body if attributed is None else attributed).digest()
     attributes = cms.CMSAttributes(
         [
             {"type": "content_type", "values": [kind]},
             {"type": "message_digest", "values": [digest]},
         ]
     )
-    signature = signer.key.sign(attributes.dump(), padding.PKCS1v15(), hashes.SHA256())
+    kind_of_digest = getattr(hashes, hashed.upper())()
+    signature = signer.key.sign(attributes.dump(), padding.PKCS1v15(), kind_of_digest)
     certificate = asn1.Certificate.load(signer.der)
     info = {
         "version": "v1",
@@ -170,19 +175,19 @@ def sign(
             name="issuer_and_serial_number",
             value={"issuer": certificate.issuer, "serial_number": certificate.serial_number},
         ),
-        "digest_algorithm": {"algorithm": "sha256"},
+        "digest_algorithm": {"algorithm": hashed},
         "signed_attrs": attributes,
-        "signature_algorithm": {"algorithm": "rsassa_pkcs1v15"},
+        "signature_algorithm": {"algorithm": algorithm},
         "signature": signature,
     }
     if stamped:
-        token = cms.ContentInfo.load(make_timestamp(signature, stamped, stamper))
+        token = cms.ContentInfo.load(make_timestamp(signature, stamped, stamper, imprint))
         info["unsigned_attrs"] = [{"type": "microsoft_time_stamp_token", "values": [token]}]
     holders = (signer, *chain)
     signed = cms.SignedData(
         {
             "version": "v1",
-            "digest_algorithms": [{"algorithm": "sha256"}],
+            "digest_algorithms": [{"algorithm": hashed}],
             "encap_content_info": {"content_type": kind},
             "certificates": [asn1.Certificate.load(one.der) for one in holders],
             "signer_infos": [info],
@@ -195,14 +200,14 @@ def sign(
     return wrap(0x30, make_oid("1.2.840.113549.1.7.2"), wrap(0xA0, wrap(0x30, fields)))
 
 
-def make_timestamp(signature: bytes, when: datetime, stamper: Holder) -> bytes:
+def make_timestamp(signature: bytes, when: datetime, stamper: Holder, imprint: str) -> bytes:
     info = tsp.TSTInfo(
         {
             "version": "v1",
             "policy": "1.2.3.4",
             "message_imprint": {
-                "hash_algorithm": {"algorithm": "sha256"},
-                "hashed_message": hashlib.sha256(signature).digest(),
+                "hash_algorithm": {"algorithm": imprint},
+                "hashed_message": hashlib.new(imprint, signature).digest(),
             },
             "serial_number": 1,
             "gen_time": when,

@@ -206,7 +206,8 @@ def test_kept_programs_are_listed_in_order_and_damaged_ones_are_named(tmp_path: 
     expected = [kept / name / "artifact" / f"{name}.pte" for name in sorted(names)]
     assert list(list_programs(kept)) == expected
     assert list(list_programs(None)) == []
-    for damaged in ("{}", '{"compiled": ' + "[" * 99_999):
+    deep = '{"compiled": {"program": "m.pte", "sets": 1, "inputs": ' + "[" * 99_999
+    for damaged in ("{}", '{"compiled": 1}', deep):
         (kept / "case5" / "artifact" / "artifact.json").write_text(damaged)
         with pytest.raises(UsageError, match=r"case5/artifact/artifact\.json is damaged"):
             list(list_programs(kept))

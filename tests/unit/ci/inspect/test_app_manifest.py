@@ -49,6 +49,15 @@ def test_a_manifest_that_is_cut_anywhere_has_a_fault_or_what_was_left() -> None:
     assert parse_manifest(b"").fault
 
 
+@pytest.mark.parametrize("at", [28, 29, 116, 876])
+def test_a_number_that_leads_nowhere_is_a_fault(at: int) -> None:
+    """Where a text, the texts, a chunk or the name of an element is."""
+    data = (MANIFESTS / "declared.bin").read_bytes()
+    found = parse_manifest(data[:at] + b"\xff" + data[at + 1 :])
+    assert found == AppManifest(fault=found.fault)
+    assert "damaged" in found.fault
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -76,6 +77,7 @@ LOOK_ALIKE = issue(PUBLISHER, OTHER_CA, WHQL, key="look-alike")
 NO_CA = issue("Test CA 2", AUTHORITY, WHQL)
 NO_SIGNS = issue("Test CA 3", AUTHORITY, signs=False)
 NO_MARK = issue("Test CA 4", AUTHORITY, WHQL, signs=True)
+EXPIRED = issue("Test CA 5", AUTHORITY, end=NOW - YEAR / 12)
 members = list_members(FILES)
 SHA224_OID, SHA256_OID, SHA384_OID = (f"2.16.840.1.101.3.4.2.{n}" for n in (4, 1, 2))
 X400_NAME = x509.UnrecognizedExtension(x509.SubjectAlternativeName.oid, b"\x30\x04\xa3\x02\x30\x00")
@@ -139,6 +141,22 @@ REFUSED: dict[str, tuple[str, Callable[[], bytes]]] = {
         "the certificate of CN=Test Hardware Publisher was not valid on 2026-06-01",
         lambda: make_catalog(FILES, issue(PUBLISHER, AUTHORITY, WHQL, start=NOW + YEAR / 12)),
     ),
+    "below an authority that has expired": (
+        "the certificate of CN=Test CA 5 was not valid on 2026-06-01",
+        lambda: sign(LIST, members, issue(PUBLISHER, EXPIRED, WHQL), EXPIRED, AUTHORITY),
+    ),
+    "a timestamp of a weak digest": (
+        "its timestamp belongs to another signature",
+        lambda: make_catalog(FILES, stamped=NOW, imprint="sha1"),
+    ),
+    "a signature of another digest than it states": (
+        "genuine catalogs have a different version or use other algorithms",
+        lambda: make_catalog(FILES, algorithm="sha384_rsa"),
+    ),
+    "a weak digest": (
+        "it uses the hash algorithm sha1, which is not accepted",
+        lambda: make_catalog(FILES, hashed="sha1"),
+    ),
     "stamped after its end": (
         "the certificate of CN=Test Hardware Publisher was not valid on 2031-05-31",
         lambda: make_catalog(FILES, stamped=LATER),
@@ -196,6 +214,23 @@ REFUSED: dict[str, tuple[str, Callable[[], bytes]]] = {
         lambda: PLAIN.replace(make_oid(SHA256_OID), make_oid(SHA384_OID), 1),
     ),
 }
+
+
+@pytest.mark.parametrize("hashed", ["sha256", "sha384", "sha512"])
+def test_a_catalog_may_use_any_strong_digest(hashed: str) -> None:
+    for algorithm in ("rsassa_pkcs1v15", f"{hashed}_rsa"):
+        data = make_catalog(FILES, hashed=hashed, algorithm=algorithm, imprint=hashed, stamped=NOW)
+        assert parse_catalog(data, TRUST, NOW).covers(NAME, DIGEST)
+
+
+@pytest.mark.parametrize("when", [NOW - YEAR, NOW + YEAR])
+def test_certificates_are_valid_from_their_first_second_to_their_last(when: datetime) -> None:
+    data = make_catalog(FILES, stamped=when)
+    assert parse_catalog(data, TRUST, LATER).signed == when
+    assert parse_catalog(PLAIN, TRUST, when).signed is None
+    past = when + (timedelta(seconds=1) if when > NOW else timedelta(seconds=-1))
+    with pytest.raises(CatalogError, match="was not valid on"):
+        parse_catalog(PLAIN, TRUST, past)
 
 
 def _signature(data: bytes) -> bytes:
@@ -331,6 +366,8 @@ def test_a_file_is_proven_by_a_catalog_next_to_it(tmp_path: Path) -> None:
     skel.write_bytes(BYTES)
     assert prove(tmp_path) is None
     own.write_bytes(STAMPED)
+    proof = prove_file(skel, DIGEST, TRUST, LATER)
+    assert proof == Proof(Genuine.GENUINE, own.name, signed=NOW)
     assert prove(tmp_path) == (Genuine.GENUINE, own.name)
     other = tmp_path / "libQnnHtpV75Skel.so"
     other.write_bytes(BYTES)
