@@ -329,6 +329,10 @@ def test_a_start_that_gives_other_bytes_is_a_fault_of_the_case() -> None:
     assert one.run([]) == right
     assert one.unequal == [2, 4]
     assert start(right, other).run([]) == right
+    first, second = np.float32([1, 2]), np.float32([3])
+    several = start([[first, second]], [[first, second + 1]], [[first + 1, second]])
+    several.run([])
+    assert several.unequal == [2, 3]
     last = start(right, right, other)
     last.run([])
     assert last.unequal == [3]

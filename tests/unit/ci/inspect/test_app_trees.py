@@ -430,6 +430,15 @@ def test_manifests_of_all_modules_count(tmp_path: Path) -> None:
     ]
 
 
+def test_an_aar_outside_of_the_project_has_its_whole_path(tmp_path: Path) -> None:
+    outside = write(tmp_path / "other", {"lfs.aar": POINTER, "bad.aar": "PK damaged"})
+    build = f"{APP} files('{outside}/lfs.aar', '{outside}/bad.aar')"
+    (unit,) = read(write(tmp_path / "ROOT", {"build.gradle": build}), tmp_path)
+    assert describe(unit) == app(
+        "ROOT", pointers=[f"{outside}/lfs.aar"], damaged=[f"{outside}/bad.aar"]
+    )
+
+
 def test_the_first_of_several_aars_by_name_is_packaged(tmp_path: Path) -> None:
     root = write(tmp_path / "ROOT", {"build.gradle": APP})
     (root / "libs").mkdir()

@@ -233,6 +233,26 @@ def test_min_sdk_is_read_from_the_nearest_build_file(
     assert find_min_sdk(place) == found
 
 
+def test_the_nearest_build_file_with_a_level_counts_and_kotlin_before_groovy(
+    tmp_path: Path,
+) -> None:
+    place = tmp_path / "repository/app"
+    place.mkdir(parents=True)
+    rows = (
+        ("repository/build.gradle", "minSdk 21\n", 21),
+        ("repository/build.gradle.kts", "minSdk = 22\n", 22),
+        ("repository/app/build.gradle", "minSdk rootProject.level\n", 22),
+        ("repository/app/build.gradle", "minSdk 24\n", 24),
+        ("repository/app/build.gradle.kts", "compileSdk = 35\n", 24),
+        ("repository/app/build.gradle.kts", "minSdk = 25\nminSdk = 26\n", 25),
+    )
+    for name, text, level in rows:
+        (tmp_path / name).write_text(text)
+        assert find_min_sdk(place) == level
+    (place / "build.gradle.kts").write_bytes(b"\xff\nminSdk = 26\n")  # it is not UTF-8
+    assert find_min_sdk(place) == 24
+
+
 def test_a_note_never_makes_an_environment_unfit() -> None:
     note = Finding("QNN235", "s", "it has none", "/s", "why", "fix", Severity.NOTE)
     verdict = Verdict("linux", (note,))

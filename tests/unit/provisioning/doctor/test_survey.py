@@ -31,6 +31,7 @@ from provisioning.doctor.facts import (
     STAGING,
     BackendFacts,
     CheckoutFacts,
+    DeviceFacts,
     EnvironmentFacts,
     InstallationFacts,
     NdkFacts,
@@ -420,6 +421,48 @@ def test_what_a_device_says(tmp_path: Path, uid: str, su: str, is_root: bool) ->
     assert device.libraries == {"libQnnHtp.so": "v2.49.40.260810104044", "libQnnX.so": ""}
 
 
+def test_each_device_is_asked_by_its_own_number(tmp_path: Path) -> None:
+    program(
+        tmp_path / "adb",
+        "[ $1 = devices ] && printf 'List of devices attached\\na\\tdevice\\nb\\toffline\\n"
+        'c\\tdevice\\n\' && exit\n[ "$1$3" = -sshell ] || exit 1\n[ $2 = c ] && exit 1\n'
+        "echo soc=$2; echo page=16384",
+    )
+    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    known = DeviceFacts("a", "device", soc="a", page_bytes=16384, directory="/d")
+    silent = DeviceFacts("c", "device", directory="/d")
+    assert survey_devices(path, "/d") == (known, DeviceFacts("b", "offline"), silent)
+
+
+def test_what_is_asked_of_a_device_is_run_by_its_shell(tmp_path: Path) -> None:
+    """This computer is the device; it has a program that tells properties."""
+    program(tmp_path / "bin/getprop", "echo of-$1")
+    program(tmp_path / "bin/su", "echo su: not allowed >&2; exit 1")
+    program(tmp_path / "bin/id", "echo 2000")
+    program(tmp_path / "bin/getconf", "echo of $1 >&2; echo 4096")
+    program(tmp_path / "bin/df", "echo a header\necho /dev/x 9 4 5000000 45% $2")
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / "libQnnHtp.so").write_bytes(b"\0v2.49.40.260810104044\0v2.50.40.260810104044\0")
+    (place / "libQnnGpu.so").write_bytes(b"\0none\0")
+    (place / "libQnnDirectory.so").mkdir()
+    (place / "libother.so").write_bytes(b"v2.49.40.260810104044")
+    program(
+        tmp_path / "adb",
+        f"[ $1 = devices ] && printf 'List of devices attached\\na\\tdevice\\n' && exit\n"
+        f'PATH={tmp_path}/bin:$PATH sh -c "$4"',
+    )
+    assert survey_devices({"PATH": f"{tmp_path}:/usr/bin:/bin"}, str(place)) == (
+        DeviceFacts(
+            *("a", "device", "of-ro.soc.model", "of-ro.build.version.release"),
+            page_bytes=4096,
+            free_mb=5120,
+            directory=str(place),
+            libraries={"libQnnHtp.so": "v2.49.40.260810104044", "libQnnGpu.so": ""},
+        ),
+    )
+
+
 def test_whether_a_device_is_created_is_tried_once_for_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -659,6 +702,15 @@ def test_the_parts_of_an_sdk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     )
     common.write_text(f"{header}#define QNN_API_VERSION_PATCH 1\n")
     assert survey_sdk(tmp_path, []).api_version == "2.27.1"
+    description = tmp_path / "sdk.yaml"
+    description.write_text("version: 2.49.40\nbuild_id: '260810104044'\n")
+    whole = survey_sdk(tmp_path, [])
+    assert (whole.version, whole.stamp) == ("2.49.40", "260810104044")
+    assert whole.markers == ("sdk.yaml", "QNN_README.txt")
+    description.write_text("version: [")
+    damaged = survey_sdk(tmp_path, [])
+    assert damaged.fault
+    assert damaged == replace(whole, version=None, stamp=None, fault=damaged.fault)
     assert not survey_sdk(common, []).is_directory
 
 
@@ -883,6 +935,39 @@ def test_the_adaptor_is_the_one_with_pythons_own_suffix(tmp_path: Path) -> None:
     assert facts.adaptor is not None
     assert facts.adaptor.defect is Defect.EMPTY
     assert survey_python(answer(tmp_path, adaptors=paths[:1]), (), (), {}).adaptor is None
+
+
+def test_another_python_is_asked_in_its_own_process() -> None:
+    """The modules next to the script are not its own."""
+    facts = survey_python(Path(sys.executable), ["pytest", "none-such"], ["json", "host"], {})
+    assert facts == PythonFacts(
+        facts.executable,
+        tuple(sys.version_info[:3]),
+        importlib.machinery.EXTENSION_SUFFIXES[0],
+        {"pytest": metadata.version("pytest"), "none-such": None},
+        {"json": True, "host": False},
+        executorch=facts.executorch,
+        adaptors=facts.adaptors,
+        adaptor=facts.adaptor,
+        lacking=facts.lacking,
+        flatc=facts.flatc,
+        unmet=facts.unmet,
+        headers=facts.headers,
+        installed=facts.installed,
+        pth=facts.pth,
+    )
+    assert Path(facts.executable).samefile(sys.executable)
+
+
+@pytest.mark.parametrize("minors", [(), (37,), (37, 40)])
+def test_an_adaptor_tells_by_which_headers_it_was_built(
+    tmp_path: Path, minors: tuple[int, ...]
+) -> None:
+    adaptor = tmp_path / "P.cpython-311.so"
+    code = b"\x48\xb8\x05\0\0\0%c\0\0\0\x31\xd2\xc3"
+    adaptor.write_bytes(LIBRARY.read_bytes() + b"".join(code % one for one in minors))
+    facts = survey_python(answer(tmp_path, adaptors=[str(adaptor)]), (), (), {})
+    assert facts.headers == ("2.37" if minors == (37,) else "")
 
 
 def test_a_python_tells_what_is_installed_and_where(

@@ -13,6 +13,7 @@ import pytest
 from provisioning.console.process import run_process
 from provisioning.doctor.checks.variables import VARIABLES, Variables
 from provisioning.doctor.examine import examine_request
+from provisioning.doctor.facts import TreeFacts
 from provisioning.doctor.survey import tree
 from provisioning.doctor.survey.environment import SurveyRequest, survey_variables
 from provisioning.doctor.survey.tree import FactsCache, survey_tree
@@ -97,6 +98,18 @@ def test_a_change_that_keeps_size_and_time_is_seen(root: Path, tmp_path: Path) -
     assert file.elf.machine == 40
 
 
+def test_only_what_is_still_there_is_remembered(root: Path, tmp_path: Path) -> None:
+    path = root / "lib" / "x86_64-linux-clang" / "libx86.so"
+    other = path.with_name("libother.so")
+    shutil.copy(path, other)
+    survey_tree(root, FactsCache(tmp_path))
+    path.unlink()
+    with other.open("ab") as file:
+        file.write(b"more")
+    survey_tree(root, FactsCache(tmp_path))
+    assert {*FactsCache(tmp_path).rows} == {str(other)}
+
+
 def test_a_file_in_two_trees_has_its_path_in_each(root: Path, tmp_path: Path) -> None:
     inner = root / "lib" / "x86_64-linux-clang"
     assert survey_tree(inner, FactsCache(tmp_path)).files[0].relative == "libx86.so"
@@ -123,7 +136,10 @@ def test_a_defect_is_a_fact(root: Path) -> None:
 
 
 def test_a_missing_root_is_empty(tmp_path: Path) -> None:
-    assert survey_tree(tmp_path / "none", NO_CACHE).files == ()
+    none = tmp_path / "none"
+    assert survey_tree(none, NO_CACHE) == TreeFacts(none, (), is_directory=False)
+    none.mkdir()
+    assert survey_tree(none, NO_CACHE) == TreeFacts(none, ())
 
 
 COMPARE = """

@@ -463,6 +463,16 @@ def test_only_entries_with_a_name_and_a_sha256_are_listed() -> None:
     assert list(catalog._list_files(data)) == [(sha256, "a")] * 3
 
 
+@pytest.mark.parametrize("field", ["serial", "issuer"])
+def test_the_certificate_of_the_signer_is_the_one_that_it_names(field: str) -> None:
+    own = SIGNER.certificate
+    serial = own.serial_number.to_bytes(own.serial_number.bit_length() // 8 + 1, "big")
+    text = {"serial": serial, "issuer": b"Test CA"}[field]
+    head, _, tail = PLAIN.rpartition(text)  # behind the certificates
+    with pytest.raises(CatalogError, match="its signer's certificate is missing"):
+        parse_catalog(head + text[:-1] + bytes([text[-1] ^ 1]) + tail, TRUST, NOW)
+
+
 def test_a_signature_is_of_one_signer_with_an_rsa_key(monkeypatch: pytest.MonkeyPatch) -> None:
     kind = SimpleNamespace(native="signed_data")
     for signers in ([], [1, 2]):

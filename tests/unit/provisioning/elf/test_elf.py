@@ -238,7 +238,7 @@ def test_what_is_not_elf_is_named(tmp_path: Path, content: bytes, defect: Defect
     path.write_bytes(content)
     with pytest.raises(ElfError) as caught:
         read_elf(path)
-    assert caught.value.defect is defect
+    assert (caught.value.path, caught.value.defect) == (path, defect)
     assert caught.value.exit_code is ExitCode.ENVIRONMENT
     assert caught.value.fix
     if defect is Defect.NOT_ELF:
