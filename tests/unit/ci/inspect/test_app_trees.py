@@ -7,14 +7,14 @@ import os
 import subprocess
 import zipfile
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
 
 from ci.inspect.app_manifest import AppManifest
 from ci.inspect.app_trees import MAX_DEPTH, read_app
-from ci.inspect.apps import AppUnit, Kind
+from ci.inspect.apps import AppUnit, Kind, PackedFile
 from provisioning.errors import IntegrityError, QnnCiError, UnfitError, UsageError
 from tests.stand_ins.android_apps import ABI, ARTIFACTS, MANIFESTS, library, write_apk
 
@@ -448,6 +448,31 @@ def test_the_first_of_several_aars_by_name_is_packaged(tmp_path: Path) -> None:
     (unit,) = read(root, tmp_path)
     places = [f"libs/{name}.aar/jni/{ABI}/libq.so" for name in "abcdef"]
     assert describe(unit) == app("ROOT", libraries=places[:1], twice=[places])
+
+
+def test_a_file_of_an_archive_has_its_place_and_its_size_there(tmp_path: Path) -> None:
+    data, path = bytes(5000) + b"end", tmp_path / "app.apk"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("AndroidManifest.xml", TEXT)
+        for name, method in (("a", zipfile.ZIP_STORED), ("b", zipfile.ZIP_DEFLATED)):
+            archive.writestr(f"lib/{ABI}/lib{name}.so", data, method)
+            archive.writestr(f"assets/deep/{name}.pte", data, method)
+        sizes = {one.filename: one.compress_size for one in archive.infolist()}
+    (unit,) = read(path, tmp_path)
+    for kind, files in (
+        (f"lib/{ABI}/lib{{}}.so", unit.libraries),
+        ("assets/deep/{}.pte", unit.assets),
+    ):
+        for name, one in zip("ab", files, strict=True):
+            member = kind.format(name)
+            assert one.path.read_bytes() == data
+            assert one == PackedFile(
+                *(PurePath(member).name, one.path, f"app.apk/{member}", len(data)),
+                *(ABI if kind.startswith("lib") else "", sizes[member], one.offset),
+            )
+            assert (one.offset is not None) == (name == "a")
+            start = one.offset or 0
+            assert (path.read_bytes()[start : start + len(data)] == data) == (name == "a")
 
 
 # The names that end in '/' are directories.

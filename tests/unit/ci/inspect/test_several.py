@@ -262,11 +262,14 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize(("version", "is_told"), [("2.37.1", False), ("2.38.0", True)])
+@pytest.mark.parametrize(
+    ("version", "is_told"), [("2.37.1", False), ("2.38.0", True), (None, True)]
+)
 def test_skels_are_stripped_without_harm_only_if_they_have_no_checksum(
-    version: str, is_told: bool
+    version: str | None, is_told: bool
 ) -> None:
-    stub = replace(facts("libQnnHtp.so"), build=QnnBuild(version, "260810104044", version))
+    build = QnnBuild(version, "260810104044", version or "")
+    stub = replace(facts("libQnnHtp.so"), build=build)
     found = APPS.judge(make(Kind.SOURCES, stub, gradle=Gradle("b.gradle")))
     assert ("QNN865" in {one.id for one in found}) is is_told
 

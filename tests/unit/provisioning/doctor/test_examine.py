@@ -59,8 +59,10 @@ def test_a_changed_profile_is_fit_as_the_one_that_it_is_made_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert find_fitness("emulator+qnn-runtime@2.49.40") == find_fitness("emulator")
-    with pytest.raises(ManifestError, match="no policy for profile 'emulators'"):
+    with pytest.raises(ManifestError, match="no policy for profile 'emulators'") as caught:
         find_fitness("emulators")
+    assert "android" in caught.value.why
+    assert "emulator or emulator-sdk" in caught.value.fix
     for name, own in read_doctor_policy().profiles.items():  # even if it is like another
         assert find_fitness(name) == own
     mine = {"mine": msgspec.structs.replace(read_profile("android"), like="android")}

@@ -151,10 +151,11 @@ def test_a_library_exports_what_it_defines_for_others(
     data[0x3C:0x40] = bytes(4)  # e_shnum, e_shstrndx
     path.write_bytes(data)
     assert reader.read_exports(path) == frozenset()
-    path.write_text("no library")
-    with pytest.raises(ElfError) as caught:
-        reader.read_exports(path)
-    assert caught.value.defect is Defect.NOT_ELF
+    for text, defect in ((b"no library", Defect.NOT_ELF), (b"\x7fELF\2\1\1", Defect.CORRUPT)):
+        path.write_bytes(text)
+        with pytest.raises(ElfError) as caught:
+            reader.read_exports(path)
+        assert caught.value.defect is defect
 
 
 def test_an_aarch64_library_with_a_search_path() -> None:
