@@ -251,11 +251,10 @@ def survey_variables(
 
 
 def _survey_entry(directory: str, cache: FactsCache) -> PathEntry:
-    place = Path(directory or ".")
     found: dict[str, tuple[Path, os.stat_result]] = {}
     runtimes: dict[str, tuple[Path, os.stat_result]] = {}
     try:
-        for entry in os.scandir(place):
+        for entry in os.scandir(directory or "."):
             kept = runtimes if RUNTIME.fullmatch(entry.name) else found
             if (kept is runtimes or CONCERNED.match(entry.name)) and entry.is_file():
                 kept[entry.name] = (Path(entry.path), entry.stat())

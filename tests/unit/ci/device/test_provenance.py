@@ -10,6 +10,8 @@ import pytest
 from ci.device.provenance import (
     PACKAGE,
     Part,
+    copy_evidence,
+    copy_record,
     find_evidence,
     has_sbom_library,
     list_signed,
@@ -18,7 +20,9 @@ from ci.device.provenance import (
 from ci.report.schema import Status
 from ci.signing.record import (
     LOG_NAME,
+    RECORD_NAME,
     SCHEMA_VERSION,
+    STATEMENT_NAME,
     Digest,
     Program,
     SignedLibrary,
@@ -114,6 +118,16 @@ def test_evidence_is_that_of_a_pass_of_the_program(program: Path, tmp_path: Path
     state(tmp_path, status=Status.FAILED)
     with pytest.raises(UnfitError, match="does not prove"):
         find_evidence([program], tmp_path)
+
+
+def test_each_statement_and_record_is_copied_as_it_is(tmp_path: Path) -> None:
+    for name in ("a", "b", RECORD_NAME, STATEMENT_NAME, LOG_NAME):
+        (tmp_path / name).write_text(f"bytes of {name}")
+    copy_evidence({tmp_path / one: tmp_path / one for one in ("a", "b")}, tmp_path / "evidence")
+    copy_record(tmp_path, tmp_path / "signing")
+    for folder, names in (("evidence", {"a", "b"}), ("signing", {RECORD_NAME, STATEMENT_NAME})):
+        found = {one.name: one.read_text() for one in (tmp_path / folder).iterdir()}
+        assert found == {name: f"bytes of {name}" for name in names}
 
 
 def test_signed_libraries_are_those_of_their_record(tmp_path: Path) -> None:

@@ -359,6 +359,7 @@ def test_a_kernel_of_a_longer_name_is_another(libraries: Path) -> None:
     backend = libraries / "libqnn_executorch_backend.so"
     backend.write_bytes(backend.read_bytes() + b"aten::bmm.out_more\0")
     assert read_runtime(str(libraries), wanted).kernels == ("aten::erf.out",)
+    (libraries / "liba.so").touch()  # of which there is nothing to search
     (libraries / "libkernels.so").write_bytes((libraries / "libQnnHtp.so").read_bytes())
     with (libraries / "libkernels.so").open("ab") as file:
         file.write(b"\0aten::bmm.out\0")

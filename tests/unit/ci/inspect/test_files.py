@@ -142,9 +142,13 @@ def test_onnx_context_models_are_read(tmp_path: Path) -> None:
     from tests.qnn_provider.contexts import GRAPH, write_context
 
     binary = make_binary(soc=("SM8750", 69, 79), graphs=(GRAPH,))
-    found = inspect_file(write_context(tmp_path, binary))
+    path = write_context(tmp_path, binary)
+    found = inspect_file(path, "models/m.onnx")
     assert (found.kind, found.damage) == ("onnx", "")
     assert found.program
+    program = (found.program.file, found.program.kind, found.program.size_bytes)
+    assert (found.file, found.kind, found.size_bytes) == program
+    assert program == ("models/m.onnx", "onnx", path.stat().st_size)
     (context,) = found.program.contexts
     assert (context.soc, [one.name for one in context.graphs]) == ("SM8750", [GRAPH])
     assert [one.shape for one in found.program.methods[0].inputs] == [(1, 3)]

@@ -41,6 +41,7 @@ from provisioning.doctor.policies import read_doctor_policy
 from provisioning.doctor.survey import environment as surveying
 from provisioning.doctor.survey.environment import SurveyRequest, survey_environment
 from provisioning.elf.facts import Genuine, Proof
+from provisioning.elf.programs import Target
 from provisioning.elf.qnn_build import QnnBuild
 from provisioning.errors import ManifestError, UnfitError
 from provisioning.manifest.pairs import read_pairs
@@ -58,7 +59,8 @@ def pins_of(profile: str, roots: Mapping[str, Path]) -> dict[str, str]:
 def test_a_changed_profile_is_fit_as_the_one_that_it_is_made_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert find_fitness("emulator+qnn-runtime@2.49.40") == find_fitness("emulator")
+    for changes in ("+qnn-runtime@2.49.40", "+qnn-runtime@2.49.40+libcxx@14"):
+        assert find_fitness(f"emulator{changes}") == find_fitness("emulator")
     with pytest.raises(ManifestError, match="no policy for profile 'emulators'") as caught:
         find_fitness("emulators")
     assert "android" in caught.value.why
@@ -267,6 +269,9 @@ def test_which_adaptors_a_choice_allows(
         (QnnChoice("pinned", str(other)), [other]),
     ):
         assert list(list_overlays(choice, environment)) == found
+    runtime = replace(environment.artifacts[1], name="qnn-runtime")
+    small = replace(environment, artifacts=(environment.artifacts[0], runtime))
+    assert list(list_overlays(ANY, small)) == [None, *both]
     monkeypatch.setenv("HOME", str(other.parent))
     assert list(list_overlays(QnnChoice("wheel", "~/overlay"), environment)) == [other]
     with pytest.raises(UnfitError, match="is not an overlay"):
@@ -431,6 +436,15 @@ def test_staged_files_are_judged_for_a_profile_and_an_soc(
     assert ("QNN312" in found) is (bool(soc) and wanted is None)
     assert "QNN212" in found  # the files are not for Android
     assert found == sorted(found)
+
+
+@pytest.mark.parametrize(("soc", "fits"), [("sm8750", True), ("SM8750", True), ("sm8650", False)])
+def test_a_staged_program_is_for_an_soc_in_any_case(soc: str, fits: bool) -> None:
+    program = replace(cases.file("m.pte", None), targets=(Target("SM8750", 79, 8),))
+    tree = replace(cases.tree_of(cases.file("libQnnHtp.so")), lowered=(program,))
+    found = examining.judge_staged(tree, "android", soc, ())
+    assert ("QNN323" not in {one.id for one in found}) is fits
+    assert soc.lower() not in str(found)
 
 
 @pytest.mark.parametrize(

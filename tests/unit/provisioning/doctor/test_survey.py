@@ -923,18 +923,19 @@ def test_the_adaptor_is_the_one_with_pythons_own_suffix(tmp_path: Path) -> None:
     paths = [str(tmp_path / f"P.cpython-{tag}.so") for tag in ("310", "311", "312")]
     for path in paths:
         shutil.copy(LIBRARY, path)
+    paths.insert(1, str(shutil.copy(LIBRARY, tmp_path / "P.cpython-311.so.old")))
     (tmp_path / "executorch").mkdir()
     facts = survey_python(
         answer(tmp_path, adaptors=paths, executorch=str(tmp_path / "executorch")), (), (), {}
     )
     assert facts.adaptor is not None
-    assert str(facts.adaptor.path) == paths[1]
+    assert str(facts.adaptor.path) == paths[2]
     assert facts.adaptors == tuple(paths)
-    Path(paths[1]).write_bytes(b"")
+    Path(paths[2]).write_bytes(b"")
     facts = survey_python(answer(tmp_path, adaptors=paths), (), (), {})
     assert facts.adaptor is not None
     assert facts.adaptor.defect is Defect.EMPTY
-    assert survey_python(answer(tmp_path, adaptors=paths[:1]), (), (), {}).adaptor is None
+    assert survey_python(answer(tmp_path, adaptors=paths[:2]), (), (), {}).adaptor is None
 
 
 def test_another_python_is_asked_in_its_own_process() -> None:
