@@ -437,7 +437,7 @@ def _undeclared(unit: AppUnit) -> dict[str, list[str]]:
     manifest, gradle = unit.manifest, unit.gradle
     if not manifest:
         return {}
-    target = manifest.target_sdk or (gradle.target_sdk if gradle else None)
+    target = (gradle.target_sdk if gradle else None) or manifest.target_sdk
     if target is not None and target < DECLARED_FROM:
         return {}
     there = {*manifest.native_libraries, *(one.name for one in _qnn_files(unit))}

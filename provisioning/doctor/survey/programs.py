@@ -252,7 +252,7 @@ def _find_context(view: View, start: int, size: int) -> ContextBinary | None:
     it contains none, for example because the graph is compiled on the device.
     """
     end = start + size
-    head = bytes(view[start : start + HEADER_ROOM])
+    head = bytes(view[start : start + min(size, HEADER_ROOM)])
     at = head.find(MAGIC)
     if at < 0 and head[:4] != ARCHIVE:
         return None

@@ -214,6 +214,7 @@ def test_a_program_may_have_what_qnn_does_not_write() -> None:
     stored = {0: Number("B", 5), 1: {0: Number("b", 6), 2: Vector([2], "i"), 5: Number("I", 1)}}
     calls = [{0: Number("B", 1), 1: {0: Number("i", one)}} for one in (1, 0, 1, 2, -1)]
     qnn = {0: "QnnBackend", 1: {0: Number("b", 0), 1: Number("I", 1)}}
+    none = {0: "QnnBackend", 1: {0: Number("b", 0), 1: Number("I", 0)}}
     forward = {
         0: "forward",
         2: Vector([scalar, tensor, {0: Number("B", 5)}, stored]),
@@ -221,7 +222,7 @@ def test_a_program_may_have_what_qnn_does_not_write() -> None:
         4: Vector([2, 1], "i"),
         5: Vector([{2: Vector([*calls, {0: Number("B", 1)}])}]),
         6: Vector([{0: "z::last", 1: "out"}, {0: "a::first"}]),
-        7: Vector([{0: "Other", 1: {1: Number("I", 9)}}, qnn, {0: "QnnBackend"}, qnn]),
+        7: Vector([{0: "Other", 1: {1: Number("I", 9)}}, none, qnn, {0: "QnnBackend"}, qnn]),
     }
     again = {0: "again", 2: Vector([stored]), 3: Vector([0], "i"), 4: Vector([0], "i")}
     pair = {0: "get_pair", 2: Vector([scalar, scalar]), 4: Vector([1, 0], "i")}
@@ -234,6 +235,7 @@ def test_a_program_may_have_what_qnn_does_not_write() -> None:
     operators = {"a::first": 2, "operator -1": 1, "operator 2": 1, "z::last.out": 1}
     partitions = (
         Partition("Other"),
+        Partition("QnnBackend"),
         Partition("QnnBackend", 0),
         Partition("QnnBackend"),
         Partition("QnnBackend", 0),
@@ -253,6 +255,10 @@ def test_a_program_may_have_what_qnn_does_not_write() -> None:
         misplaced="contains a context binary in its flatbuffer, not in a segment",
     )
     assert list(program.methods[0].cpu_operators) == list(operators)
+    cut = parse_program(memoryview(data.replace(binary[32:40], b"\xff" * 8)), "model.pte")
+    assert cut
+    assert "contains a context binary that is " in cut.damage
+    assert cut.misplaced == ""
 
 
 @pytest.mark.parametrize(

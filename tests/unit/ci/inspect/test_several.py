@@ -196,6 +196,10 @@ UNITS = {
         make(Kind.SOURCES, USER, manifest=AppManifest(), gradle=TARGETS[1]),
         ("libOpenCL.so, which liba.so needs",),
     ),
+    "QNN862 as the build file goes before the manifest": (
+        make(Kind.SOURCES, USER, manifest=AppManifest(target_sdk=30), gradle=TARGETS[1]),
+        ("libOpenCL.so, which liba.so needs",),
+    ),
     "QNN863": (make(Kind.APK, manifest=INSIDE), ("requires libOpenCL.so",)),
     "QNN864": (
         make(assets=pack("m.dlc", "n.dlc", abi="")),
@@ -252,6 +256,7 @@ PLACES = {
     "QNN861": [("u", OF_MANIFEST)],
     "QNN862": [("libadsprpc.so", OF_MANIFEST), ("libOpenCL.so", OF_MANIFEST)],
     "QNN862 from the level of the build file on": [("libOpenCL.so", OF_MANIFEST)],
+    "QNN862 as the build file goes before the manifest": [("libOpenCL.so", OF_MANIFEST)],
     "QNN863": [("libOpenCL.so", OF_MANIFEST)],
     "QNN864": [(DLC, "app/m.dlc"), (DLC, "app/n.dlc")],
     "QNN865": [(SKELS[1], f"app/{SKELS[1]}")],
@@ -290,6 +295,10 @@ def test_a_finding_tells_how_many_have_the_fault(code: str) -> None:
         ("QNN866", make(gradle=Gradle("b.gradle", first=("**/liba.so",)), duplicates=(COPIES,))),
         ("QNN862", make(Kind.APK, facts("liba.so", "libOpenCL.so"), manifest=INSIDE)),
         ("QNN862", make(Kind.SOURCES, USER, manifest=AppManifest(), gradle=TARGETS[0])),
+        (
+            "QNN862",
+            make(Kind.SOURCES, USER, manifest=AppManifest(target_sdk=31), gradle=TARGETS[0]),
+        ),
         ("QNN851", make(gradle=Gradle("b.gradle", abis=("x86", QNN_ABI)))),
         ("QNN863", make(Kind.APK, manifest=AppManifest(native_libraries=OPTIONAL))),
         ("QNN856", make(Kind.APK, manifest=AppManifest(fault="cut"))),
