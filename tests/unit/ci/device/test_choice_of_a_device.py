@@ -382,14 +382,39 @@ def test_digests_of_many_files_have_longer_than_an_answer(monkeypatch: pytest.Mo
     assert limits == [60, 600]
 
 
+def test_digests_are_those_of_files_read_as_text_or_as_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = b"aa  one\nbb *two\ncc  three four\n"
+    monkeypatch.setattr(Device, "ask", lambda *_, **__: told)
+    found = Device("adb:1", (), "/p").list_digests("/d")
+    assert found == {"one": "aa", "two": "bb", "three four": "cc"}
+
+
+def test_files_are_packed_without_their_owner_and_with_their_digests(tmp_path: Path) -> None:
+    rows = [(name, tmp_path / f"my {name}", f"digest of {name}") for name in ("a", "b")]
+    for name, path, _ in rows:
+        path.write_text(f"bytes of {name}")
+    connection.pack(rows, str(tmp_path / "x.tar"))
+    with tarfile.open(tmp_path / "x.tar") as tar:
+        files = {one.name: tar.extractfile(one) for one in tar}
+        owners = {(one.uid, one.gid, one.uname, one.gname) for one in tar}
+        held = {name: file.read() for name, file in files.items() if file}
+    assert owners == {(0, 0, "", "")}
+    sums = b"digest of a  a\ndigest of b  b\n"
+    assert held == {"a": b"bytes of a", "b": b"bytes of b", connection.SUMS: sums}
+
+
 def make_start(target: Target = Target.LINUX, asked: int = 1, **flags: str) -> DeviceProgram:
     scripts: list[str] = []
+    limits: list[float] = []
 
-    def ask(script: str, **_: float) -> bytes:
+    def ask(script: str, *, timeout_s: float) -> bytes:
         scripts.append(script)
+        limits.append(timeout_s)
         return b""
 
-    device = SimpleNamespace(name="adb:1", place="/p", ask=ask, scripts=scripts)
+    device = SimpleNamespace(name="adb:1", place="/p", ask=ask, scripts=scripts, limits=limits)
     bundle = SimpleNamespace(target=target, runner="runner")
     held: Any = SimpleNamespace(
         device=device, bundle=bundle, directory="/p/b", renew=lambda **_: None, starts=1
@@ -416,6 +441,7 @@ def test_how_often_an_input_set_is_run(target: Target, asked: int, runs: int) ->
     assert f"--iteration={runs} " in script  # what is judged goes before the entry's own flags
     assert "'--shared=x y'" in script
     assert "sleep 7 &" in script
+    assert program.runner.device.limits == [7.9 + 30]  # type: ignore[attr-defined]
 
 
 def test_figures_of_a_start_are_those_before_and_after_it() -> None:

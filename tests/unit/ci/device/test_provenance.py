@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ci.device import provenance
 from ci.device.provenance import (
     PACKAGE,
     Part,
@@ -118,6 +119,21 @@ def test_evidence_is_that_of_a_pass_of_the_program(program: Path, tmp_path: Path
     state(tmp_path, status=Status.FAILED)
     with pytest.raises(UnfitError, match="does not prove"):
         find_evidence([program], tmp_path)
+
+
+def test_every_fault_of_a_statement_and_of_a_record_is_told(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state(tmp_path)
+    monkeypatch.setattr(provenance, "find_faults", lambda *_: iter(["one", "two"]))
+    monkeypatch.setattr(provenance, "check_record", lambda _: ["three", "four"])
+    for call, why in (
+        (lambda: find_evidence([program], tmp_path), "one; two"),
+        (lambda: list_signed(tmp_path), "three; four"),
+    ):
+        with pytest.raises(UnfitError) as caught:
+            call()
+        assert caught.value.why == why
 
 
 def test_each_statement_and_record_is_copied_as_it_is(tmp_path: Path) -> None:

@@ -466,6 +466,7 @@ def test_an_emulators_bundle_is_not_for_the_doctor(tmp_path: Path, staged: Any) 
     names = ["libQnnHtp.so", "libQnnHtpPrepare.so", "libQnnSystem.so", "runner"]
     assert [one.name for one in bundle.files] == names
     assert (bundle.target, staged) == (Target.EMULATOR, [])
+    assert "adb" not in (tmp_path / "out/by-hand.md").read_text()
 
 
 def test_what_cannot_be_staged_is_named_and_nothing_is_written(tmp_path: Path, staged: Any) -> None:

@@ -139,6 +139,7 @@ UNITS: dict[str, tuple[dict[str, str], list[dict[str, Any]]]] = {
             "src/main/assets/dir.pte/": "",
             "src/main/assets/read.me": "",
             "src/main/res/raw/r.pte": "",
+            "src/main/res/font/f.bin": "",
         },
         [
             app(

@@ -20,6 +20,7 @@ from ci.inspect.runtimes import read_runtime
 from provisioning.doctor.facts import FileFacts
 from provisioning.doctor.survey.context_binaries import ContextBinary
 from provisioning.doctor.survey.programs import Method, Program, parse_program
+from provisioning.elf.qnn_build import QnnBuild
 from provisioning.errors import ExitCode, QnnCiError
 from tests.stand_ins.lowered import make_binary, make_program
 
@@ -286,6 +287,14 @@ def test_the_oldest_library_counts(libraries: Path) -> None:
     data = (libraries / "libQnnHtp.so").read_bytes().replace(b"v2.49.40.", b"v2.47.00.")
     (other / "libQnnHtp.so").write_bytes(data)
     assert read_runtime(str(libraries)).qnn == "2.47.00"
+
+
+def test_versions_are_compared_as_numbers() -> None:
+    def of(name: str, version: str) -> FileFacts:
+        return FileFacts(name, Path(name), 1, build=QnnBuild(version, None, version))
+
+    files = [of("a/libQnnHtp.so", "2.49.40"), of("b/libQnnHtp.so", "2.9.0"), of("c.so", "2.1.0")]
+    assert runtimes.describe_runtime(files, "app", ()).qnn == "2.9.0"
 
 
 def test_the_backend_has_the_version_of_a_runtime(libraries: Path) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from provisioning.artifacts.choice import OverlayRecord, write_overlay
+from provisioning.console.git import read_commit
 from provisioning.console.process import Completed
 from provisioning.doctor.facts import (
     CHECKOUT,
@@ -176,7 +177,9 @@ def test_the_first_library_of_the_cache_counts_and_after_it_the_default_director
     assert loader.find_libraries(()) == {}
 
 
-def test_a_tool_is_that_of_the_jobs_path_and_has_to_end_well(tmp_path: Path) -> None:
+def test_a_tool_is_that_of_the_jobs_path_and_has_to_end_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program(tmp_path / "a" / "cmake", "echo cmake 3.28.1 of 2024.1; echo 9.9")
     program(tmp_path / "b" / "cmake", "echo cmake 3.28.1; exit 2")
     for place, version in (("a", "3.28.1"), ("b", None), ("c", None)):
@@ -187,15 +190,18 @@ def test_a_tool_is_that_of_the_jobs_path_and_has_to_end_well(tmp_path: Path) -> 
     assert "cmake 3.28.1" in ask_version("c", tmp_path / "b" / "cmake").output
     silent = program(tmp_path / "silent", "exit 0")
     assert ask_version("c", silent).version is None
+    monkeypatch.setattr(host, "TIMEOUT_S", 0.3)
+    late = program(tmp_path / "late", "trap 'exit 0' TERM INT; echo cmake 3.28.1; sleep 9 & wait")
+    assert ask_version("c", late).version is None
 
 
 def test_libraries_by_their_names_and_programs_by_their_mode(tmp_path: Path) -> None:
-    for name in ("libA.so", "libA.so.1", "libA.so.1.0", "libA.sox", "data", "tool"):
+    modes = {"tool": 0o745, "users": 0o744, "groups": 0o654, "others": 0o645}
+    for name in ("libA.so", "libA.so.1", "libA.so.1.0", "libA.sox", "data", *modes):
         shutil.copy(LIBRARY, tmp_path / name)
-        (tmp_path / name).chmod(0o644)
-    (tmp_path / "tool").chmod(0o745)
+        (tmp_path / name).chmod(modes.get(name, 0o644))
     found = [file.relative for file in survey_tree(tmp_path, NO_CACHE).files]
-    assert found == ["libA.so", "libA.so.1", "libA.so.1.0", "tool"]
+    assert found == sorted(["libA.so", "libA.so.1", "libA.so.1.0", *modes])
 
 
 def test_programs_for_executorch_are_told_apart_from_what_is_named_like_them(
@@ -337,7 +343,9 @@ def test_a_submodule_whose_files_are_there_is_not_missing(
     assert survey_checkout(root).submodules == (module,)
     git(place, "init", "-q")
     git(place, "commit", "-q", "--allow-empty", "-m", "another")
-    assert [one.state for one in survey_checkout(root).submodules] == ["moved"]
+    (moved,) = survey_checkout(root).submodules
+    assert moved == replace(module, state="moved", commit=read_commit(place))
+    assert moved.commit != module.commit
 
 
 def test_a_submodule_in_conflict_is_moved(make: Callable[[str, str], Path]) -> None:
@@ -987,6 +995,7 @@ def test_a_python_tells_what_is_installed_and_where(
     (info / "RECORD").write_text("pkg/__init__.py,,\n")
     (tmp_path / "a.pth").write_text(f"{site}\n")
     (tmp_path / "b.pth").write_text("/elsewhere\n")
+    (site / "c.pth").write_text(f"/elsewhere\n{site}\n")
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(python_probe.shutil, "which", lambda name: f"/bin/{name}")
@@ -1005,7 +1014,7 @@ def test_a_python_tells_what_is_installed_and_where(
         "modules": {"json": True, "none_such": False},
         "executorch": str(site / "pkg"),
         "installed": str(site / "pkg"),
-        "pth": [str(tmp_path / "a.pth")],
+        "pth": [str(tmp_path / "a.pth"), str(site / "c.pth")],
         "adaptors": [str(adaptors / "PyQnnManagerAdaptor.so")],
         "flatc": "/bin/flatc",
     }

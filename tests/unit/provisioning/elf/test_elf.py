@@ -515,6 +515,7 @@ def test_the_highest_version_counts() -> None:
     other = replace(facts, version_needs=(VersionNeed("libc.so.6", odd),))
     assert other.highest_need("GLIBC") == (2, 4)
     assert replace(facts, version_defs=("A_1.10", "A_1.9")).highest_def("A") == (1, 10)
+    assert replace(facts, version_defs=("A_B_1.2", "A_B")).highest_def("A_B") == (1, 2)
 
 
 def test_builds_agree_on_what_both_tell() -> None:
