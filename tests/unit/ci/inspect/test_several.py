@@ -468,7 +468,7 @@ def test_text_of_a_program_names_each_figure() -> None:
     plain = TensorSpec("x", "float32", (1, 4))
     parts = tuple(Partition(f"{name}nnBackend") for name in "QXQ")
     methods = (
-        Method("m1", (plain,), (replace(plain, name="y"),), parts, {}),
+        Method("m1", (plain, replace(plain, name="x2")), (replace(plain, name="y"),), parts, {}),
         Method("m2", (), (), parts[:1], {}),
     )
     program = Program(
@@ -499,6 +499,7 @@ def test_text_of_a_program_names_each_figure() -> None:
         "compiled for SM8750, V79, 8 MB VTCM",
         "method m1, 3 partitions for QnnBackend,XnnBackend",
         "input x float32 [1, 4]",
+        "input x2 float32 [1, 4]",
         "output y float32 [1, 4]",
         "method m2, 1 partition for QnnBackend",
         "constant get_length = 512",

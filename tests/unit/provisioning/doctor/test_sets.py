@@ -286,6 +286,13 @@ def test_a_context_binary_is_a_program_if_it_names_its_qnn(tmp_path: Path) -> No
     ]
 
 
+@pytest.mark.parametrize(
+    ("relative", "directory"), [("a.so", ""), ("lib/a.so", "lib"), ("lib/x/a.so", "lib/x")]
+)
+def test_the_directory_of_a_file_is_below_the_root(relative: str, directory: str) -> None:
+    assert FileFacts(relative, Path("/elsewhere/a.so"), 1).directory == directory
+
+
 def test_a_digest_next_to_a_library_is_none(tmp_path: Path) -> None:
     for name in ("libQnnHtp.so.md5", "libQnnHtp.so.1.2", "libQnnHtp.so"):
         (tmp_path / name).write_bytes(b"x")

@@ -290,12 +290,15 @@ def test_the_variables_that_concern_qnn(tmp_path: Path) -> None:
     assert not facts.is_same("/aisw", "/none")
 
 
-def test_an_executorch_on_pythonpath_with_and_without_an_adaptor(tmp_path: Path) -> None:
+def test_an_executorch_on_pythonpath_with_and_without_an_adaptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("with", "without"):
         (tmp_path / name / "executorch" / "backends" / "qualcomm" / "python").mkdir(parents=True)
     place = tmp_path / "with" / "executorch" / "backends" / "qualcomm" / "python"
     (place / "PyQnnManagerAdaptor.cpython-311.so").touch()
     paths = [str(tmp_path / name) for name in ("none", "with", "", "without")]
+    monkeypatch.chdir(tmp_path / "with")  # an empty entry is none
     facts = survey_variables({"PYTHONPATH": ":".join(["", *paths])}, NO_CACHE)
     assert facts.executorch_on_path == (paths[1], paths[3])
     assert facts.without_adaptor == (paths[3],)
@@ -925,6 +928,28 @@ def test_an_adaptor_lacks_what_the_loader_does_not_find(
     elf = replace(read_elf(LIBRARY), needed=needed, **change)
     file = replace(cases.file("a.so"), path=tmp_path / "own/a.so", elf=elf)
     assert list(lacking_of(file, variables)) == lacking
+
+
+def test_the_running_python_is_examined_with_the_variables_of_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adaptor = shutil.copy(LIBRARY, tmp_path / "P.cpython-311.so")
+    asked: list[Any] = []
+
+    def probe(**given: Any) -> Any:
+        asked.append(given)
+        return {
+            **json.loads((tmp_path / "py").read_text().splitlines()[3]),
+            "adaptors": [str(adaptor)],
+        }
+
+    answer(tmp_path)
+    monkeypatch.setattr(python_probe, "probe", probe)
+    assert survey_python(None, ["a"], ["b"], {}).lacking == ("libneeded.so",)
+    (tmp_path / "libneeded.so").touch()
+    variables = {"LD_LIBRARY_PATH": str(tmp_path)}
+    assert survey_python(None, ["a"], ["b"], variables).lacking == ()
+    assert asked == [{"distributions": ["a"], "modules": ["b"]}] * 2
 
 
 def test_the_adaptor_is_the_one_with_pythons_own_suffix(tmp_path: Path) -> None:

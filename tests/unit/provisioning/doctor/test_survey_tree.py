@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from provisioning.console.process import run_process
 from provisioning.doctor.checks.variables import VARIABLES, Variables
 from provisioning.doctor.examine import examine_request
-from provisioning.doctor.facts import TreeFacts
+from provisioning.doctor.facts import FileFacts, TreeFacts
 from provisioning.doctor.survey import tree
 from provisioning.doctor.survey.environment import SurveyRequest, survey_variables
 from provisioning.doctor.survey.tree import FactsCache, survey_tree
@@ -132,7 +133,14 @@ def test_a_defect_is_a_fact(root: Path) -> None:
     path = root / "lib" / "x86_64-linux-clang" / "libx86.so"
     path.write_bytes(b"")
     (file,) = survey_tree(root, NO_CACHE).files
-    assert (file.defect, file.elf) == (Defect.EMPTY, None)
+    assert file == FileFacts("lib/x86_64-linux-clang/libx86.so", path, 0, defect=Defect.EMPTY)
+    path.write_bytes(b"no library")
+    (file,) = survey_tree(root, NO_CACHE).files
+    why = "it starts with 'no library'"
+    assert file == replace(file, size_bytes=10, defect=Defect.NOT_ELF, defect_why=why)
+    gone = tree.read_file(("a.so", path.with_name("gone.so")))
+    assert (gone.size_bytes, gone.defect) == (0, Defect.UNREADABLE)
+    assert gone.defect_why
 
 
 def test_a_missing_root_is_empty(tmp_path: Path) -> None:
