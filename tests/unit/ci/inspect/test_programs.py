@@ -21,7 +21,7 @@ import pytest
 
 from ci.inspect.files import Inspection, inspect_file
 from ci.inspect.render import render_files
-from provisioning.doctor.survey import programs
+from provisioning.doctor.survey import context_binaries, programs
 from provisioning.doctor.survey.context_binaries import (
     ContextBinary,
     TensorSpec,
@@ -48,6 +48,7 @@ from tests.stand_ins.lowered import (
     make_binary,
     make_flatbuffer,
     make_program,
+    make_tensor,
 )
 
 LIMIT_S, MUTANTS = 20, 150
@@ -120,6 +121,35 @@ def test_a_target_without_a_soc_does_not_hide_the_one_that_is_named() -> None:
     assert found.damage == ""
 
 
+@pytest.mark.parametrize(
+    ("version", "has_outer", "name"),
+    [(3, True, "g"), (2, True, "?"), (4, True, "?"), (3, False, "?")],
+)
+def test_a_graph_of_another_version_is_not_read(version: int, has_outer: bool, name: str) -> None:
+    ports = Vector([make_tensor("x", 0x0232, (1,))])
+    outer = {0: {0: {0: "g", 2: ports, 4: ports}}}
+    fields = {0: Number("I", version), **({2: outer} if has_outer else {})}
+    graph = context_binaries._parse_graph(Tables(make_flatbuffer(fields)).root())
+    assert (graph.name, len(graph.inputs), len(graph.outputs)) == (name, *[int(name == "g")] * 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "grid"),
+    [
+        ({}, (0.5, 128)),
+        ({5: Number("I", 0)}, (0.5, 128)),
+        ({5: Number("I", 1)}, (None, None)),  # one scale for each channel
+        ({4: Number("I", 0x7FFFFFFF)}, (None, None)),
+    ],
+)
+def test_a_grid_is_one_scale_and_one_zero_point(
+    change: dict[int, Any], grid: tuple[float | None, int | None]
+) -> None:
+    fields = make_tensor("x", 0x0408, (2, 3), 0.5) | change
+    tensor = context_binaries._parse_tensor(Tables(make_flatbuffer(fields)).root())
+    assert tensor == TensorSpec("x", "ufixed8", (2, 3), *grid)
+
+
 BINARY = make_binary()
 
 
@@ -163,8 +193,8 @@ def test_what_is_unknown_of_a_context_binary_is_said() -> None:
     assert (other.binary_info, other.graphs) == (4, ())
     assert "version 4" in other.unread
     assert (other.qnn, other.soc, other.hexagon, other.vtcm_mb) == ("2.49.40", "SM8650", 75, 8)
-    strange = parse_context_binary(make_binary(soc=("NEW1", 999, 85)))
-    assert (strange.soc, strange.soc_id, strange.hexagon) == ("NEW1", 999, 85)
+    strange = parse_context_binary(make_binary(soc=("NEW1", 999, 285)))
+    assert (strange.soc, strange.soc_id, strange.hexagon) == ("NEW1", 999, 285)
     cut = parse_context_binary(make_binary()[:-1])
     assert "cut short" in cut.damage
     nothing = parse_context_binary(bytes(24) + struct.pack("<QQ", 0, 40))
@@ -198,7 +228,8 @@ def test_a_segment_is_aligned_to_at_most_a_page(at: int, align: int) -> None:
 def test_options_tell_whether_the_device_compiles(field: int, is_online: bool) -> None:
     soc = {0: Number("i", 57), 1: {0: Number("i", 75), 1: Number("I", 8)}}
     options = make_flatbuffer({0: soc, field: Number("B", 1)})
-    spec = Vector([{0: "qnn_compile_spec", 1: Vector(options)}])
+    other = {0: "other_spec", 1: Vector(b"of another kind")}
+    spec = Vector([other, {0: "qnn_compile_spec", 1: Vector(options)}, other])
     plan = {0: "forward", 7: Vector([{0: "QnnBackend", 2: spec}])}
     program = parse_program(make_flatbuffer({1: Vector([plan])}, b"ET12"), "a.pte")
     assert program
@@ -304,6 +335,16 @@ SCALARS |= {11: "bool", 15: "bfloat16", 22: "bits16", 27: "uint16", 28: "uint32"
 OTHERS = {*range(31)} - {*SCALARS}
 
 
+def test_a_file_is_damaged_if_any_of_its_contexts_is() -> None:
+    whole, cut = ContextBinary(0, 9), ContextBinary(9, 9, damage="is cut")
+    for contexts, damage in (((), ""), ((whole,), ""), ((whole, cut, whole), "is cut")):
+        program = programs.wrap_contexts("m.onnx", "onnx", 18, contexts)
+        many = len(contexts) > 1
+        assert program == Program(
+            "m.onnx", "onnx", 18, contexts=contexts, damage=damage, is_package=many
+        )
+
+
 def test_types_of_tensors_have_their_names_and_sizes() -> None:
     def store(dtype: int) -> dict[int, Any]:
         shape = {2: Vector([3], "i"), 5: Number("I", 1 + dtype)}
@@ -390,6 +431,9 @@ def test_context_binaries_are_found_anywhere() -> None:
     for parse in (scan_context_binaries, list_context_binaries):
         assert [one.offset for one in parse(binary)] == [0]
         assert [one.offset for one in parse(binary, 7)] == [7]
+    for size, count in ((0, 0), (40, 0), (41, 1)):  # the header alone is 40 bytes long
+        small = binary[:24] + struct.pack("<QQ", 0, size) + bytes(40)
+        assert len([*scan_context_binaries(small)]) == count
     found = list(scan_context_binaries(bytes(64) + binary + bytes(3) + binary + binary[:-1]))
     assert found == [parse_context_binary(binary, at) for at in (64, 67 + len(binary))]
 

@@ -693,6 +693,9 @@ def test_the_parts_of_an_sdk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "lib/file").touch()
+    (tmp_path / "QNN_README.txt").mkdir()
+    assert survey_sdk(tmp_path, []).markers == ()
+    (tmp_path / "QNN_README.txt").rmdir()
     (tmp_path / "QNN_README.txt").touch()
     header = "#define QNN_API_VERSION_MAJOR 2\n #  define QNN_API_VERSION_MINOR 27\n"
     common = tmp_path / "include/QNN/QnnCommon.h"
@@ -1074,7 +1077,7 @@ def test_a_line_of_git_is_a_submodule_or_nothing(line: str, module: SubmoduleFac
 def test_without_adb_there_is_no_device(tmp_path: Path) -> None:
     assert survey_devices({"PATH": str(tmp_path)}, "/d") == ()
     assert survey_devices({}, "/d") == ()
-    program(tmp_path / "adb", "echo no server; exit 1")
+    program(tmp_path / "adb", "printf 'List of devices attached\\na\\tdevice\\n'; exit 1")
     assert survey_devices({"PATH": f"{tmp_path}:/usr/bin:/bin"}, "/d") == ()
 
 

@@ -57,6 +57,8 @@ PROGRAMS = {"now": make_program(), "before": make_program(is_short=True)}
 def test_a_context_tells_what_it_was_compiled_for() -> None:
     assert find_targets(make_context()) == (Target("SM8650", 75, 8),)
     assert find_targets(b"soc_type=SM8650;arch=75;") == ()
+    large = b"soc_type=X;arch=100;x=1;vtcm_size=67108864;"
+    assert find_targets(large * 2) == (Target("X", 100, 64),)
     several = [b"soc_type=%s;arch=%d;x=1;vtcm_size=8388608;" % one for one in SOCS]
     assert [one.soc for one in find_targets(b"".join(several))] == sorted(
         soc.decode() for soc, _ in SOCS
