@@ -78,6 +78,17 @@ def test_an_sbom_names_every_file_and_what_it_needs(
     assert json.loads((tmp_path / "other.json").read_text())["serialNumber"] != bom["serialNumber"]
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *(("a.pte", "machine-learning-model"), ("runner", "application"), ("a.bin", "application")),
+        *(("liba.so", "library"), ("libc++.so.1", "library"), ("soft", "application")),
+    ],
+)
+def test_a_part_of_an_sbom_has_the_kind_of_its_file(name: str, kind: str) -> None:
+    assert Part(name, "0" * 64).kind == kind
+
+
 @pytest.mark.parametrize("spec", [None, "a package"])
 def test_an_sbom_is_written_if_its_library_is_there(
     monkeypatch: pytest.MonkeyPatch, spec: str | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import socket
@@ -163,6 +164,22 @@ def test_a_bundle_is_read_while_every_byte_is_as_it_was_staged(bundle: Path) -> 
     assert "stage" in caught.value.fix
 
 
+def test_a_digest_is_over_the_names_and_the_bytes_of_all_files() -> None:
+    def digest(*rows: tuple[str, str]) -> str:
+        files = tuple(BundleFile(name, sha256, 1) for name, sha256 in rows)
+        return Bundle(target=Target.LINUX, socs=(), runner="a", qnn="", files=files).digest
+
+    rows = [("a", "1"), ("b", "2")]
+    others = [
+        rows[:1],
+        [("a", "1"), ("c", "2")],
+        [("a", "1"), ("b", "3")],
+        [("a", "2"), ("b", "1")],
+    ]
+    assert len({digest(*rows), *(digest(*one) for one in others)}) == 5
+    assert digest(*rows) == hashlib.sha256(b"a 1\nb 2\n").hexdigest()
+
+
 @pytest.mark.parametrize("field", ["runner", "files"])
 def test_a_bundle_names_no_file_outside_of_it(bundle: Path, field: str) -> None:
     record = msgspec.json.decode((bundle / BUNDLE).read_bytes())
@@ -203,6 +220,9 @@ def test_kept_programs_are_listed_in_order_and_damaged_ones_are_named(tmp_path: 
         record = {"compiled": {"program": f"{name}.pte", "sets": 0, "inputs": []}}
         (kept / name / "artifact" / "artifact.json").write_bytes(msgspec.json.encode(record))
     (kept / "case0").mkdir()
+    deep = kept / "older" / "case4" / "artifact"  # of another run that kept its cases there
+    deep.mkdir(parents=True)
+    (deep / "artifact.json").write_text("damaged")
     expected = [kept / name / "artifact" / f"{name}.pte" for name in sorted(names)]
     assert list(list_programs(kept)) == expected
     assert list(list_programs(None)) == []
@@ -674,12 +694,12 @@ def test_everything_that_is_needed_is_closed_over() -> None:
         return Found(Path("/at") / name, make_facts(ARM, needed=needed))
 
     known = {
-        "libQnnHtp.so": make("libQnnHtp.so", "liba.so", "libc.so"),
-        "liba.so": make("liba.so", "libb.so", "liba.so"),
+        "libQnnHtp.so": make("libQnnHtp.so", "libc.so", "liba.so"),
+        "liba.so": make("liba.so", "liba.so", "libb.so"),
         "libb.so": make("libb.so"),
         "libother.so": make("libother.so"),
     }
-    closed = close_over(["libQnnHtp.so"], make("runner", "libb.so", "libm.so"), known)
+    closed = close_over(["libQnnHtp.so"], make("runner", "libm.so"), known)
     assert closed == {one: Path("/at") / one for one in ("libQnnHtp.so", "liba.so", "libb.so")}
     for wanted, runner in (
         (["libgone.so"], make("runner")),
