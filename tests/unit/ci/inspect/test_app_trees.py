@@ -431,6 +431,20 @@ def test_manifests_of_all_modules_count(tmp_path: Path) -> None:
     ]
 
 
+def test_of_an_assets_libraries_those_for_a_phone_and_pointers_are_examined(
+    tmp_path: Path,
+) -> None:
+    root = write(tmp_path / "ROOT", {"build.gradle": APP, "src/main/assets/a.so": POINTER})
+    for name in ("libx86.so", "libaarch64.so", "libhexagon.so", "make.sh"):
+        data = (ELF / name).read_bytes()
+        (root / "src/main/assets" / name).with_suffix(".so").write_bytes(data)
+    (unit,) = read(root, tmp_path)
+    assert [one.name for one in unit.tree.files] == ["a.so", "libaarch64.so", "libhexagon.so"]
+    names = ["libaarch64.so", "libhexagon.so", "libx86.so", "make.so"]
+    assert [one.name for one in unit.assets] == names
+    assert unit.pointers == ("src/main/assets/a.so",)
+
+
 def test_an_aar_outside_of_the_project_has_its_whole_path(tmp_path: Path) -> None:
     outside = write(tmp_path / "other", {"lfs.aar": POINTER, "bad.aar": "PK damaged"})
     build = f"{APP} files('{outside}/lfs.aar', '{outside}/bad.aar')"

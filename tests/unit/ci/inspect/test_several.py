@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from ci.inspect import app_archives
-from ci.inspect.app_checks import APPS, PAIRINGS, RPC, Pairing, find_extraction, judge_unit
+from ci.inspect.app_checks import (
+    APPS,
+    PAIRINGS,
+    RPC,
+    Pairing,
+    _weigh,
+    find_extraction,
+    judge_unit,
+)
 from ci.inspect.app_manifest import AppManifest, merge_manifests
 from ci.inspect.app_report import CheckedUnit, data_of, measure, render_units
 from ci.inspect.apps import QNN_ABI, AppUnit, Kind, PackedFile
@@ -173,6 +181,10 @@ UNITS = {
         ),
         ("which liba.so (and 1 more) needs",),
     ),
+    "QNN860 of the library that opens it": (
+        make(Kind.APK, manifest=AppManifest()),
+        ("which libQnnHtp.so needs",),
+    ),
     "QNN861": (
         make(
             Kind.APK,
@@ -253,6 +265,7 @@ PLACES = {
     "QNN859": [("a.so", "app/a.so")],
     "QNN859 of an ABI of a computer": [("a.so", "app/a.so")],
     "QNN860": [("u", OF_MANIFEST)],
+    "QNN860 of the library that opens it": [("u", OF_MANIFEST)],
     "QNN861": [("u", OF_MANIFEST)],
     "QNN862": [("libadsprpc.so", OF_MANIFEST), ("libOpenCL.so", OF_MANIFEST)],
     "QNN862 from the level of the build file on": [("libOpenCL.so", OF_MANIFEST)],
@@ -352,6 +365,13 @@ def test_a_finding_tells_how_many_have_the_fault(code: str) -> None:
 )
 def test_what_the_build_file_or_manifest_states_is_no_fault(code: str, unit: AppUnit) -> None:
     assert code not in {one.id for one in APPS.judge(unit)}
+
+
+@pytest.mark.parametrize(("machine", "level"), [(164, Severity.ERROR), (183, Severity.WARNING)])
+def test_a_fault_of_any_library_for_the_dsp_is_one_of_qnn(machine: int, level: Severity) -> None:
+    unit = make(Kind.APK, facts("libcustom_op.so", machine=machine), facts("libother.so"))
+    finding = Finding("QNN232", "it", "it is odd", "app/lib/libcustom_op.so", "", "")
+    assert _weigh(unit, finding) == replace(finding, severity=level)
 
 
 def test_copies_that_are_there_are_compared_with_the_first_of_them(tmp_path: Path) -> None:
