@@ -87,6 +87,14 @@ UNITS: dict[str, tuple[dict[str, str], list[dict[str, Any]]]] = {
             )
         ],
     ),
+    "a module is not looked for above the given directory": (
+        {
+            "app/build.gradle": f"{APP} project(':ROOT:core')",
+            "core/build.gradle": MODULE,
+            f"core/{JNI}/libc.so": "",
+        },
+        [app("app"), app("core", Kind.LIBRARY, libraries=[f"core/{JNI}/libc.so"])],
+    ),
     "a module that no other uses is a unit if it has libraries": (
         {
             "app/build.gradle": APP,
@@ -452,6 +460,9 @@ def test_an_aar_outside_of_the_project_has_its_whole_path(tmp_path: Path) -> Non
     assert describe(unit) == app(
         "ROOT", pointers=[f"{outside}/lfs.aar"], damaged=[f"{outside}/bad.aar"]
     )
+    (reason,) = unit.damaged.values()
+    assert reason
+    assert "bad.aar" not in reason  # the finding names it
 
 
 def test_the_first_of_several_aars_by_name_is_packaged(tmp_path: Path) -> None:
@@ -557,6 +568,27 @@ def test_files_that_git_knows_but_that_are_not_there_are_absent(tmp_path: Path) 
             *(f"{JNI}/liba.so", f"{JNI}/libb.so"),
         ],
     )
+
+
+def test_an_app_below_the_root_of_its_repository_has_absent_files_too(tmp_path: Path) -> None:
+    names = {"build.gradle": APP, f"{JNI}/liba.so": ""}
+    root = write(tmp_path / "repository" / "ROOT", names)
+    write(tmp_path / "repository", {f"other/{JNI}/libb.so": ""})
+    for words in (["init", "-q"], ["add", "."]):
+        subprocess.run(["git", "-C", root.parent, *words], check=True)
+    (root / JNI / "liba.so").unlink()
+    (root.parent / "other" / JNI / "libb.so").unlink()
+    (unit,) = read(root, tmp_path)
+    assert describe(unit) == app("ROOT", absent=[f"{JNI}/liba.so"])
+
+
+def test_a_module_whose_only_library_is_absent_is_checked(tmp_path: Path) -> None:
+    root = write(tmp_path / "ROOT", {"build.gradle": MODULE, f"{JNI}/liba.so": ""})
+    for words in (["init", "-q"], ["add", "."]):
+        subprocess.run(["git", "-C", root, *words], check=True)
+    (root / JNI / "liba.so").unlink()
+    (unit,) = read(root, tmp_path)
+    assert describe(unit) == app("ROOT", Kind.LIBRARY, absent=[f"{JNI}/liba.so"])
 
 
 def test_the_current_directory_has_its_own_name(

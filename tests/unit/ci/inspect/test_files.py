@@ -50,6 +50,7 @@ def test_a_package_has_its_libraries_and_programs(package: Path) -> None:
     assert (found.kind, found.damage) == ("package", "")
     assert found.entries[0].program
     assert found.entries[0].program.contexts[0].qnn == "2.49.40"
+    assert all(one.program is None or one.program.file == one.file for one in found.entries)
 
 
 def test_what_is_damaged_in_a_package_is_named(package: Path) -> None:

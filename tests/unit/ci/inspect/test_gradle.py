@@ -65,6 +65,9 @@ def test_a_setting_that_has_both_values_is_not_known() -> None:
         ('keepDebugSymbols += setOf("**/a.so", "**/libQnnHtpV75Skel.so")', True),
         ('doNotStrip "*/arm64-v8a/*.so"', True),
         ('doNotStrip "arm64-v8a/*Skel.so"', True),
+        ('doNotStrip "/lib/arm64-v8a/*.so"', True),
+        ('doNotStrip "/arm64-v8a/*.so"', True),
+        ('doNotStrip "/x86/*.so"', False),
         ('keepDebugSymbols += "**/libQnnHtpV73Skel.so"', False),
         ('// keepDebugSymbols += "**/*.so"', False),
         ("", False),
@@ -114,6 +117,9 @@ def test_the_rest() -> None:
         ("'com.qualcomm.qti:qnn-runtime'", "maven", ("com.qualcomm.qti:qnn-runtime",)),
         ("'com.example:QNN-tools:1'", "maven", ("com.example:QNN-tools:1",)),
         ("'com.example:tools:1'", "maven", ()),
+        ("'a:qnn:1' 'c:qnn:1' 'b:qnn:1' 'a:qnn:1'", "maven", ("a:qnn:1", "c:qnn:1", "b:qnn:1")),
+        ("".join(f"project(':{one}')" for one in "ecadbfe"), "projects", (*"ecadbf",)),
+        ("abiFilters 'x86', 'mips'; abiFilters 'arm', 'x86'", "abis", ("x86", "mips", "arm")),
     ],
 )
 def test_each_form_of_a_setting_is_read(text: str, field: str, found: tuple[str, ...]) -> None:
