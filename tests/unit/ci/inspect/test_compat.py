@@ -21,7 +21,8 @@ from provisioning.doctor.facts import FileFacts
 from provisioning.doctor.survey.context_binaries import ContextBinary
 from provisioning.doctor.survey.programs import Method, Program, parse_program
 from provisioning.elf.qnn_build import QnnBuild
-from provisioning.errors import ExitCode, QnnCiError
+from provisioning.errors import ExitCode, QnnCiError, UsageError
+from provisioning.manifest.reader import list_toolchains
 from tests.stand_ins.lowered import make_binary, make_program
 
 SCHEMA = Path(__file__).parents[4] / "docs" / "schemas" / "compat.schema.json"
@@ -396,7 +397,12 @@ def test_versions_and_artifacts_are_runtimes() -> None:
     assert read_runtime("2.49.40") == Runtime("QNN 2.49.40", "2.49.40")
     nothing_stored = Runtime("qnn-runtime 2.49.40", "2.49.40")
     assert read_runtime("qnn-runtime@2.49.40") == nothing_stored
-    for word in ("android-ndk", "no-such-thing", "qnn-runtime@9.9"):
+    others = [one for one in list_toolchains() if not one.startswith("qnn-")]
+    assert len(others) > 2
+    for word in others:
+        with pytest.raises(UsageError, match=f"{word} is not a runtime of QNN"):
+            read_runtime(word)
+    for word in ("no-such-thing", "qnn-runtime@9.9"):
         with pytest.raises(QnnCiError):
             read_runtime(word)
 
