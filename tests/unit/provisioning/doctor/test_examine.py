@@ -89,6 +89,8 @@ def test_an_sdk_that_was_chosen_has_no_pin(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("QNN_CI_SDK", "pinned")
     assert "qnn-sdk" in pins_of("emulator-sdk", {})
     assert CHECKOUT_COMMIT not in pins_of("emulator-sdk", {})
+    monkeypatch.setenv("QNN_CI_SDK", "2.43.0.260128")
+    assert pins_of("emulator-sdk", {})["qnn-sdk"] == "2.43.0.260128"
     monkeypatch.setenv("QNN_CI_SDK", str(tmp_path))
     assert "qnn-sdk" not in pins_of("emulator-sdk", {})
 
@@ -204,6 +206,7 @@ def test_facts_are_summarized_for_a_report() -> None:
     )
     tree = replace(cases.tree_of(*files), lowered=files[:2])
     facts = replace(cases.case().facts, trees={"qnn-sdk": tree}, devices=None, variables=None)
+    facts = replace(facts, roots={"qnn-sdk": "/q"}, pins={"qnn-sdk": "2.49.40"})
     found = json.loads(json.dumps(summarize(facts)))
     assert found["trees"] == {
         "qnn-sdk": {
@@ -228,7 +231,7 @@ def test_facts_are_summarized_for_a_report() -> None:
     host = {**vars(facts.host), "cpu_flags": len(facts.host.cpu_flags)}
     host |= {"tools": [vars(one) for one in facts.host.tools], "libraries": dict(host["libraries"])}
     assert found["host"] == host
-    assert (found["roots"], found["pins"]) == (dict(facts.roots), dict(facts.pins))
+    assert (found["roots"], found["pins"]) == ({"qnn-sdk": "/q"}, {"qnn-sdk": "2.49.40"})
 
 
 @pytest.fixture

@@ -268,6 +268,7 @@ def test_only_small_files_are_read(tmp_path: Path) -> None:
 
 def test_the_variables_that_concern_qnn(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
+    (tmp_path / "file").touch()
     values = {
         "QNN_SDK_ROOT": str(tmp_path),
         "QAIRT_SDK_ROOT": str(tmp_path / "link"),
@@ -278,7 +279,7 @@ def test_the_variables_that_concern_qnn(tmp_path: Path) -> None:
         "DSP_LIBRARY_PATH": "/b",
         "PYTHONPATH": "/none",
         "ANDROID_NDK_ROOT": "/none",
-        "HEXAGON_SDK_ROOT": "/none",
+        "HEXAGON_SDK_ROOT": str(tmp_path / "file"),
         "HEXAGON_TOOLS_ROOT": "/none",
         "EXECUTORCH_ROOT": "/none",
     }
