@@ -234,7 +234,7 @@ def test_min_sdk_is_read_from_the_nearest_build_file(
 
 
 def test_the_nearest_build_file_with_a_level_counts_and_kotlin_before_groovy(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tmp_path / "repository/app"
     place.mkdir(parents=True)
@@ -251,6 +251,9 @@ def test_the_nearest_build_file_with_a_level_counts_and_kotlin_before_groovy(
         assert find_min_sdk(place) == level
     (place / "build.gradle.kts").write_bytes(b"\xff\nminSdk = 26\n")  # it is not UTF-8
     assert find_min_sdk(place) == 24
+    (place / "libs").mkdir()
+    monkeypatch.chdir(place / "libs")
+    assert find_min_sdk(Path()) == 24
 
 
 def test_a_note_never_makes_an_environment_unfit() -> None:

@@ -549,6 +549,17 @@ def test_a_program_that_cannot_be_started_is_told_with_the_reason(tmp_path: Path
     assert not (tmp_path / "kept").exists()  # it may be there the next time
 
 
+@pytest.mark.parametrize(("why", "told"), [("no memory", "no memory"), ("", "it failed")])
+def test_why_a_device_was_not_tried_is_told(
+    monkeypatch: pytest.MonkeyPatch, why: str, told: str
+) -> None:
+    def fail(*_: object, **__: object) -> Completed:
+        raise ToolError("it failed", why=why)
+
+    monkeypatch.setattr(surveying_python, "run_process", fail)
+    assert surveying_python._try_device(Path("/py"), {}, Backend.HTP) == (told, False)
+
+
 def test_every_program_has_the_variables_of_the_job_and_a_limited_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -725,6 +736,7 @@ def test_the_parts_of_an_sdk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     description.write_text("version: [")
     damaged = survey_sdk(tmp_path, [])
     assert damaged.fault
+    assert "sdk.yaml" not in damaged.fault  # the finding names it
     assert damaged == replace(whole, version=None, stamp=None, fault=damaged.fault)
     assert not survey_sdk(common, []).is_directory
 

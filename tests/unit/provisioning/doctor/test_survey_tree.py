@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -223,6 +224,20 @@ def test_facts_of_another_reader_are_not_trusted(
 
 LIBRARIES = Path(__file__).parents[3] / "artifacts" / "elf"
 NAME = "libQnnHtpV73Skel.so"
+
+
+def test_an_unsigned_library_for_the_dsp_is_proven_by_its_build_and_its_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(catalogs, "prove_skel", lambda *given: asked.append(given))
+    data = elf.named(LIBRARIES / "libplaceholder_for_hexagon.so", NAME)
+    (tmp_path / NAME).write_bytes(data)
+    (tmp_path / "libQnnHtp.so").write_bytes((LIBRARIES / "libx86.so").read_bytes())
+    files = survey_tree(tmp_path, NO_CACHE).files
+    (one,) = [one for one in files if one.sha256]
+    assert one.build
+    assert asked == [(tmp_path / NAME, one.build, hashlib.sha256(data).hexdigest())]
 
 
 def test_a_catalog_is_asked_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

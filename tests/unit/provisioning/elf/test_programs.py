@@ -126,6 +126,7 @@ def test_segments_are_where_they_can_be_mapped() -> None:
 def test_a_tree_tells_which_programs_are_misplaced(tmp_path: Path) -> None:
     for name, start in (("right.pte", 128), ("wrong.pte", 100)):
         (tmp_path / name).write_bytes(make_segmented(start))
+    (tmp_path / "cut.pte").write_bytes(make_segmented(100)[:-1])  # which is told instead
     found = survey_tree(tmp_path, FactsCache(tmp_path / "cache"))
     assert {one.name for one in found.lowered if one.misplaced} == {"wrong.pte"}
 
