@@ -56,8 +56,9 @@ def test_a_device_is_what_it_reports() -> None:
         libraries=("/x", "/y"),
     )
     assert identify(answer_with("machine=x86_64", "soc=", "soc0_machine=sa8295")).soc == "SA8295"
-    with pytest.raises(UnfitError, match="adb:1 has no sha256sum and no tar"):
-        identify(answer_with("machine=aarch64", "lacks=sha256sum", "lacks=tar"))
+    for lacks, told in ((("tar",), "no tar"), (("sha256sum", "tar"), "no sha256sum and no tar")):
+        with pytest.raises(UnfitError, match=f"^adb:1 has {told}"):
+            identify(answer_with("machine=aarch64", *(f"lacks={one}" for one in lacks)))
 
 
 @pytest.mark.parametrize(
@@ -773,6 +774,10 @@ def test_files_arrive_whole_and_once(here: Device, tmp_path: Path) -> None:
     assert {path.name: path.read_text() for path in Path(target).iterdir()} == {
         name: path.read_text() for name, path in files.items()
     }
+    for name in ("a b", "$(a)", "-a", "../a", ""):
+        with pytest.raises(UsageError, match="is not a valid file name"):
+            here.push(f"{target}.new", {**files, name: files["a"]}, {**digests, name: "0"})
+    assert not Path(f"{target}.new").exists()
     wrong = {**digests, "a": digests["b"]}
     what, why, fix = tell(lambda: here.push(target, files, wrong))
     assert "a did not arrive completely" in what

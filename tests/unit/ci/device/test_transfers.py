@@ -8,7 +8,7 @@ import re
 import socket
 import subprocess
 import tarfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -44,6 +44,7 @@ from ci.device.bundle import (
 from ci.device.by_hand import INPUT_LIST, PROGRAM, RUN_CASES, list_programs, write_by_hand
 from ci.device.connection import Device, identify
 from ci.device.runner import MEMORY, DeviceProgram, is_gone, name_owner
+from ci.inspect.files import inspect_file
 from ci.models.lowering_options import ONE_RUN
 from ci.signing.record import RECORD_NAME, STATEMENT_NAME
 from ci.verbs import deploy
@@ -458,8 +459,11 @@ def test_a_device_gets_stub_and_skel_of_each_of_its_socs(
     runner = write_elf(tmp_path / "bin/runner", ARM, "libQnnSystem.so", "libm.so", **system)
     runtime = make_runtime(tmp_path / "sdk", 73, 75, 79, **system)
     (runtime / "LICENSE.pdf").write_text("terms")
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "NOTICE").write_text("more terms")
     out = tmp_path / "out"
-    bundle = stage(["sm8650", "SM8550", "SM8650"], runner, [runtime], out, progress=Progress())
+    runtimes = [runtime, tmp_path / "more"]
+    bundle = stage(["sm8650", "SM8550", "SM8650"], runner, runtimes, out, progress=Progress())
     wanted = {"runner", "libQnnHtp.so", "libQnnSystem.so", SKEL75, STUB75}
     wanted |= {"libQnnHtpV73Stub.so", "libQnnHtpV73Skel.so"}
     assert {one.name for one in bundle.files} == list_names(out / FILES) == wanted
@@ -467,7 +471,7 @@ def test_a_device_gets_stub_and_skel_of_each_of_its_socs(
     assert [one[:2] for one in staged] == [(profile, "SM8650"), (profile, "SM8550")]
     assert all(place.name == FILES for _, _, place in staged)
     assert {oct((out / FILES / name).stat().st_mode & 0o777) for name in wanted} == {"0o755"}
-    assert list_names(out / "licences") == {"LICENSE.pdf"}
+    assert list_names(out / "licences") == {"LICENSE.pdf", "NOTICE"}
     assert read_bundle(out) == bundle
     assert json.loads((out / BUNDLE).read_bytes())["schema_version"] == 1
     assert (out / "by-hand.md").is_file()
@@ -610,8 +614,10 @@ def test_what_the_doctor_finds_in_the_staged_files_is_an_error(
     assert (error.what, error.why, error.fix) == (f"{identity}: what", "why", "fix")
 
 
-def test_a_program_loads_if_its_kernels_are_staged(tmp_path: Path) -> None:
-    """The program has an operator on the CPU."""
+def test_a_program_loads_if_its_kernels_are_staged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program has an operator on the CPU, and then another method with one."""
     program = tmp_path / "model.pte"
     program.write_bytes(make_program())
     place = tmp_path / "staged"
@@ -622,6 +628,17 @@ def test_a_program_loads_if_its_kernels_are_staged(tmp_path: Path) -> None:
         require_loads(program, place, ["SM8650"])
     assert "aten::erf.out" in caught.value.why
     (place / "libkernels.so").write_bytes(b"\0aten::erf.out\0")
+    require_loads(program, place, ["SM8650"])
+    found = inspect_file(program)
+    assert found.program
+    (method,) = found.program.methods
+    methods = (method, replace(method, cpu_operators={"aten::bmm.out": 1}))
+    changed = replace(found, program=replace(found.program, methods=methods))
+    monkeypatch.setattr(bundles, "inspect_file", lambda _: changed)
+    with pytest.raises(UnfitError) as caught:
+        require_loads(program, place, ["SM8650"])
+    assert "lack kernels for aten::bmm.out:" in caught.value.why
+    (place / "libkernels.so").write_bytes(b"\0aten::erf.out\0aten::bmm.out\0")
     require_loads(program, place, ["SM8650"])
 
 
