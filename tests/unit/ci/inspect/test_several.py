@@ -753,6 +753,7 @@ def test_an_app_says_whether_its_libraries_are_extracted(extracts: bool | None, 
     assert f"libraries extracted: {word}" in text
     (row,) = data_of("u", [CheckedUnit(unit, ())], [], strict=False)["units"]
     assert row["extracted"] is extracts
+    assert row["native_libraries"] == (None if manifest is None else {})
 
 
 def test_the_verdict_on_an_app_is_as_strict_and_wide_as_asked() -> None:
