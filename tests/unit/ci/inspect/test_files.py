@@ -13,6 +13,7 @@ from ci.__main__ import main
 from ci.inspect.app_archives import choose_splits
 from ci.inspect.files import DTYPES, Inspected, inspect_file
 from provisioning.archives.layout import Member
+from provisioning.elf.reader import read_elf
 from provisioning.errors import ExitCode, FailedError, QnnCiError, UsageError
 from tests.stand_ins.android_apps import library, skel
 from tests.stand_ins.lowered import make_binary, make_program
@@ -281,6 +282,9 @@ def test_a_library_for_a_phones_processor_has_no_hexagon_version(tmp_path: Path)
     assert (held.machine, held.hexagon) == ("aarch64", 0)
     assert held.build.startswith(f"v{held.qnn}.")
     assert (held.qnn.count("."), held.api_level, held.align) == (2, 30, 16384)
+    assert (held.soname, held.needed) == (path.name, read_elf(path).needed)
+    renamed = inspect_file(path.rename(tmp_path / "libother.so")).library
+    assert renamed == held
     path.write_bytes(library(path.name).replace(held.build.encode(), b" " * len(held.build)))
     other = inspect_file(path).library
     assert other
