@@ -24,6 +24,8 @@ from provisioning.elf.facts import Defect, Genuine
 from provisioning.manifest import catalogs
 from tests.stand_ins import elf_edits as elf
 from tests.stand_ins.catalogs import NOW, TRUST, make_catalog
+from tests.stand_ins.elfsigner.keys import make_key
+from tests.stand_ins.elfsigner.mbn_writer import sign_elf
 
 LIBRARIES = Path(__file__).parents[3] / "artifacts" / "elf"
 ROOT = Path(__file__).parents[4]
@@ -234,6 +236,7 @@ def test_an_unsigned_library_for_the_dsp_is_proven_by_its_build_and_its_bytes(
     data = elf.named(LIBRARIES / "libplaceholder_for_hexagon.so", NAME)
     (tmp_path / NAME).write_bytes(data)
     (tmp_path / "libQnnHtp.so").write_bytes((LIBRARIES / "libx86.so").read_bytes())
+    (tmp_path / "libsigned.so").write_bytes(sign_elf(data, make_key()))
     files = survey_tree(tmp_path, NO_CACHE).files
     (one,) = [one for one in files if one.sha256]
     assert one.build
