@@ -170,6 +170,8 @@ LOGITS = np.eye(6, dtype=np.float32)
         ((0, 1, 2, 3, 4, 5), LOGITS, ""),
         ((0,) * 6, LOGITS, "every token is 0"),
         ((0, 1, 2, 3, 4, 5), LOGITS * np.nan, "not finite"),
+        ((0, 1, 2, 3, 4, 5), np.where(LOGITS == 1, np.inf, 0), "not finite"),
+        ((0, 1, 2, 3, 4, 5), np.where(LOGITS == 1, 0, -np.inf), "not finite"),
         ((0, 1, 2, 3, 4, 5), LOGITS * 0, "the same"),
         ((0, 1, 0, 1, 0, 1), LOGITS[:1].repeat(6, axis=0), "the same at every step"),
     ],
@@ -315,6 +317,9 @@ def test_a_text_is_as_long_as_the_context_has_room_for(own: Tiny, right: Step) -
         return job.generate(own.interface, tokenizer, endless(right))
 
     assert len(generate(10).tokens) == CONTEXT - 10 - SIZE
+    on = replace(own.tokenizer, eos=-1)  # the text of float32 goes on, too
+    made = make_job(tokens=1000).generate(own.interface, on, right)
+    assert made.same == len(made.tokens) == CONTEXT - len(own.runs.prompt) - SIZE
     assert len(generate(CONTEXT - SIZE - 1).tokens) == 1
     with pytest.raises(UsageError, match="a prompt of 56 tokens does not fit in a context of 64"):
         generate(CONTEXT - SIZE)

@@ -45,6 +45,7 @@ def list_programs() -> Iterator[Callable[[], Any]]:
         {"inputs": {PREFILL: (*prefill[:4], wide), DECODE: decode}},
         {"inputs": {PREFILL: prefill, DECODE: (*decode[:4], wide)}},
         {"inputs": {PREFILL: decode, DECODE: decode}},
+        {"outputs": {DECODE: (Shape("uint16", (1, 32, 512)),)}},
         {"constants": {}},
         *({"constants": CONSTANTS | {name: 3}} for name in ("get_n_layers", "get_n_kv_heads")),
         *({"constants": CONSTANTS | {name: 3}} for name in ("get_head_dim", "get_vocab_size")),
@@ -93,6 +94,8 @@ def list_weights(place: Path) -> Iterator[Callable[[], Any]]:
             {"rope_scaling": {"type": "linear", "factor": 2.0}},
             {"rope_scaling": {"rope_type": "llama3", "factor": "2"}},
             {"num_hidden_layers": 0},
+            {"rms_norm_eps": 0},
+            {"rope_theta": -1.0},
         )
     ):
         folder = place / f"model{number}"

@@ -32,10 +32,30 @@ def write_bin(path: Path, *header: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize("header", [(6,), (len(PAIRS), 1, 2, 6)])
-def test_both_headers_of_llama2c_are_read(header: tuple[int, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("header", "ends"),
+    [
+        ((6,), (1, 2)),
+        ((len(PAIRS), 1, 2, 6), (1, 2)),
+        # With the short header, the last number would be a piece of four bytes.
+        ((len(PAIRS), 3, 4, 6), (3, 4)),
+    ],
+)
+def test_both_headers_of_llama2c_are_read(
+    header: tuple[int, ...], ends: tuple[int, int], tmp_path: Path
+) -> None:
     tokenizer = read_tokenizer(write_bin(tmp_path / "t.bin", *header))
-    assert (tokenizer.vocabulary, tokenizer.bos, tokenizer.eos) == (len(PAIRS), 1, 2)
+    assert (tokenizer.vocabulary, tokenizer.bos, tokenizer.eos) == (len(PAIRS), *ends)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("length", [-8, -1])
+def test_a_piece_has_no_negative_length(length: int, tmp_path: Path) -> None:
+    """Else a reader would stay at the same piece."""
+    path = write_bin(tmp_path / "t.bin", 6)
+    path.write_bytes(path.read_bytes() + struct.pack("<fi", 0.0, length))
+    with pytest.raises(UsageError, match=r"t\.bin"):
+        read_tokenizer(path)
 
 
 @pytest.mark.parametrize("header", [(6,), (len(PAIRS), 1, 2, 6)])
@@ -91,6 +111,7 @@ def test_characters_without_a_piece_are_bytes(tmp_path: Path) -> None:
         tokenizer.encode("z")
     assert tokenizer.decode([-1, 7, len(PAIRS) - 1, len(PAIRS)]) == "\ufffdaabc\ufffd"
     assert tokenizer.decode([0]) == "<unk>"
+    assert tokenizer.decode([4, 7]) == "\ufffda"  # a text may end within a character
 
 
 def test_tiny_has_the_tokenizer_of_its_script(tmp_path: Path) -> None:
@@ -126,14 +147,14 @@ def test_special_tokens_of_hugging_face_are_neither_added_nor_shown(tmp_path: Pa
     tokenizers = pytest.importorskip("tokenizers")
     words = {"<|begin_of_text|>": 0, "<|end_of_text|>": 1, "a": 2, "[UNK]": 3}
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
-    made.add_special_tokens(["<|begin_of_text|>", "<|end_of_text|>"])
+    made.add_special_tokens(["<|begin_of_text|>", "<|end_of_text|>", "<|added|>"])
     ends = [("<|begin_of_text|>", 0)]
     made.post_processor = tokenizers.processors.TemplateProcessing(
         single="<|begin_of_text|> $A", special_tokens=ends
     )
     made.save(str(tmp_path / "tokenizer.json"))
     tokenizer = read_tokenizer(tmp_path / "tokenizer.json")
-    assert (tokenizer.bos, tokenizer.eos) == (0, 1)
+    assert (tokenizer.vocabulary, tokenizer.bos, tokenizer.eos) == (5, 0, 1)
     assert list(tokenizer.encode("a")) == [2]
     assert tokenizer.decode((0, 2, 1)) == "a"
 

@@ -152,6 +152,8 @@ def test_the_scaling_of_llama_3_is_read_by_either_name_of_its_kind(key: str) -> 
     assert parse_scaling(given) == scaling
     for none in (None, {}, {key: "default"}):
         assert parse_scaling(none) is None
+    # "rope_type" is the newer name, which counts.
+    assert parse_scaling({**given, "rope_type": "llama3", "type": "linear"}) == scaling
 
 
 def test_a_tied_head_is_the_embedding(model: Path) -> None:
@@ -189,6 +191,27 @@ def test_a_file_that_is_nested_too_deeply_is_refused(name: str, model: Path) -> 
         read_weights(model)
 
 
+@pytest.mark.parametrize(
+    "index", [None, b"", b"\xff", b"5", b"[]", b"{}", b'{"weight_map": 3}', b'{"weight_map": [1]}']
+)
+def test_a_directory_without_its_weights_or_with_a_broken_index_is_refused(
+    index: bytes | None, model: Path
+) -> None:
+    (model / "model.safetensors").unlink()
+    if index is not None:
+        (model / "model.safetensors.index.json").write_bytes(index)
+    with pytest.raises(UsageError, match=r"model\.safetensors") as caught:
+        read_weights(model)
+    assert caught.value.why
+
+
+@pytest.mark.parametrize("header", [b"5", b'"text"', b"null", b"[]", b'{"a": 5}', b"\xff"])
+def test_a_header_that_is_no_list_of_tensors_is_refused(header: bytes, model: Path) -> None:
+    (model / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(UsageError, match=r"model\.safetensors is not a safetensors file"):
+        read_weights(model)
+
+
 @pytest.mark.parametrize("size", [0, 8, 100, -1])
 def test_a_part_of_a_file_is_refused(size: int, model: Path, tmp_path: Path) -> None:
     for path in (model / "model.safetensors", tmp_path / "weights.bin"):
@@ -211,6 +234,23 @@ def test_llama_3_stretches_the_slow_frequencies_alone() -> None:
     assert scaling.scale(fast) == fast
     assert scaling.scale(slow) == slow / 32
     assert scaling.scale(middle) == pytest.approx(middle * (2 / 3 / 32 + 1 / 3))
+
+
+def test_pairs_of_a_head_turn_by_the_base_and_its_scaling(own: Tiny) -> None:
+    plain = structs.replace(own.config, rope_base=500_000.0, head_dim=8)
+    wanted = [500_000.0 ** (-place / 4) for place in range(4)]
+    assert plain.frequencies() == pytest.approx(wanted)
+    scaling = RopeScaling(32.0, 1.0, 4.0, 8192)
+    scaled = structs.replace(plain, rope_scaling=scaling).frequencies()
+    assert scaled == pytest.approx([scaling.scale(one) for one in wanted])
+    assert (scaled[0], scaled[-1]) == pytest.approx((1.0, wanted[-1] / 32))
+    turns = make_decoder(structs.replace(own.config, rope_base=100.0), own.weights, 4)
+    assert turns.freqs_cos[3].tolist() == pytest.approx(
+        [math.cos(3 * 100.0 ** (-place / 4)) for place in range(4)], abs=1e-6
+    )
+    assert turns.freqs_sin[3].tolist() == pytest.approx(
+        [math.sin(3 * 100.0 ** (-place / 4)) for place in range(4)], abs=1e-6
+    )
 
 
 def test_the_shapes_are_those_of_upstreams_static_llama(own: Tiny) -> None:
