@@ -1393,6 +1393,18 @@ def test_a_round_tries_graphs_that_are_simpler_and_the_simplest_first() -> None:
     assert tried == sorted(simpler, key=measure) != simpler
 
 
+def test_graphs_are_tried_one_by_one_until_one_fails() -> None:
+    graph = parse_graph("x = input(2, 4)\na = tanh(x)\ny = gelu(a)\nreturn y\n")
+    tried: list[tuple[str, ...]] = []
+
+    def fails(graphs: Sequence[Graph]) -> list[bool]:
+        tried.extend(one.operators for one in graphs)
+        return ["tanh" in one.operators for one in graphs]
+
+    assert shrink(graph, fails, 1).operators == ("tanh",)
+    assert tried[0] == ("gelu",)  # the simplest, which is right
+
+
 def test_only_the_last_of_several_operators_is_replaced_and_rounds_are_limited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -155,21 +155,35 @@ def test_each_norm_of_a_decoder_divides_by_no_less_than_its_eps(own: Tiny) -> No
 def test_empty_caches_are_bytes_of_zero_as_in_upstreams_runner(
     own: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(noise, "trace_methods", lambda module, _: {"forward": module})
+    """In each run of the program's model, and in none of the float32 one; each cache has its own
+    value."""
     monkeypatch.setattr(noise, "Disturbed", lambda module, _: module)
-    decoder = make_decoder(own.config, own.weights, CONTEXT)
-    seen: list[float] = []
-    decoder.register_forward_pre_hook(lambda _, given: seen.append(float(given[3][..., -1].max())))
-    spec: Any = SimpleNamespace(scheme=Scheme.FP16)
+    seen: dict[str, set[tuple[float, ...]]] = {"program": set(), "float32": set()}
+    plain = make_decoder(own.config, own.weights, CONTEXT)
+
+    def run(kind: str) -> Any:
+        def call(*given: Any) -> Any:
+            caches = zip(given[3:], (3, 3, 2, 2), strict=True)
+            ends = [one.narrow(axis, one.shape[axis] - 1, 1) for one, axis in caches]
+            seen[kind].update({tuple(float(one.max()) for one in ends)})
+            seen[kind].update({tuple(float(one.min()) for one in ends)})
+            return plain(*given)
+
+        return call
+
+    spec: Any = SimpleNamespace(scheme=Scheme.A8W8)
     staging: Any = None
-    subject = Subject(PLACE / "weights.bin", (own.runs.prompt,), 2, CONTEXT, PREFILL, 1, 2)
-    border = Border((None, None, None, *[CACHE] * 4), (LOGITS, *[CACHE] * 4))
-    modules, borders = (dict.fromkeys((1, PREFILL), each) for each in (decoder, border))
+    prompt, text = own.runs.prompt, (own.runs.model.run.fed[:9],)
+    path = PLACE / "weights.bin"
+    subject = Subject(path, (prompt,), 2, CONTEXT, PREFILL, 1, 2, text=text)
+    caches = [replace_struct(CACHE, zero_point=number) for number in (100, 90, 80, 70)]
+    border = Border((None, None, None, *caches), (LOGITS, *caches))
+    modules, borders = (dict.fromkeys((1, PREFILL), each) for each in (run("program"), border))
     sets: dict[int, list[Any]] = {1: [()], PREFILL: [()]}
     lowering = DecoderLowering(subject, spec, staging)
-    made = lowering.run_references(decoder, modules, own.interface, sets, borders)
-    assert made.interface.empty == (-50.0,) * 4
-    assert set(seen) == {-50.0, 0.0}  # of the program's model, and of the float32 one
+    made = lowering.run_references(run("float32"), modules, own.interface, sets, borders)
+    assert made.interface.empty == (-50.0, -45.0, -40.0, -35.0)
+    assert seen == {"program": {made.interface.empty}, "float32": {(0.0,) * 4}}
     assert (made.borders[1], made.prompt) == (border, own.runs.prompt)
 
 

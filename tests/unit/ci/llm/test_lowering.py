@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import sys
 from dataclasses import replace
@@ -228,7 +229,7 @@ def test_a_float_model_is_traced_and_a_quantized_one_is_disturbed_as_it_is(
     disturbed: list[Any] = []
 
     def trace(module: Any, inputs: Any) -> Any:
-        traced.append(inputs)
+        traced.append((module, inputs))
         return {"forward": module}
 
     def disturb(module: Any, dice: Any) -> Any:
@@ -240,12 +241,14 @@ def test_a_float_model_is_traced_and_a_quantized_one_is_disturbed_as_it_is(
     monkeypatch.setattr(noise, "Dice", lambda seed, *, float16: (seed, float16))
     text = (own.runs.model.run.fed, own.runs.model.run.fed[:9])
     one = make(scheme, prompts=(own.runs.prompt, (1,)), text=text)
-    modules: Any = dict.fromkeys((1, SIZE), decoder)
+    converted = copy.deepcopy(decoder)
+    modules: Any = dict.fromkeys((1, SIZE), converted)
     sets: Any = {1: ["one", "two"], SIZE: ["three", "four"]}
     runs = one.run_references(decoder, modules, own.interface, sets, {})
     is_float = scheme is Scheme.FP16
-    assert traced == ["one", "three"] * is_float
-    assert disturbed == [(decoder, (seed, is_float)) for seed in range(3) for _ in range(2)]
+    assert traced == [(decoder, "one"), (decoder, "three")] * is_float
+    noisy = decoder if is_float else converted
+    assert disturbed == [(noisy, (seed, is_float)) for seed in range(3) for _ in range(2)]
     assert (runs.interface, runs.prompt, runs.borders) == (own.interface, own.runs.prompt, {})
     assert runs.model.run.tokens == own.runs.model.run.tokens == runs.text
     assert runs.alone.run.fed == runs.model.run.fed[: len(own.runs.prompt) + 2]
@@ -342,8 +345,9 @@ def test_the_program_is_written_with_its_references_methods_and_constants(
 def test_linear_layers_become_convolutions_in_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     utils = SimpleNamespace(convert_linear_to_conv2d=lambda one: ("converted", one))
     stand_in(monkeypatch, "internals", utils=utils)
-    module = torch.nn.Linear(2, 2)
+    module = torch.nn.Sequential(torch.nn.Linear(2, 2))
     told, copied = as_convolutions(module)
     assert told == "converted"
     assert copied is not module
-    assert torch.equal(copied.weight, module.weight)
+    assert copied[0] is not module[0]
+    assert torch.equal(copied[0].weight, module[0].weight)

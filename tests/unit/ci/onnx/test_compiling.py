@@ -137,9 +137,10 @@ def test_a_footprint_is_made_of_the_files_the_log_and_the_session(
         "Validation FAILED for 1 nodes in OrtNodeUnit (Erf) :\n\tOperator type: Erf Node name: n2"
         " Node index: 2\n\tREASON : QNN has no Erf\n\n"
     )
+    noise = b"\xff\n"  # a library may write anything
 
     def open_session(model: Path, options: object, entries: object, **more: object) -> Any:
-        log.write_text(said, encoding="utf-8")
+        log.write_bytes(noise + said.encode())
         (model.parent / BINARY).write_bytes(bytes(50))
         return SimpleNamespace(get_provider_graph_assignment_info=lambda: parts)
 
@@ -164,7 +165,7 @@ def test_a_footprint_is_made_of_the_files_the_log_and_the_session(
         "program_bytes": 50 + (place / compiling.CONTEXT).stat().st_size,
         "partitions": 1,
         "contexts": (),
-        "log": said,
+        "log": f"\ufffd\n{said}",
     }
 
 
@@ -214,17 +215,24 @@ def test_a_written_context_is_checked_sealed_and_listed(
 def test_a_model_that_the_cpu_cannot_load_either_is_no_fault_of_qnn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, loads: bool
 ) -> None:
+    asked: list[Any] = []
+    model = write_relu(tmp_path / "net.onnx")
+
     def fail(*_: Any, **more: Any) -> None:
-        assert more in ({"severity": VERBOSE}, {"optimize": True})
+        asked.append(more)
         raise ValueError("no")
 
+    def load(path: Path, **more: Any) -> None:
+        assert path == model
+        asked.append(more)
+
     monkeypatch.setattr(compiling, "open_session", fail)
-    monkeypatch.setattr(compiling, "open_reference", (lambda *_, **__: None) if loads else fail)
-    model = write_relu(tmp_path / "net.onnx")
+    monkeypatch.setattr(compiling, "open_reference", load if loads else fail)
     call = (model, tmp_path / "program", tmp_path / "run.log", "SM8650", {})
     with pytest.raises(StageError) as caught:
         compiling.write_context(*call, embed=True)
     assert str(caught.value) == (stages.QNN if loads else stages.ONNXRUNTIME)
+    assert asked == [{"severity": VERBOSE}, {"optimize": True}]
 
 
 def write_sigmoid(path: Path) -> Path:

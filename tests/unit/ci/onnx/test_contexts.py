@@ -104,6 +104,10 @@ def test_a_missing_attribute_of_a_context_is_1(tmp_path: Path, missing: str) -> 
     assert (context.file, context.size_bytes) == (None, len(BLOB))
 
 
+def test_the_provider_of_a_context_may_be_called_qnn(tmp_path: Path) -> None:
+    assert read_context(write_context(tmp_path, source="QNN")).source == "QNN"
+
+
 def test_a_context_may_lack_its_provider_and_version(tmp_path: Path) -> None:
     node = make_node(ep_cache_context=BLOB, embed_mode=1)
     kept = [one for one in node.attribute if one.name not in {"source", "ep_sdk_version"}]
@@ -236,6 +240,7 @@ def test_what_is_no_context_model_is_refused(tmp_path: Path) -> None:
         ("SM8650", None, "", "for SM8750, not for SM8650"),
         ("SM8750", None, "57,43", "57, 43"),
         ("SM8750", make_blob(soc="SM8550", arch=73), "69", "SM8550"),
+        ("SM8750", make_blob(soc="QCS8550", arch=73), "69", "QCS8550"),
         ("SM8750", make_blob(soc="UNKNOWN_SDM", arch=68), "0", "does not name the SoC"),
         ("SM8750", make_blob(soc="SM8650", arch=75), "57,43", "SM8650"),
         ("SM8750", make_blob(soc="SM8650", arch=75), "57,69", "SM8650"),
@@ -273,12 +278,14 @@ def test_socs_are_known_by_either_source(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("listed", ["57,69", "69,57", ""])
 def test_a_binary_for_several_socs_fits_each_of_them(tmp_path: Path, listed: str) -> None:
-    other = f"soc_type=SM8650;arch=75;num_nsps=1;vtcm_size={8 << 20};"
-    path = write_context(tmp_path, make_blob(graph=f"{GRAPH}\0{other}"), soc=listed)
+    names = ["SM8850", "SM8650", "SM8450"]
+    others = (f"soc_type={name};arch=75;num_nsps=1;vtcm_size={8 << 20};" for name in names)
+    path = write_context(tmp_path, make_blob(graph="\0".join([GRAPH, *others])), soc=listed)
     for soc in ("SM8650", "SM8750"):
         targets = check_context(path, soc).targets
-        assert [one.soc for one in targets] == ["SM8650", "SM8750"]
-    with pytest.raises(UnfitError, match="for SM8650 and SM8750, not for SM8550"):
+        assert [one.soc for one in targets] == sorted([*names, "SM8750"])
+    told = "for SM8450 and SM8650 and SM8750 and SM8850, not for SM8550"
+    with pytest.raises(UnfitError, match=told):
         check_context(path, "SM8550")
 
 

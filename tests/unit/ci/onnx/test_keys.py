@@ -14,6 +14,8 @@ import pytest
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 pytest.importorskip("torch", reason="torch is not installed")
 
+from onnx.helper import make_node
+
 from ci.cases.spec import CaseSpec
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
@@ -22,7 +24,8 @@ from ci.onnx.options import HTP, SAVER_LIBRARY
 from ci.onnx.stages import StageError
 from ci.report.annotation import choose_case
 from ci.verbs.lanes import onnx as lane
-from tests.qnn_provider.models import write_relu
+from provisioning.errors import UsageError
+from tests.qnn_provider.models import tensor, write_model, write_relu
 
 ROOM = Path(__file__).parents[4] / "ci" / "onnx"
 
@@ -88,6 +91,17 @@ def test_whatever_decides_about_a_context_is_in_its_key(
     assert replace(engine, sdk=Path("/elsewhere")).key(spec) == keys[0]
     monkeypatch.setattr("ci.models.numerics.NUMERICS", "computed otherwise")
     assert engine.key(spec) not in keys
+
+
+def test_a_key_that_needs_more_options_tells_the_command_with_them(tmp_path: Path) -> None:
+    ends = [tensor("x", ("n", 3))], [tensor("y", ("n", 3))]
+    path = write_model(tmp_path / "free.onnx", [make_node("Relu", ["x"], ["y"])], *ends)
+    spec = CaseSpec(str(path), Scheme.U8, "SM8650", Source(str(path)))
+    engine = OnnxEngine(toolchain=(), sdk=Path("/sdk"), command="qnn-ci test-onnx")
+    with pytest.raises(UsageError) as caught:
+        engine.key(spec)
+    assert caught.value.fix.endswith(f"\n    {engine.repeat(spec)} --shape x=1,3")
+    assert engine.repeat(spec).startswith("qnn-ci test-onnx")
 
 
 class Compiling:

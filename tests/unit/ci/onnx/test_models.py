@@ -109,6 +109,7 @@ def nested(depth: int) -> bytes:
 
 
 LOOP = helper.make_node("Loop", ["x"], ["y"], "steps")
+SCAN = helper.make_node("Scan", ["x"], ["y"], "rows", domain="ai.onnx")
 FOREIGN = helper.make_node("Fast", ["x"], ["y"], "f", domain="my.ops")
 CONSTANT = helper.make_node("Constant", [], ["c"], value=external("../c").graph.initializer[0])
 LISTED = helper.make_node("Constant", [], ["c"])
@@ -164,6 +165,7 @@ UNUSABLE: dict[str, tuple[ModelProto, tuple[str, ...]]] = {
     "four bits": (of_input(SHAPE, TensorProto.INT4), ("'x'", "int4")),
     "sequence": (relu(inputs=[SEQUENCE]), ("'x'", "not a tensor")),
     "loop": (relu([LOOP]), ("Loop 'steps'", "loops")),
+    "loop of ai.onnx": (relu([SCAN]), ("Scan 'rows'", "loops")),
     "loop in a condition": (branch(LOOP, 3), ("Loop 'steps'",)),
     "unknown domain": (relu([FOREIGN]), ("Fast 'f'", "my.ops")),
     "data is missing": (external("w.bin"), ("'w'", "'w.bin'", "missing")),
@@ -242,6 +244,14 @@ def test_weights_are_found_from_the_directory_of_the_caller(
     model.graph.initializer[0].external_data.add(key="location", value="missing.bin")
     with pytest.raises(UsageError, match="missing"):
         external_files(write(model.SerializeToString()))
+
+
+def test_the_name_of_a_file_of_weights_need_not_be_utf_8(write: Write) -> None:
+    data = external("wXX.bin").SerializeToString().replace(b"wXX", b"w\xff\xfe")
+    path = write(data)
+    file = path.parent / os.fsdecode(b"w\xff\xfe.bin")
+    file.write_bytes(bytes(12))
+    assert external_files(path) == [file]
 
 
 def test_good_models_are_read(write: Write) -> None:
@@ -391,6 +401,15 @@ def test_a_file_that_would_take_all_memory_is_refused(
         read_model(path)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
     assert resource.getrlimit(resource.RLIMIT_DATA) == LIMITS
+
+
+def test_a_model_may_take_three_times_its_size(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models, "MEMORY_BASE", 4 << 20)
+    weight = TensorProto(name="w", dims=[6 << 20], data_type=1, raw_data=bytes(24 << 20))
+    path = write(relu(weights=[weight]).SerializeToString())
+    assert len(read_model(path).graph.initializer) == 1
 
 
 def test_no_damage_gives_anything_but_an_error(write: Write) -> None:
