@@ -295,6 +295,12 @@ SHAPE = {"rows": (48.0,), "length": (5.0,), "height": (6.0,), "width": (5.0,)}
             {"rows": (2.0,), "length": (8.0,)},
         ),
         (
+            "x = input(2, 1, 8)\nz = constant(3, 1, value=2)\ny = maximum(x, z)",
+            [((2, 1, 8), False, 3), ((3, 1), True, 2)],
+            (2, 3, 8),
+            {"rows": (2.0,), "length": (8.0,)},
+        ),
+        (
             "x = input(2, 3, 8)\ny = pad(x, axis=1, before=2, after=1, value=7)",
             [((2, 3, 8), False, 3)],
             (2, 3, 8),

@@ -378,13 +378,13 @@ def test_a_chain_is_told_by_the_names_of_its_nodes_and_of_torch_s_operators() ->
     )
     assert found.place == "node first"
     placed = tuple(
-        structs.replace(one, place=f"nets/{one.name}.py:{line}")
+        structs.replace(one, place=f"a:b/{one.name}.py:{line}")
         for one, line in zip(steps, (31, 32), strict=True)
     )
     (found,) = match_faults(placed, "fp16", "2.49.40")
-    assert (found.file, found.line) == ("nets/first.py", 31)
+    assert (found.file, found.line) == ("a:b/first.py", 31)
     (found,) = match_faults((steps[0], placed[1]), "fp16", "2.49.40")
-    assert found.place == "nets/second.py:32"  # the only line that is known
+    assert found.place == "a:b/second.py:32"  # the only line that is known
 
 
 @pytest.mark.parametrize(

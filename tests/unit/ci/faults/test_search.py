@@ -235,6 +235,23 @@ def test_a_known_fault_is_counted_and_found_again_without_the_table() -> None:
         assert (len(finder.findings), finder.covered[0]) == ((0, 0) if known else (1, 1))
 
 
+@pytest.mark.parametrize("end", [WRONG, REFUSED, CRASHED, LATE])
+def test_a_known_fault_is_counted_however_its_graph_ends(end: str) -> None:
+    finder = make_search(lambda _: False, known=True)
+    assert finder.examine([(7, Result(str(parse_graph(FIRST)), 0, end))]) == []
+    assert (dict(finder.known), finder.unconfirmed) == ({PLANTED.name: 1}, 0)
+
+
+def test_a_suspect_is_not_shrunk_after_the_end_of_the_search() -> None:
+    text = "x = input(2, 4)\na = tanh(x)\ny = gelu(a)\nreturn y\n"
+    suspect, graph = Result(text, 0, WRONG), parse_graph(text)
+    for deadline, operators in ((0.0, ("tanh", "gelu")), (1e18, ("gelu",))):
+        finder = make_search(lambda graph: "gelu" in graph.operators)
+        finder.deadline = deadline
+        finder.locate(7, suspect, graph)
+        assert [one.operators for one in finder.findings] == [operators]
+
+
 def test_a_suspect_that_hangs_is_confirmed_with_few_tries_and_shrunk_for_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -1498,6 +1515,23 @@ def test_a_finding_has_the_figures_of_its_worst_seed() -> None:
     seeds = [seed for seed in REPEATS if not find_unfit(parse_graph(one.graph), seed)]
     worst = max(seeds, key=lambda seed: seed % 7)
     assert (one.sqnr_db, one.predicted_db) == (2.0 - worst % 7, 60.0 - worst % 5)
+
+
+def test_a_seed_that_is_right_is_not_the_worst() -> None:
+    """Steps of 8 bits excuse an SQNR that is low."""
+
+    class Excused(StandIn):
+        def run(self, items: Iterable[Item], bundle: int = 0, *late: float) -> Iterator[Result]:
+            for one in super().run(items, bundle, *late):
+                excused = one.seed == REPEATS[3]
+                yield replace(one, end=RIGHT, sqnr_db=-9.0) if excused else one
+
+    finder = make_search(lambda _: True)
+    finder.trial = Excused(lambda _: True)
+    text = "x = input(2, 4)\ny = relu(x)\nreturn y\n"
+    assert finder.examine([(0, Result(text, 0, WRONG))]) == []
+    (found,) = finder.findings
+    assert (found.sqnr_db, found.failed, found.repeats) == (2.0, 9, 10)
 
 
 def test_suspects_that_a_round_has_no_time_for_wait_for_the_next() -> None:

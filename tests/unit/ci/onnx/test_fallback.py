@@ -26,7 +26,13 @@ from ci.onnx.engine import (
     note_execution,
     open_program,
 )
-from ci.onnx.fallback import count_nodes, count_operators, read_profile, read_reasons
+from ci.onnx.fallback import (
+    count_nodes,
+    count_operators,
+    name_operator,
+    read_profile,
+    read_reasons,
+)
 from provisioning.errors import QnnCiError
 
 QNN, CPU = "QNNExecutionProvider", "CPUExecutionProvider"
@@ -114,7 +120,7 @@ def test_nodes_are_counted_but_for_those_that_quantize() -> None:
     parts = [
         (QNN, [("q", "QuantizeLinear"), ("a", "Conv"), ("b", "Relu")]),
         (CPU, [("erf1", "Erf"), ("d", "DequantizeLinear")]),
-        (QNN, [("c", "Conv")]),
+        (QNN, [("c", "Conv"), ("e", "com.microsoft:DequantizeLinear")]),
     ]
     found = count_nodes(parts, {"erf1": "no Erf"})
     assert (found.delegated_nodes, found.fallback_nodes, found.partitions) == (3, 2, 2)
@@ -136,6 +142,12 @@ def test_a_node_that_is_left_has_its_reason_and_the_advice_on_its_operator(
         Fallback("Sin sin1", "no Sin"),
     )
     assert read_reasons(FORM.format("OrtNodeUnit", "so it is \r"))["flat"] == "so it is"
+
+
+def test_an_operator_is_named_with_its_domain_unless_that_is_onnx_s() -> None:
+    domains = ("", "ai.onnx", "com.microsoft")
+    named = [name_operator(one, "Relu") for one in domains]
+    assert named == ["Relu", "Relu", "com.microsoft:Relu"]
 
 
 def test_a_node_of_any_other_provider_is_left() -> None:

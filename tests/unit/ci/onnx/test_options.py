@@ -13,13 +13,17 @@ from ci.onnx.options import (
     Option,
     check_options,
     choose_options,
+    find_backend,
+    find_conflicts,
     find_library,
+    hash_option_files,
     parse_options,
     profile_options,
     read_options,
 )
 from ci.verbs.lanes.onnx import check_sessions
 from provisioning.errors import UnfitError, UsageError
+from provisioning.files import hash_file
 from provisioning.manifest.targets import read_socs
 
 HTP = {"backend_type": "htp", "soc_model": "69"}
@@ -93,6 +97,17 @@ def test_what_an_option_needs_is_named(option: Option) -> None:
     fault = find_fault(take(option))
     assert option.where in fault
     assert [need for need in option.needs if need.partition("=")[0] not in fault] == []
+
+
+@pytest.mark.parametrize(
+    "option", [one for one in OPTIONS if one.backends], ids=lambda one: one.name
+)
+def test_an_option_is_for_each_of_its_backends_and_for_no_other(option: Option) -> None:
+    told = "has no effect on the backend"
+    for backend in (*option.backends, "quux"):
+        given = {**take(option), "backend_path": f"libQnn{backend.capitalize()}.so"}
+        conflicts = [one for one in find_conflicts(given, {}) if one.startswith(option.name)]
+        assert any(told in one for one in conflicts) is (backend == "quux"), conflicts
 
 
 @pytest.mark.parametrize(
@@ -211,7 +226,8 @@ def test_all_faults_are_named_at_once() -> None:
 
 def test_an_option_that_the_provider_does_not_have_yet_is_named() -> None:
     later = {"enable_htp_graph_splitting": "1"}
-    check_options(later, version="2.6.0")
+    for version in ("2.6.0", "2.10.0", "10.0.0"):
+        check_options(later, version=version)
     with pytest.raises(UsageError, match=r"needs onnxruntime-qnn 2\.6\.0, but 2\.5\.0 is"):
         check_options(later, version="2.5.0")
 
@@ -222,10 +238,51 @@ def test_files_and_directories_are_looked_for(tmp_path: Path) -> None:
         check_options({"backend_path": str(library)})
     library.touch()
     check_options({"backend_path": str(library)})
+    with pytest.raises(UsageError, match="no such file"):
+        check_options({"backend_path": str(tmp_path)})
+    graphs = {"dump_json_qnn_graph": "1"}
+    with pytest.raises(UsageError, match="no such directory"):
+        check_options({**graphs, "json_qnn_graph_dir": str(library)})
+    (tmp_path / "a=b").mkdir()
+    words = [f"json_qnn_graph_dir={tmp_path}/a=b"]  # a value may have another equals sign
+    assert parse_options(words) == {"json_qnn_graph_dir": f"{tmp_path}/a=b"}
     with pytest.raises(UsageError, match="a file in an existing directory"):
         check_options({}, {**CONTEXT, "ep.context_file_path": str(tmp_path)})
     with pytest.raises(UsageError, match="allowed: a file"):
         check_options({"backend_path": "a\0b"})
+
+
+@pytest.mark.parametrize(
+    ("options", "backend"),
+    [
+        ({}, "htp"),
+        ({"backend_type": "gpu"}, "gpu"),
+        ({"backend_path": "libQnnHtp.so"}, "htp"),
+        ({"backend_path": "/a.b/libQnnGpu.so.2"}, "gpu"),
+        ({"backend_path": "libQnnCpu.so", "backend_type": "htp"}, "cpu"),
+    ],
+)
+def test_a_backend_is_known_by_its_library_or_its_type(
+    options: dict[str, str], backend: str
+) -> None:
+    assert find_backend(options) == backend
+
+
+def test_files_that_a_compilation_reads_are_hashed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not those that it writes, and none that are in the SDK or missing."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("libB.so", "libQnnHtp.so"):  # the SDK's are meant, not these
+        (tmp_path / name).touch()
+    files = [tmp_path / f"lib{name}.so" for name in ("backend", "one", "two", "made")]
+    for file in files:
+        file.write_text(file.name)
+    own, one, two, made = map(str, files)
+    packages = f"A:{one}:I:CPU,B:libB.so:I,C:{tmp_path}/gone.so:I,D:{two}:I"
+    given = {"op_packages": packages, "backend_path": own, "profiling_file_path": made}
+    assert hash_option_files(given) == [hash_file(Path(file)) for file in (own, one, two)]
+    assert hash_option_files({"backend_path": "libQnnHtp.so"}) == hash_option_files({}) == []
 
 
 def test_words_of_a_command_line() -> None:
@@ -286,6 +343,8 @@ def test_a_backend_s_library_is_the_sdk_s_own_or_is_missed_by_name(tmp_path: Pat
     assert find_library(tmp_path, {"backend_path": "/mine/libQnnCpu.so"}) == Path(
         "/mine/libQnnCpu.so"
     )
+    mine = Path("mine/libQnnCpu.so")
+    assert find_library(tmp_path, {"backend_path": str(mine)}) == mine
     for given in ({"backend_type": "cpu"}, {"backend_path": "libQnnCpu.so"}):
         with pytest.raises(UnfitError, match=r"has no libQnnCpu\.so") as caught:
             find_library(tmp_path, given)

@@ -184,6 +184,14 @@ def test_a_judged_set_is_calibrated_on_only_if_the_policy_says_so(tmp_path: Path
     again = load(tmp_path, inputs=str(path))
     assert len(again.evaluation) == 6
     assert again.calibration_made == SHUFFLED
+    np.save(tmp_path / "others.npy", count(4, 100))
+    others = load(tmp_path, inputs=str(tmp_path / "others.npy"))
+    assert first(others.calibration) == [0, 1, 2, 3, 4, 5]
+    twice = count(6)
+    twice[4] = twice[1]  # a set that is judged, again
+    write(tmp_path / "net.onnx", x=twice)
+    assert first(load(tmp_path).calibration) == [5]
+    write(tmp_path / "net.onnx", x=count(6))
     said = load(tmp_path, inputs=str(path), calibration=str(path))
     assert first(said.calibration) == first(said.evaluation)
     assert said.calibration_made == ""
@@ -324,6 +332,10 @@ def test_inputs_to_judge_are_made_of_those_of_the_calibration(tmp_path: Path) ->
     source = load(tmp_path, calibration=str(tmp_path / "x.npy"))
     assert source.made == SHUFFLED
     assert all(one.min() >= 100 for (one,) in source.evaluation)
+    write(tmp_path / "net.onnx", x=count(2))  # if there are any, of those to judge
+    source = load(tmp_path, calibration=str(tmp_path / "x.npy"))
+    assert (source.made, len(source.evaluation), len(source.calibration)) == (SHUFFLED, 4, 3)
+    assert all(one.max() < 100 for (one,) in source.evaluation)
 
 
 def test_seeded_sets_of_examples_take_turns() -> None:
