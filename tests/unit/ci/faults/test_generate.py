@@ -22,7 +22,10 @@ from tests.stand_ins.snapshots import check_snapshot
 
 SNAPSHOT = Path(__file__).with_name("snapshots") / "forms.txt"
 WHOLE = {"after", "axes", "before", "counts_pad", "keep", "kernel", "pad", "scale", "stride"}
-RANKED = {"batch_norm", "conv", "conv_transpose", "instance_norm", "linear", "matmul", "prelu"}
+RANKED = {
+    *("amax", "amin", "batch_norm", "conv", "conv_transpose", "instance_norm", "linear"),
+    *("matmul", "mean", "prelu", "sum"),
+}
 
 
 def describe_forms(graph: Graph) -> Iterator[str]:

@@ -27,6 +27,7 @@ from ci.llm.recipes import DEFAULT, RECIPES
 from ci.llm.verdict import Verdict
 from ci.models.lowering_options import Part
 from ci.models.schemes import Scheme
+from ci.models.user_models import MetricResult
 from ci.report.schema import ControlKind, Footprint, Question, Status
 from tests.stand_ins.lanes import WHOLE, EchoRunner, InlinePool
 from tests.unit.ci.llm.decoders import CONTEXT, PREFILL, Tiny
@@ -152,6 +153,29 @@ def test_a_fault_of_decode_alone_is_seen_though_the_text_is_right(
     assert "free:" not in result.case.reason
 
 
+def test_prefill_is_compared_with_decode_alone_however_loud_that_is(
+    judge: Judge, right: Step, own: Tiny
+) -> None:
+    calls = 1 + len(own.runs.model.run.tokens)
+    loud = replace(own.runs.alone, noise=own.runs.alone.noise + 1e3)
+    result = judge(
+        swap_best(right, calls + len(own.runs.prompt)), replace(own.runs, alone=loud)
+    ).case
+    assert (result.status, result.question) == (Status.FAILED, Question.FAITHFUL)
+    assert result.reason.startswith(
+        f"faithful: step 0: token {own.runs.model.run.tokens[0]} after prefill, but "
+    )
+
+
+def test_a_wrong_program_of_a_poor_model_is_not_faithful(
+    judge: Judge, right: Step, own: Tiny
+) -> None:
+    case = judge(swap_best(right, 6), make_quantized(own, 0.5), Scheme.A8W8).case
+    assert case.question is Question.FAITHFUL
+    assert "faithful: free: step" in case.reason
+    assert "quantized: the model's logits" in case.reason
+
+
 @pytest.mark.parametrize(
     ("scheme", "noise", "status"),
     [
@@ -177,6 +201,7 @@ def test_a_poor_quantized_model_fails_by_itself(
         (1.5, 1.2, ""),
         (1.2, 1.2, ""),
         (1.01, 1.005, "faithful: the perplexity is 1.0"),
+        (1.01, 1.01, "faithful: the perplexity is 1.0"),
         (1.01, 1.2, "quantized: the model's perplexity is 1.200, but the limit is 1.01"),
     ],
 )
@@ -446,3 +471,9 @@ def test_shares_of_tokens_with_and_without_ties_are_two_figures(own: Tiny, schem
     assert figures.sqnr_db == pytest.approx(14, abs=1)
     assert figures.sqnr_db_scheme == (figures.sqnr_db if scheme.quantized else None)
     assert run.remarks[0].startswith("5 of 8 tokens equal the model's, 2 ties; top-1 ")
+    signs = np.ones((len(forced.tokens), 1), np.float32)
+    signs[::4] = -1  # a token of four is another
+    odd = replace(forced, logits=forced.logits * signs)
+    LlmRun.note_figures(run, verdict, odd, own.runs)
+    share = float(np.mean(signs == 1))
+    assert run.evidence.metric == MetricResult(pytest.approx(share), 1.0, 0.0, 1.0)
