@@ -68,6 +68,14 @@ def test_a_value_becomes_the_nearest_integer_within_the_range(
     assert CACHE.decode(made).tolist() == [back]
 
 
+def test_sixteen_bits_have_their_own_range_and_steps() -> None:
+    made = LOGITS.encode(np.array([-1e9, 0, 1e9], np.float32))
+    assert (made.dtype, made.tolist()) == (np.uint16, [0, 30_000, 65_535])
+    for share, alike in ((0.09, True), (0.11, False), (9.0, False)):
+        other = replace_struct(LOGITS, scale=LOGITS.scale * (1 + share / 2**16))
+        assert LOGITS.is_like(other) is alike
+
+
 def test_a_step_converts_on_both_sides() -> None:
     opened = Opened()
     tokens, caches = np.array([[7]], np.int32), np.array([[1.0, -2.0]], np.float32)

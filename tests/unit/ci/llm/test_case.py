@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -112,6 +113,9 @@ def test_the_right_program_passes_with_its_figures_controls_and_text(
     assert case.metric_name == "top-1 agreement with float32"
     assert {one.kind for one in result.controls} == set(llm_case.MAKERS)
     assert all(one.rejected for one in result.controls)
+    sqnrs = {one.kind: one.sqnr_db for one in result.controls}
+    assert sqnrs[ControlKind.TOKEN_ZERO] is None  # its logits are right
+    assert math.isfinite(sqnrs[ControlKind.PREVIOUS_LOGITS] or math.nan)
     assert "Ben has a blue boat." in result.noted
     assert "250.0 tokens/s on the emulator" in result.noted
     assert (case.run_ms, case.run_s is None) == (4.0, False)

@@ -17,7 +17,8 @@ SIZES = {PREFILL: 4, DECODE: 1}
 
 
 class Runtime:
-    """ExecuTorch's runtime: each method returns its inputs, doubled by decode."""
+    """ExecuTorch's runtime: each method returns its inputs, doubled by decode, and overwrites them
+    in its next call."""
 
     def __init__(self, path: str) -> None:
         assert path == "m.pte"
@@ -27,8 +28,14 @@ class Runtime:
         return SimpleNamespace(num_inputs=lambda: 2, input_tensor_meta=metas.__getitem__)
 
     def load_method(self, name: str) -> Any:
-        factor = 2 if name == DECODE else 1
-        return lambda given: [SimpleNamespace(detach=lambda one=one: factor * one) for one in given]
+        memory = [np.zeros((1, SIZES[name])) for _ in range(2)]
+
+        def run(given: Any) -> list[Any]:
+            for held, one in zip(memory, given, strict=True):
+                held[:] = one * (2 if name == DECODE else 1)
+            return [SimpleNamespace(detach=lambda held=held: held) for held in memory]
+
+        return run
 
 
 @pytest.fixture
@@ -41,11 +48,13 @@ def program(monkeypatch: pytest.MonkeyPatch) -> Any:
         return array
 
     internals = SimpleNamespace(pybindings=SimpleNamespace(_load_program=Runtime))
-    held = SimpleNamespace(convert_input=convert, overwrite_freed_memory=lambda: None)
+    freed: list[bool] = []
+    held = SimpleNamespace(convert_input=convert, overwrite_freed_memory=lambda: freed.append(True))
     monkeypatch.setitem(sys.modules, "ci.executorch.internals", internals)
     monkeypatch.setattr("ci.executorch.internals", internals, raising=False)
     monkeypatch.setitem(sys.modules, "ci.executorch.runtime", held)
     opened: Any = runtime.open_static(SimpleNamespace(path=Path("m.pte")))  # type: ignore[arg-type]
+    assert freed == [True]
     opened.asked = asked
     return opened
 
@@ -59,6 +68,8 @@ def test_the_tokens_of_a_call_select_its_method(program: Any) -> None:
         [[[2]], [[10.0]]],
     ]
     assert program.asked == [(name, number) for name in (PREFILL, DECODE) for number in range(2)]
+    again = program.run([decode, [3 * one for one in decode]])
+    assert [made[0].tolist() for made in again] == [[[2]], [[6]]]
 
 
 def test_the_time_of_a_step_is_the_mean_of_decode(

@@ -81,6 +81,19 @@ def test_a_free_run_is_compared_up_to_the_first_tie_that_differs() -> None:
     assert (verdict.faults, verdict.steps) == ((), 3)
 
 
+def test_of_another_text_the_length_does_not_count() -> None:
+    other = change(2, 1, 0.052)
+    shorter = Generated(other.fed[:3], other.tokens[:3], other.logits[:3])
+    verdict = judge_free(shorter, REFERENCE)
+    assert (verdict.faults, verdict.steps, verdict.tied) == ((), 3, 1)
+
+
+def test_the_worst_run_and_step_decide_how_large_an_error_may_be() -> None:
+    noise = np.array([[1.0, 2.0, 3.0, 6.0], [4.0, 0.0, 0.0, 0.0]])  # 3 and 1 on average
+    assert Reference(RUN, noise).allowed().tolist() == pytest.approx([40, 30, 30, 60])
+    assert Reference(RUN, noise[::-1]).allowed().tolist() == pytest.approx([40, 30, 30, 60])
+
+
 @pytest.mark.parametrize("count", [2, 3])
 def test_a_free_run_that_ends_early_is_wrong(count: int) -> None:
     run = Generated(RUN.fed[:count], RUN.tokens[:count], LOGITS[:count])
@@ -165,6 +178,8 @@ def test_likeness_and_perplexity() -> None:
     assert compare_float(ours, theirs).divergence == pytest.approx(wanted, abs=1e-5)
     even = np.zeros((3, 8), np.float32)
     assert measure_perplexity(even, np.array([1, 2, 3])) == pytest.approx(8.0)
+    assert measure_perplexity(even + 1000, np.array([1, 2, 3])) == pytest.approx(8.0)
+    assert measure_perplexity(even - 1000, np.array([1, 2, 3])) == pytest.approx(8.0)
     for value in (np.nan, np.inf, -np.inf):
         even[1, 7] = value
         assert measure_perplexity(even, np.array([1, 2, 3])) == math.inf

@@ -14,7 +14,7 @@ import torch
 from msgspec import structs
 
 from ci.llm.config import DecoderConfig, RopeScaling
-from ci.llm.decoder import Decoder, make_decoder
+from ci.llm.decoder import Attention, Decoder, make_decoder
 from ci.llm.tiny.train import CONFIG, write_weights
 from ci.llm.weights import _llama2c_shapes, parse_scaling, read_weights
 from provisioning.errors import UsageError
@@ -260,6 +260,21 @@ def test_the_shapes_are_those_of_upstreams_static_llama(own: Tiny) -> None:
     assert shapes == [(1, 8, 57), *[(1, 2, 8, 8)] * 4]
     shapes = [tuple(one.shape) for one in example_inputs(own.config, 64, 1)]
     assert shapes == [(1, 1), (1, 1, 1, 64), (1, 1), *[(1, 2, 8, 63)] * 2, *[(1, 2, 63, 8)] * 2]
+
+
+def test_scores_are_divided_by_the_root_of_the_size_of_a_head() -> None:
+    """Which need not be the width of the decoder divided by the number of heads."""
+    config = structs.replace(CONFIG, dim=8, heads=3, kv_heads=1, head_dim=16)
+    torch.manual_seed(2)
+    one, x = Attention(config), torch.randn(1, 5, 8)
+    turns = torch.ones(5, 8), torch.zeros(5, 8)
+    past = torch.zeros(1, 1, 16, 0), torch.zeros(1, 1, 0, 16)
+    with torch.no_grad():
+        made, k, v = one(x, turns, torch.zeros(1, 1, 5, 5), past)
+        q = one.wq(x).view(1, 5, 3, 16).transpose(1, 2)
+        keys, values = (part.expand(1, 3, 5, 16) for part in (k.transpose(2, 3), v))
+        mixed = torch.nn.functional.scaled_dot_product_attention(q, keys, values)
+        torch.testing.assert_close(made, one.wo(mixed.transpose(1, 2).reshape(1, 5, -1)))
 
 
 def test_rows_of_each_layer_are_reordered_by_its_own_number_of_heads(tmp_path: Path) -> None:
