@@ -5,6 +5,7 @@ The four steps and the session are stand-ins: nothing is provisioned, compiled o
 
 from __future__ import annotations
 
+import json
 import shlex
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -163,6 +164,22 @@ def test_shapes_of_a_file_reach_its_case_and_the_command(steps: Steps) -> None:
     assert spec.source.shapes == (("x", (2, 3)),)
     assert not steps.session["engine"].exports
     assert shlex.split(steps.session["options"].command)[-2:] == ["--shape", "x=2,3"]
+    assert main([*words, "--model", "mlp"]) == ExitCode.OK
+    assert [one.source.shapes for one in steps.session["specs"]] == [(("x", (2, 3)),), ()]
+    assert steps.session["engine"].exports  # a model of PyTorch is one of the two
+
+
+def test_a_list_has_the_models_of_the_policy(
+    steps: Steps, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("net.onnx").touch()
+    entry = '[models.own]\npath = "net.onnx"\nschemes = ["u16a8w", "u8"]\n'
+    Path("qnn.toml").write_text(f'extends = "default"\n{entry}')
+    assert main(["test-onnx", "--list", "--policy", "qnn.toml", "--json"]) == ExitCode.OK
+    listed = json.loads(capsys.readouterr().out)
+    assert listed["models"]["own"]["schemes"] == ["u16a8w", "u8"]
+    assert {"mlp", "own"} <= listed["models"].keys()
+    assert not steps.given
 
 
 def write_other(path: Path, sqnr_db: float) -> None:

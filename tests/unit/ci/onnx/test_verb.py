@@ -61,6 +61,38 @@ def test_a_quantized_model_is_one_case_as_it_is(tmp_path: Path, quantized: Path)
         fit(plain, Scheme.ASIS, asked=True)
 
 
+def test_each_of_several_files_has_the_schemes_of_its_own_entry(
+    tmp_path: Path, quantized: Path
+) -> None:
+    plain = write_relu(tmp_path / "plain.onnx")
+    entries = {"net": ModelEntry(str(quantized)), "plain": ModelEntry(str(plain))}
+
+    def fit_both(**schemes: Scheme) -> list[tuple[str, str]]:
+        own = {
+            name: replace(one, schemes=(schemes[name],) if name in schemes else one.schemes)
+            for name, one in entries.items()
+        }
+        specs = [
+            CaseSpec(name, scheme, soc, one.source)
+            for name, one in own.items()
+            for scheme in one.schemes or (Scheme.FP16, Scheme.U8)
+            for soc in ("SM8650", "SM8750")
+        ]
+        fitted = fit_schemes(specs, replace(POLICY, models=own), [])
+        return [(one.model, one.scheme.value) for one in fitted if one.soc == "SM8750"]
+
+    every = [("net", "asis"), ("plain", "fp16"), ("plain", "u8")]
+    assert fit_both() == every
+    assert fit_both(net=Scheme.ASIS) == every
+    assert fit_both(plain=Scheme.U8) == [every[0], every[2]]
+    for wrong in ({"net": Scheme.U8}, {"net": Scheme.U8, "plain": Scheme.FP16}):
+        with pytest.raises(UsageError, match=r"^models\.net\.schemes: .* is quantized already"):
+            fit_both(**wrong)
+    for wrong in ({"plain": Scheme.ASIS}, {"net": Scheme.ASIS, "plain": Scheme.ASIS}):
+        with pytest.raises(UsageError, match=r"^models\.plain\.schemes: .* is not quantized"):
+            fit_both(**wrong)
+
+
 def test_a_float_model_has_the_form_of_the_quantized_one(tmp_path: Path, quantized: Path) -> None:
     relu = helper.make_node("Relu", ["x"], ["y"])
     files = {
@@ -114,8 +146,9 @@ def test_a_file_that_qnn_cannot_take_is_refused_before_anything_is_fetched(
     with pytest.raises(UsageError) as caught:
         fit_schemes([spec], policy, [])  # the command is not known
     assert "qnn-ci test-onnx" not in caught.value.fix
+    later = CaseSpec("net", Scheme.FP16, "SM8750", source)
     with pytest.raises(UsageError) as caught:
-        fit_schemes([spec], policy, [], "qnn-ci test-onnx")
+        fit_schemes([spec, later], policy, [], "qnn-ci test-onnx")
     assert "qnn-ci test-onnx --model net --scheme u8 --soc SM8650" in caught.value.fix
     (tmp_path / "bad.onnx").write_bytes(b"no")
     with pytest.raises(UsageError, match="is not an ONNX model"):

@@ -33,6 +33,7 @@ from ci.report.schema import (
     Budget,
     ControlKind,
     OutputThreshold,
+    ProgramFile,
     Question,
     Status,
     Threshold,
@@ -185,6 +186,40 @@ def test_what_the_package_writes_is_read(tmp_path: Path) -> None:
     assert parse_statement(path.read_bytes()).predicate.result == "FAILED"
     refused = make(status=Status.UNSUPPORTED)
     assert write_evidence(refused, tmp_path / "none", "0.1.0", {}) == []
+
+
+def test_each_program_has_its_own_statement_which_its_reader_accepts(tmp_path: Path) -> None:
+    """A program of several files, a refused case before, and whole numbers in the limits."""
+    pytest.importorskip("in_toto_attestation")
+    from ci.report.evidence import write_evidence
+
+    (first,) = make().cases
+    files = tuple(ProgramFile(name=f"part{one}", sha256=one * 64) for one in "ab")
+    other = replace(first, soc="SM8750", program=files, warnings=("slow",))
+    refused = replace(first, soc="SM8550", status=Status.UNSUPPORTED)
+    (rule,) = make().thresholds
+    rule = replace(
+        rule,
+        outputs=(OutputThreshold(output=1, min_equal=1.0),),
+        budget=Budget(partitions=1, operators={"Conv*": 3}),
+    )
+    report = replace(make(), cases=(refused, first, other), thresholds=(rule,))
+    digests = {POLICY: "b" * 64}
+    paths = write_evidence(report, tmp_path, "0.1.0", digests)
+    assert [one.name for one in paths] == [f"{one}.intoto.json" for one in (SHA256, "a" * 64)]
+    found = [parse_statement(one.read_bytes()) for one in paths]
+    assert [[(one.name, one.digest) for one in each.subject] for each in found] == [
+        [("program.pte", {"sha256": SHA256})],
+        [(one.name, {"sha256": one.sha256}) for one in files],
+    ]
+    assert [one.predicate.result for one in found] == ["PASSED", "WARNED"]
+    assert [one.predicate.describe(CASE)["soc"] for one in found] == [first.soc, "SM8750"]
+    assert list(find_faults(found[0], SHA256, BUILD, lambda _: rule)) == []
+    for sha256 in "ab":
+        of_no_control = "no control was rejected, so nothing shows that the gate rejects"
+        (fault,) = find_faults(found[1], sha256 * 64, BUILD, lambda _: rule)
+        assert fault.startswith(of_no_control)
+    assert paths[0].read_text("utf-8").endswith("}\n")
 
 
 Tamper = Callable[[dict[str, Any]], None]

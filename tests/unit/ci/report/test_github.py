@@ -306,8 +306,47 @@ def test_a_case_made_from_something_else_is_named_though_it_passes(report: Repor
     assert all("mlp fp16 SM8650" in remark for remark in remarks)
     assert [word in remarks[0] for word in ("weights", "inputs")] == [True, False]
     text = render_summary(replace(now, comparison=compared))
-    (row,) = [line for line in text.splitlines() if line.startswith("| mlp") and "weights" in line]
-    assert "inputs" not in row
+    cells = ("mlp", "fp16", "SM8650", ":white_check_mark:", "weights, outputs of the float32 model")
+    assert f"| {' | '.join(cells)} | 62.0 |" in text
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "cells"),
+    [
+        (
+            {"sqnr_db": 40.25, "metric": 0.5, "pte_bytes": 4096, "fallback_nodes": 0},
+            {"sqnr_db": 38.0, "metric": 0.75, "pte_bytes": 2048, "fallback_nodes": 3},
+            ["38.0 (-2.2)", "0.75 (+0.25)", "2.00 KiB (-2.00 KiB)", "3 (+3)"],
+        ),
+        (
+            {"sqnr_db": 40.0, "metric": 0.5, "pte_bytes": 2048, "fallback_nodes": 3},
+            {"sqnr_db": None, "max_abs": 0.0, "metric": 0.0, "pte_bytes": 4096},
+            ["exact", "0 (-0.5)", "4.00 KiB (+2.00 KiB)", "3"],
+        ),
+        (
+            {"sqnr_db": 40.0, "metric": 0.5, "pte_bytes": 2048, "fallback_nodes": 3},
+            {"sqnr_db": None, "metric": None, "pte_bytes": None, "fallback_nodes": 0},
+            ["-", "-", "-", "0 (-3)"],
+        ),
+        (
+            {"sqnr_db": 40.0, "metric": 0.5, "fallback_nodes": 3},
+            {"sqnr_db": 41.0, "metric": 0.5, "fallback_nodes": None},
+            ["41.0 (+1.0)", "0.5", "87.9 KiB", "-"],
+        ),
+    ],
+)
+def test_a_row_of_a_difference_has_each_figure_and_how_it_changed(
+    report: Report, before: dict[str, object], now: dict[str, object], cells: list[str]
+) -> None:
+    first = replace(report.cases[0], metric_name="top1")
+    was = replace(first, **before, status=Status.FAILED)  # type: ignore[arg-type]
+    base = replace(report, cases=(was,))
+    run = replace(report, cases=(replace(was, **now, status=Status.PASSED),))  # type: ignore[arg-type]
+    text = render_summary(replace(run, comparison=compare_reports(base, run)))
+    (row,) = [line for line in text.splitlines() if "\N{RIGHTWARDS ARROW}" in line]
+    found = [html.unescape(cell).strip() for cell in row.split("|")[1:-1]]
+    marks = ":x: \N{RIGHTWARDS ARROW} :white_check_mark:"
+    assert found == ["mlp", "fp16", "SM8650", marks, "", *cells]
 
 
 def test_float_outputs_of_another_processor_are_not_compared(report: Report) -> None:

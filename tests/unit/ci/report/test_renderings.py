@@ -20,7 +20,7 @@ from ci.report.comparison import compare_reports
 from ci.report.github import render_summary
 from ci.report.html import render_html
 from ci.report.junit import render_junit
-from ci.report.schema import Case, Footprint, Report, Status
+from ci.report.schema import Case, FallbackOp, Footprint, Report, Status
 from ci.report.table import render_table, terminal_style
 from provisioning.artifacts.choice import list_device_runtimes
 from provisioning.errors import UsageError
@@ -173,6 +173,19 @@ def test_of_a_log_the_last_twelve_lines_are_shown_if_the_case_failed(
         text = show_table(replace(report, cases=(replace(case, status=status),)))
         lines = [line for line in text.splitlines() if "| line" in line]
         assert lines == [f"  | line {n}" for n in range(number)][max(number - shown, 0) :]
+
+
+def test_every_operator_on_the_cpu_is_shown_even_of_a_case_without_a_reason(
+    report: Report,
+) -> None:
+    operators = tuple(FallbackOp(op=f"aten.{one}", reason=f"no {one}") for one in ("a", "b"))
+    for reason in ("", "not faithful"):
+        case = replace(report.cases[0], reason=reason, fallback_ops=operators)
+        lines = show_table(replace(report, cases=(case,))).splitlines()
+        start = lines.index("passed  mlp fp16 SM8650") + 1
+        told = [reason] if reason else []
+        told += ["on the CPU: aten.a: no a", "on the CPU: aten.b: no b"]
+        assert lines[start : start + len(told) + 1] == [*(f"  | {one}" for one in told), ""]
 
 
 def test_a_note_that_warns_is_yellow(report: Report) -> None:

@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from ci.cases.session import read_host, started_now
+from ci.report.comparison import compare_reports
 from ci.report.schema import (
     Case,
     CaseName,
@@ -117,6 +118,7 @@ def test_what_is_not_finite_is_null_and_scalars_are_plain(report: Report) -> Non
     assert (data["sqnr_db"], data["cosine"], data["cosine_quantized"]) == (None, None, None)
     assert (data["max_abs"], data["pte_bytes"], data["model"]) == (0.25, 7, "a?b")
     assert case.status is Status.PASSED
+    assert (case.sqnr_db, case.cosine, case.max_abs, case.pte_bytes) == (None, None, 0.25, 7)
 
 
 def test_notes_compare_the_newest_compiler_with_the_runtimes_of_devices(report: Report) -> None:
@@ -179,6 +181,61 @@ def test_a_failure_counts_more_than_what_this_machine_lacks(
     ):
         run = replace(report, cases=cases, controls=tuple(gate)).recounted
         assert (run.exit_code, run.ok) == (code, False)
+
+
+@pytest.mark.parametrize(
+    ("cases", "unjudged", "verdict", "code"),
+    [
+        ([{}, {}], 0, "passed", ExitCode.OK),
+        (
+            [{"made_inputs": "zeros"}, {}, {"made_inputs": "random inputs"}],
+            0,
+            "passed (random inputs, zeros: proves arithmetic, not accuracy)",
+            ExitCode.OK,
+        ),
+        (
+            [{}, {"status": Status.FAILED, "made_inputs": "zeros"}],
+            0,
+            "FAILED (zeros: proves arithmetic, not accuracy)",
+            ExitCode.FAILED,
+        ),
+        ([{}, {"lacks": "a phone"}], 0, "NOT RUN", ExitCode.ENVIRONMENT),
+        (
+            [{"status": Status.UNSUPPORTED, "lacks": "a phone"}],
+            0,
+            "NOT RUN",
+            ExitCode.ENVIRONMENT,
+        ),
+        ([{"status": Status.FAILED}], 1, "CUT SHORT (1 case was not judged)", ExitCode.INTERRUPTED),
+        ([{"lacks": "a phone"}], 2, "CUT SHORT (2 cases were not judged)", ExitCode.INTERRUPTED),
+    ],
+)
+def test_a_verdict_tells_why_a_run_is_no_pass_and_what_a_pass_proves(
+    report: Report, cases: list[dict[str, Any]], unjudged: int, verdict: str, code: ExitCode
+) -> None:
+    changed = tuple(replace(report.cases[0], **one) for one in cases)
+    run = replace(report, cases=changed, unjudged=unjudged).recounted
+    assert (run.verdict, run.exit_code) == (verdict, code)
+    assert run.ok is (code is ExitCode.OK)
+    assert (run.summary.wall_s, run.summary.phases) == (94.2, report.summary.phases)
+
+
+def test_each_thing_that_cases_lack_is_named_once(report: Report) -> None:
+    lacks = ("libQnnHtp.so", "", "a phone", "libQnnHtp.so")
+    cases = tuple(replace(report.cases[0], lacks=one) for one in lacks)
+    assert replace(report, cases=cases).lacking == ("libQnnHtp.so", "a phone")
+
+
+def test_times_are_summed_over_the_cases_and_a_cached_lowering_took_none(report: Report) -> None:
+    times = ((1.0, 0.25, False), (2.0, None, True), (4.0, 0.5, False), (None, 0.125, False))
+    cases = tuple(
+        replace(report.cases[0], lower_s=lower, run_s=run, cached=cached)
+        for lower, run, cached in times
+    )
+    run = replace(report, cases=cases)
+    assert (run.lowering_s, run.running_s) == (5.0, 0.875)
+    failed = tuple(replace(one, status=Status.FAILED) for one in cases)
+    assert replace(run, cases=(*cases, *failed)).recounted.summary.cached == 2
 
 
 def test_the_newest_compiler_decides_which_devices_load_all_programs(report: Report) -> None:
@@ -303,3 +360,22 @@ def test_a_change_is_better_or_worse_by_its_most_important_figure(
     name = CaseName(model="m", scheme="8a8w", soc="SM8650")
     same = {"before": Status.PASSED, "now": Status.PASSED}
     assert Change(case=name, **{**same, **figures}).direction == direction
+
+
+def test_cases_that_no_longer_run_are_neither_better_nor_worse(report: Report) -> None:
+    """A case that was refused before is not among them."""
+    passed, refused, failed = Status.PASSED, Status.UNSUPPORTED, Status.FAILED
+    pairs = {"a": (passed, refused), "b": (refused, refused), "c": (failed, refused)}
+    pairs |= {"d": (passed, failed), "e": (failed, passed), "f": (refused, passed)}
+    cases = [
+        tuple(
+            replace(report.cases[0], model=name, status=pair[at], pte_bytes=at)
+            for name, pair in pairs.items()
+        )
+        for at in (0, 1)
+    ]
+    base, now = (replace(report, cases=one) for one in cases)
+    found = compare_reports(base, now)
+    assert sorted(one.model for one in found.skipped) == ["a", "c"]
+    moved = {way: sorted(one.case.model for one in found.moved(way)) for way in (-1, 0, 1)}
+    assert moved == {-1: ["d"], 0: ["b"], 1: ["e", "f"]}

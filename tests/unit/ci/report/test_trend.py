@@ -96,10 +96,15 @@ def test_what_cannot_be_read_is_named_and_left_out(
 def test_reports_are_found_at_any_depth(
     report: Report, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for place in ("", "a", "b/c/d"):
-        write_report(report, tmp_path / "runs" / place)
-    assert main(["report", "--trend", str(tmp_path / "runs")]) == ExitCode.OK
-    assert capsys.readouterr().out.startswith("3 reports")
+    """Those of one moment are in the order of their paths."""
+    places = ("", "a", "b/c/d", "e", "f", "g", "h")
+    for number in (3, 6, 1, 0, 5, 2, 4):
+        source = Source(commit=str(number) * 40)
+        write_report(replace(report, source=source), tmp_path / "runs" / places[number])
+    assert main(["report", "--trend", str(tmp_path / "runs"), "--json"]) == ExitCode.OK
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    files = sorted(range(7), key=lambda number: Path(places[number], "report.json"))
+    assert [one["commit"][0] for one in runs] == [*map(str, files)]
 
 
 def test_cases_of_two_sessions_are_two(report: Report) -> None:

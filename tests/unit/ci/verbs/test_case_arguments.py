@@ -259,8 +259,10 @@ def test_only_data_of_the_models_that_run_is_checked(
     unnamed = ["--model", "net.py:make", "--scheme", "fp16"]
     (spec,) = steps.select_asked(parser.parse_args(unnamed), policy, EXECUTORCH)
     assert spec.model.endswith("net.py:make")
-    with pytest.raises(UsageError, match="--record cannot be used with"):
-        steps.select_asked(parser.parse_args([*unnamed, "--record"]), policy, EXECUTORCH)
+    for more in ([], ["--model", "mlp", "--model", "one"]):
+        words = [*unnamed, *more, "--record"]
+        with pytest.raises(UsageError, match=r"--record cannot be used with .*net\.py:make"):
+            steps.select_asked(parser.parse_args(words), policy, EXECUTORCH)
     args = parser.parse_args(["--model", "mlp", "--scheme", Scheme.U8.value])
     assert [one.scheme for one in steps.select_asked(args, policy, ONNX)] == [Scheme.U8]
     with pytest.raises(UsageError, match="u8"):
