@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -20,7 +21,25 @@ from ci.report.comparison import compare_reports
 from ci.report.github import render_summary
 from ci.report.html import render_html
 from ci.report.junit import render_junit
-from ci.report.schema import Case, FallbackOp, Footprint, Report, Status
+from ci.report.schema import (
+    Budget,
+    Case,
+    ChannelFigures,
+    ControlKind,
+    DeviceFigures,
+    Digests,
+    Element,
+    FallbackOp,
+    Footprint,
+    Heat,
+    OutputFigures,
+    Phase,
+    Place,
+    Report,
+    Source,
+    Status,
+    Threshold,
+)
 from ci.report.table import render_table, terminal_style
 from provisioning.artifacts.choice import list_device_runtimes
 from provisioning.errors import UsageError
@@ -71,6 +90,149 @@ FORMS: dict[str, Callable[[Report], str]] = {
 @pytest.mark.parametrize("name", FORMS)
 def test_a_report_reads_like_its_snapshot(troubled: Report, name: str) -> None:
     check_snapshot(Path(__file__).with_name("snapshots") / name, FORMS[name](troubled))
+
+
+def make_full(troubled: Report) -> Report:
+    """A run on a device with two that differ of everything that a report lists."""
+    passed, failed, refused, crashed = troubled.cases
+    device = DeviceFigures(
+        starts=3,
+        runs=30,
+        first_ms=9.5,
+        p50_ms=1.25,
+        p50_spread_ms=0.125,
+        p90_ms=2.5,
+        p90_spread_ms=0.5,
+        load_ms=40.0,
+        load_spread_ms=4.0,
+        peak_memory_bytes=7 << 20,
+        before=Heat(hottest_c=31.0),
+        after=Heat(hottest_c=45.0, slowed=("cpu", "gpu")),
+        throttled=True,
+    )
+    sizes = Footprint(program_bytes=90_000, spill_bytes=2048, read_bytes=4096, write_bytes=1024)
+    outputs = (
+        OutputFigures(
+            dtype="float32",
+            shape=(1, 16, 4),
+            sqnr_db=(27.0, 31.5),
+            sqnr_db_quantized=(36.0, None),
+            channels=tuple(
+                ChannelFigures(axis=1, index=index, sqnr_db=27.0 + index) for index in (3, 9)
+            ),
+            errors=(1, 0, 60, 3),
+            max_error=0.25,
+            worst=Element(input_set=1, index=(0, 3, 2), value=1.5, expected=1.25),
+        ),
+        OutputFigures(dtype="int64", shape=(1,), equal=(1.0, 0.5)),
+    )
+    measured = replace(
+        passed,
+        warnings=("rounding alone", "slow"),
+        device=device,
+        footprint=sizes,
+        recorded_footprint=replace(sizes, spill_bytes=1024, program_bytes=80_000),
+        equal=1.0,
+        equal_exact=0.97,
+        metric_quantized=0.7,
+        sqnr_db_emulator=55.0,
+        equal_emulator=0.875,
+        outputs=outputs,
+    )
+    operators = tuple(FallbackOp(op=f"aten.{one}", reason=f"no {one}") for one in ("cdist", "sort"))
+    places = tuple(Place(file=f"nets/{one}.py", line=line) for one, line in (("a b", 7), ("c", 9)))
+    failed = replace(
+        failed,
+        reason="SQNR 3.4 dB is below 20.0 dB\n  why: it saturates\n  fix: calibrate",
+        warnings=("as predicted", "and slow"),
+        fallback_ops=operators,
+        places=places,
+        log_tail="first line\nlast line\n",
+    )
+    alike = replace(failed, scheme="16a8w", reason=failed.reason.replace("3.4", "4.5"), sqnr_db=4.5)
+    lacking = replace(refused, model="lstm", lacks="a phone", reason="no phone is connected")
+    unlike = replace(refused, soc="SM8750", reason="no room")
+    made = replace(passed, model="superres", soc="SM8750", made_inputs="random inputs")
+    cases = (measured, failed, refused, crashed, alike, lacking, unlike, made)
+    shown = (ControlKind.ZEROS, ControlKind.GAIN)
+    controls = tuple(
+        replace(one, rejected=one.kind not in shown, sqnr_db=-2.0 * number)
+        for number, one in enumerate(troubled.controls)
+    )
+    phases = tuple(Phase(name=f"step {n}", seconds=(5.0 * n) % 8) for n in range(1, 8))
+    own = Threshold(
+        scheme="8a8w",
+        model="mlp",
+        min_sqnr_db=20.0,
+        min_sqnr_db_quantized=30.0,
+        min_cosine=0.99,
+        min_metric=0.5,
+        max_metric_drop=0.1,
+        reason="tanh",
+        budget=Budget(program_bytes=1 << 20, read_bytes=8192, write_bytes=2048, p50_ms=2.0),
+    )
+    return replace(
+        troubled,
+        cases=cases,
+        controls=controls,
+        summary=replace(troubled.summary, phases=phases),
+        thresholds=(*troubled.thresholds, own),
+        backend="lpai",
+        unsupported="QNN 2.49 with ExecuTorch 1.4",
+        remarks=("a remark", "warning: another"),
+        source=Source(commit="c" * 40, branch="main", pull_request="7"),
+    ).recounted
+
+
+FULL: dict[str, Callable[[Report], str]] = {
+    "full-terminal.txt": lambda report: show_table(report, 200),
+    "full-summary.md": render_summary,
+    "full-page.txt": lambda report: read_page(render_html(report)),
+    "full-junit.xml": lambda report: render_junit(report).decode(),
+}
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_a_report_with_two_of_everything_reads_like_its_snapshot(
+    troubled: Report, name: str
+) -> None:
+    full = make_full(troubled)
+    changed = [
+        replace(one, sqnr_db=(one.sqnr_db or 40.0) - 10, pte_bytes=1 << 20, digests=digests)
+        for digests in (Digests(weights="a" * 64, inputs="a" * 64),)
+        for one in full.cases[:3]
+    ]
+    tools = tuple(replace(one, version=f"{one.version}.1") for one in full.toolchain[:2])
+    gone = [replace(full.cases[0], model=one) for one in ("gone", "lost")]
+    supported = replace(full.cases[5], status=Status.PASSED)
+    base = replace(
+        full,
+        cases=(*changed, supported, *gone),
+        toolchain=tools,
+        source=Source(commit="b" * 40, branch="main"),
+    )
+    now = tuple(
+        replace(one, digests=Digests(weights="c" * 64, inputs="d" * 64)) for one in full.cases
+    )
+    full = replace(full, cases=now)
+    full = replace(full, comparison=compare_reports(base, full))
+    check_snapshot(Path(__file__).with_name("snapshots") / name, FULL[name](full))
+
+
+@pytest.mark.parametrize(
+    ("changes", "style"),
+    [
+        ({}, "1;32"),
+        ({"unjudged": 1}, "1;31"),
+        ({"controls": ()}, "1;32"),
+        ({"cases": ()}, "1;31"),
+    ],
+)
+def test_a_verdict_is_green_only_if_the_run_passed(
+    report: Report, changes: dict[str, Any], style: str
+) -> None:
+    run = replace(report, **changes).recounted
+    assert f"\x1b[{style}m{run.verdict}\x1b[0m" in render_table(run, colour=True, width=200)
 
 
 # -- columns ---------------------------------------------------------------------------------------
