@@ -402,13 +402,16 @@ def test_each_place_of_a_failure_and_each_reason_is_an_annotation() -> None:
         change(failed, scheme="fp16"),
         change(failed, scheme="16a8w", reason="other", places=places[1:]),
         change(CASE, model="right", places=places),
+        change(failed, model="other", places=places[1:]),
     ]
     found = make_annotations(make_report(cases))
     assert [(one.path, one.line, one.message) for one in found] == [
         ("a.py", 7, "no (8a8w SM8650, fp16 SM8650)"),
         ("b.py", 9, "no (8a8w SM8650, fp16 SM8650)"),
         ("b.py", 9, "other (16a8w SM8650)"),
+        ("b.py", 9, "no (8a8w SM8650)"),
     ]
+    assert [one.title for one in found] == [*["test_emulator: m"] * 3, "test_emulator: other"]
     assert [one.plain().split(" [")[0] for one in found[:1]] == [
         "a.py:7: error: no (8a8w SM8650, fp16 SM8650)"
     ]

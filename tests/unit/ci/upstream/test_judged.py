@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from dataclasses import replace as copy
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,12 +13,13 @@ import pytest
 from msgspec.structs import replace
 
 from ci.cases.policy import read_emulator_policy
+from ci.cases.session import Phases
 from ci.judging.verdict import CaseFigures
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
-from ci.report.schema import Threshold
-from ci.upstream.expectations import Checked
-from ci.upstream.journal import Entry, Ran
+from ci.report.schema import Threshold, Tool
+from ci.upstream.expectations import Checked, read_expectations
+from ci.upstream.journal import Entry, Header, Ran, kept_directory
 from ci.upstream.judged import (
     Ending,
     Judged,
@@ -115,6 +117,77 @@ def test_runs_of_a_test_are_merged_in_their_order_whatever_the_order_of_the_jour
     assert [(one.test, one.reason) for one in found] == [
         (name, f"{name} 0") for name in sorted(names)
     ]
+
+
+@pytest.mark.parametrize(
+    ("selected", "is_judged", "whole"), [(4, True, True), (4, False, False), (3, True, False)]
+)
+def test_the_report_of_a_run_has_each_test_with_its_limits_and_controls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, selected: int, is_judged: bool, whole: bool
+) -> None:
+    every = tuple(f"C::test_{letter}" for letter in "abcd")
+    for name, scheme, repeat in (
+        *(("C::test_a", "8a8w", 0), ("C::test_b", "16a8w", 0), ("C::test_b", "16a8w", 1)),
+    ):
+        record, arrays = make(GRID + np.float32(0.5 * repeat))
+        place = kept_directory(tmp_path, name, repeat)
+        place.mkdir(parents=True)
+        write_comparison(place / "0", replace(record, scheme=scheme), arrays)
+    entries = [
+        Entry(test="C::test_c", ran=Ran.SKIPPED, message="no phone"),
+        *(Entry(test=one, ran=Ran.PASSED, wall_s=2.0) for one in every[:2]),
+        *(Entry(test="C::test_d", ran=Ran.FAILED, message="E x") for _ in "d" * (selected > 3)),
+    ]
+    tools = (Tool(name="other", version="1"), Tool(name=upstream.LIBRARY, version="2.49.40"))
+    header = Header(
+        suite="upstream",
+        soc="SM8750",
+        identity="x",
+        every=every,
+        tests=every[:selected],
+        tools=tools,
+    )
+    asked: list[Any] = []
+    expected, check = upstream.Expectations, upstream.check_all
+    monkeypatch.setattr(
+        upstream, "Expectations", lambda *given: asked.append(given) or expected(*given)
+    )
+
+    def check_own(judged: Any, expectations: Any, tests: Any, *, whole: bool) -> Any:
+        asked.append((tests, whole))
+        return check(judged, expectations, tests, whole=False)
+
+    monkeypatch.setattr(upstream, "check_all", check_own)
+    policy, args = read_expectations(None), Namespace(program="qnn-ci test-emulator", policy=None)
+    report = upstream.make_report(
+        tmp_path,
+        header,
+        entries if is_judged else entries[:-1],
+        policy=policy,
+        args=args,
+        phases=Phases(Progress()),
+    )
+    assert asked == [(policy, "upstream", "SM8750", "2.49.40"), (every, whole)]
+    count = selected if is_judged else selected - 1
+    assert [(one.model, one.scheme, one.soc) for one in report.cases] == [
+        *(("C::test_a", "8a8w", "SM8750"), ("C::test_b", "16a8w", "SM8750")),
+        *((one, "-", "SM8750") for one in every[2:count]),
+    ]
+    assert [(one.model, one.scheme, one.rejected) for one in report.controls] == [
+        ("C::test_a", "8a8w", True),
+        ("C::test_b", "16a8w", True),
+    ]
+    assert report.thresholds == (limits(Scheme.A16W8), limits(Scheme.A8W8))
+    assert (report.session, report.toolchain, report.unjudged) == (
+        *("upstream", tools),
+        selected - count,
+    )
+    assert report.command == "qnn-ci test-emulator --suite upstream"
+    assert report.remarks[0].startswith(f"{count} tests of 4: 2 passed by both; ")
+    assert [one.name for one in report.summary.phases] == ["judge"]
+    again = Entry(test="C::test_b", repeat=1, ran=Ran.PASSED)
+    (flaky,) = upstream.judge_entries(tmp_path, [again, entries[2]])
+    assert (flaky.outcome, "flaky" in flaky.reason) == (Ending.FAILED, True)
 
 
 def test_kept_outputs_are_judged_again_as_a_run_judges_them(

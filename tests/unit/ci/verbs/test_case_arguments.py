@@ -22,6 +22,7 @@ from ci.cases.session import Phases, SessionOptions
 from ci.cases.spec import EXECUTORCH, ONNX
 from ci.models.schemes import Scheme
 from ci.models.source_lines import name_argument
+from ci.models.suite import SUITE
 from ci.report.evidence import BASELINES, POLICY
 from ci.report.schema import Case, Status, Tool
 from ci.report.write import read_report, report_data, write_report
@@ -40,7 +41,7 @@ from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, StoreError, UnfitError, UsageError
 from provisioning.files import hash_file
 from provisioning.manifest.reader import manifests_root
-from provisioning.manifest.targets import Backend
+from provisioning.manifest.targets import Backend, read_socs
 from tests.stand_ins.reports import make_report
 
 
@@ -255,6 +256,15 @@ def test_only_data_of_the_models_that_run_is_checked(
         (name, Scheme.FP16, "SM8450") for name in ("mlp", "two", "three")
     }
     assert checked == [(name, policy.models[name]) for name in ("two", "three")]
+    several = ["--model", "mlp", "--model", "lstm", "--scheme", "fp16", "--scheme", "8a8w"]
+    several += ["--soc", "SM8750", "--soc", "SM8650"]
+    specs = steps.select_asked(parser.parse_args(several), policy, EXECUTORCH)
+    assert {(one.model, one.scheme.value, one.soc) for one in specs} == {
+        (model, scheme, soc)
+        for model in ("mlp", "lstm")
+        for scheme in ("fp16", "8a8w")
+        for soc in ("SM8650", "SM8750")
+    }
     (tmp_path / "net.py").write_text("def make(): ...\n")
     unnamed = ["--model", "net.py:make", "--scheme", "fp16"]
     (spec,) = steps.select_asked(parser.parse_args(unnamed), policy, EXECUTORCH)
@@ -432,11 +442,49 @@ def test_evidence_names_the_policy_and_the_figures_that_a_run_was_judged_by(
         assert (BASELINES in digests[-1]) is bool(recorded)
     assert digests[2] != digests[3]
     assert found[-1][:2] == (report, tmp_path / "evidence")
+    other = replace(report, backend="lpai")  # figures of another backend are in another file
+    keep_evidence(other, tmp_path / "evidence", policy, Progress())
+    assert BASELINES not in found[-1][-1]
+    (suite / name_figures(TOOLS, "lpai")).write_text("lpai")
+    keep_evidence(other, tmp_path / "evidence", policy, Progress())
+    assert BASELINES in found[-1][-1]
 
 
 def test_a_list_writes_nothing(tmp_path: Path) -> None:
     assert main(["test-emulator", "--list"]) == ExitCode.OK
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("verb", "schemes", "shown"),
+    [("test-emulator", '["16a8w", "8a8w"]', "16a8w, 8a8w"), ("test-onnx", '["u8"]', "u8")],
+)
+def test_a_list_has_the_user_s_models_first_then_the_suite_and_every_scheme_and_soc(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    verb: str,
+    schemes: str,
+    shown: str,
+) -> None:
+    (tmp_path / "net.py").write_text("def make(): ...\n")
+    entry = f'[models.own]\npath = "net.py:make"\nschemes = {schemes}\n'
+    (tmp_path / "qnn.toml").write_text(f'extends = "default"\n{entry}')
+    assert main([verb, "--list", "--policy", "qnn.toml"]) == ExitCode.OK
+    models, _, rest = capsys.readouterr().out.partition("\n\nschemes\n")
+    lane = {"test-emulator": EXECUTORCH, "test-onnx": ONNX}[verb]
+    first, *others = [line.strip() for line in models.splitlines()[1:]]
+    assert [one.split()[0] for one in others] == [*SUITE]
+    assert (first.split()[0], first.endswith(f"net.py:make ({shown})")) == ("own", True)
+    assert all(line.endswith(" ()") for line in others)  # a policy of models runs these alone
+    listed, _, socs = rest.partition("\n\nSoCs\n")
+    assert listed.split() == [one.value for one in lane.schemes]
+    assert socs.split() == sorted(read_socs())
+    assert main([verb, "--list"]) == ExitCode.OK
+    models = capsys.readouterr().out.partition("\n\nschemes\n")[0]
+    suite = read_emulator_policy(lane=LANES[verb.replace("-", "_")]).suite
+    for line, (name, about) in zip(models.splitlines()[1:], SUITE.items(), strict=True):
+        usual = ", ".join(one.value for one in suite[name] if one in lane.schemes)
+        assert line.split(maxsplit=1) == [name, f"{about} ({usual})"]
 
 
 def test_figures_of_a_model_that_no_policy_names_are_not_recorded(

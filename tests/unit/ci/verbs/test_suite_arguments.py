@@ -15,6 +15,7 @@ import pytest
 from ci.__main__ import main
 from ci.report.schema import Case, Report, Status, Tool
 from ci.report.write import read_report
+from ci.upstream.expectations import Ratchet
 from ci.upstream.journal import Entry, Ran
 from ci.upstream.suites import SOURCE, SUITE, SUITES
 from ci.verbs.lanes import upstream as verb
@@ -138,6 +139,15 @@ def test_every_option_of_a_suite_reaches_it(suite: Suite, tmp_path: Path) -> Non
     assert "--suite upstream" in report.command
 
 
+@pytest.mark.parametrize("name", SUITES)
+def test_a_suite_runs_for_its_own_soc(suite: Suite, name: str) -> None:
+    run(name=name)
+    (given,) = suite.runs
+    assert (given.header.soc, suite.opened["QNN_SOC_MODEL"]) == (SUITES[name].soc,) * 2
+    assert os.environ[SUITE] == given.header.suite == name
+    assert read_report(Path("reports") / name).session == name
+
+
 def test_results_depend_on_tools_and_the_source(suite: Suite, tmp_path: Path) -> None:
     places = []
     for name in ("", "one", "two"):
@@ -167,6 +177,30 @@ def test_results_depend_on_this_project_s_own_part_of_a_run(
         run()
     first, second = (one.header.identity for one in suite.runs)
     assert first != second
+
+
+def test_a_run_is_of_the_suite_s_own_tests_and_judged_by_the_policy_of_its_call(
+    suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    read = verb.read_expectations
+    monkeypatch.setattr(verb, "read_expectations", lambda path: asked.append(path) or read(None))
+    names = ["T::a[qnn_8a8w]", "T::a[xnnpack]", "T::b[qnn_16a8w]"]
+    monkeypatch.setattr(verb, "list_tests", lambda *_: names)
+    run("--policy", "own.toml", name="backend-suite")
+    assert asked == [tmp_path / "own.toml"]
+    (given,) = suite.runs
+    assert given.header.every == given.header.tests == (names[0], names[2])
+
+
+def test_shards_of_a_suite_take_about_the_same_time(
+    suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A test that takes as long as three others is alone."""
+    monkeypatch.setattr(Ratchet, "expect_s", lambda _, test: 3.0 if test.endswith("_b") else 0.0)
+    for index in (1, 2):
+        run("--shard", f"{index}/2")
+    assert {one.header.tests for one in suite.runs} == {TESTS[1:2], (TESTS[0], *TESTS[2:])}
 
 
 def test_shards_of_a_suite_have_each_test_once(suite: Suite) -> None:
