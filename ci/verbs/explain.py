@@ -96,7 +96,7 @@ def read_log(name: str, rules: tuple[Rule, ...]) -> Explanation:
 def read_parts(name: str) -> Iterator[bytes]:
     """Yield the bytes of a file, or of standard input, in chunks. Raises UsageError for an archive
     or a terminal, and OSError if the file cannot be read."""
-    if name == STDIN and (sys.stdin is None or sys.stdin.isatty()):
+    if name == STDIN and sys.stdin.isatty():
         raise UsageError(
             "there is no log",
             why="standard input is a terminal",

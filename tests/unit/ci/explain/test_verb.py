@@ -54,6 +54,7 @@ def test_a_directory_stands_for_its_logs(
     names = ["a.err", "b.log", "c.logcat", "d.out", "e.TXT"]
     for name in [*names, "model.pte"]:
         (tmp_path / "in" / name).write_text(SPACE)
+    (tmp_path / "in" / "folder.log").mkdir()
     assert main(["explain", str(tmp_path), "--json"]) == 1
     logs = json.loads(capsys.readouterr().out)["logs"]
     assert [Path(one["file"]).name for one in logs] == names
@@ -97,6 +98,19 @@ def test_a_terminal_is_no_log(monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["explain"]) == 2
 
 
+def test_every_part_of_a_long_log_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("ci.verbs.explain.PART_BYTES", 16)
+    log = tmp_path / "x.log"
+    log.write_text(f"a fine line, and\n\tthe next\n{SPACE}frob:\tfatal\terror\n")
+    assert main(["explain", str(log)]) == 1
+    told = capsys.readouterr().out
+    assert "1 cause in 4 lines" in told
+    assert "line 3: OSError" in told
+    assert "line 4: frob: fatal error" in told
+
+
 def test_a_log_gives_no_command_to_the_ci_system(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -138,6 +152,11 @@ def test_a_teams_rows_count_and_slow_ones_are_refused(
     assert main(["explain", str(log), "--policy", str(policy), "--json"]) == 1
     (cause, *_) = json.loads(capsys.readouterr().out)["logs"][0]["causes"]
     assert cause["fix"] == "tighten it"  # a team's row comes before ours
+    log.write_text(f"{SPACE}the frob is loose\n")
+    policy.write_text(f'extends = "default"\n{rows}')
+    assert main(["explain", str(log), "--policy", str(policy), "--json"]) == 1
+    causes = json.loads(capsys.readouterr().out)["logs"][0]["causes"]
+    assert [one["rule"] for one in causes] == ["no-space", "policy-1"]
     policy.write_text(f'extends = "default"\n{rows.replace("frob is", "(f+)+ is")}')
     assert main(["explain", str(log), "--policy", str(policy)]) == 2
 

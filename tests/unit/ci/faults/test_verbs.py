@@ -250,6 +250,17 @@ def test_the_wheels_that_are_asked_for_are_tried_and_without_any_all_known_ones(
     assert found == [*tried]
 
 
+def test_no_version_is_tried_unless_all_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(versions_matrix, "find_side", None)
+    for wrong in (["--with", "onnxruntime-qnn==latest"], ["--sdk", "nowhere"]):
+        words = ["--with", "onnxruntime-qnn==2.7.0", *wrong]
+        with pytest.raises(UsageError, match=wrong[1]):
+            call(versions_matrix, *words, "--reports", str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("is_wrong", "words", "code"),
     [

@@ -11,7 +11,7 @@ import pytest
 
 from ci.__main__ import main
 from ci.cases.spec import CaseSpec
-from ci.llm import weights
+from ci.llm import tiny, weights
 from ci.llm.foreign import ForeignJob
 from ci.llm.lowering import Subject
 from ci.llm.tokenizers import Tokenizer
@@ -31,6 +31,7 @@ BOTH = ["--weights", WEIGHTS, "--tokenizer", TOKENIZER]
     ("words", "said"),
     [
         (["--weights", WEIGHTS], "belong together"),
+        (["--tokenizer", TOKENIZER], "belong together"),
         (["--weights", "gone.bin", "--tokenizer", TOKENIZER], "gone.bin has no weights"),
         ([*BOTH[:3], "small.bin"], "it has vocabulary = 2, but "),
         ([*BOTH, "--prompt", "no € here"], "no piece for"),
@@ -242,6 +243,34 @@ def test_a_known_model_is_fetched_and_its_prompts_fit_in_the_context(
 
 
 DEFAULT = (Scheme.FP16, Scheme.A8W8, Scheme.A16W8, Scheme.A16W4)
+@pytest.mark.parametrize(
+    ("files", "asked", "prompts"),
+    [
+        ((None, None), (PLACE / "weights.bin", PLACE / "tokenizer.bin"), tiny.PROMPTS),
+        ((Path("w.bin"), Path("t.bin")), (Path("w.bin"), Path("t.bin")), ("",)),
+    ],
+)
+def test_without_a_prompt_each_model_continues_its_own_texts(
+    monkeypatch: pytest.MonkeyPatch,
+    files: tuple[Path | None, Path | None],
+    asked: tuple[Path, Path],
+    prompts: tuple[str, ...],
+) -> None:
+    """The small model has some; the user's has none."""
+    read: list[Path] = []
+    config = SimpleNamespace(vocabulary=256, most_context=64)
+    tokenizer = make_tokenizer(1)
+    monkeypatch.setattr(llm, "read_tokenizer", lambda path: read.append(path) or tokenizer)
+    monkeypatch.setattr(weights, "read_weights", lambda path: read.append(path) or (config, path))
+    usual = {"prompt": "", "context": 64, "prefill": 8, "tokens": 6, "text": None}
+    usual |= {"max_perplexity": None, "model": llm.TINY, "offline": True}
+    args = Namespace(**usual, weights=files[0], tokenizer=files[1])
+    subject, _ = llm.find_subject(args, Progress())
+    assert read == [*asked[::-1]]
+    assert subject.weights == asked[0]
+    assert subject.prompts == tuple((1, *map(ord, one)) for one in prompts)
+
+
 TWO = ["--soc", "SM8650", "--soc", "SM8750"]
 
 

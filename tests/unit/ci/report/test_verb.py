@@ -15,7 +15,7 @@ from ci.__main__ import main
 from ci.report.columns import columns_of
 from ci.report.schema import Digests, Place, Report, Status, make_json_schema
 from ci.report.text import count
-from ci.report.write import read_report, report_data, write_report
+from ci.report.write import LIMIT_BYTES, read_report, report_data, write_report
 from provisioning.errors import ExitCode, UsageError
 from tests.stand_ins.shards import make_cases, make_shards
 
@@ -196,12 +196,21 @@ def test_what_is_not_the_base_s_is_in_every_view(
     assert len(json.loads(capsys.readouterr().out)["remarks"]) == 1
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"schema_version": 1}'])
+@pytest.mark.parametrize(
+    "data", [b"{", b"[]", b'{"schema_version": 1}', b'{"session": "\xff"}', b"[" * 100_000]
+)
 def test_a_file_of_another_format_says_why_and_where_the_format_is(
-    tmp_path: Path, text: str
+    tmp_path: Path, data: bytes
 ) -> None:
-    (tmp_path / "report.json").write_text(text)
+    (tmp_path / "report.json").write_bytes(data)
     with pytest.raises(UsageError, match=r"report\.json does not have the format") as caught:
         read_report(tmp_path)
     assert caught.value.why not in {"", caught.value.fix}
     assert caught.value.fix == "docs/schemas/report.schema.json describes it"
+
+
+def test_a_file_that_no_report_can_be_as_large_as_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "report.json").open("wb") as file:
+        file.truncate(LIMIT_BYTES + 1)
+    with pytest.raises(UsageError, match="too large"):
+        read_report(tmp_path)

@@ -79,6 +79,13 @@ def test_right_outputs_pass_both_verdicts() -> None:
     assert ours.figures.sqnr_db_quantized == float("inf")
 
 
+def test_noise_is_the_same_in_each_run() -> None:
+    noise = WRONG["noise"]
+    assert noise
+    assert np.array_equal(noise(GRID), noise(GRID))
+    assert not np.array_equal(noise(GRID), GRID)
+
+
 @pytest.mark.parametrize("wrong", ["zeros", "noise"])
 def test_wrong_outputs_that_upstream_accepts_fail_ours(wrong: str) -> None:
     judged = judge(make(GRID), wrong=wrong)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -103,6 +104,12 @@ def test_every_option_of_an_audit_reaches_it(
         judged.append(qnn)
         return judge_case(spec, policy, found, seconds, qnn)
 
+    def run_own(tasks: Any, jobs: int, **more: Any) -> Any:
+        judged.append(f"{jobs} at a time")
+        return run_tasks(tasks, jobs, **more)
+
+    run_tasks = verb.run_tasks
+    monkeypatch.setattr(verb, "run_tasks", run_own)
     monkeypatch.setattr(verb, "judge_case", judge)
     Path("qnn.toml").write_text('extends = "default"\n')
     words = ["--model", "lstm", "--soc", "SM8750", "--sdk", "sdk", "--policy", "qnn.toml"]
@@ -116,7 +123,7 @@ def test_every_option_of_an_audit_reaches_it(
     assert Path("out/audit/audit.json").is_file()
     assert {timeout_s for _, timeout_s in asked.jobs} == {7}
     assert {job.work.name for job, _ in asked.jobs} == {"audit-0", "audit-1"}
-    assert judged == ["2.49"] * 2
+    assert judged == ["2 at a time", "2.49", "2.49"]
     assert asked.given["offline"]
     chosen = QnnChoice(str(tmp_path / "sdk"), "wheel")
     assert (asked.given["choice"], asked.given["profile"]) == (chosen, chosen.profile)
@@ -139,6 +146,16 @@ def test_a_case_that_fails_fails_the_audit_and_is_annotated_on_github(
     reason: str,
 ) -> None:
     asked.found, asked.failure = found, failure
+    judged: list[Any] = []
+    judge = verb.judge_case
+    monkeypatch.setattr(
+        verb, "judge_case", lambda *given: judged.append(given[2:4]) or judge(*given)
+    )
+    assert run() == ExitCode.FAILED
+    assert "::error" not in capsys.readouterr().err
+    early = Found(failure=failure, ended_early=True)
+    assert judged == [(early, 0.0) if failure else (found, 0.5)]
+    shutil.rmtree("scratch")
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
     assert run() == ExitCode.FAILED
@@ -148,6 +165,14 @@ def test_a_case_that_fails_fails_the_audit_and_is_annotated_on_github(
     assert reason in case["reason"]
     assert "::error" in printed.err
     assert "mlp" in Path("summary.md").read_text()
+
+
+def test_another_executorch_is_refused_before_anything_is_provisioned(
+    asked: Asked, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--executorch", "1.0.7") == ExitCode.ENVIRONMENT
+    assert "--executorch 1.0.7" in capsys.readouterr().err
+    assert not asked.given
 
 
 def test_cases_are_listed_without_an_environment(

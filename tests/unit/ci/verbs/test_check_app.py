@@ -11,7 +11,7 @@ import pytest
 
 from ci.verbs import check_app
 from provisioning.console.progress import Progress
-from provisioning.errors import ExitCode
+from provisioning.errors import ExitCode, UsageError
 
 
 @pytest.mark.parametrize("words", [["--strict"], []])
@@ -46,6 +46,13 @@ def test_every_soc_and_the_severity_reach_the_verdict_on_each_unit(
     name, checked, told, severity = outcome.data["given"]
     assert (name, told, severity) == (Path("a.apk").name, socs, strict)
     assert [one.unit.name for one in checked] == ["first", "second"]
+
+
+def test_every_soc_is_a_known_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_app, "read_app", None)
+    args = argparse.Namespace(app=Path("a.apk"), soc=["SM8650", "SM1"], strict=False)
+    with pytest.raises(UsageError, match="SM1"):
+        check_app.execute(args, Progress(None))
 
 
 @pytest.mark.parametrize(("columns", "width"), [("10", 40), ("40", 40), ("50", 50), ("999", 100)])

@@ -12,6 +12,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from dataclasses import replace as copy
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -109,6 +110,8 @@ def test_a_call_without_options_is_the_usual_one(steps: Steps) -> None:
     assert steps.given["profile"] == "emulator"
     assert steps.given["choice"].is_usual
     assert (steps.given["offline"], steps.given["tolerated"]) == (False, ())
+    assert steps.given["imports"] == emulate.ExecutorchEngine.imports
+    assert steps.given["backend"] is Backend.HTP
     assert not {"--plain", "--runner", "--backend", "--sdk"} & {*shlex.split(options.command)}
 
 
@@ -216,6 +219,40 @@ def test_what_a_runner_or_backend_cannot_do_is_said_before_anything_is_provision
     assert main(call) == ExitCode.USAGE
     assert told in capsys.readouterr().err
     assert not steps.given
+
+
+@pytest.mark.parametrize(
+    ("choices", "run_options", "runner", "backend", "told"),
+    [
+        ({}, {}, "./run", Backend.HTP, ""),
+        ({"profile_level": "optrace"}, {}, "python", Backend.HTP, ""),
+        ({"profile_level": "optrace"}, {}, "cpp", Backend.HTP, "profile_level"),
+        ({"methods": ("prefill",)}, {}, "python", Backend.HTP, ""),
+        ({"methods": ("prefill",)}, {}, "./run", Backend.HTP, "methods"),
+        ({}, {"lpai_fps": 30}, "./run", Backend.LPAI, ""),
+        ({}, {"lpai_fps": 30}, "./run", Backend.HTP, "lpai_fps"),
+        ({}, {"lpai_fps": 30}, "python", Backend.LPAI, "lpai_fps"),
+    ],
+)
+def test_no_case_may_need_what_its_runner_or_backend_cannot_do(
+    choices: dict[str, Any],
+    run_options: dict[str, Any],
+    runner: str,
+    backend: Backend,
+    told: str,
+) -> None:
+    plain = CaseSpec("mlp", Scheme.FP16, "SM8650")
+    source = replace(
+        plain.source,
+        choices=replace(plain.source.choices, **choices),
+        run=replace(plain.source.run, **run_options),
+    )
+    specs = [plain, copy(plain, model="own", source=source), plain]
+    if not told:
+        emulate.check_runner(specs, runner, backend)
+        return
+    with pytest.raises(UsageError, match=rf"^models\.own\.\w+ sets .*{told}"):
+        emulate.check_runner(specs, runner, backend)
 
 
 def test_baselines_are_recorded_for_models_that_a_policy_lists(
@@ -327,6 +364,23 @@ def test_a_built_runner_that_does_not_load_the_programs_is_told_and_fails_strict
     assert not second.startswith("warning")
 
 
+def test_programs_are_lowered_for_the_runtime_that_the_call_built(
+    steps: Steps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless the call names another SDK."""
+    monkeypatch.setenv(built.FINISHED, "build_android")
+    for name in ("own", "other"):
+        (tmp_path / name).mkdir()
+    record = Path("reports/build_android/artifacts.json")
+    record.parent.mkdir(parents=True)
+    row = {"identity": {**BUILT, "executorch_version": "1.5.1"}}
+    record.write_text(json.dumps({"builds": [{**row, "lowers_with": str(tmp_path / "own")}]}))
+    for words, sdk in (([], "own"), (["--sdk", "other"], "other")):
+        assert run(*words) == ExitCode.OK
+        assert steps.given["choice"].sdk == str(tmp_path / sdk)
+        assert ("--sdk", str(tmp_path / sdk)) in pairwise(shlex.split(steps.options.command))
+
+
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> object:
     """The runner of a device whose bundle is for two SoCs."""
@@ -366,6 +420,14 @@ def test_a_device_s_bundle_chooses_the_soc_if_the_call_does_not(
     pairs = {*pairwise(shlex.split(steps.options.command))}
     bundle = str(Path("a bundle").absolute())
     assert pairs >= {*pairwise(more[:2]), *pairwise(more[2:]), ("--bundle", bundle)}
+    assert run(*more, "--bundle", "a bundle", "--device", "ssh:a", "--device", "ssh:b") == 0
+    assert {("--device", "ssh:a"), ("--device", "ssh:b")} <= {
+        *pairwise(shlex.split(steps.options.command))
+    }
+    assert run(*more, "--bundle", "a bundle") == ExitCode.OK  # any that adb lists
+    assert {one.soc for one in steps.ran["specs"]} == {"SM8750"}
+    assert steps.ran["runner"] is device
+    assert "--device" not in shlex.split(steps.options.command)
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,11 @@ def test_a_version_is_an_sdk_of_the_store_unless_a_directory_has_its_name(
     assert find("2.49.0") == named
 
 
+def test_the_name_of_a_side_is_that_of_a_directory() -> None:
+    names = {"/an sdk/2.49/": "an_sdk_2.49", "x==1.0+y==2": "x==1.0_y==2", "2.49.0": "2.49.0"}
+    assert {name: Side(name).slug for name in names} == names
+
+
 def test_a_report_is_a_file_or_in_a_directory(place: Path) -> None:
     write_report(make_report([]), place / "out")
     for word in ("out", "out/report.json"):
