@@ -198,6 +198,12 @@ def test_every_option_reaches_the_build(builds: Builds, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("target", ["runner", "aot", "android"])
+def test_every_target_takes_one_python(builds: Builds, target: str) -> None:
+    assert main(["build", target, "--python", "3.11"]) == ExitCode.OK
+    assert builds.requests == [BuildRequest(python=Path("3.11"))]
+
+
 def test_the_data_of_a_build_name_its_record(
     builds: Builds, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -36,7 +36,10 @@ def test_a_runtime_is_a_directory_or_an_artifact(
         with pytest.raises(UnfitError, match="is not provisioned"):
             find_runtime(word, Progress())
     (tmp_path / "runtime").mkdir()
-    assert find_runtime("runtime", Progress()) == tmp_path / "runtime"
+    for caller in (True, False):
+        if not caller:
+            monkeypatch.delenv("QNN_CI_CALLER_DIR")
+        assert find_runtime("runtime", Progress()) == tmp_path / "runtime"
     asked = []
     monkeypatch.setattr(verb, "locate_artifact", lambda *words: asked.append(words[0]) or words[0])
     monkeypatch.setattr(ArtifactRequest, "root", property(lambda one: one.name), raising=False)

@@ -10,6 +10,7 @@ import lzma
 import sys
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import jsonschema
@@ -170,6 +171,31 @@ def test_an_error_without_a_fix_gets_that_of_a_rule() -> None:
     assert known is not None
     assert advise(SPACE) == f"{known.fix} ({known.cause})"
     assert explain_error("git exited with 128\nfatal: unable to access 'https://x/': no") != ""
+
+
+@pytest.mark.parametrize(
+    ("program", "name"),
+    [
+        ("/usr/bin/qnn-ci", "qnn-ci"),
+        ("/work/ci/__main__.py", "python -m ci"),
+        ("x", "python -m ci"),
+    ],
+)
+def test_a_call_is_named_as_the_user_types_it_and_has_the_words_that_it_is_given(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], program: str, name: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", [program, "explain", "nothing.log"])
+    for given in (None, ["explain", "other.log"]):
+        assert main(given) == 2
+        told = capsys.readouterr().err
+        assert f"{name} explain: cannot read" in told
+        assert ("nothing.log" in told, "other.log" in told) == (given is None, given is not None)
+    for words in ([], ["--help"]):
+        with suppress(SystemExit):
+            main(words)
+        heard = capsys.readouterr()
+        assert "usage: " in heard.out + heard.err
+        assert "cannot read" not in heard.err
 
 
 def test_every_verb_that_fails_without_a_fix_gets_that_of_a_rule(

@@ -190,7 +190,9 @@ def test_other_text_is_no_date(text: str) -> None:
         parse_date(text)
 
 
-@pytest.mark.parametrize(("faults", "code"), [([], ExitCode.OK), (["other"], ExitCode.FAILED)])
+@pytest.mark.parametrize(
+    ("faults", "code"), [([], ExitCode.OK), (["other", "another"], ExitCode.FAILED)]
+)
 def test_a_record_that_does_not_match_fails_good_files(
     library: bytes,
     tmp_path: Path,

@@ -29,7 +29,8 @@ from ci.cases.session import Phases
 from ci.cases.spec import CaseSpec
 from ci.faults.match import warn_of_faults
 from ci.models.schemes import Scheme
-from ci.report.schema import Case, Place, Report, Status
+from ci.report.merge import digest_names
+from ci.report.schema import Case, CaseName, Place, Report, Status
 from ci.report.write import read_report, write_report
 from ci.upstream.suites import SUITES
 from ci.verbs import emulate
@@ -308,6 +309,25 @@ def test_a_shard_runs_its_part_and_marks_its_report(steps: Steps) -> None:
         assert (mark.index, mark.count, len(mark.positions)) == (index, 2, 1)
         found += [one.model for one in steps.ran["specs"]]
     assert sorted(found) == ["lstm", "mlp"]
+
+
+def test_shards_take_about_the_same_time_and_say_which_cases_of_which_run_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A case that takes as long as three others is alone."""
+    times = {("mlp", "16a8w"): 3.0}
+    monkeypatch.setattr(emulate, "expect_s", lambda *name: times.get(name, 1.0))
+    schemes = (Scheme.FP16, Scheme.A16W8)
+    specs = [CaseSpec(one, scheme, "SM8650") for one in ("lstm", "mlp") for scheme in schemes]
+    policy = read_emulator_policy()
+    parts = [emulate.take_shard(specs, f"{index}/2", policy, "python") for index in (1, 2)]
+    assert sorted(mark.positions for _, mark in parts) == [(0, 1, 2), (3,)]
+    for number, (chosen, mark) in enumerate(parts, 1):
+        assert chosen == [specs[one] for one in mark.positions]
+        assert (mark.index, mark.count) == (number, 2)
+        names = [CaseName(one.model, one.scheme.value, one.soc) for one in specs]
+        assert mark.whole == digest_names(names)
+        assert mark.policy == emulate.digest_policy(policy, specs, "python")
 
 
 def test_shards_of_one_run_have_the_same_options_limits_and_runner(tmp_path: Path) -> None:

@@ -154,6 +154,7 @@ def test_nothing_is_written_over(root: Path, name: str, capsys: pytest.CaptureFi
         ("nets/NAME.py", "NAME"),
         ('nets/FACTORY "COMMIT".py', "FACTORY-COMMIT"),
         ("mlp.py", "my-mlp"),
+        ("a:b/net.py", "net"),
         ("é.py", "model"),
         ("a\\b.py", "a-b"),
         (f"-{'m' * 41}.py", "m" * 40),

@@ -23,6 +23,7 @@ from provisioning.doctor.examine import Verdict
 from provisioning.errors import ExitCode
 from tests.workflows.commands import Heard
 
+ROOT = "a ##[root"  # a runner takes this for a command, and a shell for two words
 BAD = Finding("QNN901", "a library", "it is missing", "lib/", "nothing runs", "fetch it")
 
 
@@ -39,7 +40,7 @@ class World:
     def provision(self, *given: Any, **more: Any) -> Environment:
         self.asked.append((given[0], more))
         self.while_provisioning()
-        one = Provisioned("qnn-runtime", "2.49.40", self.root / "a root", repaired=self.repaired)
+        one = Provisioned("qnn-runtime", "2.49.40", self.root / ROOT, repaired=self.repaired)
         return Environment(given[0], (one,), {"QNN_SDK_ROOT": str(one.root)})
 
     def examine(self, profile: str, environment: Environment, **more: Any) -> Verdict:
@@ -90,9 +91,9 @@ def test_a_job_gets_variables_and_outputs(
     for name in (stale, "QNN_SDK_ROOT"):
         monkeypatch.setenv(name, "/another/QNN")
     assert main(["setup"]) == ExitCode.OK
-    assert {*github("ENV").splitlines()} == {f"{stale}=", f"QNN_SDK_ROOT={world.root / 'a root'}"}
+    assert {*github("ENV").splitlines()} == {f"{stale}=", f"QNN_SDK_ROOT={world.root / ROOT}"}
     assert read_outputs(github("OUTPUT")) == {
-        "roots": {"qnn-runtime": str(world.root / "a root")},
+        "roots": {"qnn-runtime": str(world.root / ROOT)},
         "versions": {"qnn-runtime": "2.49.40"},
         "report": str(world.root / "reports/setup/doctor.json"),
         "changed": False,
@@ -138,7 +139,7 @@ def test_a_shell_gets_lines_that_it_evaluates(
     assert main(["setup", "emulator"]) == ExitCode.OK
     script = capsys.readouterr().out + 'printf %s "$QNN_SDK_ROOT"'
     done = subprocess.run(["sh", "-euc", script], capture_output=True, text=True, check=True)
-    assert done.stdout == str(world.root / "a root")
+    assert done.stdout == str(world.root / ROOT)
 
 
 def test_an_unfit_environment_fails_and_gives_no_variables(
@@ -155,6 +156,18 @@ def test_an_unfit_environment_fails_and_gives_no_variables(
     assert heard.out == ""
     (error,) = list_annotations(heard.err, "error")
     assert "fetch it" in error
+
+
+def test_each_error_of_the_doctor_is_annotated(
+    world: World, github: Callable[[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.findings = (BAD, replace(BAD, id="QNN902", fix="install it"))
+    world.repaired = ("lib/libQnnHtp.so",)
+    assert main(["setup"]) == ExitCode.ENVIRONMENT
+    assert read_outputs(github("OUTPUT"))["repaired"]
+    told = capsys.readouterr().err
+    assert [one.split(":")[0] for one in list_annotations(told, "error")] == ["QNN901", "QNN902"]
+    assert len(list_annotations(told, "warning")) == 1
 
 
 def test_a_warning_of_the_doctor_fails_nothing(world: World, github: Callable[[str], str]) -> None:

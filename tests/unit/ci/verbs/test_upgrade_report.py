@@ -16,7 +16,7 @@ from ci.audit.upgrade import Difference, note
 from ci.cases.spec import DEFAULT_SOC
 from ci.faults.known import FRONTENDS
 from ci.report.schema import Case, Status, Tool
-from ci.report.write import write_report
+from ci.report.write import read_report, write_report
 from ci.verbs import upgrade_report
 from ci.verbs.upgrade_report import (
     EMULATOR,
@@ -355,6 +355,11 @@ def test_two_versions_are_compared_by_their_cases_and_known_faults(
     monkeypatch.setattr(
         upgrade_report, "compare_faults", lambda *given: ends.extend(given) or [found]
     )
+    compared_with: list[Any] = []
+    compare = upgrade_report.compare
+    monkeypatch.setattr(
+        upgrade_report, "compare", lambda *given: compared_with.extend(given) or compare(*given)
+    )
     args = Namespace(old="old", new="new", session=ONNX, reports=place / "out")
     outcome = upgrade_report.execute(args, Progress())
     rows = [*zip(("old", "new"), builds, strict=True)] if compared else []
@@ -363,6 +368,28 @@ def test_two_versions_are_compared_by_their_cases_and_known_faults(
     assert told == ({"old", "new", "a fault"} if compared else set())
     assert (outcome.exit_code, bool(outcome.text)) == (code, True)
     assert (place / "out/index.html").is_file()
+    names, reports, trees, noted = compared_with
+    assert (names, trees) == (("old", "new"), (None, None))
+    assert reports == tuple(read_report(place / one) for one in names)
+    assert len(noted) == (3 if compared else 0)
+
+
+def test_the_libraries_of_both_versions_are_compared(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = make_report([CASES[0]])
+    for name in ("old", "new"):
+        (place / name).mkdir()
+    asked: list[Any] = []
+    compare = upgrade_report.compare
+    monkeypatch.setattr(upgrade_report, "run_side", lambda *_: report)
+    monkeypatch.setattr(
+        upgrade_report, "compare", lambda *given: asked.append(given) or compare(*given)
+    )
+    args = Namespace(old="old", new="new", session=ONNX, reports=place / "out")
+    assert upgrade_report.execute(args, Progress()).exit_code == ExitCode.OK
+    trees = (place / "old", place / "new")
+    assert asked == [(("old", "new"), (report, report), trees, [])]
 
 
 @pytest.mark.parametrize(
