@@ -76,11 +76,11 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
             what, why="nothing was written", fix="pass --force to overwrite existing files"
         )
     is_onnx = args.model.endswith(ONNX.suffix)
-    files |= ignore_reports(root)
+    every: dict[str, bytes | str] = {**files, **ignore_reports(root)}
     with explain_writes(root, "pass another --directory"):
-        for name, text in files.items():
-            write_whole(root / name, text)
-    written = [shown_path(root / name) for name in files]
+        for name, data in every.items():
+            write_whole(root / name, data)
+    written = [shown_path(root / name) for name in every]
     verb = "test-onnx" if is_onnx else "test-emulator"
     policy = shlex.quote(shown_path(root / POLICY))
     return Outcome(
@@ -90,16 +90,16 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     )
 
 
-def ignore_reports(root: Path) -> dict[str, str]:
-    """Return a dict that maps ``.gitignore`` to its text with reports/ added. Return an empty dict
-    if .gitignore already lists reports/ or is not a regular file."""
+def ignore_reports(root: Path) -> dict[str, bytes]:
+    """Return a dict that maps ``.gitignore`` to its content with reports/ added. Return an empty
+    dict if .gitignore already lists reports/ or is not a regular file."""
     path = root / IGNORED
     if os.path.lexists(path) and not path.is_file():
         return {}
-    text = path.read_text("utf-8", "surrogateescape") if path.is_file() else ""
-    if any(line.strip().strip("/") == "reports" for line in text.splitlines()):
+    data = path.read_bytes() if path.is_file() else b""
+    if any(line.strip().strip(b"/") == b"reports" for line in data.splitlines()):
         return {}
-    return {IGNORED: f"{text}{'' if text.endswith(chr(10)) or not text else chr(10)}reports/\n"}
+    return {IGNORED: data + (b"" if data.endswith(b"\n") or not data else b"\n") + b"reports/\n"}
 
 
 def make_files(model: str, root: Path, uses: str, *, policy_only: bool) -> dict[str, str]:

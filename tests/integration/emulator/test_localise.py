@@ -53,7 +53,7 @@ FOUND = {
 NIGHTLY = [pytest.param(case, marks=pytest.mark.nightly) for case in list(FOUND)[1:]]
 
 
-@pytest.mark.parametrize("case", [list(FOUND)[0], *NIGHTLY])
+@pytest.mark.parametrize("case", [next(iter(FOUND)), *NIGHTLY])
 def test_a_fault_is_found_and_reproduced(case: str, tmp_path: Path) -> None:
     model, scheme = case.split()
     file = tmp_path / "smallest.py"

@@ -34,14 +34,15 @@ class Builds:
         self.published = [True, True]
         self.parity: Any = GOOD
         self.places: list[tuple[str, bool]] = []
+        self.versions = ["1.5.1"] * 9
 
     def prepare(self, target: Any, request: Any, _progress: Any) -> Any:
         self.targets.append(target)
         self.requests.append(request)
         plan = SimpleNamespace(
             target=target,
-            list_commands=lambda: [("cmake", "-S", "a b")],
-            values={"executorch_version": "1.5.1"},
+            list_commands=lambda: [("cmake", "-S", f"a {request.python}")],
+            values={"executorch_version": self.versions[len(self.requests) - 1]},
         )
         return SimpleNamespace(plan=plan, check=lambda: self.done.append("check"), number=request)
 
@@ -150,8 +151,10 @@ def test_a_dry_run_prints_commands_that_a_shell_takes_and_writes_nothing(
     builds: Builds, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["build", "aot", "--dry-run"]) == ExitCode.OK
-    assert capsys.readouterr().out == "cmake -S 'a b'\n"
+    assert capsys.readouterr().out == "cmake -S 'a python'\n"
     assert builds.done == ["delivery", "check"]
+    assert main(["build", "aot", "--dry-run", *TWO]) == ExitCode.OK
+    assert capsys.readouterr().out == "cmake -S 'a 3.10'\ncmake -S 'a 3.11'\n"
     assert not [*Path().iterdir()]
 
 
@@ -215,6 +218,11 @@ def test_the_data_of_a_build_name_its_record(
     assert json.loads(path.read_text())["builds"] == rows
 
 
+def source_target() -> str:
+    """The target that builds the runner of a checkout."""
+    return find_target("runner").with_source
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -222,6 +230,10 @@ def test_the_data_of_a_build_name_its_record(
         (["direct"], lambda: find_target("direct").profile),
         (["runner"], lambda: find_target("runner").profile),
         (["runner", "--source", "."], lambda: find_target(source_target()).profile),
+        (
+            ["runner", "--source", ".", "--profile", find_target(source_target()).profile],
+            lambda: find_target(source_target()).profile,
+        ),
         (["direct", "--profile", "direct"], lambda: "direct"),
         (["direct", "--profile", "direct-lpai"], lambda: "direct-lpai"),
         (["direct", "--dsp-type", "0", "--profile", "direct"], lambda: "direct"),
@@ -232,11 +244,6 @@ def test_the_profile_is_the_one_of_what_is_built(
 ) -> None:
     assert main(["build", *words]) == ExitCode.OK
     assert builds.targets[-1].profile == expected()
-
-
-def source_target() -> str:
-    """The target that builds the runner of a checkout."""
-    return find_target("runner").with_source
 
 
 @pytest.mark.parametrize("target", ["runner", "aot", "android", "linux"])
@@ -252,6 +259,12 @@ def test_another_executorch_than_that_of_the_sources_is_refused(
         said = capsys.readouterr().err
         assert asked in said
         assert "1.5.1" in said
+
+
+def test_the_sources_of_every_build_are_of_the_wanted_version(builds: Builds) -> None:
+    builds.versions = ["1.5.1", "1.4.1"]
+    assert main(["build", "aot", *TWO, "--executorch", "1.5.1"]) == ExitCode.USAGE
+    assert builds.done == []
 
 
 def test_a_checkout_chooses_the_target_for_checkouts(builds: Builds) -> None:

@@ -632,8 +632,10 @@ def test_the_verb_writes_the_report_of_the_session(
     for path in (kept / SPEC.slug / "outputs").iterdir():
         path.write_bytes(bytes(path.stat().st_size))
     assert ci.__main__.main(["judge", "kept", "--reports", "out"]) == 1
-    write_report(replace(read_report(kept), session="../x"), kept)
-    assert ci.__main__.main(["judge", "kept", "--reports", "out"]) == 2
+    report = read_report(kept)
+    for wrong in (replace(report, session="../x"), replace(report, backend="../x")):
+        write_report(wrong, kept)
+        assert ci.__main__.main(["judge", "kept", "--reports", "out"]) == 2
     assert "Traceback" not in capsys.readouterr().err
 
 

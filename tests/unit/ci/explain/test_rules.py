@@ -86,6 +86,13 @@ def test_an_error_number_of_32_bits_may_be_negative(code: int, spellings: tuple[
     assert spell_code(code) == spellings
 
 
+def test_a_rule_with_a_code_matches_its_text_in_any_case_too() -> None:
+    rule = make_rule(code=5005, text=("Some Text",))
+    for line in ("error 5005", "there is SOME text", "some text and 17"):
+        assert rule.matches_line(line), line
+    assert not rule.matches_line("5005 bytes")
+
+
 def test_a_code_alone_matches_with_leading_zeros_and_in_each_case() -> None:
     rule = make_rule(code=0x80001A0B)
     for line in (

@@ -348,6 +348,7 @@ def make_searched(search: Search, *findings: Finding) -> Searched:
 def test_one_fault_that_is_not_known_among_others_fails_a_search(
     known: tuple[str, str], code: ExitCode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Each fault has a page of its own, also several of one scheme."""
     names = dict(zip(("fp16", "u8"), known, strict=True))
 
     def run(search: Search, *_: float) -> Searched:
@@ -365,13 +366,15 @@ def test_one_fault_that_is_not_known_among_others_fails_a_search(
             relations=(),
             known=names[search.scheme],
         )
-        return make_searched(search, finding)
+        return make_searched(search, structs.replace(finding, known="oldest"), finding)
 
     monkeypatch.setattr(fuzz, "open_bench", open_stand_in(has_planted))
     monkeypatch.setattr(Search, "run", run)
     schemes = [word for one in names for word in ("--scheme", one)]
     assert call(fuzz, *schemes, "--reports", str(tmp_path)).exit_code == code
-    assert len(list((tmp_path / "fuzz").glob("*.md"))) == 2
+    assert sorted(one.name for one in (tmp_path / "fuzz").glob("*.md")) == [
+        *("fp16-01-add.md", "fp16-02-add.md", "u8-03-add.md", "u8-04-add.md")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def test_one_in_so_many_commits_of_a_push_runs_everything(
         assert find_base(args, repository, head) == ("base", everything)
 
 
-@pytest.mark.parametrize("event", ["push", "pull_request"])
+@pytest.mark.parametrize("event", ["push", "pull_request", ""])
 def test_only_a_push_without_its_base_runs_everything(event: str) -> None:
     def fail(*_: str) -> str:
         raise UsageError("gone")

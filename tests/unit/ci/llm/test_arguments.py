@@ -243,6 +243,8 @@ def test_a_known_model_is_fetched_and_its_prompts_fit_in_the_context(
 
 
 DEFAULT = (Scheme.FP16, Scheme.A8W8, Scheme.A16W8, Scheme.A16W4)
+
+
 @pytest.mark.parametrize(
     ("files", "asked", "prompts"),
     [

@@ -610,6 +610,9 @@ def test_a_signature_is_checked_for_the_evidence_and_its_repository(
     checked.clear()
     code, text = judge(statement, *words)
     assert checked == [(b"the bundle", Path("evidence.json").read_bytes(), "a/b")]
+    TAMPERED["no question"](other := state(make()))
+    told = json.loads(judge(other, *words, "--json")[1])["faults"]
+    assert told == [EVERY_QUESTION, *faults]
     assert (code, all(one in text for one in faults)) == (bool(faults), True)
     assert ("(signed by a/b)" in text) is (not faults)
     assert "anyone could" in judge(statement)[1]
@@ -628,6 +631,9 @@ def test_a_missing_file_is_named(judge: Judge) -> None:
     Path("M.pte").unlink()
     code, text = judge(state(make()))
     assert (code, "M.pte" in text) == (2, True)
+    Path("M.pte").mkdir()
+    code, text = judge(state(make()))
+    assert (code, "it is not a file" in text) == (2, True)
 
 
 # -- signatures, verified offline by the trust root in the package --------------------------------

@@ -34,7 +34,7 @@ from ci.report.schema import (
     Status,
     Threshold,
 )
-from ci.report.text import keep_end, name_some, show_bytes, show_seconds
+from ci.report.text import clean_name, keep_end, name_some, show_bytes, show_seconds
 from tests.stand_ins.reports import make_report
 
 CASE = Case(model="m", scheme="8a8w", soc="SM8650", status=Status.PASSED)
@@ -345,6 +345,7 @@ def test_traffic_is_drawn_if_a_case_has_it(read: tuple[int | None, ...], drawn: 
 
 
 def test_words_for_several_things() -> None:
+    assert clean_name("::a::b::\nc") == ": :a: :b: : c"
     names = "abc"
     assert [name_some(names[:n], 2) for n in range(4)] == ["", "a", "a, b", "a, b and 1 more"]
     assert [keep_end("abcd", most) for most in (5, 4, 3)] == ["abcd", "abcd", "…cd"]

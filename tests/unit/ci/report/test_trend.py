@@ -122,6 +122,7 @@ def test_cases_of_two_sessions_are_two(report: Report) -> None:
 def test_a_line_has_its_own_scale_and_later_runs_to_the_right(report: Report) -> None:
     cases = [replace(report.cases[0], sqnr_db=value) for value in (10.0, None, 30.0)]
     (row,) = follow_cases([replace(report, cases=(case,)) for case in cases])
+    assert [bar and bar.limit for bar in row.lines[0].bars] == [45.0, None, 45.0]
     (sqnr, *_, run_s) = (line for line in row.lines if line.title in {"SQNR, dB", "run, s"})
     assert sqnr.points == [(0, 0, 22), (2, 100, 2)]
     assert [y for *_, y in run_s.points] == [12, 12, 12]
@@ -138,6 +139,24 @@ def test_a_line_is_labelled_with_its_last_figure(
     cases = [replace(report.cases[0], sqnr_db=value) for value in values]
     (row,) = follow_cases([replace(report, cases=(case,)) for case in cases])
     assert row.lines[0].label == label
+
+
+def test_a_run_without_a_case_keeps_its_status_and_each_run_has_its_own_limits(
+    report: Report,
+) -> None:
+    first, other = report.cases[0], replace(report.cases[1], status=Status.FAILED)
+    rules = [
+        tuple(replace(one, min_sqnr_db=limit) for one in report.thresholds) for limit in (40, 50)
+    ]
+    runs = [
+        replace(report, cases=(first, other), thresholds=rules[0]),
+        replace(report, cases=(first,), thresholds=rules[1]),
+    ]
+    failed, passed = follow_cases(runs)
+    assert [bar and bar.limit for bar in passed.lines[0].bars] == [40, 50]
+    assert (failed.statuses, failed.last) == ((Status.FAILED, None), Status.FAILED)
+    assert failed.lines[0].bars[1] is None
+    assert failed.flips == 0
 
 
 def test_equal_outputs_are_no_dip(report: Report) -> None:

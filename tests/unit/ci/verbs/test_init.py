@@ -83,6 +83,12 @@ def test_reports_are_ignored_by_git(root: Path, before: str | None, after: str) 
         assert (root / ".gitignore").read_text() == after
 
 
+def test_names_that_are_no_text_stay_ignored(root: Path) -> None:
+    (root / ".gitignore").write_bytes(b"caf\xe9\n")
+    assert main(["init", "--policy-only"]) == ExitCode.OK
+    assert (root / ".gitignore").read_bytes() == b"caf\xe9\nreports/\n"
+
+
 @pytest.mark.parametrize("kind", ["directory", "link"])
 def test_an_ignore_file_that_is_no_file_is_left(
     root: Path, capsys: pytest.CaptureFixture[str], kind: str
@@ -213,6 +219,10 @@ def test_a_policy_alone_needs_no_commit(root: Path, capsys: pytest.CaptureFixtur
         ),
         ("https://github.com/example/executorch-qnn-ci/", "example/executorch-qnn-ci@" + "b" * 40),
         ("ssh://git@github.com/example/executorch-qnn-ci", "example/executorch-qnn-ci@" + "b" * 40),
+        (
+            "git@github.com:example/executorch-qnn-ci.git",
+            "example/executorch-qnn-ci@" + "b" * 40,
+        ),
         ("https://gitlab.com/example/executorch-qnn-ci", ""),
         ("file:///home/me/executorch-qnn-ci", ""),
     ],
@@ -230,6 +240,17 @@ def test_an_installation_from_github_knows_its_commit(
     (info / "direct_url.json").write_text(json.dumps(origin))
     monkeypatch.setattr(metadata, "distribution", lambda _: metadata.PathDistribution(info))
     assert ci.verbs.init.find_origin() == found
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"url": 7}', '{"url": "https://github.com/a/b"}']
+)
+def test_an_origin_in_another_form_is_not_known(
+    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "direct_url.json").write_text(text)
+    monkeypatch.setattr(metadata, "distribution", lambda _: metadata.PathDistribution(tmp_path))
+    assert ci.verbs.init.find_origin() == ""
 
 
 def test_the_choices_are_those_of_the_policy(

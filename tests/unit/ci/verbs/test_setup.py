@@ -6,6 +6,7 @@ Provisioning and the doctor's survey are stand-ins; export and outputs are real.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -41,7 +42,8 @@ class World:
         self.asked.append((given[0], more))
         self.while_provisioning()
         one = Provisioned("qnn-runtime", "2.49.40", self.root / ROOT, repaired=self.repaired)
-        return Environment(given[0], (one,), {"QNN_SDK_ROOT": str(one.root)})
+        other = Provisioned("libcxx", "18.1", self.root / "libcxx")
+        return Environment(given[0], (one, other), {"QNN_SDK_ROOT": str(one.root)})
 
     def examine(self, profile: str, environment: Environment, **more: Any) -> Verdict:
         self.asked.append((profile, environment.variables, more["python"]))
@@ -93,14 +95,17 @@ def test_a_job_gets_variables_and_outputs(
     assert main(["setup"]) == ExitCode.OK
     assert {*github("ENV").splitlines()} == {f"{stale}=", f"QNN_SDK_ROOT={world.root / ROOT}"}
     assert read_outputs(github("OUTPUT")) == {
-        "roots": {"qnn-runtime": str(world.root / ROOT)},
-        "versions": {"qnn-runtime": "2.49.40"},
+        "roots": {"qnn-runtime": str(world.root / ROOT), "libcxx": str(world.root / "libcxx")},
+        "versions": {"qnn-runtime": "2.49.40", "libcxx": "18.1"},
         "report": str(world.root / "reports/setup/doctor.json"),
         "changed": False,
         "repaired": False,
     }
     assert json.loads(Path("reports/setup/doctor.json").read_text())["fit"]
-    assert "export" not in capsys.readouterr().out
+    assert capsys.readouterr().out.splitlines() == [
+        f"qnn-runtime 2.49.40  {world.root / ROOT}",
+        f"libcxx 18.1  {world.root / 'libcxx'}",
+    ]
     assert world.asked[0][0] == "emulator"
     assert github("PATH") == ""
 
@@ -210,6 +215,29 @@ def test_a_cache_that_was_not_good_is_seen(
     assert main(["setup", *(f"--cached={one}" for one in paths)]) == ExitCode.OK
     outputs = read_outputs(github("OUTPUT"))
     assert (outputs["changed"], outputs["repaired"]) == (changed, repaired)
+
+
+def test_a_file_is_another_if_it_was_replaced_or_written_anew(tmp_path: Path) -> None:
+    path, other = tmp_path / "a", tmp_path / "b"
+    assert verb.identify(path) is None
+    for one in (path, other):
+        one.write_text("x")
+        os.utime(one, ns=(5, 5))
+    first = verb.identify(path)
+    assert first == verb.identify(path)
+    os.utime(path, ns=(5, 6))
+    assert verb.identify(path) != first
+    other.rename(path)
+    assert verb.identify(path) != first
+
+
+def test_what_was_dropped_is_warned_about(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert world
+    monkeypatch.setenv("GITLAB_CI", "true")
+    assert main(["setup"]) == ExitCode.OK
+    assert "warning: gl-code-quality-report.json" in capsys.readouterr().err
 
 
 def test_a_repaired_tree_is_told(

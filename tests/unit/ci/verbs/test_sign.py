@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,12 +34,13 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
     found: dict[str, Any] = {}
 
-    def find(given: Any, build: Path, _environ: Any, needed: Any, _progress: Any) -> None:
+    def find(given: Any, build: Path, environ: Any, needed: Any, _progress: Any) -> None:
+        assert environ is os.environ
         found.update(given=given, build=build, needed=needed)
 
     def plan(request: Any) -> Any:
         found["request"] = request
-        return SimpleNamespace(request=request, notes=("a note",), inputs=INPUTS)
+        return SimpleNamespace(request=request, notes=("a note", "more"), inputs=INPUTS)
 
     def resolve(_: Any) -> Any:
         if found["request"].signer_command:
@@ -135,7 +137,8 @@ def test_a_dry_run_tells_every_library_and_no_secret(
     assert lines == ["a.so: V75, QNN v2.49, /sdk/a.so", "b.so: V81, QNN none, /sdk/b.so"]
     assert signer == "signer: sign *** --password '***' testsig-***.so"
     assert target.endswith(str(asked["request"].target))
-    assert "note: a note" in said.err
+    notes = [line for line in said.err.splitlines() if line.startswith("note: ")]
+    assert notes == ["note: a note", "note: more"]
     assert main([*words, "--json"]) == ExitCode.OK
     data = json.loads(capsys.readouterr().out)
     assert [(one["name"], one["source"], one["sha256"][0]) for one in data["libraries"]] == [
@@ -148,7 +151,7 @@ def test_a_dry_run_tells_every_library_and_no_secret(
         "testsig": False,
         "signer": "none found: no signer",
         "out": str(asked["request"].target),
-        "notes": ["a note"],
+        "notes": ["a note", "more"],
     }
     assert main([*words, "--json", "--signer", "mine", "--testsig", "12"]) == ExitCode.OK
     data = json.loads(capsys.readouterr().out)

@@ -477,6 +477,34 @@ def test_faults_are_tried_with_the_libraries_of_the_side(monkeypatch: pytest.Mon
         opened.clear()
 
 
+@pytest.mark.parametrize(
+    ("installed", "version", "is_refused"),
+    [
+        ("", "new", False),
+        ("another", "new", False),
+        ("new", "new", False),
+        ("older", "old", False),
+        ("old", "new", True),
+        ("new", "unknown", True),
+    ],
+)
+def test_an_executorch_that_needs_another_torch_is_refused(
+    monkeypatch: pytest.MonkeyPatch, installed: str, version: str, is_refused: bool
+) -> None:
+    rows = {"new": "2.13", "old": "2.12", "older": "2.12"}
+    pairs = SimpleNamespace(
+        supported=[SimpleNamespace(executorch=one, torch=torch) for one, torch in rows.items()]
+    )
+    monkeypatch.setattr(upgrade_report, "read_pairs", lambda: pairs)
+    monkeypatch.setattr(upgrade_report, "installed_executorch", lambda: installed)
+    if not is_refused:
+        upgrade_report.check_executorch(version)
+        return
+    with pytest.raises(UsageError, match=f"executorch=={version} ") as caught:
+        upgrade_report.check_executorch(version)
+    assert caught.value.fix
+
+
 def test_packages_that_one_session_tests_may_be_combined() -> None:
     upgrade_report.check_word("onnxruntime-qnn==2.5.0+onnxruntime==1.22.0")
     for word in ("onnxruntime==1.22.0+onnx==1.0", "onnxruntime==1.22.0+executorch==1.5.1"):
