@@ -443,6 +443,17 @@ def test_exit_codes_and_json(
         assert data["decided_by"]
 
 
+def test_an_soc_or_a_missing_choice_is_named_before_a_file_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / "gone.pte")
+    for words, told in ((["--soc", "sm1"], "SM1"), ([], "neither a runtime nor an SoC")):
+        assert main(["compat", path, *words]) == ExitCode.USAGE
+        heard = capsys.readouterr().err
+        assert told in heard
+        assert "gone.pte" not in heard
+
+
 def test_what_cannot_be_told_exits_with_3(tmp_path: Path) -> None:
     path = tmp_path / "context.bin"
     path.write_bytes(make_binary(version=4))

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import zipfile
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from ci.onnx.contexts import (
     read_context,
     seal_context,
 )
+from ci.verbs import context as verb
 from provisioning.elf.programs import Target
 from provisioning.errors import FailedError, QnnCiError, UnfitError, UsageError
 from tests.qnn_provider.contexts import (
@@ -369,6 +371,32 @@ def test_the_verb_shows_and_judges_a_context(
     assert main(["context", str(path)]) == 1
     path.write_bytes(b"<html>")
     assert main(["context", str(path)]) == 2
+
+
+def test_each_fact_of_a_context_is_shown(tmp_path: Path) -> None:
+    context = read_context(write_context(tmp_path))
+    targets = (Target("SM8750", 79, 8), Target("SM8650", 75, 4))
+    two = replace(context, targets=targets, partitions=("one", "two"), seal="")
+    hidden = replace(two, file=None, qnn="", targets=(), seal="a")
+    sealed = "yes, and the binary has not changed since"
+    for shown, soc, facts in (
+        (
+            two,
+            None,
+            (BINARY, context.qnn, "SM8750 (V79, 8 MB VTCM), SM8650 (V75, 4 MB VTCM)", "no"),
+        ),
+        (hidden, "SM8650", ("in the model", "unknown", "unknown", sealed)),
+    ):
+        where, qnn, made_for, seal = facts
+        told = dict(line.split("  ", 1) for line in verb._render(shown, soc).splitlines())
+        assert {name: text.strip() for name, text in told.items()} == {
+            "binary": f"{where}, {context.size_bytes} bytes",
+            "compiled with": f"QNN {qnn}",
+            "compiled for": made_for,
+            "graphs": "one, two",
+            "sealed": seal,
+            **({"verdict": f"{soc} can load it"} if soc else {}),
+        }
 
 
 def test_without_the_onnx_package_the_verb_names_it(
