@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ci.__main__ import main
+from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
 from ci.llm import tiny, weights
 from ci.llm.foreign import ForeignJob
@@ -314,7 +315,7 @@ def test_each_option_reaches_the_cases_and_the_command_that_repeats_them(
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
     for name in ("QNN_CI_SDK", "QNN_CI_ADAPTOR"):
         monkeypatch.setenv(name, "")
-    (tmp_path / "limits.toml").write_text('extends = "default"\n')
+    (tmp_path / "limits.toml").write_text('extends = "default"\n[schemes.fp16]\nmin_cosine = 0.5\n')
     ran: list[Any] = []
     given: dict[str, Any] = {}
 
@@ -352,6 +353,7 @@ def test_each_option_reaches_the_cases_and_the_command_that_repeats_them(
     assert [one for one in command if one not in options.command] == []
     assert bool(command) is bool(options.command)
     assert options.baselines is None
+    assert options.policy == read_emulator_policy(args.policy, "llm")
     choice = read_choice(args.sdk)
     assert given["profile"] == choice.profile
     assert (given["offline"], given["imports"], given["choice"]) == (True, llm.IMPORTS, choice)

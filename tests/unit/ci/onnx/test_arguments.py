@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from onnx import helper
 
 from ci.__main__ import main
+from ci.cases.policy import read_emulator_policy
 from ci.report.schema import Case, Report, Status
 from ci.report.write import write_report
 from ci.verbs.lanes import onnx as verb
@@ -111,7 +112,7 @@ def test_a_library_or_package_that_is_missing_is_named_before_a_case_runs(
 
 
 def test_every_option_reaches_the_run(steps: Steps) -> None:
-    Path("qnn.toml").write_text('extends = "default"\n')
+    Path("qnn.toml").write_text('extends = "default"\n[schemes.u8]\nmin_cosine = 0.5\n')
     Path("an sdk").mkdir()
     flags = ["--saver", "--no-cache", "--record", "--offline", "--direct", "--embed-mode", "0"]
     own = ["--option", "htp_performance_mode=burst", "--profile", "basic", "--log-level", "debug"]
@@ -129,6 +130,7 @@ def test_every_option_reaches_the_run(steps: Steps) -> None:
     assert options.keep == steps.root / "kept"
     assert options.files_directory == steps.root / "out/test_onnx/qnn"
     assert options.baselines == steps.root / "qnn-baselines"
+    assert options.policy == read_emulator_policy(steps.root / "qnn.toml", "onnx")
     assert steps.given["offline"]
     assert (steps.given["profile"], steps.given["choice"].sdk) == (
         "onnx-sdk",

@@ -17,10 +17,12 @@ import pytest
 
 from ci.__main__ import main
 from ci.audit.operators import Found, Partition
+from ci.cases.policy import read_emulator_policy
 from ci.report.schema import Tool
 from ci.verbs import audit as verb
 from provisioning.artifacts.choice import ADAPTOR_VARIABLE, SDK_VARIABLE, QnnChoice
 from provisioning.errors import ExitCode
+from provisioning.manifest.targets import Backend
 
 WHOLE = Found({"aten.linear.default": 2}, (), (Partition("forward", 2, 64, 16),), 80)
 NOTHING = Found({}, (("aten.erf.default", "unsupported", False),), (), 80)
@@ -102,6 +104,7 @@ def test_every_option_of_an_audit_reaches_it(
 
     def judge(spec: Any, policy: Any, found: Any, seconds: float, qnn: str = "") -> Any:
         judged.append(qnn)
+        assert policy == read_emulator_policy(tmp_path / "qnn.toml").for_backend(Backend.HTP)
         return judge_case(spec, policy, found, seconds, qnn)
 
     def run_own(tasks: Any, jobs: int, **more: Any) -> Any:
@@ -111,7 +114,7 @@ def test_every_option_of_an_audit_reaches_it(
     run_tasks = verb.run_tasks
     monkeypatch.setattr(verb, "run_tasks", run_own)
     monkeypatch.setattr(verb, "judge_case", judge)
-    Path("qnn.toml").write_text('extends = "default"\n')
+    Path("qnn.toml").write_text('extends = "default"\n[schemes.fp16]\nmin_cosine = 0.5\n')
     words = ["--model", "lstm", "--soc", "SM8750", "--sdk", "sdk", "--policy", "qnn.toml"]
     more = ["--jobs", "2", "--timeout-s", "7", "--offline", "--reports", "out"]
     more += ["--adaptor", "wheel"]

@@ -117,7 +117,7 @@ def test_a_call_without_options_is_the_usual_one(steps: Steps) -> None:
 
 
 def test_every_option_reaches_the_run(steps: Steps, tmp_path: Path) -> None:
-    Path("qnn.toml").write_text('extends = "default"\n')
+    Path("qnn.toml").write_text('extends = "default"\n[schemes.fp16]\nmin_cosine = 0.5\n')
     (tmp_path / "an sdk").mkdir()
     own = [
         "--sdk",
@@ -139,6 +139,8 @@ def test_every_option_reaches_the_run(steps: Steps, tmp_path: Path) -> None:
     assert options.keep == tmp_path / "kept"
     assert options.files_directory == tmp_path / "out/test_emulator/qnn"
     assert options.baselines == tmp_path / "qnn-baselines"
+    own = read_emulator_policy(tmp_path / "qnn.toml")
+    assert options.policy == own.for_backend(Backend.HTP)
     assert (steps.ran["runner"], steps.ran["plain"]) == ("./a runner", True)
     assert {one.source.choices.log_level for one in steps.ran["specs"]} == {"debug"}
     assert steps.given["offline"]

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from ci.__main__ import main
+from ci.cases.policy import read_emulator_policy
 from ci.report.schema import Tool
 from ci.verbs import localise as verb
 from provisioning.artifacts.choice import ADAPTOR_VARIABLE, SDK_VARIABLE, QnnChoice
 from provisioning.errors import ExitCode
+from provisioning.manifest.targets import Backend
 
 ONE = ["--model", "mlp", "--scheme", "fp16"]
 
@@ -93,8 +95,12 @@ def test_every_option_reaches_the_search(searched: list[Namespace], tmp_path: Pa
     (tmp_path / "sdk").mkdir()
     more = ["--limit", "1", "--reproducer", "out/one.py", "--no-cache", "--offline"]
     words = ["--timeout-s", "0.5", "--soc", "SM8750", "--sdk", "sdk", "--adaptor", "wheel"]
+    (tmp_path / "own.toml").write_text('extends = "default"\n[schemes.fp16]\nmin_cosine = 0.5\n')
+    more += ["--policy", "own.toml"]
     assert main(["localise", *ONE, *more, *words]) == ExitCode.FAILED
     (one,) = searched
+    own = read_emulator_policy(tmp_path / "own.toml")
+    assert one.setup.options.policy == own.for_backend(Backend.HTP)
     assert (one.spec.soc, one.limit) == ("SM8750", 1)
     assert one.reproducer == tmp_path / "out" / "one.py"
     assert (one.setup.options.timeout_s, one.setup.options.use_cache) == (0.5, False)
