@@ -155,7 +155,7 @@ def test_a_case_that_fails_fails_the_audit_and_is_annotated_on_github(
         verb, "judge_case", lambda *given: judged.append(given[2:4]) or judge(*given)
     )
     assert run() == ExitCode.FAILED
-    assert "::error" not in capsys.readouterr().err
+    assert "error: " not in capsys.readouterr().err
     early = Found(failure=failure, ended_early=True)
     assert judged == [(early, 0.0) if failure else (found, 0.5)]
     shutil.rmtree("scratch")
