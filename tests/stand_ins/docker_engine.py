@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import tarfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -198,8 +199,13 @@ class FakeEngine:
         assert force
         self.note("container removed", id=name)
 
-    def wait(self, _name: str, *, condition: str) -> dict[str, int]:
+    def wait(self, name: str, *, condition: str) -> dict[str, int]:
+        """Return once the container has started, as its commands end at once."""
         assert condition == "next-exit"
+        deadline = time.monotonic() + 10
+        while {"id": name} not in self.called("start") and time.monotonic() < deadline:
+            time.sleep(0.001)
+        self.note("waited", id=name)
         return {"StatusCode": self.exit_code}
 
     def list_containers(self, **words: Any) -> list[SimpleNamespace]:

@@ -65,6 +65,7 @@ NAMES = ("Dockerfile", "packages.sh", "environments.sh", "entry.sh")
         ("pyproject.toml", '"rich==', '"richer=='),
         ("nox", "NOX_VERSION=2", "NOX_VERSION=3"),
         ("noxfile.py", "stamp.write_text(digest_group(", "stamp.write_text(str("),
+        ("noxfile.py", 'python = f"python{sys', 'python = f"python-{sys'),  # in digest_group
     ],
 )
 def test_what_is_installed_and_how_changes_the_tag(
@@ -195,6 +196,10 @@ def test_the_context_holds_our_files_and_wheels_only(
     assert first.getvalue() == second.getvalue()
     with tarfile.open(fileobj=io.BytesIO(first.getvalue())) as archive:
         modes = {member.name: member.mode for member in archive}
+        sent = {one.name: archive.extractfile(one).read() for one in archive if one.isreg()}  # type: ignore[union-attr]
+    files = {name: ROOT / name for name in modes}
+    files |= {f"wheels/{one.name}": one for one in wheels} | {"locks/apt.lock": plan().apt_lock}
+    assert sent == {name: files[name].read_bytes() for name in sent}
     assert modes == {
         "locks": 0o755,
         "wheels": 0o755,

@@ -12,16 +12,18 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from stat import filemode
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from ci.__main__ import main
@@ -284,7 +286,13 @@ def test_wheels_are_fetched_by_hash_for_the_bases_python_and_torch_from_its_cpu_
     assert fetch_wheels(plan, Progress()) == []
     hashed, torch = calls
     assert "--require-hashes" in hashed
-    assert hashed[hashed.index("--python-version") + 1] == "3.11"
+    place = Path(os.environ["QNN_CI_HOME"]) / "downloads/wheels/python-3.11"
+    for words in calls:
+        assert words[:1] == [sys.executable]
+        quiet = ["--disable-pip-version-check", "--no-input", "download", "--quiet", "--no-deps"]
+        at = words.index(quiet[0])
+        assert words[at - 1 : at + 7] == ["pip", *quiet, "--dest", str(place)]
+        assert words[words.index("--python-version") + 1] == "3.11"
     lines = Path(hashed[-1]).read_text("utf-8").splitlines()
     assert lines
     assert all("--hash=sha256:" in one for one in lines)
@@ -310,6 +318,9 @@ def test_torch_comes_from_the_index_that_is_named(
     def run(words: Any, more: list[str]) -> None:
         assert words == ["torch"]
         asked.append(more[more.index("--index-url") + 1] if more else "")
+        # Without access to PyTorch's index, pip's index is tried soon.
+        quick = ["--timeout", "5", "--retries", "0"]
+        assert more[2:] == (quick if named is None and len(asked) == 1 else [])
         if fails and len(asked) == 1:
             raise DownloadError("no answer")
 
@@ -335,20 +346,31 @@ def test_toolchains_are_baked_from_the_store_and_labelled(
         (root / "libQnnHtp.so").write_bytes(b"QNN")
         found.append(Provisioned(name, "2", root, adopted=is_adopted))
     environment = Environment("emulator", tuple(found), {})
-    monkeypatch.setattr(building, "locate_profile", lambda *_: environment)
+    located: list[Any] = []
+    monkeypatch.setattr(
+        building, "locate_profile", lambda *given: located.append(given) or environment
+    )
     plan = plan_image(engine, "emulator", OWN)
-    base = engine.get(OWN)
+    plan = replace(plan, image=msgspec.structs.replace(plan.image, profile="a profile"))
+    base, progress, steps = engine.get(OWN), Progress(), []
+    progress.step = steps.append  # type: ignore[method-assign]
     built = Built(plan.reference(), base.id, 0, fresh=True)
     if adopted:
         with pytest.raises(UnfitError, match="libcxx is not in the store"):
-            bake_toolchains(engine, plan, built, Progress())
+            bake_toolchains(engine, plan, built, progress)
         return
-    baked = bake_toolchains(engine, plan, built, Progress())
+    baked = bake_toolchains(engine, plan, built, progress)
+    assert located == [("a profile", progress)]
+    assert steps[0] == "emulator: adding qnn-sdk-2 libcxx-2"
     (context,) = engine.contexts
     assert context["store/qnn-sdk-2-ab/qnn-sdk/libQnnHtp.so"] == b"QNN"
     assert context["store/libcxx-2-ab/libcxx/libQnnHtp.so"] == b"QNN"
-    assert f'LABEL {TOOLCHAINS_LABEL}="qnn-sdk-2 libcxx-2"' in context["Dockerfile"].decode()
-    assert f"FROM {base.id}\n" in context["Dockerfile"].decode()
+    assert context["Dockerfile"].decode().splitlines() == [
+        f"FROM {base.id}",
+        "COPY store /opt/qnn-ci/store-home/store",
+        "ENV QNN_CI_HOME=/opt/qnn-ci/store-home",
+        f'LABEL {TOOLCHAINS_LABEL}="qnn-sdk-2 libcxx-2"',
+    ]
     (asked,) = engine.called("build")
     wanted = ("custom_context", "rm", "forcerm", "decode")
     assert {name: asked[name] for name in wanted} == dict.fromkeys(wanted, True)
@@ -485,6 +507,13 @@ def test_a_shell_has_the_callers_place_ids_and_settings_and_is_removed(
     monkeypatch.setenv("SECRET", "no")
     monkeypatch.setattr(os, "getuid", lambda: 1000)
     monkeypatch.setattr(os, "getgid", lambda: 100)
+    waiter = shell._Waiter
+
+    def wait(client: Any, container: str) -> shell._Waiter:
+        engine.note("wait")
+        return waiter(client, container)
+
+    monkeypatch.setattr(shell, "_Waiter", wait)
     former = os.umask(0o027)
     engine.exit_code = 7
     try:
@@ -514,6 +543,13 @@ def test_a_shell_has_the_callers_place_ids_and_settings_and_is_removed(
     assert named[f"{checkout}/.nox"].startswith(f"{LABEL}-nox-1000-")
     assert not any(one["ReadOnly"] for one in mounts.values())
     assert [one["entrypoint"] for one in helpers] == [["chown", "1000:100"]] * 2
+    assert [one["words"] for one in helpers] == [["/volume"]] * 2
+    given = [[(m["Target"], m["Type"]) for m in one["host_config"]["mounts"]] for one in helpers]
+    assert given == [[("/volume", "volume")]] * 2
+    owned = [one["host_config"]["mounts"][0]["Source"] for one in helpers]
+    assert sorted(owned) == sorted(named.values())
+    assert [one["labels"] for one in helpers] == [{f"{LABEL}.shell": "emulator"}] * 2
+    assert engine.names == {name: {f"{LABEL}.shell": "emulator"} for name in owned}
     assert [one["user"] for one in helpers] == ["0:0"] * 2  # only root may give a volume away
     assert [one["host_config"]["auto_remove"] for one in helpers] == [True] * 2
     started = [one["id"] for one in engine.called("start")]
@@ -521,7 +557,13 @@ def test_a_shell_has_the_callers_place_ids_and_settings_and_is_removed(
     assert (Path(home) / "store").is_dir()  # else the engine makes it, and root owns it
     (put,) = engine.called("put")
     assert put["files"]["passwd"].startswith(b"root:x\ndev:x:1000:100:")
-    assert names(engine).index("attach") < len(names(engine)) - 1
+    # No output is lost: streams and the exit code are asked for before the container starts. A
+    # volume is its owner's before the container is made.
+    order = ["container", "wait", "start", "waited"]
+    assert [one for one in names(engine) if one in {*order, "attach"}] == [
+        *(order * 2),
+        *("container", "attach", "wait", "start", "waited"),
+    ]
     # Any user in the container may read from it, to notice when this process ends.
     assert engine.called("attach") == [{"pipe": "prw-rw-rw-"}]
     assert (container["stdin_open"], container["tty"]) == (True, False)
@@ -529,6 +571,11 @@ def test_a_shell_has_the_callers_place_ids_and_settings_and_is_removed(
     engine.calls.clear()
     run_shell(engine, request_)
     assert len(engine.called("container")) == 1, "the volumes are there"
+    engine.calls.clear()
+    del engine.names[named[HOME]]
+    run_shell(engine, request_)
+    helper, _ = engine.called("container")
+    assert [one["Source"] for one in helper["host_config"]["mounts"]] == [named[HOME]]
 
 
 def test_checkouts_of_one_name_share_a_home_and_no_environments(
@@ -608,7 +655,15 @@ def test_the_git_directory_of_a_linked_work_tree_is_mounted_too(tmp_path: Path, 
         words = ["commit", "-q", "--allow-empty", "-m", "one"]
         subprocess.run([*run, "-C", main_, *words], check=True)
         subprocess.run([*run, "-C", main_, "worktree", "add", "-q", checkout], check=True)
-    assert shell._outer_git(checkout) == ([tmp_path / "main" / ".git"] if where == "linked" else [])
+    outer = [tmp_path / "main" / ".git"] if where == "linked" else []
+    assert shell._outer_git(checkout) == outer
+    plan: Any = SimpleNamespace(checkout=checkout)
+    request = ShellRequest(plan, Built("", "", 0, fresh=False), (), baked=True)
+    mounts = shell._mounts(request, tmp_path / "pipe", {})
+    assert [(one["Source"], one["Target"], one["ReadOnly"]) for one in mounts] == [
+        *((str(path), str(path), False) for path in (checkout, *outer)),
+        (str(tmp_path / "pipe"), shell.CALLER, False),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -646,6 +701,9 @@ def test_a_frozen_store_a_baked_one_and_podman(
     container = engine.called("container")[-1]
     assert home not in [one["Target"] for one in container["host_config"]["mounts"]]
     assert "QNN_CI_HOME" not in container["environment"]
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    run_shell(engine, request_)
+    assert engine.called("container")[-1]["host_config"]["userns_mode"] is None, "it is root's"
 
 
 @pytest.mark.parametrize(
@@ -658,28 +716,80 @@ def test_a_frozen_store_a_baked_one_and_podman(
 def test_an_interrupt_asks_a_container_to_end_then_insists(
     engine: Any, monkeypatch: pytest.MonkeyPatch, terminal: bool, signals: list[int]
 ) -> None:
-    monkeypatch.setattr(shell, "GRACE_S", 0.0)
     code = shell._Waiter.__new__(shell._Waiter)
-    monkeypatch.setattr(shell._Waiter, "ended", lambda _, __: False)
+    waited: list[float] = []
+    ends = [False]
+    monkeypatch.setattr(
+        shell._Waiter, "ended", lambda _, limit_s: waited.append(limit_s) or ends[0]
+    )
     shell._end(engine, "c1", code, terminal=terminal)
-    assert [one["signal"] for one in engine.called("kill")] == signals
+    assert engine.called("kill") == [{"id": "c1", "signal": one} for one in signals]
+    assert waited == [5] * len(signals)
     engine.calls.clear()
-    monkeypatch.setattr(shell._Waiter, "ended", lambda _, __: True)
+    ends[0] = True
     shell._end(engine, "c1", code, terminal=terminal)
     assert [one["signal"] for one in engine.called("kill")] == signals[:1]
+    waited.clear()
+    engine.api.kill = None  # it has exited by itself
+    shell._end(engine, "c1", code, terminal=terminal)
+    assert waited == [5]
 
 
+@pytest.mark.parametrize("terminal", [False, True])
 def test_an_interrupt_ends_the_container_and_goes_on(
-    engine: Any, request_: ShellRequest, monkeypatch: pytest.MonkeyPatch
+    engine: Any, request_: ShellRequest, monkeypatch: pytest.MonkeyPatch, terminal: bool
 ) -> None:
-    def interrupt(*_: Any, **__: Any) -> None:
+    streams: list[socket.socket] = []
+
+    def interrupt(stream: socket.socket, **_: Any) -> None:
+        streams.append(stream)
         raise KeyboardInterrupt
 
+    stream = SimpleNamespace(isatty=lambda: terminal)
+    monkeypatch.setattr(shell, "sys", SimpleNamespace(stdin=stream, stdout=stream))
+    monkeypatch.setattr(shell, "raw_terminal", lambda *_: nullcontext())
     monkeypatch.setattr(shell, "copy_streams", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run_shell(engine, request_)
-    assert engine.called("kill")
+    first = signal.SIGHUP if terminal else signal.SIGINT
+    assert engine.called("kill")[0]["signal"] == first
     assert engine.called("container removed")
+    assert streams[0].fileno() == -1, "the stream is closed"
+
+
+def test_a_container_that_the_engine_has_removed_is_no_error(
+    engine: Any, request_: ShellRequest
+) -> None:
+    engine.api.remove_container = None
+    engine.exit_code = 3
+    assert run_shell(engine, request_) == 3
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_the_exit_code_is_1_if_the_engine_is_lost(engine: Any) -> None:
+    released = threading.Event()
+
+    def wait(_: str, *, condition: str) -> dict[str, int]:
+        assert condition == "next-exit"
+        released.wait(10)
+        raise OSError("the engine was stopped")
+
+    engine.api.wait = wait
+    code = shell._Waiter(engine, "c1")
+    assert not code.ended(0.01)
+    released.set()
+    assert code.result() == 1
+    assert code.ended(0.01)
+
+
+def test_what_reads_from_the_callers_pipe_notices_the_callers_end() -> None:
+    with shell._caller_pipe() as pipe:
+        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        with pytest.raises(BlockingIOError):
+            os.read(reader, 1)  # somebody may still write
+    assert os.read(reader, 1) == b"", "this is the end"
+    os.close(reader)
+    assert not pipe.parent.exists()
 
 
 def test_output_and_errors_of_a_container_stay_apart(capfd: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import json
 import os
 import re
 import signal
@@ -327,17 +328,25 @@ def test_a_lock_has_what_builds_packages_without_a_wheel(monkeypatch: pytest.Mon
 
     def answer(words: Any, more: Any, python: str) -> str:
         asked.extend([*words, *more, python])
-        return 'WARNING: the cache is not used\n{"install": []}'
+        rows = [
+            {
+                "metadata": {"name": name, "version": "1"},
+                "download_info": {"archive_info": {"hashes": {"sha256": name, "md5": "no"}}},
+            }
+            for name in ("C", "b")
+        ]
+        return f"WARNING: the cache is not used\n{json.dumps({'install': rows})}"
 
     monkeypatch.setattr(wheels, "_run_pip", answer)
     monkeypatch.setattr(wheels.shutil, "which", lambda name: f"/bin/{name}")
     monkeypatch.setattr(wheels, "wanted_requirements", lambda _: ["antlr4-python3-runtime==4.9.3"])
     plan: Any = SimpleNamespace(base=SimpleNamespace(python="3.12"), checkout=None)
-    wheels.resolve_lock(plan, Progress())
-    assert asked[-4:] == [
+    lock = wheels.resolve_lock(plan, Progress())
+    assert lock == "b==1 --hash=sha256:b\nc==1 --hash=sha256:C\n"
+    assert asked == [
+        *("install", "--dry-run", "--ignore-installed", "--quiet", "--report", "-"),
         *("antlr4-python3-runtime==4.9.3", "setuptools", "wheel", "/bin/python3.12"),
     ]
-    assert "--dry-run" in asked
 
 
 def test_a_lock_needs_the_python_of_its_base(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -527,6 +536,21 @@ def test_a_terminal_has_the_lines_and_columns_of_the_callers(
         signal.raise_signal(signal.SIGWINCH)
     assert signal.getsignal(signal.SIGWINCH) is former
     assert done == [0, (0, 1, ["before"])]
+
+
+def test_pip_of_the_python_that_is_named_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[list[Any]] = []
+
+    def run(argv: list[Any], *, fix: str) -> Any:
+        ran.append(argv)
+        return SimpleNamespace(output="a report")
+
+    monkeypatch.setattr(wheels, "run_process", run)
+    assert wheels._run_pip(["install"], ["a"], "/bin/python3.12") == "a report"
+    (argv,) = ran
+    assert argv[0] == "/bin/python3.12"
+    quiet = ["--disable-pip-version-check", "--no-input"]
+    assert argv[-5:] == ["pip", *quiet, "install", "a"]
 
 
 def test_a_download_of_pip_that_fails_says_why_and_what_to_do(

@@ -44,6 +44,7 @@ from ci.images.digest import (
     find_differences,
     write_locks,
 )
+from ci.images.engine import read_file
 from ci.images.normalize import normalize_image, read_layers, saved_layers
 from ci.images.prune import Stale, find_bases, find_stale, remove_stale
 from ci.images.push import find_forbidden, push_image
@@ -371,6 +372,25 @@ def test_the_python_of_a_base_is_its_distributions(
         assert all(release in caught.value.fix for release in definition.PYTHONS)
     assert asked == [("probe", "/usr/lib/os-release")]
     assert engine.calls[-1] == ("probe removed", {})
+    engine.calls.clear()
+    monkeypatch.setattr(definition, "read_file", None)  # it fails
+    with pytest.raises(TypeError):
+        plan_image(engine, "aot", OWN)
+    assert engine.calls[-1] == ("probe removed", {})
+
+
+def test_a_file_of_a_container_is_read_by_its_name() -> None:
+    files = {"other": b"no", "os-release": b"NAME=caf\xe9\n"}
+    asked: list[Any] = []
+
+    def get_archive(*given: str) -> Any:
+        data = pack(files)
+        asked.append(given)
+        return iter([data[:700], data[700:]]), {}
+
+    client: Any = SimpleNamespace(api=SimpleNamespace(get_archive=get_archive))
+    assert read_file(client, "c1", "/usr/lib/os-release") == "NAME=caf\ufffd\n"
+    assert asked == [("c1", "/usr/lib/os-release")]
 
 
 # -- bytes of an image -----------------------------------------------------------------------------
