@@ -85,17 +85,18 @@ def write_seen(directory: Path, seen: Sequence[Seen]) -> None:
 
 class Flat(nn.Module):
     """Wraps a module with nested inputs. The wrapper takes only the tensors in them, as a flat
-    list. Other values in ``inputs`` are constants."""
+    list. Other values in ``inputs`` are constants: ``fixed`` has them, and the class for a
+    tensor."""
 
     def __init__(self, module: Any, inputs: tuple[Any, ...]) -> None:
         super().__init__()
         leaves, self.spec = tree_flatten(inputs)
         self.module = module
-        self.fixed = [None if isinstance(one, torch.Tensor) else one for one in leaves]
+        self.fixed = [torch.Tensor if isinstance(one, torch.Tensor) else one for one in leaves]
 
     def forward(self, *tensors: torch.Tensor) -> Any:
         given = iter(tensors)
-        leaves = [next(given) if one is None else one for one in self.fixed]
+        leaves = [next(given) if one is torch.Tensor else one for one in self.fixed]
         return self.module(*tree_unflatten(leaves, self.spec))
 
 

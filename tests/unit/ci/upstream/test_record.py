@@ -118,6 +118,19 @@ def test_nested_inputs_are_given_as_a_list_of_tensors(record: Any) -> None:
     assert flat(two, one).tolist() == [7.0]
 
 
+class Optional(nn.Module):
+    def forward(self, one: Any, mask: Any, two: Any) -> Any:
+        return one - two if mask is None else one * mask
+
+
+def test_an_input_that_is_none_is_no_tensor(record: Any) -> None:
+    row, arrays = record.work_out(see(Optional(), inputs=(X, None, X + 1)))
+    assert row.lacks == ()
+    assert len(arrays[Member.INPUT]) == len(row.inputs) == 2
+    values, _ = arrays[Member.NOISE]
+    assert values.tolist() == [[-1.0] * 4]
+
+
 def test_an_exception_is_a_note_and_nothing_has_gradients(record: Any) -> None:
     notes = record.Notes()
     with notes.of("one"):
@@ -145,7 +158,7 @@ class Rounded(nn.Module):
 
 def see(program: nn.Module, **changes: Any) -> Seen:
     given: dict[str, Any] = {
-        "program": torch.fx.symbolic_trace(program),
+        "program": program if isinstance(program, Optional) else torch.fx.symbolic_trace(program),
         "float_model": Plain(),
         "inputs": (X,),
         "is_own": True,
@@ -206,14 +219,70 @@ def test_what_cannot_be_computed_is_left_out_and_named(record: Any) -> None:
     assert lacks.startswith("the outputs of the float32 model could not be computed: ")
 
 
+class Counting(nn.Module):
+    """Its result depends on how often it ran."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("runs", torch.zeros(1))
+
+    def forward(self, x: Any) -> Any:
+        self.runs.add_(1)
+        return x + self.runs
+
+
+def test_a_model_that_remembers_its_runs_is_as_it_was_after_each(record: Any) -> None:
+    """The outputs are computed by the program and by the float model, each from its own state."""
+    seen, float_model = see(Counting(), is_own=False), Counting()
+    for _ in range(2):
+        _, arrays = record.work_out(seen)
+        assert arrays[Member.FLOAT][0].tolist() == (X + 1).tolist()
+    for _ in range(2):
+        _, arrays = record.work_out(see(Rounded(), float_model=float_model))
+        assert arrays[Member.FLOAT][0].tolist() == (X + 1).tolist()
+    assert float_model.runs.tolist() == [0.0]
+
+
+def test_weights_in_blocks_are_rounded_before_the_outputs_are_computed(
+    record: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What upstream compares with is from weights that are not rounded."""
+    rounded = torch.fx.symbolic_trace(Rounded())
+    monkeypatch.setattr(record, "find_scheme", lambda _: Scheme.A16W4_BLOCK)
+    monkeypatch.setattr(record, "round_blocks", lambda _: rounded)
+    row, arrays = record.work_out(see(Plain()))
+    assert (row.scheme, row.lacks) == ("16a4w_block", ())
+    assert arrays[Member.QUANTIZED][0].tolist() == [OWN]
+    assert arrays[Member.FLOAT][0].tolist() == [FLOAT]
+    assert arrays[Member.NOISE][0].tolist() == [OWN]
+
+
+def test_a_program_without_known_steps_or_scheme_is_recorded_too(
+    record: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "find_grids", lambda _: [])
+    monkeypatch.setattr(record, "find_scheme", lambda _: None)
+    wanted = (X > 2.0, X)
+    row, arrays = record.work_out(see(Above(), outputs=wanted, wanted=wanted))
+    assert (row.scheme, {*arrays} & {Member.LOW, Member.HIGH}) == ("", set())
+    assert [one.startswith("the bounds") for one in row.lacks] == [False] * len(row.lacks)
+    assert arrays[Member.NOISE][1] is False
+    row, _ = record.work_out(see(Plain()))
+    (output,) = row.outputs
+    assert row.lacks == ()
+    assert (output.shape, output.step, output.lowest, output.highest) == ((1, 4), 0.0, 0, 0)
+
+
 class Above(nn.Module):
     def forward(self, x: Any) -> Any:
         return x * 2 > 4.0
 
 
-def test_an_output_of_integers_has_bounds(record: Any) -> None:
-    wanted = (X > 2.0,)
-    row, arrays = record.work_out(see(Above(), outputs=wanted, wanted=wanted))
+@pytest.mark.parametrize("is_own", [True, False])
+def test_an_output_of_integers_has_bounds(record: Any, is_own: bool) -> None:
+    """By the model that was lowered, which is not always the one that upstream compares with."""
+    wanted = (X > 2.0,) if is_own else (X > 9.0,)
+    row, arrays = record.work_out(see(Above(), outputs=wanted, wanted=wanted, is_own=is_own))
     assert row.outputs[0].dtype == "bool"
     for member, value in ((Member.LOW, False), (Member.HIGH, True)):
         (bound,) = arrays[member]
