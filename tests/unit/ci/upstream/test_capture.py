@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed in this environment")
 
 import torch
+from torch import nn
 
 from ci.upstream import capture as module
 from ci.upstream.capture import Capture, Seen, wrap
@@ -49,6 +52,9 @@ def test_a_wrapper_sees_arguments_and_results_and_changes_neither() -> None:
     owner = Owner()
     wrap(Owner, "add", before=lambda *words, **options: told.append((words, options)))
     assert owner.add(1, two=2) == 3
+    with pytest.raises(TypeError):
+        owner.add("one", two=2)  # type: ignore[arg-type]
+    assert told.pop() == ((owner, "one"), {"two": 2}), "the arguments come first"
     wrap(Owner, "double", after=lambda made, one: told.append((made, one)))
     assert (owner.double(4), Owner.double(5)) == (8, 10)
     assert told == [((owner, 1), {"two": 2}), (8, 4), (10, 5)]
@@ -60,18 +66,29 @@ def test_a_comparison_is_kept_with_the_program_that_ran_last_and_with_copies() -
     own.compare([ONE], [TWO])
     assert own.seen == []
     given, made, wanted = torch.tensor([3.0]), torch.tensor([4.0]), torch.tensor([5.0])
+    weight = torch.tensor([6.0], requires_grad=True)
     own.note_quantized(program, source)
     own.begin(object(), [ONE])
     own.begin(program, [given, "word"], pte_bytes=9)
-    own.compare([made], [wanted])
+    own.compare([made, weight], [wanted, TWO])
     own.compare([TWO], [TWO])
     for tensor in (given, made, wanted):
         tensor.add_(100)
     (seen,) = own.seen
-    assert describe(seen) == (program, source, (3.0, "word"), True, 9, [4.0], [5.0])
+    assert describe(seen) == (program, source, (3.0, "word"), True, 9, [4.0, 6.0], [5.0, 2.0])
+    assert not seen.outputs[1].requires_grad
     own.begin(source, [], is_own=False)
     own.compare([], [])
     assert describe(own.seen[1]) == (source, None, (), False, 0, [], [])
+
+
+def test_a_quantized_module_stays_alive_so_that_no_other_has_its_id() -> None:
+    own, program = Capture(), nn.Linear(1, 1)
+    alive = weakref.ref(program)
+    own.note_quantized(program, "float")
+    del program
+    gc.collect()
+    assert alive() is not None
 
 
 def test_comparisons_of_the_delegate_s_tests(
@@ -142,13 +159,22 @@ def test_comparisons_of_the_new_tests(capture: Capture, monkeypatch: pytest.Monk
     ]
 
 
+class Exported:
+    def __init__(self, made: Any) -> None:
+        self.made = made
+
+    def module(self, *, check_guards: bool) -> Any:
+        assert not check_guards
+        return self.made
+
+
 def test_comparisons_of_the_backend_suite(
     capture: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def program(*names: str) -> Any:
         nodes = [SimpleNamespace(target=name, op="call_function") for name in names]
         made = SimpleNamespace(graph=SimpleNamespace(nodes=nodes), names=names)
-        return SimpleNamespace(module=lambda check_guards: made)
+        return Exported(made)
 
     class Tester:
         def __init__(self, model: Any) -> None:

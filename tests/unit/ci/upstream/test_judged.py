@@ -393,6 +393,16 @@ def test_what_upstream_compares_with_stands_for_a_model_that_is_missing() -> Non
     assert np.array_equal(made.quantized[0].values, GRID[None])
     assert np.array_equal(made.float32[0].values, GRID[None])
     assert made.noise == [None]
+    other = {**few, Member.UPSTREAM: [GRID + 1]}
+    for given, quantized, float32 in (
+        ({Member.FLOAT: [RIGHT]}, GRID + 1, RIGHT),
+        ({Member.QUANTIZED: [GRID]}, GRID, GRID),
+        ({}, GRID + 1, GRID + 1),
+    ):
+        made = make_references(record, {**other, **given}, (INFO,))
+        assert made.quantized is not None
+        assert np.array_equal(made.quantized[0].values, quantized[None])
+        assert np.array_equal(made.float32[0].values, float32[None])
     plain = make_references(replace(record, scheme="fp16"), arrays, (INFO,))
     assert plain.quantized is None
     assert np.array_equal(plain.float32[0].values, RIGHT[None])

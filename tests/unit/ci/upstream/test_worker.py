@@ -6,7 +6,10 @@ import importlib
 import os
 import random
 import re
+import socket
+import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -22,7 +25,7 @@ pytest.importorskip("torch", reason="torch is not installed in this environment"
 import torch
 
 from ci.upstream.stubs import LACKS
-from provisioning.errors import FailedError
+from provisioning.errors import FailedError, StoreError
 
 # Modules that load ExecuTorch, which takes seconds.
 STAND_INS: dict[str, Any] = {
@@ -198,6 +201,7 @@ def test_a_test_runs_in_its_own_directory_with_upstreams_seed(
     [
         (FailedError("running the program ended without a result: SIGABRT"), 134),
         (FailedError("input set 0 has the wrong number of inputs"), 1),
+        (StoreError("the disk is full"), 1),
         (None, 0),
     ],
 )
@@ -243,8 +247,9 @@ class Method:
         )
 
     def __call__(self, given: list[Any]) -> list[Any]:
-        """Twice each input in another order in memory, and something else."""
-        return [*((2 * one).t().contiguous().t() for one in given), 7]
+        """Twice each input in another order in memory, after other values, and something else."""
+        others = [torch.cat([one[:1], 2 * one.t()])[1:].t() for one in given]
+        return [7, *others]
 
 
 @pytest.fixture
@@ -252,6 +257,7 @@ def place(modules: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     pybindings = SimpleNamespace(_load_program=Runtime)
     internals = SimpleNamespace(pybindings=pybindings, quantized_kernels=None)
     monkeypatch.setattr(modules.emulator, "internals", internals)
+    monkeypatch.setattr(modules.emulator, "overwrite_freed_memory", (tmp_path / "clean").touch)
     (tmp_path / "in").mkdir()
     (tmp_path / "out").mkdir()
     (tmp_path / "m.pte").write_bytes(b"the program")
@@ -269,13 +275,14 @@ def call(modules: Any, place: Path, lines: str, *words: str) -> str:
 
 
 def test_each_input_set_has_its_outputs_in_their_order_in_memory(modules: Any, place: Path) -> None:
-    assert call(modules, place, "0\n\n2\n") == "2 input sets were run"
+    assert call(modules, place, "0\n\n \n2\n") == "2 input sets were run"
     found = {path.name: np.fromfile(path, np.float32) for path in (place / "out").iterdir()}
     assert {name: values.tolist() for name, values in found.items()} == {
         "output_0_0.raw": [0, 4, 2, 6],
         "output_1_0.raw": [16, 20, 18, 22],
     }
     assert (place / "kept/0.pte").read_bytes() == b"the program"
+    assert (place / "clean").exists(), "nothing of an earlier program is in the memory"
 
 
 def test_the_method_that_is_asked_for_gets_inputs_of_its_types(modules: Any, place: Path) -> None:
@@ -292,3 +299,49 @@ def test_a_call_that_the_runner_would_refuse_is_refused(modules: Any, place: Pat
     with pytest.raises(FailedError, match="--etdump_path x") as caught:
         call(modules, place, "0\n", "--etdump_path", "x")
     assert LACKS in str(caught.value)
+
+
+def test_the_executable_passes_its_call_on_and_ends_as_the_program(
+    modules: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each program is kept under another name."""
+    emulator, calls = modules.emulator, []
+
+    def answer(place: Path, words: list[str], keep: Path) -> tuple[int, str]:
+        calls.append((place, words, keep))
+        return len(calls) - 1, f"output {len(calls)}"
+
+    monkeypatch.setattr(emulator, "sys", SimpleNamespace(executable=sys.executable, maxsize=2))
+    monkeypatch.setattr(emulator, "answer_call", answer)
+    monkeypatch.setenv(emulator.ADDRESS, f"qnn-ci-test-{os.getpid()}")
+    client = tmp_path / "new" / "runner"
+    emulator.write_client(client)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"\0{os.environ[emulator.ADDRESS]}")
+        listener.listen()
+        serving = threading.Thread(target=emulator._answer_calls, args=(listener, tmp_path / "k"))
+        serving.start()
+        for code, words in enumerate((["--model_path", "a b.pte"], [])):
+            done = subprocess.run(
+                [client, *words], cwd=tmp_path, capture_output=True, text=True, check=False
+            )
+            assert (done.returncode, done.stdout) == (code, f"output {code + 1}\n"), done.stderr
+        serving.join(10)
+    assert calls == [
+        (tmp_path, ["--model_path", "a b.pte"], tmp_path / "k/0.pte"),
+        (tmp_path, [], tmp_path / "k/1.pte"),
+    ]
+
+
+def test_a_test_runs_in_a_fork_of_the_worker(
+    modules: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_here(name: str, directory: Path) -> tuple[str, Path, bool]:
+        return name, directory, os.getpid() == parent
+
+    parent = os.getpid()
+    monkeypatch.setattr(modules.worker, "run_here", run_here)
+    assert modules.worker.run_test("C::a", tmp_path) == ("C::a", tmp_path, False)
+    monkeypatch.setattr(modules.worker, "run_here", lambda *_: os._exit(9))
+    with pytest.raises(FailedError, match="C::a: the process"):
+        modules.worker.run_test("C::a", tmp_path)
