@@ -274,6 +274,16 @@ def test_without_a_rule_for_cases_there_is_no_suite() -> None:
     assert (facts.suite, facts.models) == ({}, {})
 
 
+def test_each_session_with_a_policy_has_the_suite_of_its_own() -> None:
+    onnx = {"manifests/policies/onnx.toml": '[suite]\nmlp = ["8a8w"]\nnet = ["fp16", "8a8w"]\n'}
+    suites = read_facts(MemoryTree(FILES | onnx), RULES, {}).suites
+    named = {"emulator": {"mlp": ("fp16", "8a8w"), "lstm": ("fp16",)}}
+    named["onnx"] = {"mlp": ("8a8w",), "net": ("fp16", "8a8w")}
+    policies = {name: rule.policy for name, rule in RULES.sessions.items() if rule.policy}
+    assert {"emulator", "onnx"} <= {*policies.values()}
+    assert suites == {name: named.get(policy, {}) for name, policy in policies.items()}
+
+
 @pytest.mark.parametrize(
     ("many", "why"),
     [

@@ -31,10 +31,12 @@ from ci.gate.schema import PlannedJob
 from ci.models.schemes import Scheme
 from ci.report.junit import render_junit
 from ci.report.schema import (
+    Budget,
     Case,
     CaseName,
     Control,
     ControlKind,
+    Footprint,
     OutputThreshold,
     Question,
     Report,
@@ -239,6 +241,33 @@ def test_an_unsupported_case_is_one_that_the_policy_expects(
     assert [*_compare_policy(failed, policy)] == []
 
 
+def test_each_case_is_one_that_the_policy_expects_to_be_unsupported() -> None:
+    row = Unsupported("no op", "known", models=("m",), schemes=("8a8w",), socs=("S",))
+    policy = replace(read_emulator_policy(), unsupported=(row,))
+    expected = replace(GOOD, status=Status.UNSUPPORTED, reason="no op")
+    others = [replace(expected, **one) for one in ({"model": "n"}, {"soc": "T"})]
+    others.append(replace(expected, scheme="fp16"))
+    passed = replace(GOOD, model="o")
+    for cases in ((passed, expected, *others), (*others, expected)):
+        specs = [CaseSpec(one.model, Scheme(one.scheme), one.soc) for one in cases]
+        report = replace(report_of(*cases), thresholds=policy.describe_limits(specs))
+        (fault,) = _compare_policy(report, policy)
+        assert fault.endswith(": n 8a8w S, m 8a8w T, m fp16 S")
+
+
+def test_a_case_that_passed_is_doubted_by_the_limits_and_the_budget_of_its_model() -> None:
+    small = replace(RULE, model="n", budget=Budget(context_bytes=10))
+    exact = replace(RULE, model="o", min_sqnr_db=31.0)
+    large = replace(GOOD, footprint=Footprint(context_bytes=11))
+    cases = [replace(large, model=name) for name in "mno"]
+    fits = replace(GOOD, model="n", footprint=Footprint(context_bytes=10), soc="T")
+    report = replace(report_of(*cases, fits, controls=4), thresholds=(RULE, small, exact))
+    second, third = _doubt_cases(report)
+    assert second.startswith("n 8a8w S passed with ")
+    assert "context_bytes = 10" in second
+    assert third == "o 8a8w S passed with SQNR 30 (below 31)"
+
+
 def test_the_limits_of_a_report_are_those_of_the_policy_and_no_others() -> None:
     policy = read_emulator_policy()
     first, *rest = policy.describe_limits([CaseSpec(GOOD.model, Scheme.A8W8, GOOD.soc)])
@@ -273,6 +302,8 @@ SUITES = [
     (PASS, 'tests="2"', 1, 0, True),
     (PASS, 'failures="1" errors="0"', 1, 0, True),
     (PASS, 'errors="3"', 1, 0, True),
+    (PASS * 2, 'tests="1"', 2, 0, True),
+    (PASS, 'tests="all"', 1, 0, True),
 ]
 
 

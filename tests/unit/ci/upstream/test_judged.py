@@ -495,6 +495,14 @@ def test_a_comparison_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert set(read) == {Member.OUTPUT}
 
 
+def test_kept_arrays_are_numbers_and_run_no_code(tmp_path: Path) -> None:
+    record, arrays = make(GRID)
+    write_comparison(tmp_path / "0", record, arrays)
+    np.savez(tmp_path / "0.npz", output_0=np.array([Path()], dtype=object))
+    with pytest.raises(ValueError, match="allow_pickle"):
+        read_comparisons(tmp_path)
+
+
 def test_a_model_that_gives_a_number_as_one_element_is_compared_as_a_number() -> None:
     record = Comparison(scheme="8a8w", outputs=(TensorInfo("float32", (), step=STEP),), inputs=())
     number, one = np.float32(1.5).reshape(()), np.float32([1.5])
