@@ -402,6 +402,17 @@ def test_a_rule_for_all_sessions_may_name_one_of_them_too() -> None:
     assert {one.name: one.files for one in plan.sessions}["bench"] == ("Makefile",)
 
 
+def test_of_several_rules_for_a_file_the_first_reason_counts_and_any_may_be_alone() -> None:
+    path = "ci/models/model.py"  # which the emulator's session and the tests use
+    first, second = Rule((path,), ("bench",), "first"), Rule((path,), ("bench", "unit"), "second")
+    alone = Rule(("ci/models/*",), ("lint",), "alone", alone=True)
+    for more, runs in (((), True), ((alone,), False)):
+        rules = msgspec.structs.replace(RULES, rule=(first, second, *more))
+        sessions = {one.name: one for one in plan_edits({path: "+x"}, rules).sessions}
+        assert (sessions["bench"].reason, sessions["unit"].reason) == ("first", "second")
+        assert sessions["test_emulator"].run is runs
+
+
 def test_changes_after_one_that_needs_everything_are_noted_too() -> None:
     plan = plan_edits({"Makefile": "x", SOCS: "+[SM9]\nid = 1\n"})
     assert [*map(str, plan.cases)] == [*EVERY_CASE, "mlp 8a8w SM9", "mlp fp16 SM9"]

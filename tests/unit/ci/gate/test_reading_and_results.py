@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from ci.gate import results
 from ci.gate.cases import POLICY, SOCS, choose_cases, list_cases
 from ci.gate.changes import Change, Difference, Kind, TreeFacts
 from ci.gate.jobs import (
@@ -28,7 +29,7 @@ from ci.gate.verdict import JobResult
 from ci.parity.trees import RevisionTree
 from ci.report.schema import CaseName
 from ci.report.write import write_report
-from provisioning.errors import UsageError
+from provisioning.errors import ManifestError, UsageError
 from tests.stand_ins.reports import make_report
 from tests.stand_ins.small_project import FILES, MemoryTree
 
@@ -158,6 +159,8 @@ def test_the_work_tree_is_what_git_would_commit(git: Git) -> None:
     (git.root / "new").write_text("é", encoding="utf-8")
     (git.root / "link").symlink_to("a")
     (git.root / "link_to_nothing").symlink_to("gone")
+    (git.root / "made").write_text("x", encoding="utf-8")
+    (git.root / ".git/info/exclude").write_text("made\n", encoding="utf-8")
     tree = WorkTree(git.root)
     assert tree.files == {"a", "new", "link", "link_to_nothing"}
     assert tree.links == {"link": "a", "link_to_nothing": "gone"}
@@ -493,6 +496,19 @@ def test_a_report_without_its_junit_or_that_cannot_be_read_is_the_jobs_fault(
     assert "the job left no junit.xml" in read_result(folder, job).fault
     with pytest.raises(UsageError, match="cannot read the report"):
         read_junit(folder / "reports")
+
+
+def test_a_policy_that_is_invalid_is_no_defect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(lane: str) -> None:
+        raise ManifestError(f"the policy of {lane} is invalid")
+
+    monkeypatch.setattr(results, "read_emulator_policy", read)
+    folder = leave(tmp_path / "f", b"0")
+    write_report(make_report([]), folder / "reports/unit")
+    job = replace(JOB, report="report.json", policy="onnx")
+    assert read_result(folder, job) == JobResult("0", fault="the policy of onnx is invalid")
 
 
 def test_results_are_known_by_their_folders(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ The results are files as jobs of pr.yml leave them, read and judged as ``qnn-ci 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -390,8 +391,10 @@ def test_what_is_wrong_with_no_job_is_in_every_form(
 
 def test_figures_far_from_the_recorded_ones_are_red(results: Results) -> None:
     (stem,) = (one.stem for one in suite_folder().glob("onnxruntime-*.toml"))
-    tool = {"name": "onnxruntime", "version": stem.removeprefix("onnxruntime-")}
-    in_report(lambda data: data.update(toolchain=[tool]))(results)
+    found = re.fullmatch(r"([a-z]+)-([^-]+)-([a-z-]+)-([^-]+)", stem)
+    assert found
+    tools = [{"name": found[at], "version": found[at + 1]} for at in (1, 3)]
+    in_report(lambda data: data.update(toolchain=tools))(results)
     (line,) = (one for one in results.judge().jobs if one.job == ONNX)
     assert line.verdict is JobVerdict.FAILED
     assert "recorded for this toolchain" in line.why

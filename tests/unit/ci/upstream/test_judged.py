@@ -436,6 +436,7 @@ def test_the_figures_of_a_test_are_those_of_its_worst_comparison() -> None:
         ((compare(3.0), compare(9.0), compare(-5.0)), 1),
         ((compare(None, 40.0), compare(None, 12.0), compare(None, 60.0)), 1),
         ((compare(None, 5.0), compare(-20.0, 50.0)), 1),  # a prediction says more
+        ((compare(None, 40.0), compare(None), compare(None, 12.0)), 1),  # outputs without an SQNR
     ):
         judged = Judged("C::test_a", Ending.PASSED, ours=every)
         assert worst_figures(judged) == vars(every[worst].figures)

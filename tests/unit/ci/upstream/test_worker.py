@@ -24,6 +24,8 @@ pytest.importorskip("torch", reason="torch is not installed in this environment"
 
 import torch
 
+from ci.cases.forked import run_forked
+from ci.upstream import suites
 from ci.upstream.stubs import LACKS
 from provisioning.errors import FailedError, StoreError
 
@@ -345,3 +347,67 @@ def test_a_test_runs_in_a_fork_of_the_worker(
     monkeypatch.setattr(modules.worker, "run_here", lambda *_: os._exit(9))
     with pytest.raises(FailedError, match="C::a: the process"):
         modules.worker.run_test("C::a", tmp_path)
+
+
+TINY = """
+import torchsr.models
+
+
+class TestTiny:
+    def test_a(self): ...
+
+    def test_b(self): ...
+"""
+
+
+@pytest.mark.parametrize(("is_file", "is_installed"), [(True, True), (False, False)])
+def test_a_suite_is_collected_with_stubs_and_is_then_watched(
+    modules: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_file: bool,
+    is_installed: bool,
+) -> None:
+    """In a fork, because it changes the process. Tests of one file are named without it."""
+    worker, watched = modules.worker, []
+    folder = tmp_path / "tests"
+    folder.mkdir()
+    (folder / "test_tiny.py").write_text(TINY)
+    (folder / "test_broken.py").write_text("import no_such_module\n")
+    (folder / "other.py").write_text("def test_of_another_file(): ...\n")
+    suite = suites.Suite("tiny", ("tests/test_tiny.py",) if is_file else ("tests",))
+    others = suites.Suite("other", ("gone.py",))
+    monkeypatch.setattr(worker, "SUITES", {"other": others, "tiny": suite})
+    monkeypatch.setattr(
+        worker,
+        "WATCHES",
+        {name: partial(watched.append, name) for name in ("other", "tiny")},
+    )
+    monkeypatch.setattr(worker, "warm_up", lambda *, plain: watched.append(plain))
+    other = tmp_path / "other"
+    monkeypatch.setattr(worker, "find_executorch", lambda: tmp_path if is_installed else other)
+    monkeypatch.setenv(suites.SUITE, "tiny")
+    monkeypatch.setenv(suites.SOURCE, "" if is_installed else str(tmp_path))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # it takes most of the time
+
+    def collect() -> Any:
+        worker.before_forks()
+        found = worker.collected
+        return [*found.items], found.errors, watched, found.config is not None
+
+    names, errors, done, has_config = run_forked(collect)
+    place = "" if is_file else "tests/test_tiny.py::"
+    assert names == [f"{place}TestTiny::test_{one}" for one in "ab"]
+    assert [one.partition(":")[0] for one in errors] == (
+        [] if is_file else ["tests/test_broken.py"]
+    )
+    assert (done, has_config) == ([False, "tiny"], True)
+
+
+def test_each_suite_has_its_own_functions_watched(modules: Any) -> None:
+    assert {name: watch.__name__ for name, watch in modules.worker.WATCHES.items()} == {
+        "upstream": "watch_delegate",
+        "upstream-rework": "watch_rework",
+        "backend-suite": "watch_backend_suite",
+    }
+    assert modules.worker.WATCHES.keys() == suites.SUITES.keys()
