@@ -4,7 +4,7 @@ of the whole graph."""
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -93,7 +93,7 @@ class Graphs:
                 kind=name_operator(node),
                 line=find_line(node).strip(" []"),
                 module=_name_module(node),
-                inputs=tuple(dict.fromkeys(self._find_inputs(node))),
+                inputs=tuple(one for one in self._find_inputs(node) if one in self.operators),
                 computes=computes(node),
                 size_bytes=values[0][name].numel() * values[0][name].element_size(),
                 range=bounds,
@@ -104,13 +104,15 @@ class Graphs:
             for bounds in [find_range(self.results[name])]
         ]
 
-    def _find_inputs(self, node: Node) -> Iterable[str]:
-        for one in node.all_input_nodes:
-            source = find_source(one)
-            if source.name in self.operators:
-                yield source.name
-            elif source.op == "call_function":
-                yield from self._find_inputs(source)
+    def _find_inputs(self, node: Node) -> list[str]:
+        """Return the names of the operators and of the model's inputs that an operator reads."""
+        found: dict[str, None] = {}
+        for one in map(find_source, node.all_input_nodes):
+            if one.name in self.operators or one.op == "placeholder":
+                found[one.name] = None
+            elif one.op == "call_function":
+                found.update(dict.fromkeys(self._find_inputs(one)))
+        return [*found]
 
     def rank_losses(self) -> list[Row]:
         """Return a row for each operator, and for each range of a quantized input or result, that
@@ -135,7 +137,8 @@ class Graphs:
         ]
         for one in (*inputs, *self.describe()):
             name = one.name
-            before = min((reached[x] for x in one.inputs if x in reached), default=EQUAL_DB)
+            sources = self._find_inputs(self.operators[name]) if name in self.operators else []
+            before = min((reached[x] for x in sources if x in reached), default=EQUAL_DB)
             for node in filter(None, [name, read.get(name)]) if name in nodes else ():
                 behind = _measure_sets(right, name, given, node)
                 lost = before - behind

@@ -59,6 +59,7 @@ from ci.audit.localise_search import (  # noqa: E402
     minimize,
     rank_departures,
 )
+from ci.cases.cache import CompileJob  # noqa: E402
 from ci.cases.engine import Delegation  # noqa: E402
 from ci.cases.judged import SessionOptions  # noqa: E402
 from ci.cases.pipeline import RunSetup  # noqa: E402
@@ -69,6 +70,7 @@ from ci.executorch.engine import ExecutorchEngine  # noqa: E402
 from ci.faults.match import KnownFault  # noqa: E402
 from ci.judging.gate import judge_output  # noqa: E402
 from ci.models.eager import run_eager  # noqa: E402
+from ci.models.graph_steps import describe_steps  # noqa: E402
 from ci.models.model import load_model  # noqa: E402
 from ci.models.schemes import Scheme  # noqa: E402
 from ci.models.tensors import TensorInfo  # noqa: E402
@@ -279,6 +281,109 @@ def test_a_shared_bias_is_named_and_mended() -> None:
     assert torch.allclose(as_it_is[0][0], mended[0][0], atol=2e-3)
 
 
+def test_a_bias_is_off_by_the_most_of_any_channel() -> None:
+    pytest.importorskip("torchao.quantization.pt2e.quantize_pt2e")
+    model = Twice()
+    model.bias_scales = torch.tensor([1e-6, 2e-6, 0.5e-6, 1e-6])
+    sets = [(torch.ones(2, 8), torch.ones(2, 8))]
+    with torch.no_grad():
+        module: Any = torch.export.export(model, sets[0], strict=True).module(check_guards=False)
+    off = {node.name: find_bias_off(module, node) for node in module.graph.nodes}
+    assert {name: one for name, one in off.items() if one} == {
+        "linear": pytest.approx(1.0),  # 1e-6 is right
+        "linear_1": pytest.approx(0.875),  # 4e-6 is right
+    }
+    plain: Any = torch.fx.symbolic_trace(nn.Sequential(nn.Linear(2, 2)))
+    assert not any(find_bias_off(plain, node) for node in plain.graph.nodes)
+
+
+@pytest.mark.parametrize("names", [("linear",), ("linear", "linear_1")])
+@pytest.mark.parametrize("quantized", [False, True])
+def test_the_tensors_and_the_code_of_a_part_compute_what_the_part_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quantized: bool, names: tuple[str, ...]
+) -> None:
+    """A weight that two operators read is written once."""
+    pytest.importorskip("torchao.quantization.pt2e.quantize_pt2e")
+    model: Any = Twice() if quantized else Wide(rounds=False)
+    shape = (2, 8)
+    sets = [(torch.randn(shape),) * (1 + quantized) for _ in range(2)]
+    with torch.no_grad():
+        module = torch.export.export(model, sets[0], strict=True).module(check_guards=False)
+    graphs, cut = Graphs(module, module, sets), Cut(names, names)
+    file = tmp_path / "new" / "part.pt"
+    asked: list[Any] = []
+    monkeypatch.setattr(localise_engine, "hold", lambda *given: asked.append(given) or graphs)
+    engine: Any = SimpleNamespace(backend="the backend")
+    code = localise_engine.SourceJob(engine, SPEC, cut, file)()
+    assert asked == [(SPEC, "the backend")]
+    assert "= None" not in code
+    held = torch.load(file, weights_only=True)
+    assert len(held["weights"]) == (5 if quantized else 2 * len(names))
+    part, inputs = graphs.cut(cut)
+    assert [[one.tolist() for one in each] for each in held["inputs"]] == [
+        [one.tolist() for one in each] for each in inputs
+    ]
+    space: dict[str, Any] = {"torch": torch, "device": torch.device}
+    exec(f"class Model(torch.nn.Module):\n{code}", space)  # noqa: S102 - the code that was written
+    again = space["Model"]()
+    for name, tensor in held["weights"].items():
+        again.register_buffer(name, tensor)
+    for given in inputs:
+        torch.testing.assert_close(again(*given), part(*given), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("backend", [Backend.HTP, Backend.GPU])
+def test_a_part_is_lowered_with_its_own_inputs_and_outputs(
+    monkeypatch: pytest.MonkeyPatch, backend: Backend
+) -> None:
+    model, lowered = load_model("mlp"), []
+    graphs = make_graphs(model.module, model.module, model.evaluation[:2])
+    loaded: list[Any] = []
+
+    class Lowering:
+        def __init__(self, *given: Any) -> None:
+            self.given = given
+
+        def write_program(self, module: Any) -> str:
+            lowered.append((*self.given, module))
+            return "compiled"
+
+    def load_digested(*given: Any) -> Any:
+        loaded.append(given)
+        return model, "digest"
+
+    monkeypatch.setitem(sys.modules, "ci.executorch.lower", SimpleNamespace(Lowering=Lowering))
+    monkeypatch.setattr("ci.models.model.load_digested", load_digested)
+    monkeypatch.setattr(localise_engine, "hold", lambda *given: loaded.append(given) or graphs)
+    warmed: list[Any] = []
+    engine: Any = SimpleNamespace(backend=backend, warm_up=warmed.append)
+    staging: Any = object()
+    first, *_, last = (one.name for one in graphs.describe())
+    cut = Cut((last,), (last,))
+    assert localise_engine.PartEngine(engine, cut).compile(SPEC, staging) == "compiled"
+    names = [(SPEC.reference, SPEC.source), (SPEC, backend)]
+    assert loaded == names
+    ((part, spec, place, on, module),) = lowered
+    assert (spec, place, on) == (SPEC, staging, backend)
+    assert part.module is module
+    assert (part.name, part.made) == (model.name, model.made)
+    wanted = run_eager(*graphs.cut(cut))
+    assert len(part.evaluation) == len(part.reference) == 2
+    for found, right in zip(part.reference, wanted, strict=True):
+        torch.testing.assert_close([*found], [*right])
+    loaded.clear()
+    described = localise_engine.DescribeJob(engine, SPEC)()
+    assert (warmed, loaded) == ([SPEC], names[::-1])
+    assert [one.name for one in described.operators][:1] == [first]
+    assert described == Description(
+        graphs.describe(),
+        graphs.outputs,
+        [],
+        describe_steps(model.module, model.evaluation[0]),
+    )
+    assert described.steps
+
+
 class Clipping(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         product = quantize(quantize(x, 1e-4, 32768) * 2, 1e-4, 32768)
@@ -332,6 +437,9 @@ def test_a_range_is_widened_by_the_most_that_any_operator_exceeds_it() -> None:
 def test_a_fused_relu_clips_nothing() -> None:
     assert measure_clipping(torch.tensor([-3.0, 1.0]), (0.0, 1.0)) == 0
     assert measure_clipping(torch.tensor([-3.0, 1.0]), (-2.0, 1.0)) == pytest.approx(0.5)
+    assert measure_clipping(torch.tensor([-3.0, 1.0]), None) == 0
+    assert measure_clipping(torch.tensor([-3, 1]), (-2.0, 1.0)) == 0, "an integer is not rounded"
+    assert measure_clipping(torch.tensor([-2.00001, 1.0]), (-2.0, 1.0)) == 0
     for low, high, share in ((-3.0, 5.0, 1.5), (-5.0, 3.0, 1.5), (-5.0, 8.0, 3), (-8.0, 5.0, 3)):
         assert measure_clipping(torch.tensor([low, high]), (-2.0, 2.0)) == pytest.approx(share)
 
@@ -428,6 +536,67 @@ def test_a_model_that_changes_its_buffers_is_refused() -> None:
         make_graphs(Counter(), Counter(), [(torch.ones(4),)])
 
 
+def test_a_model_that_is_not_quantized_is_lowered_as_it_is_and_loses_nothing() -> None:
+    graphs, quantized = open_pair(), export_wide()
+    assert graphs.module is graphs.float32
+    assert graphs.rank_losses() == []
+    both = make_graphs(quantized.module, Wide(rounds=False), quantized.sets)
+    assert both.module is quantized.module
+    assert both.float32 is not both.module
+
+
+class RoundedInput(nn.Module):
+    def __init__(self, *, rounds: bool) -> None:
+        super().__init__()
+        self.rounds = rounds
+
+    def forward(self, x: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+        n = n + 1
+        if not self.rounds:
+            return x * x, n
+        x = quantize(x, 0.01, 32768)
+        return quantize(x * x, 0.1, 32768), n
+
+
+def test_each_loss_starts_from_what_the_inputs_had_lost() -> None:
+    """Also if that is the range of an input of the model. What is no number has no loss."""
+    pytest.importorskip("torchao.quantization.pt2e.quantize_pt2e")
+    sets = [(torch.linspace(-1, 1, 64), torch.arange(3))]
+    with torch.no_grad():
+        graph, plain = (
+            torch.export.export(RoundedInput(rounds=rounds), sets[0], strict=True).module(
+                check_guards=False
+            )
+            for rounds in (True, False)
+        )
+    for module in (graph, plain):
+        for node in module.graph.nodes:
+            node.meta.pop("stack_trace", None)
+    rows = sorted(Graphs(graph, plain, sets).rank_losses(), key=lambda one: -one.behind_db)
+    assert [(one.operator.kind, one.operator.computes, one.is_range) for one in rows] == [
+        ("input x", False, True),
+        ("mul", True, False),
+        ("mul", True, True),
+    ]
+    assert [one.before_db for one in rows] == [EQUAL_DB, *(one.behind_db for one in rows[:-1])]
+    assert rows[0].lost_db > 60
+    for one in rows:
+        assert one.lost_db == one.before_db - one.behind_db
+
+
+def test_a_result_is_recorded_before_a_later_operator_writes_to_it() -> None:
+    class Shift(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.exp().add_(5)
+
+    graphs = make_graphs(Shift(), Shift(), [(torch.zeros(2),)])
+    ((recorded),) = record(graphs.module, graphs.sets, ["exp", "add_"])
+    assert {name: one.tolist() for name, one in recorded.items()} == {
+        "exp": [1.0, 1.0],
+        "add_": [6.0, 6.0],
+    }
+
+
 def test_a_model_that_changes_only_what_it_computed_is_divided() -> None:
     class Shift(nn.Module):
         def __init__(self) -> None:
@@ -439,6 +608,39 @@ def test_a_model_that_changes_only_what_it_computed_is_divided() -> None:
 
     graphs = make_graphs(Shift(), Shift(), [(torch.ones(4),)])
     assert [one.kind for one in graphs.describe()] == ["exp", "add_"]
+
+
+class Inner(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.exp()
+
+
+class Outer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Inner(), Inner()])
+        self.register_buffer("by", torch.ones(4))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        for layer in self.layers:
+            x = layer(x)
+        return x.reshape(2, 2).half(), (x + self.by.neg()).argmax() + 1
+
+
+def test_an_operator_is_described_with_its_module_its_inputs_and_its_size() -> None:
+    """What depends on no input is no operator."""
+    found = make_graphs(Outer(), Outer(), [(torch.ones(4),)]).describe()
+    assert all("test_localise.py:" in one.line for one in found)
+    rows = [msgspec.structs.replace(one, line="") for one in found]
+    assert rows == [
+        Operator(name="exp", kind="exp", module="layers.0", size_bytes=16),
+        Operator(name="exp_1", kind="exp", module="layers.1", inputs=("exp",), size_bytes=16),
+        Operator(name="reshape", kind="reshape", inputs=("exp_1",), computes=False, size_bytes=16),
+        Operator(name="to", kind="to", inputs=("reshape",), computes=False, size_bytes=8),
+        Operator(name="add", kind="add", inputs=("exp_1",), size_bytes=16),
+        Operator(name="argmax", kind="argmax", inputs=("add",), size_bytes=8),
+        Operator(name="add_1", kind="add", inputs=("argmax",), size_bytes=8),
+    ]
 
 
 def test_what_reads_a_part_of_a_split_reads_what_was_split() -> None:
@@ -575,6 +777,12 @@ def test_a_cause_is_named_by_what_mends_it() -> None:
     assert "separate biases" in biases
     assert "wider ranges" in ranges
     assert "the part's quantized model" in neither
+    part = Located(outputs=(), part=(make_operator("a", "mul", "n.py:1"),))
+    for scheme, model in ((Scheme.FP16, "float32"), (Scheme.A8W8, "quantized")):
+        spec = CaseSpec("net", scheme, "SM8650")
+        case = Localised(spec=spec, program=part, losses=(), programs=1)
+        assert f"the part's {model} model" in data_of([case])["cases"][0]["cause"]
+        assert f"the part's {model} model" in render_cases([case])
 
 
 def test_rows_are_ranked_by_loss_and_only_losses_are_shown() -> None:
@@ -657,14 +865,17 @@ def test_what_is_no_number_is_as_far_off_as_can_be_shown() -> None:
 
 
 class Leasing:
-    """A pool that compiles the model of ``engine`` in place of any part."""
+    """A pool that compiles the model of ``engine`` in place of any part. ``leased`` are the
+    arguments of each lease with the jobs that it ran."""
 
     def __init__(self, engine: Any = LABELLER, ended: Ended | None = None) -> None:
         self.engine, self.ended = engine, ended
+        self.leased: list[tuple[Any, ...]] = []
 
     @contextmanager
-    def lease(self, *_: object) -> Iterator[Any]:
+    def lease(self, *given: object) -> Iterator[Any]:
         def call(job: Any) -> Ended:
+            self.leased.append((*given, job))
             return self.ended or Ended(copy(job, engine=self.engine)(), "", "")
 
         yield SimpleNamespace(call=call)
@@ -763,6 +974,30 @@ def test_a_part_is_compiled_again_unless_the_cache_may_be_used(
     refusing = Leasing(copy(LABELLER, raises=ValueError("no such operator")))
     again = try_part(tmp_path / "again", refusing, right, use_cache=use_cache)
     assert bool(again.refused) is not use_cache
+
+
+def test_a_part_is_lowered_in_the_worker_that_has_the_model(tmp_path: Path) -> None:
+    pool = Leasing()
+    for use_cache in (False, True):
+        try_part(tmp_path / f"{use_cache}", pool, EchoRunner(fail), use_cache=use_cache)
+        place = tmp_path / f"{use_cache}"
+        spec, log, timeout_s, job = pool.leased.pop()
+        assert (spec, timeout_s) == (SPEC, 9.0)
+        assert log.name == "lower.log"
+        assert log.is_relative_to(place / "work/part-1")
+        engine = localise_engine.PartEngine(ExecutorchEngine(()), Cut(("y",), ("y",)))
+        assert job == CompileJob(engine, SPEC, place / "cache", log, use_cache=use_cache)
+
+
+def test_a_log_gets_its_folder_before_a_job_writes_to_it(tmp_path: Path) -> None:
+    setup: Any = SimpleNamespace(pool=Leasing(), options=SimpleNamespace(timeout_s=3.0))
+    log = tmp_path / "not/there/model.log"
+    setup.pool.ended = Ended("made", "", "")
+    localiser = Localiser(SPEC, setup, ExecutorchEngine(()), Progress())
+    job: Any = object()
+    assert localiser.call(job, log) == Ended("made", "", "")
+    assert log.parent.is_dir()
+    assert setup.pool.leased == [(SPEC, log, 3.0, job)]
 
 
 def test_a_part_whose_tensors_cannot_be_written_has_no_reproducer(
@@ -1080,9 +1315,12 @@ def test_a_search_begins_with_the_known_faults_of_a_model_and_ends_with_a_file(
     jobs: list[Any] = []
     cuts: list[Cut] = []
     told: list[Any] = []
+    steps: list[str] = []
+    progress, engine = Progress(), ExecutorchEngine(("one",))
+    progress.step = steps.append  # type: ignore[method-assign]
 
     def call(_: Localiser, job: Any, log: Path) -> Ended:
-        jobs.append((type(job).__name__, log.name, getattr(job, "weights", None)))
+        jobs.append((job, log))
         return Ended("source" if len(jobs) > 1 else described, "", "")
 
     def try_cut(_: Localiser, cut: Cut) -> Trial:
@@ -1101,16 +1339,21 @@ def test_a_search_begins_with_the_known_faults_of_a_model_and_ends_with_a_file(
     monkeypatch.setattr(localise, "write_reproducer", lambda *given: told.append(given))
     setup: Any = SimpleNamespace(work=tmp_path)
     file = tmp_path / "out" / "wrong.py"
-    localiser = Localiser(SPEC, setup, ExecutorchEngine(()), Progress(), qnn="2.49.40")
+    localiser = Localiser(SPEC, setup, engine, progress, qnn="2.49.40")
     found = localiser.run(20, file if written else None)
     assert [one.name for one in found.program.part] == ["b"]
     assert (found.spec, found.losses, found.known_faults) == (SPEC, losses, (fault,))
     assert found.programs == len(cuts) == len({*cuts})
     assert any({*one.kept} == {"c", "d"} for one in cuts)
     assert told[0] == ((), SPEC.scheme.value, "2.49.40")
-    assert jobs[0] == ("DescribeJob", "model.log", None)
+    assert jobs[0] == (localise_engine.DescribeJob(engine, SPEC), tmp_path / "model.log")
     assert found.reproducer == (str(file) if written else "")
-    assert jobs[1:] == [("SourceJob", "source.log", file.with_suffix(".pt"))] * written
+    assert found.program.smallest
+    words = (engine, SPEC, found.program.smallest, file.with_suffix(".pt"))
+    source = (localise_engine.SourceJob(*words), tmp_path / "source.log")
+    assert jobs[1:] == [source] * written
+    assert steps[0] == f"  known fault: {fault}"
+    assert len(steps) == 1 + len(cuts), "each program is shown"
     assert told[1:] == [(file, "source", SPEC, found.program)] * written
 
 
