@@ -188,6 +188,8 @@ def test_advice_on_a_failure_is_the_policys_unless_operators_have_their_own() ->
     policy = msgspec.structs.replace(POLICY, advice=(own,))
     failed = msgspec.structs.replace(WHOLE, failure=raised)
     assert judge(failed, policy=policy).fix == own.fix
+    any_text = msgspec.structs.replace(POLICY, advice=(Advice("^", fix="read it"),))
+    assert [judge(one, policy=any_text).fix for one in (failed, WHOLE)] == ["read it", ""]
     split = judge(msgspec.structs.replace(SPLIT, failure=raised))
     assert split.fix == ""
     assert split.reason.endswith("; 1 node stays on the CPU")
@@ -213,6 +215,10 @@ def test_a_refusal_is_known_for_the_lowering_options_of_its_row_alone() -> None:
         spec = CaseSpec("net", Scheme.FP16, "SM8650", Source(choices=choices))
         case = judge_case(spec, policy, SPLIT)
         assert (case.status, case.seconds) == (status, 0.0)
+    failed = msgspec.structs.replace(WHOLE, failure="RuntimeError: no luck")
+    for pattern, status in (("no luck", Status.UNSUPPORTED), ("No node", Status.FAILED)):
+        policy = msgspec.structs.replace(POLICY, unsupported=(Unsupported(pattern, "known"),))
+        assert judge(failed, policy=policy).status is status
     policy = msgspec.structs.replace(POLICY, unsupported=(Unsupported("^", "any model"),))
     for found, status in ((WHOLE, Status.PASSED), (SPLIT, Status.UNSUPPORTED)):
         assert judge(found, policy=policy).status is status
@@ -261,6 +267,16 @@ def test_limits_of_hardware_name_only_known_socs_and_schemes() -> None:
     assert not old.covers("16a16w", "SM8550")  # a V73
     assert not old.covers("16a16w", "SM8650")
     assert not old.covers("8a8w", "SA8295")
+
+
+def test_a_row_is_for_a_part_of_an_operator_and_of_a_reason() -> None:
+    row = Remedy("erf", "x", reason="visitor")
+    for op, reason, fits in (
+        ("aten.erf.default", "No node visitor", True),
+        ("aten.exp.default", "No node visitor", False),
+        ("aten.erf.default", "Value 68", False),
+    ):
+        assert row.fits(op, reason) is fits
 
 
 def test_a_row_for_named_socs_is_about_no_other() -> None:

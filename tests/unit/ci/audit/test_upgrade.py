@@ -488,9 +488,11 @@ def test_symbols_are_named_that_only_one_of_both_exports(
     monkeypatch.setattr(upgrade, "read_exports", lambda path: path.read_text().split())
     trees = [tmp_path / name for name in ("old", "new")]
     for root, symbols in zip(trees, (before, after), strict=True):
-        path = root / "lib/x86_64-linux-clang/libQnnHtp.so"
-        path.parent.mkdir(parents=True)
-        path.write_text(symbols)
+        for folder in ("x86_64-linux-clang", f"aarch64-{root.name}"):  # and one for devices
+            path = root / "lib" / folder / "libQnnHtp.so"
+            path.parent.mkdir(parents=True)
+            path.write_text(symbols)
+        path.with_name(f"libQnnNetRun-{root.name}.so").write_text("a")
     found = [(one.before, one.now, one.verdict) for one in compare_trees(*trees)]
     assert found == ([row] if row else [])
 
@@ -675,6 +677,19 @@ def test_only_what_varies_between_runs_may_change_a_little(name: str, now: int, 
         assert one.change == pytest.approx(now / 1000 - 1)
         assert one.verdict == ("worse" if now > 1000 else "better")
         assert (one.before, one.now) == ("1,000 bytes", f"{now:,} bytes")
+
+
+def test_a_status_is_shown_with_the_first_line_of_its_reason() -> None:
+    reasons = (f"run: {'x' * 200}\nmore", "lower: no op\nmore")
+    cases = [
+        replace(CASE, status=status, reason=reason)
+        for status, reason in zip((Status.FAILED, Status.UNSUPPORTED), reasons, strict=True)
+    ]
+    (found,) = (one for one in upgrade.compare_cases(*cases) if one.what == "status")
+    assert (found.before, found.now) == (
+        f"failed run: {'x' * 200}"[:120],
+        "unsupported lower: no op",
+    )
 
 
 @pytest.mark.parametrize("name", ["lowering_memory_bytes", "context_bytes"])

@@ -200,6 +200,8 @@ def test_all_that_a_python_file_names() -> None:
         ('ROOT / "docs" / "page.md"', {"docs/page.md", "page.md"}),
         ('ROOT / "docker"', {"docker"}),
         ('here.with_name("docker")', {"docker"}),
+        ('here.joinpath("docker")', {"docker"}),
+        ('here.joinpath("docs", "page.md")', {"docs/page.md"}),
         ('open("docker")', set()),
         ('Path("docs", 3, f"{1}.md")', {"docs/*/*.md"}),
         ('open("./docs/page.md")', {"docs/page.md"}),
@@ -317,7 +319,11 @@ def test_a_session_uses_its_groups_and_the_profiles_and_pins_of_its_target() -> 
         "lint": [f"{group}.lint"],
         "sign_skel": [f"{group}.core", "lpai", "qnn-sdk.toml"],
     }
-    bare = {name: text for name, text in FILES.items() if name != "manifests/targets.toml"}
+    targets = "manifests/targets.toml"
+    row = '[[target]]\nname = "of no session"\nprofile = "emulator"\n'
+    files = MemoryTree(FILES | {targets: FILES[targets] + row})
+    assert read_facts(files, RULES, {}).sessions["lint"].uses == sessions["lint"].uses
+    bare = {name: text for name, text in FILES.items() if name != targets}
     (uses,) = [
         one.uses
         for name, one in read_facts(MemoryTree(bare), RULES, {}).sessions.items()
@@ -552,6 +558,7 @@ def test_a_file_of_a_session_is_explained(path: str, why: str) -> None:
 def test_a_module_that_this_python_cannot_parse_imports_all_that_it_names() -> None:
     facts = parse_python("import ci.one\nmatch x:\n  def (\nci.two.three()")
     assert facts.imports >= {"ci.one", "ci.two.three"}
+    assert parse_python("import ci.one\0").imports == {"ci.one"}
     assert parse_file("a.txt", "ci.one") == FileFacts()
 
 
