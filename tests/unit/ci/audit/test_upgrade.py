@@ -440,6 +440,37 @@ def test_a_header_in_another_encoding_is_read(tmp_path: Path) -> None:
     assert len(read_types(root)) == 2
 
 
+def test_trees_are_compared_without_runs_and_what_kept_a_run_away_is_told(tmp_path: Path) -> None:
+    old = write_header(tmp_path / "old", HEADER)
+    new = write_header(tmp_path / "new", HEADER.replace("B = 2", "B = 3"))
+    lost = upgrade.note("a==2", "run", ("judged", "exited with 2"), "worse")
+    for runs in ((None, None), (make_report([CASE]), None), (None, make_report([CASE]))):
+        report = compare(("a==1", "a==2"), runs, (old, new), [lost])
+        assert report == UpgradeReport(
+            old="a==1", new="a==2", differences=(lost, *compare_trees(old, new))
+        )
+    for trees in ((old, None), (None, new)):
+        assert compare(("a==1", "a==2"), (None, None), trees) == UpgradeReport(
+            old="a==1", new="a==2", differences=()
+        )
+
+
+def test_a_change_without_a_share_is_before_others_of_its_figure() -> None:
+    changes = (0.5, None, -3.0)
+    rows = [
+        Difference(
+            subject=f"{change}",
+            what="read_bytes",
+            before="",
+            now="",
+            verdict="worse",
+            change=change,
+        )
+        for change in changes
+    ]
+    assert [one.change for one in rank(rows)] == [None, -3.0, 0.5]
+
+
 def test_a_tree_without_headers_says_nothing_of_types(tmp_path: Path) -> None:
     old = write_header(tmp_path / "old", HEADER)
     assert list(compare_trees(old, tmp_path)) == []
