@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -59,15 +60,18 @@ def test_an_operator_at_which_the_partitioner_fails_is_left_and_the_next_is_judg
     with audit.survive_crashes() as (crashes, varying):
         support = Support()
         judged = [
-            support.is_node_supported(None, make_node(name)) for name in ("relu", "erf", "tanh")
+            support.is_node_supported(None, make_node(name))
+            for name in ("relu", "erf", "tanh", "a|b")
         ]
-    assert judged == [True, False, False]
-    assert len(crashes) == 1
+    assert judged == [True, False, False, False]
+    assert len(crashes) == 2
     assert crashes[0].startswith(
         "aten.erf.default: ExecuTorch's partitioner fails (KeyError: 'erf'"
     )
-    assert len(logged) == 1
+    assert len(logged) == 2
     assert "KeyError" in logged[0]
+    # As the partitioner's own reasons, each is what follows the only bar.
+    assert [one.count("|") for one in logged] == [1, 1]
     assert varying == set()
     assert Support.is_node_supported is original
 
@@ -89,6 +93,11 @@ def test_a_shape_that_depends_on_the_data_is_noted_of_the_nodes_that_read_or_hav
             Support().is_node_supported(None, node)
     assert varying == {"nonzero", "sum"}
     assert [audit.VARIES in one for one in crashes] == [True, True, False]
+
+
+class Last(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x.max(0, keepdim=True).values
 
 
 class Chain(torch.nn.Module):
@@ -118,7 +127,7 @@ def test_what_is_partitioned_is_described_by_method(
 ) -> None:
     """erf is refused in both methods; the first is one partition, the second two."""
     taken = torch.export.export(torch.nn.Sequential(torch.nn.Tanh(), torch.nn.ReLU()), (ROW,))
-    plain = torch.export.export(torch.nn.ReLU(), (torch.ones(5),))
+    plain = torch.export.export(torch.nn.Sequential(torch.nn.ReLU(), Last()), (torch.ones(5),))
     seen: list[Any] = []
 
     def lower_edge(self: Any, module: Any, spec: Any) -> Any:
@@ -138,12 +147,13 @@ def test_what_is_partitioned_is_described_by_method(
     ((module, soc),) = seen
     assert (type(module), soc) == (Chain, QcomChipset.SM8650)
     assert [len(graphs) for graphs, _ in audited] == [2]
+    assert all(re.fullmatch(r"\S+ \[\S+\.py:\d+\]", name) for name in found.taken)
     names = {name.partition(" [")[0]: count for name, count in found.taken.items()}
-    assert names == {"tanh.default": 2, "relu.default": 3}
+    assert names == {"tanh.default": 2, "relu.default": 3, "max.dim": 1}
     assert found.partitions == (
         audit.Partition("first", 2, 12, 12),
         audit.Partition("second", 2, 12, 12),
-        audit.Partition("second", 1, 20, 20),
+        audit.Partition("second", 2, 20, 4),
     )
     assert found.left == (("erf", "no builder", False), ("exp", "asked", True))
     assert (found.io_bytes, found.written_back, found.failure) == (2 * (24 + 24), 2, "")
@@ -201,6 +211,25 @@ def test_a_model_that_cannot_be_quantized_has_a_failure_and_its_steps(
     assert found.failure.startswith("ValueError: no 8a8w for SM8650")
     assert (found.taken, found.left, found.partitions) == ({}, (), ())
     assert found.steps
+
+
+def test_a_model_is_quantized_and_lowered_with_the_options_of_its_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr(
+        audit, "quantize_model", lambda _, *words: given.append(words) or "quantized"
+    )
+    monkeypatch.setattr(audit, "compiler_spec", lambda *words: given.append(words) or ["options"])
+
+    def lower_edge(self: Any, *words: Any) -> Any:
+        given.append(words)
+        return SimpleNamespace(methods=(), exported_program=None)
+
+    choices = Choices(saver=True)
+    partition(tmp_path, monkeypatch, lower_edge, scheme=Scheme.A8W8, choices=choices)
+    words = (Scheme.A8W8, "SM8650", choices)
+    assert given == [words, words, ("quantized", ["options"])]
 
 
 def test_a_refused_node_that_the_entry_skips_is_marked_as_requested() -> None:

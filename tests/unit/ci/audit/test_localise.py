@@ -297,6 +297,31 @@ def test_a_bias_is_off_by_the_most_of_any_channel() -> None:
     assert not any(find_bias_off(plain, node) for node in plain.graph.nodes)
 
 
+class Convolution(Twice):
+    def __init__(self, dimensions: int) -> None:
+        super().__init__()
+        self.weight = self.weight.reshape(4, 8, *[1] * dimensions)
+        self.apply_layer = getattr(nn.functional, f"conv{dimensions}d")
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        back = torch.ops.quantized_decomposed.dequantize_per_channel
+        weight = back(self.weight, self.scales, self.zeros, 0, -127, 127, torch.int8)
+        limits = (-(2**31), 2**31 - 1, torch.int32)
+        bias = back(self.bias, self.bias_scales, self.zeros, 0, *limits)
+        return self.apply_layer(quantize(x, 4e-4, 32768), weight, bias)
+
+
+@pytest.mark.parametrize("dimensions", [1, 2, 3])
+def test_a_bias_of_a_convolution_may_be_off_too(dimensions: int) -> None:
+    pytest.importorskip("torchao.quantization.pt2e.quantize_pt2e")
+    sets = (torch.ones(1, 8, *[1] * dimensions),)
+    with torch.no_grad():
+        model = Convolution(dimensions)
+        module: Any = torch.export.export(model, sets, strict=True).module(check_guards=False)
+    found = [off for node in module.graph.nodes if (off := find_bias_off(module, node))]
+    assert found == [pytest.approx(0.75)]
+
+
 @pytest.mark.parametrize("names", [("linear",), ("linear", "linear_1")])
 @pytest.mark.parametrize("quantized", [False, True])
 def test_the_tensors_and_the_code_of_a_part_compute_what_the_part_does(
@@ -594,6 +619,19 @@ def test_a_result_is_recorded_before_a_later_operator_writes_to_it() -> None:
         "exp": [1.0, 1.0],
         "add_": [6.0, 6.0],
     }
+
+
+def test_a_model_that_writes_to_its_input_gets_a_copy() -> None:
+    class Own(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.add_(1) * 2
+
+    given = torch.zeros(2)
+    graphs = make_graphs(Own(), Own(), [(given,)])
+    for _ in range(2):
+        ((recorded),) = record(graphs.module, graphs.sets, ["mul"])
+        assert recorded["mul"].tolist() == [2.0, 2.0]
+    assert given.tolist() == [0.0, 0.0]
 
 
 def test_a_model_that_changes_only_what_it_computed_is_divided() -> None:
