@@ -66,7 +66,8 @@ REVISION = "org.opencontainers.image.revision"
 def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """An engine that can pull the default base, and has one of the user's own."""
     made = FakeEngine()
-    made.remote[ROW.image] = FakeImage([pack({"base": b"ubuntu"})])
+    layers = [pack({"base": b"ubuntu"}, mtime=1), pack({"more": b"of it"}, mtime=2)]
+    made.remote[ROW.image] = FakeImage(layers)
     made.add(FakeImage([pack({"base": b"debian"})]), OWN)
     monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(verb, "connect_engine", made.connect)
@@ -172,7 +173,7 @@ def test_an_image_is_built_on_its_parent_and_tagged_last(engine: Any) -> None:
     tags = engine.store[built.image_id].tags
     assert tags == [built.reference, "executorch-qnn-ci/aot:latest"]
     base = engine.get(ROW.image)
-    assert engine.store[built.image_id].layers[:1] == base.layers  # shared, not written anew
+    assert engine.store[built.image_id].layers[:2] == base.layers  # shared, not written anew
     assert not list((Path(os.environ["QNN_CI_HOME"]) / "tmp").iterdir())
 
 
