@@ -115,6 +115,17 @@ def test_only_the_row_of_the_release_is_rewritten_and_the_default_if_it_is_it(ve
     assert found == msgspec.structs.replace(new, write=note)
 
 
+def test_a_link_whose_name_has_the_version_is_renamed() -> None:
+    text = ROWS.format(one="1" * 40, two="2" * 40).replace('"lib.so"', '"lib-1.0.so"')
+    toolchain = parse_toml(text, Toolchain)
+    request = ArtifactRequest(toolchain, toolchain.release("1.0"))
+    old = request.release_as(GitRelease)
+    links = {"lib-3.0.so": "lib-aa.so.9"}
+    url = old.url.replace("1.0", "3.0")
+    new = msgspec.structs.replace(old, version="3.0", url=url, links=links)
+    assert rewrite_release(text, request, new)[1].links == links
+
+
 def test_a_change_shows_no_password(baselines: Path) -> None:
     url = "https://user:secret@example.com/sdk.zip"
     shown = Change(baselines / "new", "", f'url = "{url}"\n').diff()

@@ -45,6 +45,17 @@ def test_another_repository_in_the_callers_variables_is_not_asked(
     assert read_commit(repository / ".git") == commit
 
 
+def test_lines_of_git_come_one_by_one_with_its_variables(repository: Path) -> None:
+    lines: list[str] = []
+    words = ("-c", "alias.say=!echo one; echo $QNN_CI_X; exit 3", "say")
+    ended = run_git(
+        repository, *words, check=False, variables={"QNN_CI_X": "two"}, on_line=lines.append
+    )
+    assert (ended.returncode, lines) == (3, ["one", "two"])
+    with pytest.raises(ToolError, match="exited with 3"):
+        run_git(repository, *words)
+
+
 def test_what_git_traces_is_not_part_of_its_answer(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

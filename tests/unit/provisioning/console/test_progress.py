@@ -8,6 +8,7 @@ import pty
 import re
 import struct
 import termios
+import threading
 import time
 from collections.abc import Iterator
 from io import StringIO
@@ -193,3 +194,13 @@ def test_amounts_have_their_unit(value: float, unit: str, shown: str) -> None:
 def test_durations_are_minutes_and_seconds() -> None:
     shown = [module._duration(one) for one in (0.9, 59.9, 60, 119, 3600)]
     assert shown == ["0 s", "59 s", "1 min 0 s", "1 min 59 s", "60 min 0 s"]
+
+
+def test_the_thread_of_a_bar_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the line of what is over would be written again among later ones."""
+    monkeypatch.setattr(module, "PLAIN_INTERVAL_S", 0.02)
+    before = {*threading.enumerate()}
+    with Progress(StringIO()).bar("a"):
+        (thread,) = {*threading.enumerate()} - before
+    thread.join(10)
+    assert not thread.is_alive()
