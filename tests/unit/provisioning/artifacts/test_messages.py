@@ -263,7 +263,9 @@ def test_a_damaged_record_of_licences_accepts_nothing(
     consent.require_acceptance(request, store, Progress(io.StringIO()))
 
 
-@pytest.mark.parametrize(("answer", "accepts"), [("y", True), (" YES ", True), ("n", False)])
+@pytest.mark.parametrize(
+    ("answer", "accepts"), [("y", True), (" YES ", True), ("n", False), ("", False), ("ye", False)]
+)
 def test_a_terminal_is_asked(
     store: Store, answer: str, accepts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,6 +280,10 @@ def test_a_terminal_is_asked(
     else:
         with pytest.raises(QnnCiError):
             consent._ask(tiny(), Progress(said))
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(QnnCiError):
+        consent._ask(tiny(), Progress())
     licence = read_toolchain("tiny").licence
     assert f"tiny 1.0 is licensed under: {licence.name}\n  text: {licence.text}" in said.getvalue()
     assert "Do you accept it? [y/N]" in said.getvalue()
@@ -405,7 +411,9 @@ def test_what_the_caller_names_goes_before_a_profiles_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
+    monkeypatch.setenv("HOME", "/home/me")
     monkeypatch.setenv("MINE", "own")
+    monkeypatch.setenv("HOMELY", "~/own")
     monkeypatch.setenv("NONE", "")
     profile = msgspec.convert(
         {
@@ -417,13 +425,21 @@ def test_what_the_caller_names_goes_before_a_profiles_own(
                 "MINE": "{a}",
                 "NONE": "n",
             },
-            "from_caller": ["MINE", "NONE"],
+            "from_caller": ["MINE", "HOMELY", "NONE"],
         },
         Profile,
     )
     artifacts = tuple(Provisioned(name, "1", Path(f"/{name}")) for name in "ab")
     found = compose_environment("p", profile, artifacts)
     assert (found.profile, found.artifacts) == ("p", artifacts)
-    assert found.variables["MINE"] == str(tmp_path / "own")
-    assert (found.variables["NONE"], found.variables["ROOT"]) == ("n", "/a/x")
+    shown = {
+        "ROOT": "/a/x",
+        "LD_LIBRARY_PATH": "/a/lib:/b/lib",
+        "MINE": str(tmp_path / "own"),
+        "HOMELY": "/home/me/own",
+        "NONE": "n",
+    }
+    assert found.variables == shown
     assert found.root("b") == Path("/b")
+    alone = compose_environment("p", profile, artifacts[:1])
+    assert alone.variables == {**shown, "LD_LIBRARY_PATH": "/a/lib"}

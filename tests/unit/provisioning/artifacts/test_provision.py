@@ -553,6 +553,8 @@ def test_a_list_has_what_this_machine_trusted_as_its_pin(
         assert main(["list", "--json"]) == 0
         (row,) = json.loads(capsys.readouterr().out)["artifacts"]
         told.append((row["pinned"], row["files_locked"], len(row["stored"])))
+        assert main(["list"]) == 0
+        assert f" {row['pinned'][:12] or 'no hash'} " in capsys.readouterr().out.splitlines()[1]
     digest = hashlib.sha256((tmp_path / "vendor.zip").read_bytes()).hexdigest()
     assert told == [("", False, 0), (digest, True, 1)]
 
@@ -1143,6 +1145,30 @@ def test_a_lock_has_each_kind_of_evidence(
         count, *others = lock.evidence
         assert count.startswith(f"{len(FILES) + 1} files unpacked")
         assert others == ["check_version 2", "check_machines 1", "prove_skels 2"]
+
+
+def test_a_lock_is_recorded_with_all_that_identifies_the_archive_and_no_login(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
+    vendor = tmp_path / "vendor.zip"
+    data = vendor.read_bytes()
+    url = "https://me:secret@vendor.invalid/sdk.zip"
+    release = msgspec.structs.replace(ask().release, url=f"{url}?key=secret", sha256="")
+    request = replace(ask(trust=True), release=release)
+    take_archive(request, vendor, store)
+    lock = make_lock(request, store, Progress())
+    tree = parse_tree((provision(store)[0].root.parent / TREE_FILE).read_bytes())
+    assert lock == Lock(
+        "sdk",
+        "1.2.3",
+        "https://vendor.invalid/sdk.zip",
+        len(data),
+        hashlib.sha256(data).hexdigest(),
+        "1970-01-02",
+        lock.evidence,
+        tree.files,
+    )
 
 
 def test_a_kept_archive_is_looked_at(store: Store, tmp_path: Path) -> None:
