@@ -97,6 +97,27 @@ def helper(host: str, variable: str) -> tuple[str, ...]:
             },
         ),
         (
+            "http://u:p@h/x.git",  # mirrors are for https alone
+            ("file:///m/git/",),
+            (
+                *helper("http://h", "QNN_CI_GIT_LOGIN"),
+                *LIMITS,
+                *replaced("file:///m/git/", *EVERY_HOST),
+            ),
+            {"QNN_CI_GIT_LOGIN": "username=u\npassword=p"},
+        ),
+        (
+            "ssh://git@h/x.git",
+            ("file:///m/git/",),
+            (
+                *LIMITS,
+                *replaced("ssh://git@h/", "ssh://h/"),
+                *replaced("ssh://git@h/x.git", "ssh://h/x.git"),
+                *replaced("file:///m/git/", *EVERY_HOST),
+            ),
+            {},
+        ),
+        (
             "https://h/x.git?token=1",
             ("file:///m/git/",),
             (*LIMITS, *replaced("file:///m/git/", *EVERY_HOST)),

@@ -1246,8 +1246,12 @@ def test_each_directory_has_its_machine(tmp_path: Path, folder: str, machine: in
     (tmp_path / folder).mkdir(parents=True)
     library = tmp_path / folder / "libA.so"
     library.write_bytes(made.make_library(machine, 9000))
+    library.with_name("libB.so").write_bytes(library.read_bytes())
+    library.with_name("libLink.so").symlink_to("libA.so")
     (found,) = check_machines(tmp_path)
-    assert found.startswith("1 libraries are ")
+    assert found.startswith("2 libraries are ")
+    library.with_name("libB.so").unlink()
+    library.with_name("libLink.so").unlink()
     library.write_bytes(made.make_library(243, 9000))
     with pytest.raises(IntegrityError, match="is for the wrong machine") as caught:
         check_machines(tmp_path)
@@ -1268,6 +1272,8 @@ def test_libraries_name_the_version_of_their_archive(store: Store, tmp_path: Pat
     (root / "libA.so").write_bytes(made.make_library(62, 9000))
     (root / "libB.so").write_bytes(made.make_library(62, 9001))
     (root / "libLink.so").symlink_to("libA.so")
+    (root / "libGenie.so").write_bytes(b"AISW_VERSION: 2.49.40\0")  # only a part of a build
+    (root / "libQnnSystem.so").write_bytes(b"\x00260810104044\0")
     stated, found = check_version(request, root)
     assert stated == f"sdk.yaml says {made.VERSION}175447"
     assert found.startswith("2 libraries say 2.37.0.")
