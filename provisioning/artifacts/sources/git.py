@@ -372,7 +372,7 @@ def _list_filters(root: Path) -> list[str]:
     with suppress(ToolError):  # there are none
         names = ask_git(root, "config", "--name-only", "--get-regexp", r"^filter\.").decode()
         for name in names.splitlines():
-            words += ["-c", f"{name}={'false' if name.endswith('.required') else ''}"]
+            words += ["-c", f"{name}="]
     return words
 
 

@@ -23,11 +23,12 @@ from provisioning.artifacts.environment import (
 from provisioning.artifacts.pins import plan_update
 from provisioning.artifacts.provision import Provisioned
 from provisioning.artifacts.sources import ArtifactRequest, Options, load_source
-from provisioning.artifacts.sources.local import explain_reads, find_installation
+from provisioning.artifacts.sources.local import expected_paths, explain_reads, find_installation
 from provisioning.console.progress import Progress
 from provisioning.doctor.examine import find_pins, wanted_requests
-from provisioning.errors import ExitCode, ManifestError, UnfitError, UsageError
+from provisioning.errors import ExitCode, IntegrityError, ManifestError, UnfitError, UsageError
 from provisioning.manifest.reader import (
+    Adoption,
     list_toolchains,
     manifests_root,
     read_profile,
@@ -99,12 +100,22 @@ def test_a_relative_installation_is_found_from_where_nox_was_called(
 ) -> None:
     make_sdk(tmp_path / "here" / "sdk", PIN, HOST)
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path / "here"))
-    monkeypatch.setenv("QNN_SDK_ROOT", "sdk")
+    monkeypatch.setenv("HOME", str(tmp_path / "here"))
+    (tmp_path / "here" / "link").symlink_to("sdk")
     toolchain = read_toolchain("qnn-sdk")
     request = ArtifactRequest(toolchain, toolchain.release())
-    found = find_installation(request, {"QNN_SDK_ROOT": "sdk"})
-    assert found
-    assert found[0] == tmp_path / "here" / "sdk"
+    for named in ("sdk", "./link", "~/sdk", str(tmp_path / "here" / "sdk")):
+        found = find_installation(request, {"QNN_SDK_ROOT": named})
+        assert found == (tmp_path / "here" / "sdk", f"{PIN}175447")
+
+
+def test_an_installation_has_the_markers_and_the_fixed_part_of_each_glob() -> None:
+    toolchain = read_toolchain("qnn-sdk")
+    globs = {"a": ("a/b.so", "c/*", "d/e*.so", "f/?.so", "g/h?/x"), "b": ("i/**", "include")}
+    toolchain = msgspec.structs.replace(toolchain, components=globs)
+    request = ArtifactRequest(toolchain, toolchain.release(), ("a", "b"))
+    adoption = Adoption("X", ("sdk.yaml", "include"))
+    assert expected_paths(request, adoption) == ["sdk.yaml", "include", "a/b.so", "c", "f", "i"]
 
 
 def test_what_is_missing_is_named_with_the_command_that_provisions_it() -> None:
@@ -330,6 +341,8 @@ def test_an_installation_that_cannot_be_copied_is_not_blamed_on_the_store(tmp_pa
         raise PermissionError(errno.EACCES, "Permission denied", str(root / "a"))
     with pytest.raises(OSError, match="No space"), explain_reads(root):
         raise OSError(errno.ENOSPC, "No space left", str(target / "a"))
+    with pytest.raises(IntegrityError, match="of the tree"), explain_reads(root):
+        raise IntegrityError("a file of the tree clashes with another")
 
     with closing(FileWriter(target, "a", f"{root}/a", 4)) as to:
 

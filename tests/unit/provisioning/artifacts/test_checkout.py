@@ -68,8 +68,14 @@ def test_a_commit_comes_from_a_git_directory_and_from_no_link_to_one(
     if kind == "damaged":
         for path in (target / "objects").rglob("*"):
             path.write_bytes(b"") if path.is_file() else None
+    if kind == "directory":
+        shutil.copytree(source, target / "modules/sub")
+        git(target / "modules/sub", "config", "remote.origin.url", "https://vendor.invalid/sub")
     monkeypatch.setattr(job.store, "editions", lambda key: [published])
-    assert _Checkout(job).fetch_from_store() == (kind == "directory")
+    checkout = _Checkout(job)
+    assert checkout.fetch_from_store() == (kind == "directory")
+    place = f"url.{(target / 'modules/sub').as_uri()}.insteadOf=https://vendor.invalid/sub"
+    assert checkout.near == (["-c", place] if kind == "directory" else [])
     assert (job.root / "file").is_file() == (kind == "directory")
     assert bool(list(job.root.iterdir())) == (kind == "directory")  # what is left may not count
 

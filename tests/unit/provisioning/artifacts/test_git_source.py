@@ -464,6 +464,27 @@ def test_each_source_is_asked_three_times(job: FillJob, monkeypatch: pytest.Monk
         assert ask(pin(job, url=url), 0)[0][:2] == source.BY_FILE
 
 
+@pytest.mark.parametrize("tag", ["v1", ""])
+def test_a_tag_is_fetched_by_its_name_and_from_a_mirror_by_its_commit(
+    job: FillJob, monkeypatch: pytest.MonkeyPatch, tag: str
+) -> None:
+    checkout = _Checkout(pin(job, tag=tag))
+    commit = checkout.release.commit
+    asked: list[Any] = []
+    monkeypatch.setattr(
+        checkout, "git_from_network", lambda *words, **more: asked.append((words, more))
+    )
+    monkeypatch.setattr(source, "read_commit", lambda root, revision: commit)
+    monkeypatch.setattr(checkout, "git", lambda *words: asked.append(words))
+    checkout.fetch()
+    words = ("fetch", "--quiet", "--depth=1", "--no-tags", "origin")
+    name = f"refs/tags/{tag}" if tag else commit
+    assert asked[-2:] == [
+        ((*words, name), {"from_mirror": [*words, commit]}),
+        ("checkout", "--quiet", "--detach", commit),
+    ]
+
+
 def test_git_runs_in_the_tree_with_the_logins_and_time_to_fetch(
     job: FillJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 from provisioning.artifacts import consent
 from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.elf.facts import Genuine, Proof
-from provisioning.elf.qnn_build import QnnBuild
+from provisioning.elf.qnn_build import QnnBuild, find_qnn_build
 from provisioning.errors import IntegrityError
 from provisioning.files import hash_file
 from provisioning.manifest import catalogs
@@ -68,9 +68,12 @@ def test_a_link_to_a_library_proves_and_counts_nothing(sdk: Path) -> None:
     assert consent.prove_skels(request(), sdk) == lines
 
 
-def test_a_genuine_skel_without_a_build_proves_itself_alone(sdk: Path) -> None:
+@pytest.mark.parametrize("left", [b"", b"\x00260810104044"])
+def test_a_genuine_skel_without_a_version_proves_itself_alone(sdk: Path, left: bytes) -> None:
     path = sdk / "lib/hexagon-v73/unsigned" / SKEL
-    path.write_bytes(path.read_bytes().replace(BUILD.encode(), bytes(len(BUILD))))
+    path.write_bytes(path.read_bytes().replace(BUILD.encode(), left.ljust(len(BUILD), b"\x00")))
+    build = find_qnn_build(path)
+    assert (build and build.stamp) == (left[1:].decode() or None)
     catalog_of(sdk)
     genuine, rest = consent.prove_skels(request(), sdk)
     assert genuine.startswith(f"{SKEL} is genuine according to {CATALOG}")
@@ -121,6 +124,8 @@ def test_a_listed_skel_proves_its_build_and_a_changed_one_is_refused(
     path = sdk / "lib/hexagon-v75/unsigned" / name
     known = {BUILD: KnownBuild("some.whl", "0" * 64, {name: hash_file(path)})}
     monkeypatch.setattr(catalogs, "read_known", lambda: known)
+    (sdk / "lib/linked").mkdir()
+    (sdk / "lib/linked" / name).symlink_to(path)
     genuine, same, _ = consent.prove_skels(request(), sdk)
     assert name in genuine
     assert "some.whl" in genuine

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import hashlib
 import io
 import json
@@ -1237,9 +1238,11 @@ def test_a_first_use_that_is_refused_is_forgotten(
     [
         ("lib/x86_64-linux-clang", 62),
         ("bin/x86_64-linux-clang", 62),
+        ("qnn/lib/x86_64-linux-clang", 62),
         ("lib/aarch64-android", 183),
+        ("qnn/bin/aarch64-android", 183),
         ("lib/hexagon-v75/unsigned", 164),
-        ("lib/lpai-v6/unsigned", 164),
+        ("qnn/lib/lpai-v6/unsigned", 164),
     ],
 )
 def test_each_directory_has_its_machine(tmp_path: Path, folder: str, machine: int) -> None:
@@ -1464,6 +1467,13 @@ def test_a_version_is_not_part_of_a_longer_number() -> None:
     assert substitute("1.2.0 1.2", {"1.2": "2", "1.2.0": "3"}) == "3 2"
 
 
+def raise_first(error: Exception) -> Callable[..., Any]:
+    def refuse(*_: object) -> None:
+        raise error
+
+    return refuse
+
+
 def test_a_copy_of_an_installation_keeps_what_may_be_run(
     store: Store,
     manifests: Path,
@@ -1494,6 +1504,15 @@ def test_a_copy_of_an_installation_keeps_what_may_be_run(
     job = FillJob(ask(), tmp_path / "root", store, Progress(), only=frozenset({"so/one.so"}))
     job.root.mkdir()
     assert [entry.path for entry in local.fill(job)] == names_below(job.root) == ["so/one.so"]
+    whole = replace(job, root=tmp_path / "whole", only=None)
+    whole.root.mkdir()
+    entries = [entry.path for entry in local.fill(whole)]
+    assert entries == ["so/link.so", "so/one.so", "so/two.so"]
+    with monkeypatch.context() as patch:
+        refused = PermissionError(errno.EACCES, "Permission denied", str(installation / "a"))
+        patch.setattr(local, "copy_installation", raise_first(refused))
+        with pytest.raises(UnfitError, match="a cannot be read"):
+            local.fill(job)
     assert local.mirror(job, tmp_path) == []
     assert local.find_release(job, "9") is job.request.release
     path.write_text(
