@@ -29,6 +29,8 @@ from provisioning.doctor.examine import find_pins, wanted_requests
 from provisioning.errors import ExitCode, IntegrityError, ManifestError, UnfitError, UsageError
 from provisioning.manifest.reader import (
     Adoption,
+    Profile,
+    ProfileArtifact,
     list_toolchains,
     manifests_root,
     read_profile,
@@ -81,6 +83,12 @@ def test_an_sdk_that_has_libcxx_needs_no_other(
     assert "libcxx" in list_names()
     (sdk / HOST / "libunwind.so.1").touch()
     assert "libcxx" not in list_names()
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for named, is_needed in (("sdk", False), ("~/sdk", False), ("~/other", True)):
+        monkeypatch.setenv("QNN_CI_SDK", named)
+        assert ("libcxx" in list_names()) is is_needed
+    monkeypatch.setenv("QNN_CI_SDK", str(sdk))
     profile = read_profile("emulator-sdk")
     artifact = Provisioned("qnn-sdk", PIN, sdk, adopted=True)
     path = compose_environment("emulator-sdk", profile, (artifact,)).variables["LD_LIBRARY_PATH"]
@@ -209,6 +217,27 @@ def test_every_profile_names_artifacts_and_components_that_exist() -> None:
             toolchain = read_toolchain(wanted.name)
             assert toolchain.release(wanted.version).version
             assert set(wanted.components) <= toolchain.components.keys()
+
+
+def test_a_profile_asks_for_its_versions_and_components(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("QNN_CI_SDK", raising=False)
+    rows = (
+        ProfileArtifact("executorch", version="1.4.1", components=("runner",)),
+        ProfileArtifact("qnn-sdk", "2.43.0.260128", minimum="2.39", minimum_reason="it hangs"),
+        ProfileArtifact("android-ndk"),
+    )
+    options = Options(offline=True, accept_licence=True)
+    assert profile_requests(Profile("s", rows), options) == [
+        ArtifactRequest(
+            read_toolchain(row.name),
+            read_toolchain(row.name).release(row.version),
+            row.components,
+            options,
+            row.minimum,
+            row.minimum_reason,
+        )
+        for row in rows
+    ]
 
 
 @pytest.mark.parametrize("kind", get_args(AnyRelease))

@@ -217,6 +217,17 @@ def test_a_lock_that_is_no_file_is_refused(tmp_path: Path, make: Callable[[Path]
     assert read_lock(tmp_path / "none-1.json") is None
 
 
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b'{"artifact": "\xff"}', b'{"artifact": "sdk"}', b"[]"]
+)
+def test_a_lock_that_is_damaged_is_named(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "sdk-1.json").write_bytes(data)
+    with pytest.raises(ManifestError, match="cannot read the lock") as caught:
+        read_lock(tmp_path / "sdk-1.json")
+    assert caught.value.why
+    assert read_lock(tmp_path / "sdk-1.json" / "below a file-1.json") is None
+
+
 def test_a_lock_of_files_is_compared_with_what_came(store: Store) -> None:
     lock = write_lock(store)
     assert [one.path for one in lock.files] == sorted([*FILES, "lib/link.so", "note"])

@@ -25,6 +25,7 @@ from provisioning.artifacts.sources import (
     FillJob,
     Options,
     find_mismatch,
+    load_source,
     pin_of,
     wheel,
 )
@@ -35,8 +36,8 @@ from provisioning.fetch.download import Pin
 from provisioning.files import hash_file
 from provisioning.manifest.reader import read_toolchain
 from provisioning.manifest.releases import ArchiveRelease, WheelRelease
-from provisioning.store.store import Store
-from provisioning.store.tree import encode_record
+from provisioning.store.store import TREE_FILE, Store
+from provisioning.store.tree import encode_record, parse_tree
 from tests.stand_ins import bad_server
 from tests.stand_ins import toolchains as made
 from tests.stand_ins.bad_server import BadServer
@@ -126,6 +127,19 @@ def test_locked_parts_come_alone_and_never_offline(store: Store, server: BadServ
     assert not list(store.downloads.iterdir())
 
 
+def test_the_rest_of_a_tree_comes_in_parts_too(store: Store, server: BadServer) -> None:
+    write_lock(store, server)
+    fetch(store, "libraries")
+    server.requests.clear()
+    root = fetch(store)
+    check_files(root, *FILES)
+    assert server.requests != []
+    assert all(asked.range for asked in server.requests)
+    assert not list(store.downloads.iterdir())
+    tree = parse_tree((root.parent / TREE_FILE).read_bytes())
+    assert [entry.path for entry in tree.files] == sorted(FILES)
+
+
 def test_a_part_that_is_not_the_locked_one_comes_from_the_next_url(
     store: Store, server: BadServer, tmp_path: Path
 ) -> None:
@@ -191,6 +205,17 @@ def test_another_version_of_an_archive_has_neither_its_hash_nor_its_size(store: 
     assert rename_release(old, "1.3") == msgspec.structs.replace(
         old, version="1.3", url="https://h/v1.3/sdk-1.3.zip", sha256="", size_bytes=0
     )
+
+
+def test_an_archive_that_only_mirrors_have_may_get_another_version(
+    store: Store, tmp_path: Path
+) -> None:
+    old = msgspec.structs.replace(ask().release, version="1.2", url="", filename="sdk-1.2.zip")
+    job = FillJob(replace(ask(), release=old), tmp_path / "root", store, Progress())
+    assert load_source("archive").find_release(job, "1.3") == msgspec.structs.replace(
+        old, version="1.3", filename="sdk-1.3.zip", sha256="", size_bytes=0
+    )
+    assert load_source("archive").find_release(job, "1.2") == old
 
 
 def test_a_published_directory_is_found_again_by_its_pin_layout_and_components(
