@@ -323,6 +323,10 @@ def test_words_name_profiles_and_artifacts_once() -> None:
     component = next(iter(toolchain.components))
     (two,) = parse_selection([f"qnn-sdk@{other}:{component},"], options)
     assert (two.release.version, two.components) == (other, (component,))
+    word = f"emulator-sdk+qnn-sdk@{other}"
+    versions = {one.name: one.release.version for one in parse_selection([word], options)}
+    assert versions["qnn-sdk"] == other
+    assert all(request.options == options for request in all_requests(options))
     everything = {request.name for request in all_requests(options)}
     assert {request.name for request in parse_selection(["emulator"], options)} <= everything
     assert unique_requests([one, two, one]) in ([one, two], [two, one])

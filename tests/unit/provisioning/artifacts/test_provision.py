@@ -73,7 +73,15 @@ from provisioning.fetch.transfer import PermanentError, redact_url
 from provisioning.manifest.reader import manifests_root, read_toolchain
 from provisioning.manifest.releases import ArchiveRelease, Release
 from provisioning.store.store import TREE_FILE, Published, Store
-from provisioning.store.tree import GIT, Difference, Tree, TreeEntry, encode_record, parse_tree
+from provisioning.store.tree import (
+    DIRECTORY_MODE,
+    GIT,
+    Difference,
+    Tree,
+    TreeEntry,
+    encode_record,
+    parse_tree,
+)
 from provisioning.verbs import env, path, update, verify
 from provisioning.verbs.fetch import _write_sums, fill_mirror
 from provisioning.verbs.lock import conclude
@@ -359,6 +367,10 @@ def test_an_update_of_a_repository_moves_its_row_alone(
     change.write()
     assert ask().release == newer
     assert not (manifests / "locks").exists()
+    path = project_lock_path("sdk", "1.2.3")
+    path.parent.mkdir()
+    path.write_bytes(encode_record(Lock("sdk", "1.2.3", "u", 1, "5" * 64, "today")))
+    assert ask().pinned(store) == ask()  # only files have locks
     with pytest.raises(UsageError, match="sdk cannot be locked") as caught:
         plan_lock(ask(), store, Progress())
     assert "its source is git" in caught.value.why
@@ -418,6 +430,18 @@ def test_what_a_store_holds_is_listed_and_what_cannot_be_read_apart(store: Store
     (store.trees / stored[1].key().directory / TREE_FILE).write_text("{")
     assert unreadable_trees(store) == [store.trees / stored[1].key().directory]
     assert [one.components for one in stored_requests(store)] == [()]
+    (store.home / "pins").mkdir(exist_ok=True)
+    machine_lock_path(store, "sdk", "1.2.3").write_text("{")
+    assert stored_requests(store) == []
+
+
+def test_a_damaged_tree_that_no_profile_names_is_one_of_the_stored(
+    store: Store, manifests: Path
+) -> None:
+    (manifests / "profiles.toml").write_text("")
+    (provision(store)[0].root.parent / TREE_FILE).write_text("{")
+    (request,) = stored_requests(store)
+    assert (request.label, request.components) == ("sdk 1.2.3", ())
 
 
 def test_a_stored_tree_of_a_component_that_is_gone_hides_no_other(
@@ -935,12 +959,18 @@ def test_a_tree_of_another_archive_does_not_hide_the_one_that_fits(
     )
     tree = msgspec.structs.replace(other.read_tree(), source_sha256="0" * 64)
     (other.root.parent / TREE_FILE).write_bytes(msgspec.json.encode(tree))
+    empty = TreeEntry("lib/empty/", mode=DIRECTORY_MODE)
+    lock = job.request.lock
+    assert lock
+    lock = msgspec.structs.replace(lock, files=(*lock.files, empty))
+    job = replace(job, request=replace(job.request, lock=lock))
     for editions in ([other, whole], [whole, other]):
         monkeypatch.setattr(Store, "editions", lambda self, key, found=editions: found)
         job.root.mkdir()
         assert {entry.path for entry in archive.reuse_published(job)} == {
-            *("lib/one.so", "lib/two.so", "lib/link.so")
+            *("lib/one.so", "lib/two.so", "lib/link.so", "lib/empty/")
         }
+        assert (job.root / "lib/empty").is_dir()
         shutil.rmtree(job.root)
 
 

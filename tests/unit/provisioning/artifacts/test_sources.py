@@ -167,6 +167,32 @@ def test_what_was_left_of_parts_is_not_in_the_tree(
     check_files(fetch(store, "libraries"), "lib/one", "lib/two", "lib/z")
 
 
+@pytest.mark.parametrize("left_out", ["lib/z", "a.txt"])
+def test_parts_are_all_that_the_lock_has_and_no_more(
+    store: Store, server: BadServer, tmp_path: Path, left_out: str
+) -> None:
+    """The first archive lacks a file or has another link, which has no size in the lock."""
+    write_lock(store, server)
+    path = tmp_path / "other.zip"
+    pack(path, {name: data for name, data in FILES.items() if name != left_out})
+    if left_out == "a.txt":
+        with zipfile.ZipFile(path, "a") as packed:
+            link = zipfile.ZipInfo("sdk/lib/l")
+            link.create_system, link.external_attr = 3, 0o120777 << 16
+            packed.writestr(link, "z")
+    size_bytes = len(server.files["good.zip"])
+    with zipfile.ZipFile(path, "a") as packed:
+        packed.comment = b"." * (size_bytes - path.stat().st_size)
+    server.files["other.zip"] = path.read_bytes()
+    assert len(server.files["other.zip"]) == size_bytes
+    describe(tmp_path, server, "other.zip", "good.zip")
+    root = fetch(store, "libraries")
+    check_files(root, "lib/one", "lib/two", "lib/z")
+    assert not (root / "lib/l").is_symlink()
+    assert all(asked.range for asked in server.requests)
+    assert {asked.name for asked in server.requests} == {"other.zip", "good.zip"}
+
+
 def test_parts_whose_listed_size_is_not_the_locked_one_are_not_fetched(
     store: Store, server: BadServer, tmp_path: Path
 ) -> None:
@@ -287,6 +313,9 @@ def test_a_member_is_asked_for_with_its_header() -> None:
     member = Member("name", 500, offset=1000, compressed=100)
     assert member_spans([member], 1150) == [(1000, 1150)]
     assert member_spans([member], 1 << 20) == [(1000, 1000 + 30 + 4 + 64 + 100)]
+    wide = Member("nämé", 500, offset=2000, compressed=100)
+    both = [(1000, 1000 + 30 + 4 + 64 + 100), (2000, 2000 + 30 + 6 + 64 + 100)]
+    assert member_spans([member, wide], 1 << 20) == both
 
 
 def test_a_wheel_is_its_size_and_its_hash(wheel_request: ArtifactRequest, tmp_path: Path) -> None:
@@ -501,6 +530,7 @@ def test_a_link_out_of_a_component_is_left_out_however_it_comes(
     assert ": skipped links to files that are not wanted: lib/also, lib/out\n" in said.getvalue()
     write_lock(store, server)
     check_files(fetch(store, "libraries"), "lib/one", "lib/two", "lib/z")  # by ranges
+    assert all(asked.range for asked in server.requests)
     assert (fetch(store) / "lib/out").read_bytes() == b"a"
     shutil.rmtree(store.trees / ask("libraries").pinned(store).key().directory)
     check_files(fetch(store, "libraries"), "lib/one", "lib/two", "lib/z")  # of the other tree
