@@ -12,11 +12,32 @@ def test_an_error_says_what_why_and_what_to_do() -> None:
     assert str(errors.UnfitError("no cmake")) == "no cmake"
 
 
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("https://u:p@q@h/a", "https://***@h/a"),
+        ("https://h/a@b", "https://h/a@b"),
+        ("'https://h/a?sig=x&t=1#f' and", "'https://h/a?***' and"),
+        ("git+ssh://t@h/a http://u:p@h/?a=b", "git+ssh://***@h/a http://***@h/?***"),
+        ("is it there? ask a@b", "is it there? ask a@b"),
+    ],
+)
+def test_no_part_of_an_error_has_a_secret(text: str, masked: str) -> None:
+    error = errors.UsageError(text, why=text, fix=text)
+    assert (error.what, error.why, error.fix) == (masked, masked, masked)
+    assert str(error) == f"{masked}\n  why: {masked}\n  fix: {masked}"
+
+
 class SilentError(Exception):
     """Its message cannot be shown."""
 
     def __str__(self) -> str:
         raise KeyError("no words")
+
+
+class EndingError(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
 
 
 @pytest.mark.parametrize(
@@ -25,6 +46,7 @@ class SilentError(Exception):
         (ValueError("a reason"), "ValueError: a reason"),
         (ValueError(), "ValueError"),
         (SilentError(), "SilentError, whose message raised KeyError"),
+        (EndingError(), "EndingError, whose message raised SystemExit"),
         (ValueError("x" * 3988), f"ValueError: {'x' * 3988}"),
         (ValueError("x" * 3989), f"ValueError: {'x' * 3988}..."),
     ],

@@ -7,6 +7,7 @@ import errno
 import hashlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,9 +29,11 @@ from provisioning.files import (
     hash_file,
     publish_directory,
     remove_tree,
+    require_writable,
     scratch_directory,
     staged_directory,
     walk,
+    write_json,
     write_whole,
 )
 
@@ -127,7 +130,14 @@ def test_sources_count_with_their_names_and_bytes_and_bytecode_does_not(tmp_path
     seen.add(digest_sources(package))
     (package / "one.py").rename(package / "two.py")
     seen.add(digest_sources(package))
-    assert len(seen) == 5
+    (package / "inner").rename(package / "other")
+    seen.add(digest_sources(package))
+    assert len(seen) == 6
+    package.rename(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").rename(package)
+    (tmp_path / "deeper").mkdir()
+    shutil.copytree(package, tmp_path / "deeper" / "package")
+    assert digest_sources(tmp_path / "deeper" / "package") == digest_sources(package)
 
 
 def test_a_directory_appears_whole_and_replaces_the_old_one(tmp_path: Path) -> None:
@@ -208,6 +218,19 @@ def test_what_a_killed_process_left_aside_stops_no_other(tmp_path: Path, has_old
     assert list(tmp_path.iterdir()) == [target]
 
 
+def test_a_directory_that_is_there_is_published_whatever_is_left_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    for name in ("staging", ".out.staging-replaced"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(files, "remove_tree", refuse)
+    publish_directory(tmp_path / "staging", tmp_path / "out")
+    assert (tmp_path / "out").is_dir()
+
+
 @pytest.mark.usefixtures("no_exchange")
 def test_a_directory_that_cannot_be_moved_in_leaves_the_old_one_in_its_place(
     tmp_path: Path,
@@ -274,11 +297,13 @@ def test_a_directory_that_a_killed_process_had_replaced_is_removed(tmp_path: Pat
 def test_a_link_of_that_name_is_replaced_and_what_it_names_stays(tmp_path: Path) -> None:
     target, real = tmp_path / "out", tmp_path / "real"
     real.mkdir()
+    (real / "kept").touch()
     target.symlink_to(real)
     with staged_directory(target) as staging:
         (staging / "file").touch()
     assert not target.is_symlink()
-    assert list(real.iterdir()) == []
+    assert list(real.iterdir()) == [real / "kept"]
+    assert sorted(tmp_path.iterdir()) == [target, real]
 
 
 def test_a_link_to_a_directory_is_not_walked_but_a_directory_of_its_name_is(
@@ -288,6 +313,49 @@ def test_a_link_to_a_directory_is_not_walked_but_a_directory_of_its_name_is(
     (tmp_path / "lib").symlink_to("a")
     walked = {at.relative_to(tmp_path).as_posix() for at, _, _ in walk(tmp_path)}
     assert walked == {".", "a", "a/lib"}
+
+
+def test_a_tree_is_removed_with_its_links_and_what_they_name_stays(tmp_path: Path) -> None:
+    kept, tree = tmp_path / "kept", tmp_path / "tree"
+    for path in (kept, tree / "a"):
+        path.mkdir(parents=True)
+        (path / "file").touch()
+    for name in ("b", "a/b"):
+        (tree / name).symlink_to(kept)
+    remove_tree(tree)
+    assert list(tmp_path.iterdir()) == [kept]
+    assert list(kept.iterdir()) == [kept / "file"]
+
+
+def test_an_empty_directory_of_another_user_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, mode: int) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted", str(path))
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+    (tmp_path / "theirs").mkdir()
+    remove_tree(tmp_path / "theirs")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_written_is_told_with_the_fix_of_the_caller(tmp_path: Path) -> None:
+    require_writable(tmp_path / "a" / "b")
+    require_writable(tmp_path / "a" / "b")
+    assert list((tmp_path / "a" / "b").iterdir()) == []
+    write_json(tmp_path / "c" / "data.json", {"a": [1]})
+    assert (tmp_path / "c" / "data.json").read_text() == '{\n "a": [\n  1\n ]\n}\n'
+    (tmp_path / "file").touch()
+    below = tmp_path / "file" / "below"
+    for write, fix in (
+        (lambda: require_writable(below, "use --out"), "use --out"),
+        (lambda: write_json(below, {}, "use --json"), "use --json"),
+        (lambda: require_writable(below), files.ELSEWHERE),
+        (lambda: write_json(below, {}), files.ELSEWHERE),
+    ):
+        with pytest.raises(StoreError, match="cannot be written") as caught:
+            write()
+        assert caught.value.fix == fix
 
 
 def test_a_read_only_directory_inside_is_removed_too(tmp_path: Path) -> None:
@@ -437,11 +505,19 @@ def test_what_killed_writers_left_goes_and_what_others_write_stays(tmp_path: Pat
     ended = subprocess.Popen(["true"])
     ended.wait()
     names = [f".report.json.{ended.pid}", f".report.json.{os.getppid()}", f".other.{ended.pid}"]
-    for name in [*names, ".report.json.bak"]:
+    others = [".report.json.bak", ".report.json.1.bak"]
+    for name in [*names, *others]:
         (tmp_path / name).write_text("half")
     write_whole(tmp_path / "report.json", "{}")
     left = {path.name for path in tmp_path.iterdir()}
-    assert left == {"report.json", ".report.json.bak", *names[1:]}
+    assert left == {"report.json", *others, *names[1:]}
+    for name in (f".[ab].json.{ended.pid}", f".a.json.{ended.pid}"):
+        (tmp_path / name).touch()
+    write_whole(tmp_path / "[ab].json", "{}")
+    assert {path.name for path in tmp_path.iterdir()} - left == {
+        "[ab].json",
+        f".a.json.{ended.pid}",
+    }
 
 
 @pytest.mark.parametrize("name", ["d", "d" * 200])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from provisioning.versions import is_older, is_same, parse_version
+from provisioning.versions import is_older, is_same, is_version, parse_version
 
 
 @pytest.mark.parametrize(
@@ -19,11 +19,19 @@ from provisioning.versions import is_older, is_same, parse_version
         ("6.4.0.2", "6.4.0.2"),
         ("3.28.1-g1234", "3.28.1"),
         ("unknown", "0"),
+        ("release 2.37", "0"),
         ("", "0"),
     ],
 )
 def test_a_version_is_read_without_a_vendors_date(text: str, version: str) -> None:
     assert str(parse_version(text)) == version
+
+
+@pytest.mark.parametrize("text", ["2.43", "2.43.0.260128"])
+def test_a_version_is_two_numbers_or_more(text: str) -> None:
+    assert is_version(text)
+    others = (f"v{text}", f"{text}-rc1", f"/opt/{text}", f"{text}/", f"{text}.", f"{text}\n")
+    assert not any(map(is_version, (*others, "27", "", "pinned")))
 
 
 @pytest.mark.parametrize(

@@ -368,6 +368,10 @@ def test_pip_is_started_with_the_limit_of_a_wheels_size(monkeypatch: pytest.Monk
             "connection broken by 'ProxyError(x)'\nERROR: No matching",
             "the package index cannot be reached (ProxyError); No matching",
         ),
+        (
+            "WARNING: try again\nconnection broken by 'ProxyError(x)'\nERROR: No matching",
+            "the package index cannot be reached (ProxyError); No matching",
+        ),
     ],
 )
 def test_why_pip_failed_is_said_shortly(

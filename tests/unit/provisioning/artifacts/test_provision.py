@@ -834,9 +834,9 @@ def test_a_file_that_the_manifest_writes_begins_with_its_first_line(
     store: Store, manifests: Path, tmp_path: Path
 ) -> None:
     """A text of several lines begins on the line after its quotes."""
-    describe(manifests, tmp_path / "vendor.zip", write="\\n\\nx\\n")
+    describe(manifests, tmp_path / "vendor.zip", write="\\n\\n  x\\n")
     root = provision(store)[0].root
-    assert (root / "note").read_bytes() == b"x\n"
+    assert (root / "note").read_bytes() == b"  x\n"
     assert stat.S_IMODE((root / "note").stat().st_mode) == 0o444
 
 
@@ -916,6 +916,15 @@ def test_only_an_archive_of_the_pin_gives_files_to_another_tree(
     tree.write_bytes(msgspec.json.encode(other))
     with pytest.raises(DownloadError):
         provision(store, "libraries")
+
+
+def test_a_link_to_a_file_of_another_tree_is_kept(store: Store, manifests: Path) -> None:
+    row = manifests / "toolchains/sdk.toml"
+    row.write_text(row.read_text().replace("\nheaders =", '\none = ["lib/one.so"]\nheaders ='))
+    write_lock(store)
+    provision(store, "one")
+    root = provision(store, "libraries")[0].root
+    assert names_below(root) == ["lib/link.so", "lib/one.so", "lib/two.so"]
 
 
 def test_parts_of_a_tarball_come_from_a_whole_tree_alone(

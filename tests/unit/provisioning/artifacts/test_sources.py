@@ -405,7 +405,11 @@ def test_a_wheel_comes_from_the_users_mirror_and_only_else_with_pip(
     monkeypatch.setenv("QNN_CI_MIRROR", (tmp_path / "mirror").as_uri())
     path = wheel.obtain_wheel(wheel_request, Store(tmp_path / "home"), Progress())
     assert path.read_bytes() == good.read_bytes()
-    assert asked == [] if is_right else [made.WHEEL]
+    assert asked == ([] if is_right else [made.WHEEL])
+    if not is_right:
+        (tmp_path / "mirror" / made.WHEEL).unlink()
+        assert wheel.obtain_wheel(wheel_request, Store(tmp_path / "other"), Progress()).is_file()
+        assert asked == [made.WHEEL] * 2
 
 
 def test_a_kept_wheel_that_was_changed_is_named_and_fetched_again(
@@ -448,6 +452,8 @@ def test_another_wheel_is_described_by_its_name_and_what_it_holds(
         "tiny_qnn/libQnnHtp.so": b"v2.50.1.270101104044\0" + bytes(3_000_000),
         "tiny_qnn.libs/libc++-9f.so.1.0": b"c++",
         "tiny_qnn/LICENSE": b"Do.",
+        "tiny_qnn/libA.so": b"v2.49.1.261231104044\0",  # one of another build
+        "tiny_qnn/libQnnSystem.so": b"v2.50.1.270101104044\0",
     }
     served = made.make_wheel(tmp_path / name, content=content)
     data = served.read_bytes()
@@ -458,6 +464,9 @@ def test_another_wheel_is_described_by_its_name_and_what_it_holds(
     store.downloads.mkdir(parents=True)
     (tmp_path / "job").mkdir()
     job = FillJob(wheel_request, tmp_path / "job", store, Progress())
+    old = job.request.release_as(WheelRelease)
+    large = msgspec.structs.replace(old, unpacked_bytes=1 << 30)  # a limit is not lowered
+    assert wheel.describe_wheel(large, served).unpacked_bytes == 1 << 30
     found = wheel.find_release(job, "1.1")
     with zipfile.ZipFile(served) as archive:
         unpacked_bytes = sum(one.file_size for one in archive.infolist())

@@ -26,6 +26,12 @@ SESSIONS = {"fetch": "provision", "build": "build_", "gc": ""}
         (Caller("", SESSIONS, (), "./nox"), "qnn-ci fetch lpai", "./nox -s provision -- lpai"),
         (Caller("", SESSIONS, (), "../nox"), "qnn-ci fetch", "../nox -s provision"),
         (Caller("", SESSIONS, (), "nox"), "qnn-ci build direct", "nox -s build_direct"),
+        (Caller("", SESSIONS, (), "nox"), "qnn-ci build", "nox -s build_"),
+        (
+            Caller("python -m provisioning", {"fetch": ""}),
+            "qnn-ci fetch lpai",
+            "python -m provisioning fetch lpai",
+        ),
         (
             Caller("", SESSIONS, (), "nox"),
             "qnn-ci build direct --soc X",
@@ -87,6 +93,8 @@ def test_paths_hold_from_where_the_caller_stands(
     assert shown_path(Path("reports")) == "reports"
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
     assert shown_path(Path("reports")) == "checkout/reports"
+    (tmp_path / "link").symlink_to("/")
+    assert shown_path(tmp_path / "link" / "etc") == "link/etc"  # as the user named it
     monkeypatch.setenv("QNN_CI_CALLER_DIR", "/nonexistent")
     assert shown_path(Path("reports")) == f"{checkout}/reports"
 
@@ -96,6 +104,8 @@ def test_a_cause_is_kept_for_who_asks(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("QNN_CI_CAUSE_FILE", str(tmp_path / "cause"))
     keep_cause("a model failed")
     assert (tmp_path / "cause").read_text() == "a model failed"
+    keep_cause("no file \udcff")
+    assert (tmp_path / "cause").read_text() == "no file \\udcff"
 
 
 SERVICES = (

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import io
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ from provisioning.console.command import (
     Outcome,
     Verb,
     explain_exception,
+    find_verb,
     run_command,
     run_program,
     user_path,
@@ -66,6 +68,61 @@ def test_an_error_of_the_tree_has_a_message_and_an_exit_code(
     assert code == ExitCode.ENVIRONMENT
     assert json.loads(text)["fix"] == "provision it"
     assert "no libc++\n  why: it is not there\n  fix: provision it" in capsys.readouterr().err
+
+
+def test_what_is_printed_has_the_commands_of_the_caller(
+    verbs: dict[str, Verb],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The text, the message, the record and the cause, without what a terminal would obey."""
+
+    def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+        if args.fail:
+            raise UnfitError("no `qnn-ci gc`\x1b[1m", why="see `qnn-ci gc`", fix="`qnn-ci gc -x`")
+        return Outcome("one\nsee \x1b[1m`qnn-ci gc`\n", {"see": "`qnn-ci gc`"}, exit_code=1)
+
+    monkeypatch.setattr(sys.modules["a_verb"], "execute", execute)
+    monkeypatch.setenv("QNN_CI_COMMAND", "./nox")
+    cause = tmp_path / "cause"
+    monkeypatch.setenv("QNN_CI_CAUSE_FILE", str(cause))
+    shown = "`./nox -s qnn_ci -- gc"
+    assert run_command("p", verbs, ["show"]) == (1, f"one\nsee {shown}`\n")
+    assert cause.read_text() == "see `qnn-ci gc`"
+    code, text = run_command("p", verbs, ["show", "--fail", "--json"])
+    message = f"./nox -s qnn_ci -- show: no {shown}`\n  why: see {shown}`\n  fix: {shown} -x`"
+    assert cause.read_text() == message
+    assert capsys.readouterr().err == f"{message}\n"
+    assert json.loads(text) == {
+        "error": "UnfitError",
+        "what": f"no {shown}`\x1b[1m",
+        "why": f"see {shown}`",
+        "fix": f"{shown} -x`",
+        "exit_code": code,
+    }
+
+
+def test_a_verb_runs_by_the_name_of_its_session_too(verbs: dict[str, Verb]) -> None:
+    both = {"show": Verb("a_verb", "shows", "other"), "other": Verb("x", "is another", "third")}
+    assert run_command("p", {"show": both["show"]}, ["other"]) == (0, "a table\n")
+    assert find_verb(both, "other") == "other"
+    assert [find_verb(both, word) for word in ("third", "none")] == ["other", ""]
+
+
+def test_text_is_as_wide_as_the_terminal_that_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    text = "word " * 20 + "end\n"
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    assert Outcome(text).render(as_json=False) == text
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert max(map(len, Outcome(text).render(as_json=False).splitlines())) <= 60
 
 
 def test_an_error_without_a_fix_gets_the_one_that_is_known(
@@ -126,6 +183,13 @@ def test_a_path_that_cannot_be_used_is_a_mistake_of_the_user(number: int) -> Non
     named = explain_exception(OSError(number, "refused", "/there"))
     assert (named.exit_code, named.what) == (ExitCode.USAGE, "/there: refused")
     assert explain_exception(OSError(number, "refused")).exit_code == ExitCode.DEFECT
+
+
+def test_a_file_that_is_gone_is_not_a_missing_directory_for_temporary_files() -> None:
+    unnamed = explain_exception(OSError(errno.ENOENT, "No usable directory"))
+    assert (unnamed.exit_code, "TMPDIR" in unnamed.fix) == (ExitCode.ENVIRONMENT, True)
+    named = explain_exception(OSError(errno.ENOENT, "No such file", "/there"))
+    assert (named.exit_code, "/there" in named.what) == (ExitCode.DEFECT, True)
 
 
 def test_a_missing_package_is_an_unfit_environment(capsys: pytest.CaptureFixture[str]) -> None:

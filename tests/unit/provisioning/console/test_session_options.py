@@ -64,6 +64,10 @@ def test_the_other_verbs_of_a_call_are_those_of_its_sessions(
     monkeypatch.setenv("QNN_CI_SESSIONS", "build_aot build_android test_emulator lint")
     assert list_together(SESSIONS, "build") == ["test-emulator"]
     assert list_together(SESSIONS, "test-emulator") == ["build"]
+    monkeypatch.setenv("QNN_CI_SESSIONS", "lint_all")
+    assert list_together({"one": "lint", "two": "lint_", "three": "lint_all"}, "") == [
+        *("two", "three")
+    ]
     monkeypatch.delenv("QNN_CI_SESSIONS")
     assert list_together(SESSIONS, "build") == []
 

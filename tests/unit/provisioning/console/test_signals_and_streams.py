@@ -78,8 +78,8 @@ def test_a_users_command_may_be_started_anywhere(
     (tmp_path / "data").touch()
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    words = ["tool", "data", "--flag", "", "gone"]
-    whole = [str(program), str(tmp_path / "data"), "--flag", "", "gone"]
+    words = ["tool", "data", "--flag", "", "gone", "bin"]
+    whole = [str(program), str(tmp_path / "data"), "--flag", "", "gone", "bin"]
     assert command.user_command(words) == whole
     assert command.user_command(["bin/tool"]) == [str(program)]
     assert command.user_command(["no-such-tool", "data"])[0] == "no-such-tool"

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
@@ -22,6 +22,7 @@ from provisioning.console.process import run_process
 from provisioning.doctor.policies import read_doctor_policy, read_elf_policies
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest import reader
+from provisioning.manifest.decoders import PinnedFile
 from provisioning.manifest.reader import (
     GUIDE,
     MANIFESTS_VARIABLE,
@@ -191,6 +192,25 @@ def test_an_unknown_name_gives_the_nearest_and_the_list() -> None:
     assert "SXR2330P" in caught.value.fix
 
 
+def test_a_backend_has_the_name_of_executorch_for_it() -> None:
+    assert {one.value: (one.kind, one.is_lpai) for one in Backend} == {
+        "htp": ("htp", False),
+        "gpu": ("gpu", False),
+        "lpai": ("lpai", True),
+        "lpai-arm": ("lpai", True),
+    }
+    pinned = PinnedFile("https://h/a/model.bin", "0" * 64, 1)
+    assert pinned.name == "model.bin"
+
+
+def test_artifacts_are_listed_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(MANIFESTS_VARIABLE, str(tmp_path))
+    (tmp_path / "toolchains").mkdir()
+    for name in "hgfedcba":
+        (tmp_path / "toolchains" / f"{name}.toml").touch()
+    assert list_toolchains() == [*"abcdefgh"]
+
+
 def test_ids_are_unique() -> None:
     assert len({soc.id for soc in read_socs().values()}) == len(read_socs())
 
@@ -256,12 +276,15 @@ def test_every_fault_of_a_table_is_found_at_its_place() -> None:
         ("executorsh", "executorch"),
         ("qn", ""),
         ("and", ""),  # letters of a part
+        ("up", ""),  # too short for a part
         ("agon", ""),
     ],
 )
 def test_a_part_of_a_name_is_nearer_than_similar_letters(word: str, near: str) -> None:
-    names = ("android-ndk", "executorch", "hexagon-sdk", "qnn-sdk")
+    names = ("android-ndk", "executorch", "hexagon-sdk", "qnn-sdk", "set-up")
     assert suggest_near(word, names) == (f"did you mean {near}? " if near else "")
+    assert suggest_near("SM8651", ["SM8650", "QCS1"]) == "did you mean SM8650? "
+    assert suggest_near("SM8651", ["SM8650", "SM8655"]) == "did you mean SM8655 or SM8650? "
 
 
 @pytest.mark.parametrize(
@@ -321,6 +344,7 @@ class Dog(msgspec.Struct, tag="dog", forbid_unknown_fields=True):
 class Place(msgspec.Struct, forbid_unknown_fields=True):
     near: str
     rank: float = 0
+    size: Annotated[int, msgspec.Meta(ge=1)] = 1
 
 
 @pytest.mark.parametrize(
@@ -331,6 +355,7 @@ class Place(msgspec.Struct, forbid_unknown_fields=True):
         ({"near": "a", "nears": 1}, Place, [(("nears",), "unknown key")]),
         ({"near": "a", "rank": math.inf}, Place, [(("rank",), "inf is not a finite number")]),
         ({"near": 1, "rank": "x"}, Place, [(("near",), "str"), (("rank",), "float")]),
+        ({"near": "a", "size": 0}, Place, [(("size",), ">= 1")]),
         ({"near": 1}, Place | None, [(("near",), "str")]),
         ([{"near": "a"}, {}], tuple[Place, ...], [((1,), "the key near is missing")]),
         ("ab", tuple[Place, ...], [((), "array")]),

@@ -140,7 +140,9 @@ def test_capitals_in_a_hash_are_no_other_hash(manifests: Path, digits: int) -> N
     assert (first.sha256, second.commit) == (SHA256, "c" * digits)
 
 
-@pytest.mark.parametrize("text", ["x", SHA256[:-1], SHA256 + "0", "g" * 64, "--" + SHA256[2:]])
+@pytest.mark.parametrize(
+    "text", ["x", SHA256[:-1], SHA256 + "0", "g" * 64, "--" + SHA256[2:], SHA256[:-1] + "g"]
+)
 def test_what_is_no_hash_is_a_mistake_of_the_manifest(manifests: Path, text: str) -> None:
     with pytest.raises(ManifestError):
         read(manifests, sha256=text)
@@ -254,6 +256,8 @@ def test_a_name_of_a_variable_cannot_be_a_command(manifests: Path, name: str) ->
     (manifests / "profiles.toml").write_text(PROFILE.format(name))
     with pytest.raises(ManifestError, match=r"profiles\.toml"):
         read_profiles()
+    with pytest.raises(ValueError, match="not a valid name"):
+        Profile("x", (), {}, ("A_1", name.replace("\\n", "\n")))
 
 
 @pytest.mark.parametrize(
