@@ -169,7 +169,7 @@ def plan_update(
             job = FillJob(request, Path(directory), store, progress)
             try:
                 new = source.find_release(job, version)
-            except (ValueError, msgspec.MsgspecError) as error:
+            except ValueError as error:  # msgspec's errors are of this kind
                 what = f"{version!r} cannot be a version of {request.name}"
                 raise UsageError(what, why=str(error), fix="correct the version") from error
     if new == old:

@@ -171,10 +171,18 @@ def test_another_version_in_the_store_is_used_and_what_env_gave_is_not(
         checkout = make_checkout(trees / name)
         link = tmp_path / checkout.name
         link.symlink_to(checkout)
-        for place in (checkout, link):
+        for place in (checkout, link, f"~/{checkout.relative_to(tmp_path)}"):
+            monkeypatch.setenv("HOME", str(tmp_path))
             monkeypatch.setenv("EXECUTORCH_ROOT", str(place))
             with pytest.raises(UnfitError, match="lacks executorch"):
                 locate_profile("linux", Progress())
+    (tmp_path / "linked").symlink_to(tmp_path / "home")
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "linked"))
+    with pytest.raises(UnfitError, match="lacks executorch"):
+        locate_profile("linux", Progress())
+    longer = make_checkout(trees / "executorch-1.5.10-0123456789ab/executorch", "1.5.10")
+    monkeypatch.setenv("EXECUTORCH_ROOT", str(longer))
+    assert locate_profile("linux", Progress()).root("executorch") == longer
 
 
 def test_a_tree_of_the_store_that_the_user_chose_is_used(

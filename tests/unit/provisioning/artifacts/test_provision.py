@@ -71,7 +71,7 @@ from provisioning.errors import (
 from provisioning.fetch.ranges import CostlyError
 from provisioning.fetch.transfer import PermanentError, redact_url
 from provisioning.manifest.reader import manifests_root, read_toolchain
-from provisioning.manifest.releases import ArchiveRelease, Release
+from provisioning.manifest.releases import ArchiveRelease, LocalRelease, Release
 from provisioning.store.store import TREE_FILE, Published, Store
 from provisioning.store.tree import (
     DIRECTORY_MODE,
@@ -753,6 +753,77 @@ def test_a_repair_names_what_it_mended_and_proves_it(
         provision(store, verify=True)
 
 
+@pytest.mark.parametrize("count", [10, 12])
+def test_a_repair_of_many_files_prints_the_first_and_returns_all(store: Store, count: int) -> None:
+    root = provision(store)[0].root
+    names = [f"extra-{number:02}" for number in range(count)]
+    for name in names:
+        (root / name).touch()
+    found, said = provision(store, verify=True)
+    assert found.repaired == tuple(names)
+    *rows, last = [line for line in said.splitlines() if "ready" not in line and "extra" in line]
+    assert [row.split()[2].rstrip(":") for row in rows] == names[:10]
+    assert ("2 more like these" in said, " and 2 more" in last) == (count == 12, count == 12)
+    assert ("more" in said) == (count == 12)
+
+
+def test_a_tree_is_located_by_the_pin_that_this_machine_trusted(
+    store: Store, manifests: Path, tmp_path: Path
+) -> None:
+    unpin(manifests, tmp_path)
+    assert provisions.locate_artifact(ask(), store, Progress()) is None
+    root = trust(store).root
+    found = provisions.locate_artifact(ask(), store, Progress())
+    assert found
+    assert (found.root, found.fetched, found.adopted) == (root, False, False)
+
+
+def test_the_key_of_what_has_no_pin_is_that_of_its_place(
+    manifests: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unpin(manifests, tmp_path)
+    request = ask()
+    key = request.key()
+    monkeypatch.setenv("TINY_ROOT", str(tmp_path))
+    assert request.key() == key
+    release = msgspec.structs.replace(request.release, url="https://h/other.zip")
+    assert replace(request, release=release).key() != key
+
+
+def test_a_fetch_is_described_by_places_sizes_and_pins(
+    store: Store, manifests: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = ask()
+    large = msgspec.structs.replace(request.release, unpacked_bytes=3 << 20, size_bytes=2 << 20)
+    lock = Lock("sdk", "1.2.3", "u", 2 << 20, "5" * 64, "today")
+    files = msgspec.structs.replace(lock, files=(entry("a", "1"), entry("b", "2")))
+    local_release = LocalRelease(version="1.2.3")
+    monkeypatch.setenv("TINY_ROOT", "/opt/tiny")
+    rows = (
+        replace(request, release=large),
+        replace(request, release=large).locked_by(lock),
+        replace(request, release=large).locked_by(files),
+        replace(request, release=local_release),
+    )
+    head, *lines = provisions.describe_fetch(rows, store)
+    assert head.startswith("artifacts to fetch: 4; at most 9 MiB unpacked; ")
+    assert [line for line in lines if not line.startswith("  ")] == [
+        *["sdk 1.2.3: 2 MiB from " + (tmp_path / "vendor.zip").as_uri()] * 3,
+        "sdk 1.2.3: a git checkout from /opt/tiny",
+    ]
+    assert [line for line in lines if line.startswith("  checked")] == [
+        f"  checked: pinned, {request.release.pin[:16]}",
+        "  checked: pinned, 5555555555555555",
+        "  checked: SHA-256 of each of its 2 locked files",
+        "  checked: no hash is published, so you have to trust the first download",
+    ]
+    newer = msgspec.structs.replace(request.release, version="1.3")
+    words = [replace(ask("headers", "base"), release=newer), ask("headers"), ask()]
+    assert [provisions._name(one) for one in words] == [
+        *("sdk@1.3:headers,base", "sdk:headers", "sdk")
+    ]
+
+
 def test_a_tree_is_trusted_for_what_was_asked_alone(store: Store) -> None:
     for components in ((), ("libraries",), ("libraries", "headers")):
         provision(store, *components)
@@ -766,6 +837,12 @@ def test_a_tree_is_trusted_for_what_was_asked_alone(store: Store) -> None:
                 assert trusted_tree(ask(*other), published) is None
         release = msgspec.structs.replace(request.release, sha256="0" * 64)
         assert trusted_tree(replace(request, release=release), published) is None
+    whole = store.find(ask().key())
+    assert whole
+    record = whole.path / TREE_FILE
+    tree = msgspec.structs.replace(parse_tree(record.read_bytes()), components=("gone",))
+    record.write_bytes(encode_record(tree))
+    assert trusted_tree(ask(), whole) is None
 
 
 def test_a_tree_is_what_its_lock_says_whatever_its_own_record_says(store: Store) -> None:
@@ -795,8 +872,9 @@ def test_a_checkout_whose_record_names_nothing_of_git_is_not_trusted() -> None:
     toolchain = read_toolchain("executorch")
     request = ArtifactRequest(toolchain, toolchain.release())
     version, pin = request.release.version, request.release.pin
-    for names, is_trusted in ((("a", f"{GIT}/config"), True), (("a",), False)):
-        tree = Tree("executorch", version, pin, (), tuple(entry(name, "") for name in names))
+    rows = (("a", f"{GIT}/config"), (), True), (("a",), (), False)
+    for names, parts, is_trusted in (*rows, (("a", f"{GIT}/config"), ("runner",), False)):
+        tree = Tree("executorch", version, pin, parts, tuple(entry(name, "") for name in names))
         published: Any = SimpleNamespace(read_tree=lambda tree=tree: tree)
         assert (trusted_tree(request, published) is not None) == is_trusted
 
@@ -1434,6 +1512,17 @@ def test_a_licence_is_accepted_before_anything_comes_or_goes_into_a_mirror(
     path = manifests / "toolchains/sdk.toml"
     path.write_text(path.read_text().replace('text = "none"', 'text = "none"\naccept = true'))
     request = replace(ask(), options=Options())
+    said = io.StringIO()
+    with pytest.raises(UnfitError, match="licence that you have not accepted"):
+        provision_artifacts([request], store, Progress(said))
+    assert "artifacts to fetch: 1; " in said.getvalue()
+    assert "  to read: none\n" in said.getvalue()
+    for plan in (
+        lambda: plan_lock(request, store, Progress()),
+        lambda: plan_update(request, "1.3", store, Progress()),
+    ):
+        with pytest.raises(UnfitError, match="licence that you have not accepted"):
+            plan()
     with pytest.raises(UnfitError, match="licence that you have not accepted"):
         provision_one(request, store, Progress())
     with pytest.raises(UnfitError, match="licence that you have not accepted"):
@@ -1609,6 +1698,15 @@ def test_a_store_that_is_open_to_others_may_hold_trees_of_others(store: Store) -
     found, _ = provision(store)
     store.home.chmod(0o777)
     store.trees.chmod(0o777)
+    said = io.StringIO()
+    (again,) = provision_artifacts([ask()], store, Progress(said))
+    assert (again.root, "can change what you run from it" in said.getvalue()) == (found.root, True)
+    other = Store(store.home.with_name("other"))
+    other.home.mkdir()
+    other.home.chmod(0o777)
+    said = io.StringIO()
+    assert provisions.locate_artifact(ask(), other, Progress(said)) is None
+    assert f"{other.home} has mode 777" in said.getvalue()
     published = Published(found.root.parent, "sdk")
     if os.geteuid() == 0:
         for path in (found.root.parent, *found.root.parent.rglob("*")):

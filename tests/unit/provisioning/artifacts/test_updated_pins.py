@@ -9,13 +9,23 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from provisioning.artifacts.pins import Change, list_by_hand, plan_baselines, rewrite_release
+from provisioning.artifacts.pins import (
+    Change,
+    list_by_hand,
+    plan_baselines,
+    rewrite_default,
+    rewrite_release,
+)
 from provisioning.artifacts.sources import ArtifactRequest
+from provisioning.errors import ManifestError
 from provisioning.manifest.reader import MANIFESTS_VARIABLE, Toolchain, parse_toml
 from provisioning.manifest.releases import GitRelease
 
 OF_BOTH = "executorch-1.5.1-qnn-runtime-2.49.40.toml"
-OTHERS = ("executorch-1.5.1-qnn-runtime-2.49.4.toml", "qnn-runtime-aarch64-2.49.40.toml")
+OTHERS = (
+    *("executorch-1.5.1-qnn-runtime-2.49.4.toml", "qnn-runtime-aarch64-2.49.40.toml"),
+    *("qnn-runtime-2.49.401.toml", "myqnn-runtime-2.49.40.toml"),
+)
 
 
 @pytest.fixture
@@ -24,7 +34,7 @@ def baselines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "baselines"
     folder.mkdir()
     for name in (OF_BOTH, *OTHERS, "qnn-runtime-2.49.40-lpai.toml"):
-        (folder / name).write_text(f"# {name}\n")
+        (folder / name).write_text(f"# ü {name}\n", "utf-8")
     return folder
 
 
@@ -36,11 +46,11 @@ def test_figures_follow_a_pin_or_go(baselines: Path, *, carry: bool) -> None:
     for one in changes:
         one.write()
     moved = {
-        OF_BOTH.replace("2.49.40", "2.50.1"): f"# {OF_BOTH}\n",
-        "qnn-runtime-2.50.1-lpai.toml": "# qnn-runtime-2.49.40-lpai.toml\n",
+        OF_BOTH.replace("2.49.40", "2.50.1"): f"# ü {OF_BOTH}\n",
+        "qnn-runtime-2.50.1-lpai.toml": "# ü qnn-runtime-2.49.40-lpai.toml\n",
     }
-    kept = {name: f"# {name}\n" for name in OTHERS}
-    found = {path.name: path.read_text() for path in baselines.iterdir()}
+    kept = {name: f"# ü {name}\n" for name in OTHERS}
+    found = {path.name: path.read_text("utf-8") for path in baselines.iterdir()}
     assert found == (kept | moved if carry else kept)
     assert ("rename " in shown) == carry
     assert OF_BOTH in shown
@@ -124,6 +134,15 @@ def test_a_link_whose_name_has_the_version_is_renamed() -> None:
     url = old.url.replace("1.0", "3.0")
     new = msgspec.structs.replace(old, version="3.0", url=url, links=links)
     assert rewrite_release(text, request, new)[1].links == links
+
+
+def test_a_default_that_is_written_twice_is_not_rewritten() -> None:
+    text = ROWS.format(one="1" * 40, two="2" * 40)
+    toolchain = parse_toml(text, Toolchain)
+    request = ArtifactRequest(toolchain, toolchain.release("2.0"))
+    assert rewrite_default(text, request, "3.0") == text.replace('= "2.0"  #', '= "3.0"  #')
+    with pytest.raises(ManifestError, match="cannot be rewritten"):
+        rewrite_default(f'{text}# default = "2.0"\n', request, "3.0")
 
 
 def test_a_change_shows_no_password(baselines: Path) -> None:
