@@ -348,9 +348,9 @@ def user_path(text: str) -> Path:
 
     Raises UsageError for an empty path, which would be that directory itself.
     """
-    path = caller_path(Path(nonempty_word(text)))
+    path = Path(nonempty_word(text))
     try:
-        return path.expanduser()
+        return caller_path(path.expanduser())
     except RuntimeError as error:  # no home directory
         raise UsageError(f"{text} is not a valid path", why=str(error)) from error
 

@@ -235,6 +235,9 @@ def test_a_path_is_relative_to_where_nox_was_called(
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
     assert user_path("a/b") == tmp_path / "a/b"
     assert user_path("/a") == Path("/a")
+    monkeypatch.setenv("HOME", "/home/me")
+    assert user_path("~/a") == Path("/home/me/a")
+    assert user_program("~/bin/python") == "/home/me/bin/python"
     assert user_program("./python") == str(tmp_path / "python")
     assert user_program("python3") == "python3"
     for read in (user_path, user_program):

@@ -224,11 +224,17 @@ def test_a_reason_has_fewer_lines_than_a_fix() -> None:
     assert MAX_TEXT < MAX_FIX
 
 
-def test_roots_are_name_and_directory() -> None:
-    assert parse_roots(["qnn-sdk=/opt/q"]) == {"qnn-sdk": Path("/opt/q")}
-    assert parse_roots(["qnn-sdk=here"])["qnn-sdk"].is_absolute()
-    with pytest.raises(UsageError, match="is not NAME=DIR"):
-        parse_roots(["/opt/q"])
+def test_roots_are_name_and_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", "/caller")
+    monkeypatch.setenv("HOME", "/home/me")
+    assert parse_roots(["qnn-sdk=/opt/q=1", "ndk=here", "executorch=~/e"]) == {
+        "qnn-sdk": Path("/opt/q=1"),
+        "ndk": Path("/caller/here"),
+        "executorch": Path("/home/me/e"),
+    }
+    for wrong in ("/opt/q", "=/opt/q", "qnn-sdk=", "="):
+        with pytest.raises(UsageError, match="is not NAME=DIR"):
+            parse_roots(["ndk=/n", wrong])
 
 
 def test_a_staging_directory_is_a_root_of_every_profile() -> None:
@@ -341,6 +347,7 @@ def test_the_pinned_pair_is_the_one_that_is_installed() -> None:
     [
         ([], Severity.WARNING, ExitCode.OK),
         (["--strict"], Severity.WARNING, ExitCode.ENVIRONMENT),
+        (["--strict"], None, ExitCode.OK),
         ([], Severity.ERROR, ExitCode.ENVIRONMENT),
     ],
 )
@@ -348,11 +355,11 @@ def test_the_exit_code_of_a_verdict(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     words: list[str],
-    severity: Severity,
+    severity: Severity | None,
     code: ExitCode,
 ) -> None:
     monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
-    found = Verdict("emulator", (make(225, severity),))
+    found = Verdict("emulator", (make(225, severity),) if severity else ())
     monkeypatch.setattr(doctor, "examine_request", lambda request, progress: found)
     parser = argparse.ArgumentParser()
     doctor.add_arguments(parser)
