@@ -1455,8 +1455,11 @@ def test_a_mirror_is_written_twice_and_holds_files_and_no_links(
     store: Store, manifests: Path, tmp_path: Path
 ) -> None:
     mirror = tmp_path / "mirror"
+    mirror.mkdir()
+    (mirror / ".sdk.zip").write_text("of a killed command")
     for _ in range(2):
         fill_mirror([ask()], mirror, store, Progress())
+        assert (mirror / "sdk.zip").read_bytes() == (tmp_path / "vendor.zip").read_bytes()
         assert sorted(path.name for path in mirror.iterdir()) == ["SHA256SUMS", "sdk.zip"]
     fill_mirror([ask()], store.downloads, store, Progress())
     assert sorted(path.name for path in store.downloads.iterdir()) == ["SHA256SUMS", "sdk.zip"]
@@ -1586,6 +1589,13 @@ def test_nobody_else_waits_for_a_whole_tree(store: Store) -> None:
 
 
 def test_there_must_be_room(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = ask().release_as(ArchiveRelease).size_bytes
+    monkeypatch.setattr(
+        "provisioning.store.store.free_bytes", lambda place: (64 << 20) + packed - 1
+    )
+    with pytest.raises(StoreError, match=r"not enough space for sdk\.zip"):
+        provision(store)
+    assert not list(store.downloads.iterdir())
     unpacked = sum(map(len, FILES.values()))
     monkeypatch.setattr(
         "provisioning.store.store.free_bytes", lambda place: (64 << 20) + unpacked - 1
@@ -1604,6 +1614,7 @@ def test_a_version_is_not_part_of_a_longer_number() -> None:
     assert substitute("a 1.2", {}) == "a 1.2"
     assert substitute("r26c", {"r26": "r27", "r26c": "r28"}) == "r28"
     assert substitute("1.2.0 1.2", {"1.2": "2", "1.2.0": "3"}) == "3 2"
+    assert substitute("a1x2 1+0 110", {"1.2": "x", "1+0": "2"}) == "a1x2 2 110"
 
 
 def raise_first(error: Exception) -> Callable[..., Any]:

@@ -17,7 +17,14 @@ from provisioning.console.clock import read_clock
 from provisioning.console.command import Verb
 from provisioning.console.interrupts import CLEANUP_S, Interrupt
 from provisioning.console.terminal import count_columns, write_output
-from provisioning.errors import ExitCode, MissingToolError, QnnCiError, StoreError, ToolError
+from provisioning.errors import (
+    ExitCode,
+    MissingToolError,
+    QnnCiError,
+    StoreError,
+    ToolError,
+    UsageError,
+)
 from tests.stand_ins.snapshots import check_snapshot
 
 SNAPSHOT = Path(__file__).with_name("snapshots") / "messages.txt"
@@ -280,6 +287,12 @@ def test_the_clock_tells_the_time(environ: dict[str, str]) -> None:
     moment, source = read_clock(environ)
     assert (source, moment.microsecond) == ("clock", 0)
     assert moment.year > 2024
+
+
+@pytest.mark.parametrize("text", ["x", "1.5", "1" * 15, "9" * 30])
+def test_what_is_no_time_is_a_mistake_of_the_user(text: str) -> None:
+    with pytest.raises(UsageError, match=f"SOURCE_DATE_EPOCH is '{text}'"):
+        read_clock({"SOURCE_DATE_EPOCH": text})
 
 
 def test_source_date_epoch_stands_in_for_the_clock() -> None:

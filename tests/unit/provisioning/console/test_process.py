@@ -30,7 +30,7 @@ from provisioning.console.process import (
     run_streams,
     run_tasks,
 )
-from provisioning.errors import ToolError
+from provisioning.errors import MissingToolError, ToolError
 
 Run = Callable[[Sequence[str]], object]
 
@@ -406,3 +406,10 @@ def test_the_tail_of_an_output_is_its_end() -> None:
 def test_messages_may_be_discarded() -> None:
     argv = ["sh", "-c", "echo out; echo err >&2"]
     assert run_process(argv, merged=False).output == "out\n"
+
+
+def test_a_program_that_is_missing_is_not_blamed_on_its_directory(tmp_path: Path) -> None:
+    for cwd in (None, tmp_path):
+        with pytest.raises(MissingToolError) as caught:
+            run_process(["no-such-program"], cwd=cwd)
+        assert caught.value.fix == "install no-such-program, or put it on PATH"

@@ -220,6 +220,16 @@ def test_an_interrupt_waits_for_the_end_of_a_block_that_holds_it() -> None:
     with interrupts_held():
         assert handler.held
     assert not handler.held
+    held: list[bool] = []
+
+    def hold() -> None:
+        with interrupts_held():
+            held.append(handler.held)
+
+    thread = threading.Thread(target=hold)  # signals reach the main thread alone
+    thread.start()
+    thread.join()
+    assert held == [False]
 
 
 def test_nothing_came_before_the_first_signal() -> None:
