@@ -721,7 +721,12 @@ def test_a_cache_holds_what_hashes_prove_and_its_readers_may_have(
     locked = ask_key("--private")
     assert locked["paths"] == [str(store.trees / ask().pinned(store).key().directory)]
     assert len({one["key"] for one in (pinned, private, locked)}) == 3 - redistribute
-    project_lock_path("sdk", "1.2.3").unlink()
+    path = project_lock_path("sdk", "1.2.3")
+    lock = read_lock(path)
+    assert lock
+    path.write_bytes(encode_record(msgspec.structs.replace(lock, files=())))
+    assert ask_key("--private")["paths"] == private["paths"]
+    path.unlink()
     unpin(manifests, tmp_path)
     assert ask_key("--private")["paths"] == []
 
@@ -1820,6 +1825,24 @@ def test_a_cache_is_cleaned_of_the_parts_that_are_named(
         "dry_run": False,
     }
     assert held
+
+
+def test_what_is_kept_of_a_cache_is_listed_with_the_reason(
+    store: Store, tell: Tell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    provision(store)
+    others = [store.trees / name for name in ("mine", "other")]
+    for path_ in others:
+        path_.write_text("kept")
+    why = "qnn-ci did not create it"
+    kept = tell("cache", "clean", "store", "--dry-run")["kept"]
+    assert sorted(kept, key=str) == [{"path": str(one), "why": why} for one in others]
+    capsys.readouterr()
+    assert main(["cache", "clean", "store", "downloads"]) == ExitCode.OK
+    *rows, last = capsys.readouterr().out.splitlines()
+    assert sorted(rows) == [f"{one}  kept: {why}" for one in others]
+    assert last == "removed 0 MiB from store, downloads"
+    assert sorted(store.trees.iterdir()) == others
 
 
 def test_cleaning_makes_no_store(store: Store, tell: Tell) -> None:
