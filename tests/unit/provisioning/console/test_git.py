@@ -8,6 +8,7 @@ import pytest
 
 from provisioning.console.git import (
     REPOSITORY_VARIABLES,
+    TIMEOUT_S,
     ask_git,
     parse_submodules,
     read_commit,
@@ -54,6 +55,21 @@ def test_lines_of_git_come_one_by_one_with_its_variables(repository: Path) -> No
     assert (ended.returncode, lines) == (3, ["one", "two"])
     with pytest.raises(ToolError, match="exited with 3"):
         run_git(repository, *words)
+
+
+def test_git_has_the_time_that_it_is_given(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[object] = []
+    for name in ("run_bytes", "run_process"):
+        monkeypatch.setattr(
+            f"provisioning.console.git.{name}",
+            lambda words, **more: limits.append(more["timeout_s"]),
+        )
+    for run in (ask_git, run_git):
+        run(repository, "status")
+        run(repository, "status", timeout_s=7.5)
+    assert limits == [TIMEOUT_S, 7.5] * 2
 
 
 def test_what_git_traces_is_not_part_of_its_answer(
@@ -121,6 +137,11 @@ def test_a_failure_in_a_checkout_of_the_user_is_gits(repository: Path) -> None:
     with pytest.raises(ToolError, match="no-such-command") as caught:
         run_git(repository, "no-such-command")
     assert not isinstance(caught.value, MissingToolError)
+
+
+def test_the_commit_of_a_tag_with_a_message_is_read(repository: Path) -> None:
+    git(repository, "tag", "-a", "-m", "first", "v1")
+    assert read_commit(repository, "v1") == read_commit(repository)
 
 
 def test_no_commit_is_an_error_without_a_reason(repository: Path) -> None:

@@ -202,8 +202,12 @@ def test_another_thread_changes_no_handler() -> None:
 
 @pytest.mark.usefixtures("handlers")
 def test_an_interrupt_waits_for_the_end_of_a_block_that_holds_it() -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    for number in numbers:
+        signal.signal(number, signal.SIG_DFL)
     interrupts.catch_signals()
-    assert isinstance(signal.getsignal(signal.SIGTERM), Interrupt)  # else it would end pytest
+    # Else it would end pytest.
+    assert all(isinstance(signal.getsignal(number), Interrupt) for number in numbers)
     seen = []
 
     def interrupt() -> None:
