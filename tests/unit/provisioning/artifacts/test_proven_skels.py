@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,24 @@ def test_a_genuine_skel_without_a_version_proves_itself_alone(sdk: Path, left: b
     genuine, rest = consent.prove_skels(request(), sdk)
     assert genuine.startswith(f"{SKEL} is genuine according to {CATALOG}")
     assert "no library is verified" in rest
+
+
+def test_a_catalog_is_judged_at_the_given_time_or_now(
+    sdk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[datetime] = []
+    monkeypatch.setattr(
+        "provisioning.elf.catalog.prove_file", lambda *words: asked.append(words[-1])
+    )
+    path = sdk / "lib/hexagon-v73/unsigned" / SKEL
+    assert catalogs.prove_skel(path, None, hash_file(path), NOW) is None
+    catalog_of(sdk)
+    (path.parent / CATALOG).rename(path.parent / CATALOG.upper())
+    before = datetime.now(timezone.utc)
+    for at in (NOW, None):
+        assert catalogs.prove_skel(path, None, hash_file(path), at) is None
+    assert asked[0] == NOW
+    assert before <= asked[1] <= datetime.now(timezone.utc)
 
 
 def test_without_a_catalog_all_is_taken_on_faith(sdk: Path) -> None:

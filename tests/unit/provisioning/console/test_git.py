@@ -84,11 +84,18 @@ def test_what_git_traces_is_not_part_of_its_answer(
     assert len(facts.commit) == 40
 
 
-def test_a_directory_inside_a_repository_is_not_that_repository(repository: Path) -> None:
+def test_a_directory_inside_a_repository_is_not_that_repository(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     inner = repository / "vendored" / "executorch"
     inner.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(inner)
+    monkeypatch.chdir(inner.parent)
 
-    assert not survey_checkout(inner).is_git
+    for place in (inner, tmp_path / "link", Path(inner.name)):
+        assert not survey_checkout(place).is_git
+        with pytest.raises(ToolError):
+            read_commit(place)
 
 
 def test_a_linked_work_tree_is_read_by_its_directory_and_by_its_git_file(
