@@ -43,7 +43,7 @@ def run_forked(function: Callable[[], R], doing: str = "") -> R:
     step = mmap.mmap(-1, STEP_BYTES)
     reading, writing = os.pipe()
     answers = os.fdopen(writing, "wb")
-    _flush()
+    flush_stdio()
     worker = os.getpid()
     pid = os.fork()
     if pid == 0:
@@ -84,7 +84,10 @@ def still_tqdm() -> None:
 
 
 def flush_stdio() -> None:
-    """Flush the buffers of C's stdio, through which QNN prints."""
+    """Flush the buffers of Python's streams and of C's stdio, through which QNN prints."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # a model may have closed or replaced it
+            stream.flush()
     ctypes.CDLL(None).fflush(None)
 
 
@@ -137,11 +140,5 @@ def _answer(function: Callable[[], Any], answers: BinaryIO) -> int:
             answers.write(data)
     except BaseException:  # noqa: BLE001 - the exit code shows it
         return 1
-    _flush()
+    flush_stdio()
     return 0
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):  # a model may have closed or replaced it
-            stream.flush()

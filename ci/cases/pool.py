@@ -98,7 +98,7 @@ def run_job(job: Job, log: str) -> Any:
     try:
         return job()
     finally:
-        flush_stdio()  # write what C code printed to this log, not the next one
+        flush_stdio()  # write what the job printed to this log, not the next one
 
 
 @contextmanager

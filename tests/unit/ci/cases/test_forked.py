@@ -7,7 +7,9 @@ import errno
 import gc
 import os
 import signal
+import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +169,21 @@ def test_what_c_code_prints_in_a_block_stays_in_its_log(tmp_path: Path) -> None:
     run_forked(work)
     assert sorted(log.read_text().splitlines()) == ["QNN's words", "an error"]
     assert sorted(outside.read_text().splitlines()) == ["a later error", "later words"]
+
+
+def test_each_line_that_a_process_and_its_fork_print_is_written_once(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+
+    def work() -> None:
+        with log.open("wb") as stream:
+            os.dup2(stream.fileno(), 1)
+        sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
+        print("before the fork")
+        run_forked(partial(print, "in the fork"))
+        print("after the fork")
+
+    run_forked(work)
+    assert log.read_text().splitlines() == ["before the fork", "in the fork", "after the fork"]
 
 
 def test_the_end_of_a_log_is_what_went_wrong(tmp_path: Path) -> None:

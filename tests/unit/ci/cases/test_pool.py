@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -292,8 +293,23 @@ def test_a_worker_that_cannot_start_is_the_machine_s_fault_unless_the_pool_was_c
             pool.run(rest, tmp_path / "log", 60.0)
 
 
+ROOM = ctypes.create_string_buffer(4096)
+
+
 def speak() -> None:
-    ctypes.CDLL(None).puts(b"of C")  # which is not written before a flush
+    """Print a line that is not written before a flush, even with PYTHONUNBUFFERED."""
+    library = ctypes.CDLL(None)
+    library.setvbuf(ctypes.c_void_p.in_dll(library, "stdout"), ROOM, 0, len(ROOM))
+    library.puts(b"of C")
+
+
+def speak_python() -> None:
+    sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    print("of Python")
+
+
+def mute() -> None:
+    sys.stdout.close()
 
 
 def speak_and_fail() -> None:
@@ -306,7 +322,10 @@ def test_everything_that_jobs_print_is_in_their_log_at_once(worker: Worker, tmp_
     assert lease.call(partial(os.write, 1, b"out\n")).log_tail == "out"
     assert lease.call(partial(os.write, 2, b"error\n")).log_tail == "out\nerror"
     assert lease.call(speak).log_tail == "out\nerror\nof C"
-    assert lease.call(speak_and_fail).log_tail.startswith("out\nerror\nof C\nof C")
+    assert lease.call(speak_python).log_tail == "out\nerror\nof C\nof Python"
+    assert not lease.call(mute).failure
+    ended = lease.call(speak_and_fail)
+    assert ended.log_tail == "out\nerror\nof C\nof Python\nof C"
     first, second = (lease.call(partial(os.listdir, "/proc/self/fd")).result for _ in range(2))
     assert len(first) == len(second)
 
