@@ -6,12 +6,14 @@ import atexit
 import fcntl
 import hashlib
 import importlib.util
+import io
 import json
 import logging
 import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -97,7 +99,10 @@ def test_a_wait_is_reported_again_and_again(noxfile: ModuleType) -> None:
     with noxfile.heartbeat(log, "installing"):
         while len(log.said) < 3:
             time.sleep(0.01)
+        (thread,) = (one for one in threading.enumerate() if one.name.endswith("(repeat)"))
     assert log.said[:2] == ["installing", "installing: 0 s"]
+    thread.join(60)
+    assert not thread.is_alive()
 
 
 @pytest.mark.usefixtures("noxfile")
@@ -201,6 +206,7 @@ def make(noxfile: ModuleType, session: Recorder, *groups: str) -> None:
         (place / "installed.sha256").write_text(noxfile.digest_group(group))
 
 
+SITE = ("build", "--strict", "--quiet", "--clean", "--config-file", ".ci/mkdocs.yml")
 MODULES = {
     "test_emulator": ("lowering", "ci", "test-emulator"),
     "test_onnx": ("onnx", "ci", "test-onnx"),
@@ -428,9 +434,13 @@ def test_nox_ends_with_the_code_of_the_first_failure(
     told: bool,
 ) -> None:
     ended: list[int] = []
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written))
+    sys.stdout.write("printed before")
 
     def leave(code: int) -> None:
         ended.append(code)
+        assert written.getvalue() == b"printed before"
         raise ExitedError
 
     monkeypatch.setattr(linux.os, "_exit", leave)
@@ -602,7 +612,7 @@ def two(linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> M
     """The noxfile of a project that supports ExecuTorch 2.0, which is pinned, and 1.9."""
     monkeypatch.setattr(linux, "read_pairs", lambda: ({"2.0": "3.1", "1.9": "3.0"}, "2.0"))
     group = ["torch==3.1", "executorch==2.0"]
-    groups = dict.fromkeys(("core", "lowering"), group)
+    groups = dict.fromkeys(("core", "lowering", "test"), group)
     monkeypatch.setattr(linux, "PYPROJECT", {"dependency-groups": groups})
     monkeypatch.delenv("QNN_CI_SDK", raising=False)
     for session, lowers_with in (("build_android", ""), ("build_linux", "/sdk")):
@@ -656,17 +666,31 @@ def test_an_executorch_that_is_not_supported_is_refused_with_those_that_are(
     assert [one.code for one in two.failures] == [2]
 
 
-@pytest.mark.parametrize("name", ["test_emulator", "audit", "build_aot", "build_linux"])
+@pytest.mark.parametrize(
+    ("name", "more", "group"),
+    [
+        ("test_emulator", (), "lowering"),
+        ("test_emulator", ("--suite=faults",), "test"),
+        ("audit", (), "lowering"),
+        ("build_aot", (), "lowering"),
+        ("build_linux", (), "lowering"),
+    ],
+)
 def test_another_executorch_has_its_own_environment(
-    two: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+    two: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    name: str,
+    more: tuple[str, ...],
+    group: str,
 ) -> None:
     """A build of a runtime brings its own, and needs no other."""
     monkeypatch.setenv("PATH", "/opt/one")
-    session = Recorder(tmp_path, name, "--executorch", "1.9")
-    make(two, session, "core", "lowering")
+    session = Recorder(tmp_path, name, "--executorch", "1.9", *more)
+    make(two, session, "core", group)
     getattr(two, name).func(session)
     *_, ran = session.ran
-    environment = tmp_path / ".nox" / ("lowering" if name == "build_linux" else "lowering-1.9")
+    environment = tmp_path / ".nox" / ("lowering" if name == "build_linux" else f"{group}-1.9")
     assert ran.words[0] == str(environment / "bin" / "python")
     if name == "build_linux":
         assert "PATH" not in ran.options["env"]
@@ -678,7 +702,7 @@ def test_another_executorch_has_its_own_environment(
     getattr(two, name).func(session)
     assert session.ran[-1].options["env"]["PATH"].endswith(f"{os.pathsep}{os.defpath}")
     stamp = (environment / "installed.sha256").read_text()
-    assert stamp == two.digest_group("lowering", "1.9") != two.digest_group("lowering")
+    assert stamp == two.digest_group(group, "1.9") != two.digest_group(group)
 
 
 @pytest.mark.parametrize("word", ["-h", "--help", "--executorch"])
@@ -806,7 +830,7 @@ def test_a_release_is_made_of_the_last_commit(linux: ModuleType, tmp_path: Path)
         *("--pyproject", "pyproject.toml", "--output-reproducible"),
         *("--output-file", "dist/sbom.cdx.json"),
     )
-    assert site.words[:3] == (str(programs / "mkdocs"), "build", "--strict")
+    assert site.words == (str(programs / "mkdocs"), *SITE)
     assert linux.started == ["release"]
 
 
@@ -859,6 +883,7 @@ def test_what_nox_does_not_understand_is_answered_with_how_it_is_written(
     with pytest.raises(SystemExit) as ended:
         noxfile.main()
     assert ended.value.code == ends
+    assert sys.argv == ["nox", *words]
     said = capsys.readouterr().err
     assert said.startswith(f"  fix: {hint}") if hint else not said
 
@@ -882,7 +907,14 @@ def test_lint_runs_every_program_of_its_environment_and_annotates_on_github(
     envs = [one.options["env"] for one in session.ran]
     assert {env["PYTHONPATH"] for env in envs} == {str(ROOT)}
     assert {env.get("RUFF_OUTPUT_FORMAT") for env in envs} == {"github" if where else None}
-    assert [Path(one.words[0]).name for one in session.ran] == [
-        *("ruff", "ruff", "mypy", "lint-imports", "python", "mkdocs", "hadolint", "python")
+    assert [(Path(one.words[0]).name, *one.words[1:]) for one in session.ran] == [
+        ("ruff", "format", "--check", "."),
+        ("ruff", "check", "."),
+        ("mypy",),
+        ("lint-imports",),
+        ("python", "-m", "tests.workflows"),
+        ("mkdocs", *SITE),
+        ("hadolint", "--no-color", "docker/Dockerfile"),
+        ("python", "-m", "pytest", "-q", "tests/static", "tests/unit/test_house.py"),
     ]
     assert linux.started == ["lint"]
