@@ -58,7 +58,7 @@ from ci.models.lowering_options import Choices, Part  # noqa: E402
 from ci.models.model import Model, digest_weights, join_methods  # noqa: E402
 from ci.models.schemes import FLOAT16, Scheme  # noqa: E402
 from ci.models.tensors import Loss, TensorInfo, digest_sets  # noqa: E402
-from ci.models.user_models import Source  # noqa: E402
+from ci.models.user_models import ReferencePolicy, Source  # noqa: E402
 from ci.report.schema import Footprint  # noqa: E402
 from provisioning.errors import FailedError, UsageError  # noqa: E402
 from provisioning.manifest.pairs import read_pairs  # noqa: E402
@@ -471,6 +471,46 @@ def test_a_compilation_is_described_by_its_graphs_its_log_and_its_bytes(
     assert (given["contexts"], given["segments"]) == ((), ())
     with pytest.raises(UsageError, match="skip_ops: the graph has no aten"):
         lowering.compile("module", Choices(skip_ops=("aten.exp",)))
+
+
+def test_a_compilation_is_for_the_scheme_the_soc_and_the_backend_of_its_lowering(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    edge = SimpleNamespace(methods=(), to_executorch=lambda _: SimpleNamespace(buffer=b"program"))
+
+    def count(graphs: Any, refusals: Any, backend: Backend) -> Delegation:
+        asked.append((graphs, refusals.choices, backend))
+        return Delegation(1, 0, 1)
+
+    monkeypatch.setattr(lower, "compiler_spec", lambda *given: asked.append(given))
+    monkeypatch.setattr(lower.Lowering, "lower_edge", lambda *_: edge)
+    monkeypatch.setattr(lower, "audit_delegation", count)
+    spec, choices = replace(SPEC, scheme=Scheme.A16W8, soc="SM8750"), Choices(shared_buffer=True)
+    lowering = replace(make_lowering(tmp_path), spec=spec, backend=Backend.LPAI_ARM)
+    lowering.staging.log.touch()
+    program, delegation, footprint = lowering.compile("module", choices)
+    assert (program, delegation.partitions, footprint.program_bytes) == (b"program", 1, 7)
+    assert asked == [
+        (Scheme.A16W8, "SM8750", choices, Backend.LPAI_ARM),
+        ([], choices, Backend.LPAI_ARM),
+    ]
+
+
+@pytest.mark.parametrize("layers", [False, True])
+def test_a_reference_that_proves_nothing_is_refused_with_the_inputs_that_were_made(
+    tmp_path: Path, *, layers: bool
+) -> None:
+    """Before anything is quantized or lowered, and for layers too."""
+    zeros = tuple(tuple(one * 0 for one in tensors) for tensors in make_model().reference)
+    model = replace(make_model(), reference=zeros, made="random inputs")
+    policy = ReferencePolicy(min_rms=1e-6, min_spread=1e-3)
+    staging = Staging(tmp_path, tmp_path / "log", tmp_path, policy)
+    lowering = replace(make_lowering(tmp_path), model=model, staging=staging)
+    with pytest.raises(FailedError, match="proves nothing") as caught:
+        lowering.write_program(model.module) if layers else lowering.write()
+    assert "random inputs" in caught.value.why
+    assert not (tmp_path / "quantized").exists()
 
 
 @pytest.mark.parametrize("runner_io", [False, True])
