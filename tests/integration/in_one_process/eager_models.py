@@ -65,6 +65,12 @@ def test_an_operator_that_takes_a_type_is_disturbed_as_any_other() -> None:
     assert (low, high) == (1, 2)
 
 
+def test_a_comparison_with_integers_is_disturbed_as_any_other() -> None:
+    x = torch.tensor([2.9, 8.0])
+    assert bounds(lambda x: x > torch.tensor([3, 3]), x) == ([False, True], [True, True])
+    assert bounds(lambda x: torch.tensor([3, 3]) < x, x) == ([False, True], [True, True])
+
+
 def test_zeros_are_exact_and_integers_are_not_disturbed() -> None:
     mask = torch.tensor([0.0, 1.0, 0.0])
     assert bounds(lambda x: x > 0, mask) == ([False, True, False], [False, True, False])

@@ -1202,13 +1202,14 @@ def test_a_cause_that_was_never_raised_and_an_error_that_is_its_own_cause_are_de
 
 def test_a_refusal_names_four_nodes_on_the_cpu_and_each_cause_once(tmp_path: Path) -> None:
     no_rule = "No quant config is implemented for op, aten"
-    lines = [f"{no_rule}.{op}" for op in ("dropout.default", "gru.input", "gru.input")]
+    lines = [f"{no_rule}.{op}" for op in ("dropout.default", "gru.input", "gru.input", "erf")]
     lines += [f"left to the CPU: op{number}: why {number}" for number in (0, 0, 1, 2, 3, 4)]
     (tmp_path / "log").write_text("\n".join([*lines, "<E> why 1", "<E> another cause"]))
     said = lower.describe_refusal(raised(ValueError("no binary")), tmp_path / "log")
     told, _, rest = said.partition(" (ValueError: no binary [")
     assert told.split("; ") == [
         "aten.gru.input is not quantized: ExecuTorch has no rule for it",
+        "aten.erf is not quantized: ExecuTorch has no rule for it",
         *(f"op{number}: why {number}" for number in range(4)),
         "another cause",
     ]

@@ -8,14 +8,23 @@ import gc
 import os
 import signal
 import sys
+import threading
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ci.cases.forked import describe_error, flush_stdio, note_step, redirected, run_forked
+from ci.cases.forked import (
+    describe_error,
+    flush_stdio,
+    note_step,
+    redirected,
+    run_forked,
+    still_tqdm,
+)
 from ci.cases.pool import Lease, Worker, read_tail
 from provisioning.console.process import TAIL_LINES
 from provisioning.errors import FailedError, QnnCiError, StoreError, UsageError
@@ -169,6 +178,17 @@ def test_what_c_code_prints_in_a_block_stays_in_its_log(tmp_path: Path) -> None:
     run_forked(work)
     assert sorted(log.read_text().splitlines()) == ["QNN's words", "an error"]
     assert sorted(outside.read_text().splitlines()) == ["a later error", "later words"]
+
+
+def test_tqdm_starts_no_thread_and_makes_no_semaphore(monkeypatch: pytest.MonkeyPatch) -> None:
+    locks: list[object] = []
+    tqdm = SimpleNamespace(monitor_interval=10, set_lock=locks.append)
+    monkeypatch.setitem(sys.modules, "tqdm", SimpleNamespace(tqdm=tqdm))
+    still_tqdm()
+    (lock,) = locks
+    assert (tqdm.monitor_interval, type(lock)) == (0, type(threading.RLock()))
+    monkeypatch.setitem(sys.modules, "tqdm", None)  # it is not installed
+    still_tqdm()
 
 
 def test_each_line_that_a_process_and_its_fork_print_is_written_once(tmp_path: Path) -> None:

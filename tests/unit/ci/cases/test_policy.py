@@ -87,20 +87,22 @@ def test_the_first_advice_that_fits_is_given() -> None:
 
 def test_another_backend_has_its_own_limits_and_none_that_was_found_on_htp() -> None:
     lpai = Unsupported(pattern="l", reason="l", backends=(LPAI,))
+    several = Unsupported(pattern="s", reason="s", backends=(Backend.GPU, Backend.HTP, LPAI))
     own = {A8W8: Limits(min_sqnr_db=3.0, full_delegation=True)}
     policy = msgspec.structs.replace(
         DEFAULT,
         backends={LPAI: own},
         models={"m": ModelEntry("net.py:f", limits={A8W8: Limits(min_sqnr_db=90.0)})},
         override=(Override("mlp", A8W8, Limits(min_sqnr_db=80.0), "why"),),
-        unsupported=(ROW, lpai),
+        unsupported=(ROW, lpai, several),
     )
     htp = policy.for_backend(Backend.HTP)
-    assert (htp.unsupported, htp.models, htp.override) == ((ROW,), policy.models, policy.override)
+    assert htp.unsupported == (ROW, several)
+    assert (htp.models, htp.override) == (policy.models, policy.override)
     assert htp.limits_of("mlp", A8W8).min_sqnr_db == 80.0
     assert htp.limits_of("m", A8W8).min_sqnr_db == 90.0
     other = policy.for_backend(LPAI)
-    assert other.unsupported == (lpai,)
+    assert other.unsupported == (lpai, several)
     assert [other.limits_of(name, A8W8).min_sqnr_db for name in ("mlp", "m")] == [3.0, 3.0]
     with pytest.raises(ManifestError) as caught:
         other.limits_of("mlp", FP16)
