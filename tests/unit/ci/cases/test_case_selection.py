@@ -97,7 +97,7 @@ def test_a_name_that_is_near_no_other_has_no_nearest() -> None:
 FILE = """
 from models import big as imported
 import nets.small
-assigned = lambda: None
+assigned = lambda: only_used
 if assigned:
     async def conditional(): ...
 class Net:
@@ -115,7 +115,7 @@ def test_a_function_that_a_file_defines_or_imports_is_taken(tmp_path: Path, name
 
 @pytest.mark.parametrize(
     ("name", "nearest"),
-    [("factry", "net.py:factory"), ("make_model", "functions: Net")],
+    [("factry", "net.py:factory"), ("make_model", "functions: Net"), ("only_used", "Net")],
 )
 def test_a_function_that_a_file_lacks_is_refused_with_the_nearest(
     tmp_path: Path, name: str, nearest: str

@@ -673,6 +673,9 @@ def test_what_saver_wrote_is_counted_and_left_near_the_report(tmp_path: Path) ->
     assert case.compiler == "v2.49.40.260810104044"
     left = {path.name: path.read_bytes() for path in (tmp_path / "beside" / SPEC.slug).iterdir()}
     assert left == {SAVER_CALLS: calls, PARAMS: b"weights"}
+    none = msgspec.structs.replace(COMPILED, binary="context.bin")  # QNN took no operator
+    judge.note_program(tmp_path, Artifact("key", "m", "s", "soc", none, 1.0, {}))
+    assert judge.evidence.compiler == ""
 
 
 def test_an_error_of_ours_is_shown_without_its_class_and_traceback(tmp_path: Path) -> None:

@@ -127,6 +127,21 @@ def test_inputs_that_a_user_gave_are_not_called_made(
         assert same(loaded.evaluation, judged if key == "inputs" else [(draw(0),), *judged[:3]])
 
 
+def test_weights_and_data_of_any_layout_become_row_major(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = nn.Conv2d(3, 4, 2).to(memory_format=torch.channels_last)
+    sets = np.arange(4 * 75.0, dtype=np.float32).reshape(4, 1, 3, 5, 5)
+    np.save(tmp_path / "sets.npy", np.asfortranarray(sets))
+    read = read_sets(f"{tmp_path}/sets.npy")
+    assert all(one.is_contiguous() for (one,) in read)
+    monkeypatch.setattr(loading, "make_model", lambda *_: (net, read[0], ()))
+    loaded = load_model("net.py:f", Source(inputs=f"{tmp_path}/sets.npy"))
+    assert same(loaded.evaluation, [(one,) for one in torch.from_numpy(sets)])
+    assert loaded.module.weight.is_contiguous()
+    assert not loaded.module.training
+
+
 def test_a_model_is_exported_once_before_the_workers_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
     export = torch.export.export

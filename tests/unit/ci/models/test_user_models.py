@@ -107,6 +107,11 @@ def test_an_entry_has_absolute_paths_and_keeps_the_rest(place: Path) -> None:
     )
     assert (found.source.reference, found.source.shapes) == (found.path, (("x", (1, 2)),))
     assert resolve_entry("a", ModelEntry("mlp"), place) == ModelEntry("mlp")
+    with pytest.raises(QnnCiError, match=r"models\.a\.inputs: no file"):  # it is no model
+        resolve_entry("a", ModelEntry("mlp", inputs="mlp"), place)
+    (place / "mlp").touch()
+    found = resolve_entry("a", ModelEntry("mlp", calibration="mlp", inputs="mlp"), place)
+    assert found == ModelEntry("mlp", calibration=f"{place}/mlp", inputs=f"{place}/mlp")
 
 
 @pytest.mark.parametrize(
