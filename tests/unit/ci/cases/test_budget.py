@@ -421,6 +421,9 @@ def test_a_slow_device_fails_its_case(tmp_path: Path) -> None:
             assert "is 10.0 ±0.5 ms, above p50_ms = 9.0" in case.reason
         else:
             assert any("no more than its spread" in one for one in case.warnings)
+    every = msgspec.structs.replace(read_emulator_policy(), budget=Budget(p50_ms=9.0))
+    case = run_case(tmp_path / "every", LABELLER, runner, every, spec).case
+    assert (case.status, case.question) == (Status.FAILED, Question.BUDGET)
 
 
 def test_each_limit_that_is_exceeded_unknown_or_loose_reads_as_its_snapshot() -> None:

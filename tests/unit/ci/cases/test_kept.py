@@ -29,6 +29,7 @@ from ci.cases.policy import EmulatorPolicy, Unsupported, read_emulator_policy
 from ci.device.by_hand import RUN_CASES, write_by_hand
 from ci.judging.figures import measure
 from ci.models.lowering_options import Choices, RunOptions
+from ci.models.tensors import TensorInfo
 from ci.models.user_models import Limits, Metric, ModelEntry
 from ci.report.schema import DeviceFigures, Question, Report, Status
 from ci.report.write import read_report, write_report
@@ -272,7 +273,9 @@ def test_outputs_of_a_farm_are_judged_and_compared_with_the_run_s(
         assert report.exit_code is ExitCode.FAILED
         assert report.cases[0].reason.startswith(told)
     first.write_bytes(data)
-    assert judge_elsewhere(kept, pulled).ok
+    shutil.rmtree(kept / SPEC.slug / "outputs")
+    (case,) = judge_elsewhere(kept, pulled).cases
+    assert (case.status, case.equal_emulator) == (Status.PASSED, None)
     shutil.rmtree(pulled / SPEC.slug)
     (case,) = judge_elsewhere(kept, pulled).cases
     assert case.reason.startswith("run: ")
@@ -526,6 +529,10 @@ def edit_output(kept: Path, **changes: Any) -> None:
     reseal(kept, outputs=(replace(info, **changes),))
 
 
+def odd_input(kept: Path) -> None:
+    reseal(kept, inputs=(TensorInfo("O", (1,)),))
+
+
 def fewer_sets(kept: Path) -> None:
     reseal(kept, sets=0)
 
@@ -579,6 +586,7 @@ def test_nothing_else_is_green(harm: Callable[[Path], None], kept: Path) -> None
         odd_parts,
         parts_of_another_sum,
         an_empty_part,
+        odd_input,
     ],
 )
 def test_an_output_that_cannot_be_is_named(harm: Callable[[Path], None], kept: Path) -> None:

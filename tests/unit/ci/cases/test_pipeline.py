@@ -945,6 +945,40 @@ def test_advice_is_on_the_first_question_that_fails(tmp_path: Path, gain: float)
     assert (MODEL[0] in case.reason.splitlines()) is (gain == 1.0)
 
 
+def test_every_job_of_a_case_has_the_time_that_was_asked_for_and_its_own_log(
+    tmp_path: Path,
+) -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    class NotingPool(MeasuringPool):
+        def run(self, job: Job, log: Path, timeout_s: float, *, fresh: bool = False) -> Ended:
+            asked.append((log.relative_to(tmp_path / "work" / SPEC.slug), timeout_s, fresh))
+            return super().run(job, log, timeout_s, fresh=fresh)
+
+    class NotingRunner(EchoRunner):
+        @contextmanager
+        def open(
+            self, program: Program, timeout_s: float, *, fresh: bool = False
+        ) -> Iterator[EchoRunner]:
+            asked.append((program.log.relative_to(program.directory), timeout_s, fresh))
+            with super().open(program, timeout_s, fresh=fresh) as held:
+                yield held
+
+    metric = Metric(function="/m.py:top1", labels="/l.npy", max_drop=0.1)
+    models = {"mlp": ModelEntry("mlp", metric=metric)}
+    policy = msgspec.structs.replace(read_emulator_policy(), models=models)
+    options = SessionOptions(policy=policy, timeout_s=7.5)
+    pool = NotingPool(Ended(MetricResult(0.9, 0.9, 0.1, 0.9), "", ""))
+    runner = NotingRunner(echo(RIGHT).answer)
+    case = run_case(tmp_path, make_engine(), runner, options=options, pool=pool).case
+    assert case.status is Status.PASSED, case.reason
+    assert asked == [
+        (Path("lower.log"), 7.5, False),
+        (Path("run.log"), 7.5, False),
+        (Path("metric.log"), 7.5, True),
+    ]
+
+
 @pytest.mark.parametrize("quantizes", [True, False])
 def test_a_metric_gets_the_outputs_and_those_of_both_models(
     tmp_path: Path, quantizes: bool

@@ -206,7 +206,8 @@ def test_data_are_counted_and_a_metric_is_checked_against_their_number(
 
 
 def test_a_session_s_report_counts_the_cases_that_it_did_not_judge() -> None:
-    specs = [CaseSpec("mlp", Scheme.FP16, soc) for soc in ("SM8650", "SM8750", "SM8550")]
+    schemes = (Scheme.FP16, Scheme.A8W8, Scheme.A16W8)
+    specs = [CaseSpec("mlp", scheme, "SM8650") for scheme in schemes]
     options = SessionOptions(policy=read_emulator_policy(), timeout_s=9.0)
     nothing: Any = None
     session = Session(
@@ -223,6 +224,7 @@ def test_a_session_s_report_counts_the_cases_that_it_did_not_judge() -> None:
     assert "2 cases" in cut.verdict
     whole = session.make_report([passed] * 3, Phases(Progress(io.StringIO())))
     assert (whole.unjudged, whole.ok, whole.exit_code) == (0, True, ExitCode.OK)
+    assert [one.scheme for one in whole.thresholds] == [one.value for one in schemes]
 
 
 def test_a_session_gives_each_case_its_setup_and_reports_what_is_not_compared(
