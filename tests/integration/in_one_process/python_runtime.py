@@ -165,6 +165,17 @@ def test_no_program_finds_what_another_left_in_memory(
     assert calls == [1]
 
 
+def test_the_allocator_is_asked_to_fill_what_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    def load_library(name: Any) -> Any:
+        return SimpleNamespace(mallopt=lambda *given: asked.append((name, *given)))
+
+    monkeypatch.setattr(runtime, "ctypes", SimpleNamespace(CDLL=load_library))
+    runtime.overwrite_freed_memory()
+    assert asked == [(None, -6, 0x5A)]  # M_PERTURB of malloc.h
+
+
 @pytest.mark.parametrize(
     ("asked", "told"),
     [

@@ -234,8 +234,10 @@ def test_a_factory_is_where_its_file_defines_it(tmp_path: Path) -> None:
     file.parent.mkdir()
     file.write_text(
         "import torch\nmade = 1\nclass Net:\n    def make(self): ...\ndef maker(): ...\n"
+        "typed: Factory = maker\n"
     )
-    for name, line in (("made", 2), ("Net", 3), ("make", 4), ("maker", 5), ("gone", 1)):
+    names = ("made", "Net", "make", "maker", "typed")
+    for name, line in (*zip(names, (2, 3, 4, 5, 6), strict=True), ("gone", 1)):
         assert find_factory(f"{file}:{name}") == Place(file="a:b/net.py", line=line)
     assert find_factory(f"{tmp_path}/gone.py:make") == Place(file="gone.py", line=1)
     assert find_suite_model("gone") == ""

@@ -1433,9 +1433,9 @@ def test_a_failure_without_a_line_is_placed_at_the_factory(
     judge = SimpleNamespace(spec=replace(SPEC, model=model, source=Source(reference)))
     found = CaseJudge.find_places(judge, "no line")  # type: ignore[arg-type]
     assert [one.file.endswith(place) for one in found] == [True] * bool(place)
-    lines = "why [a.py:3]; then [b.py:4] and [a.py:3]"
+    lines = "why [b.py:4]; then [a.py:3] and [b.py:4]"
     named = CaseJudge.find_places(judge, lines)  # type: ignore[arg-type]
-    wanted = [("a.py", 3), ("b.py", 4)] if place else []
+    wanted = [("b.py", 4), ("a.py", 3)] if place else []
     assert [(one.file, one.line) for one in named] == wanted
     monkeypatch.setattr("ci.models.source_lines.is_installed", lambda _: True)
     installed = CaseJudge.find_places(judge, "no line")  # type: ignore[arg-type]

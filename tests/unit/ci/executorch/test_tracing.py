@@ -56,7 +56,8 @@ class TracingPool:
         program, directory, sets, *debug_bytes = job.args
         assert program.directory == directory.parent
         self.jobs.append((len(sets), *debug_bytes))
-        (directory / DEBUG).write_bytes(bytes(9))
+        if self.failure != "was killed by SIGKILL":  # before it wrote anything
+            (directory / DEBUG).write_bytes(bytes(9))
         if self.failure:
             return Ended(None, self.failure, "")
         made = (self.outputs[: len(sets)], {"accelerator_us": 5}, self.names)
@@ -93,9 +94,9 @@ def test_the_mean_time_of_a_run_is_noted_where_the_entry_asks_for_it(tmp_path: P
         assert runner.note(opened, 0.0025).run_ms == told
 
 
-def test_a_run_or_reading_that_ends_is_a_fault(tmp_path: Path) -> None:
-    traced = trace(tmp_path, TracingPool(JUDGED, "was killed by SIGABRT"))
-    assert traced == RunNotes(("trace: was killed by SIGABRT",))
+@pytest.mark.parametrize("end", ["was killed by SIGABRT", "was killed by SIGKILL"])
+def test_a_run_or_reading_that_ends_is_a_fault(tmp_path: Path, end: str) -> None:
+    assert trace(tmp_path, TracingPool(JUDGED, end)) == RunNotes((f"trace: {end}",))
     assert not (tmp_path / "trace" / DEBUG).exists()
 
 

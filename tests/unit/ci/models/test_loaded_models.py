@@ -127,6 +127,19 @@ def test_inputs_that_a_user_gave_are_not_called_made(
         assert same(loaded.evaluation, judged if key == "inputs" else [(draw(0),), *judged[:3]])
 
 
+def test_a_syntax_error_is_at_its_own_line_not_at_that_of_the_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("path", [*sys.path]), ("modules", {**sys.modules})):
+        monkeypatch.setattr(sys, name, value)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    (tmp_path / "net.py").write_text("import broken_parts\n")
+    (tmp_path / "broken_parts.py").write_text("x = 1\n\ndef f(:\n")
+    with pytest.raises(QnnCiError, match=r"net\.py:f raised SyntaxError") as caught:
+        call_function(f"{tmp_path}/net.py:f")
+    assert caught.value.why == "broken_parts.py, line 3, in <module>"
+
+
 def test_weights_and_data_of_any_layout_become_row_major(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
