@@ -153,6 +153,11 @@ def test_weights_and_data_of_any_layout_become_row_major(
     assert same(loaded.evaluation, [(one,) for one in torch.from_numpy(sets)])
     assert loaded.module.weight.is_contiguous()
     assert not loaded.module.training
+    given = draw(0).t().requires_grad_()
+    _, example, calibration = unpack("net.py:f", (net, given, [(given,)]))
+    for (one,) in (example, *calibration):
+        assert torch.equal(one, given)
+        assert (one.is_contiguous(), one.requires_grad) == (True, False)
 
 
 def test_a_model_is_exported_once_before_the_workers_fork(monkeypatch: pytest.MonkeyPatch) -> None:

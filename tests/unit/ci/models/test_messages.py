@@ -153,6 +153,9 @@ def list_refusals(place: Path) -> dict[str, Callable[[], object]]:
         "of the suite": lambda: user_code.call_function("mlp:gone"),
     }
     sparse = torch.eye(2).to_sparse()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is a prototype
+        strided = torch.nested.nested_tensor([ROW, ROW])
     made: dict[str, Any] = {
         "a list": [LINEAR, ROW],
         "one": (LINEAR,),
@@ -167,6 +170,7 @@ def list_refusals(place: Path) -> dict[str, Callable[[], object]]:
         "float64": (LINEAR, (ROW.double(),)),
         "float8": (LINEAR, (ROW.to(torch.float8_e4m3fn),)),
         "nested": (LINEAR, (torch.nested.nested_tensor([ROW, ROW], layout=torch.jagged),)),
+        "nested and strided": (LINEAR, (strided,)),
         "meta": (LINEAR, (ROW.to("meta"),)),
         "shapes": (LINEAR, (ROW,), [(ROW,), (torch.ones(2, 2),)]),
         "dtypes": (LINEAR, ROW, [ROW.int()]),
