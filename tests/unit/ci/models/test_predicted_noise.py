@@ -435,6 +435,19 @@ def test_a_loss_is_ranked_by_the_power_that_it_adds() -> None:
     assert fine.added < coarse.added  # although more decibels are lost
 
 
+def test_an_index_that_another_argmax_gives_is_no_error_of_the_weights() -> None:
+    class Classifier(nn.Module):
+        def forward(self, values: Tensor) -> tuple[Tensor, Tensor]:
+            rounded = round_to(values, 0.5)
+            return rounded.argmax(-1), rounded.relu()
+
+    ((one,), *_) = inputs()
+    graph: Any = torch.export.export(Classifier(), (one,), strict=True).module()
+    found = find_loss(graph, (one,), (one.argmax(-1) + 1, one.relu()))
+    assert found is not None
+    assert found.weights_db == 60
+
+
 def test_weights_are_told_from_activations() -> None:
     ((one,), *_) = inputs()
     reference = Chain(0.0, 0.0, 0.0)(one).detach()
