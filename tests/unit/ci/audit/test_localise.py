@@ -203,6 +203,12 @@ def test_a_search_that_is_ended_has_what_it_found() -> None:
     assert found.first.name == "linear_1"
     assert "limit of 2 programs" in found.ended
     assert len(laboratory.tried) == 2
+    whole, laboratory = search(graphs, lambda _, node: node.name == "linear_1")
+    found, _ = search(
+        graphs, lambda _, node: node.name == "linear_1", limit=len(laboratory.tried) - 1
+    )
+    assert {*whole.part} <= {*found.part}
+    assert (bool(whole.part), bool(found.ended), bool(whole.ended)) == (True, True, False)
 
 
 def test_a_model_without_a_program_is_told() -> None:

@@ -345,6 +345,13 @@ def test_a_worker_that_dies_is_described(
     assert worker.size_bytes() == 0
 
 
+def test_a_worker_that_died_before_its_job_is_described(worker: Worker, tmp_path: Path) -> None:
+    worker.process.kill()
+    worker.process.join()
+    ended = Lease(worker, tmp_path / "log", 60.0).call(partial(os.getpid))
+    assert ended == Ended(None, "the process was killed by SIGKILL without a result", "")
+
+
 def test_a_process_that_ignores_its_end_is_killed(
     worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

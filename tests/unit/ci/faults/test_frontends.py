@@ -21,7 +21,7 @@ from ci.faults.generate import generate
 from ci.faults.graph import parse_graph
 from ci.faults.known import REFUSED, RIGHT, WRONG, read_faults
 from ci.faults.match import name_operators
-from ci.faults.onnx_graphs import number_of, write_model
+from ci.faults.onnx_graphs import list_calls, number_of, write_model
 from ci.faults.onnx_runner import list_left
 from ci.faults.operators import OPERATORS
 from ci.faults.results import Item
@@ -66,6 +66,17 @@ def test_generated_and_known_graphs_are_the_same_in_onnx_and_torch(tmp_path: Pat
         np.testing.assert_allclose(array, wanted, rtol=1e-3, atol=1e-4, err_msg=str(graph))
         seen.update(graph.operators)
     assert len(seen) > 25
+
+
+def test_constants_of_a_script_have_the_types_of_the_model() -> None:
+    rows = ("x = input(1, 4)", "y = sum(x, axes=[1], keep=1)", "z = pow(y, base=2.0)", "return z")
+    calls, fixed = list_calls(parse_graph("\n".join(rows)))
+    values = {name: eval(text, {"np": np}) for name, text in fixed.items()}  # noqa: S307
+    assert len(calls) == 2
+    assert {(one.dtype, *one.ravel().tolist()) for one in values.values()} == {
+        (np.dtype("int64"), 1),
+        (np.dtype("float32"), 2.0),
+    }
 
 
 PICTURE = ("x = input(2, 4, 6, 6)", "c = constant(4)", 'p = constant(4, like="positive")')

@@ -199,6 +199,15 @@ def test_steps_have_shapes_sources_and_what_was_folded() -> None:
     assert add.shape == (2, 6, 16)
 
 
+def test_numbers_are_found_wherever_a_call_has_them() -> None:
+    def call(_: Net, x: Tensor) -> Tensor:
+        return torch.add(torch.add(x, x, alpha=3), x).sum(1, keepdim=True)
+
+    named, usual, total = (one.numbers for one in describe_steps(Net(call), (X,)))
+    assert (named["alpha"], usual["alpha"]) == ((3,), (1,))
+    assert (total["dim"], total["keepdim"]) == ((1,), (1,))
+
+
 def test_a_factor_is_known_behind_whatever_only_moves_or_copies_elements() -> None:
     aten = torch.ops.aten
     moves: tuple[Callable[[Tensor], Tensor], ...] = (

@@ -441,6 +441,14 @@ def test_a_suite_whose_session_is_gone_has_no_cases() -> None:
         assert len(whole.cases) == cases
 
 
+def test_a_file_that_only_a_removed_model_used_needs_nothing() -> None:
+    gone = replace(MLP_TREE, models={**MLP_TREE.models, "gone": Reach({"b.py": ""})})
+    for path, everything in (("b.py", ""), ("c.py", "no rule or dependency covers c.py")):
+        change = (Change(path, Kind.DELETED),)
+        plan = make_plan(Difference(gone, MLP_TREE, change), RULES)
+        assert (plan.everything, len(plan.cases)) == (everything, 1 if everything else 0)
+
+
 @pytest.mark.parametrize(
     ("path", "keys", "covered"),
     [

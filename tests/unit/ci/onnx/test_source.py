@@ -354,15 +354,18 @@ def test_made_sets_are_of_the_types_of_the_inputs_and_shuffled_ones_of_their_ele
         "ids": (np.dtype("int64"), (50,)),
         "mask": (np.dtype("bool"), (50,)),
         "sr": (np.dtype("int64"), ()),
+        "half": (np.dtype("float16"), (2,)),
+        "double": (np.dtype("float64"), (1, 2)),
     }
-    ((x, ids, mask, rate), other) = make_sets(ports, [], {"sr": 16000}, 2, 1)
-    assert [(one.dtype, one.shape) for one in (x, ids, mask, rate)] == [*ports.values()]
+    (made, other) = make_sets(ports, [], {"sr": 16000}, 2, 1)
+    assert [(one.dtype, one.shape) for one in made] == [*ports.values()]
+    x, ids, mask, rate, *wide = made
     assert x.min() < 0 < x.max() < 5
     assert 0 <= ids.min() < ids.max() < RANDOM_IDS
     assert 16 < mask.sum() < 34
     assert rate == other[3] == 16000
     flat = np.full(50, 2, "float32")
-    (again,) = make_sets(ports, [(flat, ids, mask, rate)], {}, 1, 1)
+    (again,) = make_sets(ports, [(flat, ids, mask, rate, *wide)], {}, 1, 1)
     assert (again[0].dtype, again[0].min() < 2 < again[0].max()) == (np.float32, True)
     assert sorted(again[1]) == sorted(ids)
     assert again[3] == 16000

@@ -87,6 +87,27 @@ def test_starlark_that_does_not_evaluate_is_named(
     assert kinds == {Kind.UNREAD}, "the other package is compared all the same"
 
 
+def test_a_file_that_two_others_load_is_no_cycle(
+    report: Callable[[Mapping[str, str]], ParityReport],
+) -> None:
+    files = {
+        "bad/BUCK": 'load(":a.bzl", "x")\n',
+        "bad/a.bzl": 'load(":b.bzl", "x")\nload(":c.bzl", y = "x")\n',
+        "bad/b.bzl": "x = 1\n",
+        "bad/c.bzl": 'load(":b.bzl", "x")\n',
+    }
+    assert reasons(report({**GOOD, **files})) == ""
+
+
+def test_each_reason_of_a_line_is_given(
+    report: Callable[[Mapping[str, str]], ParityReport],
+) -> None:
+    loop = "foreach(x a b)\n  include(${x}.cmake)\nendforeach()\n"
+    found = report({**GOOD, "CMakeLists.txt": GOOD["CMakeLists.txt"] + loop})
+    rows = [(str(row.place), row.reason.partition(".cmake")[0][-1]) for row in found.not_evaluated]
+    assert rows == [("CMakeLists.txt:3", "a"), ("CMakeLists.txt:3", "b")]
+
+
 @pytest.mark.parametrize("name", CMAKE)
 def test_cmake_that_does_not_evaluate_is_named(
     name: str, report: Callable[[Mapping[str, str]], ParityReport]

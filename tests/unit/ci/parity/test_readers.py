@@ -595,6 +595,13 @@ def test_an_error_is_where_the_call_that_fails_is() -> None:
     assert (str(row.place), row.reason) == ("p/BUCK:5", "p/BUCK: fail: no")
 
 
+def test_a_tree_is_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for name in ("file", "nothing"):
+        with pytest.raises(UsageError, match="is not a directory"):
+            DirectoryTree(tmp_path / name)
+
+
 def test_a_build_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "BUCK").symlink_to("gone")
     (row,) = read_buck(DirectoryTree(tmp_path, LAYOUT)).not_evaluated
@@ -1055,6 +1062,7 @@ def test_words_of_alternatives_are_those_of_each_that_no_earlier_one_has() -> No
         ("a$", "b", "aa", "ab"),
         ("a.b", "x", "a\nb", "x"),
         ("{1}", "x", "a{1}", "ax"),
+        (r"a\.b\+", "x", "acbb a.bb a.b+", "acbb a.bb x"),
     ],
 )
 def test_a_replacement_has_the_groups_of_each_match(

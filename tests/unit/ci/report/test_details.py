@@ -584,7 +584,8 @@ def test_a_report_is_compared_with_a_base_of_its_backend(report: Report, tmp_pat
     assert compare_base(report, None) is report
     first, *rest = report.cases
     sources = [replace(first, digests=Digests(weights=letter * 64)) for letter in "ab"]
-    base, now = (replace(report, cases=(one, *rest)) for one in sources)
+    now, base = (replace(report, cases=(one, *rest)) for one in sources[::-1])
+    base = replace(base, cases=base.cases[:-1])
     write_report(base, tmp_path)
     told = "warning: the weights differ from the base: mlp fp16 SM8650"
     for remarks in ((), ("note: x",), ("note: x", told)):
@@ -592,6 +593,7 @@ def test_a_report_is_compared_with_a_base_of_its_backend(report: Report, tmp_pat
         assert found.remarks == tuple(dict.fromkeys([*remarks, told]))
         assert found.uncompared == ""
         assert found.comparison == compare_reports(base, now)
+        assert [found.comparison.new, found.comparison.missing] == [(rest[-1].name,), ()]
     other = compare_base(replace(now, backend="lpai"), tmp_path)
     assert (other.comparison, other.uncompared) == (
         None,

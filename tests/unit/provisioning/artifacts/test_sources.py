@@ -353,13 +353,22 @@ def test_a_file_of_another_size_or_without_a_pinned_hash_is_not_hashed(
 
 
 @pytest.mark.parametrize("is_right", [True, False])
+@pytest.mark.parametrize("has_size", [True, False])
 def test_what_pip_brings_is_proven_and_readable_by_all(
     wheel_request: ArtifactRequest,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    has_size: bool,
     is_right: bool,
 ) -> None:
-    def bring(what: str, platforms: object, python: str, words: list[str], **_: object) -> None:
+    size = (tmp_path / "world/index" / made.WHEEL).stat().st_size if has_size else 0
+    release = msgspec.structs.replace(wheel_request.release, size_bytes=size)
+    wheel_request = replace(wheel_request, release=release)
+
+    def bring(
+        what: str, platforms: object, python: str, words: list[str], *, most_bytes: int
+    ) -> None:
+        assert (most_bytes > size) if has_size else (most_bytes == 0)
         place = Path(words[words.index("--dest") + 1]) / made.WHEEL
         path = shutil.copyfile(tmp_path / "world/index" / made.WHEEL, place)
         path.chmod(0o600)

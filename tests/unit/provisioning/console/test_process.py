@@ -45,6 +45,21 @@ def test_output_is_returned_logged_and_passed_on(tmp_path: Path) -> None:
     assert log.read_text() == "a\nb\n"
 
 
+def test_an_interrupt_ends_the_whole_group() -> None:
+    started: list[int] = []
+
+    def interrupt(line: str) -> None:
+        started.append(int(line))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_process(["sh", "-c", "sleep 600 & echo $!; wait"], on_line=interrupt)
+    (child,) = started
+    state = Path(f"/proc/{child}/stat")
+    while state.exists() and state.read_text().rpartition(") ")[2][0] != "Z":
+        time.sleep(0.01)
+
+
 def test_only_a_process_that_runs_is_among_those_to_end() -> None:
     seen: list[int] = []
 
