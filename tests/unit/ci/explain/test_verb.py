@@ -177,7 +177,7 @@ def test_an_error_without_a_fix_gets_that_of_a_rule() -> None:
     ("program", "name"),
     [
         ("/usr/bin/qnn-ci", "qnn-ci"),
-        ("/work/ci/__main__.py", "python -m ci"),
+        ("/src/ci/__main__.py", "python -m ci"),
         ("x", "python -m ci"),
     ],
 )
