@@ -127,7 +127,6 @@ class Evaluator:
         folder = build_file.rpartition("/")[0]
         self.current = Package(build_file, folder)
         self.deadline = time.thread_time() + FILE_LIMIT_S
-        self.loading = []
         try:
             _, files = self._run(build_file, folder, text)
         except RecursionError as error:

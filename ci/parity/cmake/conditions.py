@@ -237,11 +237,10 @@ def _order(left: Any, operator: str, right: Any) -> Answer:
 
 
 def _in_list(left: Operand, right: Operand, scope: Scope) -> Answer:
-    values = scope.variable(right.word) if right.word else None
-    if values is None or any(is_unknown(value) for value in values + left.values):
+    lists, words = scope.variable(right.word) if right.word else None, _values(left, scope)
+    if lists is None or any(map(is_unknown, lists + words)):
         return Answer.BOTH
-    words = _values(left, scope) + left.values
-    inside = {any(word in split_list(value) for word in words) for value in values}
-    if len(inside) > 1 or scope.is_open(right.word):
+    inside = {word in split_list(value) for value in lists for word in words}
+    if len(inside) > 1 or _is_open(left, scope) or scope.is_open(right.word):
         return Answer.BOTH
     return Answer.YES if inside.pop() else Answer.NO

@@ -136,7 +136,7 @@ class Targets:
             return
         known = self.table.setdefault(name, [])
         place = run.place(call.command.line)
-        kinds = [word for word in words[1:3] if word in LIBRARY_WORDS]
+        kinds = [word for word in words[1:2] if word in LIBRARY_WORDS]
         own = not kinds or call.command.name in PYTHON_MAKERS
         kind = call.command.name if own else kinds[0].lower()
         fresh = Builder(name, kind, place, run.directory, run.branch, run.conditions)

@@ -42,7 +42,7 @@ def set_variable(run: Interpreter, call: Call) -> None:
         if run.scope.get(name) is not None and "FORCE" not in texts:
             return
     if not arguments:
-        run.set(name, None if not parent and len(words) == 1 else ("",), parent=parent)
+        run.set(name, ("",) if "CACHE" in texts else None, parent=parent)
         return
     if len(arguments) == 1:  # keeps the alternatives of the value
         run.set(name, run.expand(arguments[0]), parent=parent)
@@ -103,9 +103,7 @@ def glob_files(run: Interpreter, words: list[str], *, recursive: bool) -> list[s
     if words[:1] == ["RELATIVE"] and len(words) > 1:
         base, words = run.absolute(words[1]), words[2:]
     found: list[str] = []
-    for pattern in (w for w in words if w not in {"CONFIGURE_DEPENDS", "FOLLOW_SYMLINKS"}):
-        if pattern in {"LIST_DIRECTORIES", "true", "false"}:
-            continue
+    for pattern in words:  # an option such as CONFIGURE_DEPENDS is the name of no file
         path = run.relative(pattern)
         if path is None or is_unknown(pattern):
             continue

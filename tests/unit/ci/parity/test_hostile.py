@@ -87,6 +87,17 @@ def test_starlark_that_does_not_evaluate_is_named(
     assert kinds == {Kind.UNREAD}, "the other package is compared all the same"
 
 
+def test_many_loads_in_a_row_do_not_end_the_reader(
+    report: Callable[[Mapping[str, str]], ParityReport],
+) -> None:
+    load = 'load(":{}.bzl", y = "x")\nx = y\n'
+    files = {"bad/BUCK": load.format(0), "bad/400.bzl": "x = 1\n"}
+    files |= {f"bad/{number}.bzl": load.format(number + 1) for number in range(400)}
+    result = report({**GOOD, **files})
+    assert "loads are nested too deeply" in reasons(result)
+    assert [str(finding.place) for finding in result.failing] == ["bad/BUCK"]
+
+
 def test_a_file_that_two_others_load_is_no_cycle(
     report: Callable[[Mapping[str, str]], ParityReport],
 ) -> None:
@@ -118,6 +129,16 @@ def test_cmake_that_does_not_evaluate_is_named(
 
     assert reason in reasons(result)
     assert all(row.place.path for row in result.not_evaluated)
+
+
+def test_an_included_file_that_is_nested_too_deeply_is_named(
+    report: Callable[[Mapping[str, str]], ParityReport],
+) -> None:
+    deep = "if(X)\n" * 3000 + "endif()\n" * 3000
+    result = report({**GOOD, "CMakeLists.txt": "include(a.cmake)\nadd_library(lib p/a.cpp)\n",
+                     "a.cmake": deep})  # fmt: skip
+    assert reasons(result) == "a.cmake: blocks are nested too deeply"
+    assert result.counts["cmake_targets"] == 1
 
 
 def test_a_syntax_error_is_placed(report: Callable[[Mapping[str, str]], ParityReport]) -> None:

@@ -563,8 +563,7 @@ def test_what_other_repositories_define_is_recorded_without_being_known() -> Non
         "other": ("make", ["p/b.cpp"]),
     }
     assert [word.text for word in targets["lib"].defines] == ["FLAG"]
-    names = ("space/named.h", "space/one.h", "space/x.h")
-    assert targets["lib"].include_names == names
+    assert targets["lib"].include_names == ("space/named.h", "space/one.h", "space/x.h")
     assert targets["listed"].include_names == ("space/own.h",)
 
 
@@ -926,8 +925,11 @@ def test_what_is_there_is_known_if_that_is_so_of_each_alternative(
         (("a",), "IN_LIST", ("TWO",), Answer.BOTH, False),
         (("b",), "IN_LIST", ("TWO",), Answer.YES, False),
         (("z",), "IN_LIST", ("TWO",), Answer.NO, False),
-        (("b", "z"), "IN_LIST", ("TWO",), Answer.YES, False),
+        (("b", "z"), "IN_LIST", ("TWO",), Answer.BOTH, False),
         (("LETTER",), "IN_LIST", ("TWO",), Answer.YES, False),
+        (("LETTER",), "IN_LIST", ("NAMES",), Answer.NO, False),
+        (("PART",), "IN_LIST", ("NAMES",), Answer.BOTH, False),
+        (("OPEN_LIST",), "IN_LIST", ("TWO",), Answer.BOTH, False),
         (unknown("X"), "IN_LIST", ("TWO",), Answer.BOTH, False),
         (("b",), "IN_LIST", ("PART",), Answer.BOTH, False),
         (("b",), "IN_LIST", ("OPEN_LIST",), Answer.BOTH, False),
@@ -944,6 +946,7 @@ def test_a_condition_on_alternatives_has_the_answer_of_all(
     lists = {
         "TWO": ("a;b", "b;c"),
         "LETTER": ("b",),
+        "NAMES": ("LETTER",),
         "PART": ("b", *unknown("Y")),
         "OPEN_LIST": ("b",),
     }
@@ -964,7 +967,7 @@ def test_a_condition_on_alternatives_has_the_answer_of_all(
         *((text, Answer.YES) for text in ("-1", "2", "1", "on", "Yes", "TRUE", "Y")),
         *((text, Answer.NO) for text in ("0", "", "off", "No", "FALSE", "n", "ignore")),
         *((text, Answer.NO) for text in ("NOTFOUND", "x-notfound")),
-        *((text, None) for text in ("x", "-0", "-", "1x")),
+        *((text, None) for text in ("x", "-0", "-", "1x", "xNOTFOUND", "x-notfound-y")),
     ],
 )  # fmt: skip
 def test_a_constant_is_true_or_false(text: str, answer: Answer | None) -> None:
@@ -1060,6 +1063,7 @@ def test_words_of_alternatives_are_those_of_each_that_no_earlier_one_has() -> No
         ("^a", "b", "aaca", "bbca"),
         ("[^]a]", "_", "]ab", "]a_"),
         ("a$", "b", "aa", "ab"),
+        ("a$", "b", "a\n", "a\n"),
         ("a.b", "x", "a\nb", "x"),
         ("{1}", "x", "a{1}", "ax"),
         (r"a\.b\+", "x", "acbb a.bb a.b+", "acbb a.bb x"),
@@ -1092,6 +1096,17 @@ def test_references_have_a_dozen_alternatives_at_most() -> None:
     assert expand("${MANY}", look_up) == tuple("abcdefghijkl")
     assert len(expand("${FEW}${FEW}", look_up)) == 12
     assert expand("${FEW}/${FEW}", look_up)[:4] == ("a/a", "a/b", "a/c", "a/d")
+
+
+def test_many_references_are_not_all_combined() -> None:
+    asked: list[str] = []
+
+    def look_up(_: str, name: str) -> tuple[str, ...]:
+        asked.append(name)
+        return ("a", "b")
+
+    assert len(expand("${X}" * 9, look_up)) == 12
+    assert len(asked) <= 9 * 12
 
 
 @pytest.mark.parametrize(

@@ -176,6 +176,8 @@ def test_an_include_of_a_rule_that_finds_its_headers_goes_by_the_file_name(pairs
         ("option(X ON)\nif(X)\n{p}{q}endif()\nif(X)\n{link}{define}endif()", True),
         ("option(X ON)\nif(X AND OTHER)\n{p}{q}endif()\nif(OTHER)\n{link}{define}endif()", True),
         ("option(X ON)\nif(NOT X)\n{p}{q}endif()\nif(X)\nelse()\n{link}{define}endif()", True),
+        ("if(X)\nelseif(OTHER)\n{p}{q}endif()\nif(NOT X)\n{link}{define}endif()", True),
+        ("if(X)\nelseif(OTHER)\nelse()\n{p}{q}endif()\nif(NOT X)\n{link}{define}endif()", True),
         ("option(X ON)\n{p}{q}if(X)\n{link}{define}endif()", False),
         ("option(X ON)\n{p}{q}if(X)\nelse()\n{link}{define}endif()", False),
         ("option(X ON)\nif(X)\n{p}{q}endif()\nif(OTHER)\n{link}{define}endif()", False),
@@ -187,6 +189,7 @@ def test_an_include_of_a_rule_that_finds_its_headers_goes_by_the_file_name(pairs
     ],
     ids=[
         "the target's own", "the same again", "a part of it", "the other branch",
+        "a second branch", "a third branch",
         "an option inside", "its other branch", "another option", "the opposite", "one of two",
         "every platform", "one platform", "another platform",
     ],

@@ -226,6 +226,23 @@ def test_a_directory_is_read_from_the_one_that_adds_it_whatever_its_name(
     assert facts.roots == ("CMakeLists.txt",)
 
 
+def test_a_list_file_that_no_other_one_adds_is_a_root(read: Callable[[Files], CMakeFacts]) -> None:
+    library = "add_library(${CMAKE_CURRENT_SOURCE_DIR} a.cpp)\n"
+    lists = {f"{name}/CMakeLists.txt": library for name in ("one", "own", "two")}
+    adds = "add_subdirectory(one)\nadd_subdirectory(two)\n"
+    facts = read({"CMakeLists.txt": adds, "own/x/CMakeLists.txt": library, **lists})
+
+    assert facts.roots == ("CMakeLists.txt", "own/CMakeLists.txt", "own/x/CMakeLists.txt")
+    assert sorted(directory for directory, _ in sources(facts)) == ["one", "own", "own/x", "two"]
+
+
+def test_a_quoted_list_has_several_sources(read: Callable[[Files], CMakeFacts]) -> None:
+    text = 'add_library(lib "a.cpp;b.cpp")\ntarget_sources(lib PRIVATE "c.cpp;d.cpp")\n'
+    assert sources(read({"CMakeLists.txt": text})) == {
+        ("", "lib"): {"a.cpp", "b.cpp", "c.cpp", "d.cpp"}
+    }
+
+
 def test_a_define_of_a_directory_is_for_it_and_those_below(
     read: Callable[[Files], CMakeFacts],
 ) -> None:
