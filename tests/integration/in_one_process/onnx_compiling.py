@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -229,3 +230,32 @@ def test_a_quantized_file_is_judged_by_the_float_model_that_it_was_made_of(
         )
         np.testing.assert_allclose(float32, wanted, rtol=1e-6)
         np.testing.assert_allclose(quantized, x * weights, rtol=1e-6)
+
+
+def test_ranges_are_of_the_calibration_and_outputs_of_the_other_sets(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[Any] = []
+
+    def quantize_file(model: Path, quantized: Path, scheme: Scheme, sets: Any) -> None:
+        asked.append((scheme, sets))
+        quantized.write_bytes(model.read_bytes())
+
+    def write_context(model: Path, directory: Path, *_: Any, **__: Any) -> Any:
+        directory.mkdir()
+        (directory / compiling.CONTEXT).write_bytes(model.read_bytes())
+        return Delegation(1, 0, 1), Footprint()
+
+    monkeypatch.setattr(compiling, "quantize_file", quantize_file)
+    monkeypatch.setattr(compiling, "write_context", write_context)
+    path = tmp_path / "net.onnx"
+    onnx.save(make([helper.make_node("Mul", ["x", "w"], ["y"])], [2, 3]), path)
+    spec = CaseSpec("net", Scheme.U8, "SM8650", Source(str(path)))
+    source = from_file(path, onnx.load(path), [], spec.source)
+    calibration = [(np.full((2, 3), 9, "float32"),)]
+    source = replace(source, calibration=calibration)
+    staging = Staging(tmp_path / "staging", tmp_path / "log", tmp_path)
+    staging.directory.mkdir()
+    made = compile_source(source, spec, staging, {}, embed=True, saver="")
+    assert asked == [(Scheme.U8, calibration)]
+    assert made.sets == len(source.evaluation)

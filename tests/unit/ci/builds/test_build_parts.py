@@ -760,7 +760,8 @@ def test_ccache_is_counted_from_its_log(tmp_path: Path) -> None:
     assert read_counts(plan) == CacheCounts("ccache", "4.7", 0, 0)
     plan.place.cache_log.write_text(
         "# a.cpp\ncache_miss\n# b.cpp\ndirect_cache_hit\n# c.cpp\npreprocessed_cache_hit\n"
-        "# d.cpp\ncache_miss\n# e.cpp\ndirect_cache_hit\n"
+        "# d.cpp\ndirect_cache_miss\npreprocessed_cache_miss\ncache_miss\n"
+        "# e.cpp\ndirect_cache_hit\n"
     )
     assert read_counts(plan) == CacheCounts("ccache", "4.7", 3, 2)
     assert read_counts(make_cached_plan(tmp_path, None)) is None

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
 
+from ci.faults import match  # noqa: E402
 from ci.faults.known import read_faults  # noqa: E402
 from ci.faults.match import KnownFault, match_faults, warn_of_faults  # noqa: E402
 from ci.models.graph_steps import Operand, Step, describe_steps, measure_step  # noqa: E402
@@ -177,6 +178,13 @@ def test_a_warning_has_the_remedy_on_its_second_line() -> None:
     first, second = text.splitlines()
     assert first.startswith("broadcast-add-before-norm [")
     assert second.startswith("  fix: expand the constant")
+
+
+def test_warnings_are_of_the_scheme_and_the_version_of_qnn(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(match, "match_faults", lambda *given: asked.append(given) or ())
+    assert match.warn_of_faults((), "16a8w", "2.37.0") == ()
+    assert asked == [((), "16a8w", "2.37.0")]
 
 
 def test_a_module_that_cannot_be_exported_has_no_steps_and_keeps_its_state() -> None:

@@ -250,6 +250,7 @@ def test_a_full_disk_ends_with_4_and_another_refusal_with_5() -> None:
     assert explain_error(OSError("no such image")).exit_code == 5
     told = APIError("500 Server Error", explanation="no such image: x")
     assert explain_error(told).why == "no such image: x"
+    assert explain_error(APIError("write: no space left on device")).exit_code == 4
 
 
 def test_an_engine_that_does_not_answer_and_one_that_fails_are_told_apart(

@@ -58,7 +58,7 @@ class Opened:
 
 @pytest.mark.parametrize(
     ("value", "coded", "back"),
-    [(0.0, 100, 0.0), (-3.3, 93, -3.5), (-np.inf, 0, -50), (1e9, 255, 77.5)],
+    [(0.0, 100, 0.0), (-3.3, 93, -3.5), (3.3, 107, 3.5), (-np.inf, 0, -50), (1e9, 255, 77.5)],
 )
 def test_a_value_becomes_the_nearest_integer_within_the_range(
     value: float, coded: int, back: float

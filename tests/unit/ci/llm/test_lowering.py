@@ -116,6 +116,7 @@ def test_an_engine_lowers_its_model_and_tells_which_patches_are_off(
     assert caplog.messages == ["one is off", "two is off"]
     assert engine.read_data(spec) == 0
     error = ValueError("x")
+    error.__cause__ = KeyError("y")
     assert engine.explain(error, Path("log")) == (error, Path("log"))  # type: ignore[comparison-overlap]
     foreign = LlmEngine(())
     for call in (foreign.key, lambda spec: foreign.compile(spec, staging)):

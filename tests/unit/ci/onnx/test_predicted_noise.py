@@ -25,7 +25,7 @@ from ci.models.noise import (
 )
 from ci.onnx import noise
 from ci.onnx.models import read_constants
-from ci.onnx.noise import CELL, find_grids, predict_noise, read_constant
+from ci.onnx.noise import CELL, find_float16, find_grids, predict_noise, read_constant
 from ci.onnx.session import open_reference
 from provisioning.errors import FailedError
 from tests.qnn_provider.models import build_model, constant, tensor, write_model
@@ -82,6 +82,21 @@ def test_what_float16_holds_and_is_only_moved_has_no_error(tmp_path: Path) -> No
     found, _ = predict(tmp_path, nodes, shape=SHAPE[::-1])
     assert found.shape == (RUNS, 2, 64, 40)
     assert not found.any()
+
+
+def test_float16_is_what_is_not_quantized_behind_moves_either() -> None:
+    rows = (
+        ("DequantizeLinear", "a", "b"),
+        ("Reshape", "b", "c"),
+        ("Conv", "c", "d"),
+        ("Transpose", "d", "e"),
+        ("QuantizeLinear", "e", "f"),
+        ("DequantizeLinear", "f", "g"),
+        ("Reshape", "g", "h"),
+        ("Conv", "h", "i"),
+    )
+    nodes = [helper.make_node(op, [before], [after]) for op, before, after in rows]
+    assert find_float16(nodes) == {"g", "i"}
 
 
 def test_an_input_that_float16_rounds_has_an_error_relative_to_it(tmp_path: Path) -> None:

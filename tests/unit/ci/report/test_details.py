@@ -24,7 +24,7 @@ from ci.report.annotation import (
 from ci.report.bars import Bar, draw_delegation, draw_size, draw_sqnr, draw_time, draw_traffic
 from ci.report.columns import NOTHING, columns_of
 from ci.report.comparison import SOURCES, compare_case, compare_reports, list_remarks
-from ci.report.github import render_sheets, render_summary
+from ci.report.github import escape_markdown, render_sheets, render_summary
 from ci.report.html import Sheet, SheetRow
 from ci.report.junit import render_junit
 from ci.report.providers import DROPPED, Provider, mask_secrets
@@ -502,6 +502,9 @@ def test_warnings_are_a_list_in_the_summary(report: Report) -> None:
     lines = rest.splitlines()
     assert [line.rpartition(": ")[2] for line in lines[:3]] == ["slow", "old", ""]
     assert "Warnings" not in render_summary(report)
+    case = replace(first, warnings=("<b> *a* @team",))
+    warned = render_summary(replace(report, cases=(case, *others))).partition("Warnings:")[2]
+    assert escape_markdown("<b> *a* @team") in warned
 
 
 def test_every_warning_is_printed_below_its_case(report: Report) -> None:

@@ -131,7 +131,13 @@ def helper(host: str, variable: str) -> tuple[str, ...]:
             {},
         ),
         (
-            "ssh://git@h:22/a/x.git",  # over ssh, the user is part of the address
+            "https://h/x.git",  # over ssh, the user is part of the address
+            ("ssh://git@m/git/",),
+            (*LIMITS, *replaced("ssh://git@m/git/", *EVERY_HOST)),
+            {},
+        ),
+        (
+            "ssh://git@h:22/a/x.git",
             (),
             (
                 *LIMITS,
@@ -611,7 +617,7 @@ def test_a_mirror_gets_the_repository_and_each_submodule(
 
 def test_submodules_of_another_checkout_are_found(tmp_path: Path) -> None:
     modules = tmp_path / ".git/modules"
-    for name in ("a", "a/modules/b", "no-remote"):
+    for name in ("a", "a/modules/b", "no-remote", "with"):
         (modules / name).mkdir(parents=True, exist_ok=True)
         git(modules / name, "init", "--quiet", "--bare")
         if name != "no-remote":
@@ -620,11 +626,12 @@ def test_submodules_of_another_checkout_are_found(tmp_path: Path) -> None:
     (modules / "head-alone").mkdir()
     (modules / "head-alone/HEAD").touch()
     git(tmp_path, "init", "--quiet")
-    found = ["a", "a/modules/b", "no-remote"]
+    found = ["a", "a/modules/b", "no-remote", "with"]
     assert _list_modules(tmp_path / ".git") == [modules / name for name in found]
     assert _list_near(tmp_path / ".git") == [
         *("-c", f"url.file://{modules}/a.insteadOf=https://h/a"),
         *("-c", f"url.file://{modules}/a/modules/b.insteadOf=https://h/b"),
+        *("-c", f"url.file://{modules}/with.insteadOf=https://h/h"),
     ]
 
 

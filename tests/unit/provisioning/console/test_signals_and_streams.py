@@ -430,13 +430,18 @@ def test_streams_that_the_caller_closed_are_the_null_device(
 
 
 def test_a_process_of_a_caller_without_streams_has_streams() -> None:
-    code = """
+    code = '''
 import os, subprocess, sys
 from provisioning.console.terminal import open_missing_streams
 open_missing_streams()
-child = "import sys; sys.exit(None in (sys.stdin, sys.stdout, sys.stderr))"
-os._exit(subprocess.run([sys.executable, "-c", child]).returncode)
+child = """
+import os, sys
+os.write(1, b"x")
+os.write(2, b"x")
+sys.exit(None in (sys.stdin, sys.stdout, sys.stderr))
 """
+os._exit(subprocess.run([sys.executable, "-c", child]).returncode)
+'''
     command = 'exec "$@" <&- >&- 2>&-'
     ended = subprocess.run(["sh", "-c", command, "sh", sys.executable, "-c", code], check=False)
     assert ended.returncode == 0
