@@ -737,6 +737,12 @@ def test_an_index_beside_a_magnitude_gets_its_bounds(tmp_path: Path) -> None:
     assert {"0_1.raw", "0_1.low.raw", "3_1.high.raw"} <= names
     assert not {"0_0.low.raw", "0_0.high.raw"} & names
     assert (tmp_path / "float/2_0.raw").read_bytes() == model.reference[2][0].numpy().tobytes()
+    near = torch.tensor([[1.0, 1.001, -1.0], [1.0, 3.0, -1.0]])
+    lowering.model.evaluation[3][0].copy_(near)
+    lowering.write_bounds("float", model.module, [*model.reference[:3], model.module(near)])
+    kinds = (".low", ".high")
+    bounds = [np.fromfile(tmp_path / f"float/3_1{kind}.raw", np.int64) for kind in kinds]
+    assert [one.tolist() for one in bounds] == [[0, 1], [1, 1]]
 
 
 def fail(error: Exception, cause: Exception | None = None) -> Callable[..., Any]:
@@ -1079,7 +1085,9 @@ def test_blocks_have_the_size_that_an_entry_asks_for(block: int) -> None:
         with pytest.raises(UsageError, match=told):
             quantize_model(model, Scheme.A16W4_BLOCK, "SM8650", Choices(block_size=block))
         return
-    for parts, layers in (((), 2), ((Part(Scheme.A16W8, module="2"),), 1)):
+    first, last = (Part(Scheme.A16W8, module=name) for name in ("0", "2"))
+    rows = [((), 2), ((last,), 1), *([] if block else [((first, last), 0)])]
+    for parts, layers in rows:
         choices = Choices(block_size=block, parts=parts)
         made = quantize_model(model, Scheme.A16W4_BLOCK, "SM8650", choices)
         shapes = [node.args[1] for node in made.graph.nodes if "dequantize_affine" in node.name]
@@ -1181,6 +1189,8 @@ def test_a_refusal_says_what_qnn_said_what_was_raised_and_where(tmp_path: Path) 
         json.loads("[")
     said = lower.describe_refusal(raised(RuntimeError("cannot"), caught.value), tmp_path / "log")
     assert said.endswith("json/decoder.py]"), "where the cause was raised"
+    said = lower.describe_refusal(raised(RuntimeError("top"), error), tmp_path / "log")
+    assert said.startswith("RuntimeError: top <- KeyError: 'aten.erf' [")
     log = tmp_path / "log"
     log.write_bytes(b"\xff [ERROR]  <E> no such op\nfine\n")
     told = engine.ExecutorchEngine(()).explain(error, log)

@@ -76,6 +76,15 @@ def test_a_node_that_cannot_be_judged_or_is_too_large_is_not_added() -> None:
         assert (name in maker.nodes, name in maker.values) == (added, added)
 
 
+def test_an_operator_that_does_not_fit_leaves_nothing_behind() -> None:
+    for seed in range(8):
+        maker = Maker(random.Random(seed), "onnx")
+        maker.compute([maker.declare((2, 4, 8), is_input=True, like="large")], {})
+        for _ in range(8):
+            maker.extend()
+            assert {*maker.values} == {*maker.tensors, *maker.nodes}
+
+
 NORM = [[3.0, 1.0, -1.0, -3.0]] * 2
 
 

@@ -120,6 +120,8 @@ def test_what_no_output_needs_is_left_out() -> None:
         ("x = input(2)\n" * 70, "70 lines"),
         ("#" * 9000, "9000 characters"),
         ("x = " + "(" * 3000 + ")" * 3000, "cannot be parsed|NAME = OPERATOR"),
+        ("x = " + "-" * 7000 + "1", "cannot be parsed|NAME = OPERATOR"),
+        ("x = 1" + "+1" * 3900, "cannot be parsed|NAME = OPERATOR"),
         ("x = input(2)\ny = relu(x)\nprint(y)", "line 3: the last line must return"),
         ("x = input(2)\ny = relu(x)\nreturn", "line 3: the last line must return"),
         ("x = input(2)\ny = relu()\nreturn y", "line 2: relu needs at least one tensor"),
@@ -208,9 +210,12 @@ def test_the_table_is_read_and_each_graph_has_its_pattern() -> None:
             },
             "a version of QNN twice",
         ),
-        (
-            {"more": '[[fault.tried]]\nfrontend = "onnx"\nscheme = "u8"\nwrong = ["new"]'},
-            "not a version",
+        *(
+            (
+                {"more": f'[[fault.tried]]\nfrontend = "onnx"\nscheme = "u8"\n{end} = ["new"]'},
+                "not a version",
+            )
+            for end in ENDS
         ),
         (
             {
