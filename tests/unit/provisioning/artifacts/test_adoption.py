@@ -320,8 +320,10 @@ def test_a_chosen_version_has_to_be_known_and_new_enough(monkeypatch: pytest.Mon
     with pytest.raises(UsageError, match=r"2\.43\.0\.260128"):
         read_choice("2.42.0")
     read_choice("2.37.0.250724")
-    with pytest.raises(UnfitError, match=r"2\.39"):
+    with pytest.raises(UnfitError, match=r"2\.39") as caught:
         locate_profile("lpai", Progress())
+    assert "QNN_CI_SDK" in caught.value.what
+    assert caught.value.why == read_profile("lpai").minimum("qnn-sdk")[1]
 
 
 def test_an_sdk_whose_hash_the_vendor_published_needs_no_first_use() -> None:

@@ -263,6 +263,7 @@ def test_an_environment_holds_no_other_qnn(tmp_path: Path) -> None:
         "ADSP_LIBRARY_PATH": "/dsp",
         "PYTHONPATH": "/mine",
         "HOME": "/root",
+        "NEW": "theirs",
     }
     artifact = Provisioned("qnn", "1", tmp_path)
     made = Environment("p", (artifact,), {"QNN_SDK_ROOT": "/ours", "NEW": "1"})
@@ -284,12 +285,15 @@ def test_an_environment_holds_no_other_qnn(tmp_path: Path) -> None:
 
 
 def test_a_shell_unsets_another_qnn_and_exports_ours() -> None:
-    lines = render_shell(Environment("p", (), {"LD_LIBRARY_PATH": "/a b", "X": "$1"})).splitlines()
+    lines = render_shell(
+        Environment("p", (), {"LD_LIBRARY_PATH": "/a b", "X": "$1", "Y": "it's"})
+    ).splitlines()
     stale = sorted({*environment.DROPPED_VARIABLES} - {"LD_LIBRARY_PATH"})
     assert lines == [
         *(f"unset {name}" for name in stale),
         "export LD_LIBRARY_PATH='/a b'",
         "export X='$1'",
+        """export Y='it'"'"'s'""",
     ]
 
 

@@ -218,7 +218,12 @@ def test_a_licence_is_asked_for_once(store: Store, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     with pytest.raises(QnnCiError):
         consent.require_acceptance(request, store, Progress(said))
-    for named, how in (("a,tiny", "a tiny"), ("all", "all"), ("tiny", "tiny")):
+    for named, how in (
+        ("a,tiny", "a tiny"),
+        ("a  tiny", "a tiny"),
+        ("all", "all"),
+        ("tiny", "tiny"),
+    ):
         monkeypatch.setenv("QNN_CI_ACCEPT_LICENCE", named)
         assert consent._ask(request, Progress(said)) == f"QNN_CI_ACCEPT_LICENCE={how}"
     consent.require_acceptance(request, store, Progress(said))

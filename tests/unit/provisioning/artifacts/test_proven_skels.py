@@ -53,8 +53,15 @@ def catalog_of(sdk: Path, **other: bytes) -> None:
 
 def test_a_catalog_proves_the_skel_and_its_build(sdk: Path) -> None:
     catalog_of(sdk)
-    genuine, same, faith = consent.prove_skels(request(), sdk)
-    assert genuine == f"{SKEL} is genuine according to {CATALOG}, signed on 2026-06-01"
+    other = sdk / "lib/hexagon-v75/unsigned/libQnnHtpV75Skel.so"
+    (other.parent / CATALOG).write_bytes(
+        make_catalog({other.name: other.read_bytes()}, stamped=NOW)
+    )
+    *genuine, same, faith = consent.prove_skels(request(), sdk)
+    assert genuine == [
+        f"{name} is genuine according to {CATALOG}, signed on 2026-06-01"
+        for name in (SKEL, other.name)
+    ]
     assert same.startswith("3 libraries")
     assert BUILD in same
     assert "the build of 1 " in faith

@@ -177,7 +177,10 @@ def test_a_tree_is_made_once(store: Store) -> None:
     assert (found.fetched, found.version, found.repaired) == (True, "1.2.3", ())
     assert "sdk 1.2.3: ready, 6 files" in said
     assert names_below(found.root) == sorted([*FILES, "lib/link.so", "note"])
+    left = store.trees / ".staging-sdk-0123"  # of a killed process
+    left.mkdir()
     assert provision(store) == (replace(found, fetched=False), "")
+    assert not left.exists()
 
 
 def entry(path: str, text: str, **more: object) -> TreeEntry:
@@ -217,11 +220,22 @@ def test_each_way_to_differ_from_the_lock_is_refused(
     check_lock(replace(request, lock=None), change)
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir])
-def test_a_lock_that_is_no_file_is_refused(tmp_path: Path, make: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (os.mkfifo, "it is a pipe"),
+        (lambda path: path.symlink_to("/dev/zero"), "it is a device"),
+        (Path.mkdir, "it is a directory"),
+        (lambda path: path.symlink_to(path), os.strerror(errno.ELOOP)),
+    ],
+)
+def test_a_lock_that_is_no_file_is_refused(
+    tmp_path: Path, make: Callable[[Path], None], why: str
+) -> None:
     make(tmp_path / "sdk-1.json")
-    with pytest.raises(ManifestError):
+    with pytest.raises(ManifestError) as caught:
         read_lock(tmp_path / "sdk-1.json")
+    assert caught.value.why == why
     assert read_lock(tmp_path / "none-1.json") is None
 
 
@@ -415,6 +429,18 @@ def test_an_archive_that_only_a_lock_pins_is_taken_if_it_is_that_one(
     with pytest.raises(IntegrityError, match="is not the pinned sdk"):
         take_archive(ask(), pack(tmp_path / "other.zip", OTHER), store)
     assert (store.downloads / "sdk.zip").read_bytes() == archive.read_bytes()
+
+
+def test_an_archive_that_only_a_lock_pins_is_not_locked_again_if_it_is_another(
+    store: Store, manifests: Path, tmp_path: Path
+) -> None:
+    archive = tmp_path / "vendor.zip"
+    write_lock(store)
+    describe(manifests, archive, pinned=False)
+    pack(archive, OTHER)
+    (store.downloads / "sdk.zip").write_bytes(archive.read_bytes())
+    with pytest.raises(IntegrityError):
+        plan_lock(ask(trust=True), store, Progress())
 
 
 def test_what_a_store_holds_is_listed_and_what_cannot_be_read_apart(store: Store) -> None:
