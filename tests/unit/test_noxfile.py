@@ -416,6 +416,7 @@ class ExitedError(Exception):
         ([], ["plan"], None, False),
         ([3], ["plan"], 3, False),
         ([3], ["plan", "plan"], 3, False),
+        ([4], ["lint", "plan"], 4, True),
         ([4, 1], ["plan", "lint"], 4, True),
         ([5, 1], ["plan", "lint"], 5, True),  # which has no cause
         ([255], ["plan"], 255, False),

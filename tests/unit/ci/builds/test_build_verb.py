@@ -248,7 +248,8 @@ def test_the_profile_is_the_one_of_what_is_built(
 
 @pytest.mark.parametrize("target", ["runner", "aot", "android", "linux"])
 @pytest.mark.parametrize(
-    ("asked", "is_built"), [("", True), ("1.5.1", True), ("1.4.1", False), ("9.9", False)]
+    ("asked", "is_built"),
+    [("", True), ("1.5.1", True), ("v1.5.1", True), ("1.4.1", False), ("9.9", False)],
 )
 def test_another_executorch_than_that_of_the_sources_is_refused(
     builds: Builds, capsys: pytest.CaptureFixture[str], target: str, asked: str, is_built: bool

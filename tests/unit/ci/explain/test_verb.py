@@ -92,11 +92,14 @@ def test_standard_input(
     assert main(["explain", *words]) == code
 
 
-def test_a_terminal_is_no_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_is_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pipe = Pipe(b"")
     monkeypatch.setattr(pipe, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stdin", pipe)
     assert main(["explain"]) == 2
+    log = tmp_path / "x.log"
+    log.write_text("all fine\n")
+    assert main(["explain", str(log)]) == 0
 
 
 def test_every_part_of_a_long_log_is_read(

@@ -372,6 +372,8 @@ def test_nothing_is_proven_without_the_plan_and_what_github_says(
     file = results.folder / name
     file.unlink() if text is None else file.write_text(text)
     assert results.run_verb() == ExitCode.FAILED
+    verdict = results.judge()
+    assert (verdict.jobs, len(verdict.notes)) == ((), 1)
 
 
 @pytest.mark.parametrize("markdown", [False, True])

@@ -588,6 +588,7 @@ def test_a_stricter_policy_is_not_met(judge: Judge) -> None:
     ],
 )
 def test_a_signature_needs_its_signer(words: list[str], judge: Judge) -> None:
+    Path("b.json").write_text("{}")
     assert judge(state(make()), *words)[0] == 2
 
 

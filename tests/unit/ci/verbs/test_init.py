@@ -162,6 +162,7 @@ def test_nothing_is_written_over(root: Path, name: str, capsys: pytest.CaptureFi
         ("mlp.py", "my-mlp"),
         ("a:b/net.py", "net"),
         ("é.py", "model"),
+        ("\N{GRINNING FACE}.py", "model"),
         ("a\\b.py", "a-b"),
         (f"-{'m' * 41}.py", "m" * 40),
         (f"-{'n' * 39}-{'m' * 9}.py", "n" * 39),

@@ -82,7 +82,7 @@ from provisioning.store.tree import (
     encode_record,
     parse_tree,
 )
-from provisioning.verbs import env, path, update, verify
+from provisioning.verbs import env, fetch, path, update, verify
 from provisioning.verbs.fetch import _write_sums, fill_mirror
 from provisioning.verbs.lock import conclude
 from tests.stand_ins import toolchains as made
@@ -619,6 +619,13 @@ def test_a_list_has_what_this_machine_trusted_as_its_pin(
         assert f" {row['pinned'][:12] or 'no hash'} " in capsys.readouterr().out.splitlines()[1]
     digest = hashlib.sha256((tmp_path / "vendor.zip").read_bytes()).hexdigest()
     assert told == [("", False, 0), (digest, True, 1)]
+    own = machine_lock_path(store, "sdk", "1.2.3")
+    lock = read_lock(own)
+    assert lock
+    own.write_bytes(encode_record(msgspec.structs.replace(lock, files=())))
+    assert main(["list", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["artifacts"]
+    assert (row["pinned"], row["files_locked"]) == (digest, False)
 
 
 def test_a_list_tells_of_a_lock_that_is_damaged(
@@ -1518,6 +1525,11 @@ def test_a_tree_that_is_removed_while_it_is_verified_is_not_in_the_store(
     monkeypatch.setattr("provisioning.artifacts.provision.compare_tree", remove)
     row = verify._verify(request, argparse.Namespace(quick=False, repair=False), store, Progress())
     assert (row["published"], row["differences"]) == (False, [])
+    monkeypatch.setenv("QNN_CI_HOME", str(store.home))
+    for words, code in (([], ExitCode.OK), (["sdk"], ExitCode.DOWNLOAD)):
+        assert provision(store)[0].fetched
+        assert main(["verify", *words]) == code
+        assert not published.path.exists()
 
 
 def test_sums_that_are_none_are_left_out(tmp_path: Path) -> None:
@@ -1538,6 +1550,17 @@ def test_a_mirror_without_files_has_no_sums(tmp_path: Path) -> None:
     assert before == f"{hashlib.sha256(b'a').hexdigest()}  a\n"
     _write_sums(tmp_path, [])
     assert (tmp_path / "SHA256SUMS").read_text() == before
+
+
+def test_a_mirror_of_a_repository_has_no_sum(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "mirror/git/code.git"
+    copy.mkdir(parents=True)
+    source = SimpleNamespace(mirror=lambda *_: [copy])
+    monkeypatch.setattr(fetch, "load_source", lambda _: source)
+    assert fill_mirror([ask()], tmp_path / "mirror", store, Progress()) == [copy]
+    assert [one.name for one in (tmp_path / "mirror").iterdir()] == ["git"]
 
 
 def test_a_licence_is_accepted_before_anything_comes_or_goes_into_a_mirror(
@@ -1969,6 +1992,21 @@ def test_an_environment_is_of_the_chosen_qnn_and_adaptor(
         assert found.variables == {"X": "settled" if settles else "plain"}
 
 
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ([], Options()),
+        (["--offline"], Options(offline=True)),
+        (["--trust-first-use"], Options(trust_first_use=True)),
+        (["--accept-licence"], Options(accept_licence=True)),
+    ],
+)
+def test_each_option_of_a_fetch_is_one_of_its_own(words: list[str], options: Options) -> None:
+    parser = argparse.ArgumentParser()
+    fetch.add_arguments(parser)
+    assert fetch.read_options(parser.parse_args(words)) == options
+
+
 def test_a_fetch_looks_at_files_when_it_is_told_to(store: Store, tell: Tell) -> None:
     (provision(store)[0].root / "lib/one.so").unlink()
     for words, repaired in (([], []), (["--verify"], ["lib/one.so"])):
@@ -2069,6 +2107,16 @@ def test_gc_keeps_what_profiles_name_by_any_lock_and_archives_until_they_are_ask
     assert (whole.exists(), part.exists(), archive.exists()) == (True, False, True)
     assert [row["path"] for row in tell("gc", "--downloads")["garbage"]] == [str(archive)]
     assert (whole.exists(), archive.exists()) == (True, False)
+    row = manifests / "toolchains/sdk.toml"
+    release = row.read_text().partition("[[releases]]")[2]
+    older = release.replace('"1.2.3"', '"1.2.2"').replace('"sdk.zip"', '"old.zip"')
+    row.write_text(f"{row.read_text()}\n[[releases]]{older}")
+    archives = [store.downloads / name for name in ("old.zip", "sdk.zip", "mine.zip")]
+    for one in archives:
+        one.touch()
+    assert sorted(one["path"] for one in tell("gc", "--downloads")["garbage"]) == [
+        str(one) for one in archives[:2]
+    ]
 
 
 def test_a_list_has_a_row_for_each_release(store: Store, manifests: Path, tell: Tell) -> None:
@@ -2135,8 +2183,7 @@ def test_an_update_of_several_lists_the_lines_of_each(
     monkeypatch.setattr(update, "plan_update", plan)
     monkeypatch.setattr(update, "list_by_hand", lambda plan, name, old: [f"{name} {old}"])
     data = tell("update", "one@1.3.0", "two@1.4.0", "--offline")
-    assert [one.split()[0] for one in data["changed"]] == ["one", "two"]
-    assert [one.split()[0] for one in data["by_hand"]] == ["one", "two"]
+    assert data["changed"] == data["by_hand"] == ["one 1.2.3", "two 1.2.3"]
 
 
 def test_the_path_is_that_of_one_artifact(

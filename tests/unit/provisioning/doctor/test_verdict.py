@@ -235,6 +235,8 @@ def test_roots_are_name_and_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     for wrong in ("/opt/q", "=/opt/q", "qnn-sdk=", "="):
         with pytest.raises(UsageError, match="is not NAME=DIR"):
             parse_roots(["ndk=/n", wrong])
+    monkeypatch.delenv("QNN_CI_CALLER_DIR")
+    assert parse_roots(["ndk=here"]) == {"ndk": Path.cwd() / "here"}
 
 
 def test_a_staging_directory_is_a_root_of_every_profile() -> None:
@@ -415,6 +417,7 @@ def test_options_are_of_what_is_examined(monkeypatch: pytest.MonkeyPatch, tmp_pa
         (["emulator", "--adaptor", "overlay"], "emulator"),
         (["emulator"], ""),
         (["emulator", "--adaptor", "wheel"], ""),
+        (["emulator-sdk"], ""),
         (["android", "--sdk", "pinned"], ""),
         (["emulator", "--sdk", "pinned", "--shell"], ""),
         (["emulator", "--sdk", "pinned", "--root=qnn-runtime=/q"], ""),

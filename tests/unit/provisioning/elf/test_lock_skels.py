@@ -98,7 +98,7 @@ REFUSED: dict[str, dict[str, bytes]] = {
         V73: SKELS[V73],
         "LIBQNNHTPV73.CAT": CATALOG["libqnnhtpv73.cat"][:-1],
     },
-    "of two builds": {V73: SKELS[V73], V75: bytes(OF_ANOTHER_BUILD)},
+    "of two builds": {V73: SKELS[V73], V75: make_skel(75, OTHER.replace("2307", "2308"))},
     "not what is listed": {V75: bytes(OF_ANOTHER_BUILD)},
 }
 
@@ -156,17 +156,22 @@ def test_a_wheel_that_unpacks_to_too_much_is_refused(
 def test_builds_are_in_the_order_of_their_versions_each_from_one_wheel(
     lock: Lock, tmp_path: Path
 ) -> None:
-    newest = "v2.100.4.260710101010"
+    newest, newer = "v2.100.4.260710101010", "v2.100.4.260710101009"
     wheels = [
         make_wheel(tmp_path / "first.whl", SKELS),
         make_wheel(tmp_path / "second.whl", {**SKELS, "more": b""}),
-        make_wheel(tmp_path / "newest.whl", {V73: make_skel(73, newest)}),
+        make_wheel(
+            tmp_path / "newest.whl",
+            {name: make_skel(int(name[10:12]), newest) for name in (V75, V73)},
+        ),
+        make_wheel(tmp_path / "newer.whl", {V73: make_skel(73, newer)}),
     ]
     assert lock(*wheels, "--write") == ExitCode.OK
     known = catalogs.read_known()
     catalogs.read_known.cache_clear()
     assert known[OTHER].wheel == "first.whl"
-    assert (next(iter(known)), list(known)[-1]) == (OTHER, newest)
+    assert (next(iter(known)), list(known)[-2:]) == (OTHER, [newer, newest])
+    assert list(known[newest].skels) == [V73, V75]
 
 
 def test_only_skels_and_catalogs_are_unpacked(tmp_path: Path) -> None:
