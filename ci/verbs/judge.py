@@ -74,8 +74,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         **(read_baselines(report.toolchain, backend.value, users) if users else {}),
     }
     setup = JudgeSetup(
-        options=SessionOptions(policy=policy, timeout_s=0, command=report.command),
-        runner=args.by if args.pulled else "",
+        options=SessionOptions(policy=policy, timeout_s=0),
+        runner=args.by,
         baselines=baselines,
     )
     with TemporaryDirectory() as work:

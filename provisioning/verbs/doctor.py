@@ -149,7 +149,6 @@ def compose_request(
     wanted = read_profile(profile)
     variables = dict(base)
     needed = {artifact.name for artifact in wanted.artifacts if not artifact.is_optional}
-    needed &= {request.name for request in requests}
     if not keep_variables and needed <= roots.keys():
         variables = compose_environment(profile, wanted, tuple(located)).apply(base)
     return make_request(profile, roots, variables)
