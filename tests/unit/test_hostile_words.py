@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
@@ -186,3 +186,12 @@ def test_a_hostile_word(
     monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
     for word, flag in zip((*WORDS, *NUMBERS), cycle(["--json", ""]), strict=False):
         check(line, word, flag, capsys)
+
+
+@pytest.mark.parametrize("main", [ci.__main__.main, provisioning.__main__.main])
+def test_a_call_without_words_has_none_of_the_process(
+    main: Callable[[list[str] | None], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["qnn-ci", "--version"])
+    assert main([]) == ExitCode.USAGE
+    assert main(None) == ExitCode.OK

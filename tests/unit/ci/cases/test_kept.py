@@ -660,6 +660,17 @@ def test_the_limits_are_those_of_the_backend_of_the_run(
     assert ci.__main__.main(words) == ExitCode.OK
 
 
+def test_the_limits_are_those_of_the_session_of_the_run(
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["judge", "kept", "--reports", "out"]
+    assert ci.__main__.main(words) == ExitCode.OK
+    write_report(replace(read_report(kept), session="test_onnx"), kept)
+    assert ci.__main__.main(words) != ExitCode.OK, "test_onnx has no limits for 8a8w"
+    assert not (tmp_path / "out" / "test_onnx" / "report.json").exists()
+
+
 def test_a_place_that_cannot_be_written_is_named_before_anything_is_judged(
     kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

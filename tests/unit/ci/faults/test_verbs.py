@@ -147,7 +147,7 @@ def test_a_matrix_fails_if_a_graph_ends_otherwise_or_a_version_is_missing(
     assert matrix["runs"][0]["fault"] == PLANTED.name
 
 
-@pytest.mark.parametrize("installed", [("onnx", "executorch"), ("onnx",), ()])
+@pytest.mark.parametrize("installed", [("onnx", "executorch"), ("onnx",), ("executorch",), ()])
 def test_the_suite_runs_the_faults_that_the_filter_selects_in_each_front_end(
     installed: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,7 +190,8 @@ def test_the_suite_runs_the_faults_that_the_filter_selects_in_each_front_end(
     assert [(one.name, one.version) for one in report.toolchain] == [
         (f"QNN of {one}", "2.49.40") for one in installed
     ]
-    assert any("executorch: not run" in one for one in report.remarks) == (len(installed) < 2)
+    for name in faults.NEEDS:
+        assert any(f"{name}: not run" in one for one in report.remarks) == (name not in installed)
     assert [one.name for one in report.summary.phases] == list(installed)
     assert (report.session, report.thresholds, report.controls) == (faults.SUITE, (), ())
     assert "--suite faults" in report.command
@@ -201,6 +202,14 @@ def test_the_suite_runs_the_faults_that_the_filter_selects_in_each_front_end(
     assert main([*words, *own_choice, "--offline"]) == ExitCode.FAILED
     assert chosen[len(installed) :] == [(QnnChoice("wheel", "wheel"), True)] * len(installed)
     assert main([*words[:9], "--filter", "zzz"]) == ExitCode.USAGE
+
+
+def test_a_matrix_of_what_is_known_has_every_fault_that_is_named() -> None:
+    names = sorted(call(versions_matrix, "--known").data["runs"][n]["fault"] for n in (0, -1))
+    assert len({*names}) == 2
+    chosen = [word for name in names for word in ("--fault", name)]
+    found = call(versions_matrix, "--known", *chosen).data["runs"]
+    assert sorted({one["fault"] for one in found}) == names
 
 
 @pytest.mark.parametrize("words", [("2.9.40", "2.10.0"), ("2.10.0", "2.9.40"), ("2.10.0",) * 2])

@@ -148,6 +148,14 @@ def test_every_option_reaches_the_run(steps: Steps) -> None:
     }
 
 
+def test_a_run_without_a_context_binary_needs_no_options_of_contexts(steps: Steps) -> None:
+    words = ["--option", "qnn_saver_path=libQnnSaver.so"]
+    assert run(*words) == ExitCode.USAGE
+    assert not steps.given
+    assert run(*words, "--direct") == ExitCode.OK
+    assert steps.session["engine"].direct
+
+
 def test_qnn_s_cpu_backend_takes_no_context_binary(steps: Steps) -> None:
     libraries = steps.root / "lib/x86_64-linux-clang"
     libraries.mkdir(parents=True)

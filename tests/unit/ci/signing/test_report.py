@@ -244,6 +244,27 @@ def test_a_key_of_no_published_scheme_is_accepted_as_a_signature_alone(
     assert main(words) == ExitCode.FAILED
 
 
+@pytest.mark.parametrize(
+    ("expected", "passing"),
+    [("signed", ["signed"]), ("unsigned", ["genuine", "unsigned"]), ("genuine", ["genuine"])],
+)
+def test_a_genuine_file_is_unsigned_and_no_other_kind_is_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: str, passing: list[str]
+) -> None:
+    (tmp_path / "a.so").touch()
+    files = {
+        "signed": Verification(1, signed=True),
+        "unsigned": Verification(1),
+        "genuine": Verification(1, proof=Proof(Genuine.GENUINE, "a.cat")),
+    }
+    accepted = []
+    for name, found in files.items():
+        monkeypatch.setattr(verify_signature, "verify_file", lambda *_, one=found, **__: one)
+        if main(["verify-signature", str(tmp_path), "--expect", expected]) == ExitCode.OK:
+            accepted.append(name)
+    assert sorted(accepted) == passing
+
+
 def test_one_of_several_files_fails_them_all_and_each_is_told_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

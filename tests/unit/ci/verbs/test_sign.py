@@ -85,7 +85,7 @@ def test_each_option_is_asked_for(asked: dict[str, Any], tmp_path: Path) -> None
     ],
 )
 def test_only_what_a_run_uses_is_needed(
-    asked: dict[str, Any], words: list[str], needed: set[str]
+    asked: dict[str, Any], words: list[str], needed: set[str], tmp_path: Path
 ) -> None:
     assert main(["sign", *words, "--dry-run"]) == ExitCode.OK
     assert asked["needed"] == needed
@@ -96,7 +96,7 @@ def test_only_what_a_run_uses_is_needed(
         "",
     )
     assert (request.timeout_s, asked["build"].name) == (300, "build-direct")
-    assert request.target.name == "signed"
+    assert request.target == tmp_path / "signed"
 
 
 def test_a_device_is_asked_only_for_a_signature_that_is_made(

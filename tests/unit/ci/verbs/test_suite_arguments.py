@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ci.__main__ import main
 from ci.report.schema import Case, Report, Status, Tool
@@ -22,6 +23,7 @@ from ci.verbs.lanes import upstream as verb
 from provisioning.artifacts.choice import ADAPTOR_VARIABLE, SDK_VARIABLE
 from provisioning.console.command import Outcome
 from provisioning.errors import ExitCode
+from provisioning.manifest.targets import Backend
 from tests.stand_ins.reports import make_report
 
 TOOLS = (Tool(name="other", version="1"), Tool(name=verb.LIBRARY, version="2.49.40"))
@@ -242,7 +244,11 @@ def test_a_suite_is_judged_again_only_after_a_run(
         ("upstream", ["--repeat", "0"], "--repeat 0"),
         ("upstream", ["--plain"], "--plain cannot be used"),
         ("upstream", ["--runner", "./x"], "--runner cannot be used"),
-        ("upstream", ["--backend", "lpai"], "--backend cannot be used"),
+        *(
+            ("upstream", ["--backend", one.value], "--backend cannot be used")
+            for one in Backend
+            if one is not Backend.HTP
+        ),
         ("upstream", ["--keep-artifacts", "kept"], "--keep-artifacts cannot be used"),
     ],
 )
@@ -259,6 +265,7 @@ def test_a_long_list_of_failures_is_cut(tmp_path: Path, monkeypatch: pytest.Monk
         Case(model=f"t{n}", scheme="-", soc="S", status=status, reason=f"first {n}\nsecond")
         for n, status in enumerate([Status.PASSED, *[Status.FAILED] * (verb.SHOWN + 2)])
     ]
+    cases.append(replace(cases[0], model="other", status=Status.UNSUPPORTED))
     done = []
 
     def publish(report: Report, *more: Any) -> Report:
@@ -269,13 +276,14 @@ def test_a_long_list_of_failures_is_cut(tmp_path: Path, monkeypatch: pytest.Monk
     args: Any = "args"
     progress: Any = "progress"
     for count in (verb.SHOWN + 2, verb.SHOWN + 3):
-        outcome = verb.publish_suite(make_report(cases[:count]), tmp_path, args, progress)
+        shown = [*cases[:count], cases[-1]]
+        outcome = verb.publish_suite(make_report(shown), tmp_path, args, progress)
         lines = outcome.text.splitlines()
         assert lines[: verb.SHOWN] == [f"  | t{n}: first {n}" for n in range(1, verb.SHOWN + 1)]
         more = [f"and {count - 1 - verb.SHOWN} more, see the report"]
         assert lines[verb.SHOWN : verb.SHOWN + 1] == more
         assert outcome.exit_code == ExitCode.FAILED
-        assert len(outcome.data["cases"]) == count
+        assert len(outcome.data["cases"]) == count + 1
     assert done == [(tmp_path, "args", "progress")] * 2
     short = verb.publish_suite(make_report(cases[:3]), tmp_path, args, progress)
     assert "more, see the report" not in short.text
