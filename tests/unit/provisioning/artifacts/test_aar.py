@@ -6,17 +6,19 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from provisioning.__main__ import main
 from provisioning.artifacts.pins import plan_lock, take_archive
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, Options, aar
 from provisioning.artifacts.sources.aar import check_published_sha1, locate_job, read_start
 from provisioning.console.progress import Progress
-from provisioning.errors import IntegrityError, UsageError
+from provisioning.errors import ExitCode, IntegrityError, UsageError
 from provisioning.manifest.reader import read_toolchain
 from provisioning.manifest.releases import ArchiveRelease
 from provisioning.store.store import Store
@@ -198,6 +200,18 @@ def test_an_archive_is_taken_if_it_is_the_pinned_one(
     else:
         take_archive(job.request, file, job.store)
         assert (job.store.downloads / "r.aar").read_bytes() == b"other"
+
+
+def test_a_lock_of_an_archive_that_somebody_has_asks_no_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: FillJob, server: BadServer
+) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(job.store.home))
+    with zipfile.ZipFile(tmp_path / "mine", "w") as file:
+        file.writestr("jni/arm64-v8a/libQnnHtp.so", "x")
+    (tmp_path / "manifests/profiles.toml").touch()
+    words = ["lock", "lib", "--from", str(tmp_path / "mine"), "--accept-licence"]
+    assert main(words) == ExitCode.OK
+    assert not server.requests
 
 
 def test_a_repository_is_neither_one_file_nor_locked(

@@ -2171,7 +2171,10 @@ def test_an_update_passes_on_what_it_is_told(
 
 
 def test_an_update_of_several_lists_the_lines_of_each(
-    tell: Tell, monkeypatch: pytest.MonkeyPatch, manifests: Path
+    tell: Tell,
+    monkeypatch: pytest.MonkeyPatch,
+    manifests: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def plan(request: ArtifactRequest, *_: object, **__: object) -> list[Change]:
         return [Change(manifests / request.name, "", "new\n")]
@@ -2184,6 +2187,12 @@ def test_an_update_of_several_lists_the_lines_of_each(
     monkeypatch.setattr(update, "list_by_hand", lambda plan, name, old: [f"{name} {old}"])
     data = tell("update", "one@1.3.0", "two@1.4.0", "--offline")
     assert data["changed"] == data["by_hand"] == ["one 1.2.3", "two 1.2.3"]
+    capsys.readouterr()
+    for name in ("qnn-runtime", "qnn-sdk", "android-ndk"):
+        for words in ([], ["--write"]):
+            assert main(["update", name, *words]) == ExitCode.OK
+            hinted = "upgrade-report 1.2.3 NEW" in capsys.readouterr().err
+            assert hinted is (name.startswith("qnn-") and not words)
 
 
 def test_the_path_is_that_of_one_artifact(
