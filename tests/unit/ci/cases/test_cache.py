@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -26,6 +27,7 @@ from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
+from ci.models.user_models import Source
 from provisioning.errors import StoreError
 
 ROOT = Path(__file__).parents[4]
@@ -102,6 +104,16 @@ def test_a_broken_link_is_replaced_by_an_artifact(tmp_path: Path, staging: Path,
     assert read_artifact(entry) is not None
 
 
+@pytest.mark.parametrize("name", ["options.json", "model/artifact.txt"])
+def test_an_artifact_with_another_file_than_those_of_its_record_is_a_miss(
+    staging: Path, name: str
+) -> None:
+    file = staging / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("{}")
+    assert read_artifact(staging) is None
+
+
 def test_an_artifact_under_another_key_is_a_miss(staging: Path) -> None:
     assert read_artifact(staging.rename(staging.with_name("f" * 8))) is None
 
@@ -129,6 +141,14 @@ def test_an_entry_that_another_process_publishes_meanwhile_is_taken(
 
     monkeypatch.setattr(cache, "publish_directory", lose)
     assert not publish_artifact(staging, entry)
+
+    def damage(staged: Path, target: Path) -> None:
+        (make_artifact(target) / PROGRAM).write_bytes(b"rust")
+        raise FileExistsError(str(target))
+
+    monkeypatch.setattr(cache, "publish_directory", damage)
+    with pytest.raises(FileExistsError):
+        publish_artifact(staging, artifact_path(tmp_path, "eeee"))
 
     def fail(staged: Path, target: Path) -> None:
         raise PermissionError(str(target))
@@ -158,14 +178,18 @@ class ChangingEngine:
 
 
 def test_a_model_that_changes_after_the_lookup_is_not_published_as_the_earlier_one(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = tmp_path / "model"
     model.write_text("before")
-    spec = CaseSpec("net", Scheme.FP16, "SM8650")
+    spec = CaseSpec("net", Scheme.FP16, "SM8650", Source("/me/net.py:factory"))
+    clock = iter((10.0, 12.5))
+    monkeypatch.setattr(cache, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     engine: Any = ChangingEngine(model)
     made = CompileJob(engine, spec, tmp_path / "cache", tmp_path / "lower.log")()
     assert made.artifact is not None
+    assert (made.artifact.model, made.artifact.lower_s) == ("/me/net.py:factory", 2.5)
+    assert (made.artifact.scheme, made.artifact.soc) == ("fp16", "SM8650")
     assert made.artifact.key == Path(made.directory).name == hash_words("after")
     assert read_artifact(artifact_path(tmp_path / "cache", hash_words("before"))) is None
 
@@ -244,6 +268,9 @@ def test_each_tensor_of_a_folder_is_in_its_digest_and_bounds_are_not() -> None:
         "inputs/1_0.low.raw": (False, False),
         "float/0_0.raw": (False, True),
     }
+    pairs = ({"inputs/0_0.raw": "a", name: "b"} for name in ("inputs/0_1.raw", "inputs/1_0.raw"))
+    made = [msgspec.structs.replace(ARTIFACT, files=one).digest_sets("inputs") for one in pairs]
+    assert made[0] != made[1]
 
 
 @pytest.mark.parametrize(

@@ -419,11 +419,15 @@ def test_outputs_of_another_number_or_size_fail_the_case(
 def test_only_what_fails_in_a_fresh_process_fails_a_case(tmp_path: Path) -> None:
     answers = iter([[np.zeros_like(one) for one in RIGHT], RIGHT])
     runner = EchoRunner(
-        lambda _: [list(one) for one in zip(*next(answers), strict=True)], used=True
+        lambda _: [list(one) for one in zip(*next(answers), strict=True)],
+        RunNotes(remark="made anew"),
+        used=True,
     )
     result = run_case(tmp_path, make_engine(), runner)
     assert result.case.status is Status.PASSED, result.case.reason
-    assert result.remark.startswith(
+    first, seen = result.remark.split("; ", 1)
+    assert first == "made anew"
+    assert seen.startswith(
         "the program failed in a process that had run other programs before: not faithful: "
     )
     assert runner.calls == ["open", "run", "fresh", "run"]
