@@ -237,11 +237,13 @@ def test_a_factory_is_where_its_file_defines_it(tmp_path: Path) -> None:
         "typed: Factory = maker\n"
     )
     names = ("made", "Net", "make", "maker", "typed")
-    for name, line in (*zip(names, (2, 3, 4, 5, 6), strict=True), ("gone", 1)):
+    for name, line in (*zip(names, (2, 3, 4, 5, 6), strict=True), ("mak", 1), ("gone", 1)):
         assert find_factory(f"{file}:{name}") == Place(file="a:b/net.py", line=line)
     assert find_factory(f"{tmp_path}/gone.py:make") == Place(file="gone.py", line=1)
     assert find_suite_model("gone") == ""
     assert find_factory(find_suite_model("mlp")).file.endswith("ci/models/suite/mlp.py")
+    assert find_suite_model("mlp").endswith("ci/models/suite/mlp.py:make_case")
+    assert find_suite_model("mlp:make_row").endswith("ci/models/suite/mlp.py:make_row")
 
 
 def test_the_lines_of_a_reason_are_those_of_its_files_each_once() -> None:

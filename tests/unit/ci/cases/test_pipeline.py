@@ -65,6 +65,7 @@ from ci.models.user_models import (
     MetricResult,
     ModelBudget,
     ModelEntry,
+    OutputLimits,
     Source,
     call_metric,
 )
@@ -844,6 +845,21 @@ def test_layers_that_give_the_same_for_every_input_do_not_hide_the_wrong_one(
     assert "correct up to zeros, wrong from softmax" in case.reason
 
 
+def test_limits_of_an_output_are_not_those_of_a_layer_with_its_index(tmp_path: Path) -> None:
+    def answer(sets: Sets) -> Sets:
+        behind = [2.2, 3.3, 4.4] if len(runner.calls) > 2 else []
+        return [[x * 5 + np.sin(x), *(x * gain for gain in behind)] for (x,) in sets]
+
+    runner = EchoRunner(answer)
+    engine = FloatEngine(lambda x: [x * 5], RAMP, layers=LAYERS)
+    loose = Limits(outputs={"1": OutputLimits(max_above_noise_db=900.0)})
+    entry = ModelEntry("mlp", limits={Scheme.FP16: loose})
+    policy = msgspec.structs.replace(read_emulator_policy(), models={"mlp": entry})
+    spec = replace(SPEC, scheme=Scheme.FP16)
+    case = run_case(tmp_path, engine, runner, policy, spec).case
+    assert "  where: wrong from linear [net.py:1]" in case.reason
+
+
 def test_a_right_program_is_not_lowered_again_for_its_layers(tmp_path: Path) -> None:
     runner = EchoRunner(lambda sets: [[tensors[0] * 5] for tensors in sets])
     engine = FloatEngine(lambda x: [x * 5], RAMP, layers=LAYERS)
@@ -1030,15 +1046,21 @@ def test_where_rounding_hides_everything_a_metric_alone_proves_something(
     tmp_path: Path, has_metric: bool, value: float
 ) -> None:
     """The quantized model is far from float32, and zeros are within its noise."""
-    coarse = FloatEngine(lambda x: [x], RAMP, lambda x: [x + 2 * np.sin(9 * x)], noise=3.0)
+    taken = Footprint(program_bytes=100)
+    coarse = FloatEngine(
+        lambda x: [x], RAMP, lambda x: [x + 2 * np.sin(9 * x)], noise=3.0, footprint=taken
+    )
     runner = EchoRunner(lambda sets: [[x + 2 * np.sin(9 * x)] for (x,) in sets])
-    entry = ModelEntry("mlp", metric=Metric(function="/m.py:top1", labels="/l", max_drop=0.1))
-    models = {"mlp": entry} if has_metric else {}
+    metric = Metric(function="/m.py:top1", labels="/l", max_drop=0.1)
+    budget = ModelBudget(program_bytes=1000)
+    entry = ModelEntry("mlp", metric=metric if has_metric else None, budget=budget)
+    models = {"mlp": entry}
     policy = msgspec.structs.replace(read_emulator_policy(), models=models)
     pool = MeasuringPool(Ended(MetricResult(value, 0.9, 0.1, 0.9), "", ""))
     result = run_case(tmp_path, coarse, runner, policy, pool=pool)
     said = "\n".join([result.case.reason, *result.case.warnings])
     assert "zeros" in said
+    assert "set program_bytes = " in said  # which no other warning replaces
     is_proven = has_metric and value == 0.9
     assert (result.case.status is Status.PASSED) is is_proven
     assert ("zeros" in result.case.reason) is not is_proven
@@ -1263,6 +1285,12 @@ def test_a_model_that_its_quantization_spoils_is_told_where_it_loses_most(
     why = "  why: the program is faithful to the quantized model, which is too far from float32"
     assert (why in case.reason.splitlines()) is is_faithful
     assert SCHEME[0] not in case.reason  # the advice if a metric alone shows it
+    budgets = {"mlp": ModelEntry("mlp", budget=ModelBudget(program_bytes=1))}
+    policy = msgspec.structs.replace(read_emulator_policy(), models=budgets)
+    large = Losing(**{**usual, "footprint": Footprint(program_bytes=2)})
+    case = judge(tmp_path / "large", RIGHT, engine=large, policy=policy).case
+    assert case.question not in {None, Question.QUANTIZED, Question.FAITHFUL}
+    assert "  where: " not in case.reason
 
 
 def test_what_fails_in_a_used_process_is_not_located(tmp_path: Path) -> None:

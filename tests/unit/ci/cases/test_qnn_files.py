@@ -35,9 +35,10 @@ def test_operators_are_counted_by_type_whatever_their_names_say() -> None:
         ('b\\", \\"qti.aisw\\", \\"Cast', "Conv2d"),
         ("Conv2d", "Transpose"),
         ("d", "Quantize"),
+        ("e", "Add"),
     )
     counts = [(one.op, one.count) for one in count_operators(calls)]
-    assert counts == [("Transpose", 2), ("Conv2d", 1), ("Quantize", 1)]
+    assert counts == [("Transpose", 2), ("Add", 1), ("Conv2d", 1), ("Quantize", 1)]
 
 
 def test_an_operator_that_is_only_asked_about_is_none_of_the_graph() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ci.cases import runners
-from ci.cases.engine import Compiled, Delegation, Program, RunError, RunNotes, Sets
+from ci.cases.engine import INPUTS, Compiled, Delegation, Program, RunError, RunNotes, Sets
 from ci.cases.runners import (
     SPEED,
     HeldProgram,
@@ -24,7 +24,7 @@ from ci.cases.runners import (
     run_held,
 )
 from ci.models.lowering_options import ONE_RUN, RunOptions
-from ci.models.tensors import TensorInfo
+from ci.models.tensors import FILE, TensorInfo
 from ci.models.user_models import Source
 from provisioning.errors import MissingToolError, UsageError
 from tests.stand_ins.lanes import SPEC
@@ -151,7 +151,11 @@ def test_outputs_of_an_earlier_run_are_none_of_this_one(tmp_path: Path) -> None:
     np.ones(3, np.float32).tofile(tmp_path / "right.raw")
     script = tmp_path / "run.sh"
     script.write_text(WRITES.format(tmp_path / "right.raw"))
+    stale = tmp_path / "work" / "artifact" / INPUTS / FILE.format(7, 0)
+    stale.parent.mkdir(parents=True)
+    stale.touch()
     assert run_script(tmp_path, script) == [1.0, 1.0, 1.0]
+    assert [one.name for one in stale.parent.iterdir()] == [FILE.format(0, 0)]
     script.write_text("exit 0\n")
     with pytest.raises(RunError, match="was not written"):
         run_script(tmp_path, script)
@@ -177,8 +181,13 @@ def test_a_runner_gets_the_entry_s_flags_and_its_mean_time_is_noted(tmp_path: Pa
     speed = "for word; do case $word in --perf*) echo 1.25 >${word#*=};; esac; done"
     script.write_text(f'{WRITES.format(tmp_path / "right.raw")}\necho "$PWD $*" >{seen}\n{speed}\n')
     run_script(tmp_path, script)
-    assert "--iteration" not in seen.read_text()
-    assert seen.read_text().startswith(f"{tmp_path}/work ")
+    words = seen.read_text().split()
+    assert words[0] == f"{tmp_path}/work"
+    assert [one.partition("=")[0] for one in words[1:]] == [
+        "--model_path",
+        "--input_list_path",
+        "--output_folder_path",
+    ]
     notes: list[RunNotes] = []
     run_script(tmp_path, script, RunOptions(warm_up=2, iteration=9, lpai_fps=30), notes)
     assert " --warm_up=2 --iteration=9 --lpai_fps=30 " in seen.read_text()

@@ -240,6 +240,7 @@ extends = "default"
 min_sqnr_db_channel = 10.0
 max_gain_error = 0.007
 max_nearer_db = 6.0
+max_offset = 0.02
 [models.net]
 path = "nets/net.py:factory"
 [models.net.limits.8a8w]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import sys
 from pathlib import Path
@@ -381,6 +382,19 @@ def test_inputs_that_a_program_is_judged_by_are_told_before_those_of_calibration
     judged: str, calibration: str, quantized: bool, told: str
 ) -> None:
     assert name_made(judged, calibration, quantized=quantized) == told
+
+
+def test_a_tensor_is_in_a_digest_with_its_type_shape_strides_and_elements() -> None:
+    square = torch.tensor([[1.0, 2.0], [2.0, 1.0]])
+    made = (
+        *(square, square.t(), square.flatten(), square.double(), square + 1, square.to_sparse()),
+        *(torch.ones(0), torch.ones(0, 2)),
+    )
+    digests = []
+    for tensor in made:
+        digests.append(hashlib.sha256())
+        loading.update_tensor(digests[-1], tensor)
+    assert len({one.digest() for one in digests}) == len(made)
 
 
 def test_each_tensor_of_each_set_counts_in_a_digest() -> None:

@@ -256,6 +256,8 @@ def test_sets_are_read_in_the_order_of_the_models_inputs(place: Path) -> None:
     assert first("b", "a") == first() == [2.0, 1.0]
     sets = user_data.read_sets(f"{place}/own.py:many")
     assert [len(one) for one in sets] == [1] * 5
+    (place / "lists.py").write_text("def sets(): return [[1, 2], (1, 2)]")
+    assert user_data.read_sets(f"{place}/lists.py:sets") == [([1, 2],), (1, 2)]
     assert len(user_data.read_judged(f"{place}/four.npy")) == 4
     assert user_data.read_labels(f"{place}/four.npy", 4).shape == (4, 2)
     assert is_function("a/b.py:f")
@@ -293,9 +295,14 @@ def test_the_line_of_a_node_is_the_innermost_of_the_users(trace: str, line: str)
     assert re.sub(r"\[.*/", "[", found) == line
 
 
-def test_an_exception_is_blamed_on_the_innermost_line_of_the_users(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "fails", ["return json.loads('{')", "raise SyntaxError('of no file')", "int('a')"]
+)
+def test_an_exception_is_blamed_on_the_innermost_line_of_the_users(
+    tmp_path: Path, fails: str
+) -> None:
     (tmp_path / "net.py").write_text(
-        "import json\ndef f():\n    return g()\ndef g():\n    return json.loads('{')\n"
+        f"import json\ndef f():\n    return g()\ndef g():\n    {fails}\n"
     )
     with pytest.raises(FailedError) as caught:
         user_code.call_function(f"{tmp_path}/net.py:f")
@@ -330,6 +337,7 @@ def test_choices_are_named_as_they_were_chosen() -> None:
     )
     assert (str(Choices()), Choices().functions, Choices().traces) == ("", (), False)
     assert (chosen.functions, chosen.traces) == (("/x/r.py:f",), True)
+    assert Choices(annotation="a.py:f", recipe="r.py:f").functions == ("a.py:f", "r.py:f")
     assert Choices(dump_intermediate_outputs=True).traces
     for names in ({}, {"module": "a", "type": "b"}, {"node": "a", "type": "b"}):
         with pytest.raises(ValueError, match="have exactly one of module, type or node"):
@@ -421,6 +429,7 @@ def test_each_array_of_a_file_is_checked(tmp_path: Path) -> None:
         "dtype": np.ones((4, 2), np.complex64),
         "not contain input sets": np.ones((3, 2), np.float32),
         "input sets": np.ones((4, 0), np.float32),
+        "does not contain": np.ones((), np.float32),
     }
     assert count_sets([good, good], "data.npz") == 4
     for word, other in bad.items():

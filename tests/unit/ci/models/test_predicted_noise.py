@@ -90,6 +90,21 @@ def test_one_element_in_ten_of_8_bits_moves_by_a_step() -> None:
     assert np.abs(np.asarray(noise)[moved]) == pytest.approx(0.05, rel=1e-4)
 
 
+def test_the_lowest_and_highest_level_of_8_bits_move_inwards_only() -> None:
+    """A level beyond the range would become one at its other end."""
+    for value in (-100.0, 100.0):
+        sets = [(torch.full((8, 16), value),)]
+        graph: Any = torch.export.export(Rounds(), sets[0], strict=True).module()
+        (noise,) = predict_noise(graph, sets, float16=False)
+        steps = np.unique((np.asarray(noise) / 0.05).round())
+        assert steps.tolist() == ([0, 1] if value < 0 else [-1, 0])
+
+
+class Rounds(nn.Module):
+    def forward(self, values: Tensor) -> Tensor:
+        return round_to(values.relu() - (-values).relu(), 0.05)
+
+
 def test_each_element_of_16_bits_moves_and_an_input_of_16_bits_does_not() -> None:
     (noise,) = predict_noise(trace(0.0, 0.0, 1e-4, bits=16), inputs(), float16=False)
     assert rms(noise) == pytest.approx(1e-4, rel=0.02)
@@ -470,6 +485,25 @@ def test_a_model_gives_what_its_layers_give_behind_its_outputs(quantized: bool) 
     assert names[0].startswith("linear [")
     assert torch.equal(layers[0], round_to(first, 0.02) if quantized else first)
     assert len(names) == len(layers)
+
+
+def test_an_output_is_not_given_again_as_a_layer() -> None:
+    """Neither before nor behind its rounding."""
+
+    class Both(nn.Module):
+        def forward(self, values: Tensor) -> tuple[Tensor, Tensor]:
+            hidden = values.sin()
+            return hidden, round_to(hidden, 0.05) if self.is_rounded else hidden.cos()
+
+        is_rounded = True
+
+    for is_rounded in (True, False):
+        net = Both()
+        net.is_rounded = is_rounded
+        part, names = expose_layers(net, (torch.ones(2, 3),))
+        assert (names, len(part(torch.ones(2, 3)))) == ((), 2)
+    _, names = expose_layers(trace(0.01, 0.02, 0.03), inputs()[0])
+    assert len(names) == 1
 
 
 def test_inputs_stay_as_they_are_when_layers_are_looked_at() -> None:
