@@ -264,6 +264,14 @@ def test_a_model_of_the_suite_is_the_one_whose_figures_are_recorded(name: str) -
     assert (module.training, len(calibration)) == (False, 7)
 
 
+def test_a_decoder_s_past_ends_where_its_mask_begins() -> None:
+    _, example, calibration = unpack("decoder", call_function("decoder"))
+    for _, _, mask, *past in (example, *calibration):
+        is_masked = mask[0, 0, 0, :-1] < 0
+        for one in past:
+            assert ((one == 0).all(-1) == is_masked).all()
+
+
 def test_every_model_of_the_suite_is_known_by_its_figures() -> None:
     assert {name for name in MODELS if ":" not in name} == {*SUITE}
 

@@ -290,14 +290,17 @@ def test_an_output_of_integers_has_bounds(record: Any, is_own: bool) -> None:
 
 
 class Joined(nn.Module):
+    axis = 1
+
     def forward(self, parts: Any, last: Any) -> Any:
-        return torch.cat([parts[0], last], 1)
+        return torch.cat([parts[0], last], self.axis)
 
 
-@pytest.mark.parametrize("quantizes", [False, True])
+@pytest.mark.parametrize(("quantizes", "axis"), [(False, 1), (False, -1), (True, 1)])
 def test_parts_that_an_output_joins_and_nested_inputs_are_recorded(
-    record: Any, monkeypatch: pytest.MonkeyPatch, quantizes: bool
+    record: Any, monkeypatch: pytest.MonkeyPatch, quantizes: bool, axis: int
 ) -> None:
+    monkeypatch.setattr(Joined, "axis", axis)
     if quantizes:
         monkeypatch.setattr(record, "find_scheme", lambda _: Scheme.FP16W8)
     row, arrays = record.work_out(see(Joined(), inputs=([X], X[:, :3]), is_own=False))
