@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from provisioning import errors
@@ -26,6 +28,12 @@ def test_no_part_of_an_error_has_a_secret(text: str, masked: str) -> None:
     error = errors.UsageError(text, why=text, fix=text)
     assert (error.what, error.why, error.fix) == (masked, masked, masked)
     assert str(error) == f"{masked}\n  why: {masked}\n  fix: {masked}"
+
+
+def test_an_error_of_another_process_is_whole() -> None:
+    error = errors.ToolError("no net", why="no cable", fix="find one")
+    copied = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own
+    assert (type(copied), str(copied)) == (errors.ToolError, str(error))
 
 
 class SilentError(Exception):

@@ -121,7 +121,8 @@ def test_sources_count_with_their_names_and_bytes_and_bytecode_does_not(tmp_path
     write_whole(package / "one.py", "1")
     write_whole(package / "inner" / "rules.bzl", "2")
     before = digest_sources(package)
-    write_whole(package / "__pycache__" / "one.pyc", "bytecode")
+    for name in ("one.pyc", "one.pyc.140234567890"):  # the second while Python writes it
+        write_whole(package / "__pycache__" / name, "bytecode")
     assert digest_sources(package) == before
     both = digest_sources(package, package / "one.py")
     assert digest_sources(package / "one.py", package) == both

@@ -188,7 +188,7 @@ def test_a_program_gets_the_variables_and_the_directory_that_it_is_given(tmp_pat
 def test_what_ends_an_interrupted_program_cannot_be_changed_by_another_signal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    codes = [ExitCode.INTERRUPTED, ExitCode.FAILED, ExitCode.INTERRUPTED]
+    codes = [ExitCode.INTERRUPTED, ExitCode.FAILED, ExitCode.OK]
     ignored: list[bool] = []
 
     def write(text: str) -> None:

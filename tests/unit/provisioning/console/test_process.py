@@ -283,6 +283,12 @@ def test_the_files_of_a_module_have_a_limit(tmp_path: Path, most_bytes: int) -> 
     assert (tmp_path / "out").stat().st_size == (most_bytes if ended.returncode else 200_000)
 
 
+def test_a_limit_above_the_users_own_changes_nothing() -> None:
+    command = ["sh", "-c", 'ulimit -f 1000 && exec "$@"', "sh"]
+    command += module_command("platform", most_bytes=1 << 40)
+    assert run_process(command).returncode == 0
+
+
 @pytest.mark.parametrize("run", [run_process, run_bytes])
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL, signal.SIGTERM])
 def test_a_program_that_a_signal_ends_has_failed(run: Run, number: signal.Signals) -> None:
@@ -418,9 +424,10 @@ def test_the_tail_of_an_output_is_its_end() -> None:
     assert "0" not in ended.tail.splitlines()
 
 
-def test_messages_may_be_discarded() -> None:
+def test_messages_may_be_discarded(capfd: pytest.CaptureFixture[str]) -> None:
     argv = ["sh", "-c", "echo out; echo err >&2"]
     assert run_process(argv, merged=False).output == "out\n"
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_program_that_is_missing_is_not_blamed_on_its_directory(tmp_path: Path) -> None:

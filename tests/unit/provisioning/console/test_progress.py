@@ -7,16 +7,19 @@ import os
 import pty
 import re
 import struct
+import sys
 import termios
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from io import StringIO
 from typing import TextIO
 
 import pytest
 
 from provisioning.console import progress as module
+from provisioning.console.caller import CI_VARIABLES
 from provisioning.console.progress import LEAST_COLUMNS, Bar, Progress
 from provisioning.console.terminal import count_columns, fit_lines
 
@@ -113,7 +116,8 @@ def test_a_line_is_written_once_an_interval(
 def test_a_bar_says_how_long_it_takes_yet() -> None:
     bar = Bar("x", 100 << 20, "B", None, live=False)
     bar.done = 40 << 20  # resumed
-    bar.advance(10 << 20)
+    bar.advance(4 << 20)
+    bar.advance(6 << 20)
     assert ", 10 s left" in bar.describe(bar._started + 2)
 
 
@@ -123,6 +127,43 @@ def test_a_bar_says_what_it_waits_for(screen: Screen, monkeypatch: pytest.Monkey
     with progress.bar("cases", 3, "") as bar, bar.busy("mlp fp16"), bar.busy("lstm 8a8w"):
         time.sleep(0.2)
     assert "  cases   0% 0 of 3, 0 s  mlp fp16, lstm 8a8w" in lines_of(screen)
+
+
+def test_a_bar_shows_its_note_or_what_is_still_in_work() -> None:
+    stream = StringIO()
+    bar = Bar("x", 2, "", stream, live=False)
+    with ExitStack() as first:
+        first.enter_context(bar.busy("one"))
+        with bar.busy("two"):
+            first.close()
+            bar.show(0)
+            bar._shown = -1e9
+            bar.advance(1, note="a note")
+    words = [line.rpartition("  ")[2] for line in stream.getvalue().splitlines()]
+    assert words == ["two", "a note"]
+
+
+@pytest.mark.parametrize("columns", [19, 20, 21])
+def test_a_live_line_leaves_the_last_column_free(columns: int) -> None:
+    stream = StringIO()
+    bar = Bar("x" * 14, 0, "", stream, live=True, columns=columns)
+    line = bar.describe(bar._started)
+    assert len(line) == 20
+    bar._write(line)
+    assert lines_of(stream) == [line if columns == 21 else f"{line[: columns - 4]}..."]
+
+
+@pytest.mark.parametrize(("ci", "live"), [("", True), ("true", False)])
+def test_bars_are_live_on_a_terminal_outside_ci(
+    screen: Screen, monkeypatch: pytest.MonkeyPatch, ci: str, live: bool
+) -> None:
+    for name in CI_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CI", ci)
+    monkeypatch.setattr(sys, "stderr", screen)
+    assert (Progress.to_stderr().stream, Progress.to_stderr().live) == (screen, live)
+    monkeypatch.setattr(sys, "stderr", StringIO())
+    assert not Progress.to_stderr().live
 
 
 def test_a_bar_without_a_stream_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,6 +30,7 @@ EMULATE = make_parser(
     ("--maybe", {"nargs": "?"}),
     ("--more", {"nargs": "+"}),
     ("--both", {"action": "store_true"}),
+    ("--quick", {"action": "store_true"}),
 )
 
 
@@ -50,6 +51,7 @@ EMULATE = make_parser(
         ("--more a b --no-doctor", "--no-doctor", "--more a b"),
         ("--both own aot --pair a b c", "--both own aot c", "--pair a b"),
         ("aot --model", "aot", "--model"),
+        ("--quick aot", "aot", "--quick"),
     ],
 )
 def test_a_session_takes_what_it_knows_and_leaves_what_another_knows(

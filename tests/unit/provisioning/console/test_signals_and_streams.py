@@ -8,11 +8,13 @@ import os
 import re
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -45,7 +47,7 @@ def test_the_verbs_are_listed_in_columns() -> None:
 
 
 def test_the_version_is_that_of_the_distribution_or_of_the_checkout(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def find(name: str) -> str:
         assert name == "executorch-qnn-ci"
@@ -60,6 +62,9 @@ def test_the_version_is_that_of_the_distribution_or_of_the_checkout(
     monkeypatch.setattr(metadata, "version", miss)
     (stated,) = re.findall(r'(?m)^version = "(.+)"$', (ROOT / "pyproject.toml").read_text())
     assert command.read_version() == stated
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "x"\n')
+    monkeypatch.setattr(command, "__file__", str(tmp_path / "a" / "b" / "c.py"))
+    assert command.read_version() != ""
 
 
 @pytest.mark.parametrize("word", ["-h", "--help"])
@@ -159,6 +164,12 @@ def test_a_users_file_is_read_whole_or_refused_by_its_kind(tmp_path: Path) -> No
         with pytest.raises(UsageError) as caught:
             read_user_file(tmp_path / "socket", "the file")
     assert caught.value.why == "it is a socket"
+    disk = SimpleNamespace(st_mode=stat.S_IFBLK | 0o600, st_size=0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "stat", lambda self: disk)
+        with pytest.raises(UsageError) as caught:
+            read_user_file(tmp_path / "disk", "the file")
+    assert caught.value.why == "it is a device"
 
 
 # -- signals -------------------------------------------------------------------------------------
@@ -331,6 +342,7 @@ def test_git_asks_nothing_speaks_english_and_fetches_no_large_files(
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("GIT_DIR", "/elsewhere")
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    monkeypatch.setenv("EXTRA", "stale")
     place = tmp_path / "place"
     place.mkdir()
     rows = ask_git(place, "env", variables={"EXTRA": "1"}).decode().splitlines()
@@ -338,6 +350,7 @@ def test_git_asks_nothing_speaks_english_and_fetches_no_large_files(
     assert wanted | {f"GIT_CEILING_DIRECTORIES={tmp_path.resolve()}"} <= {*rows}
     assert not [row for row in rows if row.startswith("GIT_DIR=")]
     assert run_git(place, "env").output.count("GIT_TERMINAL_PROMPT=0") == 1
+    assert "EXTRA=1\n" in run_git(place, "env", variables={"EXTRA": "1"}).output
     assert run_git(place, "fail", check=False).returncode == 3
     for call in (run_git, ask_git):
         with pytest.raises(ToolError, match="exited with 3"):
@@ -385,6 +398,13 @@ def test_what_is_left_in_a_stream_that_takes_nothing_goes_nowhere(
     os.write(descriptor, b"the interpreter's own flush")
     os.close(descriptor)
     assert file.read_bytes() == b""
+
+
+def test_a_message_to_a_closed_stream_goes_nowhere(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("w") as stream:
+        pass
+    terminal.write_through(stream, "text")
+    assert (tmp_path / "file").read_bytes() == b""
 
 
 @pytest.mark.parametrize("error", [OSError(), ValueError()])
