@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from provisioning.__main__ import main
@@ -20,7 +21,7 @@ from provisioning.artifacts.sources.aar import check_published_sha1, locate_job,
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, IntegrityError, UsageError
 from provisioning.manifest.reader import read_toolchain
-from provisioning.manifest.releases import ArchiveRelease
+from provisioning.manifest.releases import AarRelease, ArchiveRelease
 from provisioning.store.store import Store
 from tests.stand_ins import bad_server as bad
 from tests.stand_ins.bad_server import BadServer
@@ -82,8 +83,13 @@ def test_coordinates_are_a_url_of_the_repository(
     assert (release.version, release.filename) == ("2.1", "r.aar")
     for base in ("https://h/mavenX", "https://h/mavenX//"):
         monkeypatch.setenv("QNN_CI_MAVEN", base)
-        other = locate_job(make_job(tmp_path, monkeypatch, "aar")).request.release.place
-        assert other == "https://h/mavenX/g/q/i/runtime/2.1/runtime-2.1.aar"
+        place = locate_job(make_job(tmp_path, monkeypatch, "aar")).request.release.place
+        assert place == "https://h/mavenX/g/q/i/runtime/2.1/runtime-2.1.aar"
+    job = make_job(tmp_path, monkeypatch, "aar")
+    repacked = msgspec.structs.replace(job.request.release_as(AarRelease), package_version="2.2")
+    job = locate_job(replace(job, request=replace(job.request, release=repacked)))
+    assert job.request.release.version == "2.1"
+    assert job.request.release.place.endswith("/runtime/2.2/runtime-2.2.aar")
     monkeypatch.delenv("QNN_CI_MAVEN")
     usual = locate_job(make_job(tmp_path, monkeypatch, "aar")).request.release_as(ArchiveRelease)
     assert usual.url.startswith("https://repo1.maven.org/maven2/g/q/i/runtime/2.1/runtime-2.1.aar")
@@ -156,14 +162,16 @@ def test_what_no_pin_speaks_for_is_compared_with_what_is_published(
     assert bool(checked) is compares
 
 
-def test_a_repository_without_one_is_noted(job: FillJob, server: BadServer) -> None:
-    server.faults[SAID] = [bad.status(404)]
+@pytest.mark.parametrize("status", [404, 503])
+def test_a_repository_without_one_is_noted(job: FillJob, server: BadServer, status: int) -> None:
+    server.faults[SAID] = [bad.status(status)]
     check_published_sha1(job)
     assert "the published SHA-1 could not be fetched: " in read_steps(job)
 
 
 def test_the_start_of_a_body_is_read_however_it_comes() -> None:
     assert read_start(iter([b"a", b"bc", b"d"]), 3) == b"abc"
+    assert read_start(iter([b"ab", b"cd"]), 3) == b"abc"
     assert read_start(iter([b"a"]), 3) == b"a"
     assert read_start(iter([]), 3) == b""
     rest = iter([b"abc", b"d"])

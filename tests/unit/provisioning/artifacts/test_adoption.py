@@ -215,6 +215,13 @@ def test_an_installation_too_old_for_the_profile_is_refused_with_the_reason(
     with pytest.raises(UnfitError, match="is too old") as caught:
         provision_profile("lpai", Progress(), offline=True)
     assert "needs QNN SDK 2.39 or later" in caught.value.why
+    assert "QNN_SDK_ROOT" in caught.value.what
+    sdk = make_sdk(tmp_path / "chosen", "2.36.0.250627", *folders)
+    monkeypatch.setenv("QNN_CI_SDK", str(sdk))
+    with pytest.raises(UnfitError, match="is too old") as caught:
+        provision_profile("lpai", Progress(), offline=True)
+    assert "2.36.0.250627175447 in QNN_CI_SDK" in caught.value.what
+    assert "QNN_CI_SDK" in caught.value.fix
 
 
 def test_every_profile_names_artifacts_and_components_that_exist() -> None:

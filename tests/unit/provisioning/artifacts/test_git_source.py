@@ -557,7 +557,13 @@ def test_a_tree_lists_files_links_and_empty_directories(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["https://u:p@host/a/x.git?t", "file:///host/a/x.git", "/host/a/x.git"]
+    "url",
+    [
+        "https://u:p@host/a/x.git?t",
+        "git+ssh://u@host/a/x.git",
+        "file:///host/a/x.git",
+        "/host/a/x.git",
+    ],
 )
 def test_a_bare_copy_serves_one_commit_to_whoever_asks_for_it(tmp_path: Path, url: str) -> None:
     repository = tmp_path / "repository"

@@ -206,7 +206,7 @@ def test_a_library_is_compiled_by_the_pinned_compiler_from_the_manifests_sources
         assert (place / "zig").stat().st_mode & 0o777 == 0o500
         (place / release.output).parent.mkdir(parents=True, exist_ok=True)
         (place / release.output).write_bytes(b"library")
-        (place / release.output).chmod(0o600)
+        (place / release.output).chmod(0o755)  # as a linker does
 
     monkeypatch.setattr(zig, "obtain_wheel", lambda *words: tmp_path / "wheel")
     monkeypatch.setattr(zig, "unpack_file", unpack)

@@ -45,7 +45,12 @@ from provisioning.artifacts.provision import (
     provision_artifacts,
     trusted_tree,
 )
-from provisioning.artifacts.selection import all_requests, stored_requests, unreadable_trees
+from provisioning.artifacts.selection import (
+    all_requests,
+    stored_requests,
+    stored_trees,
+    unreadable_trees,
+)
 from provisioning.artifacts.sources import (
     ArtifactRequest,
     FillJob,
@@ -194,6 +199,7 @@ def entry(path: str, text: str, **more: object) -> TreeEntry:
         ([entry("a", "1"), entry("b", "2"), entry("c", "3")], "c"),
         ([entry("a", "9"), entry("b", "2")], "a"),
         ([entry("a", "1"), TreeEntry("b", 2, 0o644, "2")], "b"),
+        ([entry("a", "1"), TreeEntry("b", 0, 0o644, "2")], "b"),
         ([entry("a", "1"), TreeEntry("b", 1, 0o755, "2")], "b"),
         ([entry("a", "1"), TreeEntry("b", link="a")], "b"),
         ([entry("a", "1"), entry("b", "2"), TreeEntry("c/")], "c/"),
@@ -214,7 +220,8 @@ def test_each_way_to_differ_from_the_lock_is_refused(
     for rows, shown in ((change, came), (wanted, locked)):
         here = [one for one in rows if one.path == path]
         kinds = {"b": "a link to 'a'", "c/": "an empty directory"}
-        told = [f"{e.sha256}, {e.size} byte" if e.sha256 else kinds[e.path] for e in here]
+        sizes = {0: "0 bytes", 1: "1 byte", 2: "2 bytes"}
+        told = [f"{e.sha256}, {sizes[e.size]}," if e.sha256 else kinds[e.path] for e in here]
         assert all(text in shown for text in told)
         assert bool(here) == ("nothing" not in shown)
     check_lock(replace(request, lock=None), change)
@@ -449,6 +456,8 @@ def test_what_a_store_holds_is_listed_and_what_cannot_be_read_apart(store: Store
         provision(store, *components)
     for name in (".staging-0123456789ab", "other", "sdk-0123456789abc"):
         (store.trees / name).mkdir()
+    paths = [published.path for published, _ in stored_trees(store)]
+    assert (paths, len(paths)) == (sorted(paths), 2)
     stored = stored_requests(store)
     assert [(one.name, one.components) for one in stored] == [("sdk", ()), ("sdk", ("headers",))]
     assert [request.name for request in all_requests(Options())] == ["sdk"]
@@ -1043,6 +1052,15 @@ def test_a_link_to_a_file_of_another_tree_is_kept(store: Store, manifests: Path)
     assert names_below(root) == ["lib/link.so", "lib/one.so", "lib/two.so"]
 
 
+def test_links_wait_for_the_files_that_another_tree_lacks(store: Store, tmp_path: Path) -> None:
+    write_lock(store)
+    provision(store, "headers")
+    job = FillJob(ask("headers", "libraries").pinned(store), tmp_path / "root", store, Progress())
+    job.root.mkdir()
+    assert [entry.path for entry in archive.reuse_published(job)] == ["include/a.h"]
+    assert names_below(job.root) == ["include/a.h"]
+
+
 def test_parts_of_a_tarball_come_from_a_whole_tree_alone(
     store: Store, manifests: Path, tmp_path: Path
 ) -> None:
@@ -1084,18 +1102,19 @@ def test_a_tree_of_another_archive_does_not_hide_the_one_that_fits(
     )
     tree = msgspec.structs.replace(other.read_tree(), source_sha256="0" * 64)
     (other.root.parent / TREE_FILE).write_bytes(msgspec.json.encode(tree))
-    empty = TreeEntry("lib/empty/", mode=DIRECTORY_MODE)
+    empty = [TreeEntry(f"lib/{name}/", mode=DIRECTORY_MODE) for name in ("empty", "other")]
     lock = job.request.lock
     assert lock
-    lock = msgspec.structs.replace(lock, files=(*lock.files, empty))
+    lock = msgspec.structs.replace(lock, files=(*lock.files, *empty))
     job = replace(job, request=replace(job.request, lock=lock))
     for editions in ([other, whole], [whole, other]):
         monkeypatch.setattr(Store, "editions", lambda self, key, found=editions: found)
         job.root.mkdir()
         assert {entry.path for entry in archive.reuse_published(job)} == {
-            *("lib/one.so", "lib/two.so", "lib/link.so", "lib/empty/")
+            *("lib/one.so", "lib/two.so", "lib/link.so", "lib/empty/", "lib/other/")
         }
         assert (job.root / "lib/empty").is_dir()
+        assert (job.root / "lib/other").is_dir()
         shutil.rmtree(job.root)
 
 
@@ -1152,7 +1171,9 @@ def test_what_has_to_be_compiled_is_made_first_and_bars_are_shown_of_one_artifac
     monkeypatch.delenv("QNN_CI_MANIFESTS")
     toolchain = read_toolchain("libatomic")
     built = ArtifactRequest(toolchain, toolchain.release())
-    requests = [sdk, part, built] if several else [sdk, part]
+    second = replace(built, toolchain=msgspec.structs.replace(toolchain, name="libother"))
+    requests = [sdk, part, built, second] if several else [sdk, part]
+    compiled = ["libatomic", "libother"] if several and missing else []
     done: list[Any] = []
 
     def provide(request: ArtifactRequest, _: Store, progress: Progress, **more: bool) -> Any:
@@ -1169,14 +1190,13 @@ def test_what_has_to_be_compiled_is_made_first_and_bars_are_shown_of_one_artifac
     assert found == [f"{one.name} {one.components}" for one in requests]
     outlines = [([one.name for one in asked], *rest) for asked, *rest in shown]
     assert outlines == ([([one.name for one in requests], store, progress)] if missing else [])
-    is_first = several and missing
-    assert [name for name, _, more, _ in done if not more] == (["libatomic"] if is_first else [])
-    assert [name for name, *_ in done][:1] == (["libatomic"] if is_first else ["sdk"])
-    rest = done[is_first:]
+    assert [name for name, _, more, _ in done if not more] == compiled
+    assert [name for name, *_ in done][: len(compiled)] == compiled
+    rest = done[len(compiled) :]
     assert sorted(one[:2] for one in rest) == sorted((one.name, one.components) for one in requests)
     assert [more for *_, more, _ in rest] == [{"verify": True}] * len(requests)
     for *_, own in rest:
-        assert (own is progress) is not is_first
+        assert (own is progress) is not (several and missing)
         assert own.stream is progress.stream
 
 

@@ -29,7 +29,13 @@ from provisioning.artifacts.sources import (
     pin_of,
     wheel,
 )
-from provisioning.artifacts.sources.archive import archive_urls, member_spans, rename_release
+from provisioning.artifacts.sources.archive import (
+    archive_urls,
+    member_spans,
+    obtain_archive,
+    rename_release,
+)
+from provisioning.artifacts.sources.unpacking import unpack_file
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, IntegrityError
 from provisioning.fetch.download import Pin
@@ -223,6 +229,38 @@ def test_an_archive_without_a_url_comes_from_its_mirrors_alone(store: Store) -> 
     assert archive_urls(release) == ["m"]
 
 
+def test_only_an_archive_without_a_hash_is_judged_before_it_is_kept(
+    store: Store, server: BadServer, tmp_path: Path
+) -> None:
+    """Other content may have the size of the archive."""
+    good = server.files["good.zip"]
+    server.files["other"] = NOISE(len(good))
+    describe(tmp_path, server, "other", "good.zip")
+    release = msgspec.structs.replace(ask().release_as(ArchiveRelease), sha256="")
+    path = obtain_archive(replace(ask(), release=release), store, Progress())
+    assert path.read_bytes() == good
+    sha256 = hashlib.sha256(server.files["other"]).hexdigest()
+    pinned = msgspec.structs.replace(release, sha256=sha256, size_bytes=0, filename="b.zip")
+    path = obtain_archive(replace(ask(), release=pinned), store, Progress())
+    assert path.read_bytes() == server.files["other"]
+
+
+@pytest.mark.parametrize("own", [{}, {"lib/l": "a"}])
+def test_links_of_the_manifest_come_before_those_of_an_archive_of_links_alone(
+    store: Store, tmp_path: Path, own: dict[str, str]
+) -> None:
+    with zipfile.ZipFile(tmp_path / "links.zip", "w") as archive:
+        link = zipfile.ZipInfo("sdk/lib/l")
+        link.create_system, link.external_attr = 3, 0o120777 << 16
+        archive.writestr(link, "b")
+    release = msgspec.structs.replace(ask().release, links=own, write={"lib/a": "a", "lib/b": "b"})
+    job = FillJob(replace(ask(), release=release), tmp_path / "root", store, Progress())
+    job.root.mkdir()
+    entries = unpack_file(tmp_path / "links.zip", job)
+    assert [entry.path for entry in entries] == ["lib/a", "lib/b", "lib/l"]
+    assert (job.root / "lib/l").read_text() == ("a" if own else "b")
+
+
 def test_another_version_of_an_archive_has_neither_its_hash_nor_its_size(store: Store) -> None:
     old = msgspec.structs.replace(
         ask().release_as(ArchiveRelease), version="1.2", url="https://h/v1.2/sdk-1.2.zip"
@@ -369,6 +407,8 @@ def test_what_pip_brings_is_proven_and_readable_by_all(
         what: str, platforms: object, python: str, words: list[str], *, most_bytes: int
     ) -> None:
         assert (most_bytes > size) if has_size else (most_bytes == 0)
+        wanted = Path(words[words.index("--requirement") + 1]).read_text()
+        assert wanted == f"tiny-qnn==1.0 --hash=sha256:{wheel_request.release.pin}\n"
         place = Path(words[words.index("--dest") + 1]) / made.WHEEL
         path = shutil.copyfile(tmp_path / "world/index" / made.WHEEL, place)
         path.chmod(0o600)
@@ -523,6 +563,23 @@ def test_an_older_wheel_is_taken_only_if_it_was_asked_for(
         (found, name) if is_taken else ("1.0", made.WHEEL)
     )
     assert (new == old) is not is_taken
+    assert new.version == (found if is_taken else old.version)  # no library states one
+
+
+def test_a_wheel_that_was_built_again_under_its_name_is_another(
+    wheel_request: ArtifactRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = {**made.LIBRARIES, "tiny_qnn/libQnnHtp.so": b"rebuilt" * 1000}
+    served = made.make_wheel(tmp_path / made.WHEEL, content=content)
+    (tmp_path / "job").mkdir()
+    monkeypatch.setattr(
+        wheel, "_download_version", lambda job, *_: Path(shutil.copy(served, job.root))
+    )
+    store = Store(tmp_path / "home")
+    store.downloads.mkdir(parents=True)
+    new = wheel.find_release(FillJob(wheel_request, tmp_path / "job", store, Progress()), "")
+    assert (new.filename, new.sha256) == (made.WHEEL, hash_file(served))
+    assert new.sha256 != wheel_request.release.pin
 
 
 def test_a_release_of_another_kind_is_no_wheel(store: Store) -> None:

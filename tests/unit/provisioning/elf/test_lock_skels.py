@@ -88,6 +88,17 @@ def test_skels_are_shown_then_written_then_known(
     catalogs.read_known.cache_clear()
 
 
+def test_manifests_without_a_list_of_skels_know_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(MANIFESTS_VARIABLE, str(tmp_path))
+    catalogs.read_known.cache_clear()
+    try:
+        assert catalogs.read_known() == {}
+    finally:
+        catalogs.read_known.cache_clear()
+
+
 DAMAGED = SKELS[V75].replace(b"\0" * 8, b"\0" * 7 + b"!", 1)
 OF_ANOTHER_BUILD = bytearray(elf.named(PLACEHOLDER, V75))
 REFUSED: dict[str, dict[str, bytes]] = {

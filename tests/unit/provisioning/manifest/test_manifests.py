@@ -87,6 +87,25 @@ def test_the_version_in_the_variable_comes_before_that_of_a_profile() -> None:
         assert (value, profile, chosen.version) == (value, profile, wanted)
 
 
+@pytest.mark.parametrize(
+    ("choice", "root", "named"),
+    [
+        ("/a", "/b", ("QNN_CI_SDK", "/a")),
+        ("/a", "", ("QNN_CI_SDK", "/a")),
+        ("2.43.0", "/b", ("QNN_SDK_ROOT", "/b")),
+        ("pinned", "/b", ("QNN_SDK_ROOT", "/b")),
+        ("", "/b", ("QNN_SDK_ROOT", "/b")),
+        ("2.43.0", "", ("", "")),
+    ],
+)
+def test_an_installation_is_named_with_the_variable_that_points_to_it(
+    choice: str, root: str, named: tuple[str, str]
+) -> None:
+    adoption = read_toolchain("qnn-sdk").adoption
+    assert adoption
+    assert adoption.find_named({"QNN_CI_SDK": choice, "QNN_SDK_ROOT": root}) == named
+
+
 def test_a_word_changes_the_version_of_the_artifacts_that_it_names_and_nothing_else() -> None:
     plain = read_profile("android")
     assert plain == read_profiles()["android"]

@@ -166,9 +166,10 @@ def test_a_manifest_has_the_name_of_its_artifact(manifests: Path) -> None:
         read(manifests, name="ndk")
 
 
-def test_an_option_of_git_is_not_a_url(manifests: Path) -> None:
+@pytest.mark.parametrize("url", ["--upload-pack=x", "-ux"])
+def test_an_option_of_git_is_not_a_url(manifests: Path, url: str) -> None:
     with pytest.raises(ManifestError, match=r"toolchains/sdk\.toml"):
-        read(manifests, url="--upload-pack=x")
+        read(manifests, url=url)
 
 
 def test_what_a_release_does_not_state_limits_nothing(manifests: Path, tmp_path: Path) -> None:
