@@ -321,13 +321,15 @@ def test_a_child_ends_with_its_parent_or_at_once_without_one(is_parent: bool) ->
             os.write(writing, b"up")
             signal.pause()
             os._exit(0)
+        os.close(writing)
         signal.pause()
         os._exit(0)
     os.close(writing)
-    if is_parent:
-        assert os.read(reading, 2) == b"up"
-    os.kill(middle, signal.SIGKILL)
-    os.waitpid(middle, 0)
+    try:
+        assert os.read(reading, 2) == (b"up" if is_parent else b"")
+    finally:
+        os.kill(middle, signal.SIGKILL)
+        os.waitpid(middle, 0)
     assert os.read(reading, 1) == b""
     os.close(reading)
 
