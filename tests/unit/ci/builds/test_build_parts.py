@@ -481,9 +481,14 @@ def test_extras_are_those_of_files_and_stages_by_name() -> None:
         Stage("three", toolchain=CompilerChoice.HOST),
         Stage("four", toolchain=CompilerChoice.HEXAGON),
     )
-    rows = (Artifact("m", extra="m"), Artifact("n"), Artifact("o", extra="b"))
+    rows = (
+        Artifact("m", extra="m"),
+        Artifact("n"),
+        Artifact("o", extra="b"),
+        Artifact("p", extra="p"),
+    )
     target = msgspec.structs.replace(find_target("runner"), stages=stages, artifacts=rows)
-    assert target.extras == ("a", "b", "c", "m", "z")
+    assert target.extras == ("a", "b", "c", "m", "p", "z")
     assert target.toolchain is CompilerChoice.HOST
     others = (CompilerChoice.NDK, CompilerChoice.HEXAGON)
     assert target.toolchains == (CompilerChoice.HOST, *others)

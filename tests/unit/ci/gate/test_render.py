@@ -27,6 +27,7 @@ PLAN = Plan(
     changes=tuple(Change(path, Kind.DELETED) for path in FILES),
     sessions=(
         PlannedSession(name="bench", run=False, reason="nothing that it uses changed"),
+        PlannedSession(name="board", run=False, reason="no change", by_hand="a board"),
         PlannedSession(name="deploy", run=True, reason="x", files=FILES[:1], by_hand="a device"),
         PlannedSession(name="unit", run=True, reason="read by a.py", files=FILES),
         PlannedSession(name="lint", run=True, reason="it looks at every file", files=FILES[:2]),

@@ -360,6 +360,8 @@ def test_prefill_and_decode_alone_choose_alike_where_the_model_does(own: Tiny) -
     assert LlmRun.compare_prefill(cast(Any, None), swapped, alone, own.runs) == [told]
     loud = replace(own.runs.model, noise=own.runs.model.noise + 1e3)
     assert compare(wrong, replace(own.runs, model=loud)) == []
+    first_loud: Any = SimpleNamespace(run=model, ties=lambda: [1e3, *[0.0] * len(tokens)])
+    assert len(compare(wrong, replace(own.runs, model=first_loud))) == 1
     as_wrong = replace(own.runs.alone, run=wrong)  # the model itself chooses so by decode alone
     assert compare(wrong, replace(own.runs, alone=as_wrong)) == []
 
@@ -372,6 +374,7 @@ def test_where_the_text_leaves_that_of_float32_is_noted(
         ((*tokens[:3], 0, *tokens[4:]), "the text differs from float32's after 3 tokens"),
         (tokens, ""),
         (tokens[:3], ""),
+        ((*tokens, 0), ""),
     ):
         told = judge(right, replace(own.runs, text=text)).noted
         assert noted in told

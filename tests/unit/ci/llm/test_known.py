@@ -13,6 +13,7 @@ from ci.llm.known import find_files
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, IntegrityError
 from provisioning.manifest.decoders import KnownDecoder, PinnedFile, read_decoders
+from provisioning.store.store import store_home
 
 CONTENT = {"w.bin": b"weights", "t.bin": b"tokenizer"}
 
@@ -72,6 +73,7 @@ def test_a_fetched_file_is_fetched_once(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(known, "fetch_file", fetch)
     weights, tokenizer = find({}, offline=False)
+    assert weights.parent == tokenizer.parent == store_home() / "decoders" / "story"
     assert (weights.read_bytes(), tokenizer.read_bytes()) == (b"weights", b"tokenizer")
     assert find({}) == find({"QNN_CI_STORY": ""}) == (weights, tokenizer)
     assert fetched == ["https://example.org/a/w.bin", "https://example.org/a/t.bin"]

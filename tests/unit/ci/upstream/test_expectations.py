@@ -333,7 +333,7 @@ def test_a_suite_has_the_tests_of_each_of_its_names() -> None:
     with pytest.raises(UsageError, match="none of the 3 tests in suite two") as caught:
         choose_tests(suite, tests, ["test_a*", "test_b[qnn-3]"])
     assert "--filter test_b[qnn-3] " in caught.value.what
-    assert "test_b[qnn-2]" in caught.value.why
+    assert caught.value.why.split()[-1] == "test_b[qnn-2]"
 
 
 def test_every_test_of_a_run_counts_towards_its_limits() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -123,8 +124,8 @@ def claim_memory(data: bytearray) -> None:
     elf.set_u32(PROGRAM_HEADERS + 32 * index + MEMSZ, MAX_MEMORY_BYTES + 1)(data)
 
 
-def shrink_memory(data: bytearray) -> None:
-    index, _, size, _ = next(one for one in list_loads(data) if one[2])
+def shrink_memory(data: bytearray, at: int = 0) -> None:
+    index, _, size, _ = [one for one in list_loads(data) if one[2]][at]
     elf.set_u32(PROGRAM_HEADERS + 32 * index + MEMSZ, size - 1)(data)
 
 
@@ -135,6 +136,7 @@ def shrink_memory(data: bytearray) -> None:
         (shorten_section, "contains no checksum"),
         (claim_memory, "of memory"),
         (shrink_memory, "more bytes in the file than in memory"),
+        (partial(shrink_memory, at=-1), "more bytes in the file than in memory"),
     ],
 )
 def test_hostile_file_is_an_error(
