@@ -54,10 +54,12 @@ def issue(
     signs: bool | None = None,
 ) -> Holder:
     """An authority, or with ``usage`` a signer; without an issuer a root. Only an authority may
-    sign others, unless ``signs`` says otherwise.
+    sign others, unless ``signs`` says otherwise. `` and `` in ``name`` separates several names.
     """
     own = make_key(key or name)
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    subject = x509.Name(
+        [x509.NameAttribute(x509.NameOID.COMMON_NAME, one) for one in name.split(" and ")]
+    )
     is_authority = not usage
     signs = is_authority if signs is None else signs
     builder = (

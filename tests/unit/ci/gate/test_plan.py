@@ -370,6 +370,12 @@ def test_a_plan_records_what_it_was_asked_for(event: str, asked: str, everything
     assert (plan.everything, plan.changes) == (everything, difference.changes)
 
 
+def test_the_reason_of_the_caller_comes_before_that_of_a_path() -> None:
+    difference = compare(edit(FILES, {"unknown/file.xyz": "new"}), RULES)
+    assert make_plan(difference, RULES).everything.endswith("unknown/file.xyz")
+    assert make_plan(difference, RULES, everything="a reason").everything == "a reason"
+
+
 def test_files_and_cases_of_a_plan_are_in_order() -> None:
     pages = {f"docs/{name}.md": "new\n" for name in "hbfaecgd"}
     (lint,) = [one for one in plan_edits(pages).sessions if one.name == "lint"]

@@ -498,6 +498,16 @@ def test_a_report_without_its_junit_or_that_cannot_be_read_is_the_jobs_fault(
         read_junit(folder / "reports")
 
 
+def test_a_report_does_not_fit_an_exit_code_without_digits(tmp_path: Path) -> None:
+    job = replace(JOB, report="report.json")
+    faults = []
+    for code in (b"0", b"x"):
+        folder = leave(tmp_path / code.decode(), code)
+        write_report(make_report([]), folder / "reports/unit")
+        faults.append(read_result(folder, job).fault)
+    assert faults[0] != faults[1]
+
+
 def test_a_policy_that_is_invalid_is_no_defect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -105,6 +105,10 @@ REFUSED: dict[str, tuple[str, Callable[[], bytes]]] = {
         "its signer is Test Publisher, not Test Hardware Publisher",
         lambda: make_catalog(FILES, issue("Test Publisher", AUTHORITY, WHQL)),
     ),
+    "a second name": (
+        "its signer is Test Hardware Publisher, Other, not Test Hardware Publisher",
+        lambda: make_catalog(FILES, issue(f"{PUBLISHER} and Other", AUTHORITY, WHQL)),
+    ),
     "another usage": (
         "its signer's certificate is for another purpose",
         lambda: make_catalog(FILES, issue(PUBLISHER, AUTHORITY, "1.3.6.1.5.5.7.3.3")),
