@@ -483,7 +483,11 @@ def test_judging_for_several_socs_names_each() -> None:
 
 def test_text_of_a_program_names_each_figure() -> None:
     port = TensorSpec("x", "float32", (1, 4), scale=0.5, zero_point=3)
-    graphs = (Graph("g1", (port,), (replace(port, name="y"),), constant_bytes=2000), Graph("g2"))
+    graphs = (
+        Graph("g1", (port,), (replace(port, name="y"),), constant_bytes=2000),
+        Graph("g2"),
+        Graph("g3", constant_bytes=0),
+    )
     context = replace(FIRST, offset=64, graphs=graphs)
     plain = TensorSpec("x", "float32", (1, 4))
     parts = tuple(Partition(f"{name}nnBackend") for name in "QXQ")
@@ -514,6 +518,7 @@ def test_text_of_a_program_names_each_figure() -> None:
         "input x float32 [1, 4], scale 0.5, zero point 3",
         "output y float32 [1, 4], scale 0.5, zero point 3",
         "graph g2",
+        "graph g3, constants of 0 B",
         "context 0.98 KiB at byte 0",
         "compiled with QNN 2.50.40, core API 2.30.0, backend API 5.48.0, binary info 3",
         "compiled for SM8750, V79, 8 MB VTCM",
@@ -545,7 +550,7 @@ def test_what_is_unknown_is_not_shown_or_named_as_unknown() -> None:
     ]
     assert show(Inspected("a.so", "library", 1, "is cut"))[1:] == ["problem it is cut"]
     context = ContextBinary(7, 1024, soc_id=57, unread="too new")
-    method = Method("run", (), (), (), {"aten::erf.out": 1, "aten::bmm.out": 3})
+    method = Method("run", (), (), (), {"aten::erf.out": 1, "aten::bmm.out": 2})
     program = Program(
         "m.pte",
         "program",
@@ -570,7 +575,7 @@ def test_what_is_unknown_is_not_shown_or_named_as_unknown() -> None:
         "not read a DLC",
         "method run, 0 partitions",
         "on the CPU aten::erf.out",
-        "on the CPU aten::bmm.out, 3 times",
+        "on the CPU aten::bmm.out, 2 times",
         "CPU weights float32, 2.00 KiB",
     ]
 

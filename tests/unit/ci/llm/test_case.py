@@ -139,12 +139,14 @@ def swap_best(step: Step, at: int) -> Step:
 
 
 def test_a_wrong_token_fails_as_not_faithful_and_tries_no_control(
-    judge: Judge, right: Step
+    judge: Judge, right: Step, own: Tiny
 ) -> None:
     result = judge(swap_best(right, 6))
     assert (result.case.status, result.case.question) == (Status.FAILED, Question.FAITHFUL)
     assert "faithful: free: step" in result.case.reason
     assert result.controls == ()
+    count = len(own.runs.model.run.tokens)  # figures are those of the forced run, which is right
+    assert f"{count} of {count} tokens equal the model's" in result.noted
 
 
 def test_a_fault_of_decode_alone_is_seen_though_the_text_is_right(
