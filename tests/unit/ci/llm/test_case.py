@@ -407,13 +407,16 @@ def test_figures_are_those_of_program_and_model_against_float32(
 
 
 def test_a_text_without_an_end_is_a_warning(
-    judge: Judge, right: Step, monkeypatch: pytest.MonkeyPatch
+    judge: Judge, right: Step, own: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(llm_case.MAKERS, ControlKind.ENDLESS, lambda _: iter(()))
     result = judge(right)
     assert result.case.status is Status.PASSED
     told = "there is no control with endless text, because the correct text does not end either"
     assert result.case.warnings == (told,)
+    loud = replace(own.runs.model, noise=own.runs.model.noise + 1e3)
+    first, second = judge(right, replace(own.runs, model=loud)).case.warnings
+    assert ("steps have a margin" in first, second) == (True, told)
     assert ControlKind.ENDLESS not in {one.kind for one in result.controls}
 
 
