@@ -258,8 +258,18 @@ def test_operators_are_counted_on_the_processor_where_they_run() -> None:
         graph=SimpleNamespace(nodes=[*outer.nodes, held, named_like_it]),
         lowered_module_0=SimpleNamespace(original_module=inner),
     )
-    counts = {(one.op, one.npu, one.cpu) for one in delegation.count_operators([module])}
-    assert counts == {("erf.default", 1, 0), ("relu.default", 0, 2)}
+    last = SimpleNamespace(name="lowered_module_1", op="get_attr", target="lowered_module_1")
+    other = SimpleNamespace(
+        graph=SimpleNamespace(nodes=[*outer.nodes, held, last]),
+        lowered_module_0=SimpleNamespace(original_module=inner),
+        lowered_module_1=SimpleNamespace(original_module=SimpleNamespace(graph=outer)),
+    )
+    for modules, wanted in (
+        ([module], {("erf.default", 1, 0), ("relu.default", 0, 2)}),
+        ([module, other], {("erf.default", 2, 0), ("relu.default", 2, 4)}),
+    ):
+        counts = {(one.op, one.npu, one.cpu) for one in delegation.count_operators(modules)}
+        assert counts == wanted
 
 
 def test_patches_that_are_off_are_logged(

@@ -42,7 +42,9 @@ def describe(sdk: Path) -> dict[str, tuple[str, str | None]]:
     environment = Environment("emulator", (artifact,), {"QNN_SDK_ROOT": str(sdk)})
     tools = list(toolchain.describe_toolchain(environment))
     assert all(isinstance(one, Tool) for one in tools)
-    return {one.name: (one.version, one.sha256) for one in tools}
+    found = {one.name: (one.version, one.sha256) for one in tools}
+    assert len(found) == len(tools)
+    return found
 
 
 def test_a_toolchain_is_its_artifacts_packages_and_unnamed_parts(sdk: Path) -> None:

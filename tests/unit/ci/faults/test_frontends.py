@@ -360,6 +360,17 @@ def test_a_node_names_its_graph_of_a_bundle() -> None:
     assert find_part(next(iter(nodes))) == UNKNOWN
 
 
+def test_each_graph_of_a_bundle_reads_all_its_inputs_and_no_others() -> None:
+    pair = parse_graph("x = input(2, 4)\nu = input(2, 4)\ny = sub(x, u)\nreturn y\n")
+    single = parse_graph("x = input(2, 4)\ny = relu(x)\nz = tanh(x)\nreturn y, z\n")
+    modules = [Module(graph, 0) for graph in (pair, single, pair)]
+    inputs = tuple(torch.full((2, 4), 2.0**number) for number in range(5))
+    made = Bundle(modules)(*inputs)
+    alone = (*modules[0](*inputs[:2]), *modules[1](inputs[2]), *modules[2](*inputs[3:]))
+    for one, wanted in zip(made, alone, strict=True):
+        torch.testing.assert_close(one, wanted)
+
+
 def test_an_operator_of_an_unknown_graph_is_blamed_on_a_graph_only_if_there_is_one() -> None:
     def session(*names: str) -> Any:
         nodes = [SimpleNamespace(name=name, op_type="Erf") for name in names]

@@ -34,6 +34,7 @@ from ci.onnx.engine import Executed, note_execution
 from ci.onnx.fallback import QNN
 from ci.onnx.models import read_model
 from ci.onnx.preparation import (
+    OLDEST_IR,
     find_joined,
     find_weights,
     mend_constants,
@@ -686,9 +687,13 @@ def test_a_recent_model_with_constant_weights_stays_as_it_is(tmp_path: Path) -> 
         for shapes in ((), [("x", (1, 3))]):
             made = load(write_normal_form(path, tmp_path / "other.onnx", shapes))
             assert made.opset_import[-1].version == max(opset, 13)
+            assert made.ir_version == model.ir_version > OLDEST_IR
         model.opset_import[-1].domain = "ai.onnx"
         save(model, path)
         assert (write_normal_form(path, tmp_path / "other.onnx") == path) is same
+        del model.opset_import[-1]
+        save(model, path)
+        assert write_normal_form(path, tmp_path / "other.onnx") == path
 
 
 def test_a_recent_model_whose_weights_a_caller_may_replace_is_written_anew(tmp_path: Path) -> None:
