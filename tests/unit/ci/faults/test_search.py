@@ -63,6 +63,7 @@ from ci.faults.shrink import (
     list_relations,
     list_simpler,
     measure,
+    resize,
     shrink,
     vary,
     vary_last,
@@ -1390,6 +1391,14 @@ def test_simpler_graphs_and_variations_read_as_their_snapshot() -> None:
         every: Any = (*vary(graph), *vary_last(graph, frontend))  # type: ignore[arg-type]
         told += [f"{frontend}, {text}: {describe_change(graph, one)}" for text, one in every]
     check_snapshot(Path(__file__).parent / "snapshots" / "simpler.txt", "\n\n".join(told) + "\n")
+
+
+def test_a_size_is_changed_where_it_is_one_and_not_in_axes_that_are_the_same_number() -> None:
+    text = (
+        "x = input({0}, 4, 3)\nc = constant({0}, 1)\nr = reshape(x, shape=[{0}, 3, 4])\n"
+        "s = mean(r, axes=[2], keep=0)\ny = add(s, c)\nreturn y\n"
+    )
+    assert resize(parse_graph(text.format(2)), 2, 1) == parse_graph(text.format(1))
 
 
 def test_a_round_tries_graphs_that_are_simpler_and_the_simplest_first() -> None:

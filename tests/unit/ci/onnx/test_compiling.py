@@ -27,6 +27,7 @@ from ci.models.lowering_options import LOG_LEVELS
 from ci.models.model import digest_weights
 from ci.models.schemes import Scheme
 from ci.models.tensors import Loss, digest_sets, read_sets
+from ci.models.user_models import ReferencePolicy
 from ci.models.user_models import Source as UserSource
 from ci.onnx import compile as compiling
 from ci.onnx import engine, session, stages
@@ -80,6 +81,7 @@ def compile_file(
     saver: str = "",
     delegation: Delegation = DELEGATION,
     data: UserSource | None = None,
+    policy: ReferencePolicy | None = None,
     **told: Any,
 ) -> Compiled:
     """The record of a file's program; ``told`` is what its source tells."""
@@ -98,7 +100,7 @@ def compile_file(
     source = replace(from_file(path, read_model(path, data.shapes), [], data), **told)
     work = path.with_name(f"{path.stem}-{scheme.value}-{len(list(path.parent.iterdir()))}")
     work.mkdir()
-    staging = Staging(work / "staging", work / "log", work)
+    staging = Staging(work / "staging", work / "log", work, reference=policy)
     staging.directory.mkdir()
     options = {"soc_model": "57"}
     return compiling.compile_source(source, spec, staging, options, embed=embed, saver=saver)
@@ -241,10 +243,29 @@ def write_sigmoid(path: Path) -> Path:
     return write_model(path, nodes, [tensor("x", (1, 3, 8, 8))], [tensor("y", (1, 3, 8, 8))])
 
 
+def write_given(path: Path) -> Path:
+    """The model of ``write_sigmoid``, quantized to uint8."""
+    pairs = [("x", "i"), ("a", "b"), ("c", "y")]
+    nodes = [
+        make_node(*one)
+        for source, made in pairs
+        for one in (
+            ("QuantizeLinear", [source, "s", "z"], [f"{source}_q"]),
+            ("DequantizeLinear", [f"{source}_q", "s", "z"], [made]),
+        )
+    ]
+    nodes.insert(2, make_node("Sigmoid", ["i"], ["a"], "inner"))
+    nodes.insert(5, make_node("Add", ["b", "i"], ["c"]))
+    grid = [constant("s", 0.05), constant("z", 128, np.uint8)]
+    ends = [tensor("x", (1, 3, 8, 8))], [tensor("y", (1, 3, 8, 8))]
+    return write_model(path, nodes, *ends, grid)
+
+
 @pytest.mark.parametrize(
     ("scheme", "layers"),
     [
         (Scheme.ASIS, ()),
+        (Scheme.ASIS, ("Sigmoid 'inner'",)),
         (Scheme.U8, ()),
         (Scheme.U8, ("Sigmoid 'inner'",)),
         (Scheme.FP16, ()),
@@ -254,7 +275,7 @@ def write_sigmoid(path: Path) -> Path:
 def test_all_that_a_program_is_judged_by_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: Scheme, layers: tuple[str, ...]
 ) -> None:
-    path = (write_conv if scheme is Scheme.ASIS else write_sigmoid)(tmp_path / "net.onnx")
+    path = (write_given if scheme is Scheme.ASIS else write_sigmoid)(tmp_path / "net.onnx")
     made = compile_file(path, scheme, monkeypatch, layers=bool(layers))
     (staging,) = tmp_path.glob("net-*/staging")
     names = {str(one.relative_to(staging)) for one in staging.rglob("*.*")}
@@ -416,6 +437,8 @@ def test_a_float_output_has_no_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (Scheme.U8, "", "", ""),
         (Scheme.FP16, "", "random inputs", ""),
         (Scheme.FP16, "random inputs", "", "random inputs"),
+        (Scheme.ASIS, "", "random inputs", ""),
+        (Scheme.ASIS, "random inputs", "", "random inputs"),
     ],
 )
 def test_what_was_made_is_told(
@@ -427,7 +450,7 @@ def test_what_was_made_is_told(
     wanted: str,
 ) -> None:
     told = {"made": made, "calibration_made": calibration}
-    path = write_relu(tmp_path / "net.onnx")
+    path = (write_conv if scheme is Scheme.ASIS else write_relu)(tmp_path / "net.onnx")
     assert compile_file(path, scheme, monkeypatch, **told).made_inputs == wanted
 
 
@@ -535,6 +558,16 @@ def test_a_quantized_model_is_compared_with_its_float_model_in_the_given_shapes(
     for (x,), (right,), (own,) in zip(inputs, float32, quantized, strict=True):
         np.testing.assert_allclose(right, np.maximum(x + 20, 0), rtol=1e-6)
         np.testing.assert_array_equal(own, np.round((x + 10) / 0.5) * 0.5)
+
+
+def test_a_float_model_that_proves_nothing_may_do_so_because_of_made_inputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_pair(tmp_path, 10, -1e9)
+    path, policy = Path(data.reference), ReferencePolicy(min_rms=1.0, min_spread=0.1)
+    with pytest.raises(FailedError, match="proves nothing") as caught:
+        compile_file(path, Scheme.ASIS, monkeypatch, data=data, policy=policy, made="random inputs")
+    assert "random inputs" in caught.value.why
 
 
 def test_the_source_of_a_case_has_the_shapes_and_the_float_model_that_are_given(
