@@ -24,6 +24,7 @@ from ci.faults.match import name_operators
 from ci.faults.onnx_graphs import list_calls, number_of, write_model
 from ci.faults.onnx_runner import list_left
 from ci.faults.operators import OPERATORS
+from ci.faults.render import write_script
 from ci.faults.results import Item
 from ci.faults.torch_graphs import (
     CALLS,
@@ -77,6 +78,9 @@ def test_constants_of_a_script_have_the_types_of_the_model() -> None:
         (np.dtype("int64"), 1),
         (np.dtype("float32"), 2.0),
     }
+    finding: Any = SimpleNamespace(scheme="fp16", soc="SM8650")
+    script = write_script(parse_graph("\n".join(rows)), finding, "2.5.0")
+    assert [f'"{name}": {text},' in script for name, text in fixed.items()] == [True, True]
 
 
 PICTURE = ("x = input(2, 4, 6, 6)", "c = constant(4)", 'p = constant(4, like="positive")')
@@ -160,6 +164,7 @@ def test_graphs_of_one_onnx_model_are_judged_apart(
     left: list[Any] = [SimpleNamespace(name="g0_y", op_type="Tanh")]
     asked: list[Any] = []
     wrong: list[str] = []
+    fed: list[dict[str, Any]] = []
 
     class Session:
         def __init__(self, path: Path, options: Any, entries: Any) -> None:
@@ -178,6 +183,7 @@ def test_graphs_of_one_onnx_model_are_judged_apart(
             ]
 
         def run(self, names: None, feed: Any) -> Any:
+            fed.append(feed)
             *others, last = self.own.run(names, feed)
             return [*others, -last if "output" in wrong else last]
 
@@ -190,6 +196,11 @@ def test_graphs_of_one_onnx_model_are_judged_apart(
         return [one.end for one in found]
 
     assert try_items() == [RIGHT, RIGHT]
+    drawn = [draw_sets(parse_graph(one.text), one.seed) for one in items]
+    assert len(fed) == len(drawn[0]) > 1
+    for feed, first, second in zip(fed, *drawn, strict=True):
+        for name, array in zip(("g0_x", "g1_x", "g1_u"), (*first, *second), strict=True):
+            np.testing.assert_array_equal(feed[name], array)
     assert asked == [(options, onnx_runner.RECORD_ASSIGNMENT)]
     wrong.append("output")
     assert try_items() == [RIGHT, WRONG]

@@ -629,6 +629,18 @@ def test_an_output_is_judged_by_row_and_prediction(output: Output, end: str, pla
     assert place in result.place
 
 
+def test_one_row_that_is_hard_to_predict_leaves_an_output_judged() -> None:
+    output = make_output(2e-3, row=2)
+    off = output.made - output.right
+    output.right[:, 2] *= 1e-3
+    output = output._replace(made=output.right + off)
+    result = judge(Item("", 0), [output], 45.0)
+    assert result.end in {RIGHT, WRONG}
+    assert result.predicted_db is not None
+    assert result.predicted_db < 6
+    assert "row 2" in result.place
+
+
 @pytest.mark.parametrize(
     ("shape", "place"), [((2, 3, 8), (1, 2)), ((3, 2, 8), (2, 1)), ((2,), (1,))]
 )

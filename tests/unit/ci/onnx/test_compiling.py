@@ -449,7 +449,7 @@ def test_what_was_made_is_told(
     calibration: str,
     wanted: str,
 ) -> None:
-    told = {"made": made, "calibration_made": calibration}
+    told: dict[str, Any] = {"made": made, "calibration_made": calibration}
     path = (write_conv if scheme is Scheme.ASIS else write_relu)(tmp_path / "net.onnx")
     assert compile_file(path, scheme, monkeypatch, **told).made_inputs == wanted
 
