@@ -363,7 +363,8 @@ def test_an_input_is_quantized_to_8_bits_as_float16_holds_it_and_to_16_exactly(
 def test_a_quantizer_without_a_zero_point_is_of_unsigned_bytes(tmp_path: Path) -> None:
     nodes, weights = quantized("uint8")
     ends = [("QuantizeLinear", ["a", "s"], ["b"]), ("DequantizeLinear", ["b", "s"], ["y"])]
-    steps = count_steps(tmp_path, [nodes[0], *ends], weights[1:], np.abs(EXACT) + 1)
+    given = np.full_like(EXACT, 200 * SCALE)  # more than a signed byte holds
+    steps = count_steps(tmp_path, [nodes[0], *ends], weights[1:], given)
     assert {*np.unique(steps)} == {-1.0, 0.0, 1.0}
 
 
