@@ -298,6 +298,28 @@ def test_each_method_is_quantized(monkeypatch: pytest.MonkeyPatch) -> None:
         assert {name: one[0] for name, one in made.items()} == {name: parts[name] for name in names}
 
 
+class Counting(torch.nn.Module):  # type: ignore[misc, unused-ignore]
+    """A layer that counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 2)
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.layer(x)
+
+
+@pytest.mark.filterwarnings("ignore:While compiling, we found certain side effects")
+def test_calibration_leaves_no_state_in_a_model() -> None:
+    sets = ((torch.ones(1, 2),),) * 3
+    model = Model("net", Counting().eval(), sets, sets)
+    quantizer = quantize.make_quantizer("SM8650")
+    made = quantize.quantize_method(model, Scheme.A8W8, NO_CHOICES, quantizer)
+    assert dict(made.named_buffers())["calls"].tolist() == [0]
+
+
 def test_a_model_of_which_nothing_is_quantized_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantize, "convert_pt2e", lambda _: make_graph(None))
     sets = ((torch.ones(1, 2),),) * 2
