@@ -43,6 +43,7 @@ from ci.parity.facts import (
     is_header,
     is_inside,
     is_source,
+    suffix_of,
 )
 from ci.parity.patterns import compile_pattern
 from ci.parity.policy import Layout, ParityPolicy
@@ -90,6 +91,9 @@ Pairs = Callable[..., set[tuple[str, str]]]
         ("a.b*", ["a.b", "a.bc"], ["axb", "a.b/c"]),
         ("?", ["a"], ["", "ab", "/"]),
         ("*/*", ["a/b"], ["a", "a/b/c"]),
+        ("a**/b", ["a/b", "ax/y/b"], ["ab"]),
+        ("x[a/]b", ["xab"], ["x/b"]),
+        ("a/**", ["a/x\ny"], []),
     ],
 )
 def test_a_pattern_stays_in_its_folder(pattern: str, fits: list[str], others: list[str]) -> None:
@@ -180,6 +184,9 @@ def test_a_loaded_file_is_looked_for_in_the_tree_first() -> None:
     assert candidates("", "et/p", layout) == ["p", "shim/p", "et/p"]
     assert candidates("", "p", layout) == ["p"]
     assert candidates("none", "et/p", layout) == []
+    several = Layout("et", ("root", "cell"), ("et",), ("shim", "more"))
+    assert candidates("cell", "et/p", several) == ["p", "shim/p", "more/p"]
+    assert candidates("root", "et/p", several) == ["p", "shim/p", "more/p", "et/p"]
 
 
 @pytest.mark.parametrize(
@@ -599,6 +606,38 @@ def test_a_tree_is_a_directory(tmp_path: Path) -> None:
     for name in ("file", "nothing"):
         with pytest.raises(UsageError, match="is not a directory"):
             DirectoryTree(tmp_path / name)
+
+
+def test_a_device_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "a.cmake").symlink_to("/dev/null")
+    assert DirectoryTree(tmp_path).read("a.cmake") is None
+
+
+@pytest.mark.parametrize(
+    ("path", "suffix"), [("a.b/c.d.cpp", ".cpp"), ("a.b/c", ""), ("c.h", ".h"), ("", "")]
+)
+def test_an_extension_begins_at_the_last_dot_of_a_name(path: str, suffix: str) -> None:
+    assert suffix_of(path) == suffix
+
+
+def test_every_target_that_is_defined_twice_is_kept() -> None:
+    rule = 'runtime.cxx_library(name = "{}", srcs = ["a.cpp"])\n'
+    names = ("one", "two", "one", "two", "other")
+    text = LOAD + "".join(map(rule.format, names))
+    found = read_buck(TextTree({"p/BUCK": text, "q/BUCK": text}, LAYOUT)).repeated
+    assert [one.label for one in found] == ["//p:one", "//p:two", "//q:one", "//q:two"]
+
+
+def test_only_flags_with_a_directory_or_macro_name_one() -> None:
+    rule = (
+        'runtime.cxx_library(name = "lib", exported_headers = ["a.h"], preprocessor_flags = ['
+        r'"-include", "executorch/pre.h", "-Iexecutorch/inc", "-DTEXT=\\\"x\\\""],'
+        ' header_namespace = select({"DEFAULT": "one", "ovr_config//os:android": "two"}))\n'
+    )
+    (lib,) = read_buck(TextTree({"p/BUCK": LOAD + rule, "p/a.h": ""}, LAYOUT)).targets
+    assert lib.include_directories == ("inc",)
+    assert [word.text for word in lib.defines] == ['TEXT="x"']
+    assert lib.include_names == ()
 
 
 def test_a_build_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

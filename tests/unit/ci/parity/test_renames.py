@@ -8,10 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from ci.parity import run
 from ci.parity.compare.findings import Finding, Kind, ParityReport
-from ci.parity.facts import Configuration
+from ci.parity.facts import WHOLE, Configuration, NotEvaluated, Place
 from ci.parity.policy import Allowance, ParityPolicy
-from ci.parity.run import Compared, ParityRequest, Renames, compare_trees, find_renames
+from ci.parity.run import (
+    Compared,
+    ParityRequest,
+    Renames,
+    compare_trees,
+    find_changes,
+    find_renames,
+)
 from provisioning.manifest.reader import read_policy
 from tests.stand_ins.text_tree import TextTree
 from tests.unit.ci.parity.conftest import LOAD
@@ -73,6 +81,41 @@ def test_a_renamed_cmake_target_keeps_its_findings() -> None:
 
     report = change({**BASE, "CMakeLists.txt": cmake})
     assert (report.findings, report.old) == ((), 4)
+
+
+def test_a_finding_that_a_rename_leaves_as_it_is_stays_old() -> None:
+    """The folder of a missing file is renamed, and the list still has the file's old name."""
+    files = moved("p/", "r/")
+    files["CMakeLists.txt"] = files["CMakeLists.txt"].replace("r/gone.cpp", "p/gone.cpp")
+
+    report = change(files)
+    assert (report.findings, report.old) == ((), 4)
+
+
+def test_without_all_of_cmake_no_folder_is_said_to_be_left_out() -> None:
+    files = {**BASE, "CMakeLists.txt": "add_subdirectory(s)\n", "s/CMakeLists.txt": ""}
+    for root, found in (("", "s/CMakeLists.txt"), ("add_subdirectory(s\n", "CMakeLists.txt")):
+        report = change({**files, "CMakeLists.txt": root}, files)
+        paths = {one.path for one in report.findings if one.kind is Kind.UNREAD}
+        assert paths == {found}
+
+
+def test_a_side_that_is_not_read_is_part_of_every_scope(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = (NotEvaluated("cmake", WHOLE, "why"), NotEvaluated("buck", Place("q/BUCK"), "why"))
+    monkeypatch.setattr(run, "compare_whole", lambda *_: Compared((), rows, {}, {}, {}, set()))
+    request = ParityRequest(Path(), scope=("p",))
+    report = compare_trees(TextTree(BASE, LAYOUT), None, request, POLICY)
+    assert report.not_evaluated == rows[:1]
+
+
+def test_changed_lines_are_those_of_both_places() -> None:
+    both = Finding(
+        Kind.DEFINE, "p/a.cpp", "", buck_place=Place("BUCK", 1), cmake_place=Place("c", 2)
+    )
+    before = {"BUCK": "a\n", "c": "a\nb\n", "p/a.cpp": ""}
+    after = {"BUCK": "b\n", "c": "a\nc\n", "p/a.cpp": "new\n"}
+    found = find_changes([both], TextTree(after, LAYOUT), TextTree(before, LAYOUT))
+    assert found == {"BUCK": {1}, "c": {2}}
 
 
 def test_a_copy_is_no_move() -> None:
@@ -181,7 +224,8 @@ def test_a_folder_is_renamed_if_nothing_of_it_is_left() -> None:
     base = {"p/a": "1", "p/b": "2", "q/a": "3", "q/kept": "4", "r/x": "5"}
     tree = {"n/a": "1", "m/b": "2", "s/a": "3", "q/kept": "4", "t/y": "5"}
     found = find_renames(
-        *(TextTree(texts, LAYOUT) for texts in (base, tree)),
+        TextTree(base, LAYOUT),
+        TextTree(tree, LAYOUT),
         compared({"//p:l": {"p/a", "p/b"}}, {"old": {"q/a"}}),
         compared({"//n:l": {"n/a", "m/b"}}, {"new": {"s/a"}}),
     )

@@ -726,6 +726,7 @@ def test_a_revision_is_read_as_it_was_committed(tmp_path: Path) -> None:
         ("checkout", "gone", "has no revision 'gone'"),
         ("checkout", "", "'' is not a revision"),
         ("checkout", "--all", "'--all' is not a revision"),
+        ("checkout", "a\0b", "'a\\x00b' is not a revision"),
     ],
 )
 def test_a_tree_that_is_not_there_is_refused(
@@ -736,6 +737,28 @@ def test_a_tree_that_is_not_there_is_refused(
     git(tmp_path / "checkout", "init", "--quiet")
     with pytest.raises(UsageError, match=re.escape(told)):
         open_tree(tmp_path / place, revision)
+
+
+def test_a_name_that_is_not_utf_8_can_be_printed(tmp_path: Path) -> None:
+    git(tmp_path, "init", "--quiet")
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.cpp")).touch()
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "-m", "one")
+    for revision in ("HEAD", None):
+        assert open_tree(tmp_path, revision).files == {r"\udcff.cpp"}
+
+
+@pytest.mark.parametrize("content", [None, "", "{"])
+def test_without_a_usable_cache_nothing_is_kept(tmp_path: Path, content: str | None) -> None:
+    (tmp_path / "file").touch()
+    reading.keep(tmp_path / "file" / "a.json", b"[1]")
+    assert reading.load(tmp_path / "file" / "a.json", list[int]) is None
+    kept = tmp_path / "b.json"
+    if content is not None:
+        kept.write_text(content)
+    assert reading.load(kept, list[int]) is None
+    reading.keep(kept, b"[1]")
+    assert reading.load(kept, list[int]) == [1]
 
 
 @pytest.mark.parametrize(
