@@ -912,4 +912,8 @@ def test_each_flag_names_its_own_file() -> None:
     assert all(f"--{one}" in script for one in flags)
     assert "cd /p/cases/s; " in script
     assert "/p/b/runner --iteration" in script
+    assert "LD_LIBRARY_PATH=/p/b:" in script
+    program.runner.directory = "b"
+    program.start()
+    assert 'LD_LIBRARY_PATH="$HOME"/b:' in program.runner.device.scripts[1]  # type: ignore[attr-defined]
     assert [runner.shell_path(one) for one in ("/a b", "a")] == ["'/a b'", '"$HOME"/a']

@@ -514,6 +514,35 @@ def test_what_cannot_be_staged_is_named_and_nothing_is_written(tmp_path: Path, s
     assert not out.exists()
 
 
+def test_signed_libraries_have_their_record_without_evidence_too(
+    tmp_path: Path, staged: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del staged
+    runner = write_elf(tmp_path / "runner", ARM, **ANDROID)
+    runtime = make_runtime(tmp_path / "sdk", 75, **ANDROID)
+    skel = write_elf(tmp_path / "signed/libQnnLpaiSkel.so", HEXAGON)
+    for name in (RECORD_NAME, STATEMENT_NAME):
+        (tmp_path / "signed" / name).write_text(name)
+    monkeypatch.setattr(bundles, "list_signed", lambda folder: {skel.name: folder / skel.name})
+    out, signed = tmp_path / "out", tmp_path / "signed"
+    stage(["SM8650"], runner, [runtime], out, signed=signed, progress=Progress())
+    assert list_names(out / "signing") == {RECORD_NAME, STATEMENT_NAME}
+    assert not (out / "evidence").exists()
+
+
+@pytest.mark.parametrize(("own", "other"), [(ANDROID, {}), ({}, ANDROID)])
+def test_libraries_of_another_system_are_passed_over(
+    tmp_path: Path, staged: Any, own: dict[str, Any], other: dict[str, Any]
+) -> None:
+    del staged
+    runner = write_elf(tmp_path / "runner", ARM, **own)
+    runtimes = [make_runtime(tmp_path / "a", 75, **other), make_runtime(tmp_path / "b", 75, **own)]
+    out = tmp_path / "out"
+    stage(["SM8650"], runner, runtimes, out, progress=Progress())
+    for name in ("libQnnHtp.so", STUB75):
+        assert (out / FILES / name).read_bytes() == (runtimes[1] / name).read_bytes()
+
+
 def test_programs_signed_libraries_and_evidence_come_along(
     tmp_path: Path, staged: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,6 +98,16 @@ def test_many_loads_in_a_row_do_not_end_the_reader(
     assert [str(finding.place) for finding in result.failing] == ["bad/BUCK"]
 
 
+def test_a_cycle_is_named_without_the_files_that_lead_to_it(
+    report: Callable[[Mapping[str, str]], ParityReport],
+) -> None:
+    loads = {"BUCK": "a", "a.bzl": "b", "b.bzl": "c", "c.bzl": "b"}
+    files = {f"bad/{name}": f'load(":{other}.bzl", "x")\n' for name, other in loads.items()}
+    said = reasons(report({**GOOD, **files}))
+    assert "bad/b.bzl -> bad/c.bzl -> bad/b.bzl" in said
+    assert "bad/a.bzl -> " not in said
+
+
 def test_a_file_that_two_others_load_is_no_cycle(
     report: Callable[[Mapping[str, str]], ParityReport],
 ) -> None:

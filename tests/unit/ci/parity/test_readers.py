@@ -247,6 +247,14 @@ def test_a_package_lists_its_files_at_the_lines_that_name_them() -> None:
     assert str(glob.place) == "z/BUCK:6"
 
 
+def test_a_file_has_the_line_of_the_glob_that_found_it() -> None:
+    globs = 'glob([\n"*.cpp"], exclude = ["??.cpp"]) + glob([\n"b*.cpp"])'
+    text = f'{LOAD}runtime.cxx_library(name = "lib", srcs = {globs})\n'
+    tree = TextTree({"p/BUCK": text, "p/a.cpp": "", "p/bx.cpp": ""}, LAYOUT)
+    (lib,) = read_buck(tree).targets
+    assert [(one.path, one.place.line) for one in lib.srcs] == [("p/a.cpp", 3), ("p/bx.cpp", 4)]
+
+
 def test_a_glob_is_at_the_first_of_its_patterns_that_a_file_names() -> None:
     text = 'export_file(name = "x", srcs = glob([\n"no" + "ne.cpp",\n"b*.cpp",\n"c*.cpp"]))\n'
     (glob,) = read_buck(TextTree({"BUCK": text, "b.cpp": "", "c.cpp": ""}, LAYOUT)).globs
