@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ci.parity.buck.evaluate import RETRIES, Loaded, candidates, resolve_load
+from ci.parity.buck.evaluate import RETRIES, Loaded, candidates, is_too_deep, resolve_load
 from ci.parity.buck.globs import PackageFiles
 from ci.parity.buck.places import Literals
 from ci.parity.buck.reader import absolute as label_of
@@ -245,6 +245,20 @@ def test_a_package_lists_its_files_at_the_lines_that_name_them() -> None:
     (glob,) = found.globs
     assert (glob.package, glob.empty, glob.matches) == ("z", ("a*.c", "none*.cpp"), 2)
     assert str(glob.place) == "z/BUCK:6"
+
+
+def test_a_file_that_only_gives_runtime_may_be_elsewhere() -> None:
+    text = 'load(":gone.bzl", "runtime")\nruntime.cxx_library(name = "lib", srcs = ["a.cpp"])\n'
+    found = read_buck(TextTree({"p/BUCK": text, "p/a.cpp": ""}, LAYOUT))
+    assert found.not_evaluated == ()
+    assert [[one.path for one in target.srcs] for target in found.targets] == [["p/a.cpp"]]
+
+
+def test_blocks_one_after_the_other_are_not_nested() -> None:
+    texts = [f"if x:\n{' ' * width}y\n" for width in range(1, 300)]
+    assert not is_too_deep("".join(texts))
+    nested = "".join(f"{' ' * width}if x:\n" for width in range(300))
+    assert is_too_deep(nested)
 
 
 def test_a_file_has_the_line_of_the_glob_that_found_it() -> None:
