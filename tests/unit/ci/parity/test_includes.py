@@ -420,7 +420,8 @@ INCLUDES = """#include <vector>
 
 def test_what_a_file_includes_is_known_by_line_folder_path_and_macro() -> None:
     names = ("p/b.h", "inc/one/c.h", "inc/two/c.h", "inc/two/d.h", "q/e.h", "q/f.h", "q/g.h")
-    texts = {"p/a.cpp": INCLUDES, "q/unlisted.cpp": INCLUDES, **dict.fromkeys(names, "")}
+    other = "#ifdef OTHER\n#include <vector>\n#endif\n"  # nothing of a target
+    texts = {"p/a.cpp": INCLUDES + other, "q/unlisted.cpp": INCLUDES, **dict.fromkeys(names, "")}
     rules = (buck("p:lib", "p/a.cpp", deps=["//lib:out"]), buck("q:lib", "q/gone.cpp"))
     sides = [
         CMakeFacts(Configuration.HOST, include_directories=("inc/two",)),
