@@ -298,7 +298,7 @@ def test_each_method_is_quantized(monkeypatch: pytest.MonkeyPatch) -> None:
         assert {name: one[0] for name, one in made.items()} == {name: parts[name] for name in names}
 
 
-class Counting(torch.nn.Module):  # type: ignore[misc, unused-ignore]
+class Counting(torch.nn.Module):
     """A layer that counts its calls."""
 
     def __init__(self) -> None:
