@@ -17,7 +17,7 @@ for name in ("QNN_CI_CALLER_DIR", "QNN_CI_COMMAND", "QNN_CI_CAUSE_FILE"):
     os.environ.pop(name, None)
 # What CI says of itself: tests that need it say it themselves.
 PREFIXES = ("GITHUB_", "GITLAB_CI", "BUILDKITE", "TF_BUILD", "JENKINS_", "CIRCLECI", "TEAMCITY_")
-for name in [one for one in os.environ if one.startswith(PREFIXES)]:
+for name in [one for one in os.environ if one == "CI" or one.startswith(PREFIXES)]:
     del os.environ[name]
 
 # Many tests start `python -m ci`: with this set, each start would compile every module again.
