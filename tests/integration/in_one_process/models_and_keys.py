@@ -387,7 +387,8 @@ def test_a_key_holds_all_that_decides_about_a_program(monkeypatch: pytest.Monkey
     ]
     for module, name, value in (
         (numerics, "NUMERICS", "oneDNN on"),
-        (numerics, "name_instructions", lambda: "none"),
+        (torch.backends.cpu, "get_cpu_capability", lambda: "AVX-2"),
+        (torch.backends.cpu, "get_cpu_capability", lambda: "AVX-512"),
         (engine, "digest_rooms", lambda _: "changed"),
     ):
         with monkeypatch.context() as patch:

@@ -46,6 +46,10 @@ def test_the_first_build_file_that_is_small_enough_is_read(tmp_path: Path) -> No
     found = read_gradle(tmp_path)
     assert found
     assert (found.file, found.projects) == ("build.gradle", ("b",))
+    (tmp_path / "build.gradle").write_bytes(b"// M\xfcnchen\nproject(':b')")  # Latin-1
+    found = read_gradle(tmp_path)
+    assert found
+    assert found.projects == ("b",)
     (tmp_path / "build.gradle").unlink()
     (tmp_path / "build.gradle").mkdir()
     assert read_gradle(tmp_path) is None

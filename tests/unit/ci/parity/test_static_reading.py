@@ -243,6 +243,13 @@ def test_a_quoted_list_has_several_sources(read: Callable[[Files], CMakeFacts]) 
     }
 
 
+def test_a_source_that_a_variable_completes_is_at_the_line_that_names_it(
+    read: Callable[[Files], CMakeFacts],
+) -> None:
+    (lib,) = read({"CMakeLists.txt": "set(x b)\nadd_library(lib a.cpp\n  ${x}.cpp)\n"}).targets
+    assert [(one.path, one.place.line) for one in lib.srcs] == [("a.cpp", 2), ("b.cpp", 3)]
+
+
 def test_a_define_of_a_directory_is_for_it_and_those_below(
     read: Callable[[Files], CMakeFacts],
 ) -> None:

@@ -131,6 +131,7 @@ def test_a_checkout_of_another_user_is_told_with_what_allows_it(
     repository: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")  # as git's own tests do
+    monkeypatch.setenv("GIT_DIR", str(repository / ".git"))  # as git sets it for a hook
     with pytest.raises(MissingToolError) as caught:
         ask_git(repository / place, "-C", str(repository), "diff", "--no-such-option")
     assert caught.value.exit_code is ExitCode.ENVIRONMENT

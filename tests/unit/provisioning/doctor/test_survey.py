@@ -424,12 +424,15 @@ echo 'library=/d/libQnnX.so '
 @pytest.mark.parametrize(
     ("uid", "su", "is_root"), [("0", "", True), ("2000", "0", True), ("2000", "", False)]
 )
-def test_what_a_device_says(tmp_path: Path, uid: str, su: str, is_root: bool) -> None:
-    program(tmp_path / "adb", SHELL.format(uid=uid, su=su, free=1_000_000))
+@pytest.mark.parametrize(("free_kib", "free_mb"), [("1000000", 1024), ("0", 0), ("", None)])
+def test_what_a_device_says(
+    tmp_path: Path, uid: str, su: str, is_root: bool, free_kib: str, free_mb: int | None
+) -> None:
+    program(tmp_path / "adb", SHELL.format(uid=uid, su=su, free=free_kib))
     (device,) = survey_devices({"PATH": f"{tmp_path}:/usr/bin:/bin"}, "/d")
     assert (device.serial, device.state, device.directory) == ("abc", "device", "/d")
     assert (device.soc, device.android, device.api_level) == ("SM8750", "15", 35)
-    assert (device.page_bytes, device.free_mb, device.is_root) == (None, 1024, is_root)
+    assert (device.page_bytes, device.free_mb, device.is_root) == (None, free_mb, is_root)
     assert device.libraries == {"libQnnHtp.so": "v2.49.40.260810104044", "libQnnX.so": ""}
 
 
