@@ -489,3 +489,6 @@ def test_shares_of_tokens_with_and_without_ties_are_two_figures(own: Tiny, schem
     LlmRun.note_figures(run, verdict, odd, own.runs)
     share = float(np.mean(signs == 1))
     assert run.evidence.metric == MetricResult(pytest.approx(share), 1.0, 0.0, 1.0)
+    figures = run.evidence.figures
+    assert figures.sqnr_db < 10
+    assert figures.sqnr_db_scheme == (math.inf if scheme.quantized else None)
