@@ -576,6 +576,18 @@ def test_a_model_that_is_not_quantized_is_lowered_as_it_is_and_loses_nothing() -
     assert both.float32 is not both.module
 
 
+class Joined(nn.Module):
+    """Adds what was rounded to what was not."""
+
+    def __init__(self, *, rounds: bool) -> None:
+        super().__init__()
+        self.rounds = rounds
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        made = x.tanh()
+        return (quantize(made, 0.1, 32768) if self.rounds else made) + y
+
+
 class RoundedInput(nn.Module):
     def __init__(self, *, rounds: bool) -> None:
         super().__init__()
@@ -588,21 +600,28 @@ class RoundedInput(nn.Module):
         return quantize(x * x, 0.1, 32768), x > 0.969
 
 
-def test_each_loss_starts_from_what_the_inputs_had_lost() -> None:
-    """Also if that is the range of an input of the model. What is no number has no loss."""
+def rank_rounded(kind: Any, *inputs: Tensor) -> list[Any]:
+    """The losses of a model that rounds against the same one that does not, best first."""
     pytest.importorskip("torchao.quantization.pt2e.quantize_pt2e")
-    sets = [(torch.linspace(-1, 1, 64),)]  # 0.9683 is rounded to 0.97
     with torch.no_grad():
         graph, plain = (
-            torch.export.export(RoundedInput(rounds=rounds), sets[0], strict=True).module(
-                check_guards=False
-            )
+            torch.export.export(kind(rounds=rounds), inputs, strict=True).module(check_guards=False)
             for rounds in (True, False)
         )
     for module in (graph, plain):
         for node in module.graph.nodes:
             node.meta.pop("stack_trace", None)
-    rows = sorted(Graphs(graph, plain, sets).rank_losses(), key=lambda one: -one.behind_db)
+    return sorted(Graphs(graph, plain, [inputs]).rank_losses(), key=lambda one: -one.behind_db)
+
+
+def test_an_operator_passes_on_the_noise_of_its_worst_input() -> None:
+    rows = rank_rounded(Joined, torch.linspace(-1, 1, 64), torch.ones(64))
+    assert [one.operator.kind for one in rows] == ["tanh"]
+
+
+def test_each_loss_starts_from_what_the_inputs_had_lost() -> None:
+    """Also if that is the range of an input of the model. What is no number has no loss."""
+    rows = rank_rounded(RoundedInput, torch.linspace(-1, 1, 64))  # 0.9683 is rounded to 0.97
     assert [(one.operator.kind, one.operator.computes, one.is_range) for one in rows] == [
         ("input x", False, True),
         ("mul", True, False),

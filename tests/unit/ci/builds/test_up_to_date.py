@@ -45,9 +45,11 @@ class Builds:
             place.mkdir()
             (place / name).write_text("one")
         self.count = 0
+        self.edited: object = None
 
     def build(self, job: BuildJob, _before: State, now: State, copy: Copy, _: Progress) -> Result:
         self.count += 1
+        self.edited = copy.edited
         plan, sources = job.plan, now.inputs[SOURCE]
         if not copy.sure:
             copy = Copy({}, frozenset(), (), sure=True)
@@ -124,6 +126,13 @@ def test_whatever_decides_about_the_artifacts_builds_again(builds: Builds, chang
 )
 def test_other_settings_build_again(builds: Builds, choices: dict[str, Any]) -> None:
     assert not builds.run(**choices)
+
+
+@pytest.mark.parametrize(("change", "edited"), [("a source", False), ("the copy", True)])
+def test_only_edits_of_the_copy_are_undone(builds: Builds, change: str, edited: bool) -> None:
+    CHANGES[change](builds)
+    builds.run()
+    assert bool(builds.edited) is edited
 
 
 def test_what_decides_nothing_does_not_build_again(builds: Builds) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import multiprocessing
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -64,6 +65,20 @@ def rest() -> int:
 
 def answer() -> int:
     return len(b"x" * (64 << 20))
+
+
+def start_child() -> int:
+    return subprocess.Popen(["sleep", "600"]).pid
+
+
+def test_processes_that_a_worker_started_end_with_it(worker: Worker, tmp_path: Path) -> None:
+    child = Lease(worker, tmp_path / "log", 60, 1 << 40).call(start_child).result
+    assert isinstance(child, int)
+    descriptor = os.pidfd_open(child)
+    worker.end()
+    ended, _, _ = select.select([descriptor], [], [], 60)
+    os.close(descriptor)
+    assert ended
 
 
 def test_a_worker_that_grows_too_large_is_given_up(

@@ -173,6 +173,7 @@ def test_only_wheels_of_the_lock_are_sent(file: str, wanted: bool) -> None:
         ("MarkupSafe-3.0.tar.gz", "markupsafe==3.0"),
         ("ruamel.yaml-0.18-py3-none-any.whl", "ruamel-yaml==0.18"),
         ("typing_extensions-4.12-py3-none-any.whl", "typing-extensions==4.12"),
+        ("antlr4-python3-runtime-4.9.3.tar.gz", "antlr4-python3-runtime==4.9.3"),
     ],
 )
 def test_a_wheel_s_name_may_be_written_otherwise_than_in_the_lock(file: str, pin: str) -> None:

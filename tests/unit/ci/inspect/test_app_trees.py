@@ -591,6 +591,16 @@ def test_a_module_whose_only_library_is_absent_is_checked(tmp_path: Path) -> Non
     assert describe(unit) == app("ROOT", Kind.LIBRARY, absent=[f"{JNI}/liba.so"])
 
 
+def test_libraries_of_a_module_that_an_app_uses_are_absent_from_the_app(tmp_path: Path) -> None:
+    names = {"app/build.gradle": f"{APP} project(':lib')", f"lib/{JNI}/liba.so": ""}
+    root = write(tmp_path / "ROOT", {**names, "lib/build.gradle": MODULE})
+    for words in (["init", "-q"], ["add", "."]):
+        subprocess.run(["git", "-C", root, *words], check=True)
+    (root / f"lib/{JNI}/liba.so").unlink()
+    (unit,) = read(root, tmp_path)
+    assert unit.absent == (f"lib/{JNI}/liba.so",)
+
+
 def test_the_current_directory_has_its_own_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,6 +61,7 @@ def vector(outputs, labels): return outputs[0]
 def text(outputs, labels): return "good"
 def nothing(outputs, labels): return float("nan")
 def lonely(outputs): return 1
+def crowded(outputs, labels, weights): return 1
 def writes(outputs, labels): return outputs[0].zero_().sum() + labels.add_(1).sum()
 """
 
@@ -140,6 +141,9 @@ def list_refusals(place: Path) -> dict[str, Callable[[], object]]:
         ),
         "a metric's arguments": lambda: user_data.check_metric(
             Metric(of("lonely"), f"{place}/four.npy", max_drop=0.1), 4
+        ),
+        "a metric of three": lambda: user_data.check_metric(
+            Metric(of("crowded"), f"{place}/four.npy", max_drop=0.1), 4
         ),
         **{name: measure(name) for name in ("vector", "text", "nothing", "odd", "fails", "leaves")},
         **{

@@ -177,7 +177,8 @@ def test_a_plan_and_a_choice_of_cases_exclude_each_other(
     fix = capsys.readouterr().err.partition("fix: ")[2]
     assert {*re.findall(r"--[a-z]+", fix)} == {"--plan", word}
     assert not steps.given
-    assert main(["test-emulator", "--plan", "plan.json"]) == ExitCode.OK
+    assert main(["test-emulator", "--plan", "plan.json", "--log-level", "info"]) == ExitCode.OK
+    assert [one.source.choices.log_level for one in steps.ran["specs"]] == ["info"]
     (spec,) = steps.ran["specs"]
     assert (spec.model, spec.scheme.value, spec.soc) == ("mlp", "fp16", "SM8750")
 

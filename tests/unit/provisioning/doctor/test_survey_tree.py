@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -121,10 +122,13 @@ def test_a_file_in_two_trees_has_its_path_in_each(root: Path, tmp_path: Path) ->
     assert outer.relative == "lib/x86_64-linux-clang/libx86.so"
 
 
-def test_a_damaged_memory_is_none(root: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", [lambda _: b"\x93damaged", lambda data: data[:-1]])
+def test_a_damaged_memory_is_none(
+    root: Path, tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
     cache = FactsCache(tmp_path)
     survey_tree(root, cache)
-    cache.file.write_bytes(b"\x93damaged")
+    cache.file.write_bytes(damage(cache.file.read_bytes()))
     assert len(survey_tree(root, FactsCache(tmp_path)).files) == 1
 
 
