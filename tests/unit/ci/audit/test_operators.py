@@ -251,7 +251,8 @@ def test_an_operator_that_nothing_is_known_of_has_no_remedy() -> None:
 
 def test_the_policys_own_advice_comes_first() -> None:
     own = Advice("aten.erf", fix="ask Ann", why="a custom of ours")
-    policy = msgspec.structs.replace(POLICY, advice=(own,))
+    other = Advice("aten.exp", fix="ask Bob")
+    policy = msgspec.structs.replace(POLICY, advice=(other, own))
     assert find_remedy("aten.erf.default", "x", "fp16", "SM8650", policy) == (own.why, own.fix)
     (left,) = judge(SPLIT, policy=policy).left
     assert (left.why, left.fix) == (own.why, own.fix)
