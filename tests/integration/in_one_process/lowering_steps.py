@@ -1029,7 +1029,10 @@ def test_trained_weights_take_no_more_gradients() -> None:
     before = copy.deepcopy(trained.state_dict())
     quantize.train(trained, model, 3)
     assert not any(one.requires_grad for one in trained.parameters())
-    assert not any(torch.equal(one, before[name]) for name, one in trained.state_dict().items())
+    after = trained.state_dict()
+    moved = [float((one - before[name]).abs().max()) for name, one in after.items()]
+    assert min(moved) > 0
+    assert 1.5 < max(moved) / quantize.RATE < 2.2  # steps get smaller: 1, 0.75 and 0.25 of RATE
 
 
 def make_net() -> Any:

@@ -54,6 +54,16 @@ def test_a_model_of_ones_own_is_tested_in_the_schemes_that_the_manual_names(
     assert chosen == schemes
 
 
+def test_models_of_a_policy_come_first_and_replace_those_of_the_suite() -> None:
+    own = {"net": ModelEntry("net.py:make"), "mlp": ModelEntry("mine.py:make")}
+    cases = select_cases(SUITE_SCHEMES, SOCS, entries=own, schemes=["fp16"])
+    assert [(case.model, case.reference) for case in cases] == [
+        ("net", "net.py:make"),
+        ("mlp", "mine.py:make"),
+        ("resnet", "resnet"),
+    ]
+
+
 def test_globs_and_repeats_select_each_case_once() -> None:
     cases = select_cases(
         SUITE_SCHEMES,

@@ -149,6 +149,15 @@ def test_a_fork_that_dies_tells_what_it_did() -> None:
         run_forked(lambda: os._exit(3), "lowering")
 
 
+def test_a_fork_that_dies_after_its_answer_has_no_result() -> None:
+    def work() -> int:
+        sys.stdout = SimpleNamespace(flush=lambda: os._exit(3))  # type: ignore[assignment]
+        return 7
+
+    with pytest.raises(FailedError, match=r"^the process exited with 3 without"):
+        run_forked(work)
+
+
 @pytest.mark.parametrize(("size", "told"), [(288, "x" * 288), (289, "x" * 288 + "...")])
 def test_an_error_is_described_in_one_line_of_limited_length(size: int, told: str) -> None:
     assert describe_error(ValueError("x" * size)) == f"ValueError: {told}"

@@ -852,6 +852,7 @@ def test_a_program_is_run_within_its_own_time_and_one_after_another() -> None:
         ([""], None, [""]),
         (["GONE 7", ""], None, ["", "GONE"]),
         (["GONE 7", "GONE 7"], Holder("GONE", "7"), ["", "GONE"]),
+        (["GONE 7", "somebody 8"], Holder("somebody", "8"), ["", "GONE"]),
         (["GONE 7", "OTHER 8", ""], None, ["", "GONE", "OTHER"]),
         (["somebody else 9", ""], Holder("somebody", "else 9"), [""]),
         ([" ", ""], Holder("", ""), [""]),
@@ -866,7 +867,8 @@ def test_the_lease_of_a_process_that_ended_here_is_asked_for_once_more(
     def call(script: str) -> Answer:
         asked.append(re.search(r'"\$owner" = (\S+) \]', script)[1].strip("'"))  # type: ignore[index]
         told = next(answers)
-        return Answer(90 if told else 0, told.encode(), "")
+        code = {"": 0, " ": 91}.get(told, 90)  # 91: another computer is taking it
+        return Answer(code, told.encode(), "")
 
     monkeypatch.setattr(runner, "is_gone", lambda owner: owner in {"GONE", "OTHER"})
     device: Any = SimpleNamespace(place="/p", call=call, name="adb:1")

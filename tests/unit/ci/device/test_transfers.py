@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import socket
 import subprocess
@@ -367,6 +368,7 @@ def test_a_lease_is_gone_with_its_process_of_this_computer_alone() -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
     own, here = name_owner(), socket.gethostname()
+    assert own.startswith(f"{here}-{os.getpid()}-")
     assert not is_gone(own)
     assert is_gone(f"{here}-{ended.pid}-0a1b")
     assert not is_gone(f"other-{here}-{ended.pid}-0a1b")
