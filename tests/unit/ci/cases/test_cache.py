@@ -159,7 +159,8 @@ def test_an_entry_that_another_process_publishes_meanwhile_is_taken(
 
 
 class ChangingEngine:
-    """An engine of a model that changes after the lookup, when the worker warms up."""
+    """An engine of a model that changes after the lookup, when the worker warms up, and again
+    while it is lowered."""
 
     def __init__(self, model: Path) -> None:
         self.model = model
@@ -174,6 +175,7 @@ class ChangingEngine:
 
     def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
         (staging.directory / PROGRAM).write_bytes(self.model.read_bytes())
+        self.model.write_text("later")
         return ARTIFACT.compiled
 
 

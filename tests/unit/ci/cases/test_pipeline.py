@@ -1362,10 +1362,10 @@ def test_operators_that_stay_on_the_cpu_are_named_up_to_four(tmp_path: Path) -> 
     named = "; ".join(f"op{number}: no builder" for number in (1, 2, 3, 4))
     assert case.reason.startswith(f"7 nodes fall back to the CPU ({named}; and 2 more)\n")
     assert [one.op for one in case.fallback_ops] == [one.op for one in (*ops, *asked)]
-    only = judge(
-        tmp_path / "only", RIGHT, engine=make_engine(delegation=Delegation(3, 1, 1, asked))
-    )
-    assert only.case.status is Status.PASSED
+    for nodes, told in ((asked, ""), (ops[:1], "1 node falls"), (ops[:1] * 2, "2 nodes fall")):
+        engine = make_engine(delegation=Delegation(3, len(nodes), 1, nodes))
+        case = judge(tmp_path / f"of {told}", RIGHT, engine=engine).case
+        assert case.reason.partition(" back to")[0] == told
 
 
 def test_a_run_that_is_refused_as_the_policy_knows_is_unsupported(tmp_path: Path) -> None:
