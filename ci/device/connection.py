@@ -69,8 +69,8 @@ class Device:
             # adb lost the connection before the script began, for example because its server was
             # killed. So the script can be run again.
             ended = run_streams([*self.client, whole], data=data, timeout_s=timeout_s)
-        marks = ENDED.findall(b"\n" + ended.stderr)
-        said = ENDED.sub(b"", b"\n" + ended.stderr).decode("utf-8", "replace").strip()
+        marks = ENDED.findall(ended.stderr)
+        said = ENDED.sub(b"", ended.stderr).decode("utf-8", "replace").strip()
         if not marks:
             how = "did not answer in time" if ended.timed_out else "cannot be reached"
             raise ToolError(

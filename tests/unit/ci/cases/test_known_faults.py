@@ -6,10 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from ci.cases.judged import CaseResult, SessionOptions
-from ci.cases.policy import read_emulator_policy
+from ci.cases.policy import Unsupported, read_emulator_policy
 from ci.cases.pool import Ended
 from ci.cases.spec import CaseSpec
 from ci.faults.known import read_faults
@@ -95,6 +96,15 @@ def test_a_model_that_the_compiler_refuses_or_that_ends_it_names_it(
     case = run_case(tmp_path, engine, EchoRunner(list), options=options, pool=pool).case
     assert case.status is Status.FAILED
     assert "known fault: mask-too-large [nets/net.py:7]" in case.reason
+
+
+def test_a_refusal_that_the_policy_expects_names_nothing(tmp_path: Path) -> None:
+    rows = (Unsupported(pattern="QNN refuses it", reason="as it always did"),)
+    policy = msgspec.structs.replace(read_emulator_policy(), unsupported=rows)
+    options = SessionOptions(policy=policy, timeout_s=9.0, find_faults=warn_of_faults)
+    engine = replace(LABELLER, steps=STEPS, raises=FailedError("QNN refuses it"))
+    case = run_case(tmp_path, engine, EchoRunner(list), options=options).case
+    assert (case.status, "known fault" in case.reason) == (Status.UNSUPPORTED, False)
 
 
 @pytest.mark.parametrize("noted", [b"", b'[{"name": "add"', b"[3]"])

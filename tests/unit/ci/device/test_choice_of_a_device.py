@@ -688,7 +688,7 @@ def test_what_a_device_says_is_told_with_what_to_do(
         "one of these commands failed: false",
         "",
     )
-    assert tell(lambda: here.ask("echo denied >&2; false"))[1] == "denied"
+    assert tell(lambda: here.ask("echo denied >&2; false; true"))[1] == "denied"
     monkeypatch.setenv("PATH", "/nowhere")
     assert tell(lambda: open_device("ssh:a")) == (
         "ssh is not on PATH",

@@ -488,7 +488,10 @@ def test_an_emulators_bundle_is_not_for_the_doctor(tmp_path: Path, staged: Any) 
     runner = write_elf(tmp_path / "bin/runner", X86, runpath=[str(tmp_path / "near"), "/no/where"])
     for name in ("near/libQnnHtp.so", "bin/libQnnSystem.so", "near/libQnnHtpPrepare.so"):
         write_elf(tmp_path / name)
+    write_elf(tmp_path / "near/libQnnSystem.so", runpath=["/a/second/one"])
     bundle = stage(["SM8650"], runner, [], tmp_path / "out", progress=Progress())
+    first = tmp_path / "bin/libQnnSystem.so"
+    assert (tmp_path / "out" / FILES / first.name).read_bytes() == first.read_bytes()
     names = ["libQnnHtp.so", "libQnnHtpPrepare.so", "libQnnSystem.so", "runner"]
     assert [one.name for one in bundle.files] == names
     assert (bundle.target, staged) == (Target.EMULATOR, [])
