@@ -1354,6 +1354,27 @@ def test_limits_are_those_of_the_model_of_the_case(tmp_path: Path) -> None:
         assert judge(tmp_path / name, RIGHT, policy=policy).case.status is status
 
 
+def test_what_a_policy_says_of_a_model_goes_by_its_name_not_by_its_file(tmp_path: Path) -> None:
+    own = {Scheme.A8W8: Limits(min_sqnr_db=90.0)}
+    entry = ModelEntry("/nets/file.py:make", limits=own, budget=ModelBudget(program_bytes=7))
+    rows = (Unsupported(pattern="no", reason="QNN has none", models=("net",)),)
+    policy = msgspec.structs.replace(
+        read_emulator_policy(), models={"net": entry}, unsupported=rows
+    )
+    spec = replace(SPEC, model="net", source=entry.source)
+    setup = JudgeSetup(
+        options=SessionOptions(policy=policy, timeout_s=9.0),
+        runner="echo",
+        baselines={"net 8a8w SM8650": Baseline(90.0)},
+    )
+    judging = CaseJudge(spec, setup, tmp_path)
+    assert (judging.limits.min_sqnr_db, judging.budget.program_bytes) == (90.0, 7)
+    assert judging.find_refusal("no") == "QNN has none"
+    assert "QNN has none" in judging.find_unmet()
+    judging.evidence.figures = CaseFigures(sqnr_db=50.0)
+    assert len(judging.compare_baseline()) == 1
+
+
 def test_operators_that_stay_on_the_cpu_are_named_up_to_four(tmp_path: Path) -> None:
     ops = tuple(Fallback(f"op{number}", "no builder") for number in (1, 2, 3, 4, 5, 5, 6))
     asked = (Fallback("skipped", "asked for", True),)
