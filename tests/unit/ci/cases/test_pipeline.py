@@ -53,6 +53,7 @@ from ci.cases.pool import Ended, Job
 from ci.cases.qnn_files import PARAMS, SAVER, SAVER_CALLS
 from ci.cases.runners import INPUT_LIST, PooledProgram, PooledRunner
 from ci.cases.spec import CaseSpec
+from ci.explain.rules import Advice
 from ci.judging.controls import MAKERS
 from ci.judging.figures import Array, Nearness, measure
 from ci.judging.verdict import MODEL, SCHEME, CaseFigures
@@ -675,6 +676,29 @@ def test_a_refusal_comes_with_the_end_of_its_log(tmp_path: Path) -> None:
         assert case.log_tail == "the end"
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"raises": ValueError("no GRU")},
+        {"delegation": Delegation(0, 1, 0)},
+        {},  # its process dies
+    ],
+)
+def test_what_was_not_lowered_comes_with_the_end_of_its_log(
+    tmp_path: Path, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not fields:
+        monkeypatch.setattr(FloatEngine, "key", lambda *_: os._exit(3))
+
+    class Telling(InlinePool):
+        def run(self, job: Job, log: Path, timeout_s: float, *, fresh: bool = False) -> Ended:
+            return replace(super().run(job, log, timeout_s, fresh=fresh), log_tail="the end")
+
+    engine = replace(make_engine(), **fields)
+    case = run_case(tmp_path, engine, echo(RIGHT), pool=Telling()).case
+    assert (case.status, case.log_tail) == (Status.FAILED, "the end")
+
+
 def test_a_cache_that_cannot_be_written_is_named_with_a_way_out(tmp_path: Path) -> None:
     (tmp_path / "cache").touch()
     reason = run_case(tmp_path, make_engine(), echo(RIGHT)).case.reason
@@ -748,9 +772,12 @@ def test_a_damaged_program_is_compiled_again_and_a_hard_link_is_no_damage(tmp_pa
     linked = run_case(tmp_path, engine, runner).case
     assert (linked.status, linked.cached) == (Status.PASSED, True)
     (directory / INPUTS / "0_0.raw").unlink()
-    again = run_case(tmp_path, engine, runner)
+    again = run_case(tmp_path, engine, runner, emulator=EchoRunner(fail))
     assert (again.case.status, again.case.cached) == (Status.PASSED, False)
-    assert again.remark == "a damaged cache entry was replaced"
+    assert [one[:25] for one in again.remark.split("; ")] == [
+        "a damaged cache entry was",
+        "the outputs were not comp",
+    ]
 
 
 def test_references_that_prove_nothing_fail_before_and_after_the_cache(tmp_path: Path) -> None:
@@ -1391,7 +1418,8 @@ def test_operators_that_stay_on_the_cpu_are_named_up_to_four(tmp_path: Path) -> 
 
 def test_a_run_that_is_refused_as_the_policy_knows_is_unsupported(tmp_path: Path) -> None:
     rows = (Unsupported(pattern="killed by SIGSEGV", reason="QNN dies of it"),)
-    policy = msgspec.structs.replace(read_emulator_policy(), unsupported=rows)
+    advice = (Advice("QNN dies", "wait for another QNN"),)  # only for a failure
+    policy = msgspec.structs.replace(read_emulator_policy(), unsupported=rows, advice=advice)
     policy = policy.for_backend(Backend.HTP)
     case = run_case(tmp_path, make_engine(), EchoRunner(fail), policy).case
     assert (case.status, case.reason) == (Status.UNSUPPORTED, "run: QNN dies of it")
