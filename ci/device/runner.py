@@ -419,7 +419,8 @@ class DeviceProgram:
 
     def explain(self, error: ToolError) -> RunError:
         """Return a RunError that blames the device, not the program, for a connection error."""
-        told = f"{error.what}: {error.why}\n  fix: {error.fix}"
+        told = ": ".join(filter(None, [error.what, error.why]))
+        told += f"\n  fix: {error.fix}" if error.fix else ""
         return RunError(told, lacks=self.runner.device.name)
 
     def finish(self) -> RunNotes:
