@@ -220,12 +220,9 @@ class Evaluator:
         return sl.parse(path, text, self.dialect)
 
     def _header(self, text: str, taken: set[str], unknown: frozenset[str]) -> str:
-        """Return a line that loads the stubs that this file uses and neither loads nor defines
-        itself.
-        """
-        defined = {function or name for function, name in DEFINED.findall(text)}
+        """Return a line that loads the stubs that this file uses and does not load itself."""
         words = set(re.findall(r"[A-Za-z_]\w*", text))
-        names = sorted((self.prelude_names & words) - taken - defined)
+        names = sorted((self.prelude_names & words) - taken)
         rows = [("@prelude", names), ("@unknown", sorted(unknown))]
         loads = [f'load("{module}", {quoted(symbols)})' for module, symbols in rows if symbols]
         return "; ".join(loads) + "\n"

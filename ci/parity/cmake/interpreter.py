@@ -114,8 +114,8 @@ class Interpreter:
             self.set(f"CMAKE_MATCH_{number}", (value,))
 
     def note_unknown_match(self) -> None:
-        for number in range(MOST_GROUPS):
-            self.set(f"CMAKE_MATCH_{number}", unknown(f"CMAKE_MATCH_{number}"))
+        for name in (*range(MOST_GROUPS), "COUNT"):
+            self.set(f"CMAKE_MATCH_{name}", unknown(f"CMAKE_MATCH_{name}"))
 
     def expand(self, argument: Argument) -> Value:
         """Return all possible values of an argument, before lists are split."""

@@ -40,7 +40,7 @@ from tests.stand_ins.android_apps import (
     write_apk,
     write_sources,
 )
-from tests.stand_ins.lowered import make_binary, make_program
+from tests.stand_ins.lowered import Number, Vector, make_binary, make_flatbuffer, make_program
 
 Make = Callable[[Path], Path]
 SET = make_set()
@@ -173,7 +173,7 @@ PAIRS: dict[str, tuple[Make, Make]] = {
     ),
     "QNN871": (with_file(with_aar({}), "app/libs/a.aar", b"PK\3\4 cut"), with_aar(APP_LIBS)),
     "QNN872": (apk(manifest=""), unpacked),
-    "QNN869": (sources(jni=f"{LEGACY}.and(x)"), sources()),
+    "QNN869": (sources(jni=f"{LEGACY}.and(x)"), sources(CPU, jni=f"{LEGACY}.and(x)")),
 }
 
 
@@ -193,6 +193,7 @@ def test_a_check_sees_its_fault_and_not_the_nearest_thing(code: str, tmp_path: P
         (apk(abi="x86_64"), {"QNN851"}),
         (apk({"libapp.so": library("libapp.so")}), {"QNN852"}),
         (apk(others={"assets/a.bin": make_binary()[:-1]}), {"QNN322"}),
+        (apk({}, others={"assets/a.bin": make_binary()[:-1]}), {"QNN850", "QNN322"}),
         (apk(manifest=""), {"QNN872"}),
     ],
 )
@@ -217,7 +218,13 @@ def test_what_an_app_may_run_with_is_no_error() -> None:
     assert found[Severity.NOTE] == ["QNN861", "QNN863", "QNN868", "QNN869"]
 
 
-@pytest.mark.parametrize("make", [apk(), sources(), apk({**SET, **make_set(hexagon=0x79)})])
+DSP = {"libQnnDspV66Skel.so": skel("libQnnDspV66Skel.so", 0x66)}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [apk(), sources(), sources({**SET, **DSP}), apk({**SET, **make_set(hexagon=0x79)})],
+)
 def test_a_right_app_has_no_finding(make: Make, tmp_path: Path) -> None:
     assert judge(make(tmp_path / "app"), tmp_path / "scratch", "SM8650") == []
 
@@ -239,6 +246,7 @@ def test_the_doctors_checks_judge_the_libraries(
     errors = [one for one in found if one.severity is Severity.ERROR]
     assert ids(errors) == ({code} if code else set())
     assert all("app.apk" in one.where for one in errors)
+    assert all(str(tmp_path) not in one.fix for one in found)
 
 
 @pytest.mark.parametrize("socs", [[], ["SM8650"], ["SM8650", "SM8750"]])
@@ -305,6 +313,53 @@ def test_a_pointer_within_an_apk_is_a_fault_of_the_app(tmp_path: Path) -> None:
     assert not lacks_only_files(unit, found)
 
 
+@pytest.mark.parametrize(
+    ("name", "is_qnn"),
+    [
+        (f"lib/{ABI}/libQnnCpu.so", True),
+        (f"lib/{ABI}/libSNPE.so", True),
+        ("assets/qnn/libQnnHtp.so", True),
+        (f"lib/{ABI}/libmyQnn.so", False),
+    ],
+)
+def test_an_app_may_have_its_qnn_libraries_anywhere(
+    tmp_path: Path, name: str, is_qnn: bool
+) -> None:
+    others = {name: library(name.rpartition("/")[2])}
+    path = write_apk(tmp_path / "app.apk", {"libapp.so": library("libapp.so")}, others=others)
+    assert ("QNN852" in ids(judge(path, tmp_path / "scratch"))) is not is_qnn
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "is_skel"),
+    [
+        ("libsum_skel.so", skel("libsum_skel.so", 0x75), True),
+        ("libQnnHtpV75Skel.so", b"damaged", True),
+        ("libsum_skel.so", library("libsum_skel.so"), False),
+    ],
+)
+def test_a_library_for_the_dsp_or_with_the_name_of_a_skel_has_to_be_a_file(
+    tmp_path: Path, name: str, data: bytes, is_skel: bool
+) -> None:
+    path = apk({**CPU, name: data}, manifest="inside", stored=True)(tmp_path)
+    assert ("QNN856" in ids(judge(path, tmp_path / "scratch"))) is is_skel
+
+
+@pytest.mark.parametrize(
+    ("jni", "cause"),
+    [
+        ("useLegacyPackaging = false", 'extractNativeLibs is "false"'),
+        ("", "without useLegacyPackaging, Gradle sets extractNativeLibs to false"),
+    ],
+)
+def test_the_cause_of_a_skel_inside_is_what_the_build_file_says(
+    tmp_path: Path, jni: str, cause: str
+) -> None:
+    root = write_sources(tmp_path / "p", SET, jni=jni, manifest="undeclared")
+    (what,) = (one.what for one in judge(root, tmp_path / "scratch") if one.id == "QNN856")
+    assert what.endswith(cause)
+
+
 def test_a_skel_in_assets_needs_no_extraction(tmp_path: Path) -> None:
     dsp = {f"assets/qnn/{name}": data for name, data in SET.items() if "Skel" in name}
     path = write_apk(tmp_path / "app.apk", CPU, manifest="inside", stored=True, others=dsp)
@@ -335,9 +390,11 @@ def test_min_sdk_of_the_manifest_counts(tmp_path: Path) -> None:
 def test_gradle_extracts_libraries_up_to_api_22(min_sdk: int | None, extracts: bool) -> None:
     unit = AppUnit("app", Kind.SOURCES, None, gradle=Gradle("build.gradle"), min_sdk=min_sdk)
     assert find_extraction(unit) is extracts
+    computed = Gradle("build.gradle", is_legacy_computed=True)
     for stated in (True, False):
         stating = replace(unit, manifest=AppManifest(extracts=stated))
         assert find_extraction(stating) is stated
+        assert find_extraction(replace(stating, gradle=computed)) is None
 
 
 @pytest.mark.parametrize(
@@ -430,6 +487,20 @@ def test_a_program_is_compared_with_libraries_and_kernels(tmp_path: Path) -> Non
     assert judge(path, tmp_path / "scratch", "SM8650") == []
     found = judge(path, tmp_path / "scratch", "SM8750")
     assert "QNN323" in ids(found)
+
+
+@pytest.mark.parametrize("lacking", ["", "a::one", "a::two"])
+def test_operators_of_every_method_need_kernels(tmp_path: Path, lacking: str) -> None:
+    value = {0: Number("B", 5), 1: {2: Vector([1], "i")}}
+    call = Vector([{2: Vector([{0: Number("B", 1), 1: {0: Number("i", 0)}}])}])
+    method = {2: Vector([value]), 3: Vector([0], "i"), 5: call}
+    plans = [{0: name, **method, 6: Vector([{0: f"a::{name}"}])} for name in ("one", "two")]
+    program = {"assets/m.pte": make_flatbuffer({1: Vector(plans)}, b"ET12")}
+    names = [name for name in ("a::one", "a::two") if name != lacking]
+    kernels = library("libexecutorch.so") + "".join(f"{name}\0" for name in names).encode()
+    path = write_apk(tmp_path / "app.apk", {**SET, "libexecutorch.so": kernels}, others=program)
+    found = [one.what for one in judge(path, tmp_path / "scratch") if one.id == "QNN870"]
+    assert [lacking in what for what in found] == ([True] if lacking else [])
 
 
 def test_an_app_may_have_one_program_per_soc(tmp_path: Path) -> None:
@@ -704,6 +775,9 @@ def test_an_app_names_the_qnn_versions_that_its_libraries_tell(tmp_path: Path) -
         assert _builds(replace(unit, tree=one)) == []
     other = replace(unit.tree, files=tuple(one for one in others if one.name != "libQnnGpu.so"))
     assert _builds(replace(unit, tree=other)) == ["2.49.99"]
+    old = {"assets/libQnnHtpV75Skel.so": skel("libQnnHtpV75Skel.so", 0x75, OLDER)}
+    (unit,) = units(apk(CPU, others=old)(tmp_path), tmp_path / "scratch")
+    assert _builds(unit) == ["2.48.99", "2.49.99"]
 
 
 def test_an_unpacked_app_has_its_assets_and_lacks_nothing(tmp_path: Path) -> None:

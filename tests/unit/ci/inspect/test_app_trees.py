@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from ci.inspect.app_manifest import AppManifest
+from ci.inspect.app_manifest import MAX_BYTES, AppManifest
 from ci.inspect.app_trees import MAX_DEPTH, read_app
-from ci.inspect.apps import AppUnit, Kind, PackedFile
+from ci.inspect.apps import AppUnit, Kind, PackedFile, read_manifest
 from provisioning.errors import IntegrityError, QnnCiError, UnfitError, UsageError
 from tests.stand_ins.android_apps import ABI, ARTIFACTS, MANIFESTS, library, write_apk
+from tests.stand_ins.environments import git
 
 APP = 'plugins { id("com.android.application") }\n'
 MODULE = 'plugins { id("com.android.library") }\n'
@@ -86,6 +87,14 @@ UNITS: dict[str, tuple[dict[str, str], list[dict[str, Any]]]] = {
                 ],
             )
         ],
+    ),
+    "the app at the top has its modules below it": (
+        {
+            "build.gradle": f"{APP} project(':core')",
+            "core/build.gradle": MODULE,
+            f"core/{JNI}/libc.so": "",
+        },
+        [app("ROOT", libraries=[f"core/{JNI}/libc.so"])],
     ),
     "a module is not looked for above the given directory": (
         {
@@ -193,7 +202,8 @@ UNITS: dict[str, tuple[dict[str, str], list[dict[str, Any]]]] = {
     "AARs that are named but missing, pointers or damaged are listed": (
         {
             "app/build.gradle": f"{APP} files('libs/gone.aar', 'far.aar', 'libs/lfs.aar')\n"
-            "files('$dir/a.aar', 'libs/*.aar', 'other/dir.aar')",
+            "files('$dir/a.aar', 'libs/*.aar', 'other/dir.aar', 'm/near.aar')",
+            **{f"app/{name}/near.aar": POINTER for name in ("a", "m", "z")},
             "app/far.aar/": "",
             "app/deep/far.aar": POINTER,  # the first by name counts
             **{f"app/{name}/far.aar": POINTER for name in ("zz", "m", "x", "q", "f")},
@@ -213,7 +223,7 @@ UNITS: dict[str, tuple[dict[str, str], list[dict[str, Any]]]] = {
                 libraries=[f"app/{JNI}/liba.so", f"app/{OTHER}/liba.so"],
                 assets=["app/src/main/assets/whole.pte"],
                 pointers=[
-                    *("app/deep/far.aar", "app/libs/lfs.aar"),
+                    *("app/deep/far.aar", "app/libs/lfs.aar", "app/m/near.aar"),
                     *(f"app/{JNI}/liba.so", "app/src/main/assets/m.pte"),
                 ],
                 damaged=["app/libs/bad.aar", "app/libs/text.aar"],
@@ -453,6 +463,15 @@ def test_of_an_assets_libraries_those_for_a_phone_and_pointers_are_examined(
     assert unit.pointers == ("src/main/assets/a.so",)
 
 
+def test_a_manifest_that_cannot_be_read_or_is_too_long_has_a_fault(tmp_path: Path) -> None:
+    path = tmp_path / "AndroidManifest.xml"
+    assert read_manifest(path).fault
+    for size, told in ((MAX_BYTES, ""), (MAX_BYTES + 1, "the limit is")):
+        path.write_bytes(TEXT.encode().ljust(size))
+        found = read_manifest(path)
+        assert (told in found.fault, bool(found.fault)) == (True, bool(told))
+
+
 def test_an_aar_outside_of_the_project_has_its_whole_path(tmp_path: Path) -> None:
     outside = write(tmp_path / "other", {"lfs.aar": POINTER, "bad.aar": "PK damaged"})
     build = f"{APP} files('{outside}/lfs.aar', '{outside}/bad.aar')"
@@ -515,7 +534,7 @@ def test_apks_of_a_directory_are_one_app(tmp_path: Path) -> None:
     for name in ("c", "b", "d", "a"):
         write_apk(root / f"{name}.apk", {}, others=FILES)
     (root / "0.apk").mkdir()
-    write_apk(root / "below" / "e.apk", {})
+    write_apk(root / "below" / "e.apk", {}, others=FILES)
     (unit,) = read(root, tmp_path)
     assert describe(unit) == app(
         "set",
@@ -574,12 +593,17 @@ def test_an_app_below_the_root_of_its_repository_has_absent_files_too(tmp_path: 
     names = {"build.gradle": APP, f"{JNI}/liba.so": ""}
     root = write(tmp_path / "repository" / "ROOT", names)
     write(tmp_path / "repository", {f"other/{JNI}/libb.so": ""})
-    for words in (["init", "-q"], ["add", "."]):
-        subprocess.run(["git", "-C", root.parent, *words], check=True)
-    (root / JNI / "liba.so").unlink()
-    (root.parent / "other" / JNI / "libb.so").unlink()
-    (unit,) = read(root, tmp_path)
-    assert describe(unit) == app("ROOT", absent=[f"{JNI}/liba.so"])
+    for words in (["init", "--quiet"], ["add", "."]):
+        git(root.parent, *words)
+    git(root.parent, "commit", "--quiet", "-m", "one")
+    linked = tmp_path / "linked"  # its .git is a file
+    git(root.parent, "worktree", "add", "--quiet", str(linked))
+    (tmp_path / "scratch").mkdir()
+    for repository in (root.parent, linked):
+        (repository / "ROOT" / JNI / "liba.so").unlink()
+        (repository / "other" / JNI / "libb.so").unlink()
+        (unit,) = read_app(repository / "ROOT", tmp_path / "scratch")
+        assert describe(unit) == app("ROOT", absent=[f"{JNI}/liba.so"])
 
 
 def test_a_module_whose_only_library_is_absent_is_checked(tmp_path: Path) -> None:

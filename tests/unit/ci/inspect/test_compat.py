@@ -22,7 +22,7 @@ from provisioning.doctor.survey.context_binaries import ContextBinary
 from provisioning.doctor.survey.programs import Method, Program, parse_program
 from provisioning.elf.qnn_build import QnnBuild
 from provisioning.errors import ExitCode, QnnCiError, UsageError
-from provisioning.manifest.reader import list_toolchains
+from provisioning.manifest.reader import list_toolchains, read_toolchain
 from tests.stand_ins.lowered import make_binary, make_program
 
 SCHEMA = Path(__file__).parents[4] / "docs" / "schemas" / "compat.schema.json"
@@ -397,6 +397,8 @@ def test_versions_and_artifacts_are_runtimes() -> None:
     assert read_runtime("2.49.40") == Runtime("QNN 2.49.40", "2.49.40")
     nothing_stored = Runtime("qnn-runtime 2.49.40", "2.49.40")
     assert read_runtime("qnn-runtime@2.49.40") == nothing_stored
+    default = read_toolchain("qnn-runtime").default
+    assert read_runtime("qnn-runtime") == Runtime(f"qnn-runtime {default}", default)
     others = [one for one in list_toolchains() if not one.startswith("qnn-")]
     assert len(others) > 2
     for word in others:

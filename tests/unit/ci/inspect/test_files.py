@@ -303,6 +303,7 @@ SPLITS = ["splits/base-master.apk", "splits/base-arm64_v8a.apk"]
         ([*SPLITS, "universal.apk"], ["universal.apk"]),
         (["standalones/one.apk", "standalones/two.apk"], ["standalones/one.apk"]),
         (["base.apk", "config.arm64_v8a.apk"], ["base.apk", "config.arm64_v8a.apk"]),
+        (["my-standalones/a.apk", "b.apk"], ["my-standalones/a.apk", "b.apk"]),
         (["not-universal.apk", "b.apk"], ["not-universal.apk", "b.apk"]),
     ],
 )

@@ -484,7 +484,7 @@ def test_judging_for_several_socs_names_each() -> None:
 def test_text_of_a_program_names_each_figure() -> None:
     port = TensorSpec("x", "float32", (1, 4), scale=0.5, zero_point=3)
     graphs = (
-        Graph("g1", (port,), (replace(port, name="y"),), constant_bytes=2000),
+        Graph("g1", (port,), (replace(port, name="y", zero_point=0),), constant_bytes=2000),
         Graph("g2"),
         Graph("g3", constant_bytes=0),
     )
@@ -516,7 +516,7 @@ def test_text_of_a_program_names_each_figure() -> None:
         "compiled for SM8650, V75, 8 MB VTCM",
         "graph g1, constants of 1.95 KiB",
         "input x float32 [1, 4], scale 0.5, zero point 3",
-        "output y float32 [1, 4], scale 0.5, zero point 3",
+        "output y float32 [1, 4], scale 0.5, zero point 0",
         "graph g2",
         "graph g3, constants of 0 B",
         "context 0.98 KiB at byte 0",
@@ -549,6 +549,11 @@ def test_what_is_unknown_is_not_shown_or_named_as_unknown() -> None:
         "library aarch64, states no QNN build, aligned to 64 bytes"
     ]
     assert show(Inspected("a.so", "library", 1, "is cut"))[1:] == ["problem it is cut"]
+    cut = Program("m.pte", "program", 1, metadata={"get_length": 512}, damage="is cut")
+    assert show(Inspected("m.pte", "program", 1, "is cut", cut))[1:] == [
+        "problem it is cut",
+        "constant get_length = 512",
+    ]
     context = ContextBinary(7, 1024, soc_id=57, unread="too new")
     method = Method("run", (), (), (), {"aten::erf.out": 1, "aten::bmm.out": 2})
     program = Program(

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from ci.parity.compare.findings import Finding, Kind
-from ci.parity.policy import Allowance, Library, ParityPolicy
+from ci.parity.policy import Allowance, Exclusion, Library, ParityPolicy
 from provisioning.manifest.reader import read_policy
 from tests.unit.ci.parity.conftest import LOAD
 
@@ -137,6 +137,13 @@ def test_an_entry_needs_a_reason_and_an_end(more: dict[str, object], lacks: str)
 def test_a_misspelt_key_of_a_policy_is_refused(raw: dict[str, object]) -> None:
     with pytest.raises(msgspec.ValidationError, match="unknown field"):
         msgspec.convert(raw, ParityPolicy)
+
+
+def test_a_file_is_left_out_if_any_pattern_of_any_entry_fits() -> None:
+    entries = (Exclusion(("a/**", "b/*.h"), "made"), Exclusion(("c",), "theirs"))
+    policy = ParityPolicy(exclude=entries)
+    found = [path for path in ("a/x/y", "b/x.h", "b/x.c", "c", "d") if policy.is_excluded(path)]
+    assert found == ["a/x/y", "b/x.h", "c"]
 
 
 def test_the_policy_of_the_project_is_valid() -> None:

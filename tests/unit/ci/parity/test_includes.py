@@ -421,7 +421,8 @@ INCLUDES = """#include <vector>
 def test_what_a_file_includes_is_known_by_line_folder_path_and_macro() -> None:
     names = ("p/b.h", "inc/one/c.h", "inc/two/c.h", "inc/two/d.h", "q/e.h", "q/f.h", "q/g.h")
     other = "#ifdef OTHER\n#include <vector>\n#endif\n"  # nothing of a target
-    texts = {"p/a.cpp": INCLUDES + other, "q/unlisted.cpp": INCLUDES, **dict.fromkeys(names, "")}
+    unlisted = f'{INCLUDES}#include "only.h"\n'
+    texts = {"p/a.cpp": INCLUDES + other, "q/unlisted.cpp": unlisted, **dict.fromkeys(names, "")}
     rules = (buck("p:lib", "p/a.cpp", deps=["//lib:out"]), buck("q:lib", "q/gone.cpp"))
     sides = [
         CMakeFacts(Configuration.HOST, include_directories=("inc/two",)),
@@ -441,4 +442,5 @@ def test_what_a_file_includes_is_known_by_line_folder_path_and_macro() -> None:
     }
     assert found.needed == {"p/a.cpp": ("q/e.h", "lib/out.h")}
     assert found.guarded == {"p/a.cpp": {"FAST": ("q/f.h",), "SLOW": ("q/g.h",)}}
-    assert found.names == {"vector", "b.h", "c.h", "d.h", "e.h", "f.h", "g.h", "out.h"}
+    letters = {f"{letter}.h" for letter in "bcdefg"}
+    assert found.names == {"vector", *letters, "out.h", "only.h"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,8 @@ Pairs = Callable[..., set[tuple[str, str]]]
         ("**", ["a", "a/b"], []),
         ("**/x/**/y.c", ["x/y.c", "a/x/y.c", "x/b/y.c", "a/b/x/c/d/y.c"], ["xy.c", "a/y.c", "x.c"]),
         ("a**b", ["ab", "a/b", "a/x/b"], ["a", "b", "ab/c"]),
+        ("**/a/**/a/b", ["a/a/b", "a/x/a/b"], ["a/b", "a/a/x/b"]),
+        ("a*b*c/**/d*e*f", ["abc/def", "a1b2c/x/d3e4f"], ["abc/df", "ac/def"]),
         ("x/**/**/y", ["x/y", "x/a/y"], ["xy"]),
         ("[]a].c", ["].c", "a.c"], ["b.c"]),
         ("[a-c].h", ["b.h"], ["d.h", "-.h"]),
@@ -203,6 +206,7 @@ def test_a_loaded_file_is_looked_for_in_the_tree_first() -> None:
         ("@fbsource//xplat/executorch/p/f.bzl", "q", "p/f.bzl", True, False),
         ("@fbsource//xplat/executorch/p:gone.bzl", "q", None, True, False),
         ("@fbsource//xplat/executorch/fb:gone.bzl", "q", None, False, False),
+        ("@fbsource//xplat/executorch/fb/p:gone.bzl", "q", None, False, False),
         ("@fbsource//tools:f.bzl", "q", None, False, False),
         ("//tools:gone.bzl", "q", None, False, False),
         ("//p:gone.bzl", "q", None, True, False),
@@ -501,7 +505,7 @@ def test_each_attribute_of_a_rule_has_its_meaning(
         ('str(paths.is_absolute("/a")) + str(paths.is_absolute("a/"))', ["TrueFalse"]),
         ('"".join([package_name(), get_base_path(), native.package_name()])', ["ppp"]),
         ("repository_name() + get_cell_name()", ["@root"]),
-        ('str(native.rule_exists("o")) + str(native.rule_exists("p"))', ["TrueFalse"]),
+        ('str([native.rule_exists(name) for name in "nop".elems()])', ["[True, True, False]"]),
         ("str(host_info().os.is_linux) + str(host_info().arch.is_x86_64)", ["TrueTrue"]),
         ("str(host_info().os.is_macos) + str(host_info().arch.is_aarch64)", ["FalseFalse"]),
         ("str(is_arvr_mode()) + str(get_aten_mode_options())", ["False(True, False)"]),
@@ -549,7 +553,7 @@ def test_what_build_files_expect_of_buck(expression: str, sources: list[str]) ->
 
 
 OTHERS = """
-load("@other//a:b.bzl", "FLAG", "ns", own = "my_rule")
+load("@other//a:my_rule.bzl", "FLAG", "Rule", "ns", own = "my_rule")
 load("//sub/one:f.bzl", "MORE")
 runtime.cxx_library(
     name = "lib",
@@ -565,6 +569,7 @@ runtime.cxx_library(
 )
 own(name = "mine", srcs = ["a.cpp"])
 ns.make(name = "other", srcs = ["b.cpp"])
+Rule(name = "third", srcs = ["b.cpp"])
 """
 
 
@@ -590,10 +595,39 @@ def test_what_other_repositories_define_is_recorded_without_being_known() -> Non
         "listed": ("cxx_library", ["p/own.h", "//p:made[f.h]"]),
         "mine": ("my_rule", ["p/a.cpp"]),
         "other": ("make", ["p/b.cpp"]),
+        "third": ("Rule", ["p/b.cpp"]),
     }
     assert [word.text for word in targets["lib"].defines] == ["FLAG"]
     assert targets["lib"].include_names == ("space/named.h", "space/one.h", "space/x.h")
     assert targets["listed"].include_names == ("space/own.h",)
+
+
+def test_usual_rules_are_known_by_whatever_name_they_are_called() -> None:
+    rules = "".join(
+        f'{name}.{kind}(name = "{name}_{kind}")\n'
+        for kind in ("cxx_library", "genrule", "export_file")
+        for name in ("own", "other")
+    )
+    text = LOAD.replace('"runtime")', 'own = "runtime")') + f"other = native\n{rules}"
+    found = read_buck(TextTree({"p/BUCK": text}, LAYOUT))
+    assert found.not_evaluated == ()
+    assert [(one.name, one.kind) for one in found.targets] == [
+        (f"{name}_{kind}", kind)
+        for name in ("other", "own")
+        for kind in ("cxx_library", "export_file", "genrule")
+    ]
+
+
+def test_a_file_may_define_what_buck_has_of_its_own() -> None:
+    texts = {
+        "p/BUCK": 'load(":own.bzl", "glob", "paths")\n'
+        'native.cxx_library(name = "lib", srcs = glob("a") + [paths])\n',
+        "p/own.bzl": '_join = ".cpp"\npaths = "b" + _join\n\n'
+        "def glob(name):\n    return [name + _join]\n",
+    }
+    found = read_buck(TextTree(texts, LAYOUT))
+    assert found.not_evaluated == ()
+    assert [[one.path for one in rule.srcs] for rule in found.targets] == [["p/a.cpp", "p/b.cpp"]]
 
 
 def test_build_files_of_a_submodule_are_not_evaluated() -> None:
@@ -1198,7 +1232,7 @@ def test_many_references_are_not_all_combined() -> None:
         ("$<LINK_LIBRARY:WHOLE_ARCHIVE,a,b>", ["a", "b"], ["a", "b"]),
         ("$<TARGET_OBJECTS:a>", ["TARGET_OBJECTS:a"], ["TARGET_OBJECTS:a"]),
         ("x/$<1:a>.c", ["x/a.c"], ["x/a.c"]),
-        ("$<1:a", [], []),
+        ("$<1:ab", [], []),
     ],
 )
 def test_a_generator_expression_comes_to_words(
@@ -1379,6 +1413,7 @@ def test_folders_that_have_buck_files_are_compared_without_old_allowances(
     def compare(request: ParityRequest, policy: ParityPolicy) -> ParityReport:
         asked.append(request.scope)
         assert (request.source, request.cache) == (tmp_path, tmp_path / "cache")
+        assert request.today < date.max
         return ParityReport("t", request.scope, "", (stale, other), 0, 0, ())
 
     monkeypatch.setattr("ci.parity.run.compare_source", compare)

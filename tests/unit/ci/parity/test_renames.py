@@ -98,6 +98,9 @@ def test_without_all_of_cmake_no_folder_is_said_to_be_left_out() -> None:
         report = change({**files, "CMakeLists.txt": root}, files)
         paths = {one.path for one in report.findings if one.kind is Kind.UNREAD}
         assert paths == {found}
+    report = change({**files, "CMakeLists.txt": "", "q/BUCK": "def (\n"}, files)
+    paths = {one.path for one in report.findings if one.kind is Kind.UNREAD}
+    assert paths == {"s/CMakeLists.txt", "q/BUCK"}
 
 
 def test_a_side_that_is_not_read_is_part_of_every_scope(monkeypatch: pytest.MonkeyPatch) -> None:

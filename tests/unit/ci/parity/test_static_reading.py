@@ -250,6 +250,15 @@ def test_a_source_that_a_variable_completes_is_at_the_line_that_names_it(
     assert [(one.path, one.place.line) for one in lib.srcs] == [("a.cpp", 2), ("b.cpp", 3)]
 
 
+def test_a_word_of_a_command_has_the_line_of_its_argument(
+    read: Callable[[Files], CMakeFacts],
+) -> None:
+    text = "set(x b c)\nadd_library(lib a.cpp)\ntarget_link_libraries(lib\n  a\n  ${x}\n  d)\n"
+    (lib,) = read({"CMakeLists.txt": text}).targets
+    lines = [(one.text, one.place.line) for one in lib.links]
+    assert lines == [("a", 4), ("b", 5), ("c", 5), ("d", 6)]
+
+
 def test_a_define_of_a_directory_is_for_it_and_those_below(
     read: Callable[[Files], CMakeFacts],
 ) -> None:
