@@ -393,7 +393,10 @@ def test_a_runtime_without_executorch_has_no_kernels_and_may_have_no_version(
     assert read_runtime(str(libraries)).qnn == "2.49.40"
 
 
-def test_versions_and_artifacts_are_runtimes() -> None:
+def test_versions_and_artifacts_are_runtimes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtimes, "store_home", lambda: tmp_path / "store")
     assert read_runtime("2.49.40") == Runtime("QNN 2.49.40", "2.49.40")
     nothing_stored = Runtime("qnn-runtime 2.49.40", "2.49.40")
     assert read_runtime("qnn-runtime@2.49.40") == nothing_stored
