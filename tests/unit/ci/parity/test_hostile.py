@@ -29,6 +29,7 @@ STARLARK = {
     "fails": ('fail("no such luck")\n', "no such luck"),
     "fails as for a name": ('fail("Variable `x` not found")\n', "fail: Variable `x` not found"),
     "misses a file": ('load(":gone.bzl", "x")\n', "not in the tree"),
+    "misses one of a folder": ('load("//q:gone.bzl", "x")\n', "not in the tree"),
     "does not parse": ("def (:\n", "Parse error"),
     "loads itself": ('load(":round.bzl", "x")\n', "cycle"),
     "divides by zero": ("x = 1 // 0\n", "zero"),

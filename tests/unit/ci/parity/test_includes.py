@@ -409,6 +409,7 @@ INCLUDES = """#include <vector>
 #endif
 // #include <executorch/q/g.h>
 #include <lib/out.h>
+#include <lib/shown.h>
 #include "c.h"
 #include <b.h>
 #include NAME
@@ -423,7 +424,8 @@ def test_what_a_file_includes_is_known_by_line_folder_path_and_macro() -> None:
     other = "#ifdef OTHER\n#include <vector>\n#endif\n"  # nothing of a target
     unlisted = f'{INCLUDES}#include "only.h"\n'
     texts = {"p/a.cpp": INCLUDES + other, "q/unlisted.cpp": unlisted, **dict.fromkeys(names, "")}
-    rules = (buck("p:lib", "p/a.cpp", deps=["//lib:out"]), buck("q:lib", "q/gone.cpp"))
+    words = {"deps": ["//lib:out"], "exported_deps": ["//lib:shown"]}
+    rules = (buck("p:lib", "p/a.cpp", **words), buck("q:lib", "q/gone.cpp"))
     sides = [
         CMakeFacts(Configuration.HOST, include_directories=("inc/two",)),
         CMakeFacts(Configuration.ANDROID, include_directories=("inc/two", "inc/one")),
@@ -432,7 +434,7 @@ def test_what_a_file_includes_is_known_by_line_folder_path_and_macro() -> None:
     assert [(one.text, str(one.place), one.directory) for one in found.by_directory] == [
         ("c.h", "p/a.cpp:3", "inc/one"),
         ("d.h", "p/a.cpp:4", "inc/two"),
-        ("c.h", "p/a.cpp:12", "inc/one"),
+        ("c.h", "p/a.cpp:13", "inc/one"),
     ]
     common = ("inc/one/c.h", "inc/two/d.h", "q/e.h", "q/f.h", "q/g.h")
     assert found.headers == {
@@ -440,7 +442,7 @@ def test_what_a_file_includes_is_known_by_line_folder_path_and_macro() -> None:
         "q/unlisted.cpp": common,
         **dict.fromkeys(names, ()),
     }
-    assert found.needed == {"p/a.cpp": ("q/e.h", "lib/out.h")}
+    assert found.needed == {"p/a.cpp": ("q/e.h", "lib/out.h", "lib/shown.h")}
     assert found.guarded == {"p/a.cpp": {"FAST": ("q/f.h",), "SLOW": ("q/g.h",)}}
     letters = {f"{letter}.h" for letter in "bcdefg"}
-    assert found.names == {"vector", *letters, "out.h", "only.h"}
+    assert found.names == {"vector", *letters, "out.h", "shown.h", "only.h"}

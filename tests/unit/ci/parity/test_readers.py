@@ -90,6 +90,7 @@ Pairs = Callable[..., set[tuple[str, str]]]
         ("[!a-c]", ["d"], ["b", "/"]),
         ("a[", ["a["], ["a"]),
         ("[[a].h", ["[.h", "a.h"], ["b.h", "[[a].h"]),
+        (r"[\d].h", ["d.h", "\\.h"], ["1.h"]),
         ("[!a[].h", ["b.h"], ["[.h", "a.h"]),
         ("a.b*", ["a.b", "a.bc"], ["axb", "a.b/c"]),
         ("?", ["a"], ["", "ab", "/"]),
@@ -575,9 +576,12 @@ Rule(name = "third", srcs = ["b.cpp"])
 
 def test_a_header_that_a_rule_of_the_root_makes_is_included_by_its_name() -> None:
     headers = 'exported_headers = {"f.h": ":made[f.h]"}'
-    tree = TextTree({"BUCK": f'{LOAD}runtime.cxx_library(name = "lib", {headers})\n'}, LAYOUT)
-    (rule,) = read_buck(tree).targets
-    assert [(one.path, one.made_as) for one in rule.exported_headers] == [("//:made[f.h]", "f.h")]
+    namespace = 'header_namespace = "executorch"'
+    for build, more, label in (("BUCK", "", "//:made"), ("p/BUCK", namespace, "//p:made")):
+        text = f'{LOAD}runtime.cxx_library(name = "lib", {headers}, {more})\n'
+        (rule,) = read_buck(TextTree({build: text}, LAYOUT)).targets
+        found = [(one.path, one.made_as) for one in rule.exported_headers]
+        assert found == [(f"{label}[f.h]", "f.h")]
 
 
 def test_what_other_repositories_define_is_recorded_without_being_known() -> None:
@@ -687,12 +691,12 @@ def test_every_target_that_is_defined_twice_is_kept() -> None:
 def test_only_flags_with_a_directory_or_macro_name_one() -> None:
     rule = (
         'runtime.cxx_library(name = "lib", exported_headers = ["a.h"], preprocessor_flags = ['
-        r'"-include", "executorch/pre.h", "-Iexecutorch/inc", "-DTEXT=\\\"x\\\""],'
+        r'"-include", "executorch/pre.h", "-Iexecutorch/inc", "-DTEXT=\\\"x\\y\\\""],'
         ' header_namespace = select({"DEFAULT": "one", "ovr_config//os:android": "two"}))\n'
     )
     (lib,) = read_buck(TextTree({"p/BUCK": LOAD + rule, "p/a.h": ""}, LAYOUT)).targets
     assert lib.include_directories == ("inc",)
-    assert [word.text for word in lib.defines] == ['TEXT="x"']
+    assert [word.text for word in lib.defines] == [r'TEXT="x\y"']
     assert lib.include_names == ()
 
 
@@ -1157,6 +1161,7 @@ def test_words_of_alternatives_are_those_of_each_that_no_earlier_one_has() -> No
         ("a", r"\n\\\;\9", "aba", "\n\\;b\n\\;"),
         ("^a", "b", "aaca", "bbca"),
         ("[^]a]", "_", "]ab", "]a_"),
+        (r"[\w[]", "_", "aw[\\", "a___"),
         ("a$", "b", "aa", "ab"),
         ("a$", "b", "a\n", "a\n"),
         ("a.b", "x", "a\nb", "x"),

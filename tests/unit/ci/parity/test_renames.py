@@ -98,6 +98,8 @@ def test_without_all_of_cmake_no_folder_is_said_to_be_left_out() -> None:
         report = change({**files, "CMakeLists.txt": root}, files)
         paths = {one.path for one in report.findings if one.kind is Kind.UNREAD}
         assert paths == {found}
+    new = {**files, "t/CMakeLists.txt": ""}  # no file ever added it
+    assert [one.path for one in change(new, files).findings if one.kind is Kind.UNREAD] == []
     report = change({**files, "CMakeLists.txt": "", "q/BUCK": "def (\n"}, files)
     paths = {one.path for one in report.findings if one.kind is Kind.UNREAD}
     assert paths == {"s/CMakeLists.txt", "q/BUCK"}

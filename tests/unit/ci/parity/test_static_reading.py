@@ -250,6 +250,17 @@ def test_a_source_that_a_variable_completes_is_at_the_line_that_names_it(
     assert [(one.path, one.place.line) for one in lib.srcs] == [("a.cpp", 2), ("b.cpp", 3)]
 
 
+def test_a_source_is_at_the_line_of_the_command_that_adds_it(
+    read: Callable[[Files], CMakeFacts],
+) -> None:
+    """The target has another source of the same name."""
+    text = "add_library(lib x/a.cpp)\ninclude(more.cmake)\n"
+    more = "\ntarget_sources(lib PRIVATE y/a.cpp)\n"
+    (lib,) = read({"CMakeLists.txt": text, "more.cmake": more}).targets
+    places = [(one.path, str(one.place)) for one in lib.srcs]
+    assert places == [("x/a.cpp", "CMakeLists.txt:1"), ("y/a.cpp", "more.cmake:2")]
+
+
 def test_a_word_of_a_command_has_the_line_of_its_argument(
     read: Callable[[Files], CMakeFacts],
 ) -> None:
