@@ -61,7 +61,7 @@ def expand(text: str, lookup: Callable[[str, str], Value]) -> Value:
         return (unescape(text),)
     done: list[str] = []
     pending = [text]
-    while pending and len(done) < MOST_ALTERNATIVES:
+    while pending:
         current = pending.pop(0)
         match = REFERENCE.search(current)
         if match is None:
@@ -69,7 +69,7 @@ def expand(text: str, lookup: Callable[[str, str], Value]) -> Value:
             continue
         values = lookup(match.group(1) or "", match.group(2))
         room = MOST_ALTERNATIVES - len(done) - len(pending)
-        for value in values[: max(room, 1)]:
+        for value in values[:room]:  # there is room for at least one
             # Dollar signs and backslashes in a value are text, not references.
             shielded = value.replace("\\", "\\\\").replace("$", "\x02")
             pending.append(current[: match.start()] + shielded + current[match.end() :])

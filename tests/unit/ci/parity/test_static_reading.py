@@ -250,17 +250,6 @@ def test_a_source_that_a_variable_completes_is_at_the_line_that_names_it(
     assert [(one.path, one.place.line) for one in lib.srcs] == [("a.cpp", 2), ("b.cpp", 3)]
 
 
-def test_a_source_is_at_the_line_of_the_command_that_adds_it(
-    read: Callable[[Files], CMakeFacts],
-) -> None:
-    """The target has another source of the same name."""
-    text = "add_library(lib x/a.cpp)\ninclude(more.cmake)\n"
-    more = "\ntarget_sources(lib PRIVATE y/a.cpp)\n"
-    (lib,) = read({"CMakeLists.txt": text, "more.cmake": more}).targets
-    places = [(one.path, str(one.place)) for one in lib.srcs]
-    assert places == [("x/a.cpp", "CMakeLists.txt:1"), ("y/a.cpp", "more.cmake:2")]
-
-
 def test_a_word_of_a_command_has_the_line_of_its_argument(
     read: Callable[[Files], CMakeFacts],
 ) -> None:
@@ -542,12 +531,16 @@ endif()
 if(TARGET lib)
   target_link_libraries(lib two)
 endif()
+if(ON OR TARGET lib)
+  target_link_libraries(lib three)
+endif()
 """
         }
     )
     (lib,) = facts.targets
 
-    assert [(one.text, one.condition) for one in lib.links] == [("one", ""), ("two", "option")]
+    links = [("one", ""), ("two", "option"), ("three", "")]
+    assert [(one.text, one.condition) for one in lib.links] == links
     assert [(one.name, one.place.line) for one in facts.repeated] == [("lib", 4)]
     assert [row.place.line for row in facts.not_evaluated] == [3]
 
@@ -887,6 +880,25 @@ def test_a_source_from_a_text_of_several_lines_has_its_line_there(
     assert [(one.path, one.place.line) for one in target.srcs] == [
         ("p/a.cpp", 2), ("p/b.cpp", 2), ("c.cpp", 3),
     ]  # fmt: skip
+
+
+def test_slow_expressions_of_one_tree_leave_the_next_one_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ci.parity.cmake.regex.LIMIT_S", 0.01)
+    monkeypatch.setattr("ci.parity.cmake.regex.MOST_SLOW", 1)
+    match = (
+        'if({} MATCHES "{}")\n  add_library(yes a.cpp)\nelse()\n  add_library(no a.cpp)\nendif()'
+    )
+    slow, fast = match.format("a" * 60 + "!", "(a+)+$"), match.format("a", "a")
+    for text, names in (
+        (slow, ["yes", "no"]),
+        (slow + "\n" + fast, ["yes", "no"]),
+        (fast, ["yes"]),
+    ):
+        reader = StaticReader(TextTree({"CMakeLists.txt": text}, LAYOUT))
+        facts = reader.read(Configuration.HOST)
+        assert [one.name for one in facts.targets] == names
 
 
 def test_expressions_are_matched_outside_the_main_thread() -> None:
