@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any
 
 from ci.parity.cmake.regex import UnknownMatchError, search
+from ci.parity.cmake.state import PLATFORM_NAMES
 from ci.parity.cmake.values import Value, is_unknown, split_list
 from provisioning.versions import parse_version
 
@@ -163,11 +164,17 @@ def _unary(word: str, token: Operand, scope: Scope) -> Answer:
     """
     tests = {
         "TARGET": scope.has_target,
-        "DEFINED": lambda name: scope.variable(name) is not None and not scope.is_open(name),
+        "DEFINED": lambda name: _is_set(name, scope) and not scope.is_open(name),
         "EXISTS": scope.has_path,
     }
     is_true = word in tests and all(map(tests[word], token.values))
     return Answer.YES if is_true else Answer.BOTH
+
+
+def _is_set(name: str, scope: Scope) -> bool:
+    """Return whether a variable has a value. A platform variable that is empty has none."""
+    value = scope.variable(name)
+    return value is not None and not (name in PLATFORM_NAMES and value == ("",))
 
 
 def _compare(left: Operand, operator: str, right: Operand, scope: Scope) -> Answer:

@@ -264,18 +264,18 @@ def test_a_define_of_a_directory_is_for_it_and_those_below(
 ) -> None:
     facts = read(
         {
-            "CMakeLists.txt": "add_subdirectory(one)\nadd_subdirectory(other)\n",
+            "CMakeLists.txt": "add_subdirectory(one)\nadd_subdirectory(one2)\n",
             "one/CMakeLists.txt": "add_definitions(-DONE)\nadd_library(one o.cpp)\n"
             "add_subdirectory(below)\n",
             "one/below/CMakeLists.txt": "add_library(below b.cpp)\n",
-            "other/CMakeLists.txt": "add_library(other o.cpp)\n",
+            "one2/CMakeLists.txt": "add_library(one2 o.cpp)\n",
         }
     )
 
     assert {t.name: [w.text for w in t.directory_defines] for t in facts.targets} == {
         "one": ["ONE"],
         "below": ["ONE"],
-        "other": [],
+        "one2": [],
     }
 
 
@@ -638,19 +638,27 @@ PLATFORMS = (
     ],
 )
 def test_a_platform_is_known_except_in_the_comparison_of_all(
-    plant: Callable[[Files], Path], configuration: Configuration, values: Mapping[str, str]
+    configuration: Configuration, values: Mapping[str, str]
 ) -> None:
-    text = "".join(
-        f'if({name} STREQUAL "{values.get(name, "")}")\n  add_library(is_{name} a.cpp)\n'
-        f"else()\n  add_library(not_{name} a.cpp)\nendif()\n"
-        for name in PLATFORMS
-    )
-    reader = StaticReader(DirectoryTree(plant({"CMakeLists.txt": text})))
+    """A variable that the platform does not set may be given on the command line."""
+    block = "if({})\n  add_library(is_{} a.cpp)\nelse()\n  add_library(not_{} a.cpp)\nendif()\n"
 
-    own = [target.name for target in reader.read(configuration).targets]
-    assert own == [f"is_{name}" for name in PLATFORMS]
-    everywhere = [target.name for target in reader.read(Configuration.ANY).targets]
-    assert everywhere == [f"{way}_{name}" for name in PLATFORMS for way in ("is", "not")]
+    def read(conditions: Mapping[str, str], one: Configuration) -> list[str]:
+        text = "".join(
+            block.format(condition, name, name) for name, condition in conditions.items()
+        )
+        facts = StaticReader(TextTree({"CMakeLists.txt": text}, LAYOUT)).read(one)
+        return [target.name for target in facts.targets]
+
+    both = {name: [f"is_{name}", f"not_{name}"] for name in PLATFORMS}
+    everywhere = [name for names in both.values() for name in names]
+    equal = {name: f'{name} STREQUAL "{values.get(name, "")}"' for name in PLATFORMS}
+    assert read(equal, configuration) == [f"is_{name}" for name in PLATFORMS]
+    assert read(equal, Configuration.ANY) == everywhere
+    defined = {name: f"DEFINED {name}" for name in PLATFORMS}
+    found = [one for name, names in both.items() for one in names[: 1 if name in values else 2]]
+    assert read(defined, configuration) == found
+    assert read(defined, Configuration.ANY) == everywhere
 
 
 def test_an_included_file_is_run_once_if_it_guards_itself(
@@ -811,6 +819,7 @@ def test_without_git_no_revision_is_called_missing(
 
 
 LISTS = """NAMES = ["", 'q']
+NUMBERS = [1, 2]
 PYTHON = [
     "p/1.cpp",
     "p/2.cpp",
@@ -833,8 +842,8 @@ def test_a_source_from_a_list_of_buck_has_its_line_there(
     )
     (target,) = facts.targets
     assert [(one.path, str(one.place)) for one in target.srcs] == [
-        ("p/1.cpp", "p/lists.bzl:3"),
-        ("p/2.cpp", "p/lists.bzl:4"),
+        ("p/1.cpp", "p/lists.bzl:4"),
+        ("p/2.cpp", "p/lists.bzl:5"),
         ("a.cpp", "CMakeLists.txt:2"),
     ]
 
@@ -843,6 +852,7 @@ def test_a_source_from_a_list_of_buck_has_its_line_there(
     ("path", "name", "output", "told"),
     [
         ("lists.bzl", "PYTHON", "", []),
+        ("lists.bzl", "NUMBERS", "L", []),
         ("lists.bzl", "OTHER", "L", ["lists.bzl has no list OTHER"]),
         ("gone.bzl", "file", "L", ["gone.bzl is not evaluated: the file is not in the tree"]),
         ("gone.bzl", "file", "", []),
