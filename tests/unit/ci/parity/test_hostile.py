@@ -254,7 +254,7 @@ def test_a_long_list_is_not_deep(report: Callable[[Mapping[str, str]], ParityRep
         'set(X "{}")\nlist(TRANSFORM X REPLACE "(a+)+$" "")',
         'if("{}" MATCHES "(a+)+$")\n  set(X 1)\nendif()',
         'set(X "{}")\nlist(TRANSFORM X APPEND x REGEX "(a|a)*$")',
-        f"option(O)\nif(O)\n  set(X a)\nelse()\n  set(X b)\nendif()\nstring(CONCAT Y {'${X} ' * 24})",
+        f"if(O)\n  set(X a)\nelse()\n  set(X b)\nendif()\nstring(CONCAT Y {'${X} ' * 18})",
     ],
     ids=["replace", "match", "filter", "transform", "if", "selector", "alternatives"],
 )
