@@ -69,7 +69,7 @@ def choose_tests(suite: Suite, every: Sequence[str], globs: Sequence[str]) -> li
             raise UsageError(
                 f"--filter {glob} matches none of the {len(own)} tests in suite {suite.name}",
                 why=f"the most similar name is {near[0]}" if near else "",
-                fix="use --list to show the names of all tests",
+                fix=f"pass a glob for names such as {', '.join(own[:2])}" if own else "",
             )
     return [test for test in own if not globs or any(_fits(test, glob) for glob in globs)]
 

@@ -164,6 +164,8 @@ def add_suite_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    if args.suite:
+        require_executorch(args.executorch)
     if args.suite == FAULTS:
         from ci.verbs.lanes.faults import run_faults
 

@@ -543,6 +543,7 @@ def test_a_library_that_is_missing_is_made_before_torch_is_installed(
             monkeypatch.setattr(linux.ctypes, "CDLL", lambda name: None)
             linux.fetch_library(session, group)
             assert session.ran == []
+            linux.find_environment(session, group).mkdir(parents=True)  # it was begun
             monkeypatch.setattr(linux.ctypes, "CDLL", refuse)
             monkeypatch.setattr(linux, "make_environment", lambda *_: tmp_path / "python")
             getattr(linux, name).func(session)

@@ -13,9 +13,10 @@ from ci.cases.spec import DEFAULT_SOC
 from ci.faults.expected import Rerun
 from ci.faults.known import FRONTENDS, read_faults
 from ci.report.schema import Case, Report, Status, Tool, summarize
+from ci.upstream.suites import Suite
 from ci.verbs.lanes.steps import check_arguments, repeat_command, require_packages
 from ci.verbs.lanes.trials import open_bench
-from ci.verbs.lanes.upstream import publish_suite
+from ci.verbs.lanes.upstream import check_suite_arguments, publish_suite
 from provisioning.artifacts.choice import read_choice
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
@@ -27,8 +28,17 @@ NEEDS = {"onnx": "onnxruntime_qnn", "executorch": "executorch"}
 
 def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
     """Run the known faults that --filter selects, and report each fault whose result differs from
-    the one recorded in faults.toml. Raises UsageError if --filter matches no fault."""
+    the one recorded in faults.toml. Raises UsageError if --filter matches no fault, and for options
+    that do not apply to faults."""
     check_arguments(args, SUITE)
+    others = {
+        "--shard": args.shard,
+        "--source": args.source,
+        "--resume": args.resume,
+        "--repeat": args.repeat != 1,
+        "--judge-again": args.judge_again,
+    }
+    check_suite_arguments(args, Suite(SUITE, ()), **others)
     faults = [
         one
         for one in read_faults(args.policy)

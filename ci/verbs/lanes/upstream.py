@@ -92,9 +92,10 @@ def run_suite(args: argparse.Namespace, progress: Progress) -> Outcome:
     return publish_suite(report, directory, args, progress)
 
 
-def check_suite_arguments(args: argparse.Namespace, suite: Suite) -> None:
+def check_suite_arguments(args: argparse.Namespace, suite: Suite, **more: object) -> None:
     """Raise UsageError for options that apply only to cases, and for values of --soc, --source or
-    --repeat that the suite cannot use."""
+    --repeat that the suite cannot use. ``more`` are the values of other options that the suite does
+    not have."""
     others = {
         "--model": args.model,
         "--scheme": args.scheme,
@@ -106,11 +107,14 @@ def check_suite_arguments(args: argparse.Namespace, suite: Suite) -> None:
         "--keep-artifacts": args.keep_artifacts,
         "--backend": args.backend != "htp",
         "--runner": args.runner != "python",
+        "--list": args.list,
+        **more,
     }
     if given := [name for name, value in others.items() if value]:
         instead = "; choose tests with --filter" if given[0] in SELECTING else ""
         raise UsageError(
-            f"{given[0]} cannot be used with --suite", fix=f"leave out {given[0]}{instead}"
+            f"{given[0]} cannot be used with --suite {suite.name}",
+            fix=f"leave out {given[0]}{instead}",
         )
     if suite.fixed_soc and args.soc:
         raise UsageError(

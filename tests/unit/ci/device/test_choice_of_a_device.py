@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import tarfile
 from argparse import Namespace
@@ -197,8 +198,32 @@ def test_a_device_that_cannot_be_used_leaves_the_others(
     assert caught.value.why == "adb:1: it is odd"
 
 
+def test_a_device_is_opened_at_its_place_and_named_before_it_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = io.StringIO()
+    monkeypatch.setattr(deploy, "open_device", lambda _, place: Device("adb:1", (), place))
+    monkeypatch.setattr(deploy, "identify", lambda _: PHONE)
+    for any_ in ("", "soc=SM8650"):
+        args = Namespace(any=any_, device=["adb:"], place="/q")
+        device, facts = deploy.find_device("adb:", args, make_bundle(), Progress(told))
+        assert (device.place, facts) == ("/q", PHONE)
+        with pytest.raises(UnfitError):
+            deploy.find_device("adb:", args, make_bundle(Target.LINUX), Progress(told))
+    assert told.getvalue().count("adb:1: Pixel, SM8650") == 4
+
+
+def test_a_bundle_is_refused_if_it_is_for_other_socs_than_the_wanted_one() -> None:
+    """Even if it runs on the emulator, which any host is suitable for."""
+    for target in (Target.ANDROID, Target.EMULATOR):
+        with pytest.raises(UnfitError, match="the bundle is for SM8550, SM8650"):
+            deploy.list_candidates(
+                Namespace(any="soc=SM8750", device=[]), make_bundle(target), Progress()
+            )
+
+
 def test_without_a_phone_adb_lists_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deploy, "list_phones", lambda: {"1": "offline"})
+    monkeypatch.setattr(deploy, "list_phones", lambda: {"1": "offline", "2": "unauthorized"})
     with pytest.raises(UnfitError) as caught:
         deploy.list_candidates(Namespace(any="soc=SM8650", device=[]), make_bundle(), Progress())
     assert caught.value.why == "adb lists no usable device"

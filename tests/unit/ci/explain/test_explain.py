@@ -285,8 +285,20 @@ def test_forms_of_logs(log: bytes, size: int) -> None:
     assert names(explain("log", parts, RULES).causes) == ["stub-mismatch"]
 
 
+def test_half_a_character_of_utf_16_joins_no_words() -> None:
+    first, last = (one.encode("utf-16-le") for one in ("\ufeff\nfrob: fatal", "error"))
+    told = explain("log", [first, b"\x00\xd8", last], RULES)
+    assert told.unknown == (Unknown(2, "frob: fatal\ufffderror"),)
+
+
 def test_an_empty_log_has_no_cause() -> None:
     assert explain("log", [], RULES) == Explanation("log", 0)
+
+
+def test_a_log_with_notes_alone_has_no_known_cause() -> None:
+    for role in (Role.HINT, Role.HARMLESS):
+        kind = {"notes" if role is Role.HINT else "harmless": (find(1, role),)}
+        assert "no known cause" in render(Explanation("a.log", 1, **kind))
 
 
 @pytest.mark.parametrize("more", [0, 1])
@@ -331,6 +343,7 @@ def test_lines_stay_whole_however_the_log_is_cut() -> None:
     assert explain("log", [b"a\n", b" "], RULES).lines == 2
     parts = [*_split([b"a", b"b\nc", b"d" * CHUNK_BYTES, b"e\nf"])]
     assert parts == [b"ab\n", b"c" + b"d" * CHUNK_BYTES, b"e\n", b"f"]
+    assert [*_split([b"a\n" + b"b" * CHUNK_BYTES])] == [b"a\n", b"b" * CHUNK_BYTES]
 
 
 def find(number: int, role: Role = Role.CAUSE, **fields: Any) -> Finding:

@@ -62,9 +62,13 @@ def test_a_directory_stands_for_its_logs(
 
 
 @pytest.mark.parametrize("name", ["nothing", "empty"])
-def test_what_cannot_be_read_gives_2(name: str, tmp_path: Path) -> None:
+def test_what_cannot_be_read_gives_2_and_says_why(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "empty").mkdir()
     assert main(["explain", str(tmp_path / name)]) == 2
+    why = {"nothing": "No such file", "empty": ".logcat"}[name]
+    assert why in capsys.readouterr().err
 
 
 def zip_of(log: bytes) -> bytes:

@@ -125,8 +125,9 @@ def test_a_plan_s_cases_are_read(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="contains no case"):
         list_planned(path)
     path.write_text(json.dumps(plan).replace("fp16", "1a1w"))
-    with pytest.raises(UsageError, match=path.name):
+    with pytest.raises(UsageError, match=path.name) as caught:
         list_planned(path)
+    assert "1a1w" in caught.value.why
 
 
 def test_a_matrix_is_printed_as_one_line_of_json(

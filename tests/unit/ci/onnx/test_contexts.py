@@ -359,11 +359,14 @@ def test_the_verb_shows_and_judges_a_context(
 ) -> None:
     path = write_context(tmp_path)
     assert main(["context", str(path), "--soc", "sm8750", "--qnn", "2.49.40", "--seal"]) == 0
-    shown = capsys.readouterr().out
+    shown, told = capsys.readouterr()
+    assert f"`qnn-ci compat {path.name} --soc SM8750`" in told
     for fact in ("QNN 2.49.40", "SM8750 (V79, 8 MB VTCM)", BINARY, "SM8750 can load it", "yes,"):
         assert fact in shown
     assert main(["context", str(path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["targets"][0]["hexagon"] == 79
+    shown, told = capsys.readouterr()
+    assert json.loads(shown)["targets"][0]["hexagon"] == 79
+    assert "`qnn-ci inspect`" in told
     assert main(["context", str(path), "--soc", "SM8550"]) == 3
     assert main(["context", str(path), "--soc", "SM8750", "--qnn", "2.48.0"]) == 3
     assert main(["context", str(path), "--qnn", "2.49"]) == 2

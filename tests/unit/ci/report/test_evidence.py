@@ -672,6 +672,11 @@ def test_a_signature_of_another_file_or_by_another_signer_is_none() -> None:
     [
         ("application/vnd.in-toto+json", {"subject": [{"digest": {"sha256": "OWN"}}]}, True),
         ("application/vnd.in-toto+json", {"subject": [{"digest": {"sha512": "OWN"}}]}, False),
+        (
+            "application/vnd.in-toto+json",
+            {"subject": [{"digest": {"sha256": "0"}}, {"digest": {"sha256": "OWN"}}]},
+            True,
+        ),
         ("application/vnd.in-toto+json", {"subject": [{"name": "x"}]}, False),
         ("application/vnd.in-toto+json", {"subject": []}, False),
         ("application/vnd.in-toto+json", {"subjects": []}, False),

@@ -346,6 +346,9 @@ def test_shards_of_one_run_have_the_same_options_limits_and_runner(tmp_path: Pat
         (policy, [spec], "cpp"),
     )
     assert len({whole, *(emulate.digest_policy(*one) for one in changed)}) == 4
+    two = [spec, emulate.set_log_level(spec, "debug")]
+    orders = (two, two[::-1], [*two, spec])
+    assert len({emulate.digest_policy(policy, one, "python") for one in orders}) == 3
 
 
 def test_another_executorch_is_refused_before_anything_is_done(steps: Steps) -> None:

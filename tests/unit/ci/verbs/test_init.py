@@ -118,6 +118,9 @@ def test_an_onnx_file_gets_the_other_lane(root: Path, capsys: pytest.CaptureFixt
     assert entry.schemes == (), "a file may be quantized already"
     workflow = yaml.safe_load((root / WRITTEN[2]).read_text())
     assert workflow["jobs"]["models"]["with"] == {"policy": "qnn.toml", "lane": "onnx"}
+    name, _, commit = USES.partition("@")
+    called = workflow["jobs"]["models"]["uses"]
+    assert called == f"{name}/.github/workflows/qnn-ci.yml@{commit}"
     assert main(["test-onnx", "--list", "--policy", "../qnn.toml", "--json"]) == ExitCode.OK
     assert "test-emulator" not in (root / "qnn.toml").read_text()
 

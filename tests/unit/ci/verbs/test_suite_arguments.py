@@ -19,6 +19,8 @@ from ci.report.write import read_report
 from ci.upstream.expectations import Ratchet
 from ci.upstream.journal import Entry, Ran
 from ci.upstream.suites import SOURCE, SUITE, SUITES
+from ci.verbs.emulate import FAULTS
+from ci.verbs.lanes import faults
 from ci.verbs.lanes import upstream as verb
 from provisioning.artifacts.choice import ADAPTOR_VARIABLE, SDK_VARIABLE
 from provisioning.console.command import Outcome
@@ -69,6 +71,7 @@ def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Suite:
         monkeypatch.setenv(name, "")
     made = Suite()
     monkeypatch.setattr("ci.report.html.render_html", lambda _: "")
+    monkeypatch.setattr(faults, "FRONTENDS", ())
     for name, stand_in in {
         "take_steps": made.take,
         "require_packages": lambda *_: None,
@@ -250,6 +253,15 @@ def test_a_suite_is_judged_again_only_after_a_run(
             if one is not Backend.HTP
         ),
         ("upstream", ["--keep-artifacts", "kept"], "--keep-artifacts cannot be used"),
+        ("upstream", ["--list"], "--list cannot be used"),
+        *(
+            (FAULTS, [*words], f"{words[0]} cannot be used with --suite faults")
+            for words in (
+                *(("--model", "mlp"), ("--record",), ("--runner", "cpp"), ("--shard", "1/2")),
+                *(("--source", "."), ("--resume",), ("--repeat", "2"), ("--judge-again",)),
+            )
+        ),
+        (FAULTS, ["--soc", "SM8650", "--soc", "SM8750"], "only one --soc"),
     ],
 )
 def test_what_a_suite_cannot_use_is_refused(
@@ -257,6 +269,12 @@ def test_what_a_suite_cannot_use_is_refused(
 ) -> None:
     assert run(*words, name=name) == ExitCode.USAGE
     assert told in capsys.readouterr().err
+    assert not suite.steps
+
+
+@pytest.mark.parametrize("name", ["upstream", FAULTS])
+def test_a_suite_runs_with_the_executorch_that_is_asked_for(suite: Suite, name: str) -> None:
+    assert run("--executorch", "1.0.7", name=name) == ExitCode.ENVIRONMENT
     assert not suite.steps
 
 
