@@ -187,6 +187,7 @@ def execute_cases(args: argparse.Namespace, progress: Progress) -> Outcome:
         )
     backend = Backend(args.backend)
     require_options(backend, runner=args.runner, plan=bool(args.plan))
+    require_companions(args)
     if args.device or args.any:
         check_device(args)
     policy = read_limits(args.policy, EMULATOR, progress).for_backend(backend)
@@ -220,6 +221,30 @@ def execute_cases(args: argparse.Namespace, progress: Progress) -> Outcome:
         return outcome
     code = ExitCode.ENVIRONMENT if args.strict and not outcome.exit_code else outcome.exit_code
     return dataclasses.replace(outcome, text=f"{outcome.text}warning: {told}\n", exit_code=code)
+
+
+def require_companions(args: argparse.Namespace) -> None:
+    """Raise UsageError for an option that has no effect without --suite, or without a device.
+    --source is accepted, because sessions of the same nox call may need it."""
+    of_suites = {
+        "--filter": args.filter,
+        "--resume": args.resume,
+        "--repeat": args.repeat != 1,
+        "--judge-again": args.judge_again,
+    }
+    of_devices = {
+        "--bundle": args.bundle,
+        "--place": args.place,
+        "--wait": args.wait,
+        "--starts": args.starts,
+    }
+    needs = [(of_suites, "--suite")]
+    needs += [] if args.device or args.any else [(of_devices, "--device or --any")]
+    for options, needed in needs:
+        if given := [name for name, value in options.items() if value]:
+            raise UsageError(
+                f"{given[0]} needs {needed}", fix=f"add {needed}, or leave out {given[0]}"
+            )
 
 
 def check_device(args: argparse.Namespace) -> None:

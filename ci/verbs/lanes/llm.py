@@ -202,9 +202,10 @@ def find_program(args: argparse.Namespace) -> ForeignJob:
             why="the program is already lowered",
             fix="leave out --scheme, and pass at most one --soc",
         )
-    if args.text:
+    if args.text or args.max_perplexity is not None:
+        option = "--text" if args.text else "--max-perplexity"
         raise UsageError(
-            "--text cannot be used with --program",
+            f"{option} cannot be used with --program",
             why="perplexity needs a model that is lowered here",
         )
     if not args.tokenizer:

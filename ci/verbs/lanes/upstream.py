@@ -102,6 +102,7 @@ def check_suite_arguments(args: argparse.Namespace, suite: Suite, **more: object
         "--plan": args.plan,
         "--device": args.device,
         "--any": args.any,
+        "--bundle": args.bundle,
         "--record": args.record,
         "--plain": args.plain,
         "--keep-artifacts": args.keep_artifacts,

@@ -55,6 +55,10 @@ BOTH = ["--weights", WEIGHTS, "--tokenizer", TOKENIZER]
             ["--program", TOKENIZER, "--tokenizer", TOKENIZER, "--text", "a"],
             "--text cannot be used",
         ),
+        (
+            ["--program", TOKENIZER, "--tokenizer", TOKENIZER, "--max-perplexity", "9"],
+            "--max-perplexity cannot be used",
+        ),
         (["--program", "gone.pte", "--tokenizer", TOKENIZER], "no program"),
         (["--program", TOKENIZER], "--program needs --tokenizer"),
         (["--program", TOKENIZER, "--tokenizer", TOKENIZER], "neither an ExecuTorch program"),
@@ -155,7 +159,14 @@ def test_a_program_is_run_with_its_own_tokenizer(
     monkeypatch.setattr(llm, "read_tokenizer", read.append)
     monkeypatch.setattr(weights, "read_weights", read.append)
     (tmp_path / "m.pte").touch()
-    usual = {"scheme": [], "soc": ["a"], "text": None, "tokenizer": Path("t.bin"), "prompt": "hi"}
+    usual = {
+        "scheme": [],
+        "soc": ["a"],
+        "text": None,
+        "max_perplexity": None,
+        "tokenizer": Path("t.bin"),
+        "prompt": "hi",
+    }
     usual |= {"pte": tmp_path / "m.pte", "weights": None, "tokens": 1, **change}
     if said:
         with pytest.raises(UsageError) as caught:

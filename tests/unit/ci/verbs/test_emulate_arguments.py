@@ -205,6 +205,29 @@ def test_a_suite_refuses_options_of_cases_and_the_fix_names_only_what_was_typed(
 
 
 @pytest.mark.parametrize(
+    ("words", "needed"),
+    [
+        (["--filter", "*add*"], "--suite"),
+        (["--resume"], "--suite"),
+        (["--repeat", "2"], "--suite"),
+        (["--judge-again"], "--suite"),
+        (["--resume", "--any", "soc=SM8650", "--bundle", "b"], "--suite"),
+        (["--bundle", "b"], "--device or --any"),
+        (["--place", "/p"], "--device or --any"),
+        (["--wait", "5"], "--device or --any"),
+        (["--starts", "2"], "--device or --any"),
+    ],
+)
+def test_an_option_of_suites_or_devices_is_refused_without_one(
+    steps: Steps, words: list[str], needed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*words) == ExitCode.USAGE
+    assert f"{words[0]} needs {needed}" in capsys.readouterr().err
+    assert not steps.given
+    assert run("--source", ".") == ExitCode.OK  # another session of the nox call may need it
+
+
+@pytest.mark.parametrize(
     ("entry", "words", "told"),
     [
         ('lowering = { profile_level = "optrace" }', ["--runner", "./run"], "writes no trace"),

@@ -254,6 +254,7 @@ def test_a_suite_is_judged_again_only_after_a_run(
         ),
         ("upstream", ["--keep-artifacts", "kept"], "--keep-artifacts cannot be used"),
         ("upstream", ["--list"], "--list cannot be used"),
+        ("upstream", ["--bundle", "b"], "--bundle cannot be used"),
         *(
             (FAULTS, [*words], f"{words[0]} cannot be used with --suite faults")
             for words in (
