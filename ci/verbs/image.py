@@ -24,6 +24,7 @@ from ci.images.engine import connect_engine
 from ci.images.prune import find_bases, find_stale, remove_stale
 from ci.images.push import push_image
 from ci.images.shell import ShellRequest, run_shell
+from ci.report.text import count
 from ci.verbs.dropped import accept_dropped
 from provisioning.console.command import Outcome, nonempty_word
 from provisioning.console.progress import Progress
@@ -75,7 +76,11 @@ def build(client: DockerClient, name: str, args: argparse.Namespace, progress: P
 
 def _build(client: DockerClient, args: argparse.Namespace, progress: Progress) -> Outcome:
     rows = []
-    for name in args.words or [DEFAULT]:
+    names = list(dict.fromkeys(args.words)) or [DEFAULT]
+    if len(names) > 1 and args.push and ":" in args.push.rpartition("/")[2]:
+        told = f"{count(len(names), 'image')} cannot be pushed as {args.push}"
+        raise UsageError(told, fix="push each of them as another TAG, or leave out the tag")
+    for name in names:
         built = build(client, name, args, progress)
         plan = plan_image(client, name, args.base)
         if args.with_toolchains:

@@ -142,7 +142,8 @@ def test_a_matrix_fails_if_a_graph_ends_otherwise_or_a_version_is_missing(
     pins = [word for two in ("2.5.0", "2.6.0") for word in ("--with", f"onnxruntime-qnn=={two}")]
     outcome = call(versions_matrix, *pins, "--fault", PLANTED.name, "--reports", str(tmp_path))
     assert outcome.exit_code == code
-    assert ("not run: onnxruntime-qnn==2.6.0" in outcome.text) == (not fetched)
+    told = "not run: onnxruntime-qnn==2.6.0: pip could not fetch it"
+    assert (told in outcome.text) == (not fetched)
     matrix = json.loads((tmp_path / "versions_matrix/matrix.json").read_bytes())
     assert matrix["runs"][0]["fault"] == PLANTED.name
 
@@ -472,6 +473,7 @@ def test_a_graph_of_a_file_is_tried_with_ten_seeds(
     words += ("--soc", "SM8750", "--sdk", "wheel", "--adaptor", "wheel")
     outcome = call(fuzz, *words)
     assert (outcome.exit_code, len(outcome.text.splitlines())) == (code, 10)
+    assert [one["seed"] for one in outcome.data["results"]] == [*range(10)]
     assert asked == [(("onnx", QnnChoice("wheel", "wheel")), {"offline": True})]
     assert bench.made == (Scheme.FP16, "SM8750")
 

@@ -123,6 +123,25 @@ def test_each_image_has_a_budget_in_megabytes(
     assert outcome.text.count("over its budget") == sum(one > 100_000_000 for one in sizes)
 
 
+def test_two_images_are_not_pushed_under_one_tag(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Built("aot:1", "id", 1, fresh=True)
+    plan = SimpleNamespace(image=SimpleNamespace(budget_mb=100))
+    pushed: list[str] = []
+    monkeypatch.setattr(verb, "plan_image", lambda *_: plan)
+    monkeypatch.setattr(verb, "build", lambda *_: made)
+    monkeypatch.setattr(verb, "push_image", lambda *given: pushed.append(given[2]))
+    for words, push, times in (
+        (["aot", "emulator"], "host:5000/me/qnn", 2),
+        (["aot", "aot"], "host:5000/me/qnn:1", 1),
+        (["aot", "emulator"], "host:5000/me/qnn:1", 0),
+    ):
+        pushed.clear()
+        args = Namespace(words=words, base="", with_toolchains=False, push=push)
+        with nullcontext() if times else pytest.raises(UsageError, match=f"as {push}"):
+            verb._build(CLIENT, args, Progress())
+        assert pushed == [push] * times
+
+
 @pytest.mark.parametrize("push", ["", "me/aot:1"])
 @pytest.mark.parametrize("bakes", [False, True])
 def test_an_image_is_built_then_gets_its_toolchains_and_is_pushed_if_asked(

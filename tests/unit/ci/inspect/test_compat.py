@@ -452,17 +452,24 @@ def test_an_soc_or_a_missing_choice_is_named_before_a_file_is_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = str(tmp_path / "gone.pte")
-    for words, told in ((["--soc", "sm1"], "SM1"), ([], "neither a runtime nor an SoC")):
+    for words, told in (
+        (["--soc", "sm1"], "SM1"),
+        (["--soc", "sm1", "--runtime", "2.49"], "SM1"),
+        ([], "neither a runtime nor an SoC"),
+    ):
         assert main(["compat", path, *words]) == ExitCode.USAGE
         heard = capsys.readouterr().err
         assert told in heard
         assert "gone.pte" not in heard
 
 
-def test_what_cannot_be_told_exits_with_3(tmp_path: Path) -> None:
+def test_what_cannot_be_told_exits_with_3_and_names_what_is_not_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "context.bin"
     path.write_bytes(make_binary(version=4))
     assert main(["compat", str(path), "--runtime", "2.49.40"]) == ExitCode.ENVIRONMENT
+    assert capsys.readouterr().out.endswith(f" ({Axis.BINARY_INFO.value})\n")
     (tmp_path / "notes.bin").write_bytes(b"notes")
     assert main(["compat", str(tmp_path / "notes.bin"), "--soc", "SM8650"]) == ExitCode.USAGE
     (tmp_path / "cut.onnx").write_bytes(b"no model")

@@ -72,6 +72,8 @@ def test_cases_of_the_same_bits_stand_side_by_side() -> None:
     assert len(rows) == 3
     elsewhere = replace(case("mlp", "u8", 33.8), soc="SM8750")
     assert compare_lanes(executorch, report_of(elsewhere)) == "No case is in both reports.\n"
+    one = compare_lanes(executorch, report_of(elsewhere, case("mlp", "u8", 33.8)))
+    assert len(one.splitlines()) == 5
     onnx = report_of(case("mlp", "asis", 33.8), case("mlp", "u8", 33.8))
     assert len(compare_lanes(executorch, onnx).splitlines()) == 5
     assert compare_lanes(executorch, report_of()) == "No case is in both reports.\n"

@@ -300,7 +300,9 @@ def test_the_options_of_a_run_are_those_of_its_call(tmp_path: Path) -> None:
     assert steps.read_options(args, "a_session", policy, "", baselines=None).baselines is None
 
 
-def test_a_command_to_repeat_is_one_that_a_shell_takes(tmp_path: Path) -> None:
+def test_a_command_to_repeat_is_one_that_a_shell_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     args = argparse.Namespace(
         program="./nox -s test_emulator --",
         policy=tmp_path / "a b.toml",
@@ -312,6 +314,11 @@ def test_a_command_to_repeat_is_one_that_a_shell_takes(tmp_path: Path) -> None:
     assert shlex.split(told) == [*words, "--runner", "sh 'x'"]
     args.policy, args.plain = None, False
     assert repeat_command(args, "plain", soc=["a", "b"]) == f"{args.program} --soc a --soc b"
+    for name in (".git", "below"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    args.policy = Path("qnn.toml")  # the command is for the root of the repository
+    assert repeat_command(args) == f"{args.program} --policy below/qnn.toml"
 
 
 def test_a_file_of_no_repository_is_repeated_by_its_whole_path(tmp_path: Path) -> None:
@@ -372,20 +379,25 @@ def args_of(**more: Any) -> argparse.Namespace:
 
 
 @pytest.mark.parametrize(
-    ("status", "record", "recorded"),
-    [(Status.PASSED, True, 1), (Status.PASSED, False, 0), (Status.FAILED, True, 0)],
+    ("ends", "record", "recorded"),
+    [
+        ([Status.PASSED], True, 1),
+        ([Status.PASSED], False, 0),
+        ([Status.FAILED], True, 0),
+        ([Status.FAILED, Status.PASSED], True, 1),
+    ],
 )
 def test_figures_of_a_run_that_passed_are_recorded_when_that_is_asked_for(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    status: Status,
+    ends: list[Status],
     record: bool,
     recorded: int,
 ) -> None:
     found: list[Any] = []
     paths = [tmp_path / "a.toml", tmp_path / "b.toml"]
     monkeypatch.setattr(steps, "record_baselines", lambda *given: found.append(given) or paths)
-    report = make_report([replace(CASE, status=status)])
+    report = make_report([replace(CASE, status=one) for one in ends])
     args = args_of(record=record, policy=write_policy(tmp_path))
     said = io.StringIO()
     outcome = publish(report, tmp_path / "reports", args, Progress(said))
