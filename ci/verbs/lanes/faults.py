@@ -42,19 +42,19 @@ def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
     faults = [
         one
         for one in read_faults(args.policy)
-        if not args.filter or any(fnmatchcase(one.name, glob) for glob in args.filter)
+        # The name of a case starts with that of its fault.
+        if not args.filter or any(fnmatchcase(one.name, glob.split(" ")[0]) for glob in args.filter)
     ]
     if not faults:
         raise UsageError(f"--filter {args.filter[0]} matches no fault")
     soc = args.soc[0] if args.soc else DEFAULT_SOC
-    phases = Phases(progress)
+    phases, choice = Phases(progress), read_choice(args.sdk, args.adaptor)
     runs: list[Rerun] = []
     tools, remarks = [], []
     for frontend in FRONTENDS:
         if not importlib.util.find_spec(NEEDS[frontend]):
             remarks.append(f"{frontend}: not run, because this Python has no {NEEDS[frontend]}")
             continue
-        choice = read_choice(args.sdk, args.adaptor)
         with open_bench(frontend, choice, progress, offline=args.offline) as bench:
             tools.append(Tool(name=f"QNN of {frontend}", version=bench.qnn))
             with phases.measure(frontend):
@@ -72,7 +72,7 @@ def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
         cases=cases,
         controls=(),
         summary=summarize(cases, (), phases.wall_s(), phases.rows),
-        command=repeat_command(args, suite=SUITE),
+        command=repeat_command(args, suite=SUITE, soc=args.soc, **choice.options),
         remarks=(*remarks, *count_ends(runs)),
     )
     return publish_suite(report, args.reports / SUITE, args, progress)

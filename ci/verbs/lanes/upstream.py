@@ -20,6 +20,7 @@ from ci.executorch.toolchain import LIBRARY, describe_toolchain, name_toolchain
 from ci.gate.jobs import parse_shard, split_cases
 from ci.judging.controls import CONTROL_SEED, draw_noise
 from ci.models.schemes import Scheme
+from ci.models.source_lines import name_argument
 from ci.report import publishing
 from ci.report.schema import Report, Status, summarize
 from ci.report.table import terminal_style
@@ -226,6 +227,13 @@ def make_report(
     controls = make_controls(judged, header.soc)
     emulator = read_emulator_policy(None, EMULATOR)
     schemes = sorted({one.scheme for one in rows} & {one.value for one in Scheme})
+    command = repeat_command(
+        args,
+        suite=header.suite,
+        soc="" if header.soc == SUITES[header.suite].soc else header.soc,
+        source=name_argument(args.source.absolute()) if args.source else "",
+        **read_choice(args.sdk, args.adaptor).options,
+    )
     return Report(
         session=header.suite,
         started=started_now(),
@@ -236,7 +244,7 @@ def make_report(
         cases=cases,
         controls=tuple(controls),
         summary=summarize(cases, controls, phases.wall_s(), phases.rows),
-        command=repeat_command(args, suite=header.suite),
+        command=command,
         remarks=(
             f"{count(len(judged), 'test')} of {len(header.every)}: "
             + count_outcomes([one.judged for one in checked]),

@@ -195,12 +195,16 @@ def test_the_suite_runs_the_faults_that_the_filter_selects_in_each_front_end(
         assert any(f"{name}: not run" in one for one in report.remarks) == (name not in installed)
     assert [one.name for one in report.summary.phases] == list(installed)
     assert (report.session, report.thresholds, report.controls) == (faults.SUITE, (), ())
-    assert "--suite faults" in report.command
+    assert report.command.endswith(" --suite faults --soc SM8750")
+    assert main([*words[:9], "--filter", f"{names[0]} graph onnx"]) == ExitCode.FAILED
+    assert {one[1] for one in asked[len(installed) :]} == {(names[0],)}
+    del chosen[len(installed) :]
     assert report.started
     assert report.remarks[-1].startswith(f"{len(installed)} of {2 * len(installed)} graphs")
     assert chosen == [(QnnChoice(), False)] * len(installed)
     own_choice = ["--sdk", "wheel", "--adaptor", "wheel"]
     assert main([*words, *own_choice, "--offline"]) == ExitCode.FAILED
+    assert "--adaptor wheel" in read_report(tmp_path / faults.SUITE / "report.json").command
     assert chosen[len(installed) :] == [(QnnChoice("wheel", "wheel"), True)] * len(installed)
     assert main([*words[:9], "--filter", "zzz"]) == ExitCode.USAGE
 

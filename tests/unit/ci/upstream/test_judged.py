@@ -165,7 +165,8 @@ def test_the_report_of_a_run_has_each_test_with_its_limits_and_controls(
         return check(judged, expectations, tests, whole=False)
 
     monkeypatch.setattr(upstream, "check_all", check_own)
-    policy, args = read_expectations(None), Namespace(program="qnn-ci test-emulator", policy=None)
+    policy = read_expectations(None)
+    args = Namespace(program="qnn-ci test-emulator", policy=None, source=None, sdk="", adaptor="")
     report = upstream.make_report(
         tmp_path,
         header,

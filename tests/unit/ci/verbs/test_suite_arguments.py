@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -108,6 +109,7 @@ def test_a_suite_without_options_runs_whole_for_its_soc(
     report = read_report(Path("reports/upstream"))
     assert (report.session, report.toolchain, report.unjudged) == ("upstream", TOOLS, 0)
     assert report.started
+    assert report.command.endswith(" --suite upstream")
     assert report.remarks[0].startswith("4 tests of 4: 0 passed by both; ")
     assert "4 unsupported" in report.remarks[0]
     first, *rows = report.cases  # far fewer tests ran than this suite has
@@ -141,7 +143,8 @@ def test_every_option_of_a_suite_reaches_it(suite: Suite, tmp_path: Path) -> Non
     report = read_report(tmp_path / "out" / "upstream")
     assert [one.model for one in report.cases] == ["C::test_b", "C::test_c"]
     assert report.remarks[0].startswith("2 tests of 4: ")
-    assert "--suite upstream" in report.command
+    own = ["--suite", "upstream", "--soc", "SM8750", "--source", "tree", "--sdk"]
+    assert shlex.split(report.command)[-8:] == [*own, str(tmp_path / "sdk")]
 
 
 @pytest.mark.parametrize("name", SUITES)
