@@ -293,9 +293,9 @@ TWO = ["--soc", "SM8650", "--soc", "SM8750"]
     [
         ([], "tiny", DEFAULT, ["SM8750"], ["--tokens 48"]),
         (
-            [*TWO, "--scheme", "fp16", "--plain", "--prompt", "Ben"],
+            [*TWO, "--scheme", "fp16", "--scheme", "16a4w", "--plain", "--prompt", "Ben"],
             "tiny",
-            [Scheme.FP16],
+            [Scheme.FP16, Scheme.A16W4],
             ["SM8650", "SM8750"],
             ["--plain", "--prompt Ben", "--tokens 48", "--context 64", "--prefill 8"],
         ),

@@ -37,6 +37,7 @@ from ci.upstream.report import make_case, make_controls, worst_figures
 from ci.upstream.stubs import LACKS, NEEDS
 from ci.verbs.lanes import upstream
 from ci.verbs.lanes.upstream import WRONG
+from provisioning.artifacts.choice import ADAPTOR_VARIABLE, SDK_VARIABLE
 from provisioning.console.progress import Progress
 
 RANDOM = np.random.default_rng(1)
@@ -165,6 +166,8 @@ def test_the_report_of_a_run_has_each_test_with_its_limits_and_controls(
         return check(judged, expectations, tests, whole=False)
 
     monkeypatch.setattr(upstream, "check_all", check_own)
+    for name in (SDK_VARIABLE, ADAPTOR_VARIABLE):
+        monkeypatch.setenv(name, "")
     policy = read_expectations(None)
     args = Namespace(program="qnn-ci test-emulator", policy=None, source=None, sdk="", adaptor="")
     report = upstream.make_report(
@@ -190,7 +193,7 @@ def test_the_report_of_a_run_has_each_test_with_its_limits_and_controls(
         *("upstream", tools),
         selected - count,
     )
-    assert report.command == "qnn-ci test-emulator --suite upstream"
+    assert report.command == "qnn-ci test-emulator --suite upstream --soc SM8750"
     assert report.remarks[0].startswith(f"{count} tests of 4: 2 passed by both; ")
     assert [one.name for one in report.summary.phases] == ["judge"]
     again = Entry(test="C::test_b", repeat=1, ran=Ran.PASSED)

@@ -298,6 +298,9 @@ def test_the_options_of_a_run_are_those_of_its_call(tmp_path: Path) -> None:
         baselines=tmp_path / "own-baselines",
     )
     assert steps.read_options(args, "a_session", policy, "", baselines=None).baselines is None
+    for flag, used in (("--no-cache", False), ("--record", True)):
+        args = parser.parse_args([flag])
+        assert steps.read_options(args, "a_session", policy, "").use_cache is used
 
 
 def test_a_command_to_repeat_is_one_that_a_shell_takes(
@@ -317,6 +320,7 @@ def test_a_command_to_repeat_is_one_that_a_shell_takes(
     for name in (".git", "below"):
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / "below")
+    monkeypatch.delenv("QNN_CI_CALLER_DIR", raising=False)
     args.policy = Path("qnn.toml")  # the command is for the root of the repository
     assert repeat_command(args) == f"{args.program} --policy below/qnn.toml"
 
