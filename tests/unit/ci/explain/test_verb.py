@@ -79,21 +79,31 @@ def zip_of(log: bytes) -> bytes:
 
 @pytest.mark.parametrize("pack", [zip_of, gzip.compress, lzma.compress, bz2.compress])
 def test_a_packed_log_is_not_taken_for_a_log(
-    pack: Callable[[bytes], bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    pack: Callable[[bytes], bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     packed = tmp_path / "logs_123"
     packed.write_bytes(pack(SPACE.encode()))
-    assert main(["explain", str(packed)]) == 2
-    assert "unpack it" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "stdin", Pipe(packed.read_bytes()))
+    for word in (str(packed), "-"):
+        assert main(["explain", word]) == 2
+        assert "unpack it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("log", "code"), [(b"", 0), (SPACE.encode(), 1)])
 @pytest.mark.parametrize("words", [[], ["-"]])
 def test_standard_input(
-    log: bytes, code: int, words: list[str], monkeypatch: pytest.MonkeyPatch
+    log: bytes,
+    code: int,
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(sys, "stdin", Pipe(log))
     assert main(["explain", *words]) == code
+    assert "standard input: " in capsys.readouterr().out
 
 
 def test_a_terminal_is_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
