@@ -87,10 +87,7 @@ def _group_reasons(found: Sequence[tuple[Audited, OperatorRow]]) -> Iterator[tup
             if one.reason == reason:
                 asked = " (as requested)" if one.asked else ""
                 socs.setdefault(f"{case.scheme}{asked}", []).append(case.soc)
-        told = "; ".join(
-            f"{scheme} on {', '.join(dict.fromkeys(on))}" for scheme, on in socs.items()
-        )
-        yield reason, told
+        yield reason, "; ".join(f"{scheme} on {', '.join(on)}" for scheme, on in socs.items())
 
 
 def _list_advice(found: Sequence[tuple[Audited, OperatorRow]]) -> list[str]:

@@ -70,7 +70,6 @@ from ci.executorch.engine import ExecutorchEngine  # noqa: E402
 from ci.faults.match import KnownFault  # noqa: E402
 from ci.judging.gate import judge_output  # noqa: E402
 from ci.models.eager import run_eager  # noqa: E402
-from ci.models.graph_steps import describe_steps  # noqa: E402
 from ci.models.model import load_model  # noqa: E402
 from ci.models.schemes import Scheme  # noqa: E402
 from ci.models.tensors import TensorInfo  # noqa: E402
@@ -386,6 +385,7 @@ def test_a_part_is_lowered_with_its_own_inputs_and_outputs(
     monkeypatch.setitem(sys.modules, "ci.executorch.lower", SimpleNamespace(Lowering=Lowering))
     monkeypatch.setattr("ci.models.model.load_digested", load_digested)
     monkeypatch.setattr(localise_engine, "hold", lambda *given: loaded.append(given) or graphs)
+    monkeypatch.setattr(localise_engine, "describe_steps", lambda *given: given)
     warmed: list[Any] = []
     engine: Any = SimpleNamespace(backend=backend, warm_up=warmed.append)
     staging: Any = object()
@@ -410,9 +410,8 @@ def test_a_part_is_lowered_with_its_own_inputs_and_outputs(
         graphs.describe(),
         graphs.outputs,
         [],
-        describe_steps(model.module, model.evaluation[0]),
+        (model.module, model.evaluation[0]),
     )
-    assert described.steps
 
 
 class Clipping(nn.Module):
@@ -550,7 +549,10 @@ def test_an_operator_is_compared_only_with_one_of_the_same_line() -> None:
     for line, module in ((3, graphs.module), (4, graphs.float32)):
         (node,) = (one for one in module.graph.nodes if one.name == "linear_1")
         node.meta["stack_trace"] = f'File "/home/me/net.py", line {line}, in forward'
-    assert "linear_1" not in {row.operator.name for row in graphs.rank_losses()}
+    rows = {(row.operator.name, row.is_range): row for row in graphs.rank_losses()}
+    assert not {("linear_1", False), ("linear_1", True)} & rows.keys()
+    # What reads it starts from what was lost before it.
+    assert rows["tanh_1", False].before_db == rows["tanh", True].behind_db
 
 
 def test_a_model_that_changes_its_buffers_is_refused() -> None:
@@ -873,6 +875,7 @@ def test_rows_are_ranked_by_loss_and_only_losses_are_shown() -> None:
     unseen = Located(outputs=tuple(exposed[2:]), ended="QNN refuses")
     text = render_cases([Localised(spec=spec, program=unseen, losses=(), programs=1)])
     assert "all operators" not in text
+    assert "ended early: QNN refuses" in text
 
 
 @pytest.mark.parametrize("inputs", [("good", "bad"), ("bad", "good")])
@@ -1110,7 +1113,7 @@ def test_two_cases_with_two_of_everything_read_as_their_snapshot() -> None:
     def rows(*numbers: int) -> tuple[Row, ...]:
         return tuple(
             Row(
-                operator=operator(f"row{number}"),
+                operator=operator(f"row{number}", computes=number > 0),
                 before_db=90.0 - number,
                 behind_db=50.0 - number,
                 lost_db=40.0 - number,
@@ -1364,7 +1367,8 @@ def test_the_graphs_of_a_case_are_its_quantized_and_its_float_model_on_few_sets(
 def test_a_search_begins_with_the_known_faults_of_a_model_and_ends_with_a_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, written: bool
 ) -> None:
-    """Only b is wrong; the known fault is at c and d, which are right without it."""
+    """Only b is wrong; a known fault is at c and d, which are right without it, and another at
+    none of the operators."""
     chain = [
         Operator(name=name, kind=f"kind-{name}", inputs=inputs, line=f"n.py:{line}")
         for line, (name, inputs) in enumerate(
@@ -1373,7 +1377,7 @@ def test_a_search_begins_with_the_known_faults_of_a_model_and_ends_with_a_file(
     ]
     losses = [Row(operator=chain[0], before_db=60, behind_db=50, lost_db=10)]
     described: Any = Description(chain, ["d"], losses, ())
-    fault = make_fault(3, "kind-c", "kind-d")
+    faults = make_fault(9, "kind-a"), make_fault(3, "kind-c", "kind-d")
     jobs: list[Any] = []
     cuts: list[Cut] = []
     told: list[Any] = []
@@ -1397,14 +1401,14 @@ def test_a_search_begins_with_the_known_faults_of_a_model_and_ends_with_a_file(
 
     monkeypatch.setattr(Localiser, "call", call)
     monkeypatch.setattr(Localiser, "try_cut", try_cut)
-    monkeypatch.setattr(localise, "match_faults", lambda *given: told.append(given) or (fault,))
+    monkeypatch.setattr(localise, "match_faults", lambda *given: told.append(given) or faults)
     monkeypatch.setattr(localise, "write_reproducer", lambda *given: told.append(given))
     setup: Any = SimpleNamespace(work=tmp_path)
     file = tmp_path / "out" / "wrong.py"
     localiser = Localiser(SPEC, setup, engine, progress, qnn="2.49.40")
     found = localiser.run(20, file if written else None)
     assert [one.name for one in found.program.part] == ["b"]
-    assert (found.spec, found.losses, found.known_faults) == (SPEC, losses, (fault,))
+    assert (found.spec, found.losses, found.known_faults) == (SPEC, losses, faults)
     assert found.programs == len(cuts) == len({*cuts})
     assert {*cuts[2].kept} == {"c", "d"}, "after the checks of the whole model"
     assert told[0] == ((), SPEC.scheme.value, "2.49.40")
@@ -1414,8 +1418,8 @@ def test_a_search_begins_with_the_known_faults_of_a_model_and_ends_with_a_file(
     words = (engine, SPEC, found.program.smallest, file.with_suffix(".pt"))
     source = (localise_engine.SourceJob(*words), tmp_path / "source.log")
     assert jobs[1:] == [source] * written
-    assert steps[0] == f"  known fault: {fault}"
-    assert len(steps) == 1 + len(cuts), "each program is shown"
+    assert steps[:2] == [f"  known fault: {one}" for one in faults]
+    assert len(steps) == 2 + len(cuts), "each program is shown"
     assert told[1:] == [(file, "source", SPEC, found.program)] * written
 
 

@@ -121,6 +121,9 @@ def test_a_model_of_which_qnn_takes_nothing_fails_whatever_the_policy_permits() 
     assert case.status is Status.FAILED
     assert case.reason == "QNN accepts no operator"
     assert measure_extra(case) is None
+    assert make_rows(Audit(cases=(case,)))[0][-4:] == ("0/1", "0", "-", "-")
+    empty = judge(Found())  # a model without operators
+    assert (empty.status, empty.reason) == (Status.FAILED, "QNN accepts no operator")
 
 
 def test_a_failure_before_qnn_was_asked_does_not_blame_qnn() -> None:

@@ -105,6 +105,8 @@ def give(**figures: Any) -> Case:
             give(operators=(OPERATORS[0], OperatorCount(op="erf", cpu=1))),
             [("CPU", "worse"), ("NPU", "other")],
         ),
+        (give(operators=(*OPERATORS, OperatorCount(op="abs", cpu=1))), [("CPU", "worse")]),
+        (give(operators=OPERATORS[:1]), [("NPU", "other")]),
         (replace(CASE, footprint=None), []),
         (replace(CASE, metric=0.5), []),  # nothing to compare it with
     ],

@@ -206,6 +206,11 @@ def test_graphs_of_one_onnx_model_are_judged_apart(
     assert try_items() == [RIGHT, WRONG]
     wrong.append("left")
     assert try_items() == [REFUSED, WRONG]
+    left[0].name = "g1_y"
+    assert try_items() == [RIGHT, REFUSED]
+    monkeypatch.setattr(Session, "run", lambda *_: 1 / 0)
+    with pytest.raises(StageError, match="QNN"):
+        try_items()
     monkeypatch.setattr(onnx_runner, "open_session", lambda *_: 1 / 0)
     with pytest.raises(StageError, match="QNN"):
         try_items()

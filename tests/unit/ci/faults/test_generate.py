@@ -50,6 +50,8 @@ def describe_forms(graph: Graph) -> Iterator[str]:
         for key, value in made.attributes.items():
             if key in WHOLE:
                 yield f"{operator} {key} = {value}"
+            elif key == "order":
+                yield f"transpose that {'keeps' if [*value] == sorted(value) else 'moves'} axes"
             elif key == "groups":
                 yield f"{operator} in {'one group' if value == 1 else 'groups'}"
             elif operator in {"cumsum", "log_softmax", "lp_norm", "softmax"}:

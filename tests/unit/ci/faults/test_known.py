@@ -96,6 +96,11 @@ def test_what_no_output_needs_is_left_out() -> None:
     assert [*graph.tensors] == ["x"]
 
 
+def test_every_output_of_a_graph_is_kept_in_its_order() -> None:
+    text = "x = input(2)\na = relu(x)\nb = abs(a)\nc = neg(b)\nreturn c, a, b\n"
+    assert parse_graph(text).outputs == ("c", "a", "b")
+
+
 @pytest.mark.parametrize(
     ("text", "word"),
     [

@@ -132,6 +132,9 @@ def test_each_fault_of_a_line_is_named_once() -> None:
     found = match_faults(steps, "fp16", "2.49.40")
     names = ["broadcast-add-before-norm", "broadcast-mul-before-norm"]
     assert sorted(one.fault for one in found) == names
+    unplaced = [structs.replace(one, place="") for one in steps]
+    found = match_faults(unplaced, "fp16", "2.49.40")
+    assert {one.place for one in found} == {"node add0", "node mul1", "node add2"}
 
 
 @pytest.mark.parametrize("call", [add_expanded, add_and_project])

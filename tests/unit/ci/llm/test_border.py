@@ -129,9 +129,11 @@ def test_caches_are_quantized_alike_wherever_they_pass(wrong: Coding | None) -> 
 
 
 class Net(torch.nn.Module):
-    """Adds two inputs in integers: the first of 8 bits, the second of 16; the sum has 8."""
+    """Adds two inputs in integers: the first of 8 bits, the second of 16; the sum has 8. Another
+    operator reads the first before it is quantized, and nothing reads the last input."""
 
-    def forward(self, ids: Any, one: Any, two: Any) -> Any:
+    def forward(self, ids: Any, one: Any, two: Any, _: Any) -> Any:
+        loose = one.abs()
         quantize = torch.ops.quantized_decomposed.quantize_per_tensor.default
         restore = torch.ops.quantized_decomposed.dequantize_per_tensor.default
         first = restore(quantize(one, 0.5, 100, 0, 255, torch.uint8), 0.5, 100, 0, 255, torch.uint8)
@@ -139,15 +141,15 @@ class Net(torch.nn.Module):
         total = first + restore(quantize(two, *wide), *wide)
         signed = (0.5, 0, -128, 127, torch.int8)
         narrow = restore(quantize(total, *signed), *signed)
-        return restore(quantize(total, *wide), *wide), narrow, ids + 1
+        return restore(quantize(total, *wide), *wide), narrow, ids + 1, loose
 
 
 def test_the_border_is_read_from_the_quantized_graph() -> None:
-    inputs = (torch.ones(2, dtype=torch.int32), torch.ones(2), torch.ones(2))
+    inputs = (torch.ones(2, dtype=torch.int32), torch.ones(2), torch.ones(2), torch.ones(2))
     module = torch.export.export(Net(), inputs).module(check_guards=False)
     assert find_border(module) == Border(
-        (None, Coding(0.5, 100, "uint8"), Coding(0.25, 7, "uint16")),
-        (Coding(0.25, 7, "uint16"), None, None),
+        (None, Coding(0.5, 100, "uint8"), Coding(0.25, 7, "uint16"), None),
+        (Coding(0.25, 7, "uint16"), None, None, None),
     )
 
 

@@ -61,8 +61,9 @@ def test_logits_that_are_not_finite_are_wrong(value: float) -> None:
 
 
 def test_many_wrong_steps_are_counted() -> None:
-    verdict = judge_forced(replace(RUN, tokens=(3, 3, 3, 0)), REFERENCE)
-    assert verdict.faults[-1] == "4 of 4 steps are wrong"
+    *named, last = judge_forced(replace(RUN, tokens=(3, 3, 3, 0)), REFERENCE).faults
+    assert last == "4 of 4 steps are wrong"
+    assert [one.partition(":")[0] for one in named] == ["step 0", "step 1", "step 2"]
 
 
 def test_three_wrong_steps_are_named() -> None:
