@@ -172,8 +172,7 @@ def vary_last(graph: Graph, frontend: Frontend) -> Iterator[tuple[str, Graph]]:
     """Yield variations with another last operator, each with a description, to find out which
     operators fail at that place. If the new operator is a norm, the last axis gets the size WIDE.
     Yield nothing unless the old operator is unary, a norm or an operator with an axis."""
-    name = graph.outputs[-1]
-    last = graph.nodes[name]
+    *_, (name, last) = graph.nodes.items()
     if len(graph.nodes) < 2 or OPERATORS[last.operator].kind not in {"unary", "axis", "norm"}:
         return
     size = next(iter(graph.tensors.values())).shape[-1:]

@@ -623,7 +623,11 @@ def test_the_saver_writes_calls_beside_the_program_and_ends_its_process(
 
 GRAPHS = [
     Item("x = input(2, 4, 8)\ny = tanh(x)\nz = abs(y)\nreturn y, z\n", 1),
-    Item("x = input(2, 6)\nu = input(2, 6)\ny = add(x, u)\nreturn y\n", 2),
+    Item(
+        "x = input(2, 6)\nu = input(2, 6)\nc = constant(6)\n"
+        "y = add(x, u)\nz = mul(y, c)\nreturn z\n",
+        2,
+    ),
 ]
 
 
@@ -637,6 +641,9 @@ def test_graphs_of_a_search_run_as_one_program_and_are_judged_apart(
 
     def run(module: Any, sets: Any, *given: Any) -> Any:
         seen.append(given)
+        if not scheme.quantized and len(module.parts) > 1:  # each draws constants by its seed
+            part = module.parts[1]
+            assert torch.equal(part.c_c, search.Module(part.graph, GRAPHS[1].seed).c_c)
         made = [[np.array(one) for one in outputs] for outputs in run_eager(module, sets)]
         if wrong[0]:
             made[1][2] = made[1][2][::-1].copy()

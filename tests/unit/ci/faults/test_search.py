@@ -813,7 +813,7 @@ UNARY = ["relu", "abs", "tanh", "neg", "sin", "cos", "exp"]
 ITEMS = [Item(f"x = input(2)\ny = {one}(x)\nreturn y\n", 0) for one in UNARY]
 
 
-@pytest.mark.parametrize(("stage", "end"), [("QNN", REFUSED), ("quantizer", UNJUDGED)])
+@pytest.mark.parametrize(("stage", "end"), [("QNN", REFUSED), ("QNN's quantizer", UNJUDGED)])
 def test_an_error_before_qnn_is_no_refusal_of_its(stage: str, end: str) -> None:
     class Raises(TrialJob):
         def run_together(self, items: Any) -> list[Result]:
@@ -850,7 +850,7 @@ def test_a_job_runs_its_graphs_in_its_front_end(
 
 
 def test_a_batch_goes_on_behind_the_graphs_that_end_their_worker(tmp_path: Path) -> None:
-    trial = Trial(Dying(), "onnx", Scheme.FP16, "SM8650", {}, tmp_path)
+    trial = Trial(Noting(), "onnx", Scheme.FP16, "SM8650", {}, tmp_path)  # type: ignore[arg-type]
     for bundle in (1, 2, 4, 0):
         results = list(trial.run(ITEMS, bundle))
         assert [one.text for one in results] == [one.text for one in ITEMS]
@@ -1357,6 +1357,16 @@ def test_the_batch_of_a_graph_is_that_of_its_first_input_with_axes() -> None:
     )
     single = dict(vary(graph))["with a first axis of size 1"].tensors
     assert [one.shape for one in single.values()] == [(), (5, 1), (1, 5, 4)]
+
+
+@pytest.mark.parametrize("outputs", ["b, a", "a, b"])
+def test_the_last_operator_is_replaced_even_if_an_earlier_one_is_also_returned(
+    outputs: str,
+) -> None:
+    graph = parse_graph(f"x = input(2, 8)\na = exp(x)\nb = tanh(a)\nreturn {outputs}\n")
+    varied = [one for _, one in vary_last(graph, "onnx")]
+    assert {one.nodes["a"].operator for one in varied} == {"exp"}
+    assert len({one.nodes["b"].operator for one in varied} - {"tanh"}) == len(varied) > 3
 
 
 SIMPLIFIED = """\
