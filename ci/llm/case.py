@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -224,8 +223,7 @@ class LlmRun(CaseRun):
                 )
                 self.evidence.warnings += (told,)
                 continue
-            finite = verdict.sqnr_db if verdict and math.isfinite(verdict.sqnr_db) else None
-            results.append(ControlResult(kind, rejected, finite))
+            results.append(ControlResult(kind, rejected, verdict.sqnr_db if verdict else None))
         self.evidence.controls = tuple(results)
         accepted = ", ".join(one.kind.value for one in results if not one.rejected)
         if not accepted:
