@@ -676,6 +676,16 @@ def test_graphs_of_a_search_run_as_one_program_and_are_judged_apart(
     assert (alone.end, alone.why) == (results.REFUSED, told[search.UNKNOWN])
 
 
+def test_the_patches_of_a_search_are_applied_before_its_workers_are_forked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[Any] = []
+    monkeypatch.setattr(search, "warm_up", lambda *, plain: done.append(plain))
+    monkeypatch.setattr(search, "apply_patches", lambda names: map(done.append, names))
+    search.before_forks()
+    assert done == [False, *search.PATCHES_OF_SEARCH]
+
+
 def test_what_qnn_leaves_of_the_graphs_of_a_search_is_told_by_graph(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
