@@ -1187,7 +1187,7 @@ def test_the_file_of_a_wrong_part_has_the_figures_of_each_output_and_the_worst_o
     monkeypatch.setattr(localise_reproducer, "version", "{} 1.2".format)
     outputs = [
         Departure(operator=name, reached_db=reached, predicted_db=predicted, faithful=False)
-        for name, reached, predicted in (("a", 50.0, 61.0), ("b", 12.5, 62.0), ("c", 58.0, 63.0))
+        for name, reached, predicted in (("c", 50.0, 61.0), ("b", 12.5, 62.0), ("a", 12.0, 33.0))
     ]
     found = Located(
         outputs=(),
@@ -1206,7 +1206,7 @@ def test_the_file_of_a_wrong_part_has_the_figures_of_each_output_and_the_worst_o
         for line in (
             '"""QNN reaches 12.5 dB instead of 62.0 dB.',
             f"localise for net, {scheme.value}, SM8750;",
-            "PREDICTED_DB = [61.0, 62.0, 63.0]",
+            "PREDICTED_DB = [61.0, 62.0, 33.0]",
             "    python wrong.py",
             "inputs from wrong.pt,",
             "    a: mul [n.py:1]\n    b: add [n.py:2]",
