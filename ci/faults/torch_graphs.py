@@ -162,6 +162,11 @@ def _reduce(call: Call) -> Call:
     return lambda x, axes, keep: call(x, dim=list(axes), keepdim=bool(keep))
 
 
+def _softmax(x: Tensor, axis: int) -> Tensor:
+    x.size(axis)  # softmax itself does not check the axis of a tensor without memory
+    return torch.softmax(x, dim=axis)
+
+
 def _conv(
     x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: int = 1, pad: int = 0, groups: int = 1
 ) -> Tensor:
@@ -197,7 +202,7 @@ CALLS: Mapping[str, Call] = {
     "elu": functional.elu,
     "leaky_relu": lambda x, slope=0.1: functional.leaky_relu(x, slope),
     "clip": lambda x, low, high: torch.clamp(x, min=low, max=high),
-    "softmax": lambda x, axis: torch.softmax(x, dim=axis),
+    "softmax": _softmax,
     "log_softmax": lambda x, axis: torch.log_softmax(x, dim=axis),
     "lp_norm": lambda x, axis: functional.normalize(x, dim=axis),
     "cumsum": lambda x, axis: torch.cumsum(x, dim=axis),

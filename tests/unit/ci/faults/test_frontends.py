@@ -458,6 +458,7 @@ def test_patterns_of_training_change_nothing_that_is_quantized_after_it(
         ("softmax(x)", "softmax missing 1 required positional argument"),
         ("matmul(x, x)", "[2, 4]"),
         ("relu(x, x)", "relu takes 1 positional argument"),
+        ("softmax(x, axis=2)", "Dimension out of range"),
     ],
 )
 def test_a_graph_that_torch_cannot_compute_is_refused_with_the_tensor_s_name(
