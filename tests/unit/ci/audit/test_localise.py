@@ -853,13 +853,13 @@ def test_rows_are_ranked_by_loss_and_only_losses_are_shown() -> None:
     operators = {name: CHAIN[name] for name in ("embedding", "add", "layer_norm")}
     exposed = [
         Departure(operator=name, reached_db=db, predicted_db=60, faithful=db > 50)
-        for name, db in (("embedding", 60), ("add", 58), ("layer_norm", 30))
+        for name, db in (("embedding", 65), ("add", 58), ("layer_norm", 30))
     ]
     rows = rank_departures(operators, exposed)
     assert [(row.operator.name, row.before_db, row.behind_db, row.lost_db) for row in rows] == [
         ("layer_norm", 58, 30, 28),
         ("add", 60, 58, 2),
-        ("embedding", 60, 60, 0),
+        ("embedding", 60, 65, -5),
     ]
     spec = CaseSpec("net", Scheme.FP16, "SM8650")
     located = Located(outputs=tuple(exposed[2:]), rows=tuple(rows))

@@ -413,13 +413,17 @@ def test_a_type_is_shown_from_where_its_members_differ(tmp_path: Path) -> None:
     (found,) = compare_trees(old, new)
     assert found.subject == "QnnHtpDevice.h Qnn_Kind_t"
     assert (found.before, found.now, found.verdict) == ("-", "C = 34", "other")
+    start, end = HEADER.index("  union"), HEADER.index("} QnnHtp")
+    short = write_header(tmp_path / "short", HEADER[:start] + HEADER[end:])
+    (lost,) = compare_trees(old, short)
+    assert (lost.before, lost.now) == ("union UNNAMED, uint32_t socModel, uint32_t arch", "-")
     (back,) = compare_trees(new, old)
     assert (back.before, back.now, back.verdict) == ("C = 34", "-", "worse")
 
 
 def test_members_of_a_type_are_read_up_to_its_brace(tmp_path: Path) -> None:
     old = write_header(
-        tmp_path / "old", "typedef enum {A = 1,\n B = MAX} Kind;typedef struct {int a; } S;"
+        tmp_path / "old", "typedef enum {A = 1,\n B = MAX} Kind;typedef struct {int/**/a; } S;"
     )
     types = {"QnnHtpDevice.h Kind": "A = 1, B = MAX", "QnnHtpDevice.h S": "int a"}
     assert read_types(old) == types
@@ -508,6 +512,7 @@ def test_symbols_that_are_gone_are_worse_than_new_ones(tmp_path: Path) -> None:
         ("a", "a b", ("-", "b", "other")),
         ("a b", "a c", ("b", "c", "worse")),
         ("a _Zmangled", "a", None),
+        ("a b_Zero", "a", ("b_Zero", "-", "worse")),
         ("", "a b c d e f", ("-", "a, b, c, d and 2 more", "other")),
     ],
 )

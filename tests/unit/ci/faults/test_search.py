@@ -251,6 +251,9 @@ def test_a_suspect_is_not_shrunk_after_the_end_of_the_search() -> None:
         finder.deadline = deadline
         finder.locate(7, suspect, graph)
         assert [one.operators for one in finder.findings] == [operators]
+    late = make_search(lambda _: True)
+    late.deadline = 0.0
+    assert late.examine([(7, suspect)], all_of_them=True) == [(7, suspect)]
 
 
 def test_a_suspect_that_hangs_is_confirmed_with_few_tries_and_shrunk_for_a_while(

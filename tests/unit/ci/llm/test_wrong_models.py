@@ -158,6 +158,9 @@ def test_a_fault_of_decode_alone_is_tried_once_at_each_step(own: Tiny) -> None:
     given = list(one.repeat(caches=lambda loop: loop.caches))
     spoiled = list(one.repeat(spoil=lambda arrays, _: arrays, in_prefill=False))
     assert len(given) == len(spoiled) == decided
+    margins = [own.runs.model.margins()[len(run.tokens) - 1] for run in given]
+    assert margins == sorted(margins, reverse=True)
+    assert margins[-1] > 1
     assert not judge_control(given, own.runs.model)[0]
 
 
