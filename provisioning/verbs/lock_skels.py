@@ -59,8 +59,8 @@ def read_wheel(wheel: Path) -> tuple[str, KnownBuild]:
     """Return the QNN build of a wheel and its skels.
 
     Raises UsageError for a file that is not a wheel or contains no skels, and IntegrityError for
-    skels that are damaged, come from several builds, or contradict a catalog or the list of genuine
-    skels.
+    skels that are damaged, contain no complete QNN build, come from several builds, or contradict a
+    catalog or the list of genuine skels.
     """
     skels, builds = {}, set()
     with tempfile.TemporaryDirectory(prefix="lock-skels-") as directory:
@@ -76,7 +76,10 @@ def read_wheel(wheel: Path) -> tuple[str, KnownBuild]:
                 raise refuse(f"{wheel.name}: {path.name} is damaged", elf.checksum.describe())
             if proof and proof.outcome is not Genuine.GENUINE:
                 raise refuse(f"{wheel.name}: {path.name} is not genuine", proof.describe())
-            builds.add(build.text.partition("_")[0] if build else "none")
+            if not (build and build.version and build.stamp):
+                what = f"{wheel.name}: {path.name} contains no complete QNN build"
+                raise refuse(what, "skels are listed by their build")
+            builds.add(build.text.partition("_")[0])
             skels[path.name] = sha256
     if not skels:
         raise UsageError(f"{wheel} contains no {SKELS}", fix="use wheels that contain QNN's skels")

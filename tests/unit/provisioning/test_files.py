@@ -388,6 +388,12 @@ def test_what_the_system_refuses_has_one_kind_and_one_code(number: int, what: st
     assert caught.value.exit_code == ExitCode.DOWNLOAD
 
 
+def test_an_error_without_a_number_is_told_with_its_own_words() -> None:
+    with pytest.raises(StoreError) as caught, explain_writes(Path("/here")):
+        raise OSError("it is broken")
+    assert caught.value.why == "/here: it is broken"
+
+
 def test_a_file_that_may_not_be_larger_is_a_lack_of_room_too() -> None:
     found = explain_no_room(OSError(errno.EFBIG, "File too large", "/there/file"))
     assert found

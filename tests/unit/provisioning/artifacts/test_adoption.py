@@ -171,7 +171,7 @@ def test_another_version_in_the_store_is_used_and_what_env_gave_is_not(
         checkout = make_checkout(trees / name)
         link = tmp_path / checkout.name
         link.symlink_to(checkout)
-        for place in (checkout, link, f"~/{checkout.relative_to(tmp_path)}"):
+        for place in (checkout, link, f"~/{checkout.relative_to(tmp_path)}", trees):
             monkeypatch.setenv("HOME", str(tmp_path))
             monkeypatch.setenv("EXECUTORCH_ROOT", str(place))
             with pytest.raises(UnfitError, match="lacks executorch"):

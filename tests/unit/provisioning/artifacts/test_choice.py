@@ -153,8 +153,8 @@ def test_an_overlay_tells_what_it_was_built_from(tmp_path: Path) -> None:
     version = f"cpython-{sys.version_info.major}{sys.version_info.minor}"
     assert read_overlay(place) == OverlayRecord("1.5.1", "2.37.0", version)
     (place / "overlay.json").write_text("{}")
-    assert read_overlay(place) is None
-    assert read_overlay(tmp_path) is None
+    for damaged in (place, tmp_path, place / "overlay.json"):  # the last is not a directory
+        assert read_overlay(damaged) is None
 
 
 def test_overlays_of_an_sdk_are_found_the_newest_first(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from provisioning.artifacts.sources.git import (
 )
 from provisioning.console.process import Completed
 from provisioning.console.progress import Progress
-from provisioning.errors import DownloadError, IntegrityError, QnnCiError
+from provisioning.errors import DownloadError, IntegrityError, QnnCiError, ToolError
 from provisioning.files import hash_file
 from provisioning.manifest.reader import Adoption
 from provisioning.manifest.releases import GitRelease
@@ -424,6 +424,13 @@ def test_what_git_s_templates_put_into_submodules_is_removed(job: FillJob) -> No
         assert {path.name for path in module.iterdir()} - {"modules"} == {
             *("HEAD", "config", "objects", "refs")
         }
+
+
+def test_a_git_that_was_killed_has_failed(job: FillJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkout = _Checkout(job)
+    monkeypatch.setattr(checkout, "attempt", lambda *_: ended("", -9))
+    with pytest.raises(ToolError, match="was killed by SIGKILL"):
+        checkout.git("checkout", "x")
 
 
 class Asked(list[tuple[str, ...]]):

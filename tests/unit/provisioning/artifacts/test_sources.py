@@ -259,6 +259,9 @@ def test_links_of_the_manifest_come_before_those_of_an_archive_of_links_alone(
     entries = unpack_file(tmp_path / "links.zip", job)
     assert [entry.path for entry in entries] == ["lib/a", "lib/b", "lib/l"]
     assert (job.root / "lib/l").read_text() == ("a" if own else "b")
+    (tmp_path / "part").mkdir()
+    part = replace(job, root=tmp_path / "part", only=frozenset({"lib/a"}))
+    assert unpack_file(tmp_path / "links.zip", part) == entries[:1]
 
 
 def test_another_version_of_an_archive_has_neither_its_hash_nor_its_size(store: Store) -> None:

@@ -24,7 +24,8 @@ from provisioning.manifest.releases import GitRelease
 OF_BOTH = "executorch-1.5.1-qnn-runtime-2.49.40.toml"
 OTHERS = (
     *("executorch-1.5.1-qnn-runtime-2.49.4.toml", "qnn-runtime-aarch64-2.49.40.toml"),
-    *("qnn-runtime-2.49.401.toml", "myqnn-runtime-2.49.40.toml"),
+    *("qnn-runtime-2.49.401.toml", "qnn-runtime-2.49.40.1.toml"),
+    "myqnn-runtime-2.49.40.toml",
 )
 
 

@@ -111,6 +111,8 @@ REFUSED: dict[str, dict[str, bytes]] = {
     },
     "of two builds": {V73: SKELS[V73], V75: make_skel(75, OTHER.replace("2307", "2308"))},
     "not what is listed": {V75: bytes(OF_ANOTHER_BUILD)},
+    "of no build": {V75: make_skel(75, "v" + "x" * (len(OTHER) - 1))},
+    "of a version without a date": {V75: make_skel(75, "AISW_VERSION: 2.11.40".ljust(len(OTHER)))},
 }
 
 

@@ -331,7 +331,7 @@ limits.8a8w.min = 3
 soc = 4
 [[override]]
 "a.b" = 5
-[[override]]
+  [[override]]
 "a.b" = 6
 'c.d' = 7
 [twice]
