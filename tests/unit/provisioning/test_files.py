@@ -350,6 +350,7 @@ def test_what_cannot_be_written_is_told_with_the_fix_of_the_caller(tmp_path: Pat
     below = tmp_path / "file" / "below"
     for write, fix in (
         (lambda: require_writable(below, "use --out"), "use --out"),
+        (lambda: require_writable(Path("/proc"), "use --out"), "use --out"),  # root cannot either
         (lambda: write_json(below, {}, "use --json"), "use --json"),
         (lambda: require_writable(below), files.ELSEWHERE),
         (lambda: write_json(below, {}), files.ELSEWHERE),

@@ -19,7 +19,7 @@ from provisioning.artifacts.pins import plan_lock, take_archive
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, Options, aar
 from provisioning.artifacts.sources.aar import check_published_sha1, locate_job, read_start
 from provisioning.console.progress import Progress
-from provisioning.errors import ExitCode, IntegrityError, UsageError
+from provisioning.errors import ExitCode, IntegrityError, StoreError, UsageError
 from provisioning.manifest.reader import read_toolchain
 from provisioning.manifest.releases import AarRelease, ArchiveRelease
 from provisioning.store.store import Store
@@ -208,6 +208,17 @@ def test_an_archive_is_taken_if_it_is_the_pinned_one(
     else:
         take_archive(job.request, file, job.store)
         assert (job.store.downloads / "r.aar").read_bytes() == b"other"
+
+
+def test_an_archive_that_cannot_be_taken_leaves_no_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(tmp_path, monkeypatch, "aar")
+    (tmp_path / "mine").write_bytes(DATA)
+    (job.store.downloads / "r.aar").mkdir(parents=True)
+    with pytest.raises(StoreError):
+        take_archive(job.request, tmp_path / "mine", job.store)
+    assert [one.name for one in job.store.downloads.iterdir()] == ["r.aar"]
 
 
 def test_a_lock_of_an_archive_that_somebody_has_asks_no_repository(
