@@ -284,6 +284,14 @@ def test_a_directory_that_a_killed_process_had_moved_aside_goes_back(tmp_path: P
     assert list(tmp_path.iterdir()) == [target]
 
 
+def test_a_link_is_not_put_in_the_place_of_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / ".out.staging-replaced").symlink_to(tmp_path / "real")
+    with pytest.raises(RuntimeError), staged_directory(tmp_path / "out"):
+        raise RuntimeError
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_directory_that_a_killed_process_had_replaced_is_removed(tmp_path: Path) -> None:
     target, aside = tmp_path / "out", tmp_path / ".out.staging-replaced"
     target.mkdir()

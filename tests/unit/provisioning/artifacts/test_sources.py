@@ -506,6 +506,7 @@ def test_another_wheel_is_described_by_its_name_and_what_it_holds(
         "tiny_qnn/LICENSE": b"Do.",
         "tiny_qnn/libA.so": b"v2.49.1.261231104044\0",  # one of another build
         "tiny_qnn/libQnnSystem.so": b"v2.50.1.270101104044\0",
+        **{f"tiny_qnn/libQnn{name}.so": b"\x00260101104044\0" for name in "BCD"},  # a date alone
     }
     served = made.make_wheel(tmp_path / name, content=content)
     data = served.read_bytes()
