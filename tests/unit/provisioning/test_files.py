@@ -368,11 +368,12 @@ def test_what_cannot_be_written_is_told_with_the_fix_of_the_caller(tmp_path: Pat
         assert caught.value.fix == fix
 
 
-def test_a_read_only_directory_inside_is_removed_too(tmp_path: Path) -> None:
+def test_read_only_directories_are_removed_too(tmp_path: Path) -> None:
     inner = tmp_path / "out" / "inner"
     inner.mkdir(parents=True)
     (inner / "file").touch()
-    inner.chmod(0o555)
+    for directory in (inner, inner.parent):
+        directory.chmod(0o555)
     remove_tree(tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
