@@ -395,7 +395,7 @@ def _find_table(kind: Any) -> Any:
     """
     kinds = get_args(kind) if get_origin(kind) in {Union, types.UnionType} else (kind,)
     tables = [one for one in kinds if isinstance(one, type) and issubclass(one, msgspec.Struct)]
-    return tables[0] if len(tables) == 1 and not tables[0].__struct_config__.tag else None
+    return tables[0] if tables and not tables[0].__struct_config__.tag else None
 
 
 def _find_in_table(value: dict[str, Any], kind: Any, path: Place) -> Iterator[tuple[Place, str]]:
