@@ -1943,6 +1943,14 @@ def test_a_cache_has_a_path_for_each_tree_and_a_key_for_each_pin(
     assert rows["paths"] in told["paths"]
 
 
+def test_a_cache_holds_no_checkout_of_a_repository(
+    store: Store, tell: Tell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("QNN_CI_MANIFESTS")
+    told = tell("cache-key", "executorch", "--private")
+    assert (told["paths"], [*told["left_out"]]) == ([], ["executorch"])
+
+
 def test_an_environment_is_used_and_unsets_only_what_it_does_not_set(
     store: Store, tell: Tell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
