@@ -2084,6 +2084,19 @@ def test_a_mirror_is_filled_under_the_locks_of_an_artifact_and_its_file(
     assert [row[66:] for row in rows] == ["sdk.zip", "zz.zip"]
 
 
+def test_a_mirror_is_named_by_its_whole_path(
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(store.home))
+    monkeypatch.delenv("QNN_CI_CALLER_DIR", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert main(["fetch", "sdk", "--to", "mirror"]) == 0
+    assert f"QNN_CI_MIRROR={tmp_path / 'mirror'}\n" in capsys.readouterr().out
+
+
 def test_a_mirror_asks_for_a_licence_before_trust_and_for_trust_once(
     store: Store, manifests: Path, tmp_path: Path
 ) -> None:
