@@ -321,6 +321,7 @@ def test_a_session_uses_its_groups_and_the_profiles_and_pins_of_its_target() -> 
     }
     targets = "manifests/targets.toml"
     row = '[[target]]\nname = "of no session"\nprofile = "emulator"\n'
+    row += f'{row}session = "lint_more"\n'
     files = MemoryTree(FILES | {targets: FILES[targets] + row})
     assert read_facts(files, RULES, {}).sessions["lint"].uses == sessions["lint"].uses
     bare = {name: text for name, text in FILES.items() if name != targets}

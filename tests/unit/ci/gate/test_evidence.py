@@ -205,6 +205,8 @@ def test_a_report_is_weighed_by_its_cases() -> None:
         "another junit.xml": weigh(good, junit=other),
     }
     assert [len(one.faults) for one in wrong.values()] == [1] * len(wrong)
+    (fault,) = weigh(good, junit=render_junit(failed)).faults
+    assert fault.endswith("1 of 2 failed in junit.xml, 0 of 2 in the report")
     assert (wrong["a failed case"].ran, wrong["a failed case"].failed) == (1, 1)
     lines = [f"{name}: {one.faults[0]}\n" for name, one in wrong.items()]
     check_snapshot(SNAPSHOTS / "evidence.txt", "".join(lines))
@@ -313,6 +315,13 @@ def test_a_junit_is_weighed_by_its_tests(
 ) -> None:
     found = weigh_junit(suite(rows, counts))
     assert (found.ran, found.failed, len(found.faults)) == (ran, failed, faulty)
+
+
+def test_the_counts_of_the_whole_are_weighed_too() -> None:
+    rows = f"<testsuite>{PASS}</testsuite>"
+    for counts, faults in (('tests="1" failures="0"', 0), ('tests="2"', 1), ('errors="1"', 1)):
+        whole = parse_junit(f"<testsuites {counts}>{rows}</testsuites>".encode())
+        assert len(weigh_junit(whole).faults) == faults
 
 
 def test_faults_of_a_junit_read_like_their_snapshot() -> None:

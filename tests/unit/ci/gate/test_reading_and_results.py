@@ -167,6 +167,8 @@ def test_the_work_tree_is_what_git_would_commit(git: Git) -> None:
     blob = hashlib.sha1(b"blob 2\0" + "é".encode()).hexdigest()  # noqa: S324 - git's name
     assert tree.digest("new") == blob == git("hash-object", "new")
     assert tree.digest("b") == ""
+    (git.root / "empty").touch()
+    assert tree.digest("empty") == git("hash-object", "empty")
 
 
 def test_a_machine_that_allows_sha1_for_no_security_names_files_too(

@@ -216,6 +216,12 @@ def test_the_context_holds_our_files_and_wheels_only(
         "wheels/b-1-py3-none-any.whl": 0o644,
         **({"locks/apt.lock": 0o644} if locked else {}),
     }
+    child = io.BytesIO()
+    write_context(child, plan(), [])  # as for an image with a parent
+    with tarfile.open(fileobj=io.BytesIO(child.getvalue())) as archive:
+        assert {*archive.getnames()} == {one for one in modes if not one.startswith("wheels/")} | {
+            "wheels"
+        }
 
 
 def test_a_base_of_one_s_own_has_a_file_name() -> None:

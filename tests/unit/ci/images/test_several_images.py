@@ -544,7 +544,8 @@ def test_a_terminal_has_the_lines_and_columns_of_the_callers(
     monkeypatch.setattr(attach, "termios", settings)
     monkeypatch.setattr(attach, "tty", SimpleNamespace(setraw=done.append))
     monkeypatch.setattr(attach.shutil, "get_terminal_size", lambda: os.terminal_size((132, 43)))
-    former = signal.getsignal(signal.SIGWINCH)
+    resized: list[int] = []
+    former = signal.signal(signal.SIGWINCH, lambda number, _: resized.append(number))
     with attach.raw_terminal(client, "c1"):
         assert sizes == [("c1", {"height": 43, "width": 132})]
         assert done == [0]
@@ -553,7 +554,9 @@ def test_a_terminal_has_the_lines_and_columns_of_the_callers(
         assert sizes[1:] == [("c1", {"height": 9, "width": 80})]
         client.api = None  # the container may have exited
         signal.raise_signal(signal.SIGWINCH)
-    assert signal.getsignal(signal.SIGWINCH) is former
+    signal.raise_signal(signal.SIGWINCH)
+    signal.signal(signal.SIGWINCH, former)
+    assert resized == [signal.SIGWINCH]  # the caller's own handler is back
     assert done == [0, (0, 1, ["before"])]
 
 
