@@ -322,6 +322,7 @@ TAMPERED: dict[str, Tamper] = {
     "a larger budget": limit("budget", {"context_bytes": 3 << 30}),
     "no budget": limit("budget", {}),
     "any delegation": limit("full_delegation", False),
+    "a second digest of limits": of(LIMITS, lambda row: row["digest"].update(sha512=SHA256 * 2)),
     "a limit without its digest": limit("min_sqnr_db_all", 90.0, seal=False),
     "limits that are words": limit("min_sqnr_db_all", "much", seal=False),
     "a limit that is unknown": limit("min_luck", 1, seal=False),

@@ -403,6 +403,7 @@ def test_each_place_of_a_failure_and_each_reason_is_an_annotation() -> None:
         change(failed, scheme="fp16"),
         change(failed, scheme="16a8w", reason="other", places=places[1:]),
         change(CASE, model="right", places=places),
+        change(failed, model="not run", status=Status.UNSUPPORTED),
         change(failed, model="other", places=places[1:]),
     ]
     found = make_annotations(make_report(cases))
