@@ -41,8 +41,9 @@ def test_the_summary_is_added_where_github_asks_for_it(report: Report, tmp_path:
     assert append_summary(report, environ)
     assert 999_400 < path.stat().st_size <= 1_000_000
     assert path.read_text().endswith(LEFT_OUT)
-    with pytest.raises(StoreError):
-        append_summary(report, {**GITHUB, "GITHUB_STEP_SUMMARY": str(tmp_path)})
+    for bad in (tmp_path, path / "below a file"):
+        with pytest.raises(StoreError):
+            append_summary(report, {**GITHUB, "GITHUB_STEP_SUMMARY": str(bad)})
 
 
 @pytest.mark.parametrize(
