@@ -606,6 +606,13 @@ def test_a_folder_of_a_forbidden_name_is_no_file() -> None:
     assert find_forbidden(Registry(folder), TINY.image_id) == []  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.SYMTYPE])
+def test_a_link_of_a_forbidden_name_is_not_published(kind: bytes) -> None:
+    link = write_layer({"name": "lib/libQnnHtp.so", "type": kind, "linkname": "lib/other"})
+    told = [f"layer 0: lib/libQnnHtp.so is {TOOLCHAIN}"]
+    assert find_forbidden(Registry(link), TINY.image_id) == told  # type: ignore[arg-type]
+
+
 def test_what_is_stale_has_its_kind_and_size_and_goes_in_order(engine: Any) -> None:
     old = engine.add(FakeImage([LOW], {f"{LABEL}.image": "aot", f"{LABEL}.base": "b"}), "x:1")
     named = engine.add(FakeImage([LOW, LOW]), "executorch-qnn-ci/aot:0")

@@ -498,7 +498,8 @@ def list_tags(markdown: str) -> list[str]:
 
 
 def test_hostile_text_reaches_neither_the_terminal_nor_the_runner(hostile: Report) -> None:
-    text = show_table(hostile)
+    (case,) = hostile.cases
+    text = show_table(replace(hostile, cases=(replace(case, warnings=(case.model,)),)))
     assert "alert" in text
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]|##\[", text)
     assert not re.search(r"(?m)^\s*::", text)

@@ -44,6 +44,12 @@ class Scalar:
     def item(self) -> float:
         return self.value
 
+    def __eq__(self, other: object) -> bool:
+        return self.value == other
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
 
 def test_the_committed_schema_is_what_the_code_gives() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
@@ -137,6 +143,8 @@ def test_notes_compare_the_newest_compiler_with_the_runtimes_of_devices(report: 
     )
     assert full.notes == ("warning: a pair", told, old, "a", "b")
     assert replace(full, cases=cases[3:]).notes == ("warning: a pair", "a", "b")
+    failed = tuple(replace(one, status=Status.FAILED) for one in plain.cases)
+    assert replace(plain, cases=failed).notes == (told,)
 
 
 def test_nothing_passed_a_failure_or_a_control_spoils_the_verdict(
@@ -235,6 +243,7 @@ def test_times_are_summed_over_the_cases_and_a_cached_lowering_took_none(report:
     run = replace(report, cases=cases)
     assert (run.lowering_s, run.running_s) == (5.0, 0.875)
     failed = tuple(replace(one, status=Status.FAILED) for one in cases)
+    assert replace(run, cases=failed).running_s == 0.875
     assert replace(run, cases=(*cases, *failed)).recounted.summary.cached == 2
 
 

@@ -184,3 +184,12 @@ def test_a_trend_reads_like_its_snapshot(troubled: Report, tmp_path: Path) -> No
     page = write_trend(runs, rows, tmp_path).read_text("utf-8")
     text = f"{describe_trend(runs, rows)}\n{read_page(page)}"
     check_snapshot(Path(__file__).with_name("snapshots") / "trend.txt", text)
+
+
+def test_of_a_long_name_the_end_is_shown_so_that_runs_stay_in_one_column(report: Report) -> None:
+    names = ("mlp", f"{'deep/' * 20}mlp")
+    cases = tuple(replace(report.cases[0], model=name) for name in names)
+    runs = [replace(report, cases=cases)]
+    _, *lines = describe_trend(runs, follow_cases(runs)).splitlines()
+    assert len({line.index(" .") for line in lines}) == 1
+    assert lines[1].split()[0].endswith("/deep/mlp")
