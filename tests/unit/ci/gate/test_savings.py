@@ -96,6 +96,8 @@ def test_a_replay_counts_what_ci_can_run() -> None:
         ],
         "missed": list(savings.missed),
     }
+    whole = Savings(tuple(Replayed(one.commit, one.plan, one.cases) for one in savings.steps))
+    assert render_savings(whole).splitlines()[-1] == "missed: nothing"
     nothing = render_savings(Savings(()))
     assert "sessions: 0 of 0 ran, 0 % saved" in nothing
     assert "missed: nothing" in nothing

@@ -111,6 +111,7 @@ def test_the_schema_refuses_what_the_reader_refuses(
 def test_what_is_not_finite_is_null_and_scalars_are_plain(report: Report) -> None:
     case = Case(
         model="a\udc80b",
+        reason="\N{GREEK SMALL LETTER MU}",
         scheme="fp16",
         soc="SM8650",
         status=Status.PASSED,
@@ -121,6 +122,7 @@ def test_what_is_not_finite_is_null_and_scalars_are_plain(report: Report) -> Non
         pte_bytes=Scalar(7),  # type: ignore[arg-type]
     )
     data = report_data(replace(report, cases=(case,)))["cases"][0]
+    assert data["reason"] == "\N{GREEK SMALL LETTER MU}"
     assert (data["sqnr_db"], data["cosine"], data["cosine_quantized"]) == (None, None, None)
     assert (data["max_abs"], data["pte_bytes"], data["model"]) == (0.25, 7, "a?b")
     assert case.status is Status.PASSED
