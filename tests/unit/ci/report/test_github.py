@@ -86,6 +86,7 @@ def test_parts_are_taken_while_they_fit(most: int) -> None:
     budget = SizeBudget(most)
     assert budget.take(["12345", "é678"]) == ["12345", "é678"][: most // 5]
     assert (budget.left_bytes, budget.is_full) == (most - 5 * min(most // 5, 2), most < 10)
+    assert SizeBudget(most).take(["x" * 12, "1"]) == []  # no part after one that is left out
 
 
 @pytest.mark.parametrize(("length", "shown"), [(160, 160), (161, 157)])
@@ -218,6 +219,12 @@ def test_of_a_log_the_last_forty_lines_are_shown(report: Report, number: int) ->
     shown = [f"line &lt;{n}&gt;" for n in range(number)][-40:]
     assert re.findall("^line .*", text, re.MULTILINE) == shown
     assert ("<summary>log</summary>" in text) is (number > 0)
+
+
+def test_a_long_line_of_a_log_is_cut_between_its_characters(report: Report) -> None:
+    failed = replace(report.cases[0], status=Status.FAILED, log_tail="<" * 401)
+    text = render_summary(replace(report, cases=(failed,)))
+    assert max(re.findall("(?:&lt;)+.*", text), key=len) == "&lt;" * 400
 
 
 def test_a_failure_is_shown_with_its_first_places_and_in_limited_length(report: Report) -> None:
