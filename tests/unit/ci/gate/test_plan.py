@@ -489,3 +489,10 @@ def test_a_key_that_the_cases_use_is_explained_by_the_cases() -> None:
     reasons = {one.name: one.reason for one in plan.sessions}
     assert reasons["test_emulator"] == "every case depends on it"
     assert reasons["bench"] != reasons["test_emulator"]
+
+
+def test_a_case_that_two_changed_rows_need_is_counted_once() -> None:
+    policy = FILES[POLICY].replace('mlp = ["fp16", "8a8w"]', 'mlp = ["8a8w"]')
+    plan = plan_edits({POLICY: policy.replace("min = 20", "min = 21")})
+    reasons = {one.name: one.reason for one in plan.sessions}
+    assert reasons["test_emulator"] == "1 case depends on it: mlp"
