@@ -4,6 +4,7 @@ known faults. Importing this module does not import torch."""
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -229,7 +230,10 @@ def _list_changed(graph: Any) -> Iterator[str]:
 
 def _is_view(node: Any) -> bool:
     """Return whether the first result of a node may share memory with an operand."""
-    schema = getattr(getattr(node, "target", None), "_schema", None)
+    target = getattr(node, "target", None)
+    if target is operator.getitem:  # a part, such as one of chunk's
+        return True
+    schema = getattr(target, "_schema", None)
     return bool(schema and schema.returns and schema.returns[0].alias_info and node.args)
 
 
