@@ -90,6 +90,12 @@ def read_model(path: Path, shapes: Shapes = (), command: str = "") -> Any:
     return model
 
 
+def list_required_inputs(model: Any) -> list[Any]:
+    """Return the inputs that have no initializer, in the model's order."""
+    constants = {one.name for one in model.graph.initializer}
+    return [one for one in model.graph.input if one.name not in constants]
+
+
 def is_quantized(model: Any) -> bool:
     """Return whether a model has operators that only quantized models have."""
     return any(node.op_type in QUANTIZED for node in model.graph.node)
@@ -105,7 +111,7 @@ def external_files(path: Path, shapes: Shapes = ()) -> list[Path]:
 def fix_shapes(model: Any, shapes: Shapes) -> None:
     """Set the shapes of the inputs that ``shapes`` names. Raises UsageError for an unknown input,
     or for a shape that contradicts the model's."""
-    ports = {one.name: one for one in model.graph.input}
+    ports = {one.name: one for one in list_required_inputs(model)}
     for name, shape in shapes:
         if name not in ports:
             raise UsageError(
@@ -197,8 +203,7 @@ def check_model(model: Any, path: Path, command: str = "") -> None:
 def find_faults(model: Any, path: Path) -> Iterator[Fault]:
     """Yield the faults of the model at ``path``, in the order in which they should be fixed."""
     yield from _find_version_faults(model)
-    constants = {one.name for one in model.graph.initializer}
-    inputs = [one for one in model.graph.input if one.name not in constants]
+    inputs = list_required_inputs(model)
     if not inputs:
         yield Fault("it has no inputs", "add an input, because a QNN graph needs at least one")
     if not model.graph.output:

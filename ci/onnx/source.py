@@ -25,7 +25,13 @@ from ci.models import user_models
 from ci.models.model import DERIVED_SETS, RANDOM, SHUFFLED, Model
 from ci.models.tensors import digest_sets
 from ci.models.user_data import read_judged, read_sets
-from ci.onnx.models import Shapes, is_quantized, read_constants, read_model
+from ci.onnx.models import (
+    Shapes,
+    is_quantized,
+    list_required_inputs,
+    read_constants,
+    read_model,
+)
 from provisioning.console.user_files import read_user_file
 from provisioning.errors import UsageError, at_key, describe_exception
 from provisioning.files import hash_file
@@ -154,14 +160,12 @@ def list_ports(model: onnx.ModelProto) -> tuple[list[Any], list[int]]:
 def list_inputs(model: onnx.ModelProto) -> Ports:
     """Return the dtype and the shape of each input that has no initializer, in the model's
     order."""
-    known = {one.name for one in model.graph.initializer}
     return {
         one.name: (
             onnx.helper.tensor_dtype_to_np_dtype(one.type.tensor_type.elem_type),
             tuple(size.dim_value for size in one.type.tensor_type.shape.dim),
         )
-        for one in model.graph.input
-        if one.name not in known
+        for one in list_required_inputs(model)
     }
 
 

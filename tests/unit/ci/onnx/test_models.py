@@ -338,6 +338,7 @@ def test_dynamic_shapes_are_refused_with_the_options_that_fix_them(
     [
         (("z", (1, 3)), "no input 'z'"),
         (("x", (1,)), "'x' cannot have the shape"),
+        (("x", (1, 3, 1)), "'x' cannot have the shape"),
         (("x", (1, 4)), "'x' cannot have the shape"),
     ],
 )
@@ -347,6 +348,15 @@ def test_a_shape_that_the_model_contradicts_is_refused(
     path = write(of_input(["batch", 3]).SerializeToString())
     with pytest.raises(UsageError, match=why):
         read_model(path, [shape])
+
+
+def test_a_weight_that_is_an_input_too_has_its_own_shape(write: Write) -> None:
+    weight = helper.make_tensor("w", TensorProto.FLOAT, SHAPE, [1, 2, 3])
+    node = helper.make_node("Add", ["x", "w"], ["y"])
+    model = relu([node], inputs=[tensor("w", SHAPE), tensor("x", SHAPE)], weights=[weight], ir=3)
+    with pytest.raises(UsageError, match="no input 'w'") as caught:
+        read_model(write(model.SerializeToString()), [("w", SHAPE)])
+    assert caught.value.fix == "use one of: x"
 
 
 @pytest.mark.parametrize("word", ["x", "=1,2", "x=1,,2", "x=0", "x=-1,3", "x=1x3", "x=a"])
