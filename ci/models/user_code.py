@@ -101,8 +101,8 @@ def import_file(path: Path) -> ModuleType:
         packages.insert(0, top.name)
         top = top.parent
     sys.path[:0] = list(dict.fromkeys([str(path.parent), str(top)]))
-    for count in range(len(packages)):
-        importlib.import_module(".".join(packages[: count + 1]))
+    if packages:
+        importlib.import_module(".".join(packages))
     spec = importlib.util.spec_from_file_location(
         ".".join([*packages, path.stem]) if packages else f"model_{path.stem}", path
     )

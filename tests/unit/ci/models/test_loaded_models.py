@@ -34,6 +34,7 @@ from ci.models.tensors import digest_sets  # noqa: E402
 from ci.models.user_code import (  # noqa: E402
     call_function,
     import_file,
+    load_function,
     own_packages_hidden,
     unpack,
     working_directory,
@@ -217,7 +218,7 @@ def test_every_refusal_of_a_models_outputs_says_what_why_and_what_to_do() -> Non
     text = ""
     for name, module in modules.items():
         with pytest.raises(QnnCiError) as caught:
-            compute_reference("net.py:f", module, [(draw(1),), (draw(2),)])
+            compute_reference("net.py:f", module, [(draw(seed),) for seed in (1, 1, 2)])
         text += f"{name}\n  {type(caught.value).__name__} {caught.value}\n"
     text = re.sub(r"why: \S+py, line \d+, in", "why: FILE, line N, in", text)
     check_snapshot(Path(__file__).with_name("snapshots") / "outputs.txt", text)
@@ -270,6 +271,10 @@ def test_a_decoder_s_past_ends_where_its_mask_begins() -> None:
         is_masked = mask[0, 0, 0, :-1] < 0
         for one in past:
             assert ((one == 0).all(-1) == is_masked).all()
+
+
+def test_a_function_of_the_suite_gets_its_arguments() -> None:
+    assert call_function("decoder:heads", "", torch.ones(1, 1, 64)).shape == (1, 4, 1, 16)
 
 
 def test_every_model_of_the_suite_is_known_by_its_figures() -> None:
@@ -470,12 +475,23 @@ def test_a_file_is_imported_as_a_script_is(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "my_own.py").write_text("")
     for folder in (package.parent, package):
         (folder / "__init__.py").touch()
-    (package / "net.py").write_text("import beside, my_own\nfrom . import beside as same\n")
+    (package / "net.py").write_text(
+        "import beside, my_own\nfrom . import beside as same\ndef make(): return beside\n"
+    )
     (package / "beside.py").touch()
+    (package / "alone.py").touch()
+    import_file(package / "alone.py")
+    assert sys.path[:2] == [str(package), str(tmp_path)]
+    assert "my_package.inner" in sys.modules
     loaded = import_file(package / "net.py")
     assert loaded.__name__ == "my_package.inner.net"
     assert loaded.same.__name__ == "my_package.inner.beside"
+    (tmp_path / "link.py").symlink_to(package / "net.py")
+    assert load_function(f"{tmp_path}/link.py:make")() is loaded.beside
     here = Path.cwd()
     with working_directory(tmp_path):
         assert Path.cwd() == tmp_path
+    assert Path.cwd() == here
+    with pytest.raises(LookupError), working_directory(tmp_path):
+        raise LookupError
     assert Path.cwd() == here
