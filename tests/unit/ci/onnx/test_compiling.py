@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -104,6 +106,22 @@ def compile_file(
     staging.directory.mkdir()
     options = {"soc_model": "57"}
     return compiling.compile_source(source, spec, staging, options, embed=embed, saver=saver)
+
+
+def test_what_a_compiler_prints_is_in_its_log_whichever_stream_it_is_for(tmp_path: Path) -> None:
+    with compiling.output_to(tmp_path / "log"):
+        os.write(1, b"one\n")
+        os.write(2, b"two\n")
+    assert (tmp_path / "log").read_text() == "one\ntwo\n"
+
+
+def test_the_first_export_starts_no_thread_of_tqdm(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    tqdm = SimpleNamespace(monitor_interval=10, set_lock=lambda _: None)
+    monkeypatch.setitem(sys.modules, "tqdm", SimpleNamespace(tqdm=tqdm))
+    monkeypatch.setattr(compiling, "export_module", lambda *_: seen.append(tqdm.monitor_interval))
+    compiling.warm_exporter.__wrapped__()
+    assert seen == [0]
 
 
 @pytest.mark.parametrize("scheme", [Scheme.ASIS, Scheme.U8])
@@ -891,7 +909,8 @@ def test_weights_of_every_node_and_operand_have_the_type_of_the_scheme() -> None
         *("ConvTranspose 'seventh' input 1", "GRU 'eighth' input 1", "GRU 'eighth' input 2"),
     ]
     with pytest.raises(
-        FailedError, match="9 weights do not have type uint8, which u8 requires: MatMul"
+        FailedError,
+        match=r"9 weights do not .* type uint8, which u8 requires: MatMul 'f.*MatMul 's.*Conv 't",
     ):
         require_weights(model, Scheme.U8)
 

@@ -106,8 +106,12 @@ def test_a_missing_attribute_of_a_context_is_1(tmp_path: Path, missing: str) -> 
     assert (context.file, context.size_bytes) == (None, len(BLOB))
 
 
-def test_the_provider_of_a_context_may_be_called_qnn(tmp_path: Path) -> None:
+def test_the_provider_of_a_context_may_be_called_qnn_and_its_version_lack_a_v(
+    tmp_path: Path,
+) -> None:
     assert read_context(write_context(tmp_path, source="QNN")).source == "QNN"
+    path = write_context(tmp_path, ep_sdk_version=BUILD.removeprefix("v"))
+    assert read_context(path).sdk_version == "2.49.40"
 
 
 def test_a_context_may_lack_its_provider_and_version(tmp_path: Path) -> None:

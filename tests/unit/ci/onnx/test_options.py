@@ -148,6 +148,7 @@ WRONG = [
     ({"op_packages": "a:b:c,"}, {}, "MyOp:libMyOps.so:MyOpsInterfaceProvider"),
     ({"num_graph_prepare_threads": "0"}, {}, "a whole number, at least 1"),
     ({"backend_path": "QnnHtp"}, {}, "a library (libQnnHtp.so)"),
+    ({"backend_path": "libQnnHtp.so.2"}, {}, "a library (libQnnHtp.so)"),
     # one with another
     ({"soc_model": "1234"}, {}, "no SoC with an HTP has this number; known: 93 QCM6490"),
     ({"soc_model": "21"}, {}, "no SoC with an HTP"),
@@ -167,7 +168,7 @@ WRONG = [
     ({"backend_path": "libQnnSaver.so", "soc_model": "69"}, {}, "no effect on the backend saver"),
     ({"genie_log_level": "info"}, {}, "no effect on the backend htp: it is only for genie"),
     ({"soc_model": "57,69"}, {}, "needs ep.context_enable=1"),
-    ({"htp_arch": "75,79"}, {}, "needs ep.context_enable=1"),
+    ({"htp_arch": "75,79"}, {"ep.context_enable": "0"}, "needs ep.context_enable=1"),
     ({"htp_arch": "75,79"}, {**CONTEXT, "ep.share_ep_contexts": "1"}, "several are given"),
     ({"soc_model": "57,69", "htp_arch": "75"}, CONTEXT, "htp_arch has 1 value, but another"),
     ({"soc_model": "57,69", "htp_arch": "75,75"}, CONTEXT, "SM8750 has V79"),

@@ -293,6 +293,7 @@ def test_inputs_of_a_sampling_rate_and_their_metadata_have_several_names(
         ([("Add", ["sr", "i"], ["r"]), ("Equal", ["r", "a"], ["b"])], set()),
         ([("Less", ["sr", "a"], ["b"])], set()),
         ([("Equal", ["x", "a"], ["b"])], set()),
+        ([("Equal", ["sr", "v"], ["b"])], set()),  # no tensor
         ([("Equal", ["sr", "i"], ["b"]), ("Equal", ["sr", "a"], ["c"])], {0, 8, 16}),
     ],
 )
@@ -300,6 +301,7 @@ def test_what_an_input_is_compared_with(nodes: list[Any], found: set[int]) -> No
     held = {"a": [8, 16], "i": [0]}
     constants = [onnx.numpy_helper.from_array(np.array(one), name) for name, one in held.items()]
     made = [helper.make_node(*one) for one in nodes]
+    made.append(helper.make_node("Constant", [], ["v"], value_int=8))
     graph = helper.make_graph(made, "graph", [], [], constants)
     assert find_compared(helper.make_model(graph), "sr") == found
 
