@@ -503,6 +503,7 @@ def test_an_operator_tells_the_factor_or_fill_that_reached_it() -> None:
         (lambda x, s: (s * 1000.0) * x, 0.0),  # of several factors, the last counts
         (lambda x, s: (x * 5.0).relu(), 0.0),
         (lambda x, s: x.masked_fill(kept, -1e4), 1e4),
+        (lambda x, s: (x * 9.0).masked_fill(kept, -3.0), 3.0),
         (lambda x, s: x.masked_fill(kept, 0.0), 0.0),
     ):
         steps = describe(lambda x, s, call=call: call(x, s) + x.flatten()[0], X, scale)
@@ -520,7 +521,7 @@ def test_a_number_is_an_operand_and_a_truth_value_is_none() -> None:
         Operand((), True, 3.0),
     )
     assert describe(lambda x: torch.eq(x, True), X)["eq"].operands == (Operand((2, 6, 16)),)
-    steps = describe(lambda x: x.relu().clone().sum(1), X)
+    steps = describe(lambda x: x.relu().clone().clone().sum(1), X)
     assert (steps["sum"].sources, steps["sum"].numbers["dim"]) == (("relu",), (1.0,))
     assert "clone" not in steps
 

@@ -260,8 +260,10 @@ def test_sets_are_read_in_the_order_of_the_models_inputs(place: Path) -> None:
     assert first("b", "a") == first() == [2.0, 1.0]
     sets = user_data.read_sets(f"{place}/own.py:many")
     assert [len(one) for one in sets] == [1] * 5
-    (place / "lists.py").write_text("def sets(): return [[1, 2], (1, 2)]")
-    assert user_data.read_sets(f"{place}/lists.py:sets") == [([1, 2],), (1, 2)]
+    for number, brackets in enumerate(("[]", "()")):
+        path = place / f"lists_{number}.py"
+        path.write_text(f"def sets(): return {brackets[0]}[1, 2], (1, 2){brackets[1]}")
+        assert user_data.read_sets(f"{path}:sets") == [([1, 2],), (1, 2)]
     assert len(user_data.read_judged(f"{place}/four.npy")) == 4
     assert user_data.read_labels(f"{place}/four.npy", 4).shape == (4, 2)
     assert is_function("a/b.py:f")

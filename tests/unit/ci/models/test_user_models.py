@@ -148,7 +148,8 @@ def test_each_judged_set_has_a_label(tmp_path: Path, labels: int, fits: bool) ->
 def test_sets_that_were_written_are_read_even_over_older_ones(tmp_path: Path) -> None:
     place = tmp_path / "a/deep/directory"
     for number in (0.0, 1.0):
-        sets = [[np.full((2, 3), number + one, "float32"), np.arange(4)] for one in range(2)]
+        rows = np.asfortranarray(np.arange(6, dtype="float32").reshape(2, 3))
+        sets = [[rows + number + one, np.arange(4)] for one in range(2)]
         write_sets(place, sets)
     infos = [describe_tensor(one) for one in sets[0]]
     for read, written in zip(read_sets(place, infos, 2), sets, strict=True):

@@ -151,11 +151,12 @@ def test_comparisons_of_the_new_tests(capture: Capture, monkeypatch: pytest.Monk
     quantized, plain, kept = object(), object(), object()
     Calibrate(plain, quantized).__enter__()
     Calibrate(kept, kept).__enter__()
-    for own, metric in ((plain, Near()), (kept, Equal())):
+    for own, metric in ((plain, Near()), (kept, Equal()), (plain, Equal())):
         stand.verify_output_emulator(module=own, inputs=(), executorch_prog=EXECUTED, metric=metric)
     assert [describe(one) for one in capture.seen] == [
         (quantized, plain, (), False, 7, [1.0], [2.0]),
         (kept, None, (), True, 7, [1.0], [2.0]),
+        (quantized, plain, (), False, 7, [1.0], [2.0]),
     ]
 
 
@@ -195,9 +196,9 @@ def test_comparisons_of_the_backend_suite(
     stand_in(monkeypatch, Tester=Tester)
     monkeypatch.setattr(module, "name_operator", lambda node: node.target)
     module.watch_backend_suite()
-    for model, names in (("a", ["add", "quantize_per_tensor"]), ("b", ["add"])):
+    quantized = ["add", "quantize_per_tensor"]
+    for model, names in (("a", quantized), ("b", ["add"]), ("c", quantized)):
         Tester(model).run_method_and_compare_outputs(program(*names))
-    first, second = capture.seen
-    assert (first.float_model, second.float_model) == ("a", None)
+    assert [one.float_model for one in capture.seen] == ["a", None, "c"]
     for one in capture.seen:
         assert describe(one)[2:] == ((2.0,), True, 0, [2.0], [1.0])

@@ -149,6 +149,8 @@ def test_a_run_says_how_far_it_is(tmp_path: Path) -> None:
     run(tmp_path, interrupted="C::test_refused", progress=cut)
     (last,) = (one for one in cut.steps if one.startswith("interrupted"))
     assert re.fullmatch(r"interrupted: \d of 5 runs are done", last)
+    run(tmp_path, resume=True, progress=(rest := Said()))
+    assert rest.steps[-1].startswith("  [5/5] ")
 
 
 def test_an_entry_has_all_that_is_known_of_a_test(

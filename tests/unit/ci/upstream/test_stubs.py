@@ -43,3 +43,5 @@ def test_other_packages_are_what_they_were() -> None:
         importlib.import_module("missing_two")
     assert importlib.import_module("json").loads("1") == 1
     assert importlib.import_module("json.tool").__file__, "not a stub, though it is imported later"
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("json.missing")
