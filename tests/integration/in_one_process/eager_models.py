@@ -76,6 +76,8 @@ def test_zeros_are_exact_and_integers_are_not_disturbed() -> None:
     assert bounds(lambda x: x > 0, mask) == ([False, True, False], [False, True, False])
     tokens = torch.tensor([0, 5, 3])
     assert bounds(lambda x: x > 2, tokens) == ([False, True, True], [False, True, True])
+    threshold = torch.tensor(0.99)  # a number is as exact in a tensor
+    assert bounds(lambda x: x > threshold, torch.tensor([1.15])) == ([True], [True])
 
 
 def test_a_conversion_to_integers_has_a_range() -> None:

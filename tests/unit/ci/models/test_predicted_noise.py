@@ -557,12 +557,12 @@ class Drawing:
 
     def layer(self, low: int, high: int, *, held: bool = True, channel: bool = False) -> Any:
         """A linear layer with quantized weights from ``low`` to ``high``."""
-        source = self.held if held else self.x
+        rest: tuple[Any, ...] = (1.0, 0, low, high, torch.int8)
+        source = self.held if held else self.call(OPS.quantize_per_tensor, self.x, *rest)
         if channel:
             rest = (self.x, self.x, 0, low, high, torch.int8)
             weight = self.call(OPS.dequantize_per_channel, source, *rest)
         else:
-            rest = (1.0, 0, low, high, torch.int8)
             weight = self.call(OPS.dequantize_per_tensor, source, *rest)
         return self.call(ATEN.linear, self.x, weight)
 
