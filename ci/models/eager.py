@@ -182,7 +182,7 @@ class Concatenations(TorchDispatchMode):
     ) -> Any:
         made = func(*args, **(kwargs or {}))
         if func is torch.ops.aten.cat.default:
-            axis = args[1] if len(args) > 1 else (kwargs or {}).get("dim", 0)
+            axis = args[1] if len(args) > 1 else 0
             parts = tuple(part.shape[axis] for part in args[0] if part.numel())
             self.seen.append((made, axis, parts))
         return made

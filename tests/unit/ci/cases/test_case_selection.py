@@ -152,6 +152,7 @@ def test_a_file_without_a_functions_name_is_refused_with_one(tmp_path: Path, col
         "def __getattr__(name): ...",
         "globals()['made'] = print",
         "exec('made = print')",
+        "def other(): ...\nexec('made = print')",
         "eval('print')",
         "locals()['made'] = print",
         "vars()['made'] = print",

@@ -298,7 +298,7 @@ def test_what_a_factory_makes_is_taken_apart() -> None:
 )
 def test_the_line_of_a_node_is_the_innermost_of_the_users(trace: str, line: str) -> None:
     found = user_code.find_line(SimpleNamespace(meta={"stack_trace": trace}))
-    assert re.sub(r"\[.*/", "[", found) == line
+    assert found == line
 
 
 @pytest.mark.parametrize(

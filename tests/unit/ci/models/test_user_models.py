@@ -141,6 +141,8 @@ def test_each_judged_set_has_a_label(tmp_path: Path, labels: int, fits: bool) ->
     else:
         with pytest.raises(QnnCiError, match=rf"models\.net\.metric\.labels.* {labels} rows"):
             check_data("net", entry)
+    np.save(tmp_path / "few.npy", np.ones((1, 2)))  # enough to calibrate on
+    check_data("net", ModelEntry("net.py:f", calibration=str(tmp_path / "few.npy")))
     # How many sets a function returns is known when it is called.
     check_data("net", structs.replace(entry, inputs="/data.py:load"))
 

@@ -368,6 +368,14 @@ def test_a_quantizer_without_a_zero_point_is_of_unsigned_bytes(tmp_path: Path) -
     assert {*np.unique(steps)} == {-1.0, 0.0, 1.0}
 
 
+def test_a_zero_point_may_be_made_by_a_node(tmp_path: Path) -> None:
+    nodes, (zero, *weights) = quantized("int8", zero=5)
+    made = [("Constant", [], ["z"], {"value": zero}), *nodes]
+    assert (
+        count_steps(tmp_path, made, weights) == count_steps(tmp_path, nodes, [zero, *weights])
+    ).all()
+
+
 def test_what_a_quantized_model_computes_in_float_is_rounded(tmp_path: Path) -> None:
     """A layer between quantizers is not, nor is a scale; weights that are dequantized are."""
     layer, weights = quantized("uint8", UNIT.astype("int8"), zero=100)

@@ -17,6 +17,7 @@ import torch
 import torch.ao.quantization.fx._decomposed
 from torch import nn
 
+from ci.models.eager import keep_state
 from ci.models.schemes import Scheme
 from ci.upstream.capture import Seen
 from ci.upstream.kept import Member, read_comparisons
@@ -29,7 +30,8 @@ GRID = (0.25, -5, 9)
 def predict(module: Any, sets: Any, *, float16: bool) -> Any:
     """The outputs of the set instead of noise, with whether it would be float16's."""
     (given,) = sets
-    return [module(*given), float16]
+    with keep_state(module):
+        return [module(*given), float16]
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +160,9 @@ class Rounded(nn.Module):
 
 def see(program: nn.Module, **changes: Any) -> Seen:
     given: dict[str, Any] = {
-        "program": program if isinstance(program, Optional) else torch.fx.symbolic_trace(program),
+        "program": program
+        if isinstance(program, (Optional, Counting))  # a trace would lose what they depend on
+        else torch.fx.symbolic_trace(program),
         "float_model": Plain(),
         "inputs": (X,),
         "is_own": True,

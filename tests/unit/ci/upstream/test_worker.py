@@ -203,6 +203,7 @@ def test_a_test_runs_in_its_own_directory_with_upstreams_seed(
     [
         (FailedError("running the program ended without a result: SIGABRT"), 134),
         (FailedError("input set 0 has the wrong number of inputs"), 1),
+        (FailedError("running the program raised ValueError: no result"), 1),
         (StoreError("the disk is full"), 1),
         (None, 0),
     ],
