@@ -221,8 +221,8 @@ def _list_changed(graph: Any) -> Iterator[str]:
     for node in graph.nodes:
         schema = getattr(node.target, "_schema", None)
         for place, one in enumerate(schema.arguments if schema else ()):
-            if one.alias_info and one.alias_info.is_write and place < len(node.args):
-                changed = node.args[place]
+            if one.alias_info and one.alias_info.is_write:
+                changed = node.args[place] if place < len(node.args) else node.kwargs.get(one.name)
                 while _is_view(changed):
                     changed = changed.args[0]
                 yield getattr(changed, "name", "")

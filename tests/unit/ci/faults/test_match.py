@@ -239,7 +239,7 @@ def test_a_factor_is_known_behind_whatever_only_moves_or_copies_elements() -> No
 
 
 @pytest.mark.parametrize(
-    "when", ["before", "after", "in part", "in a chunk", "in part of a copy", "never"]
+    "when", ["before", "after", "in part", "in a chunk", "out", "in part of a copy", "never"]
 )
 def test_a_buffer_that_the_model_changes_is_no_constant(when: str) -> None:
     """Whether it is changed before it is read or after, as a whole or through a view."""
@@ -259,6 +259,8 @@ def test_a_buffer_that_the_model_changes_is_no_constant(when: str) -> None:
                 self.cache[2:4].view(-1, 16)[0].copy_(x[0, 0])
             if when == "in a chunk":
                 self.cache.chunk(2)[1].copy_(x[0, 3:])
+            if when == "out":
+                torch.add(x[0], 1.0, out=self.cache)
             if when == "in part of a copy":
                 moved = moved + (self.cache * 2)[2].copy_(x[0, 0])
             return nn.functional.layer_norm(moved, (16,))

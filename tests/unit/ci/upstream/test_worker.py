@@ -351,7 +351,10 @@ def test_a_test_runs_in_a_fork_of_the_worker(
 
 
 TINY = """
+import os
 import torchsr.models
+
+os.write(1, b"chatter")
 
 
 class TestTiny:
@@ -366,10 +369,12 @@ def test_a_suite_is_collected_with_stubs_and_is_then_watched(
     modules: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
     is_file: bool,
     is_installed: bool,
 ) -> None:
-    """In a fork, because it changes the process. Tests of one file are named without it."""
+    """In a fork, because it changes the process. Tests of one file are named without it. What is
+    printed meanwhile is not on stdout, which is for the verb's output."""
     worker, watched = modules.worker, []
     folder = tmp_path / "tests"
     folder.mkdir()
@@ -403,6 +408,8 @@ def test_a_suite_is_collected_with_stubs_and_is_then_watched(
         [] if is_file else ["tests/test_broken.py"]
     )
     assert (done, has_config) == ([False, "tiny"], True)
+    printed = capfd.readouterr()
+    assert ("chatter" in printed.out, "chatter" in printed.err) == (False, True)
 
 
 def test_each_suite_has_its_own_functions_watched(modules: Any) -> None:
