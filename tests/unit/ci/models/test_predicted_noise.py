@@ -436,6 +436,10 @@ def test_the_weights_of_a_method_are_judged_by_its_own_outputs(spoiled: str) -> 
     assert found is not None
     assert found.behind_db < 20
     assert found.weights_db < 25 if spoiled == "second" else found.weights_db == 60
+    turned = Methods({name: methods[name] for name in ("second", "first")}, both.counts)
+    found = find_loss(turned, (other, one), (plain(other).detach(), plain(one).detach()))
+    assert found is not None
+    assert found.behind_db < 20
 
 
 def test_a_model_that_loses_nothing_has_no_place_of_a_loss() -> None:
@@ -507,8 +511,8 @@ def test_an_output_is_not_given_again_as_a_layer() -> None:
     assert len(names) == 1
 
 
-def test_inputs_stay_as_they_are_when_layers_are_looked_at() -> None:
-    """Of a model that writes to them."""
+def test_inputs_and_a_model_stay_as_they_are_when_layers_are_looked_at() -> None:
+    """Of a model that writes to its inputs."""
 
     class Writes(nn.Module):
         def forward(self, values: Tensor) -> Tensor:
@@ -520,6 +524,7 @@ def test_inputs_stay_as_they_are_when_layers_are_looked_at() -> None:
     find_loss(graph, (given,), (one * 2 + 1,))
     expose_layers(graph, (given,))
     assert torch.equal(given, one)
+    assert isinstance(graph(given), Tensor)  # without the results of layers
 
 
 def test_of_many_layers_some_are_given() -> None:

@@ -399,13 +399,17 @@ def test_a_float_model_has_the_ports_of_the_quantized_one(tmp_path: Path) -> Non
         read_float(tmp_path / "net.onnx", quantized)
     assert "float32[2, 3]" not in caught.value.why
     assert "outputs" in caught.value.why
+    quantized.graph.output[0].CopyFrom(plain.graph.output[0])
+    quantized.graph.output.append(plain.graph.output[0])
+    with pytest.raises(UsageError, match="does not match the quantized model"):
+        read_float(tmp_path / "net.onnx", quantized)
+    del quantized.graph.output[1]
     onnx.save(quantized, tmp_path / "other.onnx")
     with pytest.raises(UsageError, match=r"other\.onnx is itself quantized"):
         read_float(tmp_path / "other.onnx", quantized)
     free = onnx.ModelProto.FromString(plain.SerializeToString())
     free.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
     onnx.save(free, tmp_path / "free.onnx")
-    quantized.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT
     read_float(tmp_path / "free.onnx", quantized, [("x", (2, 3))])
     with pytest.raises(UsageError, match=r"free\.onnx cannot be used"):
         read_float(tmp_path / "free.onnx", quantized)
