@@ -115,6 +115,13 @@ def test_what_a_compiler_prints_is_in_its_log_whichever_stream_it_is_for(tmp_pat
     assert (tmp_path / "log").read_text() == "one\ntwo\n"
 
 
+def test_an_output_may_be_a_single_number(tmp_path: Path) -> None:
+    node = make_node("ReduceMax", ["x"], ["y"], keepdims=0)
+    path = write_model(tmp_path / "m.onnx", [node], [tensor("x", (2,))], [tensor("y", ())])
+    ((output,),) = compiling.run_reference(path, [(np.float32([1, 2]),)])
+    assert (output.shape, output.item()) == ((), 2.0)
+
+
 def test_the_first_export_starts_no_thread_of_tqdm(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     tqdm = SimpleNamespace(monitor_interval=10, set_lock=lambda _: None)
