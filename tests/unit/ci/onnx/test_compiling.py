@@ -682,6 +682,7 @@ def test_an_error_of_ours_is_told_as_it_is(tmp_path: Path) -> None:
     staged = StageError(stages.QUANTIZER)
     staged.__cause__ = cause
     assert describe_refusal(staged, tmp_path / "lower.log") == f"quantizer: {cause}"
+    cause.__cause__ = KeyError("what it was made of")
     assert describe_refusal(cause, tmp_path / "lower.log") == str(cause)
     assert describe_refusal(ValueError(" a\n  b "), tmp_path / "lower.log") == "ValueError: a b"
     assert describe_refusal(ValueError(), tmp_path / "lower.log") == "ValueError"

@@ -407,6 +407,9 @@ def test_what_upstream_compares_with_stands_for_a_model_that_is_missing() -> Non
         assert made.quantized is not None
         assert np.array_equal(made.quantized[0].values, quantized[None])
         assert np.array_equal(made.float32[0].values, float32[None])
+    for scheme in ("16a8w", "fp16a8w", ""):  # of which fp16 alone has no quantized model
+        made = make_references(replace(record, scheme=scheme), arrays, (INFO,))
+        assert made.quantized is not None
     plain = make_references(replace(record, scheme="fp16"), arrays, (INFO,))
     assert plain.quantized is None
     assert np.array_equal(plain.float32[0].values, RIGHT[None])
