@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed in this envi
 from torch import Tensor, fx, nn  # noqa: E402
 
 from ci.models import model as loading  # noqa: E402
-from ci.models.eager import compute_reference, run_eager  # noqa: E402
+from ci.models.eager import compute_reference, keep_state, run_eager  # noqa: E402
 from ci.models.model import (  # noqa: E402
     RANDOM,
     SHUFFLED,
@@ -231,6 +231,21 @@ def test_a_random_output_is_found_next_to_one_that_is_not(place: int) -> None:
 
     with pytest.raises(QnnCiError, match="different outputs for the same inputs"):
         compute_reference("net.py:f", Gives(draw_one), [(draw(1),)])
+
+
+@pytest.mark.parametrize(
+    ("names", "left"), [(None, [0, 0]), ({"weight"}, [0, 1]), (frozenset(), [1, 1])]
+)
+def test_of_the_buffers_of_a_model_those_that_are_named_are_restored(
+    names: Any, left: list[int]
+) -> None:
+    module = nn.Module()
+    for name in ("weight", "other"):
+        module.register_buffer(name, torch.zeros(1))
+    with keep_state(module, names):
+        for buffer in module.buffers():
+            buffer.add_(1)
+    assert [int(buffer) for buffer in module.buffers()] == left
 
 
 def test_an_output_that_is_not_a_number_is_the_same_each_time() -> None:

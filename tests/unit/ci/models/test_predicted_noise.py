@@ -498,13 +498,17 @@ def test_an_output_is_not_given_again_as_a_layer() -> None:
     class Both(nn.Module):
         def forward(self, values: Tensor) -> tuple[Tensor, Tensor]:
             hidden = values.sin()
-            return hidden, round_to(hidden, 0.05) if self.is_rounded else hidden.cos()
+            return hidden, self.after(hidden)
 
-        is_rounded = True
+        after: Any = None
 
-    for is_rounded in (True, False):
+    for after in (
+        lambda hidden: round_to(hidden, 0.05),
+        lambda hidden: round_to(hidden, 0.05).cos(),
+        Tensor.cos,
+    ):
         net = Both()
-        net.is_rounded = is_rounded
+        net.after = after
         part, names = expose_layers(net, (torch.ones(2, 3),))
         assert (names, len(part(torch.ones(2, 3)))) == ((), 2)
     _, names = expose_layers(trace(0.01, 0.02, 0.03), inputs()[0])

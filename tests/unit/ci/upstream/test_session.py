@@ -102,6 +102,7 @@ def test_the_next_run_starts_with_what_took_longest(tmp_path: Path) -> None:
     (tmp_path / DURATIONS).write_text('{"C::test_a": 900.0}', encoding="utf-8")
     _, pool = run(tmp_path)
     assert [name for name, _ in pool.calls][:2] == ["C::test_a", "C::test_cdist"]
+    assert read_durations(tmp_path)["C::test_a"] < 900
 
 
 def test_a_test_that_dies_or_hangs_is_told_from_one_that_fails(tmp_path: Path) -> None:
