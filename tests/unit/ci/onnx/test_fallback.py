@@ -212,7 +212,7 @@ OTHERS = (
         ({QNN: ("fused",), CPU: ("a",)}, 0, "1 node ran on other providers, but only 0"),
         ({QNN: ("fused",), CPU: ("erf1",)}, 3, ""),  # nodes may be joined to one
         ({QNN: ("fused",), CPU: ("a", "b")}, 1, "2 nodes ran on other providers, but only 1"),
-        ({CPU: ("a",)}, 1, "QNN executed nothing, according to the session's profile: CPU"),
+        ({CPU: ("a",)}, 0, "QNN executed nothing, according to the session's profile: CPU"),
         (
             {CPU: ("a",), "Dml": ("b", "c"), QNN: ("fused",)},
             2,
