@@ -94,6 +94,7 @@ def test_a_budget_is_met_to_the_byte() -> None:
     [
         ("PyAdaptor.cpython-312-x.so", "cpython-312", True),
         ("PyAdaptor.cpython-39-x.so", "cpython-312", False),
+        ("PyAdaptor.cpython-313t-x.so", "cpython-313", False),
         ("PyAdaptor.cpython-39-x.so", "", True),
         ("libbackend.so", "cpython-312", True),
     ],

@@ -202,8 +202,9 @@ def test_a_python_is_a_path_a_command_or_a_version(
         assert find_python("venv") == tmp_path / "venv"
         (tmp_path / "python").touch(mode=0o755)
         assert find_python("") == Path(sys.executable)
-    what, fix = refuse(find_python, str(tmp_path / "python3"))
-    assert (str(tmp_path / "python3") in what, "version" in fix) == (True, False)
+    for path in (str(tmp_path / "python3"), "bin/python3"):
+        what, fix = refuse(find_python, path)
+        assert (path in what, "version" in fix) == (True, False)
     what, fix = refuse(find_python, "9.99")
     assert ("'9.99'" in what, "version" in fix) == (True, True)
 

@@ -164,7 +164,7 @@ def test_no_commit_is_an_error_without_a_reason(repository: Path) -> None:
         ("", ()),
         ('[submodule "a"]\n\tpath = third-party/a\n\turl = x\n', ("third-party/a",)),
         ('[submodule "a"]\npath="with space" ; why\n[submodule "b"]\nPath=b', ("with space", "b")),
-        ('[submodule "a"]\n\tpathological = yes\n\tpath =\n[core]\n\tpath = c\n', ()),
+        ('[submodule "a"]\n\tpaths = a\n\tsubpath = b\n\tpath =\n[core]\n\tpath = c\n', ()),
         ("[include]\n\tpath = /etc/passwd\n", ()),
     ],
 )

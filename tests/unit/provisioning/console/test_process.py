@@ -363,6 +363,20 @@ def test_what_one_task_raises_ends_the_others_and_aborts() -> None:
     assert aborted.is_set()
 
 
+def test_after_a_failure_work_is_aborted_and_the_rest_is_not_started() -> None:
+    aborted, ended = threading.Event(), list[bool]()
+
+    def work() -> None:
+        ended.append(aborted.wait(5))
+
+    def fail() -> None:
+        raise OSError("no room")
+
+    with pytest.raises(OSError, match="no room"):
+        run_tasks([work, fail, work, lambda: ended.append(False)], 2, abort=aborted.set)
+    assert ended in ([True], [True, True])
+
+
 def test_what_ended_well_counts_if_another_task_fails_at_the_same_moment() -> None:
     failing, seen = threading.Event(), []
 
@@ -435,3 +449,10 @@ def test_a_program_that_is_missing_is_not_blamed_on_its_directory(tmp_path: Path
         with pytest.raises(MissingToolError) as caught:
             run_process(["no-such-program"], cwd=cwd)
         assert caught.value.fix == "install no-such-program, or put it on PATH"
+
+
+def test_a_file_in_the_place_of_a_directory_is_to_be_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(MissingToolError) as caught:
+        run_process(["true"], cwd=tmp_path / "file", fix="install it")
+    assert caught.value.fix == f"check why {tmp_path / 'file'} is not a directory"
