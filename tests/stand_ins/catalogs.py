@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import cache
@@ -154,17 +154,22 @@ def sign(
     hashed: str = "sha256",
     algorithm: str = "rsassa_pkcs1v15",
     imprint: str = "sha256",
+    named: str = "",
+    stamps: int = 1,
+    listed: Sequence[str] = (),
 ) -> bytes:
     """A ContentInfo with SignedData around ``content``, a whole DER value.
 
     ``attributed`` is what the signed digest is of, if it is not the content; ``hashed`` is the
-    kind of digest, and ``imprint`` that of the timestamp's.
+    kind of digest, and ``imprint`` that of the timestamp's. ``named`` is the signed type, if it is
+    not ``kind``. There are ``stamps`` timestamps, and ``listed`` are other kinds of digests in the
+    list of them, which is not signed.
     """
     body = content[2 + (content[1] & 0x7F if content[1] & 0x80 else 0) :]
     digest = hashlib.new(hashed, body if attributed is None else attributed).digest()
     attributes = cms.CMSAttributes(
         [
-            {"type": "content_type", "values": [kind]},
+            {"type": "content_type", "values": [named or kind]},
             {"type": "message_digest", "values": [digest]},
         ]
     )
@@ -184,12 +189,14 @@ def sign(
     }
     if stamped:
         token = cms.ContentInfo.load(make_timestamp(signature, stamped, stamper, imprint))
-        info["unsigned_attrs"] = [{"type": "microsoft_time_stamp_token", "values": [token]}]
+        info["unsigned_attrs"] = [
+            {"type": "microsoft_time_stamp_token", "values": [token] * stamps}
+        ]
     holders = (signer, *chain)
     signed = cms.SignedData(
         {
             "version": "v1",
-            "digest_algorithms": [{"algorithm": hashed}],
+            "digest_algorithms": [{"algorithm": one} for one in (hashed, *listed)],
             "encap_content_info": {"content_type": kind},
             "certificates": [asn1.Certificate.load(one.der) for one in holders],
             "signer_infos": [info],

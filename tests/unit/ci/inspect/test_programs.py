@@ -488,6 +488,18 @@ def test_a_program_whose_segment_cannot_be_mapped_is_read() -> None:
     assert "not at a multiple of 128" in program.misplaced
 
 
+def test_damage_of_any_context_in_a_program_is_named() -> None:
+    binary = make_binary()
+    delegates = [{0: "QnnBackend", 1: {1: Number("I", number)}} for number in (0, 1)]
+    forward = {0: "forward", 7: Vector(delegates)}
+    inline = [{0: Vector(binary)}, {0: Vector(binary + bytes(4))}]
+    data = make_flatbuffer({1: Vector([forward]), 3: Vector(inline)}, b"ET12")
+    found = parse_program(memoryview(data), "model.pte")
+    assert found
+    assert [bool(one.damage) for one in found.contexts] == [False, True]
+    assert found.damage == f"contains a context binary that {found.contexts[1].damage}"
+
+
 def test_damage_inside_a_program_is_named() -> None:
     data = make_program()
     cut = parse_program(memoryview(data[:-10]), "model.pte")

@@ -38,6 +38,7 @@ Run = Callable[[Sequence[str]], object]
 def test_output_is_returned_logged_and_passed_on(tmp_path: Path) -> None:
     seen: list[str] = []
     log = tmp_path / "log"
+    log.write_text("of an earlier process\n")
     ended = run_process(
         [sys.executable, "-c", "print('a'); print('b')"], log=log, on_line=seen.append
     )

@@ -254,6 +254,8 @@ def test_the_nearest_build_file_with_a_level_counts_and_kotlin_before_groovy(
     (place / "libs").mkdir()
     monkeypatch.chdir(place / "libs")
     assert find_min_sdk(Path()) == 24
+    (place / "libs/.git").write_text("gitdir: ../.git/modules/libs\n")  # a submodule
+    assert find_min_sdk(Path()) is None
 
 
 def test_a_note_never_makes_an_environment_unfit() -> None:

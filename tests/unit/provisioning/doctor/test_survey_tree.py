@@ -145,9 +145,12 @@ def test_a_defect_is_a_fact(root: Path) -> None:
     (file,) = survey_tree(root, NO_CACHE).files
     why = "it starts with 'no library'"
     assert file == replace(file, size_bytes=10, defect=Defect.NOT_ELF, defect_why=why)
-    gone = tree.read_file(("a.so", path.with_name("gone.so")))
-    assert (gone.size_bytes, gone.defect) == (0, Defect.UNREADABLE)
-    assert gone.defect_why
+    gone, link = path.with_name("gone.so"), path.with_name("link.so")
+    link.symlink_to(gone)
+    for one, size in ((gone, 0), (link, link.lstat().st_size)):
+        found = tree.read_file(("a.so", one))
+        assert (found.size_bytes, found.defect) == (size, Defect.UNREADABLE)
+        assert found.defect_why
 
 
 def test_a_missing_root_is_empty(tmp_path: Path) -> None:

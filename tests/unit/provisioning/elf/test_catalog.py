@@ -195,6 +195,15 @@ REFUSED: dict[str, tuple[str, Callable[[], bytes]]] = {
         "its content has the wrong type",
         lambda: sign("1.2.840.113549.1.7.1", members, SIGNER, AUTHORITY),
     ),
+    "another type in what is signed": (
+        "its content has the wrong type",
+        lambda: make_catalog(FILES, named="1.2.840.113549.1.7.1"),
+    ),
+    "two timestamps": ("it cannot be read: .*", lambda: make_catalog(FILES, stamped=NOW, stamps=2)),
+    "a list of two digests": (
+        "genuine catalogs have a different version or use other algorithms",
+        lambda: make_catalog(FILES, listed=["sha384"]),
+    ),
     "a timestamp instead of a catalog": (
         "its content has the wrong type",
         lambda: sign("1.2.840.113549.1.9.16.1.4", members, SIGNER, AUTHORITY),

@@ -641,6 +641,8 @@ def test_headers_alone_are_parsed_from_bytes() -> None:
     assert headers.program_headers == facts.program_headers
     assert headers.end == 52 + 32 * len(headers.program_headers)
     assert parse_headers(data[: headers.end]) == headers
+    moved = data[:28] + struct.pack("<I", len(data)) + data[32:] + data[52 : headers.end]
+    assert parse_headers(moved) == headers._replace(end=len(moved))
     with pytest.raises(ValueError, match="magic"):
         parse_headers(b"\0" * 64)
     with pytest.raises(HeadersTruncatedError):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import struct
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -82,6 +84,25 @@ def test_a_header_may_claim_any_size(begin: int, told: str) -> None:
     assert find_context_damage(data) == (
         f"is 40 bytes long, but its header states {told}: it was cut short or is not from QNN"
     )
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "told"),
+    [(6, 0xFF, "version"), (9, 8, "utf-8")],
+    ids=["another version of zip", "a name that is no text"],
+)
+def test_a_package_whose_list_of_files_cannot_be_read_is_damaged(
+    place: int, value: int, told: str
+) -> None:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as package:
+        package.writestr("name", make_context())
+    whole = bytearray(stream.getvalue())
+    start = whole.index(b"PK\1\2")
+    whole[start + 46] = 0xFF  # the first byte of the name
+    assert not find_context_damage(bytes(whole))
+    whole[start + place] = value
+    assert told in find_context_damage(bytes(whole))
 
 
 @pytest.mark.parametrize("kind", PROGRAMS)
