@@ -50,7 +50,10 @@ from provisioning.files import NO_LEAVE, NO_ROOM, explain_write
 NAMES = frozenset({errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR})
 OWN_PACKAGES = frozenset({"ci", "provisioning"})
 # How to install packages that the extra `lowering` does not include.
-INSTALLS = {"onnx": 'pip install "executorch-qnn-ci[onnxruntime]" (Python 3.11 or later)'}
+INSTALLS = dict.fromkeys(
+    ("onnx", "onnxruntime", "onnxruntime_qnn"),
+    'pip install "executorch-qnn-ci[onnxruntime]" (Python 3.11 or later)',
+)
 # Errors that may occur anywhere, and their fixes.
 REFUSALS = {
     errno.EACCES: "run the command as a user with this permission, or choose another path",
@@ -285,10 +288,11 @@ def is_refused_write(error: OSError) -> bool:
 def explain_missing(error: ImportError) -> UnfitError:
     """Return the error for a package that is not installed in this Python or cannot be imported."""
     missing = isinstance(error, ModuleNotFoundError)
+    package = (error.name or "").partition(".")[0]
     return UnfitError(
         f"this Python has no package {error.name!r}" if missing else f"import failed: {error}",
         why=f"{sys.executable} lacks a package that this command needs, or cannot import it",
-        fix=INSTALLS.get(error.name or "", 'pip install "executorch-qnn-ci[lowering]"'),
+        fix=INSTALLS.get(package, 'pip install "executorch-qnn-ci[lowering]"'),
     )
 
 

@@ -20,7 +20,7 @@ from provisioning.doctor.survey.tree import read_file
 from provisioning.elf.facts import EM_X86_64
 from provisioning.elf.loader import find_libraries
 from provisioning.elf.qnn_build import find_headers_version
-from provisioning.errors import StoreError, ToolError
+from provisioning.errors import ToolError
 from provisioning.files import hash_file, write_whole
 from provisioning.manifest.targets import Backend
 
@@ -132,7 +132,7 @@ def try_device(
         return kept.read_text("utf-8")
     why, is_known = _try_device(python, variables, backend)
     if is_known:
-        with suppress(OSError, StoreError):  # then it is tried again
+        with suppress(OSError):  # then it is tried again
             write_whole(kept, why)
     return why
 

@@ -198,6 +198,23 @@ def test_a_missing_package_is_an_unfit_environment(capsys: pytest.CaptureFixture
     assert "no_such_package" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("name", "extra"),
+    [
+        ("torch", "lowering"),
+        ("onnx", "onnxruntime"),
+        ("onnx.reference", "onnxruntime"),
+        ("onnxruntime_qnn", "onnxruntime"),
+        (None, "lowering"),
+    ],
+)
+def test_a_package_that_cannot_be_imported_comes_with_an_extra(
+    name: str | None, extra: str
+) -> None:
+    for kind in (ImportError, ModuleNotFoundError):
+        assert f"[{extra}]" in explain_exception(kind("no", name=name)).fix
+
+
 def test_a_module_of_ours_that_is_missing_is_a_defect() -> None:
     verbs = {"show": Verb("provisioning.verbs.no_such_verb", "shows")}
     assert run_command("p", verbs, ["show"])[0] == ExitCode.DEFECT
