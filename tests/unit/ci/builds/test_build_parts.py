@@ -736,6 +736,7 @@ def test_an_sdk_lowers_here_with_libraries_for_hosts_and_a_supported_executorch(
         ('"a\\"QNN_HTP_A" "QNN_HTP_B\nQNN_HTP_C"', {"QNN_HTP_B", "QNN_HTP_C"}),
         ("#ifndef __hexagon__\nQNN_HTP_A\n#endif\nQNN_HTP_B", {"QNN_HTP_A", "QNN_HTP_B"}),
         ("#ifndef __hexagon__\n#else\nQNN_HTP_A\n#endif", set()),
+        ("#ifndef __hexagon__\n#elif NEWER\nQNN_HTP_A\n#endif", set()),
         ("#if NEWER\n#else\nQNN_HTP_A\n#endif", set()),
         ("#if NEWER\n#elif NEW\nQNN_HTP_A\n#else\nQNN_HTP_B\n#endif\nQNN_HTP_C", {"QNN_HTP_C"}),
         ("#ifdef NEWER\nQNN_HTP_A\n#endif\nQNN_HTP_B", {"QNN_HTP_B"}),

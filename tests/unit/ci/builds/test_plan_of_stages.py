@@ -118,6 +118,14 @@ def test_each_stage_has_its_own_toolchain_options_and_targets(tmp_path: Path) ->
     )
 
 
+def test_extras_count_in_the_order_of_their_names(tmp_path: Path) -> None:
+    """Another order would be another build."""
+    names = "badfce"
+    stage = {"name": "only", "extra_targets": {name: [name] for name in names}}
+    made = plan(tmp_path, replace(REQUEST, extras=frozenset(names)), stages=[stage])
+    assert made.stages[0].targets == ("all", *sorted(names))
+
+
 @pytest.mark.parametrize(
     ("asked", "cores", "jobs"), [(3, 7, 3), (0, 7, 7), (0, None, 1), (1, 7, 1)]
 )

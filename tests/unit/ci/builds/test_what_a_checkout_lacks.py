@@ -215,6 +215,7 @@ def test_a_python_is_a_path_a_command_or_a_version(
         ("/host", "", "TOOLCHAIN_ROOT_HOST is set, but TOOLCHAIN_ROOT_TARGET is not"),
         ("", "/target", "TOOLCHAIN_ROOT_TARGET is set, but TOOLCHAIN_ROOT_HOST is not"),
         ("/host", "/no/such/target", "TOOLCHAIN_ROOT_TARGET=/no/such/target is not a directory"),
+        ("/host", "/dev/null", "TOOLCHAIN_ROOT_TARGET=/dev/null is not a directory"),
     ],
 )
 def test_the_sysroot_that_is_missing_is_named(
