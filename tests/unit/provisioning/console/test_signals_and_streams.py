@@ -188,6 +188,7 @@ def handlers() -> Any:
 def test_every_signal_that_ends_a_program_is_one_interrupt() -> None:
     for number in interrupts.ENDING_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # Python's own
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     interrupts.catch_signals()
     handler = signal.getsignal(signal.SIGTERM)

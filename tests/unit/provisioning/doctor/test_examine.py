@@ -301,13 +301,15 @@ def test_a_tolerated_finding_is_a_warning(
 
 
 UNFIT = verdict_with("QNN902")
+WARNED = verdict_with("QNN225", severity=Severity.WARNING)
 
 
 @pytest.mark.parametrize(
     ("verdicts", "taken", "asked"),
     [
         ([verdict_with()], 0, 1),
-        ([verdict_with("QNN225", severity=Severity.WARNING)], 0, 1),
+        ([WARNED], 0, 1),
+        ([Verdict("p", UNFIT.findings + WARNED.findings), verdict_with()], 1, 2),
         *(
             ([verdict_with(code, "QNN903"), verdict_with()], 1, 2)
             for code in ("QNN507", "QNN508", "QNN509", "QNN512", "QNN513", "QNN515", "QNN901")

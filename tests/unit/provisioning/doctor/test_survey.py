@@ -189,6 +189,8 @@ def test_a_tool_is_that_of_the_jobs_path_and_has_to_end_well(
         path = str(tmp_path / place / "cmake") if place != "c" else None
         assert (tool.name, tool.path, tool.version) == ("c", path, version)
     assert "cmake 3.28.1" in ask_version("c", tmp_path / "b" / "cmake").output
+    lengthy = program(tmp_path / "lengthy", "echo a tool; echo version 1.2")
+    assert ask_version("c", lengthy).version == "1.2"
     silent = program(tmp_path / "silent", "exit 0")
     assert ask_version("c", silent).version is None
     monkeypatch.setattr(host, "TIMEOUT_S", 0.3)
