@@ -520,6 +520,13 @@ def test_what_one_backend_does_is_not_remembered_of_another(tmp_path: Path) -> N
     assert found == {Backend.HTP: "", Backend.GPU: "no"}
 
 
+def test_what_cannot_be_remembered_is_told_all_the_same(tmp_path: Path) -> None:
+    python = program(tmp_path / "python", "echo device no")
+    library = tmp_path / "lib.so"
+    library.touch()
+    assert try_device(python, library, library, {"PATH": "/bin"}, library / "kept") == "no"
+
+
 def test_that_a_busy_machine_took_too_long_is_not_remembered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
