@@ -113,7 +113,7 @@ class Merger:
         self.globs: dict[tuple[str, tuple[str, ...]], Glob] = {}
         self.unread: dict[str, NotEvaluated] = {}
         self.read: set[str] = set()
-        self.recorded: dict[Key, Recorded] = {}
+        self.recorded: dict[Key, tuple[Recorded, BuckTarget]] = {}  # in the latest world
         self.first: dict[str, Package] = {}
         self.open_words: dict[Key, set[str]] = {}
 
@@ -146,13 +146,14 @@ class Merger:
         for rule in package.rules:
             name = str(rule.arguments["name"])
             key = (package.package, name, "python" in rule.kind)
-            target = self.targets.get(key)
-            if target is None or name in seen or self.recorded[key] != rule:
-                known, target = target, self.build_target(package, rule)
+            known, target = self.recorded.get(key, (None, None))
+            if target is None or name in seen or known != rule:
+                target = self.build_target(package, rule)
                 if name in seen:
                     self.repeated[key] = target
-                self.targets[key] = merge_targets(known, target) if known else target
-                self.recorded[key] = rule
+                merged = self.targets.get(key)
+                self.targets[key] = merge_targets(merged, target) if merged else target
+                self.recorded[key] = (rule, target)
             seen.add(name)
             if world == "oss":
                 words = (word for name in WORD_FIELDS for word in getattr(target, name))

@@ -94,6 +94,7 @@ def make_tokenizer(bos: int) -> Tokenizer:
     [
         ("abcdefg", 1, 4, ["1abc", "1def", "1g"]),
         ("abcdef", 1, 4, ["1abc", "1def"]),
+        ("abcdef", 0, 4, ["0abc", "0def"]),
         ("abcdefg", -1, 4, ["abcd", "defg"]),
         ("abcdefgh", -1, 4, ["abcd", "defg", "gh"]),
         ("a", 1, 4, ["1a"]),
@@ -106,7 +107,9 @@ def test_a_text_is_measured_in_windows_that_follow_each_other(
 ) -> None:
     (tmp_path / "text").write_text(text)
     args = Namespace(text=tmp_path / "text", context=context)
-    ids = tuple(tuple(1 if one == "1" else ord(one) for one in window) for window in windows)
+    ids = tuple(
+        tuple(int(one) if one.isdigit() else ord(one) for one in window) for window in windows
+    )
     if windows:
         assert llm.find_windows(args, make_tokenizer(bos)) == ids
         return

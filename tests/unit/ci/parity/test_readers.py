@@ -153,6 +153,19 @@ def test_a_target_that_one_world_has_twice_is_found(world: str, pairs: Pairs) ->
     assert pairs({**files, **twice}) == {("duplicate-target", "p/BUCK")}
 
 
+@pytest.mark.parametrize("switch", ["is_fbcode()", "is_xplat()", "not runtime.is_oss"])
+def test_a_dependency_of_builds_inside_meta_is_not_compared(switch: str, pairs: Pairs) -> None:
+    library = (
+        LOAD + "runtime.cxx_library(name = 'p', srcs = ['a.cpp'], deps = [':q'] if {} else [])"
+    )
+    other = "\nruntime.cxx_library(name = 'q', srcs = ['b.cpp'])\n"
+    cmake = "add_library(p p/a.cpp)\nadd_library(q p/b.cpp)\n"
+    files = {"p/a.cpp": "", "p/b.cpp": "", "CMakeLists.txt": cmake}
+
+    assert pairs({**files, "p/BUCK": library.format(switch) + other}) == set()
+    assert pairs({**files, "p/BUCK": library.format("True") + other}) == {("dependency", "p/BUCK")}
+
+
 @pytest.mark.parametrize("kind", ["python_library", "python_binary", "python_test"])
 def test_a_python_rule_does_not_swallow_a_native_one(kind: str, pairs: Pairs) -> None:
     rules = rule("fbcode_target", kind=kind, source="x.py") + rule("non_fbcode_target")
