@@ -326,6 +326,13 @@ def test_parity_reads_the_folders_that_a_target_is_built_from(
         assert (source, same, policy) == (Path("/tree"), folders, ("parity", verb.ParityPolicy))
         assert kept.name == "parity"
 
+        def refuse(*_: object) -> None:
+            raise UsageError("no tree")
+
+        monkeypatch.setattr(verb, "compare_folders", refuse)
+        with pytest.raises(UsageError, match="no tree"):
+            verb.compare_parity(job, Progress())
+
 
 def test_a_record_is_named_by_its_whole_path_wherever_the_caller_is(
     builds: Builds,

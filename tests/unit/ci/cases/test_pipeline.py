@@ -1166,6 +1166,7 @@ def test_a_runner_gets_every_file_of_a_program_and_no_reference(tmp_path: Path) 
     compiled = msgspec.structs.replace(COMPILED, program="model/net.onnx")
     program = CaseRun(SPEC, setup).copy_program(SPEC, made, compiled, place)
     assert (program.path.name, program.path.read_text()) == ("net.onnx", "model/net.onnx")
+    assert program.path.is_relative_to(place)
     found = {path.name: path.read_text() for path in place.rglob("*") if path.is_file()}
     assert found == {"net.onnx": "model/net.onnx", "net.bin": "model/net.bin"}
 

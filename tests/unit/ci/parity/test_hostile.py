@@ -122,6 +122,18 @@ def test_a_file_that_two_others_load_is_no_cycle(
     assert reasons(report({**GOOD, **files})) == ""
 
 
+def test_a_file_that_fails_fails_for_the_same_reason_wherever_it_is_loaded(
+    report: Callable[[Mapping[str, str]], ParityReport],
+) -> None:
+    files = {
+        "bad/a.bzl": 'fail("why")\n',
+        **{f"{folder}/BUCK": 'load("//executorch/bad:a.bzl", "x")\n' for folder in ("bad", "more")},
+    }
+    said = reasons(report({**GOOD, **files}))
+    assert "bad/BUCK: fail: why" in said
+    assert "more/BUCK: fail: why" in said
+
+
 def test_each_reason_of_a_line_is_given(
     report: Callable[[Mapping[str, str]], ParityReport],
 ) -> None:

@@ -820,7 +820,7 @@ def test_without_git_no_revision_is_called_missing(
 
 LISTS = """NAMES = ["", 'q']
 NUMBERS = [1, 2]
-PYTHON = [
+PYTHON = NAMES[:0] + [
     "p/1.cpp",
     "p/2.cpp",
 ]

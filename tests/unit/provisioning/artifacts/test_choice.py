@@ -306,7 +306,10 @@ def test_a_file_of_github_holds_values_of_several_lines() -> None:
     mark = rows[start].partition("<<")[2]
     assert mark
     assert rows[start + 1 : start + 4] == ["two", "lines", mark]
-    assert "QNN_SDK_ROOT=" in rows  # of another QNN
+    own = render_github(Environment("p", (), {"LD_LIBRARY_PATH": "/a"})).splitlines()
+    stale = {f"{name}=" for name in environment.DROPPED_VARIABLES}  # of another QNN
+    assert stale <= {*rows}
+    assert {*own} == stale - {"LD_LIBRARY_PATH="} | {"LD_LIBRARY_PATH=/a"}
 
 
 # -- selections -----------------------------------------------------------------------------------

@@ -1870,6 +1870,8 @@ def test_a_cache_is_cleaned_of_the_parts_that_are_named(
     (row,) = [row for row in parts if row["name"] == "downloads"]
     assert (row["path"], row["size_bytes"]) == (str(store.downloads), own["size_bytes"])
     assert row["about"]
+    (nox,) = [one for one in parts if one["name"] == "environments"]
+    assert Path(nox["path"]).name == ".nox"
     assert tell("cache", "info", "store")["home"] == str(store.home)
     for words, fix in ((["clean"], "use all, or some of"), (["info", "store", "x"], ", or all")):
         assert main(["cache", *words]) == ExitCode.USAGE
