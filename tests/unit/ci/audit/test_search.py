@@ -78,6 +78,7 @@ def test_an_operator_is_named_with_its_line_and_module() -> None:
     assert str(Operator(name="n", kind="linear", line="net.py:3", module="head")) == (
         "linear [net.py:3] of head"
     )
+    assert str(Operator(name="n", kind="linear", module="head")) == "linear of head"
     assert str(Operator(name="n", kind="linear")) == "linear"
 
 

@@ -302,7 +302,8 @@ def test_a_cause_far_below_cmake_s_own_words_is_kept() -> None:
 
 
 def test_a_cmake_error_without_a_tool_s_is_told_in_two_lines() -> None:
-    output, _ = read_output("CMake Error at a.cmake:1 (find_package):\n  no Torch\n\n  Add it.\n")
+    first, second = "CMake Error at a.cmake:1 (find_package)", "CMake Error at b.cmake:2 (message)"
+    output, _ = read_output(f"{first}:\n  no Torch\n\n  Add it.\n\n{second}:\n  no Torch either\n")
     assert output.first_error == "CMake Error at a.cmake:1 (find_package): no Torch"
 
 
@@ -375,7 +376,8 @@ def test_a_step_that_fails_says_what_helps_and_where_its_output_is(tmp_path: Pat
         place=place, aliases={}, environment={}, overlay=tmp_path, source=tmp_path
     )
     for line, helps in (("fatal error: QnnInterface.h: No such file", True), ("no idea", False)):
-        command = ["/bin/sh", "-c", f"echo 'a.cpp:1: {line} or directory'; exit 1"]
+        later = f"printf '%s\\n' {'compiled ' * 99}"
+        command = ["/bin/sh", "-c", f"echo 'a.cpp:1: {line} or directory'; {later}; exit 1"]
         with pytest.raises(ToolError) as raised:
             _run_step(plan, "compile", command, Progress(None))  # type: ignore[arg-type]
         assert ("QNN_SDK_ROOT" in raised.value.fix) == helps

@@ -14,7 +14,16 @@ pytest.importorskip("torch", reason="torch is not installed in this environment"
 
 import torch
 
-from ci.faults.generate import MOST_RANK, MOST_SIZE, Maker, _find_fault, generate, node
+from ci.faults.generate import (
+    MOST_RANK,
+    MOST_SIZE,
+    Maker,
+    _find_fault,
+    generate,
+    make_concat,
+    make_norm,
+    node,
+)
 from ci.faults.graph import Graph
 from ci.faults.shrink import BINARY, find_shapes
 from ci.faults.torch_graphs import Module, draw_sets
@@ -134,6 +143,24 @@ def test_a_graph_is_made_for_the_values_with_which_it_is_tried() -> None:
     graph = Graph(maker.tensors, {"y": node("add", x, c)}, ("y",))
     assert (draw_sets(graph, 0)[0][0] == value.numpy()).all()
     assert (value + other == Module(graph, 0)(value)[0]).all()
+    assert maker.add("z", node("linear", x, maker.declare((4, 8))))
+    graph = Graph(maker.tensors, maker.nodes, ("z",))
+    assert (maker.values["z"] == Module(graph, 0)(value)[0]).all()
+
+
+def test_values_are_joined_along_any_axis_and_normed_over_the_last() -> None:
+    joined, sizes = set(), set()
+    for seed in range(40):
+        maker = Maker(random.Random(seed), "onnx")
+        x = maker.declare((2, 4, 8), is_input=True)
+        maker.compute([x], {})
+        made = make_concat(maker, "concat", x)
+        assert made
+        joined.add(made.attributes["axis"])
+        made = make_norm(maker, "layer_norm", x)
+        assert made
+        sizes |= {maker.tensors[one].shape for one in made.reads[1:]}
+    assert (joined, sizes) == ({0, 1, 2}, {(8,)})
 
 
 def test_every_form_of_every_operator_is_generated_and_no_other() -> None:

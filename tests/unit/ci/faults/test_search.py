@@ -1070,6 +1070,9 @@ def test_a_graph_that_ends_in_any_other_way_than_right_is_a_regression(now: str)
     assert (len(matrix.regressions), matrix.fixes) == (1, ())
     back = make_matrix(["1", "2"], [replace(run, end=now), replace(run, qnn="2")])
     assert (back.regressions, len(back.fixes)) == ((), 1)
+    for one in (matrix, back, make_matrix(["1"], [run], ["why"])):
+        assert "\n\n| fault |" in render_matrix(one)  # Markdown needs the empty line
+    assert render_matrix(make_matrix(["1"], [run])).startswith("| fault |")
 
 
 def test_the_matrix_names_what_changes_between_versions() -> None:
@@ -1195,6 +1198,17 @@ z = constant(3, value=0)
 e = add(d, z)
 return e, s
 """
+
+
+@pytest.mark.parametrize(
+    ("scheme", "fp16", "convolution"),
+    [("fp16", True, False), ("8a8w", False, False), ("16a4w_block", False, True)],
+)
+def test_a_script_lowers_as_the_search_does(scheme: str, fp16: bool, convolution: bool) -> None:
+    page = render_markdown(make_finding(frontend="executorch", scheme=scheme), "1", "QNN 2")
+    assert f"(use_fp16={fp16})" in page
+    assert f"convert_linear_to_conv2d={convolution})" in page
+    assert ("QuantDtype" in page) is not fp16
 
 
 def test_results_with_two_of_everything_read_as_their_snapshot() -> None:

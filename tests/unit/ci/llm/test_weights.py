@@ -168,6 +168,7 @@ def test_a_tied_head_is_the_embedding(model: Path) -> None:
         ({"model_type": "gemma"}, "gemma"),
         ({"attention_bias": True}, "bias"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "yarn"),
+        ({"rope_scaling": {"factor": 2.0}}, "rope_scaling None"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 2.0}}, "low_freq_factor"),
         ({"num_key_value_heads": 3}, "multiple of kv_heads = 3"),
         ({"num_hidden_layers": 3}, "model.layers.2"),
