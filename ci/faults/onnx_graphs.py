@@ -105,7 +105,7 @@ def _linear(b: Builder, kind: str, name: str, reads: Reads) -> None:
         return
     whole = b.prefix + weight
     (array,) = (numpy_helper.to_array(one) for one in b.constants if one.name == whole)
-    b.add_with("MatMul", f"{name}_product" if bias else name, [x], np.ascontiguousarray(array.T))
+    b.add_with("MatMul", f"{name}_product" if bias else name, [x], array.T)
     if bias:
         b.add("Add", name, [f"{name}_product", *bias])
 

@@ -709,17 +709,22 @@ def test_an_operator_is_described_with_its_module_its_inputs_and_its_size() -> N
 
 def test_what_reads_a_part_of_a_split_reads_what_was_split() -> None:
     class Halves(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
             low, high = x.exp().chunk(2)
-            return low + high
+            low, high = torch.meshgrid(low, high.neg(), indexing="ij")
+            made = low + high
+            return made, made
 
     graphs = make_graphs(Halves(), Halves(), [(torch.ones(4),)])
+    assert graphs.outputs == ("add",)
     kinds = {one.name: one.kind for one in graphs.describe()}
     inputs = [(one.kind, [kinds[name] for name in one.inputs]) for one in graphs.describe()]
     assert inputs == [
         ("exp", []),
         ("getitem", ["exp"]),
         ("getitem", ["exp"]),
+        ("neg", ["getitem"]),
+        *[("getitem", ["getitem", "neg"])] * 2,
         ("add", ["getitem", "getitem"]),
     ]
 

@@ -153,9 +153,10 @@ def test_a_path_in_a_copy_or_under_an_alias_is_that_of_the_file_to_edit(tmp_path
         "in /build/stages/x.h": f"in {root}/stages/x.h",
         "/qnn_sdk_root/q.h /build/tree/et/a.cpp": f"{sdk}/q.h {source}/a.cpp",
         "/qnn_sdk_root/gone.h": "/qnn_sdk_root/gone.h",
-        "/other/build/tree/et/a.cpp": "/other/build/tree/et/a.cpp",
+        **dict.fromkeys([f"{one}/build/tree/et/a.cpp" for one in ("/other", ".", "..")]),
     }
-    assert {text: steps.PathMap(plan)(text) for text in shown} == shown
+    for text, path in shown.items():
+        assert steps.PathMap(plan)(text) == (path or text)
 
 
 class Stages:

@@ -1123,7 +1123,7 @@ def test_a_matrix_of_two_faults_has_a_row_of_each_form_and_scheme() -> None:
         run("c", GRAPH, "u8", "1.0", WRONG, 3.0),
         run("c", GRAPH, "u8", "1.1", RIGHT, 64.0),
         run("d", GRAPH, "u8", "1.0", RIGHT, 65.0),
-        run("d", GRAPH, "u8", "1.1", WRONG, 1.0),
+        run("d", GRAPH, "u8", "1.1", WRONG, 0.0),
     ]
     assert render_matrix(make_matrix(["1.0", "1.1"], runs, ["why 1.2", "why 1.3"])) == (
         "- regression: b (mended) in u8: right before QNN 1.1, crashed with it\n"
@@ -1138,7 +1138,7 @@ def test_a_matrix_of_two_faults_has_a_row_of_each_form_and_scheme() -> None:
         "| b | graph | u8 | wrong, 2.0 dB | right, 62.0 dB |\n"
         "| b | mended | u8 | right, 63.0 dB | crashed |\n"
         "| c | graph | u8 | wrong, 3.0 dB | right, 64.0 dB |\n"
-        "| d | graph | u8 | right, 65.0 dB | wrong, 1.0 dB |\n"
+        "| d | graph | u8 | right, 65.0 dB | wrong, 0.0 dB |\n"
         "| a | graph | fp16 | right, 60.0 dB | right, 61.0 dB |\n"
         "| b | graph | fp16 | not run | refused |\n"
     )
