@@ -34,7 +34,7 @@ from ci.llm.foreign import (
     read_interface,
 )
 from ci.llm.generation import Loop, Step, run_free
-from ci.llm.interface import DECODE, PREFILL, Border
+from ci.llm.interface import DECODE, PREFILL, Border, Coding
 from ci.llm.runtime import code_step
 from ci.llm.session import judge_program
 from ci.llm.verdict import Likeness
@@ -106,6 +106,11 @@ def test_its_masks_caches_and_logits_are_integers() -> None:
     assert mask[0, 0, 0].tolist() == [65535] + [0] * 126 + [65535]
     assert (keys.dtype, keys.shape, values.shape) == (np.uint8, (1, 4, 8, 127), (1, 4, 127, 8))
     assert (keys[0, 0, 0, :2].tolist(), values[0, 0, :2, 0].tolist()) == ([7, 0], [250, 0])
+
+
+def test_logits_whose_zero_point_is_not_told_start_at_zero() -> None:
+    told = replace(DECLARED, constants={"get_logits_scale": 0.5})
+    assert read_border(told, DECODE).outputs[0] == Coding(0.5, 0, "uint16")
 
 
 def test_a_program_in_floats_has_nothing_to_code() -> None:
