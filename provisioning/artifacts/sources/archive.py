@@ -96,7 +96,8 @@ def find_release(job: FillJob, version: str) -> ArchiveRelease:
     if new.url == old.url != "" and new != old:
         raise UsageError(
             f"the URL of {job.request.name} {version} is unknown",
-            why=f"it cannot be derived from {old.url}, which does not contain {old.version}",
+            why=f"it cannot be derived from {redact_url(old.url)}, which does not contain "
+            f"{old.version}",
             fix=f"change the manifest by hand, then run `qnn-ci lock {job.request.name} --write`",
         )
     return new

@@ -186,7 +186,9 @@ def find_release(job: FillJob, version: str) -> GitRelease:
             if newest
             else "correct the URL: its repository must have tags such as v1.0"
         )
-        raise UsageError(f"{old.url} has no {f'tag {tag}' if tag else 'release tag'}", fix=fix)
+        raise UsageError(
+            f"{redact_url(old.url)} has no {f'tag {tag}' if tag else 'release tag'}", fix=fix
+        )
     if not named and is_older(tag, old.version):
         return old  # the mirror lags behind
     return msgspec.structs.replace(old, version=tag[1:], tag=tag, commit=tags[tag])
@@ -213,7 +215,7 @@ def _list_tags(root: Path, url: str) -> list[str]:
             failures.append(_last_words(ended))
         elif rows or not mirrors:
             return rows
-    raise DownloadError(f"the tags of {url} cannot be read", why="; ".join(failures))
+    raise DownloadError(f"the tags of {redact_url(url)} cannot be read", why="; ".join(failures))
 
 
 def _add_tag(rows: list[str], line: str) -> None:
@@ -270,7 +272,7 @@ class _Checkout:
         adoption = request.toolchain.adoption
         checkout = f", or set {adoption.variable} to a checkout" if adoption else ""
         return DownloadError(
-            f"{request.label} could not be fetched: {self.release.url}",
+            f"{request.label} could not be fetched: {redact_url(self.release.url)}",
             why=why,
             fix=f"{advice}{checkout}",
         )
@@ -308,7 +310,8 @@ class _Checkout:
         """
         release = self.release
         name = f"refs/tags/{release.tag}" if release.tag else release.commit
-        self.job.progress.step(f"{self.job.request.label}: fetching {name} of {release.url}")
+        place = redact_url(release.url)
+        self.job.progress.step(f"{self.job.request.label}: fetching {name} of {place}")
         self.begin()
         words = ("fetch", "--quiet", "--depth=1", "--no-tags", "origin")
         self.git_from_network(*words, name, from_mirror=[*words, release.commit])
@@ -316,7 +319,7 @@ class _Checkout:
         if found != release.commit:
             raise IntegrityError(
                 f"the commit fetched for {self.job.request.label} is not the pinned one",
-                why=f"{name} at {release.url} is {found}, the pin is {release.commit}",
+                why=f"{name} at {place} is {found}, the pin is {release.commit}",
                 fix="the tag may have been moved: find out why before you change the pin",
             )
         self.git("checkout", "--quiet", "--detach", found)

@@ -211,7 +211,7 @@ def test_tags_come_from_the_first_that_has_any(tags: dict[bool, str], tmp_path: 
     tags[True] = "2\trefs/tags/v2\nwarning: old\n3\trefs/tags/v3\n"
     assert _list_tags(tmp_path, url) == ["2\trefs/tags/v2", "3\trefs/tags/v3"]
     tags |= {True: "fatal: no mirror", False: "fatal: no host"}
-    with pytest.raises(DownloadError, match="the tags of ") as caught:
+    with pytest.raises(DownloadError, match="the tags of https://h/x cannot be read") as caught:
         _list_tags(tmp_path, url)
     assert caught.value.why == "fatal: no mirror; fatal: no host"
     tags[True], tags[False] = "", ""
@@ -320,14 +320,17 @@ def test_the_network_is_asked_only_for_what_the_store_lacks(
 
 
 def test_a_commit_comes_alone_and_its_remote_is_kept(near: FillJob, tmp_path: Path) -> None:
+    """What the URL has of a login is neither kept nor shown."""
+    place = near.request.release.place
     git(tmp_path / "repository", "tag", "other")
-    job = pin(near, commit=commit_more(tmp_path / "repository", more=0o644))
+    commit = commit_more(tmp_path / "repository", more=0o644)
+    job = pin(near, commit=commit, url=f"{place}?token=secret")
     source.fill(job)
     assert git(job.root, "rev-list", "--count", "HEAD") == "1"
     assert git(job.root, "tag") == ""
-    assert git(job.root, "config", "remote.origin.url") == job.request.release.place
+    assert git(job.root, "config", "remote.origin.url") == place
     assert git(job.root, "rev-parse", "HEAD") == job.request.release.pin
-    assert f"fetching {job.request.release.pin} of {job.request.release.place}" in steps_of(job)
+    assert f"fetching {job.request.release.pin} of {place}\n" in steps_of(job)
 
 
 def test_hooks_of_the_users_git_do_not_run(
@@ -654,13 +657,15 @@ def test_submodules_of_another_checkout_are_found(tmp_path: Path) -> None:
 def test_every_message_about_git_says_what_why_and_what_to_do(
     near: FillJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """None holds what a URL has of a login."""
+    near = pin(near, url=f"{near.request.release.place}?token=secret")
     commit_more(tmp_path / "repository", more=0o644)
     git(tmp_path / "repository", "tag", "v1")
     (tmp_path / "repository/.gitmodules").write_text('[submodule "x"]\n path = x\n url = /x\n')
     commit = commit_more(tmp_path / "repository")
     toolchain = msgspec.structs.replace(near.request.toolchain, components={"a": ["y", "z/**"]})
     apart = replace(near.request, toolchain=toolchain, components=("a",))
-    gone = pin(near, url=f"file://{tmp_path}/gone")
+    gone = pin(near, url=f"file://{tmp_path}/gone?token=secret")
     monkeypatch.setattr(
         source, "_list_tags", lambda *words: [f"1\trefs/tags/v1.{n}" for n in range(6, 13)]
     )

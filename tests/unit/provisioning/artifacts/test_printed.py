@@ -142,7 +142,9 @@ def test_every_refusal_on_the_way_to_a_tree_says_what_why_and_what_to_do(
         "an archive that is gone": lambda: obtain_archive(
             of(request, url=f"file://{tmp_path}/gone.zip"), store, quiet
         ),
-        "the URL of another version": lambda: archive.find_release(job_of(request, store), "1.3"),
+        "the URL of another version": lambda: archive.find_release(
+            job_of(of(request, url=f"file://{tmp_path}/vendor.zip?token=secret"), store), "1.3"
+        ),
         "no version": lambda: archive.find_release(job_of(request, store), ""),
         "pins that cannot be written": lambda: Change(tmp_path / "file/row", "a", "b").write(),
         "an update that has no room": lambda: update_below_a_file(request, tmp_path / "file"),
