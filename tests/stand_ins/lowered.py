@@ -133,7 +133,7 @@ def make_binary(
         3: Struct((5, minor, 0)),
         5: Struct((4, 0, 4)),
         10: Vector([graph(name) for name in graphs]),
-        15: Vector(struct.pack("<II", 1, soc[2])),
+        15: Vector(struct.pack("<III", 1, soc[2], 1)),
         16: Number("I", soc[1]),
     }
     table = make_flatbuffer({0: {0: Number("I", version), 1: Number("B", 3), 2: info}})

@@ -199,7 +199,7 @@ def _parse_info(tables: Tables) -> dict[str, object]:
         "vtcm_mb": vtcm,
         "graphs": graphs,
     }
-    return {key: value for key, value in found.items() if value or key == "graphs"}
+    return {key: value for key, value in found.items() if value}
 
 
 def _parse_graph(item: Table) -> Graph:
