@@ -279,6 +279,8 @@ def test_a_process_that_asks_for_bytes_gets_them_or_why_not(tmp_path: Path) -> N
     with pytest.raises(ToolError) as caught:
         process.run_bytes(["sh", "-c", "printf 'a\\377b' >&2; exit 1"])
     assert caught.value.why == "a\N{REPLACEMENT CHARACTER}b"
+    with pytest.raises(ToolError, match="cannot start no-such-program"):
+        process.run_bytes(["no-such-program", "--version"])
 
 
 def test_no_more_tasks_run_at_a_time_than_allowed() -> None:

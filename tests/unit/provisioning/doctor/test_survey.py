@@ -191,6 +191,8 @@ def test_a_tool_is_that_of_the_jobs_path_and_has_to_end_well(
     assert "cmake 3.28.1" in ask_version("c", tmp_path / "b" / "cmake").output
     lengthy = program(tmp_path / "lengthy", "echo a tool; echo version 1.2")
     assert ask_version("c", lengthy).version == "1.2"
+    killed = program(tmp_path / "killed", "echo cmake 3.28.1; kill -9 $$")
+    assert ask_version("c", killed).version is None
     silent = program(tmp_path / "silent", "exit 0")
     assert ask_version("c", silent).version is None
     monkeypatch.setattr(host, "TIMEOUT_S", 0.3)
@@ -653,9 +655,10 @@ def test_a_device_is_created_as_every_lowering_does(
     device_probe.main()
     assert capsys.readouterr().out.startswith("\ndevice AttributeError: ")
     schema.QcomChipset = SimpleNamespace(**{soc: None})
-    adaptor.QnnManager = lambda _: int("first\nsecond")
+    adaptor.QnnManager = lambda _: getattr(adaptor, "first\nsecond")
     device_probe.main()
-    assert capsys.readouterr().out.count("\n") == 2  # whatever an error says is one line
+    (said,) = capsys.readouterr().out.splitlines()[1:]  # whatever an error says is one line
+    assert said.endswith("first")
 
 
 @pytest.mark.parametrize("read_at", [4, 8, 12])

@@ -518,7 +518,8 @@ def test_the_trusted_root_is_the_one_with_the_fingerprint(monkeypatch: pytest.Mo
     assert "Microsoft Root Certificate Authority 2010" in trust.root.subject.rfc4514_string()
     policy = manifest.read_policy("catalogs", manifest.CatalogPolicy)
     pem = ROOT.certificate.public_bytes(Encoding.PEM).decode()
-    fake = manifest.CatalogPolicy(pem, policy.sha256, policy.publisher, policy.usage)
-    monkeypatch.setattr(manifest, "read_policy", lambda *_: fake)
-    with pytest.raises(ManifestError):
-        manifest.read_trust.__wrapped__()
+    for fingerprint in (policy.sha256, ""):
+        fake = manifest.CatalogPolicy(pem, fingerprint, policy.publisher, policy.usage)
+        monkeypatch.setattr(manifest, "read_policy", lambda *_, fake=fake: fake)
+        with pytest.raises(ManifestError):
+            manifest.read_trust.__wrapped__()
