@@ -1342,7 +1342,8 @@ def test_a_lock_is_recorded_with_all_that_identifies_the_archive_and_no_login(
     vendor = tmp_path / "vendor.zip"
     data = vendor.read_bytes()
     url = "https://me:secret@vendor.invalid/sdk.zip"
-    release = msgspec.structs.replace(ask().release, url=f"{url}?key=secret", sha256="")
+    changed = {"url": f"{url}?key=secret", "sha256": "", "mirrors": ("https://mirror.invalid/a",)}
+    release = msgspec.structs.replace(ask().release, **changed)
     request = replace(ask(trust=True), release=release)
     take_archive(request, vendor, store)
     lock = make_lock(request, store, Progress())
