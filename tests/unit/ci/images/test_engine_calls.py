@@ -345,6 +345,7 @@ def test_toolchains_are_baked_from_the_store_and_labelled(
         root = tmp_path / "home" / "store" / f"{name}-2-ab" / name
         root.mkdir(parents=True)
         (root / "libQnnHtp.so").write_bytes(b"QNN")
+        (root.parent / "tree.json").write_bytes(b"what it is")
         found.append(Provisioned(name, "2", root, adopted=is_adopted))
     environment = Environment("emulator", tuple(found), {})
     located: list[Any] = []
@@ -366,6 +367,7 @@ def test_toolchains_are_baked_from_the_store_and_labelled(
     (context,) = engine.contexts
     assert context["store/qnn-sdk-2-ab/qnn-sdk/libQnnHtp.so"] == b"QNN"
     assert context["store/libcxx-2-ab/libcxx/libQnnHtp.so"] == b"QNN"
+    assert context["store/libcxx-2-ab/tree.json"] == b"what it is"
     assert context["Dockerfile"].decode().splitlines() == [
         f"FROM {base.id}",
         "COPY store /opt/qnn-ci/store-home/store",

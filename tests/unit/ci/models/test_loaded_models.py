@@ -34,14 +34,16 @@ from ci.models.tensors import digest_sets  # noqa: E402
 from ci.models.user_code import (  # noqa: E402
     call_function,
     import_file,
+    is_users_file,
     load_function,
     own_packages_hidden,
     unpack,
+    users_code,
     working_directory,
 )
 from ci.models.user_data import check_metric, read_labels, read_sets, run_metric  # noqa: E402
 from ci.models.user_models import Metric, MetricResult, Source, call_metric  # noqa: E402
-from provisioning.errors import QnnCiError, UsageError  # noqa: E402
+from provisioning.errors import FailedError, QnnCiError, UsageError  # noqa: E402
 from tests.stand_ins.snapshots import check_snapshot  # noqa: E402
 
 Made = tuple[nn.Module, tuple[Tensor, ...], tuple[tuple[Tensor, ...], ...]]
@@ -66,6 +68,23 @@ def test_a_user_s_package_of_the_same_name_does_not_replace_this_project_s() -> 
         assert "ci.nets_of_a_user" in sys.modules
     finally:
         sys.modules.pop("ci.nets_of_a_user", None)
+
+
+def test_a_missing_file_is_looked_for_where_the_command_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
+    with pytest.raises(FailedError) as caught, users_code("net.py"):
+        Path("weights.pt").read_bytes()
+    assert str(tmp_path.resolve()) in (caught.value.fix or "")
+
+
+@pytest.mark.parametrize(
+    ("place", "users"),
+    [("nets/net.py", True), ("cid/net.py", True), ("ci/models/suite/mlp.py", False)],
+)
+def test_a_model_in_the_checkout_is_the_users(place: str, users: bool) -> None:
+    assert is_users_file(str(Path(loading.__file__).parents[2] / place)) is users
 
 
 @pytest.mark.parametrize("given", [0, 1, 2, 3, 6])
@@ -370,9 +389,11 @@ def score(outputs, labels):
 
 
 def test_a_worker_measures_program_float_and_quantized_model(tmp_path: Path) -> None:
-    (tmp_path / "metrics.py").write_text(METRICS)
-    np.save(tmp_path / "labels.npy", np.arange(1.0, 5.0))
-    metric = Metric(f"{tmp_path}/metrics.py:score", f"{tmp_path}/labels.npy", max_drop=0.1)
+    place = tmp_path / "of 12:30"
+    place.mkdir()
+    (place / "metrics.py").write_text(METRICS)
+    np.save(place / "labels.npy", np.arange(1.0, 5.0))
+    metric = Metric(f"{place}/metrics.py:score", f"{place}/labels.npy", max_drop=0.1)
     right = np.arange(1.0, 5.0).reshape(4, 1)
     program, quantized = right.copy(), right.copy()
     program[0], quantized[:2] = 9, 9

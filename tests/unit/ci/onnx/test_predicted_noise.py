@@ -331,14 +331,15 @@ def test_a_product_of_two_activations_loses_carries_too(tmp_path: Path) -> None:
 
 
 def test_what_only_moves_is_quantized_without_an_error(tmp_path: Path) -> None:
-    _, weights = quantized("uint8", zero=100)
+    _, (zero, *_) = quantized("uint8", zero=100)
     nodes = [
         ("Reshape", ["x", "shape"], ["a"]),
         ("QuantizeLinear", ["a", "s", "z"], ["b"]),
         ("DequantizeLinear", ["b", "s", "z"], ["y"]),
     ]
-    shape = constant("shape", SHAPE, np.int64)
-    assert not count_steps(tmp_path, nodes, [*weights[:2], shape]).any()
+    weights = [zero, constant("shape", SHAPE, np.int64)]
+    for scale in (SCALE, 0.1):  # float16 does not hold the second, but no scale is rounded
+        assert not count_steps(tmp_path, nodes, [*weights, constant("s", scale)]).any()
 
 
 def test_an_input_is_quantized_to_8_bits_as_float16_holds_it_and_to_16_exactly(
