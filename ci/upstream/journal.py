@@ -97,8 +97,8 @@ def open_journal(
                 fix="wait until it ends, or pass another directory to --reports",
             ) from error
         entries = list[Entry]()
-        known = read_journal(directory)
-        if resume and known:
+        known = read_journal(directory) if resume else None
+        if known:
             if known[0] != header:
                 raise UsageError(
                     f"{directory / JOURNAL} belongs to another run",
@@ -117,12 +117,19 @@ def open_journal(
 
 def read_journal(directory: Path) -> tuple[Header, list[Entry]] | None:
     """Return the header and the entries of a journal, without an incomplete last line. Return None
-    if the file is missing or has no complete line."""
+    if the file is missing or has no complete line. Raises UsageError if a line is damaged."""
     with suppress(FileNotFoundError):
         data = (directory / JOURNAL).read_bytes()
         if lines := data[: size_whole(directory)].splitlines():
-            header = msgspec.json.decode(lines[0], type=Header)
-            return header, [msgspec.json.decode(line, type=Entry) for line in lines[1:]]
+            try:
+                header = msgspec.json.decode(lines[0], type=Header)
+                return header, [msgspec.json.decode(line, type=Entry) for line in lines[1:]]
+            except (ValueError, RecursionError) as error:
+                raise UsageError(
+                    f"{directory / JOURNAL} is damaged",
+                    why=str(error),
+                    fix="run the suite again without --resume, which overwrites this journal",
+                ) from error
     return None
 
 

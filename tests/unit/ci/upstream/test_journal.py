@@ -6,6 +6,7 @@ import os
 import zlib
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -119,6 +120,19 @@ def test_a_journal_that_is_empty_or_cut_off_in_its_first_line_is_none(tmp_path: 
         assert size_whole(tmp_path) == 0
     assert write(tmp_path, FIRST, resume=True) == []
     assert read_journal(tmp_path) == (HEADER, [FIRST])
+
+
+@pytest.mark.parametrize("line", [b"\0" * 9, b"\xff", b"[" * 9999, b'{"test":"b"}'])
+def test_a_journal_that_is_damaged_is_kept_unless_a_new_run_starts(
+    tmp_path: Path, line: bytes
+) -> None:
+    for journal in (line, msgspec.json.encode(HEADER) + b"\n" + line):
+        (tmp_path / JOURNAL).write_bytes(journal + b"\n")
+        with pytest.raises(UsageError, match="damaged"):
+            write(tmp_path, resume=True)
+        assert (tmp_path / JOURNAL).read_bytes() == journal + b"\n"
+        assert write(tmp_path, FIRST) == []
+        assert read_journal(tmp_path) == (HEADER, [FIRST])
 
 
 def test_comparisons_are_below_the_name_of_their_test(tmp_path: Path) -> None:

@@ -328,7 +328,8 @@ def test_a_comparison_has_its_number_where_there_are_several() -> None:
 
 def test_a_test_that_mixes_types_is_judged_without_limits_of_a_scheme() -> None:
     record, arrays = make(GRID)
-    judged = judge((replace(record, scheme=""), arrays))
+    schemes: dict[Scheme, Threshold] = {}
+    judged = judge_test(PASSED, [(replace(record, scheme=""), arrays)], schemes.__getitem__)
     assert (judged.outcome, judged.scheme) == (Ending.PASSED, "mixed")
     assert judge((replace(record, scheme=""), arrays), wrong="noise").outcome is Ending.ONE_SIDED
 
