@@ -250,8 +250,10 @@ def test_resume_runs_only_what_is_missing(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:3]) + lines[3][:9])  # killed while it wrote the third
+    (tmp_path / DURATIONS).unlink()
     entries, pool = run(tmp_path, resume=True)
     assert len(pool.calls) == 3
+    assert {name for name, _ in pool.calls} <= read_durations(tmp_path).keys()
     assert {test for test, _ in entries} == set(TESTS)
     assert len((read_journal(tmp_path) or (None, []))[1]) == len(TESTS)
 
