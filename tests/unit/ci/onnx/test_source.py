@@ -367,8 +367,11 @@ def test_made_sets_are_of_the_types_of_the_inputs_and_shuffled_ones_of_their_ele
     assert 16 < mask.sum() < 34
     assert rate == other[3] == 16000
     flat = np.full(50, 2, "float32")
-    (again,) = make_sets(ports, [(flat, ids, mask, rate, *wide)], {}, 1, 1)
+    half, double = (np.full_like(one, 2) for one in wide)
+    (again,) = make_sets(ports, [(flat, ids, mask, rate, half, double)], {}, 1, 1)
     assert (again[0].dtype, again[0].min() < 2 < again[0].max()) == (np.float32, True)
+    assert (again[4].dtype, (again[4] != 2).all()) == (np.float16, True)
+    assert (again[5].dtype, (again[5] != 2).all()) == (np.float64, True)
     assert sorted(again[1]) == sorted(ids)
     assert again[3] == 16000
 
