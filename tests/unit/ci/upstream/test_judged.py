@@ -555,6 +555,7 @@ def test_what_any_comparison_of_a_passed_test_lacks_is_a_warning_of_its_case() -
     judged = Judged("C::test_a", Ending.PASSED, "", tuple(ours), replace(PASSED, wall_s=2.5))
     case = make_case(Checked(judged), "SM8750")
     assert case.warnings == ("note 0", "both", "note 1")
+    assert make_case(Checked(judged, fault="it is listed"), "SM8750").warnings == case.warnings
     row = (case.model, case.scheme, case.soc, case.outcome, case.inputs, case.run_s, case.sqnr_db)
     assert row == ("C::test_a", "8a8w", "SM8750", "both", 2, 2.5, 39.0)
     failed = copy(judged, outcome=Ending.FAILED, reason="why")

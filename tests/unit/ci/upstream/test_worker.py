@@ -379,7 +379,8 @@ def test_a_suite_is_collected_with_stubs_and_is_then_watched(
     folder = tmp_path / "tests"
     folder.mkdir()
     (folder / "test_tiny.py").write_text(TINY)
-    (folder / "test_broken.py").write_text("import no_such_module\n")
+    for name in ("broken", "other"):
+        (folder / f"test_{name}.py").write_text("import no_such_module\n")
     (folder / "other.py").write_text("def test_of_another_file(): ...\n")
     suite = suites.Suite("tiny", ("tests/test_tiny.py",) if is_file else ("tests",))
     others = suites.Suite("other", ("gone.py",))
@@ -405,7 +406,7 @@ def test_a_suite_is_collected_with_stubs_and_is_then_watched(
     place = "" if is_file else "tests/test_tiny.py::"
     assert names == [f"{place}TestTiny::test_{one}" for one in "ab"]
     assert [one.partition(":")[0] for one in errors] == (
-        [] if is_file else ["tests/test_broken.py"]
+        [] if is_file else ["tests/test_broken.py", "tests/test_other.py"]
     )
     assert (done, has_config) == ([False, "tiny"], True)
     printed = capfd.readouterr()
