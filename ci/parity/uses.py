@@ -93,7 +93,7 @@ def group_includes(text: str) -> dict[str, set[str]]:
     for match in DIRECTIVE.finditer(text):
         word, rest = match[1], match[2]
         if word.startswith("if"):
-            may_guard = word == "ifndef" and not (inside or found)
+            may_guard = word == "ifndef" and not found
             inside.append("!" + "".join(rest.split()[:1]) if may_guard else macro_of(word, rest))
         elif word == "endif":
             inside = inside[:-1]

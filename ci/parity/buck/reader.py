@@ -322,8 +322,7 @@ class Context:
         found = []
         for item in (item for key in keys for item in walk(given.get(key))):
             place = self.literals.find([item.text], self.package.files, self.place)
-            text = self.absolute(item.text) if is_label(item.text) else item.text
-            found.append(Word(text, place, item.condition))
+            found.append(Word(self.absolute(item.text), place, item.condition))
         return tuple(found)
 
     def include_names(self, given: dict[str, Any]) -> Iterator[str]:

@@ -198,12 +198,12 @@ def _is_open(token: Operand, scope: Scope) -> bool:
 
 
 def _values(token: Operand, scope: Scope) -> Value:
-    """Return the values of the variable that an argument names. If there is no such variable, or if
-    the argument is quoted, return the values of the argument.
+    """Return the values of the variables that an argument names. An alternative that names no
+    variable stands for itself, and so does each one of a quoted argument.
     """
-    if token.quoted or len(token.values) != 1:
+    if token.quoted:
         return token.values
-    return scope.variable(token.values[0]) or token.values
+    return tuple(one for value in token.values for one in scope.variable(value) or (value,))
 
 
 def _compare_one(first: str, operator: str, second: str) -> Answer:

@@ -240,7 +240,7 @@ def words_for(
     for item in call.items[1:]:
         if item.text in {"PUBLIC", "INTERFACE"}:
             exported = True
-        elif item.text in {"PRIVATE", "LINK_PRIVATE"}:
+        elif item.text == "PRIVATE":
             exported = False
         for word in resolve_genex(item.text, run.state.configuration):
             text = run.state.libraries.get(word, word)

@@ -276,7 +276,7 @@ def test_a_directory_or_archive_is_a_runtime(libraries: Path) -> None:
     with zipfile.ZipFile(apk, "w") as archive:
         for path in libraries.iterdir():
             archive.write(path, f"lib/arm64-v8a/{path.name}")
-    assert replace(read_runtime(str(apk), wanted), name="libs") == found
+    assert read_runtime(str(apk), wanted) == replace(found, name="app.apk")
     apk.write_bytes(b"no archive")
     with pytest.raises(QnnCiError):
         read_runtime(str(apk))

@@ -265,8 +265,16 @@ def test_a_package_lists_its_files_at_the_lines_that_name_them() -> None:
     assert str(glob.place) == "z/BUCK:6"
 
 
-def test_a_file_that_only_gives_runtime_may_be_elsewhere() -> None:
-    text = 'load(":gone.bzl", "runtime")\nruntime.cxx_library(name = "lib", srcs = ["a.cpp"])\n'
+@pytest.mark.parametrize(
+    "load",
+    [
+        '":gone.bzl", "runtime"',
+        '"//p:selects.bzl", "runtime", "selects"',
+        '"//p/selects.bzl", "runtime", "selects"',
+    ],
+)
+def test_a_file_that_only_gives_runtime_or_a_stub_may_be_elsewhere(load: str) -> None:
+    text = f'load({load})\nruntime.cxx_library(name = "lib", srcs = ["a.cpp"])\n'
     found = read_buck(TextTree({"p/BUCK": text, "p/a.cpp": ""}, LAYOUT))
     assert found.not_evaluated == ()
     assert [[one.path for one in target.srcs] for target in found.targets] == [["p/a.cpp"]]
@@ -392,7 +400,7 @@ runtime.genrule(
 
 
 def test_a_rule_has_what_each_of_its_attributes_lists() -> None:
-    names = ("p/a.cpp", "p/sub/b.cpp", "p/d.cpp", "p/own.h", "p/e.h", "p/src.txt")
+    names = ("p/a.cpp", "p/sub/b.cpp", "p/d.cpp", "p/own.h", "p/e.h", "p/f.h", "p/src.txt")
     tree = TextTree({"p/BUCK": LOAD + LIBRARY, **dict.fromkeys(names, "")}, LAYOUT)
     library, made = read_buck(tree).targets
     entries = {
@@ -848,7 +856,7 @@ def test_a_file_with_a_mark_of_its_byte_order_is_read() -> None:
 
 
 def test_arguments_and_comments_span_lines() -> None:
-    text = '#[=[\nnot(here)\n]]\n]=]\na([[\nb\nc]] "d\ne" "f\\\ng") # h(i)\n\nj(k)\n'
+    text = '#[=[\nnot(here)\n]]\n]=]\na([[\nb\nc]] "d\ne" "f\\\ng") # h(i) #[[\n\nj(k)\n'
     commands = parse_commands(text)
 
     assert [(one.name, one.line) for one in commands] == [("a", 5), ("j", 11)]
@@ -897,6 +905,7 @@ def test_each_branch_has_its_own_commands() -> None:
         ("a\n", 1),
         ("a(\n", 1),
         ("\na", 2),
+        ("a\nb()\n", 1),
         ("if(X)\n", 1),
         ("\nendif()\n", 2),
         ("if(X)\nendforeach()\n", 2),
@@ -1039,6 +1048,10 @@ def test_what_is_there_is_known_if_that_is_so_of_each_alternative(
         (("z",), "IN_LIST", ("TWO",), Answer.NO, False),
         (("b", "z"), "IN_LIST", ("TWO",), Answer.BOTH, False),
         (("LETTER",), "IN_LIST", ("TWO",), Answer.YES, False),
+        (("LETTER", "b"), "IN_LIST", ("TWO",), Answer.YES, False),
+        (("LETTER", "b"), "STREQUAL", ("b",), Answer.YES, False),
+        (("LETTER", "c"), "STREQUAL", ("b",), Answer.BOTH, False),
+        (("c",), "STREQUAL", ("LETTER", "b"), Answer.NO, False),
         (("LETTER",), "IN_LIST", ("NAMES",), Answer.NO, False),
         (("PART",), "IN_LIST", ("NAMES",), Answer.BOTH, False),
         (("OPEN_LIST",), "IN_LIST", ("TWO",), Answer.BOTH, False),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+import signal
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -493,7 +494,8 @@ if(X)
   target_link_libraries(lib ten)
   set(more eleven)
 endif()
-target_link_libraries(lib ${more} "$<$<PLATFORM_ID:Linux>:twelve>" $<LINK_ONLY:thirteen>)
+target_link_libraries(lib ${more} "$<$<PLATFORM_ID:Linux>:twelve>" $<LINK_ONLY:thirteen>
+  14$<$<PLATFORM_ID:Linux>:th>)
 target_compile_options(lib PRIVATE BEFORE -DA PUBLIC -DB -Wall)
 target_compile_definitions(lib AFTER C)
 add_compile_options(-DD -Wall)
@@ -508,7 +510,7 @@ include_directories(AFTER inc SYSTEM)
         ("five", "", False), ("six", "", False), ("seven", "", False), ("eight", "", False),
         ("nine", "", False), ("log", "", False), ("dl", "", False), ("one", "", False),
         ("ten", "option", False), ("eleven", "option", False), ("twelve", "option", False),
-        ("thirteen", "", False),
+        ("thirteen", "", False), ("14th", "option", False),
     ]  # fmt: skip
     assert [(one.text, one.exported) for one in lib.defines] == [
         ("A", False), ("B", True), ("C", False),
@@ -909,6 +911,11 @@ def test_slow_expressions_of_one_tree_leave_the_next_one_alone(
         reader = StaticReader(TextTree({"CMakeLists.txt": text}, LAYOUT))
         facts = reader.read(Configuration.HOST)
         assert [one.name for one in facts.targets] == names
+
+
+def test_the_time_limit_of_a_match_ends_with_it() -> None:
+    assert search("b+", "abbc")
+    assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0, 0)
 
 
 def test_expressions_are_matched_outside_the_main_thread() -> None:
