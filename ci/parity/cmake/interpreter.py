@@ -337,7 +337,7 @@ class Interpreter:
         """Record under which conditions a branch added words to variables."""
         look_up = self._inherited(before)
         for name, value in after.items():
-            if value and value is not before.get(name) and value != look_up(name):
+            if value and value is not before.get(name):
                 known = {word for text in look_up(name) or () for word in split_list(text)}
                 words = {word for text in value for word in split_list(text)}
                 for word in words - known:

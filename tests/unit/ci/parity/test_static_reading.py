@@ -237,6 +237,18 @@ def test_a_list_file_that_no_other_one_adds_is_a_root(read: Callable[[Files], CM
     assert sorted(directory for directory, _ in sources(facts)) == ["one", "own", "own/x", "two"]
 
 
+@pytest.mark.parametrize(
+    ("form", "is_complete"),
+    [("{}", False), ("if(X)\n{}endif()\n", False), ("if(OFF)\n{}endif()\n", True)],
+)
+def test_a_target_with_a_source_that_is_unknown_is_not_complete(
+    read: Callable[[Files], CMakeFacts], form: str, is_complete: bool
+) -> None:
+    add = form.format("target_sources(lib PRIVATE $ENV{Y})\n")
+    (lib,) = read({"CMakeLists.txt": f"option(X '' ON)\nadd_library(lib a.cpp)\n{add}"}).targets
+    assert (lib.complete, lib.sources) == (is_complete, {"a.cpp"})
+
+
 def test_a_quoted_list_has_several_sources(read: Callable[[Files], CMakeFacts]) -> None:
     text = 'add_library(lib "a.cpp;b.cpp")\ntarget_sources(lib PRIVATE "c.cpp;d.cpp")\n'
     assert sources(read({"CMakeLists.txt": text})) == {
@@ -401,7 +413,7 @@ include_directories(.)
 add_library($ENV{NAME} a.cpp)
 add_library(objects OBJECT o.cpp)
 add_library(all $<TARGET_OBJECTS:objects> ${CMAKE_BINARY_DIR}/made.cpp tool)
-add_library(doubled ${CMAKE_SOURCE_DIR}/${CMAKE_SOURCE_DIR}/p/1.cpp)
+add_library(tripled ${CMAKE_SOURCE_DIR}/${CMAKE_SOURCE_DIR}/${CMAKE_SOURCE_DIR}/p/1.cpp)
 file(GLOB_RECURSE inner RELATIVE ${CMAKE_SOURCE_DIR} p/*3.cpp)
 add_library(inner ${inner})
 """,
@@ -422,7 +434,7 @@ add_library(inner ${inner})
         ("", "three"): {"p/q/3.cpp"},
         ("", "objects"): {"o.cpp"},
         ("", "all"): {"tool"},
-        ("", "doubled"): {"p/1.cpp"},
+        ("", "tripled"): {"p/1.cpp"},
         ("", "inner"): {"p/q/3.cpp"},
     }
     targets = {one.name: one for one in facts.targets}
