@@ -117,6 +117,18 @@ def test_list_files_that_include_each_other_are_all_named(
     assert sources(facts) == {("", "lib"): {"a.cpp"}}
 
 
+def test_a_list_file_that_includes_itself_is_run_once(
+    read: Callable[[Files], CMakeFacts],
+) -> None:
+    text = "list(APPEND names ${names}a.cpp)\ninclude(a.cmake)\n"
+    facts = read(
+        {"CMakeLists.txt": "include(a.cmake)\nadd_library(lib ${names})\n", "a.cmake": text}
+    )
+    (row,) = facts.not_evaluated
+    assert row.reason == "list files include each other: a.cmake -> a.cmake"
+    assert sources(facts) == {("", "lib"): {"a.cpp"}}
+
+
 def test_a_target_is_known_by_its_name_and_its_aliases(
     read: Callable[[Files], CMakeFacts],
 ) -> None:
