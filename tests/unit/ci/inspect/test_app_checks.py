@@ -837,6 +837,24 @@ def test_a_file_that_is_missing_belongs_where_the_app_has_its_libraries(
         )
 
 
+@pytest.mark.parametrize(
+    ("change", "is_complete"),
+    [
+        ({"gradle": Gradle("build.gradle", archives=("libs/qnn.aar",))}, True),
+        ({"gradle": Gradle("build.gradle", maven=("a:qnn:1",))}, False),
+        ({"absent": ("liba.so",)}, False),
+        ({"pointers": ("liba.so",)}, False),
+        ({"damaged": {"a.aar": "it is empty"}}, False),
+        ({"kind": Kind.LIBRARY}, False),
+    ],
+)
+def test_an_app_is_complete_if_all_that_will_be_packaged_was_read(
+    change: dict[str, Any], is_complete: bool
+) -> None:
+    unit = replace(AppUnit("app", Kind.SOURCES, None), **change)
+    assert unit.is_complete == is_complete
+
+
 def test_files_next_to_the_given_directory_do_not_belong_to_the_app(tmp_path: Path) -> None:
     """With the directory of an ABI directory, "assets" of an APK would lie above it."""
     folder = tmp_path / "libs"

@@ -301,6 +301,7 @@ SPLITS = ["splits/base-master.apk", "splits/base-arm64_v8a.apk"]
         ([*SPLITS, "standalones/standalone-arm64_v8a.apk"], SPLITS),
         (["universal.apk"], ["universal.apk"]),
         ([*SPLITS, "universal.apk"], ["universal.apk"]),
+        ([*SPLITS, "apks/universal.apk"], ["apks/universal.apk"]),
         (["standalones/one.apk", "standalones/two.apk"], ["standalones/one.apk"]),
         (["base.apk", "config.arm64_v8a.apk"], ["base.apk", "config.arm64_v8a.apk"]),
         (["my-standalones/a.apk", "b.apk"], ["my-standalones/a.apk", "b.apk"]),
