@@ -15,6 +15,7 @@ from ci.cases.cache import (
     RECORD,
     Artifact,
     CompileJob,
+    CompileResult,
     artifact_path,
     hash_files,
     hash_words,
@@ -28,7 +29,7 @@ from ci.cases.spec import CaseSpec
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
 from ci.models.user_models import Source
-from provisioning.errors import StoreError
+from provisioning.errors import StoreError, UsageError
 
 ROOT = Path(__file__).parents[4]
 LOWERING = {"models", "cases", "executorch", "onnx", "llm", "upstream"}
@@ -194,6 +195,55 @@ def test_a_model_that_changes_after_the_lookup_is_not_published_as_the_earlier_o
     assert (made.artifact.scheme, made.artifact.soc) == ("fp16", "SM8650")
     assert made.artifact.key == Path(made.directory).name == hash_words("after")
     assert read_artifact(artifact_path(tmp_path / "cache", hash_words("before"))) is None
+
+
+def test_a_program_that_is_lowered_anew_leaves_a_good_entry_and_replaces_a_damaged_one(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "model").write_text("before")
+    engine: Any = ChangingEngine(tmp_path / "model")
+    engine.key = lambda spec: KEY
+    write = engine.compile
+    engine.compile = lambda *given: msgspec.structs.replace(write(*given), sets=0)
+    entry, log = artifact_path(tmp_path / "cache", KEY), tmp_path / "case/lower.log"
+    spec = CaseSpec("net", Scheme.FP16, "SM8650")
+
+    def lower(*, use_cache: bool = True) -> tuple[Path, bool, bool]:
+        made = CompileJob(engine, spec, tmp_path / "cache", log, use_cache=use_cache)()
+        assert made.artifact
+        assert read_artifact(Path(made.directory))
+        return Path(made.directory), made.cached, made.repaired
+
+    assert lower() == (entry, False, False)
+    assert lower() == (entry, True, False)
+    first = (entry / PROGRAM).stat().st_ino
+    fresh, *flags = lower(use_cache=False)
+    assert fresh.is_relative_to(log.parent)
+    assert flags == [False, False]
+    assert (entry / PROGRAM).stat().st_ino == first
+    (entry / PROGRAM).write_bytes(b"rust")
+    assert lower() == (entry, False, True)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_ours"), [(UsageError("no such option"), True), (RuntimeError("refused"), False)]
+)
+def test_a_refusal_tells_whether_it_is_this_project_s(
+    tmp_path: Path, error: Exception, is_ours: bool
+) -> None:
+    (tmp_path / "model").write_text("before")
+    engine: Any = ChangingEngine(tmp_path / "model")
+
+    def fail(spec: CaseSpec, staging: Staging) -> Compiled:
+        raise error
+
+    engine.compile = fail
+    engine.explain = lambda raised, log: f"{log.name}: {raised}"
+    job = CompileJob(
+        engine, CaseSpec("net", Scheme.FP16, "SM8650"), tmp_path / "cache", tmp_path / "log"
+    )
+    assert job() == CompileResult(refused=f"log: {error}", is_ours=is_ours)
+    assert not [*(tmp_path / "cache").glob("*/*")]
 
 
 def test_an_entry_that_cannot_be_looked_up_is_a_fault_of_the_store(tmp_path: Path) -> None:

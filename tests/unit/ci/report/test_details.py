@@ -78,6 +78,13 @@ def test_a_tool_that_came_or_went_has_no_version_on_the_other_side(report: Repor
     assert [*tools.items()] == [("a", ("1", "")), ("b", ("", "1"))]
 
 
+def test_a_comparison_is_with_the_run_of_the_base(report: Report) -> None:
+    base = replace(report, started="2026-01-02T03:04:05Z", source=Source(commit="a" * 40))
+    compared = compare_reports(base, report)
+    assert (compared.started, compared.source) == (base.started, base.source)
+    assert (compared.started, compared.source) != (report.started, report.source)
+
+
 def test_a_metric_is_compared_with_the_same_metric_only(report: Report) -> None:
     before, now = (
         replace(report.cases[0], metric=value, metric_name="top1") for value in (0.9, 0.7)

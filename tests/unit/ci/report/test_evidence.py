@@ -164,6 +164,9 @@ def test_evidence_of_a_build_does_not_fit_a_program_that_names_none() -> None:
     (fault,) = find_faults(statement, SHA256, "", None)
     assert BUILD in fault
     assert "an unknown QNN" in fault
+    (fault,) = find_faults(statement, SHA256, "v9", None)
+    assert BUILD in fault
+    assert "QNN v9" in fault
 
 
 def test_evidence_of_a_failure_does_not_fit(judge: Judge) -> None:
@@ -335,6 +338,7 @@ TAMPERED: dict[str, Tamper] = {
         for name in ("session", "model", "scheme", "soc", "backend")
     },
     "a scheme that is a list": of(CASE, lambda row: row["annotations"].update(scheme=["8a8w"])),
+    "a session that is a list": of(CASE, lambda row: row["annotations"].update(session=[])),
     "a session that is none": of(CASE, lambda row: row["annotations"].update(session="../x")),
     "a backend that is none": of(CASE, lambda row: row["annotations"].update(backend="cpu")),
     "a field that is none": at(PREDICATE, "verdict", to="PASSED"),
@@ -376,6 +380,10 @@ EVERY_QUESTION = "the evidence does not state a pass for every question"
         (
             at(PREDICATE, "failedTests", to=["a", "b"]),
             "the evidence states the result PASSED, but these tests failed: a, b",
+        ),
+        (
+            lambda one: one[PREDICATE].update(result="WARNED", failedTests=["a"]),
+            "the evidence states the result WARNED, but these tests failed: a",
         ),
         (at(PREDICATE, "warnedTests", to=["faithful"]), "the evidence lists a test twice"),
         (lambda one: one[PREDICATE]["passedTests"].remove(OTHER), EVERY_QUESTION),
