@@ -138,6 +138,17 @@ def test_each_choice_that_qnn_carries_out_is_for_htp_alone(chosen: dict[str, Any
             require_backend([spec], backend)
 
 
+def test_the_first_soc_without_the_hardware_is_named_with_those_that_have_it() -> None:
+    able = [name for name, soc in read_socs().items() if soc.lpai is not None]
+    without = [name for name in read_socs() if name not in able]
+    assert len(without) > 1
+    specs = [CaseSpec("net", Scheme.A8W8, soc) for soc in (able[0], *without)]
+    require_backend(specs, Backend.GPU)
+    with pytest.raises(UsageError, match=f"{without[0]} has no LPAI block") as seen:
+        require_backend(specs, Backend.LPAI)
+    assert {*re.findall(r"\w+", seen.value.fix)} & {*able, *without} == {*able}
+
+
 def test_htp_takes_all_of_it() -> None:
     require_options(Backend.HTP, runner="cpp", plan=True)
     require_options(Backend.GPU, runner="./on-device", plan=False)

@@ -229,7 +229,7 @@ def test_a_long_line_of_a_log_is_cut_between_its_characters(report: Report) -> N
 
 def test_a_failure_is_shown_with_its_first_places_and_in_limited_length(report: Report) -> None:
     """Each reason, operator and line of the log is cut, and the command to repeat it is whole."""
-    long = "x" * 3000
+    long = "x" * 1999 + "<" * 1001  # cut before it is escaped
     failed = replace(
         report.cases[0],
         status=Status.FAILED,
@@ -241,10 +241,10 @@ def test_a_failure_is_shown_with_its_first_places_and_in_limited_length(report: 
     text = render_summary(replace(report, cases=(failed,), command="qnn-ci x"))
     part = text.partition("**:x: mlp fp16 SM8650**: ")[2].partition("</details>")[0]
     assert html.unescape(part).splitlines() == [
-        "x" * 2000,
+        long[:2000],
         "",
         *(f"- at n{n}.py, line {n}" for n in range(1, 21)),
-        *(f"- on the CPU: op{n}: {'x' * 2000}" for n in range(20)),
+        *(f"- on the CPU: op{n}: {long[:2000]}" for n in range(20)),
         "",
         "<pre>qnn-ci x --model mlp --scheme fp16 --soc SM8650</pre>",
         "",
@@ -261,13 +261,13 @@ def test_a_failure_is_shown_with_its_first_places_and_in_limited_length(report: 
 def test_cases_are_named_with_their_own_reason_not_to_run(report: Report) -> None:
     """The most frequent reason first."""
     refused = replace(report.cases[0], status=Status.UNSUPPORTED)
-    reasons = {"a": "rare", "b": "no room", "c": "no room", "d": "y" * 2001}
+    reasons = {"a": "rare", "b": "no room", "c": "no room", "d": "y" * 1999 + "<<"}
     cases = tuple(replace(refused, model=name, reason=why) for name, why in reasons.items())
     text = render_summary(replace(report, cases=cases))
     assert text.partition("Not run:\n\n")[2].partition("\n\n")[0].splitlines() == [
         "- b fp16 SM8650, c fp16 SM8650: no room",
         "- a fp16 SM8650: rare",
-        f"- d fp16 SM8650: {'y' * 2000}",
+        f"- d fp16 SM8650: {'y' * 1999}&#60;",
     ]
     before = replace(report, cases=tuple(replace(one, status=Status.PASSED) for one in cases[:2]))
     now = replace(report, cases=cases)

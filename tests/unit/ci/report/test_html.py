@@ -297,6 +297,12 @@ def test_neither_the_name_of_a_file_nor_the_form_of_a_number_makes_a_cause(
     assert [index for index, _ in cause.cases] == [0, 1, 2]
 
 
+def test_a_failure_without_a_reason_has_a_cause_all_the_same(report: Report) -> None:
+    failed = replace(report.cases[0], status=Status.FAILED, reason="")
+    (cause,) = group_causes(replace(report, cases=(failed,)))
+    assert (cause.reason, cause.advice) == ("no reason was given", "")
+
+
 def test_the_most_frequent_cause_is_the_first_and_an_soc_makes_no_other(report: Report) -> None:
     socs = ("SM8650", "SM8750", "SA8295")
     cases = [fail(replace(report.cases[0], soc=soc), f"refused for {soc}") for soc in socs]

@@ -149,6 +149,7 @@ def test_the_cases_have_to_be_the_planned_ones() -> None:
     assert fault == "planned cases are missing (1): gru fp16 SM8650"
     (fault,) = find_faults(shards, planned - {CaseName("mlp", "fp16", "SM8650")})
     assert fault == "some cases are not planned (1): mlp fp16 SM8650"
+    assert find_faults([ONE, TWO], planned) == ["shard 3/3 is missing"], "not its cases in addition"
     others = {CaseName(f"gru{number}", "fp16", "SM8650") for number in range(7)}
     (fault,) = find_faults(shards, planned | others)
     five = ", ".join(f"gru{number} fp16 SM8650" for number in range(5))

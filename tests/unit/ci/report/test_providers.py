@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -145,8 +145,9 @@ def test_github_gets_variables_paths_outputs_and_a_summary(tmp_path: Path) -> No
     assert provider.export({"E": "5"}, [Path("/c")], {"more": "6"})
     assert files["PATH"].read_text() == "/a/bin\n/c\n"
     assert read_pairs(files["OUTPUT"]) == {"roots": "{}", "more": "6"}
-    with pytest.raises(StoreError):
+    with pytest.raises(StoreError) as caught:
         detect("github", GITHUB_STEP_SUMMARY=str(tmp_path)).add_summary("x")
+    assert "GITHUB_STEP_SUMMARY" in caught.value.fix
 
 
 @pytest.mark.timeout(20)
@@ -160,6 +161,7 @@ def test_a_pipe_gets_the_summary_only_if_it_has_a_reader(tmp_path: Path) -> None
     descriptor = os.open(pipe, os.O_RDWR)  # it never sees an end before the text
     with os.fdopen(descriptor, "rb") as reader, ThreadPoolExecutor(1) as pool:
         writing = pool.submit(provider.add_summary, text)
+        assert not wait([writing], timeout=0.05).done, "it waits for its reader"
         assert reader.read(len(text)).decode() == text
         assert writing.result()
 
