@@ -818,6 +818,50 @@ def test_files_arrive_whole_and_once(here: Device, tmp_path: Path) -> None:
     assert "again" in fix
 
 
+def test_a_transfer_may_take_as_long_as_its_size_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is larger than the limit is sent alone, and each call has its own directory."""
+    monkeypatch.setattr(connection, "PUSH_S_PER_MIB", 1 << 20)  # a second for each byte
+    monkeypatch.setattr(connection, "LARGE_BYTES", 10)
+    calls: list[tuple[str, float]] = []
+
+    class Noting(Device):
+        def call(self, script: str, *, timeout_s: float = connection.ANSWER_S, **_: Any) -> Answer:
+            calls.append((script, timeout_s))
+            return Answer(0, b"", "")
+
+    files = {name: tmp_path / name for name in ("exact", "large", "small")}
+    for path, size in zip(files.values(), (10, 11, 3), strict=True):
+        path.write_bytes(bytes(size))
+    assert Noting("adb:1", (), "/p").push("/p", files, dict.fromkeys(files, "0" * 64)) == 24
+    _, *waits = [timeout_s for _, timeout_s in calls]
+    assert waits == [connection.ANSWER_S + size for size in (11, 13)]
+    assert calls[0][1] > connection.ANSWER_S, "it reads every file of the directory"
+    parts = [re.findall(r"mkdir (\S*)", script) for script, _ in calls[1:]]
+    assert parts[0] != parts[1]
+
+
+def test_the_lease_that_ends_is_that_of_the_device_that_was_taken() -> None:
+    scripts: list[tuple[str, str]] = []
+
+    class Noting(Device):
+        def call(self, script: str, **_: Any) -> Answer:
+            scripts.append((self.name, script))
+            return Answer(self.name == "adb:1", b"other 5", "")
+
+    nothing: Any = None
+    runners = [
+        DeviceRunner(Noting(name, (), f"/of {name}"), nothing, "/d", Progress(), owner="me")
+        for name in ("adb:1", "adb:2")
+    ]
+    with runner.lease_first(runners) as taken:
+        assert taken is runners[1]
+        scripts.clear()
+    ((name, script),) = scripts
+    assert (name, "'/of adb:2'" in script) == ("adb:2", True)
+
+
 def test_a_lease_is_held_by_one_of_two(here: Device) -> None:
     def make(owner: str) -> DeviceRunner:
         bundle: Any = None
