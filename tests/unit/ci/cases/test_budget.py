@@ -302,6 +302,7 @@ def test_a_program_that_cannot_run_here_is_judged_by_its_budget(tmp_path: Path) 
     status, reason, question = judge(tmp_path, make_policy(partitions=1), device="a phone")
     assert (status, question) == (Status.FAILED, Question.BUDGET)
     assert "partitions is 2, 1 (100 %) above partitions = 1" in reason
+    assert "\n  fix: " in reason
     fit = judge(tmp_path / "fit", make_policy(partitions=2), device="a phone")
     assert fit[0] is Status.UNSUPPORTED
 

@@ -80,6 +80,7 @@ def test_cycles_and_time_are_means_of_the_runs(tmp_path: Path) -> None:
         HEAD + TIME.format(1),
         HEAD + TIME.format(1) * 3,
         HEAD + TIME.format("-1") * 2,
+        HEAD + TIME.replace("time\n", "time of one core\n").format(1) * 2,
         HEAD + TIME.format("much") * 2,
         "0,BACKEND\n\0\n",
         HEAD + "0,BACKEND\n",
