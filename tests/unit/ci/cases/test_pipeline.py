@@ -386,6 +386,13 @@ def test_the_time_of_a_run_is_in_its_row_even_if_the_run_fails(
         assert case.run_s == 1
 
 
+def test_an_output_of_another_size_is_named_by_its_set_and_number() -> None:
+    outputs = [[np.zeros(info.shape, info.dtype) for info in COMPILED.outputs] for _ in range(4)]
+    outputs[3][2] = outputs[3][2][..., :-1]
+    with pytest.raises(ValueError, match=r"^output_3_2\.raw is \d+ bytes long instead of"):
+        stack_outputs(outputs, COMPILED)
+
+
 @pytest.mark.parametrize(
     ("compiled", "told"),
     [
@@ -394,6 +401,10 @@ def test_the_time_of_a_run_is_in_its_row_even_if_the_run_fails(
         (
             msgspec.structs.replace(COMPILED, unshared_bytes=16),
             "saver (15 bytes, 16 without shared weights)",
+        ),
+        (
+            msgspec.structs.replace(COMPILED, unshared_bytes=14),
+            "saver (15 bytes, 14 without shared weights)",
         ),
     ],
 )

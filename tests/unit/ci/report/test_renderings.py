@@ -50,6 +50,14 @@ def show_table(report: Report, width: int = 100) -> str:
     return render_table(report, colour=False, width=width)
 
 
+def test_each_line_of_a_wrapped_reason_has_its_mark(report: Report) -> None:
+    failed = replace(report.cases[0], status=Status.FAILED, reason="word " * 60)
+    text = show_table(replace(report, cases=(failed,)), width=60)
+    lines = [line for line in text.splitlines() if "word" in line]
+    assert len(lines) > 1
+    assert all(line.startswith("  | ") and len(line) <= 60 for line in lines)
+
+
 def compare(troubled: Report) -> Report:
     """The report next to that of a base in which much was different."""
     passed, failed, unsupported, crashed = troubled.cases
