@@ -21,7 +21,7 @@ from ci.gate.dependencies.sessions import (
 from ci.gate.dependencies.tree import TreeFiles
 from ci.gate.plan import count_due, make_plan
 from ci.gate.reading import read_facts
-from ci.gate.rules import Rule, read_rules
+from ci.gate.rules import Rule, SessionRule, read_rules
 from tests.stand_ins.small_project import FILES, NOXFILE, MemoryTree, compare, edit
 
 RULES = read_rules()
@@ -452,6 +452,21 @@ def test_a_session_that_names_no_verb_may_run_any(
     assert sorted(list_starts(facts, verbs, frozenset(files))) == starts
 
 
+def test_a_session_reaches_its_verb_in_either_program_and_the_files_that_its_rule_names() -> None:
+    verb = {
+        "provisioning/__main__.py": 'VERBS = {"env": Verb("provisioning.verbs.env", "e")}\n',
+        "provisioning/verbs/env.py": "import ci.forgotten\n",
+        "noxfile.py": NOXFILE.replace('"tests.bench"', '"provisioning", "env"'),
+    }
+    sessions = RULES.sessions | {"wheels": SessionRule(roots=("docs/*.md", "ci/verbs/b*.py"))}
+    rules = replace(RULES, sessions=sessions)
+    found = read_facts(MemoryTree(FILES | verb), rules, {}).sessions
+    assert {"provisioning/verbs/env.py", "ci/forgotten.py"} <= {*found["bench"].reach.parents}
+    starts = {path for path, parent in found["wheels"].reach.parents.items() if not parent}
+    assert found["wheels"].known
+    assert starts == {"docs/emulator.md", "ci/verbs/build.py"}
+
+
 def test_a_verb_is_an_entry_of_a_dict_that_names_its_module() -> None:
     text = """
 MORE = {**OTHERS, "a": Verb("m.a"), "b": Verb("m.b", "help"), "c": Verb(), name: Verb("m.d")}
@@ -512,6 +527,7 @@ def test_a_family_is_the_modules_directly_in_a_package(
     [
         ({"tests/unit/ci"}, ["tests/conftest.py", "tests/unit/ci/test_a.py"]),
         ({"tests/unit"}, ["tests/conftest.py", "tests/unit/ci/test_a.py", "tests/unit/x.py"]),
+        ({"tests/integrations"}, ["tests/conftest.py"]),
         (
             {"tests/unit/ci", "tests/integration/ci"},
             ["tests/conftest.py", "tests/integration/conftest.py", "tests/unit/ci/test_a.py"],

@@ -12,7 +12,7 @@ from ci.gate.dependencies.reach import Reach
 from ci.gate.dependencies.sessions import SessionInputs
 from ci.gate.plan import NO_CHANGE, NOTHING, make_plan
 from ci.gate.replay import Step, find_missed, replay_step
-from ci.gate.rules import GateRules, Rule, read_rules
+from ci.gate.rules import GateRules, Rule, SessionRule, read_rules
 from ci.gate.schema import Plan, PlannedSession
 from ci.report.schema import CaseName
 from tests.stand_ins.small_project import FILES, Edits, compare, edit
@@ -408,6 +408,13 @@ def test_a_rule_for_all_sessions_may_name_one_of_them_too() -> None:
     assert {one.name: one.files for one in plan.sessions}["bench"] == ("Makefile",)
 
 
+@pytest.mark.parametrize("path", ["README.md", "ci/models/suite/mlp.py", "ci/forgotten.py"])
+def test_a_session_that_every_change_needs_runs_whatever_rules_a_file_has(path: str) -> None:
+    sessions = RULES.sessions | {"bench": SessionRule(always=True)}
+    plan = plan_edits({path: "+x"}, msgspec.structs.replace(RULES, sessions=sessions))
+    assert {one.name: one.files for one in plan.sessions}["bench"] == (path,)
+
+
 def test_of_several_rules_for_a_file_the_first_reason_counts_and_any_may_be_alone() -> None:
     path = "ci/models/model.py"  # which the emulator's session and the tests use
     first, second = Rule((path,), ("bench",), "first"), Rule((path,), ("bench", "unit"), "second")
@@ -460,6 +467,7 @@ def test_a_file_that_only_a_removed_model_used_needs_nothing() -> None:
     [
         ("a.toml", {"k"}, True),
         ("a.toml", {"k", "other"}, False),
+        ("a.toml", {"k", "kind"}, True),
         ("a.toml", {"other"}, False),
         ("a.toml", set(), True),  # a comment
         ("a.toml", None, False),  # it is not known what has changed
@@ -474,7 +482,7 @@ def test_a_file_that_only_a_removed_model_used_needs_nothing() -> None:
 def test_a_file_whose_parts_have_rules_is_covered_part_by_part(
     path: str, keys: set[str] | None, covered: bool
 ) -> None:
-    names = ("a.toml#k", "b.tom*#k", f"{SOCS}#SM8650.id")
+    names = ("a.toml#k", "a.toml#kind", "b.tom*#k", f"{SOCS}#SM8650.id")
     rules = msgspec.structs.replace(RULES, rule=(Rule(names, ("lint",), "its part"),))
     found = {} if keys is None else {path: frozenset(keys)}
     change = (Change(path, Kind.MODIFIED),)
