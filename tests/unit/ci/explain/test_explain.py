@@ -20,6 +20,7 @@ from ci.explain.explain import (
 )
 from ci.explain.render import LINE_CHARS, annotate, render
 from ci.explain.rules import Area, Role, Rule, read_rules
+from ci.report.annotation import Level
 from tests.stand_ins.snapshots import check_snapshot
 
 RULES = read_rules()
@@ -383,6 +384,7 @@ def test_an_explanation_with_two_of_everything_reads_as_its_snapshot() -> None:
             *(f"{note.title}: {note.message}\n" for note in annotate([one, none, other])),
         ]
     )
+    assert {note.level for note in annotate([one, other])} == {Level.ERROR}
     check_snapshot(Path(__file__).parent / "snapshots" / "explanation.txt", text)
 
 

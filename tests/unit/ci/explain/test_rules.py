@@ -220,3 +220,8 @@ def test_a_teams_rows_are_rules_and_come_first() -> None:
     rows = make_rules([Advice("stub lib", "call us", "our stub"), Advice("magic.*word", "say it")])
     told = explain_text("a magic, magic word\n", (*rows, *RULES))
     assert [(one.rule, one.fix) for one in told.causes] == [("policy-2", "say it")]
+
+
+def test_a_row_reads_a_log_that_is_one_line_without_an_end() -> None:
+    (row,) = make_rules([Advice("magic.*word", "say it")])
+    assert [one.text for one in explain_text("a magic word", [row]).causes] == ["a magic word"]

@@ -48,6 +48,14 @@ def test_a_cause_gives_1_and_a_clean_log_0(
     assert "[no-space]" in capsys.readouterr().out
 
 
+def test_a_relative_path_is_below_the_directory_of_the_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bad.log").write_text(SPACE)
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
+    assert main(["explain", "bad.log"]) == 1
+
+
 def test_a_directory_stands_for_its_logs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

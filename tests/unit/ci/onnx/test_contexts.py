@@ -372,6 +372,7 @@ def test_the_verb_shows_and_judges_a_context(
     assert json.loads(shown)["targets"][0]["hexagon"] == 79
     assert "`qnn-ci inspect`" in told
     assert main(["context", str(path), "--soc", "SM8550"]) == 3
+    assert f"`qnn-ci compat {path.name} --soc SM8550`" in capsys.readouterr().err
     assert main(["context", str(path), "--soc", "SM8750", "--qnn", "2.48.0"]) == 3
     assert main(["context", str(path), "--qnn", "2.49"]) == 2
     (tmp_path / BINARY).unlink()

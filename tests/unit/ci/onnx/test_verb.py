@@ -91,6 +91,11 @@ def test_each_of_several_files_has_the_schemes_of_its_own_entry(
     for wrong in ({"plain": Scheme.ASIS}, {"net": Scheme.ASIS, "plain": Scheme.ASIS}):
         with pytest.raises(UsageError, match=r"^models\.plain\.schemes: .* is not quantized"):
             fit_both(**wrong)
+    policy = replace(POLICY, models={"net": replace(entries["net"], schemes=(Scheme.ASIS,))})
+    spec = CaseSpec("net", Scheme.U8, "SM8650", entries["net"].source)
+    with pytest.raises(UsageError, match=r"^--scheme: ") as caught:
+        fit_schemes([spec], policy, ["u8"])
+    assert "leave out --scheme:" in caught.value.fix
 
 
 def test_a_float_model_has_the_form_of_the_quantized_one(tmp_path: Path, quantized: Path) -> None:
@@ -150,9 +155,10 @@ def test_a_file_that_qnn_cannot_take_is_refused_before_anything_is_fetched(
     with pytest.raises(UsageError) as caught:
         fit_schemes([spec, later], policy, [], "qnn-ci test-onnx")
     assert "qnn-ci test-onnx --model net --scheme u8 --soc SM8650" in caught.value.fix
-    (tmp_path / "bad.onnx").write_bytes(b"no")
-    with pytest.raises(UsageError, match="is not an ONNX model"):
-        fit(tmp_path / "bad.onnx", Scheme.FP16)
+    bad = tmp_path / "bad.onnx"
+    bad.write_bytes(b"no")
+    with pytest.raises(UsageError, match=r"^(?!models\.).*is not an ONNX model"):
+        fit_schemes([CaseSpec(bad.name, Scheme.FP16, "SM8650", Source(str(bad)))], policy, [])
 
 
 def test_the_cases_are_fitted_without_torch(

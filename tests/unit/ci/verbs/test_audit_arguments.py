@@ -116,7 +116,7 @@ def test_every_option_of_an_audit_reaches_it(
     monkeypatch.setattr(verb, "judge_case", judge)
     Path("qnn.toml").write_text('extends = "default"\n[schemes.fp16]\nmin_cosine = 0.5\n')
     words = ["--model", "lstm", "--soc", "SM8750", "--sdk", "sdk", "--policy", "qnn.toml"]
-    more = ["--jobs", "2", "--timeout-s", "7", "--offline", "--reports", "out"]
+    more = ["--jobs", "3", "--timeout-s", "7", "--offline", "--reports", "out"]
     more += ["--adaptor", "wheel"]
     assert run(*words, *more) == ExitCode.OK
     data = json.loads(capsys.readouterr().out)
@@ -126,7 +126,7 @@ def test_every_option_of_an_audit_reaches_it(
     assert Path("out/audit/audit.json").is_file()
     assert {timeout_s for _, timeout_s in asked.jobs} == {7}
     assert {job.work.name for job, _ in asked.jobs} == {"audit-0", "audit-1"}
-    assert judged == ["2 at a time", "2.49", "2.49"]
+    assert judged == ["3 at a time", "2.49", "2.49"]
     assert asked.given["offline"]
     chosen = QnnChoice(str(tmp_path / "sdk"), "wheel")
     assert (asked.given["choice"], asked.given["profile"]) == (chosen, chosen.profile)
