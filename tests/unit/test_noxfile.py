@@ -478,6 +478,7 @@ def test_end_run_is_what_python_runs_at_its_end(
     [
         ((), False),
         (("-k", "one"), False),
+        (("-k", "docs"), False),
         (("-k", "tests"), True),
         (("-k", "tests_of_none"), False),
         (("tests/unit/test_pins.py",), True),
@@ -856,6 +857,7 @@ def test_an_environment_of_no_group_is_refused_before_another_is_made(
     with pytest.raises(RefusedError):
         linux.environments.func(Recorder(tmp_path, "environments", "core", "cor"))
     assert (made, [one.code for one in linux.failures]) == ([], [2])
+    assert "group cor;" in linux.failures[0].cause
 
 
 @pytest.mark.parametrize(

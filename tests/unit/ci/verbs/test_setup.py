@@ -133,7 +133,8 @@ def test_later_steps_find_the_program_of_this_call(
     name: str,
     is_own: bool,
 ) -> None:
-    monkeypatch.setattr("sys.argv", [str(world.root / "bin" / name)])
+    monkeypatch.chdir(world.root)
+    monkeypatch.setattr("sys.argv", [f"bin/{name}"])
     assert main(["setup"]) == ExitCode.OK
     assert github("PATH") == (f"{world.root / 'bin'}\n" if is_own else "")
 
