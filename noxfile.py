@@ -18,11 +18,12 @@ import os
 import platform
 import shlex
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,7 @@ nox.needs_version = ">=2025.10"
 nox.options.default_venv_backend = "none"  # environments are created below, each under its own lock
 # nox looks for uv even if no session uses it.
 logging.getLogger("nox").addFilter(lambda record: record.msg != "uv binary not found.")
-nox.options.sessions = ["lint", "tests"]
+nox.options.sessions = []  # `./nox` alone lists the sessions
 
 ROOT = Path(__file__).resolve().parent
 PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
@@ -46,8 +47,8 @@ PARALLEL = ("-n4", "--dist", "loadfile", "--no-loadscope-reorder")
 PROBE_S, HEARTBEAT_S = 2.0, 15.0
 MKDOCS = "mkdocs build --strict --quiet --clean --config-file .ci/mkdocs.yml"
 USAGE, ENVIRONMENT, DOWNLOAD = 2, 3, 4  # docs/reference/exit-codes.md
-# Groups with gigabytes of packages, useful only on machines that can run QNN's host libraries.
-LARGE = ("lowering", "onnx", "test")
+# Groups that are useful only on machines that can run QNN's host libraries.
+LARGE = ("lowering", "onnx", "onnx-torch", "test")
 # Modules that are rarely imported, although they are half of the files of an environment. They are
 # compiled only when they are imported.
 RARE = (
@@ -350,55 +351,52 @@ def heartbeat(session: nox.Session, what: str) -> Iterator[None]:
         ended.set()
 
 
+def run_verb(session: nox.Session, verb: str, *words: str) -> None:
+    """Run a verb with ``words`` in the environment that it needs for them."""
+    group = ask_ci("--environment", verb, *words)
+    if group in LARGE:
+        fetch_library(session, group)
+    executorch = choose_executorch(session) if verb in {"test-emulator", "audit"} else ""
+    run_module(session, group, "ci", verb, *words, executorch=executorch)
+
+
+def ask_ci(*words: str) -> str:
+    """Return what ``python -m ci WORDS`` prints. It needs only the standard library."""
+    command = [sys.executable, "-m", "ci", *words]
+    return subprocess.check_output(command, cwd=ROOT, text=True).strip()
+
+
 @nox.session(default=False)
 def test_emulator(session: nox.Session) -> None:
     """Lower models, run them on the HTP emulator, and judge their outputs.
 
     With ``--suite``, run ExecuTorch's own tests or the graphs with known faults instead.
     """
-    words = session.posargs
-    if any(word.startswith("--suite") for word in words):  # these tests need pytest
-        fetch_library(session, "test")
-        executorch = choose_executorch(session)
-        run_module(session, "test", "ci", "test-emulator", *words, executorch=executorch)
-    else:
-        fetch_library(session, "lowering")
-        executorch = choose_executorch(session)
-        run_module(session, "lowering", "ci", "test-emulator", *words, executorch=executorch)
+    run_verb(session, "test-emulator", *session.posargs)
 
 
 @nox.session(default=False)
 def test_onnx(session: nox.Session) -> None:
     """Compile ONNX models with ONNX Runtime, run them on the emulator, and judge their outputs."""
-    fetch_library(session, "onnx")
-    run_module(session, "onnx", "ci", "test-onnx", *session.posargs)
+    run_verb(session, "test-onnx", *session.posargs)
 
 
 @nox.session(default=False)
 def audit(session: nox.Session) -> None:
     """Report which operators of models QNN supports and which stay on the CPU, without lowering."""
-    fetch_library(session, "lowering")
-    executorch = choose_executorch(session)
-    run_module(session, "lowering", "ci", "audit", *session.posargs, executorch=executorch)
+    run_verb(session, "audit", *session.posargs)
 
 
 @nox.session(default=False)
 def fuzz(session: nox.Session) -> None:
     """Find faults in QNN's compiler with small generated graphs, which run on the HTP emulator."""
-    words = session.posargs
-    if {"executorch", "--frontend=executorch"} & {*words}:
-        fetch_library(session, "lowering")
-        run_module(session, "lowering", "ci", "fuzz", *words)
-    else:
-        fetch_library(session, "onnx")
-        run_module(session, "onnx", "ci", "fuzz", *words)
+    run_verb(session, "fuzz", *session.posargs)
 
 
 @nox.session(default=False)
 def test_llm(session: nox.Session) -> None:
     """Lower a language model, generate text on the HTP emulator, and judge its tokens."""
-    fetch_library(session, "lowering")
-    run_module(session, "lowering", "ci", "test-llm", *session.posargs)
+    run_verb(session, "test-llm", *session.posargs)
 
 
 @nox.session(default=False)
@@ -479,7 +477,7 @@ def lint(session: nox.Session) -> None:
 @nox.session(default=False)
 def provision(session: nox.Session) -> None:
     """Fetch and verify artifacts or whole profiles, and put them into the store."""
-    run_module(session, "core", "ci", "fetch", *session.posargs)
+    run_verb(session, "fetch", *session.posargs)
 
 
 @nox.session(default=False)
@@ -507,13 +505,13 @@ def mutants(session: nox.Session) -> None:
 @nox.session(default=False)
 def parity(session: nox.Session) -> None:
     """Report where ExecuTorch's Buck and CMake files disagree."""
-    run_module(session, "core", "ci", "parity", *session.posargs)
+    run_verb(session, "parity", *session.posargs)
 
 
 @nox.session(default=False)
 def plan(session: nox.Session) -> None:
     """Print which sessions a change needs, and why."""
-    run_module(session, "core", "ci", "plan", *session.posargs)
+    run_verb(session, "plan", *session.posargs)
 
 
 def run_build(session: nox.Session, target: str) -> None:
@@ -558,7 +556,7 @@ def build_direct(session: nox.Session) -> None:
 @nox.session(default=False)
 def sign_skel(session: nox.Session) -> None:
     """Sign the libraries that a device's DSP loads."""
-    run_module(session, "core", "ci", "sign", *session.posargs)
+    run_verb(session, "sign", *session.posargs)
 
 
 @nox.session(default=False)
@@ -567,13 +565,13 @@ def stage(session: nox.Session) -> None:
 
     For example: ``--soc SM8650 --runner FILE --runtime DIR --out bundle``.
     """
-    run_module(session, "device", "ci", "stage", *session.posargs)
+    run_verb(session, "stage", *session.posargs)
 
 
 @nox.session(default=False)
 def deploy(session: nox.Session) -> None:
     """Copy a bundle created by ``stage`` to a phone or a board: ``--device adb: --bundle DIR``."""
-    run_module(session, "device", "ci", "deploy", *session.posargs)
+    run_verb(session, "deploy", *session.posargs)
 
 
 @nox.session(default=False)
@@ -619,13 +617,30 @@ def environments(session: nox.Session) -> None:
 @nox.session(default=False)
 def qnn_ci(session: nox.Session) -> None:
     """Run any verb: ``./nox -s qnn_ci -- cache info``."""
-    run_module(session, "core", "ci", *session.posargs)
+    verb, *words = session.posargs or ["--help"]
+    run_verb(session, verb, *words)
+
+
+def add_verbs(words: Sequence[str]) -> None:
+    """Make each word that is a verb a session as well: ``./nox -s localise`` is ``./nox -s qnn_ci
+    -- localise``."""
+    unknown = [word for word in words if word not in nox.registry.get() and word[:1] != "-"]
+    verbs = ask_ci("--environment").split() if unknown else []
+    for name in unknown:
+        verb = name.replace("_", "-")
+        if verb in verbs:
+
+            def run(session: nox.Session, verb: str = verb) -> None:
+                run_verb(session, verb, *session.posargs)
+
+            nox.session(run, name=name, default=False)
 
 
 def main() -> None:
     """Run nox for the script ./nox. If nox does not understand the arguments, print how to write
     them, and exit with USAGE."""
     sys.argv[0] = "nox"
+    add_verbs(sys.argv[1 : sys.argv.index("--") if "--" in sys.argv else None])
     try:
         nox.main()
     except SystemExit as ended:

@@ -4,10 +4,22 @@ first."""
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import provisioning.__main__
-from provisioning.console.command import Verb, run_program
+from ci.verbs.environments import (
+    DEVICE,
+    LOWERING,
+    choose_emulator,
+    choose_evidence,
+    choose_file,
+    choose_fuzz,
+    choose_matrix,
+    choose_onnx,
+    choose_upgrade,
+)
+from provisioning.console.command import Verb, find_verb, run_program
 
 VERBS: dict[str, Verb] = {
     **provisioning.__main__.VERBS,
@@ -18,21 +30,25 @@ VERBS: dict[str, Verb] = {
         "ci.verbs.emulate",
         "lower models, run them on the HTP emulator, and judge the outputs",
         "test_emulator",
+        environment=choose_emulator,
     ),
     "test-onnx": Verb(
         "ci.verbs.lanes.onnx",
         "compile models with ONNX Runtime, and run them on the emulator",
         "test_onnx",
+        environment=choose_onnx,
     ),
     "audit": Verb(
         "ci.verbs.audit",
         "list the operators of a model that QNN supports and those that stay on the CPU",
         "audit",
+        environment=LOWERING,
     ),
     "test-llm": Verb(
         "ci.verbs.lanes.llm",
         "run a language model on the emulator, and judge its tokens",
         "test_llm",
+        environment=LOWERING,
     ),
     "init": Verb("ci.verbs.init", "write a policy and a workflow into a repository"),
     "build": Verb("ci.verbs.build", "build adaptors and runners with CMake", "build_"),
@@ -40,11 +56,22 @@ VERBS: dict[str, Verb] = {
     "report": Verb(
         "ci.verbs.report", "show a report.json again, or rewrite the report's other files"
     ),
-    "judge": Verb("ci.verbs.judge", "judge the outputs that a run kept, without running it again"),
-    "fuzz": Verb(
-        "ci.verbs.fuzz", "search for faults in QNN's compiler with generated graphs", "fuzz"
+    "judge": Verb(
+        "ci.verbs.judge",
+        "judge the outputs that a run kept, without running it again",
+        environment=LOWERING,
     ),
-    "localise": Verb("ci.verbs.localise", "name the operators at which a model loses accuracy"),
+    "fuzz": Verb(
+        "ci.verbs.fuzz",
+        "search for faults in QNN's compiler with generated graphs",
+        "fuzz",
+        environment=choose_fuzz,
+    ),
+    "localise": Verb(
+        "ci.verbs.localise",
+        "name the operators at which a model loses accuracy",
+        environment=LOWERING,
+    ),
     "parity": Verb(
         "ci.verbs.parity", "report where Buck and CMake build different things", "parity"
     ),
@@ -52,25 +79,46 @@ VERBS: dict[str, Verb] = {
     "matrix": Verb("ci.verbs.matrix", "print a plan's jobs as the matrix of a GitHub workflow"),
     "gate": Verb("ci.verbs.gate", "judge the results of all jobs of a plan together"),
     "stage": Verb(
-        "ci.verbs.stage", "collect the files that a device needs to run programs", "stage"
+        "ci.verbs.stage",
+        "collect the files that a device needs to run programs",
+        "stage",
+        environment=DEVICE,
     ),
-    "deploy": Verb("ci.verbs.deploy", "push a bundle to a phone or a board", "deploy"),
+    "deploy": Verb(
+        "ci.verbs.deploy", "push a bundle to a phone or a board", "deploy", environment=DEVICE
+    ),
     "sign": Verb("ci.verbs.sign", "sign and verify the libraries that the DSP loads", "sign_skel"),
-    "inspect": Verb("ci.verbs.inspect", "show what a program, library, APK or AAR contains"),
+    "inspect": Verb(
+        "ci.verbs.inspect",
+        "show what a program, library, APK or AAR contains",
+        environment=choose_file,
+    ),
     "check-app": Verb("ci.verbs.check_app", "check whether an Android app can run QNN"),
-    "compat": Verb("ci.verbs.compat", "show whether a runtime can load a program and, if not, why"),
-    "context": Verb("ci.verbs.context", "deprecated: use inspect and compat"),
+    "compat": Verb(
+        "ci.verbs.compat",
+        "show whether a runtime can load a program and, if not, why",
+        environment=choose_file,
+    ),
+    "context": Verb(
+        "ci.verbs.context", "deprecated: use inspect and compat", environment=choose_file
+    ),
     "explain": Verb(
         "ci.verbs.explain", "name the causes of a failure in a log, with their fixes and sources"
     ),
     "completion": Verb("ci.verbs.completion", "print completions for bash or zsh"),
     "versions-matrix": Verb(
-        "ci.verbs.versions_matrix", "test several QNN versions for known compiler faults"
+        "ci.verbs.versions_matrix",
+        "test several QNN versions for known compiler faults",
+        environment=choose_matrix,
     ),
     "upgrade-report": Verb(
-        "ci.verbs.upgrade_report", "show what changes with another version of QNN or ExecuTorch"
+        "ci.verbs.upgrade_report",
+        "show what changes with another version of QNN or ExecuTorch",
+        environment=choose_upgrade,
     ),
-    "verify-evidence": Verb("ci.verbs.evidence", "check the evidence that a program passed"),
+    "verify-evidence": Verb(
+        "ci.verbs.evidence", "check the evidence that a program passed", environment=choose_evidence
+    ),
     "verify-signature": Verb(
         "ci.verbs.verify_signature", "verify the signature of a Hexagon library, without a device"
     ),
@@ -81,7 +129,18 @@ def main(argv: list[str] | None = None) -> int:
     """Run one verb, and return its exit code, which is one of provisioning.errors.ExitCode."""
     installed = Path(sys.argv[0]).name == "qnn-ci"
     words = sys.argv[1:] if argv is None else argv
+    if words[:1] == ["--environment"]:
+        return print_environment(words[1:])
     return run_program("qnn-ci" if installed else "python -m ci", VERBS, words, explain_error)
+
+
+def print_environment(words: Sequence[str]) -> int:
+    """For the noxfile: print the dependency group for a call of a verb or, without arguments, the
+    names of all verbs. An unknown verb explains itself in any group."""
+    name = find_verb(VERBS, words[0]) if words else ""
+    answer = VERBS[name].choose_environment(words[1:]) if name else "core"
+    sys.stdout.write(f"{answer if words else ' '.join(VERBS)}\n")
+    return 0
 
 
 def explain_error(text: str) -> str:

@@ -19,6 +19,7 @@ from packaging.version import Version
 
 from ci.builds.targets import CompilerChoice
 from provisioning.artifacts.sources.local import read_version
+from provisioning.console.installation import install_command
 from provisioning.console.process import run_process
 from provisioning.doctor.facts import PythonFacts
 from provisioning.doctor.policies import elf_policy
@@ -251,7 +252,7 @@ def choose_program(name: str, floor: Version) -> Program:
     raise UnfitError(
         f"{name} {floor} or newer was not found",
         why="; ".join(seen) or f"{name} is neither next to this Python nor on PATH",
-        fix=f'pip install {name}, or pip install "executorch-qnn-ci[build]", which pins it',
+        fix=f"pip install {name}, or {install_command('build')}, which pins it",
     )
 
 

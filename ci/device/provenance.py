@@ -18,7 +18,7 @@ from provisioning.errors import UnfitError, UsageError
 from provisioning.files import hash_file
 
 SBOM, EVIDENCE, SIGNING = "sbom.cdx.json", "evidence", "signing"
-PACKAGE, EXTRA = "cyclonedx", 'pip install "executorch-qnn-ci[device]"'
+PACKAGE = "cyclonedx"
 # The namespace of serial numbers, chosen once.
 NAMESPACE = uuid.UUID("4f4d1c3e-6a51-5f0e-9a5c-0d3c5a3f7c11")
 

@@ -36,6 +36,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--sarif", type=user_path, metavar="FILE", help="also write failures as SARIF 2.1.0")
 
 
+def add_reports(parser: argparse.ArgumentParser, what: str, default: str = "reports") -> None:
+    """Add --reports, whose help is ``what``. Its value is absolute, because processes with other
+    working directories use it."""
+    parser.add_argument(
+        "--reports",
+        type=user_path,
+        default=Path(default).absolute(),
+        metavar="DIR",
+        help=f"{what}; default: {default}",
+    )
+
+
 def compare_base(report: Report, path: Path | None) -> Report:
     """Return the report with its differences from the base, a report in the file ``path``. If the
     two cannot be compared, the result contains the reason instead.

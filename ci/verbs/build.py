@@ -7,7 +7,6 @@ import argparse
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,6 +22,7 @@ from ci.parity.compare.findings import ParityReport
 from ci.parity.policy import ParityPolicy
 from ci.parity.render import render_document, render_table
 from ci.parity.run import compare_folders
+from ci.report import publishing
 from ci.verbs.lanes.built import add_executorch
 from provisioning.artifacts import choice
 from provisioning.console.caller import shown_path
@@ -106,7 +106,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=3,
         help="for target direct: 0 for LPAI (aDSP), 3 for HTP (cDSP)",
     )
-    add("--reports", type=user_path, default=Path("reports"), help="the directory for reports")
+    publishing.add_reports(parser, "the directory for build_TARGET/")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
@@ -126,7 +126,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.dry_run:
         check_jobs(jobs)
         return add_parity(describe_plans(jobs), parity, strict=True)
-    path = args.reports.absolute() / target.session / "artifacts.json"
+    path = args.reports / target.session / "artifacts.json"
     require_writable(path.parent)
     rows: list[dict[str, Any]] = []
     texts: list[str] = []

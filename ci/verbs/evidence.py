@@ -18,6 +18,7 @@ from ci.models.schemes import Scheme
 from ci.report.evidence import CASE, Statement, find_faults, parse_statement
 from ci.report.schema import Threshold
 from provisioning.console.command import Outcome, user_path
+from provisioning.console.installation import install_command
 from provisioning.console.progress import Progress
 from provisioning.console.user_files import read_user_file
 from provisioning.elf.qnn_build import find_qnn_build
@@ -130,7 +131,7 @@ def find_signature_faults(bundle: bytes, signed: bytes, repository: str) -> Iter
         raise UnfitError(
             "this Python has no sigstore",
             why="the package sigstore verifies the signature of the evidence",
-            fix='pip install "executorch-qnn-ci[evidence]"',
+            fix=install_command("evidence"),
         )
     from sigstore.errors import Error, VerificationError
     from sigstore.models import Bundle

@@ -18,6 +18,7 @@ from ci.faults.render import render_found, render_markdown
 from ci.faults.results import SUSPECT, Item
 from ci.faults.trial import Trial
 from ci.models.schemes import Scheme
+from ci.report import publishing
 from ci.report.write import REPORTS_FIX
 from ci.verbs.lanes.trials import choose_schemes, open_bench
 from provisioning.artifacts import choice
@@ -61,12 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     cores = len(os.sched_getaffinity(0))
     add("--jobs", type=int, default=cores, help=f"number of parallel workers; default: {cores}")
-    add(
-        "--reports",
-        type=user_path,
-        default=Path("reports"),
-        help="the directory in which to write fuzz/ with the results",
-    )
+    publishing.add_reports(parser, "the directory for fuzz/")
     add("--offline", action="store_true", help="use only what is already provisioned")
     choice.add_arguments(parser)
 
@@ -79,7 +75,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             )
     schemes = choose_schemes(args.frontend, args.scheme)
     find_soc(args.soc)
-    directory: Path = args.reports / SESSION
+    directory = args.reports / SESSION
     require_writable(directory, REPORTS_FIX)
     text = read_graph(args.graph) if args.graph else ""
     with open_bench(

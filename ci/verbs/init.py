@@ -7,8 +7,6 @@ import json
 import os
 import re
 import shlex
-from contextlib import suppress
-from importlib import metadata
 from pathlib import Path
 
 from ci.cases.spec import find_models
@@ -17,6 +15,7 @@ from ci.models.source_lines import find_repository
 from ci.models.suite import SUITE
 from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, read_version, user_path
+from provisioning.console.installation import find_origin
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 from provisioning.files import explain_writes, write_whole
@@ -143,17 +142,6 @@ def name_model(path: str) -> str:
     words = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(path).stem).strip("-_")
     name = words[:40].rstrip("-_") or "model"
     return f"my-{name}" if name in SUITE else name
-
-
-def find_origin() -> str:
-    """Return ``OWNER/REPOSITORY@COMMIT`` if pip installed this package from GitHub (PEP 610),
-    otherwise ""."""
-    with suppress(metadata.PackageNotFoundError, ValueError, KeyError, TypeError):
-        text = metadata.distribution("executorch-qnn-ci").read_text("direct_url.json")
-        found = json.loads(text or "{}")
-        owner = re.fullmatch(r".*github\.com[/:](.+?)(?:\.git)?/?", found["url"])
-        return f"{owner[1]}@{found['vcs_info']['commit_id']}" if owner else ""
-    return ""
 
 
 def fill_template(name: str, words: dict[str, str]) -> str:

@@ -41,12 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="the policy with the limits; default: the session's default policy",
     )
-    add(
-        "--reports",
-        type=user_path,
-        default=Path("reports/judged"),
-        help="where to write the session's report; default: reports/judged",
-    )
+    publishing.add_reports(parser, "the directory for the session's report", "reports/judged")
     publishing.add_arguments(parser)
     parser.set_defaults(keep_artifacts=None, record=False)
 

@@ -10,13 +10,14 @@ from pathlib import Path
 import msgspec
 
 from ci.device.bundle import BUNDLE, Bundle, stage
-from ci.device.provenance import EXTRA, has_sbom_library
+from ci.device.provenance import has_sbom_library
 from ci.inspect.files import KEPT_PROGRAMS
 from provisioning.artifacts.provision import locate_artifact
 from provisioning.artifacts.selection import parse_selection
 from provisioning.artifacts.sources import Options
 from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, user_path
+from provisioning.console.installation import install_command
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError, UsageError
 from provisioning.manifest.reader import list_toolchains, read_profiles
@@ -99,7 +100,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     data = {**msgspec.to_builtins(bundle), "digest": bundle.digest, "directory": str(args.out)}
     text = render(bundle, args.out)
     if not has_sbom_library():
-        text += f"no SBOM: this Python has no cyclonedx-python-lib ({EXTRA})\n"
+        install = install_command("device")
+        text += f"no SBOM: this Python has no cyclonedx-python-lib ({install})\n"
     return Outcome(text, data)
 
 

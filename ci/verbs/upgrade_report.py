@@ -24,6 +24,7 @@ from ci.audit.upgrade import (
 from ci.cases.spec import DEFAULT_SOC
 from ci.faults.expected import Rerun, list_tried
 from ci.faults.known import FRONTENDS, Fault, read_faults
+from ci.report import publishing
 from ci.report.schema import Report
 from ci.report.write import REPORTS_FIX, read_report
 from ci.verbs.lanes.built import installed_executorch
@@ -102,12 +103,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=EMULATOR,
         help="the session to run for an SDK; default: test_emulator",
     )
-    add(
-        "--reports",
-        type=user_path,
-        default=Path("reports/upgrade"),
-        help="where to write the report of each run; default: reports/upgrade",
-    )
+    publishing.add_reports(parser, "the directory for the report of each run", "reports/upgrade")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
@@ -263,7 +259,7 @@ def run_side(
     choice += ["--policy", str(args.policy.absolute())] if args.policy else []
     choice += ["--sdk", side.sdk] if side.sdk else []
     verb = side.session.replace("_", "-")
-    argv = [*module_command("ci"), verb, *choice, "--reports", str(directory.absolute())]
+    argv = [*module_command("ci"), verb, *choice, "--reports", str(directory)]
     paths = [*map(str, (*side.packages, OWN)), os.environ.get("PYTHONPATH", "")]
     variables = {name: text for name, text in os.environ.items() if name not in OWN_VARIABLES}
     variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
@@ -324,5 +320,5 @@ def rerun_faults(
 def explain_run(side: Side, ended: str, lines: Sequence[str], log: Path) -> Difference:
     """Return a Difference that explains why a run left no report."""
     told = " ".join(line.strip() for line in lines if line.strip())
-    words = ["a report", f"{ended}: {told} (whole log: {log})"]
+    words = ["a report", f"{ended}: {told} (whole log: {shown_path(log)})"]
     return note(side.name, "run", words, "worse")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
 from ci.faults.expected import Rerun, list_tried, make_matrix, render_matrix
 from ci.faults.known import read_faults
+from ci.report import publishing
 from ci.report.write import REPORTS_FIX
 from ci.verbs.upgrade_report import check_word, find_side, rerun_faults
-from provisioning.console.command import Outcome, user_path
+from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, QnnCiError, UsageError
 from provisioning.files import require_writable, write_whole
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run nothing: print the results recorded in faults.toml",
     )
-    add("--reports", type=user_path, default=Path("reports"), help="where to write the matrix")
+    publishing.add_reports(parser, "the directory for versions_matrix/")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
@@ -64,7 +64,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     words = [*(args.sides or (() if args.sdk else SIDES)), *args.sdk]
     for word in words:
         check_word(word)
-    directory: Path = args.reports / "versions_matrix"
+    directory = args.reports / "versions_matrix"
     require_writable(directory, REPORTS_FIX)
     runs: list[Rerun] = []
     failures = []

@@ -81,8 +81,11 @@ def keep_cause(text: str) -> None:
 
 
 def caller_path(path: Path) -> Path:
-    """Resolve a relative path against the directory where ./nox was called (QNN_CI_CALLER_DIR)."""
-    return Path(os.environ.get(DIRECTORY_VARIABLE, ""), path)
+    """Return an absolute path: a relative one is resolved against the directory where ./nox was
+    called (QNN_CI_CALLER_DIR), or else against the working directory. Processes with another
+    working directory can use it. Links are not resolved.
+    """
+    return Path(os.environ.get(DIRECTORY_VARIABLE, ""), path).absolute()
 
 
 def shown_path(path: Path) -> str:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from provisioning.console.caller import NOX_VARIABLE, Caller, caller_path, keep_cause
+from provisioning.console.installation import install_command
 from provisioning.console.interrupts import catch_signals, ignore_signals
 from provisioning.console.progress import Progress
 from provisioning.console.terminal import (
@@ -49,11 +50,12 @@ from provisioning.files import NO_LEAVE, NO_ROOM, explain_write
 # Errors for an invalid path.
 NAMES = frozenset({errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR})
 OWN_PACKAGES = frozenset({"ci", "provisioning"})
-# How to install packages that the extra `lowering` does not include.
-INSTALLS = dict.fromkeys(
-    ("onnx", "onnxruntime", "onnxruntime_qnn"),
-    'pip install "executorch-qnn-ci[onnxruntime]" (Python 3.11 or later)',
-)
+# The extras with packages that the extra `lowering` does not include.
+EXTRAS = {
+    "cyclonedx": "device",
+    "sigstore": "evidence",
+    **dict.fromkeys(("onnx", "onnxruntime", "onnxruntime_qnn"), "onnx"),
+}
 # Errors that may occur anywhere, and their fixes.
 REFUSALS = {
     errno.EACCES: "run the command as a user with this permission, or choose another path",
@@ -94,11 +96,20 @@ class Verb:
     """One verb in a package's table of verbs; ``session`` is the nox session that runs it.
 
     If ``session`` ends in ``_``, the first argument after the verb completes its name.
+    ``environment`` is the dependency group in pyproject.toml with the packages that the verb needs,
+    or a function that returns it for the verb's arguments. ``core`` is enough for every --help.
     """
 
     module: str
     help: str
     session: str = ""
+    environment: str | Callable[[Sequence[str]], str] = "core"
+
+    def choose_environment(self, words: Sequence[str]) -> str:
+        """Return the dependency group for a call with the arguments ``words``."""
+        if {"-h", "--help"} & {*words}:
+            return "core"
+        return self.environment if isinstance(self.environment, str) else self.environment(words)
 
 
 class VerbModule(Protocol):
@@ -292,7 +303,7 @@ def explain_missing(error: ImportError) -> UnfitError:
     return UnfitError(
         f"this Python has no package {error.name!r}" if missing else f"import failed: {error}",
         why=f"{sys.executable} lacks a package that this command needs, or cannot import it",
-        fix=INSTALLS.get(package, 'pip install "executorch-qnn-ci[lowering]"'),
+        fix=install_command(EXTRAS.get(package, "lowering")),
     )
 
 

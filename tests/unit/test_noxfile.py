@@ -30,6 +30,8 @@ from nox.command import CommandFailed
 from ci.__main__ import VERBS
 from tests.documented.pages import ROOT
 
+REPORT = ROOT / "pyproject.toml"  # any file
+
 
 class Log:
     """Of a nox session, what it says."""
@@ -209,9 +211,9 @@ def make(noxfile: ModuleType, session: Recorder, *groups: str) -> None:
 SITE = ("build", "--strict", "--quiet", "--clean", "--config-file", ".ci/mkdocs.yml")
 MODULES = {
     "test_emulator": ("lowering", "ci", "test-emulator"),
-    "test_onnx": ("onnx", "ci", "test-onnx"),
+    "test_onnx": ("onnx-torch", "ci", "test-onnx"),
     "audit": ("lowering", "ci", "audit"),
-    "fuzz": ("onnx", "ci", "fuzz"),
+    "fuzz": ("onnx-torch", "ci", "fuzz"),
     "test_llm": ("lowering", "ci", "test-llm"),
     "provision": ("core", "ci", "fetch"),
     "validate": ("core", "ci", "doctor"),
@@ -229,7 +231,6 @@ MODULES = {
     "deploy": ("device", "ci", "deploy"),
     "docker_build": ("core", "ci", "image", "build"),
     "docker_shell": ("core", "ci", "image", "shell"),
-    "qnn_ci": ("core", "ci"),
 }
 
 
@@ -273,10 +274,31 @@ def test_a_session_runs_its_module_in_its_environment(
         ("test_emulator", ("--model", "suite"), "lowering"),
         ("fuzz", ("--frontend", "executorch"), "lowering"),
         ("fuzz", ("--frontend=executorch", "--graphs", "1"), "lowering"),
-        ("fuzz", ("--frontend=onnx",), "onnx"),
+        ("fuzz", ("--frontend=onnx",), "onnx-torch"),
         ("audit", ("--model", "m"), "lowering"),
         ("test_llm", (), "lowering"),
-        ("test_onnx", (), "onnx"),
+        ("test_onnx", (), "onnx-torch"),
+        ("test_onnx", ("--model", "net.onnx", "--model=a/b.onnx"), "onnx"),
+        ("test_onnx", ("--model", "net.onnx", "--model", "mlp"), "onnx-torch"),
+        ("test_onnx", ("--model", "net.onnx", "--policy", "qnn.toml"), "onnx-torch"),
+        ("qnn_ci", ("localise", "--model", "mlp", "--scheme", "8a8w"), "lowering"),
+        ("qnn_ci", ("judge", "kept"), "lowering"),
+        ("qnn_ci", ("test-emulator", "--suite", "upstream"), "test"),
+        ("qnn_ci", ("test_emulator", "--model", "mlp"), "lowering"),
+        ("qnn_ci", ("test-llm", "--help"), "core"),
+        ("qnn_ci", ("versions-matrix",), "onnx-torch"),
+        ("qnn_ci", ("versions-matrix", "--known"), "core"),
+        (
+            "qnn_ci",
+            ("upgrade-report", "onnxruntime-qnn==2.5.0", "onnxruntime-qnn==2.7.0"),
+            "onnx-torch",
+        ),
+        ("qnn_ci", ("upgrade-report", "executorch==1.4.1", "executorch==1.5.1"), "test"),
+        ("qnn_ci", ("upgrade-report", str(REPORT), str(REPORT)), "core"),
+        ("qnn_ci", ("inspect", "model_ctx.onnx"), "onnx"),
+        ("qnn_ci", ("inspect", "model.pte"), "core"),
+        ("qnn_ci", ("verify-evidence", "m.pte", "--bundle", "b.json"), "evidence"),
+        ("qnn_ci", ("gone",), "core"),
     ],
 )
 def test_what_a_session_is_asked_for_decides_on_its_environment(
@@ -294,8 +316,19 @@ def test_what_a_session_is_asked_for_decides_on_its_environment(
     getattr(linux, name).func(session)
     (ran,) = session.ran
     python = str(tmp_path / ".nox" / group / "bin" / "python")
-    assert ran.words == (python, "-m", "ci", name.replace("_", "-"), *words)
-    assert fetched == [(session, group)]
+    verb = () if name == "qnn_ci" else (name.replace("_", "-"),)
+    assert ran.words == (python, "-m", "ci", *verb, *words)
+    assert fetched == ([(session, group)] if group in linux.LARGE else [])
+
+
+def test_a_verb_is_a_session_as_well(linux: ModuleType, tmp_path: Path) -> None:
+    linux.add_verbs(["-s", "localise", "tests", "gone", "versions_matrix"])
+    assert {"localise", "versions_matrix"} <= {*nox.registry.get()}
+    assert "gone" not in nox.registry.get()
+    session = Recorder(tmp_path, "localise", "--help")
+    make(linux, session, "core")
+    nox.registry.get()["localise"].func(session)
+    assert session.ran[0].words[1:] == ("-m", "ci", "localise", "--help")
 
 
 def test_a_session_knows_which_sessions_of_the_call_are_done(
@@ -314,11 +347,10 @@ def test_a_session_knows_which_sessions_of_the_call_are_done(
     assert linux.started == ["plan", "parity", "provision"]
 
 
-def test_sessions_are_run_by_their_names_and_two_by_default(noxfile: ModuleType) -> None:
+def test_no_session_runs_by_default(noxfile: ModuleType) -> None:
     sessions = nox.registry.get()
     assert {*MODULES, "lint", "tests", "unit", "test_trained", "release"} < {*sessions}
-    assert noxfile.nox.options.sessions == ["lint", "tests"]
-    assert {name for name, one in sessions.items() if one.default} == {"lint", "tests"}
+    assert noxfile.nox.options.sessions == []
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from ci.builds.builder import run_build
 from ci.builds.plan import BuildJob, BuildRequest, Kit, find_place, make_plan
 from ci.builds.targets import Target, find_target
 from ci.builds.toolchains import find_tools, resolve_compilers
+from provisioning.console.installation import install_command
 from provisioning.console.progress import Progress
 from provisioning.errors import FailedError, UnfitError
 
@@ -23,7 +24,7 @@ NOT_SOURCES = frozenset({"__init__.py"})
 def find_wheel_sdk() -> Path:
     """Return the root of the installed executorch package, which contains the C++ SDK. Raises
     UnfitError if the package is not installed or has no C++ SDK."""
-    fix = 'pip install "executorch-qnn-ci[lowering]", or only executorch==1.5.1'
+    fix = f"{install_command('lowering')}, or only executorch==1.5.1"
     spec = importlib.util.find_spec("executorch")
     for root in map(Path, spec.submodule_search_locations or ()) if spec else ():
         if all((root / part).is_dir() for part in SDK_PARTS):

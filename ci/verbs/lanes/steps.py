@@ -35,6 +35,7 @@ from provisioning.artifacts.choice import QnnChoice
 from provisioning.artifacts.environment import Environment, provision_profile
 from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, read_version, user_path
+from provisioning.console.installation import install_command
 from provisioning.console.progress import Progress
 from provisioning.doctor.checks.registry import Finding
 from provisioning.doctor.examine import Verdict, settle_adaptor
@@ -128,12 +129,7 @@ def add_run(parser: argparse.ArgumentParser, session: str, timeout_s: float = 30
             default=jobs,
             help=f"number of cases to run at a time; default: QNN_CI_JOBS or {cores}",
         )
-        add(
-            "--reports",
-            type=user_path,
-            default=Path("reports"),
-            help=f"the directory for {session}/",
-        )
+        publishing.add_reports(parser, f"the directory for {session}/")
 
 
 def check_arguments(args: argparse.Namespace, session: str) -> None:
@@ -164,7 +160,7 @@ def require_packages(names: Sequence[str], extra: str) -> None:
         raise UnfitError(
             f"this Python has no {' and no '.join(missing)}",
             why=f"this command needs {', '.join(names)}",
-            fix=f'pip install "executorch-qnn-ci[{extra}]", which installs the tested versions',
+            fix=f"{install_command(extra)}, which installs the tested versions",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import struct
 import zipfile
@@ -472,5 +473,15 @@ def test_what_cannot_be_told_exits_with_3_and_names_what_is_not_known(
     assert capsys.readouterr().out.endswith(f" ({Axis.BINARY_INFO.value})\n")
     (tmp_path / "notes.bin").write_bytes(b"notes")
     assert main(["compat", str(tmp_path / "notes.bin"), "--soc", "SM8650"]) == ExitCode.USAGE
+
+
+def test_a_damaged_onnx_file_fails_and_needs_the_onnx_package(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "cut.onnx").write_bytes(b"no model")
-    assert main(["compat", str(tmp_path / "cut.onnx"), "--soc", "SM8650"]) == ExitCode.FAILED
+    code = main(["compat", str(tmp_path / "cut.onnx"), "--soc", "SM8650"])
+    if importlib.util.find_spec("onnx"):
+        assert code == ExitCode.FAILED
+    else:
+        assert code == ExitCode.ENVIRONMENT
+        assert "[onnx]" in capsys.readouterr().err

@@ -101,7 +101,7 @@ def test_a_call_without_options_is_the_usual_one(steps: Steps) -> None:
     )  # fmt: skip
     assert (options.backend, options.files_directory) == (
         Backend.HTP,
-        Path("reports/test_emulator/qnn"),
+        Path("reports/test_emulator/qnn").absolute(),
     )
     assert [(one.model, one.scheme.value, one.soc) for one in steps.ran["specs"]] == [
         ("mlp", "fp16", "SM8650")

@@ -98,7 +98,7 @@ def test_a_suite_without_options_runs_whole_for_its_soc(
     header = given.header
     assert (header.suite, header.soc, header.repeat) == ("upstream", "SM8650", 1)
     assert (header.every, header.tests, header.tools) == (TESTS, TESTS, TOOLS)
-    assert (given.directory, given.resume) == (Path("reports/upstream"), False)
+    assert (given.directory, given.resume) == (Path("reports/upstream").absolute(), False)
     assert given.timeout_s >= given.ratchet.timeout_s
     assert (suite.steps["profile"], suite.steps["offline"]) == ("emulator", False)
     assert suite.steps["imports"] == ("ci.upstream.worker",)
@@ -320,7 +320,7 @@ def test_what_a_run_kept_is_judged_again_without_a_run(
     words: list[str],
 ) -> None:
     asked: list[Any] = []
-    kept = {"reports/upstream": ("a header", "entries")}
+    kept = {str(Path("reports/upstream").absolute()): ("a header", "entries")}
     monkeypatch.setattr(verb, "read_journal", lambda place: kept.get(str(place), ()))
 
     def judge(*given: Any, **more: Any) -> Outcome:
@@ -330,7 +330,12 @@ def test_what_a_run_kept_is_judged_again_without_a_run(
     monkeypatch.setattr(verb, "judge_again", judge)
     assert run(*words) == 7
     assert asked == [
-        (Path("reports/upstream"), "a header", "entries", words[1] if words[1:] else "outputs")
+        (
+            Path("reports/upstream").absolute(),
+            "a header",
+            "entries",
+            words[1] if words[1:] else "outputs",
+        )
     ]
     assert run(*words, "--reports", "other") == ExitCode.USAGE
     assert "has no journal" in capsys.readouterr().err

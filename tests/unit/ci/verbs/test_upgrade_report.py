@@ -167,6 +167,7 @@ def test_a_version_is_tried_by_a_session_with_its_packages_and_the_same_choice(
     runs = Runs(leave)
     monkeypatch.setattr(upgrade_report, "run_process", runs)
     noted: list[Difference] = []
+    args = Namespace(**{**vars(args), "reports": place / "out"})
     assert run_side(side, args, Progress(), noted) == make_report([])
     assert noted == []
     assert runs.argv[0] == sys.executable
@@ -183,7 +184,7 @@ def test_a_version_is_tried_by_a_session_with_its_packages_and_the_same_choice(
         *(False, False),
         "/home",
     )
-    assert runs.more == {"check": False, "log": Path(f"out/{side.slug}.log"), "keep_lines": 6}
+    assert runs.more == {"check": False, "log": place / f"out/{side.slug}.log", "keep_lines": 6}
 
 
 def test_a_run_without_a_report_is_a_difference_that_names_its_log(

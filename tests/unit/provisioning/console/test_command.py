@@ -202,9 +202,9 @@ def test_a_missing_package_is_an_unfit_environment(capsys: pytest.CaptureFixture
     ("name", "extra"),
     [
         ("torch", "lowering"),
-        ("onnx", "onnxruntime"),
-        ("onnx.reference", "onnxruntime"),
-        ("onnxruntime_qnn", "onnxruntime"),
+        ("onnx", "onnx"),
+        ("onnx.reference", "onnx"),
+        ("onnxruntime_qnn", "onnx"),
         (None, "lowering"),
     ],
 )

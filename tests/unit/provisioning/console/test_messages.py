@@ -15,6 +15,7 @@ from provisioning.console import clock, command, git, process, user_files
 from provisioning.console.caller import Caller
 from provisioning.console.clock import read_clock
 from provisioning.console.command import Verb
+from provisioning.console.installation import CHECKOUT
 from provisioning.console.interrupts import CLEANUP_S, Interrupt
 from provisioning.console.terminal import count_columns, write_output
 from provisioning.errors import (
@@ -115,7 +116,11 @@ def test_every_message_says_what_why_and_what_to_do(
     for left in tmp_path.glob("qnn-ci-error-*"):
         assert left.suffix == ".txt"
         text = text.replace(left.name, "qnn-ci-error-X.txt")
-    text = text.replace(str(tmp_path), "TMP").replace(sys.executable, "PYTHON")
+    text = (
+        text.replace(str(tmp_path), "TMP")
+        .replace(sys.executable, "PYTHON")
+        .replace(str(CHECKOUT), "CHECKOUT")
+    )
     text = re.sub(r"\d+ (?=MiB are free)", "N ", text)
     text = re.sub(r"(?<=did not end within )\d+ s", "N s", text)
     text = re.sub(r"(?<=fatal: ).*config.*", "what git says", text)

@@ -1,0 +1,59 @@
+"""Which dependency group of pyproject.toml has the packages that a call of a verb needs.
+
+The noxfile asks before it creates an environment, so this module imports neither the verbs nor
+third-party packages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from provisioning.console.command import user_path
+
+# `onnx` has no torch, which .onnx files do not need.
+CORE, LOWERING, ONNX, ONNX_TORCH, DEVICE = "core", "lowering", "onnx", "onnx-torch", "device"
+EVERYTHING = "test"  # both engines, pytest and Sigstore
+
+
+def choose_emulator(words: Sequence[str]) -> str:
+    """Return the group for test-emulator: ExecuTorch's own tests need pytest."""
+    return EVERYTHING if any(word.startswith("--suite") for word in words) else LOWERING
+
+
+def choose_onnx(words: Sequence[str]) -> str:
+    """Return the group for test-onnx: only a model that is not an .onnx file needs torch."""
+    models = [after for word, after in pairwise(words) if word == "--model"]
+    models += [word.partition("=")[2] for word in words if word.startswith("--model=")]
+    files = models and all(one.endswith(".onnx") for one in models)
+    return ONNX if files and not any(word.startswith("--policy") for word in words) else ONNX_TORCH
+
+
+def choose_fuzz(words: Sequence[str]) -> str:
+    """Return the group for fuzz: the one of the frontend that lowers its graphs."""
+    return LOWERING if {"executorch", "--frontend=executorch"} & {*words} else ONNX_TORCH
+
+
+def choose_upgrade(words: Sequence[str]) -> str:
+    """Return the group for upgrade-report: comparing two reports runs nothing; an SDK is tried
+    through ExecuTorch and, for the known faults, through ONNX Runtime."""
+    if any(word.startswith("onnxruntime") for word in words):
+        return ONNX_TORCH
+    files = [user_path(word) for word in words if word and not word.startswith("-")]
+    reports = [one for one in files if one.is_file() or (one / "report.json").is_file()]
+    return CORE if len(reports) > 1 else EVERYTHING
+
+
+def choose_matrix(words: Sequence[str]) -> str:
+    """Return the group for versions-matrix: with --known, nothing runs."""
+    return CORE if "--known" in words else ONNX_TORCH
+
+
+def choose_file(words: Sequence[str]) -> str:
+    """Return the group for a verb that reads a file: the onnx package reads .onnx files."""
+    return ONNX if any(word.endswith(".onnx") for word in words) else CORE
+
+
+def choose_evidence(words: Sequence[str]) -> str:
+    """Return the group for verify-evidence: a signature is verified with Sigstore."""
+    return "evidence" if any(word.startswith("--bundle") for word in words) else CORE
