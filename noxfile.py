@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -621,10 +621,11 @@ def qnn_ci(session: nox.Session) -> None:
     run_verb(session, verb, *words)
 
 
-def add_verbs(words: Sequence[str]) -> None:
-    """Make each word that is a verb a session as well: ``./nox -s localise`` is ``./nox -s qnn_ci
-    -- localise``."""
-    unknown = [word for word in words if word not in nox.registry.get() and word[:1] != "-"]
+def add_verbs() -> None:
+    """Make each verb that the command line names as a session a session: ``./nox -s localise`` is
+    ``./nox -s qnn_ci -- localise``."""
+    known = nox.registry.get()
+    unknown = [word for word in list_words() if word not in known and word[:1] != "-"]
     verbs = ask_ci("--environment").split() if unknown else []
     for name in unknown:
         verb = name.replace("_", "-")
@@ -636,18 +637,22 @@ def add_verbs(words: Sequence[str]) -> None:
             nox.session(run, name=name, default=False)
 
 
+def list_words() -> list[str]:
+    """Return nox's own arguments, which are those before ``--``."""
+    return sys.argv[1 : sys.argv.index("--") if "--" in sys.argv else None]
+
+
 def main() -> None:
     """Run nox for the script ./nox. If nox does not understand the arguments, print how to write
     them, and exit with USAGE."""
     sys.argv[0] = "nox"
-    add_verbs(sys.argv[1 : sys.argv.index("--") if "--" in sys.argv else None])
     try:
         nox.main()
     except SystemExit as ended:
         if ended.code not in {2, 3}:  # a wrong argument, an unknown session
             raise
-        words = sys.argv[1 : sys.argv.index("--") if "--" in sys.argv else None]
-        near = (difflib.get_close_matches(word, nox.registry.get(), 1) for word in words)
+        names = [*nox.registry.get(), *ask_ci("--environment").split()]
+        near = (difflib.get_close_matches(word, names, 1) for word in list_words())
         name = next(filter(None, near), ["SESSION"])[0]
         command = os.environ.get("QNN_CI_COMMAND", "nox")
         sys.stderr.write(f"  fix: {command} -s {name} -- ARGUMENTS; {command} -l lists sessions\n")
@@ -656,3 +661,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+elif __name__ == "user_nox_module":  # how nox loads this file, with an empty registry
+    add_verbs()

@@ -37,6 +37,14 @@ def test_sessions_are_listed_while_environments_are_made(bare: Stage) -> None:
     assert (waiting.returncode, "waiting" in waiting.stderr) == (124, True), waiting.said
 
 
+def test_any_verb_is_a_session(bare: Stage) -> None:
+    ended = bare.run("./nox -s cache_key parity completion -- --help")
+    assert ended.returncode == 0, ended.said
+    for name in ("cache-key", "completion"):
+        assert f"usage: ./nox -s qnn_ci -- {name} " in ended.stdout, ended.said
+    assert bare.run("./nox -s locolise").returncode == 2
+
+
 def test_the_cause_of_the_first_failure_is_told_again_at_the_end(bare: Stage) -> None:
     ended = bare.run("./nox -s build_android parity -- --source /nonexistent")
     assert ended.returncode == 2, ended.said

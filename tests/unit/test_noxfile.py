@@ -321,16 +321,6 @@ def test_what_a_session_is_asked_for_decides_on_its_environment(
     assert fetched == ([(session, group)] if group in linux.LARGE else [])
 
 
-def test_a_verb_is_a_session_as_well(linux: ModuleType, tmp_path: Path) -> None:
-    linux.add_verbs(["-s", "localise", "tests", "gone", "versions_matrix"])
-    assert {"localise", "versions_matrix"} <= {*nox.registry.get()}
-    assert "gone" not in nox.registry.get()
-    session = Recorder(tmp_path, "localise", "--help")
-    make(linux, session, "core")
-    nox.registry.get()["localise"].func(session)
-    assert session.ran[0].words[1:] == ("-m", "ci", "localise", "--help")
-
-
 def test_a_session_knows_which_sessions_of_the_call_are_done(
     linux: ModuleType, tmp_path: Path
 ) -> None:
