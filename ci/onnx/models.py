@@ -24,8 +24,8 @@ from provisioning.console.user_files import read_user_file
 from provisioning.errors import UsageError
 from provisioning.files import mib
 
-# The newest versions that onnxruntime 1.31 accepts. A test compares them with the installed one.
-NEWEST_IR, NEWEST_OPSET = 13, 26
+# The newest versions that onnxruntime 1.32 accepts. A test compares them with the installed one.
+NEWEST_IR, NEWEST_OPSET = 14, 28
 LIMIT_BYTES = 2 << 30  # protobuf's limit for a message, and HTP's for a graph
 # Parsing a message needs memory of up to a hundred times its size. A model with weights needs only
 # about its own size.

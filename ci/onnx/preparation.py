@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import version_converter
+from onnx import inliner, version_converter
 from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize
 from onnxruntime.quantization.execution_providers.qnn import (
     get_qnn_qdq_config,
@@ -27,8 +27,11 @@ from ci.report.text import count, name_some
 from provisioning.errors import FailedError
 
 OLDEST_OPSET = 13  # the first opset with per-channel scales in DequantizeLinear
+# onnxruntime 1.32 loads opset 28, but has no RandomUniformLike (ci.onnx.noise) of opset 22 or newer
+# and no QuantizeLinear of opset 28.
+NEWEST_OPSET = 21
 OLDEST_IR = 4  # the first IR version in which initializers need not be inputs
-# The inputs that are weights, by operator. For operators in OVERRIDDEN, onnxruntime 1.31 quantizes
+# The inputs that are weights, by operator. For operators in OVERRIDDEN, onnxruntime 1.32 quantizes
 # the weights to the type of activations; get_qnn_qdq_config corrects this only for MatMul's 8-bit
 # weights.
 WEIGHTS = {
@@ -46,9 +49,9 @@ MOST_NAMED = 3
 
 @stage(ONNXRUNTIME)
 def write_normal_form(path: Path, target: Path, shapes: Shapes = ()) -> Path:
-    """Return the path of an equivalent model that has constant weights, a recent opset, and inputs
-    of these ``shapes``. If nothing has to change, this is ``path`` itself. Otherwise, the new model
-    is written to ``target``.
+    """Return the path of an equivalent model that has constant weights, an opset from OLDEST_OPSET
+    to NEWEST_OPSET, and inputs of these ``shapes``. If nothing has to change, this is ``path``
+    itself. Otherwise, the new model is written to ``target``.
 
     Up to IR version 3, each initializer is also an input that a caller may replace, but QNN
     executes only nodes with constant weights. Raises StageError with onnx's error as its cause, for
@@ -57,12 +60,14 @@ def write_normal_form(path: Path, target: Path, shapes: Shapes = ()) -> Path:
     model = onnx.load(path, load_external_data=False)
     opsets = [one.version for one in model.opset_import if one.domain in {"", "ai.onnx"}]
     opset = max(opsets, default=OLDEST_OPSET)
-    if not shapes and len(list_inputs(model)) == len(model.graph.input) and opset >= OLDEST_OPSET:
+    wanted = min(max(opset, OLDEST_OPSET), NEWEST_OPSET)
+    if not shapes and len(list_inputs(model)) == len(model.graph.input) and opset == wanted:
         return path
     model = onnx.load(path)
     fix_shapes(model, shapes)
-    if opset < OLDEST_OPSET:
-        model = version_converter.convert_version(model, OLDEST_OPSET)
+    if opset != wanted:  # the converter drops functions
+        model = inliner.inline_local_functions(model, convert_version=True)
+        model = version_converter.convert_version(model, wanted)
     model.ir_version = max(model.ir_version, OLDEST_IR)
     remove_initializer_from_input(model)
     onnx.save(model, target)
@@ -100,7 +105,7 @@ def prepare_file(source: Path) -> Any:
         quant_pre_process(str(source), str(folded), skip_symbolic_shape=True)
         model = onnx.load(folded)
         metadata = {one.key: one.value for one in model.metadata_props}
-        # If a model has metadata, qnn_preprocess_model of onnxruntime 1.31 raises "cannot convert
+        # If a model has metadata, qnn_preprocess_model of onnxruntime 1.32 raises "cannot convert
         # dictionary update sequence element".
         del model.metadata_props[:]
         mend_names(model.graph)

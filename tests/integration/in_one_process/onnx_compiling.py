@@ -38,14 +38,16 @@ def make(nodes: list[onnx.NodeProto], shape: list[int], *, opset: int = 21) -> o
     return helper.make_model(graph, opset_imports=opsets, ir_version=3 if opset < 9 else 10)
 
 
-@pytest.mark.parametrize("opset", [8, 21])
-def test_weights_become_constants_and_an_old_opset_a_recent_one(tmp_path: Path, opset: int) -> None:
+@pytest.mark.parametrize("opset", [8, 21, 28])
+def test_weights_become_constants_and_another_opset_one_that_runs(
+    tmp_path: Path, opset: int
+) -> None:
     path = tmp_path / "net.onnx"
     onnx.save(make([helper.make_node("Mul", ["x", "w"], ["y"])], [2, 3], opset=opset), path)
     made = write_normal_form(path, tmp_path / "copy.onnx")
     model = onnx.load(made)
     assert [one.name for one in model.graph.input] == ["x"]
-    assert model.opset_import[0].version == max(opset, 13)
+    assert model.opset_import[0].version == min(max(opset, 13), 21)
     assert model.ir_version >= 4
     x = np.array([[1, 2, 3], [-1, 0, 1]], "float32")
     ((got,),) = run_reference(made, [(x,)])
@@ -54,12 +56,21 @@ def test_weights_become_constants_and_an_old_opset_a_recent_one(tmp_path: Path, 
     assert not (tmp_path / "again.onnx").exists()
 
 
-def test_an_old_opset_alone_is_converted(tmp_path: Path) -> None:
-    model = make([helper.make_node("Relu", ["x"], ["y"])], [2, 3], opset=11)
+@pytest.mark.parametrize(("opset", "to"), [(11, 13), (22, 21)])
+def test_another_opset_alone_is_converted_with_functions(
+    tmp_path: Path, opset: int, to: int
+) -> None:
+    model = make([helper.make_node("Own", ["x"], ["y"], domain="own")], [2, 3], opset=opset)
     del model.graph.input[1:]
+    own = [helper.make_opsetid("", opset)]
+    relu = [helper.make_node("Relu", ["x"], ["y"])]
+    model.functions.append(helper.make_function("own", "Own", ["x"], ["y"], relu, own))
+    model.opset_import.append(helper.make_opsetid("own", 1))
     onnx.save(model, tmp_path / "net.onnx")
     made = write_normal_form(tmp_path / "net.onnx", tmp_path / "copy.onnx")
-    assert onnx.load(made).opset_import[0].version == 13
+    assert onnx.load(made).opset_import[0].version == to
+    ((got,),) = run_reference(made, [(np.full((2, 3), -1, "float32"),)])
+    np.testing.assert_array_equal(got, np.zeros((2, 3)))
 
 
 @pytest.mark.parametrize(

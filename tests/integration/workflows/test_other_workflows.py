@@ -144,13 +144,15 @@ def test_the_suite_on_newer_wheels_says_which(project: Project) -> None:
     document.data["jobs"] = {"newest": document.data["jobs"]["newest"]}
     results = project.github.run_document(document)
     assert list_results(results) == {"newest": "success"}, collect_log(results)
-    assert set(project.github.services.artifacts) == {"newest-onnxruntime-qnn", "newest-executorch"}
+    assert set(project.github.services.artifacts) == {
+        *("newest-onnxruntime-qnn", "newest-executorch", "newest-torch-2.14.0")
+    }
     kept = project.github.services.artifacts["newest-onnxruntime-qnn"]
     assert '+version = "2"' in (kept / "pins.diff").read_text()
     project.github.services.artifacts.clear()
     project.github.variables["QUICK_CODE"] = "1"
     assert list_results(project.github.run_document(document)) == {"newest": "failure"}
-    assert len(project.github.services.artifacts) == 2
+    assert len(project.github.services.artifacts) == 3
 
 
 def test_images_are_compared_for_a_change_and_pushed_by_hand_alone(project: Project) -> None:

@@ -220,7 +220,7 @@ def test_a_run_is_compared_with_the_figures_of_its_own_models(
 
 @pytest.mark.parametrize(
     ("lane", "name", "version"),
-    [("emulator", "executorch", "1.5.1"), ("onnx", "onnxruntime", "1.31.1")],
+    [("emulator", "executorch", "1.5.1"), ("onnx", "onnxruntime", "1.32.0")],
 )
 def test_the_committed_figures_cover_the_suite(lane: str, name: str, version: str) -> None:
     tools = (

@@ -141,10 +141,10 @@ NO_MODEL: dict[str, tuple[bytes, str]] = {
 }
 # A model that cannot be used, and what the error has to name.
 UNUSABLE: dict[str, tuple[ModelProto, tuple[str, ...]]] = {
-    "newer IR": (relu(ir=99), ("99", "13")),
-    "newer opset": (relu(opset=40), ("40", "26")),
-    "newer opset after another domain": (late_opset(), ("40", "26")),
-    "newer opset of ai.onnx": (named_opset("ai.onnx"), ("40", "26")),
+    "newer IR": (relu(ir=99), ("99", "14")),
+    "newer opset": (relu(opset=40), ("40", "28")),
+    "newer opset after another domain": (late_opset(), ("40", "28")),
+    "newer opset of ai.onnx": (named_opset("ai.onnx"), ("40", "28")),
     "opset 0": (relu(opset=0), ("opset", "0")),
     "no inputs": (relu(inputs=[]), ("inputs",)),
     "no outputs": (relu(outputs=[]), ("outputs",)),
