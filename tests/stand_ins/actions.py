@@ -102,7 +102,7 @@ class Services:
             raise ActionError(f"The version '{version}' with architecture 'x64' was not found")
         return {"python-version": version}
 
-    # -- caches: v4.3.0
+    # -- caches: v6.1.0
 
     def restore(self, call: ActionCall) -> Mapping[str, str]:
         key, version = check_cache(call)
@@ -205,7 +205,7 @@ class Services:
         return {"bundle-path": str(bundle)}
 
     def upload_sarif(self, call: ActionCall) -> Mapping[str, str]:
-        """v4.37.4: a log of one run a category, in a job that may write security events."""
+        """v4.38.3: a log of one run a category, in a job that may write security events."""
         need(call, "security-events", "write")
         need(call, "actions", "read")  # asked of private repositories alone
         path = call.job.setting.workspace / call.inputs["sarif_file"]

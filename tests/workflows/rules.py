@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
+
+import nox
 
 from tests.workflows.document import Document
 from tests.workflows.expressions import EXPRESSION
 
 Rule = Callable[[Document], Iterator[str]]
 PINNED = re.compile(r"[\w.-]+/[\w./-]+@[0-9a-f]{40}")
+ACTIONS = {
+    row["uses"]: row["using"]
+    for row in nox.project.load_toml(Path(__file__).with_name("actions.toml"))["action"]
+}
+RUNTIMES = frozenset({"node24", "composite", "docker"})  # those that GitHub's runners have
 LONGEST_MINUTES = 120
 UNTRUSTED_TRIGGERS = frozenset({"pull_request_target", "workflow_run", "issue_comment"})
 SCANNING = ("/code-scanning.yml", "/pr.yml")  # called workflows that hand in findings
@@ -50,6 +58,14 @@ def see_unpinned_action(document: Document) -> Iterator[str]:
             yield f"{name} is not pinned by a commit"
         elif not all(re.fullmatch(r" # v\d+(\.\d+)+", note) for note in notes):
             yield f"{name} has no version in a comment"
+
+
+def see_action_of_a_runtime_that_is_gone(document: Document) -> Iterator[str]:
+    for name in dict.fromkeys(filter(PINNED.fullmatch, (name for name, _ in list_uses(document)))):
+        if name not in ACTIONS:
+            yield f"{name} is not in tests/workflows/actions.toml; read `using` in its action.yml"
+        elif ACTIONS[name] not in RUNTIMES:
+            yield f"{name} runs on {ACTIONS[name]}, which GitHub's runners no longer have"
 
 
 def see_kept_credentials(document: Document) -> Iterator[str]:
@@ -178,6 +194,7 @@ RULES: tuple[Rule, ...] = (
     see_expression_in_shell,
     see_shell_that_goes_on,
     see_unpinned_action,
+    see_action_of_a_runtime_that_is_gone,
     see_kept_credentials,
     see_wide_permissions,
     see_endless_job,

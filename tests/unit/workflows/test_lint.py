@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.workflows.document import GITHUB, ROOT, read_document
+from tests.workflows.document import GITHUB, ROOT, read_all, read_document
 from tests.workflows.lint import check_block, check_schema, lint, list_scripts, run_linter
-from tests.workflows.rules import RULES, judge_document
+from tests.workflows.rules import ACTIONS, PINNED, RULES, judge_document, list_uses
 
 PR, RELEASE = "workflows/pr.yml", "workflows/release.yml"
 ACTION = "actions/setup-qnn/action.yml"
@@ -21,6 +21,7 @@ CHECKOUT = "actions/checkout@3d3c42e5aac5ba805825da76410c181273ba90b1"
 OWN = [
     (PR, f"{CHECKOUT} # v7.0.1", "actions/checkout@v7", "is not pinned by a commit"),
     (PR, f"{CHECKOUT} # v7.0.1", CHECKOUT, "has no version in a comment"),
+    (PR, "@3d3c42e5", "@00000000", "is not in tests/workflows/actions.toml"),
     (PR, "          persist-credentials: false\n", "", "keeps the token"),
     (PR, "persist-credentials: false", "persist-credentials: true", "keeps the token"),
     (PR, "permissions: {}\n", "", "permissions: {} is missing"),
@@ -100,6 +101,20 @@ def plant(folder: Path, fault: tuple[str, str, str, str], number: int = 0) -> Pa
 def test_a_rule_finds_its_fault(tmp_path: Path, fault: tuple[str, str, str, str]) -> None:
     found = judge_document(read_document(plant(tmp_path, fault)))
     assert any(fault[3] in line for line in found), found
+
+
+@pytest.mark.parametrize("using", ["node20", "node16"])
+def test_an_action_of_an_old_node_is_refused(monkeypatch: pytest.MonkeyPatch, using: str) -> None:
+    documents = read_all()
+    used = {name for one in documents for name, _ in list_uses(one) if PINNED.fullmatch(name)}
+    assert used == ACTIONS.keys()
+    monkeypatch.setitem(ACTIONS, next(one for one in used if "cache/save" in one), using)
+    found = [line for one in documents for line in judge_document(one)]
+    assert [line.partition(":")[0] for line in found] == [
+        ".github/workflows/qnn-ci.yml",
+        "actions/setup-qnn/action.yml",
+    ]
+    assert all(f"runs on {using}" in line for line in found)
 
 
 def test_every_rule_has_a_fault_that_it_finds(tmp_path: Path) -> None:
