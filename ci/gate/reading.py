@@ -83,15 +83,23 @@ class Repository:
         """Whether ``source`` is a git directory, so that there is no work tree to read."""
         return self.git_dir == self.source
 
-    def require_history(self) -> None:
+    def require_history(self, base: str = "", head: str = "") -> None:
         """Raise UsageError for a shallow clone, in which merge bases and numbers of commits may be
-        wrong."""
-        if self.ask("rev-parse", "--is-shallow-repository").strip() == "true":
+        wrong. A ``base`` from which ``head`` descends is its own merge base, so it is accepted."""
+        shallow = self.ask("rev-parse", "--is-shallow-repository").strip() == "true"
+        if shallow and not (base and self._descends(head or "HEAD", base)):
             raise UsageError(
                 f"{self.source} is a shallow clone",
                 why="the commit to compare with may be missing",
                 fix=FETCH,
             )
+
+    def _descends(self, head: str, base: str) -> bool:
+        try:
+            commits = self.resolve(base), f"^{self.resolve(head)}"
+        except UsageError:
+            return False
+        return not self.ask("rev-list", "--max-count=1", *commits)
 
     def ask(self, *words: str) -> str:
         """Return git's output."""

@@ -117,7 +117,8 @@ def plan_changes(args: argparse.Namespace, repository: Repository) -> Plan:
     if everything or args.event not in PLANNED_EVENTS:
         base = repository.resolve(wanted or "HEAD")
     else:
-        repository.require_history()
+        # A push also counts the commits.
+        repository.require_history("" if args.event == "push" else args.base, wanted)
         base, everything = find_base(args, repository, wanted)
     return make_plan(
         repository.compare(base, head),

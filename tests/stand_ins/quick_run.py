@@ -33,6 +33,9 @@ def note_run(lane: str) -> int:
     folder.mkdir(parents=True)
     (folder / "words.json").write_text(json.dumps(sys.argv[2:]))
     (folder / "report.json").write_text("{}")
+    if text := os.environ.get("QUICK_CCACHE"):
+        Path(os.environ["CCACHE_DIR"]).mkdir()
+        Path(os.environ["CCACHE_DIR"], "object").write_text(text)
     if lane == "build":
         leave_runner(Path("reports/build_android"))
     if os.environ.get("QUICK_EVIDENCE"):

@@ -79,7 +79,7 @@ class GitHub:
 def make_github(tmp_path: Path) -> GitHub:
     """A GitHub below a directory, with one repository."""
     repository = tmp_path / "repository"
-    repository.mkdir()
+    repository.mkdir(parents=True)
     git(repository, "init", "--quiet", "--initial-branch=main")
     git(repository, "config", "uploadpack.allowAnySHA1InWant", "true")
     (repository / "net.py").write_text("# a model\n")

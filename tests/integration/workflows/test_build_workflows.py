@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from provisioning.manifest.reader import read_toolchain
-from tests.integration.workflows.project import GitHub, collect_log, commit, list_results
+from tests.integration.workflows.project import (
+    GitHub,
+    collect_log,
+    commit,
+    list_results,
+    make_github,
+)
 from tests.integration.workflows.test_examples import FORK, call_own
 from tests.stand_ins.actions import git
 from tests.workflows.document import ROOT
@@ -85,6 +91,27 @@ def fork(caller: GitHub, tmp_path: Path) -> GitHub:
     return caller
 
 
+@pytest.fixture
+def nested(fork: GitHub, tmp_path: Path) -> GitHub:
+    """An app's repository with ExecuTorch as a submodule, which has submodules of its own."""
+    (fork.folder / "home" / ".gitconfig").write_text('[protocol "file"]\n\tallow = always\n')
+    part, executorch = (make_github(tmp_path / name) for name in ("part", "executorch"))
+    for name, text in FILES.items():
+        if not name.endswith("/README"):
+            (executorch.services.repository / name).parent.mkdir(parents=True, exist_ok=True)
+            (executorch.services.repository / name).write_text(text)
+    for path in (*sorted(SUBMODULES), "backends/vulkan/third-party/large"):
+        add_submodule(executorch, part, path)
+    add_submodule(fork, executorch, "deps/executorch")
+    return fork
+
+
+def add_submodule(github: GitHub, other: GitHub, path: str) -> None:
+    url = other.services.repository.as_uri()
+    git(github.services.repository, "submodule", "--quiet", "add", url, path)
+    commit(github.services.repository, "a submodule")
+
+
 def change(github: GitHub, files: dict[str, str]) -> None:
     folder = github.services.repository
     for name, text in files.items():
@@ -94,8 +121,8 @@ def change(github: GitHub, files: dict[str, str]) -> None:
 
 
 def list_words(fork: GitHub) -> list[list[str]]:
-    kept = fork.services.artifacts.get("qnn-build")
-    return [json.loads(path.read_text()) for path in kept.rglob("words.json")] if kept else []
+    kept = fork.services.artifacts.values()
+    return [json.loads(path.read_text()) for one in kept for path in one.rglob("words.json")]
 
 
 def test_a_change_of_the_backend_builds_the_runner_with_parity(fork: GitHub) -> None:
@@ -103,7 +130,7 @@ def test_a_change_of_the_backend_builds_the_runner_with_parity(fork: GitHub) -> 
     results = fork.run(BUILD)
     assert list_results(results) == {"runner": "success"}, collect_log(results)
     assert list_words(fork) == [["android", "--parity", "strict"]]
-    names = {path.name for path in fork.services.artifacts["qnn-build"].rglob("*")}
+    names = {path.name for path in fork.services.artifacts["qnn-build-android"].rglob("*")}
     assert {"runner", "runner.debug"} <= names
 
 
@@ -115,6 +142,47 @@ def test_a_change_of_prose_builds_nothing_unless_it_is_asked_to(fork: GitHub) ->
     results = fork.run(BUILD.replace("parity: strict", "only-needed: false"))
     assert list_results(results) == {"runner": "success"}, collect_log(results)
     assert list_words(fork) == [["android", "--parity", "on"]]
+
+
+def test_executorch_may_be_a_submodule(nested: GitHub) -> None:
+    folder = nested.services.repository
+    (folder / "deps/executorch/NOTES.md").write_text("newer\n")
+    commit(folder / "deps/executorch", "a newer ExecuTorch")
+    git(folder / "deps/executorch", "push", "--quiet", "origin", "HEAD:refs/heads/newer")
+    commit(folder, "take it")
+    call = BUILD.replace("parity: strict", "source: deps/executorch")
+    results = nested.run(call)
+    assert list_results(results) == {"runner": "success"}, collect_log(results)
+    assert list_words(nested) == [["android", "--parity", "on"]]
+    root = nested.folder / "machine/workspace/executorch/deps/executorch"
+    assert (root / "NOTES.md").read_text() == "newer\n"
+    assert {path for path in SUBMODULES if (root / path / "net.py").is_file()} == SUBMODULES
+    assert not any((root / "backends/vulkan/third-party/large").iterdir())
+    nested.services.artifacts.clear()
+    change(nested, {"app.cpp": "// another file\n"})
+    results = nested.run(call)
+    assert list_results(results) == {"runner": "success"}, collect_log(results)
+    assert list_words(nested) == []
+    results = nested.run(call.replace("deps/", "gone/"))
+    assert list_results(results) == {"runner": "failure"}
+    assert "the input source must be a directory" in collect_log(results)
+
+
+def test_what_a_push_compiled_is_restored_for_a_pull_request(fork: GitHub) -> None:
+    request = dict(fork.github)
+    fork.github = {"event_name": "push", "ref": "refs/heads/main"}
+    fork.variables["QUICK_CCACHE"] = "an object"
+    assert list_results(fork.run(BUILD)) == {"runner": "success"}
+    fork.variables["QUICK_CCACHE"] = ""
+    fork.github = request
+    change(fork, {"backends/qualcomm/runtime/Backend.cpp": "int backend() { return 2; }\n"})
+    for target, expected in (("android", ["an object"]), ("linux", [])):
+        fork.services.artifacts.clear()
+        results = fork.run(BUILD.replace("android", target))
+        assert list_results(results) == {"runner": "success"}, collect_log(results)
+        workspace = fork.folder / "machine/workspace"
+        assert [path.read_text() for path in workspace.glob(".ccache/*")] == expected
+    assert len(fork.services.caches) == 1  # a pull request saves none
 
 
 def test_the_example_of_the_page_gives_a_fork_a_runner(fork: GitHub) -> None:

@@ -311,7 +311,6 @@ def test_a_pull_request_is_compared_with_the_last_green_run_of_the_default_branc
     results = caller.run(CALLER)
     assert list_results(results) == {"models": "success"}, collect_log(results)
     (key,) = [one.key for one in caller.services.caches if "base" in one.key]
-    assert key.startswith("qnn-ci-base-qnn-ci-")
     caller.github = pull_request
     caller.services.artifacts.clear()
     results = caller.run(CALLER)
@@ -319,6 +318,10 @@ def test_a_pull_request_is_compared_with_the_last_green_run_of_the_default_branc
     words = json.loads(next(caller.services.artifacts["qnn-ci"].rglob("words.json")).read_text())
     assert words[-4:-2] == ["--base", ".qnn-ci-base/report.json"]
     assert [one.key for one in caller.services.caches if "base" in one.key] == [key]
+    results = caller.run(CALLER.replace("with: {", "with: { name: qnn,"))  # of another call
+    assert list_results(results) == {"models": "success"}, collect_log(results)
+    words = json.loads(next(caller.services.artifacts["qnn"].rglob("words.json")).read_text())
+    assert "--base" not in words
 
 
 @pytest.mark.parametrize(

@@ -232,6 +232,12 @@ def test_what_is_no_repository_or_has_no_history_is_named(git: Git, tmp_path: Pa
     assert cut.value.what == f"{tmp_path / 'shallow'} is a shallow clone"
     assert cut.value.why == "the commit to compare with may be missing"
     assert cut.value.fix == FETCH
+    git("clone", "-q", "--depth", "2", "--bare", git.root.as_uri(), str(tmp_path / "deeper"))
+    deeper = Repository(tmp_path / "deeper", RULES)
+    deeper.require_history("HEAD^1", "HEAD")
+    for base, head in (("HEAD", "HEAD^1"), ("HEAD~2", "HEAD"), ("", "HEAD")):
+        with pytest.raises(UsageError, match="is a shallow clone"):
+            deeper.require_history(base, head)
     with pytest.raises(UsageError, match="is a shallow clone"):
         [*shallow.list_steps("HEAD..HEAD")]
     with pytest.raises(UsageError, match="'HEAD' is not a range") as one:

@@ -206,7 +206,7 @@ def test_a_plan_is_for_the_head_that_is_asked_for(
         is_bare=is_bare,
         rules="rules",
         resolve=lambda name: f"commit of {name}",
-        require_history=lambda: checked.append("history"),
+        require_history=lambda *_: checked.append("history"),
         find_base=lambda base, head: f"base of {base} and {head}",
         compare=lambda base, head: (base, head),
     )
