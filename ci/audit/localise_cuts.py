@@ -23,8 +23,9 @@ from ci.audit.localise_quantized import (
 )
 from ci.audit.localise_search import Cut, Mend, Operator, Row
 from ci.models.eager import copy_inputs, keep_state
+from ci.models.factory import Inputs
 from ci.models.noise import computes, name_operator
-from ci.models.user_code import Inputs, find_line
+from ci.models.user_code import find_line
 from provisioning.errors import UsageError
 
 ROUNDS = ("quantize_per_tensor", "dequantize_per_tensor")

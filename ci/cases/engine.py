@@ -66,7 +66,7 @@ class Compiled(Struct, frozen=True, kw_only=True):
     loss: Loss | None = None  # where quantization costs the most accuracy, if that is known
     # Operators whose results are appended to the model's outputs, if the case requests that.
     layers: tuple[str, ...] = ()
-    made_inputs: str = ""  # describes generated inputs, see ci.models.model.name_made
+    made_inputs: str = ""  # describes generated inputs, see ci.models.user_models.name_made
     weights: str = ""  # the SHA-256 of the float32 model's weights, or empty
     calibration: str = ""  # the SHA-256 of the calibration sets, or empty
     footprint: Footprint | None = None

@@ -248,7 +248,8 @@ class CaseRun(CaseJudge):
         quantized = None
         if references.quantized:
             quantized = [one.values for one in references.quantized]
-        job = partial(call_metric, self.metric, outputs, float32, quantized)
+        arrays = self.spec.is_file
+        job = partial(call_metric, self.metric, outputs, float32, quantized, arrays=arrays)
         log = self.directory / "metric.log"
         ended = self.setup.pool.run(job, log, self.options.timeout_s, fresh=True)
         if ended.failure:

@@ -49,14 +49,16 @@ from ci.executorch.internals import (
 )
 from ci.executorch.quantize import NO_GRID, find_grids, quantize_model, round_blocks
 from ci.models.eager import find_joined, find_ties, keep_state, run_eager
+from ci.models.factory import Inputs
 from ci.models.graph_steps import describe_steps
 from ci.models.layers import expose_layers, find_loss
 from ci.models.lowering_options import LOG_LEVELS, NO_CHOICES, PROFILE_LEVELS, Choices
-from ci.models.model import Model, digest_weights, name_made, split_inputs, split_module
+from ci.models.model import Model, digest_weights, split_inputs, split_module
 from ci.models.noise import predict_noise
 from ci.models.schemes import FLOAT16, Scheme
 from ci.models.tensors import TensorInfo, describe_tensor, digest_sets
-from ci.models.user_code import Inputs, working_directory
+from ci.models.user_code import working_directory
+from ci.models.user_models import name_made
 from ci.report.schema import Footprint
 from provisioning.doctor.survey.programs import HEADER, HEADER_MAGIC, parse_program
 from provisioning.elf.programs import find_misplaced

@@ -29,11 +29,12 @@ from ci.executorch.internals import (
     qc_schema,
 )
 from ci.models.eager import copy_inputs, flatten_outputs, keep_state, run_eager
+from ci.models.factory import Inputs
 from ci.models.lowering_options import NO_CHOICES, Choices, Part
 from ci.models.model import Model, join_modules, split_model, split_module
 from ci.models.noise import computes, name_operator
 from ci.models.schemes import Scheme
-from ci.models.user_code import Inputs, call_function
+from ci.models.user_code import call_function
 from provisioning.errors import FailedError, UsageError
 from provisioning.manifest.targets import Backend
 

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ci.models.factory import Inputs, check_tensor
 from ci.models.schemes import Scheme
-from ci.models.user_code import Inputs, blame_model, check_tensor
+from ci.models.user_code import blame_model
 from provisioning.errors import FailedError, UsageError
 
 

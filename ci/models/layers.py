@@ -13,13 +13,11 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.utils._pytree import tree_flatten, tree_leaves
 
 from ci.models.eager import copy_inputs, keep_state
+from ci.models.factory import Inputs
 from ci.models.model import split_inputs, split_module
 from ci.models.noise import computes, name_operator
-from ci.models.tensors import Loss
-from ci.models.user_code import Inputs, find_line
-
-BEST_DB = 60.0  # above this SQNR, a layer is treated as equal to float32
-MOST_LAYERS, MOST_BYTES = 48, 16 << 20  # the limits for the layers' outputs of one input set
+from ci.models.tensors import BEST_DB, MOST_BYTES, MOST_LAYERS, Loss
+from ci.models.user_code import find_line
 
 
 def find_loss(module: nn.Module, inputs: Inputs, reference: Inputs) -> Loss | None:

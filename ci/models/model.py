@@ -16,15 +16,21 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
 from ci.models.eager import compute_reference, flatten_outputs, keep_state
+from ci.models.factory import Inputs, fit_sets, unpack
 from ci.models.lowering_options import Choices
 from ci.models.numerics import fix_numerics
-from ci.models.user_code import Inputs, blame_model, call_function, find_line, fit_sets, unpack
+from ci.models.user_code import blame_model, call_function, find_line
 from ci.models.user_data import read_judged, read_sets
-from ci.models.user_models import MIN_SETS, NO_SOURCE, Source, is_suite
+from ci.models.user_models import (
+    DERIVED_SETS,
+    MIN_SETS,
+    NO_SOURCE,
+    SHUFFLED,
+    Source,
+    is_function,
+    is_suite,
+)
 from provisioning.errors import at_key
-
-DERIVED_SETS = 7
-RANDOM, SHUFFLED = "random inputs", "shuffled inputs"  # how inputs were generated
 
 
 @dataclass(frozen=True)
@@ -42,13 +48,6 @@ class Model:
     reference: tuple[Inputs, ...] = ()
     made: str = ""
     calibration_made: str = ""
-
-
-def name_made(judged: str, calibration: str, *, quantized: bool) -> str:
-    """Return a note on generated inputs, such as ``random inputs`` or ``calibrated on random
-    inputs``. Generated calibration inputs count only if the model is quantized. The note is empty
-    if there is nothing to report."""
-    return judged or (f"calibrated on {calibration}" if calibration and quantized else "")
 
 
 def load_model(reference: str, source: Source = NO_SOURCE) -> Model:
@@ -87,13 +86,19 @@ def read_source(
     judged: tuple[Inputs, ...] = ()
     with at_key("calibration"):
         if file := source.calibration:
-            _, *found = fit_sets(Path(file).name, example, read_sets(file))
+            _, *found = fit_sets(Path(file).name, example, _as_tensors(file, read_sets(file)))
             calibration = tuple(found)
     with at_key("inputs"):
         if file := source.inputs:
-            _, *found = fit_sets(Path(file).name, example, read_judged(file), "input set")
+            sets = _as_tensors(file, read_judged(file))
+            _, *found = fit_sets(Path(file).name, example, sets, "input set")
             judged = tuple(found)
     return module, example, calibration, judged
+
+
+def _as_tensors(source: str, sets: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+    """Return the input sets with a file's arrays as tensors. A function has to return tensors."""
+    return sets if is_function(source) else [tuple(map(torch.from_numpy, one)) for one in sets]
 
 
 def count_judged(reference: str, source: Source) -> int:

@@ -4,14 +4,13 @@ do so, it runs the eager model with errors like the ones that QNN's arithmetic m
 A program's rounding differs from the eager model's by a step here and there. The effect on an
 output depends on the model. The eager model is therefore run several times with such errors
 inserted at random. The spread of its outputs is the expected error of a correct program; this needs
-neither a program nor recorded numbers. All constants were determined by comparison with programs on
-the HTP emulator of QNN 2.49.40; docs/findings/gate.md has a table of predictions and measurements.
+neither a program nor recorded numbers.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,27 +19,19 @@ from torch._decomp import get_decompositions
 from torch.fx import Interpreter, Node
 
 from ci.models.eager import keep_state, run_eager
+from ci.models.factory import Inputs
 from ci.models.model import join_modules, split_inputs, split_module
-from ci.models.user_code import Inputs
+from ci.models.rounding import (
+    ACTIVATIONS,
+    FLOAT16_MAX,
+    MOVED,
+    RELATIVE,
+    SOFTMAX,
+    WEIGHT_GAIN,
+    WEIGHT_STEPS,
+    count_runs,
+)
 
-RUNS = 8
-MAX_BYTES = 128 << 20  # of all outputs in all runs; a model with large outputs gets fewer runs
-MIN_RUNS = 2
-# The share of elements that a quantizer after arithmetic may round to the next step.
-MOVED = {8: 0.1, 16: 1.0}
-# Layers with 4-bit or 16-bit weights: a relative error per channel, plus an error in steps of the
-# output. With 4-bit weights, the latter is the same for all elements of a channel; with 16-bit
-# weights, it varies.
-WEIGHT_GAIN, WEIGHT_STEPS = 2**-9, 6
-# ONNX Runtime's schemes: in a layer with unsigned weights and 16-bit activations, and in a product
-# of two 16-bit activations, this share of the elements is wrong by up to this many steps, as if the
-# carry from the lower byte were lost.
-CARRY_SHARE, CARRY_STEPS = 2**-6, 1.5 * 2**8
-RELATIVE = 2**-11  # of each operator's result in float16
-SOFTMAX = 2**-9  # a relative error, too
-FLOAT16_MAX = 65504.0
-# HTP approximates an activation that directly follows a layer in float16; the error is absolute.
-ACTIVATIONS = {"sigmoid": 2**-8, "gelu": 2**-8, "silu": 2**-8, "elu": 2**-8, "tanh": 2**-7}
 FUSED_THROUGH = ("view", "_unsafe_view", "reshape", "cat", "clone", "alias")
 LAYERS = ("linear", "addmm", "mm", "bmm", "matmul", "conv")
 # Operators that move or select elements but compute nothing.
@@ -75,11 +66,6 @@ def predict_noise(module: nn.Module, sets: Sequence[Inputs], *, float16: bool) -
         else torch.empty(0)
         for index, exact in enumerate(stacks)
     ]
-
-
-def count_runs(sizes: Iterable[int]) -> int:
-    """Return the number of disturbed runs for outputs with these numbers of elements."""
-    return max(MIN_RUNS, min(RUNS, MAX_BYTES // max(4 * sum(sizes), 1)))
 
 
 def trace_methods(module: nn.Module, inputs: Inputs) -> dict[str, nn.Module]:

@@ -7,6 +7,9 @@ computed.
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 THREADS = 1
 NUMERICS = f"oneDNN off, {THREADS} thread"
 # Libraries read these when a process starts, so they must be in the environment.
@@ -30,3 +33,12 @@ def name_instructions() -> str:
     import torch
 
     return torch.backends.cpu.get_cpu_capability()
+
+
+def name_extensions(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the processor's vector extensions, such as ``avx avx2 fma``, for which ONNX Runtime
+    selects its kernels. Raises OSError if ``cpuinfo`` cannot be read."""
+    text = cpuinfo.read_text(encoding="utf-8", errors="replace")
+    flags = re.search(r"(?m)^flags\s*:(.*)$", text)
+    known = flags[1].split() if flags else []
+    return " ".join(sorted(one for one in known if one.startswith(("avx", "amx", "fma", "f16c"))))

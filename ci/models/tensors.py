@@ -11,6 +11,8 @@ import numpy as np
 from msgspec import Struct
 
 FILE = "{}_{}.raw"  # <input set>_<index>
+BEST_DB = 60.0  # above this SQNR, a layer is treated as equal to float32
+MOST_LAYERS, MOST_BYTES = 48, 16 << 20  # the limits for the layers' outputs of one input set
 
 
 class TensorInfo(Struct, frozen=True):

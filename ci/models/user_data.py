@@ -1,4 +1,5 @@
-"""Reads a user's files of inputs and labels, or calls the functions that return them."""
+"""Reads a user's files of inputs and labels, or calls the functions that return them. Only the
+metric of a PyTorch model needs torch; for an .onnx file, it gets NumPy arrays."""
 
 from __future__ import annotations
 
@@ -11,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from ci.models.user_code import call_function, load_function, users_code
 from ci.models.user_models import (
@@ -27,15 +27,18 @@ from ci.models.user_models import (
 )
 from provisioning.errors import FailedError, UsageError, at_key
 
-FORM = f"provide {NPY}, {NPZ}, or a file.py:function that returns a list of tuples of tensors"
+FORM = (
+    f"provide {NPY}, {NPZ}, or a file.py:function that returns a list of tuples of tensors (for an"
+    " .onnx file, of arrays)"
+)
 
 UNNAMED = re.compile(r"arr_\d+")  # the names that numpy.savez gives to unnamed arrays
 
 
-def read_sets(source: str, names: Sequence[str] = ()) -> list[tuple[Tensor, ...]]:
-    """Return the input sets, each as a tuple of tensors. ``names`` are the names of the model's
-    inputs, if they are known. An .npz with named arrays must have exactly these names, in any
-    order.
+def read_sets(source: str, names: Sequence[str] = ()) -> list[tuple[Any, ...]]:
+    """Return the input sets, each as a tuple: of a file's arrays, or of what the user's function
+    returned. ``names`` are the names of the model's inputs, if they are known. An .npz with named
+    arrays must have exactly these names, in any order.
 
     Raises UsageError if ``source`` does not contain input sets, and FailedError if the user's
     function raises an exception.
@@ -49,11 +52,10 @@ def read_sets(source: str, names: Sequence[str] = ()) -> list[tuple[Tensor, ...]
     arrays = read_arrays(Path(source))
     count = count_sets(arrays.values(), Path(source).name)
     ordered = [np.array(array, order="C") for array in _order_arrays(source, arrays, names)]
-    tensors = [torch.from_numpy(array) for array in ordered]
-    return [tuple(one[number] for one in tensors) for number in range(count)]
+    return [tuple(np.asarray(one[number]) for one in ordered) for number in range(count)]
 
 
-def read_judged(source: str, names: Sequence[str] = ()) -> list[tuple[Tensor, ...]]:
+def read_judged(source: str, names: Sequence[str] = ()) -> list[tuple[Any, ...]]:
     """Return the input sets on which a model is judged. Raises the errors of read_sets, and
     UsageError if there are fewer than MIN_SETS."""
     sets = read_sets(source, names)
@@ -64,7 +66,7 @@ def read_judged(source: str, names: Sequence[str] = ()) -> list[tuple[Tensor, ..
     return sets
 
 
-def read_labels(source: str, sets: int) -> Tensor:
+def read_labels(source: str, sets: int) -> NDArray[Any]:
     """Return the labels, [sets, ...]. Raises UsageError for labels of the wrong form, and
     FailedError if the user's function raises an exception."""
     if is_function(source):
@@ -76,10 +78,13 @@ def read_labels(source: str, sets: int) -> Tensor:
             raise UsageError(told, fix="write a single array")
         (given,) = arrays.values()
     try:
-        labels = torch.as_tensor(given)
+        labels = np.asarray(given)
     except (TypeError, ValueError, RuntimeError) as error:
-        why = f"an object of type {type(given).__name__} cannot be converted to a tensor: {error}"
+        why = f"an object of type {type(given).__name__} cannot be converted to an array: {error}"
         raise UsageError(f"{Path(source).name} provides no labels", why=why) from error
+    if labels.dtype.kind not in "biufc":
+        why = f"its elements have the dtype {labels.dtype}"
+        raise UsageError(f"{Path(source).name} provides no labels", why=why, fix="provide numbers")
     if not labels.ndim or len(labels) != sets:
         raise UsageError(
             f"{Path(source).name} has labels of shape {list(labels.shape)}",
@@ -104,6 +109,9 @@ def _order_arrays(source: str, arrays: dict[str, Any], names: Sequence[str]) -> 
 
 
 CONTRACT = "a metric takes (outputs, labels) and returns a number; higher is better"
+ARRAYS = (
+    "for an .onnx file, outputs and labels are NumPy arrays; torch.from_numpy makes a tensor of one"
+)
 
 
 def check_metric(metric: Metric, sets: int) -> None:
@@ -126,21 +134,35 @@ def check_metric(metric: Metric, sets: int) -> None:
 
 
 def run_metric(
-    metric: Metric, outputs: list[Any], float32: list[Any], quantized: list[Any] | None
+    metric: Metric,
+    outputs: list[Any],
+    float32: list[Any],
+    quantized: list[Any] | None,
+    *,
+    arrays: bool = False,
 ) -> MetricResult:
     """Compute the metric of the program, the float32 model, the shifted float32 outputs and, if
-    there is one, the quantized model. Raises UsageError if labels or results have the wrong form,
-    and FailedError if the function raises an exception."""
+    there is one, the quantized model. The function gets tensors or, with ``arrays``, NumPy arrays.
+    Raises UsageError if labels or results have the wrong form, and FailedError if the function
+    raises an exception."""
     labels = read_labels(metric.labels, len(float32[0]))
     shifted = [np.roll(column, 1, axis=0) for column in float32]
     sets = [outputs, float32, shifted, *([quantized] if quantized else [])]
-    with users_code(metric.function):
-        function = load_function(metric.function)
-        made = [
-            function([torch.from_numpy(column.copy()) for column in columns], labels.clone())
-            for columns in sets
-        ]
+    hand_over = np.array if arrays else _copy_tensor
+    try:
+        with users_code(metric.function):
+            function = load_function(metric.function)
+            made = [function([*map(hand_over, one)], hand_over(labels)) for one in sets]
+    except FailedError as error:
+        error.fix = error.fix or (ARRAYS if arrays else "")
+        raise
     return MetricResult(*(read_value(metric.function, one) for one in made))
+
+
+def _copy_tensor(array: NDArray[Any]) -> Any:
+    import torch  # only a PyTorch model needs it
+
+    return torch.from_numpy(array.copy())
 
 
 def read_value(reference: str, made: Any) -> float:
@@ -150,7 +172,7 @@ def read_value(reference: str, made: Any) -> float:
     try:
         value = float(made)
     except Exception as error:  # the object may be of a user's class
-        shape = f" and shape {list(made.shape)}" if isinstance(made, torch.Tensor) else ""
+        shape = f" and shape {list(made.shape)}" if hasattr(made, "shape") else ""
         why = f"it returned an object of type {type(made).__name__}{shape}"
         raise UsageError(f"{name} did not return a number", why=why, fix=CONTRACT) from error
     if not math.isfinite(value):

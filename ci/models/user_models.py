@@ -25,6 +25,8 @@ FileOrFunction = Annotated[str, Meta(min_length=1)]
 Shape = tuple[Annotated[int, Meta(ge=1)], ...]
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 MIN_SETS = 4  # the least number of input sets for judging a model
+DERIVED_SETS = 7  # input sets that are generated from an example, or next to a random one
+RANDOM, SHUFFLED = "random inputs", "shuffled inputs"  # how inputs were generated
 NPY, NPZ = (
     ("an .npy file of shape [sets, *shape] for a single input"),
     ("an .npz file with one array per input"),
@@ -122,14 +124,19 @@ class Metric(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def call_metric(
-    metric: Metric, outputs: list[Any], float32: list[Any], quantized: list[Any] | None
+    metric: Metric,
+    outputs: list[Any],
+    float32: list[Any],
+    quantized: list[Any] | None,
+    *,
+    arrays: bool = False,
 ) -> MetricResult:
     """Compute a metric in a worker, from the ``outputs`` of a program, of the ``float32`` model and
     of the ``quantized`` model if there is one. Each is a list with one array per output, [sets,
-    *shape]."""
+    *shape]. The user's function gets tensors or, with ``arrays``, NumPy arrays."""
     from ci.models.user_data import run_metric
 
-    return run_metric(metric, outputs, float32, quantized)
+    return run_metric(metric, outputs, float32, quantized, arrays=arrays)
 
 
 class MetricResult(Struct, frozen=True):
@@ -293,6 +300,13 @@ def lacks_function(path: Path, function: str, own: Sequence[str]) -> UsageError:
     return UsageError(
         f"{path} has no function {function!r}", fix=f"write {path.name}:{near[0]}" if near else has
     )
+
+
+def name_made(judged: str, calibration: str, *, quantized: bool) -> str:
+    """Return a note on generated inputs, such as ``random inputs`` or ``calibrated on random
+    inputs``. Generated calibration inputs count only if the model is quantized. The note is empty
+    if there is nothing to report."""
+    return judged or (f"calibrated on {calibration}" if calibration and quantized else "")
 
 
 def check_data(name: str, entry: ModelEntry) -> None:

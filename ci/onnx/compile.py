@@ -10,28 +10,24 @@ The artifact contains:
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import onnx
-import torch
 from msgspec import structs
 
 from ci.cases.engine import Compiled, Delegation, Staging
-from ci.cases.forked import redirected, still_tqdm
+from ci.cases.forked import redirected
 from ci.cases.qnn_files import make_footprint, measure_peak
 from ci.cases.spec import CaseSpec
 from ci.judging.figures import measure_pooled
-from ci.models.eager import keep_state
-from ci.models.model import digest_weights, load_digested, name_made
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo, describe_tensor, digest_sets
-from ci.models.user_code import Inputs, working_directory
+from ci.models.user_code import working_directory
+from ci.models.user_models import name_made
 from ci.onnx.contexts import check_context, open_context, seal_context
 from ci.onnx.fallback import count_nodes, count_operators, name_operator, read_reasons
 from ci.onnx.layers import expose_layers, find_loss
@@ -80,6 +76,8 @@ def load_source(spec: CaseSpec, command: str = "") -> Source:
             plain = Path(spec.source.float_model)
             external += [plain, *external_files(plain, shapes)]
         return from_file(path, model, external, spec.source)
+    from ci.models.model import load_digested  # it imports torch, which .onnx files do not need
+
     return from_torch(*load_digested(spec.reference, spec.source))
 
 
@@ -167,6 +165,8 @@ def digest_source(source: Source) -> str:
     """Return the SHA-256 of a model's weights: the parameters and buffers of a module, or the
     constants of a file."""
     if not isinstance(source.origin, Path):
+        from ci.models.model import digest_weights
+
         return digest_weights(source.origin.module)
     digest = hashlib.sha256()
     for graph in list_graphs(onnx.load(source.origin).graph):
@@ -192,6 +192,8 @@ def write_float(source: Source, target: Path, shapes: Shapes = ()) -> Path:
     write_normal_form with these ``shapes``. A torch module is exported to ``target``."""
     if isinstance(source.origin, Path):
         return write_normal_form(source.origin, target, shapes)
+
+    from ci.onnx.export import export_module
 
     export_module(source.origin.module, source.origin.evaluation[0], target)
     return target
@@ -304,25 +306,3 @@ def describe_outputs(model: Path, outputs: Arrays) -> tuple[TensorInfo, ...]:
     return tuple(
         describe_tensor(array, *origin) for array, origin in zip(outputs, joined, strict=True)
     )
-
-
-OPSET = 21  # the first opset with 16-bit and 4-bit QuantizeLinear
-
-
-def export_module(module: torch.nn.Module, inputs: Inputs, target: Path) -> None:
-    """Write ``module`` as an ONNX file that includes its weights. The exporter's exceptions are not
-    caught."""
-    with torch.no_grad(), keep_state(module):
-        program = torch.onnx.export(
-            module, inputs, dynamo=True, opset_version=OPSET, verbose=False, external_data=False
-        )
-    program.save(str(target), external_data=False)
-
-
-@functools.cache
-def warm_exporter() -> None:
-    """Export a small model, because the first export in a process takes seconds."""
-    still_tqdm()
-    with TemporaryDirectory() as scratch:
-        target = Path(scratch, "warm-up.onnx")
-        export_module(torch.nn.Linear(2, 2).eval(), (torch.ones(1, 2),), target)

@@ -57,7 +57,7 @@ class OnnxEngine:
 
     @property
     def imports(self) -> tuple[str, ...]:
-        return ("ci.onnx.compile", *["ci.models.model"] * self.exports)
+        return ("ci.onnx.compile", *["ci.onnx.export", "ci.models.model"] * self.exports)
 
     def options(self, spec: CaseSpec) -> dict[str, str]:
         """Return all provider options of a case."""
@@ -78,7 +78,7 @@ class OnnxEngine:
             preload_model(spec.reference, spec.source)
 
     def key(self, spec: CaseSpec) -> str:
-        from ci.models.numerics import NUMERICS, name_instructions
+        from ci.models.numerics import NUMERICS, name_extensions
         from ci.onnx.compile import load_source
 
         options = choose_options(spec.scheme, spec.soc, self.given)
@@ -87,7 +87,7 @@ class OnnxEngine:
             *self.toolchain,
             digest_rooms(ROOMS),
             NUMERICS,
-            name_instructions(),
+            name_extensions(),
             msgspec.json.encode(spec.scheme.recipe).decode(),
             spec.soc,
             msgspec.json.encode(sorted(options.items())).decode(),
@@ -96,16 +96,17 @@ class OnnxEngine:
         )
 
     def read_data(self, spec: CaseSpec) -> int:
-        from ci.models.model import count_judged
-        from ci.onnx.compile import load_source
-
         if spec.is_file:
+            from ci.onnx.compile import load_source
+
             return len(load_source(spec).evaluation)
+        from ci.models.model import count_judged
+
         return count_judged(spec.reference, spec.source)
 
     def warm_up(self, spec: CaseSpec) -> None:
         if not spec.is_file:
-            from ci.onnx.compile import warm_exporter
+            from ci.onnx.export import warm_exporter
 
             warm_exporter()
 

@@ -13,8 +13,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from ci.judging.figures import measure_pooled
-from ci.models.layers import BEST_DB, MOST_BYTES, MOST_LAYERS
-from ci.models.tensors import Loss
+from ci.models.tensors import BEST_DB, MOST_BYTES, MOST_LAYERS, Loss
 from ci.onnx.noise import MOVES
 from ci.onnx.session import open_reference
 from ci.onnx.source import Arrays

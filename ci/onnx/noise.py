@@ -1,4 +1,4 @@
-"""Predicts the noise of a correct program (ci.models.noise) for an ONNX model.
+"""Predicts the noise of a correct program (ci.models.rounding) for an ONNX model.
 
 Nodes that draw random errors are added to the graph. ONNX Runtime draws numbers from a node's seed,
 so each run of a session has different errors, but a new session repeats them.
@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from ci.models.noise import (
+from ci.models.rounding import (
     ACTIVATIONS,
     CARRY_SHARE,
     CARRY_STEPS,

@@ -15,16 +15,16 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 
 from ci.models import user_models
-from ci.models.model import DERIVED_SETS, RANDOM, SHUFFLED, Model
 from ci.models.tensors import digest_sets
 from ci.models.user_data import read_judged, read_sets
+from ci.models.user_models import DERIVED_SETS, RANDOM, SHUFFLED
 from ci.onnx.models import (
     Shapes,
     is_quantized,
@@ -35,6 +35,9 @@ from ci.onnx.models import (
 from provisioning.console.user_files import read_user_file
 from provisioning.errors import UsageError, at_key, describe_exception
 from provisioning.files import hash_file
+
+if TYPE_CHECKING:
+    from ci.models.model import Model  # it imports torch, which .onnx files do not need
 
 SEED = 20250724
 RANDOM_IDS = 4  # random integers are below this, because they may be indices of a table

@@ -35,6 +35,7 @@ from ci.report.annotation import choose_case
 from ci.report.schema import Case, Report, Tool
 from ci.report.text import count, show_bytes, show_decibels, show_seconds, show_share
 from ci.report.write import read_report
+from ci.verbs import environments
 from ci.verbs.lanes.steps import (
     add_case_arguments,
     check_arguments,
@@ -61,10 +62,12 @@ SESSION = "test_onnx"
 COMPILING = {"ep.context_enable": "1"}
 SDK_PROFILE = "onnx-sdk"
 RUNTIMES = (choice.WHEEL_RUNTIME, choice.SDK)
-DISTRIBUTIONS = ("onnxruntime", "onnxruntime-qnn", "onnx", "onnxscript", "torch", "numpy")
-PACKAGES = ("torch", "onnx", "onnxruntime", "onnxruntime_qnn", "onnxscript")
-# Modules that the compiling processes import in advance.
-COMPILING_PACKAGES = (*PACKAGES, "ml_dtypes", "numpy", "onnx_ir", "sympy")
+PACKAGES = ("onnx", "onnxruntime", "onnxruntime_qnn")
+EXPORTING = ("torch", "onnxscript")  # only for models from PyTorch
+DISTRIBUTIONS = ("onnxruntime", "onnxruntime-qnn", "onnx", "numpy")
+# Packages that compute something in a compilation or, the second ones, in an export.
+COMPILING_PACKAGES = (*PACKAGES, "ml_dtypes", "numpy", "sympy")
+EXPORTING_PACKAGES = (*EXPORTING, "onnx_ir")
 
 # Maps schemes of ONNX Runtime to ExecuTorch's schemes with the same number of bits. The latter have
 # one scale per channel of the weights.
@@ -229,7 +232,7 @@ def fit_schemes(
             model = read_model(Path(spec.reference), spec.source.shapes, again)
         with at_key(f"{entry}.float_model"):
             if spec.source.float_model:
-                from ci.onnx.source import read_float  # it imports torch, which takes seconds
+                from ci.onnx.source import read_float
 
                 read_float(Path(spec.source.float_model), model, spec.source.shapes)
         if is_quantized(model):
@@ -309,10 +312,12 @@ def compare_lanes(executorch: Report, onnx: Report) -> str:
     return "ExecuTorch / ONNX Runtime\n\n" + "\n".join(lines) + "\n"
 
 
-def name_toolchain(parts: Sequence[Tool]) -> tuple[str, ...]:
+def name_toolchain(parts: Sequence[Tool], *, exports: bool) -> tuple[str, ...]:
     """Return everything except the model that determines a context binary. These are the artifacts
-    and packages with their versions, and a digest of the packages that compile."""
-    return (*map(str, parts), digest_packages(COMPILING_PACKAGES))
+    and packages with their versions, and a digest of the packages that compile and, if any model
+    comes from PyTorch, export."""
+    packages = (*COMPILING_PACKAGES, *EXPORTING_PACKAGES * exports)
+    return (*map(str, parts), digest_packages(packages))
 
 
 def run(
@@ -325,8 +330,9 @@ def run(
     """Provision, check the environment, then run the cases. Show and time each step. Raises
     UnfitError for an unsupported Python or a missing package."""
     require_python(platform.python_version())
-    require_packages(PACKAGES, PROFILE)
-
+    exports = not all(spec.is_file for spec in specs)
+    extra = environments.ONNX_TORCH if exports else environments.ONNX
+    require_packages((*PACKAGES, *EXPORTING * exports), extra)
     chosen = choice.QnnChoice(choice.read_choice(args.sdk).sdk, choice.WHEEL)
     phases = Phases(progress)
     words = {name: getattr(args, name) for name in ("sdk", "option", "shape")}
@@ -341,17 +347,18 @@ def run(
         saver=args.saver,
         log_level=args.log_level,
         direct=args.direct,
-        exports=not all(spec.is_file for spec in specs),
+        exports=exports,
         command=options.command,
     )
 
     def run_specs(environment: Environment, scratch: ScratchPool) -> Report:
-        versions = {name: importlib.metadata.version(name) for name in DISTRIBUTIONS}
+        names = (*DISTRIBUTIONS, *EXPORTING * exports)
+        versions = {name: importlib.metadata.version(name) for name in names}
         packages = (Tool(name=name, version=version) for name, version in versions.items())
         parts = (*list_parts(environment), *packages)
         (sdk,) = (found.root for found in environment.artifacts if found.name in RUNTIMES)
         find_library(sdk, given)
-        ready = replace(engine, toolchain=name_toolchain(parts), sdk=sdk)
+        ready = replace(engine, toolchain=name_toolchain(parts, exports=exports), sdk=sdk)
         pool = scratch.open(environment.apply(os.environ))
         session = Session(
             name=SESSION,

@@ -14,7 +14,8 @@ from ci.faults.known import Fault, Frontend
 from ci.faults.trial import Trial
 from ci.models.schemes import EXECUTORCH, ONNX, Scheme
 from ci.onnx.options import HTP, choose_options, find_library
-from ci.verbs.lanes.onnx import PACKAGES, PROFILE, RUNTIMES, SDK_PROFILE
+from ci.verbs.environments import LOWERING, ONNX_TORCH
+from ci.verbs.lanes.onnx import EXPORTING, PACKAGES, PROFILE, RUNTIMES, SDK_PROFILE
 from ci.verbs.lanes.steps import enter_environment, require_packages
 from provisioning.artifacts.choice import WHEEL, QnnChoice
 from provisioning.console.progress import Progress
@@ -73,8 +74,10 @@ def open_bench(
     """Provision, check the environment, and start workers that try graphs. ``packages`` are
     directories that are searched before the installed packages. Raises UnfitError for a missing
     package, and the same errors as ``enter_environment``."""
-    needed = PACKAGES if frontend == "onnx" else ("torch", "executorch")
-    require_packages(needed, "onnx" if frontend == "onnx" else "lowering")
+    if frontend == "onnx":
+        require_packages((*PACKAGES, *EXPORTING), ONNX_TORCH)
+    else:
+        require_packages(("torch", "executorch"), LOWERING)
     if frontend == "onnx":
         choice = QnnChoice(choice.sdk, WHEEL)
         profile = PROFILE if choice.is_usual else SDK_PROFILE

@@ -20,8 +20,7 @@ from ci.executorch.engine import ExecutorchEngine  # noqa: E402
 from ci.models import model, numerics  # noqa: E402
 from ci.models.eager import compute_reference, keep_state, run_eager  # noqa: E402
 from ci.models.lowering_options import Choices, Part  # noqa: E402
-from ci.models.model import (  # noqa: E402  # noqa: E402
-    SHUFFLED,
+from ci.models.model import (  # noqa: E402
     Model,
     derive_inputs,
     digest_graph,
@@ -34,7 +33,7 @@ from ci.models.model import (  # noqa: E402  # noqa: E402
 from ci.models.numerics import THREADS, VARIABLES, fix_numerics  # noqa: E402
 from ci.models.schemes import Recipe, Scheme  # noqa: E402
 from ci.models.tensors import digest_sets  # noqa: E402
-from ci.models.user_models import Source  # noqa: E402
+from ci.models.user_models import SHUFFLED, Source, name_made  # noqa: E402
 from provisioning.errors import FailedError, UsageError  # noqa: E402
 from provisioning.manifest.targets import Backend  # noqa: E402
 
@@ -209,7 +208,7 @@ def test_models_of_the_suite_alone_are_loaded_before_forks(monkeypatch: pytest.M
 def test_inputs_that_were_not_given_are_named(
     judged: str, calibration: str, quantized: bool, made: str
 ) -> None:
-    assert model.name_made(judged, calibration, quantized=quantized) == made
+    assert name_made(judged, calibration, quantized=quantized) == made
 
 
 def test_sets_have_a_digest_of_their_values_types_and_shapes() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -31,6 +33,7 @@ from provisioning.console.progress import Progress
 
 pytestmark = pytest.mark.emulator
 RunCase = Callable[..., CaseResult]
+ROOT = Path(__file__).parents[3]
 LIE = "LYING_SESSIONS"  # read by tests.stand_ins.lying_sessions, whose import replaces open_session
 
 
@@ -107,6 +110,61 @@ def test_a_session_takes_the_quantized_model_itself(run_case: RunCase, tmp_path:
     nodes = {node.op_type for node in onnx.load(kept).graph.node}
     assert "QuantizeLinear" in nodes
     assert "EPContext" not in nodes
+
+
+METRIC = """
+import numpy
+
+def sets():
+    return [(one,) for one in numpy.random.default_rng(1).random((8, 1, 8, 4), "float32")]
+
+def ramp(outputs, labels):
+    assert type(outputs[0]) is type(labels) is numpy.ndarray
+    return -abs(outputs[0].mean((1, 2, 3)) - labels).mean()
+"""
+WITHOUT_TORCH = """
+from importlib.machinery import PathFinder
+find = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *more: None if name == "torch" else find(name, *more)
+"""
+POLICY = """
+extends = "default"
+[models.net]
+path = "net.onnx"
+schemes = ["fp16", "u8"]
+inputs = "data.py:sets"
+calibration = "sets.npz"
+metric = {function = "data.py:ramp", labels = "labels.npy", max_drop = 0.01}
+[models.random]
+path = "net.onnx"
+schemes = ["u16a8w"]
+"""
+
+
+def test_files_need_no_torch(tmp_path: Path) -> None:
+    save(tmp_path / "net.onnx", helper.make_node("Mul", ["x", "bias"], ["y"]))
+    random = np.random.default_rng(1).random((8, 1, 8, 4), "float32")
+    np.savez(tmp_path / "sets.npz", x=random)
+    np.save(tmp_path / "labels.npy", random.mean((1, 2, 3)))
+    (tmp_path / "data.py").write_text(METRIC)
+    (tmp_path / "qnn.toml").write_text(POLICY)
+    (tmp_path / "without").mkdir()
+    (tmp_path / "without" / "sitecustomize.py").write_text(WITHOUT_TORCH)
+    ended = subprocess.run(
+        [sys.executable, "-m", "ci", "test-onnx", "--policy", "qnn.toml", "--json"],
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "without"), str(ROOT)])},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stderr
+    report = json.loads(ended.stdout)
+    assert [(one["status"], one.get("made_inputs", "")) for one in report["cases"]] == [
+        ("passed", ""), ("passed", ""), ("passed", "random inputs"),
+    ]  # fmt: skip
+    assert all(one["metric"] <= 0 for one in report["cases"][:2])
+    assert not {"torch", "onnxscript"} & {one["name"] for one in report["toolchain"]}
 
 
 def describe(result: CaseResult) -> str:

@@ -18,14 +18,12 @@ from torch import Tensor, fx, nn  # noqa: E402
 
 from ci.models import model as loading  # noqa: E402
 from ci.models.eager import compute_reference, keep_state, run_eager  # noqa: E402
+from ci.models.factory import unpack  # noqa: E402
 from ci.models.model import (  # noqa: E402
-    RANDOM,
-    SHUFFLED,
     before_forks,
     derive_inputs,
     digest_graph,
     load_model,
-    name_made,
     read_source,
 )
 from ci.models.numerics import THREADS  # noqa: E402
@@ -37,12 +35,19 @@ from ci.models.user_code import (  # noqa: E402
     is_users_file,
     load_function,
     own_packages_hidden,
-    unpack,
     users_code,
     working_directory,
 )
 from ci.models.user_data import check_metric, read_labels, read_sets, run_metric  # noqa: E402
-from ci.models.user_models import Metric, MetricResult, Source, call_metric  # noqa: E402
+from ci.models.user_models import (  # noqa: E402  # noqa: E402
+    RANDOM,
+    SHUFFLED,
+    Metric,
+    MetricResult,
+    Source,
+    call_metric,
+    name_made,
+)
 from provisioning.errors import FailedError, QnnCiError, UsageError  # noqa: E402
 from tests.stand_ins.snapshots import check_snapshot  # noqa: E402
 
@@ -168,8 +173,9 @@ def test_weights_and_data_of_any_layout_become_row_major(
     sets = np.arange(4 * 75.0, dtype=np.float32).reshape(4, 1, 3, 5, 5)
     np.save(tmp_path / "sets.npy", np.asfortranarray(sets))
     read = read_sets(f"{tmp_path}/sets.npy")
-    assert all(one.is_contiguous() for (one,) in read)
-    monkeypatch.setattr(loading, "make_model", lambda *_: (net, read[0], ()))
+    assert all(one.flags.c_contiguous for (one,) in read)
+    example = tuple(map(torch.from_numpy, read[0]))
+    monkeypatch.setattr(loading, "make_model", lambda *_: (net, example, ()))
     loaded = load_model("net.py:f", Source(inputs=f"{tmp_path}/sets.npy"))
     assert same(loaded.evaluation, [(one,) for one in torch.from_numpy(sets)])
     assert loaded.module.weight.is_contiguous()

@@ -16,7 +16,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed in this environment")
 
-from ci.models import user_code, user_data  # noqa: E402
+from ci.models import factory, user_code, user_data  # noqa: E402
 from ci.models.lowering_options import EXCLUSIONS, Choices, Part, check_choices  # noqa: E402
 from ci.models.schemes import Scheme  # noqa: E402
 from ci.models.user_models import (  # noqa: E402  # noqa: E402
@@ -110,7 +110,7 @@ def list_refusals(place: Path) -> dict[str, Callable[[], object]]:
         return lambda: user_data.run_metric(*make_job(of(name), of("labels")))
 
     def unpack(made: Any) -> Callable[[], object]:
-        return lambda: user_code.unpack("/a/net.py:f", made)
+        return lambda: factory.unpack("/a/net.py:f", made)
 
     def call(name: str) -> Callable[[], object]:
         return lambda: user_code.call_function(of(name))
@@ -272,13 +272,13 @@ def test_sets_are_read_in_the_order_of_the_models_inputs(place: Path) -> None:
 
 
 def test_what_a_factory_makes_is_taken_apart() -> None:
-    module, example, sets = user_code.unpack("net.py:f", (LINEAR, ROW, [ROW, (ROW,), [ROW]]))
+    module, example, sets = factory.unpack("net.py:f", (LINEAR, ROW, [ROW, (ROW,), [ROW]]))
     assert module is LINEAR
     assert (len(example), len(sets)) == (1, 3)
-    _, two, none = user_code.unpack("net.py:f", (LINEAR, [ROW, ROW], None))
+    _, two, none = factory.unpack("net.py:f", (LINEAR, [ROW, ROW], None))
     assert (len(two), none) == (2, ())
     turned = torch.ones(2, 3).T
-    (taken,) = user_code.unpack("net.py:f", (LINEAR, turned))[1]
+    (taken,) = factory.unpack("net.py:f", (LINEAR, turned))[1]
     assert taken.is_contiguous()
     assert not taken.requires_grad
 
@@ -386,8 +386,8 @@ def test_blocks_need_a_scheme_of_blocks() -> None:
 )
 def test_a_dtype_that_htp_computes_wrongly_is_refused(dtype: torch.dtype) -> None:
     with pytest.raises(UsageError):
-        user_code.check_tensor("net", "the example", torch.ones(2).to(dtype))
-    user_code.check_tensor("net", "the example", torch.ones(2))
+        factory.check_tensor("net", "the example", torch.ones(2).to(dtype))
+    factory.check_tensor("net", "the example", torch.ones(2))
 
 
 @pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan")])

@@ -15,16 +15,12 @@ from torch.ao.quantization.fx import _decomposed  # noqa: E402
 
 from ci.models import layers as layers_module  # noqa: E402
 from ci.models import noise as noise_module  # noqa: E402
-from ci.models.layers import (  # noqa: E402
-    MOST_LAYERS,
-    _decibels,
-    _find_rounded,
-    expose_layers,
-    find_loss,
-)
+from ci.models import rounding  # noqa: E402
+from ci.models.layers import _decibels, _find_rounded, expose_layers, find_loss  # noqa: E402
 from ci.models.model import Methods  # noqa: E402
-from ci.models.noise import ACTIVATIONS, RUNS, Dice, count_runs, predict_noise  # noqa: E402
-from ci.models.tensors import Loss  # noqa: E402
+from ci.models.noise import Dice, predict_noise  # noqa: E402
+from ci.models.rounding import ACTIVATIONS, RUNS, count_runs  # noqa: E402
+from ci.models.tensors import MOST_LAYERS, Loss  # noqa: E402
 
 assert _decomposed  # registers the operators
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # torch.export's own
@@ -240,7 +236,7 @@ def test_large_outputs_are_disturbed_less_often(
     monkeypatch: pytest.MonkeyPatch, kept: float, runs: int
 ) -> None:
     size_bytes = 4 * 4 * 8 * 16  # of four sets, as float32
-    monkeypatch.setattr(noise_module, "MAX_BYTES", int(size_bytes * RUNS * kept) + 1)
+    monkeypatch.setattr(rounding, "MAX_BYTES", int(size_bytes * RUNS * kept) + 1)
     (noise,) = predict_noise(trace(0.0, 0.0, 0.05), inputs(), float16=False)
     assert len(noise) == runs
     assert np.mean(np.abs(np.asarray(noise)) > 1e-6) == pytest.approx(0.1, abs=0.03)

@@ -69,7 +69,7 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Steps:
     monkeypatch.setattr("ci.report.html.render_html", lambda _: "")  # the slowest part
     monkeypatch.setattr(verb, "take_steps", made.take)
     monkeypatch.setattr(verb, "require_packages", lambda *_: None)
-    monkeypatch.setattr(verb, "name_toolchain", lambda parts: tuple(map(str, parts)))
+    monkeypatch.setattr(verb, "name_toolchain", lambda parts, exports: tuple(map(str, parts)))
     monkeypatch.setattr(verb, "Session", made.open_session)
     monkeypatch.setattr(verb, "make_runner", lambda *given: given)
     return made

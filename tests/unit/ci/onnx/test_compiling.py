@@ -32,7 +32,7 @@ from ci.models.tensors import Loss, digest_sets, read_sets
 from ci.models.user_models import ReferencePolicy
 from ci.models.user_models import Source as UserSource
 from ci.onnx import compile as compiling
-from ci.onnx import engine, session, stages
+from ci.onnx import engine, export, session, stages
 from ci.onnx.engine import Executed, note_execution
 from ci.onnx.fallback import QNN
 from ci.onnx.models import read_model
@@ -126,8 +126,8 @@ def test_the_first_export_starts_no_thread_of_tqdm(monkeypatch: pytest.MonkeyPat
     seen: list[int] = []
     tqdm = SimpleNamespace(monitor_interval=10, set_lock=lambda _: None)
     monkeypatch.setitem(sys.modules, "tqdm", SimpleNamespace(tqdm=tqdm))
-    monkeypatch.setattr(compiling, "export_module", lambda *_: seen.append(tqdm.monitor_interval))
-    compiling.warm_exporter.__wrapped__()
+    monkeypatch.setattr(export, "export_module", lambda *_: seen.append(tqdm.monitor_interval))
+    export.warm_exporter.__wrapped__()
     assert seen == [0]
 
 
@@ -694,9 +694,9 @@ def test_a_model_of_torch_is_loaded_digested_and_exported_with_its_first_inputs(
     module = torch.nn.Linear(2, 2)
     model: Any = SimpleNamespace(module=module, evaluation=[("first",), ("second",)])
     asked: list[Any] = []
-    monkeypatch.setattr(compiling, "load_digested", lambda *words: (*words, "loaded"))
+    monkeypatch.setattr("ci.models.model.load_digested", lambda *words: (*words, "loaded"))
     monkeypatch.setattr(compiling, "from_torch", lambda *words: words)
-    monkeypatch.setattr(compiling, "export_module", lambda *words: asked.append(words))
+    monkeypatch.setattr(export, "export_module", lambda *words: asked.append(words))
     spec = CaseSpec("mlp", Scheme.FP16, "SM8650")
     assert cast(Any, compiling.load_source(spec)) == (spec.reference, spec.source, "loaded")
     source: Any = SimpleNamespace(origin=model)

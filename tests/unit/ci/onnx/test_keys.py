@@ -37,14 +37,14 @@ def test_the_content_of_each_package_that_compiles_is_in_the_key(
     own = {"ci", "provisioning", "google", "msgspec", "mutmut"}
     digested: list[str] = []
     monkeypatch.setattr(lane, "digest_packages", lambda names: digested.extend(names) or "d")
-    lane.name_toolchain(())
+    lane.name_toolchain((), exports=True)
     nodes = [node for path in ROOM.rglob("*.py") for node in ast.walk(ast.parse(path.read_bytes()))]
     modules = [one.name for node in nodes if isinstance(node, ast.Import) for one in node.names]
     modules += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
     imported = {name.partition(".")[0] for name in modules}
     assert "onnxruntime" in imported
     assert imported - own - sys.stdlib_module_names <= {*digested}
-    assert {"onnxruntime_qnn", "onnxruntime", "onnxscript", "torch"} <= {*lane.PACKAGES}
+    assert {"onnxruntime_qnn", "onnxruntime", "onnx"} <= {*lane.PACKAGES}
 
 
 def test_whatever_decides_about_a_context_is_in_its_key(
@@ -151,8 +151,8 @@ def test_a_model_of_torch_is_preloaded_and_its_exporter_is_warm(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     called: list[Any] = []
-    compiling = SimpleNamespace(warm_exporter=lambda: called.append("exporter"), load_source=None)
-    monkeypatch.setitem(sys.modules, "ci.onnx.compile", compiling)
+    exporting = SimpleNamespace(warm_exporter=lambda: called.append("exporter"))
+    monkeypatch.setitem(sys.modules, "ci.onnx.export", exporting)
     monkeypatch.setattr("ci.models.model.preload_model", lambda *words: called.append(words))
     monkeypatch.setattr("ci.models.model.count_judged", lambda *words: len(words) + 5)
     spec = CaseSpec("mlp", Scheme.U8, "SM8650")
@@ -162,7 +162,7 @@ def test_a_model_of_torch_is_preloaded_and_its_exporter_is_warm(
     engine.warm_up(spec)
     assert called == [(spec.reference, spec.source), "exporter"]
     assert engine.read_data(spec) == 7
-    assert engine.imports == ("ci.onnx.compile", "ci.models.model")
+    assert engine.imports == ("ci.onnx.compile", "ci.onnx.export", "ci.models.model")
     assert replace(engine, exports=False).imports == ("ci.onnx.compile",)
 
 

@@ -12,8 +12,8 @@ pytest.importorskip("onnxruntime", reason="onnxruntime is not installed in this 
 pytest.importorskip("torch", reason="torch is not installed in this environment")
 from onnx import TensorProto, helper, load, numpy_helper, save
 
-from ci.models.layers import BEST_DB, MOST_LAYERS
 from ci.models.numerics import THREADS
+from ci.models.tensors import BEST_DB, MOST_LAYERS
 from ci.onnx import layers
 from ci.onnx.layers import (
     _compare,

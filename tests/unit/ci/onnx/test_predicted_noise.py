@@ -13,7 +13,7 @@ pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed"
 
 from onnx import TensorProto, helper, load, numpy_helper, printer, save
 
-from ci.models.noise import (
+from ci.models.rounding import (
     ACTIVATIONS,
     CARRY_SHARE,
     CARRY_STEPS,
@@ -226,7 +226,7 @@ def test_integers_have_no_error_and_large_outputs_fewer_runs(
     assert found.shape == (0,)
     size = 4 * EXACT.size * 2
     for most, runs in ((size * 5, 5), (size * 5 - 1, 4), (size, 2), (0, 2), (size * 99, RUNS)):
-        monkeypatch.setattr("ci.models.noise.MAX_BYTES", most)
+        monkeypatch.setattr("ci.models.rounding.MAX_BYTES", most)
         found, _ = predict(tmp_path, nodes)
         assert len(found) == runs
 

@@ -17,8 +17,8 @@ import onnx
 from onnx import TensorProto, helper
 
 from ci.models import user_models
-from ci.models.model import RANDOM, SHUFFLED
 from ci.models.tensors import digest_sets
+from ci.models.user_models import RANDOM, SHUFFLED
 from ci.onnx.source import (
     RANDOM_IDS,
     Source,

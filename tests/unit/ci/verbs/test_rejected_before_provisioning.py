@@ -136,7 +136,7 @@ LOWERING = ("torch", "executorch")
         ("lanes.llm", ["test-llm"], LOWERING),
         ("lanes.llm", ["test-llm", "--project", "."], LOWERING),
         ("lanes.upstream", ["test-emulator", "--suite", "upstream"], (*LOWERING, "pytest")),
-        ("lanes.onnx", ["test-onnx", "--model", "mlp"], onnx.PACKAGES),
+        ("lanes.onnx", ["test-onnx", "--model", "mlp"], (*onnx.PACKAGES, *onnx.EXPORTING)),
         ("lanes.trials", ["fuzz", "--frontend", "executorch"], LOWERING),
     ],
 )

@@ -17,7 +17,7 @@ from ci.faults.known import read_faults
 from ci.models.schemes import Scheme
 from ci.onnx.options import HTP
 from ci.verbs.lanes import trials
-from ci.verbs.lanes.onnx import PACKAGES, PROFILE, RUNTIMES, SDK_PROFILE
+from ci.verbs.lanes.onnx import EXPORTING, PACKAGES, PROFILE, RUNTIMES, SDK_PROFILE
 from provisioning.artifacts.choice import WHEEL, QnnChoice
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
@@ -61,14 +61,15 @@ def put_library(place: Path, build: str) -> Path:
     return root
 
 
+FOR_GRAPHS = (*PACKAGES, *EXPORTING)
 SDK = QnnChoice("/sdk", "/overlay")
 
 
 @pytest.mark.parametrize(
     ("frontend", "choice", "profile", "used", "packages"),
     [
-        ("onnx", QnnChoice(WHEEL, WHEEL), "", QnnChoice(WHEEL, WHEEL), (PACKAGES, "onnx")),
-        ("onnx", SDK, SDK_PROFILE, QnnChoice("/sdk", WHEEL), (PACKAGES, "onnx")),
+        ("onnx", QnnChoice(WHEEL, WHEEL), "", QnnChoice(WHEEL, WHEEL), (FOR_GRAPHS, "onnx-torch")),
+        ("onnx", SDK, SDK_PROFILE, QnnChoice("/sdk", WHEEL), (FOR_GRAPHS, "onnx-torch")),
         ("executorch", SDK, SDK.profile, SDK, (("torch", "executorch"), "lowering")),
     ],
 )

@@ -1,0 +1,116 @@
+"""Reads what a user's ``path/to/file.py:factory`` returns.
+
+This is ``(module, example_inputs)`` or ``(module, example_inputs, calibration_inputs)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ci.models.user_code import CONTRACT, users_code
+from provisioning.errors import UsageError
+
+# Other dtypes, such as float64, bfloat16, complex numbers and float8, are refused.
+DTYPES_OF_QNN = {torch.bool, torch.float16, torch.float32} | {
+    getattr(torch, f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)
+}
+
+Inputs = tuple[Tensor, ...]
+
+
+def unpack(reference: str, made: Any) -> tuple[nn.Module, Inputs, tuple[Inputs, ...]]:
+    """Return the module, the example and the calibration sets from the result ``made`` of a
+    factory. Raises UsageError if the result does not have the required form."""
+    name = Path(reference).name
+    if not isinstance(made, tuple) or len(made) not in {2, 3}:
+        length = f" and length {len(made)}" if isinstance(made, (tuple, list)) else ""
+        raise _unwanted(name, f"it returned an object of type {type(made).__name__}{length}")
+    module, example, *rest = made
+    if not isinstance(module, nn.Module):
+        kind = type(module).__name__
+        raise _unwanted(name, f"the first item has type {kind}, not torch.nn.Module")
+    calibration = () if not rest or rest[0] is None else rest[0]
+    try:
+        given = iter(calibration)
+    except TypeError:
+        raise _unwanted(
+            name, f"the calibration has type {type(calibration).__name__}; it must be a list"
+        ) from None
+    with users_code(reference):  # it may be a generator
+        sets = [*given]
+    example, *calibration = fit_sets(name, example, sets)
+    return module, example, tuple(calibration)
+
+
+def fit_sets(
+    name: str, example: Any, sets: Sequence[Any], kind: str = "calibration set"
+) -> list[Inputs]:
+    """Return the example and the input sets as tuples of tensors. ``name`` is the file or function
+    that provides them, for error messages. Raises UsageError if a set contains anything but
+    non-empty dense tensors, or if its shapes or dtypes differ from the example's."""
+    as_tuples = [_read_inputs(name, "the example", example)]
+    as_tuples += [_read_inputs(name, f"{kind} {n}", inputs) for n, inputs in enumerate(sets)]
+    for number, inputs in enumerate(as_tuples):
+        if _describe(inputs) != _describe(as_tuples[0]):
+            raise UsageError(
+                f"{name} has an input set whose shapes or dtypes differ from those of the example",
+                why=f"the example is {_describe(as_tuples[0])}, {kind} {number - 1} is"
+                f" {_describe(inputs)}",
+                fix="pad or crop them to one shape: a program for QNN has fixed shapes",
+            )
+    return as_tuples
+
+
+def _describe(inputs: Inputs) -> str:
+    rows = (f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in inputs)
+    return f"({', '.join(rows)})"
+
+
+def _unwanted(name: str, why: str, fix: str = CONTRACT) -> UsageError:
+    return UsageError(f"{name} returned an invalid result", why=why, fix=fix)
+
+
+def _read_inputs(name: str, place: str, inputs: Any) -> Inputs:
+    """Return one input set as a tuple of dense, row-major tensors."""
+    if isinstance(inputs, Tensor):
+        inputs = (inputs,)
+    if not isinstance(inputs, (tuple, list)):
+        kind = type(inputs).__name__
+        raise _unwanted(name, f"{place} has type {kind}; it must be a tuple of tensors")
+    if not inputs:
+        raise _unwanted(name, f"{place} is empty, but a QNN graph needs an input")
+    return tuple(_read_input(name, f"input {n} of {place}", one) for n, one in enumerate(inputs))
+
+
+def _read_input(name: str, place: str, value: Any) -> Tensor:
+    if not isinstance(value, Tensor):
+        fix = "make it a constant of the module: a program for QNN takes only tensors"
+        raise _unwanted(name, f"{place} has type {type(value).__name__}; it must be a tensor", fix)
+    check_tensor(name, place, value)
+    if value.device.type != "cpu":
+        why = f"{place} is on the device {value.device}"
+        raise _unwanted(name, why, "move the module and its inputs with .to('cpu')")
+    return value.detach().contiguous()
+
+
+def check_tensor(name: str, place: str, tensor: Tensor) -> None:
+    """Raise UsageError for a tensor that is empty or not dense, and for a dtype that HTP computes
+    incorrectly or does not support."""
+    if tensor.dtype not in DTYPES_OF_QNN:
+        raise UsageError(
+            f"{name} has a dtype that HTP does not support",
+            why=f"{place} is {str(tensor.dtype).removeprefix('torch.')}",
+            fix="convert the module and its inputs with .float(); the scheme sets the precision",
+        )
+    is_dense = tensor.layout is torch.strided and not tensor.is_nested
+    if not is_dense or not tensor.numel():
+        raise UsageError(
+            f"{name} has a tensor that a program for QNN cannot take or return",
+            why=f"{place} is {'empty' if is_dense else 'sparse or nested'}",
+            fix="make it a dense tensor with at least one element",
+        )
