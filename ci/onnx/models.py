@@ -364,10 +364,10 @@ def find_location_fault(location: str, directory: Path) -> str:
             return "is a directory"
         if not path.is_file():
             return "is not a regular file" if path.exists() else MISSING
+        if not path.resolve().is_relative_to(directory.resolve()):
+            return "is a symbolic link that points outside the model's directory"
+        with path.open("rb") as stream:
+            is_pointer = stream.read(len(POINTER)) == POINTER
     except OSError as error:
         return f"cannot be read: {error.strerror}"
-    if not path.resolve().is_relative_to(directory.resolve()):
-        return "is a symbolic link that points outside the model's directory"
-    with path.open("rb") as stream:
-        is_pointer = stream.read(len(POINTER)) == POINTER
     return f"is {OTHERS[POINTER]}" if is_pointer else ""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,6 +21,7 @@ from tests.stand_ins import toolchains as made
 from tests.stand_ins.bad_server import BadServer
 from tests.stand_ins.provisioned import provision_one
 from tests.stand_ins.toolchains import World
+from tests.stand_ins.users import unprivileged
 
 ROOT = Path(__file__).parents[3]
 PAGES = ("reference/provisioning.md", "guides/air-gapped.md", "guides/toolchains.md")
@@ -105,24 +104,8 @@ def say_no_room(world: World, server: BadServer) -> str:
 
 def say_read_only(world: World, server: BadServer) -> str:
     world.home.mkdir(mode=0o555)
-    with as_nobody(world.home.parents):
+    with unprivileged(world.home):
         return message_of(fetch)
-
-
-@contextmanager
-def as_nobody(folders: Iterable[Path]) -> Iterator[None]:
-    """Be a user to whom the modes of directories mean something; these may be entered."""
-    if os.geteuid() != 0:
-        yield
-        return
-    for folder in folders:
-        if "pytest-of-" in str(folder):
-            folder.chmod(0o755)
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 def say_missing_profile(world: World, server: BadServer) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sys
 import zipfile
 from dataclasses import replace
@@ -39,6 +38,7 @@ from tests.qnn_provider.contexts import (
     write_embedded,
     write_nodes,
 )
+from tests.stand_ins.users import unprivileged
 
 NEWER = "v2.60.0.270101000000"
 BLOB = make_blob()
@@ -205,10 +205,9 @@ def test_an_archive_need_not_contain_a_qnn_version(tmp_path: Path) -> None:
 def test_a_binary_that_cannot_be_read(tmp_path: Path) -> None:
     path = write_context(tmp_path)
     (tmp_path / BINARY).chmod(0)
-    if os.access(tmp_path / BINARY, os.R_OK):
-        pytest.skip("root reads everything")
-    with pytest.raises(FailedError, match="cannot be loaded"):
+    with unprivileged(tmp_path), pytest.raises(FailedError, match="cannot be loaded") as caught:
         read_context(path)
+    assert "Permission denied" in caught.value.why
 
 
 def test_a_binary_of_many_beginnings_is_read_once(tmp_path: Path) -> None:

@@ -67,7 +67,9 @@ def test_a_commit_comes_from_a_git_directory_and_from_no_link_to_one(
         target.write_text(f"gitdir: {source}\n")
     if kind == "damaged":
         for path in (target / "objects").rglob("*"):
-            path.write_bytes(b"") if path.is_file() else None
+            if path.is_file():
+                path.chmod(0o644)
+                path.write_bytes(b"")
     if kind == "directory":
         shutil.copytree(source, target / "modules/sub")
         git(target / "modules/sub", "config", "remote.origin.url", "https://vendor.invalid/sub")
