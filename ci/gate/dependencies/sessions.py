@@ -20,6 +20,8 @@ NOXFILE, PYPROJECT = "noxfile.py", "pyproject.toml"
 PROFILES, TARGETS = "manifests/profiles.toml", "manifests/targets.toml"
 MAINS = ("provisioning/__main__.py", "ci/__main__.py")
 LOWERING = "lowering"  # the dependency group with torch and ExecuTorch
+# The groups from which ci/verbs/environments.py chooses for a verb.
+CHOSEN = {"core", LOWERING, "onnx", "onnx-torch", "device", "evidence", "test"}
 Read = Callable[[str], str]
 
 
@@ -58,7 +60,8 @@ def describe_sessions(graph: Graph, read: Read, rules: GateRules) -> dict[str, S
     """Return the inputs of each session in the noxfile or in the rules, by session name."""
     files = graph.tree.files
     sessions = parse_noxfile(read(NOXFILE)) if NOXFILE in files else {}
-    verbs = {verb: module for main in MAINS for verb, module in parse_verbs(read(main)).items()}
+    rows = {verb: row for main in MAINS for verb, row in parse_verbs(read(main)).items()}
+    verbs = {verb: row.module for verb, row in rows.items()}
     project = load(read, PYPROJECT, files)
     found = {}
     for name in dict.fromkeys((*sessions, *rules.sessions)):
@@ -66,7 +69,10 @@ def describe_sessions(graph: Graph, read: Read, rules: GateRules) -> dict[str, S
         roots = rules.session_rule(name).roots
         by_rule = (path for path in files if matches(path, roots))
         starts = {*list_starts(facts, verbs, files), *by_rule}
-        groups = close_groups(facts.groups, project)
+        chosen = {words[1] for words in facts.programs if words[1:]} & {
+            verb for verb, row in rows.items() if row.chooses
+        }
+        groups = close_groups(facts.groups | (CHOSEN if chosen else set()), project)
         reach = graph.follow(starts, by_name=LOWERING in groups)
         uses = dict(list_uses(facts, groups, reach, graph, read))
         found[name] = SessionInputs(name, reach, uses, bool(starts))
@@ -183,6 +189,9 @@ def parse_noxfile(text: str) -> Mapping[str, SessionFacts]:
         if any(_is_session(one) for one in node.decorator_list):
             facts = SessionFacts(name)
             for function, words in _list_calls(node, functions, ()):
+                if function == "run_verb":
+                    facts.programs.append(("ci", *words))
+                    words = ("core",)
                 facts.groups.update(words[:1])
                 if function == "run_module":
                     facts.programs.append(words[1:])
@@ -198,7 +207,7 @@ def _is_session(decorator: ast.expr) -> bool:
     return ast.unparse(function) == "nox.session"
 
 
-RUNNERS = frozenset({"run_module", "run_tests", "make_environment"})
+RUNNERS = frozenset({"run_module", "run_verb", "run_tests", "make_environment"})
 
 
 def _list_calls(
@@ -228,8 +237,16 @@ def _constants(node: ast.expr, known: Mapping[str, str]) -> Iterator[str]:
         yield known[node.id]
 
 
-def parse_verbs(text: str) -> Mapping[str, str]:
-    """Return the module of each verb. A verb is an entry ``"verb": Verb("module", ...)`` of a dict
+@dataclass(frozen=True)
+class VerbFacts:
+    """The module of a verb, and whether it needs another environment than ``core``."""
+
+    module: str
+    chooses: bool
+
+
+def parse_verbs(text: str) -> Mapping[str, VerbFacts]:
+    """Return the facts of each verb. A verb is an entry ``"verb": Verb("module", ...)`` of a dict
     in ``text``."""
     found = {}
     for node in ast.walk(ast.parse(text)):
@@ -239,5 +256,6 @@ def parse_verbs(text: str) -> Mapping[str, str]:
             if isinstance(key, ast.Constant) and isinstance(value, ast.Call) and value.args:
                 first = value.args[0]
                 if ast.unparse(value.func) == "Verb" and isinstance(first, ast.Constant):
-                    found[str(key.value)] = str(first.value)
+                    chooses = any(one.arg == "environment" for one in value.keywords)
+                    found[str(key.value)] = VerbFacts(str(first.value), chooses)
     return found
