@@ -83,7 +83,9 @@ def draw_sqnr(case: Case, rule: Threshold | None) -> Bar:
 
 def draw_delegation(case: Case, _rule: Threshold | None) -> Bar:
     """Return a bar for the number of nodes on the NPU and the number of those left on the CPU."""
-    delegated, fallback = case.delegated_nodes or 0, case.fallback_nodes or 0
+    if case.delegated_nodes is None:
+        return Bar()
+    delegated, fallback = case.delegated_nodes, case.fallback_nodes or 0
     label = show_share(case.delegated_nodes, case.fallback_nodes)
     return Bar(label, ((delegated, "value"), (fallback, "fallback")))
 

@@ -695,7 +695,8 @@ class Report(Record, frozen=True, kw_only=True):
         """``passed``, ``FAILED``, ``NOT RUN`` if this machine lacks a library or device, or ``CUT
         SHORT``.
 
-        If inputs were generated, the verdict also states which, and what such a run proves.
+        If inputs were generated, ``passed`` also states which, and what such a run proves. They are
+        not the cause of a failure.
         """
         bad = "NOT RUN" if self.exit_code is ExitCode.ENVIRONMENT else "FAILED"
         word = "passed" if self.ok else bad
@@ -705,7 +706,7 @@ class Report(Record, frozen=True, kw_only=True):
         if not (self.summary.passed or self.summary.failed or self.lacking):
             return f"{word} (no case passed, so the run proves nothing)"
         made = sorted({case.made_inputs for case in self.cases if case.made_inputs})
-        return f"{word} ({', '.join(made)}: {MADE_PROVES})" if made else word
+        return f"{word} ({', '.join(made)}: {MADE_PROVES})" if made and self.ok else word
 
     @property
     def exit_code(self) -> ExitCode:

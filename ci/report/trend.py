@@ -59,6 +59,13 @@ class Line:
             for run, value in known
         ]
 
+    @property
+    def gaps(self) -> list[tuple[int, float]]:
+        """Return (run, x) for each run without the figure."""
+        step = 100 / max(len(self.bars) - 1, 1)
+        missing = (run for run, value in enumerate(self.values) if value is None)
+        return [(run, round(run * step, 2)) for run in missing]
+
 
 @dataclass(frozen=True)
 class Row:

@@ -63,6 +63,17 @@ def test_a_trend_shows_each_case_over_the_runs_those_that_fail_first(
     assert f"commit {'2' * 10}" in page
 
 
+def test_a_failed_run_without_a_program_is_a_gap_not_a_zero(report: Report, tmp_path: Path) -> None:
+    case = replace(report.cases[0], delegated_nodes=18, fallback_nodes=0)
+    failed = replace(case, status=Status.FAILED, delegated_nodes=None, fallback_nodes=None)
+    reports = [replace(report, cases=(one,)) for one in (case, failed, case)]
+    (row,) = follow_cases(reports)
+    line = row.lines[1]
+    assert (line.values, line.label, line.gaps) == ((18, None, 18), "18/18", [(1, 50.0)])
+    page = write_trend(reports, [row], tmp_path).read_text("utf-8")
+    assert page.count('<line class="failed" x1="50.0"') == 1
+
+
 def test_its_data_are_the_figures_of_each_run(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
