@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from io import StringIO
 
 from rich import box
@@ -14,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ci.report.annotation import repeat_command
-from ci.report.columns import columns_of
+from ci.report.columns import Column, columns_of
 from ci.report.schema import Case, Report, Status
 from ci.report.text import (
     clean_log_line,
@@ -71,7 +72,10 @@ def render_table(report: Report, *, colour: bool, width: int) -> str:
         legacy_windows=False,
     )
     with console.capture() as capture:
-        console.print(_fit_table(report, console))
+        table, left_out = _fit_table(report, console)
+        console.print(table)
+        if left_out:
+            console.print(Text(f"left out at {width} columns: {', '.join(left_out)}", "dim"))
         for case in report.cases:
             if case.reason or case.fallback_ops:
                 _print_reason(console, case, report)
@@ -84,22 +88,24 @@ def render_table(report: Report, *, colour: bool, width: int) -> str:
     return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
 
 
-def _fit_table(report: Report, console: Console) -> Table:
-    """Return the table with as many columns as fit in the width of the console."""
+def _fit_table(report: Report, console: Console) -> tuple[Table, list[str]]:
+    """Return the table with as many columns as fit in the width of the console, and the headings of
+    the columns that are left out."""
     unlimited = console.options.update(max_width=1000)
-    table = _cases_table(report, frozenset())
-    for count in range(len(DISPENSABLE) + 1):
-        table = _cases_table(report, frozenset(DISPENSABLE[:count]))
+    every = [one for one in columns_of(report.cases) if one.terminal]
+    table, left_out = _cases_table(report, every), list[Column]()
+    for name in DISPENSABLE:
         if Measurement.get(console, unlimited, table).maximum <= console.width:
             break
-    return table
+        left_out += [one for one in every if one.name == name]
+        table = _cases_table(report, [one for one in every if one not in left_out])
+    return table, [one.terminal.replace("\n", " ") for one in every if one in left_out]
 
 
-def _cases_table(report: Report, without: frozenset[str]) -> Table:
+def _cases_table(report: Report, columns: Sequence[Column]) -> Table:
     table = Table(
         box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True, show_edge=False
     )
-    columns = [one for one in columns_of(report.cases) if one.terminal and one.name not in without]
     for column in columns:
         if column.number:
             table.add_column(column.terminal, justify="right", no_wrap=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import html
 import json
+import re
 import sys
 
 from ci.report import publishing
@@ -98,8 +99,14 @@ def render_text(report: Report, args: argparse.Namespace, progress: Progress) ->
         return Provider().annotate(make_annotations(report))
     if args.summary and not append_summary(report):
         text = render_summary(report)
-        return html.unescape(text).replace(WORD_JOINER, "") if sys.stdout.isatty() else text
+        return show_markdown(text) if sys.stdout.isatty() else text
     from ci.report.table import render_table, terminal_style
 
     colour, width = terminal_style()
     return render_table(report, colour=colour, width=width)
+
+
+def show_markdown(text: str) -> str:
+    """Return a summary as a person reads it on a terminal: without HTML's tags and entities."""
+    bare = re.sub(r"</?(?:pre|details|summary)>", "", text)
+    return re.sub(r"\n{3,}", "\n\n", html.unescape(bare).replace(WORD_JOINER, ""))
