@@ -19,7 +19,7 @@ from ci.verbs.environments import (
     choose_onnx,
     choose_upgrade,
 )
-from provisioning.console.command import Verb, find_verb, run_program
+from provisioning.console.command import Verb, find_verb, order_words, run_program
 
 VERBS: dict[str, Verb] = {
     **provisioning.__main__.VERBS,
@@ -137,6 +137,7 @@ def main(argv: list[str] | None = None) -> int:
 def print_environment(words: Sequence[str]) -> int:
     """For the noxfile: print the dependency group for a call of a verb or, without arguments, the
     names of all verbs. An unknown verb explains itself in any group."""
+    words = order_words(words)
     name = find_verb(VERBS, words[0]) if words else ""
     answer = VERBS[name].choose_environment(words[1:]) if name else "core"
     sys.stdout.write(f"{answer if words else ' '.join(VERBS)}\n")

@@ -6,7 +6,7 @@ import argparse
 
 import shtab
 
-from provisioning.console.command import Outcome, load_verb, user_path
+from provisioning.console.command import Outcome, add_global_arguments, load_verb, user_path
 from provisioning.console.progress import Progress
 
 SHELLS = ("bash", "zsh")
@@ -27,11 +27,11 @@ def make_whole_parser() -> argparse.ArgumentParser:
     from ci.__main__ import VERBS
 
     whole = argparse.ArgumentParser("qnn-ci")
-    whole.add_argument("--version", action="store_true", help="print the version")
+    whole.add_argument("-V", "--version", action="store_true", help="print the version")
     verbs = whole.add_subparsers()
     for name, verb in VERBS.items():
         parser = verbs.add_parser(name, help=verb.help)
-        parser.add_argument("--json", action="store_true", help="print the result as JSON")
+        add_global_arguments(parser)
         load_verb(verb).add_arguments(parser)
         for action in parser._actions:
             if action.type is user_path:

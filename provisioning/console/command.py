@@ -56,6 +56,8 @@ EXTRAS = {
     "sigstore": "evidence",
     **dict.fromkeys(("onnx", "onnxruntime", "onnxruntime_qnn"), "onnx"),
 }
+QUIET, VERBOSE = ("-q", "--quiet"), ("-v", "--verbose")
+GLOBAL = frozenset({*QUIET, *VERBOSE, "--json"})  # options that may precede the verb
 # Errors that may occur anywhere, and their fixes.
 REFUSALS = {
     errno.EACCES: "run the command as a user with this permission, or choose another path",
@@ -124,8 +126,10 @@ class Parser(argparse.ArgumentParser):
     """An ArgumentParser that raises UsageError."""
 
     def error(self, message: str) -> Any:
-        write_message(self.format_usage())
-        raise UsageError(message, fix=f"see `{self.prog} --help`")
+        word = message.partition("unrecognized arguments: ")[2].partition(" ")[0].partition("=")[0]
+        near = difflib.get_close_matches(word, self._option_string_actions)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise UsageError(message, fix=f"{hint}see `{self.prog} --help`")
 
     def print_help(self, file: Any = None) -> None:
         """Print the help. A closed pipe is not an error."""
@@ -172,13 +176,13 @@ def run_command(
     An error becomes a message on stderr and an exit code, and with ``--json`` also a record on
     stdout.
     """
-    words = list(argv)
+    words = order_words(argv)
     sessions = {name: verb.session for name, verb in verbs.items()}
     caller = Caller(program, sessions, tuple(words), os.environ.get(NOX_VARIABLE, ""))
     as_json = "--json" in words
-    if words and words[0] in {"-h", "--help"}:
+    if words and words[0] in {"-h", "--help", "help"}:
         return ExitCode.OK, describe_verbs(caller, verbs)
-    if words and words[0] == "--version":
+    if words and words[0] in {"-V", "--version"}:
         return ExitCode.OK, f"executorch-qnn-ci {read_version()}\n"
     name = find_verb(verbs, words[0]) if words else ""
     try:
@@ -186,14 +190,32 @@ def run_command(
     except QnnCiError as error:
         if advise and not error.fix:
             error.fix = advise(f"{error.what}\n{error.why}")
+        _show_traceback(words)
         return _report_error(caller, name, error, as_json=as_json)
     except KeyboardInterrupt:
         return _report_error(caller, name, InterruptedRunError("interrupted"), as_json=as_json)
-    except Exception as error:  # noqa: BLE001 - a user never sees a traceback
+    except Exception as error:  # noqa: BLE001 - without -v, a user never sees a traceback
+        _show_traceback(words)
         return _report_error(caller, name, explain_exception(error), as_json=as_json)
     if outcome.exit_code:
         keep_cause("\n".join(clean_output(outcome.text).strip().splitlines()[-1:]))
     return outcome.exit_code, caller.translate(outcome.render(as_json=as_json))
+
+
+def order_words(argv: Sequence[str]) -> list[str]:
+    """Return the arguments with the verb first: ``help VERB`` becomes ``VERB --help``, and global
+    options before the verb follow it."""
+    given = list(takewhile(lambda word: word in GLOBAL, argv))
+    words = list(argv[len(given) :])
+    if words[:1] == ["help"] and len(words) > 1:
+        words = [words[1], "--help"]
+    return [*words[:1], *given, *words[1:]]
+
+
+def _show_traceback(words: Sequence[str]) -> None:
+    """With --verbose, print the traceback of the exception that is handled now."""
+    if {*VERBOSE} & {*takewhile(lambda word: word != "--", words)}:
+        write_message(traceback.format_exc())
 
 
 def find_verb(verbs: Mapping[str, Verb], word: str) -> str:
@@ -217,21 +239,25 @@ def read_version() -> str:
 
 
 def _run_verb(caller: Caller, verbs: Mapping[str, Verb], name: str, words: list[str]) -> Outcome:
-    if not name:
+    if not words or words[0] in GLOBAL:
         write_message(describe_verbs(caller, verbs))
-        near = difflib.get_close_matches(words[0], verbs) if words else []
+        raise UsageError("a verb is missing", fix="use one of the verbs above")
+    if not name:
+        near = difflib.get_close_matches(words[0], [*verbs, "help"])
+        hint = f"did you mean {near[0]}? " if near else ""
         raise UsageError(
-            f"unknown verb {words[0]!r}" if words else "a verb is missing",
-            fix=f"did you mean {near[0]}?" if near else "use one of the verbs above",
+            f"unknown verb {words[0]!r}", fix=f"{hint}`{caller.label()} --help` lists the verbs"
         )
-    parser, progress = make_parser(caller, verbs, name), Progress.to_stderr()
+    parser = make_parser(caller, verbs, name)
     others = [make_parser(caller, verbs, one) for one in list_together(caller.sessions, name)]
     own, left = keep_own(words[1:], parser, others) if others else (words[1:], [])
+    args = parser.parse_args(own)
+    progress = Progress() if args.quiet else Progress.to_stderr()
     if left:
         progress.step(
             f"ignored, because only other sessions of this command accept them: {' '.join(left)}"
         )
-    return load_verb(verbs[name]).execute(parser.parse_args(own), progress)
+    return load_verb(verbs[name]).execute(args, progress)
 
 
 def load_verb(verb: Verb) -> VerbModule:
@@ -243,9 +269,17 @@ def make_parser(caller: Caller, verbs: Mapping[str, Verb], name: str) -> Parser:
     parser = Parser(
         prog=caller.label(name, passing=True), description=verbs[name].help, allow_abbrev=False
     )
-    parser.add_argument("--json", action="store_true", help="print only the result, as JSON")
+    add_global_arguments(parser)
     load_verb(verbs[name]).add_arguments(parser)
     return parser
+
+
+def add_global_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of every verb."""
+    add = parser.add_argument
+    add("--json", action="store_true", help="print only the result, as JSON")
+    add(*QUIET, action="store_true", help="print no progress, only the result and errors")
+    add(*VERBOSE, action="store_true", help="print the traceback of an error, too")
 
 
 def explain_exception(error: Exception) -> QnnCiError:
@@ -343,7 +377,8 @@ def describe_verbs(caller: Caller, verbs: Mapping[str, Verb]) -> str:
     """Return the usage of a program, with one verb per line."""
     width = max(map(len, verbs), default=0)
     rows = "\n".join(f"  {name:<{width}}  {verb.help}" for name, verb in verbs.items())
-    usage = f"usage: {caller.label()} VERB [--json] ...\n       {caller.label()} --version"
+    own = caller.label()
+    usage = f"usage: {own} VERB [--json] [-q] [-v] ...\n       {own} help VERB\n       {own} -V"
     return f"{usage}\n\nverbs:\n{rows}\n"
 
 

@@ -148,12 +148,41 @@ def test_an_error_without_a_fix_gets_the_one_that_is_known(
     assert "fix:" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [[], ["nonsense"]])
+@pytest.mark.parametrize("words", [[], ["-q"], ["shwo"]])
 def test_a_missing_or_unknown_verb_is_a_usage_error(
     verbs: dict[str, Verb], words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_command("p", verbs, words)[0] == ExitCode.USAGE
     assert "show" in capsys.readouterr().err
+
+
+def test_global_options_and_help_work_on_both_sides_of_the_verb(
+    verbs: dict[str, Verb], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+        progress.step("working")
+        if args.fail:
+            raise ToolError("no tool")
+        return Outcome("done\n")
+
+    sys.modules["a_verb"].execute = execute  # type: ignore[attr-defined]
+    for words, said in (
+        (["show"], "working\n"),
+        (["show", "-q"], ""),
+        (["--quiet", "show"], ""),
+        (["-v", "-q", "show"], ""),
+    ):
+        assert run_command("p", verbs, words) == (ExitCode.OK, "done\n")
+        assert capsys.readouterr().err == said
+    for words in (["-v", "show", "--fail"], ["show", "--fail", "--verbose"]):
+        assert run_command("p", verbs, words)[0] == ExitCode.TOOL
+        assert "Traceback" in capsys.readouterr().err
+    for words in (["help", "show"], ["show", "-h"]):
+        with pytest.raises(SystemExit):
+            run_command("p", verbs, words)
+        assert capsys.readouterr().out.startswith("usage: p show ")
+    assert run_command("p", verbs, ["help"]) == run_command("p", verbs, ["--help"])
+    assert run_command("p", verbs, ["-V"]) == run_command("p", verbs, ["--version"])
 
 
 @pytest.mark.parametrize("words", [["show", "--nonsense"], ["nonsense"], []])
@@ -162,7 +191,7 @@ def test_a_wrong_command_is_a_usage_error_for_a_machine_too(
 ) -> None:
     code, text = run_command("p", verbs, [*words, "--json"])
     assert (code, json.loads(text)["exit_code"]) == (ExitCode.USAGE, ExitCode.USAGE)
-    assert "usage: p" in capsys.readouterr().err
+    assert ("usage: p" in capsys.readouterr().err) == (not words)  # which hides the message
 
 
 def test_a_defect_of_ours_shows_no_traceback_and_keeps_it_in_a_file(

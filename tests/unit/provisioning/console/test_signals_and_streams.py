@@ -41,7 +41,7 @@ VERBS = {"verify": Verb("provisioning.verbs.verify", "look again"), "gc": Verb("
 
 def test_the_verbs_are_listed_in_columns() -> None:
     text = describe_verbs(Caller("qnn-ci"), VERBS)
-    assert text.startswith("usage: qnn-ci VERB [--json] ...\n       qnn-ci --version\n")
+    assert text.startswith("usage: qnn-ci VERB [--json] [-q] [-v] ...\n       qnn-ci help VERB\n")
     assert text.endswith("verbs:\n  verify  look again\n  gc      remove\n")
     assert describe_verbs(Caller("qnn-ci"), {}).endswith("verbs:\n\n")
 
