@@ -31,27 +31,40 @@ VERBS: dict[str, Verb] = {
         "lower models, run them on the HTP emulator, and judge the outputs",
         "test_emulator",
         environment=choose_emulator,
+        examples=(
+            "--model mlp --scheme 8a8w",
+            "--model net.py:factory --soc SM8750 --keep-artifacts kept",
+            "--suite upstream --filter '*relu*'",
+        ),
     ),
     "test-onnx": Verb(
         "ci.verbs.lanes.onnx",
         "compile models with ONNX Runtime, and run them on the emulator",
         "test_onnx",
         environment=choose_onnx,
+        examples=("--model net.onnx --scheme u8", "--model net.onnx --shape x=1,3,224,224"),
     ),
     "audit": Verb(
         "ci.verbs.audit",
         "list the operators of a model that QNN supports and those that stay on the CPU",
         "audit",
         environment=LOWERING,
+        examples=("--model net.py:factory", "--model mlp --scheme 8a8w --soc SM8750"),
     ),
     "test-llm": Verb(
         "ci.verbs.lanes.llm",
         "run a language model on the emulator, and judge its tokens",
         "test_llm",
         environment=LOWERING,
+        examples=("--scheme 16a8w --prompt Once", "--weights llama --tokenizer tokenizer.json"),
     ),
     "init": Verb("ci.verbs.init", "write a policy and a workflow into a repository"),
-    "build": Verb("ci.verbs.build", "build adaptors and runners with CMake", "build_"),
+    "build": Verb(
+        "ci.verbs.build",
+        "build adaptors and runners with CMake",
+        "build_",
+        examples=("runner", "android --source executorch", "aot --source executorch --dry-run"),
+    ),
     "image": Verb("ci.verbs.image", "build Docker images, and run a dev shell in one"),
     "report": Verb(
         "ci.verbs.report", "show a report.json again, or rewrite the report's other files"
@@ -66,11 +79,13 @@ VERBS: dict[str, Verb] = {
         "search for faults in QNN's compiler with generated graphs",
         "fuzz",
         environment=choose_fuzz,
+        examples=("--graphs 20", "--frontend executorch --seed 1"),
     ),
     "localise": Verb(
         "ci.verbs.localise",
         "name the operators at which a model loses accuracy",
         environment=LOWERING,
+        examples=("--model net.py:factory --scheme 8a8w",),
     ),
     "parity": Verb(
         "ci.verbs.parity", "report where Buck and CMake build different things", "parity"

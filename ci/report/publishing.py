@@ -18,7 +18,7 @@ from ci.report.sarif import render_annotations, render_log
 from ci.report.schema import Report
 from ci.report.write import read_report, write_report
 from provisioning.console.caller import shown_path
-from provisioning.console.command import read_version, user_path
+from provisioning.console.command import RESULTS, group_options, read_version, user_path
 from provisioning.console.progress import Progress
 from provisioning.console.terminal import write_through
 from provisioning.errors import UsageError
@@ -31,7 +31,7 @@ ROOT = "The root of the model's repository."
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options shared by the verbs that write a report."""
-    add = parser.add_argument
+    add = group_options(parser, RESULTS)
     add("--base", type=user_path, metavar="FILE", help="an earlier report.json to compare with")
     add("--sarif", type=user_path, metavar="FILE", help="also write failures as SARIF 2.1.0")
 
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_reports(parser: argparse.ArgumentParser, what: str, default: str = "reports") -> None:
     """Add --reports, whose help is ``what``. Its value is absolute, because processes with other
     working directories use it."""
-    parser.add_argument(
+    group_options(parser, RESULTS)(
         "--reports",
         type=user_path,
         default=Path(default).absolute(),

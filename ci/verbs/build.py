@@ -26,7 +26,15 @@ from ci.report import publishing
 from ci.verbs.lanes.built import add_executorch
 from provisioning.artifacts import choice
 from provisioning.console.caller import shown_path
-from provisioning.console.command import Outcome, user_path, user_program
+from provisioning.console.command import (
+    HOW,
+    TOOLS,
+    WHAT,
+    Outcome,
+    group_options,
+    user_path,
+    user_program,
+)
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
 from provisioning.files import require_writable, write_json
@@ -41,7 +49,7 @@ PREPARERS: dict[Origin, Callable[[Target, BuildRequest, Progress], BuildJob]] = 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+    add = group_options(parser, WHAT)
     add("target", help="one of: " + ", ".join(read_targets()))
     add("--source", type=user_path, help="an ExecuTorch checkout (default: EXECUTORCH_ROOT)")
     add(
@@ -49,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="",
         help="a profile to use instead of the target's, for example with another NDK",
     )
+    add = group_options(parser, HOW)
     add("--jobs", type=int, default=0, help="number of parallel compilers (default: one per core)")
     add("--clean", action="store_true", help="remove the earlier build first")
     add("--release", action="store_true", help="set CMAKE_BUILD_TYPE to Release")
@@ -58,33 +67,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="check everything except Python packages, and build nothing",
     )
-    add(
+    tools = group_options(parser, TOOLS)
+    tools(
         "--python",
         action="append",
         type=user_program,
         default=[],
         help="the Python to use: path, command or version; repeatable for target aot",
     )
-    add(
+    aot = group_options(parser, "for target aot")
+    aot(
         "--install",
         choices=PLACES,
         default=PLACES[0],
-        help="for target aot: where to install the adaptor",
+        help="where to install the adaptor",
     )
-    add(
+    aot(
         "--no-proof",
         action="store_true",
-        help="for target aot: do not lower a model with the new adaptor",
+        help="do not lower a model with the new adaptor",
     )
     add("--no-doctor", action="store_true", help="build even if the doctor reports errors")
-    add(
+    what = group_options(parser, WHAT)
+    what(
         "--with",
         dest="extras",
         action="append",
         default=[],
         help="also build an extra, such as llama",
     )
-    add(
+    what(
         "-D",
         dest="defines",
         action="append",
@@ -99,12 +111,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     choice.add_arguments(parser, adaptor=False)
     add_executorch(parser)
-    add("--soc", default="", help="for target direct: the SoC, such as SM8750")
-    add(
+    direct = group_options(parser, "for target direct")
+    direct("--soc", default="", help="the SoC, such as SM8750")
+    direct(
         "--dsp-type",
         type=int,
         default=3,
-        help="for target direct: 0 for LPAI (aDSP), 3 for HTP (cDSP)",
+        help="0 for LPAI (aDSP), 3 for HTP (cDSP)",
     )
     publishing.add_reports(parser, "the directory for build_TARGET/")
 

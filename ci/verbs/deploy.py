@@ -12,12 +12,14 @@ from shlex import quote
 from ci.device.bundle import FILES, Bundle, Target, read_bundle
 from ci.device.connection import Device, DeviceFacts, identify, list_phones, open_device
 from ci.device.runner import STARTS, DeviceRunner, lease_first
-from provisioning.console.command import Outcome, user_path
+from provisioning.console.command import Outcome, group_options, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import StoreError, ToolError, UnfitError, UsageError
 from provisioning.manifest.targets import read_socs
 
 ROOM = 64 << 20  # bytes needed in addition to the bundle, for programs, inputs and outputs
+
+DEVICE = "on a device"  # the title of its options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_device(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose a device and the bundle with its runner."""
-    add = parser.add_argument
+    add = group_options(parser, DEVICE)
     add(
         "--device",
         action="append",

@@ -40,7 +40,7 @@ from ci.report.merge import digest_names
 from ci.report.schema import CaseName, Report, ShardMark
 from ci.report.text import count
 from ci.upstream.suites import SUITES
-from ci.verbs.deploy import add_device, describe_device, ready_device
+from ci.verbs.deploy import DEVICE, add_device, describe_device, ready_device
 from ci.verbs.lanes.built import (
     add_executorch,
     compare_built,
@@ -64,7 +64,7 @@ from ci.verbs.lanes.steps import (
 from provisioning.artifacts import choice
 from provisioning.artifacts.choice import WHEEL, find_laid, read_choice
 from provisioning.artifacts.environment import Environment
-from provisioning.console.command import Outcome, user_path
+from provisioning.console.command import HOW, TOOLS, WHAT, Outcome, group_options, user_path
 from provisioning.console.progress import Progress
 from provisioning.doctor import examine
 from provisioning.doctor.checks.registry import Finding
@@ -82,7 +82,7 @@ JUDGED = (OUTPUTS, "zeros", "noise")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_case_arguments(parser, "a model's name, a glob, or file.py:factory; repeatable", SESSION)
-    add = parser.add_argument
+    add = group_options(parser, HOW)
     add(
         "--runner",
         default=NAME,
@@ -95,27 +95,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=Backend.HTP.value,
         help="the processor to lower for; default: htp",
     )
-    add("--plan", type=user_path, metavar="FILE", help="run only the cases in this plan.json")
-    add("--shard", default="", metavar="I/N", help="run only part I of N of the cases, such as 2/3")
+    what = group_options(parser, WHAT)
+    what("--plan", type=user_path, metavar="FILE", help="run only the cases in this plan.json")
+    what("--shard", default="", metavar="I/N", help="run only part I of N of the cases, as in 2/3")
     add(
         "--plain",
         action="store_true",
         help="do not apply this project's patches to torch, which make lowering faster",
     )
-    add(
+    tools = group_options(parser, TOOLS)
+    tools(
         "--try-unsupported",
         action="store_true",
         help="accept versions that are not in manifests/pairs.toml; the report notes this",
     )
     add_executorch(parser)
-    add(
+    tools(
         "--strict",
         action="store_true",
         help="exit with code 3 if the runner that this nox call built cannot load the programs",
     )
     choice.add_arguments(parser)
     add_device(parser)
-    add(
+    group_options(parser, DEVICE)(
         "--starts",
         type=int,
         default=0,

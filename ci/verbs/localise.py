@@ -26,7 +26,7 @@ from ci.verbs.lanes.steps import (
     select_asked,
 )
 from provisioning.artifacts import choice
-from provisioning.console.command import Outcome, user_path
+from provisioning.console.command import WHAT, Outcome, group_options, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 from provisioning.files import require_writable
@@ -36,7 +36,7 @@ LIMIT = 60
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+    add = group_options(parser, WHAT)
     add(
         "--model",
         action="append",

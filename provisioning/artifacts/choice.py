@@ -16,6 +16,7 @@ import msgspec
 from provisioning.artifacts.environment import Environment
 from provisioning.artifacts.sources.local import read_version
 from provisioning.console.caller import caller_path
+from provisioning.console.command import TOOLS, group_options
 from provisioning.errors import UsageError
 from provisioning.files import write_whole
 from provisioning.manifest.reader import read_profiles, read_toolchain
@@ -66,7 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser, *, adaptor: bool = True) -> N
     """Add the options ``--sdk`` and, unless ``adaptor`` is false, ``--adaptor`` to a verb's
     parser.
     """
-    parser.add_argument(
+    add = group_options(parser, TOOLS)
+    add(
         "--sdk",
         default="",
         metavar="SDK",
@@ -74,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, adaptor: bool = True) -> N
         "else wheel)",
     )
     if adaptor:
-        parser.add_argument(
+        add(
             "--adaptor",
             default="",
             metavar="ADAPTOR",

@@ -57,6 +57,8 @@ EXTRAS = {
     **dict.fromkeys(("onnx", "onnxruntime", "onnxruntime_qnn"), "onnx"),
 }
 QUIET, VERBOSE = ("-q", "--quiet"), ("-v", "--verbose")
+# Titles of groups in the help of verbs with many options.
+WHAT, HOW, RESULTS, TOOLS = "what to run", "how to run it", "results", "QNN and ExecuTorch"
 GLOBAL = frozenset({*QUIET, *VERBOSE, "--json"})  # options that may precede the verb
 # Errors that may occur anywhere, and their fixes.
 REFUSALS = {
@@ -99,13 +101,15 @@ class Verb:
 
     If ``session`` ends in ``_``, the first argument after the verb completes its name.
     ``environment`` is the dependency group in pyproject.toml with the packages that the verb needs,
-    or a function that returns it for the verb's arguments. ``core`` is enough for every --help.
+    or a function that returns it for the verb's arguments. ``core`` is enough for every --help,
+    which shows ``examples`` of the arguments.
     """
 
     module: str
     help: str
     session: str = ""
     environment: str | Callable[[Sequence[str]], str] = "core"
+    examples: tuple[str, ...] = ()
 
     def choose_environment(self, words: Sequence[str]) -> str:
         """Return the dependency group for a call with the arguments ``words``."""
@@ -266,8 +270,13 @@ def load_verb(verb: Verb) -> VerbModule:
 
 def make_parser(caller: Caller, verbs: Mapping[str, Verb], name: str) -> Parser:
     """Return the parser of a verb; its help shows the command as the caller typed it."""
+    own = (f"  {caller.command(name, one.split())}\n" for one in verbs[name].examples)
     parser = Parser(
-        prog=caller.label(name, passing=True), description=verbs[name].help, allow_abbrev=False
+        prog=caller.label(name, passing=True),
+        description=verbs[name].help,
+        epilog=f"examples:\n{''.join(own)}" if verbs[name].examples else "",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     add_global_arguments(parser)
     load_verb(verbs[name]).add_arguments(parser)
@@ -280,6 +289,13 @@ def add_global_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print only the result, as JSON")
     add(*QUIET, action="store_true", help="print no progress, only the result and errors")
     add(*VERBOSE, action="store_true", help="print the traceback of an error, too")
+
+
+def group_options(parser: argparse.ArgumentParser, title: str) -> Callable[..., argparse.Action]:
+    """Return the function that adds options to the parser's group with this title, which is created
+    if it does not exist."""
+    groups = (one for one in parser._action_groups if one.title == title)
+    return (next(groups, None) or parser.add_argument_group(title)).add_argument
 
 
 def explain_exception(error: Exception) -> QnnCiError:

@@ -13,6 +13,7 @@ import msgspec
 
 from provisioning.artifacts.choice import SDK, WHEEL, WHEEL_RUNTIME, QnnChoice
 from provisioning.artifacts.sources.local import read_version
+from provisioning.console.command import TOOLS, group_options
 from provisioning.elf.programs import is_loadable
 from provisioning.manifest.reader import read_toolchain
 from provisioning.versions import is_same, is_version
@@ -55,7 +56,7 @@ class Built:
 
 def add_executorch(parser: argparse.ArgumentParser) -> None:
     """Add ``--executorch``, for the sessions that lower."""
-    parser.add_argument(
+    group_options(parser, TOOLS)(
         "--executorch",
         default="",
         metavar="VERSION",

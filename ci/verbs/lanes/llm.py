@@ -37,7 +37,7 @@ from ci.verbs.lanes.steps import (
 )
 from provisioning.artifacts import choice
 from provisioning.console.caller import shown_path
-from provisioning.console.command import Outcome, user_path
+from provisioning.console.command import HOW, RESULTS, WHAT, Outcome, group_options, user_path
 from provisioning.console.progress import Progress
 from provisioning.doctor.survey.programs import read_program
 from provisioning.errors import UsageError
@@ -49,7 +49,7 @@ TINY = "tiny"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+    add = group_options(parser, WHAT)
     add("--model", choices=(TINY, *read_decoders()), default=TINY, help="default: tiny")
     add(
         "--weights",
@@ -83,9 +83,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="fail if the perplexity of --text is above X",
     )
-    add(
+    group_options(parser, RESULTS)(
         "--keep-artifacts", type=user_path, metavar="DIR", help="keep programs, references and logs"
     )
+    add = group_options(parser, HOW)
     add("--no-cache", action="store_true", help="lower everything again")
     add(
         "--plain",

@@ -50,7 +50,7 @@ from ci.verbs.lanes.steps import (
 )
 from provisioning.artifacts import choice
 from provisioning.artifacts.environment import Environment
-from provisioning.console.command import Outcome, user_path
+from provisioning.console.command import HOW, RESULTS, WHAT, Outcome, group_options, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError, UsageError, at_key
 from provisioning.files import write_whole
@@ -94,7 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_case_arguments(
         parser, "a model's name, a glob, file.onnx, or file.py:factory; repeatable", SESSION
     )
-    add = parser.add_argument
+    add = group_options(parser, HOW)
     add(
         "--option",
         action="append",
@@ -102,14 +102,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="an option of QNN's execution provider",
     )
-    add(
+    group_options(parser, WHAT)(
         "--shape",
         action="append",
         default=[],
         metavar="NAME=SIZES",
         help="the shape of an input with dynamic sizes, for an .onnx file, such as x=1,3,224,224",
     )
-    add(
+    results = group_options(parser, RESULTS)
+    results(
         "--compare",
         type=user_path,
         nargs="?",
@@ -117,12 +118,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="REPORT",
         help="also compare with a report.json of test_emulator, by default the one below --reports",
     )
-    add(
+    results(
         "--saver",
         action="store_true",
         help="also write the calls to QNN's API as C code, and count QNN's operators",
     )
-    add(
+    results(
         "--profile",
         nargs="?",
         choices=("basic", "detailed"),

@@ -34,7 +34,15 @@ from ci.report.write import REPORTS_FIX, encode_report, report_data
 from provisioning.artifacts.choice import QnnChoice
 from provisioning.artifacts.environment import Environment, provision_profile
 from provisioning.console.caller import shown_path
-from provisioning.console.command import Outcome, read_version, user_path
+from provisioning.console.command import (
+    HOW,
+    RESULTS,
+    WHAT,
+    Outcome,
+    group_options,
+    read_version,
+    user_path,
+)
 from provisioning.console.installation import install_command
 from provisioning.console.progress import Progress
 from provisioning.doctor.checks.registry import Finding
@@ -61,8 +69,8 @@ def read_limits(path: Path | None, lane: str, progress: Progress) -> EmulatorPol
 def add_case_arguments(parser: argparse.ArgumentParser, model: str, session: str) -> None:
     """Add the options of a verb that judges cases. ``model`` is the help text of --model, and
     ``session`` names the report's directory."""
-    add = parser.add_argument
     add_selection(parser, model, session)
+    add = group_options(parser, RESULTS)
     add("--keep-artifacts", type=user_path, metavar="DIR", help="keep programs, outputs and logs")
     add(
         "--log-level",
@@ -70,7 +78,7 @@ def add_case_arguments(parser: argparse.ArgumentParser, model: str, session: str
         default="",
         help="the level of QNN's log, which --keep-artifacts keeps",
     )
-    add("--no-cache", action="store_true", help="lower everything again")
+    group_options(parser, HOW)("--no-cache", action="store_true", help="lower everything again")
     add(
         "--record",
         action="store_true",
@@ -83,7 +91,7 @@ def add_case_arguments(parser: argparse.ArgumentParser, model: str, session: str
 def add_selection(parser: argparse.ArgumentParser, model: str, session: str) -> None:
     """Add the options that choose cases, jobs and policy. ``model`` and ``session`` are as for
     ``add_case_arguments``."""
-    add = parser.add_argument
+    add = group_options(parser, WHAT)
     add("--model", action="append", default=[], help=model)
     add_schemes(parser)
     add("--list", action="store_true", help="list the models, schemes and SoCs, and run nothing")
@@ -92,7 +100,7 @@ def add_selection(parser: argparse.ArgumentParser, model: str, session: str) -> 
 
 def add_schemes(parser: argparse.ArgumentParser, soc: str = DEFAULT_SOC) -> None:
     """Add --scheme and --soc."""
-    add = parser.add_argument
+    add = group_options(parser, WHAT)
     add("--scheme", action="append", default=[], help="the name of a scheme, or a glob; repeatable")
     add(
         "--soc",
@@ -105,18 +113,18 @@ def add_schemes(parser: argparse.ArgumentParser, soc: str = DEFAULT_SOC) -> None
 def add_run(parser: argparse.ArgumentParser, session: str, timeout_s: float = 300.0) -> None:
     """Add the options for jobs, time limit, policy and reports. If ``session`` is empty, --jobs and
     --reports are left out."""
-    add = parser.add_argument
+    group_options(parser, WHAT)(
+        "--policy",
+        type=user_path,
+        metavar="FILE",
+        help="your own limits, in the format of this session's policy",
+    )
+    add = group_options(parser, HOW)
     add(
         "--timeout-s",
         type=float,
         default=timeout_s,
         help="time limit for each lowering and each run, in seconds",
-    )
-    add(
-        "--policy",
-        type=user_path,
-        metavar="FILE",
-        help="your own limits, in the format of this session's policy",
     )
     add("--offline", action="store_true", help="use only what is already provisioned")
     parser.set_defaults(program=parser.prog)

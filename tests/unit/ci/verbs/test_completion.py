@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from shtab import FILE
 
 from ci.__main__ import VERBS, main
 from ci.verbs.completion import make_whole_parser
+from provisioning.console.caller import Caller
+from provisioning.console.command import make_parser
 from provisioning.console.process import run_process
 from tests.stand_ins.snapshots import check_snapshot
 
@@ -112,3 +115,15 @@ def test_the_options_of_every_verb(monkeypatch: pytest.MonkeyPatch) -> None:
         lines += [name, *list_options(parser, "  ")]
     text = "\n".join(lines).replace(f"{Path.cwd()}/", "") + "\n"
     check_snapshot(Path(__file__).parent / "snapshots" / "options.txt", text)
+
+
+def test_the_help_of_a_verb_with_many_options_has_groups_and_examples() -> None:
+    caller = Caller("qnn-ci", dict.fromkeys(VERBS, ""))
+    for name, verb in VERBS.items():
+        parser = make_parser(caller, VERBS, name)
+        for one in verb.examples:
+            parser.parse_args(shlex.split(one))
+            assert f"  qnn-ci {name} {one}\n" in parser.format_help()
+        titles = [group.title for group in parser._action_groups if group._group_actions]
+        many = len(parser._actions) > 24
+        assert not many or (len(titles) > 4 and len(verb.examples) > 1), name
