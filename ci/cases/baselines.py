@@ -9,7 +9,7 @@ limit than one SQNR limit for all models.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,13 +72,17 @@ def is_part(name: str) -> bool:
 
 
 def read_baselines(
-    tools: Iterable[Tool], backend: str = Backend.HTP.value, folder: Path | None = None
+    tools: Iterable[Tool],
+    backend: str = Backend.HTP.value,
+    folder: Path | None = None,
+    without: Collection[str] = (),
 ) -> Mapping[str, Baseline]:
     """Return the baselines of a toolchain and backend from ``folder``, by default the suite's
-    directory. The result is empty if there is no such file. Raises ManifestError if the file is
-    invalid."""
+    directory, except those of the models ``without``. The result is empty if there is no such
+    file. Raises ManifestError if the file is invalid."""
     path = (folder or suite_folder()) / name_figures(tools, backend)
-    return read_toml(path.name, Baselines, path.parent).cases if path.is_file() else {}
+    known = read_toml(path.name, Baselines, path.parent).cases if path.is_file() else {}
+    return {case: one for case, one in known.items() if case.partition(" ")[0] not in without}
 
 
 def find_changes(figures: Case | CaseFigures, baseline: Baseline) -> Iterator[str]:
@@ -99,10 +103,12 @@ def find_changes(figures: Case | CaseFigures, baseline: Baseline) -> Iterator[st
                 )
 
 
-def record_baselines(report: Report, folder: Path | None = None) -> list[Path]:
+def record_baselines(
+    report: Report, folder: Path | None = None, own: Collection[str] = ()
+) -> list[Path]:
     """Record the SQNR and footprint of each case that passed and has an SQNR. The baselines of
     other cases do not change. Cases of a policy's models are recorded in ``folder``, or not at all
-    if it is None.
+    if it is None. The models ``own`` are a policy's even if the suite has models of that name.
 
     Returns the written files. Raises StoreError if a file cannot be written.
     """
@@ -112,7 +118,7 @@ def record_baselines(report: Report, folder: Path | None = None) -> list[Path]:
             str(case): _round(case)
             for case in report.cases
             if case.status is Status.PASSED and case.sqnr_db is not None
-            if (case.model in SUITE) is is_suite
+            if (case.model in SUITE and case.model not in own) is is_suite
         }
         if place and passed:
             rows = {**read_baselines(report.toolchain, report.backend, place), **passed}

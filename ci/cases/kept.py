@@ -28,7 +28,6 @@ from ci.cases.judged import CaseJudge, CaseResult, JudgeSetup, Run
 from ci.cases.outputs import OUTPUTS, read_outputs, read_references
 from ci.cases.spec import CaseSpec
 from ci.models.schemes import Scheme
-from ci.models.suite import SUITE
 from ci.models.tensors import TensorInfo
 from ci.report.schema import Case, Report, Status, summarize
 from provisioning.errors import QnnCiError, UsageError, describe_exception
@@ -195,7 +194,7 @@ def read_kept(folder: Path, spec: CaseSpec) -> Artifact:
     artifact = msgspec.json.decode((place / RECORD).read_bytes(), type=Artifact)
     if artifact.digest != digest_record(artifact) or hash_files(place) != artifact.files:
         raise ValueError(f"{RECORD} does not match the files next to it")
-    own = artifact.model if spec.model in SUITE else spec.model
+    own = artifact.model if spec.is_ours else spec.model
     if (own, artifact.scheme, artifact.soc) != (spec.model, spec.scheme.value, spec.soc):
         raise ValueError(
             f"the kept files belong to {artifact.model} {artifact.scheme} {artifact.soc}"

@@ -222,14 +222,25 @@ def read_emulator_policy(path: Path | None = None, lane: str = EMULATOR) -> Emul
     )
     try:
         tuple(list_device_runtimes(policy.runtimes))
-        for name in policy.suite:
-            match_names("model", name, SUITE)
+        check_suite(policy)
         models = {
             name: resolve_entry(name, entry, path.parent) for name, entry in policy.models.items()
         }
     except UsageError as error:
         raise ManifestError(f"{path}: {error.what}", why=error.why, fix=error.fix) from error
     return msgspec.structs.replace(policy, models=models)
+
+
+def check_suite(policy: EmulatorPolicy) -> None:
+    """Raise UsageError if ``suite`` lists a model that does not exist, or one whose name another
+    model has."""
+    for name in policy.suite:
+        match_names("model", name, SUITE)
+        if name in policy.models:
+            raise UsageError(
+                f"suite.{name} and models.{name} have the same name",
+                fix="rename your model, or remove the suite's from `suite`",
+            )
 
 
 def extend_default(own: dict[str, Any], lane: str = EMULATOR) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import platform
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,8 +22,8 @@ from ci.cases.pipeline import CaseRun, RunSetup
 from ci.cases.pool import Pool
 from ci.cases.spec import CaseSpec
 from ci.models.numerics import NUMERICS
-from ci.models.suite import SUITE, expect_s
-from ci.models.user_models import Metric
+from ci.models.suite import expect_s
+from ci.models.user_models import Metric, find_function, is_function, lacks_function
 from ci.report.schema import Host, Phase, Report, Source, Status, Tool, summarize
 from provisioning.artifacts.choice import list_device_runtimes
 from provisioning.artifacts.environment import Environment
@@ -125,6 +125,33 @@ def check_data_of(engine: Engine, spec: CaseSpec, metric: Metric | None) -> str:
     return ""
 
 
+def check_functions(specs: Iterable[CaseSpec], pool: Pool, log: Path, timeout_s: float) -> None:
+    """Raise UsageError if the file of a user's model lacks its function, before any model is
+    lowered. Files that define the function plainly are not imported. If an import fails, the
+    model's cases fail later, with the reason."""
+    files: dict[str, list[str]] = {}
+    for source in dict.fromkeys(spec.source for spec in specs if is_function(spec.reference)):
+        file, _, factory = source.reference.rpartition(":")
+        for function in (factory, *source.choices.methods):
+            if find_function(Path(file), function) is not True:
+                files.setdefault(file, []).append(function)
+    for file, functions in files.items():
+        ended = pool.run(partial(find_missing, file, functions), log, timeout_s, fresh=True)
+        if ended.result:
+            raise lacks_function(Path(file), *ended.result)
+
+
+def find_missing(file: str, functions: Sequence[str]) -> tuple[str, list[str]] | None:
+    """Import a user's file, and return the first of ``functions`` that it lacks and those that it
+    has, or None if it lacks none. Raises FailedError if the import fails."""
+    from ci.models.user_code import import_file, list_callables, users_code
+
+    with users_code(file):
+        module = import_file(Path(file).resolve())
+        missing = [one for one in functions if not callable(getattr(module, one, None))]
+    return (missing[0], list_callables(module)) if missing else None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Session:
     """A run of a lane, such as test_emulator: its name, cases, engine, runner and options.
@@ -149,8 +176,8 @@ class Session:
     def run(self, pool: Pool, work: Path, phases: Phases) -> Report:
         """Run every case. A case that fails does not stop the others.
 
-        Raises UsageError if data files do not match their models, StoreError if the disk is full,
-        and UnfitError if no process can be started.
+        Raises UsageError if a function does not exist or a data file does not match its model,
+        StoreError if the disk is full, and UnfitError if no process can be started.
         """
         clear_beside(self.options)
         baselines, compared = self.find_baselines()
@@ -164,6 +191,7 @@ class Session:
             device=self.device,
             emulator=self.emulator,
         )
+        check_functions(self.specs, pool, work / "functions.log", self.options.timeout_s)
         self.check_data(pool, work)
         runs = [self.make_run(spec, setup) for spec in self.specs]
         with phases.measure("cases"):
@@ -190,10 +218,11 @@ class Session:
         found: dict[str, Baseline] = {}
         compared, users = True, self.options.baselines
         for folder, is_suite in ((suite_folder(), True), (users, False)):
-            run = any((spec.model in SUITE) is is_suite for spec in self.specs)
+            run = any(spec.is_ours is is_suite for spec in self.specs)
             wanted = run and not self.options.record
             if wanted and folder and (is_suite or folder.is_dir()):
-                own = read_baselines(self.tools, self.options.backend.value, folder)
+                others = self.options.policy.models if is_suite else ()
+                own = read_baselines(self.tools, self.options.backend.value, folder, others)
                 compared = compared and bool(own)
                 found |= own
         return found, compared

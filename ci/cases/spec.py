@@ -59,6 +59,12 @@ class CaseSpec:
         return self.reference.endswith(ONNX.suffix)
 
     @property
+    def is_ours(self) -> bool:
+        """Whether the model is one of the suite, and not a user's model, which may have the same
+        name."""
+        return self.model in SUITE and not self.source.reference
+
+    @property
     def slug(self) -> str:
         """A unique file name for the case."""
         name = self.model
@@ -108,10 +114,15 @@ def select_cases(
         ]
     ):
         told = f"models.{own[0]} has options that only ExecuTorch supports"
-        raise UsageError(told, fix="test this model with ./nox -s test_emulator")
+        raise UsageError(told, fix="test this model with `qnn-ci test-emulator`")
     foreign = [name for name, one in chosen.items() if one.path.endswith(ONNX.suffix)]
     if foreign and not lane.suffix:
-        raise UsageError(f"{foreign[0]} is an ONNX model", fix="test it with ./nox -s test_onnx")
+        raise UsageError(
+            f"{foreign[0]} is an .onnx file, which this command does not run",
+            fix="run `qnn-ci test-onnx`. If a policy also has PyTorch models, put the .onnx files"
+            " into another one (`qnn-ci test-onnx --policy onnx.toml`), or choose models with"
+            " --model",
+        )
     every = [scheme.value for scheme in lane.schemes]
     asked = [Scheme(name) for name in match_all("scheme", schemes, every)]
     asked_socs = match_all("SoC", soc_names, socs)

@@ -71,9 +71,13 @@ def load_function(reference: str) -> Callable[..., Any]:
     module = import_file(path)
     function = getattr(module, attribute, None)
     if not callable(function):
-        own = [name for name, value in vars(module).items() if callable(value)]
-        raise lacks_function(path, attribute, own)
+        raise lacks_function(path, attribute, list_callables(module))
     return cast("Callable[..., Any]", function)
+
+
+def list_callables(module: ModuleType) -> list[str]:
+    """Return the names of a module's functions and classes, without private ones."""
+    return [name for name, one in vars(module).items() if callable(one) and name[:1] != "_"]
 
 
 def import_file(path: Path) -> ModuleType:

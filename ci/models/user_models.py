@@ -8,7 +8,7 @@ import difflib
 import math
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,7 +34,8 @@ NPY, NPZ = (
 SETS = f"{NPY}, or {NPZ}"
 FACTORY, FUNCTION = "factory", "function"
 # A module that uses one of these may define names that static analysis does not find.
-DYNAMIC = frozenset({"*", "__getattr__", "exec", "eval", "globals", "locals", "vars", "setattr"})
+DYNAMIC = {"*", "__getattr__", "exec", "eval", "globals", "locals", "vars", "setattr", "__dict__"}
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class OutputLimits(AccuracyLimits, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -184,10 +185,9 @@ class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
 def resolve_entry(name: str, entry: ModelEntry, folder: Path) -> ModelEntry:
     """Return the entry with absolute paths. Raises UsageError for an invalid name, key or file."""
-    if not NAME.fullmatch(name) or name in SUITE:
+    if not NAME.fullmatch(name):
         raise UsageError(
             f"models.{name}: invalid name for a model",
-            why="the suite has a model of that name" if name in SUITE else "",
             fix="choose another name: at most 64 letters and digits, with . _ - only in between",
         )
 
@@ -263,34 +263,60 @@ def resolve_file(word: str, kind: str = "", fix: str = IN_POLICY) -> str:
     if not str(path).isprintable():  # reports, which are UTF-8 text, show it
         why = "its path contains bytes that are not UTF-8, or control characters"
         raise UsageError(what, why=why, fix="rename or copy it")
-    if has_function:
-        require_function(path, function)
+    if has_function and find_function(path, function) is False:
+        raise lacks_function(path, function, list_defined(ast.parse(path.read_bytes()).body))
     return f"{path}:{function}" if has_function else str(path)
 
 
-def require_function(path: Path, function: str) -> None:
-    """Raise UsageError if a Python file does not define a function. A file passes if it has a
-    syntax error, or if only an import can show which names it defines, for example because of
-    ``from models import *``. Importing it reports the error later."""
-    bound: set[str] = set()
-    used: set[str] = set()
+def find_function(path: Path, function: str) -> bool | None:
+    """Return whether a Python file defines a function, without importing it. Return None if only an
+    import can show this: for example because of ``from models import *``, because the name occurs
+    only elsewhere, because a call or a decorator may add names, or because of a syntax error."""
     try:
         tree = ast.parse(path.read_bytes())
-        for node in ast.walk(tree):
-            match node:
-                case ast.Name(id=name):
-                    (bound if isinstance(node.ctx, ast.Store) else used).add(name)
-                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                    bound.add(name)
-                case ast.ClassDef(name=name) | ast.alias(asname=str(name)):
-                    bound.add(name)
-                case ast.alias(name=name):
-                    bound.add(name.partition(".")[0])
+        top = list(_list_statements(tree))
+        bound = {name for node in ast.walk(tree) for name in _list_bound(node)}
+        read = {name for node in ast.walk(tree) for name in _list_read(node)}
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return
-    if bound and function not in bound and not (bound | used) & DYNAMIC:
-        own = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
-        raise lacks_function(path, function, own)
+        return None
+    if function in list_defined(tree.body):
+        return True
+    calls = any(isinstance(one, ast.Expr) and isinstance(one.value, ast.Call) for one in top)
+    decorated = any(one.decorator_list for one in top if isinstance(one, DEFINITIONS))
+    unclear = calls or decorated or not bound or function in bound or (bound | read) & DYNAMIC
+    return None if unclear else False
+
+
+def list_defined(body: Sequence[ast.stmt]) -> list[str]:
+    """Return the names of the functions and classes that statements define or import."""
+    defined = [one.name for one in body if isinstance(one, DEFINITIONS)]
+    imports = [one for one in body if isinstance(one, ast.Import | ast.ImportFrom)]
+    return [*defined, *(name for one in imports for name in _list_bound(one))]
+
+
+def _list_statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """Yield the statements of a module that an import runs."""
+    for one in ast.iter_child_nodes(node):
+        if isinstance(one, ast.stmt):
+            yield one
+        if not isinstance(one, (*DEFINITIONS, ast.expr)):
+            yield from _list_statements(one)
+
+
+def _list_read(node: ast.AST) -> Iterator[str]:
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            yield name
+
+
+def _list_bound(node: ast.AST) -> Iterator[str]:
+    match node:
+        case ast.Name(id=name, ctx=ast.Store()):
+            yield name
+        case ast.Import(names=names) | ast.ImportFrom(names=names):
+            yield from ((one.asname or one.name).partition(".")[0] for one in names)
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
 
 
 def lacks_function(path: Path, function: str, own: Sequence[str]) -> UsageError:

@@ -13,7 +13,7 @@ import msgspec
 
 from ci.audit.operators import Audit, Audited, AuditJob, Found, judge_case
 from ci.cases.policy import EMULATOR, EmulatorPolicy
-from ci.cases.session import Phases, started_now
+from ci.cases.session import Phases, check_functions, started_now
 from ci.cases.spec import CaseSpec
 from ci.executorch.engine import ExecutorchEngine
 from ci.executorch.toolchain import LIBRARY, describe_toolchain
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     check_arguments(args, SESSION)
-    policy = read_limits(args.policy, EMULATOR, progress).for_backend(Backend.HTP)
+    policy = read_limits(args, EMULATOR, progress).for_backend(Backend.HTP)
     if args.list:
         return list_choices(policy, EXECUTORCH)
     specs = select_asked(args, policy, EXECUTORCH)
@@ -77,6 +77,7 @@ def run(
     ) as (environment, scratch, _):
         progress.step(f"3/4 audit {count(len(specs), 'case')}, {args.jobs} at a time")
         pool = scratch.open(environment.apply(os.environ))
+        check_functions(specs, pool, scratch.scratch / "functions.log", args.timeout_s)
         parts = tuple(describe_toolchain(environment))
         qnn = next((one.version for one in parts if one.name == LIBRARY), "")
 

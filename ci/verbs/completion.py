@@ -6,6 +6,7 @@ import argparse
 
 import shtab
 
+from ci.verbs.user_policy import policy_path
 from provisioning.console.command import Outcome, add_global_arguments, load_verb, user_path
 from provisioning.console.progress import Progress
 
@@ -34,6 +35,6 @@ def make_whole_parser() -> argparse.ArgumentParser:
         add_global_arguments(parser)
         load_verb(verb).add_arguments(parser)
         for action in parser._actions:
-            if action.type is user_path:
+            if action.type in {user_path, policy_path}:
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
     return whole

@@ -61,6 +61,7 @@ from ci.verbs.lanes.steps import (
     select_asked,
     take_steps,
 )
+from ci.verbs.user_policy import OURS
 from provisioning.artifacts import choice
 from provisioning.artifacts.choice import WHEEL, find_laid, read_choice
 from provisioning.artifacts.environment import Environment
@@ -166,7 +167,8 @@ def add_suite_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    if args.suite:
+    if args.suite:  # its policy is another one, which is never searched for
+        args.policy = None if args.policy == OURS else args.policy
         require_executorch(args.executorch)
     if args.suite == FAULTS:
         from ci.verbs.lanes.faults import run_faults
@@ -192,7 +194,7 @@ def execute_cases(args: argparse.Namespace, progress: Progress) -> Outcome:
     require_companions(args)
     if args.device or args.any:
         check_device(args)
-    policy = read_limits(args.policy, EMULATOR, progress).for_backend(backend)
+    policy = read_limits(args, EMULATOR, progress).for_backend(backend)
     lane = choose_lane(EXECUTORCH, backend, policy.schemes, args.scheme)
     if args.list:
         return list_choices(policy, lane)

@@ -6,10 +6,13 @@ third-party packages.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 from itertools import pairwise
 
+from ci.verbs.user_policy import choose_policy, policy_path, read_paths
 from provisioning.console.command import user_path
+from provisioning.errors import UsageError
 
 # `onnx` has no torch, which .onnx files do not need.
 CORE, LOWERING, ONNX, ONNX_TORCH, DEVICE = "core", "lowering", "onnx", "onnx-torch", "device"
@@ -18,15 +21,32 @@ EVERYTHING = "test"  # both engines, pytest and Sigstore
 
 def choose_emulator(words: Sequence[str]) -> str:
     """Return the group for test-emulator: ExecuTorch's own tests need pytest."""
+    if "--list" in words:
+        return CORE
     return EVERYTHING if any(word.startswith("--suite") for word in words) else LOWERING
 
 
 def choose_onnx(words: Sequence[str]) -> str:
     """Return the group for test-onnx: only a model that is not an .onnx file needs torch."""
-    models = [after for word, after in pairwise(words) if word == "--model"]
-    models += [word.partition("=")[2] for word in words if word.startswith("--model=")]
-    files = models and all(one.endswith(".onnx") for one in models)
-    return ONNX if files and not any(word.startswith("--policy") for word in words) else ONNX_TORCH
+    if "--list" in words:
+        return CORE
+    try:
+        given = [policy_path(word) for word in find_values(words, "--policy")]
+        known = read_paths(choose_policy(given[-1] if given else None))
+    except UsageError:  # the verb reports it
+        return ONNX
+    paths = []
+    for word in find_values(words, "--model"):
+        matched = [path for name, path in known.items() if fnmatchcase(name.lower(), word.lower())]
+        paths += matched or [word]
+    paths = paths or [*known.values()]
+    return ONNX if paths and all(one.endswith(".onnx") for one in paths) else ONNX_TORCH
+
+
+def find_values(words: Sequence[str], option: str) -> Iterator[str]:
+    """Yield the values of an option that takes one."""
+    yield from (after for word, after in pairwise(words) if word == option)
+    yield from (word.partition("=")[2] for word in words if word.startswith(f"{option}="))
 
 
 def choose_fuzz(words: Sequence[str]) -> str:

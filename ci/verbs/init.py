@@ -12,7 +12,6 @@ from pathlib import Path
 from ci.cases.spec import find_models
 from ci.models.schemes import ONNX
 from ci.models.source_lines import find_repository
-from ci.models.suite import SUITE
 from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, read_version, user_path
 from provisioning.console.installation import find_origin
@@ -137,11 +136,9 @@ def make_files(model: str, root: Path, uses: str, *, policy_only: bool) -> dict[
 
 
 def name_model(path: str) -> str:
-    """Return a key for a model file in the policy, made from the file's name. It is never the name
-    of a model in the suite."""
+    """Return a key for a model file in the policy, made from the file's name."""
     words = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(path).stem).strip("-_")
-    name = words[:40].rstrip("-_") or "model"
-    return f"my-{name}" if name in SUITE else name
+    return words[:40].rstrip("-_") or "model"
 
 
 def fill_template(name: str, words: dict[str, str]) -> str:

@@ -12,7 +12,7 @@ from ci.cases.kept import judge_report
 from ci.cases.policy import LANES
 from ci.report import publishing
 from ci.report.write import REPORTS_FIX, read_report
-from ci.verbs.lanes.steps import publish, read_limits
+from ci.verbs.lanes.steps import add_policy, publish, read_limits
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
@@ -35,12 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="with --pulled: the name of the device in the report",
     )
-    add(
-        "--policy",
-        type=user_path,
-        metavar="FILE",
-        help="the policy with the limits; default: the session's default policy",
-    )
+    add_policy(parser, "the policy with the limits")
     publishing.add_reports(parser, "the directory for the session's report", "reports/judged")
     publishing.add_arguments(parser)
     parser.set_defaults(keep_artifacts=None, record=False)
@@ -62,10 +57,10 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     require_writable(args.reports / report.session, REPORTS_FIX)
 
     backend = Backend(report.backend)
-    policy = read_limits(args.policy, LANES[report.session], progress).for_backend(backend)
+    policy = read_limits(args, LANES[report.session], progress).for_backend(backend)
     users = users_folder(args.policy)
     baselines = {
-        **read_baselines(report.toolchain, backend.value),
+        **read_baselines(report.toolchain, backend.value, without=args.own),
         **(read_baselines(report.toolchain, backend.value, users) if users else {}),
     }
     setup = JudgeSetup(

@@ -12,7 +12,7 @@ from ci.audit.localise_report import choose_exit, data_of, render_cases
 from ci.cases.judged import SessionOptions
 from ci.cases.pipeline import RunSetup
 from ci.cases.policy import EMULATOR, EmulatorPolicy
-from ci.cases.session import Phases
+from ci.cases.session import Phases, check_functions
 from ci.cases.spec import CaseSpec
 from ci.executorch.engine import ExecutorchEngine, make_runner
 from ci.executorch.toolchain import LIBRARY, describe_toolchain, name_toolchain
@@ -72,7 +72,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         raise UsageError(
             f"--timeout-s {args.timeout_s} is not above 0", fix="pass a number of seconds above 0"
         )
-    policy = read_limits(args.policy, EMULATOR, progress).for_backend(Backend.HTP)
+    policy = read_limits(args, EMULATOR, progress).for_backend(Backend.HTP)
     specs = select_asked(args, policy, EXECUTORCH)
     for spec in specs:
         if spec.source.choices.methods:
@@ -120,6 +120,7 @@ def localise(
         choice=chosen,
     ) as (environment, scratch, _):
         pool = scratch.open(environment.apply(os.environ))
+        check_functions(specs, pool, scratch.scratch / "functions.log", args.timeout_s)
         parts = tuple(describe_toolchain(environment))
         engine = ExecutorchEngine(name_toolchain(parts, environment))
         qnn = next((one.version for one in parts if one.name == LIBRARY), "")

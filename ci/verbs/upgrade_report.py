@@ -28,7 +28,9 @@ from ci.report import publishing
 from ci.report.schema import Report
 from ci.report.write import REPORTS_FIX, read_report
 from ci.verbs.lanes.built import installed_executorch
+from ci.verbs.lanes.steps import add_policy
 from ci.verbs.lanes.trials import open_bench
+from ci.verbs.user_policy import OURS, choose_policy
 from provisioning.artifacts.choice import SDK_VARIABLE, WHEEL, python_tag, read_choice
 from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, user_path
@@ -96,7 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--scheme", action="append", default=[], help="the name of a scheme, or a glob; repeatable")
     add("--soc", action="append", default=[], help="the name of an SoC, or a glob; repeatable")
-    add("--policy", type=user_path, metavar="FILE", help="your models and limits")
+    add_policy(parser, "your models and limits")
     add(
         "--session",
         choices=(EMULATOR, ONNX),
@@ -112,6 +114,10 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         check_word(word)
     require_writable(args.reports, REPORTS_FIX)
     old, new = (find_side(word, args.session, progress) for word in words)
+    if not (old.report and new.report):
+        args.policy = choose_policy(args.policy)
+    if args.policy:
+        progress.step(f"policy: {shown_path(args.policy)}")
     noted: list[Difference] = []
     reports = [run_side(side, args, progress, noted) for side in (old, new)]
     builds = [find_qnn(*pair) for pair in zip((old, new), reports, strict=True)]
@@ -256,7 +262,7 @@ def run_side(
         for value in getattr(args, name)
         for word in (f"--{name}", value)
     ]
-    choice += ["--policy", str(args.policy.absolute())] if args.policy else []
+    choice += ["--policy", str(args.policy or OURS)]
     choice += ["--sdk", side.sdk] if side.sdk else []
     verb = side.session.replace("_", "-")
     argv = [*module_command("ci"), verb, *choice, "--reports", str(directory)]

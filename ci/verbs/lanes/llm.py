@@ -104,7 +104,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         require_packages(("torch", "executorch"), "lowering")
         return project_model(args)
     check_arguments(args, SESSION)
-    policy = read_limits(args.policy, POLICY, progress)
+    policy = read_limits(args, POLICY, progress)
     require_packages(("torch", "executorch"), "lowering")
 
     schemes = choose_schemes(args.scheme)

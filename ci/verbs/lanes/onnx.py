@@ -50,6 +50,7 @@ from ci.verbs.lanes.steps import (
 )
 from provisioning.artifacts import choice
 from provisioning.artifacts.environment import Environment
+from provisioning.console.caller import shown_path
 from provisioning.console.command import HOW, RESULTS, WHAT, Outcome, group_options, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError, UsageError, at_key
@@ -149,9 +150,12 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     check_arguments(args, SESSION)
     given = parse_options(args.option)
     args.direct |= find_backend(given) == "cpu"
-    policy = read_limits(args.policy, PROFILE, progress)
+    found = args.policy is None
+    policy = read_limits(args, PROFILE, progress)
     if args.list:
         return list_choices(policy, ONNX)
+    if found and not args.model:
+        require_files(policy, args.policy)
     specs = list(fit_files(select_asked(args, policy, ONNX), parse_shapes(args.shape)))
     for scheme, soc in dict.fromkeys((spec.scheme, spec.soc) for spec in specs):
         chosen = choose_options(scheme, soc, given)
@@ -164,6 +168,20 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     table = compare_lanes(other, report)
     write_whole(args.reports / SESSION / "compare.md", table)
     return replace(outcome, text=f"{outcome.text}\n{table}")
+
+
+def require_files(policy: EmulatorPolicy, path: Path | None) -> None:
+    """Raise UsageError if the user's policy at ``path``, which was found and not passed, has models
+    but no .onnx file. In a repository with both kinds, these are in another policy."""
+    if not policy.models or any(one.path.endswith(ONNX.suffix) for one in policy.models.values()):
+        return
+    name = shown_path(path or Path())
+    raise UsageError(
+        f"{name} lists no .onnx file",
+        why="its models are PyTorch models, which `qnn-ci test-emulator` tests",
+        fix="pass the policy of your .onnx files, such as `qnn-ci test-onnx --policy onnx.toml`; to"
+        f" export these models to ONNX, pass `--policy {name}`",
+    )
 
 
 def check_sessions(

@@ -31,6 +31,7 @@ from ci.models.user_models import check_data
 from ci.report import evidence, publishing
 from ci.report.schema import Report
 from ci.report.write import REPORTS_FIX, encode_report, report_data
+from ci.verbs.user_policy import NAME, OURS, choose_policy, policy_path
 from provisioning.artifacts.choice import QnnChoice
 from provisioning.artifacts.environment import Environment, provision_profile
 from provisioning.console.caller import shown_path
@@ -43,7 +44,7 @@ from provisioning.console.command import (
     read_version,
     user_path,
 )
-from provisioning.console.installation import install_command
+from provisioning.console.installation import CHECKOUT, install_command
 from provisioning.console.progress import Progress
 from provisioning.doctor.checks.registry import Finding
 from provisioning.doctor.examine import Verdict, settle_adaptor
@@ -55,15 +56,46 @@ from provisioning.manifest.targets import Backend, read_socs
 USUAL = QnnChoice()
 
 
-def read_limits(path: Path | None, lane: str, progress: Progress) -> EmulatorPolicy:
-    """Return a lane's policy, and warn about limits that have no effect. Raises ManifestError if
-    the policy is missing or invalid."""
-    policy = read_emulator_policy(path, lane)
+def add_policy(parser: argparse.ArgumentParser, what: str, group: str = "") -> None:
+    """Add --policy, in a group of options or in none. ``what`` describes the file."""
+    add = group_options(parser, group) if group else parser.add_argument
+    add(
+        "--policy",
+        type=policy_path,
+        metavar="FILE",
+        help=f"{what}; default: the {NAME} in the current directory or the nearest one above it"
+        " in the repository, if there is one; `default`: this project's own suite and limits",
+    )
+    parser.set_defaults(ours=False, own=())
+
+
+def read_limits(args: argparse.Namespace, lane: str, progress: Progress) -> EmulatorPolicy:
+    """Return a lane's policy, show which file it is, and warn about limits that have no effect.
+
+    ``args.policy`` becomes the file that is used, or None for this project's own policy. If the
+    user asked for that one, ``args.ours`` becomes true. ``args.own`` becomes the names of the
+    policy's models. Raises ManifestError if the policy is missing or invalid, and UsageError as
+    choose_policy does.
+    """
+    args.ours, args.policy = args.policy == OURS, choose_policy(args.policy)
+    policy = read_emulator_policy(args.policy, lane)
+    args.own = tuple(policy.models)
+    if args.policy:
+        progress.step(f"policy: {shown_path(args.policy)}")
+    elif not args.ours and getattr(args, "model", None) == [] and not is_in_checkout():
+        progress.step(
+            f"note: there is no {NAME} here or above, so this project's own suite is tested"
+        )
     for name in policy.dropped:
         progress.step(
             f"warning: {name} in the policy has no effect any more: max_above_noise_db covers it"
         )
     return policy
+
+
+def is_in_checkout() -> bool:
+    """Return whether the command was started in this project's own checkout."""
+    return user_path(".").resolve().is_relative_to(CHECKOUT)
 
 
 def add_case_arguments(parser: argparse.ArgumentParser, model: str, session: str) -> None:
@@ -113,12 +145,7 @@ def add_schemes(parser: argparse.ArgumentParser, soc: str = DEFAULT_SOC) -> None
 def add_run(parser: argparse.ArgumentParser, session: str, timeout_s: float = 300.0) -> None:
     """Add the options for jobs, time limit, policy and reports. If ``session`` is empty, --jobs and
     --reports are left out."""
-    group_options(parser, WHAT)(
-        "--policy",
-        type=user_path,
-        metavar="FILE",
-        help="your own limits, in the format of this session's policy",
-    )
+    add_policy(parser, "your models and limits", WHAT)
     add = group_options(parser, HOW)
     add(
         "--timeout-s",
@@ -294,7 +321,8 @@ def repeat_command(args: argparse.Namespace, *flags: str, **more: str | Sequence
     """Return the command line of this call without the options that select cases, as typed at the
     root of a repository. An option in ``more`` that has several values is repeated. An option
     without a value is left out."""
-    words = ["--policy", name_argument(args.policy.absolute())] if args.policy else []
+    words = ["--policy", str(OURS)] if args.ours else []
+    words += ["--policy", name_argument(args.policy.absolute())] if args.policy else []
     words += [f"--{flag}" for flag in flags if getattr(args, flag.replace("-", "_"))]
     for name, given in more.items():
         values = [given] if isinstance(given, str) else given
@@ -313,7 +341,7 @@ def publish(
     if args.keep_artifacts:
         write_whole(args.keep_artifacts / "report.json", encode_report(report))
     if args.record and report.summary.passed:
-        for path in record_baselines(report, users_folder(args.policy)):
+        for path in record_baselines(report, users_folder(args.policy), args.own):
             progress.step(f"recorded: {shown_path(path)}")
     colour, width = terminal_style()
     text = render_table(report, colour=colour, width=width)
@@ -344,8 +372,10 @@ def list_choices(policy: EmulatorPolicy, lane: Lane) -> Outcome:
     """Return lists of the models (with descriptions and default schemes), the schemes and the
     SoCs."""
     socs = sorted(read_socs())
-    about = {name: one.path for name, one in policy.models.items()} | SUITE
-    own = {name: one.schemes for name, one in policy.models.items()} | policy.suite
+    own = {name: one.schemes for name, one in policy.models.items()}
+    about = {name: one.path for name, one in policy.models.items()}
+    about |= {name: text for name, text in SUITE.items() if name not in own}
+    own = {**policy.suite, **own}
     schemes = [scheme.value for scheme in lane.schemes]
     models = {
         name: {

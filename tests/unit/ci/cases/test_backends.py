@@ -182,9 +182,9 @@ def test_an_option_that_only_htp_has_is_refused_with_another_way(
 def test_an_onnx_model_is_for_the_other_session(names: tuple[str, ...]) -> None:
     paths = {"net": "/a/net.onnx", "other": "/a/net.py:f", "third": "/a/third.onnx"}
     entries = {name: ModelEntry(paths[name]) for name in names}
-    with pytest.raises(UsageError, match=r"^net is an ONNX model") as caught:
+    with pytest.raises(UsageError, match=r"^net is an .onnx file") as caught:
         select_cases({}, ["SM8650"], entries=entries)
-    assert "test_onnx" in caught.value.fix
+    assert "test-onnx" in caught.value.fix
 
 
 def test_programs_are_where_the_cache_verb_looks_for_them() -> None:

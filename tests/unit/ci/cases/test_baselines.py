@@ -105,6 +105,9 @@ def test_what_is_recorded_is_read_back_for_that_toolchain_alone(
         "mlp 8a8w SM8650": Baseline(33.5, 32.4, Footprint(program_bytes=64_000, spill_bytes=0)),
         "mlp fp16 SM8650": Baseline(64.3),
     }
+    (path,) = record_baselines(make_report([other], toolchain=TOOLS), tmp_path / "own", ["mlp"])
+    assert path.parent == tmp_path / "own"  # a policy's model of the suite's name
+    assert read_baselines(TOOLS, without=["mlp"]) == {}
     record_baselines(make_report([msgspec.structs.replace(other, sqnr_db=61.0)], toolchain=TOOLS))
     assert read_baselines(TOOLS)["mlp fp16 SM8650"] == Baseline(61.0)
     assert read_baselines(TOOLS)["mlp 8a8w SM8650"].sqnr_db == 33.5

@@ -157,6 +157,11 @@ def test_a_file_without_a_functions_name_is_refused_with_one(tmp_path: Path, col
         "locals()['made'] = print",
         "vars()['made'] = print",
         "setattr(module, 'made', print)",
+        "import sys\nsys.modules[__name__].__dict__['made'] = print",
+        "from own import add_functions\nadd_functions()",
+        "from own import add_functions\n@add_functions\ndef other(): ...",
+        "made = print",
+        "if print:\n    def made(): ...",
         "broken = (",
         "nul = '\0'",
     ],
@@ -352,10 +357,10 @@ def test_options_that_only_executorch_has_are_refused_in_the_other_lane(
     entries = {"plain": ModelEntry("net.onnx"), "own": entry}
     with pytest.raises(UsageError, match=rf"models\.own\.{key} has options") as caught:
         select_cases({}, SOCS, entries=entries, lane=ONNX)
-    assert "./nox -s test_emulator" in caught.value.fix
-    with pytest.raises(UsageError, match=r"net\.onnx|plain is an ONNX model") as caught:
+    assert "`qnn-ci test-emulator`" in caught.value.fix
+    with pytest.raises(UsageError, match=r"net\.onnx|plain is an .onnx file") as caught:
         select_cases({}, SOCS, entries={"mlp2": ModelEntry("mlp"), "plain": entries["plain"]})
-    assert "./nox -s test_onnx" in caught.value.fix
+    assert "`qnn-ci test-onnx`" in caught.value.fix
 
 
 def test_what_is_asked_for_goes_before_the_entry_and_that_before_the_default() -> None:

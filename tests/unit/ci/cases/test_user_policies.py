@@ -191,7 +191,7 @@ def test_a_policy_with_its_own_reference_and_schemes_extends_nothing(repository:
         (WHOLE.replace("calibration.npz", "../../gone.npz"), "models.net.calibration: .*gone.npz"),
         (WHOLE.replace("labels.npy", "label.npy"), "models.net.metric.labels: no file"),
         (WHOLE.replace("metrics.py:top1", "metrics.py"), "metrics.py:function"),
-        (WHOLE.replace('"other-net"', "mlp"), "the suite has a model of that name"),
+        (EXTENDS + '[suite]\nmlp = ["fp16"]\n[models.mlp]\npath = "mlp"', "have the same name"),
         (WHOLE.replace('"other-net"', '"a/b"'), "invalid name for a model"),
         (WHOLE.replace('"other-net"', '"::error::x"'), "invalid name for a model"),
         (EXTENDS + '[suite]\nmpl = ["fp16"]\n', "the nearest is mlp"),

@@ -49,7 +49,6 @@ def list_refusals(place: Path) -> dict[str, Callable[[], object]]:
     shapes = {"x": (1, 2)}
     return {
         "a name": entry("a/b"),
-        "a name of the suite": entry("mlp"),
         "a name that is too long": entry("a" * 65),
         "shapes of a factory": entry(shapes=shapes),
         "a float model of a factory": entry(float_model="float.onnx"),

@@ -96,7 +96,7 @@ def test_an_onnx_file_is_a_model_of_this_lane_alone(tmp_path: Path) -> None:
         (str(file), str(file), True)
     }
     for given in ({"models": [str(file)]}, {"entries": {"net": ModelEntry(str(file))}}):
-        with pytest.raises(UsageError, match=r"net(\.onnx)? is an ONNX model"):
+        with pytest.raises(UsageError, match=r"net(\.onnx)? is an .onnx file"):
             select_cases({}, SOCS, **given)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="no model"):
         select_cases({}, SOCS, models=[str(tmp_path / "gone.onnx")], lane=ONNX)

@@ -169,7 +169,8 @@ def test_the_report_of_a_run_has_each_test_with_its_limits_and_controls(
     for name in (SDK_VARIABLE, ADAPTOR_VARIABLE):
         monkeypatch.setenv(name, "")
     policy = read_expectations(None)
-    args = Namespace(program="qnn-ci test-emulator", policy=None, source=None, sdk="", adaptor="")
+    usual = {"policy": None, "ours": False, "source": None, "sdk": "", "adaptor": ""}
+    args = Namespace(program="qnn-ci test-emulator", **usual)
     report = upstream.make_report(
         tmp_path,
         header,

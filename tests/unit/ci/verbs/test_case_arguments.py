@@ -35,6 +35,7 @@ from ci.verbs.lanes.steps import (
     repeat_command,
     take_steps,
 )
+from ci.verbs.user_policy import OURS
 from provisioning.artifacts.choice import QnnChoice
 from provisioning.artifacts.environment import Environment
 from provisioning.console.progress import Progress
@@ -219,11 +220,47 @@ def test_a_host_is_judged_for_its_backend_unless_it_may_lack_the_library(
 
 
 def test_limits_without_effect_are_each_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = SimpleNamespace(dropped=("a.b", "c.d"))
+    policy = SimpleNamespace(dropped=("a.b", "c.d"), models={})
     monkeypatch.setattr(steps, "read_emulator_policy", lambda *given: given and policy)
     said = io.StringIO()
-    assert steps.read_limits(None, "onnx", Progress(said)) is policy
+    assert steps.read_limits(argparse.Namespace(policy=OURS), "onnx", Progress(said)) is policy
     assert [line.split()[1] for line in said.getvalue().splitlines()] == ["a.b", "c.d"]
+
+
+@pytest.mark.parametrize(
+    ("present", "start", "found"),
+    [
+        (["qnn.toml", ".git/"], "", "qnn.toml"),
+        (["qnn.toml", ".git/", "a/b/"], "a/b", "qnn.toml"),
+        (["qnn.toml", "a/qnn.toml", "a/b/"], "a/b", "a/qnn.toml"),
+        (["qnn.toml", "a/.git/", "a/b/"], "a/b", None),
+        (["qnn.toml", "a/.git", "a/b/"], "a/b", None),  # a file: a submodule or a work tree
+        (["qnn.toml/", "a/"], "a", UsageError),
+        (["a ü/qnn.toml", "a ü/b/"], "link", "a ü/qnn.toml"),
+    ],
+)
+def test_a_policy_is_found_upwards_in_its_repository(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    present: list[str],
+    start: str,
+    found: str | type[UsageError] | None,
+) -> None:
+    for name in present:
+        path = tmp_path / name
+        (path if name.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
+        if not name.endswith("/"):
+            path.write_text('extends = "default"')
+    (tmp_path / "link").symlink_to("a ü/b")
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path / start))
+    args, said = argparse.Namespace(policy=None, model=[]), io.StringIO()
+    if found is UsageError:
+        with pytest.raises(UsageError, match="is not a file"):
+            steps.read_limits(args, "emulator", Progress(said))
+        return
+    steps.read_limits(args, "emulator", Progress(said))
+    assert args.policy == (tmp_path / str(found) if found else None)
+    assert said.getvalue().splitlines()[0].endswith(str(found or "own suite is tested"))
 
 
 def test_every_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,6 +346,7 @@ def test_a_command_to_repeat_is_one_that_a_shell_takes(
     args = argparse.Namespace(
         program="./nox -s test_emulator --",
         policy=tmp_path / "a b.toml",
+        ours=False,
         plain=True,
         no_cache=False,
     )
@@ -323,6 +361,8 @@ def test_a_command_to_repeat_is_one_that_a_shell_takes(
     monkeypatch.delenv("QNN_CI_CALLER_DIR", raising=False)
     args.policy = Path("qnn.toml")  # the command is for the root of the repository
     assert repeat_command(args) == f"{args.program} --policy below/qnn.toml"
+    args.policy, args.ours = None, True
+    assert repeat_command(args) == f"{args.program} --policy default"
 
 
 def test_a_file_of_no_repository_is_repeated_by_its_whole_path(tmp_path: Path) -> None:
@@ -378,7 +418,14 @@ def test_a_sarif_file_that_cannot_be_written_is_refused_before_the_run(tmp_path:
 
 def args_of(**more: Any) -> argparse.Namespace:
     """What a call without options gives what publishes its report."""
-    usual = {"base": None, "policy": None, "keep_artifacts": None, "record": False, "sarif": None}
+    usual = {
+        "base": None,
+        "policy": None,
+        "keep_artifacts": None,
+        "record": False,
+        "sarif": None,
+        "own": (),
+    }
     return argparse.Namespace(**{**usual, **more})
 
 
@@ -408,7 +455,7 @@ def test_figures_of_a_run_that_passed_are_recorded_when_that_is_asked_for(
     told = [line.strip() for line in said.getvalue().splitlines() if "recorded" in line]
     assert told == ["recorded: a.toml", "recorded: b.toml"] * recorded
     assert outcome.exit_code == report.exit_code
-    assert found == [(report, tmp_path / "own-baselines")] * recorded
+    assert found == [(report, tmp_path / "own-baselines", ())] * recorded
 
 
 def test_a_report_is_written_where_reports_and_kept_files_are(tmp_path: Path) -> None:
@@ -495,7 +542,7 @@ def test_a_list_has_the_user_s_models_first_then_the_suite_and_every_scheme_and_
     listed, _, socs = rest.partition("\n\nSoCs\n")
     assert listed.split() == [one.value for one in lane.schemes]
     assert socs.split() == sorted(read_socs())
-    assert main([verb, "--list"]) == ExitCode.OK
+    assert main([verb, "--list", "--policy", "default"]) == ExitCode.OK
     models = capsys.readouterr().out.partition("\n\nschemes\n")[0]
     suite = read_emulator_policy(lane=LANES[verb.replace("-", "_")]).suite
     for line, (name, about) in zip(models.splitlines()[1:], SUITE.items(), strict=True):

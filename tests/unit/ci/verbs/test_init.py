@@ -162,7 +162,7 @@ def test_nothing_is_written_over(root: Path, name: str, capsys: pytest.CaptureFi
     [
         ("nets/NAME.py", "NAME"),
         ('nets/FACTORY "COMMIT".py', "FACTORY-COMMIT"),
-        ("mlp.py", "my-mlp"),
+        ("mlp.py", "mlp"),
         ("a:b/net.py", "net"),
         ("é.py", "model"),
         ("\N{GRINNING FACE}.py", "model"),

@@ -100,7 +100,7 @@ def test_wrong_data_is_refused_first(
 @pytest.mark.parametrize(
     ("verb", "word", "said"),
     [
-        ("test-emulator", "x.onnx", "test_onnx"),
+        ("test-emulator", "x.onnx", "test-onnx"),
         ("test-emulator", "net.py", "net.py:factory"),
         ("test-onnx", "net.py", "net.py:factory"),
         ("test-emulator", "net.py:gone", "gone"),

@@ -120,12 +120,13 @@ class Runs:
         return SimpleNamespace(describe=lambda: "exited with 3", output=" one\n\n  two \n")
 
 
+DEFAULT = ("--policy", "default")
 NONE = Namespace(model=[], scheme=[], soc=[], policy=None, reports=Path("out"))
 CHOSEN = Namespace(
     model=["mlp", "cnn"],
     scheme=["8a8w"],
     soc=["SM8650"],
-    policy=Path("qnn.toml"),
+    policy=Path("/a/qnn.toml"),
     reports=Path("out"),
 )
 
@@ -133,13 +134,13 @@ CHOSEN = Namespace(
 @pytest.mark.parametrize(
     ("side", "args", "words", "path"),
     [
-        (Side("2.49.0", session=EMULATOR, sdk="2.49.0"), NONE, ["--sdk", "2.49.0"], []),
+        (Side("2.49.0", session=EMULATOR, sdk="2.49.0"), NONE, [*DEFAULT, "--sdk", "2.49.0"], []),
         (
             Side("x==1+y==2", session=ONNX, packages=(Path("/p"), Path("/q"))),
             CHOSEN,
             [
                 *("--model", "mlp", "--model", "cnn", "--scheme", "8a8w", "--soc", "SM8650"),
-                *("--policy", "HERE/qnn.toml"),
+                *("--policy", "/a/qnn.toml"),
             ],
             ["/p", "/q"],
         ),
@@ -361,7 +362,7 @@ def test_two_versions_are_compared_by_their_cases_and_known_faults(
     monkeypatch.setattr(
         upgrade_report, "compare", lambda *given: compared_with.extend(given) or compare(*given)
     )
-    args = Namespace(old="old", new="new", session=ONNX, reports=place / "out")
+    args = Namespace(old="old", new="new", session=ONNX, policy=None, reports=place / "out")
     outcome = upgrade_report.execute(args, Progress())
     rows = [*zip(("old", "new"), builds, strict=True)] if compared else []
     assert ends == rows
@@ -387,7 +388,7 @@ def test_the_libraries_of_both_versions_are_compared(
     monkeypatch.setattr(
         upgrade_report, "compare", lambda *given: asked.append(given) or compare(*given)
     )
-    args = Namespace(old="old", new="new", session=ONNX, reports=place / "out")
+    args = Namespace(old="old", new="new", session=ONNX, policy=None, reports=place / "out")
     assert upgrade_report.execute(args, Progress()).exit_code == ExitCode.OK
     trees = (place / "old", place / "new")
     assert asked == [(("old", "new"), (report, report), trees, [])]
@@ -413,7 +414,7 @@ def test_nothing_is_fetched_unless_both_arguments_and_the_directory_can_be_used(
 ) -> None:
     (place / "file").touch()
     monkeypatch.setattr(upgrade_report, "find_side", None)
-    args = Namespace(old=old, new=new, session=EMULATOR, reports=place / reports)
+    args = Namespace(old=old, new=new, session=EMULATOR, policy=None, reports=place / reports)
     with pytest.raises(error):
         upgrade_report.execute(args, Progress())
 

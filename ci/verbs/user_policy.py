@@ -1,0 +1,71 @@
+"""Finds the policy of the user's models as pytest and ruff find their files: upwards from the
+directory in which the command was started, to the root of the repository.
+
+The noxfile asks which environment a call needs, so this module needs no third-party package.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from provisioning.console.caller import shown_path
+from provisioning.console.command import user_path
+from provisioning.errors import UsageError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+NAME = "qnn.toml"
+# The value of --policy that selects this project's suite and limits although there is a qnn.toml.
+# All other values become absolute paths.
+OURS = Path("default")
+
+
+def policy_path(word: str) -> Path:
+    """Return the value of --policy as an absolute path, or OURS."""
+    return OURS if word == str(OURS) else user_path(word)
+
+
+def choose_policy(given: Path | None) -> Path | None:
+    """Return the policy that a call uses: the value of --policy or, without it, the qnn.toml that
+    find_policy finds. Return None for this project's own policy. Raises UsageError."""
+    if given is None:
+        return find_policy(user_path(".").resolve())
+    return None if given == OURS else given
+
+
+def find_policy(start: Path) -> Path | None:
+    """Return the qnn.toml in ``start`` or in the nearest directory above it, or None if there is
+    none up to the root of the git repository. Raises UsageError if it is not a file."""
+    for folder in (start, *start.parents):
+        path = folder / NAME
+        if os.path.isfile(path):  # noqa: PTH113 - false where the directory cannot be read
+            return path
+        if os.path.lexists(path):
+            raise UsageError(
+                f"{shown_path(path)} is not a file",
+                why="without --policy, it is read as the policy of your models",
+                fix="rename it, pass another file to --policy, or `--policy default` to test this"
+                " project's own suite",
+            )
+        if os.path.lexists(folder / ".git"):
+            break
+    return None
+
+
+def read_paths(policy: Path | None) -> dict[str, str]:
+    """Return what a policy runs: the path of each of its models, by name. Empty if there is no
+    policy or it is invalid, which the verb reports."""
+    try:
+        tables: dict[str, Any] = tomllib.loads(policy.read_text("utf-8-sig")) if policy else {}
+    except (OSError, ValueError, RecursionError):
+        return {}
+    suite, models = (tables.get(key) for key in ("suite", "models"))
+    paths = {name: name for name in suite} if isinstance(suite, dict) else {}
+    own = models.items() if isinstance(models, dict) else ()
+    return paths | {name: str(one.get("path", "")) for name, one in own if isinstance(one, dict)}
