@@ -380,14 +380,13 @@ def _see_packing(unit: AppUnit, is_wrong: Callable[[PackedFile], bool]) -> Itera
 )
 def see_undeclared_rpc(unit: AppUnit) -> Iterator[Seen]:
     users = _undeclared(unit).get(RPC)
-    if users and not _list_programs(unit):
+    if users and not _find_process(unit):
         yield seen(unit.name, f"{unit.name}: AndroidManifest.xml", users=_join(users))
 
 
 @APPS.check(
     "QNN861",
-    "the manifest of {subject} does not declare libcdsprpc.so, which {users} needs; the app also"
-    " contains the executable {program}",
+    "the manifest of {subject} does not declare libcdsprpc.so, which {users} needs; {program}",
     "the app's own process does not find libcdsprpc.so; a process that the app starts with "
     "LD_LIBRARY_PATH needs no declaration",
     "if the app itself loads QNN, add "
@@ -396,10 +395,10 @@ def see_undeclared_rpc(unit: AppUnit) -> Iterator[Seen]:
     severity=Severity.NOTE,
 )
 def see_rpc_of_program(unit: AppUnit) -> Iterator[Seen]:
-    users, programs = _undeclared(unit).get(RPC), _list_programs(unit)
-    if users and programs:
+    users, program = _undeclared(unit).get(RPC), _find_process(unit)
+    if users and program:
         where = f"{unit.name}: AndroidManifest.xml"
-        yield seen(unit.name, where, users=_join(users), program=programs[0])
+        yield seen(unit.name, where, users=_join(users), program=program)
 
 
 @APPS.check(
@@ -453,9 +452,12 @@ def _undeclared(unit: AppUnit) -> dict[str, list[str]]:
     return {name: found for name, found in users.items() if found}
 
 
-def _list_programs(unit: AppUnit) -> list[str]:
-    """Return the names of the app's executables, which it may start as processes."""
-    return [one.name for one in unit.tree.files if one.elf and one.elf.interpreter]
+def _find_process(unit: AppUnit) -> str:
+    """Return why the app may start a process that uses QNN, or "" if nothing shows it."""
+    programs = [one.name for one in unit.tree.files if one.elf and one.elf.interpreter]
+    if programs:
+        return f"the app also contains the executable {programs[0]}"
+    return f"{unit.starter} sets LD_LIBRARY_PATH" if unit.starter else ""
 
 
 def _and_so(names: Sequence[str]) -> str:
@@ -490,7 +492,8 @@ def see_skels_to_strip(unit: AppUnit) -> Iterator[Seen]:
         return
     if build and build.version and is_older(build.version, LAST_WITHOUT):
         return
-    names = {PurePath(one).name: one for one in unit.absent}
+    packed = (one for one in unit.absent if not {"assets", "raw"} & {*PurePath(one).parts})
+    names = {PurePath(one).name: one for one in packed}
     places = {**names, **{one.name: one.shown for one in _qnn_files(unit)}}
     skels = [name for name in sorted(places) if _is_htp_skel(name)]
     lost = [name for name in skels if not unit.gradle.keeps(f"lib/{QNN_ABI}/{name}")]
@@ -562,14 +565,14 @@ def see_missing_for_program(unit: AppUnit) -> Iterator[Seen]:
 
 @APPS.check(
     "QNN868",
-    "{subject} comes from Maven and was not checked",
-    "Gradle adds this package's libraries to the app, and they may be from another build of QNN",
+    "{subject} was not checked, because it is not in these sources",
+    "Gradle adds its libraries to the app, and they may be from another build of QNN",
     "build the APK and check it",
     severity=Severity.NOTE,
 )
 def see_maven(unit: AppUnit) -> Iterator[Seen]:
-    if unit.gradle and unit.gradle.maven:
-        yield seen(", ".join(unit.gradle.maven), f"{unit.name}: {unit.gradle.file}")
+    if unit.gradle and unit.brought:
+        yield seen(", ".join(unit.brought), f"{unit.name}: {unit.gradle.file}")
 
 
 @APPS.check(

@@ -24,13 +24,15 @@ from ci.inspect.apps import (
     is_pointer,
     read_manifest,
 )
-from ci.inspect.gradle import BUILD_FILES, Gradle, read_gradle
+from ci.inspect.gradle import BUILD_FILES, Gradle, read_build
 from provisioning.console.git import ask_git
 from provisioning.doctor.survey.tree import FactsCache, find_min_sdk, survey_tree
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, Defect
 from provisioning.errors import IntegrityError, ToolError, UsageError
 
 MAX_DEPTH = 12
+MAX_CODE = 1 << 20  # bytes
+CODE = frozenset({".kt", ".java", ".c", ".cc", ".cpp", ".cxx"})
 NOT_SOURCES = frozenset({"build", "node_modules", "Pods", "third_party", "third-party"})
 OTHER_SETS = re.compile(r"main|(test|androidTest|benchmark).*")
 
@@ -99,7 +101,7 @@ def _read_directory(root: Path, archives: ArchiveReader) -> Iterator[AppUnit]:
             why="it has no build.gradle, no directory named after an ABI such as arm64-v8a, "
             f"no {MANIFEST} and no APK",
             fix="pass the directory of the app; for libraries laid out as on a device, use "
-            "`qnn-ci doctor android --root staging=DIR`",
+            "`qnn-ci doctor staged --root staging=DIR`",
         )
 
 
@@ -129,11 +131,12 @@ def _read_sources(
 ) -> Iterator[AppUnit]:
     """Yield each app in the tree, and each library module with native libraries that no other
     module uses. Each flavour that has a jniLibs directory is a separate unit."""
-    known = {place: gradle for place in modules if (gradle := read_gradle(place))}
+    known = read_build(modules, root)
     whole = {place: _with_projects(root, place, known) for place in known}
     apps = [place for place in known if known[place].is_app]
     used = {each for place in apps for each in whole[place]}
     used |= {each for place in known for each in whole[place][1:]}
+    count = 0
     for place in [*apps, *(one for one in known if one not in used)]:
         sets = [one.name for one in sorted((place / "src").glob("*")) if (one / "jniLibs").is_dir()]
         flavours = [one for one in sets if not OTHER_SETS.fullmatch(one)]
@@ -142,6 +145,15 @@ def _read_sources(
         ]
         if known[place].is_app or any(unit.libraries or unit.absent for unit in units):
             yield from units
+            count += len(units)
+    if not count:
+        raise UsageError(
+            f"{root} contains no Android app, so nothing was checked",
+            why=f"it has {len(modules)} Gradle build file{'s' if modules[1:] else ''}, but none"
+            " applies com.android.application, directly or by a plugin of the same tree, and no"
+            " module has native libraries",
+            fix="pass the directory of the app, or build the APK and check that",
+        )
 
 
 def _read_variant(
@@ -197,7 +209,10 @@ def _read_variant(
         for part in ("assets", "res/raw")
     ]
     assets = _list_assets(root, folders)
-    libraries, duplicates = gather(origins)
+    libraries, duplicates = gather(
+        [one for one in origin if not gradle.excludes(f"lib/{one.abi}/{one.name}")]
+        for origin in origins
+    )
     manifest = merge_manifests(manifests)
     stated = manifest.min_sdk if manifest else None
     name = _relative(root, own) or root.name
@@ -213,7 +228,23 @@ def _read_variant(
         tuple(sorted(pointers)),
         damaged,
         gradle.min_sdk or find_min_sdk(own) or stated,
+        starter=_find_starter(root, modules, sets),
     )
+
+
+def _find_starter(root: Path, modules: Sequence[Path], sets: Sequence[str]) -> str:
+    """Return the first source file that sets LD_LIBRARY_PATH, as for a process that the app starts,
+    or "" if there is none."""
+    for path in (path for one in modules for name in sets for path in _list_code(one, name)):
+        with suppress(OSError):
+            if path.stat().st_size <= MAX_CODE and b"LD_LIBRARY_PATH" in path.read_bytes():
+                return _relative(root, path)
+    return ""
+
+
+def _list_code(module: Path, name: str) -> list[Path]:
+    found = (module / "src" / name).rglob("*")
+    return sorted(path for path in found if path.suffix in CODE and path.is_file())
 
 
 def _walk(place: Path, depth: int) -> Iterator[Path]:

@@ -105,6 +105,7 @@ class AppUnit:
     # Maps each AAR that cannot be read to the reason.
     damaged: Mapping[str, str] = field(default_factory=dict)
     min_sdk: int | None = None
+    starter: str = ""  # a source file that sets LD_LIBRARY_PATH for a process
     # The facts of the assets and of the libraries for QNN's ABI.
     tree: TreeFacts = field(default_factory=lambda: TreeFacts(Path(), ()))
 
@@ -115,8 +116,18 @@ class AppUnit:
     @property
     def is_complete(self) -> bool:
         """Return whether all files that will be packaged were read."""
-        brings = self.gradle and self.gradle.maven
-        return not (self.absent or self.pointers or self.damaged or brings or self.kind.is_part)
+        is_part = self.kind.is_part
+        return not (self.absent or self.pointers or self.damaged or self.brought or is_part)
+
+    @property
+    def brought(self) -> tuple[str, ...]:
+        """What Gradle adds to the sources: packages with QNN from a repository and, without a QNN
+        library in the sources, what the plugins of a framework may bring."""
+        if not self.gradle:
+            return ()
+        is_own = any(one.name.startswith("libQnn") for one in self.libraries)
+        linker = "" if is_own else self.gradle.linker
+        return (*self.gradle.maven, *([f"what plugins for {linker} bring"] if linker else []))
 
     def show(self, text: str) -> str:
         """Return ``text`` with paths in the scratch directory replaced by the locations that users

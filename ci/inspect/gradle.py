@@ -4,6 +4,7 @@ program, but it is read as text, so only literal values are recognized."""
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -30,6 +31,7 @@ LISTS = {
     for name, words in {
         "kept": "(?:keepDebugSymbols|doNotStrip)",
         "first": "pickFirsts?",
+        "excluded": "excludes?",
         "abis": "abiFilters?",
         "libraries": r"jniLibs\s*(?:\{\s*|\.\s*)(?:setSrcDirs|srcDirs?)",
     }.items()
@@ -44,6 +46,24 @@ COORDINATES = re.compile(
 LEVEL = re.compile(r"\b(min|target)Sdk(?:Version)?[\s=(]+(\d{1,5})\b")
 # `apply false` in a root's build file only sets the version.
 APPLICATION = re.compile(r"\bandroid\.application\b(?![^\n;]*\bapply\b[\s(]*false)")
+# A build of plugins: Kotlin's and Groovy's precompiled scripts, and classes.
+PLUGIN = re.compile(r"`?kotlin-dsl`?|\b(?:java|groovy)-gradle-plugin\b|\bgradlePlugin\s*\{")
+REGISTERED = re.compile(
+    r"\bid\s*[=(]?\s*[\"']([^\"'\n]+)[\"'][^{}]*?implementationClass\s*=?\s*[\"']([\w.]+)[\"']"
+)
+# id("ID"), id 'ID', apply plugin: 'ID', apply(plugin = "ID"), alias(libs.plugins.NAME)
+APPLIED = re.compile(
+    r"(?:\bid\s*\(?|\bplugin\s*[:=])\s*[\"']([^\"'\n]+)[\"']|\.plugins\.([\w.]+)\)"
+)
+CATALOG = re.compile(
+    r"^\s*([\w.-]+)\s*=\s*(?:\{[^}\n]*?\bid\s*=\s*)?[\"']([^\"':\n]+)", re.MULTILINE
+)
+# Their plugins add the libraries of other packages.
+LINKERS = {
+    "Flutter": re.compile(r"dev\.flutter\.flutter-gradle-plugin|flutter\.gradle\b"),
+    "React Native": re.compile(r"com\.facebook\.react\b|native_modules\.gradle|autolinkLibraries"),
+    "Cordova or Capacitor": re.compile(r"cordova\.gradle|capacitor\.build\.gradle"),
+}
 
 
 @dataclass(frozen=True)
@@ -59,11 +79,14 @@ class Gradle:
     target_sdk: int | None = None
     kept: tuple[str, ...] = ()  # the patterns of keepDebugSymbols
     first: tuple[str, ...] = ()  # the patterns of pickFirsts
+    excluded: tuple[str, ...] = ()  # the patterns of excludes
     abis: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()  # the directories of jniLibs
     projects: tuple[str, ...] = ()  # other modules that it depends on, such as ``lib:qnn``
     archives: tuple[str, ...] = ()  # AARs that it depends on
     maven: tuple[str, ...] = ()  # packages with QNN or ExecuTorch from a repository
+    linker: str = ""  # the framework whose plugins add libraries, such as Flutter
+    plugins: tuple[str, ...] = ()  # the ids or catalog names of the plugins that it applies
 
     def keeps(self, path: str) -> bool:
         """Return whether Gradle keeps the symbols of ``lib/ABI/NAME``."""
@@ -72,6 +95,10 @@ class Gradle:
     def picks_first(self, path: str) -> bool:
         """Return whether Gradle packages the first of several files for ``lib/ABI/NAME``."""
         return _matches(path, self.first)
+
+    def excludes(self, path: str) -> bool:
+        """Return whether Gradle leaves ``lib/ABI/NAME`` out of the package."""
+        return _matches(path, self.excluded)
 
 
 def _matches(path: str, patterns: tuple[str, ...]) -> bool:
@@ -82,15 +109,62 @@ def _matches(path: str, patterns: tuple[str, ...]) -> bool:
     )
 
 
-def read_gradle(module: Path) -> Gradle | None:
-    """Read the build file in the directory ``module``. Return None if none can be read, or if it is
-    larger than MAX_BYTES."""
+def read_build(modules: Iterable[Path], root: Path) -> dict[Path, Gradle]:
+    """Read the build files of the modules below ``root``, except those of plugins. A module also
+    has what the tree's own plugins that it applies do: whether it is an app, and its packaging."""
+    texts = {place: read for place in modules if (read := _read_text(place))}
+    builds = {place for place, (_, text) in texts.items() if PLUGIN.search(text)}
+    builds |= {place for place in texts if "buildSrc" in place.relative_to(root).parts}
+    plugins = {name: text for place in sorted(builds) for name, text in _list_plugins(place, texts)}
+    catalogs = [*root.glob("gradle/*.versions.toml")]
+    names = {
+        name.replace("-", ".").replace("_", "."): own
+        for path in catalogs
+        for name, own in CATALOG.findall(_read_small(path))
+    }
+    found = {}
+    for place, (file, text) in texts.items():
+        if place not in builds:
+            own = parse_gradle(file, text)
+            more = [plugins.get(names.get(one, one), "") for one in own.plugins]
+            found[place] = parse_gradle(file, "\n".join([text, *more])) if any(more) else own
+    return found
+
+
+def _list_plugins(place: Path, texts: Mapping[Path, tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield the id and the text of each plugin that a build of plugins defines."""
+    sources = {
+        path: path.name for path in sorted((place / "src" / "main").rglob("*")) if path.is_file()
+    }
+    for path, name in sources.items():
+        stem = name.removesuffix(".kts")
+        if stem.endswith(".gradle"):
+            text = _read_small(path)
+            package = re.match(r"\s*package\s+([\w.]+)", text)
+            prefix = f"{package[1]}." if package else ""
+            yield prefix + stem.removesuffix(".gradle"), text
+    for name, implementation in REGISTERED.findall(texts[place][1]):
+        wanted = implementation.rpartition(".")[2]
+        code = [path for path, file in sources.items() if file.partition(".")[0] == wanted]
+        # `pluginManager.apply("com.android.application")` reads like a build file.
+        yield name, "\n".join(map(_read_small, code))
+
+
+def _read_text(module: Path) -> tuple[str, str] | None:
+    """Return the name and the text of a module's build file. Return None if none can be read, or if
+    it is larger than MAX_BYTES."""
     for name in BUILD_FILES:
-        with suppress(OSError):
-            path = module / name
-            if path.is_file() and path.stat().st_size <= MAX_BYTES:
-                return parse_gradle(name, path.read_text("utf-8", "replace"))
+        path = module / name
+        if path.is_file() and (text := _read_small(path)):
+            return name, text
     return None
+
+
+def _read_small(path: Path) -> str:
+    with suppress(OSError):
+        if path.stat().st_size <= MAX_BYTES:
+            return path.read_text("utf-8", "replace") or " "
+    return ""
 
 
 def parse_gradle(file: str, text: str) -> Gradle:
@@ -113,5 +187,7 @@ def parse_gradle(file: str, text: str) -> Gradle:
         projects=tuple(dict.fromkeys(PROJECT.findall(text))),
         archives=tuple(one or f"{name}.aar" for one, name in ARCHIVE.findall(text)),
         maven=tuple(dict.fromkeys(COORDINATES.findall(text))),
+        linker=next((name for name, one in LINKERS.items() if one.search(text)), ""),
+        plugins=tuple(one or name for one, name in APPLIED.findall(text)),
         **lists,
     )

@@ -116,8 +116,13 @@ def parse_roots(words: list[str]) -> dict[str, Path]:
 
 def check_roots(profile: str, given: Mapping[str, Path]) -> None:
     """Raise UsageError if a name in ``given`` is neither an artifact of the profile nor the staging
-    directory.
+    directory, or if the profile needs that directory and it is missing.
     """
+    if STAGING not in given and not find_fitness(profile).sdk:
+        raise UsageError(
+            f"profile {profile} examines only files for a device, and no directory was given",
+            fix=f"pass --root {STAGING}=DIR",
+        )
     known = [STAGING, *(request.name for request in wanted_requests(profile))]
     for name in given:
         if name not in known:

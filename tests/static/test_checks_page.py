@@ -26,7 +26,7 @@ HEAD = "| id | severity | what is wrong | what happens otherwise | fix |\n|---|-
 TABLE = re.compile(re.escape(HEAD) + r"\| (QNN\d\d\d) .*\n(?:\| QNN.*\n)*")
 SPECIAL = re.compile(r"([`*_<>|$])")
 # Values that start with a separator, such as " and 2 other files", and may be empty.
-OPTIONAL = re.compile(r"(?<=[\w}])\{(others|reason|fault|more|pth|qnn)\}")
+OPTIONAL = re.compile(r"(?<=[\w}])\{(others|reason|fault|more|partly|pth|qnn)\}")
 FIELD = re.compile(r"\{((?:[\w\\]+[.\[])*([\w\\]+)\]?)(?::[.\w]+)?\}")
 
 

@@ -158,7 +158,7 @@ def see_other_statement(family: Family) -> Iterator[Seen]:
 
 @FAMILIES.check(
     "QNN303",
-    "no library states its QNN build",
+    "no library states its QNN build{partly}",
     "it is unknown whether the libraries belong together",
     "copy the libraries unchanged from one SDK",
     severity=Severity.WARNING,
@@ -166,7 +166,9 @@ def see_other_statement(family: Family) -> Iterator[Seen]:
 def see_no_build(family: Family) -> Iterator[Seen]:
     named = [file for file in family.files if file.name.startswith("libQnn")]
     if named and most_common_build(family.files) is None:
-        yield seen("QNN libraries", named[0].path.parent)
+        versions = sorted({one.build.version for one in named if one.build and one.build.version})
+        partly = f", only the version {', '.join(versions)}" if versions else ""
+        yield seen("QNN libraries", named[0].path.parent, partly=partly)
 
 
 @FAMILIES.check(

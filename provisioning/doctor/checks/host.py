@@ -26,7 +26,11 @@ ENVIRONMENT.add(
     "QNN's host libraries and the HTP emulator exist only for {wanted}",
     "use a machine with {wanted}, or the project's container image on such a machine",
     lambda case: (
-        case.facts.host.system != "Linux" or case.facts.host.machine not in case.fitness.machines
+        bool(case.fitness.machines)  # a profile for a device's files runs nothing on this machine
+        and (
+            case.facts.host.system != "Linux"
+            or case.facts.host.machine not in case.fitness.machines
+        )
     ),
     subject="{host.system} {host.machine}",
 )
@@ -35,7 +39,9 @@ ENVIRONMENT.add(
     "the machine has {found}, but QNN needs glibc {glibc} or newer",
     'loading libQnnHtp.so fails with "version `GLIBC_{glibc}\' not found"',
     "use Debian 12, Ubuntu 22.04 or newer, or the project's container image",
-    lambda case: is_older(case.facts.host.glibc or "", case.fitness.glibc),
+    lambda case: (
+        bool(case.fitness.machines) and is_older(case.facts.host.glibc or "", case.fitness.glibc)
+    ),
     subject="glibc",
     after=("QNN001",),
 )

@@ -19,6 +19,7 @@ from ci.__main__ import main
 from provisioning.errors import ExitCode
 from tests.stand_ins.android_apps import (
     ABI,
+    KEPT,
     MANIFESTS,
     OLDER,
     library,
@@ -202,6 +203,33 @@ def test_modules_that_an_app_depends_on_are_packaged_with_it(check: Check, tmp_p
     assert (code, names(data), ids(data)) == (ExitCode.OK, ["android/app"], set())
     other = write_sources(tmp_path / "android", make_set(OLDER), module="other")
     assert names(check(other)[1]) == ["app", "other"]
+
+
+def test_what_gradle_leaves_out_adds_or_starts_is_read(check: Check, tmp_path: Path) -> None:
+    """Excluded libraries, a process with LD_LIBRARY_PATH, skels in assets, and a framework."""
+    left_out = 'excludes += "**/libQnn*"; excludes += "**/libHtp*"'
+    excluded = write_sources(tmp_path / "excluded", SET, jni=f"{KEPT}; {left_out}")
+    assert ids(check(excluded)[1]) == {"QNN850"}
+    started = write_sources(tmp_path / "started", SET, manifest="undeclared")
+    assert ids(check(started)[1]) == {"QNN860"}
+    code = started / "app" / "src" / "main" / "cpp" / "run.cpp"
+    code.parent.mkdir()
+    code.write_text('setenv("LD_LIBRARY_PATH", path, 1);')
+    assert ids(check(started)[1]) == {"QNN861"}
+    assert check(started)[0] == ExitCode.OK
+
+
+def test_a_tree_without_an_app_is_no_pass(check: Check, tmp_path: Path) -> None:
+    (tmp_path / "build.gradle").write_text("// nothing\n")
+    code, data = check(tmp_path)
+    assert code == ExitCode.USAGE
+    assert "contains no Android app, so nothing was checked" in json.dumps(data)
+    app = tmp_path / "app"
+    app.mkdir()
+    linked = "plugins { id 'com.android.application'; id 'dev.flutter.flutter-gradle-plugin' }"
+    (app / "build.gradle").write_text(linked)
+    code, data = check(tmp_path)
+    assert (code, ids(data) & {"QNN850", "QNN868"}) == (ExitCode.OK, {"QNN850", "QNN868"})
 
 
 def test_links_out_of_the_sources_are_followed_and_loops_are_not(

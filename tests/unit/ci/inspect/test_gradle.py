@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ci.inspect.gradle import MAX_BYTES, Gradle, parse_gradle, read_gradle
+from ci.inspect.gradle import MAX_BYTES, Gradle, parse_gradle, read_build
 
 SKEL = "lib/arm64-v8a/libQnnHtpV75Skel.so"
 
@@ -35,24 +35,21 @@ def test_packaging(text: str, legacy: bool | None) -> None:
 
 
 def test_the_first_build_file_that_is_small_enough_is_read(tmp_path: Path) -> None:
-    assert read_gradle(tmp_path) is None
+    assert read_build([tmp_path], tmp_path) == {}
     for name, module in (("build.gradle", "b"), ("build.gradle.kts", "a")):
         (tmp_path / name).write_text(f"project(':{module}')".ljust(MAX_BYTES))
-    found = read_gradle(tmp_path)
-    assert found
+    found = read_build([tmp_path], tmp_path)[tmp_path]
     assert (found.file, found.projects) == ("build.gradle.kts", ("a",))
     with (tmp_path / "build.gradle.kts").open("a") as file:
         file.write(" ")
-    found = read_gradle(tmp_path)
-    assert found
+    found = read_build([tmp_path], tmp_path)[tmp_path]
     assert (found.file, found.projects) == ("build.gradle", ("b",))
     (tmp_path / "build.gradle").write_bytes(b"// M\xfcnchen\nproject(':b')")  # Latin-1
-    found = read_gradle(tmp_path)
-    assert found
+    found = read_build([tmp_path], tmp_path)[tmp_path]
     assert found.projects == ("b",)
     (tmp_path / "build.gradle").unlink()
     (tmp_path / "build.gradle").mkdir()
-    assert read_gradle(tmp_path) is None
+    assert read_build([tmp_path], tmp_path) == {}
 
 
 def test_a_setting_that_has_both_values_is_not_known() -> None:
@@ -158,3 +155,81 @@ def test_a_hostile_build_file_takes_no_time(part: str) -> None:
     parse(part * (MAX_BYTES // len(part)))
     parse(part[:20] + part[-1] * (MAX_BYTES - 20))
     assert time.process_time() - started < 5
+
+
+def write(root: Path, files: dict[str, str]) -> list[Path]:
+    """Write files, and return the directories that have build files."""
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return sorted({path.parent for path in root.rglob("build.gradle*")})
+
+
+SCRIPT = 'plugins { id("com.android.application") }\nandroid { defaultConfig { minSdk = 29 } }'
+CLASS = """package shop.build
+class AppPlugin : Plugin<Project> {
+    override fun apply(target: Project) { target.pluginManager.apply("com.android.application")
+        extensions.configure<ApplicationExtension> { packaging.jniLibs.useLegacyPackaging = true } }
+}"""
+REGISTER = """plugins { `java-gradle-plugin` }
+gradlePlugin { plugins { register("app") {
+    id = "shop.app"
+    implementationClass = "shop.build.AppPlugin"
+} } }"""
+
+
+@pytest.mark.parametrize(
+    ("files", "applied", "facts"),
+    [
+        (
+            {
+                "build-logic/c/build.gradle.kts": REGISTER,
+                "build-logic/c/src/main/java/AppPlugin.kt": CLASS,
+            },
+            'plugins { id("shop.app") }',
+            (True, True, None),
+        ),
+        (
+            {"buildSrc/build.gradle": "x", "buildSrc/src/main/groovy/shop.app.gradle": SCRIPT},
+            "apply plugin: 'shop.app'",
+            (True, None, 29),
+        ),
+        (
+            {
+                "gradle/build-logic/build.gradle.kts": "plugins { `kotlin-dsl` }",
+                "gradle/build-logic/src/main/kotlin/app.gradle.kts": f"package shop\n{SCRIPT}",
+                "gradle/libs.versions.toml": '[plugins]\nshop-mobile = { id = "shop.app" }',
+            },
+            "plugins { alias(libs.plugins.shop.mobile) }",
+            (True, None, 29),
+        ),
+        (
+            {"gradle-plugins/build.gradle": REGISTER},
+            'plugins { id("shop.app") }',
+            (False, None, None),
+        ),
+    ],
+)
+def test_a_plugin_of_the_tree_is_no_app_and_makes_an_app_of_a_module(
+    files: dict[str, str], applied: str, facts: tuple[bool, bool | None, int | None], tmp_path: Path
+) -> None:
+    modules = write(tmp_path, files | {"app/build.gradle.kts": applied})
+    found = read_build(modules, tmp_path)
+    assert [*found] == [tmp_path / "app"]
+    app = found[tmp_path / "app"]
+    assert (app.is_app, app.legacy, app.min_sdk) == facts
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'packaging { jniLibs { excludes += "**/libQnn*" } }',
+        'packaging { jniLibs { excludes += setOf("lib/arm64-v8a/libQnnHtpV75Skel.so") } }',
+        "packagingOptions { exclude 'lib/arm64-v8a/libQnnHtpV75Skel.so' }",
+        'packaging.jniLibs.excludes.add("**/*Skel.so")',
+    ],
+)
+def test_what_is_excluded_is_not_packaged(text: str) -> None:
+    assert parse(text).excludes(SKEL)
+    assert not parse(text.replace("libQnn", "libOther").replace("Skel", "x")).excludes(SKEL)
+    assert not parse('implementation("a:b") { exclude(group = "libQnn") }').excludes(SKEL)
