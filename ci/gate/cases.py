@@ -28,8 +28,8 @@ def choose_cases(path: str, difference: Difference, rule: CaseRule) -> tuple[Cas
     """Return the cases to run because the file ``path`` has changed:
 
     - for a file in ``CHOOSERS``, the cases of its changed rows;
-    - for a file on which the session of the cases depends, all cases;
-    - for any other file, the cases of each model whose module depends on it.
+    - for the module of a model, the cases of each model whose module imports it;
+    - for any other file on which the session of the cases depends, all cases.
 
     Return None if no case depends on the file. The result is empty if the suite no longer has the
     cases that depend on it.
@@ -40,6 +40,15 @@ def choose_cases(path: str, difference: Difference, rule: CaseRule) -> tuple[Cas
         if keys is not None and matches(path, (pattern,)):
             found = (case for key in keys for case in choose(key, suite, rule.probe))
             return tuple(dict.fromkeys(found))
+    models = [model for tree in difference.trees for model in tree.models]
+    if path in map(MODELS.format, models):
+        reached = {
+            model
+            for tree in difference.trees
+            for model, reach in tree.models.items()
+            if path in reach
+        }
+        return tuple(case for case in suite if case.model in reached)
     planned = [
         one.sessions[rule.session] for one in difference.trees if rule.session in one.sessions
     ]
@@ -48,10 +57,7 @@ def choose_cases(path: str, difference: Difference, rule: CaseRule) -> tuple[Cas
         for one in planned
     ):
         return suite
-    models = {
-        model for tree in difference.trees for model, reach in tree.models.items() if path in reach
-    }
-    return tuple(case for case in suite if case.model in models) if models else None
+    return None
 
 
 # Tables whose rows are named after a part of a case, and the functions that return this part.

@@ -5,18 +5,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from ci.gate.cases import CHOOSERS, choose_cases, list_cases
-from ci.gate.changes import Difference
+from ci.gate.cases import CHOOSERS, MODELS, choose_cases, list_cases
+from ci.gate.changes import Difference, Kind
 from ci.gate.jobs import list_jobs
 from ci.gate.rules import ALL, GateRules, Rule
 from ci.gate.schema import Plan, PlannedSession
+from ci.parity.facts import directory_of
 from ci.parity.policy import matches
 from ci.report.schema import CaseName
 from ci.report.text import count
 
 NOTHING = "nothing that the session uses has changed"
 NO_CHANGE = "nothing changed"
+UNKNOWN = "what it uses is neither recorded nor described, so every change needs it"
 # GitHub events for which changed files decide. A call on the command line has no event.
 PLANNED_EVENTS = frozenset({"", "push", "pull_request"})
 
@@ -79,6 +82,11 @@ class Needs:
     cases: set[CaseName] = field(default_factory=set)
     everything: str = ""
 
+    @cached_property
+    def added(self) -> frozenset[str]:
+        """The paths of added files."""
+        return frozenset(one.path for one in self.difference.changes if one.kind is Kind.ADDED)
+
     def note(self, session: str, path: str, why: str) -> None:
         self.sessions.setdefault(session, {}).setdefault(path, why)
 
@@ -89,6 +97,8 @@ class Needs:
         for name, session in self.rules.sessions.items():
             if session.always:
                 self.note(name, path, "every change needs the session")
+            elif session.whole and not any(rule.alone for rule in fitting):
+                self.note(name, path, "the session uses every file")
         keys = self.difference.keys.get(path, frozenset())
         explained = {key for key in keys if self._note_key(path, key)}
         if any(rule.alone for rule in fitting):
@@ -131,8 +141,9 @@ class Needs:
         found, planned = False, self.rules.planned
         for tree in self.difference.trees:
             for name, inputs in tree.sessions.items():
-                if not inputs.known:
-                    self.note(name, path, "its dependencies are not known")
+                rule = self.rules.session_rule(name)
+                if not (inputs.known or rule.always or rule.whole):
+                    self.note(name, path, UNKNOWN)
                 elif name != planned and (why := inputs.explain(path)):
                     self.note(name, path, why)
                     found = True
@@ -142,7 +153,24 @@ class Needs:
             if cases:
                 self.note(planned, path, describe_cases(cases, self.difference))
             found = found or cases is not None
-        return found
+        return self._note_neighbours(path) or found
+
+    def _note_neighbours(self, path: str) -> bool:
+        """Note, for an added file, the sessions that use files in the nearest directory above it in
+        which any recorded session does. Return whether there is one: a recorded run cannot have
+        opened a file that did not exist."""
+        rows = [one for one in self.difference.head.sessions.values() if one.record.files]
+        folder = directory_of(path) if path in self.added else ""
+        while folder and not any(folder in one.reach.folders for one in rows):
+            folder = directory_of(folder)
+        near = [one.name for one in rows if folder and folder in one.reach.folders]
+        for name in near:
+            self.note(name, path, f"the session uses files in {folder}/")
+            if name == self.rules.planned and path not in map(
+                MODELS.format, self.difference.head.suite
+            ):
+                self.cases.update(list_cases(self.difference.head.suite))
+        return bool(near)
 
     def _is_split(self, path: str) -> bool:
         """Return whether the keys of a file are handled one by one, because a rule or session names
@@ -150,9 +178,8 @@ class Needs:
         if path not in self.difference.keys or matches(path, (*CHOOSERS,)):
             return False
         rows = (row for tree in self.difference.trees for row in tree.sessions.values())
-        named = [one for rule in self.rules.rule for one in rule.files]
-        used = [one for row in rows for one in row.uses]
-        return any(one.startswith(f"{path}#") for one in (*named, *used))
+        used = [one.partition("#")[0] for row in rows for one in row.uses]
+        return matches(path, self.rules.split) or path in used
 
     def list_sessions(self) -> Iterator[PlannedSession]:
         """Yield every session of the head with the reason why it runs or does not run."""

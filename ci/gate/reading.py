@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ci.gate.cases import CHOOSERS, MODELS, POLICY
+from ci.gate.cases import MODELS, POLICY
 from ci.gate.changes import Change, Difference, Kind, TreeFacts, parse_name_status
 from ci.gate.dependencies.names import READ, FileFacts, parse_file
 from ci.gate.dependencies.parts import list_changed_parts
@@ -16,7 +16,6 @@ from ci.gate.dependencies.sessions import describe_sessions, load
 from ci.gate.dependencies.tree import TreeFiles
 from ci.gate.replay import Step
 from ci.gate.rules import GateRules
-from ci.parity.policy import matches
 from ci.parity.trees import (
     DirectoryTree,
     RevisionTree,
@@ -150,31 +149,7 @@ class Repository:
         self.require_history()
         rows = self.ask("rev-list", "--first-parent", "--reverse", "--parents", f"{base}..{head}")
         for commit, parent in (row.split(" ")[:2] for row in rows.splitlines()):
-            before, after = (self.digest_inputs(one) for one in (parent, commit))
-            yield Step(commit, self.compare(parent, commit), before, after)
-
-    def digest_inputs(self, commit: str) -> dict[str, dict[str, str]]:
-        """Return the digests of the files on which each session depends: for each session, a
-        mapping from paths to digests.
-
-        The session with planned cases has one entry per model instead, named ``SESSION MODEL``. If
-        a rule with ``alone`` matches a file, the file is left out, because its dependencies are
-        ignored.
-        """
-        tree, facts = self.read_tree(commit)
-        alone = tuple(one for rule in self.rules.rule if rule.alone for one in rule.files)
-        paths = {
-            name: {*inputs.reach.parents, *(one for one in inputs.uses if "#" not in one)}
-            for name, inputs in facts.sessions.items()
-        }
-        if (name := self.rules.planned) in paths:
-            shared = {one for one in paths.pop(name) if not matches(one, (*CHOOSERS,))}
-            for model, reach in facts.models.items():
-                paths[f"{name} {model}"] = shared | reach.parents.keys()
-        return {
-            name: {path: tree.digest(path) for path in found if not matches(path, alone)}
-            for name, found in paths.items()
-        }
+            yield Step(commit, self.compare(parent, commit))
 
     def compare(self, base: str, head: str) -> Difference:
         """Return the differences from ``base`` to ``head``, or to the work tree if ``head`` is
@@ -227,8 +202,7 @@ def read_facts(tree: SourceTree, rules: GateRules, known: dict[str, FileFacts]) 
         return {model: tuple(schemes) for model, schemes in table.items()}
 
     suite = read_suite(POLICY) if rules.cases else {}
-    modules = {model: MODELS.format(model) for model in suite}
-    graph = Graph(files, read_many, modules)
+    graph = Graph(files, read_many)
     return TreeFacts(
         sessions=describe_sessions(graph, read, rules),
         suite=suite,
@@ -237,7 +211,7 @@ def read_facts(tree: SourceTree, rules: GateRules, known: dict[str, FileFacts]) 
             for name, rule in rules.sessions.items()
             if rule.policy
         },
-        models={model: graph.follow([path]) for model, path in modules.items()},
+        models={model: graph.follow([MODELS.format(model)]) for model in suite},
     )
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ci.gate.replay import Savings, list_sessions_saved
-from ci.gate.schema import Plan, PlannedSession
+from ci.gate.schema import Plan, PlannedSession, RecordedRun
 from ci.gate.verdict import GateVerdict, JobVerdict
 from ci.report.github import LIMIT_BYTES, SizeBudget, escape_markdown
 from ci.report.schema import CaseName
@@ -109,6 +109,21 @@ def render_savings(savings: Savings) -> str:
     ]
     if not savings.missed:
         rows.append("missed: nothing")
+    return "\n".join([*rows, ""])
+
+
+def render_runs(runs: Sequence[RecordedRun]) -> str:
+    """Return one line per recorded run, each followed by the files that it opened although a change
+    to them would not plan the session."""
+    rows = []
+    for one in runs:
+        ended = f" (exit code {one.code})" if one.code else ""
+        rows.append(f"{one.name}: opened {count(one.count, 'file', 'files')}{ended}")
+        rows += [f"  not planned: {path}" for path in one.unplanned]
+        if one.failed:
+            rows.append("  it failed, so it may use more; fix it, and record it again")
+    if any(one.unplanned for one in runs):
+        rows.append("fix: write the record anew with --out, and replace the record of the rules")
     return "\n".join([*rows, ""])
 
 

@@ -3,26 +3,23 @@ session."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ci.gate.cases import CHOOSERS
 from ci.gate.changes import Difference
 from ci.gate.plan import make_plan
-from ci.gate.rules import GateRules
+from ci.gate.rules import GateRules, Recorded
 from ci.gate.schema import Plan
-
-Contents = Mapping[str, str]
+from ci.parity.policy import matches
 
 
 @dataclass(frozen=True)
 class Step:
-    """A commit compared with its parent. ``before`` and ``after`` map each session, or ``SESSION
-    MODEL`` for the session with planned cases, to the digests of the files on which it depends."""
+    """A commit compared with its parent."""
 
     commit: str
     difference: Difference
-    before: Mapping[str, Contents]
-    after: Mapping[str, Contents]
 
 
 @dataclass(frozen=True)
@@ -36,31 +33,27 @@ class Replayed:
     missed: tuple[str, ...] = ()
 
 
-def replay_step(step: Step, rules: GateRules) -> Replayed:
-    """Plan a past commit, and find sessions that its plan should not have skipped."""
+def replay_step(step: Step, rules: GateRules, recorded: Mapping[str, Recorded]) -> Replayed:
+    """Plan a past commit, and find sessions that its plan should not have skipped: those whose
+    recorded run opened a file that the commit changes."""
     plan = make_plan(step.difference, rules, head=step.commit)
     whole = make_plan(step.difference, rules, everything="all")
-    return Replayed(step.commit, plan, len(whole.cases), tuple(find_missed(step, plan)))
+    return Replayed(step.commit, plan, len(whole.cases), tuple(find_missed(plan, rules, recorded)))
 
 
-def find_missed(step: Step, plan: Plan) -> list[str]:
-    """Return the sessions, or ``SESSION MODEL``, that the plan skips although files on which they
-    depend have changed. Each is followed by up to three of these files.
+def find_missed(plan: Plan, rules: GateRules, recorded: Mapping[str, Recorded]) -> Iterator[str]:
+    """Yield the sessions that a plan skips although their recorded run
+    opened files that have changed. Each is followed by up to three of these files.
 
-    This compares digests of both trees, not the list of changes.
+    Files that a rule with ``alone`` handles, and those whose keys are planned one by one, are left
+    out.
     """
     planned = {one.name for one in plan.sessions if one.run}
-    models = {case.model for case in plan.cases}
-    missed = []
-    for name, after in step.after.items():
-        before = step.before.get(name, {})
-        differing = sorted(
-            path for path in before.keys() | after.keys() if before.get(path) != after.get(path)
-        )
-        session, _, model = name.partition(" ")
-        if differing and (session not in planned or (model and model not in models)):
-            missed.append(f"{name}: {', '.join(differing[:3])}")
-    return missed
+    skipped = (*rules.split, *(one for rule in rules.rule if rule.alone for one in rule.files))
+    paths = [one.path for one in plan.changes if not matches(one.path, (*skipped, *CHOOSERS))]
+    for session in (one.name for one in plan.sessions if one.name not in planned):
+        if found := [path for path in paths if recorded.get(session, Recorded()).covers(path)]:
+            yield f"{session}: {', '.join(found[:3])}"
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,14 @@ derived from the tree."""
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 
-from provisioning.manifest.reader import read_policy
+from ci.parity.policy import matches
+from provisioning.manifest.reader import read_policy, read_toml
 
 ALL = "*"
 
@@ -23,26 +26,38 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     alone: bool = False
 
 
-class Unread(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Says that ``reader``, a glob, names ``files`` but does not depend on them, because of
-    ``reason``."""
+class Recorded(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+    """What the recorded run of a session opened: the dependency ``groups`` of its environments, and
+    ``files`` of the tree as paths and globs."""
 
-    reader: str
-    files: tuple[str, ...]
-    reason: str
+    groups: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+
+    @cached_property
+    def _split(self) -> tuple[frozenset[str], tuple[str, ...]]:
+        globs = tuple(one for one in self.files if "*" in one)
+        return frozenset(self.files) - {*globs}, globs
+
+    def covers(self, path: str) -> bool:
+        paths, globs = self._split
+        return path in paths or matches(path, globs)
 
 
 class SessionRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How CI runs a session. ``by_hand`` is the reason if CI cannot run it.
 
-    ``always``: every change needs the session. ``roots``: globs of files that the session runs
-    first, if they cannot be derived from the noxfile. ``pythons``: versions of Python, with one job
+    ``always``: every change needs the session. ``whole``: every change does that is not in a rule
+    with ``alone``. ``roots``: globs of files that the session runs first, if nothing is recorded of
+    it. ``record``: the arguments of its recorded run, by default ``--help`` if CI cannot run it, or
+    false if it cannot be recorded. ``pythons``: versions of Python, with one job
     for each. ``report``: the file in reports/SESSION/ that shows how many cases ran. ``policy``:
     the name of the file in manifests/policies/ with the suite that the session judges.
     """
 
     by_hand: str = ""
     always: bool = False
+    whole: bool = False
+    record: tuple[str, ...] | Literal[False] | None = None
     roots: tuple[str, ...] = ()
     pythons: tuple[str, ...] = ()
     timeout_minutes: int = 30
@@ -65,24 +80,38 @@ class CaseRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class GateRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The contents of gate.toml. ``package``: the prefix that imports and includes put before the
-    tree's paths. ``words``: whether a Python file depends on the files that its strings name. One
-    of every ``every_nth`` commits of ``branch`` runs everything.
+    tree's paths. One of every ``every_nth`` commits of ``branch`` runs everything. ``workflows``
+    and ``jobs``: globs of workflows and of the names of jobs in them, which are sessions, too.
+    ``command`` runs a session, whose name and arguments are appended. ``recorded`` is the content
+    of ``record``, a file next to the rules. ``words`` and ``unread`` no longer have an effect.
     """
 
     branch: str
     every_nth: int
     sessions: dict[str, SessionRule]
     rule: tuple[Rule, ...] = ()
-    unread: tuple[Unread, ...] = ()
     cases: CaseRule | None = None
     python: str = "3.11"
     package: str = ""
+    workflows: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    record: str = ""
+    recorded: dict[str, Recorded] = {}
     words: bool = True
+    unread: tuple[dict[str, Any], ...] = ()
 
     @property
     def planned(self) -> str:
         """The session for which single cases are planned, or an empty string if there is none."""
         return self.cases.session if self.cases else ""
+
+    @property
+    def split(self) -> tuple[str, ...]:
+        """The files whose changed keys are planned one by one, because a rule names one of them."""
+        return tuple(
+            one.partition("#")[0] for rule in self.rule for one in rule.files if "#" in one
+        )
 
     def session_rule(self, name: str) -> SessionRule:
         """Return how CI runs a session, or the defaults if the rules do not name it."""
@@ -90,6 +119,18 @@ class GateRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_rules(path: Path | None = None) -> GateRules:
-    """Return the rules in manifests/policies/gate.toml, or in the user's file at ``path``. Raises
-    ManifestError if the file is missing or invalid."""
-    return read_policy("gate", GateRules, path)
+    """Return the rules in manifests/policies/gate.toml, or in the user's file at ``path``, with
+    their record. Raises ManifestError if a file is missing or invalid."""
+    rules = read_policy("gate", GateRules, path)
+    if not rules.record:
+        return rules
+    if path:
+        return msgspec.structs.replace(rules, recorded=read_record(path.with_name(rules.record)))
+    recorded = read_toml(f"policies/{rules.record}", dict[str, Recorded])
+    return msgspec.structs.replace(rules, recorded=recorded)
+
+
+def read_record(path: Path) -> dict[str, Recorded]:
+    """Return what recorded runs opened, by session. Raises ManifestError if the file is missing or
+    invalid."""
+    return read_toml(path.name, dict[str, Recorded], path.parent)

@@ -7,6 +7,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from ci.gate.changes import Change
+from ci.gate.rules import Recorded
 from ci.report.schema import CaseName
 
 SCHEMA_VERSION: Final = 1
@@ -54,3 +55,16 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cases: tuple[CaseName, ...] = ()
     jobs: tuple[PlannedJob, ...] = ()
     schema_version: Literal[1] = SCHEMA_VERSION
+
+
+class RecordedRun(Struct, frozen=True, kw_only=True):
+    """A recorded run of a session: what it opened, the number of these files, and those whose
+    change would not plan the session. It ``failed`` if a session that CI runs did not end with exit
+    code 0."""
+
+    name: str
+    code: int
+    count: int
+    opened: Recorded
+    unplanned: tuple[str, ...] = ()
+    failed: bool = False

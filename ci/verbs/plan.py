@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import msgspec
 
 from ci.gate.plan import PLANNED_EVENTS, count_due, make_plan
 from ci.gate.reading import Repository
-from ci.gate.render import render_markdown, render_savings, render_table
+from ci.gate.recording import record_sessions, render_record
+from ci.gate.render import render_markdown, render_runs, render_savings, render_table
 from ci.gate.replay import Savings, replay_step
-from ci.gate.rules import read_rules
+from ci.gate.rules import Recorded, read_record, read_rules
 from ci.gate.schema import WORK_TREE, Plan
 from ci.verbs.dropped import accept_dropped
 from provisioning.console.command import Outcome, user_path
@@ -56,14 +58,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="plan each commit of a range, such as main~20..main, and report needed sessions that"
         " the plan skips",
     )
+    add(
+        "--record",
+        nargs="*",
+        metavar="SESSION",
+        help="run sessions (by default all of them) with strace, and report files that they open"
+        " without being planned for them; --out writes the record",
+    )
+    add(
+        "--recorded",
+        type=user_path,
+        metavar="FILE",
+        help="the record for --verify, which --record wrote; by default that of the rules",
+    )
     add("--markdown", action="store_true", help="print Markdown for a job's summary")
     accept_dropped(parser, "plan")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     repository = Repository(Path(args.source), read_rules(args.rules))
+    if args.record is not None:
+        return record(args, repository, progress)
     if args.verify:
-        return verify(repository, args.verify, progress)
+        recorded = read_record(args.recorded) if args.recorded else repository.rules.recorded
+        return verify(repository, args.verify, recorded, progress)
     plan = plan_changes(args, repository)
     if args.out:
         with explain_writes(args.out):
@@ -72,12 +90,30 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     return Outcome(text, msgspec.to_builtins(plan), exact=args.markdown)
 
 
-def verify(repository: Repository, span: str, progress: Progress) -> Outcome:
-    """Replay the plans of a range of commits. The exit code is 1 if a plan skips a session or a
-    model that its commit needed."""
+def record(args: argparse.Namespace, repository: Repository, progress: Progress) -> Outcome:
+    """Run sessions, and report what they opened. The exit code is 1 if a session opened a file
+    whose change would not plan it, or if its run failed."""
+    runs = [*record_sessions(repository, args.record, progress)]
+    if args.out:
+        fresh = {**repository.rules.recorded, **{one.name: one.opened for one in runs}}
+        with explain_writes(args.out):
+            write_whole(args.out, render_record(fresh).encode())
+    rows = [
+        {"name": one.name, "exit_code": one.code, "files": one.count, "unplanned": one.unplanned}
+        for one in runs
+    ]
+    bad = any(one.unplanned or one.failed for one in runs)
+    return Outcome(render_runs(runs), {"sessions": rows}, ExitCode.FAILED if bad else ExitCode.OK)
+
+
+def verify(
+    repository: Repository, span: str, recorded: Mapping[str, Recorded], progress: Progress
+) -> Outcome:
+    """Replay the plans of a range of commits. The exit code is 1 if a plan skips a session whose
+    recorded run opened a file that the commit changes."""
     replayed = []
     for step in repository.list_steps(span):
-        replayed.append(replay_step(step, repository.rules))
+        replayed.append(replay_step(step, repository.rules, recorded))
         if len(replayed) % SAID_EVERY == 0:
             progress.step(f"{len(replayed)} commits")
     savings = Savings(tuple(replayed))

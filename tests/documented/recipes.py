@@ -503,6 +503,12 @@ RECIPES = (
         "1 commit; 0 ran everything",
         fill={"main~20..main": ("main..change",)},
     ),
+    Recipe(
+        "plan --record",
+        (setups.branch_off,),
+        "docker_build: opened",
+        fill={"unit": ("docker_build",)},
+    ),
     Recipe("-s plan|-ci plan", (setups.branch_off,), "(1 file changed|## Plan).*test_emulator"),
     Recipe("qnn-ci matrix", (setups.plan_two_cases,), '^{"include":.*test_emulator-1-of-1'),
     Recipe("qnn-ci gate", (setups.leave_results,), "green"),

@@ -83,8 +83,8 @@ DECIDING: dict[str, str] = {
     "ci/cases": "baselines cache engine judged kept outputs pipeline policy qnn_files runners spec",
     "ci/device": "bundle figures provenance",
     "ci/executorch": "delegation engine quantize toolchain",
-    "ci/gate": "cases changes evidence jobs names parts plan reach reading results rules schema "
-    "sessions tree verdict",
+    "ci/gate": "cases changes evidence jobs names parts plan reach reading replay results rules "
+    "schema sessions tree verdict workflows",
     "ci/images": "definition digest normalize prune push",
     "ci/llm": "case controls foreign generation interface known session tokenizers verdict weights",
     "ci/models": "eager layers lowering_options model noise numerics "

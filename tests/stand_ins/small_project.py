@@ -5,54 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from ci.gate.changes import Change, Difference, Kind, TreeFacts
 from ci.gate.dependencies.names import FileFacts
 from ci.gate.reading import compare_keys, read_facts
-from ci.gate.rules import GateRules
+from ci.gate.rules import GateRules, Recorded, read_rules
 from ci.parity.policy import Layout
 
-NOXFILE = """
-import nox
-
-def run_module(session, group, *words): ...
-def run_tests(session, group, *words): ...
-def make_environment(session, group): ...
-def run_build(session, target):
-    run_module(session, "core", "ci", "build", target, "--check", *session.posargs)
-    run_module(session, "lowering", "ci", "build", target, *session.posargs)
-
-@nox.session(default=False)
-def test_emulator(session):
-    run_module(session, "lowering", "ci", "test-emulator", *session.posargs)
-
-@nox.session
-def tests(session):
-    run_tests(session, "test", *PARALLEL)
-
-@nox.session(default=False)
-def unit(session):
-    run_tests(session, "unit", *PARALLEL, "tests/unit")
-
-@nox.session
-def lint(session):
-    make_environment(session, "lint")
-
-@nox.session(default=False)
-def build_android(session):
-    run_build(session, "android")
-
-@nox.session(default=False)
-def sign_skel(session):
-    run_module(session, "core", "ci", "sign", *session.posargs)
-
-@nox.session(default=False)
-def docker_build(session):
-    run_module(session, "core", "ci", "image", "build", *session.posargs)
-
-@nox.session(default=False)
-def bench(session):
-    run_module(session, "lowering", "tests.bench", *session.posargs)
-"""
+NOXFILE = "import nox\n" + "".join(
+    f"@nox.session(default=False)\ndef {name}(session): ...\n"
+    for name in (
+        *("test_emulator", "tests", "unit", "lint", "build_android", "sign_skel"),
+        *("docker_build", "bench"),
+    )
+)
 
 PROJECT = """
 [project]
@@ -154,6 +121,35 @@ FILES: Mapping[str, str] = {
     "tests/bench/__main__.py": "from tests.bench import run\n",
     "tests/bench/run.py": "",
 }
+
+
+# What a recorded run of each session opened; imports of these files are found in the tree.
+RECORD = {
+    "test_emulator": Recorded(
+        ("lowering",),
+        (
+            *("ci/__main__.py", "ci/verbs/emulate.py", "ci/models/suite/*.py", "ci/models/cell.py"),
+            *("ci/report/templates/**", "manifests/policies/emulator.toml", "manifests/socs.toml"),
+            *("manifests/baselines/one.toml", "manifests/profiles.toml"),
+            *("manifests/toolchains/qnn-runtime.toml", "manifests/locks/qnn-runtime-2.49.json"),
+        ),
+    ),
+    "unit": Recorded(
+        ("unit",), ("tests/conftest.py", "tests/unit/**", "docs/schemas/*", "manifests/**")
+    ),
+    "build_android": Recorded(
+        ("core", "lowering"),
+        ("ci/__main__.py", "ci/verbs/build.py", "ci/builds/*.cmake", "manifests/targets.toml"),
+    ),
+    "sign_skel": Recorded(("core",), ("ci/__main__.py", "ci/verbs/sign.py")),
+    "docker_build": Recorded(("core",), ("ci/__main__.py", "ci/verbs/image.py", "docker/**")),
+    "bench": Recorded(("lowering",), ("tests/bench/**",)),
+    "lint": Recorded(("lint",)),
+    "tests": Recorded(("test",)),
+}
+OWN = read_rules()
+SESSIONS = {name: replace(rule, roots=()) for name, rule in OWN.sessions.items()}
+RULES = replace(OWN, recorded=RECORD, sessions=SESSIONS)
 
 
 @dataclass

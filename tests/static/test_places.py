@@ -5,12 +5,12 @@ So a change of prose needs nothing but lint.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from ci.gate.dependencies.names import parse_python
-
+CHAIN = re.compile(r'(?:"[\w.-]+"\s*/\s*)*"[\w./-]+\.md"')
 ROOT = Path(__file__).parents[2]
 PAGES = {
     path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
@@ -37,7 +37,8 @@ TESTS = sorted(
 
 def list_pages(text: str) -> set[str]:
     """The pages that the code of a test names as paths, by themselves."""
-    return {word for word in parse_python(text).words if word.endswith(".md")} & PAGES
+    chains = CHAIN.findall(text)
+    return {"/".join(re.findall(r"[^\s\"/]+", one)) for one in chains} & PAGES
 
 
 @pytest.mark.parametrize("path", [path for path in TESTS if path not in EXEMPT])

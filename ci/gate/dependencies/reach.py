@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from ci.gate.dependencies.names import NOTHING, FileFacts
-from ci.gate.dependencies.tree import TESTS, TreeFiles
+from ci.gate.dependencies.tree import TreeFiles
+from ci.parity.facts import directory_of
 
 Load = Callable[[Iterable[str]], Mapping[str, FileFacts]]
 SHOWN = 3
@@ -22,6 +24,11 @@ class Reach:
     def __contains__(self, path: str) -> bool:
         return path in self.parents
 
+    @cached_property
+    def folders(self) -> frozenset[str]:
+        """The directories that directly contain these files."""
+        return frozenset(map(directory_of, self.parents))
+
     def explain(self, path: str) -> str:
         """Return the files through which ``path`` was reached, starting with the one that depends
         on it, such as ``a.py, by b.py, by c.py``. After three files, the rest is shown as ``...``.
@@ -33,49 +40,29 @@ class Reach:
 
 
 class Graph:
-    """The dependencies of a tree's files, read when they are needed.
+    """The dependencies of a tree's files, read when they are needed."""
 
-    ``named`` maps names, such as models of the suite, to modules that code imports by these names.
-    Such a module is reached only if it is a first file, or from a test that contains its name (see
-    ``follow``). It is never a dependency of another file.
-    """
-
-    def __init__(self, tree: TreeFiles, load: Load, named: Mapping[str, str]) -> None:
-        self.tree, self._load, self.named = tree, load, named
-        self.facts: dict[str, FileFacts] = {}
+    def __init__(self, tree: TreeFiles, load: Load) -> None:
+        self.tree, self._load = tree, load
         self._edges: dict[str, tuple[str, ...]] = {}
 
-    def follow(self, starts: Iterable[str], *, by_name: bool = False) -> Reach:
-        """Return the files reached from ``starts``, including ``starts``. With ``by_name``, this
-        also includes each module in ``named`` whose name a reached test contains."""
+    def follow(self, starts: Iterable[str]) -> Reach:
+        """Return the files reached from ``starts``, including ``starts``."""
         parents = {path: "" for path in sorted(starts) if path in self.tree.files}
         wave = list(parents)
         while wave:
             self._read([path for path in wave if path not in self._edges])
             found: dict[str, str] = {}
             for path in wave:
-                more = self._list_named(path) if by_name else ()
-                for inner in (*self._edges[path], *more):
+                for inner in self._edges[path]:
                     if inner not in parents:
                         found.setdefault(inner, path)
             parents.update(found)
             wave = list(found)
         return Reach(parents)
 
-    def profiles_of(self, path: str) -> set[str]:
-        """Return the profiles that a file names, or an empty set if ``follow`` has not read the
-        file yet."""
-        return self.facts.get(path, NOTHING).profiles
-
-    def _list_named(self, path: str) -> Iterator[str]:
-        if path.startswith(TESTS):
-            strings = self.facts.get(path, NOTHING).strings
-            yield from (self.named[word] for word in sorted(strings & self.named.keys()))
-
     def _read(self, paths: list[str]) -> None:
-        self.facts.update(self._load(paths))
-        left_out = frozenset(self.named.values())
+        facts = self._load(paths)
         for path in paths:
-            facts = self.facts.get(path, NOTHING)
-            found = self.tree.list_dependencies(path, facts) - left_out
+            found = self.tree.list_dependencies(path, facts.get(path, NOTHING))
             self._edges[path] = tuple(sorted(found))

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
 from ci.gate.dependencies.names import SOURCES, FileFacts
 from ci.gate.rules import GateRules
 from ci.parity.facts import directory_of
-from ci.parity.policy import matches
 from ci.parity.uses import absolute
 
 BUCK_FILES, CMAKE_FILE = ("BUCK", "TARGETS", "targets.bzl"), "CMakeLists.txt"
-TESTS = "tests/"
 
 
 class TreeFiles:
@@ -25,7 +22,6 @@ class TreeFiles:
         self.files = frozenset(files)
         self.links = links
         self.rules = rules
-        self._words: dict[str, tuple[str, ...]] = {}
 
     @cached_property
     def folders(self) -> Mapping[str, tuple[str, ...]]:
@@ -38,37 +34,19 @@ class TreeFiles:
                 folder = directory_of(folder)
         return {folder: tuple(paths) for folder, paths in found.items()}
 
-    @cached_property
-    def _endings(self) -> Mapping[str, tuple[str, ...]]:
-        """Files and folders, by each possible ending of their paths."""
-        found: dict[str, list[str]] = {}
-        for path in (*self.files, *self.folders):
-            parts = path.split("/")
-            for start in range(len(parts)):
-                found.setdefault("/".join(parts[start:]), []).append(path)
-        return {ending: tuple(paths) for ending, paths in found.items()}
-
     def list_dependencies(self, path: str, facts: FileFacts) -> set[str]:
         """Return the files that ``path`` depends on because of the names in it, its folder or, for
-        a symbolic link, its target. Files that an ``unread`` rule excludes for ``path`` are left
-        out."""
-        found = {name for name in facts.paths if name in self.files}
+        a symbolic link, its target."""
+        found: set[str] = set()
         for name in facts.imports:
             found.update(self.find_module(name, path))
-        for family in facts.families:
-            found.update(self.find_family(family, path))
         found.update(self.find_includes(path, facts.includes))
         if path.endswith((".py", *SOURCES)):
             found.update(self.list_above(path))
-        if path.endswith(".py") and self.rules.words:
-            for word in facts.words:
-                found.update(self.find_word(word, path))
-            found.update(self.list_beside(path))
         if path in self.links:
             target = posixpath.normpath(posixpath.join(directory_of(path), self.links[path]))
             found.update(self.expand(target))
-        unread = [row.files for row in self.rules.unread if matches(path, (row.reader,))]
-        return {one for one in found - {path} if not any(matches(one, files) for files in unread)}
+        return found - {path}
 
     def expand(self, path: str) -> tuple[str, ...]:
         """Return ``path`` itself if it is a file, the files below it if it is a folder, otherwise
@@ -109,58 +87,6 @@ class TreeFiles:
         while f"{folder}/__init__.py" in self.files:
             yield f"{folder}/__init__.py"
             folder = directory_of(folder)
-
-    def find_family(self, family: str, importer: str) -> Iterator[str]:
-        """Yield the modules directly in a package. ``.`` stands for the importer's package."""
-        folder = directory_of(importer) if family == "." else family.replace(".", "/")
-        for path in self.folders.get(folder, ()):
-            if path.endswith(".py") and directory_of(path) == folder:
-                yield path
-
-    def find_word(self, word: str, reader: str) -> tuple[str, ...]:
-        """Return the files that a string may refer to, as a whole path or as the end of a path.
-
-        If ``word`` has no folder, it matches a Python file only in the folder of ``reader``. Only
-        files in tests/ can refer to a file in tests/ by a part of its path.
-        """
-        if word not in self._words:
-            self._words[word] = tuple(self._match_word(word))
-        beside = directory_of(reader)
-        return tuple(
-            path
-            for path in self._words[word]
-            if ("/" in word or not path.endswith(".py") or directory_of(path) == beside)
-            and (reader.startswith(TESTS) or not path.startswith(TESTS) or path == word)
-        )
-
-    def _match_word(self, word: str) -> Iterator[str]:
-        if "*" not in word:
-            for path in self._endings.get(word, ()):
-                yield from self.expand(path)
-            return
-        text = "[^/]*".join(map(re.escape, word.split("*")))
-        test = re.compile(f"(?:.*/)?{text}")
-        for path in (*self.files, *self.folders):
-            if test.fullmatch(path):
-                yield from self.expand(path)
-
-    def list_beside(self, path: str) -> Iterator[str]:
-        """Yield the data files that belong to a Python file: those in its folder and below, except
-        those for which a Python file in a subfolder is nearer."""
-        folder = directory_of(path)
-        for file in self.folders.get(folder, ()) if folder else ():
-            if not file.endswith(".py") and self._nearest(directory_of(file)) == folder:
-                yield file
-
-    def _nearest(self, folder: str) -> str:
-        """Return the nearest folder that contains Python files: ``folder``, one above it, or ""."""
-        while folder and folder not in self._packages:
-            folder = directory_of(folder)
-        return folder
-
-    @cached_property
-    def _packages(self) -> frozenset[str]:
-        return frozenset(directory_of(path) for path in self.files if path.endswith(".py"))
 
     def find_includes(self, path: str, includes: Iterable[tuple[str, str]]) -> Iterator[str]:
         """Yield the headers of the tree that a C++ file includes. Each header is followed by the C

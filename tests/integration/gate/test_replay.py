@@ -26,7 +26,8 @@ QUALCOMM = re.compile("qualcomm|qnn", re.IGNORECASE)
 
 def replay(repository: Repository, span: str) -> Savings:
     steps = repository.list_steps(span)
-    return Savings(tuple(replay_step(step, repository.rules) for step in steps))
+    rules = repository.rules
+    return Savings(tuple(replay_step(step, rules, rules.recorded) for step in steps))
 
 
 @pytest.mark.nightly
@@ -81,4 +82,4 @@ def test_upstream_s_qnn_jobs_are_saved_and_no_change_of_qualcomm_s_is_skipped() 
     assert len(touching) > 20
     assert [step.commit for step in touching if not count_sessions(step)] == []
     ran, every = savings.sessions
-    assert ran < 0.7 * every, render_savings(savings)
+    assert ran < 0.8 * every, render_savings(savings)

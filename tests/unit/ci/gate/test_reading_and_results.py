@@ -21,9 +21,9 @@ from ci.gate.jobs import (
     list_jobs,
     render_matrix,
 )
-from ci.gate.reading import FETCH, Repository, WorkTree, compare_keys, read_facts
+from ci.gate.reading import FETCH, Repository, WorkTree, compare_keys
 from ci.gate.results import read_junit, read_needs, read_plan, read_result, read_results
-from ci.gate.rules import CaseRule, Rule, SessionRule, read_rules
+from ci.gate.rules import CaseRule, SessionRule, read_rules
 from ci.gate.schema import Plan, PlannedSession
 from ci.gate.verdict import JobResult
 from ci.parity.trees import RevisionTree
@@ -31,7 +31,6 @@ from ci.report.schema import CaseName
 from ci.report.write import write_report
 from provisioning.errors import ManifestError, UsageError
 from tests.stand_ins.reports import make_report
-from tests.stand_ins.small_project import FILES, MemoryTree
 
 RULES = read_rules()
 
@@ -186,33 +185,6 @@ def test_a_machine_that_allows_sha1_for_no_security_names_files_too(
     assert WorkTree(git.root).digest("a") == git("hash-object", "a")
 
 
-def test_a_model_s_cases_depend_on_its_own_files_and_on_those_of_the_session() -> None:
-    repository = Repository(Path(), RULES)
-    tree = MemoryTree(FILES)
-    repository.trees["commit"] = (tree, read_facts(tree, RULES, {}))
-    digests = repository.digest_inputs("commit")
-    assert "test_emulator" not in digests
-    lstm, mlp = (digests[f"test_emulator {model}"] for model in ("lstm", "mlp"))
-    assert mlp.keys() - lstm.keys() == {"ci/models/suite/mlp.py"}
-    assert lstm.keys() - mlp.keys() == {"ci/models/suite/lstm.py", "ci/models/cell.py"}
-    assert "ci/cases/session.py" in mlp.keys() & lstm.keys()
-    assert "manifests/locks/qnn-runtime-2.49.json" in mlp.keys() & lstm.keys()
-    assert "manifests/toolchains/ndk.toml" in digests["build_android"].keys() - mlp.keys()
-    assert mlp["ci/models/suite/mlp.py"] == FILES["ci/models/suite/mlp.py"]
-    assert "ci/cases/session.py" not in digests["sign_skel"]
-    every = {path for found in digests.values() for path in found}
-    assert not [path for path in every if "#" in path]
-    assert POLICY not in {*mlp, *lstm}, "its rows choose the cases"
-    assert POLICY in digests["tests"]
-    alone = Rule(("ci/cases/*",), (), "for a test", alone=True)
-    repository = Repository(Path(), replace(RULES, rule=(alone,)))
-    repository.trees["commit"] = (tree, read_facts(tree, RULES, {}))
-    fewer = repository.digest_inputs("commit")
-    assert mlp.keys() - fewer["test_emulator mlp"].keys() == {
-        path for path in mlp if path.startswith("ci/cases/")
-    }
-
-
 def test_what_is_no_repository_or_has_no_history_is_named(git: Git, tmp_path: Path) -> None:
     (tmp_path / "plain").mkdir()
     nothing = Repository(tmp_path / "plain", RULES)
@@ -245,21 +217,15 @@ def test_what_is_no_repository_or_has_no_history_is_named(git: Git, tmp_path: Pa
     assert one.value.fix == "write it like HEAD~20..HEAD"
 
 
-@pytest.mark.parametrize("with_cases", [True, False])
-def test_the_commits_of_a_range_are_compared_each_with_its_parent(
-    git: Git, with_cases: bool
-) -> None:
+def test_the_commits_of_a_range_are_compared_each_with_its_parent(git: Git) -> None:
     """Oldest first; trees of a few commits are kept."""
     first = git.commit(a="1")
     commits = [git.commit(**{name: "1"}) for name in "bcdef"]
-    rules = RULES if with_cases else replace(RULES, cases=None)
-    repository = Repository(git.root, rules)
+    repository = Repository(git.root, RULES)
     steps = [*repository.list_steps(f"{first}..{commits[-1]}")]
     assert [one.commit for one in steps] == commits
     changes = [[change.path for change in one.difference.changes] for one in steps]
     assert changes == [[name] for name in "bcdef"]
-    assert [one.after for one in steps[:-1]] == [one.before for one in steps[1:]]
-    assert ("test_emulator" in steps[0].after) is not with_cases
     assert commits[-1] in repository.trees
     assert len(repository.trees) == 4
     tree = repository.read_tree(commits[-1])
@@ -360,14 +326,6 @@ def test_the_keys_of_a_manifest_choose_the_cases() -> None:
     assert choose("notes.txt") is None
     assert choose(POLICY) is None  # no row of it has changed
     assert choose("other.toml", "a") is None
-
-
-@pytest.mark.parametrize("order", [1, -1])
-def test_a_file_that_a_model_uses_in_either_tree_needs_its_cases(order: int) -> None:
-    using = TreeFacts(suite=SUITE, models={"mlp": {"ci/a.py": "it imports it"}, "gone": {"b": ""}})
-    base, head = (TREE, using)[::order]
-    assert choose_cases("ci/a.py", Difference(base, head, ()), RULE) == CASES[:2]
-    assert choose_cases("b", Difference(base, head, ()), RULE) == ()
 
 
 def plan_jobs(*sessions: PlannedSession, **suites: tuple[CaseName, ...]) -> list[PlannedJob]:

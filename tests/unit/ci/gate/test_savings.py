@@ -22,7 +22,7 @@ from ci.gate.render import (
     show_fate,
     show_reason,
 )
-from ci.gate.replay import Replayed, Savings, Step, find_missed
+from ci.gate.replay import Replayed, Savings
 from ci.gate.schema import Plan, PlannedSession
 from ci.report.schema import CaseName
 from ci.verbs import plan as plan_verb
@@ -101,20 +101,6 @@ def test_a_replay_counts_what_ci_can_run() -> None:
     nothing = render_savings(Savings(()))
     assert "sessions: 0 of 0 ran, 0 % saved" in nothing
     assert "missed: nothing" in nothing
-
-
-def test_each_file_that_came_went_or_changed_needs_its_session() -> None:
-    before = {"lint": {"a": "1", "gone": "1", "same": "1"}, "old": {"x": "1"}}
-    after = {"lint": {"a": "2", "new": "1", "same": "1", "z": "1"}, "emulator m": {"b": "1"}}
-    step: Any = Step("c", SimpleNamespace(), before, after)  # type: ignore[arg-type]
-    assert find_missed(step, make_plan()) == ["lint: a, gone, new", "emulator m: b"]
-    ran = make_plan(make_session("lint"), make_session("emulator"))
-    assert find_missed(step, ran) == ["emulator m: b"]
-    assert find_missed(step, with_cases(ran, cases=(CaseName("m", "fp16", "S"),))) == []
-
-
-def with_cases(plan: Plan, **changes: Any) -> Plan:
-    return make_plan(*plan.sessions, **changes)
 
 
 @pytest.mark.parametrize(
@@ -238,9 +224,9 @@ def test_a_range_is_replayed_commit_by_commit_and_fails_if_a_plan_missed_somethi
     repository: Any = SimpleNamespace(list_steps={"a..b": steps}.__getitem__, rules="rules")
     made = {str(number): Replayed(str(number), make_plan(), 1) for number in range(51)}
     made["7"] = Replayed("7", make_plan(), 1, missed)
-    monkeypatch.setattr(plan_verb, "replay_step", lambda step, rules: rules and made[step])
+    monkeypatch.setattr(plan_verb, "replay_step", lambda step, rules, _: rules and made[step])
     told = io.StringIO()
-    outcome = plan_verb.verify(repository, "a..b", Progress(told))
+    outcome = plan_verb.verify(repository, "a..b", {}, Progress(told))
     savings = Savings(tuple(made.values()))
     assert outcome == Outcome(
         render_savings(savings),
@@ -258,8 +244,17 @@ def test_a_plan_is_printed_as_a_table_or_as_markdown_and_written_to_a_file(
     monkeypatch.setattr(plan_verb, "Repository", lambda place, rules: (place, rules))
     monkeypatch.setattr(plan_verb, "read_rules", lambda file: f"rules of {file}")
     monkeypatch.setattr(plan_verb, "plan_changes", lambda *words: asked.append(words) or plan)
-    monkeypatch.setattr(plan_verb, "verify", lambda _, span, __: span)
-    usual = {"source": ".", "rules": None, "verify": "", "markdown": False, "out": None}
+    monkeypatch.setattr(plan_verb, "read_record", lambda file: {})
+    monkeypatch.setattr(plan_verb, "verify", lambda _, span, *__: span)
+    usual = {
+        "source": ".",
+        "rules": None,
+        "verify": "",
+        "record": None,
+        "recorded": "x",
+        "markdown": False,
+        "out": None,
+    }
     rows: tuple[tuple[dict[str, Any], str], ...] = (
         ({}, render_table(plan)),
         ({"markdown": True}, render_markdown(plan)),
