@@ -357,6 +357,9 @@ def run_verb(session: nox.Session, verb: str, *words: str) -> None:
     if group in LARGE:
         fetch_library(session, group)
     executorch = choose_executorch(session) if verb in {"test-emulator", "audit"} else ""
+    lowering = find_environment(session, "lowering") / "bin" / "python"
+    if verb == "doctor" and lowering.exists() and "--python" not in " ".join(words):
+        words = (*words, "--python", str(lowering))  # the doctor itself needs no torch
     run_module(session, group, "ci", verb, *words, executorch=executorch)
 
 
@@ -483,11 +486,7 @@ def provision(session: nox.Session) -> None:
 @nox.session(default=False)
 def validate(session: nox.Session) -> None:
     """Check the environment of a profile, and print faults with their fixes."""
-    python = find_environment(session, "lowering") / "bin" / "python"
-    words = list(session.posargs)
-    if python.exists() and not any(word.split("=")[0] == "--python" for word in words):
-        words += ["--python", str(python)]
-    run_module(session, "core", "ci", "doctor", *words)
+    run_verb(session, "doctor", *session.posargs)
 
 
 @nox.session(default=False)

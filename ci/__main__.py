@@ -17,6 +17,7 @@ from ci.verbs.environments import (
     choose_fuzz,
     choose_matrix,
     choose_onnx,
+    choose_setup,
     choose_upgrade,
 )
 from provisioning.console.command import Verb, find_verb, order_words, run_program
@@ -24,7 +25,9 @@ from provisioning.console.command import Verb, find_verb, order_words, run_progr
 VERBS: dict[str, Verb] = {
     **provisioning.__main__.VERBS,
     "setup": Verb(
-        "ci.verbs.setup", "provision and check a profile for the later steps of a CI job"
+        "ci.verbs.setup",
+        "provision and check a profile for the later steps of a CI job",
+        environment=choose_setup,
     ),
     "test-emulator": Verb(
         "ci.verbs.emulate",
@@ -63,6 +66,7 @@ VERBS: dict[str, Verb] = {
         "ci.verbs.build",
         "build adaptors and runners with CMake",
         "build_",
+        environment=LOWERING,
         examples=("runner", "android --source executorch", "aot --source executorch --dry-run"),
     ),
     "image": Verb("ci.verbs.image", "build Docker images, and run a dev shell in one"),

@@ -69,6 +69,12 @@ def choose_matrix(words: Sequence[str]) -> str:
     return CORE if "--known" in words else ONNX_TORCH
 
 
+def choose_setup(words: Sequence[str]) -> str:
+    """Return the group for setup, which also checks the Python that lowers or compiles models."""
+    profiles = [word.partition("+")[0].removesuffix("-sdk") for word in words if word[:1] != "-"]
+    return {"emulator": LOWERING, "onnx": ONNX}.get((*profiles, "emulator")[0], CORE)
+
+
 def choose_file(words: Sequence[str]) -> str:
     """Return the group for a verb that reads a file: the onnx package reads .onnx files."""
     return ONNX if any(word.endswith(".onnx") for word in words) else CORE

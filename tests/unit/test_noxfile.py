@@ -299,6 +299,10 @@ def test_a_session_runs_its_module_in_its_environment(
         ("qnn_ci", ("inspect", "model_ctx.onnx"), "onnx"),
         ("qnn_ci", ("inspect", "model.pte"), "core"),
         ("qnn_ci", ("verify-evidence", "m.pte", "--bundle", "b.json"), "evidence"),
+        ("qnn_ci", ("setup",), "lowering"),
+        ("qnn_ci", ("setup", "onnx+qnn-runtime@2.49.40"), "onnx"),
+        ("qnn_ci", ("setup", "android"), "core"),
+        ("qnn_ci", ("build", "android"), "lowering"),
         ("qnn_ci", ("gone",), "core"),
     ],
 )
@@ -351,12 +355,13 @@ def test_no_session_runs_by_default(noxfile: ModuleType) -> None:
 def test_the_doctor_examines_the_environment_that_lowers(
     linux: ModuleType, tmp_path: Path, words: tuple[str, ...], adds: bool
 ) -> None:
-    session = Recorder(tmp_path, "validate", *words)
-    make(linux, session, "core", "lowering")
-    linux.validate.func(session)
     python = str(tmp_path / ".nox/lowering/bin/python")
     more = ("--python", python) if adds else ()
-    assert session.ran[0].words[2:] == ("ci", "doctor", *words, *more)
+    make(linux, Recorder(tmp_path, "validate"), "core", "lowering")
+    for name, given in (("validate", words), ("qnn_ci", ("doctor", *words))):
+        session = Recorder(tmp_path, name, *given)
+        getattr(linux, name).func(session)
+        assert session.ran[0].words[2:] == ("ci", "doctor", *words, *more)
 
 
 @pytest.mark.parametrize("target", ["aot", "android", "linux", "direct"])
