@@ -16,7 +16,7 @@ from msgspec import Struct
 from ci.cases.spec import CaseSpec
 from ci.judging.figures import Array, is_floating
 from ci.models.graph_steps import Step
-from ci.models.tensors import Loss, TensorInfo, read_sets, write_sets
+from ci.models.tensors import Layer, Loss, TensorInfo, read_sets, write_sets
 from ci.models.user_models import ReferencePolicy
 from ci.report.schema import DeviceFigures, Footprint
 from provisioning.errors import FailedError
@@ -65,7 +65,7 @@ class Compiled(Struct, frozen=True, kw_only=True):
     unshared_bytes: int = 0  # the program's size without shared weights; 0 if they are not shared
     loss: Loss | None = None  # where quantization costs the most accuracy, if that is known
     # Operators whose results are appended to the model's outputs, if the case requests that.
-    layers: tuple[str, ...] = ()
+    layers: tuple[Layer, ...] = ()
     made_inputs: str = ""  # describes generated inputs, see ci.models.user_models.name_made
     weights: str = ""  # the SHA-256 of the float32 model's weights, or empty
     calibration: str = ""  # the SHA-256 of the calibration sets, or empty

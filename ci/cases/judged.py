@@ -43,6 +43,7 @@ from ci.judging.verdict import (
     ControlResult,
     forgive,
     judge_outputs,
+    keeps_metric,
     name_reasons,
 )
 from ci.models.graph_steps import Step
@@ -55,6 +56,7 @@ from ci.report.schema import (
     Control,
     Digests,
     FallbackOp,
+    NoiseNote,
     OpCount,
     OutputFigures,
     Place,
@@ -131,6 +133,7 @@ class Evidence:
     metric: MetricResult | None = None
     question: Question | None = None
     warnings: tuple[str, ...] = ()
+    notes: tuple[NoiseNote, ...] = ()
     baseline: Baseline | None = None
     lacks: str = ""
     outputs: tuple[OutputFigures, ...] = ()
@@ -199,13 +202,7 @@ class CaseJudge:
         except ValueError as error:
             run = replace(run, failure=str(error))
         if run.failure:
-            self.evidence.lacks = run.lacks
-            known = run.failure if run.lacks else self.find_refusal(f"{run.failure}\n{log_tail}")
-            if known:
-                return self.end(Status.UNSUPPORTED, f"run: {known}", log_tail)
-            faults = [f"run: {run.failure}", *self.delegation_faults(compiled)]
-            faults += name_reasons(name_excesses(self.find_excesses(compiled)))
-            return self.end(Status.FAILED, "; ".join(faults), log_tail)
+            return self.end_failed(run, compiled, log_tail)
         if self.options.keep:  # replaces the outputs of an earlier run
             shutil.rmtree(self.directory / OUTPUTS, ignore_errors=True)
             write_sets(self.directory / OUTPUTS, run.outputs, OUTPUT)
@@ -217,7 +214,9 @@ class CaseJudge:
         slow, nearly = find_slow(run.notes.device, self.limits.budget)
         over = (*self.find_excesses(compiled), *slow)
         every = [*verdict.reasons, *task, *name_excesses(over)]
-        failing, forgiven = forgive(every, self.metric)
+        kept = keeps_metric(self.metric, self.evidence.metric) and not self.limits.strict_noise
+        failing, forgiven = forgive(every, self.metric, kept=kept)
+        self.evidence.notes = (*verdict.notes, *(verdict.element_notes if kept else ()))
         self.evidence.question = failing[0].question if failing else None
         unjudged = self.spec.scheme is Scheme.ASIS and verdict.figures.sqnr_db_scheme == math.inf
         own = [NO_FLOAT] * unjudged  # the file is its own reference
@@ -238,6 +237,8 @@ class CaseJudge:
         if not reasons and (unmet := self.find_unmet()):
             return self.end(Status.FAILED, unmet, log_tail, remark=run.notes.remark)
         if not reasons:
+            notes = self.evidence.notes
+            self.evidence.notes = self.name_operators(notes) if notes else ()
             return self.end(Status.PASSED, remark=run.notes.remark)
         loss = compiled.loss if self.evidence.question is Question.QUANTIZED else None
         where = [describe_loss(loss)] if loss else []
@@ -250,11 +251,26 @@ class CaseJudge:
         explained = "\n".join(["; ".join(reasons), *advice, *advise_on_budget(over), *where])
         return self.end(Status.FAILED, explained, log_tail, remark=run.notes.remark)
 
+    def end_failed(self, run: Run, compiled: Compiled, log_tail: str) -> CaseResult:
+        """End a case whose program returned no outputs."""
+        self.evidence.lacks = run.lacks
+        known = run.failure if run.lacks else self.find_refusal(f"{run.failure}\n{log_tail}")
+        if known:
+            return self.end(Status.UNSUPPORTED, f"run: {known}", log_tail)
+        faults = [f"run: {run.failure}", *self.delegation_faults(compiled)]
+        faults += name_reasons(name_excesses(self.find_excesses(compiled)))
+        return self.end(Status.FAILED, "; ".join(faults), log_tail)
+
     def locate(self) -> str:
         """Return a line with the layer at which a program starts to differ from its model, or "" if
         it is unknown. This class always returns "", because it runs no program. CaseRun overrides
         this."""
         return ""
+
+    def name_operators(self, notes: tuple[NoiseNote, ...]) -> tuple[NoiseNote, ...]:
+        """Return the notes with the operator that causes the errors. This class returns them
+        unchanged, because it runs no program. CaseRun overrides this."""
+        return notes
 
     def measure_metric(self, references: References, outputs: list[Array]) -> list[Reason]:
         """Return why the user's metric rejects the program. This class returns no reasons, because
@@ -429,6 +445,7 @@ def make_case(
         metric_name=metric_name,
         question=known.question if status is Status.FAILED else None,
         warnings=known.warnings,
+        noise_notes=known.notes,
         recorded_sqnr_db=known.baseline.sqnr_db if known.baseline else None,
         recorded_sqnr_db_quantized=known.baseline.sqnr_db_quantized if known.baseline else None,
         delegated_nodes=delegation.delegated_nodes if delegation else None,

@@ -26,8 +26,9 @@ from ci.judging.budget import advise_on_budget
 from ci.judging.figures import Array
 from ci.judging.gate import Judgement, Reason, References, judge
 from ci.judging.verdict import judge_metric, name_reasons
+from ci.models.tensors import Layer
 from ci.models.user_models import MetricResult, call_metric
-from ci.report.schema import Question, Status
+from ci.report.schema import NoiseNote, Question, Status, Threshold
 from provisioning.errors import QnnCiError, StoreError, UnfitError, describe_exception
 from provisioning.files import explain_no_room
 
@@ -213,10 +214,27 @@ class CaseRun(CaseJudge):
         return Run(outputs=outputs, notes=notes, wall_s=wall_s, used=used)
 
     def locate(self) -> str:
-        """Return a line with the layer at which a program starts to differ from its model. To find
-        it, a second program that also returns the outputs of its layers is compiled and run. If
-        that fails, the line contains the reason. Return "" if the engine or the model does not
-        support such a program."""
+        """Return a line with the layer at which a program starts to differ from its model, or with
+        the reason why it is unknown. Return "" if the engine or the model does not support a
+        program that returns its layers."""
+        found = self.judge_layers(self.limits)
+        return found if isinstance(found, str) else describe_departure(*found)
+
+    def name_operators(self, notes: tuple[NoiseNote, ...]) -> tuple[NoiseNote, ...]:
+        """Return the notes with the first layer that has errors above the predicted noise. If it is
+        unknown, return them unchanged."""
+        found = self.judge_layers(structs.replace(self.limits, strict_noise=True))
+        layer = None if isinstance(found, str) else find_departure(*found)
+        if layer is None:
+            return notes
+        return tuple(
+            structs.replace(one, operator=layer.operator, label=layer.label) for one in notes
+        )
+
+    def judge_layers(self, limits: Threshold) -> tuple[Judgement, Sequence[Layer]] | str:
+        """Return the judgement of a second program that also returns the outputs of its layers, and
+        these layers. If there is no such program, return the reason, or "" if the engine or the
+        model does not support it."""
         if self.spec.source.choices.methods:
             return ""
         spec = replace(self.spec, layers=True)
@@ -235,9 +253,8 @@ class CaseRun(CaseJudge):
         if run.failure:
             return f"  where: not located: {run.failure}"
         outputs = stack_outputs(run.outputs, compiled)
-        limits = structs.replace(self.limits, outputs=())
-        judgement = judge(references, outputs, compiled.outputs, limits)
-        return describe_departure(judgement, compiled.layers)
+        limits = structs.replace(limits, outputs=())
+        return judge(references, outputs, compiled.outputs, limits), compiled.layers
 
     def measure_metric(self, references: References, outputs: list[Array]) -> list[Reason]:
         """Measure the user's metric, if the model has one, and return why it rejects the
@@ -259,28 +276,34 @@ class CaseRun(CaseJudge):
         return list(judge_metric(self.metric, result))
 
 
-def describe_departure(judgement: Judgement, layers: Sequence[str]) -> str:
-    """Return a line with the layer at which a program starts to differ from its model. ``layers``
-    are the names of the program's last outputs."""
+def find_departure(judgement: Judgement, layers: Sequence[Layer]) -> Layer | None:
+    """Return the first layer whose output is not faithful. ``layers`` are the layers that belong to
+    the program's last outputs."""
+    judged = judgement.outputs[len(judgement.outputs) - len(layers) :]
+    pairs = zip(layers, judged, strict=True)
+    return next((layer for layer, one in pairs if one.fails(Question.FAITHFUL)), None)
+
+
+def describe_departure(judgement: Judgement, layers: Sequence[Layer]) -> str:
+    """Return a line with the layer at which a program starts to differ from its model. The
+    arguments are those of find_departure."""
     outputs = judgement.outputs
-    first = len(outputs) - len(layers)
-    wrong = [index for index, one in enumerate(outputs) if one.fails(Question.FAITHFUL)]
-    behind = [index for index in wrong if index >= first]
-    if not wrong:
+    if not any(one.fails(Question.FAITHFUL) for one in outputs):
         return (
             "  where: the program is correct if it also returns the outputs of its layers, so the"
             " cause is how QNN combines layers or outputs"
         )
-    if not behind:
-        return f"  where: correct up to {layers[-1]}, wrong after it" if layers else ""
-    index = behind[0]
-    before = f"correct up to {layers[index - first - 1]}, " if index > first else ""
-    figures = outputs[index].quantized_figures or outputs[index].float_figures
-    reached = ""
-    if figures:
-        predicted = outputs[index].predicted_db
-        reached = f" (SQNR {figures.sqnr_db:.1f} dB, {predicted:.1f} dB predicted)"
-    return f"  where: {before}wrong from {layers[index - first]} on{reached}"
+    layer = find_departure(judgement, layers)
+    if layer is None:
+        return f"  where: correct up to {layers[-1].label}, wrong after it"
+    place = layers.index(layer)
+    before = f"correct up to {layers[place - 1].label}, " if place else ""
+    one = outputs[len(outputs) - len(layers) + place]
+    figures = one.quantized_figures or one.float_figures
+    reached = (
+        f" (SQNR {figures.sqnr_db:.1f} dB, {one.predicted_db:.1f} dB predicted)" if figures else ""
+    )
+    return f"  where: {before}wrong from {layer.label} on{reached}"
 
 
 def keep_artifacts(directory: Path, target: Path) -> None:

@@ -100,6 +100,8 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     unsupported: tuple[Unsupported, ...] = field(default_factory=tuple)
     advice: tuple[Advice, ...] = field(default_factory=tuple)
     runtimes: tuple[str, ...] = ()  # where devices get QNN from: see list_device_runtimes
+    # whether an error above the predicted noise fails a case even if it is too small to matter
+    strict_noise: bool = False
     dropped: tuple[str, ...] = ()  # limits in the user's file that no longer have an effect
 
     def for_backend(self, backend: Backend) -> EmulatorPolicy:
@@ -137,7 +139,7 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         budget = self.budget.merge(self.budget_of(model, scheme))
         if entry and (own := entry.limits.get(scheme) or self.schemes.get(scheme)):
             found = _threshold(scheme, own, model, metric=entry.metric)
-            return msgspec.structs.replace(found, budget=budget)
+            return msgspec.structs.replace(found, budget=budget, strict_noise=self.strict_noise)
         rules = [_threshold(name, limits) for name, limits in self.schemes.items()]
         rules += [
             _threshold(one.scheme, one.limits, one.model, one.reason) for one in self.override
@@ -149,7 +151,7 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
                 why="a case without limits proves nothing",
                 fix=f"add [schemes.{scheme.value}] to the policy",
             )
-        return msgspec.structs.replace(rule, budget=budget)
+        return msgspec.structs.replace(rule, budget=budget, strict_noise=self.strict_noise)
 
     def describe_limits(self, specs: Iterable[CaseSpec]) -> tuple[Threshold, ...]:
         """Return the limits of the cases, without duplicates."""

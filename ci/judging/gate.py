@@ -12,7 +12,7 @@ The user's metric answers a third question (ci.judging.verdict).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,7 +26,9 @@ from ci.judging.figures import (
     measure_pooled,
     share_equal,
 )
+from ci.judging.materiality import Accepted
 from ci.judging.noise import Excess, Prediction
+from ci.judging.sightings import find_exchange
 from ci.models.tensors import TensorInfo
 from ci.report.schema import Question, Threshold
 
@@ -84,11 +86,13 @@ class References:
 @dataclass(frozen=True)
 class Reason:
     """Why an output is rejected, and which question it fails. ``is_model`` is true if the cause is
-    the float32 model, its data or the metric, so that no program could be accepted."""
+    the float32 model, its data or the metric, so that no program could be accepted.
+    ``only_elements`` is true if noise explains everything except single elements."""
 
     question: Question
     text: str
     is_model: bool = False
+    only_elements: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,12 @@ class OutputJudgement:
         """Return whether the gate rejects the output on this question."""
         return any(reason.question is question for reason in self.reasons)
 
+    @property
+    def noted(self) -> Excess | None:
+        """The worst error that noise does not explain, if no such error matters."""
+        worst = self.excesses[0] if self.excesses else None
+        return worst if worst and worst.over_db > 0 and not worst.matters else None
+
 
 @dataclass(frozen=True)
 class Judgement:
@@ -129,7 +139,7 @@ class Judgement:
         several outputs."""
         several = len(self.outputs) > 1
         return tuple(
-            Reason(one.question, f"output {index}: {one.text}" if several else one.text)
+            replace(one, text=f"output {index}: {one.text}" if several else one.text)
             for index, output in enumerate(self.outputs)
             for one in output.reasons
         )
@@ -186,7 +196,12 @@ def _judge_magnitudes(
     eager = references.float32[index].values
     best, against = references.best(index)
     prediction = references.predict(index, info)
-    excesses = prediction.find_excesses(output, limits.max_above_noise_db)
+    accepted = None if limits.strict_noise else Accepted(eager, best.values, info)
+    excesses = prediction.find_excesses(output, limits.max_above_noise_db, accepted)
+    if excesses[0].over_db > 0 and not excesses[0].matters:
+        right = [references.best(number)[0].values for number in range(len(references.float32))]
+        if find_exchange(right, output, index):
+            excesses = prediction.find_excesses(output, limits.max_above_noise_db)
     against_float = measure(eager, output)
     asked = output if references.quantized is None else best.values
     pooled = measure_pooled(eager, asked)
@@ -194,7 +209,7 @@ def _judge_magnitudes(
     is_lost = references.quantized is not None and is_short and prediction.sqnr_db < LOST_DB
     reasons = [*_off_grid(output, info)]
     worst = excesses[0]
-    if worst.over_db > 0:
+    if worst.fails:
         reached = measure(best.values, output).sqnr_db
         text = (
             f"the error is {worst.above_db:.1f} dB above the predicted rounding noise in"
@@ -202,7 +217,9 @@ def _judge_magnitudes(
             f" {reached:.1f} dB against the {against} model ({prediction.sqnr_db:.1f} dB"
             " predicted)"
         )
-        reasons.append(Reason(Question.QUANTIZED if is_lost else Question.FAITHFUL, text))
+        question = Question.QUANTIZED if is_lost else Question.FAITHFUL
+        only_elements = all(one.is_element for one in excesses if one.fails)
+        reasons.append(Reason(question, text, only_elements=only_elements))
     against_quantized = scheme = None
     if references.quantized is not None:
         against_quantized, scheme = measure(best.values, output), measure(eager, best.values)

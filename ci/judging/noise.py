@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from ci.judging.figures import Array, channel_axes, decibels
+from ci.judging.materiality import RAISE_DB, Accepted
+from ci.judging.parts import ELEMENT, WHOLE, Parts, divide
 from ci.models.tensors import TensorInfo
 
 # Each part may also have this share of the mean power of all parts, because a few runs may by
@@ -35,17 +37,19 @@ SYSTEMATIC, MAX_GAIN, MAX_OFFSET = 2.0, 0.004, 0.005
 # EDGES_DB.
 COARSE, BIAS, EDGES_DB = 0.04, 0.75, 6.0
 
-WHOLE, ELEMENT_DB, LINE_DB = "all input sets", 10.0, 100.0
+ELEMENT_DB, LINE_DB = 10.0, 100.0
 
 
 @dataclass(frozen=True)
 class Excess:
     """The error in a part of an output. ``above_db`` is how far it is above the prediction, in dB.
-    ``over_db`` is how far it is above the limit, in dB; it is negative if the part is accepted.
+    ``over_db`` is how far it is above the limit, in dB; noise explains the error if it is not
+    positive. ``raised_db`` is by how much the error raises the error that the user accepts there
+    (see ci.judging.materiality), and ``matters`` is whether that is too much.
 
     A message names the part with the largest ``over_db - names_db``. Without ``names_db``, it would
     nearly always name a single element. ``is_partial`` is true if at least one part of the same
-    kind is accepted.
+    kind is within its limit.
     """
 
     place: str
@@ -53,49 +57,27 @@ class Excess:
     over_db: float
     names_db: float = 0.0
     is_partial: bool = False
+    raised_db: float = math.inf
+    matters: bool = True
 
+    def weigh(self, raised_db: float) -> Excess:
+        """Return the excess with the raise that was measured for it."""
+        return replace(self, raised_db=raised_db, matters=raised_db > RAISE_DB)
 
-class Parts(NamedTuple):
-    """The error power of each part of one kind, [..., part]. The parts are the slices along
-    ``axis`` of [input set, *shape]; ``axis`` is None for parts that are not such slices."""
+    @property
+    def is_element(self) -> bool:
+        """Whether the part is a single element."""
+        return self.place.startswith(ELEMENT)
 
-    kind: str
-    axis: int | None
-    powers: Array
+    @property
+    def fails(self) -> bool:
+        """Whether noise does not explain the error and the error matters."""
+        return self.over_db > 0 and self.matters
 
-    def name(self, index: int) -> str:
-        """Return a name such as ``row 1 of 2``, with numbers from 0. If there is a single part,
-        return only the kind."""
-        count = self.powers.shape[-1]
-        return f"{self.kind} {index} of {count}" if count > 1 else self.kind
-
-
-def divide(squares: Array, info: TensorInfo) -> Iterator[Parts]:
-    """Yield the error power of every part of an output, for each kind of part: the whole output,
-    input sets, rows, channels, parts of a concatenation, and elements. ``squares`` are the squared
-    errors, [..., input set, *shape]."""
-    rank = len(info.shape)
-    lead = squares.ndim - rank - 1
-    places = tuple(range(lead, squares.ndim))
-    yield Parts(WHOLE, None, squares.mean(places)[..., None])
-    for kind, axis in (("input set", 0), *name_axes(info)):
-        if squares.shape[lead + axis] > 1:
-            others = tuple(place for place in places if place != lead + axis)
-            yield Parts(kind, axis, squares.mean(others))
-    if info.joined:
-        others = tuple(place for place in places if place != lead + info.joined_axis + 1)
-        starts = np.cumsum((0, *info.joined[:-1]))
-        sizes = np.asarray(info.joined)
-        yield Parts("part", None, np.add.reduceat(squares.mean(others), starts, -1) / sizes)
-    yield Parts("element", None, squares.reshape(*squares.shape[:lead], -1))
-
-
-def name_axes(info: TensorInfo) -> list[tuple[str, int]]:
-    """Return (name, axis) for the rows of a batch and for channels. ``axis`` is an axis of [input
-    set, *shape]. An output with fewer than two axes has no rows."""
-    rows = [("row", 1)] if len(info.shape) > 1 else []
-    channels = channel_axes(len(info.shape) + 1)
-    return rows + [(f"axis {axis - 1}, channel", axis) for axis in channels]
+    @property
+    def rank(self) -> tuple[bool, bool, float]:
+        """The sort key: errors that are above their limits and matter come first."""
+        return not self.fails, self.over_db <= 0, self.names_db - self.over_db
 
 
 @dataclass(frozen=True)
@@ -159,30 +141,37 @@ class Prediction:
             if parts.axis in channel_axes(self.reference.ndim):
                 yield parts.axis, expected * spread * 10 ** (margin_db / 10)
 
-    def find_excesses(self, output: Array, margin_db: float) -> list[Excess]:
+    def find_excesses(
+        self, output: Array, margin_db: float, accepted: Accepted | None = None
+    ) -> list[Excess]:
         """Return how far gain, offset and the worst part of each kind are above their limits. Those
-        above their limits come first, and among these, gain and offset come last. Gain and offset
-        are missing if the reference is all zero. ``output`` must be finite."""
+        above their limits that matter come first, then the others above their limits. Gain and
+        offset come last among their equals, and are missing if the reference is all zero. Without
+        ``accepted``, every error above a limit matters. ``output`` must be finite."""
         error = output.astype(np.float64) - self.reference
-        found = list(self._compare_line(error, margin_db)) if self.rms else []
-        for parts, (expected, spread) in zip(
-            divide(error**2, self.info), self.expected, strict=True
-        ):
-            ratios = parts.powers / np.maximum(expected, TINY)
-            worst = int(ratios.argmax())
-            above_db = decibels(float(ratios[worst]), 1.0)
-            limit_db = margin_db + decibels(spread, 1.0)
-            if parts.kind == "element" and self.noise > COARSE:
-                limit_db += min(EDGES_DB, 2 * decibels(self.noise, COARSE))
-            names_db = ELEMENT_DB if parts.kind == "element" else float(parts.kind != WHOLE)
-            partial = decibels(float(ratios.min()), 1.0) <= limit_db
-            over_db = above_db - limit_db
-            found.append(Excess(parts.name(worst), above_db, over_db, names_db, partial))
-        return sorted(found, key=lambda one: (one.over_db <= 0, one.names_db - one.over_db))
+        lines = [*self._compare_line(error, margin_db)] if self.rms else []
+        pairs = zip(divide(error**2, self.info), self.expected, strict=True)
+        rows = [self._compare_parts(parts, *pair, margin_db) for parts, pair in pairs]
+        found = [*(one for _, one in lines), *map(_Compared.find_worst, rows)]
+        if accepted and any(one.over_db > 0 for one in found):
+            raises = zip(rows, accepted.measure_raises(output), strict=True)
+            found = [one.weigh(accepted.measure_line(weights, output)) for weights, one in lines]
+            found += [row.find_worst(raised_db) for row, raised_db in raises]
+        return sorted(found, key=lambda one: one.rank)
 
-    def _compare_line(self, error: Array, margin_db: float) -> Iterator[Excess]:
+    def _compare_parts(
+        self, parts: Parts, expected: Array, spread: float, margin_db: float
+    ) -> _Compared:
+        limit_db = margin_db + decibels(spread, 1.0)
+        if parts.kind == ELEMENT and self.noise > COARSE:
+            limit_db += min(EDGES_DB, 2 * decibels(self.noise, COARSE))
+        with np.errstate(divide="ignore"):
+            above_db = 10 * np.log10(parts.powers / np.maximum(expected, TINY))
+        return _Compared(parts, above_db, limit_db)
+
+    def _compare_line(self, error: Array, margin_db: float) -> Iterator[tuple[Array, Excess]]:
         """Yield how far the gain and the offset of an error are above their predictions and limits.
-        Predictions and limits are shares of the reference's RMS."""
+        Both are means of the error times weights, as shares of the reference's RMS."""
         noise = self.noise
         right = self.reference.astype(np.float64)
         lines = (
@@ -196,6 +185,32 @@ class Prediction:
             predicted = max(float(np.abs(runs).max()), least)
             allowed = predicted * 10 ** (margin_db / 20) + min(SYSTEMATIC * noise, most)
             allowed += BIAS * max(noise - COARSE, 0.0)
-            yield Excess(
-                name, 2 * decibels(seen, predicted), 2 * decibels(seen, allowed), names_db=LINE_DB
-            )
+            above_db, over_db = (2 * decibels(seen, one) for one in (predicted, allowed))
+            yield weights, Excess(name, above_db, over_db, names_db=LINE_DB)
+
+
+class _Compared(NamedTuple):
+    """How far the error in each of ``parts`` is above the prediction, and the limit for that."""
+
+    parts: Parts
+    above_db: Array
+    limit_db: float
+
+    def find_worst(self, raised_db: Array | None = None) -> Excess:
+        """Return the error of the part that is farthest above the limit, among the parts in which
+        it matters. If it matters in no part, return the one that is farthest above the limit."""
+        over_db, kind = self.above_db - self.limit_db, self.parts.kind
+        matters = over_db > 0
+        if raised_db is not None:
+            matters &= raised_db > RAISE_DB
+        worst = int(
+            np.where(matters, over_db, -np.inf).argmax() if matters.any() else over_db.argmax()
+        )
+        found = Excess(
+            self.parts.name(worst),
+            float(self.above_db[worst]),
+            float(over_db[worst]),
+            ELEMENT_DB if kind == ELEMENT else float(kind != WHOLE),
+            bool(over_db.min() <= 0),
+        )
+        return found if raised_db is None else found.weigh(float(raised_db[worst]))

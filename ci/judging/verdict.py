@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from itertools import chain
 
 from ci.judging.controls import MAKERS, is_rejected, make_controls
-from ci.judging.details import find_sighting
-from ci.judging.figures import Array
-from ci.judging.gate import Judgement, Reason, References, judge
+from ci.judging.figures import Array, measure_pooled
+from ci.judging.gate import Judgement, OutputJudgement, Reason, References, judge
 from ci.judging.noise import Excess
+from ci.judging.sightings import find_sighting
 from ci.models.tensors import TensorInfo
 from ci.models.user_models import Metric, MetricResult
-from ci.report.schema import ControlKind, Question, Threshold
+from ci.report.schema import ControlKind, NoiseNote, Question, Threshold
 
 CALIBRATE = (
     "calibrate with inputs like the judged ones, check the ranges that the observer found, or"
@@ -25,6 +25,7 @@ FLOAT16 = "float16 has 11 significant bits: keep values small, or choose a 16-bi
 OTHER_FORM = "in another scheme, or write the affected part of the model differently"
 BATCH = "lower the model with batch 1, because QNN is known to compute some rows incorrectly"
 UINT8 = "use int32 or float32 inputs, because QNN reads each uint8 of an input as 0 or 1"
+KEPT = 0.1  # the share of the allowed drop of a metric that counts as no drop
 NEAR_DB = 3.0  # below this difference, chance decides which of two parts has the larger excess
 SCHEME = (
     "  why: quantization lost the accuracy that the float32 model has",
@@ -81,6 +82,9 @@ class Verdict:
     advice: tuple[str, ...] = ()  # lines with the likely cause and the fix
     controls: tuple[ControlResult, ...] = ()
     proofless: str = ""  # names the kinds of wrong outputs that the gate accepts; or empty
+    notes: tuple[NoiseNote, ...] = ()  # on errors that noise does not explain and do not matter
+    # On errors of single elements, which do not matter if the program keeps the user's metric.
+    element_notes: tuple[NoiseNote, ...] = ()
     warnings: tuple[str, ...] = ()  # on outputs with which the gate can hardly detect a fault
 
 
@@ -106,7 +110,50 @@ def judge_outputs(
         tuple(advise_on_figures(judgement, references, outputs, inputs)),
         tuple(one for one in controls if one.rejected or one.kind is not ControlKind.OTHER_INPUT),
         f"the gate accepts {', '.join(faults)}: this case proves nothing" if faults else "",
+        tuple(
+            make_note(one, one.noted, references, outputs, index)
+            for index, one in enumerate(judgement.outputs)
+            if one.noted
+        ),
+        tuple(
+            make_note(one, one.excesses[0], references, outputs, index, metric=True)
+            for index, one in enumerate(judgement.outputs)
+            if any(reason.only_elements for reason in one.reasons)
+        ),
         tuple(warnings),
+    )
+
+
+def make_note(
+    judged: OutputJudgement,
+    excess: Excess,
+    references: References,
+    outputs: Sequence[Array],
+    index: int,
+    *,
+    metric: bool = False,
+) -> NoiseNote:
+    """Return the note on an error of an output. ``metric`` is whether the user's metric is the
+    reason why it does not matter."""
+    eager = references.float32[index].values
+    reached = measure_pooled(eager, outputs[index])
+    best = references.best(index)[0].values
+    scheme = measure_pooled(eager, best) if references.quantized else None
+    figures = judged.quantized_figures or judged.float_figures
+    nearer = (
+        scheme is not None and reached > scheme and measure_pooled(best, outputs[index]) < reached
+    )
+    return NoiseNote(
+        output=index,
+        place=excess.place,
+        above_db=excess.above_db,
+        allowed_db=excess.above_db - excess.over_db,
+        raised_db=excess.raised_db,
+        why="metric" if metric else "nearer" if nearer else "small",
+        sqnr_db=figures.sqnr_db if figures else None,
+        predicted_db=judged.predicted_db,
+        sqnr_db_float=reached,
+        sqnr_db_scheme=scheme,
     )
 
 
@@ -227,9 +274,9 @@ def _advise_on_program(
 
 
 def _find_worst(excesses: Sequence[Excess]) -> list[Excess]:
-    """Return those parts above their limits whose rank is within NEAR_DB of the highest rank. A
-    rank is ``over_db - names_db``."""
-    excesses = [one for one in excesses if one.over_db > 0]
+    """Return those failing parts whose rank is within NEAR_DB of the highest rank. A rank is
+    ``over_db - names_db``."""
+    excesses = [one for one in excesses if one.fails]
     ranks = [one.over_db - one.names_db for one in excesses]
     return [one for one, rank in zip(excesses, ranks, strict=True) if rank > max(ranks) - NEAR_DB]
 
@@ -285,11 +332,18 @@ def _fails(metric: Metric, value: float, float32: float) -> bool:
     return not (float32 - value <= metric.max_drop and enough)
 
 
+def keeps_metric(metric: Metric | None, result: MetricResult | None) -> bool:
+    """Return whether a program has lost at most KEPT of the drop that the metric allows."""
+    if metric is None or result is None:
+        return False
+    return result.float32 - result.value <= KEPT * metric.max_drop
+
+
 def forgive(
-    reasons: Sequence[Reason], metric: Metric | None
+    reasons: Sequence[Reason], metric: Metric | None, *, kept: bool = False
 ) -> tuple[tuple[Reason, ...], tuple[str, ...]]:
     """Return the reasons that fail a case, ordered by question, and the texts of the others as
-    warnings.
+    warnings. If the metric is ``kept``, errors of single elements are left out of both.
 
     If the metric passes and is not ``strict``, poor quantization is only a warning. A program that
     is not faithful always fails. If the float32 model is not good enough for its task, that reason
@@ -297,6 +351,7 @@ def forgive(
     """
     good = metric is not None and not metric.strict
     good = good and not any(one.question is Question.TASK for one in reasons)
+    reasons = [one for one in reasons if not (kept and one.only_elements)]
     rest = [one for one in reasons if not (good and one.question is Question.QUANTIZED)]
     order = list(Question)
     failing = sorted(rest, key=lambda one: order.index(one.question) - 1.5 * one.is_model)

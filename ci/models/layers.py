@@ -16,7 +16,7 @@ from ci.models.eager import copy_inputs, keep_state
 from ci.models.factory import Inputs
 from ci.models.model import split_inputs, split_module
 from ci.models.noise import computes, name_operator
-from ci.models.tensors import BEST_DB, MOST_BYTES, MOST_LAYERS, Loss
+from ci.models.tensors import BEST_DB, MOST_BYTES, MOST_LAYERS, Layer, Loss
 from ci.models.user_code import find_line
 
 
@@ -31,7 +31,7 @@ def find_loss(module: nn.Module, inputs: Inputs, reference: Inputs) -> Loss | No
     return max(found, key=lambda one: one.added, default=None)
 
 
-def expose_layers(module: nn.Module, inputs: Inputs) -> tuple[GraphModule, tuple[str, ...]]:
+def expose_layers(module: nn.Module, inputs: Inputs) -> tuple[GraphModule, tuple[Layer, ...]]:
     """Return a copy of a model that also returns the results of its operators, after the model's
     own outputs. The second value lists these operators with their source lines.
 
@@ -63,7 +63,10 @@ def expose_layers(module: nn.Module, inputs: Inputs) -> tuple[GraphModule, tuple
     codegen: Any = part.graph._codegen
     codegen.pytree_info = codegen.pytree_info._replace(out_spec=tree_flatten(leaves)[1])
     part.recompile()
-    return part, tuple(f"{name_operator(source)}{find_line(source)}" for source in chosen)
+    return part, tuple(
+        Layer(name_operator(source), f"{name_operator(source)}{find_line(source)}")
+        for source in chosen
+    )
 
 
 def _rank(part: GraphModule, inputs: Inputs, reference: Iterator[Tensor]) -> list[Loss]:

@@ -32,6 +32,13 @@ class TensorInfo(Struct, frozen=True):
     highest: int = 0
 
 
+class Layer(Struct, frozen=True):
+    """An operator of a model: its type, and a label with its name or place."""
+
+    operator: str
+    label: str
+
+
 class Loss(Struct, frozen=True):
     """Where a quantized model loses the most accuracy. ``name`` is an operator, or the range of its
     output, with its source line. ``before_db`` and ``behind_db`` are the SQNR before and after it;

@@ -25,7 +25,7 @@ from ci.cases.qnn_files import make_footprint, measure_peak
 from ci.cases.spec import CaseSpec
 from ci.judging.figures import measure_pooled
 from ci.models.schemes import Scheme
-from ci.models.tensors import TensorInfo, describe_tensor, digest_sets
+from ci.models.tensors import Layer, TensorInfo, describe_tensor, digest_sets
 from ci.models.user_code import working_directory
 from ci.models.user_models import name_made
 from ci.onnx.contexts import check_context, open_context, seal_context
@@ -122,7 +122,7 @@ def compile_source(
         staging.write_quantized(reference)
     is_float = not spec.scheme.quantized
     calibrated = not given and not is_float
-    layers: tuple[str, ...] = ()
+    layers: tuple[Layer, ...] = ()
     if spec.layers:
         exposed = staging.directory.with_name("exposed.onnx")
         layers, model = expose_layers(model, exposed), exposed

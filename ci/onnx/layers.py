@@ -13,7 +13,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from ci.judging.figures import measure_pooled
-from ci.models.tensors import BEST_DB, MOST_BYTES, MOST_LAYERS, Loss
+from ci.models.tensors import BEST_DB, MOST_BYTES, MOST_LAYERS, Layer, Loss
 from ci.onnx.noise import MOVES
 from ci.onnx.session import open_reference
 from ci.onnx.source import Arrays
@@ -61,9 +61,9 @@ def find_loss(model: Path, scratch: Path, inputs: Arrays, reference: Arrays) -> 
     return max(found, key=lambda one: one.added, default=None)
 
 
-def expose_layers(model: Path, target: Path) -> tuple[str, ...]:
+def expose_layers(model: Path, target: Path) -> tuple[Layer, ...]:
     """Write a copy of the model to ``target`` that also returns the results of its inner nodes,
-    after its own outputs. Return the labels of these nodes, in the same order.
+    after its own outputs. Return these nodes, in the same order.
 
     Nodes that only move elements are omitted. If there are more than MOST_LAYERS results, or if
     their size exceeds MOST_BYTES, only every nth node is included. Raises FailedError if no result
@@ -98,7 +98,7 @@ def expose_layers(model: Path, target: Path) -> tuple[str, ...]:
             " elements, or has a result of unknown size"
         )
     onnx.save(infer(proto), target)
-    return tuple(name_node(source, makers) for source, _ in chosen)
+    return tuple(Layer(makers[source].op_type, name_node(source, makers)) for source, _ in chosen)
 
 
 def computes(node: Any) -> bool:

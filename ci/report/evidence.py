@@ -283,6 +283,8 @@ def find_weaker(limits: Threshold, wanted: Threshold) -> Iterator[str]:
     for name, own, asked, is_least in _pair_limits(limits, wanted):
         if asked is not None and (own is None or (own < asked if is_least else own > asked)):
             yield f"{name} is {own}, but {asked} is required"
+    if wanted.strict_noise and not limits.strict_noise:
+        yield "strict_noise is false, but true is required"
     if wanted.full_delegation and not limits.full_delegation:
         yield "full_delegation is false, but true is required"
 

@@ -28,11 +28,13 @@ from ci.report.columns import (
     find_margin,
     list_charts,
     name_models,
+    show_deciding,
     show_limit,
 )
 from ci.report.comparison import SOURCES
 from ci.report.schema import Case, Control, ControlKind, Report, Status
 from ci.report.text import (
+    describe_note,
     keep_end,
     show_bytes,
     show_counts,
@@ -65,6 +67,8 @@ def render_html(report: Report) -> str:
         columns=columns_of(report.cases),
         limits=LIMITS,
         show_limit=show_limit,
+        show_deciding=show_deciding,
+        describe_note=describe_note,
         rules=[report.threshold_for(case) for case in report.cases],
         again=partial(repeat_command, report),
         causes=group_causes(report),

@@ -15,7 +15,7 @@ from xml.etree import ElementTree as ET
 from ci.report.annotation import repeat_command
 from ci.report.columns import COLUMNS
 from ci.report.schema import Case, Control, Report, Status
-from ci.report.text import show_decibels
+from ci.report.text import describe_note, show_decibels
 from provisioning.console.terminal import clean
 
 TAGS = {Status.FAILED: "failure", Status.UNSUPPORTED: "skipped"}
@@ -57,7 +57,14 @@ def _add_case(suite: ET.Element, case: Case, report: Report) -> None:
         tag="error" if case.lacks else TAGS.get(case.status, ""),
         message="\n".join([case.reason or case.status.value, *operators]),
         output="\n".join(
-            [_describe(case), *case.warnings, *operators, case.log_tail, *again]
+            [
+                _describe(case),
+                *case.warnings,
+                *map(describe_note, case.noise_notes),
+                *operators,
+                case.log_tail,
+                *again,
+            ]
         ).strip(),
         seconds=(case.run_s or 0.0) + (0.0 if case.cached else case.lower_s or 0.0),
     )

@@ -203,12 +203,14 @@ NO_BUDGET = Budget()
 class Threshold(AccuracyLimits, frozen=True, kw_only=True):
     """The policy's limits for ``scheme``. ``model`` is "*", or a model that has its own limits.
 
-    None means no limit. ``reason`` is the policy's reason for the limits.
+    None means no limit. ``reason`` is the policy's reason for the limits. With ``strict_noise``,
+    an error above the predicted noise fails a case even if it is too small to matter.
     """
 
     scheme: str
     model: str = ANY_MODEL
     max_above_noise_db: LeastDecibels = MARGIN_DB
+    strict_noise: bool = False
     max_metric_drop: Difference | None = None
     min_metric: float | None = None
     full_delegation: bool = True
@@ -329,6 +331,34 @@ class OutputFigures(Record, frozen=True, kw_only=True):
     worst: Element | None = None
 
 
+class NoiseNote(Record, frozen=True, kw_only=True):
+    """An error of output ``output`` that rounding noise does not explain, but that does not matter.
+
+    At ``place``, the error is ``above_db`` above the prediction, of which ``allowed_db`` would be
+    accepted, and raises the error that the scheme causes by ``raised_db``. It does not matter
+    because it is ``small``, because the program is ``nearer`` to the float32 model than the
+    quantized model is, or because the user's ``metric`` has nearly the float32 model's value.
+    ``sqnr_db`` compares with the model that the program should compute, and ``predicted_db`` is its
+    prediction, both for the worst input set. ``sqnr_db_float`` and ``sqnr_db_scheme`` compare the
+    program and the quantized model with the float32 model, over all input sets. ``operator`` is the
+    type of the first operator with such an error, and ``label`` its name and place in the model;
+    both are empty if it is unknown.
+    """
+
+    output: Count
+    place: str
+    above_db: float
+    allowed_db: float
+    raised_db: float | None
+    why: Literal["small", "nearer", "metric"]
+    sqnr_db: Decibels | None
+    predicted_db: Decibels | None
+    sqnr_db_float: Decibels | None
+    sqnr_db_scheme: Decibels | None = None
+    operator: str = ""
+    label: str = ""
+
+
 class ProgramFile(Record, frozen=True, kw_only=True):
     """One of the files that a program consists of."""
 
@@ -441,21 +471,21 @@ class Case(CaseName, frozen=True, kw_only=True):
     deviations. ``metric`` is the value of the user's metric, which is named ``metric_name``;
     ``metric_float`` and ``metric_quantized`` are its values for the float32 model and the quantized
     model. ``question`` is the first question whose answer is no in a failed case. ``warnings`` do
-    not fail the case. ``places`` are the lines of the user's files that caused a failure. ``lacks``
-    is the library or device without which the case could not run here. ``outcome`` is the result of
-    an upstream test, such as ``both`` if it passed upstream's verdict and ours. ``recorded_``
-    figures are from an earlier run with this toolchain. ``lower_s`` of a cached case is the time of
-    its original lowering. ``compiler`` is the build of QNN that compiled the program. ``choices``
-    are the lowering options of the model's entry in the policy. ``made_inputs`` describes generated
-    inputs, such as random inputs. ``digests`` identify the case's sources, and ``outputs`` contains
-    details of each output. ``program`` lists the files of the program, starting with the one that a
-    runtime opens. ``footprint`` contains figures of the program and its lowering, and
-    ``recorded_footprint`` the recorded ones. Two kinds of figures are present only on request:
-    ``qnn_ops`` are the operators passed to QNN, and ``accelerator_`` figures are means over the
-    inputs, from QNN's profile. On the emulator, ``accelerator_`` figures vary between runs, so they
-    are not judged. ``device`` contains the figures of a run on a device. In such a run,
-    ``sqnr_db_emulator`` and ``equal_emulator`` (the share of elements with the same bits) compare
-    the outputs with the emulator's.
+    not fail the case, and neither do ``noise_notes``. ``places`` are the lines of the user's files
+    that caused a failure. ``lacks`` is the library or device without which the case could not run
+    here. ``outcome`` is the result of an upstream test, such as ``both`` if it passed upstream's
+    verdict and ours. ``recorded_`` figures are from an earlier run with this toolchain. ``lower_s``
+    of a cached case is the time of its original lowering. ``compiler`` is the build of QNN that
+    compiled the program. ``choices`` are the lowering options of the model's entry in the policy.
+    ``made_inputs`` describes generated inputs, such as random inputs. ``digests`` identify the
+    case's sources, and ``outputs`` contains details of each output. ``program`` lists the files of
+    the program, starting with the one that a runtime opens. ``footprint`` contains figures of the
+    program and its lowering, and ``recorded_footprint`` the recorded ones. Two kinds of figures are
+    present only on request: ``qnn_ops`` are the operators passed to QNN, and ``accelerator_``
+    figures are means over the inputs, from QNN's profile. On the emulator, ``accelerator_`` figures
+    vary between runs, so they are not judged. ``device`` contains the figures of a run on a device.
+    In such a run, ``sqnr_db_emulator`` and ``equal_emulator`` (the share of elements with the same
+    bits) compare the outputs with the emulator's.
     """
 
     status: Status
@@ -480,6 +510,7 @@ class Case(CaseName, frozen=True, kw_only=True):
     metric_name: str = ""
     question: Question | None = None
     warnings: tuple[str, ...] = ()
+    noise_notes: tuple[NoiseNote, ...] = ()
     sqnr_db_channel: Decibels | None = None
     channel: str = ""
     recorded_sqnr_db: Decibels | None = None
@@ -725,15 +756,26 @@ class Report(Record, frozen=True, kw_only=True):
         return self.session if self.backend == HTP else f"{self.session} for {self.backend}"
 
     @property
+    def spared(self) -> dict[str, int]:
+        """The number of noise notes per operator, the most frequent first. The name of an unknown
+        operator is empty."""
+        notes = (one for case in self.cases for one in case.noise_notes)
+        return dict(Counter(one.operator for one in notes).most_common())
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """Notes: which unsupported versions were tried, which QNN compiled the programs, which
-        devices have an older QNN that cannot load them, and the remarks.
+        devices have an older QNN that cannot load them, which operators have errors that noise does
+        not explain and that do not matter, and the remarks.
         """
         tried = (f"warning: {self.unsupported}",) if self.unsupported else ()
         builds = sorted({case.compiler for case in self.cases if case.compiler})
         newest = max((parse_version(build) for build in builds), default=None)
+        named = ", ".join(f"{one or 'not located'} {n}" for one, n in self.spared.items())
+        spared = f"above the predicted noise, but too small to matter: {named}"
+        remarks = (*([spared] if named else []), *self.remarks)
         if newest is None:
-            return (*tried, *self.remarks)
+            return (*tried, *remarks)
         told = f"compiled by QNN {', '.join(builds)}: no QNN before {newest} can load the programs"
         older = [
             f"{one.name} {one.version}"
@@ -743,7 +785,7 @@ class Report(Record, frozen=True, kw_only=True):
         warning = (
             f"warning: these versions of QNN are too old to load the programs: {', '.join(older)}"
         )
-        return (*tried, told, *([warning] if older else []), *self.remarks)
+        return (*tried, told, *([warning] if older else []), *remarks)
 
     @property
     def lowering_s(self) -> float:

@@ -20,6 +20,7 @@ from ci.report.schema import Case, Report, Status
 from ci.report.text import (
     clean_log_line,
     clean_name,
+    describe_note,
     show_counts,
     show_decibels,
     show_work,
@@ -38,8 +39,8 @@ PHASES = 6
 MODEL_WIDTH = 24  # longer names, which are paths, are wrapped
 # Columns that a narrow terminal omits, in this order; all other forms of the report have them.
 DISPENSABLE = (
-    *("cached", "accelerator us", "cycles", ".pte", "run s", "lower s", "noise", "equal", "SoC"),
-    "delegated",
+    *("cached", "accelerator us", "cycles", ".pte", "run s", "lower s", "predicted", "noise"),
+    *("equal", "SoC", "delegated", "SQNR q"),
 )
 
 
@@ -79,10 +80,12 @@ def render_table(report: Report, *, colour: bool, width: int) -> str:
         for case in report.cases:
             if case.reason or case.fallback_ops:
                 _print_reason(console, case, report)
-            for warning in case.warnings:
+            remarks = [("warning", one) for one in case.warnings]
+            remarks += [("note", describe_note(one)) for one in case.noise_notes]
+            for kind, remark in remarks:
                 title = clean_name(str(case))
-                console.print(Text.assemble("\n", ("warning", "yellow"), f"  {title}"))
-                _print_marked(console, warning)
+                console.print(Text.assemble("\n", (kind, "yellow"), f"  {title}"))
+                _print_marked(console, remark)
         _print_controls(console, report)
         _print_summary(console, report)
     return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())

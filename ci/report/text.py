@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ci.report.schema import Report, Summary
+from ci.report.schema import NoiseNote, Report, Summary
 from provisioning.console.terminal import clean, defuse_commands
 
 
@@ -48,6 +48,25 @@ def show_decibels(value: float | None, max_abs: float | None = None) -> str:
     if value is None:
         return "exact" if max_abs == 0 else "-"
     return f"{round(value, 1) + 0.0:.1f}"
+
+
+def describe_note(note: NoiseNote) -> str:
+    """Return a sentence on an error that noise does not explain, and why it does not matter."""
+    start = f", from {note.label} on" if note.label else ""
+    reached, predicted = show_decibels(note.sqnr_db), show_decibels(note.predicted_db)
+    against = "float32" if note.sqnr_db_scheme is None else "quantized"
+    own, scheme = show_decibels(note.sqnr_db_float), show_decibels(note.sqnr_db_scheme)
+    why = {
+        "small": f"it raises the scheme's error there by {show_decibels(note.raised_db)} dB",
+        "nearer": f"the program is nearer to float32 than the quantized model, {own} dB against"
+        f" {scheme}",
+        "metric": "only single elements differ, and the metric is kept",
+    }[note.why]
+    return (
+        f"the error of output {note.output} is {note.above_db:.1f} dB above the predicted noise in"
+        f" {note.place} ({note.allowed_db:.1f} dB allowed){start}; SQNR {reached} dB against the"
+        f" {against} model ({predicted} dB predicted); it does not matter: {why}"
+    )
 
 
 def show_seconds(value: float | None) -> str:

@@ -73,7 +73,11 @@ def judge_comparison(
     """Return the gate's verdict on a comparison, with the limits that ``limits`` returns for its
     scheme. If ``wrong`` is given, judge ``wrong(output)`` instead of each output, to find out
     whether the gate rejects it."""
-    rule = limits(Scheme(record.scheme)) if record.scheme else Threshold(scheme=MIXED)
+    rule = (
+        limits(Scheme(record.scheme))
+        if record.scheme
+        else Threshold(scheme=MIXED, strict_noise=True)
+    )
     infos = tuple(replace_bool(one) for one in record.outputs)
     outputs = stack(arrays[Member.OUTPUT], infos)
     references = make_references(record, arrays, infos)

@@ -12,7 +12,7 @@ from ci.cases.kept import judge_report
 from ci.cases.policy import LANES
 from ci.report import publishing
 from ci.report.write import REPORTS_FIX, read_report
-from ci.verbs.lanes.steps import add_policy, publish, read_limits
+from ci.verbs.lanes.steps import add_policy, add_strict_noise, publish, read_limits
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --pulled: the name of the device in the report",
     )
     add_policy(parser, "the policy with the limits")
+    add_strict_noise(parser)
     publishing.add_reports(parser, "the directory for the session's report", "reports/judged")
     publishing.add_arguments(parser)
     parser.set_defaults(keep_artifacts=None, record=False)

@@ -72,6 +72,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         raise UsageError(
             f"--timeout-s {args.timeout_s} is not above 0", fix="pass a number of seconds above 0"
         )
+    args.strict_noise = True
     policy = read_limits(args, EMULATOR, progress).for_backend(Backend.HTP)
     specs = select_asked(args, policy, EXECUTORCH)
     for spec in specs:

@@ -19,7 +19,7 @@ from ci.judging.gate import Expected, References
 from ci.judging.noise import Prediction
 from ci.models.graph_steps import Step
 from ci.models.schemes import Scheme
-from ci.models.tensors import TensorInfo, describe_tensor
+from ci.models.tensors import Layer, TensorInfo, describe_tensor
 from ci.report.schema import Footprint
 from ci.report.write import write_report
 from tests.stand_ins.reports import make_report
@@ -116,7 +116,7 @@ class FloatEngine:
             inputs=tuple(map(describe_tensor, self.sets[0])),
             outputs=tuple(map(describe_tensor, outputs[0])),
             delegation=self.delegation,
-            layers=tuple(layers),
+            layers=tuple(Layer(one.partition(" ")[0], one) for one in layers),
             footprint=self.footprint,
             steps=self.steps,
         )

@@ -74,7 +74,7 @@ def read_limits(args: argparse.Namespace, lane: str, progress: Progress) -> Emul
 
     ``args.policy`` becomes the file that is used, or None for this project's own policy. If the
     user asked for that one, ``args.ours`` becomes true. ``args.own`` becomes the names of the
-    policy's models. Raises ManifestError if the policy is missing or invalid, and UsageError as
+    policy's models. ``args.strict_noise``, if there is one, overrides the policy. Raises ManifestError if the policy is missing or invalid, and UsageError as
     choose_policy does.
     """
     args.ours, args.policy = args.policy == OURS, choose_policy(args.policy)
@@ -90,7 +90,8 @@ def read_limits(args: argparse.Namespace, lane: str, progress: Progress) -> Emul
         progress.step(
             f"warning: {name} in the policy has no effect any more: max_above_noise_db covers it"
         )
-    return policy
+    is_strict = policy.strict_noise or getattr(args, "strict_noise", False)
+    return replace(policy, strict_noise=is_strict) if is_strict else policy
 
 
 def is_in_checkout() -> bool:
@@ -111,6 +112,7 @@ def add_case_arguments(parser: argparse.ArgumentParser, model: str, session: str
         help="the level of QNN's log, which --keep-artifacts keeps",
     )
     group_options(parser, HOW)("--no-cache", action="store_true", help="lower everything again")
+    add_strict_noise(parser)
     add(
         "--record",
         action="store_true",
@@ -118,6 +120,16 @@ def add_case_arguments(parser: argparse.ArgumentParser, model: str, session: str
         " committed",
     )
     publishing.add_arguments(parser)
+
+
+def add_strict_noise(parser: argparse.ArgumentParser) -> None:
+    """Add --strict-noise."""
+    group_options(parser, HOW)(
+        "--strict-noise",
+        action="store_true",
+        help="fail a case whose error is above the predicted noise even if it is too small to"
+        " matter",
+    )
 
 
 def add_selection(parser: argparse.ArgumentParser, model: str, session: str) -> None:

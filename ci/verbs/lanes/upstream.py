@@ -11,9 +11,10 @@ from itertools import groupby
 from pathlib import Path
 
 import numpy as np
+from msgspec import structs
 
 from ci.cases.cache import digest_rooms, hash_words
-from ci.cases.policy import EMULATOR, read_emulator_policy
+from ci.cases.policy import EMULATOR, EmulatorPolicy, read_emulator_policy
 from ci.cases.pool import ScratchPool
 from ci.cases.session import Phases, read_host, read_source, started_now
 from ci.executorch.toolchain import LIBRARY, describe_toolchain, name_toolchain
@@ -185,12 +186,18 @@ def run_tests(
     return make_report(directory, header, entries, policy=policy, args=args, phases=phases)
 
 
+def read_policy() -> EmulatorPolicy:
+    """Return the limits of the suites. Every error above the predicted noise counts, because each
+    test is a search for faults."""
+    return structs.replace(read_emulator_policy(None, EMULATOR), strict_noise=True)
+
+
 def judge_entries(
     directory: Path, entries: Sequence[Entry], wrong: Wrong | None = None
 ) -> Iterator[Judged]:
     """Yield the result of each test, from the files that it kept, in the order of the tests' names.
     ``wrong`` replaces the outputs with wrong ones."""
-    limits = partial(read_emulator_policy(None, EMULATOR).limits_of, "")
+    limits = partial(read_policy().limits_of, "")
     ordered = sorted(entries, key=lambda one: (one.test, one.repeat))
     for test, turns in groupby(ordered, key=lambda one: one.test):
         yield merge_repeats(
@@ -225,7 +232,7 @@ def make_report(
     rows = [make_case(one, header.soc) for one in checked]
     cases = (*make_suite_case(faults, header.soc), *rows)
     controls = make_controls(judged, header.soc)
-    emulator = read_emulator_policy(None, EMULATOR)
+    emulator = read_policy()
     schemes = sorted({one.scheme for one in rows} & {one.value for one in Scheme})
     command = repeat_command(
         args,

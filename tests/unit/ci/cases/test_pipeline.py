@@ -47,7 +47,7 @@ from ci.cases.outputs import (
     read_references,
     stack_outputs,
 )
-from ci.cases.pipeline import CaseResult, CaseRun, SessionOptions, describe_departure
+from ci.cases.pipeline import CaseResult, CaseRun, SessionOptions
 from ci.cases.policy import Unsupported, read_emulator_policy
 from ci.cases.pool import Ended, Job
 from ci.cases.qnn_files import PARAMS, SAVER, SAVER_CALLS
@@ -1298,7 +1298,7 @@ def test_everything_that_is_known_is_in_the_row() -> None:
     assert {name: getattr(row, name) for name in wanted} == wanted
     assert {name: getattr(row.digests, name) for name in digests} == digests
     # Two are fields of older reports, one is that of upstream's suites.
-    empty = {"sqnr_db_channel", "channel", "digests", "outcome"}
+    empty = {"sqnr_db_channel", "channel", "digests", "outcome", "noise_notes"}
     assert {*row.__struct_fields__} - wanted.keys() == empty
 
 
@@ -1441,28 +1441,23 @@ def test_a_run_that_is_refused_as_the_policy_knows_is_unsupported(tmp_path: Path
     assert case.reason == "explained: was killed by SIGSEGV, too [QNN dies of it]"
 
 
-def test_a_departure_is_nowhere_where_no_layer_is_known() -> None:
-    wrong = SimpleNamespace(fails=lambda question: question is Question.FAITHFUL)
-    assert describe_departure(SimpleNamespace(outputs=[wrong]), ()) == ""
-    wrong.quantized_figures = wrong.float_figures = None
-    found = describe_departure(SimpleNamespace(outputs=[wrong]), ("a layer of booleans",))
-    assert found.endswith("where: wrong from a layer of booleans on")
-    wrong.float_figures, wrong.predicted_db = SimpleNamespace(sqnr_db=12.0), 51.0
-    found = describe_departure(SimpleNamespace(outputs=[wrong]), ("linear",))
-    assert "12.0 dB" in found
-    assert "51.0 dB" in found
-    wrong.quantized_figures = SimpleNamespace(sqnr_db=34.0)  # what the program should compute
-    found = describe_departure(SimpleNamespace(outputs=[wrong]), ("linear",))
-    assert "SQNR 34.0 dB, 51.0 dB predicted" in found
-    right = SimpleNamespace(fails=lambda _: False)
-    several = [right, right, wrong, wrong]
-    found = describe_departure(SimpleNamespace(outputs=several), ("mul", "add", "sub"))
-    assert "correct up to mul, wrong from add on" in found
-    found = describe_departure(SimpleNamespace(outputs=[right, wrong, right]), ("mul", "last"))
-    assert "correct up to" not in found  # the first layer is the first that is wrong
-    assert "correct up to last, wrong" in describe_departure(
-        SimpleNamespace(outputs=[wrong, SimpleNamespace(fails=lambda _: False)]), ("last",)
-    )
+def test_an_error_that_does_not_matter_is_noted_with_its_operator(tmp_path: Path) -> None:
+    off = 0.02 * np.sin(RAMP[0][0])
+
+    def answer(sets: Sets) -> Sets:
+        behind = GAINS if len(runner.calls) > 2 else []
+        return [[x * 5 + off, *(x * gain + off * (gain > 2) for gain in behind)] for (x,) in sets]
+
+    for strict, status in ((False, Status.PASSED), (True, Status.FAILED)):
+        runner = EchoRunner(answer)
+        engine = FloatEngine(lambda x: [x * 5], RAMP, layers=LAYERS)
+        policy = msgspec.structs.replace(read_emulator_policy(), strict_noise=strict)
+        spec = replace(SPEC, scheme=Scheme.FP16)
+        case = run_case(tmp_path / str(strict), engine, runner, policy, spec).case
+        assert case.status is status
+        assert [(one.operator, one.label, one.why) for one in case.noise_notes] == [
+            ("softmax", "softmax [net.py:2]", "small")
+        ] * (not strict)
 
 
 @dataclass

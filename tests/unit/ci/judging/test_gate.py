@@ -264,7 +264,7 @@ def test_every_limit_of_a_threshold_is_tested_here() -> None:
     own = {"max_above_noise_db", "outputs", "min_equal", "min_equal_quantized"}
     other = {"scheme", "model", "reason", "full_delegation"}
     other |= {"max_metric_drop", "min_metric"}  # test_metric.py
-    other |= {"budget"}  # ../cases/test_budget.py
+    other |= {"budget", "strict_noise"}  # ../cases/test_budget.py, test_materiality.py
     assert set(EXACT) | own | other | set(DROPPED) == set(Threshold.__struct_fields__)
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from ci.judging.figures import Array, channel_axes
-from ci.judging.noise import WHOLE, Prediction, name_axes
+from ci.judging.noise import Prediction
+from ci.judging.parts import WHOLE, name_axes
 from ci.models.tensors import TensorInfo
 from ci.report.schema import MARGIN_DB
 from tests.stand_ins.lanes import predict

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ci.judging.details import find_sighting
+from ci.judging.sightings import find_sighting
 
 RANDOM = np.random.default_rng(11)
 EAGER = RANDOM.standard_normal((4, 3, 6, 6))

@@ -224,7 +224,7 @@ def test_each_output_has_its_columns() -> None:
 
     times = "lower_s run_s run_ms first_ms p50_ms p90_ms load_ms"
     device = "memory heat equal_e"
-    judged = "SQNR noise equal metric delegated"
+    judged = "SQNR SQNR_q predicted noise equal metric delegated"
     case = "model scheme SoC"
     assert names(lambda one: one.terminal) == (
         f"{case} status verdicts inputs {judged} {times} {device} .pte cycles accelerator_us cached"

@@ -401,8 +401,8 @@ def test_every_width_is_kept_and_no_word_is_broken(report: Report, width: int) -
     if width >= 60:
         (row,) = [line for line in lines if line.startswith("net.py:bad ")]
         assert "16a4w_block" in row
-        assert ("yes" in row) == (width >= 100)
-    assert (f"left out at {width} columns: " in "\n".join(lines)) == (width < 100)
+        assert ("yes" in row) == (width >= 120)
+    assert (f"left out at {width} columns: " in "\n".join(lines)) == (width < 120)
 
 
 def test_a_model_is_named_without_its_path_where_that_is_clear(report: Report) -> None:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ci.__main__ import main
 from ci.cases.policy import read_emulator_policy
@@ -99,7 +100,7 @@ def test_every_option_reaches_the_search(searched: list[Namespace], tmp_path: Pa
     more += ["--policy", "own.toml"]
     assert main(["localise", *ONE, *more, *words]) == ExitCode.FAILED
     (one,) = searched
-    own = read_emulator_policy(tmp_path / "own.toml")
+    own = replace(read_emulator_policy(tmp_path / "own.toml"), strict_noise=True)
     assert one.setup.options.policy == own.for_backend(Backend.HTP)
     assert (one.spec.soc, one.limit) == ("SM8750", 1)
     assert one.reproducer == tmp_path / "out" / "one.py"

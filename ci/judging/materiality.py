@@ -1,0 +1,88 @@
+"""Decides whether an error of a program matters to its user.
+
+By choosing a scheme, the user accepts an error: the difference between the quantized model and the
+float32 model. The program's own error, its difference from the quantized model, matters in a part
+of an output if it raises the error there by more than RAISE_DB. It does not matter if the program
+is not farther from float32 than the quantized model is.
+
+- Errors that only change the gain and offset of a whole output are left out of the accepted error,
+  because they do not hide errors of other kinds from a user.
+- A part whose accepted error happens to be small may have the SQNR of the whole output.
+- A single element may also differ by one step of an 8-bit scale of the output.
+- If there is no quantized model, the accepted error is the share EIGHT_BITS of each part's RMS.
+- A gain or an offset matters if it exceeds EIGHT_BITS, and exceeds the quantized model's by that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ci.judging.figures import Array
+from ci.judging.parts import ELEMENT, divide
+from ci.models.tensors import TensorInfo
+
+RAISE_DB = 1.0
+RAISE = 10 ** (RAISE_DB / 10) - 1  # as a share of the accepted power
+EIGHT_BITS = 2**-8
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """The error that a user accepts in one output. ``float32`` is the output of the float32 model,
+    and ``right`` that of the model that the program should compute, both [input set, *shape]."""
+
+    float32: Array
+    right: Array
+    info: TensorInfo
+
+    def measure_raises(self, output: Array) -> Iterator[Array]:
+        """Yield, for each kind of part, by how many dB the program's error raises the accepted
+        error in each part."""
+        wanted, right = (one.astype(np.float64) for one in (self.float32, self.right))
+        errors = (output - right, output - wanted, right - wanted)
+        own, total, scheme = (list(divide(one**2, self.info)) for one in errors)
+        least = list(divide(remove_line(wanted, right) ** 2, self.info))
+        signals = list(divide(wanted**2, self.info))
+        step = float(np.ptp(wanted)) * EIGHT_BITS
+        for row, made, quantized, rest, signal in zip(
+            own, total, scheme, least, signals, strict=True
+        ):
+            if not scheme[0].powers.any():
+                accepted = EIGHT_BITS**2 * signal.powers
+            else:
+                mean = float(signal.powers.mean())
+                share = np.minimum(signal.powers / mean, 1.0) if mean else 0.0
+                accepted = np.maximum(rest.powers, share * rest.powers.mean())
+            if row.kind == ELEMENT:
+                accepted = np.maximum(accepted, step**2 / RAISE)
+            raised = np.minimum(row.powers, made.powers - quantized.powers).clip(0)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                yield np.nan_to_num(10 * np.log10(1 + raised / accepted), posinf=np.inf)
+
+    def measure_line(self, weights: Array, output: Array) -> float:
+        """Return by how many dB the program's error raises the accepted gain or offset. Each is the
+        mean of an error times its ``weights``."""
+        own, total, scheme = (
+            abs(float(np.mean((one - other) * weights)))
+            for one, other in (
+                (output, self.right),
+                (output, self.float32),
+                (self.right, self.float32),
+            )
+        )
+        raised = max(min(own, total - scheme), 0.0)
+        return 10 * math.log10(1 + RAISE * (raised / EIGHT_BITS) ** 2)
+
+
+def remove_line(wanted: Array, right: Array) -> Array:
+    """Return the difference between two outputs without the part that a gain and an offset of the
+    whole output explain."""
+    error = right - wanted
+    centred = wanted - wanted.mean()
+    power = float(np.mean(centred**2))
+    gain = float(np.mean(error * centred)) / power if power else 0.0
+    return np.asarray(error - error.mean() - gain * centred)
