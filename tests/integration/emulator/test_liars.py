@@ -15,6 +15,7 @@ import pytest
 
 from ci.cases.baselines import read_baselines
 from ci.cases.policy import read_emulator_policy
+from ci.judging.materiality import RAISE_DB
 from ci.report.schema import Question, Report, Status
 from ci.report.write import read_report
 from provisioning.errors import ExitCode
@@ -23,7 +24,7 @@ from tests.integration.conftest import MakeOnce
 pytestmark = [pytest.mark.emulator, pytest.mark.timeout(1800)]  # the cases are lowered once
 pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
 
-from tests.bench.gate import Kept, accepts, count_accepted, read_kept, run_cases  # noqa: E402
+from tests.bench.gate import STRICT, Kept, accepts, count_accepted, read_kept, run_cases  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[3]
 LIARS = ROOT / "tests" / "stand_ins" / "liars.py"
@@ -80,13 +81,17 @@ def test_right_outputs_pass_in_every_case(suite: tuple[Path, Report, list[Kept]]
 def test_only_lies_below_the_noise_are_accepted_and_others_accept_far_more(
     suite: tuple[Path, Report, list[Kept]],
 ) -> None:
-    found = count_accepted(suite[2], "ours", *OTHERS)
+    found = count_accepted(suite[2], "ours", STRICT, *OTHERS)
     assert found["wrong"] > 41 * CASES
-    ours = {lie: len(names) for lie, names in found["accepted"]["ours"].items()}
+    ours = {lie: len(names) for lie, names in found["accepted"][STRICT].items()}
     assert ours.keys() <= BELOW_THE_NOISE.keys()
     assert all(count <= BELOW_THE_NOISE[lie] for lie, count in ours.items()), ours
+    assert len(found["added"]) < CASES
+    for one in found["added"]:
+        assert one["raised_db"] < RAISE_DB, one
+        assert one["choices"][1] >= one["choices"][0], one
     counts = {name: sum(map(len, lies.values())) for name, lies in found["accepted"].items()}
-    assert counts["ours, rounded to its steps"] < 5 * CASES
+    assert counts["ours, rounded to its steps"] < 7 * CASES
     assert min(counts["ExecuTorch's tolerance"], counts["cosine 0.99"]) > 11 * CASES
     assert found["right"]["ours"] == CASES
 

@@ -483,7 +483,7 @@ def test_a_model_gives_what_its_layers_give_behind_its_outputs(quantized: bool) 
     output, *layers = part(one)
     first = chain.first(round_to(one, 0.01) if quantized else one)
     assert torch.equal(output, chain(one))
-    assert names[0].startswith("linear [")
+    assert (names[0].operator, names[0].label[:8]) == ("linear", "linear [")
     assert torch.equal(layers[0], round_to(first, 0.02) if quantized else first)
     assert len(names) == len(layers)
 

@@ -310,7 +310,8 @@ def test_all_that_a_program_is_judged_by_is_written(
     wanted |= {f"inputs/{n}_0.raw" for n in numbers} | {f"noise/{one}.npy" for one in outputs}
     wanted |= {compiling.QUANTIZED_MODEL} if scheme.quantized else set()
     assert names == wanted | {made.program}
-    assert (made.layers, len(made.outputs)) == (layers, len(outputs))
+    labels = tuple(one.label for one in made.layers)
+    assert (labels, len(made.outputs)) == (layers, len(outputs))
     assert [one.step > 0 for one in made.outputs] == [scheme.quantized] * len(outputs)
 
 

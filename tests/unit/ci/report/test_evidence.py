@@ -571,6 +571,9 @@ def test_weaker_limits_of_outputs_are_listed_in_their_order() -> None:
     ]
     partial = replace(LIMIT, full_delegation=False)
     assert list(find_weaker(partial, LIMIT)) == ["full_delegation is false, but true is required"]
+    strict = replace(LIMIT, strict_noise=True)
+    assert list(find_weaker(LIMIT, strict)) == ["strict_noise is false, but true is required"]
+    assert not list(find_weaker(strict, LIMIT))
     assert not list(find_weaker(LIMIT, partial))
 
 
