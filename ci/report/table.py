@@ -40,7 +40,7 @@ MODEL_WIDTH = 24  # longer names, which are paths, are wrapped
 # Columns that a narrow terminal omits, in this order; all other forms of the report have them.
 DISPENSABLE = (
     *("cached", "accelerator us", "cycles", ".pte", "run s", "lower s", "predicted", "noise"),
-    *("equal", "SoC", "delegated", "SQNR q"),
+    *("equal", "SoC", "SQNR q", "delegated"),
 )
 
 
