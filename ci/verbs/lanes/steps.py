@@ -74,8 +74,8 @@ def read_limits(args: argparse.Namespace, lane: str, progress: Progress) -> Emul
 
     ``args.policy`` becomes the file that is used, or None for this project's own policy. If the
     user asked for that one, ``args.ours`` becomes true. ``args.own`` becomes the names of the
-    policy's models. ``args.strict_noise``, if there is one, overrides the policy. Raises ManifestError if the policy is missing or invalid, and UsageError as
-    choose_policy does.
+    policy's models. ``args.strict_noise``, if there is one, overrides the policy. Raises
+    ManifestError if the policy is missing or invalid, and UsageError as choose_policy does.
     """
     args.ours, args.policy = args.policy == OURS, choose_policy(args.policy)
     policy = read_emulator_policy(args.policy, lane)
@@ -90,8 +90,8 @@ def read_limits(args: argparse.Namespace, lane: str, progress: Progress) -> Emul
         progress.step(
             f"warning: {name} in the policy has no effect any more: max_above_noise_db covers it"
         )
-    is_strict = policy.strict_noise or getattr(args, "strict_noise", False)
-    return replace(policy, strict_noise=is_strict) if is_strict else policy
+    is_strict = getattr(args, "strict_noise", False)
+    return replace(policy, strict_noise=True) if is_strict else policy
 
 
 def is_in_checkout() -> bool:
