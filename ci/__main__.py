@@ -61,7 +61,11 @@ VERBS: dict[str, Verb] = {
         environment=LOWERING,
         examples=("--scheme 16a8w --prompt Once", "--weights llama --tokenizer tokenizer.json"),
     ),
-    "init": Verb("ci.verbs.init", "write a policy and a workflow into a repository"),
+    "init": Verb(
+        "ci.verbs.init",
+        "write a policy and a workflow into a repository",
+        environment=choose_file,
+    ),
     "build": Verb(
         "ci.verbs.build",
         "build adaptors and runners with CMake",

@@ -64,14 +64,13 @@ SAVER_LOG = "saver.log"
 EXPORTED_DB = 60.0  # least SQNR of the exported model against torch; measured: above 100
 
 
-def load_source(spec: CaseSpec, command: str = "") -> Source:
+def load_source(spec: CaseSpec) -> Source:
     """Return the model and the inputs of a case, with their digest. The model comes from the suite,
-    a user's function or a file. ``command`` is the command line that runs the case, for error
-    messages."""
+    a user's function or a file."""
     if spec.is_file:
         path = Path(spec.reference)
         shapes = spec.source.shapes
-        model, external = read_model(path, shapes, command), external_files(path, shapes)
+        model, external = read_model(path, shapes), external_files(path, shapes)
         if spec.source.float_model:
             plain = Path(spec.source.float_model)
             external += [plain, *external_files(plain, shapes)]

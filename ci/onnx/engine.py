@@ -25,7 +25,6 @@ from ci.onnx.options import (
     hash_option_files,
     profile_options,
 )
-from ci.report.annotation import choose_case
 from ci.report.text import count, name_some
 from provisioning.errors import FailedError
 
@@ -41,8 +40,7 @@ class OnnxEngine:
     ``embed``, the context binary is inside the ONNX file (embed mode 1), else next to it (0).
     ``saver`` requests a record of QNN's API calls. ``log_level`` is the level of QNN's log while a
     program runs. With ``direct``, a session loads the model itself instead of a context binary.
-    ``exports`` is true if any model is exported from torch. ``command`` is the command line of the
-    session, without the selection of cases.
+    ``exports`` is true if any model is exported from torch.
     """
 
     toolchain: tuple[str, ...]
@@ -53,7 +51,6 @@ class OnnxEngine:
     log_level: str = ""
     direct: bool = False
     exports: bool = True
-    command: str = ""
 
     @property
     def imports(self) -> tuple[str, ...]:
@@ -64,11 +61,6 @@ class OnnxEngine:
         chosen = choose_options(spec.scheme, spec.soc, self.given)
         own = {name: text for name, text in chosen.items() if name not in BACKEND}
         return {"backend_path": str(find_library(self.sdk, self.given)), **own}
-
-    def repeat(self, spec: CaseSpec) -> str:
-        """Return the command that runs only this case again; empty if the session's command is
-        unknown."""
-        return self.command and choose_case(self.command, spec.model, spec.scheme.value, spec.soc)
 
     def preload(self, spec: CaseSpec) -> None:
         digest_rooms(ROOMS)
@@ -83,7 +75,7 @@ class OnnxEngine:
 
         options = choose_options(spec.scheme, spec.soc, self.given)
         return hash_words(
-            load_source(spec, self.repeat(spec)).digest,
+            load_source(spec).digest,
             *self.toolchain,
             digest_rooms(ROOMS),
             NUMERICS,

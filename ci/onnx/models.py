@@ -8,13 +8,16 @@ that it detects are also reported by ONNX Runtime when the model is compiled.
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import os
+import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import onnx
@@ -52,6 +55,9 @@ AGAIN = "export or copy it again; `check-model FILE.onnx`, which onnx installs, 
 # Suggested sizes for dimensions that are not fixed: for images, and for other inputs.
 PIXELS, LENGTH = 224, 128
 PICTURE_RANK = 4
+# Names of first dimensions that are not a batch.
+LENGTH_NAME = re.compile("seq|len|time|frame|token|step")
+BARE_KEY = re.compile("[A-Za-z0-9_-]+")  # of TOML
 POINTER = b"version https://git-lfs"
 # First bytes of files that often have the suffix .onnx by mistake.
 OTHERS = {
@@ -68,25 +74,23 @@ Shapes = Iterable[tuple[str, tuple[int, ...]]]  # names and shapes of inputs
 
 
 class Fault(NamedTuple):
-    """A fault in a model and its fix. ``options`` are options of the case's command that fix it.
-    They are shown for a model's first fault only."""
+    """A fault in a model and its fix. ``shapes`` are shapes of inputs that fix it, by name."""
 
     what: str
     fix: str = AGAIN
-    options: str = ""
+    shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({})
 
 
-def read_model(path: Path, shapes: Shapes = (), command: str = "") -> Any:
+def read_model(path: Path, shapes: Shapes = ()) -> Any:
     """Read the model at ``path`` without external weights, set its inputs to these ``shapes``,
     check it, and return the onnx.ModelProto.
 
-    ``command`` is the command line of the case, for a fix that needs more options. Raises
-    UsageError if the file is not a complete ONNX model, or if QNN cannot execute it: for example,
-    if a shape is not fixed, the model has a loop, or a weight file is missing.
+    Raises UsageError if the file is not a complete ONNX model, or if QNN cannot execute it: for
+    example, if a shape is not fixed, the model has a loop, or a weight file is missing.
     """
     model = parse_model(path)
     fix_shapes(model, shapes)
-    check_model(model, path, command)
+    check_model(model, path)
     return model
 
 
@@ -189,14 +193,24 @@ def limited_memory(size_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
-def check_model(model: Any, path: Path, command: str = "") -> None:
-    """Raise UsageError with the first MOST_SHOWN faults of the model at ``path``, if it has any."""
+def check_model(model: Any, path: Path, command: str = "", entry: str = "") -> None:
+    """Raise UsageError with the first MOST_SHOWN faults of the model at ``path``, if it has any.
+
+    The fix for shapes that vary is a line for the model's ``entry`` in a policy or, without an
+    entry, the ``command`` line of the case with more options.
+    """
     faults = list(itertools.islice(find_faults(model, path), MOST_SHOWN))
     if faults:
         first, *others = faults
         why = "; ".join(fault.what for fault in others)
-        more = f"{command} {first.options}".strip() if first.options else ""
-        fix = f"{first.fix}\n    {more}" if more else first.fix
+        fix = first.fix
+        if first.shapes and entry:
+            fix += f", in [models.{entry}] of the policy:\n    {write_shapes(first.shapes)}"
+        elif first.shapes:
+            words = [f"{name}={','.join(map(str, one))}" for name, one in first.shapes.items()]
+            options = " ".join(f"--shape {shlex.quote(word)}" for word in words)
+            again = f"{command} {options}".strip()
+            fix += f", with --shape or as `shapes` in a policy:\n    {again}"
         raise UsageError(f"{path.name} cannot be used: {first.what}", why=why, fix=fix)
 
 
@@ -246,8 +260,20 @@ def _find_version_faults(model: Any) -> Iterator[Fault]:
 
 
 def _find_free_shapes(inputs: Iterable[Any]) -> Iterator[Fault]:
-    """Yield one fault that lists all inputs without fixed sizes. Its options fix these sizes."""
-    free = [
+    """Yield one fault that lists all inputs without fixed sizes. Its shapes fix these sizes."""
+    free = list_free(inputs)
+    if free:
+        named = ", ".join(f"{port.name!r} {describe_shape(port)}" for port in free)
+        yield Fault(
+            f"QNN supports only fixed shapes, but these inputs have sizes that vary: {named}",
+            "set the sizes that you use in practice",
+            suggest_shapes(free),
+        )
+
+
+def list_free(inputs: Iterable[Any]) -> list[Any]:
+    """Return the inputs that are tensors without a fixed shape."""
+    return [
         port
         for port in inputs
         if port.type.HasField("tensor_type")
@@ -256,20 +282,57 @@ def _find_free_shapes(inputs: Iterable[Any]) -> Iterator[Fault]:
             and all(map(is_fixed, port.type.tensor_type.shape.dim))
         )
     ]
-    if free:
-        named = ", ".join(f"{port.name!r} {describe_shape(port)}" for port in free)
-        known: dict[str, int] = {}
-        words = [f"--shape {shlex.quote(_suggest_shape(port, known))}" for port in free]
-        yield Fault(
-            f"QNN supports only fixed shapes, but these inputs have sizes that vary: {named}",
-            "set the sizes that you use in practice, with --shape or as `shapes` in a policy:",
-            " ".join(words),
-        )
 
 
-def _suggest_shape(port: Any, known: dict[str, int]) -> str:
-    """Return a value for --shape, such as ``x=1,3,224,224``. ``known`` holds the sizes
-    chosen so far for named dimensions."""
+def find_batch(model: Any, shapes: Shapes = ()) -> tuple[str, dict[str, tuple[int, ...]]]:
+    """Return the name of a model's batch size (``?`` if it has none), and the shapes of the inputs
+    with this size, for a batch of 1. Inputs in ``shapes`` are fixed already.
+
+    The first dimension of inputs is taken as the batch if no other dimension of an input varies,
+    if all have the same name or none has one, and if the name is not that of a length. An input of
+    rank 1 alone could be a list of any length. Otherwise, the result is empty.
+    """
+    given = dict(shapes)
+    ports = [port for port in list_required_inputs(model) if port.name not in given]
+    free = list_free(ports)
+    dims = [list(port.type.tensor_type.shape.dim) for port in free]
+    names = {one[0].dim_param.strip("?") if one else "" for one in dims}
+    is_batch = (
+        free
+        and not (given and list_bound(model, given) & names)
+        and len(names) == 1
+        and not any(LENGTH_NAME.search(name.lower()) for name in names)
+        and all(one and not is_fixed(one[0]) and all(map(is_fixed, one[1:])) for one in dims)
+        and any(len(one) > 1 for one in dims)
+    )
+    if not is_batch:
+        return "", {}
+    sizes = ((1, *(dim.dim_value for dim in one[1:])) for one in dims)
+    return names.pop() or "?", {port.name: one for port, one in zip(free, sizes, strict=True)}
+
+
+def list_bound(model: Any, shapes: Mapping[str, tuple[int, ...]]) -> set[str]:
+    """Return the names of the dimensions of the inputs in ``shapes``, which fix them."""
+    ports = (port for port in list_required_inputs(model) if port.name in shapes)
+    return {one.dim_param for port in ports for one in port.type.tensor_type.shape.dim}
+
+
+def write_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """Return a line of a policy, such as ``shapes = {x = [1, 3, 224, 224]}``."""
+    keys = (name if BARE_KEY.fullmatch(name) else json.dumps(name) for name in shapes)
+    rows = (f"{key} = {[*one]}" for key, one in zip(keys, shapes.values(), strict=True))
+    return f"shapes = {{{', '.join(rows)}}}"
+
+
+def suggest_shapes(ports: Iterable[Any]) -> dict[str, tuple[int, ...]]:
+    """Return a usual shape for each input that has no fixed shape."""
+    known: dict[str, int] = {}
+    return {port.name: _suggest_shape(port, known) for port in ports}
+
+
+def _suggest_shape(port: Any, known: dict[str, int]) -> tuple[int, ...]:
+    """Return a shape such as ``(1, 3, 224, 224)``. ``known`` holds the sizes chosen so far for
+    named dimensions."""
     dimensions = port.type.tensor_type.shape.dim
     usual = PIXELS if len(dimensions) == PICTURE_RANK else LENGTH
     sizes = []
@@ -280,7 +343,7 @@ def _suggest_shape(port: Any, known: dict[str, int]) -> str:
         sizes.append(size)
     if not port.type.tensor_type.HasField("shape"):
         sizes = [1, 3, PIXELS, PIXELS]
-    return f"{port.name}={','.join(map(str, sizes))}"
+    return tuple(sizes)
 
 
 def _find_input_faults(port: Any) -> Iterator[Fault]:

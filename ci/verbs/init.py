@@ -12,6 +12,7 @@ from pathlib import Path
 from ci.cases.spec import find_models
 from ci.models.schemes import ONNX
 from ci.models.source_lines import find_repository
+from ci.verbs.user_policy import read_paths
 from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, read_version, user_path
 from provisioning.console.installation import find_origin
@@ -51,7 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="OWNER/REPOSITORY@COMMIT",
         help="the repository and commit of executorch-qnn-ci with the workflow to call",
     )
-    add("--policy-only", action="store_true", help="write no workflow")
+    only = parser.add_mutually_exclusive_group().add_argument
+    only("--policy-only", action="store_true", help="write no workflow")
+    only("--workflow-only", action="store_true", help="write only the workflow, for a qnn.toml")
     add(
         "--directory",
         type=user_path,
@@ -66,14 +69,31 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     if not root.is_dir():
         raise UsageError(f"{root} is not a directory")
     uses = args.uses or find_origin()
-    files = make_files(args.model, root, uses, policy_only=args.policy_only)
+    if uses and not USES.fullmatch(uses):
+        raise UsageError(
+            f"--uses {uses} is not OWNER/REPOSITORY@COMMIT",
+            why="the workflow is pinned by commit, because a tag can be moved",
+            fix="pass --uses OWNER/REPOSITORY@COMMIT with all 40 digits, or --policy-only",
+        )
+    is_onnx, notes = args.model.endswith(ONNX.suffix), list[str]()
+    files: dict[str, str] = {}
+    if args.workflow_only:
+        is_onnx = choose_lane(args, root, uses)
+    else:
+        files = make_policy(args.model, root, notes)
+    if uses and not args.policy_only:
+        files[WORKFLOW] = make_workflow(uses, is_onnx=is_onnx)
+    elif not args.policy_only:
+        notes.append(
+            f"{WORKFLOW} was not written, because it is not known which repository has the"
+            " workflow to call: run `qnn-ci init --workflow-only --uses OWNER/REPOSITORY@COMMIT`"
+        )
     present = [name for name in files if os.path.lexists(root / name)]
     if present and not args.force:
         what = f"{', '.join(present)} {'exists' if len(present) == 1 else 'exist'} already"
         raise UsageError(
             what, why="nothing was written", fix="pass --force to overwrite existing files"
         )
-    is_onnx = args.model.endswith(ONNX.suffix)
     every: dict[str, bytes | str] = {**files, **ignore_reports(root)}
     with explain_writes(root, "pass another --directory"):
         for name, data in every.items():
@@ -83,8 +103,9 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     policy = shlex.quote(shown_path(root / POLICY))
     return Outcome(
         "".join(f"wrote {name}\n" for name in written)
+        + "".join(f"note: {one}\n" for one in notes)
         + f"next: run `qnn-ci {verb} --policy {policy}`, then commit these files\n",
-        {"written": written, "policy": policy},
+        {"written": written, "notes": notes, "policy": policy},
     )
 
 
@@ -100,19 +121,30 @@ def ignore_reports(root: Path) -> dict[str, bytes]:
     return {IGNORED: data + (b"" if data.endswith(b"\n") or not data else b"\n") + b"reports/\n"}
 
 
-def make_files(model: str, root: Path, uses: str, *, policy_only: bool) -> dict[str, str]:
-    """Return the text of each file to write. The keys are paths below ``root``. Raises UsageError
-    if the model does not exist or is not below ``root``, or if the workflow to call is not known.
-    """
-    if not policy_only and not USES.fullmatch(uses):
+def choose_lane(args: argparse.Namespace, root: Path, uses: str) -> bool:
+    """Return whether the workflow for an existing policy tests .onnx files. Raises UsageError if
+    --workflow-only cannot write it."""
+    if not uses:
         raise UsageError(
-            f"--uses {uses} is not OWNER/REPOSITORY@COMMIT"
-            if uses
-            else "it is not known which workflow to call",
-            why="the workflow is pinned by commit, because a tag can be moved",
-            fix="pass --uses OWNER/REPOSITORY@COMMIT with all 40 digits, or --policy-only",
+            "it is not known which workflow to call", fix="pass --uses OWNER/REPOSITORY@COMMIT"
         )
-    path, factory, files = MODEL, "factory", {}
+    if args.model:
+        raise UsageError("--model is for a policy, which --workflow-only does not write")
+    if not (root / POLICY).is_file():
+        raise UsageError(
+            f"there is no {POLICY} in {root}",
+            why="the workflow uses it",
+            fix="leave out --workflow-only",
+        )
+    paths = read_paths(root / POLICY).values()
+    return bool(paths) and all(one.endswith(ONNX.suffix) for one in paths)
+
+
+def make_policy(model: str, root: Path, notes: list[str]) -> dict[str, str]:
+    """Return the text of the policy and, without a ``model``, of an example. The keys are paths
+    below ``root``. Remarks for the user are added to ``notes``. Raises UsageError if the model does
+    not exist, is not below ``root``, or is not an ONNX model although its name ends in .onnx."""
+    path, factory, files, shapes = MODEL, "factory", {}, ""
     is_onnx = model.endswith(ONNX.suffix)
     if model:
         (entry,) = find_models(model, {}).values()
@@ -120,19 +152,43 @@ def make_files(model: str, root: Path, uses: str, *, policy_only: bool) -> dict[
         if not Path(file).is_relative_to(root):
             raise UsageError(f"{file} is not in {root}", fix="pass --directory, or another model")
         path = Path(file).relative_to(root).as_posix()
+        shapes = write_shapes(Path(file), notes) if is_onnx else ""
     else:
         files[MODEL] = fill_template("qnn_model.txt", {})
     quoted = json.dumps(path if is_onnx else f"{path}:{factory}", ensure_ascii=False)
-    words = {'"PATH:FACTORY"': quoted, "FACTORY": factory, "NAME": name_model(path)}
-    words = {**(OF_ONNX if is_onnx else {}), **words}
-    files[POLICY] = fill_template("qnn.toml", words)
-    if not policy_only:
-        owner, _, commit = uses.partition("@")
-        words = {"OWNER/REPOSITORY": owner, "COMMIT": commit, "VERSION": f"v{read_version()}"}
-        if is_onnx:
-            words |= {"policy: qnn.toml": "policy: qnn.toml, lane: onnx"}
-        files[WORKFLOW] = fill_template("qnn.yml", words)
-    return files
+    words = {'"PATH:FACTORY"': quoted + shapes, "FACTORY": factory, "NAME": name_model(path)}
+    return {**files, POLICY: fill_template("qnn.toml", {**(OF_ONNX if is_onnx else {}), **words})}
+
+
+def write_shapes(path: Path, notes: list[str]) -> str:
+    """Return a line for the policy with the shapes of an .onnx file's inputs, empty if they are
+    fixed. A batch size that varies needs no line, so that one is a comment."""
+    try:
+        from ci.onnx import models
+    except ImportError:
+        notes.append(
+            f"this Python has no onnx, so it is not known whether the inputs of {path.name} have"
+            " fixed shapes"
+        )
+        return ""
+    model = models.parse_model(path)
+    if batch := models.find_batch(model)[1]:
+        return f"\n# {models.write_shapes(batch)} # by default, the batch size is 1"
+    free = models.list_free(models.list_required_inputs(model))
+    if not free:
+        return ""
+    line = models.write_shapes(models.suggest_shapes(free))
+    notes.append(f"{path.name} has inputs whose sizes vary: check `shapes` in {POLICY}")
+    return f"\n{line} # the sizes that you use in practice"
+
+
+def make_workflow(uses: str, *, is_onnx: bool) -> str:
+    """Return the text of the workflow, which calls the one of ``uses``."""
+    owner, _, commit = uses.partition("@")
+    words = {"OWNER/REPOSITORY": owner, "COMMIT": commit, "VERSION": f"v{read_version()}"}
+    if is_onnx:
+        words |= {"policy: qnn.toml": "policy: qnn.toml, lane: onnx"}
+    return fill_template("qnn.yml", words)
 
 
 def name_model(path: str) -> str:

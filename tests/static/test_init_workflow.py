@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ci.verbs.init import WORKFLOW, make_files
+from ci.verbs.init import WORKFLOW, make_workflow
 from tests.workflows.lint import PROGRAMS, check_schema, run_linter
 
 USES = "example/executorch-qnn-ci@" + "0a" * 20
@@ -16,7 +16,7 @@ USES = "example/executorch-qnn-ci@" + "0a" * 20
 def test_the_workflow_has_no_finding(tmp_path: Path) -> None:
     path = tmp_path / WORKFLOW
     path.parent.mkdir(parents=True)
-    text = make_files("", tmp_path, USES, policy_only=False)[WORKFLOW]
+    text = make_workflow(USES, is_onnx=False)
     path.write_text(text)
     words = ("zizmor", "--offline", "--quiet", "--persona=auditor")
     assert check_schema("vendor.github-workflows", [path]) == []

@@ -8,7 +8,7 @@ import importlib.metadata
 import os
 import platform
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from ci.cases.qnn_files import PROFILE_CSV
 from ci.cases.session import Phases, Session, list_parts
 from ci.cases.spec import CaseSpec
 from ci.models.schemes import ONNX, Scheme
+from ci.models.user_models import Source
 from ci.onnx.engine import OnnxEngine, make_runner
 from ci.onnx.options import (
     SAVER_LIBRARY,
@@ -229,33 +230,52 @@ def fit_files(
         yield replace(spec, source=msgspec.structs.replace(spec.source, shapes=tuple(own.items())))
 
 
-def fit_schemes(
-    specs: Sequence[CaseSpec], policy: EmulatorPolicy, asked: Sequence[str], command: str = ""
-) -> list[CaseSpec]:
-    """Return the cases, with the scheme ``asis`` for files that are already quantized, and only for
-    those. ``command`` is the session's command line without the options that select cases.
+def fit_shapes(
+    specs: Sequence[CaseSpec], policy: EmulatorPolicy, progress: Progress, command: str = ""
+) -> tuple[list[CaseSpec], set[str]]:
+    """Read the .onnx files of cases. Return the cases, with a batch of 1 for files whose batch size
+    varies, and the paths of the files that are quantized already. ``command`` is the session's
+    command line without the options that select cases.
 
-    Raises UsageError in these cases:
-
-    - QNN cannot load a file
-    - the inputs or outputs of a float model differ from those of the quantized model
-    - a model has none of the requested schemes
+    Raises UsageError if QNN cannot load a file, or if the inputs or outputs of a float model differ
+    from those of the quantized model.
     """
+    from ci.onnx import models
+    from ci.onnx.source import read_float
+
     quantized: set[str] = set()
-    for spec in {spec.reference: spec for spec in reversed(specs) if spec.is_file}.values():
+    fitted: dict[Source, Source] = {}
+    for spec in {spec.source: spec for spec in reversed(specs) if spec.is_file}.values():
         again = choose_case(command, spec.model, spec.scheme.value, spec.soc) if command else ""
-        entry = f"models.{spec.model}" if spec.model in policy.models else ""
-        from ci.onnx.models import is_quantized, read_model
-
-        with at_key(entry and f"{entry}.path"):
-            model = read_model(Path(spec.reference), spec.source.shapes, again)
-        with at_key(f"{entry}.float_model"):
+        entry = spec.model if spec.model in policy.models else ""
+        path, shapes = Path(spec.reference), spec.source.shapes
+        with at_key(entry and f"models.{entry}.path"):
+            model = models.parse_model(path)
+            size, batch = models.find_batch(model, shapes)
+            shapes = (*shapes, *batch.items())
+            models.fix_shapes(model, shapes)
+            models.check_model(model, path, again, entry)
+        if batch:
+            other = f"`shapes` in [models.{entry}]" if entry else "--shape"
+            told = f"{spec.model}: its batch size ({size}) varies, so 1 is used"
+            progress.step(f"{told}; {other} sets another")
+        fitted[spec.source] = msgspec.structs.replace(spec.source, shapes=shapes)
+        with at_key(f"models.{entry}.float_model"):
             if spec.source.float_model:
-                from ci.onnx.source import read_float
-
-                read_float(Path(spec.source.float_model), model, spec.source.shapes)
-        if is_quantized(model):
+                read_float(Path(spec.source.float_model), model, shapes)
+        if models.is_quantized(model):
             quantized.add(spec.reference)
+    return [replace(one, source=fitted.get(one.source, one.source)) for one in specs], quantized
+
+
+def fit_schemes(
+    specs: Sequence[CaseSpec],
+    quantized: Collection[str],
+    policy: EmulatorPolicy,
+    asked: Sequence[str],
+) -> list[CaseSpec]:
+    """Return the cases, with the scheme ``asis`` for ``quantized`` files, and only for those.
+    Raises UsageError if a model has none of the requested schemes."""
     fitted = []
     for spec in specs:
         given = spec.reference in quantized
@@ -357,7 +377,8 @@ def run(
     words = {name: getattr(args, name) for name in ("sdk", "option", "shape")}
     command = repeat_command(args, "direct", **{"log-level": args.log_level}, **words)
     options = read_options(args, SESSION, policy, command)
-    specs = fit_schemes(specs, policy, args.scheme, options.command)
+    specs, quantized = fit_shapes(specs, policy, progress, options.command)
+    specs = fit_schemes(specs, quantized, policy, args.scheme)
     engine = OnnxEngine(
         toolchain=(),
         sdk=Path(),
@@ -367,7 +388,6 @@ def run(
         log_level=args.log_level,
         direct=args.direct,
         exports=exports,
-        command=options.command,
     )
 
     def run_specs(environment: Environment, scratch: ScratchPool) -> Report:

@@ -607,9 +607,6 @@ def test_the_source_of_a_case_has_the_shapes_and_the_float_model_that_are_given(
         assert found.evaluation[0][0].shape == (2, 3)
         free = CaseSpec("net", Scheme.ASIS, "SM8650", UserSource(path))
         with pytest.raises(UsageError) as caught:
-            compiling.load_source(free, "qnn-ci test-onnx")
-        assert caught.value.fix.endswith("\n    qnn-ci test-onnx --shape x=1,3")
-        with pytest.raises(UsageError) as caught:
             compiling.load_source(free)
         assert caught.value.fix.endswith("\n    --shape x=1,3")
         return found.digest

@@ -14,7 +14,6 @@ import pytest
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 pytest.importorskip("torch", reason="torch is not installed")
 
-from onnx.helper import make_node
 
 from ci.cases.spec import CaseSpec
 from ci.models.schemes import Scheme
@@ -22,10 +21,8 @@ from ci.models.user_models import Source
 from ci.onnx.engine import OnnxEngine
 from ci.onnx.options import HTP, SAVER_LIBRARY
 from ci.onnx.stages import StageError
-from ci.report.annotation import choose_case
 from ci.verbs.lanes import onnx as lane
-from provisioning.errors import UsageError
-from tests.qnn_provider.models import tensor, write_model, write_relu
+from tests.qnn_provider.models import write_relu
 
 ROOM = Path(__file__).parents[4] / "ci" / "onnx"
 
@@ -93,19 +90,6 @@ def test_whatever_decides_about_a_context_is_in_its_key(
     assert engine.key(spec) not in keys
 
 
-def test_a_key_that_needs_more_options_tells_the_command_with_them(tmp_path: Path) -> None:
-    ends = [tensor("x", ("n", 3))], [tensor("y", ("n", 3))]
-    path = write_model(tmp_path / "free.onnx", [make_node("Relu", ["x"], ["y"])], *ends)
-    spec = CaseSpec(str(path), Scheme.U8, "SM8650", Source(str(path)))
-    engine = OnnxEngine(toolchain=(), sdk=Path("/sdk"), command="qnn-ci test-onnx")
-    with pytest.raises(UsageError) as caught:
-        engine.key(spec)
-    assert caught.value.fix.endswith(f"\n    {engine.repeat(spec)} --shape x=1,3")
-    assert engine.repeat(replace(spec, model="net")) == (
-        "qnn-ci test-onnx --model net --scheme u8 --soc SM8650"
-    )
-
-
 class Compiling:
     """ci.onnx.compile, of which each function returns what it was given."""
 
@@ -171,12 +155,3 @@ def test_a_refusal_is_explained_by_its_stage(tmp_path: Path) -> None:
     told = engine.explain(StageError("quantizer"), tmp_path / "compile.log")
     assert told.startswith("quantizer: ")
     assert (tmp_path / "traceback.log").is_file()
-
-
-def test_the_command_of_a_case_runs_that_case_again() -> None:
-    spec = CaseSpec("mlp", Scheme.U8, "SM8650")
-    engine = OnnxEngine(toolchain=(), sdk=Path("/sdk"))
-    assert engine.repeat(spec) == ""
-    told = replace(engine, command="./nox -s test_onnx --").repeat(spec)
-    assert told == choose_case("./nox -s test_onnx --", "mlp", "u8", "SM8650")
-    assert all(word in told for word in ("./nox -s test_onnx", "mlp", "u8", "SM8650"))

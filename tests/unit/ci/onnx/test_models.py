@@ -23,8 +23,11 @@ from ci.onnx import models
 from ci.onnx.models import (
     LIMIT_BYTES,
     MOST_SHOWN,
+    check_model,
     external_files,
+    find_batch,
     limited_memory,
+    parse_model,
     read_model,
 )
 from ci.verbs.lanes.onnx import parse_shapes
@@ -322,7 +325,7 @@ def test_dynamic_shapes_are_refused_with_the_options_that_fix_them(
 ) -> None:
     path = write(of_inputs(ports).SerializeToString())
     with pytest.raises(UsageError) as caught:
-        read_model(path, command="qnn-ci test-onnx --model 'a b.onnx'")
+        check_model(parse_model(path), path, "qnn-ci test-onnx --model 'a b.onnx'")
     assert caught.value.fix.endswith(f"\n    qnn-ci test-onnx --model 'a b.onnx' {options}")
     assert caught.value.why == ""
     assert all(f"{name!r}" in caught.value.what for name in ports if f"{name}=" in options)
@@ -331,6 +334,35 @@ def test_dynamic_shapes_are_refused_with_the_options_that_fix_them(
     for name, shape in shapes.items():
         sizes = fixed[name].type.tensor_type.shape.dim
         assert tuple(one.dim_value for one in sizes) == shape
+
+
+@pytest.mark.parametrize(
+    ("ports", "shapes", "name", "batch"),
+    [
+        ({"x": ["n", 3, 8, 8]}, {}, "n", {"x": (1, 3, 8, 8)}),
+        ({"x": [-1, 3]}, {}, "?", {"x": (1, 3)}),
+        ({"x": ["?", 3], "ids": ["?"]}, {}, "?", {"x": (1, 3), "ids": (1,)}),
+        ({"x": ["n", 3], "h": [2, 1, 8], "s": []}, {}, "n", {"x": (1, 3)}),
+        ({"x": ["n", 3], "h": ["m", 3]}, {"x": (4, 3)}, "m", {"h": (1, 3)}),
+        ({"x": ["n", 3], "h": ["n", 3]}, {"x": (4, 3)}, "", {}),  # 1 would contradict 4
+        ({"x": ["n", 3], "h": ["m", 3]}, {}, "", {}),
+        ({"x": ["n", 3], "h": ["?", 3]}, {}, "", {}),
+        ({"x": ["n", 3, "h", "w"]}, {}, "", {}),
+        ({"x": ["n", 3], "h": [2, "n"]}, {}, "", {}),
+        ({"x": ["n"]}, {}, "", {}),
+        ({"x": ["seq_len", 1, 40]}, {}, "", {}),
+        ({"x": None}, {}, "", {}),
+        ({"x": [1, 3]}, {}, "", {}),
+        ({"x": []}, {}, "", {}),
+    ],
+)
+def test_a_first_dimension_that_alone_varies_is_a_batch(
+    ports: Ports,
+    shapes: dict[str, tuple[int, ...]],
+    name: str,
+    batch: dict[str, tuple[int, ...]],
+) -> None:
+    assert find_batch(of_inputs(ports), shapes.items()) == (name, batch)
 
 
 @pytest.mark.parametrize(

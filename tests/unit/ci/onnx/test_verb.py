@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import io
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,7 +20,8 @@ from ci.cases.spec import CaseSpec
 from ci.models.schemes import Scheme
 from ci.models.user_models import ModelEntry, Source
 from ci.report.schema import Tool
-from ci.verbs.lanes.onnx import fit_files, fit_schemes, name_toolchain
+from ci.verbs.lanes.onnx import fit_files, fit_schemes, fit_shapes, name_toolchain
+from provisioning.console.progress import Progress
 from provisioning.errors import ManifestError, UsageError
 from tests.qnn_provider.models import constant, tensor, write_model, write_relu
 
@@ -42,10 +43,18 @@ def ends(shape: Sequence[int]) -> tuple[list[Any], list[Any]]:
     return [tensor("x", shape)], [tensor("y", shape)]
 
 
+def fit_all(
+    specs: Sequence[CaseSpec], policy: Any, asked: list[str], command: str = ""
+) -> list[CaseSpec]:
+    """What a session makes of its cases before anything is fetched."""
+    read, quantized = fit_shapes(specs, policy, Progress(), command)
+    return fit_schemes(read, quantized, policy, asked)
+
+
 def fit(path: Path, *schemes: Scheme, asked: bool = False) -> list[str]:
     specs = [CaseSpec(path.name, one, "SM8650", Source(str(path))) for one in schemes]
     words = [*schemes] if asked else []
-    return [spec.scheme.value for spec in fit_schemes(specs, POLICY, words)]
+    return [spec.scheme.value for spec in fit_all(specs, POLICY, words)]
 
 
 def test_a_quantized_model_is_one_case_as_it_is(tmp_path: Path, quantized: Path) -> None:
@@ -78,7 +87,7 @@ def test_each_of_several_files_has_the_schemes_of_its_own_entry(
             for scheme in one.schemes or (Scheme.FP16, Scheme.U8)
             for soc in ("SM8650", "SM8750")
         ]
-        fitted = fit_schemes(specs, replace(POLICY, models=own), [])
+        fitted = fit_all(specs, replace(POLICY, models=own), [])
         return [(one.model, one.scheme.value) for one in fitted if one.soc == "SM8750"]
 
     every = [("net", "asis"), ("plain", "fp16"), ("plain", "u8")]
@@ -94,7 +103,7 @@ def test_each_of_several_files_has_the_schemes_of_its_own_entry(
     policy = replace(POLICY, models={"net": replace(entries["net"], schemes=(Scheme.ASIS,))})
     spec = CaseSpec("net", Scheme.U8, "SM8650", entries["net"].source)
     with pytest.raises(UsageError, match=r"^--scheme: ") as caught:
-        fit_schemes([spec], policy, ["u8"])
+        fit_all([spec], policy, ["u8"])
     assert "leave out --scheme:" in caught.value.fix
 
 
@@ -111,7 +120,7 @@ def test_a_float_model_has_the_form_of_the_quantized_one(tmp_path: Path, quantiz
     def fit_pair(path: Path, float_model: Path) -> list[CaseSpec]:
         entry = ModelEntry(str(path), float_model=str(float_model))
         policy = replace(POLICY, models={"net": entry})
-        return fit_schemes([CaseSpec("net", Scheme.U8, "SM8650", entry.source)], policy, [])
+        return fit_all([CaseSpec("net", Scheme.U8, "SM8650", entry.source)], policy, [])
 
     assert fit_pair(quantized, files["plain"])[0].source.float_model == str(files["plain"])
     wrong = [
@@ -141,24 +150,36 @@ def test_a_file_that_qnn_cannot_take_is_refused_before_anything_is_fetched(
     entry = ModelEntry(str(free))
     policy = replace(POLICY, models={"net": entry})
     with pytest.raises(UsageError, match=r"models\.net\.path: free\.onnx cannot be used") as caught:
-        fit_schemes([spec], policy, [], "qnn-ci test-onnx")
-    found = re.search(r"--shape '?x=(\d+),3,(\d+),(\d+)", caught.value.fix)
-    assert found
-    assert min(map(int, found.groups()[1:])) > 1
-    sizes = (int(found[1]), 3, int(found[2]), int(found[3]))
-    given = [*fit_files([spec], {"x": sizes})]
-    assert fit_schemes(given, policy, []) == given
-    with pytest.raises(UsageError) as caught:
-        fit_schemes([spec], policy, [])  # the command is not known
-    assert "qnn-ci test-onnx" not in caught.value.fix
+        fit_all([spec], policy, [], "qnn-ci test-onnx")
+    line = "shapes = {x = [1, 3, 224, 224]}"
+    assert caught.value.fix.endswith(f", in [models.net] of the policy:\n    {line}")
+    given = [*fit_files([spec], {"x": (1, 3, 224, 224)})]
+    assert fit_all(given, policy, []) == given
     later = CaseSpec("net", Scheme.FP16, "SM8750", source)
-    with pytest.raises(UsageError) as caught:
-        fit_schemes([spec, later], policy, [], "qnn-ci test-onnx")
-    assert "qnn-ci test-onnx --model net --scheme u8 --soc SM8650" in caught.value.fix
+    for command, told in (("qnn-ci test-onnx", "--model net --scheme u8 --soc SM8650 "), ("", "")):
+        with pytest.raises(UsageError) as caught:
+            fit_all([spec, later], POLICY, [], command)
+        last = f"{command} {told}--shape x=1,3,224,224".strip()
+        assert caught.value.fix.splitlines()[-1].strip() == last
     bad = tmp_path / "bad.onnx"
     bad.write_bytes(b"no")
     with pytest.raises(UsageError, match=r"^(?!models\.).*is not an ONNX model"):
-        fit_schemes([CaseSpec(bad.name, Scheme.FP16, "SM8650", Source(str(bad)))], policy, [])
+        fit_all([CaseSpec(bad.name, Scheme.FP16, "SM8650", Source(str(bad)))], policy, [])
+
+
+def test_a_batch_that_varies_is_one_and_said_to_be(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    path = write_model(tmp_path / "net.onnx", nodes, *ends(("n", 3)))
+    source, policy = Source(str(path)), replace(POLICY, models={"net": ModelEntry(str(path))})
+    specs = [CaseSpec("net", one, "SM8650", source) for one in (Scheme.FP16, Scheme.U8)]
+    for own, where in ((policy, "`shapes` in [models.net]"), (POLICY, "--shape")):
+        said = io.StringIO()
+        fitted, _ = fit_shapes(specs, own, Progress(said))
+        assert {one.source.shapes for one in fitted} == {(("x", (1, 3)),)}
+        (line,) = said.getvalue().splitlines()
+        assert line.endswith(f"net: its batch size (n) varies, so 1 is used; {where} sets another")
+    asked = [*fit_files(specs, {"x": (4, 3)})]
+    assert fit_shapes(asked, policy, Progress())[0] == asked
 
 
 def test_the_cases_are_fitted_without_torch(
@@ -170,7 +191,7 @@ def test_the_cases_are_fitted_without_torch(
     monkeypatch.setitem(sys.modules, "torch", None)
     assert fit(quantized, Scheme.FP16) == ["asis"]
     suite = [CaseSpec("mlp", Scheme.FP16, "SM8650")]
-    assert fit_schemes(suite, POLICY, []) == suite
+    assert fit_all(suite, POLICY, []) == suite
 
 
 def test_shapes_of_the_command_line_go_before_those_of_an_entry(tmp_path: Path) -> None:

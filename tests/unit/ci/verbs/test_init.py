@@ -19,6 +19,7 @@ from provisioning.errors import ExitCode
 
 USES = "example/executorch-qnn-ci@" + "0a" * 20
 PULL_REQUESTS_ALONE = "${{ github.event_name == 'pull_request' }}"
+EMPTY_GRAPH = b":\0"  # of an ONNX model
 WRITTEN = ["qnn_model.py", "qnn.toml", ".github/workflows/qnn.yml"]
 
 
@@ -101,17 +102,19 @@ def test_an_ignore_file_that_is_no_file_is_left(
     assert main(["init", "--policy-only", "--json"]) == ExitCode.OK
     assert json.loads(capsys.readouterr().out) == {
         "written": [str(root / name) for name in WRITTEN[:2]],
+        "notes": [],
         "policy": shlex.quote(str(root / WRITTEN[1])),
     }
     assert ignored.is_dir() or not ignored.exists()
 
 
 def test_an_onnx_file_gets_the_other_lane(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (root / "net.onnx").write_text("")
+    (root / "net.onnx").write_bytes(EMPTY_GRAPH)
     assert main(["init", "--uses", USES, "--model", "../net.onnx"]) == ExitCode.OK
     told = capsys.readouterr().out.splitlines()
     written = ("qnn.toml", WRITTEN[2], ".gitignore")
-    assert told[:-1] == [f"wrote {root / name}" for name in written]
+    lines = [line for line in told[:-1] if "has no onnx" not in line]
+    assert lines == [f"wrote {root / name}" for name in written]
     assert "test-onnx" in told[-1]
     entry = read_emulator_policy(root / "qnn.toml", "onnx").models["net"]
     assert entry.path == f"{root}/net.onnx"
@@ -135,7 +138,7 @@ def test_every_key_that_the_policy_shows_as_a_comment_is_one(
     names = ("data/calibration.npz", "data/evaluation.npz", "data/labels.npy", "metrics.py")
     for name in (*names, "net.onnx", "float.onnx", "qnn_model.py"):
         (root / name).parent.mkdir(exist_ok=True)
-        (root / name).write_text("")
+        (root / name).write_bytes(EMPTY_GRAPH)
     main(["init", "--uses", USES, "--model", f"../{model}"])
     text = (root / "qnn.toml").read_text()
     (root / "all.toml").write_text(re.sub(r"(?m)^# (?=\[|\w+ = )", "", text))
@@ -185,7 +188,9 @@ def test_a_model_of_any_name_is_found_by_the_policy(root: Path, file: str, name:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "it is not known which workflow to call"),
+        (["--workflow-only"], "it is not known which workflow to call"),
+        (["--workflow-only", "--uses", USES], "there is no qnn.toml"),
+        (["--workflow-only", "--uses", USES, "--model", "net.py:f"], "--model is for a policy"),
         (["--uses", "example/executorch-qnn-ci@main"], "is not OWNER/REPOSITORY@COMMIT"),
         (["--uses", USES[:-1]], "is not OWNER/REPOSITORY@COMMIT"),
         (["--uses", f"{USES}0"], "is not OWNER/REPOSITORY@COMMIT"),
@@ -206,6 +211,51 @@ def test_what_cannot_be_written_is_said(
     assert main(["init", *words]) == ExitCode.USAGE
     assert said in capsys.readouterr().err
     assert not any((root / name).exists() for name in WRITTEN)
+
+
+@pytest.mark.parametrize(
+    ("model", "lane"), [("qnn_model.py:factory", {}), ("net.onnx", {"lane": "onnx"})]
+)
+def test_a_workflow_whose_repository_is_not_known_is_written_later(
+    root: Path,
+    model: str,
+    lane: dict[str, str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ci.verbs.init, "find_origin", lambda: "")
+    (root / "qnn_model.py").write_text("def factory(): ...")
+    (root / "net.onnx").write_bytes(EMPTY_GRAPH)
+    assert main(["init", "--model", f"../{model}", "--json"]) == ExitCode.OK
+    (told,) = (one for one in json.loads(capsys.readouterr().out)["notes"] if "--uses" in one)
+    assert "init --workflow-only --uses" in told
+    policy = (root / "qnn.toml").read_text()
+    assert not (root / WRITTEN[2]).exists()
+    assert main(["init", "--workflow-only", "--uses", USES]) == ExitCode.OK
+    workflow = yaml.safe_load((root / WRITTEN[2]).read_text())
+    assert workflow["jobs"]["models"]["with"] == {"policy": "qnn.toml", **lane}
+    assert (root / "qnn.toml").read_text() == policy
+
+
+@pytest.mark.parametrize(
+    ("shape", "line", "notes"),
+    [
+        ((1, 3), None, 0),
+        (("n", 3), "# shapes = {x = [1, 3]}", 0),
+        (("n", "t"), "shapes = {x = [1, 128]}", 1),
+    ],
+)
+def test_a_policy_has_shapes_that_work_for_an_onnx_file(
+    root: Path, shape: tuple[int | str, ...], line: str | None, notes: int
+) -> None:
+    helper = pytest.importorskip("onnx.helper")
+    ends = [helper.make_tensor_value_info(name, 1, shape) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", ends[:1], ends[1:])
+    (root / "net.onnx").write_bytes(helper.make_model(graph).SerializeToString())
+    said: list[str] = []
+    text = ci.verbs.init.make_policy(str(root / "net.onnx"), root, said)["qnn.toml"]
+    found = next((one.partition(" #")[0] for one in text.splitlines() if "shapes = " in one), None)
+    assert (found, len(said)) == (line, notes)
 
 
 def test_a_policy_alone_needs_no_commit(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
