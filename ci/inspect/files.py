@@ -16,6 +16,7 @@ from provisioning.doctor.survey.programs import (
     Method,
     Partition,
     Program,
+    describe_other,
     map_file,
     parse_program,
     wrap_contexts,
@@ -24,7 +25,7 @@ from provisioning.doctor.survey.tree import LIBRARY, read_file
 from provisioning.elf.facts import EM_QDSP6
 from provisioning.errors import FailedError, QnnCiError, UsageError
 
-ELF, ARCHIVE, POINTER = b"\x7fELF", b"PK\x03\x04", b"version https://git-lfs"
+ELF, ARCHIVE = b"\x7fELF", b"PK\x03\x04"
 PROGRAMS = (".pte", ".onnx", ".bin")
 MAX_UNPACKED = 4 << 30
 KEPT_PROGRAMS = "test_emulator -- --keep-artifacts DIR writes DIR/CASE/artifact/program.pte"
@@ -90,10 +91,7 @@ def inspect_file(path: Path, name: str = "") -> Inspected:
         return _inspect_package(path, name, size)
     if path.suffix == ".onnx":
         return _inspect_onnx(path, name, size)
-    damage = f"is of an unknown kind: it starts with {head[:8].hex(' ')}"
-    if head.startswith(POINTER):
-        damage = "is a Git LFS pointer: run `git lfs pull`"
-    return Inspected(name, "unknown", size, damage if size else "is empty")
+    return Inspected(name, "unknown", size, describe_other(view))
 
 
 def _inspect_library(path: Path, name: str) -> Inspected:

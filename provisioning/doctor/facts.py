@@ -201,8 +201,9 @@ class PythonFacts:
 
     ``executorch`` is the directory of the executorch package that the interpreter would import,
     and ``pth`` are the .pth files that list its parent directory. ``installed`` is the package
-    directory of the installed executorch. ``unmet`` are requirements of executorch that are not
-    met, as (distribution, installed version, required version).
+    directory of the installed executorch. ``shadowed`` are other packages that Python would import
+    from elsewhere, as (name, that place, the installed directory). ``unmet`` are requirements of
+    executorch that are not met, as (distribution, installed version, required version).
 
     ``adaptors`` are the files of PyQnnManagerAdaptor in ``executorch``, and ``adaptor`` is the one
     for this Python. ``lacking`` are libraries that it needs and the loader does not find.
@@ -229,6 +230,7 @@ class PythonFacts:
     no_device: str | None = None
     installed: str = ""
     pth: tuple[str, ...] = ()
+    shadowed: tuple[tuple[str, str, str], ...] = ()
 
 
 @dataclass(frozen=True)

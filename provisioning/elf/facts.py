@@ -46,6 +46,7 @@ class Defect(str, Enum):
     LFS_POINTER = "an LFS pointer"
     HTML = "an HTML page"
     NOT_ELF = "not ELF"
+    APPLE_DOUBLE = "a file of macOS, not a library"
     TRUNCATED = "truncated"
     CORRUPT = "corrupt"
 
@@ -63,6 +64,7 @@ _FETCH_AGAIN = "download or build it again"
 _FIXES = {
     Defect.UNREADABLE: "correct the permissions of the file",
     Defect.LFS_POINTER: "run 'git lfs pull' in the checkout that the file came from",
+    Defect.APPLE_DOUBLE: "remove it: it is harmless, and the library is the file next to it",
     Defect.HTML: "a server answered with a page instead of the file; " + _FETCH_AGAIN,
 }
 

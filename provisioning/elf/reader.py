@@ -162,9 +162,16 @@ def _refuse_other_formats(path: Path, head: bytes) -> None:
     # A page may start with a byte order mark, a comment or an XML declaration.
     if not head.startswith(b"\x7fELF") and (b"<!doctype html" in text or b"<html" in text):
         raise ElfError(path, Defect.HTML)
+    if head.startswith(APPLE_DOUBLE) and path.name.startswith("._"):
+        raise ElfError(path, Defect.APPLE_DOUBLE)
     if not head.startswith(b"\x7fELF"):
         start = head[:16].decode("ascii", "backslashreplace")
         raise ElfError(path, Defect.NOT_ELF, f"it starts with {start!r}")
+
+
+# The tables that the loader reads before anything else, and the tags with their sizes in bytes.
+TABLES = (("DT_STRTAB", "DT_STRSZ"), ("DT_RELA", "DT_RELASZ"), ("DT_JMPREL", "DT_PLTRELSZ"))
+APPLE_DOUBLE = bytes.fromhex("00051607")
 
 
 class _Elf:
@@ -198,6 +205,7 @@ class _Elf:
     def facts(self, path: Path) -> ElfFacts:
         self._require_segments()
         tags = self._tags()
+        self._require_tables(tags)
         notes = list(islice(self._notes(), MAX_ENTRIES))
         sections = list(self._sections())
         names = [self._dynamic_string(tags, value) for value in tags.get("DT_NEEDED", [])]
@@ -269,6 +277,8 @@ class _Elf:
         entries = list(self._entries("Elf_Shdr", "sh", MAX_SECTIONS))
         if not 0 < self.head["e_shstrndx"] < len(entries):
             return
+        if all(entry["sh_type"] == "SHT_NULL" for entry in entries):
+            raise ValueError("its section header table contains only zeros")
         table = entries[self.head["e_shstrndx"]]["sh_offset"]
         for entry in entries:
             if entry["sh_type"] not in ("SHT_NOBITS", "SHT_NULL"):
@@ -314,12 +324,24 @@ class _Elf:
         dynamic = next((head for head in self.heads if head.type == PT_DYNAMIC), None)
         if dynamic is None or not dynamic.filesz:
             return tags
+        if not any(self.map[dynamic.offset : dynamic.offset + dynamic.filesz]):
+            raise ValueError("its dynamic section contains only zeros")
         for index in range(min(dynamic.filesz // step, MAX_ENTRIES)):
             entry = self._parse("Elf_Dyn", dynamic.offset + index * step)
             if entry["d_tag"] == "DT_NULL":
                 return tags
             tags.setdefault(entry["d_tag"], []).append(entry["d_val"])
         raise ValueError("its dynamic section has no end")
+
+    def _require_tables(self, tags: dict[str, list[int]]) -> None:
+        """Raise ValueError if a table that the loader reads contains only zeros, as at the end of a
+        file whose download broke after its space was reserved."""
+        for start, size in TABLES:
+            if start in tags and (length := tags.get(size, [0])[0]):
+                place = self._offset_of(tags[start][0])
+                self._require(place, length, f"the table {start}")
+                if not any(self.map[place : place + length]):
+                    raise ValueError(f"the table {start} contains only zeros")
 
     def _offset_of(self, address: int) -> int:
         """Return the file offset of the byte that is loaded at ``address``."""

@@ -259,7 +259,8 @@ def see_unaligned_program(staging: Staging) -> Iterator[Seen]:
     "{subject} {damage}",
     "it cannot be loaded; possible causes are an incomplete copy or download, and a compiler "
     "that failed",
-    "copy the program again; if the original is damaged too, lower the model again",
+    "copy the program again, unpacked and as a binary file; if the original is a Git LFS pointer, "
+    "run 'git lfs pull' there; if it is damaged, lower the model again",
     after=("QNN308",),
 )
 def see_damaged_program(staging: Staging) -> Iterator[Seen]:

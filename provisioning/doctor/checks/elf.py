@@ -141,9 +141,11 @@ for code, defect, meaning in (
     ("QNN205", Defect.NOT_ELF, "loading it fails with 'invalid ELF header'"),
     ("QNN206", Defect.TRUNCATED, "loading it fails with 'file too short' or crashes"),
     ("QNN207", Defect.CORRUPT, "the loader crashes, or refuses it"),
+    ("QNN208", Defect.APPLE_DOUBLE, "nothing loads it; macOS writes it to keep attributes"),
 ):
     what = f"{{subject}} is {defect.value}{{reason}}"
-    DEFECTS.add(code, what, meaning, "{repair}", partial(has_defect, defect))
+    severity = Severity.NOTE if defect is Defect.APPLE_DOUBLE else Severity.ERROR
+    DEFECTS.add(code, what, meaning, "{repair}", partial(has_defect, defect), severity=severity)
 
 
 TARGET.add(

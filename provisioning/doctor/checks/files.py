@@ -89,6 +89,12 @@ def _searched(
             yield from (found.name for found in groups.get(normpath(below), ()))
 
 
+# Libraries that run on the CPU; direct mode has libQnnSystem.so for the DSP, without the others.
+OF_CPU = re.compile(
+    r"libQnn(Htp|HtpPrepare|System|Saver|Ir|Gpu|Cpu|ModelDlc|HtpV\d+Stub|LpaiStub)\.so"
+)
+
+
 def _group_staging(
     tree: TreeFacts, policies: Mapping[str, ElfPolicy], target: str
 ) -> Iterator[Group]:
@@ -96,8 +102,15 @@ def _group_staging(
     DSP: one group for ``target``, and one for each Hexagon version.
     """
     groups: dict[str, list[FileFacts]] = {}
+    hosts = {
+        file.directory
+        for file in tree.files
+        if file.elf and file.elf.machine != EM_QDSP6 and file.name.startswith("libQnn")
+    }
     for file in tree.files:
-        is_dsp = file.elf and file.elf.machine == EM_QDSP6
+        # Next to libraries for the CPU, a library of theirs for the DSP is out of place.
+        is_misplaced = file.directory in hosts and OF_CPU.fullmatch(file.name)
+        is_dsp = file.elf and file.elf.machine == EM_QDSP6 and not is_misplaced
         kind = f"hexagon-v{file.elf.hexagon_version:x}" if file.elf and is_dsp else target
         groups.setdefault(kind, []).append(file)
     for kind, group in sorted(groups.items()):

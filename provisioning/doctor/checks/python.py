@@ -165,6 +165,18 @@ def see_hidden_by_folder(python: Interpreter) -> Iterator[Seen]:
         yield python.seen("executorch", place=facts.executorch, parent=parent, pth=pth)
 
 
+@PYTHON.check(
+    "QNN517",
+    "{place} hides the installed {subject}, {installed}",
+    "Python imports the first {subject} that it finds, so importing it or using it fails",
+    "remove {parent} from PYTHONPATH or from the working directory of the run, or rename {place}",
+    after=("QNN501",),
+)
+def see_hidden_packages(python: Interpreter) -> Iterator[Seen]:
+    for name, place, installed in python.facts.shadowed:
+        yield python.seen(name, place=place, installed=installed, parent=Path(place).parent)
+
+
 PYTHON.add(
     "QNN507",
     "executorch is installed without its QNN adaptor",

@@ -44,6 +44,7 @@ HEADER = struct.Struct("<IQQ")
 HEADER_MAGIC = 0x5678ABCD  # ci/executorch/lower.py describes the header
 HEADER_ROOM = 4096  # observed: the binary starts 256 bytes after the start of the header
 MAX_RANK = 16
+LEAST_LINES = 8
 # The name and the size in bytes of each ScalarType.
 DTYPES = {
     0: ("uint8", 1),
@@ -147,6 +148,23 @@ def read_program(path: Path) -> Program:
     )
 
 
+def describe_other(view: View) -> str:
+    """Return why a file that should be a program or a context binary is neither, such as ``is
+    empty``."""
+    head = bytes(view[:64])
+    if not head:
+        return "is empty"
+    if head.startswith(b"version https://git-lfs"):
+        return "is a Git LFS pointer: run `git lfs pull`"
+    if head.startswith(b"\x1f\x8b"):
+        return "is compressed with gzip: unpack it"
+    if not any(view):
+        return "contains only zeros: its download or copy is incomplete"
+    if head.lstrip().lower().startswith((b"<!doctype", b"<html", b"<?xml")):
+        return "is a web page: a server answered with an error instead of the file"
+    return f"is of an unknown kind: it starts with {head[:8].hex(' ')}"
+
+
 def map_file(path: Path) -> View:
     """Map a file's bytes. Raises UsageError if it cannot be read."""
     try:
@@ -171,14 +189,25 @@ def parse_program(view: View, name: str) -> Program | None:
         return None
     program = Program(name, "program", len(view), damage=find_program_damage(view))
     if program.damage:
-        return program
+        return replace(program, damage=program.damage + _find_conversion(view))
     try:
         found = _parse(Tables(view), program)
     except (struct.error, OverflowError) as error:
-        return replace(program, damage=f"has a flatbuffer that cannot be read: {error}")
+        damage = f"has a flatbuffer that cannot be read: {error}{_find_conversion(view)}"
+        return replace(program, damage=damage)
     damaged = (one.damage for one in found.contexts if one.damage)
     damage = next((f"contains a context binary that {one}" for one in damaged), "")
     return replace(found, damage=damage, misplaced="" if damage else find_misplaced(view))
+
+
+def _find_conversion(view: View) -> str:
+    """Return a remark if each line feed in a damaged file follows a carriage return, which is so
+    only after a conversion of line ends."""
+    data = bytes(view)
+    count = data.count(b"\n")
+    if count > LEAST_LINES and count == data.count(b"\r\n"):
+        return "; its line ends were converted: copy it as a binary file, in git with `*.pte -text`"
+    return ""
 
 
 def wrap_contexts(

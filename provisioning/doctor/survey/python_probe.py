@@ -32,6 +32,7 @@ def probe(distributions: list[str], modules: list[str]) -> dict[str, Any]:
         "executorch": executorch,
         "installed": _installed("executorch"),
         "pth": _path_files(executorch),
+        "shadowed": [one for name in ("torch", *modules) for one in _find_shadow(name)],
         "adaptors": find_adaptors(executorch),
         "flatc": shutil.which("flatc"),
         "asked": _asked("executorch"),
@@ -52,6 +53,15 @@ def _installed(name: str) -> str:
     except importlib.metadata.PackageNotFoundError:
         return ""
     return str(place) if place.is_dir() else ""
+
+
+def _find_shadow(name: str) -> list[list[str]]:
+    """Return the name, the place from which it is imported and the directory of the installed
+    package, if these two differ."""
+    installed, found = _installed(name), _locate(name)
+    if not installed or not found or Path(found).resolve() == Path(installed).resolve():
+        return []
+    return [[name, found, installed]]
 
 
 def _path_files(place: str | None) -> list[str]:

@@ -54,6 +54,8 @@ def survey_tree(root: Path, cache: FactsCache, wanted: Wanted = lambda _: True) 
             if not path.exists():
                 dangling.add(relative)
             status = _status_outside(path, root) or status
+        if path.suffix in {LOWERED, CONTEXT} and path.name.startswith("._"):
+            continue  # a file of macOS
         if path.suffix in {LOWERED, CONTEXT} and stat.S_ISREG(status.st_mode):
             if program := _read_lowered(relative, path, status.st_size):
                 lowered.append(program)
@@ -104,6 +106,7 @@ def _read_lowered(relative: str, path: Path, size_bytes: int) -> FileFacts | Non
     An empty .bin file is treated as a context binary.
     """
     from provisioning.doctor.survey.context_binaries import scan_context_binaries
+    from provisioning.doctor.survey.programs import describe_other, parse_program
     from provisioning.elf import programs
     from provisioning.elf.qnn_build import search_build
 
@@ -112,8 +115,9 @@ def _read_lowered(relative: str, path: Path, size_bytes: int) -> FileFacts | Non
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             build, is_context = search_build(data), data[:8] == programs.MAGIC
             if path.suffix == LOWERED:
-                damage = programs.find_program_damage(data)
-                misplaced = "" if damage else programs.find_misplaced(data)
+                program = parse_program(memoryview(data), path.name)
+                damage = program.damage if program else describe_other(memoryview(data))
+                misplaced = program.misplaced if program else ""
             elif is_context or build:
                 is_known = is_context or data[:4] == programs.ARCHIVE
                 damage = programs.find_context_damage(data) if is_known else ""

@@ -452,6 +452,7 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
     "QNN205": (error(Defect.NOT_ELF), error(Defect.HTML)),
     "QNN206": (error(Defect.TRUNCATED), error(Defect.CORRUPT)),
     "QNN207": (error(Defect.CORRUPT), error(Defect.TRUNCATED)),
+    "QNN208": (error(Defect.APPLE_DOUBLE), error(Defect.NOT_ELF)),
     "QNN210": (Placed(elf(bits=32), PLAIN), Placed(elf(), PLAIN)),
     "QNN211": (Placed(elf(little_endian=False), PLAIN), Placed(elf(), PLAIN)),
     "QNN212": (Placed(elf(machine=EM_AARCH64), PLAIN), Placed(elf(), PLAIN)),
@@ -634,6 +635,7 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
         python(adaptors=(), installed="/elsewhere/executorch"),
         python(installed="/elsewhere/executorch"),
     ),
+    "QNN517": (python(shadowed=(("torch", "/path/torch.py", "/site/torch"),)), python()),
     "QNN508": (python(adaptor=None), python()),
     "QNN509": (
         adaptor(elf=elf(version_needs=(VersionNeed("l", ("GLIBC_2.37",)),))),

@@ -878,6 +878,7 @@ def answer(tmp_path: Path, **change: object) -> Path:
         "asked": [],
         "installed": "",
         "pth": [],
+        "shadowed": [],
         **change,
     }
     return program(tmp_path / "py", f"echo hello\ncat <<'END'\n{json.dumps(said)}\nEND")
@@ -1077,6 +1078,7 @@ def test_a_python_tells_what_is_installed_and_where(
         "executorch": str(site / "pkg"),
         "installed": str(site / "pkg"),
         "pth": [str(tmp_path / "a.pth"), str(site / "c.pth")],
+        "shadowed": [],
         "adaptors": [str(adaptors / "PyQnnManagerAdaptor.so")],
         "flatc": "/bin/flatc",
     }

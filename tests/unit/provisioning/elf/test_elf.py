@@ -247,12 +247,53 @@ def test_what_is_not_elf_is_named(tmp_path: Path, content: bytes, defect: Defect
 
 
 def test_each_defect_is_cured_in_its_own_way() -> None:
-    own = (Defect.UNREADABLE, Defect.LFS_POINTER, Defect.HTML)
+    own = (Defect.UNREADABLE, Defect.LFS_POINTER, Defect.APPLE_DOUBLE, Defect.HTML)
     fixes = {one: ElfError(Path("a.so"), one).fix for one in Defect}
     usual = {fix for one, fix in fixes.items() if one not in own}
     assert len(usual) == 1
-    assert len({*usual, *(fixes[one] for one in own)}) == 4
+    assert len({*usual, *(fixes[one] for one in own)}) == 5
     assert "git lfs pull" in fixes[Defect.LFS_POINTER]
+
+
+@pytest.mark.parametrize(
+    ("part", "why"),
+    [
+        ("dynamic", "its dynamic section contains only zeros"),
+        ("DT_STRTAB", "the table DT_STRTAB contains only zeros"),
+        ("DT_JMPREL", "the table DT_JMPREL contains only zeros"),
+        ("sections", "its section header table contains only zeros"),
+        ("the end", "its dynamic section contains only zeros"),
+    ],
+)
+def test_a_part_that_is_all_zeros_is_damage(part: str, why: str, tmp_path: Path) -> None:
+    """As in a file whose space was reserved, and whose download then broke."""
+    data = bytearray((LIBRARIES / "libx86.so").read_bytes())
+    facts = read_elf(LIBRARIES / "libx86.so")
+    head = next(one for one in facts.program_headers if one.type == PT_DYNAMIC)
+    rows = struct.iter_unpack("<QQ", data[head.offset : head.offset + head.filesz])
+    tags = {tag: value for tag, value in rows if tag}
+    shoff = struct.unpack_from("<Q", data, 0x28)[0]
+    start, size = {
+        "dynamic": (head.offset, head.filesz),
+        "DT_STRTAB": (find_offset(facts, tags[5]), tags[10]),
+        "DT_JMPREL": (find_offset(facts, tags[23]), tags[2]),
+        "sections": (shoff, len(data) - shoff),
+        "the end": (head.offset, len(data) - head.offset),
+    }[part]
+    data[start : start + size] = bytes(size)
+    (tmp_path / "a.so").write_bytes(data)
+    with pytest.raises(ElfError) as caught:
+        read_elf(tmp_path / "a.so")
+    assert (caught.value.defect, caught.value.why) == (Defect.CORRUPT, why)
+
+
+def find_offset(facts: ElfFacts, address: int) -> int:
+    (head,) = (
+        one
+        for one in facts.program_headers
+        if one.type == PT_LOAD and one.vaddr <= address < one.vaddr + one.filesz
+    )
+    return address - head.vaddr + head.offset
 
 
 def test_a_missing_file_and_a_directory_are_errors_of_the_tree(tmp_path: Path) -> None:
