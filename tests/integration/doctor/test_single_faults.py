@@ -32,6 +32,7 @@ from tests.stand_ins.environments import (
     write_program,
 )
 from tests.stand_ins.faults import SIZES, Ask, Mutate, as_it_is, find, nothing, staged
+from tests.stand_ins.lowered import make_program
 
 OLDER, NEWER = "v2.11.40.230710101010", "v2.99.40.290901101010"
 STUB, SKEL = "libQnnHtpV79Stub.so", "libQnnHtpV79Skel.so"
@@ -129,7 +130,8 @@ def other_pair(world: World) -> None:
 
 
 def lowered(build: str) -> Mutate:
-    content = b"\x00ET12 a program " + build.encode() + b"\0 and more"
+    """A program whose only build is ``build``, behind its last segment."""
+    content = make_program(b"graph") + b"\0" + build.encode() + b"\0"
     return lambda world: world.add(world.staging / "model.pte", content)
 
 

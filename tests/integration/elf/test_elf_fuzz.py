@@ -127,7 +127,7 @@ def hostile(loads: int, entries: int) -> bytes:
     strings = verneed + 16 + 16 * entries
     end = strings + 8
     out = bytearray(end)
-    out[:6] = b"\x7fELF\x02\x01"
+    out[:6], out[strings + 1] = b"\x7fELF\x02\x01", ord("a")
     struct.pack_into(
         "<HHIQQQIHHHHHH", out, 16, 3, 62, 1, 0, header, 0, 0, 64, 56, loads + 1, 64, 0, 0
     )
