@@ -88,7 +88,7 @@ def compare_trees(
     """Compare ``tree`` as ``compare_source`` does. ``base`` is the tree of the base revision, or
     None.
     """
-    check_tree(tree, request.scope)
+    check_tree(tree, request.scope, policy.layout.project)
     compared, every, allowed = compare_one(tree, request, policy)
     found, changed, old_findings = every, None, 0
     if base is not None:
@@ -229,10 +229,17 @@ def compare_one(
     return compared, found, allowed
 
 
-def check_tree(tree: SourceTree, scope: Sequence[str]) -> None:
-    """Check that a tree has build files of both sides, and the folders in ``scope``. Raises
-    UsageError.
+def check_tree(tree: SourceTree, scope: Sequence[str], project: str) -> None:
+    """Check that a tree is the ``project`` of the policy's layout, and has build files of both
+    sides and the folders in ``scope``. Raises UsageError.
     """
+    declared = PROJECT.search(tree.read("CMakeLists.txt") or "")
+    if declared and declared[1].lower() != project:
+        raise UsageError(
+            f"{tree.name} is not a tree of {project}, so parity cannot read it",
+            why=f"its CMakeLists.txt calls project({declared[1]})",
+            fix=f"pass the root of a tree of {project}, or --policy with this project's layout",
+        )
     folders = {path.rpartition("/")[0] for path in tree.files}
     for folder in scope:
         if not any(f"{name}/".startswith(folder.rstrip("/") + "/") for name in folders):
@@ -250,6 +257,7 @@ def check_tree(tree: SourceTree, scope: Sequence[str]) -> None:
         )
 
 
+PROJECT = re.compile(r"(?im)^[^\S\n]*project\s*\(\s*([^\s)]+)")
 PARTS = re.compile(r"( -> |: )")
 
 

@@ -57,7 +57,24 @@ def test_a_tree_has_build_files_of_both_sides_and_the_folders_of_its_scope(
 ) -> None:
     tree = TextTree(dict.fromkeys(names, ""), LAYOUT)
     with pytest.raises(UsageError, match=told) if told else nullcontext():
-        check_tree(tree, scope)
+        check_tree(tree, scope, "executorch")
+
+
+@pytest.mark.parametrize(
+    ("call", "refused"),
+    [
+        ("project(executorch VERSION 1)", False),
+        ("PROJECT(\n  ExecuTorch\n)", False),
+        ("# project(folly)\nadd_subdirectory(p)", False),
+        ("cmake_minimum_required(VERSION 3)\nproject(folly CXX)", True),
+        ("  project( ${NAME} )", True),
+    ],
+)
+def test_the_tree_of_another_project_is_refused_at_once(call: str, refused: bool) -> None:
+    tree = TextTree({"p/BUCK": "", "CMakeLists.txt": f"{call}\n"}, LAYOUT)
+    told = "is not a tree of executorch"
+    with pytest.raises(UsageError, match=told) if refused else nullcontext():
+        check_tree(tree, (), "executorch")
 
 
 def test_dropped_options_and_keys_warn(
