@@ -16,6 +16,7 @@ CHUNK_BYTES = 4 << 20
 LINE_CHARS = (
     500  # read on each side of a literal, so that no pattern has to search a very long line
 )
+OWN_FIX = "  fix: "  # as QnnCiError writes it
 MOST_UNKNOWN = 1000  # about this many error lines that match no rule are counted
 SHOWN_UNKNOWN = 20
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
@@ -179,8 +180,11 @@ def explain_text(text: str, rules: Sequence[Rule]) -> Explanation:
 def find_known(text: str, rules: Sequence[Rule]) -> Finding | None:
     """Return the first cause in the text of a failure, otherwise the first hint.
 
-    Returns None if the text matches no rule, or only rules for symptoms or harmless lines.
+    Returns None if the text matches no rule, or only rules for symptoms or harmless lines, or if it
+    ends with an error of this project that names its fix.
     """
+    if text.rstrip().rpartition("\n")[2].startswith(OWN_FIX):
+        return None
     told = explain_text(text, rules)
     known = (one for one in (*told.causes, *told.notes) if one.role is not Role.SYMPTOM)
     return next(known, None)

@@ -163,9 +163,10 @@ def _advise(error: BaseException) -> str:
             " started; Path(__file__).parent is the model's directory"
         )
     if isinstance(error, ModuleNotFoundError):
+        package = (error.name or "").partition(".")[0]
         return (
-            f"install it with {sys.executable} -m pip install, put it next to the model, or add its"
-            " folder to PYTHONPATH"
+            f"put it next to the model, add its folder to PYTHONPATH, or install its package, such"
+            f" as with {sys.executable} -m pip install {package}"
         )
     if isinstance(error, ImportError) and "relative import" in describe_exception(error):
         return "put an __init__.py next to the file, or import without the leading dot"

@@ -190,6 +190,9 @@ def test_a_teams_rows_count_and_slow_ones_are_refused(
 def test_an_error_without_a_fix_gets_that_of_a_rule() -> None:
     own = "python -m ci fetch: libcxx could not be fetched\n  fix: try again\n"
     assert advise(own) == ""
+    missing = "net.py raised ModuleNotFoundError: No module named 'timm'\n"
+    assert advise(missing) != ""
+    assert advise(f"{missing}  fix: install timm\n") == ""
     assert advise("frobnicator failed") == ""
     assert "cache info" in advise(own + SPACE)
     known = find_known(SPACE, read_rules())
