@@ -9,6 +9,9 @@ The rules, and the evidence for them (docs/findings/versions.md has the tables):
 - Hexagon, SoC, VTCM: a device rejects a context that is for another Hexagon version or needs more
   VTCM than the device has (error 5005 or 14001: pytorch/executorch#1176, #9084). The emulator runs
   all of them.
+- A context that was compiled for a smaller Hexagon version and no SoC may run on a newer one: QNN's
+  headers have QNN_CONTEXT_ERROR_BINARY_SUBOPTIMAL for it, which is an error only if the caller asks
+  for strict compatibility (QnnContext.h). Whether it does is not known.
 - Adaptor: QNN rejects an adaptor whose headers are newer than the library
   (pytorch/executorch#16011). An adaptor with headers up to 2.37 cannot create a device with
   libraries that read socModel at another byte (error 14001).
@@ -131,7 +134,8 @@ def _judge_file(program: Program) -> Row:
             " cannot be judged"
         )
         return Row(Axis.FILE, Verdict.UNKNOWN, why)
-    return Row(Axis.FILE, Verdict.YES, "the file is complete")
+    also = f", but it needs the .ptd with {program.external[0]}" if program.external else ""
+    return Row(Axis.FILE, Verdict.YES, f"the file is complete{also}")
 
 
 def _judge_runtime(contexts: Iterable[ContextBinary], runtime: Runtime | None) -> Iterator[Row]:
@@ -218,6 +222,12 @@ def _judge_soc(
     wanted = find_soc(soc)
     if not versions:
         yield Row(Axis.HEXAGON, Verdict.UNKNOWN, "the program does not state its Hexagon version")
+    elif {one.soc_id for one in contexts} == {0} and max(versions) < wanted.hexagon:
+        why = (
+            f"compiled for {made} and no SoC, and {soc} has V{wanted.hexagon}: QNN may accept the "
+            "context as suboptimal (QNN_CONTEXT_ERROR_BINARY_SUBOPTIMAL); try it on a device"
+        )
+        yield Row(Axis.HEXAGON, Verdict.UNKNOWN, why)
     elif versions != [wanted.hexagon]:
         why = f"compiled for {made}, but {soc} has V{wanted.hexagon} (error 5005 or 14001)"
         yield Row(Axis.HEXAGON, Verdict.NO, why)

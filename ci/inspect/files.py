@@ -26,7 +26,7 @@ from provisioning.elf.facts import EM_QDSP6
 from provisioning.errors import FailedError, QnnCiError, UsageError
 
 ELF, ARCHIVE = b"\x7fELF", b"PK\x03\x04"
-PROGRAMS = (".pte", ".onnx", ".bin")
+PROGRAMS = (".pte", ".bpte", ".ptd", ".onnx", ".bin")
 MAX_UNPACKED = 4 << 30
 KEPT_PROGRAMS = "test_emulator -- --keep-artifacts DIR writes DIR/CASE/artifact/program.pte"
 DTYPES = {1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64"}
@@ -52,9 +52,9 @@ class Library:
 
 @dataclass(frozen=True)
 class Inspected:
-    """A file and its contents. ``kind`` is ``program``, ``context``, ``onnx``, ``library``,
-    ``package`` (an archive such as an APK, with ``entries``) or ``unknown``. If the file cannot be
-    used, ``damage`` is the reason, such as ``is empty``."""
+    """A file and its contents. ``kind`` is ``program``, ``bundle``, ``data`` (a .ptd), ``context``,
+    ``onnx``, ``library``, ``package`` (an archive such as an APK, with ``entries``) or ``unknown``.
+    If the file cannot be used, ``damage`` is the reason, such as ``is empty``."""
 
     file: str
     kind: str

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ci.inspect.files import Inspected, Library
-from ci.report.text import count, show_bytes
+from ci.report.text import count, name_some, show_bytes
 from provisioning.doctor.survey.context_binaries import ContextBinary, TensorSpec
 from provisioning.doctor.survey.programs import Method, Program
 
 KINDS = {
     "program": "ExecuTorch program",
+    "bundle": "ExecuTorch program bundled with test cases",
+    "data": "tensors for ExecuTorch programs",
     "context": "QNN context binary",
     "onnx": "ONNX model",
     "library": "library",
     "package": "package",
     "unknown": "file",
 }
-INDENT, COLUMN = "  ", 14
+INDENT, COLUMN, SHOWN = "  ", 14, 4
 
 
 def render_files(files: Iterable[Inspected]) -> str:
@@ -60,6 +62,12 @@ def _describe_program(program: Program) -> Iterator[str]:
         yield from _describe_method(method)
     for name, value in (program.metadata or {}).items():
         yield _row("constant", f"{name} = {value}")
+    if program.external:
+        tensors = f"{count(len(program.external), 'tensor')}: {name_some(program.external, SHOWN)}"
+        is_data = program.kind == "data"
+        yield _row(
+            "contains" if is_data else "needs a .ptd", f"{'' if is_data else 'with '}{tensors}"
+        )
     for one in program.segments:
         yield _row(
             "segment",

@@ -16,6 +16,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
+from ci.report.text import name_some
 from ci.signing.segments import MalformedError
 
 # Enough for a leaf, its authorities, and the roots that a device may choose from.
@@ -25,10 +26,19 @@ UNREADABLE = (
     *(x509.InvalidVersion, x509.UnsupportedGeneralNameType),
 )
 WEAK_RSA_BITS = 2048
+SHOWN = 2
 # Images with RSA keys of up to 4096 bits and the exponents 3 and 65537 are known. Larger numbers
 # would take a forged file hours to be verified.
 MAX_RSA_BITS, MAX_RSA_EXPONENT_BITS = 16384, 64
 KEY_USAGE = x509.KeyUsage.oid
+# The extensions whose meaning is checked here, or that do not limit what an authority signs.
+KNOWN = frozenset(
+    one.oid
+    for one in (
+        *(x509.BasicConstraints, x509.KeyUsage, x509.ExtendedKeyUsage, x509.CertificatePolicies),
+        *(x509.SubjectKeyIdentifier, x509.AuthorityKeyIdentifier, x509.SubjectAlternativeName),
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -179,6 +189,12 @@ def list_link_errors(chain: Sequence[Certificate]) -> list[str]:
         for depth, index in enumerate(path[1:])
         if not _is_authority(chain[index], depth)
     ]
+    errors += [
+        f"certificate {index} has the critical extension {oid}, which is not known here, so RFC "
+        f"5280 does not let it vouch for others: {chain[index].subject}"
+        for index in path[1:]
+        for oid in _list_unknown(chain[index])
+    ]
     others = set(range(len(chain))) - set(path)
     last = chain[path[-1]]
     if last.is_root and not _is_issued_by(last, last):
@@ -236,6 +252,16 @@ def _is_authority(one: Certificate, below: int) -> bool:
     return basic.ca and (basic.path_length is None or below <= basic.path_length)
 
 
+def _list_unknown(one: Certificate) -> list[str]:
+    """Return the critical extensions of a certificate whose meaning is not known here. See
+    https://www.rfc-editor.org/rfc/rfc5280#section-4.2."""
+    try:
+        rows = [*one.parsed.extensions]
+    except (x509.DuplicateExtension, *UNREADABLE):
+        return []  # _is_authority refuses it
+    return [row.oid.dotted_string for row in rows if row.critical and row.oid not in KNOWN]
+
+
 def list_chain_notes(chain: Sequence[Certificate]) -> list[str]:
     """Return notes about ``chain``: facts that a user should know, but that are not errors."""
     notes = [
@@ -243,7 +269,14 @@ def list_chain_notes(chain: Sequence[Certificate]) -> list[str]:
         for index, one in enumerate(chain)
         if one.key == "RSA" and one.key_bits < WEAK_RSA_BITS
     ]
-    last = find_path(chain)[-1]
+    path = find_path(chain)
+    if spare := sorted(set(range(len(chain))) - set(path)):
+        named = name_some([f"{index} ({chain[index].subject})" for index in spare], SHOWN)
+        notes.append(
+            f"what is proven does not depend on certificate{'s' if spare[1:] else ''} {named}: "
+            "nothing in the leaf's chain is signed with it, so it was ignored"
+        )
+    last = path[-1]
     if not chain[last].is_root:
         notes.append(
             f"the root is not in the file, so the signature of certificate {last} by "

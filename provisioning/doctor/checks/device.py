@@ -285,7 +285,10 @@ def see_program_for_another_hexagon(staging: Staging) -> Iterator[Seen]:
     versions = {str(soc[1])} if soc else staged
     wanted = f"{soc[0]} (V{soc[1]})" if soc else ", ".join(f"V{one}" for one in sorted(staged))
     for file in staging.tree.lowered:
-        if versions and file.targets and not versions & {str(one.hexagon) for one in file.targets}:
+        # A context for no SoC and a smaller version may run: `compat` cannot tell.
+        may_run = soc and all(one.soc == NO_SOC and one.hexagon < soc[1] for one in file.targets)
+        is_other = versions and not versions & {str(one.hexagon) for one in file.targets}
+        if file.targets and is_other and not may_run:
             yield seen(file.name, file.path, made=_name_targets(file), wanted=wanted)
 
 

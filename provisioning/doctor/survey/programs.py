@@ -40,6 +40,10 @@ QNN_BACKEND, COMPILE_SPEC = "QnnBackend", "qnn_compile_spec"
 DLC = re.compile(rb"dlc\.metadata")  # a file in QNN's archives
 DLC_TAIL = 1 << 16
 IDENTIFIER = b"ET"  # followed by two digits, at byte 4
+# BundledProgram and FlatTensor: bundled_program_schema.fbs and flat_tensor.fbs of ExecuTorch.
+BUNDLE, DATA = b"BP", b"FT"
+DATA_HEADER = struct.Struct("<4sIQQQQ")  # at byte 8
+EXTERNAL = 1  # TensorDataLocation
 HEADER = struct.Struct("<IQQ")
 HEADER_MAGIC = 0x5678ABCD  # ci/executorch/lower.py describes the header
 HEADER_ROOM = 4096  # observed: the binary starts 256 bytes after the start of the header
@@ -110,8 +114,12 @@ class SegmentSpan:
 
 @dataclass(frozen=True)
 class Program:
-    """A lowered file. Its ``kind`` is ``program``, ``context`` (only a context binary), or ``onnx``
-    (an ONNX model that contains context binaries).
+    """A lowered file. Its ``kind`` is ``program``, ``bundle`` (a program with inputs and outputs to
+    test it), ``data`` (tensors for programs, .ptd), ``context`` (only a context binary), or
+    ``onnx`` (an ONNX model that contains context binaries).
+
+    ``external`` are the names of the tensors that a .ptd contains, or that a program needs from
+    one.
 
     ``is_package`` means that it has one equivalent context per SoC, and a device loads only the one
     for its SoC; otherwise, a device needs them all.
@@ -133,6 +141,7 @@ class Program:
     damage: str = ""
     misplaced: str = ""
     is_package: bool = False
+    external: tuple[str, ...] = ()
 
 
 def read_program(path: Path) -> Program:
@@ -185,6 +194,10 @@ def parse_program(view: View, name: str) -> Program | None:
     is_package = is_zip and DLC.search(view, max(0, len(view) - DLC_TAIL))
     if view[: len(MAGIC)] == MAGIC or is_package:
         return wrap_contexts(name, "context", len(view), list_context_binaries(view))
+    if view[4:6] == DATA:
+        return _read_tensors(view, name)
+    if view[4:6] == BUNDLE:
+        return _open_bundle(view, name)
     if view[4:6] != IDENTIFIER:
         return None
     program = Program(name, "program", len(view), damage=find_program_damage(view))
@@ -198,6 +211,35 @@ def parse_program(view: View, name: str) -> Program | None:
     damaged = (one.damage for one in found.contexts if one.damage)
     damage = next((f"contains a context binary that {one}" for one in damaged), "")
     return replace(found, damage=damage, misplaced="" if damage else find_misplaced(view))
+
+
+def _open_bundle(view: View, name: str) -> Program:
+    """Return the program in a bundle, with offsets from the program's own start."""
+    bundle = Program(name, "bundle", len(view))
+    try:
+        start, size = Tables(view).root().span(2)
+    except (struct.error, OverflowError) as error:
+        return replace(bundle, damage=f"has a flatbuffer that cannot be read: {error}")
+    program = parse_program(memoryview(view)[start : start + size], name) if size else None
+    if program is None:
+        return replace(bundle, damage="contains no program")
+    return replace(program, kind="bundle", size_bytes=len(view))
+
+
+def _read_tensors(view: View, name: str) -> Program:
+    """Return the tensors of a .ptd: their names, and the segments with their data."""
+    data = Program(name, "data", len(view))
+    try:
+        _, _, _, _, base, size = DATA_HEADER.unpack_from(view, 8)
+        if base + size > len(view):
+            return replace(data, damage=f"is cut short: it has {len(view)} of {base + size} bytes")
+        root = Tables(view, 0, base or None).root()
+        names = tuple(one.text(0) for one in root.list_tables(2))
+        places = [(base + one.number(0, "Q"), one.number(1, "Q")) for one in root.list_tables(1)]
+    except (struct.error, OverflowError) as error:
+        return replace(data, damage=f"has a flatbuffer that cannot be read: {error}")
+    segments = tuple(SegmentSpan(at, size, math.gcd(at, 4096)) for at, size in places)
+    return replace(data, external=names, segments=segments)
 
 
 def _find_conversion(view: View) -> str:
@@ -243,6 +285,7 @@ def _parse(tables: Tables, program: Program) -> Program:
     methods: list[Method] = []
     metadata: dict[str, Constant] = {}
     constants: dict[int, tuple[str, int]] = {}
+    external: dict[str, None] = {}
     for plan in root.list_tables(1):
         values = list(plan.list_tables(2))
         name, inputs, outputs = plan.text(0), plan.list(3, "i"), plan.list(4, "i")
@@ -252,6 +295,7 @@ def _parse(tables: Tables, program: Program) -> Program:
             metadata[name] = given[0] if len(given) == 1 else given  # type: ignore[assignment]
             continue
         constants |= dict(_list_constants(values))
+        external |= dict.fromkeys(_list_external(values))
         methods.append(
             Method(
                 name,
@@ -273,6 +317,7 @@ def _parse(tables: Tables, program: Program) -> Program:
         contexts=held,
         segments=tuple(spans),
         constant_bytes=dict(sizes),
+        external=tuple(external),
     )
 
 
@@ -338,10 +383,23 @@ def _list_constants(values: Iterable[Table]) -> Iterator[tuple[int, tuple[str, i
     """Yield the number of each constant tensor's data buffer, with its type and size in bytes."""
     for value in values:
         held = value.table(1) if value.number(0, "B") == TENSOR else None
-        if held and (buffer := held.number(5)) and not held.find(6):
+        if held and (buffer := held.number(5)) and not (held.find(6) or _is_external(held)):
             sizes = held.list(2, "i")[:MAX_RANK]
             dtype, width = DTYPES.get(held.number(0, "b"), ("unknown", 0))
             yield buffer, (dtype, width * math.prod(sizes))
+
+
+def _list_external(values: Iterable[Table]) -> Iterator[str]:
+    """Yield the names of tensors whose data is in a .ptd."""
+    for value in values:
+        held = value.table(1) if value.number(0, "B") == TENSOR else None
+        if held and _is_external(held) and (extra := held.table(9)):
+            yield extra.text(1)
+
+
+def _is_external(tensor: Table) -> bool:
+    extra = tensor.table(9)
+    return extra is not None and extra.number(2, "b") == EXTERNAL
 
 
 def _count_operators(plan: Table) -> dict[str, int]:

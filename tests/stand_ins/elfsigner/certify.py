@@ -42,6 +42,7 @@ def certify(
         .not_valid_after(now + dt.timedelta(days=days))
     )
     for one in extensions:
-        builder = builder.add_extension(one, critical=False)
+        unknown = isinstance(one, x509.UnrecognizedExtension)
+        builder = builder.add_extension(one, critical=unknown)
     certificate = builder.sign(signing_key, hashes.SHA256())
     return certificate.public_bytes(serialization.Encoding.DER)

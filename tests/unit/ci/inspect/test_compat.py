@@ -160,6 +160,12 @@ def test_each_row_says_why(
         (PROGRAM, "SM8750", Verdict.NO, (Axis.HEXAGON, Axis.SOC)),
         (change(soc="SM8475", soc_id=42, hexagon=69), "SM8450", Verdict.UNKNOWN, (Axis.SOC,)),
         (change(soc_id=0, soc=""), "SM8650", Verdict.UNKNOWN, (Axis.SOC,)),
+        (
+            change(soc_id=0, soc="", hexagon=68),
+            "SM8750",
+            Verdict.UNKNOWN,
+            (Axis.HEXAGON, Axis.SOC),
+        ),
         (change(hexagon=0), "SM8650", Verdict.UNKNOWN, (Axis.HEXAGON,)),
         (change(vtcm_mb=9), "SM8650", Verdict.NO, (Axis.VTCM,)),
         (change(vtcm_mb=4), "SM8650", Verdict.YES, None),

@@ -641,3 +641,50 @@ def test_a_constant_is_read_as_its_type(kind: int, held: object, value: object) 
     assert (found, type(found)) == (value, type(value))
     empty = make_flatbuffer({0: Number("B", kind)})
     assert parse_constant(Tables(empty).root()) is None
+
+
+def make_tensors(names: list[str]) -> bytes:
+    """A .ptd with 16 bytes for each tensor."""
+    table = make_flatbuffer(
+        {
+            1: Vector([{0: Number("Q", 16 * n), 1: Number("Q", 16)} for n in range(len(names))]),
+            2: Vector([{0: name, 1: Number("I", n)} for n, name in enumerate(names)]),
+        },
+        b"FT01" + bytes(40),
+    )
+    base = len(table) + -len(table) % 128
+    head = struct.pack("<4sIQQQQ", b"FH01", 40, 0, len(table), base, 16 * len(names))
+    return (table[:8] + head + table[48:]).ljust(base, b"\0") + bytes(16 * len(names))
+
+
+def test_tensors_for_programs_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "m.ptd"
+    path.write_bytes(make_tensors(["a.weight", "a.bias"]))
+    found = inspect_file(path)
+    assert found.program
+    assert (found.kind, found.damage, found.program.external) == (
+        "data",
+        "",
+        ("a.weight", "a.bias"),
+    )
+    assert [one.size_bytes for one in found.program.segments] == [16, 16]
+    assert "contains      2 tensors: a.weight, a.bias" in render_files([found])
+    path.write_bytes(path.read_bytes()[:-1])
+    assert inspect_file(path).damage.startswith("is cut short: it has ")
+
+
+def test_a_program_that_needs_a_ptd_says_so_and_a_bundle_is_read_like_its_program() -> None:
+    extra = {1: "w", 2: Number("b", 1)}
+    stored = {0: Number("b", 6), 2: Vector([2], "i"), 5: Number("I", 1), 9: extra}
+    values = Vector([{0: Number("B", 5), 1: stored}])
+    plan = {0: "forward", 2: values, 3: Vector([0], "i"), 4: Vector([0], "i")}
+    blob = make_flatbuffer({1: Vector([plan])}, b"ET12" + bytes(24))
+    program = parse_program(blob, "m.pte")
+    assert program
+    assert (program.external, program.constant_bytes) == (("w",), {})
+    bundle = parse_program(make_flatbuffer({2: blob}, b"BP08"), "m.bpte")
+    assert bundle
+    assert (bundle.kind, bundle.methods, bundle.damage) == ("bundle", program.methods, "")
+    empty = parse_program(make_flatbuffer({}, b"BP08"), "m.bpte")
+    assert empty
+    assert empty.damage == "contains no program"

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 
 from ci.signing.certificates import (
     MAX_CERTIFICATES,
+    find_path,
     is_padding,
     list_chain_notes,
     list_date_errors,
@@ -57,6 +58,7 @@ def limit(length: int) -> x509.BasicConstraints:
     return x509.BasicConstraints(ca=True, path_length=length)
 
 
+UNKNOWN = x509.UnrecognizedExtension(x509.ObjectIdentifier("1.2.3.4"), b"\5\0")
 SPARE = issue("root 2", "root 2")
 LONGEST = [LEAF, CA, *(issue(f"r{i}", f"r{i}") for i in range(17)), ROOT]
 GOOD = {
@@ -76,14 +78,23 @@ GOOD = {
 
 
 @pytest.mark.parametrize("chain", GOOD.values(), ids=GOOD.keys())
-def test_a_good_chain_has_no_errors_and_no_notes(chain: list[bytes]) -> None:
+def test_a_good_chain_has_no_errors_and_a_note_on_what_was_ignored(chain: list[bytes]) -> None:
     parsed = parse_chain(b"".join(chain))
-    assert (list_link_errors(parsed), list_chain_notes(parsed)) == ([], [])
+    path = find_path(parsed)
+    spare = [one.subject for index, one in enumerate(parsed) if index not in path]
+    assert list_link_errors(parsed) == []
+    notes = list_chain_notes(parsed)
+    assert len(notes) == bool(spare)
+    assert all(subject in notes[0] for subject in spare[:2])
 
 
 UNSIGNED = "is not signed by any certificate after it"
 FORBIDDEN = "signs another certificate, which its extensions do not allow"
 STRAY = "is neither part of the leaf's chain nor a root"
+CRITICAL = (
+    "has the critical extension 1.2.3.4, which is not known here, so RFC 5280 does not let it "
+    "vouch for others"
+)
 ALONE = "so no authority vouches for it"
 # Each with the one certificate that is named, and what is wrong with it.
 BAD = {
@@ -144,6 +155,11 @@ BAD = {
         "is not signed by its own key",
     ),
     "root whose issuer was damaged": ([LEAF, CA, issue("root", "rOot", key="root")], 2, UNSIGNED),
+    "issuer with a critical extension that nobody knows": (
+        [LEAF, issue("ca", "root", MAY_SIGN, UNKNOWN), ROOT],
+        1,
+        CRITICAL,
+    ),
     "authority of another key": ([LEAF, issue("ca", "root", key="other"), ROOT], 1, UNSIGNED),
 }
 
