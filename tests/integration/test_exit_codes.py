@@ -45,7 +45,7 @@ CASES = (
     Case("no such artifact", ExitCode.USAGE, "provisioning fetch nonsense"),
     Case("no such policy", ExitCode.USAGE, "ci parity --source {tmp} --policy {tmp}/none.toml"),
     Case("nothing is provisioned", ExitCode.ENVIRONMENT, "provisioning doctor emulator"),
-    Case("not in the store", ExitCode.DOWNLOAD, "provisioning fetch qnn-runtime --offline"),
+    Case("not in the store", ExitCode.DOWNLOAD, "provisioning fetch qnn-runtime-aarch64 --offline"),
     Case("a signer that fails", ExitCode.TOOL, f"{SIGN} false"),
     Case("no signer", ExitCode.ENVIRONMENT, f"{SIGN} {{tmp}}/none"),
     # No room, and no permission, wherever something is written.

@@ -149,9 +149,9 @@ def find_release(job: FillJob, version: str) -> Release:
     return job.request.release
 
 
-def copy_file(source: Path, root: Path, target: str) -> TreeEntry:
-    """Copy ``source`` to ``target`` below ``root``, read-only, and return its tree entry. Raises
-    OSError.
+def copy_file(source: Path, root: Path, target: str, mode: int = 0) -> TreeEntry:
+    """Copy ``source`` to ``target`` below ``root``, and return its tree entry. If ``mode`` is 0,
+    the copy is a read-only file that is executable if ``source`` is. Raises OSError.
     """
     make_parents(root, [target])
     state = source.stat()
@@ -161,7 +161,7 @@ def copy_file(source: Path, root: Path, target: str) -> TreeEntry:
     ):
         while data := file.read(READ_BYTES):
             writer.write(data)
-        return writer.finish((state.st_mode & 0o555) | 0o444)
+        return writer.finish(mode or (state.st_mode & 0o555) | 0o444)
 
 
 SDK_YAML = "sdk.yaml"

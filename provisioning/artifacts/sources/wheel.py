@@ -1,6 +1,7 @@
 """Fetch a pinned wheel with pip, so that the user's index, proxy and certificates are used.
 
-The wheel is kept in downloads/, so that a repair needs no network.
+The wheel is kept in downloads/, so that a repair needs no network. If the same wheel is installed
+in this Python and all its files match the lock, they are copied, and nothing is fetched.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -29,7 +31,8 @@ from provisioning.artifacts.sources import (
     obtain_file,
     pin_of,
 )
-from provisioning.artifacts.sources.unpacking import select_members, unpack_file
+from provisioning.artifacts.sources.local import copy_file
+from provisioning.artifacts.sources.unpacking import complete_tree, select_members, unpack_file
 from provisioning.console.process import module_command, run_process
 from provisioning.console.progress import Progress
 from provisioning.elf.qnn_build import find_qnn_build
@@ -39,7 +42,7 @@ from provisioning.files import SPARE_BYTES, hash_file, mib
 from provisioning.manifest.releases import WheelRelease
 from provisioning.store.store import Store
 from provisioning.store.tree import TreeEntry
-from provisioning.versions import is_older
+from provisioning.versions import is_older, is_same
 
 HASHED = re.compile(r"\\-[0-9a-f]+(?=\\\.)")
 GLIBCS = range(5, 46)  # the minor versions of manylinux tags
@@ -47,7 +50,49 @@ ADVICE = "check pip's index and proxy (pip config list)"
 
 
 def fill(job: FillJob) -> tuple[TreeEntry, ...]:
+    if installed := find_installed(job):
+        return copy_installed(job, installed)
     return unpack_file(obtain_wheel(job.request, job.store, job.progress), job)
+
+
+def find_installed(job: FillJob) -> dict[str, Path]:
+    """Return the wanted files of the wheel as it is installed in this Python, by their paths in the
+    tree. The result is empty if another version or platform is installed, if a file differs from
+    the lock, or if the wheel is in downloads/ already."""
+    release = job.request.release_as(WheelRelease)
+    try:
+        package = metadata.distribution(release.package)
+        files, tags = package.files or (), package.read_text("WHEEL") or ""
+    except (metadata.PackageNotFoundError, OSError):
+        return {}
+    is_pinned = is_same(package.version, release.package_version) and release.platform in tags
+    if not is_pinned or not job.locked or (job.store.downloads / release.filename).exists():
+        return {}
+    layout = job.request.layout()
+    placed = {layout.place(one.as_posix()): Path(str(one.locate())) for one in files}
+    made = {*release.links, *release.write}
+    found = {}
+    for entry in (one for one in job.locked if one.path not in made):
+        path = placed.get(entry.path)
+        if not path or not path.is_file() or hash_file(path) != entry.sha256:
+            told = f"{entry.path} of the installed {release.package} does not match the lock"
+            job.progress.step(f"{job.request.label}: {told}, so the wheel is fetched")
+            return {}
+        found[entry.path] = path
+    return found
+
+
+def copy_installed(job: FillJob, files: Mapping[str, Path]) -> tuple[TreeEntry, ...]:
+    """Copy installed files to their paths in the tree. Raises OSError."""
+    release = job.request.release_as(WheelRelease)
+    name = f"{release.package} {release.package_version}"
+    total = sum(path.stat().st_size for path in files.values())
+    told = f"copying {mib(total)} of the installed {name}, whose files match the lock"
+    job.progress.step(f"{job.request.label}: {told}")
+    job.store.check_space(total, job.request.label)
+    modes = {entry.path: entry.mode for entry in job.locked}
+    entries = [copy_file(path, job.root, target, modes[target]) for target, path in files.items()]
+    return complete_tree(job, entries, {}, name)
 
 
 def mirror(job: FillJob, directory: Path) -> list[Path]:

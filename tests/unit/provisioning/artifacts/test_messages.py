@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import re
 import sys
@@ -325,6 +326,48 @@ def test_pip_is_asked_for_one_wheel_by_its_hash(
     ]
     assert f"tiny 1.0: fetching {WHEEL} (" in said.getvalue()
     assert not list(store.downloads.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("installed", "said"),
+    [
+        ({}, "copying 0 MiB of the installed tiny-qnn 1.0"),
+        ({"data": b"other"}, "lib/a.so of the installed tiny-qnn does not match the lock"),
+        ({"data": b""}, "lib/a.so of the installed tiny-qnn does not match the lock"),
+        ({"version": "1.1"}, "fetching"),
+        ({"platform": "manylinux_2_35_aarch64"}, "fetching"),
+        ({"version": ""}, "fetching"),
+    ],
+)
+def test_files_of_the_installed_wheel_are_used_if_all_match_the_lock(
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    installed: dict[str, Any],
+    said: str,
+) -> None:
+    data, mode = b"bytes", 0o444
+    own = {"version": "1.0", "platform": "manylinux_2_35_x86_64", "data": data, **installed}
+    if own["version"]:
+        info = tmp_path / "site" / f"tiny_qnn-{own['version']}.dist-info"
+        metadata = f"Metadata-Version: 2.1\nName: tiny-qnn\nVersion: {own['version']}\n"
+        write(info / "METADATA", metadata.encode())
+        write(info / "WHEEL", f"Tag: cp312-cp312-{own['platform']}\n".encode())
+        write(info / "RECORD", b"tiny_qnn/lib/a.so,,\n")
+        write(tmp_path / "site" / "tiny_qnn" / "lib" / "a.so", own["data"]).chmod(0o700)
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    monkeypatch.setattr(wheel, "run_process", lambda argv, **_: None)  # pip brings nothing
+    entry = TreeEntry("lib/a.so", len(data), mode, hashlib.sha256(data).hexdigest())
+    request = replace(tiny(), lock=msgspec.structs.replace(LOCK, files=(entry,)))
+    told = io.StringIO()
+    job = replace(job_of(request, store), progress=Progress(told))
+    if said.startswith("copying"):
+        assert wheel.fill(job) == (entry,)
+        assert (job.root / "lib" / "a.so").read_bytes() == data
+    else:
+        with pytest.raises(QnnCiError, match="could not be fetched"):
+            wheel.fill(job)
+    assert said in told.getvalue()
 
 
 @pytest.mark.parametrize(("version", "days"), [("2.0", 0), ("", 7)])
