@@ -19,12 +19,15 @@ from ci.judging.budget import FIGURES, LEAST, MEASURED, UNITS
 from ci.report.comparison import SEEN_DB
 from ci.report.html import Sheet, SheetRow, render_tables
 from ci.report.schema import RANKS, Case, Footprint, Report, Status
+from ci.report.table import render_rows
 from ci.report.text import count, name_some, show_decibels
+from provisioning.console.terminal import LEAST_COLUMNS, fit_lines
 from provisioning.elf.reader import read_exports
 from provisioning.errors import FailedError
 
 MEASURED_SHARE = 0.1  # smaller changes of a figure that varies between runs are ignored
-NAMES, MOST_ROWS, MOST_CHARS = 4, 40, 40
+NAMES, MOST_ROWS = 4, 40
+WIDTH = 120  # of a table without a terminal
 HEADERS, LIBRARIES = "include", "lib"
 # Only libraries for hosts are compared. Those for devices are built from the same sources.
 HOST = "x86_64-*/libQnn*.so"
@@ -186,7 +189,8 @@ def _compare_figures(
         was, own = getattr(before, name, None), getattr(now, name, None)
         unit = UNITS.get(name, " bytes")
         if was is not None and own is None and now:
-            yield note(subject, name, (f"{was:,}{unit}", "not known"), "worse")
+            verdict: Verdict = "worse" if was else "other"  # a figure of 0 cannot be lost
+            yield note(subject, name, (f"{was:,}{unit}", "not known"), verdict)
         if was is None or own is None or was == own:
             continue
         change = own / was - 1 if was else None
@@ -304,18 +308,15 @@ def rank(differences: Iterable[Difference]) -> tuple[Difference, ...]:
     return tuple(sorted(differences, key=key))
 
 
-def render_upgrade(report: UpgradeReport) -> str:
-    """Return the table as text, followed by the totals over all cases."""
-    lines = [f"{report.old} -> {report.new}: {summarize_upgrade(report)}"]
-    rows = [("", "of", "what", "before", "now", "change")]
-    rows += [
+def render_upgrade(report: UpgradeReport, columns: int | None = None) -> str:
+    """Return the table as text, followed by the totals over all cases. ``columns`` is the width of
+    the terminal, or None if there is none."""
+    head = ("", "of", "what", "before", "now", "change")
+    rows = [
         (one.verdict, one.subject, one.what, one.before, one.now, _show_change(one))
         for one in report.differences[:MOST_ROWS]
     ]
-    widths = [min(MOST_CHARS, max(map(len, column))) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        lines.append("  ".join(cells).rstrip())
+    lines = []
     if len(report.differences) > MOST_ROWS:
         lines.append(f"and {len(report.differences) - MOST_ROWS} more: use --json to show them all")
     for one in report.totals:
@@ -324,7 +325,10 @@ def render_upgrade(report: UpgradeReport) -> str:
             f"{one.what} of {count(one.cases, 'case')}: {one.before:,} -> {one.now:,}{share},"
             f" changed in {one.moved}"
         )
-    return "".join(f"{line}\n" for line in lines)
+    title = f"{report.old} -> {report.new}: {summarize_upgrade(report)}"
+    table = render_rows(head, rows, max(columns or WIDTH, LEAST_COLUMNS)) if rows else ""
+    last = "".join(f"{line}\n" for line in lines)
+    return f"{fit_lines(title, columns)}\n{table}{fit_lines(last, columns)}"
 
 
 def summarize_upgrade(report: UpgradeReport) -> str:

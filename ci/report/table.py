@@ -61,17 +61,7 @@ def render_table(report: Report, *, colour: bool, width: int) -> str:
     Text from models or tools is escaped, or is printed after a mark, so that no CI runner
     interprets it as a command.
     """
-    console = Console(
-        file=StringIO(),
-        force_terminal=colour,
-        color_system="standard" if colour else None,
-        no_color=not colour,
-        width=width,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        legacy_windows=False,
-    )
+    console = open_console(colour=colour, width=width)
     with console.capture() as capture:
         table, left_out = _fit_table(report, console)
         console.print(table)
@@ -88,6 +78,34 @@ def render_table(report: Report, *, colour: bool, width: int) -> str:
                 _print_marked(console, remark)
         _print_controls(console, report)
         _print_summary(console, report)
+    return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+
+
+def open_console(*, colour: bool, width: int) -> Console:
+    """Return a console of ``width`` columns that prints text as it is."""
+    return Console(
+        file=StringIO(),
+        force_terminal=colour,
+        color_system="standard" if colour else None,
+        no_color=not colour,
+        width=width,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        legacy_windows=False,
+    )
+
+
+def render_rows(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> str:
+    """Return a table of text in ``width`` columns. Cells that do not fit are wrapped."""
+    console = open_console(colour=False, width=width)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in head:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(clean_name(cell)) for cell in row))
+    with console.capture() as capture:
+        console.print(table)
     return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
 
 

@@ -7,6 +7,7 @@ import argparse
 import os
 import re
 import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +28,11 @@ from ci.faults.known import FRONTENDS, Fault, read_faults
 from ci.report import publishing
 from ci.report.schema import Report
 from ci.report.write import REPORTS_FIX, read_report
+from ci.verbs.environments import LOWERING, ONNX_TORCH, choose_onnx
 from ci.verbs.lanes.built import installed_executorch
-from ci.verbs.lanes.steps import add_policy
+from ci.verbs.lanes.onnx import EXPORTING
+from ci.verbs.lanes.onnx import PACKAGES as ONNX_PACKAGES
+from ci.verbs.lanes.steps import add_policy, require_packages
 from ci.verbs.lanes.trials import open_bench
 from ci.verbs.user_policy import OURS, choose_policy
 from provisioning.artifacts.choice import SDK_VARIABLE, WHEEL, python_tag, read_choice
@@ -36,6 +40,7 @@ from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.process import module_command, run_process
 from provisioning.console.progress import Progress
+from provisioning.console.terminal import count_columns
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import DownloadError, ExitCode, QnnCiError, ToolError, UsageError
 from provisioning.files import (
@@ -113,6 +118,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     for word in words:
         check_word(word)
     require_writable(args.reports, REPORTS_FIX)
+    for word in words:
+        require_engine(word, args)
     old, new = (find_side(word, args.session, progress) for word in words)
     if not (old.report and new.report):
         args.policy = choose_policy(args.policy)
@@ -131,7 +138,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     write_whole(args.reports / "index.html", render_upgrade_page(found).encode())
     progress.step(f"report: {shown_path(args.reports / 'index.html')}")
     code = ExitCode.FAILED if found.is_worse else ExitCode.OK
-    return Outcome(render_upgrade(found), msgspec.to_builtins(found), code)
+    text = render_upgrade(found, count_columns(sys.stdout))
+    return Outcome(text, msgspec.to_builtins(found), code, exact=True)
 
 
 def check_word(word: str) -> None:
@@ -153,6 +161,23 @@ def check_word(word: str) -> None:
         )
     if not pins and not is_version(word) and not user_path(word).exists():
         raise UsageError(f"{word!r} is not a file, a directory or a version", fix=f"pass {FORMS}")
+
+
+def require_engine(word: str, args: argparse.Namespace) -> None:
+    """Raise UnfitError if this Python lacks a package that a run of the argument needs and that the
+    argument does not name itself."""
+    pins, path = [name for name, _ in split_pins(word)], user_path(word)
+    if not pins and (path.is_file() or (path / "report.json").is_file()):
+        return
+    needed: tuple[str, ...] = ("torch", "executorch")
+    extra = LOWERING
+    if (PACKAGES[pins[0]] if pins else args.session) == ONNX:
+        choice = [word for one in args.model for word in ("--model", one)]
+        choice += ["--policy", str(args.policy)] if args.policy else []
+        extra = choose_onnx(choice)
+        needed = (*ONNX_PACKAGES, *EXPORTING * (extra == ONNX_TORCH))
+    own = {name.replace("-", "_") for name in pins}
+    require_packages([name for name in needed if name not in own], extra)
 
 
 def split_pins(word: str) -> list[tuple[str, str]]:

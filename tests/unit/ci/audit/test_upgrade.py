@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from ci.__main__ import main
 from ci.audit import upgrade
 from ci.audit.upgrade import (
-    MOST_CHARS,
     MOST_ROWS,
     NAMES,
     Difference,
@@ -135,6 +134,11 @@ def test_each_difference_of_a_case_has_a_verdict(now: Case, seen: list[tuple[str
             {},
             {"footprint": replace(TAKEN, spill_bytes=None)},
             ("spill_bytes", "10 bytes", "not known", "worse", None),
+        ),
+        (
+            {"footprint": replace(TAKEN, spill_bytes=0)},
+            {"footprint": replace(TAKEN, spill_bytes=None)},
+            ("spill_bytes", "0 bytes", "not known", "other", None),
         ),
         (
             {"footprint": replace(TAKEN, spill_bytes=0)},
@@ -313,7 +317,7 @@ def test_what_breaks_a_user_comes_before_figures() -> None:
 def make_wide() -> UpgradeReport:
     """Differences of each verdict and unit, and totals with and without a share."""
     rows: list[dict[str, Any]] = [
-        {"what": "status", "before": "passed ", "now": f"failed {'x' * MOST_CHARS}"},
+        {"what": "status", "before": "passed ", "now": f"failed {'x' * 200}"},
         {"what": "SQNR", "before": "30.0 dB", "now": "20.0 dB", "change": -10.0},
         {"what": "SQNR q", "before": "43.5 dB", "now": "40.0 dB", "change": -3.5},
         {"what": "read_bytes", "before": "400 bytes", "now": "500 bytes", "change": 0.25},
@@ -343,6 +347,7 @@ def test_a_comparison_reads_as_its_snapshot() -> None:
     parts = re.findall(
         r"<h1.*?</h1>|<h2.*?</h2>|<caption.*?</caption>|<tr.*?</tr>", page, re.DOTALL
     )
+    assert max(map(len, render_upgrade(report, 60).splitlines())) <= 60
     text = "\n".join([render_upgrade(report), *parts, ""])
     check_snapshot(Path(__file__).parent / "snapshots" / "upgrade.txt", text)
 

@@ -35,7 +35,14 @@ from ci.verbs.upgrade_report import (
 )
 from provisioning.artifacts.choice import SDK_VARIABLE, python_tag
 from provisioning.console.progress import Progress
-from provisioning.errors import DownloadError, ExitCode, StoreError, ToolError, UsageError
+from provisioning.errors import (
+    DownloadError,
+    ExitCode,
+    StoreError,
+    ToolError,
+    UnfitError,
+    UsageError,
+)
 from provisioning.store.collect import FETCHED
 from tests.stand_ins.android_apps import BUILD, library
 from tests.stand_ins.reports import make_report
@@ -362,7 +369,9 @@ def test_two_versions_are_compared_by_their_cases_and_known_faults(
     monkeypatch.setattr(
         upgrade_report, "compare", lambda *given: compared_with.extend(given) or compare(*given)
     )
-    args = Namespace(old="old", new="new", session=ONNX, policy=None, reports=place / "out")
+    args = Namespace(
+        old="old", new="new", session=ONNX, model=[], policy=None, reports=place / "out"
+    )
     outcome = upgrade_report.execute(args, Progress())
     rows = [*zip(("old", "new"), builds, strict=True)] if compared else []
     assert ends == rows
@@ -385,10 +394,13 @@ def test_the_libraries_of_both_versions_are_compared(
     asked: list[Any] = []
     compare = upgrade_report.compare
     monkeypatch.setattr(upgrade_report, "run_side", lambda *_: report)
+    monkeypatch.setattr(upgrade_report, "require_packages", lambda *_: None)
     monkeypatch.setattr(
         upgrade_report, "compare", lambda *given: asked.append(given) or compare(*given)
     )
-    args = Namespace(old="old", new="new", session=ONNX, policy=None, reports=place / "out")
+    args = Namespace(
+        old="old", new="new", session=ONNX, model=[], policy=None, reports=place / "out"
+    )
     assert upgrade_report.execute(args, Progress()).exit_code == ExitCode.OK
     trees = (place / "old", place / "new")
     assert asked == [(("old", "new"), (report, report), trees, [])]
@@ -414,9 +426,50 @@ def test_nothing_is_fetched_unless_both_arguments_and_the_directory_can_be_used(
 ) -> None:
     (place / "file").touch()
     monkeypatch.setattr(upgrade_report, "find_side", None)
-    args = Namespace(old=old, new=new, session=EMULATOR, policy=None, reports=place / reports)
+    args = Namespace(
+        old=old, new=new, session=EMULATOR, model=[], policy=None, reports=place / reports
+    )
     with pytest.raises(error):
         upgrade_report.execute(args, Progress())
+
+
+@pytest.mark.parametrize(
+    ("words", "model", "needed"),
+    [
+        (("onnxruntime-qnn==2.5.0", "2.49.0"), "", ["onnx", "onnxruntime", "torch", "onnxscript"]),
+        (("onnxruntime-qnn==2.5.0", "report"), "net.onnx", ["onnx", "onnxruntime"]),
+        (("executorch==1.5.1", "report"), "", ["torch"]),
+        (("2.49.0", "report"), "", ["torch", "executorch"]),
+        (("report", "report"), "", None),
+    ],
+)
+def test_what_a_run_needs_is_looked_for_before_anything_is_fetched(
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, str],
+    model: str,
+    needed: list[str] | None,
+) -> None:
+    write_report(make_report([CASES[0]]), place / "report")
+    asked: list[Any] = []
+
+    def refuse(names: list[str], _: str) -> None:
+        asked.extend(names)
+        raise UnfitError("missing")
+
+    monkeypatch.setattr(upgrade_report, "require_packages", refuse)
+    monkeypatch.setattr(upgrade_report, "fetch_package", None)
+    old, new = words
+    models = [model] if model else []
+    args = Namespace(
+        old=old, new=new, session=EMULATOR, model=models, policy=None, reports=place / "out"
+    )
+    if needed is None:
+        assert upgrade_report.execute(args, Progress()).exit_code == ExitCode.OK
+    else:
+        with pytest.raises(UnfitError):
+            upgrade_report.execute(args, Progress())
+    assert asked == (needed or [])
 
 
 def test_known_faults_come_from_the_list_else_from_a_run_else_the_reason_is_noted(
