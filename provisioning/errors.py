@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
+from pathlib import Path
 
 _CREDENTIALS = re.compile(r"(\b[A-Za-z][A-Za-z0-9+.-]*://)[^/?#\s]+@")
 _QUERY = re.compile(r"(\b[A-Za-z][A-Za-z0-9+.-]*://[^\s?#'\"<>]*)\?[^\s'\"<>]+")
@@ -110,9 +111,24 @@ class IntegrityError(QnnCiError):
 
 
 class StoreError(QnnCiError):
-    """A result or a download could not be written because of disk space, permissions or a lock."""
+    """A result or a download could not be written because of disk space, permissions or a lock.
+    ``place`` is the path that could not be written, if it is known, and ``is_full`` is true if the
+    disk was full.
+    """
 
     exit_code = ExitCode.DOWNLOAD
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        why: str = "",
+        fix: str = "",
+        place: Path | None = None,
+        is_full: bool = False,
+    ) -> None:
+        super().__init__(what, why=why, fix=fix)
+        self.place, self.is_full = place, is_full
 
 
 class ManifestError(QnnCiError):

@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from provisioning.errors import StoreError
+from provisioning.errors import QnnCiError, StoreError
 
 READ_BYTES = 1 << 20
 SPARE_BYTES = 64 << 20  # always left free on the disk
@@ -248,12 +248,34 @@ def write_json(path: Path, data: Any, fix: str = ELSEWHERE) -> None:
         write_whole(path, json.dumps(data, indent=1) + "\n")
 
 
+def confirm_write(error: StoreError) -> StoreError:
+    """Raise ``error``, which another process reported, unless this process can write to the same
+    place. Return the error of that process alone, which for example limited the size of its files.
+    """
+    place = error.place or Path(tempfile.gettempdir())
+    there = next((path for path in (place, *place.parents) if path.is_dir()), Path())
+    try:
+        with tempfile.TemporaryFile(dir=there) as file:
+            file.write(bytes(READ_BYTES))
+    except OSError:
+        raise error from None
+    if free_bytes(there) < SPARE_BYTES:
+        raise error
+    return StoreError(
+        error.what,
+        why=f"{error.why}; other processes can write there",
+        fix=error.fix if error.is_full else "do not limit the process (setrlimit) in the model",
+    )
+
+
 def explain_no_room(error: BaseException | None) -> StoreError | None:
     """Return a StoreError if ``error`` or one of its causes reports a full disk or quota, else
     None.
     """
     seen: list[BaseException] = []
     while error and error not in seen:  # `raise error from error` is its own cause
+        if isinstance(error, QnnCiError):  # it states its reason itself
+            return error if isinstance(error, StoreError) else None
         seen.append(error)
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             place = Path(os.fsdecode(error.filename) if error.filename else tempfile.gettempdir())
@@ -272,9 +294,13 @@ def explain_write(place: Path, error: OSError, fix: str) -> StoreError:
     elif error.errno in NO_ROOM:
         why = f"{mib(free_bytes(place))} are free; {why}"
         return StoreError(
-            f"there is no space left for {place}", why=why, fix=f"free some space, or {fix}"
+            f"there is no space left for {place}",
+            why=why,
+            fix=f"free some space, or {fix}",
+            place=place,
+            is_full=True,
         )
-    return StoreError(f"{place} cannot be written", why=why, fix=fix)
+    return StoreError(f"{place} cannot be written", why=why, fix=fix, place=place)
 
 
 def free_bytes(place: Path) -> int:

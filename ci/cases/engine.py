@@ -25,6 +25,7 @@ from provisioning.errors import FailedError
 INPUTS, FLOAT, QUANTIZED = "inputs", "float", "quantized"
 NOISE = "noise/{}.npy"  # the index of an output
 STEPS = "steps.json"  # next to the log
+CPU = "CPU time"
 MIN_RUNS = 2  # the least number of runs for a noise prediction
 LOW, HIGH = "{}_{}.low.raw", "{}_{}.high.raw"
 
@@ -235,6 +236,7 @@ class Program:
     compiled: Compiled
     directory: Path
     log: Path
+    max_bytes: int = 0  # of memory; 0 if the policy sets no limit
 
 
 @dataclass(frozen=True)
@@ -253,8 +255,9 @@ class RunNotes:
 
 class RunError(FailedError):
     """Raised if a program returned no outputs. ``used`` is true if its process had run other
-    programs before. If a device was lost during the run, ``lacks`` names it. Such a failure says
-    nothing about the program."""
+    programs before. If a device was lost during the run, ``lacks`` names it; if the machine was too
+    busy to run the program at all, ``lacks`` is CPU. Such a failure says nothing about the
+    program."""
 
     def __init__(self, what: str, *, used: bool = False, lacks: str = "") -> None:
         super().__init__(what)

@@ -27,6 +27,7 @@ from provisioning.files import explain_no_room
 
 R = TypeVar("R")
 STEP_BYTES, MAX_RAISED = 512, 300
+OWN_DESCRIPTORS: set[int] = set()  # of this worker; a model's code must not write to them
 _steps: list[mmap.mmap] = []  # of this fork and of the forks around it, shared with their parents
 
 
@@ -48,8 +49,12 @@ def run_forked(function: Callable[[], R], doing: str = "") -> R:
     pid = os.fork()
     if pid == 0:
         end_with_parent(worker)
+        os.setpgid(0, 0)  # see end_descendants
         code = 1
         try:
+            for descriptor in OWN_DESCRIPTORS:
+                os.close(descriptor)
+            OWN_DESCRIPTORS.clear()
             _steps.append(step)
             # Processes that the function forks do not answer, nor keep the parent waiting. In
             # processes that those fork, the descriptor may be another file's: it is closed once.
@@ -67,7 +72,14 @@ def run_forked(function: Callable[[], R], doing: str = "") -> R:
         last = step[:].rstrip(b"\0").decode("utf-8", "replace")
         what = f"the process {describe_exit(code)} without a result"
         raise FailedError(f"{doing}: {what}" if doing else what, why=last and f"while {last}")
-    result: Any = pickle.loads(data)  # noqa: S301 - from our own fork
+    try:
+        result: Any = pickle.loads(data)  # noqa: S301 - from our own fork
+    except Exception as error:
+        what = "the process wrote no valid result"
+        raise FailedError(
+            f"{doing}: {what}" if doing else what,
+            why="the model's code wrote to a file that it did not open",
+        ) from error
     if isinstance(result, QnnCiError):
         raise result
     return cast("R", result)

@@ -160,6 +160,7 @@ class CaseJudge:
         self.policy = self.options.policy
         self.limits = self.policy.limits_of(spec.model, spec.scheme)
         self.budget = self.policy.budget_of(spec.model, spec.scheme)
+        self.memory_bytes = self.policy.memory_of(spec.model)
         entry = self.policy.models.get(spec.model)
         self.metric = entry.metric if entry else None
         self.evidence = Evidence()

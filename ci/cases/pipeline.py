@@ -16,7 +16,7 @@ from msgspec import structs
 
 from ci.cases.baselines import Baseline
 from ci.cases.cache import CompileJob, CompileResult, programs_home
-from ci.cases.engine import Compiled, Engine, Program, RunError, Runner, Sets
+from ci.cases.engine import CPU, Compiled, Engine, Program, RunError, Runner, Sets
 from ci.cases.judged import CaseJudge, CaseResult, JudgeSetup, Run, SessionOptions, name_excesses
 from ci.cases.outputs import read_inputs, read_references, stack_outputs
 from ci.cases.pool import Ended, Pool
@@ -76,6 +76,9 @@ class CaseRun(CaseJudge):
                 keep_artifacts(self.directory, self.options.keep / self.spec.slug)
         except (StoreError, UnfitError):
             raise
+        except RunError as error:
+            self.evidence.lacks = error.lacks
+            return self.end(Status.UNSUPPORTED if error.lacks else Status.FAILED, str(error))
         except Exception as error:
             no_room = explain_no_room(error)
             if no_room:
@@ -87,6 +90,8 @@ class CaseRun(CaseJudge):
 
     def _compile_and_run(self) -> CaseResult:
         ended = self.compile(self.spec, self.directory / "lower.log")
+        if ended.starved:
+            raise RunError(f"lowering: {ended.failure}", lacks=CPU)
         if ended.failure:
             reason = ended.failure if ended.raised else f"lowering: {ended.failure}"
             return self.end(Status.FAILED, reason, ended.log_tail)
@@ -122,7 +127,9 @@ class CaseRun(CaseJudge):
             use_cache=self.options.use_cache,
             reference=None if spec.layers else self.policy.reference,
         )
-        return self.setup.pool.run(job, job.log, self.options.timeout_s)
+        return self.setup.pool.run(
+            job, job.log, self.options.timeout_s, max_bytes=self.memory_bytes
+        )
 
     def copy_program(
         self, spec: CaseSpec, directory: Path, compiled: Compiled, place: Path
@@ -136,7 +143,8 @@ class CaseRun(CaseJudge):
             shutil.copytree(directory / part, given / part)
         else:
             shutil.copyfile(directory / part, given / part)
-        return Program(spec, given / compiled.program, compiled, place, place / "run.log")
+        path, log = given / compiled.program, place / "run.log"
+        return Program(spec, path, compiled, place, log, self.memory_bytes)
 
     def end_unrun(self, program: Program) -> CaseResult:
         """End a case that was lowered but cannot run here, and keep its program next to the report.
@@ -268,7 +276,11 @@ class CaseRun(CaseJudge):
         arrays = self.spec.is_file
         job = partial(call_metric, self.metric, outputs, float32, quantized, arrays=arrays)
         log = self.directory / "metric.log"
-        ended = self.setup.pool.run(job, log, self.options.timeout_s, fresh=True)
+        ended = self.setup.pool.run(
+            job, log, self.options.timeout_s, fresh=True, max_bytes=self.memory_bytes
+        )
+        if ended.starved:
+            raise RunError(f"metric: {ended.failure}", lacks=CPU)
         if ended.failure:
             return [Reason(Question.TASK, f"metric: {ended.failure}", is_model=True)]
         result: MetricResult = ended.result

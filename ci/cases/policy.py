@@ -9,10 +9,10 @@ from copy import deepcopy
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from ci.cases.spec import CaseSpec, match_names
 from ci.explain.explain import find_known
@@ -93,6 +93,8 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     # the limits for other backends
     backends: dict[Backend, dict[Scheme, Limits]] = field(default_factory=dict)
     budget: Budget = NO_BUDGET  # for the footprint of every program and of its lowering
+    # The memory that a case may use; 0 for a share of the machine's memory, see share_memory.
+    memory_bytes: Annotated[int, Meta(ge=0)] = 0
     suite: dict[str, tuple[Scheme, ...]] = field(default_factory=dict)  # this project's models
     models: dict[str, ModelEntry] = field(default_factory=dict)  # the user's models
     extends: Literal["", "default"] = ""
@@ -132,6 +134,11 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         limits."""
         entry = self.models.get(model)
         return entry.budget.of(scheme) if entry else NO_BUDGET
+
+    def memory_of(self, model: str) -> int:
+        """Return the memory that a case of a model may use, in bytes; 0 if the policy sets none."""
+        entry = self.models.get(model)
+        return (entry.memory_bytes if entry else 0) or self.memory_bytes
 
     def limits_of(self, model: str, scheme: Scheme) -> Threshold:
         """Return the limits of a case. Raises ManifestError if there are none."""

@@ -9,14 +9,15 @@ worker, so that QNN's libraries are loaded only once; ``Pool.lease`` can also st
 
 from __future__ import annotations
 
-import math
+import ctypes
 import multiprocessing
 import os
+import pickle
 import signal
+import struct
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from ci.cases.forked import answer_job, flush_stdio
+from ci.cases.forked import OWN_DESCRIPTORS, answer_job, flush_stdio
 from ci.models.numerics import VARIABLES
 from provisioning.artifacts.environment import locate_profile
 from provisioning.console.caller import DIRECTORY_VARIABLE
@@ -38,11 +39,13 @@ from provisioning.console.process import (
     end_with_parent,
 )
 from provisioning.console.progress import Progress
+from provisioning.console.usage import Allowance, Watch, end_descendants, has_ended, share_memory
 from provisioning.errors import QnnCiError, StoreError, UnfitError
-from provisioning.files import scratch_directory
+from provisioning.files import confirm_write, remove_tree, scratch_directory
 
 # multiprocessing has no public way to find or end its fork server.
 FORK_SERVER: Any = vars(forkserver)["_forkserver"]
+TRACKER: Any = vars(resource_tracker)["_resource_tracker"]
 PRELOAD = ["ci.cases.fork_server"]
 ROOT = Path(__file__).resolve().parents[2]
 # The fork server's variables: the process that started it, and the modules to import.
@@ -50,7 +53,11 @@ STARTER, IMPORTS = "QNN_CI_STARTER", "QNN_CI_IMPORTS"
 ABORTED, LATE = "the run was stopped", "did not end within"
 MAX_WORKER_BYTES = 2 << 30  # a worker that is larger after a job is replaced
 MAX_TAIL_BYTES = 1 << 20  # of a log, which may be of any size
-WATCH_S = 0.5  # seconds between checks of a worker's memory
+WATCH_S = 0.2  # seconds between checks of a worker's limits
+READ_BYTES = 1 << 20
+HEADER = struct.Struct("!Q")  # the size of an answer
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+FIRST_VICTIM = "900"  # if memory runs out, the kernel ends a worker, not the session
 # glibc's thread cache would keep freed blocks of up to 1 KiB, and nothing would overwrite them.
 TUNABLES = "glibc.malloc.tcache_count=0"
 SOCKET, MAX_SOCKET_PATH = "listener-12345678", 108  # unix(7)
@@ -65,17 +72,30 @@ class Ended:
     result: Any
     failure: str  # empty if the job returned ``result``
     log_tail: str
-    used: bool = False  # whether the worker had run other jobs before its lease
+    # Whether the worker had run other jobs before its lease, or a job of another worker ended it.
+    used: bool = False
     # Whether the job raised an exception; false if its process died or was killed, or the pool was
     # closed.
     raised: bool = False
+    starved: bool = False  # whether the machine was too busy to run the job
 
 
-def serve(connection: Connection) -> None:
-    """Run jobs in a worker until the pipe is closed. Each message from the pipe is a tuple (job,
-    log). The answer is the job's result or a QnnCiError."""
-    end_with_parent(os.getppid())
+def serve(connection: Connection, parent: int) -> None:
+    """Run jobs in a worker until the pipe is closed or the process ``parent`` ends. Each message
+    from the pipe is a tuple (job, log). The answer is the job's result or a QnnCiError, pickled,
+    after its size."""
+    end_with_parent(parent)
     os.setpgid(0, 0)
+    # Processes that a model's code leaves behind become this worker's children, see end_left.
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(FIRST_VICTIM, encoding="ascii")
+    # A model's code could write to these descriptors. Data from one of them ends the fork server.
+    for name, owner in (("_forkserver_alive_fd", FORK_SERVER), ("_fd", TRACKER)):
+        if (descriptor := vars(owner)[name]) is not None:
+            os.close(descriptor)
+            setattr(owner, name, None)
+    OWN_DESCRIPTORS.add(connection.fileno())
     # A model's code may start processes, for example a DataLoader's. Daemons may not, and the fork
     # server could not import the model.
     vars(current_process())["_config"]["daemon"] = False
@@ -85,20 +105,41 @@ def serve(connection: Connection) -> None:
             job, log = connection.recv()
         except EOFError:
             return
-        connection.send(answer_job(lambda: run_job(job, log)))  # noqa: B023 - called at once
+        data = pickle.dumps(answer_job(lambda: run_job(job, log)))  # noqa: B023 - called at once
+        for part in (HEADER.pack(len(data)), data):
+            view = memoryview(part)
+            while view:
+                view = view[os.write(connection.fileno(), view) :]
 
 
 def run_job(job: Job, log: str) -> Any:
     """Run one job and return its result. Everything that it prints, including QNN's C++ output, is
-    appended to ``log``."""
+    appended to ``log``. Its temporary files and the processes that it left running are removed."""
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
+    parent = tempfile.tempdir = os.environ.get("TMPDIR", tempfile.gettempdir())
+    own = Path(tempfile.mkdtemp(prefix="job-"))
+    os.environ["TMPDIR"] = tempfile.tempdir = str(own)
     try:
         return job()
     finally:
+        os.environ["TMPDIR"] = tempfile.tempdir = parent
         flush_stdio()  # write what the job printed to this log, not the next one
+        end_left()
+        with suppress(OSError):
+            remove_tree(own)
+
+
+def end_left() -> None:
+    """Kill the processes that a job left running, and wait for them."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass  # it had ended
+        end_descendants(os.getpid())
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
 
 
 @contextmanager
@@ -140,31 +181,39 @@ class Worker:
     def __init__(self, context: Any) -> None:
         self.used = False
         self.connection, other = context.Pipe()
-        self.process = context.Process(target=serve, args=(other,), daemon=True)
+        is_served = context.get_start_method() == "forkserver"
+        parent = find_fork_server() if is_served else os.getpid()
+        self.process = context.Process(target=serve, args=(other, parent), daemon=True)
         self.process.start()
         other.close()
 
-    def call(
-        self, job: Job, log: Path, timeout_s: float, max_bytes: float = math.inf
-    ) -> tuple[Any, str]:
+    def call(self, job: Job, log: Path, watch: Watch) -> tuple[Any, str]:
         """Run ``job`` and return its result and "". The result is a QnnCiError if the job raised an
-        exception. Return None and the reason if there is no answer within ``timeout_s`` seconds, if
-        the process dies, or if it needs more than ``max_bytes`` of memory. After that, the worker
-        cannot be used again."""
-        deadline = time.monotonic() + timeout_s
+        exception. Return None and the reason if there is no complete answer, or if the process
+        exceeds a limit or dies. After that, the worker cannot be used again."""
+        data = bytearray()
         try:
             self.connection.send((job, str(log)))
-            while not self.connection.poll(max(min(deadline - time.monotonic(), WATCH_S), 0.0)):
-                if time.monotonic() >= deadline:
-                    return None, LATE
-                if self.size_bytes() > max_bytes:
-                    return None, f"the process needs more than {max_bytes / (1 << 30):g} GiB"
-            return self.connection.recv(), ""
+            while len(data) < HEADER.size or len(data) < HEADER.size + HEADER.unpack_from(data)[0]:
+                ready = self.connection.poll(WATCH_S)
+                if (not ready or watch.is_due(WATCH_S)) and (exceeded := watch.check(len(data))):
+                    return None, exceeded
+                if ready:
+                    data += self._read()
         except (EOFError, OSError):
             self.process.join(GRACE_S)
             code = self.process.exitcode
             how = "closed its pipe" if code is None else describe_exit(code)
             return None, f"the process {how} without a result"
+        try:
+            return pickle.loads(memoryview(data)[HEADER.size :]), ""  # noqa: S301 - our own worker
+        except Exception:  # noqa: BLE001 - a model's code wrote to the pipe
+            return None, "the process wrote no valid result"
+
+    def _read(self) -> bytes:
+        if part := os.read(self.connection.fileno(), READ_BYTES):
+            return part
+        raise EOFError
 
     def size_bytes(self) -> int:
         """Return the resident memory of the process in bytes, or 0 if the process has exited."""
@@ -181,7 +230,9 @@ class Worker:
 
     def end(self) -> None:
         """End the process and its process group with SIGTERM or, after a grace period, with
-        SIGKILL."""
+        SIGKILL. Its descendants in other groups are killed first."""
+        if self.process.exitcode is None and self.process.pid:
+            end_descendants(self.process.pid)
         for number in (signal.SIGTERM, signal.SIGKILL):
             if self.process.exitcode is not None:
                 return
@@ -196,6 +247,11 @@ def find_fork_server() -> int | None:
     return pid
 
 
+def is_server(pid: int | None) -> bool:
+    """Return whether a process is this process's fork server, and runs."""
+    return pid is not None and pid == find_fork_server() and not has_ended(pid)
+
+
 def end_fork_server() -> None:
     """Kill the fork server. Its forks exit too."""
     if pid := find_fork_server():
@@ -204,21 +260,19 @@ def end_fork_server() -> None:
 
 
 class Lease:
-    """A worker for several related jobs. They share one log, one time limit and one memory limit.
+    """A worker for several related jobs. They share one log and the limits ``allowance``.
 
     ``worker`` is None if the pool is already closed; then every job fails. If the process dies or
     exceeds a limit during a job, all later jobs fail too.
     """
 
-    def __init__(
-        self, worker: Worker | None, log: Path, timeout_s: float, max_bytes: float = math.inf
-    ) -> None:
-        self.worker, self.log, self.timeout_s = worker, log, timeout_s
-        self.max_bytes = max_bytes
+    def __init__(self, worker: Worker | None, log: Path, allowance: Allowance) -> None:
+        self.worker, self.log = worker, log
         self.used, self.reusable = bool(worker and worker.used), True
-        self.deadline = time.monotonic() + timeout_s
+        self.server = find_fork_server()
         if worker:
             worker.used = True
+            self.watch = Watch(worker.process.pid or 0, allowance)
 
     def call(self, job: Job) -> Ended:
         """Run one job within the time that the lease has left. Raises StoreError if the disk is
@@ -226,17 +280,18 @@ class Lease:
         if not self.worker or not self.reusable:
             return Ended(None, ABORTED, read_tail(self.log), self.used)
         self.reusable = False
-        left_s = max(self.deadline - time.monotonic(), 0.0)
-        result, failure = self.worker.call(job, self.log, left_s, self.max_bytes)
+        result, failure = self.worker.call(job, self.log, self.watch)
         self.reusable = not failure
+        # A model's code may have changed what its own process can write, for example with ulimit.
         if isinstance(result, StoreError):
-            raise result
+            result = confirm_write(result)
         raised = isinstance(result, QnnCiError)
         if raised:
             result, failure = None, str(result)
-        if failure == LATE:
-            failure = f"{LATE} {self.timeout_s:g} s"
-        return Ended(result, failure, read_tail(self.log), self.used, raised)
+        if failure and self.server and not is_server(self.server):
+            self.used = True  # another job killed the fork server, which ended this worker
+        tail = read_tail(self.log)
+        return Ended(result, failure, tail, self.used, raised, self.watch.is_starved)
 
 
 class Pool:
@@ -248,6 +303,8 @@ class Pool:
     ``directory``, which must not contain anything that Python could import. Raises RuntimeError if
     this process already has a fork server, because workers would then inherit that server's
     variables.
+
+    ``memory`` is the memory for each job without a limit, see share_memory.
     """
 
     def __init__(
@@ -255,6 +312,7 @@ class Pool:
     ) -> None:
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(PRELOAD)
+        self.directory, self.memory = directory, share_memory(len(os.sched_getaffinity(0)))
         own = {
             STARTER: str(os.getpid()),
             IMPORTS: " ".join(imports),
@@ -265,15 +323,21 @@ class Pool:
             "GLIBC_TUNABLES": ":".join(filter(None, [environment.get("GLIBC_TUNABLES"), TUNABLES])),
             **VARIABLES,
         }
+        self.variables = {**environment, **own}
         before = find_fork_server()
         with process_set(dict(os.environ), directory):
             resource_tracker.ensure_running()  # outlives the pool, so STARTER is not set
-        with process_set({**environment, **own}, directory):
-            forkserver.ensure_running()
+        self.start_server()
         if find_fork_server() == before:
             raise RuntimeError("another fork server of this process is still running")
         self.idle: dict[tuple[object, int], Worker] = {}  # by kind and thread
-        self.aborted = threading.Event()
+        self.aborted, self.has_started = threading.Event(), False
+        self.starting, self.again = threading.Lock(), threading.Lock()
+
+    def start_server(self) -> None:
+        """Start the fork server, unless it is running."""
+        with process_set(self.variables, self.directory):
+            forkserver.ensure_running()
 
     def close(self) -> None:
         """Stop every process of the pool. Running and later jobs fail.
@@ -292,14 +356,22 @@ class Pool:
         timeout_s: float,
         *,
         fresh: bool = False,
-        max_bytes: float = math.inf,
+        max_bytes: int = 0,
     ) -> Ended:
         """Run one job within ``timeout_s`` seconds. With ``fresh``, it runs in a new process. A
-        process that needs more than ``max_bytes`` of memory is killed.
+        process that needs more than ``max_bytes`` of memory, if that is not 0, is killed. If the
+        fork server was killed, which ends all workers, the job runs again.
 
         Raises StoreError if the disk is full, and UnfitError if no process can be started.
         """
         with self.lease(type(job), log, timeout_s, fresh=fresh, max_bytes=max_bytes) as lease:
+            ended = lease.call(job)
+        if not (ended.failure and lease.used) or self.aborted.is_set() or is_server(lease.server):
+            return ended
+        with (  # one at a time, because one of these jobs may have killed the fork server
+            self.again,
+            self.lease(type(job), log, timeout_s, fresh=fresh, max_bytes=max_bytes) as lease,
+        ):
             return lease.call(job)
 
     @contextmanager
@@ -310,15 +382,16 @@ class Pool:
         timeout_s: float,
         *,
         fresh: bool = False,
-        max_bytes: float = math.inf,
+        max_bytes: int = 0,
     ) -> Iterator[Lease]:
         """Lease a worker for jobs of one kind. Together they may take ``timeout_s`` seconds. With
-        ``fresh``, the worker is a new process. A worker that needs more than ``max_bytes`` of
-        memory during a job is killed. An existing ``log`` is deleted first. Raises UnfitError if no
-        process can be started."""
+        ``fresh``, the worker is a new process. A worker that exceeds its limits (see
+        provisioning.console.usage) is killed; ``max_bytes`` replaces the pool's limit of memory. An
+        existing ``log`` is deleted first. Raises UnfitError if no process can be started."""
         log.unlink(missing_ok=True)
+        memory = (max_bytes, 0) if max_bytes else self.memory
         worker = self._take(kind, fresh=fresh)
-        lease = Lease(worker, log, timeout_s, max_bytes)
+        lease = Lease(worker, log, Allowance(timeout_s, *memory))
         try:
             yield lease
         finally:
@@ -333,19 +406,27 @@ class Pool:
         if self.aborted.is_set():
             return None
         known = None if fresh else self.idle.pop((kind, threading.get_ident()), None)
-        if known:
+        if known and known.process.is_alive():
             return known
         try:
-            return Worker(self.context)
-        except (EOFError, ConnectionError) as error:
+            with self.starting:  # a model's code, or the kernel, may have killed the fork server
+                was_running = is_server(find_fork_server())
+                if not was_running:
+                    self.start_server()
+            worker = Worker(self.context)
+        except (EOFError, OSError) as error:
             if self.aborted.is_set():  # during the first start of a worker, which takes seconds
                 return None
+            if self.has_started and was_running:
+                return self._take(kind, fresh=fresh)
             raise UnfitError(
                 "the process that imports the packages for lowering cannot be started",
                 why="it exited during the imports; its output is above",
                 fix="check whether memory, CPU time or files are limited (ulimit -a), and whether "
                 f"`{sys.executable} -c 'import torch'` works",
             ) from error
+        self.has_started = True
+        return worker
 
 
 # Lines that start with one of CHATTER or contain one of CHATTING are also printed by good runs.

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from ci.cases.engine import INPUTS, Program, RunError, RunNotes, Sets
+from ci.cases.engine import CPU, INPUTS, Program, RunError, RunNotes, Sets
 from ci.cases.outputs import OUTPUTS, read_outputs
 from ci.cases.pool import Ended, Lease, Pool
 from ci.models.tensors import FILE, write_sets
@@ -70,7 +70,9 @@ class PooledRunner:
         self, program: Program, timeout_s: float, *, fresh: bool = False
     ) -> Iterator[PooledProgram]:
         fresh = fresh or self.alone
-        with self.pool.lease(self.name, program.log, timeout_s, fresh=fresh) as lease:
+        with self.pool.lease(
+            self.name, program.log, timeout_s, fresh=fresh, max_bytes=program.max_bytes
+        ) as lease:
             require(lease.call(partial(open_held, self.opening, program)))
             yield PooledProgram(self, program, lease)
 
@@ -100,7 +102,7 @@ class PooledProgram:
 def require(ended: Ended) -> Any:
     """Return a job's result. Raises RunError if the job failed."""
     if ended.failure:
-        raise RunError(ended.failure, used=ended.used)
+        raise RunError(ended.failure, used=ended.used, lacks=CPU if ended.starved else "")
     return ended.result
 
 

@@ -32,6 +32,7 @@ from provisioning.console.command import user_path
 from provisioning.console.git import ask_git
 from provisioning.console.process import run_tasks
 from provisioning.console.progress import Progress
+from provisioning.console.usage import share_memory
 from provisioning.console.user_files import read_user_file
 from provisioning.doctor.survey.host import read_text, usable_cores
 from provisioning.errors import MissingToolError, ToolError, UsageError
@@ -191,6 +192,7 @@ class Session:
             device=self.device,
             emulator=self.emulator,
         )
+        pool.memory = share_memory(self.options.jobs)
         check_functions(self.specs, pool, work / "functions.log", self.options.timeout_s)
         self.check_data(pool, work)
         runs = [self.make_run(spec, setup) for spec in self.specs]
@@ -206,7 +208,13 @@ class Session:
         metrics = {name: entry.metric for name, entry in models.items()}
         for spec in {one.model: one for one in self.specs if one.source.has_data}.values():
             job = partial(check_data_of, self.engine, spec, metrics.get(spec.model))
-            ended = pool.run(job, work / "data.log", self.options.timeout_s, fresh=True)
+            ended = pool.run(
+                job,
+                work / "data.log",
+                self.options.timeout_s,
+                fresh=True,
+                max_bytes=self.options.policy.memory_of(spec.model),
+            )
             if ended.result:
                 raise UsageError(f"models.{spec.model}.{ended.result}")
 

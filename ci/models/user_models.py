@@ -164,6 +164,7 @@ class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):
     run: RunOptions = ONE_RUN
     limits: dict[Scheme, Limits] = field(default_factory=dict)
     budget: ModelBudget = ModelBudget()
+    memory_bytes: Annotated[int, Meta(ge=0)] = 0  # that a case may use; 0: the policy's
     metric: Metric | None = None
     shapes: dict[str, Shape] = field(default_factory=dict)  # of an .onnx file's inputs, by name
     float_model: str = ""  # the float file from which a quantized .onnx file was made

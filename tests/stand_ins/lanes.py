@@ -162,7 +162,7 @@ def fail(_: Sets) -> Sets:
 class InlinePool:
     """Does jobs in this process."""
 
-    def run(self, job: Job, log: Path, timeout_s: float, *, fresh: bool = False) -> Ended:
+    def run(self, job: Job, log: Path, timeout_s: float, **given: Any) -> Ended:
         try:
             return Ended(job(), "", "")
         except Exception as error:  # noqa: BLE001 - as a worker does

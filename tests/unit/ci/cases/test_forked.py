@@ -25,7 +25,7 @@ from ci.cases.forked import (
     run_forked,
     still_tqdm,
 )
-from ci.cases.pool import Lease, Worker, read_tail
+from ci.cases.pool import read_tail
 from provisioning.console.process import TAIL_LINES
 from provisioning.errors import FailedError, QnnCiError, StoreError, UsageError
 
@@ -254,24 +254,3 @@ def test_the_end_of_a_log_is_what_went_wrong(tmp_path: Path) -> None:
     lines = [f"line {number} {'x' * 400}" for number in range(3 * TAIL_LINES)]
     log.write_text("\n\n".join(lines))
     assert read_tail(log) == "\n".join(one[:400] for one in lines[-TAIL_LINES:])
-
-
-def test_all_calls_of_a_lease_share_its_time(tmp_path: Path) -> None:
-    given: list[float] = []
-
-    class Slow(Worker):
-        used = False
-
-        def __init__(self) -> None: ...
-
-        def call(
-            self, job: Any, log: Path, timeout_s: float, max_bytes: float = 0.0
-        ) -> tuple[Any, str]:
-            given.append(timeout_s)
-            lease.deadline -= 40.0  # what the call took
-            return job(), ""
-
-    lease = Lease(Slow(), tmp_path / "log", 100.0)
-    for _ in range(4):
-        lease.call(lambda: None)
-    assert [round(one, -1) for one in given] == [100.0, 60.0, 20.0, 0.0]

@@ -77,8 +77,8 @@ class Dying(InlinePool):
     def __init__(self, noted: bytes | None = None) -> None:
         self.noted = noted
 
-    def run(self, job: Any, log: Path, timeout_s: float, *, fresh: bool = False) -> Ended:
-        super().run(job, log, timeout_s, fresh=fresh)
+    def run(self, job: Any, log: Path, timeout_s: float, **given: Any) -> Ended:
+        super().run(job, log, timeout_s, **given)
         if self.noted is not None:
             log.with_name("steps.json").write_bytes(self.noted)
         return Ended(None, "did not end within 9 s", "")

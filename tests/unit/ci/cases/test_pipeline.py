@@ -702,8 +702,8 @@ def test_what_was_not_lowered_comes_with_the_end_of_its_log(
         monkeypatch.setattr(FloatEngine, "key", lambda *_: os._exit(3))
 
     class Telling(InlinePool):
-        def run(self, job: Job, log: Path, timeout_s: float, *, fresh: bool = False) -> Ended:
-            return replace(super().run(job, log, timeout_s, fresh=fresh), log_tail="the end")
+        def run(self, job: Job, log: Path, timeout_s: float, **given: Any) -> Ended:
+            return replace(super().run(job, log, timeout_s, **given), log_tail="the end")
 
     engine = replace(make_engine(), **fields)
     case = run_case(tmp_path, engine, echo(RIGHT), pool=Telling()).case
@@ -979,12 +979,12 @@ class MeasuringPool(InlinePool):
         self.measured = measured
         self.asked: Any = ()
 
-    def run(self, job: Job, log: Path, timeout_s: float, *, fresh: bool = False) -> Ended:
+    def run(self, job: Job, log: Path, timeout_s: float, **given: Any) -> Ended:
         if getattr(job, "func", None) is call_metric:
-            assert fresh  # a user's function may change the process that it runs in
+            assert given["fresh"]  # a user's function may change the process that it runs in
             self.asked = getattr(job, "args", ())
             return self.measured
-        return super().run(job, log, timeout_s, fresh=fresh)
+        return super().run(job, log, timeout_s, **given)
 
 
 @pytest.mark.parametrize(
@@ -1033,9 +1033,15 @@ def test_every_job_of_a_case_has_the_time_that_was_asked_for_and_its_own_log(
     asked: list[tuple[Any, ...]] = []
 
     class NotingPool(MeasuringPool):
-        def run(self, job: Job, log: Path, timeout_s: float, *, fresh: bool = False) -> Ended:
-            asked.append((log.relative_to(tmp_path / "work" / SPEC.slug), timeout_s, fresh))
-            return super().run(job, log, timeout_s, fresh=fresh)
+        def run(self, job: Job, log: Path, timeout_s: float, **given: Any) -> Ended:
+            asked.append(
+                (
+                    log.relative_to(tmp_path / "work" / SPEC.slug),
+                    timeout_s,
+                    given.get("fresh", False),
+                )
+            )
+            return super().run(job, log, timeout_s, **given)
 
     class NotingRunner(EchoRunner):
         @contextmanager
@@ -1469,7 +1475,9 @@ class AnsweringPool:
     used: bool = True
 
     @contextmanager
-    def lease(self, kind: str, log: Path, timeout_s: float, *, fresh: bool) -> Iterator[Any]:
+    def lease(
+        self, kind: str, log: Path, timeout_s: float, *, fresh: bool, max_bytes: int
+    ) -> Iterator[Any]:
         self.leased.append((kind, log, timeout_s, fresh))
         yield self
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import multiprocessing
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -40,7 +39,9 @@ from ci.cases.pool import (
 )
 from ci.models.numerics import VARIABLES
 from provisioning.console.caller import DIRECTORY_VARIABLE
+from provisioning.console.usage import Allowance, Watch
 from provisioning.errors import StoreError, UnfitError, UsageError
+from provisioning.files import SPARE_BYTES
 
 
 @pytest.fixture
@@ -67,26 +68,12 @@ def answer() -> int:
     return len(b"x" * (64 << 20))
 
 
-def start_child() -> int:
-    return subprocess.Popen(["sleep", "600"]).pid
-
-
-def test_processes_that_a_worker_started_end_with_it(worker: Worker, tmp_path: Path) -> None:
-    child = Lease(worker, tmp_path / "log", 60, 1 << 40).call(start_child).result
-    assert isinstance(child, int)
-    descriptor = os.pidfd_open(child)
-    worker.end()
-    ended, _, _ = select.select([descriptor], [], [], 60)
-    os.close(descriptor)
-    assert ended
-
-
 def test_a_worker_that_grows_too_large_is_given_up(
     worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ci.cases.pool.WATCH_S", 0.01)
     most = worker.size_bytes() + (256 << 20)
-    lease = Lease(worker, tmp_path / "log", 60, most)
+    lease = Lease(worker, tmp_path / "log", Allowance(60, most))
     assert lease.call(answer).result == 64 << 20
     ended = lease.call(grow)
     assert "GiB" in ended.failure
@@ -145,8 +132,9 @@ def test_jobs_of_a_kind_share_a_process_unless_they_ask_for_a_fresh_one(
 ) -> None:
     monkeypatch.setattr("ci.cases.pool.WATCH_S", 0.01)
     pool = Pool.__new__(Pool)
-    pool.context, pool.idle = multiprocessing.get_context("fork"), {}
-    pool.aborted = threading.Event()
+    pool.context, pool.idle, pool.memory = multiprocessing.get_context("fork"), {}, (0, 0)
+    pool.aborted, pool.starting, pool.has_started = threading.Event(), threading.Lock(), False
+    monkeypatch.setattr(pool_module, "is_server", lambda _: True)
     log = tmp_path / "log"
     first, second, other, fresh, third = (
         pool.run(job, log, 60.0, **more).result
@@ -174,11 +162,12 @@ class StubWorker:
 
     def __init__(self, *answers: tuple[Any, str], size: int = 0) -> None:
         self.answers, self.size = [*answers], size
-        self.asked: list[tuple[Any, Path, float, float]] = []
+        self.asked: list[tuple[Any, Path, Allowance]] = []
         self.ends: list[str] = []
+        self.process = SimpleNamespace(pid=os.getpid(), is_alive=lambda: True)
 
-    def call(self, job: Any, log: Path, timeout_s: float, max_bytes: float) -> tuple[Any, str]:
-        self.asked.append((job, log, timeout_s, max_bytes))
+    def call(self, job: Any, log: Path, watch: Watch) -> tuple[Any, str]:
+        self.asked.append((job, log, watch.allowance))
         return self.answers.pop(0)
 
     def size_bytes(self) -> int:
@@ -195,7 +184,10 @@ def make_pool(monkeypatch: pytest.MonkeyPatch, *workers: Any) -> Pool:
     """A pool without a fork server, whose workers are these."""
     pool, left = Pool.__new__(Pool), [*workers]
     pool.context, pool.idle, pool.aborted = None, {}, threading.Event()
+    pool.memory, pool.starting, pool.again = (0, 0), threading.Lock(), threading.Lock()
+    pool.has_started = False
     monkeypatch.setattr(pool_module, "Worker", lambda _: left.pop(0))
+    monkeypatch.setattr(pool_module, "is_server", lambda _: True)
     return pool
 
 
@@ -234,7 +226,6 @@ def test_only_a_small_worker_that_answered_is_used_again(
     ("answer", "ended"),
     [
         (GOOD, Ended(7, "", "the end", used=True)),
-        ((None, LATE), Ended(None, f"{LATE} 60 s", "the end", used=True)),
         (BAD, Ended(None, "the process died", "the end", used=True)),
         ((UsageError("no"), ""), Ended(None, "no", "the end", used=True, raised=True)),
     ],
@@ -245,16 +236,21 @@ def test_what_a_worker_answers_is_noted_with_the_end_of_the_log(
     worker: Any = StubWorker(answer, GOOD)
     worker.used = True
     (tmp_path / "log").write_text("the end\n")
-    lease = Lease(worker, tmp_path / "log", 60.0)
+    lease = Lease(worker, tmp_path / "log", Allowance(60))
     assert lease.call(rest) == ended
     again = GOOD if answer in (GOOD, (answer[0], "")) else (None, ABORTED)
     assert lease.call(rest) == Ended(*again, "the end", used=True)
 
 
-def test_a_full_disk_is_raised_to_all_cases(tmp_path: Path) -> None:
-    worker: Any = StubWorker((StoreError("no space"), ""))
-    with pytest.raises(StoreError, match="no space"):
-        Lease(worker, tmp_path / "log", 60.0).call(rest)
+@pytest.mark.parametrize("is_full", [True, False])
+def test_only_a_disk_that_is_full_for_the_session_too_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_full: bool
+) -> None:
+    worker: Any = StubWorker((StoreError("no space", place=tmp_path / "a" / "b"), ""))
+    monkeypatch.setattr("provisioning.files.free_bytes", lambda _: SPARE_BYTES - is_full)
+    with pytest.raises(StoreError, match="no space") if is_full else nullcontext():
+        ended = Lease(worker, tmp_path / "log", Allowance(60)).call(rest)
+        assert "other processes can write there" in ended.failure
 
 
 def test_limits_of_a_job_reach_its_worker_and_an_old_log_is_removed(
@@ -263,11 +259,9 @@ def test_limits_of_a_job_reach_its_worker_and_an_old_log_is_removed(
     log = tmp_path / "log"
     log.write_text("of an earlier job")
     worker = StubWorker(GOOD)
-    ended = make_pool(monkeypatch, worker).run(rest, log, 60.0, max_bytes=9.0)
+    ended = make_pool(monkeypatch, worker).run(rest, log, 60.0, max_bytes=9)
     assert ended == Ended(7, "", "")
-    ((job, own, left_s, most),) = worker.asked
-    assert (job, own, most) == (rest, log, 9.0)
-    assert 50 < left_s <= 60
+    assert worker.asked == [(rest, log, Allowance(60.0, 9))]
 
 
 def test_each_thread_and_each_kind_has_its_worker(
@@ -333,7 +327,7 @@ def speak_and_fail() -> None:
 
 
 def test_everything_that_jobs_print_is_in_their_log_at_once(worker: Worker, tmp_path: Path) -> None:
-    lease = Lease(worker, tmp_path / "log", 60.0)
+    lease = Lease(worker, tmp_path / "log", Allowance(60))
     assert lease.call(partial(os.write, 1, b"out\n")).log_tail == "out"
     assert lease.call(partial(os.write, 2, b"error\n")).log_tail == "out\nerror"
     assert lease.call(speak).log_tail == "out\nerror\nof C"
@@ -355,7 +349,7 @@ def test_everything_that_jobs_print_is_in_their_log_at_once(worker: Worker, tmp_
 def test_a_worker_that_dies_is_described(
     worker: Worker, tmp_path: Path, job: Any, how: str
 ) -> None:
-    lease = Lease(worker, tmp_path / "log", 60.0)
+    lease = Lease(worker, tmp_path / "log", Allowance(60))
     assert lease.call(job) == Ended(None, f"the process {how} without a result", "")
     assert worker.size_bytes() == 0
 
@@ -363,14 +357,14 @@ def test_a_worker_that_dies_is_described(
 def test_a_worker_that_died_before_its_job_is_described(worker: Worker, tmp_path: Path) -> None:
     worker.process.kill()
     worker.process.join()
-    ended = Lease(worker, tmp_path / "log", 60.0).call(partial(os.getpid))
+    ended = Lease(worker, tmp_path / "log", Allowance(60)).call(partial(os.getpid))
     assert ended == Ended(None, "the process was killed by SIGKILL without a result", "")
 
 
 def test_a_process_that_ignores_its_end_is_killed(
     worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lease = Lease(worker, tmp_path / "log", 60.0)
+    lease = Lease(worker, tmp_path / "log", Allowance(60))
     assert not lease.call(partial(signal.signal, signal.SIGTERM, signal.SIG_IGN)).failure
     monkeypatch.setattr("ci.cases.pool.GRACE_S", 0.05)
     worker.end()
@@ -408,7 +402,7 @@ def leave(*_: Any) -> None:
 
 
 def test_a_process_may_leave_before_it_is_killed(worker: Worker, tmp_path: Path) -> None:
-    lease = Lease(worker, tmp_path / "log", 60.0)
+    lease = Lease(worker, tmp_path / "log", Allowance(60))
     assert not lease.call(partial(signal.signal, signal.SIGTERM, leave)).failure
     worker.end()
     assert worker.process.exitcode == 7
@@ -492,7 +486,7 @@ def test_a_pool_is_started_early_if_all_artifacts_are_there(
 
 
 def test_a_worker_that_is_late_is_given_up_in_time(worker: Worker, tmp_path: Path) -> None:
-    lease = Lease(worker, tmp_path / "log", 0.05, 1 << 40)
+    lease = Lease(worker, tmp_path / "log", Allowance(0.05))
     ended = lease.call(rest)
-    assert ended.failure == f"{LATE} 0.05 s"
+    assert ended.failure.startswith(f"{LATE} 0.05 s: it used")
     assert not lease.reusable

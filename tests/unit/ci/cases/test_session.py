@@ -152,12 +152,12 @@ def test_data_and_metric_of_each_model_are_checked_once_before_anything_runs(
     checked: list[tuple[str, Metric | None]] = []
 
     class Checking(StubPool):
-        def run(self, job: Any, log: Path, timeout_s: float, *, fresh: bool) -> Ended:
+        def run(self, job: Any, log: Path, timeout_s: float, **given: Any) -> Ended:
             _, spec, metric = job.args
             checked.append((spec.model, metric))
             if len(checked) == 1:  # a model whose cases fail later
                 return Ended(None, "ValueError: no", "", raised=True)
-            bad = "metric.labels: three rows" if len(checked) == 4 and fresh else ""
+            bad = "metric.labels: three rows" if len(checked) == 4 and given["fresh"] else ""
             return Ended(bad, "", "")
 
     policy = msgspec.structs.replace(read_emulator_policy(), models=entries)

@@ -1,0 +1,256 @@
+"""Limits for a process and its descendants: time, memory and number of processes.
+
+A process that waits for a processor or a disk does not use up its time, so that other work on the
+machine does not turn into failures. It may take at most BUSY times as long in wall-clock time.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+BUSY = 10
+MAX_PROCESSES = 1000
+STARVED = 0.01  # a process that got less than this share of its time was not tried
+RESERVE = 16  # one part in RESERVE of the memory is left to the rest of the machine
+PROC = Path("/proc")
+PSS = re.compile(r"(?m)^Pss:\s+(\d+) kB")
+PAGE, TICKS = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
+# The hierarchies of control groups, versions 2 and 1: limit, use, statistics and their key for
+# files that the kernel can drop.
+GROUPS = (
+    ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+    (
+        "memory/memory.limit_in_bytes",
+        "memory/memory.usage_in_bytes",
+        "memory/memory.stat",
+        "total_inactive_file",
+    ),
+)
+GROUP_ROOT = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What processes use now. ``cpu_s`` includes their children that ended. ``is_waiting`` is true
+    if one of their threads waits for a processor or a disk, or uses it.
+    """
+
+    pids: tuple[int, ...] = ()
+    resident_bytes: int = 0  # memory that processes share counts several times
+    cpu_s: float = 0.0
+    is_waiting: bool = False
+
+    def measure_bytes(self) -> int:
+        """Return the memory of the processes. Memory that they share counts once."""
+        rolled = [read_proc(f"/proc/{one}/smaps_rollup") for one in self.pids]
+        shares = [int(found[1]) << 10 for text in rolled if (found := PSS.search(text))]
+        return min(sum(shares), self.resident_bytes) if shares else self.resident_bytes
+
+
+def list_descendants(pid: int) -> list[int]:
+    """Return a process and its descendants. Orphans are included if the process is a subreaper."""
+    found, children = [pid], _map_children()
+    for one in found:
+        if children is not None:
+            found += children.get(one, [])
+            continue
+        with suppress(OSError):
+            for thread in PROC.joinpath(str(one), "task").iterdir():
+                found += map(int, read_proc(thread / "children").split())
+    return found
+
+
+def _map_children() -> dict[int, list[int]] | None:
+    """Return the children of each process, or None if the kernel lists them in the process's own
+    directory (CONFIG_PROC_CHILDREN).
+    """
+    if PROC.joinpath("self/task", str(os.getpid()), "children").exists():
+        return None
+    children: dict[int, list[int]] = {}
+    for name in os.listdir(PROC):  # noqa: PTH208 - faster, and this runs several times per second
+        if name.isdecimal() and (row := _read_stat(f"/proc/{name}/stat")):
+            children.setdefault(int(row[1]), []).append(int(name))
+    return children
+
+
+def read_usage(pid: int) -> Usage:
+    """Return what a process and its descendants use."""
+    pids = list_descendants(pid)
+    states = [row[0] for one in pids for row in _read_threads(one)]
+    pages = [(read_proc(f"/proc/{one}/statm").split() or "00")[1] for one in pids]
+    times = [row[11:15] for one in pids if (row := _read_stat(f"/proc/{one}/stat"))]
+    return Usage(
+        tuple(pids),
+        sum(map(int, pages)) * PAGE,
+        sum(int(ticks) for row in times for ticks in row) / TICKS,
+        any(state in "RD" for state in states),
+    )
+
+
+def _read_threads(pid: int) -> Iterator[list[str]]:
+    with suppress(OSError):
+        for thread in PROC.joinpath(str(pid), "task").iterdir():
+            yield from filter(None, [_read_stat(thread / "stat")])
+
+
+def _read_stat(path: Path | str) -> list[str]:
+    """Return the fields of a stat file in /proc from the state on, see proc(5)."""
+    return read_proc(path).rpartition(")")[2].split()
+
+
+def read_proc(path: Path | str) -> str:
+    """Return the text of a file in /proc, or "" if it is missing or the process has ended."""
+    with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+        return file.read()
+    return ""
+
+
+def measure_memory() -> tuple[int, int]:
+    """Return the memory that is available now, and the memory of the machine or control group, in
+    bytes.
+    """
+    known = dict(re.findall(r"(?m)^(\w+):\s+(\d+) kB", read_proc(PROC / "meminfo")))
+    free, total = (int(known.get(name, 0)) << 10 for name in ("MemAvailable", "MemTotal"))
+    for limit, used, statistics, key in GROUPS:
+        most, now = (read_proc(GROUP_ROOT / name).strip() for name in (limit, used))
+        if most.isdecimal() and now.isdecimal() and int(most) < total:
+            dropped = re.search(rf"(?m)^{key} (\d+)", read_proc(GROUP_ROOT / statistics))
+            left = int(most) - int(now) + (int(dropped[1]) if dropped else 0)
+            free, total = min(free, left), int(most)
+    return free, total
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """The limits of a process and its descendants: seconds, bytes of memory, and the ``share`` of
+    the memory that they may use even if the machine has almost no memory left. 0 is no limit.
+    """
+
+    timeout_s: float
+    max_bytes: int = 0
+    share_bytes: int = 0
+
+
+def share_memory(jobs: int) -> tuple[int, int]:
+    """Return ``max_bytes`` and ``share_bytes`` of an Allowance for each of ``jobs`` jobs that run
+    at a time. One job may use all memory that is available now, except a reserve, while the others
+    need little.
+    """
+    free, total = measure_memory()
+    most = max(free - total // RESERVE, 0)
+    return most, most // max(jobs, 1)
+
+
+@dataclass
+class Watch:
+    """Watches a process and its descendants. ``check`` must be called several times per second."""
+
+    pid: int
+    allowance: Allowance
+    started: float = field(default_factory=time.monotonic)
+    own_s: float = 0.0  # time that was not spent waiting for a processor or a disk
+    usage: Usage = Usage()
+    is_late: bool = False
+    checked: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.checked, self.usage = self.started, read_usage(self.pid)
+        self.before_s = self.usage.cpu_s
+
+    @property
+    def cpu_s(self) -> float:
+        """The CPU time since the watch began, in seconds."""
+        return self.usage.cpu_s - self.before_s
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether the processes got hardly any CPU time although they wanted it."""
+        limit_s = self.allowance.timeout_s * STARVED
+        return self.is_late and self.cpu_s < limit_s and self.own_s < self.allowance.timeout_s
+
+    def is_due(self, every_s: float) -> bool:
+        """Return whether the last check was at least ``every_s`` seconds ago."""
+        return time.monotonic() >= self.checked + every_s
+
+    def check(self, answer_bytes: int = 0) -> str:
+        """Return which limit the processes exceeded, and by how much, or "" if none.
+        ``answer_bytes`` is the size of what this process received from them, and counts, too.
+        """
+        now, usage, limits = time.monotonic(), read_usage(self.pid), self.allowance
+        passed_s = now - self.checked
+        used_s = max(usage.cpu_s - self.usage.cpu_s, 0.0)
+        self.own_s += min(passed_s, used_s) if usage.is_waiting else passed_s
+        self.checked, self.usage = now, usage
+        if len(usage.pids) > MAX_PROCESSES:
+            return f"the process started more than {MAX_PROCESSES} processes"
+        if told := self._find_memory(answer_bytes):
+            return told
+        wall_s = now - self.started
+        self.is_late = self.own_s >= limits.timeout_s or wall_s >= BUSY * limits.timeout_s
+        return self.describe_time() if self.is_late else ""
+
+    def describe_time(self) -> str:
+        """Return why the processes were ended, if they had no time left."""
+        limit_s = self.allowance.timeout_s
+        if self.own_s >= limit_s:
+            return f"did not end within {limit_s:g} s: it used {self.cpu_s:.1f} s of CPU time"
+        return (
+            f"did not end within {BUSY * limit_s:g} s, {BUSY} times its limit: the machine was"
+            f" busy, and it got only {self.cpu_s:.1f} s of CPU time"
+        )
+
+    def _find_memory(self, answer_bytes: int) -> str:
+        most, share = self.allowance.max_bytes, self.allowance.share_bytes
+        if (
+            not 0
+            < min(most or math.inf, share or math.inf)
+            < self.usage.resident_bytes + answer_bytes
+        ):
+            return ""
+        size_bytes = self.usage.measure_bytes() + answer_bytes
+        if most and size_bytes > most:
+            return f"the process needs more than {gib(most)} of memory, its limit"
+        if share and size_bytes > share:
+            free, total = measure_memory()
+            if free < total // RESERVE:
+                return (
+                    f"the process needs {gib(size_bytes)} of memory, its share is {gib(share)},"
+                    f" and the machine has only {gib(free)} left"
+                )
+        return ""
+
+
+def gib(size_bytes: float) -> str:
+    """Return a size as text, in GiB."""
+    return f"{size_bytes / (1 << 30):.3g} GiB"
+
+
+def has_ended(pid: int) -> bool:
+    """Return whether a process has ended, even if its parent does not know yet."""
+    return _read_stat(f"/proc/{pid}/stat")[:1] in ([], ["Z"])
+
+
+def end_descendants(pid: int, deadline_s: float = 2.0) -> None:
+    """Kill the descendants of a process, and theirs, but not the process itself. Processes that
+    fork without end can only be killed as a group.
+    """
+    deadline, kept = time.monotonic() + deadline_s, {os.getpgrp()}
+    with suppress(ProcessLookupError):
+        kept.add(os.getpgid(pid))
+    while (left := list_descendants(pid)[1:]) and time.monotonic() < deadline:
+        for one in left:
+            with suppress(ProcessLookupError, PermissionError):
+                if (group := os.getpgid(one)) in kept:
+                    os.kill(one, signal.SIGKILL)
+                else:
+                    os.killpg(group, signal.SIGKILL)
+        if all(map(has_ended, left)):
+            return
