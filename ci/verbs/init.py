@@ -23,6 +23,8 @@ from provisioning.files import explain_writes, write_whole
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 POLICY, WORKFLOW, MODEL = "qnn.toml", ".github/workflows/qnn.yml", "qnn_model.py"
 IGNORED = ".gitignore"
+# What the commands on our pages write into a repository.
+RESULTS = (b"reports/\n", b"/before/\n", b"/kept/\n")
 # Replacements in the template of the policy, if the model is an .onnx file.
 OF_ONNX = {
     "test-emulator": "test-onnx",
@@ -94,7 +96,7 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
         raise UsageError(
             what, why="nothing was written", fix="pass --force to overwrite existing files"
         )
-    every: dict[str, bytes | str] = {**files, **ignore_reports(root)}
+    every: dict[str, bytes | str] = {**files, **ignore_results(root)}
     with explain_writes(root, "pass another --directory"):
         for name, data in every.items():
             write_whole(root / name, data)
@@ -109,16 +111,18 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     )
 
 
-def ignore_reports(root: Path) -> dict[str, bytes]:
-    """Return a dict that maps ``.gitignore`` to its content with reports/ added. Return an empty
-    dict if .gitignore already lists reports/ or is not a regular file."""
+def ignore_results(root: Path) -> dict[str, bytes]:
+    """Return a dict that maps ``.gitignore`` to its content with the missing RESULTS added. Return
+    an empty dict if none is missing, or if .gitignore is not a regular file."""
     path = root / IGNORED
     if os.path.lexists(path) and not path.is_file():
         return {}
     data = path.read_bytes() if path.is_file() else b""
-    if any(line.strip().strip(b"/") == b"reports" for line in data.splitlines()):
+    known = {line.strip().strip(b"/") for line in data.splitlines()}
+    missing = b"".join(row for row in RESULTS if row.strip(b"/\n") not in known)
+    if not missing:
         return {}
-    return {IGNORED: data + (b"" if data.endswith(b"\n") or not data else b"\n") + b"reports/\n"}
+    return {IGNORED: data + (b"" if data.endswith(b"\n") or not data else b"\n") + missing}
 
 
 def choose_lane(args: argparse.Namespace, root: Path, uses: str) -> bool:

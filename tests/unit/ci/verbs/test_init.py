@@ -70,10 +70,11 @@ def test_a_policy_a_workflow_and_a_model_are_written_at_the_root(
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        (None, "reports/\n"),
-        ("*.pyc\n", "*.pyc\nreports/\n"),
-        ("*.pyc", "*.pyc\nreports/\n"),
-        ("/reports\n", "/reports\n"),
+        (None, "reports/\n/before/\n/kept/\n"),
+        ("*.pyc\n", "*.pyc\nreports/\n/before/\n/kept/\n"),
+        ("*.pyc", "*.pyc\nreports/\n/before/\n/kept/\n"),
+        ("/reports\nkept", "/reports\nkept\n/before/\n"),
+        ("/reports\nkept\nbefore/\n", "/reports\nkept\nbefore/\n"),
     ],
 )
 def test_reports_are_ignored_by_git(root: Path, before: str | None, after: str) -> None:
@@ -87,7 +88,7 @@ def test_reports_are_ignored_by_git(root: Path, before: str | None, after: str) 
 def test_names_that_are_no_text_stay_ignored(root: Path) -> None:
     (root / ".gitignore").write_bytes(b"caf\xe9\n")
     assert main(["init", "--policy-only"]) == ExitCode.OK
-    assert (root / ".gitignore").read_bytes() == b"caf\xe9\nreports/\n"
+    assert (root / ".gitignore").read_bytes() == b"caf\xe9\nreports/\n/before/\n/kept/\n"
 
 
 @pytest.mark.parametrize("kind", ["directory", "link"])
