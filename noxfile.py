@@ -298,19 +298,17 @@ def choose_index(session: nox.Session) -> list[str]:
     """Return pip's options for the package index of torch: QNN_CI_TORCH_INDEX if it is set,
     otherwise PyTorch's CPU index if it responds. An empty list selects pip's configured index."""
     index = os.environ.get("QNN_CI_TORCH_INDEX")
+    if index is None and answers(f"{CPU_INDEX}/torch/"):
+        session.log(f"torch: 0.2 GB from {CPU_INDEX}")
+        return ["--index-url", CPU_INDEX]
     if index is None:
-        index = CPU_INDEX if answers(f"{CPU_INDEX}/torch/") else ""
-        why = (
-            ""
-            if index
-            else f" ({CPU_INDEX} does not respond; this may be a CUDA build of several GB)"
-        )
-    else:
-        why = " (QNN_CI_TORCH_INDEX)"
-    if index in {"", "none"}:
-        session.log(f"torch: from pip's configured package index{why}")
+        session.log(f"torch: {CPU_INDEX} does not respond, so pip's index is used")
+        session.log("torch: if that has a CUDA build, 3 GB; QNN_CI_TORCH_INDEX=URL chooses another")
         return []
-    session.log(f"torch: from {index}{why}")
+    if index in {"", "none"}:
+        session.log("torch: from pip's index (QNN_CI_TORCH_INDEX); 3 GB if that has a CUDA build")
+        return []
+    session.log(f"torch: from {index} (QNN_CI_TORCH_INDEX)")
     return ["--index-url", index]
 
 
