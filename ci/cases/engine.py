@@ -26,6 +26,9 @@ INPUTS, FLOAT, QUANTIZED = "inputs", "float", "quantized"
 NOISE = "noise/{}.npy"  # the index of an output
 STEPS = "steps.json"  # next to the log
 CPU = "CPU time"
+# The stages of a case. A worker notes in the file STAGE, next to the log, which one it is in.
+STAGES = ("export", "quantize", "reference", "lower", "run", "judge")
+STAGE = "stage"
 MIN_RUNS = 2  # the least number of runs for a noise prediction
 LOW, HIGH = "{}_{}.low.raw", "{}_{}.high.raw"
 
@@ -89,6 +92,10 @@ class Staging:
         """Write the operators of the float32 model next to the log, where they remain even if the
         compiler refuses the model, crashes or hangs."""
         self.log.with_name(STEPS).write_bytes(msgspec.json.encode(steps))
+
+    def enter(self, stage: str) -> None:
+        """Note for the progress line that one of STAGES begins."""
+        self.log.with_name(STAGE).write_text(stage, encoding="ascii")
 
     def write_inputs(self, sets: Sequence[Sequence[Any]]) -> None:
         """Write the input sets on which the program is judged."""

@@ -7,6 +7,7 @@ import shutil
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,7 +17,17 @@ from msgspec import structs
 
 from ci.cases.baselines import Baseline
 from ci.cases.cache import CompileJob, CompileResult, programs_home
-from ci.cases.engine import CPU, Compiled, Engine, Program, RunError, Runner, Sets
+from ci.cases.engine import (
+    CPU,
+    STAGE,
+    STAGES,
+    Compiled,
+    Engine,
+    Program,
+    RunError,
+    Runner,
+    Sets,
+)
 from ci.cases.judged import CaseJudge, CaseResult, JudgeSetup, Run, SessionOptions, name_excesses
 from ci.cases.outputs import read_inputs, read_references, stack_outputs
 from ci.cases.pool import Ended, Pool
@@ -61,6 +72,17 @@ class CaseRun(CaseJudge):
             options=setup.options, runner=setup.runner.name, baselines=setup.baselines
         )
         super().__init__(spec, judged_by, setup.work / spec.slug)
+        self.stage = STAGES[0]
+
+    def describe_stage(self) -> str:
+        """Return the stage that the case is in, and its number: ``quantize (2 of 6)``."""
+        stages = [one for one in STAGES if one != "quantize" or self.spec.scheme.quantized]
+        stage = self.stage
+        if stage == STAGES[0]:  # in a worker
+            with suppress(OSError):
+                noted = (self.directory / STAGE).read_text(encoding="ascii")
+                stage = noted if noted in stages else stage
+        return f"{stage} ({stages.index(stage) + 1} of {len(stages)})"
 
     def run(self) -> CaseResult:
         """Compile, run and judge the case. An exception fails only this case.
@@ -111,6 +133,7 @@ class CaseRun(CaseJudge):
         if self.setup.device:
             result = self.end_unrun(program)
         else:
+            self.stage = "run"
             result = self.run_and_judge(program, directory)
         if self.options.keep:
             shutil.copytree(directory, self.directory / ARTIFACT, dirs_exist_ok=True)
@@ -175,6 +198,7 @@ class CaseRun(CaseJudge):
         run = self.execute(program, sets)
         if self.setup.emulator and not run.failure:
             self.run_emulator(self.setup.emulator, program, sets, run)
+        self.stage = "judge"
         result = self.judge_run(program, references, run)
         if result.case.status is Status.PASSED or not run.used:
             return result

@@ -317,7 +317,8 @@ def run_cases(
 
         def run(one: CaseRun) -> tuple[CaseSpec, CaseResult]:
             spec = one.spec
-            with bar.busy(f"{Path(spec.model).name} {spec.scheme.value} {spec.soc}"):
+            name = f"{Path(spec.model).name} {spec.scheme.value} {spec.soc}"
+            with bar.busy(lambda: f"{name}: {one.describe_stage()}"):
                 return spec, one.run()
 
         ordered = sorted(

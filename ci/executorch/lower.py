@@ -141,6 +141,7 @@ class Lowering:
         module: Any = model.module
         self.staging.write_float(model.reference, model.made)  # first: may raise FailedError
         if spec.scheme.quantized:
+            self.staging.enter("quantize")
             choices = spec.source.choices
             module = quantize_model(model, spec.scheme, spec.soc, choices, self.backend)
         if not spec.layers:
@@ -156,6 +157,7 @@ class Lowering:
         """Lower the float or quantized ``module``, write the program and its references, and return
         the program's description."""
         model, scheme, choices = self.model, self.spec.scheme, self.spec.source.choices
+        self.staging.enter("reference")
         weights = digest_weights(model.module)
         self.staging.write_inputs(model.evaluation)
         self.staging.write_float(model.reference, model.made)
@@ -171,6 +173,7 @@ class Lowering:
             exact, loss = module, None
         float16 = scheme.recipe.activation_bits == FLOAT16.activation_bits
         self.staging.write_noise(predict_noise(exact, model.evaluation, float16=float16))
+        self.staging.enter("lower")
         if choices.saver:
             run_forked(lambda: self.write_calls(module))
         program, delegation, footprint = self.compile(module, choices)

@@ -161,10 +161,12 @@ class DecoderLowering:
         interface = Interface.of(config, one.context, one.prefill, masked)
         decoder = make_decoder(config, weights, one.context)
         sets = self.collect_inputs(decoder, interface)
-        modules = self.quantize(as_convolutions(decoder), sets)
         quantized = self.spec.scheme.quantized
+        self.staging.enter("quantize" if quantized else "reference")
+        modules = self.quantize(as_convolutions(decoder), sets)
         borders = {size: find_border(one) for size, one in modules.items() if quantized}
         require_caches(borders, config.layers)
+        self.staging.enter("reference")
         runs = self.run_references(decoder, modules, interface, sets, borders)
         write_runs(runs, self.staging.directory)
         counts = {name: len(sets[size][0]) for name, size in self.methods.items()}
@@ -178,6 +180,7 @@ class DecoderLowering:
             describe_methods(config, one.context, one.bos, one.eos, borders.get(1)),
             runner_io=True,
         )
+        self.staging.enter("lower")
         program, delegation, footprint = lowering.compile(joined, NO_CHOICES)
         if misplaced := find_misplaced(program):
             raise FailedError(f"the program {misplaced}")

@@ -114,6 +114,7 @@ def compile_source(
         model = copy_file(model, staging.directory / QUANTIZED_MODEL)
         staging.write_quantized(reference)
     elif spec.scheme.quantized:
+        staging.enter("quantize")
         quantized = staging.directory / QUANTIZED_MODEL
         quantize_file(model, quantized, spec.scheme, source.calibration)
         model = quantized
@@ -131,10 +132,12 @@ def compile_source(
         if not is_float:
             staging.write_quantized(reference)
     infos = infos if is_float else add_grids(infos, find_grids(model))
+    staging.enter("reference")
     disturbed = staging.directory.with_name("disturbed.onnx")
     staging.write_noise(predict_noise(model, disturbed, source.evaluation, reference))
     is_whole = calibrated and not spec.layers
     loss = find_loss(model, disturbed, source.evaluation[0], float32) if is_whole else None
+    staging.enter("lower")
     program = staging.directory / PROGRAM
     delegation, footprint = write_context(
         model, program, staging.log, spec.soc, options, embed=embed

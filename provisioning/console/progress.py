@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TextIO
@@ -41,7 +41,7 @@ class Bar:
     columns: int | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
     done: float = 0
-    _busy: list[str] = field(default_factory=list)
+    _busy: list[str | Callable[[], str]] = field(default_factory=list)
     _note: str = ""
     _counted: float = 0
     _started: float = field(default_factory=time.monotonic)
@@ -57,8 +57,9 @@ class Bar:
         self.show(TERMINAL_INTERVAL_S if self.live else PLAIN_INTERVAL_S)
 
     @contextmanager
-    def busy(self, name: str) -> Iterator[None]:
-        """Show ``name`` as current work during the block; any thread may call this."""
+    def busy(self, name: str | Callable[[], str]) -> Iterator[None]:
+        """Show ``name``, or what it returns, as current work during the block; any thread may call
+        this."""
         self._busy.append(name)
         try:
             yield
@@ -72,7 +73,8 @@ class Bar:
             return
         self._shown = now
         with self.lock:
-            self._write(self.describe(now, self._note or ", ".join(self._busy)))
+            busy = ", ".join(one if isinstance(one, str) else one() for one in [*self._busy])
+            self._write(self.describe(now, self._note or busy))
 
     def describe(self, now: float, note: str = "") -> str:
         """Return the line to show at time ``now`` (seconds of time.monotonic)."""

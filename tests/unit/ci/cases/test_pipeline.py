@@ -1171,6 +1171,31 @@ def test_everything_of_a_case_is_kept_with_links_and_without_pipes(
     assert all((one == other).all() for one, other in zip(read, RIGHT, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("scheme", "stage", "noted", "shown"),
+    [
+        (Scheme.A8W8, "export", None, "export (1 of 6)"),
+        (Scheme.A8W8, "export", "quantize", "quantize (2 of 6)"),
+        (Scheme.A8W8, "export", "lo", "export (1 of 6)"),  # half written
+        (Scheme.FP16, "export", "lower", "lower (3 of 5)"),
+        (Scheme.FP16, "run", "lower", "run (4 of 5)"),
+        (Scheme.A8W8, "judge", "lower", "judge (6 of 6)"),
+    ],
+)
+def test_a_case_knows_its_stage_from_its_worker(
+    tmp_path: Path, scheme: Scheme, stage: str, noted: str | None, shown: str
+) -> None:
+    setup: Any = SimpleNamespace(
+        options=give_options(), runner=echo(RIGHT), baselines={}, work=tmp_path
+    )
+    run = CaseRun(replace(SPEC, scheme=scheme), setup)
+    run.directory.mkdir()
+    run.stage = stage
+    if noted:
+        Staging(tmp_path, run.directory / "lower.log", tmp_path).enter(noted)
+    assert run.describe_stage() == shown
+
+
 def test_a_runner_gets_every_file_of_a_program_and_no_reference(tmp_path: Path) -> None:
     made, place = tmp_path / "made", tmp_path / "place"
     place.mkdir()

@@ -124,7 +124,7 @@ def test_a_bar_says_how_long_it_takes_yet() -> None:
 def test_a_bar_says_what_it_waits_for(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REFRESH_S", 0.02)
     progress = Progress(screen, live=True)
-    with progress.bar("cases", 3, "") as bar, bar.busy("mlp fp16"), bar.busy("lstm 8a8w"):
+    with progress.bar("cases", 3, "") as bar, bar.busy("mlp fp16"), bar.busy(lambda: "lstm 8a8w"):
         time.sleep(0.2)
     assert "  cases   0% 0 of 3, 0 s  mlp fp16, lstm 8a8w" in lines_of(screen)
 
