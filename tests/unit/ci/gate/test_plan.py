@@ -59,6 +59,7 @@ ROWS = [
     Row("the readme", {"README.md": "+more\n"}, "lint"),
     Row("a new page", {"docs/new.md": "new\n"}, "lint"),
     Row("a page in a folder", {"docs/deep/er/new.md": "new\n"}, "lint"),
+    Row("a picture beside pages", {"docs/guides/new.svg": "new", "docs/new.css": "new"}, "lint"),
     Row("a page that is gone", {"docs/emulator.md": None}, "lint"),
     Row("two pages", {"docs/emulator.md": "+a\n", "README.md": "+b\n"}, "lint"),
     Row("a page below ci is no page of ours", {"ci/builds/notes.md": "x"}, ANDROID_CODE),
