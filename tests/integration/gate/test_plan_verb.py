@@ -204,7 +204,8 @@ def test_a_shallow_clone_is_refused_with_the_fix(checkout: Checkout, tmp_path: P
     checkout.git("clone", "-q", "--depth=1", f"file://{checkout.root}", str(tmp_path / "shallow"))
     shallow = Checkout(tmp_path / "shallow")
     assert "fetch-depth: 0" in refuse(shallow)["fix"]
-    assert "fetch-depth: 0" in refuse(shallow, "--base", "HEAD")["fix"]
+    assert "fetch-depth: 0" in refuse(shallow, "--base", "HEAD~1")["fix"]
+    assert running(plan(shallow, "--base", "HEAD")) == set()
     assert plan(shallow, "--everything")["everything"] == "--everything"
 
 
