@@ -194,8 +194,9 @@ class CMakeFacts(msgspec.Struct, frozen=True):
     """The CMake side of a tree in one configuration.
 
     ``repeated`` are targets that are created a second time. ``mentioned`` are files that commands
-    mention without compiling them. ``aliases`` maps aliases to the names of targets. ``roots`` are
-    the list files that no other list file adds.
+    mention without compiling them. ``aliases`` maps aliases to the names of targets. ``imported``
+    are the names of imported targets and of libraries that are searched for. ``roots`` are the list
+    files that no other list file adds.
     """
 
     configuration: Configuration
@@ -204,6 +205,7 @@ class CMakeFacts(msgspec.Struct, frozen=True):
     mentioned: tuple[str, ...] = ()
     include_directories: tuple[str, ...] = ()
     aliases: dict[str, str] = {}
+    imported: tuple[str, ...] = ()
     roots: tuple[str, ...] = ()
     not_evaluated: tuple[NotEvaluated, ...] = ()
 

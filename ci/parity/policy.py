@@ -107,7 +107,9 @@ class ParityPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict
     * ``suffixes``: what Meta's macros add to the names of targets
     * ``given``: labels on which targets depend because of Meta's macros
     * ``without_buck``: patterns of files that Buck need not compile
-    * ``imports``: patterns of packages whose Python imports are checked
+    * ``external``: patterns of libraries outside the tree that CMake targets link
+    * ``imports``: patterns of packages in which a missing dependency of an import is a warning;
+      elsewhere it is a note
     * ``exclude``, ``library``, ``allow``: see Exclusion, Library and Allowance
     """
 
@@ -123,6 +125,7 @@ class ParityPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict
     suffixes: tuple[str, ...] = ()
     given: tuple[str, ...] = ()
     without_buck: tuple[str, ...] = ()
+    external: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
     exclude: tuple[Exclusion, ...] = ()
     library: tuple[Library, ...] = ()

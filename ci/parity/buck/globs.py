@@ -31,12 +31,12 @@ class Matched:
 
 class PackageFiles:
     """The files of each package. A file belongs to the nearest folder above it that has a build
-    file.
+    file, or that is one of ``more``.
     """
 
-    def __init__(self, files: Iterable[str]) -> None:
+    def __init__(self, files: Iterable[str], more: Iterable[str] = ()) -> None:
         ordered = sorted(files)
-        self.packages = frozenset(
+        self.packages = frozenset(more).union(
             path.rpartition("/")[0] for path in ordered if path.rpartition("/")[2] in BUILD_NAMES
         )
         self.folders = frozenset(path.rpartition("/")[0] for path in ordered)

@@ -44,8 +44,9 @@ from ci.parity.trees import SourceTree
 Key: TypeAlias = "tuple[str, str, bool]"
 INTERNAL = "inside Meta"
 TARGETS_FILE = "targets.bzl"
-LOADING = 'load(":targets.bzl", "define_common_targets")\ndefine_common_targets()\n'
 TARGET_NAME = re.compile(r'\bname = "([^"]+)"')
+DEFINES_TARGETS = "def define_common_targets("
+LOADING = 'load(":targets.bzl", "define_common_targets")\ndefine_common_targets()\n'
 LOCATION = re.compile(r"\$\(location ([^)\s]+)\)")
 MARK = "\0select"
 SOURCE_KEYS = ("srcs", "src", "platform_srcs", "main_src", "main", "test_srcs", "resources")
@@ -80,7 +81,9 @@ def read_buck(tree: SourceTree) -> BuckFacts:
         for path in builds:
             merger.evaluate(evaluator, path)
     unloaded = merger.find_unloaded(p for p in paths if not is_inside(p, tree.submodules))
+    merger.owned = PackageFiles(tree.files, [path.rpartition("/")[0] for path in unloaded])
     for evaluator in evaluators:
+        evaluator.owned = merger.owned
         for path in unloaded:
             merger.evaluate_unloaded(evaluator, path)
     return merger.facts(sorted({path.rpartition("/")[0] for path in (*builds, *unloaded)}))
@@ -165,8 +168,8 @@ class Merger:
                 self.globs[glob] = Glob(*glob, call.empty, place, len(call.files))
 
     def find_unloaded(self, paths: Iterable[str]) -> list[str]:
-        """Return each targets.bzl that no build file loads, if it names a target that its package
-        does not have.
+        """Return each targets.bzl that no build file loads, if it has a function for its targets,
+        or names a target that its package does not have.
 
         Folders in which a build file could not be evaluated are left out.
         """
@@ -176,15 +179,15 @@ class Merger:
             folder, _, name = path.rpartition("/")
             if name != TARGETS_FILE or path in self.read or folder in unread:
                 continue
-            names = TARGET_NAME.findall(self.literals.tree.read(path) or "")
+            text = self.literals.tree.read(path) or ""
             known = {key[1] for key in self.targets if key[0] == folder}
-            if not known.issuperset(names):
+            if DEFINES_TARGETS in text or not known.issuperset(TARGET_NAME.findall(text)):
                 found.append(path)
         return found
 
     def evaluate_unloaded(self, evaluator: Evaluator, path: str) -> None:
-        """Add the content of a targets.bzl that no build file loads, as if a build file
-        loaded it.
+        """Add the content of a targets.bzl that no build file loads, as if a build file loaded it,
+        if it defines a target that its package does not have.
         """
         folder = path.rpartition("/")[0]
         row = NotEvaluated("buck", Place(path), "no build file loads it", folder, is_broken=True)
@@ -193,6 +196,11 @@ class Merger:
         except NotEvaluatedError:
             self.unread[path] = row
         else:
+            known = {key[1] for key in self.targets if key[0] == folder}
+            if path not in self.unread and known.issuperset(
+                str(rule.arguments["name"]) for rule in package.rules
+            ):
+                return
             self.unread.setdefault(path, replace(row, is_known=True))
             package.path, package.files = path, package.files[1:]
             self.add(package, evaluator.world)

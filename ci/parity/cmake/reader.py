@@ -84,6 +84,11 @@ class StaticReader:
                 sorted({d for run in runs for d in run.targets.include_directories})
             ),
             aliases={a: t for run in runs for a, t in run.targets.aliases.items()},
+            imported=tuple(
+                sorted(
+                    {n for r in runs for n in (*r.targets.imported, *r.state.libraries.values())}
+                )
+            ),
             not_evaluated=tuple(unread[key] for key in sorted(unread)),
         )
 

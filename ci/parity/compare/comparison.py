@@ -20,6 +20,7 @@ from ci.parity.compare.mistakes import (
     find_missing,
     find_repeated,
     find_unknown_labels,
+    find_unknown_links,
 )
 from ci.parity.compare.sources import (
     find_buck_only,
@@ -136,6 +137,7 @@ def compare_tree(facts: ParityFacts, policy: ParityPolicy) -> list[Finding]:
         *find_duplicates(index),
         *find_repeated(index),
         *find_unknown_labels(index, groups),
+        *find_unknown_links(index),
         *find_empty_globs(index),
         *find_header_drift(index),
         *find_include_drift(index),

@@ -6,15 +6,22 @@ dependencies on missing targets.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from difflib import get_close_matches
 
-from ci.parity.compare.findings import Finding, Kind, Level, at
+from ci.parity.compare.dependencies import library_of
+from ci.parity.compare.findings import Finding, Kind, Level, at, noted
 from ci.parity.compare.groups import Groups
 from ci.parity.compare.index import BUILT, Index, is_compiling
 from ci.parity.compare.sources import is_compared
 from ci.parity.facts import BuckTarget, ListEntry, Place, suffix_of
+from ci.parity.policy import matches
+
+# A flag, a path, a library by its file, and a target of a package that find_package() found.
+OUTSIDE = re.compile(r"^[-$]|[/\s]|^(?!executorch)\w+::|\.(?:a|so|lib|tbd|framework)$")
+NEAR = 0.85
 
 
 def find_repeated(index: Index) -> Iterator[Finding]:
@@ -102,6 +109,40 @@ def find_unknown_labels(index: Index, groups: Groups) -> Iterator[Finding]:
                 message=f"{target.label} depends on {label}, but that target does not exist",
                 detail=f"{target.label} -> {label}",
                 fix=f"depend on //{package}:{near[0]}" if near else f"define it in {package}/BUCK",
+                **at(target, word.place),
+            )
+
+
+def find_unknown_links(index: Index) -> Iterator[Finding]:
+    """Yield a finding for each name that a CMake target links although it is neither a target, an
+    alias, an imported library nor a library that the policy calls external.
+
+    CMake then passes the name to the linker, which does not find such a library. In a tree that has
+    it already, this is only a note, unless a target has nearly the same name. Without a list of
+    external libraries in the policy, nothing is checked.
+    """
+    if not index.policy.external:
+        return
+    known = {target.name for facts in index.facts.cmake for target in facts.targets}
+    known |= {name for facts in index.facts.cmake for name in (*facts.aliases, *facts.imported)}
+    known |= {pattern for library in index.policy.library for pattern in library.cmake}
+    for target in (target for facts in index.facts.cmake for target in facts.targets):
+        if index.policy.is_excluded(target.place.path) or index.is_vendored(target.place.path):
+            continue
+        for word in target.links:
+            name = word.text
+            if name in known or OUTSIDE.search(name) or matches(name, index.policy.external):
+                continue
+            if library_of(index, name, "cmake") is not None:
+                continue
+            near = get_close_matches(name, known, 1, NEAR)
+            yield Finding(
+                kind=Kind.DEPENDENCY,
+                path=word.place.path,
+                **({} if near else noted(Level.ERROR)),
+                message=f"{target.name} links {name}, but there is no such target or library",
+                detail=f"{target.name} -> {name}",
+                fix=f"link {near[0]}" if near else "link a target, or correct the name",
                 **at(target, word.place),
             )
 

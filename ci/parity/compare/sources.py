@@ -164,7 +164,7 @@ def find_unlisted(index: Index) -> Iterator[Finding]:
     listed.
 
     Also yield a finding for a Python file that Buck does not list if a listed file imports it, or
-    if Buck lists most of the other modules in its folder.
+    if Buck lists most of the other modules in its folder. For a test, one other module is enough.
     """
     listed = index.buck_mentions | index.cmake_mentions
     folders = {directory_of(path) for path in listed if is_source(path)}
@@ -183,11 +183,13 @@ def find_unlisted(index: Index) -> Iterator[Finding]:
             )
             yield replace(found, **levels_of(index, path))
         elif directory_of(path) in python and is_module(path):
-            yield _unlisted(
+            found = _unlisted(
                 index,
                 path,
                 "no Buck target lists this file, although Buck lists others in its folder",
             )
+            if python[directory_of(path)] or index.policy.is_test(path):
+                yield found
 
 
 def find_needed(index: Index, listed: set[str]) -> set[str]:
@@ -236,12 +238,13 @@ def is_module(path: str) -> bool:
     return path.endswith(".py") and not path.endswith("__init__.py")
 
 
-def python_folders(index: Index) -> set[str]:
-    """Return the folders in which Buck lists more than half of the Python modules."""
+def python_folders(index: Index) -> dict[str, bool]:
+    """Return the folders in which Buck lists Python modules, and whether these are more than
+    half."""
     listed = Counter(directory_of(p) for p in index.buck_mentions if p.endswith(".py"))
     named = filter(is_module, index.facts.files)
     there = Counter(directory_of(path) for path in named)
-    return {folder for folder, count in listed.items() if count * 2 > there[folder]}
+    return {folder: count * 2 > there[folder] for folder, count in listed.items()}
 
 
 # A CMake target may list the sources of a library one by one. A new source is then easily forgotten

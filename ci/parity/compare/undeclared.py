@@ -257,7 +257,7 @@ def _undeclared(groups: Groups, target: BuckTarget, path: str, header: str, want
 
 def find_import_drift(index: Index, groups: Groups) -> Iterator[Finding]:
     """Yield a finding for each imported file whose target the importing target does not depend on.
-    Only folders that the policy lists are checked.
+    In folders that the policy does not list, this is only a note.
 
     The importing target may lack the dependency if all top targets that use it have the dependency.
     (A top target is a Python target that no other Python target depends on.) If several targets
@@ -266,13 +266,12 @@ def find_import_drift(index: Index, groups: Groups) -> Iterator[Finding]:
     """
     targets = [target for target in index.facts.buck.targets if "python" in target.kind]
     owners = collect((path, t.label) for t in targets for path in index.files_of(t))
-    chosen = [t for t in targets if matches(f"{t.package}/", index.policy.imports)]
     edges = ((label, t.label) for t in targets for label in groups.buck_edges(t.label))
     users = collect((groups.plain(label), user) for label, user in edges)
-    above = closure((target.label for target in chosen), lambda label: users.get(label, ()))
+    above = closure((target.label for target in targets), lambda label: users.get(label, ()))
     below = closure(users, groups.buck_edges)
     tops = [groups.buck_reach([label]) for label in sorted(above - below)]
-    for target in chosen:
+    for target in targets:
         reaching = [reached for reached in tops if target.label in reached]
         yield from _unreached(
             index, target, owners, reaching or [groups.buck_reach([target.label])]
@@ -288,10 +287,11 @@ def _unreached(
             if not wanted or all(wanted & reached for reached in tops):
                 continue
             label = best(wanted)
+            is_listed = matches(f"{target.package}/", index.policy.imports)
             yield Finding(
                 kind=Kind.DEPENDENCY,
                 path=entry.path,
-                **levels_of(index, entry.path),
+                **(levels_of(index, entry.path) if is_listed else {"level": Level.NOTE}),
                 message=f"this file imports {imported}, but {target.label} does not depend on "
                 f"{label}, and not all targets that use {target.label} do",
                 detail=f"{target.label} -> {label}",

@@ -76,6 +76,7 @@ class Targets:
     def __init__(self) -> None:
         self.table: dict[str, list[Builder]] = {}
         self.aliases: dict[str, str] = {}
+        self.imported: set[str] = set()
         self.repeated: list[Builder] = []
         self.mentioned: set[str] = set()
         self.include_directories: set[str] = set()
@@ -133,6 +134,7 @@ class Targets:
             self.aliases[name] = words[2]
             return
         if "IMPORTED" in words:
+            self.imported.add(name)
             return
         known = self.table.setdefault(name, [])
         place = run.place(call.command.line)

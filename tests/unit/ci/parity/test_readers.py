@@ -322,6 +322,18 @@ def test_what_an_unloaded_file_of_targets_lists_has_its_lines_there() -> None:
     assert found.packages == ("p", "q")
 
 
+def test_an_unloaded_file_whose_names_are_computed_has_the_files_of_its_folder() -> None:
+    rule = 'runtime.cxx_test(name = "op_{}".format(x), srcs = native.glob(["*_test.cpp"]))'
+    text = f'{LOAD}def define_common_targets():\n    for x in ["a"]:\n        {rule}\n'
+    files = {"k/BUCK": "", "k/t/targets.bzl": text, "k/t/a_test.cpp": "", "h/targets.bzl": "X = 1"}
+    found = read_buck(TextTree(files, LAYOUT))
+    assert [(one.label, [e.path for e in one.srcs]) for one in found.targets] == [
+        ("//k/t:op_a", ["k/t/a_test.cpp"])
+    ]
+    assert [one.empty for one in found.globs] == [()]
+    assert [row.place.path for row in found.not_evaluated] == ["k/t/targets.bzl"]
+
+
 MADE = """
 NAMES = [
     "add",

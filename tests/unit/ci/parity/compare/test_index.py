@@ -258,14 +258,14 @@ def test_folders_of_open_targets() -> None:
     assert Index(tree, POLICY).incomplete_folders == {"x"}
 
 
-def test_a_folder_of_python_is_one_of_which_most_is_listed() -> None:
+def test_a_folder_of_python_is_one_of_which_a_module_is_listed() -> None:
     listed = ("p/a.py", "p/b.py", "q/a.py", "r/__init__.py")
     tree = facts(
         [buck("p:py", *listed, kind="python_library")],
         files=["p/c.py", "p/__init__.py", "q/b.py", "p/x.txt"],
     )
 
-    assert python_folders(Index(tree, POLICY)) == {"p", "r"}
+    assert python_folders(Index(tree, POLICY)) == {"p": True, "q": False, "r": True}
 
 
 # The groups
