@@ -108,7 +108,7 @@ def _group_staging(
         if file.elf and file.elf.machine != EM_QDSP6 and file.name.startswith("libQnn")
     }
     for file in tree.files:
-        # Next to libraries for the CPU, a library of theirs for the DSP is out of place.
+        # Next to libraries for the CPU, a library with such a name for the DSP is out of place.
         is_misplaced = file.directory in hosts and OF_CPU.fullmatch(file.name)
         is_dsp = file.elf and file.elf.machine == EM_QDSP6 and not is_misplaced
         kind = f"hexagon-v{file.elf.hexagon_version:x}" if file.elf and is_dsp else target
