@@ -18,7 +18,7 @@ from ci.judging.figures import Array, is_floating
 from ci.models.graph_steps import Step
 from ci.models.tensors import Layer, Loss, TensorInfo, read_sets, write_sets
 from ci.models.user_models import ReferencePolicy
-from ci.report.schema import DeviceFigures, Footprint
+from ci.report.schema import Clipped, DeviceFigures, Footprint
 from provisioning.errors import FailedError
 
 # Names of directories and files of a program, see ci.cases.cache.
@@ -47,12 +47,14 @@ class Fallback(Struct, frozen=True):
 class Delegation(Struct, frozen=True):
     """How many nodes QNN executes, in how many graphs (``partitions``), and which nodes stay on the
     CPU. ``getitem`` nodes on the CPU are not counted, because they compute nothing. Neither are
-    ONNX's QuantizeLinear and DequantizeLinear nodes on QNN."""
+    ONNX's QuantizeLinear and DequantizeLinear nodes on QNN. ``on_host`` tells for each result of
+    ExecuTorch's graphs whether the CPU computes it; it is empty if QNN computes all of them."""
 
     delegated_nodes: int
     fallback_nodes: int
     partitions: int
     fallback_ops: tuple[Fallback, ...] = ()
+    on_host: tuple[bool, ...] = ()
 
 
 class Compiled(Struct, frozen=True, kw_only=True):
@@ -74,6 +76,8 @@ class Compiled(Struct, frozen=True, kw_only=True):
     weights: str = ""  # the SHA-256 of the float32 model's weights, or empty
     calibration: str = ""  # the SHA-256 of the calibration sets, or empty
     footprint: Footprint | None = None
+    # The tensors that leave their calibrated ranges most, if the scheme was calibrated.
+    clipped: tuple[Clipped, ...] = ()
     steps: tuple[Step, ...] = ()  # the float32 model's operators, if the engine lists them
 
 
@@ -114,6 +118,18 @@ class Staging:
     def write_quantized(self, outputs: Sequence[Sequence[Any]]) -> None:
         """Write the quantized model's outputs."""
         write_sets(self.directory / QUANTIZED, outputs)
+
+    def write_bounds(
+        self, kind: str, low: Sequence[Sequence[Any]], high: Sequence[Sequence[Any]]
+    ) -> None:
+        """Write the bounds of outputs that are not floating-point, because small errors can change
+        their values. ``kind`` is FLOAT or QUANTIZED."""
+        for pattern, sets in ((LOW, low), (HIGH, high)):
+            for number, tensors in enumerate(sets):
+                for index, array in enumerate(map(np.asarray, tensors)):
+                    if array.dtype.kind != "f":
+                        path = self.directory / kind / pattern.format(number, index)
+                        path.write_bytes(array.tobytes())
 
     def write_noise(self, errors: Sequence[Any]) -> None:
         """Write the predicted errors of each output as an array [run, input set, *shape]. An empty

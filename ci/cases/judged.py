@@ -447,6 +447,7 @@ def make_case(
         question=known.question if status is Status.FAILED else None,
         warnings=known.warnings,
         noise_notes=known.notes,
+        clipped=compiled.clipped if compiled else (),
         recorded_sqnr_db=known.baseline.sqnr_db if known.baseline else None,
         recorded_sqnr_db_quantized=known.baseline.sqnr_db_quantized if known.baseline else None,
         delegated_nodes=delegation.delegated_nodes if delegation else None,

@@ -38,7 +38,7 @@ def read_references(artifact: Path, compiled: Compiled) -> References:
         read_noise(artifact / NOISE.format(index), references.best(index)[0].values, info)
         for index, info in enumerate(compiled.outputs)
     ]
-    return replace(references, noise=noise)
+    return replace(references, noise=noise, clipped=compiled.clipped)
 
 
 def read_noise(file: Path, reference: Array, info: TensorInfo) -> Prediction | None:

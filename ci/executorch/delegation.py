@@ -11,6 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from torch.fx import Node
+from torch.utils._pytree import tree_leaves
+
 from ci.cases.engine import Delegation, Fallback
 from ci.cases.forked import note_step
 from ci.executorch.internals import get_delegation_info, qnn_partitioner
@@ -168,6 +171,19 @@ def _list_computing(graph: Any) -> Iterator[Any]:
             yield node
 
 
+def _list_on_host(graph_module: Any) -> list[bool]:
+    """Return for each output of a lowered graph whether the CPU computes it."""
+    ends = [node for node in graph_module.graph.nodes if node.op == "output"]
+    return [_is_on_host(leaf) for end in ends for leaf in tree_leaves(end.args)]
+
+
+def _is_on_host(node: Any) -> bool:
+    name = name_operator(node) if isinstance(node, Node) and node.op == "call_function" else ""
+    if name in COMPUTES_NOTHING or name.startswith(CONVERTS):
+        return _is_on_host(node.args[0])
+    return "executorch_call_delegate" not in name
+
+
 def audit_delegation(
     graph_modules: Sequence[Any], refusals: Refusals, backend: Backend = Backend.HTP
 ) -> Delegation:
@@ -190,5 +206,9 @@ def audit_delegation(
     )
     delegated = sum(one.num_delegated_nodes for one in infos)
     return Delegation(
-        delegated, len(left), sum(one.num_delegated_subgraphs for one in infos), named
+        delegated,
+        len(left),
+        sum(one.num_delegated_subgraphs for one in infos),
+        named,
+        tuple(one for graph in graph_modules for one in _list_on_host(graph)) if left else (),
     )

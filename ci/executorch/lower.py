@@ -12,14 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from msgspec import structs
 
 from ci.cases.engine import (
     FLOAT,
-    HIGH,
-    LOW,
     QUANTIZED,
     Compiled,
     Delegation,
@@ -51,7 +48,7 @@ from ci.executorch.quantize import NO_GRID, find_grids, quantize_model, round_bl
 from ci.models.eager import find_joined, find_ties, keep_state, run_eager
 from ci.models.factory import Inputs
 from ci.models.graph_steps import describe_steps
-from ci.models.layers import expose_layers, find_loss
+from ci.models.layers import expose_layers, find_clipped, find_loss
 from ci.models.lowering_options import LOG_LEVELS, NO_CHOICES, PROFILE_LEVELS, Choices
 from ci.models.model import Model, digest_weights, split_inputs, split_module
 from ci.models.noise import predict_noise
@@ -169,8 +166,9 @@ class Lowering:
             self.staging.write_quantized(quantized)
             self.write_bounds(QUANTIZED, exact, quantized)
             loss = find_loss(exact, model.evaluation[0], model.reference[0])
+            clipped = find_clipped(exact, model.evaluation)
         else:
-            exact, loss = module, None
+            exact, loss, clipped = module, None, ()
         float16 = scheme.recipe.activation_bits == FLOAT16.activation_bits
         self.staging.write_noise(predict_noise(exact, model.evaluation, float16=float16))
         self.staging.enter("lower")
@@ -187,12 +185,13 @@ class Lowering:
             size_bytes=len(program),
             sets=len(model.evaluation),
             inputs=tuple(map(describe_tensor, model.evaluation[0])),
-            outputs=describe_outputs(model, module),
+            outputs=describe_outputs(model, module, delegation.on_host),
             delegation=delegation,
             footprint=footprint,
             methods=describe_methods(model),
             unshared_bytes=len(unshared),
             loss=loss,
+            clipped=clipped,
             made_inputs=name_made(model.made, model.calibration_made, quantized=scheme.quantized),
             weights=weights,
             calibration=digest_sets(model.calibration) if scheme.quantized else "",
@@ -204,12 +203,7 @@ class Lowering:
         if all(tensor.is_floating_point() for tensor in outputs[0]):
             return
         bounds = find_ties(module, self.model.evaluation, self.spec.scheme, outputs)
-        for pattern, sets in zip((LOW, HIGH), bounds, strict=True):
-            for number, tensors in enumerate(sets):
-                for index, tensor in enumerate(tensors):
-                    if not tensor.is_floating_point():
-                        path = self.staging.directory / kind / pattern.format(number, index)
-                        path.write_bytes(np.asarray(tensor).tobytes())
+        self.staging.write_bounds(kind, *bounds)
 
     def compile(self, module: Any, choices: Choices) -> tuple[bytes, Delegation, Footprint]:
         """Return the program of a float or quantized module, its delegation and its footprint."""
@@ -361,12 +355,19 @@ def keep_initial_state(edge: Any) -> ExecutorchBackendConfig:
     return ExecutorchBackendConfig(passes=[InitializedMutableBufferPass(names)] if names else [])
 
 
-def describe_outputs(model: Model, lowered: Any) -> tuple[TensorInfo, ...]:
+def describe_outputs(
+    model: Model, lowered: Any, on_host: Sequence[bool] = ()
+) -> tuple[TensorInfo, ...]:
     """Return the dtype and the shape of each output. If the model concatenates an output, the sizes
-    of its parts are included. For a quantized output, its possible values are included."""
+    of its parts are included. For an output that QNN quantizes, its possible values are included.
+    ``on_host`` is the field of Delegation; results that are states come first."""
     with keep_state(model.module):
         joined = find_joined(model.module, model.evaluation[0])
     grids = find_grids(lowered) or [NO_GRID] * len(joined)
+    if any(on_host[-len(grids) :]):
+        single = len(split_module(model.module)) == 1  # else, the order of the methods may differ
+        hosted = on_host[-len(grids) :] if single else [True] * len(grids)
+        grids = [NO_GRID if own else grid for grid, own in zip(grids, hosted, strict=True)]
     return tuple(
         structs.replace(describe_tensor(tensor, *origin), step=step, lowest=low, highest=high)
         for tensor, origin, (step, low, high) in zip(model.reference[0], joined, grids, strict=True)

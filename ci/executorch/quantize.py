@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -41,6 +42,7 @@ from provisioning.manifest.targets import Backend
 Grid = tuple[float, int, int]
 NO_GRID: Grid = (0.0, 0, 0)
 BLOCK_SCALE_STEPS = 16
+CONSTANT = re.compile("(full|zeros|ones|empty|arange|scalar_tensor)(_like)?")
 
 
 def make_quantizer(soc: str, backend: Backend = Backend.HTP) -> QnnQuantizer:
@@ -139,9 +141,9 @@ def find_grids(module: Any) -> list[Grid]:
     """Return the grid of each output. A grid describes the possible values of an output: the step
     between them, and the lowest and the highest multiple of the step.
 
-    The grid is NO_GRID for an output that is not dequantized. If an output only moves the elements
-    of an input, its grid has a step but no bounds, because ExecuTorch may not quantize the output.
-    The list is empty for a model without a graph.
+    The grid is NO_GRID for an output that is not dequantized, and for an output with elements that
+    no operator computes, such as those of an input or a constant. The list is empty for a model
+    without a graph.
     """
     return [
         _find_grid(leaf)
@@ -157,23 +159,23 @@ def _nodes_of(part: Any) -> Iterable[Node]:
 
 
 def _find_grid(node: Any) -> Grid:
-    name = getattr(node.target, "__name__", "") if isinstance(node, Node) else ""
-    if not name.startswith("dequantize_per_tensor"):
+    if not name_operator(node).startswith("dequantize_per_tensor"):
         return NO_GRID
     _, scale, zero, low, high, *_ = node.args
-    if _is_moved_input(node):
-        return float(scale), 0, 0
+    if not _is_computed(node.args[0], (scale, zero)):
+        return NO_GRID
     return float(scale), int(low) - int(zero), int(high) - int(zero)
 
 
-def _is_moved_input(node: Any) -> bool:
-    """Return whether a node only moves or quantizes the elements of an input."""
-    while isinstance(node, Node) and node.op == "call_function":
-        name = name_operator(node)
-        if computes(node) and not name.startswith("quantize_"):
-            return False
-        node = node.args[0]
-    return isinstance(node, Node) and node.op == "placeholder"
+def _is_computed(node: Any, grid: tuple[Any, Any]) -> bool:
+    """Return whether an operator computes a value and ``grid``, a scale and a zero point, quantizes
+    it, or whether the node only moves such values."""
+    name = name_operator(node)
+    if not name or CONSTANT.fullmatch(name):
+        return False
+    if "quantize_per_tensor" in name:
+        return tuple(node.args[1:3]) == grid and _is_computed(node.args[0], grid)
+    return computes(node) or all(_is_computed(one, grid) for one in node.all_input_nodes)
 
 
 def block_sizes(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from ci.report.schema import ControlKind, Question, Threshold
 CONTROL_SEED = 20250724
 # The gate should reject an output with the first value of a tuple. If the allowed noise hides the
 # fault, the next value is tried.
-GAINS = (1.05, 1.1, 1.25, 2.0)
+GAINS = (1.05, 1.1, 1.25, 0.5, 2.0)
 GARBAGE_SHARES = (0.02, 0.05, 0.1, 0.25)
 # The loss of a channel is detectable only if its power exceeds the allowed error by this factor.
 AUDIBLE = 1.1
@@ -70,6 +71,7 @@ def is_rejected(
     The elements need not be multiples of the output's step. If there is a quantized model, poor
     quantization does not count, because it makes the gate reject correct outputs, too.
     """
+    references = replace(references, clipped=())
     judgement = judge_output(references, index, wrong, structs.replace(info, step=0.0), limits)
     figures = judgement.float_figures
     rejected = judgement.fails(Question.FAITHFUL)
@@ -103,8 +105,8 @@ def _give_other_input(asked: Asked) -> Iterator[Array]:
 
 
 def _silence_channel(asked: Asked) -> Iterator[Array]:
-    """Yield the output with one channel set to zero. This is the quietest channel whose power is
-    more than AUDIBLE times its allowed error. Yield nothing if there is no such channel."""
+    """Yield the output with one channel set to zero: the quietest, the middle or the loudest of the
+    channels whose power is more than AUDIBLE times their allowed error."""
     right = asked.right
     if not is_floating(right):
         return
@@ -114,8 +116,8 @@ def _silence_channel(asked: Asked) -> Iterator[Array]:
         for number, (rms, power) in enumerate(zip(channel_rms(right, axis), allowed, strict=True))
         if rms**2 > AUDIBLE * power
     ]
-    if heard:
-        _, axis, number = min(heard)
+    heard.sort()
+    for _, axis, number in dict.fromkeys([*heard[:1], *heard[len(heard) // 2 :][:1], *heard[-1:]]):
         wrong = right.copy()
         wrong[(slice(None),) * axis + (number,)] = 0
         yield wrong

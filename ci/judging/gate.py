@@ -26,11 +26,11 @@ from ci.judging.figures import (
     measure_pooled,
     share_equal,
 )
-from ci.judging.materiality import Accepted
+from ci.judging.materiality import RAISE_DB, Accepted
 from ci.judging.noise import Excess, Prediction
 from ci.judging.sightings import find_exchange
 from ci.models.tensors import TensorInfo
-from ci.report.schema import Question, Threshold
+from ci.report.schema import Clipped, Question, Threshold
 
 FLOAT32, QUANTIZED = "float32", "quantized"
 GRID = 2**-6  # tolerance as a share of a step, because float32 rounds multiples of it
@@ -59,11 +59,12 @@ class References:
     """The outputs of the float32 and the quantized model, and the predicted noise of a correct
     program, with one entry per output. ``quantized`` is None if there is no quantized model. An
     entry of ``noise`` is None if the output has no prediction. ``noise`` is empty if no output has
-    one."""
+    one. ``clipped`` are tensors whose values leave their calibrated ranges."""
 
     float32: Sequence[Expected]
     quantized: Sequence[Expected] | None = None
     noise: Sequence[Prediction | None] = ()
+    clipped: Sequence[Clipped] = ()
 
     def best(self, index: int) -> tuple[Expected, str]:
         """Return the output that the program should compute, and the name of the model that
@@ -207,7 +208,10 @@ def _judge_magnitudes(
     pooled = measure_pooled(eager, asked)
     is_short = limits.min_sqnr_db_all is not None and not pooled >= limits.min_sqnr_db_all
     is_lost = references.quantized is not None and is_short and prediction.sqnr_db < LOST_DB
-    reasons = [*_off_grid(output, info)]
+    # QNN does not clip every value that the quantized model clips.
+    is_clipped = bool(references.clipped) and measure_pooled(eager, output) > pooled + RAISE_DB
+    question = Question.QUANTIZED if is_lost or is_clipped else Question.FAITHFUL
+    reasons = [*_off_grid(output, info, question)]
     worst = excesses[0]
     if worst.fails:
         reached = measure(best.values, output).sqnr_db
@@ -217,7 +221,6 @@ def _judge_magnitudes(
             f" {reached:.1f} dB against the {against} model ({prediction.sqnr_db:.1f} dB"
             " predicted)"
         )
-        question = Question.QUANTIZED if is_lost else Question.FAITHFUL
         only_elements = all(one.is_element for one in excesses if one.fails)
         reasons.append(Reason(question, text, only_elements=only_elements))
     against_quantized = scheme = None
@@ -258,7 +261,7 @@ def _judge_magnitudes(
     )
 
 
-def _off_grid(output: Array, info: TensorInfo) -> Iterator[Reason]:
+def _off_grid(output: Array, info: TensorInfo, question: Question) -> Iterator[Reason]:
     """Yield a reason if a quantized output has values that are out of its range or not multiples of
     its step."""
     if info.step and info.highest > info.lowest:
@@ -272,7 +275,7 @@ def _off_grid(output: Array, info: TensorInfo) -> Iterator[Reason]:
                 f" have: they are not multiples of {info.step:.6g} between"
                 f" {info.lowest * info.step:.6g} and {info.highest * info.step:.6g}"
             )
-            yield Reason(Question.FAITHFUL, text)
+            yield Reason(question, text)
 
 
 def _parts_too_far(

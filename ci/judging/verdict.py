@@ -288,7 +288,8 @@ def _advise_on_scheme(judgement: Judgement, references: References) -> Iterator[
         return
     yield "  why: the program is faithful to the quantized model, which is too far from float32"
     parted = any(" in part " in reason.text for one in judgement.outputs for reason in one.reasons)
-    yield f"  fix: {APART if parted else CALIBRATE}"
+    ranges = f": {references.clipped[0]}" if references.clipped else ""
+    yield f"  fix: {APART if parted else CALIBRATE + ranges}"
 
 
 def judge_metric(metric: Metric, result: MetricResult) -> Iterator[Reason]:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ci.models.factory import Inputs, check_tensor
+from ci.models.rounding import TIE_RUNS, TIE_SHARES
 from ci.models.schemes import Scheme
 from ci.models.user_code import blame_model
 from provisioning.errors import FailedError, UsageError
@@ -117,12 +118,6 @@ def keep_state(module: nn.Module, names: Collection[str] | None = None) -> Itera
                 buffer.copy_(before)
 
 
-# The error that elements may have before a comparison, as a share of the tensor's RMS: 0.1 is an
-# SQNR of 20 dB, 0.01 is 40 dB. The keys are the bits of an activation.
-NOISE = {8: 0.1, 11: 0.01, 16: 0.01}
-DRAWS = 16
-
-
 class Disturbance(TorchDispatchMode):
     """Adds a small error to the floating-point inputs of each operator that returns integers or
     booleans, such as a comparison, an argmax, a top-k or a conversion.
@@ -160,8 +155,8 @@ def find_ties(
     """Return the minimum and the maximum of each integer or boolean element, over ``outputs`` and
     several disturbed runs. Floating-point outputs are returned unchanged."""
     low, high = (list(map(list, outputs)) for _ in range(2))
-    for seed in range(DRAWS):
-        with keep_state(module), Disturbance(NOISE[scheme.recipe.activation_bits], seed):
+    for seed in range(TIE_RUNS):
+        with keep_state(module), Disturbance(TIE_SHARES[scheme.recipe.activation_bits], seed):
             disturbed = run_eager(module, sets)
         for number, tensors in enumerate(disturbed):
             for index, tensor in enumerate(tensors):

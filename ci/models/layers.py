@@ -4,6 +4,7 @@ return the results of their layers."""
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,9 +16,11 @@ from torch.utils._pytree import tree_flatten, tree_leaves
 from ci.models.eager import copy_inputs, keep_state
 from ci.models.factory import Inputs
 from ci.models.model import split_inputs, split_module
-from ci.models.noise import computes, name_operator
+from ci.models.noise import computes, is_state, name_operator
+from ci.models.rounding import list_clipped
 from ci.models.tensors import BEST_DB, MOST_BYTES, MOST_LAYERS, Layer, Loss
 from ci.models.user_code import find_line
+from ci.report.schema import Clipped
 
 
 def find_loss(module: nn.Module, inputs: Inputs, reference: Inputs) -> Loss | None:
@@ -29,6 +32,54 @@ def find_loss(module: nn.Module, inputs: Inputs, reference: Inputs) -> Loss | No
         if isinstance(part, GraphModule):
             found += _rank(part, split_inputs(module, inputs)[name], left)
     return max(found, key=lambda one: one.added, default=None)
+
+
+def find_clipped(module: nn.Module, sets: Sequence[Inputs]) -> tuple[Clipped, ...]:
+    """Return the values of a quantized model that leave their calibrated ranges on ``sets``."""
+    extremes: dict[Node, tuple[float, float]] = {}
+    with torch.no_grad(), keep_state(module):
+        for inputs in sets:
+            given = split_inputs(module, copy_inputs(inputs))
+            for name, part in split_module(module).items():
+                if isinstance(part, GraphModule):
+                    _Extremes(part, extremes).run(*given[name])
+    return list_clipped(
+        (
+            _name_source(source),
+            source.op == "placeholder",
+            *_find_range(node),
+            *seen,
+        )
+        for node, seen in extremes.items()
+        for source in [node.all_input_nodes[0]]
+    )
+
+
+def _name_source(node: Node) -> str:
+    if node.op == "placeholder":
+        return f"input {node.name}"
+    return f"the result of {name_operator(node)}{find_line(node)}"
+
+
+def _find_range(node: Node) -> tuple[float, float]:
+    """Return the lowest and the highest value that a quantizer can represent."""
+    scale, zero, low, high = (float(str(number)) for number in node.args[1:5])
+    return scale * (low - zero), scale * (high - zero)
+
+
+class _Extremes(Interpreter):
+    """Records the least and the largest value that each quantizer of an activation reads."""
+
+    def __init__(self, module: GraphModule, found: dict[Node, tuple[float, float]]) -> None:
+        super().__init__(module)
+        self.found = found
+
+    def run_node(self, n: Node) -> Any:
+        if name_operator(n) == "quantize_per_tensor" and not _is_weight(n.all_input_nodes[0]):
+            value = self.env[n.all_input_nodes[0]]
+            low, high = self.found.get(n, (math.inf, -math.inf))
+            self.found[n] = min(low, float(value.min())), max(high, float(value.max()))
+        return super().run_node(n)
 
 
 def expose_layers(module: nn.Module, inputs: Inputs) -> tuple[GraphModule, tuple[Layer, ...]]:
@@ -77,7 +128,7 @@ def _rank(part: GraphModule, inputs: Inputs, reference: Iterator[Tensor]) -> lis
     reached: dict[Node, float] = {}
     rows = []
     for node, value in quantized.values.items():
-        reached[node] = min(BEST_DB, _decibels(float32.values[node], value))
+        reached[node] = _decibels(float32.values[node], value)
         origin = _find_rounded(node)
         sources = [origin] if origin else node.all_input_nodes
         before = [reached[one] for one in sources if one in reached]
@@ -105,10 +156,17 @@ def _find_rounded(node: Node) -> Node | None:
 
 
 def _decibels(wanted: Tensor, given: Tensor) -> float:
+    """Return the SQNR in dB, limited to the range from -BEST_DB to BEST_DB."""
     signal, noise = wanted.double().square().sum(), (wanted.double() - given).square().sum()
     if not noise:
         return BEST_DB
-    return float(10 * torch.log10(signal / noise)) if signal else -BEST_DB
+    found = float(10 * torch.log10(signal / noise)) if signal else -BEST_DB
+    return -BEST_DB if math.isnan(found) else max(-BEST_DB, min(BEST_DB, found))
+
+
+def _is_weight(node: Node) -> bool:
+    """Return whether a node is a constant, and not a buffer that the graph also writes."""
+    return node.op == "get_attr" and not is_state(node)
 
 
 class _Recorder(Interpreter):
@@ -124,7 +182,7 @@ class _Recorder(Interpreter):
     def run_node(self, n: Node) -> Any:
         rounds = name_operator(n) in {"quantize_per_tensor", "dequantize_per_tensor"}
         source = n.args[0] if n.args else None
-        if self.plain and rounds and isinstance(source, Node) and source.op != "get_attr":
+        if self.plain and rounds and isinstance(source, Node) and not _is_weight(source):
             result = self.env[source]
         else:
             result = super().run_node(n)

@@ -98,7 +98,7 @@ class Dice:
             return value
         if self.float16:
             moves = node.op == "call_function" and not computes(node)
-            if moves or _is_state(node) or not value.is_floating_point():
+            if moves or is_state(node) or not value.is_floating_point():
                 return value
             return self._round(node, value)
         if name_operator(node) == "quantize_per_tensor" and computes(source := node.args[0]):
@@ -171,7 +171,7 @@ def _is_narrow(node: Node) -> bool:
     return high - low < 2**9
 
 
-def _is_state(node: Node) -> bool:
+def is_state(node: Node) -> bool:
     """Return whether a node reads a buffer that the graph also writes. The operator that computes
     the new value already rounds it, and a disturbed copy would be written instead of the buffer."""
     writes = (one for one in node.users if name_operator(one) == "copy_")

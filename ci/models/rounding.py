@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ci.report.schema import Clipped
+
 RUNS = 8
 MAX_BYTES = 128 << 20  # of all outputs in all runs; a model with large outputs gets fewer runs
 MIN_RUNS = 2
@@ -26,6 +28,35 @@ SOFTMAX = 2**-9  # a relative error, too
 FLOAT16_MAX = 65504.0
 # HTP approximates an activation that directly follows a layer in float16; the error is absolute.
 ACTIVATIONS = {"sigmoid": 2**-8, "gelu": 2**-8, "silu": 2**-8, "elu": 2**-8, "tanh": 2**-7}
+# For ties, this share of the RMS of an operand is added to its elements or subtracted: 0.1 is an
+# SQNR of 20 dB, 0.01 is 40 dB. The keys are the bits of an activation.
+TIE_SHARES = {8: 0.1, 11: 0.01, 16: 0.01}
+TIE_RUNS = 16
+# A tensor is clipped if its values leave its range by more than this share of the range.
+CLIPPED = 0.1
+MOST_CLIPPED = 3
+
+
+def list_clipped(
+    ranges: Iterable[tuple[str, bool, float, float, float, float]],
+) -> tuple[Clipped, ...]:
+    """Return the tensors that are clipped, inputs of the model first, then those that are clipped
+    most. Each of ``ranges`` is a name, whether it is an input, the calibrated range, and the range
+    of the values."""
+    found = []
+    for name, is_input, low, high, seen_low, seen_high in ranges:
+        beyond = max(low - seen_low, seen_high - high) / (high - low)
+        if beyond > CLIPPED:
+            one = Clipped(
+                name=name,
+                is_input=is_input,
+                low=low,
+                high=high,
+                seen_low=seen_low,
+                seen_high=seen_high,
+            )
+            found.append((not is_input, -beyond, name, one))
+    return tuple(one for *_, one in sorted(found, key=lambda row: row[:3])[:MOST_CLIPPED])
 
 
 def count_runs(sizes: Iterable[int]) -> int:

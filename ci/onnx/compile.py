@@ -19,18 +19,18 @@ import numpy as np
 import onnx
 from msgspec import structs
 
-from ci.cases.engine import Compiled, Delegation, Staging
+from ci.cases.engine import FLOAT, QUANTIZED, Compiled, Delegation, Staging
 from ci.cases.forked import redirected
 from ci.cases.qnn_files import make_footprint, measure_peak
 from ci.cases.spec import CaseSpec
 from ci.judging.figures import measure_pooled
 from ci.models.schemes import Scheme
-from ci.models.tensors import Layer, TensorInfo, describe_tensor, digest_sets
+from ci.models.tensors import Layer, Loss, TensorInfo, describe_tensor, digest_sets
 from ci.models.user_code import working_directory
 from ci.models.user_models import name_made
 from ci.onnx.contexts import check_context, open_context, seal_context
 from ci.onnx.fallback import count_nodes, count_operators, name_operator, read_reasons
-from ci.onnx.layers import expose_layers, find_loss
+from ci.onnx.layers import expose_layers, find_clipped, find_loss
 from ci.onnx.models import (
     Shapes,
     external_files,
@@ -54,7 +54,8 @@ from ci.onnx.session import (
 )
 from ci.onnx.source import Arrays, Source, from_file, from_torch
 from ci.onnx.stages import CPU, ONNXRUNTIME, PROVIDER_LOG, QNN, stage
-from ci.report.schema import Footprint
+from ci.onnx.ties import find_ties
+from ci.report.schema import Clipped, Footprint
 from provisioning.doctor.survey.context_binaries import ContextBinary, list_context_binaries
 from provisioning.errors import FailedError
 
@@ -97,29 +98,10 @@ def compile_source(
     cannot be used to judge the program, or if the export changed them. Raises StageError if a tool
     fails.
     """
-    staging.write_inputs(source.evaluation)
-    model = write_float(source, staging.directory.with_name("float.onnx"), spec.source.shapes)
-    reference = run_reference(model, source.evaluation)
-    float32 = reference[0]
-    if spec.source.float_model:
-        plain = staging.directory.with_name("plain.onnx")
-        plain = write_normal_form(Path(spec.source.float_model), plain, spec.source.shapes)
-        staging.write_float(run_reference(plain, source.evaluation), source.made)
-    else:
-        staging.write_float(reference, source.made)
-    require_export(source, reference)
+    plain = write_float(source, staging.directory.with_name("float.onnx"), spec.source.shapes)
+    model, reference, float32 = write_references(source, plain, spec, staging)
     infos = describe_outputs(model, reference[0])
     given = spec.scheme is Scheme.ASIS
-    if given:
-        model = copy_file(model, staging.directory / QUANTIZED_MODEL)
-        staging.write_quantized(reference)
-    elif spec.scheme.quantized:
-        staging.enter("quantize")
-        quantized = staging.directory / QUANTIZED_MODEL
-        quantize_file(model, quantized, spec.scheme, source.calibration)
-        model = quantized
-        reference = run_reference(model, source.evaluation)
-        staging.write_quantized(reference)
     is_float = not spec.scheme.quantized
     calibrated = not given and not is_float
     layers: tuple[Layer, ...] = ()
@@ -131,12 +113,15 @@ def compile_source(
         staging.write_float(reference)
         if not is_float:
             staging.write_quantized(reference)
-    infos = infos if is_float else add_grids(infos, find_grids(model))
     staging.enter("reference")
     disturbed = staging.directory.with_name("disturbed.onnx")
     staging.write_noise(predict_noise(model, disturbed, source.evaluation, reference))
     is_whole = calibrated and not spec.layers
-    loss = find_loss(model, disturbed, source.evaluation[0], float32) if is_whole else None
+    loss: Loss | None = None
+    clipped: tuple[Clipped, ...] = ()
+    if is_whole:
+        clipped = find_clipped(model, plain, disturbed, source.evaluation)
+        loss = find_loss(model, plain, disturbed, source.evaluation[0], float32)
     staging.enter("lower")
     program = staging.directory / PROGRAM
     delegation, footprint = write_context(
@@ -144,6 +129,9 @@ def compile_source(
     )
     if saver and delegation.partitions:
         write_calls(model.absolute(), staging, {**options, "qnn_saver_path": saver})
+    if not is_float:
+        left = {one.op for one in footprint.operators if one.cpu}
+        infos = add_grids(infos, find_grids(model, left))
     files = [*program.iterdir()]
     binary = next((path.name for path in files if path.suffix == ".bin"), CONTEXT)
     return Compiled(
@@ -156,11 +144,46 @@ def compile_source(
         delegation=delegation,
         footprint=footprint,
         loss=loss,
+        clipped=clipped,
         layers=layers,
         made_inputs=name_made(source.made, source.calibration_made, quantized=calibrated),
         weights=digest_source(source),
         calibration=digest_sets(source.calibration) if calibrated else "",
     )
+
+
+def write_references(
+    source: Source, model: Path, spec: CaseSpec, staging: Staging
+) -> tuple[Path, list[Arrays], Arrays]:
+    """Write the inputs, the outputs of the float model and, if the scheme quantizes, those of the
+    quantized model. ``model`` is the file of write_float. Return the model to compile, its outputs
+    for each input set, and the float model's outputs for the first set. Raises the errors of
+    compile_source."""
+    staging.write_inputs(source.evaluation)
+    reference = wanted = run_reference(model, source.evaluation)
+    float32, plain = reference[0], model
+    if spec.source.float_model:
+        plain = staging.directory.with_name("plain.onnx")
+        plain = write_normal_form(Path(spec.source.float_model), plain, spec.source.shapes)
+        wanted = run_reference(plain, source.evaluation)
+    staging.write_float(wanted, source.made)
+    require_export(source, reference)
+    disturbed = staging.directory.with_name("disturbed.onnx")
+    bits = spec.scheme.recipe.activation_bits
+    staging.write_bounds(FLOAT, *find_ties(plain, disturbed, source.evaluation, wanted, bits))
+    if not spec.scheme.quantized:
+        return model, reference, float32
+    quantized = staging.directory / QUANTIZED_MODEL
+    if spec.scheme is Scheme.ASIS:
+        copy_file(model, quantized)
+    else:
+        staging.enter("quantize")
+        quantize_file(model, quantized, spec.scheme, source.calibration)
+        reference = run_reference(quantized, source.evaluation)
+    staging.write_quantized(reference)
+    ties = find_ties(quantized, disturbed, source.evaluation, reference, bits)
+    staging.write_bounds(QUANTIZED, *ties)
+    return quantized, reference, float32
 
 
 def digest_source(source: Source) -> str:

@@ -4,7 +4,7 @@ nodes to a model's outputs."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +13,29 @@ import onnx
 from onnx import TensorProto, helper
 
 from ci.judging.figures import measure_pooled
+from ci.models.rounding import list_clipped
 from ci.models.tensors import BEST_DB, MOST_BYTES, MOST_LAYERS, Layer, Loss
-from ci.onnx.noise import MOVES
+from ci.onnx.models import read_constants
+from ci.onnx.noise import MOVES, find_range
 from ci.onnx.session import open_reference
 from ci.onnx.source import Arrays
+from ci.report.schema import Clipped
 from provisioning.errors import FailedError
 
 MOST_VALUES = 1 << 28  # elements held in memory at a time
 EXPOSED = "{}/layer"
+QUANTIZED_INPUT = "_QuantizeLinear_Input"
 
 
-def find_loss(model: Path, scratch: Path, inputs: Arrays, reference: Arrays) -> Loss | None:
+def find_loss(
+    model: Path, plain: Path, scratch: Path, inputs: Arrays, reference: Arrays
+) -> Loss | None:
     """Return the node where a quantized model loses the most accuracy on one input set.
 
-    ``reference`` contains the float32 model's outputs. Return None if no node loses accuracy, if
-    the model rounds no values, or if its intermediate results have no known sizes or more than
-    MOST_VALUES elements in total. ``scratch`` is overwritten with models that return all of these
-    results.
+    ``plain`` is the float32 model. ``reference`` contains the float32 model's outputs. Return None
+    if no node loses accuracy, if the model rounds no values, or if its intermediate results have no
+    known sizes or more than MOST_VALUES elements in total. ``scratch`` is overwritten with models
+    that return all of these results.
     """
     graph = onnx.load(model).graph
     rounded = find_rounded(graph)
@@ -37,7 +43,8 @@ def find_loss(model: Path, scratch: Path, inputs: Arrays, reference: Arrays) -> 
     if not rounded or not names or sum(names.values()) > MOST_VALUES:
         return None
     quantized = compute_values(onnx.load(model), scratch, inputs, names)
-    float32 = compute_values(skip_rounding(onnx.load(model)), scratch, inputs, names)
+    unrounded = skip_rounding(onnx.load(model), onnx.load(plain))
+    float32 = compute_values(unrounded, scratch, inputs, names)
     reached = {name: _compare(float32[name], value) for name, value in quantized.items()}
     reached |= {one.name: BEST_DB for one in graph.input}
     makers = {name: node for node in graph.node for name in node.output}
@@ -124,14 +131,79 @@ def find_rounded(graph: Any) -> dict[str, str]:
     }
 
 
-def skip_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Remove the rounding of activations from a model, and return the model. Weights stay
-    rounded."""
-    rounded = find_rounded(model.graph)
+def skip_rounding(model: onnx.ModelProto, plain: onnx.ModelProto) -> onnx.ModelProto:
+    """Remove the rounding of activations from a model, and return the model. Weights stay rounded.
+
+    ONNX Runtime's quantizer removes a Relu or Clip directly before a quantizer, whose range has the
+    same effect. These nodes are taken from ``plain``, the float32 model. The quantizer keeps the
+    names of values, but adds a suffix to those of outputs."""
+    rounded, known = find_rounded(model.graph), read_constants(plain.graph)
+    made = {name: node for node in model.graph.node for name in node.output}
+    removed = {
+        node.output[0]: node for node in plain.graph.node if node.op_type in {"Relu", "Clip"}
+    }
+    own = {one.name for one in model.graph.initializer}
     for node in model.graph.node:
         if node.output[0] in rounded:
-            node.CopyFrom(helper.make_node("Identity", [rounded[node.output[0]]], [*node.output]))
+            source = rounded[node.output[0]]
+            limiter = removed.get(source.removesuffix(QUANTIZED_INPUT))
+            if source not in made or limiter is None or made[source].op_type == limiter.op_type:
+                limiter = helper.make_node("Identity", [source], [*node.output])
+            bounds = [*limiter.input[1:]]
+            used = helper.make_node(limiter.op_type, [source, *bounds], [*node.output])
+            used.attribute.extend(limiter.attribute)
+            node.CopyFrom(used)
+            for name in {*filter(None, bounds)} - own:
+                known[name].name = name
+                model.graph.initializer.append(known[name])
+                own.add(name)
     return model
+
+
+def find_clipped(
+    model: Path, plain: Path, scratch: Path, sets: Sequence[Arrays]
+) -> tuple[Clipped, ...]:
+    """Return the values of a quantized model that leave their calibrated ranges on ``sets``.
+
+    ``plain`` is the float32 model. A quantizer that replaces one of its nodes (see skip_rounding)
+    clips values on purpose. ``scratch`` is overwritten with a model that returns the extremes of
+    all values that are quantized.
+    """
+    proto = onnx.load(model)
+    graph, constants = proto.graph, read_constants(proto.graph)
+    makers = {name: node for node in graph.node for name in node.output}
+    limited = {
+        name
+        for node in onnx.load(plain).graph.node
+        for name in node.output
+        if node.op_type in {"Relu", "Clip"}
+    }
+    ranges = {}
+    for node in [*graph.node]:
+        name = node.input[0] if node.op_type == "QuantizeLinear" else ""
+        replaced = name.removesuffix(QUANTIZED_INPUT) in limited
+        if name and name not in constants and not replaced:
+            low, high = find_range(node, constants, makers)
+            ranges[name] = (float(low.min()), float(high.max()))
+    del graph.output[:]
+    for name in ranges:
+        for kind in ("ReduceMin", "ReduceMax"):
+            extreme = f"{name}/{kind}"
+            graph.node.append(helper.make_node(kind, [name], [extreme], keepdims=0))
+            graph.output.append(helper.make_tensor_value_info(extreme, TensorProto.FLOAT, []))
+    if not ranges:
+        return ()
+    onnx.save(proto, scratch)
+    session = open_reference(scratch)
+    names = [one.name for one in session.get_inputs()]
+    made = [session.run(None, dict(zip(names, arrays, strict=True))) for arrays in sets]
+    seen = np.asarray(made, np.float64).reshape(len(sets), len(ranges), 2)
+    lows, highs = seen[..., 0].min(0), seen[..., 1].max(0)
+    given = {one.name for one in graph.input}
+    return list_clipped(
+        (name_node(name, makers), name in given, *bounds, float(low), float(high))
+        for (name, bounds), low, high in zip(ranges.items(), lows, highs, strict=True)
+    )
 
 
 def infer(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -7,13 +7,14 @@ so each run of a session has different errors, but a new session repeats them.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 from ci.models.rounding import (
     ACTIVATIONS,
@@ -79,10 +80,10 @@ def disturb(model: onnx.ModelProto) -> onnx.ModelProto:
         one.name: one.type.tensor_type.elem_type for one in (*inferred.value_info, *inferred.output)
     }
     made_by = {name: node for node in graph.node for name in node.output}
-    writer = _Writer(made_by, graph)
+    writer = Writer(made_by, graph)
     nodes: list[Any] = _round_given(graph, writer)
     rounded = find_float16(graph.node)
-    given = {one.name for one in graph.input}
+    given = {one.name for one in graph.input if one.type.tensor_type.elem_type == TensorProto.FLOAT}
     for node in graph.node:
         if node.op_type == "QuantizeLinear" and node.input[0] in given and writer.is_narrow(node):
             name, node.input[0] = node.input[0], f"{node.output[0]}/read"
@@ -126,7 +127,7 @@ def find_float16(nodes: Sequence[Any]) -> frozenset[str]:
     return frozenset(found)
 
 
-def _round_given(graph: Any, writer: _Writer) -> list[Any]:
+def _round_given(graph: Any, writer: Writer) -> list[Any]:
     """Return nodes that add float16's rounding error to each float32 input and constant, and change
     the graph's nodes to read their results. Constants that float16 represents exactly, such as an
     exponent of 2, get no error."""
@@ -148,7 +149,7 @@ def _round_given(graph: Any, writer: _Writer) -> list[Any]:
     return [new for name in floats for new in writer.round(None, name, f"{name}/rounded")]
 
 
-class _Writer:
+class Writer:
     """Makes nodes that draw a random error and add it to a value."""
 
     def __init__(self, made_by: Mapping[str, Any], graph: Any) -> None:
@@ -183,6 +184,17 @@ class _Writer:
         self.add("Add", raw, error, result=name)
         return self.nodes
 
+    def shake(self, raw: str, name: str, share: float) -> list[Any]:
+        """Return nodes that add or subtract this ``share`` of the RMS of the tensor ``raw`` to each
+        element that is not zero. The result is called ``name``."""
+        self.nodes = []
+        power = self.add("ReduceMean", self.add("Mul", raw, raw), keepdims=0)
+        amount = self.add("Mul", self.add("Sqrt", power), self.constant(np.float32(share)))
+        error = self.add("Mul", self.add("Sign", self.draw(raw, 1.0)), amount)
+        is_zero = self.add("Equal", raw, self.constant(np.float32(0)))
+        self.add("Where", is_zero, raw, self.add("Add", raw, error), result=name)
+        return self.nodes
+
     def blur(self, raw: str, name: str) -> list[Any]:
         """Return nodes that add the rounding error of float16 to the tensor ``raw``, an input that
         QNN quantizes to 8 bits. The result is called ``name``."""
@@ -190,21 +202,15 @@ class _Writer:
         self.add("Add", raw, self.add("Mul", raw, self.draw(raw, RELATIVE)), result=name)
         return self.nodes
 
-    def read_zero(self, node: Any) -> Any:
-        """Return the zero point of a quantizer, in the dtype of the quantizer's output. If it has
-        none, return 0 as uint8."""
-        has_zero = len(node.input) > 2
-        return read_constant(node.input[2], self.known) if has_zero else np.zeros((), np.uint8)
-
     def is_narrow(self, node: Any) -> bool:
         """Return whether a quantizer's output has 8 bits."""
-        return np.iinfo(self.read_zero(node).dtype).bits == 8
+        return np.iinfo(read_zero(node, self.known, self.made_by).dtype).bits == 8
 
     def move(self, node: Any, source: Any, raw: str, name: str) -> list[Any]:
         """Return nodes that move elements of the quantized tensor ``raw`` by random steps. The
         result is called ``name``."""
         self.nodes = []
-        zero = self.read_zero(node)
+        zero = read_zero(node, self.known, self.made_by)
         limits = np.iinfo(zero.dtype)
         levels = self.add("Cast", raw, to=TensorProto.FLOAT)
         rolled = self.draw(levels, 1.0)
@@ -283,29 +289,71 @@ class _Writer:
         return result
 
 
-def read_constant(name: str, constants: Mapping[str, Any]) -> Any:
-    """Return the value of the constant called ``name``. Raises FailedError if ``constants`` does
-    not contain it."""
-    if name not in constants:
+def read_constant(name: str, constants: Mapping[str, Any], made_by: Mapping[str, Any]) -> Any:
+    """Return the value of the constant called ``name``, which may be behind operators such as
+    Identity or Cast. Raises FailedError if it depends on an input of the model."""
+    if name in constants:
+        return numpy_helper.to_array(constants[name])
+    node = made_by.get(name)
+    if node is None:
         raise FailedError(f"{name}, a scale or zero point of the model, is not a constant")
-    return numpy_helper.to_array(constants[name])
+    given = {one: read_constant(one, constants, made_by) for one in node.input if one}
+    values = ReferenceEvaluator(node).run(None, given)
+    return np.asarray(values[list(node.output).index(name)])
 
 
-def find_grids(model: Path) -> list[tuple[float, int, int]]:
+def find_range(
+    node: Any, constants: Mapping[str, Any], made_by: Mapping[str, Any]
+) -> tuple[Any, Any]:
+    """Return the lowest and the highest values that a quantizer can represent, as arrays."""
+    scale = read_constant(node.input[1], constants, made_by).astype(np.float64)
+    zero = read_zero(node, constants, made_by)
+    limits = np.iinfo(zero.dtype)
+    return tuple(scale * (bound - zero.astype(np.int64)) for bound in (limits.min, limits.max))
+
+
+def read_zero(node: Any, constants: Mapping[str, Any], made_by: Mapping[str, Any]) -> Any:
+    """Return the zero point of a quantizer, in the dtype of the quantizer's output."""
+    if len(node.input) > 2 and node.input[2]:
+        return read_constant(node.input[2], constants, made_by)
+    kind = next((one.i for one in node.attribute if one.name == "output_dtype"), 0)
+    return np.zeros((), helper.tensor_dtype_to_np_dtype(kind or TensorProto.UINT8))
+
+
+def find_grids(model: Path, left: Collection[str] = ()) -> list[tuple[float, int, int]]:
     """Return the possible values of each output: the step, and the lowest and highest multiple of
-    it. The step is 0 unless the output is dequantized from 8 bits or fewer with a single scale."""
+    it. The step is 0 unless QNN computes the output and quantizes it to 8 bits or fewer with a
+    single scale. ``left`` are the types of operators that QNN does not compute."""
     graph = onnx.load(model, load_external_data=False).graph
     made_by = {name: node for node in graph.node for name in node.output}
     constants = read_constants(graph)
-    return [_find_grid(made_by.get(one.name), constants) for one in graph.output]
+    return [_find_grid(one.name, constants, made_by, left) for one in graph.output]
 
 
-def _find_grid(node: Any, constants: Mapping[str, Any]) -> tuple[float, int, int]:
+def _find_grid(
+    name: str, constants: Mapping[str, Any], made_by: Mapping[str, Any], left: Collection[str]
+) -> tuple[float, int, int]:
+    node = made_by.get(name)
     if node is None or node.op_type != "DequantizeLinear" or len(node.input) < 3:
         return 0.0, 0, 0
-    scale, zero = (read_constant(name, constants) for name in node.input[1:3])
+    scale, zero = (read_constant(one, constants, made_by) for one in node.input[1:3])
     limits = np.iinfo(zero.dtype)
+
+    def is_computed(one: str) -> bool:
+        """Return whether QNN computes a value and quantizes it as the output, or moves such
+        values."""
+        source = made_by.get(one)
+        if source is None or one in constants:
+            return False
+        if source.op_type in {"QuantizeLinear", "DequantizeLinear"}:
+            own = [read_constant(given, constants, made_by) for given in source.input[1:3]]
+            return own == [scale, zero] and is_computed(source.input[0])
+        if MOVES.fullmatch(source.op_type):
+            moved = source.input if source.op_type == "Concat" else source.input[:1]
+            return all(map(is_computed, moved))
+        return source.op_type not in left
+
     # For 16-bit results, QNN's steps can differ from the model's (seen for a softmax).
-    if scale.size != 1 or limits.bits > 8:
+    if scale.size != 1 or limits.bits > 8 or not is_computed(node.input[0]):
         return 0.0, 0, 0
     return float(scale.item()), limits.min - int(zero.item()), limits.max - int(zero.item())

@@ -331,6 +331,24 @@ class OutputFigures(Record, frozen=True, kw_only=True):
     worst: Element | None = None
 
 
+class Clipped(Record, frozen=True, kw_only=True):
+    """A tensor whose values for the judged inputs, from ``seen_low`` to ``seen_high``, leave the
+    range from ``low`` to ``high`` for which it was calibrated. ``name`` describes it."""
+
+    name: str
+    is_input: bool
+    low: float
+    high: float
+    seen_low: float
+    seen_high: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name} is calibrated for {self.low:.4g} to {self.high:.4g}, but has values from"
+            f" {self.seen_low:.4g} to {self.seen_high:.4g} for the judged inputs"
+        )
+
+
 class NoiseNote(Record, frozen=True, kw_only=True):
     """An error of output ``output`` that rounding noise does not explain, but that does not matter.
 
@@ -471,7 +489,8 @@ class Case(CaseName, frozen=True, kw_only=True):
     deviations. ``metric`` is the value of the user's metric, which is named ``metric_name``;
     ``metric_float`` and ``metric_quantized`` are its values for the float32 model and the quantized
     model. ``question`` is the first question whose answer is no in a failed case. ``warnings`` do
-    not fail the case, and neither do ``noise_notes``. ``places`` are the lines of the user's files
+    not fail the case, and neither do ``noise_notes``. ``clipped`` are the tensors that leave their
+    calibrated ranges most. ``places`` are the lines of the user's files
     that caused a failure. ``lacks`` is the library or device without which the case could not run
     here. ``outcome`` is the result of an upstream test, such as ``both`` if it passed upstream's
     verdict and ours. ``recorded_`` figures are from an earlier run with this toolchain. ``lower_s``
@@ -511,6 +530,7 @@ class Case(CaseName, frozen=True, kw_only=True):
     question: Question | None = None
     warnings: tuple[str, ...] = ()
     noise_notes: tuple[NoiseNote, ...] = ()
+    clipped: tuple[Clipped, ...] = ()
     sqnr_db_channel: Decibels | None = None
     channel: str = ""
     recorded_sqnr_db: Decibels | None = None

@@ -340,6 +340,8 @@ def test_values_of_each_output_are_multiples_of_its_own_step(
     first, second = lower.describe_outputs(make_model(), make_model().module)
     assert [(one.step, one.lowest, one.highest) for one in (first, second)] == grids
     assert (first.joined_axis, first.joined) == (1, (3, 3))
+    given = make_model(), make_model().module, (True, False, True)  # the first is a state
+    assert [one.step for one in lower.describe_outputs(*given)] == [0.25, 0.0]
 
 
 @pytest.mark.parametrize("scheme", [Scheme.FP16, Scheme.A8W8])
@@ -1406,6 +1408,22 @@ def test_what_stays_on_the_cpu_is_counted_and_named(monkeypatch: pytest.MonkeyPa
     refusals.choices = Choices(skip_ops=("aten.topk",))
     skipped = [one.asked for one in audit_delegation([graph], refusals).fallback_ops]
     assert skipped == [False, True]
+
+
+def test_an_output_that_the_cpu_computes_is_known() -> None:
+    graph = torch.fx.Graph()
+
+    def call(name: str, given: Any) -> Any:
+        made: Any = graph.call_function(operator.getitem, (given, 0))
+        if name:
+            made.target = Operator(name)
+        return made
+
+    part = call("", call("executorch_call_delegate", graph.placeholder("x")))
+    erf = call("aten.erf", part)
+    restored = call("quantized_decomposed.dequantize_per_tensor.default", part)
+    graph.output((part, erf, restored))
+    assert audit._list_on_host(SimpleNamespace(graph=graph)) == [False, True, False]
 
 
 def test_the_graphs_of_all_methods_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

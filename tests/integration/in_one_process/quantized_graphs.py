@@ -75,18 +75,29 @@ def test_the_values_of_an_output_are_multiples_of_its_step_from_zero() -> None:
 
 def test_an_output_that_only_moves_an_input_may_hold_any_value() -> None:
     moved = make_graph((0.5, 3, 0, 255), None, operator=torch.ops.aten.squeeze.default)
-    assert find_grids(moved) == [(0.5, 0, 0), NO_GRID]
+    assert find_grids(moved) == [NO_GRID, NO_GRID]
     graph = Graph()
     kept = graph.call_function(torch.ops.aten.squeeze.default, (graph.placeholder("x"),))
     grid = (0.5, 3, 0, 255, torch.uint8)
     rounded = graph.call_function(OPS.quantize_per_tensor.default, (kept, *grid))
     graph.output((graph.call_function(OPS.dequantize_per_tensor.default, (rounded, *grid)),))
-    assert find_grids(GraphModule(torch.nn.Module(), graph)) == [(0.5, 0, 0)]
+    assert find_grids(GraphModule(torch.nn.Module(), graph)) == [NO_GRID]
     graph = Graph()
     parts = [graph.placeholder(name) for name in "xy"]
     joined = graph.call_function(torch.ops.aten.cat.default, (parts,))
     graph.output((graph.call_function(OPS.dequantize_per_tensor.default, (joined, *grid)),))
-    assert find_grids(GraphModule(torch.nn.Module(), graph)) == [(0.5, -3, 252)]
+    assert find_grids(GraphModule(torch.nn.Module(), graph)) == [NO_GRID]
+    graph = Graph()
+    sine = graph.call_function(torch.ops.aten.sin.default, (graph.placeholder("x"),))
+    filled = graph.call_function(torch.ops.aten.full_like.default, (sine, 0.5))
+    for second, known in ((sine, True), (filled, False)):
+        joined = graph.call_function(torch.ops.aten.cat.default, ([sine, second],))
+        end = graph.output(
+            (graph.call_function(OPS.dequantize_per_tensor.default, (joined, *grid)),)
+        )
+        found = find_grids(GraphModule(torch.nn.Module(), graph))
+        assert found == [(0.5, -3, 252) if known else NO_GRID]
+        graph.erase_node(end)
     computed = make_graph((0.5, 3, 0, 255))
     assert find_grids(computed) == [(0.5, -3, 252)]
 
@@ -103,7 +114,7 @@ def test_an_input_that_is_rounded_before_and_after_its_move_is_only_moved(
         value = graph.call_function(OPS.quantize_per_tensor.default, (value, *numbers))
         value = graph.call_function(OPS.dequantize_per_tensor.default, (value, *numbers))
     graph.output((value,))
-    wanted = (0.5, 0, 0) if moves else (0.5, -3, 252)
+    wanted = NO_GRID if moves else (0.5, -3, 252)
     assert find_grids(GraphModule(torch.nn.Module(), graph)) == [wanted]
 
 

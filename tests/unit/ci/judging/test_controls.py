@@ -258,7 +258,7 @@ def test_the_weakest_channel_is_louder_than_its_error(factor: float, silenced: b
     quiet *= np.sqrt(factor * allowed[3] / np.mean(quiet**2))
     limits = Threshold(scheme="8a8w", max_above_noise_db=0.0)
     prediction = predict(right, 0.1 * runs)
-    (wrong,) = make_controls(ControlKind.WEAKEST_CHANNEL, expect(right), prediction, limits)
+    wrong, *_ = make_controls(ControlKind.WEAKEST_CHANNEL, expect(right), prediction, limits)
     assert (wrong[..., 3] == 0).all() == silenced
 
 

@@ -11,7 +11,7 @@ import pytest
 from ci.judging.figures import Array
 from ci.judging.gate import Expected, OutputJudgement, References, judge_output
 from ci.models.tensors import TensorInfo
-from ci.report.schema import Question, Threshold
+from ci.report.schema import Clipped, Question, Threshold
 from tests.stand_ins.lanes import predict
 
 LIMITS = Threshold(scheme="16a8w")
@@ -28,12 +28,16 @@ QUIET[:, :, 2] = 0.03
 Make = Callable[[Array], Array]
 
 
+def expect(values: Array) -> Expected:
+    return Expected(values, values, values)
+
+
 def judge(
     right: Array, output: Array, *, float16: bool = False, strict: bool = False
 ) -> OutputJudgement:
     """Judge an output with a predicted SQNR of 76 dB."""
     noise = predict(right, draw(1.6e-4, 3, (8, *SHAPE)) * QUIET)
-    eager, best = (Expected(one, one, one) for one in (FLOAT * QUIET, right))
+    eager, best = expect(FLOAT * QUIET), expect(right)
     references = References([eager], None if float16 else [best], [noise])
     limits = msgspec.structs.replace(LIMITS, strict_noise=strict)
     return judge_output(references, 0, output, TensorInfo("float64", SHAPE[1:]), limits)
@@ -90,6 +94,19 @@ def test_in_float16_an_error_matters_if_it_is_not_small_against_eight_bits(
     assert (found.noted is None) is matters
 
 
+def test_a_program_that_is_nearer_to_float32_than_a_clipped_model_is_not_blamed() -> None:
+    right = np.clip(FLOAT, -1, 1)
+    output = np.clip(FLOAT, -1.8, 1.8)
+    output[:, :, 4] += 0.4
+    noise = predict(right, draw(1e-4, 3, (8, *SHAPE)))
+    one = Clipped(name="x", is_input=True, low=-1, high=1, seen_low=-4, seen_high=4)
+    info = TensorInfo("float64", SHAPE[1:], step=0.25, lowest=-4, highest=4)
+    for clipped, question in (((), Question.FAITHFUL), ((one,), Question.QUANTIZED)):
+        references = References([expect(FLOAT)], [expect(right)], [noise], clipped)
+        reasons = judge_output(references, 0, output, info, LIMITS).reasons
+        assert [reason.question for reason in reasons] == [question] * 2
+
+
 def test_sets_whose_differences_are_smaller_than_the_error_of_the_scheme_are_not_exchanged() -> (
     None
 ):
@@ -97,9 +114,7 @@ def test_sets_whose_differences_are_smaller_than_the_error_of_the_scheme_are_not
     alike = 5 + draw(1.0, 5, SHAPE[1:]) + draw(0.002)
     right = alike + draw(0.3, 6, SHAPE[1:])
     noise = predict(right, draw(1e-5, 7, (8, *SHAPE)))
-    references = References(
-        [Expected(alike, alike, alike)], [Expected(right, right, right)], [noise]
-    )
+    references = References([expect(alike)], [expect(right)], [noise])
     info = TensorInfo("float64", SHAPE[1:])
     found = judge_output(references, 0, np.roll(right, 1, axis=0), info, LIMITS)
     assert found.fails(Question.FAITHFUL)

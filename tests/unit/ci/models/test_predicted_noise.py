@@ -16,7 +16,7 @@ from torch.ao.quantization.fx import _decomposed  # noqa: E402
 from ci.models import layers as layers_module  # noqa: E402
 from ci.models import noise as noise_module  # noqa: E402
 from ci.models import rounding  # noqa: E402
-from ci.models.layers import _decibels, _find_rounded, expose_layers, find_loss  # noqa: E402
+from ci.models.layers import _decibels, _find_rounded, expose_layers, find_clipped, find_loss  # noqa: E402
 from ci.models.model import Methods  # noqa: E402
 from ci.models.noise import Dice, predict_noise  # noqa: E402
 from ci.models.rounding import ACTIVATIONS, RUNS, count_runs  # noqa: E402
@@ -438,6 +438,42 @@ def test_the_weights_of_a_method_are_judged_by_its_own_outputs(spoiled: str) -> 
     assert again.behind_db == found.behind_db
 
 
+class Stateful(nn.Module):
+    """Adds its last input to the input, both quantized to a step of 0.1."""
+
+    last: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("last", torch.full((8, 16), 0.25))
+
+    def forward(self, values: Tensor) -> Tensor:
+        made = round_to(round_to(self.last, 0.1) + round_to(values, 0.1), 0.1)
+        self.last.copy_(values)
+        return made
+
+
+def test_a_buffer_that_is_written_is_an_activation() -> None:
+    ((one,), *_) = inputs()
+    graph: Any = torch.export.export(Stateful(), (one,), strict=True).module()
+    loss = find_loss(graph, (one,), (one + 0.25,))
+    assert loss is not None
+    assert (loss.weights_db, loss.behind_db < 40) == (60.0, True)
+
+
+def test_values_that_leave_their_calibrated_ranges_are_known() -> None:
+    ((one,), *_) = inputs()
+    graph: Any = torch.export.export(Stateful(), (one,), strict=True).module()
+    assert find_clipped(graph, [(one,)]) == ()
+    found = find_clipped(graph, [(one,), (10 * one,)])
+    assert [(row.name.partition(" [")[0], row.is_input) for row in found] == [
+        ("input values", True),
+        ("the result of add", False),
+    ]
+    assert (found[0].low, found[0].high) == pytest.approx((-12.8, 12.7))
+    assert found[0].seen_high == 10 * one.max()
+
+
 def test_a_model_that_loses_nothing_has_no_place_of_a_loss() -> None:
     ((one,), *_) = inputs()
     plain = trace(0.0, 0.0, 0.0)
@@ -602,7 +638,7 @@ def test_only_a_buffer_that_the_graph_writes_is_state() -> None:
     table = drawing.graph.create_node("get_attr", "table")
     drawing.call(ATEN.copy_, drawing.held, table)
     drawing.call(ATEN.copy_, drawing.x, table)
-    found = [noise_module._is_state(one) for one in (drawing.held, table, drawing.x)]
+    found = [noise_module.is_state(one) for one in (drawing.held, table, drawing.x)]
     assert found == [True, False, False]
 
 

@@ -18,6 +18,7 @@ from ci.onnx import layers
 from ci.onnx.layers import (
     _compare,
     expose_layers,
+    find_clipped,
     find_loss,
     find_rounded,
     infer,
@@ -32,6 +33,11 @@ WEIGHTS = np.random.default_rng(3).standard_normal((16, 16)).astype(np.float32) 
 
 def list_labels(model: Path, target: Path) -> tuple[str, ...]:
     return tuple(one.label for one in expose_layers(model, target))
+
+
+def lose(model: Path, scratch: Path, inputs: Any, reference: Any) -> Any:
+    """The loss of a model of which the quantizer removed nothing."""
+    return find_loss(model, model, scratch, inputs, reference)
 
 
 def write_chain(
@@ -78,7 +84,7 @@ def test_the_coarsest_or_clipped_range_is_where_most_is_lost(
     tmp_path: Path, steps: tuple[float, ...], place: str
 ) -> None:
     reference = run(write_chain(tmp_path / "float.onnx", (0, 0, 0)))
-    found = find_loss(
+    found = lose(
         write_chain(tmp_path / "model.onnx", steps), tmp_path / "scratch.onnx", (GIVEN,), reference
     )
     assert found is not None
@@ -112,7 +118,7 @@ def test_the_range_of_each_input_may_lose_most(tmp_path: Path, coarse: str) -> N
     session = open_reference(write("float.onnx", rounds=False))
     reference = session.run(None, dict(zip("xu", given, strict=True)))
     model = write("model.onnx", rounds=True)
-    found = find_loss(model, tmp_path / "scratch.onnx", given, reference)
+    found = lose(model, tmp_path / "scratch.onnx", given, reference)
     assert found is not None
     assert f"input '{coarse}'" in found.name
 
@@ -120,14 +126,14 @@ def test_the_range_of_each_input_may_lose_most(tmp_path: Path, coarse: str) -> N
 def test_weights_are_told_from_activations(tmp_path: Path) -> None:
     reference = run(write_chain(tmp_path / "float.onnx", (0, 0, 0)))
     coarse = write_chain(tmp_path / "model.onnx", (0.03, 0.03, 0.03), np.round(WEIGHTS * 4) / 4)
-    found = find_loss(coarse, tmp_path / "scratch.onnx", (GIVEN,), reference)
+    found = lose(coarse, tmp_path / "scratch.onnx", (GIVEN,), reference)
     assert found is not None
     assert found.weights_db < 20
 
 
 def test_a_model_that_is_not_quantized_loses_nothing(tmp_path: Path) -> None:
     model = write_chain(tmp_path / "model.onnx", (0, 0, 0))
-    assert find_loss(model, tmp_path / "scratch.onnx", (GIVEN,), run(model)) is None
+    assert lose(model, tmp_path / "scratch.onnx", (GIVEN,), run(model)) is None
 
 
 @pytest.mark.parametrize("step", [0, 0.03])
@@ -209,10 +215,10 @@ def test_a_model_with_too_many_values_or_values_of_unknown_size_is_not_searched(
     assert size == 5 * 16  # three rounded values and two products
     for most, searched in ((size, True), (size - 1, False)):
         monkeypatch.setattr(layers, "MOST_VALUES", most)
-        loss = find_loss(model, tmp_path / "scratch.onnx", (GIVEN,), reference)
+        loss = lose(model, tmp_path / "scratch.onnx", (GIVEN,), reference)
         assert (loss is not None) is searched
     free = write_chain(tmp_path / "free.onnx", (0.8, 0.01, 0.01), shape=("n", 16))
-    assert find_loss(free, tmp_path / "scratch.onnx", (GIVEN,), reference) is None
+    assert lose(free, tmp_path / "scratch.onnx", (GIVEN,), reference) is None
 
 
 def test_values_of_unknown_sizes_cannot_be_given(tmp_path: Path) -> None:
@@ -240,7 +246,7 @@ def test_the_worst_output_tells_what_the_weights_lose(tmp_path: Path) -> None:
     save(infer(model), tmp_path / "two.onnx")
     first, second = run(tmp_path / "two.onnx")
     for reference in ([first, 2 * second], [2 * first, second]):
-        loss = find_loss(tmp_path / "two.onnx", tmp_path / "scratch.onnx", [GIVEN], reference)
+        loss = lose(tmp_path / "two.onnx", tmp_path / "scratch.onnx", [GIVEN], reference)
         assert loss is not None
         assert loss.weights_db < 10
 
@@ -254,7 +260,7 @@ def test_an_operator_is_not_blamed_for_its_worst_input(tmp_path: Path) -> None:
     model.graph.node.extend([made, helper.make_node("Sub", [output.name, "part"], ["left"])])
     output.name = "left"
     save(infer(model), tmp_path / "model.onnx")
-    loss = find_loss(tmp_path / "model.onnx", tmp_path / "scratch.onnx", [GIVEN], [0.9 * GIVEN])
+    loss = lose(tmp_path / "model.onnx", tmp_path / "scratch.onnx", [GIVEN], [0.9 * GIVEN])
     assert loss is not None
     assert "input 'x'" in loss.name
 
@@ -264,7 +270,7 @@ def test_nothing_is_lost_by_rounding_that_changes_nothing(tmp_path: Path) -> Non
     given = np.arange(16, dtype=np.float32)[None] / 2
     exact = np.eye(16, dtype=np.float32)
     model = write_chain(tmp_path / "model.onnx", (0.5, 0.5, 0.5), exact)
-    assert find_loss(model, tmp_path / "scratch.onnx", (given,), [given]) is None
+    assert lose(model, tmp_path / "scratch.onnx", (given,), [given]) is None
 
 
 def test_what_only_moves_elements_loses_nothing(tmp_path: Path) -> None:
@@ -283,7 +289,7 @@ def test_what_only_moves_elements_loses_nothing(tmp_path: Path) -> None:
     diagonal = write_chain(tmp_path / "float.onnx", (0, 0))
     reference = open_reference(diagonal).run(None, {"x": given})
     reference.append(reference[0][:, :2])
-    loss = find_loss(tmp_path / "model.onnx", tmp_path / "scratch.onnx", (given,), reference)
+    loss = lose(tmp_path / "model.onnx", tmp_path / "scratch.onnx", (given,), reference)
     assert loss is not None
     assert "Slice" not in loss.name
 
@@ -294,7 +300,7 @@ def test_an_output_of_integers_tells_nothing_of_the_weights(tmp_path: Path) -> N
     model.graph.output.append(helper.make_empty_tensor_value_info("index"))
     save(infer(model), tmp_path / "two.onnx")
     reference = run(tmp_path / "two.onnx")
-    loss = find_loss(tmp_path / "two.onnx", tmp_path / "scratch.onnx", [GIVEN], reference)
+    loss = lose(tmp_path / "two.onnx", tmp_path / "scratch.onnx", [GIVEN], reference)
     assert loss is not None
     assert "input 'x'" in loss.name
 
@@ -360,3 +366,44 @@ def test_a_result_of_unknown_rank_or_size_has_no_elements_and_a_scalar_has_one()
     graph = helper.make_graph(nodes, "unknown", [x, w, shape], outputs)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
     assert list_values(model) == {"unknown": 0, "scalar": 1, "open": 0}
+
+
+def write_relu(path: Path, low: float, high: float) -> Path:
+    """Two products with a Clip between them or, quantized, with its range instead."""
+    weights = {"w": WEIGHTS, "zero": np.uint8(0), "low": np.float32(low), "high": np.float32(high)}
+    weights["step"] = np.float32((high - low) / 255)
+    quantized = path.stem == "quantized"
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["b" if quantized else "a"]),
+        *(
+            [
+                helper.make_node("QuantizeLinear", ["b", "step", "zero"], ["q"]),
+                helper.make_node("DequantizeLinear", ["q", "step", "zero"], ["c"]),
+            ]
+            if quantized
+            else [helper.make_node("Clip", ["a", "low", "high"], ["b"])]
+        ),
+        helper.make_node("MatMul", ["c" if quantized else "b", "w"], ["y"]),
+    ]
+    given, result = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 16]) for name in ("x", "y")
+    )
+    kept = [numpy_helper.from_array(np.asarray(one), name) for name, one in weights.items()]
+    graph = helper.make_graph(nodes, "relu", [given], [result], kept)
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]), path)
+    return path
+
+
+def test_the_weights_alone_are_measured_with_the_clip_that_the_quantizer_removed(
+    tmp_path: Path,
+) -> None:
+    plain = write_relu(tmp_path / "plain.onnx", 0.0, 0.5)
+    model = write_relu(tmp_path / "quantized.onnx", 0.0, 0.5)
+    loss = find_loss(model, plain, tmp_path / "scratch.onnx", (GIVEN,), run(plain))
+    assert loss is not None
+    assert loss.weights_db == BEST_DB  # no weight is quantized
+    assert find_clipped(model, plain, tmp_path / "scratch.onnx", [(GIVEN,)]) == ()
+    (one,) = find_clipped(model, model, tmp_path / "scratch.onnx", [(GIVEN,), (-2 * GIVEN,)])
+    assert (one.is_input, one.low, round(one.high, 6)) == (False, 0.0, 0.5)
+    assert one.seen_high > 1
+    assert one.seen_low < 0

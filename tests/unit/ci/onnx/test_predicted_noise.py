@@ -419,17 +419,56 @@ def test_the_values_of_an_output_that_is_dequantized_are_known(
     zeros = np.full(np.shape(scale), zero, kind)
     weights = [numpy_helper.from_array(zeros, "z"), constant("s", scale)]
     nodes = [
-        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["b"]),
+        helper.make_node("Sin", ["x"], ["a"]),
+        helper.make_node("QuantizeLinear", ["a", "s", "z"], ["b"]),
         helper.make_node("DequantizeLinear", ["b", "s", "z"], ["y"]),
         helper.make_node("Relu", ["y"], ["plain"]),
         helper.make_node("DequantizeLinear", ["b", "s"], ["short"]),
     ]
     if kind != "uint8":
-        del nodes[3]
-    outputs = [tensor("y", SHAPE), tensor("plain", SHAPE), tensor("short", SHAPE)][: len(nodes) - 1]
+        del nodes[4]
+    outputs = [tensor("y", SHAPE), tensor("plain", SHAPE), tensor("short", SHAPE)][: len(nodes) - 2]
     model = write_model(tmp_path / "m.onnx", nodes, [tensor("x", SHAPE)], outputs, weights)
     none = (0.0, 0, 0)
     assert find_grids(model) == [grid, none, none][: len(outputs)]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "left", "known"),
+    [
+        ([("Sin", ["x"], ["a"])], (), True),
+        ([("Sin", ["x"], ["a"])], ("Sin",), False),  # the CPU computes it
+        ([("Flatten", ["x"], ["a"])], (), False),
+        ([("Sin", ["x"], ["c"]), ("Concat", ["c", "k"], ["a"], {"axis": 0})], (), False),
+        ([("Sin", ["x"], ["c"]), ("Concat", ["c", "c"], ["a"], {"axis": 0})], (), True),
+        (
+            [
+                ("Sin", ["x"], ["c"]),
+                ("QuantizeLinear", ["c", "other", "z"], ["d"]),
+                ("DequantizeLinear", ["d", "other", "z"], ["e"]),
+                ("Flatten", ["e"], ["a"]),  # QNN keeps the grid of the sine
+            ],
+            (),
+            False,
+        ),
+    ],
+)
+def test_only_what_qnn_computes_into_a_grid_has_it(
+    tmp_path: Path, nodes: Any, left: tuple[str, ...], known: bool
+) -> None:
+    weights = [numpy_helper.from_array(np.uint8(3), "z"), constant("s", 0.5)]
+    weights += [constant("other", 0.25), constant("k", ANY)]
+    ends = [
+        ("QuantizeLinear", ["a", "s", "z"], ["b"]),
+        ("DequantizeLinear", ["b", "s", "z"], ["y"]),
+    ]
+    made = [
+        helper.make_node(kind, given, result, **dict(*more))
+        for kind, given, result, *more in [*nodes, *ends]
+    ]
+    outputs = [tensor("y", None)]
+    model = write_model(tmp_path / "m.onnx", made, [tensor("x", SHAPE)], outputs, weights)
+    assert find_grids(model, left) == [(0.5, -3, 252) if known else (0.0, 0, 0)]
 
 
 def test_an_output_of_another_operator_with_constants_has_no_grid(tmp_path: Path) -> None:
@@ -475,12 +514,23 @@ def test_a_constant_is_an_initializer_or_a_node(tmp_path: Path) -> None:
     held = constant("held", [1.0, 2.0])
     node = helper.make_node("Constant", [], ["made"], value=constant("inner", 3.0))
     other = helper.make_node("Relu", ["x"], ["y"])
-    constants = read_constants(helper.make_graph([node, other], "g", [], [], [held]))
-    assert read_constant("held", constants).tolist() == [1.0, 2.0]
-    assert read_constant("made", constants) == 3.0
-    for name in ("y", "gone"):
-        with pytest.raises(FailedError, match=f"{name}, a scale"):
-            read_constant(name, constants)
+    chain = [
+        helper.make_node("Identity", ["held"], ["same"]),
+        helper.make_node("Cast", ["same"], ["halves"], to=TensorProto.FLOAT16),
+        helper.make_node("Unsqueeze", ["halves", "axis"], ["row"]),
+        helper.make_node("Squeeze", ["row"], ["folded"]),
+    ]
+    axis = numpy_helper.from_array(np.zeros(1, np.int64), "axis")
+    graph = helper.make_graph([node, other, *chain], "g", [], [], [held, axis])
+    constants = read_constants(graph)
+    made_by = {name: one for one in graph.node for name in one.output}
+    assert read_constant("held", constants, made_by).tolist() == [1.0, 2.0]
+    assert read_constant("made", constants, made_by) == 3.0
+    folded = read_constant("folded", constants, made_by)
+    assert (folded.tolist(), folded.dtype) == ([1.0, 2.0], np.float16)
+    for name, missing in (("y", "x"), ("gone", "gone")):
+        with pytest.raises(FailedError, match=f"{missing}, a scale"):
+            read_constant(name, constants, made_by)
 
 
 # -- whole graphs ---------------------------------------------------------------------------------
