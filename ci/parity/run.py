@@ -24,7 +24,7 @@ from ci.parity.compare.comparison import (
 from ci.parity.compare.findings import Finding, Kind, ParityReport, order_findings
 from ci.parity.facts import Configuration, NotEvaluated, Place, directory_of, group
 from ci.parity.policy import ParityPolicy
-from ci.parity.reading import digest_side, keep, load, read_tree
+from ci.parity.reading import digest_side, is_read, keep, load, read_tree
 from ci.parity.trees import SourceTree, find_git_dir, open_tree
 from provisioning.errors import UsageError
 
@@ -246,6 +246,12 @@ def check_tree(tree: SourceTree, scope: Sequence[str], project: str) -> None:
             raise UsageError(
                 f"{tree.name} has no folder {folder}", fix="correct the folder in --scope"
             )
+    if scope and not any(is_read(path, "") for path in tree.files if in_scope(path, scope)):
+        raise UsageError(
+            f"there is nothing to compare in {', '.join(scope)}",
+            why="it has neither sources nor build files",
+            fix="correct the folder in --scope",
+        )
     names = {path.rpartition("/")[2] for path in tree.files}
     if not names & {"BUCK", "TARGETS"}:
         raise UsageError(

@@ -50,6 +50,7 @@ def test_a_newer_tree_or_one_without_a_version_is_read(
         (("p/BUCK", "CMakeLists.txt.in"), (), "has no CMakeLists.txt"),
         (("pq/BUCK", "CMakeLists.txt"), ("p",), "has no folder p"),
         (("p/BUCK", "CMakeLists.txt"), ("p", "p/BUCK"), "has no folder p/BUCK"),
+        (("p/BUCK", "d/x.md", "CMakeLists.txt"), ("d",), "there is nothing to compare in d"),
     ],
 )
 def test_a_tree_has_build_files_of_both_sides_and_the_folders_of_its_scope(
