@@ -52,7 +52,7 @@ FIRST = {
     f"{QUALCOMM}/BUCK": 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
     'runtime.cxx_library(name = "lib", srcs = ["a.cpp"])\n',
     f"{QUALCOMM}/a.cpp": "int a;\n",
-    "CMakeLists.txt": "cmake_minimum_required(VERSION 3.20)\nproject(tiny CXX)\n"
+    "CMakeLists.txt": "cmake_minimum_required(VERSION 3.20)\nproject(executorch CXX)\n"
     f"add_library(lib {QUALCOMM}/a.cpp)\n",
 }
 NEW_FILE = f"{QUALCOMM}/b.cpp"
