@@ -38,6 +38,13 @@ class Recorded(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         globs = tuple(one for one in self.files if "*" in one)
         return frozenset(self.files) - {*globs}, globs
 
+    def joined(self, other: Recorded) -> Recorded:
+        """Return what either of two runs opened."""
+        groups, files = (
+            {*a, *b} for a, b in ((self.groups, other.groups), (self.files, other.files))
+        )
+        return Recorded(tuple(sorted(groups)), tuple(sorted(files)))
+
     def covers(self, path: str) -> bool:
         paths, globs = self._split
         return path in paths or matches(path, globs)

@@ -95,7 +95,10 @@ def record(args: argparse.Namespace, repository: Repository, progress: Progress)
     whose change would not plan it, or if its run failed."""
     runs = [*record_sessions(repository, args.record, progress)]
     if args.out:
-        fresh = {**repository.rules.recorded, **{one.name: one.opened for one in runs}}
+        fresh = dict(repository.rules.recorded)
+        for one in runs:  # a failed run may have ended early, so it takes nothing away
+            known = fresh.get(one.name) if one.failed else None
+            fresh[one.name] = one.opened.joined(known) if known else one.opened
         with explain_writes(args.out):
             write_whole(args.out, render_record(fresh).encode())
     rows = [

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from ci.gate.recording import compress
+from ci.gate.rules import Recorded
+from provisioning.manifest.reader import read_toml
 
 ROOT = Path(__file__).resolve().parents[3]
 RULES = """
@@ -93,7 +95,10 @@ def test_what_a_session_opens_is_recorded_and_planned(tmp_path: Path) -> None:
     (tmp_path / "opened.toml").write_text(stale)
     code, found = run_plan(tmp_path, "--record", "notes")
     assert (code, found["sessions"][0]["unplanned"]) == (1, ["data/two.txt"])
-    code, found = run_plan(tmp_path, "--record", "broken")
+    (tmp_path / "opened.toml").write_text(stale + '[broken]\nfiles = ["data/one.txt"]\n')
+    code, found = run_plan(tmp_path, "--record", "broken", "--out", str(fresh))
+    known = read_toml(fresh.name, dict[str, Recorded], fresh.parent)["broken"].files
+    assert known == ("data/one.txt", "data/two.txt", "run"), "a failed run takes nothing away"
     assert (code, found["sessions"][0]["exit_code"]) == (1, 3)
 
 
