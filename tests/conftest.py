@@ -20,6 +20,9 @@ PREFIXES = ("GITHUB_", "GITLAB_CI", "BUILDKITE", "TF_BUILD", "JENKINS_", "CIRCLE
 for name in [one for one in os.environ if one == "CI" or one.startswith(PREFIXES)]:
     del os.environ[name]
 
+# Nor is git's configuration a test's matter, such as safe.directory.
+os.environ["GIT_CONFIG_GLOBAL"] = os.devnull
+
 # Many tests start `python -m ci`: with this set, each start would compile every module again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
