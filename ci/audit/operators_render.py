@@ -8,11 +8,10 @@ from collections.abc import Iterator, Sequence
 from ci.audit.operators import Audit, Audited, OperatorRow, group_refusals
 from ci.faults.match import KnownFault
 from ci.report.annotation import Annotation, Level
-from ci.report.columns import name_models
 from ci.report.github import render_sheets
 from ci.report.html import Sheet, SheetRow, render_tables
 from ci.report.schema import Status
-from ci.report.text import clean_log_line, count, show_bytes
+from ci.report.text import clean_log_line, count, name_models, show_bytes
 
 HEAD = ("model", "scheme", "SoC", "status", "on QNN", "parts", "border", "extra")
 UNCOMPILED = "an audit does not run QNN's compiler, which may refuse more operators"

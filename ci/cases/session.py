@@ -25,6 +25,7 @@ from ci.models.numerics import NUMERICS
 from ci.models.suite import expect_s
 from ci.models.user_models import Metric, find_function, is_function, lacks_function
 from ci.report.schema import Host, Phase, Report, Source, Status, Tool, summarize
+from ci.report.text import name_case, name_models
 from provisioning.artifacts.choice import list_device_runtimes
 from provisioning.artifacts.environment import Environment
 from provisioning.console.clock import read_clock
@@ -304,12 +305,14 @@ def run_cases(
     Return the results in the order of ``runs``. After an interrupt, return the results of the
     finished cases, or raise KeyboardInterrupt if there are none."""
     done: dict[CaseSpec, CaseResult] = {}
+    names = name_models(one.spec.model for one in runs)
     with progress.bar("cases", len(runs), "") as bar:
 
         def show(ended: tuple[CaseSpec, CaseResult]) -> None:
             done[ended[0]] = ended[1]
             bar.advance(1)
-            progress.step(describe_progress(int(bar.done), len(runs), ended[1]))
+            name = name_case(ended[1].case, names)
+            progress.step(describe_progress(int(bar.done), len(runs), name, ended[1]))
 
         def abort() -> None:
             progress.step("stopping the running cases")
@@ -317,7 +320,7 @@ def run_cases(
 
         def run(one: CaseRun) -> tuple[CaseSpec, CaseResult]:
             spec = one.spec
-            name = f"{Path(spec.model).name} {spec.scheme.value} {spec.soc}"
+            name = f"{names[spec.model]} {spec.scheme.value} {spec.soc}"
             with bar.busy(lambda: f"{name}: {one.describe_stage()}"):
                 return spec, one.run()
 
@@ -334,8 +337,8 @@ def run_cases(
     return [done[one.spec] for one in runs if one.spec in done]
 
 
-def describe_progress(done: int, total: int, result: CaseResult) -> str:
-    """Return one line with a case's name, status, SQNR and remarks. Unless the case passed, the
+def describe_progress(done: int, total: int, name: str, result: CaseResult) -> str:
+    """Return one line with a case's ``name``, status, SQNR and remarks. Unless the case passed, the
     first line of its reason follows."""
     case = result.case
     figure = f"{case.sqnr_db:.1f} dB" if case.sqnr_db is not None else ""
@@ -343,5 +346,4 @@ def describe_progress(done: int, total: int, result: CaseResult) -> str:
     if case.status is not Status.PASSED:
         notes.append(case.reason.splitlines()[0] if case.reason else "")
     tail = "  ".join(note for note in notes if note)
-    name = f"{Path(case.model).name} {case.scheme} {case.soc}"
     return f"  [{done}/{total}] {name:<34} {case.status.value:<11} {figure:>8}  {tail}".rstrip()

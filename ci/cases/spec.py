@@ -16,6 +16,7 @@ from ci.models.schemes import EXECUTORCH, ONNX, Lane, Scheme
 from ci.models.source_lines import name_argument
 from ci.models.suite import SUITE
 from ci.models.user_models import FACTORY, IN_COMMAND, NO_SOURCE, ModelEntry, Source, resolve_file
+from ci.report.text import ELLIPSIS, NAME_CHARS, cut_middle
 from provisioning.console.command import user_path
 from provisioning.errors import UsageError
 from provisioning.manifest.targets import Backend, read_backends, read_socs
@@ -70,7 +71,9 @@ class CaseSpec:
         name = self.model
         if name not in SUITE:
             digest = hashlib.sha256(name.encode()).hexdigest()[:8]
-            name = f"{Path(name).name.replace('.py:', '-')}-{digest}"
+            end = "-".join(Path(name).parts[-2:]).replace(".py:", "-").strip("/-")
+            short = cut_middle(end, NAME_CHARS).replace(ELLIPSIS, "_")
+            name = f"{short}-{digest}"
         return f"{name}-{self.scheme.value}-{self.soc}"
 
 

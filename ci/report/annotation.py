@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ci.report.schema import Case, Place, Report, Status
-from ci.report.text import name_some
+from ci.report.text import name_models, name_some
 from provisioning.console.terminal import defuse_commands
 
 # Characters that end a line or control a terminal, and bytes of a name that are not UTF-8.
@@ -68,6 +68,7 @@ def make_annotations(report: Report) -> list[Annotation]:
     Cases share an annotation because CI systems show only a few annotations per run.
     """
     groups: dict[tuple[Place, str, str], list[Case]] = {}
+    names = name_models(case.model for case in report.cases)
     for case in report.cases:
         if case.status is Status.FAILED:
             for place in case.places:
@@ -76,7 +77,7 @@ def make_annotations(report: Report) -> list[Annotation]:
         Annotation(
             Level.ERROR,
             f"{reason} ({name_cases(cases)})",
-            f"{report.session}: {model}",
+            f"{report.session}: {names[model]}",
             place.file,
             place.line,
         )

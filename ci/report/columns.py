@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from ci.report.bars import (
     Bar,
@@ -16,7 +16,15 @@ from ci.report.bars import (
     sum_traffic,
 )
 from ci.report.schema import MADE_PROVES, Case, DeviceFigures, Question, Report, Threshold
-from ci.report.text import count, show_bytes, show_decibels, show_seconds, show_share
+from ci.report.text import (
+    Names,
+    count,
+    name_models,
+    show_bytes,
+    show_decibels,
+    show_seconds,
+    show_share,
+)
 
 NOTHING = "-"
 NO_GATE = "not judged, because it varies between runs on the emulator"
@@ -395,14 +403,15 @@ COLUMNS = (
 )
 
 
-def columns_of(cases: Sequence[Case]) -> list[Column]:
+def columns_of(cases: Sequence[Case], names: Names = MappingProxyType({})) -> list[Column]:
     """Return the columns that identify a case or show its status, and those for which any case has
-    a value; without cases, return all columns.
+    a value; without cases, return all columns. ``names`` are the shown names of the models, by
+    default those that are the shortest for ``cases``.
 
-    Models are shown without their path if their names stay unique. If all cases ran in ONNX
-    Runtime, the column with the size of the program has a different heading.
+    If all cases ran in ONNX Runtime, the column with the size of the program has a different
+    heading.
     """
-    names = name_models(case.model for case in cases)
+    names = names or name_models(case.model for case in cases)
     model = replace(COLUMNS[0], show=lambda case: names[case.model], hint=lambda case: case.model)
     columns = [model, *COLUMNS[1:]]
     if cases and all(case.runner.startswith("onnxruntime") for case in cases):
@@ -422,14 +431,11 @@ def columns_of(cases: Sequence[Case]) -> list[Column]:
     ]
 
 
-def name_models(every: Iterable[str]) -> dict[str, str]:
-    """Return the shown name of each model: the last part of its path if that is unique, otherwise
-    the whole name.
-    """
-    models = {*every}
-    short = Counter(model.rpartition("/")[2] for model in models)
-    ends = {model: model.rpartition("/")[2] for model in models}
-    return {model: end if short[end] == 1 else model for model, end in ends.items()}
+def name_report(report: Report) -> dict[str, str]:
+    """Return the shown names of the models of a report and of the base that it is compared with."""
+    base = report.comparison
+    others = (*base.missing, *base.skipped, *base.new) if base else ()
+    return name_models(one.model for one in (*report.cases, *others))
 
 
 # The limits of a Threshold as text, by column.

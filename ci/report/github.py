@@ -12,11 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci.report.annotation import repeat_command
-from ci.report.columns import columns_of, find_margin
+from ci.report.columns import columns_of, find_margin, name_report
 from ci.report.comparison import SOURCES
 from ci.report.providers import Provider
 from ci.report.schema import Case, CaseName, Change, Report, Status
-from ci.report.text import clean_log_line, name_some, show_bytes, show_counts, show_decibels
+from ci.report.text import (
+    Names,
+    clean_log_line,
+    name_case,
+    name_some,
+    show_bytes,
+    show_counts,
+    show_decibels,
+)
 from provisioning.console.terminal import clean
 
 if TYPE_CHECKING:
@@ -70,12 +78,14 @@ def render_summary(report: Report, *, limit_bytes: int = LIMIT_BYTES) -> str:
     head += "".join(f"- {escape_markdown(note)}\n" for note in report.notes)
     head += "\n" if report.notes else ""
     failed = (case for case in report.cases if case.status is Status.FAILED)
+    names = name_report(report)
     budget = SizeBudget(limit_bytes - len(LEFT_OUT))
-    before = budget.take([head, *_describe_controls(report)])
-    before += budget.take(_describe_changes(report))
-    noted = [*_list_worst(report), *_list_warnings(report), *_list_refused(report)]
-    after = budget.take([*noted, _make_table(report.cases)])
-    problems = budget.take(_describe_problem(report, case) for case in failed)
+    before = budget.take([head, *_describe_controls(report, names)])
+    before += budget.take(_describe_changes(report, names))
+    lists = (_list_worst, _list_warnings, _list_refused)
+    noted = [part for one in lists for part in one(report, names)]
+    after = budget.take([*noted, _make_table(report.cases, names)])
+    problems = budget.take(_describe_problem(report, case, names) for case in failed)
     return "".join([*before, *problems, *after, LEFT_OUT if budget.is_full else ""])
 
 
@@ -113,37 +123,43 @@ def escape_name(text: str) -> str:
     return escape_markdown(text if len(text) <= NAME_CHARS else f"{text[: NAME_CHARS - 3]}...")
 
 
-def show_case(case: Case | CaseName) -> str:
-    """Return text such as ``nets/net.py:factory 8a8w SM8650``, escaped."""
-    return escape_name(str(case))
+def show_case(case: CaseName, names: Names) -> str:
+    """Return text such as ``net.py:factory 8a8w SM8650``, escaped."""
+    return escape_name(name_case(case, names))
 
 
-def _describe_controls(report: Report) -> Iterator[str]:
+def _describe_controls(report: Report, names: Names) -> Iterator[str]:
     counts = report.summary
     rejected = counts.controls - counts.controls_passed
     yield f"Controls: {rejected} of {counts.controls} rejected\n\n"
     passing = [control for control in report.controls if not control.rejected]
     for control in passing[:NAMES]:
-        name = escape_name(str(control))
+        name = show_case(control, names)
         yield f"- :x: the gate let wrong outputs pass: {control.kind.value} for {name}\n\n"
     if len(passing) > NAMES:
         yield f"- and {len(passing) - NAMES} more in report.json\n\n"
 
 
-def _list_worst(report: Report) -> Iterator[str]:
+def _list_worst(report: Report, names: Names) -> Iterator[str]:
     """Yield a table of the cases with the smallest margins to a limit, in dB. Yield nothing unless
     at least two cases have a limit."""
     margins = [(margin, case) for case in report.cases if (margin := find_margin(report, case))]
     if len(margins) > 1:
         rows = [
-            [MARKS[case.status], *_name_cells(case), figure, show_decibels(value), f"{margin:+.1f}"]
+            [
+                MARKS[case.status],
+                *_name_cells(case, names),
+                figure,
+                show_decibels(value),
+                f"{margin:+.1f}",
+            ]
             for (margin, figure, value), case in sorted(margins, key=lambda pair: pair[0])[:WORST]
         ]
         head = ["", "model", "scheme", "SoC", "figure", "dB", "margin"]
         yield f"Cases nearest to their limits:\n\n{_render_table(head, rows, numbers=2)}\n\n"
 
 
-def _describe_changes(report: Report) -> Iterator[str]:
+def _describe_changes(report: Report, names: Names) -> Iterator[str]:
     """Yield the differences from the base: tools, cases that are only in one report or no longer
     run, and figures.
     """
@@ -164,21 +180,22 @@ def _describe_changes(report: Report) -> Iterator[str]:
         (base.new, "not in the base"),
     ):
         if cases:
-            yield f"- {what} ({len(cases)}): {name_some([*map(show_case, cases)], NAMES)}\n"
+            shown = name_some([show_case(one, names) for one in cases], NAMES)
+            yield f"- {what} ({len(cases)}): {shown}\n"
     if count:
         head = ["model", "scheme", "SoC", "", "changed", "SQNR dB", "metric", ".pte", "on the CPU"]
-        rows = (_change_cells(one, cases_now[one.case]) for one in base.changed[:ROWS])
+        rows = (_change_cells(one, cases_now[one.case], names) for one in base.changed[:ROWS])
         more = f"\n\nand {count - ROWS} more" if count > ROWS else ""
         yield f"\n{_render_table(head, rows, numbers=4)}{more}\n"
     yield "\n"
 
 
-def _change_cells(change: Change, now: Case) -> list[str]:
+def _change_cells(change: Change, now: Case, names: Names) -> list[str]:
     statuses = [MARKS[one] for one in (change.before, change.now)]
     size = change.pte_bytes
     sign = "+" if (size or 0) > 0 else "-"
     return [
-        *_name_cells(now),
+        *_name_cells(now, names),
         " → ".join(dict.fromkeys(statuses)),
         ", ".join(SOURCES[one] for one in change.sources),
         _show_change(show_decibels(now.sqnr_db, now.max_abs), change.sqnr_db, "+.1f"),
@@ -196,9 +213,9 @@ def _show_change(now: str, change: float | None, form: str) -> str:
     return f"{now} ({format(change, form)})" if change else now
 
 
-def _describe_problem(report: Report, case: Case) -> str:
+def _describe_problem(report: Report, case: Case, names: Names) -> str:
     reason = escape_markdown(case.reason[:REASON_CHARS]) or "no reason was given"
-    lines = [f"**{MARKS[case.status]} {show_case(case)}**: {reason}", ""]
+    lines = [f"**{MARKS[case.status]} {show_case(case, names)}**: {reason}", ""]
     lines += [f"- at {escape_name(place.file)}, line {place.line}" for place in case.places[:NAMES]]
     lines += [
         f"- on the CPU: {escape_markdown(op.op)}: {escape_markdown(op.reason[:REASON_CHARS])}"
@@ -214,17 +231,17 @@ def _describe_problem(report: Report, case: Case) -> str:
     return "\n".join([*lines, "", ""])
 
 
-def _list_warnings(report: Report) -> Iterator[str]:
+def _list_warnings(report: Report, names: Names) -> Iterator[str]:
     """Yield a list of the warnings, which do not fail a case."""
     rows = [(case, warning) for case in report.cases for warning in case.warnings]
     if rows:
         yield "Warnings:\n\n"
         for case, warning in rows:
-            yield f"- {show_case(case)}: {escape_markdown(warning[:REASON_CHARS])}\n"
+            yield f"- {show_case(case, names)}: {escape_markdown(warning[:REASON_CHARS])}\n"
         yield "\n"
 
 
-def _list_refused(report: Report) -> Iterator[str]:
+def _list_refused(report: Report, names: Names) -> Iterator[str]:
     """Yield a list of the reasons why cases did not run, with their cases."""
     refused = [case for case in report.cases if case.status is Status.UNSUPPORTED]
     if not refused:
@@ -232,19 +249,19 @@ def _list_refused(report: Report) -> Iterator[str]:
     yield "Not run:\n\n"
     reasons = Counter(case.reason for case in refused)
     for reason, _ in reasons.most_common(NAMES):
-        names = [show_case(case) for case in refused if case.reason == reason]
-        yield f"- {name_some(names, NAMES)}: {escape_markdown(reason[:REASON_CHARS])}\n"
+        cases = [show_case(case, names) for case in refused if case.reason == reason]
+        yield f"- {name_some(cases, NAMES)}: {escape_markdown(reason[:REASON_CHARS])}\n"
     if len(reasons) > NAMES:
         more = "reason" if len(reasons) == NAMES + 1 else "reasons"
         yield f"- and cases with {len(reasons) - NAMES} more {more} in report.json\n"
     yield "\n"
 
 
-def _make_table(cases: tuple[Case, ...]) -> str:
+def _make_table(cases: tuple[Case, ...], names: Names) -> str:
     """Return a table of the cases. If there are more than ROWS, the failed ones come first, and the
     rest is cut off.
     """
-    columns = [column for column in columns_of(cases) if column.summary]
+    columns = [column for column in columns_of(cases, names) if column.summary]
     shown = (
         sorted(cases, key=lambda case: case.status is not Status.FAILED)
         if len(cases) > ROWS
@@ -271,8 +288,8 @@ def render_sheets(title: str, sheets: Iterable[Sheet]) -> str:
     return "".join(parts)
 
 
-def _name_cells(case: Case) -> list[str]:
-    return [escape_name(word) for word in (case.model, case.scheme, case.soc)]
+def _name_cells(case: Case, names: Names) -> list[str]:
+    return [escape_name(word) for word in (names[case.model], case.scheme, case.soc)]
 
 
 def _render_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: int) -> str:

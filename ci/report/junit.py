@@ -13,9 +13,9 @@ from __future__ import annotations
 from xml.etree import ElementTree as ET
 
 from ci.report.annotation import repeat_command
-from ci.report.columns import COLUMNS
+from ci.report.columns import COLUMNS, name_report
 from ci.report.schema import Case, Control, Report, Status
-from ci.report.text import describe_note, show_decibels
+from ci.report.text import Names, describe_note, show_decibels
 from provisioning.console.terminal import clean
 
 TAGS = {Status.FAILED: "failure", Status.UNSUPPORTED: "skipped"}
@@ -25,11 +25,12 @@ def render_junit(report: Report) -> bytes:
     """Return the content of junit.xml: UTF-8 with an XML declaration, indented."""
     root = ET.Element("testsuites", name=clean(report.title))
     suite = _add_suite(root, report, report.title)
+    names = name_report(report)
     for case in report.cases:
-        _add_case(suite, case, report)
+        _add_case(suite, case, report, names)
     controls = _add_suite(root, report, f"{report.title}.controls")
     for control in report.controls:
-        _add_control(controls, control)
+        _add_control(controls, control, names)
     for element in (root, suite, controls):
         _count(element)
     root.set("time", f"{report.summary.wall_s:.3f}")
@@ -47,12 +48,12 @@ def _add_suite(root: ET.Element, report: Report, name: str) -> ET.Element:
     return suite
 
 
-def _add_case(suite: ET.Element, case: Case, report: Report) -> None:
+def _add_case(suite: ET.Element, case: Case, report: Report, names: Names) -> None:
     again = [repeat_command(report, case)] if case.status is Status.FAILED else []
     operators = [f"on the CPU: {op.op}: {op.reason}" for op in case.fallback_ops]
     _add_test(
         suite,
-        case.model,
+        names[case.model],
         f"{case.scheme} {case.soc}",
         tag="error" if case.lacks else TAGS.get(case.status, ""),
         message="\n".join([case.reason or case.status.value, *operators]),
@@ -79,11 +80,11 @@ def _describe(case: Case) -> str:
     return ", ".join(parts)
 
 
-def _add_control(suite: ET.Element, control: Control) -> None:
+def _add_control(suite: ET.Element, control: Control, names: Names) -> None:
     figure = f"SQNR {show_decibels(control.sqnr_db)} dB"
     _add_test(
         suite,
-        control.model,
+        names.get(control.model, control.model),
         f"{control.scheme} {control.soc} rejects {control.kind.value}",
         tag="" if control.rejected else "failure",
         message=f"the gate let wrong outputs pass: {control.kind.value}, {figure}",

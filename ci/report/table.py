@@ -15,12 +15,15 @@ from rich.table import Table
 from rich.text import Text
 
 from ci.report.annotation import repeat_command
-from ci.report.columns import Column, columns_of
+from ci.report.columns import Column, columns_of, name_report
 from ci.report.schema import Case, Report, Status
 from ci.report.text import (
+    NAME_CHARS,
+    Names,
     clean_log_line,
     clean_name,
     describe_note,
+    name_case,
     show_counts,
     show_decibels,
     show_work,
@@ -36,7 +39,7 @@ STYLES = {
 LOG_LINES = 12
 NAME_WIDTH = 14
 PHASES = 6
-MODEL_WIDTH = 24  # longer names, which are paths, are wrapped
+MODEL_WIDTH = NAME_CHARS  # longer names, which could not be cut, are wrapped
 # Columns that a narrow terminal omits, in this order; all other forms of the report have them.
 DISPENSABLE = (
     *("cached", "accelerator us", "cycles", ".pte", "run s", "lower s", "predicted", "noise"),
@@ -63,20 +66,21 @@ def render_table(report: Report, *, colour: bool, width: int) -> str:
     """
     console = open_console(colour=colour, width=width)
     with console.capture() as capture:
-        table, left_out = _fit_table(report, console)
+        names = name_report(report)
+        table, left_out = _fit_table(report, names, console)
         console.print(table)
         if left_out:
             console.print(Text(f"left out at {width} columns: {', '.join(left_out)}", "dim"))
         for case in report.cases:
             if case.reason or case.fallback_ops:
-                _print_reason(console, case, report)
+                _print_reason(console, case, name_case(case, names), report)
             remarks = [("warning", one) for one in case.warnings]
             remarks += [("note", describe_note(one)) for one in case.noise_notes]
             for kind, remark in remarks:
-                title = clean_name(str(case))
+                title = clean_name(name_case(case, names))
                 console.print(Text.assemble("\n", (kind, "yellow"), f"  {title}"))
                 _print_marked(console, remark)
-        _print_controls(console, report)
+        _print_controls(console, report, names)
         _print_summary(console, report)
     return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
 
@@ -109,11 +113,11 @@ def render_rows(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) 
     return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
 
 
-def _fit_table(report: Report, console: Console) -> tuple[Table, list[str]]:
+def _fit_table(report: Report, names: Names, console: Console) -> tuple[Table, list[str]]:
     """Return the table with as many columns as fit in the width of the console, and the headings of
     the columns that are left out."""
     unlimited = console.options.update(max_width=1000)
-    every = [one for one in columns_of(report.cases) if one.terminal]
+    every = [one for one in columns_of(report.cases, names) if one.terminal]
     table, left_out = _cases_table(report, every), list[Column]()
     for name in DISPENSABLE:
         if Measurement.get(console, unlimited, table).maximum <= console.width:
@@ -155,8 +159,8 @@ def _print_marked(console: Console, line: str, style: str = "", *, whole: bool =
         console.print(Text.assemble(("  | ", style), piece), soft_wrap=whole)
 
 
-def _print_reason(console: Console, case: Case, report: Report) -> None:
-    title = clean_name(str(case))
+def _print_reason(console: Console, case: Case, name: str, report: Report) -> None:
+    title = clean_name(name)
     console.print(Text.assemble("\n", (case.status.value, STYLES[case.status]), f"  {title}"))
     lines = clean(case.reason).splitlines()
     lines += [f"on the CPU: {op.op}: {op.reason}" for op in case.fallback_ops]
@@ -167,14 +171,14 @@ def _print_reason(console: Console, case: Case, report: Report) -> None:
         _print_marked(console, line, whole=bool(report.command) and report.command in line)
 
 
-def _print_controls(console: Console, report: Report) -> None:
+def _print_controls(console: Console, report: Report, names: Names) -> None:
     counts = report.summary
     text = f"{counts.controls - counts.controls_passed} of {counts.controls} rejected"
     style = "bold red" if counts.controls_passed or not counts.controls else "green"
     console.print(Text.assemble("\ncontrols: ", (text, style)))
     for control in report.controls:
         if not control.rejected:
-            name = str(control)
+            name = name_case(control, names)
             how = f"the gate let wrong outputs pass: {control.kind.value}"
             figure = show_decibels(control.sqnr_db)
             _print_marked(console, f"{name}: {how}, SQNR {figure} dB", "bold red")

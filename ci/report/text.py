@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ci.report.schema import NoiseNote, Report, Summary
+from ci.report.schema import CaseName, NoiseNote, Report, Summary
 from provisioning.console.terminal import clean, defuse_commands
+
+ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
+NAME_CHARS = 32  # of a model's shown name
+Names = Mapping[str, str]  # the shown names of models
 
 
 def clean_log_line(text: str) -> str:
@@ -33,7 +38,39 @@ def keep_end(text: str, most: int) -> str:
     """Return ``text``, or its end after an ellipsis if it has more than ``most`` characters. The
     end is kept because it is where paths differ.
     """
-    return text if len(text) <= most else f"\N{HORIZONTAL ELLIPSIS}{text[1 - most :]}"
+    return text if len(text) <= most else f"{ELLIPSIS}{text[1 - most :]}"
+
+
+def name_models(every: Iterable[str]) -> dict[str, str]:
+    """Return the shown name of each model: the shortest end of its path that no other model has,
+    such as ``resnet/model.onnx``. A name of more than NAME_CHARS characters loses its middle,
+    unless two names would then be the same."""
+    models = {*every}
+    ends = Counter(end for model in models for end in _list_ends(model))
+    names = {one: next((end for end in _list_ends(one) if ends[end] == 1), one) for one in models}
+    cut = {model: cut_middle(name, NAME_CHARS) for model, name in names.items()}
+    known = Counter(cut.values())
+    return {model: one if known[one] == 1 else names[model] for model, one in cut.items()}
+
+
+def name_case(case: CaseName, names: Names) -> str:
+    """Return the shown name of a case, such as ``resnet/model.onnx u8 SM8650``."""
+    return f"{names.get(case.model, case.model)} {case.scheme} {case.soc}"
+
+
+def _list_ends(model: str) -> Iterator[str]:
+    """Yield the last part of a path, its last two parts, and so on."""
+    parts = model.split("/")
+    return ("/".join(parts[place:]) for place in reversed(range(len(parts))))
+
+
+def cut_middle(text: str, most: int) -> str:
+    """Return ``text``, or its start and its end around an ellipsis if it has more than ``most``
+    characters."""
+    if len(text) <= most:
+        return text
+    start = (most - 1) // 3
+    return f"{text[:start]}{ELLIPSIS}{text[start + 1 - most :]}"
 
 
 def count(number: int, one: str, many: str = "") -> str:

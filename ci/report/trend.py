@@ -12,7 +12,7 @@ from ci.report.bars import Bar
 from ci.report.columns import NOTHING, list_charts
 from ci.report.html import render_page
 from ci.report.schema import Case, CaseName, Report, Status
-from ci.report.text import count, keep_end
+from ci.report.text import count, keep_end, name_case, name_models
 from ci.report.write import REPORTS_FIX, read_report
 from provisioning.console.progress import Progress
 from provisioning.console.terminal import clean
@@ -148,7 +148,12 @@ def write_trend(reports: Sequence[Report], rows: Sequence[Row], directory: Path)
     charts = [column.chart for column in list_charts(reports)]
     sessions = list(dict.fromkeys(one.title for one in reports))
     page = render_page(
-        "trend.html.j2", reports=reports, rows=rows, charts=charts, sessions=sessions
+        "trend.html.j2",
+        reports=reports,
+        rows=rows,
+        charts=charts,
+        sessions=sessions,
+        names=name_models(row.name.model for row in rows),
     )
     with explain_writes(directory, REPORTS_FIX):
         write_whole(path, page.encode())
@@ -161,16 +166,20 @@ def describe_trend(reports: Sequence[Report], rows: Sequence[Row]) -> str:
     head = f"{count(len(reports), 'report')}, {reports[0].started} to {reports[-1].started}"
     several = len({row.session for row in rows}) > 1
     lines = [f"{head}; . passed, F failed, - unsupported"]
-    lines += [_describe_row(row, row.session if several else "") for row in rows]
+    names = name_models(row.name.model for row in rows)
+    shown = (name_case(row.name, names) for row in rows)
+    lines += [
+        _describe_row(row, f"{name} {row.session if several else ''}".rstrip())
+        for row, name in zip(rows, shown, strict=True)
+    ]
     return "\n".join(lines) + "\n"
 
 
-def _describe_row(row: Row, session: str) -> str:
+def _describe_row(row: Row, name: str) -> str:
     marks = {Status.PASSED: ".", Status.FAILED: "F", Status.UNSUPPORTED: "-", None: " "}
     strip = "".join(marks[one] for one in row.statuses)
     values = [value for value in row.lines[0].values if value is not None]
     moved = f"  {values[0]:.1f} to {values[-1]:.1f} dB" if values else ""
-    name = f"{row.name} {session}".rstrip()
     return f"  {keep_end(clean(name), NAME_CHARS):<{NAME_CHARS}}  {strip}{moved}".rstrip()
 
 

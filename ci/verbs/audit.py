@@ -18,7 +18,7 @@ from ci.cases.spec import CaseSpec
 from ci.executorch.engine import ExecutorchEngine
 from ci.executorch.toolchain import LIBRARY, describe_toolchain
 from ci.models.schemes import EXECUTORCH
-from ci.report.text import count
+from ci.report.text import count, name_models
 from ci.verbs.emulate import require_executorch
 from ci.verbs.lanes.built import add_executorch
 from ci.verbs.lanes.steps import (
@@ -90,8 +90,10 @@ def run(
             found, seconds = (early, 0.0) if ended.failure else ended.result
             return judge_case(spec, policy, found, seconds, qnn)
 
+        names = name_models(spec.model for spec in specs)
+
         def show(one: Audited) -> None:
-            name = f"{Path(one.model).name} {one.scheme} {one.soc}"
+            name = f"{names[one.model]} {one.scheme} {one.soc}"
             line = f"  {name:<34} {one.status.value:<11} {one.reason.partition(chr(10))[0]}"
             progress.step(line.rstrip())
 

@@ -17,6 +17,7 @@ from ci.cases.spec import CaseSpec
 from ci.executorch.engine import ExecutorchEngine, make_runner
 from ci.executorch.toolchain import LIBRARY, describe_toolchain, name_toolchain
 from ci.models.schemes import EXECUTORCH
+from ci.report.text import name_models
 from ci.verbs.lanes.steps import (
     add_run,
     add_schemes,
@@ -125,9 +126,10 @@ def localise(
         parts = tuple(describe_toolchain(environment))
         engine = ExecutorchEngine(name_toolchain(parts, environment))
         qnn = next((one.version for one in parts if one.name == LIBRARY), "")
+        names = name_models(spec.model for spec in specs)
         for number, spec in enumerate(specs):
             progress.step(
-                f"3/4 localise {Path(spec.model).name} {spec.scheme.value} {spec.soc}, at most"
+                f"3/4 localise {names[spec.model]} {spec.scheme.value} {spec.soc}, at most"
                 f" {args.limit} programs"
             )
             setup = RunSetup(

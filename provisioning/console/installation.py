@@ -7,17 +7,15 @@ package index.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
+import shutil
 import sys
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
-
-from provisioning.console.caller import NOX_VARIABLE
 
 DISTRIBUTION = "executorch-qnn-ci"
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -37,8 +35,6 @@ def find_origin() -> str:
 def install_command(extra: str) -> str:
     """Return the command that installs this project with an extra from where this copy came: a
     commit on GitHub, a directory, a wheel or a package index."""
-    # An environment of the noxfile is not the one whose pip is on PATH.
-    pip = f"{shlex.quote(sys.executable)} -m pip" if os.environ.get(NOX_VARIABLE) else "pip"
     repository, _, commit = find_origin().partition("@")
     folder, file = _find_local()
     if repository:
@@ -47,7 +43,15 @@ def install_command(extra: str) -> str:
         target = f"{DISTRIBUTION}[{extra}] @ {file.as_uri()}"
     else:
         target = f"{folder or DISTRIBUTION}[{extra}]"
-    return f'{pip} install "{target}"'
+    quoted = shlex.quote(target) if set(target) & set('"$`\\') else f'"{target}"'
+    return f"{_find_pip()} install {quoted}"
+
+
+def _find_pip() -> str:
+    """Return the command of this Python's pip: ``pip`` if that is the one on PATH, which it is not
+    for an environment of the noxfile or one that is not activated."""
+    own, found = Path(sys.executable).parent / "pip", shutil.which("pip")
+    return "pip" if found and Path(found) == own else f"{shlex.quote(sys.executable)} -m pip"
 
 
 def _find_local() -> tuple[Path | None, Path | None]:

@@ -34,7 +34,7 @@ from ci.onnx.options import (
 )
 from ci.report.annotation import choose_case
 from ci.report.schema import Case, Report, Tool
-from ci.report.text import count, show_bytes, show_decibels, show_seconds, show_share
+from ci.report.text import count, name_models, show_bytes, show_decibels, show_seconds, show_share
 from ci.report.write import read_report
 from ci.verbs import environments
 from ci.verbs.lanes.steps import (
@@ -245,6 +245,7 @@ def fit_shapes(
 
     quantized: set[str] = set()
     fitted: dict[Source, Source] = {}
+    names = name_models(spec.model for spec in specs)
     for spec in {spec.source: spec for spec in reversed(specs) if spec.is_file}.values():
         again = choose_case(command, spec.model, spec.scheme.value, spec.soc) if command else ""
         entry = spec.model if spec.model in policy.models else ""
@@ -257,7 +258,7 @@ def fit_shapes(
             models.check_model(model, path, again, entry)
         if batch:
             other = f"`shapes` in [models.{entry}]" if entry else "--shape"
-            told = f"{spec.model}: its batch size ({size}) varies, so 1 is used"
+            told = f"{names[spec.model]}: its batch size ({size}) varies, so 1 is used"
             progress.step(f"{told}; {other} sets another")
         fitted[spec.source] = msgspec.structs.replace(spec.source, shapes=shapes)
         with at_key(f"models.{entry}.float_model"):

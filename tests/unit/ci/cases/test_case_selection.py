@@ -196,7 +196,10 @@ def test_a_case_has_a_reference_and_a_name_for_its_files() -> None:
     digest = hashlib.sha256(b"nets/net.py:make").hexdigest()[:8]
     own = CaseSpec("nets/net.py:make", Scheme.A8W8, "SM8750", Source("/nets/net.py:make"))
     assert (own.reference, own.is_file) == ("/nets/net.py:make", False)
-    assert own.slug == f"net-make-{digest}-8a8w-SM8750"
+    assert own.slug == f"nets-net-make-{digest}-8a8w-SM8750"
+    long = CaseSpec(f"{'é' * 40}/model.onnx", Scheme.U8, "SM8650", Source("/a/model.onnx"))
+    assert len(long.slug) == 32 + len("-12345678-u8-SM8650")
+    assert long.slug.startswith("é")
     assert CaseSpec("net", Scheme.U8, "SM8750", Source("/nets/net.onnx")).is_file
 
 

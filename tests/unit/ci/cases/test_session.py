@@ -421,13 +421,13 @@ def test_a_line_of_progress_tells_all_of_a_case(status: Status) -> None:
         made_inputs="random inputs",
         reason="first line\nsecond line",
     )
-    line = describe_progress(2, 7, CaseResult(case, remark="a remark"))
+    line = describe_progress(2, 7, "a.py:f 8a8w SM8650", CaseResult(case, remark="a remark"))
     told = f"{status.value} 41.3 dB cached random inputs a remark"
     told += "" if status is Status.PASSED else " first line"
     assert line.split() == f"[2/7] a.py:f 8a8w SM8650 {told}".split()
     assert not line.endswith(" ")
     plain = msgspec.structs.replace(case, sqnr_db=None, cached=False, made_inputs="", reason="")
-    line = describe_progress(1, 1, CaseResult(plain))
+    line = describe_progress(1, 1, "a.py:f 8a8w SM8650", CaseResult(plain))
     assert line.split() == ["[1/1]", "a.py:f", "8a8w", "SM8650", status.value]
     assert not line.endswith(" ")
 

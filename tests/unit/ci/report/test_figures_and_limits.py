@@ -17,7 +17,6 @@ from ci.report.columns import (
     describe_timing,
     find_margin,
     list_charts,
-    name_models,
     show_heat,
     show_limit,
     show_operators,
@@ -34,7 +33,14 @@ from ci.report.schema import (
     Status,
     Threshold,
 )
-from ci.report.text import clean_name, keep_end, name_some, show_bytes, show_seconds
+from ci.report.text import (
+    clean_name,
+    keep_end,
+    name_models,
+    name_some,
+    show_bytes,
+    show_seconds,
+)
 from tests.stand_ins.reports import make_report
 
 CASE = Case(model="m", scheme="8a8w", soc="SM8650", status=Status.PASSED)
@@ -353,7 +359,24 @@ def test_words_for_several_things() -> None:
     shown = [show_operators(change(CASE, qnn_ops=operators[:n])) for n in (0, 1, 3, 4)]
     assert shown == ["-", "1: a 1", "6: a 1, b 2, c 3", "10: a 1, b 2, c 3 ..."]
     assert show_shares(1.0, 0.97) == "100 % (97.00 % exact)"
-    assert name_models(["a/x", "b/x", "c/y"]) == {"a/x": "a/x", "b/x": "b/x", "c/y": "y"}
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        {"zoo/resnet/model.onnx": "resnet/model.onnx", "zoo/vit/model.onnx": "vit/model.onnx"},
+        {"a/net.py:f": "a/net.py:f", "b/net.py:f": "b/net.py:f", "b/net.py:g": "net.py:g"},
+        {"a/b/x": "a/b/x", "c/b/x": "c/b/x", "x": "x", "mlp": "mlp"},
+        {"/far/nets/x": "far/nets/x", "nets/x": "nets/x"},
+        {
+            "zoo/resnet50_quantized_w8a8/model.onnx": "resnet50_q…tized_w8a8/model.onnx",
+            "zoo/vit/model.onnx": "vit/model.onnx",
+        },
+        {f"{'x' * 10}{one}{'y' * 40}": f"{'x' * 10}{one}{'y' * 40}" for one in "ab"},
+    ],
+)
+def test_a_model_is_shown_by_its_shortest_path_without_its_middle(shown: dict[str, str]) -> None:
+    assert name_models(shown) == shown
 
 
 def test_the_columns_of_cases_are_those_that_any_of_them_has() -> None:

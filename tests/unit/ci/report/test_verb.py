@@ -105,7 +105,7 @@ def test_failures_of_one_line_are_one_annotation(
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     assert main(["report", str(failing), "--annotate"]) == ExitCode.FAILED
     assert capsys.readouterr().out == (
-        "::error file=nets/a%2Cb%25%3A%3Anet.py,line=7,title=test_emulator%3A nets/n.py%3Af::"
+        "::error file=nets/a%2Cb%25%3A%3Anet.py,line=7,title=test_emulator%3A n.py%3Af::"
         "no (8a8w SM8650, fp16 SM8650, 16a8w SM8650)\n"
     )
     monkeypatch.delenv("GITHUB_ACTIONS")
