@@ -30,8 +30,7 @@ from ci.report.schema import Report
 from ci.report.write import REPORTS_FIX, read_report
 from ci.verbs.environments import LOWERING, ONNX_TORCH, choose_onnx
 from ci.verbs.lanes.built import installed_executorch
-from ci.verbs.lanes.onnx import EXPORTING
-from ci.verbs.lanes.onnx import PACKAGES as ONNX_PACKAGES
+from ci.verbs.lanes.onnx import list_packages
 from ci.verbs.lanes.steps import add_policy, require_packages
 from ci.verbs.lanes.trials import open_bench
 from ci.verbs.user_policy import OURS, choose_policy
@@ -175,7 +174,7 @@ def require_engine(word: str, args: argparse.Namespace) -> None:
         choice = [word for one in args.model for word in ("--model", one)]
         choice += ["--policy", str(args.policy)] if args.policy else []
         extra = choose_onnx(choice)
-        needed = (*ONNX_PACKAGES, *EXPORTING * (extra == ONNX_TORCH))
+        needed = list_packages(exports=extra == ONNX_TORCH)
     own = {name.replace("-", "_") for name in pins}
     require_packages([name for name in needed if name not in own], extra)
 

@@ -240,6 +240,7 @@ FILL = {
     "OWNER/REPOSITORY@COMMIT": setups.COMMIT,
     "OLD NEW": "before/report.json reports/test_emulator",
 }
+PLACEHOLDER = "OWNER/REPOSITORY@COMMIT"
 TWO_MODELS = "--model mlp --model resnet"
 # What can be run nowhere here, and why.
 NOT_RUN = {
@@ -293,6 +294,14 @@ NOT_RUN = {
         "the stand-in for adb pushes one file at a time"
     ),
     "pip install executorch-extension-model-explorer": "it is a package of others",
+    "git clone https://github.com/OWNER/REPOSITORY": "OWNER/REPOSITORY is a placeholder",
+    "cd REPOSITORY": "likewise",
+    **{
+        f'pip install "executorch-qnn-ci[{extra}] @ git+https://github.com/{PLACEHOLDER}"': (
+            "OWNER/REPOSITORY is a placeholder; .github/workflows/release.yml installs the wheel"
+        )
+        for extra in ("lowering", "evidence")
+    },
     "nox -s fuzz": "it searches for ten minutes; tests/unit/ci/faults has what it does",
     "nox -s fuzz -- --minutes 30 --scheme fp16 --scheme u8 --seed 7": "it searches for 30 minutes",
     "qnn-ci fuzz --frontend executorch --scheme 16a8w": "it searches for ten minutes",

@@ -301,6 +301,11 @@ def fit_schemes(
     return list(dict.fromkeys(fitted))
 
 
+def list_packages(*, exports: bool) -> tuple[str, ...]:
+    """Return the packages that a run needs. With ``exports``, any model comes from PyTorch."""
+    return (*PACKAGES, *EXPORTING * exports)
+
+
 def require_python(version: str) -> None:
     """Raise UnfitError for a Python that the pinned wheels do not support."""
     if is_older(version, OLDEST_PYTHON):
@@ -372,7 +377,7 @@ def run(
     require_python(platform.python_version())
     exports = not all(spec.is_file for spec in specs)
     extra = environments.ONNX_TORCH if exports else environments.ONNX
-    require_packages((*PACKAGES, *EXPORTING * exports), extra)
+    require_packages(list_packages(exports=exports), extra)
     chosen = choice.QnnChoice(choice.read_choice(args.sdk).sdk, choice.WHEEL)
     phases = Phases(progress)
     words = {name: getattr(args, name) for name in ("sdk", "option", "shape")}

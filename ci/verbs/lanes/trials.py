@@ -15,7 +15,7 @@ from ci.faults.trial import Trial
 from ci.models.schemes import EXECUTORCH, ONNX, Scheme
 from ci.onnx.options import HTP, choose_options, find_library
 from ci.verbs.environments import LOWERING, ONNX_TORCH
-from ci.verbs.lanes.onnx import EXPORTING, PACKAGES, PROFILE, RUNTIMES, SDK_PROFILE
+from ci.verbs.lanes.onnx import PROFILE, RUNTIMES, SDK_PROFILE, list_packages
 from ci.verbs.lanes.steps import enter_environment, require_packages
 from provisioning.artifacts.choice import WHEEL, QnnChoice
 from provisioning.console.progress import Progress
@@ -75,7 +75,7 @@ def open_bench(
     directories that are searched before the installed packages. Raises UnfitError for a missing
     package, and the same errors as ``enter_environment``."""
     if frontend == "onnx":
-        require_packages((*PACKAGES, *EXPORTING), ONNX_TORCH)
+        require_packages(list_packages(exports=True), ONNX_TORCH)
     else:
         require_packages(("torch", "executorch"), LOWERING)
     if frontend == "onnx":

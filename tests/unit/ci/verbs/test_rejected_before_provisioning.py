@@ -8,12 +8,13 @@ import os
 import struct
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from ci.__main__ import main
-from ci.verbs.lanes import onnx
+from ci.verbs.lanes import onnx, steps
 from provisioning.console.user_files import LIMIT_BYTES
 from provisioning.errors import ExitCode, UnfitError, UsageError
 
@@ -115,13 +116,19 @@ def test_a_model_that_is_none_is_named_as_it_was_given(
     assert "net.pynet.py" not in err
 
 
-def test_right_data_is_not_refused(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_right_data_is_not_refused(
+    repository: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "provision_profile", raise_unfit)
     (repository / "qnn.toml").write_text(
         f'{ENTRY}inputs = "sets.npy"\n{METRIC.format("net.py:top1", "sets.npy")}'
     )
-    words = ["test-emulator", "--policy", "qnn.toml", "--offline", "--json"]
-    assert main(words) in {ExitCode.DOWNLOAD, ExitCode.ENVIRONMENT}
+    assert main(["test-emulator", "--policy", "qnn.toml", "--json"]) == ExitCode.ENVIRONMENT
     assert "models.m" not in json.dumps(capsys.readouterr().err)
+
+
+def raise_unfit(*_: Any, **__: Any) -> None:
+    raise UnfitError("provisioning starts")
 
 
 LOWERING = ("torch", "executorch")
