@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from provisioning.documents import open_regular
 from provisioning.errors import QnnCiError, StoreError
 
 READ_BYTES = 1 << 20
@@ -91,7 +92,7 @@ def has_files(directory: Path) -> bool:
 
 def hash_file(path: Path) -> str:
     """Return the SHA-256 of a regular file, in hexadecimal. Raises OSError."""
-    with path.open("rb", buffering=0) as file:
+    with open_regular(path) as file:
         return hash_stream(file, hashlib.sha256())
 
 

@@ -22,6 +22,7 @@ from ci.report.schema import RANKS, Case, Footprint, Report, Status
 from ci.report.table import render_rows
 from ci.report.text import count, name_some, show_decibels
 from provisioning.console.terminal import LEAST_COLUMNS, fit_lines
+from provisioning.documents import read_text
 from provisioning.elf.reader import read_exports
 from provisioning.errors import FailedError
 
@@ -226,7 +227,7 @@ def read_types(root: Path) -> dict[str, str]:
     comments. The keys have the form ``HEADER TYPE``."""
     found = {}
     for path in sorted((root / HEADERS).rglob("*.h")):
-        text = COMMENT.sub(" ", path.read_text(encoding="utf-8", errors="replace"))
+        text = COMMENT.sub(" ", read_text(path, "replace"))
         for one in TYPE.finditer(text):
             end = _find_end(text, one.end())
             name = NAME.match(text, end)

@@ -6,13 +6,13 @@ The numbers of hits and misses in a compiler cache come from ccache's log or scc
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from ci.builds.artifacts import (
     Judged,
@@ -40,6 +40,7 @@ from ci.builds.steps import run_stages
 from ci.builds.toolchains import PROBE_S
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
+from provisioning.documents import decode_json, read_text
 from provisioning.files import hash_file, write_whole
 from provisioning.store.store import explain_errors
 
@@ -196,7 +197,7 @@ def _read_ccache_log(log: Path) -> tuple[int, int]:
     """Return hits and misses from ccache's CCACHE_STATSLOG file, in which each line names a counter
     to increment. Return (0, 0) if there is no such file."""
     try:
-        lines = log.read_text(encoding="utf-8").splitlines()
+        lines = read_text(log).splitlines()
     except OSError:
         return 0, 0
     return sum(line in HITS for line in lines), lines.count(MISS)
@@ -208,7 +209,7 @@ def _ask_sccache(program: Path, environment: Mapping[str, str]) -> tuple[int, in
     words = [str(program), "--show-stats", "--stats-format", "json"]
     ended = run_process(words, env=environment, timeout_s=PROBE_S, check=False)
     try:
-        stats = json.loads(ended.output)["stats"]
+        stats = decode_json(ended.output, dict[str, Any])["stats"]
         hits, misses = (stats[name]["counts"].values() for name in ("cache_hits", "cache_misses"))
     except (ValueError, KeyError, TypeError):
         return 0, 0

@@ -16,6 +16,7 @@ from provisioning.artifacts.environment import Environment, locate_profile
 from provisioning.console.git import list_submodules
 from provisioning.console.progress import Progress
 from provisioning.doctor.policies import read_doctor_policy
+from provisioning.documents import read_text
 from provisioning.errors import UnfitError, UsageError
 from provisioning.files import has_files
 from provisioning.manifest.pairs import read_pairs
@@ -195,14 +196,14 @@ def check_names(source: Path, sdk: Path) -> None:
     An SDK of another version can have the same header without that name.
     """
     texts = {
-        path.relative_to(source): path.read_text(encoding="utf-8", errors="replace")
+        path.relative_to(source): read_text(path, "replace")
         for path in sorted((source / QNN_SOURCES).rglob("*"))
         if path.suffix in {".h", ".cpp"}
     }
     wanted = {name: path for path, text in texts.items() for name in list_names(text)}
     known = [name for text in texts.values() for name in DEFINITION.findall(text)]
     for path in (sdk / "include/QNN").rglob("*.h"):
-        known += QNN_NAME.findall(path.read_text(encoding="utf-8", errors="replace"))
+        known += QNN_NAME.findall(read_text(path, "replace"))
     for name in known:
         wanted.pop(name, None)
     if wanted:

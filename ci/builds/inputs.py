@@ -17,6 +17,7 @@ from typing import TypeAlias, TypeVar
 
 import msgspec
 
+from provisioning.documents import DocumentError, read_json
 from provisioning.errors import UnfitError
 from provisioning.files import hash_file, write_whole
 from provisioning.store.store import explain_errors
@@ -125,8 +126,8 @@ def read_record(path: Path, kind: type[T]) -> T:
     """Return the record in a file, or an empty one if the file is missing or invalid. ``kind`` is
     the type of the record."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.DecodeError, RecursionError):
+        return read_json(path, kind)
+    except DocumentError:
         return kind()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import time
@@ -10,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from ci.builds.plan import BuildPlan, StagePlan
 from ci.builds.toolchains import PROBE_S
@@ -17,6 +17,7 @@ from ci.explain.render import advise
 from ci.report.providers import Provider, group
 from provisioning.console.process import run_process
 from provisioning.console.progress import Bar, Progress
+from provisioning.documents import CONTENT_BYTES, DOCUMENT_BYTES, read_json, read_text, read_window
 from provisioning.errors import StoreError, ToolError, UsageError
 
 CONFIGURED = "configured"  # a file that marks a successful configuration
@@ -89,7 +90,7 @@ def _read_words(plan: BuildPlan) -> frozenset[str]:
     """Return words in the sources' CMake files that may be names of options, and the names of
     CMake's variables."""
     paths = (*plan.overlay.rglob("CMakeLists.txt"), *plan.overlay.rglob("*.cmake"))
-    texts = [path.read_text(encoding="utf-8", errors="replace") for path in paths]
+    texts = [read_text(path, "replace") for path in paths]
     command = [str(plan.tools.cmake.path), "--help-variable-list"]
     texts.append(run_process(command, timeout_s=PROBE_S, check=False).output)
     return frozenset(OPTION_NAME.findall("\n".join(texts)))
@@ -117,7 +118,7 @@ def _run_step(plan: BuildPlan, label: str, command: Sequence[str], progress: Pro
                 check=False,
             )
         finally:
-            text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+            text = read_window(log, most_bytes=DOCUMENT_BYTES)
             with plan.place.log.open("a", encoding="utf-8") as stream:
                 stream.write(f"$ {' '.join(command)}\n{name_sources(text)}\n")
             log.unlink(missing_ok=True)
@@ -183,13 +184,13 @@ def read_cmake_targets(build: Path) -> frozenset[str]:
     """
     reply = build / API / "reply"
     try:
-        index = json.loads(max(reply.glob("index-*.json")).read_text(encoding="utf-8"))
+        index: Any = read_json(max(reply.glob("index-*.json")), dict[str, Any])
         name = index["reply"][CODE_MODEL]["jsonFile"]
-        model = json.loads((reply / name).read_text(encoding="utf-8"))
+        model: Any = read_json(reply / name, dict[str, Any], CONTENT_BYTES)
         return frozenset(
             target["name"] for part in model["configurations"] for target in part["targets"]
         )
-    except (OSError, ValueError, KeyError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise ToolError(
             f"cmake left no usable file API reply in {build}", why=repr(error)
         ) from error

@@ -33,6 +33,7 @@ from ci.cases.engine import Compiled, Engine, Staging, require_references
 from ci.cases.forked import run_forked
 from ci.cases.spec import CaseSpec
 from ci.models.user_models import ReferencePolicy
+from provisioning.documents import DocumentError, read_json, read_text
 from provisioning.errors import QnnCiError
 from provisioning.files import (
     digest_sources,
@@ -159,7 +160,7 @@ def _read_record(package: str, parent: Path) -> tuple[dict[str, tuple[str, str]]
     found = sorted(parent.glob(f"{package}-*.dist-info/RECORD"))
     if not found:
         return {}, 0
-    rows = (line.rsplit(",", 2) for line in found[-1].read_text(encoding="utf-8").splitlines())
+    rows = (line.rsplit(",", 2) for line in read_text(found[-1]).splitlines())
     recorded = {row[0]: (row[1], row[2]) for row in rows if len(row) == 3 and row[1]}
     return recorded, found[-1].stat().st_ctime_ns
 
@@ -200,19 +201,14 @@ def digest_record(artifact: Artifact) -> str:
     return hashlib.sha256(msgspec.json.encode(plain)).hexdigest()
 
 
-ARTIFACTS = msgspec.json.Decoder(Artifact)  # at import: see CONVERTING in manifest/reader.py
-
-
 def read_artifact(directory: Path) -> Artifact | None:
     """Return the record of an artifact, or None if the artifact is missing, incomplete or
     altered."""
     try:
-        if not (directory / RECORD).is_file():  # reading a pipe would wait for its writer
-            return None
-        artifact = ARTIFACTS.decode((directory / RECORD).read_bytes())
+        artifact = read_json(directory / RECORD, Artifact)
         whole = artifact.digest == digest_record(artifact) and artifact.key == directory.name
         return artifact if whole and hash_files(directory) == artifact.files else None
-    except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
+    except (OSError, DocumentError):
         return None
 
 

@@ -19,6 +19,7 @@ from ci.models.graph_steps import Step
 from ci.models.tensors import Layer, Loss, TensorInfo, read_sets, write_sets
 from ci.models.user_models import ReferencePolicy
 from ci.report.schema import Clipped, DeviceFigures, Footprint
+from provisioning.documents import DocumentError, read_json
 from provisioning.errors import FailedError
 
 # Names of directories and files of a program, see ci.cases.cache.
@@ -157,12 +158,9 @@ def read_steps(path: Path) -> tuple[Step, ...]:
     """Return the operators that ``note_steps`` wrote to ``path``. The result is empty if they are
     missing or incomplete, for example because the worker was killed."""
     try:
-        return NOTED.decode(path.read_bytes())
-    except (OSError, msgspec.MsgspecError):
+        return read_json(path, tuple[Step, ...])
+    except DocumentError:
         return ()
-
-
-NOTED = msgspec.json.Decoder(tuple[Step, ...])  # at import: see CONVERTING in manifest/reader.py
 
 
 def require_references(directory: Path, compiled: Compiled, policy: ReferencePolicy | None) -> None:

@@ -64,6 +64,7 @@ from ci.report.schema import (
     Question,
     Status,
 )
+from provisioning.documents import CONTENT_BYTES, read_text
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.manifest.targets import Backend
 
@@ -189,7 +190,7 @@ class CaseJudge:
         calls = directory / SAVER / SAVER_CALLS
         if calls.is_file():
             self.leave(calls, calls.with_name(PARAMS))
-            text = calls.read_text(encoding="utf-8", errors="replace")
+            text = read_text(calls, "replace", CONTENT_BYTES)
             self.evidence.qnn_ops = count_operators(text)
 
     def judge_run(self, program: Program, references: References, run: Run) -> CaseResult:

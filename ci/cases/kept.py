@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
 from msgspec import structs
 
@@ -30,6 +29,7 @@ from ci.cases.spec import CaseSpec
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
 from ci.report.schema import Case, Report, Status, summarize
+from provisioning.documents import read_json, read_text
 from provisioning.errors import QnnCiError, UsageError, describe_exception
 from provisioning.manifest.targets import read_socs
 
@@ -133,7 +133,7 @@ def read_pulled(pulled: Path, compiled: Compiled) -> Run:
     if not pulled.is_dir():
         return Run(failure=f"the device's outputs are missing: there is no directory {pulled.name}")
     code = pulled / CODE
-    told = code.read_text(encoding="utf-8", errors="replace").strip() if code.is_file() else "0"
+    told = read_text(code, "replace").strip() if code.is_file() else "0"
     if told != "0":
         return Run(failure=f"the runner exited with code {told[:9]} on the device")
     try:
@@ -191,7 +191,7 @@ def read_kept(folder: Path, spec: CaseSpec) -> Artifact:
     if sum(one.stat().st_size for one in paths) > LIMIT_BYTES:
         raise ValueError(f"the case's files are larger than {LIMIT_BYTES >> 30} GiB in total")
     place = folder / "artifact"
-    artifact = msgspec.json.decode((place / RECORD).read_bytes(), type=Artifact)
+    artifact = read_json(place / RECORD, Artifact)
     if artifact.digest != digest_record(artifact) or hash_files(place) != artifact.files:
         raise ValueError(f"{RECORD} does not match the files next to it")
     own = artifact.model if spec.is_ours else spec.model

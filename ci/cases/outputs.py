@@ -15,6 +15,7 @@ from ci.judging.figures import Array
 from ci.judging.gate import Expected, References
 from ci.judging.noise import Prediction
 from ci.models.tensors import FILE, TensorInfo, read_sets
+from provisioning.documents import CONTENT_BYTES, read_bytes
 
 # The directory of a program's outputs, and qnn_executor_runner's name for the file of each output.
 OUTPUTS, OUTPUT = "outputs", "output_{}_{}.raw"
@@ -77,7 +78,9 @@ def read_column(directory: Path, pattern: str, index: int, info: TensorInfo, set
     format string of the file names. Raises OSError or ValueError if a file is missing or has the
     wrong size."""
     files = (directory / pattern.format(number, index) for number in range(sets))
-    return np.stack([view_tensor(file.read_bytes(), info, file.name) for file in files])
+    return np.stack(
+        [view_tensor(read_bytes(file, CONTENT_BYTES), info, file.name) for file in files]
+    )
 
 
 def view_tensor(data: bytes, info: TensorInfo, name: str) -> Array:

@@ -7,7 +7,6 @@ import shutil
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -40,6 +39,7 @@ from ci.judging.verdict import judge_metric, name_reasons
 from ci.models.tensors import Layer
 from ci.models.user_models import MetricResult, call_metric
 from ci.report.schema import NoiseNote, Question, Status, Threshold
+from provisioning.documents import read_text, read_window
 from provisioning.errors import QnnCiError, StoreError, UnfitError, describe_exception
 from provisioning.files import explain_no_room
 
@@ -79,9 +79,8 @@ class CaseRun(CaseJudge):
         stages = [one for one in STAGES if one != "quantize" or self.spec.scheme.quantized]
         stage = self.stage
         if stage == STAGES[0]:  # in a worker
-            with suppress(OSError):
-                noted = (self.directory / STAGE).read_text(encoding="ascii")
-                stage = noted if noted in stages else stage
+            noted = read_window(self.directory / STAGE)
+            stage = noted if noted in stages else stage
         return f"{stage} ({stages.index(stage) + 1} of {len(stages)})"
 
     def run(self) -> CaseResult:
@@ -348,7 +347,7 @@ def keep_artifacts(directory: Path, target: Path) -> None:
     shutil.copytree(directory, target, symlinks=True, ignore=list_special)
     rows = target / INPUT_LIST
     if rows.is_file():  # it contains absolute paths of a directory that will be removed
-        text = rows.read_text(encoding="utf-8")
+        text = read_text(rows)
         rows.write_text(text.replace(f"{directory}/", f"{target.resolve()}/"), encoding="utf-8")
 
 

@@ -40,6 +40,7 @@ from provisioning.console.process import (
 )
 from provisioning.console.progress import Progress
 from provisioning.console.usage import Allowance, Watch, end_descendants, has_ended, share_memory
+from provisioning.documents import open_regular, read_text
 from provisioning.errors import QnnCiError, StoreError, UnfitError
 from provisioning.files import confirm_write, remove_tree, scratch_directory
 
@@ -218,7 +219,7 @@ class Worker:
     def size_bytes(self) -> int:
         """Return the resident memory of the process in bytes, or 0 if the process has exited."""
         with suppress(OSError, IndexError):
-            pages = Path(f"/proc/{self.process.pid}/statm").read_text(encoding="ascii").split()[1]
+            pages = read_text(Path(f"/proc/{self.process.pid}/statm")).split()[1]
             return int(pages) * os.sysconf("SC_PAGE_SIZE")
         return 0
 
@@ -312,7 +313,7 @@ class Pool:
     ) -> None:
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(PRELOAD)
-        self.directory, self.memory = directory, share_memory(len(os.sched_getaffinity(0)))
+        self.directory, self.memory = directory, share_memory()
         own = {
             STARTER: str(os.getpid()),
             IMPORTS: " ".join(imports),
@@ -449,7 +450,7 @@ def read_tail(log: Path) -> str:
     omitted, and so are lines that successful runs print too. The result is empty if the log cannot
     be read."""
     with suppress(OSError):
-        with log.open("rb") as stream:
+        with open_regular(log) as stream:
             stream.seek(max(log.stat().st_size - MAX_TAIL_BYTES, 0))
             text = stream.read(MAX_TAIL_BYTES).decode("utf-8", "replace")
         lines = [one for one in text.splitlines() if one.strip()]

@@ -19,6 +19,7 @@ from pathlib import Path
 from ci.report.schema import Footprint, GraphFigures, OpCount, OperatorCount
 from provisioning.doctor.survey.context_binaries import ContextBinary
 from provisioning.doctor.survey.programs import SegmentSpan
+from provisioning.documents import read_text
 from provisioning.errors import FailedError
 
 SAVER, SAVER_CALLS = "saver_output", "saver_output.c"  # written by QNN's Saver, with --saver
@@ -62,7 +63,7 @@ def read_accelerator(profile: Path, runs: int, partitions: int) -> dict[str, int
     missing."""
     rows: list[tuple[str, str, int]] = []
     with suppress(FileNotFoundError, csv.Error):
-        lines = profile.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = read_text(profile, "replace").splitlines()
         for row in csv.DictReader(lines):
             if str(row.get("Time")).isdecimal():
                 unit, event = row.get("Unit of Measurement"), row.get("Event Identifier")
@@ -120,7 +121,7 @@ def measure_peak() -> Iterator[Peak]:
     with suppress(OSError):
         RESET.write_text(RESET_PEAK, encoding="ascii")
     yield peak
-    found = PEAK.search(STATUS.read_text(encoding="ascii", errors="replace"))
+    found = PEAK.search(read_text(STATUS, "replace"))
     usage = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     peak.size_bytes = (int(found[1]) if found else usage) << 10
 

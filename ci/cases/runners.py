@@ -17,7 +17,9 @@ from ci.cases.outputs import OUTPUTS, read_outputs
 from ci.cases.pool import Ended, Lease, Pool
 from ci.models.tensors import FILE, write_sets
 from provisioning.console.command import user_command, user_path
-from provisioning.console.process import TAIL_LINES, end_marked, run_process
+from provisioning.console.process import end_marked, run_process
+from provisioning.console.usage import Allowance, share_memory
+from provisioning.documents import read_text
 from provisioning.errors import UsageError
 
 INPUT_LIST, SPEED = "input_list.txt", "speed.txt"
@@ -165,7 +167,8 @@ class ExternalProgram:
         )
         listed = self.program.directory / INPUT_LIST
         listed.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
-        mark = secrets.token_hex()
+        mark, most = secrets.token_hex(), self.program.max_bytes
+        memory = (most, 0) if most else share_memory()
         try:
             ended = run_process(
                 [
@@ -177,15 +180,14 @@ class ExternalProgram:
                 ],
                 env={**self.runner.environment, MARK: mark},
                 cwd=self.program.directory,
-                timeout_s=self.timeout_s,
+                allowance=Allowance(self.timeout_s, *memory),
                 log=self.program.log,
                 check=False,
-                keep_lines=TAIL_LINES,
                 fix="check the program's processor, or the interpreter in its first line (#!)",
             )
         finally:
             left = end_marked(f"{MARK}={mark}")
-        if ended.timed_out or ended.returncode != 0:
+        if not ended.is_good:
             raise RunError(f"the runner {ended.describe()}")
         if left:
             raise RunError(
@@ -201,7 +203,7 @@ class ExternalProgram:
 
     def finish(self) -> RunNotes:
         with suppress(OSError, ValueError):
-            return RunNotes(run_ms=float(self.speed.read_text(encoding="utf-8")))
+            return RunNotes(run_ms=float(read_text(self.speed)))
         return RunNotes()
 
 

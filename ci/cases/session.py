@@ -3,7 +3,6 @@ duration of the run."""
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -14,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ci.cases.baselines import Baseline, read_baselines, suite_folder
 from ci.cases.engine import Engine, Runner
@@ -34,8 +34,8 @@ from provisioning.console.git import ask_git
 from provisioning.console.process import run_tasks
 from provisioning.console.progress import Progress
 from provisioning.console.usage import share_memory
-from provisioning.console.user_files import read_user_file
-from provisioning.doctor.survey.host import read_text, usable_cores
+from provisioning.doctor.survey.host import usable_cores
+from provisioning.documents import read_json, read_window
 from provisioning.errors import MissingToolError, ToolError, UsageError
 
 UNRECORDED = (
@@ -47,7 +47,7 @@ UNRECORDED = (
 def read_host() -> Host:
     """Return facts about this machine. ``processor`` is the model name in /proc/cpuinfo, or else
     Python's name for the processor."""
-    named = re.search(r"^model name\s*: (.*)$", read_text(Path("/proc/cpuinfo")), re.MULTILINE)
+    named = re.search(r"^model name\s*: (.*)$", read_window(Path("/proc/cpuinfo")), re.MULTILINE)
     return Host(
         system=f"{platform.system()} {platform.release()}",
         machine=platform.machine(),
@@ -82,8 +82,8 @@ def read_source(environ: Mapping[str, str] = os.environ) -> Source:
     )
     if found := re.fullmatch(r"refs/pull/(\d+)/\w+", environ.get("GITHUB_REF", "")):
         request = found[1]
-        with suppress(UsageError, ValueError, KeyError, TypeError):
-            event = json.loads(read_user_file(Path(environ["GITHUB_EVENT_PATH"]), "the event"))
+        with suppress(ValueError, KeyError, TypeError):
+            event: Any = read_json(Path(environ["GITHUB_EVENT_PATH"]), dict[str, Any])
             commit = str(event["pull_request"]["head"]["sha"])
     with suppress(ToolError, MissingToolError):
         commit = commit or ask_git(place, "rev-parse", "HEAD").decode().strip()

@@ -34,6 +34,7 @@ from ci.inspect.runtimes import read_runtime
 from provisioning.console.progress import Progress
 from provisioning.doctor.examine import examine_request, make_request
 from provisioning.doctor.facts import STAGING
+from provisioning.documents import DocumentError, read_json
 from provisioning.elf.facts import EM_AARCH64, EM_X86_64, ElfError, ElfFacts
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.elf.reader import read_elf
@@ -199,8 +200,8 @@ def read_bundle(directory: Path) -> Bundle:
     of its files is missing or has changed. Raises UsageError for a file name with special
     characters."""
     try:
-        bundle = msgspec.json.decode((directory / BUNDLE).read_bytes(), type=Bundle)
-    except (OSError, msgspec.MsgspecError, RecursionError) as error:
+        bundle = read_json(directory / BUNDLE, Bundle)
+    except DocumentError as error:
         raise UnfitError(
             f"{directory} is not a bundle", why=str(error), fix="create one with `qnn-ci stage`"
         ) from error

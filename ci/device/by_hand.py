@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from provisioning.documents import DocumentError, read_json
 from provisioning.errors import UsageError
 
 BY_HAND, RUN_CASES, CASES = "by-hand.md", "run-cases.sh", "cases"
@@ -151,8 +152,8 @@ def read_kept(directory: Path) -> KeptProgram:
     """Return the part of a kept program's record that is needed to run it. Raises UsageError if the
     record is damaged."""
     try:
-        return msgspec.json.decode((directory / RECORD).read_bytes(), type=KeptRecord).compiled
-    except (msgspec.MsgspecError, RecursionError) as error:
+        return read_json(directory / RECORD, KeptRecord).compiled
+    except DocumentError as error:
         raise UsageError(f"{directory / RECORD} is damaged", why=str(error)) from error
 
 

@@ -17,11 +17,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from provisioning.console.process import run_streams
 from provisioning.errors import StoreError, ToolError, UnfitError, UsageError
 
+ANSWER_BYTES = 16 << 20
 ANSWER_S = 60.0  # for a script that only reports something
 PUSH_S_PER_MIB = 10.0
 BEGUN = b"qnn-ci-begun\n"  # printed first, because a login shell may print a greeting
@@ -57,22 +58,31 @@ class Device:
     client: tuple[str, ...]
     place: str
 
-    def call(self, script: str, *, data: bytes | Path = b"", timeout_s: float = ANSWER_S) -> Answer:
+    def call(
+        self,
+        script: str,
+        *,
+        data: bytes | Path = b"",
+        timeout_s: float = ANSWER_S,
+        most_bytes: int = ANSWER_BYTES,
+    ) -> Answer:
         """Run a script in the shell of the device's user, with ``data`` as its stdin.
 
-        Raises ToolError if the device cannot be reached or the connection breaks, and StoreError if
-        the device has too little space.
+        Raises ToolError if the device cannot be reached, the connection breaks, or the answer is
+        longer than ``most_bytes``, and StoreError if the device has too little space.
         """
         whole = f"echo {BEGUN.decode()}( {script}\n)\nprintf '\\nqnn-ci-ended %s\\n' $? >&2"
-        ended = run_streams([*self.client, whole], data=data, timeout_s=timeout_s)
-        if not (ended.returncode or ended.timed_out or ended.stdout or ended.stderr):
+        limits: dict[str, Any] = {"timeout_s": timeout_s, "most_bytes": most_bytes}
+        ended = run_streams([*self.client, whole], data=data, **limits)
+        if ended.is_good and not (ended.stdout or ended.stderr):
             # adb lost the connection before the script began, for example because its server was
             # killed. So the script can be run again.
-            ended = run_streams([*self.client, whole], data=data, timeout_s=timeout_s)
+            ended = run_streams([*self.client, whole], data=data, **limits)
         marks = ENDED.findall(ended.stderr)
         said = ENDED.sub(b"", ended.stderr).decode("utf-8", "replace").strip()
         if not marks:
-            how = "did not answer in time" if ended.timed_out else "cannot be reached"
+            how = ended.exceeded or "cannot be reached"
+            how = "did not answer in time" if how.startswith("did not end") else how
             raise ToolError(
                 f"{self.name} {how}",
                 why=said or f"{self.client[0]} {ended.describe()}",
@@ -86,10 +96,10 @@ class Device:
             )
         return Answer(int(marks[-1]), ended.stdout.partition(BEGUN)[2], said)
 
-    def ask(self, script: str, *, data: bytes | Path = b"", timeout_s: float = ANSWER_S) -> bytes:
-        """Return the stdout of a script. Raises ToolError if the script fails, and the same errors
-        as ``call``."""
-        answer = self.call(f"set -e\n{script}", data=data, timeout_s=timeout_s)
+    def ask(self, script: str, **given: Any) -> bytes:
+        """Return the stdout of a script. ``given`` are further arguments of ``call``. Raises
+        ToolError if the script fails, and the same errors as ``call``."""
+        answer = self.call(f"set -e\n{script}", **given)
         if answer.code:
             raise ToolError(
                 f"{self.name}: a command on the device exited with code {answer.code}",
@@ -222,7 +232,7 @@ def list_phones(client: str = "adb") -> dict[str, str]:
     adb is missing, and ToolError if it fails."""
     require_client(client, ADB_FIX)
     ended = run_streams([client, "devices"], timeout_s=ANSWER_S)
-    if ended.returncode or ended.timed_out:
+    if not ended.is_good:
         why = ended.stderr.decode("utf-8", "replace").strip()
         raise ToolError(f"adb devices {ended.describe()}", why=why)
     lines = ended.stdout.decode("utf-8", "replace").splitlines()

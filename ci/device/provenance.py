@@ -13,6 +13,7 @@ from pathlib import Path
 from ci.report.evidence import SUFFIX, find_faults, parse_statement
 from ci.signing.record import LOG_NAME, RECORD_NAME, STATEMENT_NAME, check_record
 from provisioning.console.clock import read_clock
+from provisioning.documents import read_bytes
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import UnfitError, UsageError
 from provisioning.files import hash_file
@@ -91,7 +92,7 @@ def find_evidence(programs: Iterable[Path], folder: Path) -> dict[Path, Path]:
             continue
         build = find_qnn_build(program)
         try:
-            statement = parse_statement(path.read_bytes())
+            statement = parse_statement(read_bytes(path))
             faults = list(find_faults(statement, sha256, build.text if build else "", None))
         except ValueError as error:
             faults = [str(error)]

@@ -38,6 +38,8 @@ CODE = "code"  # the last file of the archive: if it is there, the others are co
 KEPT = (LATE, SPEED, TIMES, MEMORY, BEFORE, AFTER, SYSTEM)
 STARTS, RUNS = 3, 10  # defaults on a device
 MOST_BYTES = 2**30  # the largest file that is accepted
+LOG_BYTES = 8 << 20  # of a log, from its end
+ROOM_BYTES = 64 << 20  # for everything that a run returns besides outputs
 
 # A lease is the directory "lease" with the file "held". The file has one line: the time at which
 # the lease expires, and its owner. Both are put in place by a rename, so that an interruption
@@ -118,6 +120,7 @@ if [ $code != 0 ] || [ -z "$(ls {outputs})" ]; then
   if command -v logcat >/dev/null; then logcat -d -v brief -T "$since"; else dmesg; fi 2>/dev/null |
     grep -iE {about} | tail -n {lines} > {system} || true
 fi
+tail -c {most} {log} > {log}.end && mv {log}.end {log}
 echo "$code" > {code}
 tar -c -f - {outputs} {log} $(ls {kept} 2>/dev/null) {code}
 """
@@ -358,6 +361,7 @@ class DeviceProgram:
             case=quote(self.place),
             outputs=OUTPUTS,
             log=LOG,
+            most=LOG_BYTES,
             late=LATE,
             code=CODE,
             memory=MEMORY,
@@ -372,7 +376,12 @@ class DeviceProgram:
             command=" ".join(command),
             limit=int(self.timeout_s),
         )
-        return runner.device.ask(script, timeout_s=self.timeout_s + GRACE_S)
+        outputs = sum(one.size_bytes for one in self.program.compiled.outputs)
+        return runner.device.ask(
+            script,
+            timeout_s=self.timeout_s + GRACE_S,
+            most_bytes=2 * outputs * self.program.compiled.sets + ROOM_BYTES,
+        )
 
     def unpack(self, archive: bytes, place: Path) -> tuple[bool, int]:
         """Write the outputs and the log of a start. Return whether the runner exceeded the time

@@ -20,6 +20,7 @@ from ci.executorch.internals import get_delegation_info, qnn_partitioner
 from ci.models.lowering_options import NO_CHOICES, Choices
 from ci.models.user_code import find_line
 from ci.report.schema import OperatorCount
+from provisioning.documents import read_window
 from provisioning.errors import UsageError
 from provisioning.manifest.targets import Backend
 
@@ -124,7 +125,7 @@ def record_refusals(log: Path, choices: Choices = NO_CHOICES) -> Iterator[Refusa
             where = f"{name_operator(node)}{find_line(node)}"
             raise RuntimeError(f"ExecuTorch fails at {where}") from error
         if not supported and node.op == "call_function":
-            told = log.read_bytes()[start:].decode("utf-8", "replace")
+            told = read_window(log, start)
             built = [str(one.message).partition(BUILDER)[2] for one in caught]
             said = qnn_errors(told) or "; ".join(filter(None, built))
             said = said or refusals.last.rpartition("| ")[2] or "refused without a reason"

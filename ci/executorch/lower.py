@@ -58,6 +58,7 @@ from ci.models.user_code import working_directory
 from ci.models.user_models import name_made
 from ci.report.schema import Footprint
 from provisioning.doctor.survey.programs import HEADER, HEADER_MAGIC, parse_program
+from provisioning.documents import read_window
 from provisioning.elf.programs import find_misplaced
 from provisioning.errors import FailedError, QnnCiError
 from provisioning.files import scratch_directory
@@ -231,7 +232,7 @@ class Lowering:
             partitions=delegation.partitions,
             contexts=parsed.contexts if parsed else (),
             segments=parsed.segments if parsed else (),
-            log=log.read_bytes()[start:].decode("utf-8", "replace"),
+            log=read_window(log, start),
             operators=operators,
             peak=peak,
         )
@@ -323,7 +324,7 @@ def describe_refusal(error: Exception, log: Path) -> str:
     if isinstance(error, QnnCiError):
         return str(error)
     sys.stdout.flush()  # to the log
-    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    text = read_window(log)
     chain: list[BaseException] = [error]
     while (cause := chain[-1].__cause__) and cause not in chain:  # `raise error from error`
         chain.append(cause)

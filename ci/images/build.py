@@ -29,6 +29,7 @@ from ci.images.normalize import add_file, add_text, normalize_image, save_image
 from ci.images.wheels import fetch_wheels
 from provisioning.artifacts.environment import locate_profile
 from provisioning.console.progress import Progress
+from provisioning.documents import open_regular
 from provisioning.errors import DownloadError, ToolError, UnfitError
 from provisioning.store.store import Store, store_home
 
@@ -94,7 +95,7 @@ def _build_one(
         context = Path(directory) / "context.tar"
         with context.open("wb") as file:
             write_context(file, plan, wheels)
-        with context.open("rb") as file:
+        with open_regular(context) as file:
             answer = client.api.build(
                 fileobj=file,
                 custom_context=True,
@@ -203,7 +204,7 @@ def _load_normalized(
     keep = len(client.images.get(base).attrs["RootFS"]["Layers"])
     normalize_image(saved, target, keep_layers=keep, time_s=TIME_S, labels=plan.labels())
     saved.unlink()
-    with target.open("rb") as file:
+    with open_regular(target) as file:
         (image,) = client.images.load(file)
     return str(image.id)
 

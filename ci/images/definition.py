@@ -18,6 +18,7 @@ from docker.errors import ImageNotFound
 
 from ci.images.engine import read_file
 from provisioning.console.git import ask_git
+from provisioning.documents import read_bytes, read_text
 from provisioning.errors import ToolError, UnfitError, UsageError
 from provisioning.files import hash_file, write_whole
 from provisioning.manifest.reader import find_row, manifests_root, read_toml
@@ -139,8 +140,8 @@ class ImagePlan:
 def wanted_requirements(checkout: Path) -> list[str]:
     """Return the requirements of ./nox and of the environments that nox sessions share, sorted.
     Raises UnfitError if ./nox does not name its version of nox."""
-    groups = msgspec.toml.decode((checkout / "pyproject.toml").read_bytes())["dependency-groups"]
-    nox_version = re.search(r"(?m)^NOX_VERSION=(\S+)$", (checkout / "nox").read_text("utf-8"))
+    groups = msgspec.toml.decode(read_bytes(checkout / "pyproject.toml"))["dependency-groups"]
+    nox_version = re.search(r"(?m)^NOX_VERSION=(\S+)$", read_text(checkout / "nox"))
     if nox_version is None:
         raise UnfitError(f"{checkout / 'nox'} does not contain the version of nox")
     found = {one for name in GROUPS for one in _expand(groups, name)}
@@ -157,7 +158,7 @@ def _expand(groups: dict[str, list[object]], name: str) -> Iterator[str]:
 
 def describe_environments(checkout: Path) -> str:
     """Return one SHA-256 of the requirements and of the noxfile's functions that install them."""
-    text = (checkout / "noxfile.py").read_text("utf-8")
+    text = read_text(checkout / "noxfile.py")
     functions = (node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef))
     how = [ast.unparse(node) for node in functions if node.name in INSTALLING]
     return hashlib.sha256("\n".join([*wanted_requirements(checkout), *how]).encode()).hexdigest()
@@ -196,7 +197,7 @@ def find_checkout() -> Path:
 def recall_base(checkout: Path) -> str:
     """Return the base that ``remember_base`` wrote in ``checkout``, or "" if there is none."""
     file = checkout / REMEMBERED
-    return file.read_text("utf-8").strip() if file.is_file() else ""
+    return read_text(file).strip() if file.is_file() else ""
 
 
 def remember_base(checkout: Path, base: str) -> None:

@@ -22,6 +22,7 @@ from ci.images.normalize import read_layers
 from ci.images.wheels import resolve_lock
 from ci.report.text import count
 from provisioning.console.progress import Progress
+from provisioning.documents import read_text
 from provisioning.files import hash_stream, write_whole
 
 SHOWN = 20
@@ -135,7 +136,7 @@ def write_locks(
 
 
 def _change(path: Path, text: str, *, write: bool) -> str:
-    before = path.read_text("utf-8") if path.is_file() else ""
+    before = read_text(path) if path.is_file() else ""
     if write and before != text:
         write_whole(path, text)
     lines = difflib.unified_diff(

@@ -20,6 +20,7 @@ from typing import IO, Any
 
 from docker.client import DockerClient
 
+from provisioning.documents import open_regular
 from provisioning.errors import ToolError
 from provisioning.files import hash_file
 
@@ -115,7 +116,7 @@ def add_file(out: tarfile.TarFile, name: str, path: Path, mode: int = 0o644) -> 
     """Add the file ``path`` to ``out`` as ``name``, without its owner and time."""
     info = tarfile.TarInfo(name)
     info.size, info.mode = path.stat().st_size, mode
-    with path.open("rb") as body:
+    with open_regular(path) as body:
         out.addfile(info, body)
 
 

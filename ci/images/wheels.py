@@ -7,17 +7,18 @@ no layer contains these.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from ci.images.definition import ImagePlan, wanted_requirements
 from provisioning.console.process import module_command, run_process
 from provisioning.console.progress import Progress
+from provisioning.documents import decode_json, read_text
 from provisioning.errors import DownloadError, ToolError, UnfitError
 from provisioning.store.store import store_home
 
@@ -52,7 +53,7 @@ def resolve_lock(plan: ImagePlan, progress: Progress) -> str:
         [*wanted_requirements(plan.checkout), *SOURCE_BUILDERS],
         python,
     )
-    rows = json.loads(answer[answer.index("{") :])["install"]
+    rows = decode_json(answer[answer.index("{") :], dict[str, Any])["install"]
     return "".join(sorted(pin_lines(rows)))
 
 
@@ -80,7 +81,7 @@ def fetch_wheels(plan: ImagePlan, progress: Progress) -> list[Path]:
             why=f"{plan.python_lock} is missing",
             fix=f"run `python -m ci image lock {plan.name} --write` with the same --base",
         )
-    lines = plan.python_lock.read_text("utf-8").splitlines()
+    lines = read_text(plan.python_lock).splitlines()
     directory = store_home() / "downloads" / "wheels" / f"python-{plan.base.python}"
     directory.mkdir(parents=True, exist_ok=True)
     hashed = directory / "requirements.txt"

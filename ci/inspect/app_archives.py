@@ -32,6 +32,7 @@ from provisioning.archives.zipfiles import (
     find_data_offset,
     read_directory,
 )
+from provisioning.documents import open_regular
 from provisioning.errors import IntegrityError, UnfitError, UsageError
 
 ZIP = b"PK"
@@ -61,7 +62,7 @@ class ArchiveReader:
         self.left = MAX_UNPACKED
 
     def read_file(self, path: Path) -> AppUnit:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             start = file.read(len(LFS))
         if start == LFS:
             raise UnfitError(

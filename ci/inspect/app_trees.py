@@ -27,6 +27,7 @@ from ci.inspect.apps import (
 from ci.inspect.gradle import BUILD_FILES, Gradle, read_build
 from provisioning.console.git import ask_git
 from provisioning.doctor.survey.tree import FactsCache, find_min_sdk, survey_tree
+from provisioning.documents import read_bytes
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, Defect
 from provisioning.errors import IntegrityError, ToolError, UsageError
 
@@ -237,7 +238,7 @@ def _find_starter(root: Path, modules: Sequence[Path], sets: Sequence[str]) -> s
     or "" if there is none."""
     for path in (path for one in modules for name in sets for path in _list_code(one, name)):
         with suppress(OSError):
-            if path.stat().st_size <= MAX_CODE and b"LD_LIBRARY_PATH" in path.read_bytes():
+            if path.stat().st_size <= MAX_CODE and b"LD_LIBRARY_PATH" in read_bytes(path):
                 return _relative(root, path)
     return ""
 

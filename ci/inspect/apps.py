@@ -12,6 +12,7 @@ from pathlib import Path
 from ci.inspect.app_manifest import MAX_BYTES, AppManifest, parse_manifest
 from ci.inspect.gradle import Gradle
 from provisioning.doctor.facts import TreeFacts
+from provisioning.documents import open_regular
 
 QNN_ABI = "arm64-v8a"
 ABIS = frozenset({QNN_ABI, "armeabi-v7a", "armeabi", "x86_64", "x86", "riscv64", "mips", "mips64"})
@@ -80,7 +81,7 @@ class PackedFile:
     def _holds(self, mark: bytes) -> bool:
         with (
             suppress(OSError, ValueError),  # an empty file cannot be mapped
-            self.path.open("rb") as file,
+            open_regular(self.path) as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
         ):
             return data.find(mark) >= 0
@@ -152,7 +153,7 @@ class AppUnit:
 
 def is_pointer(path: Path) -> bool:
     """Return whether the file is only a Git LFS pointer."""
-    with suppress(OSError), path.open("rb") as file:
+    with suppress(OSError), open_regular(path) as file:
         return file.read(len(LFS)) == LFS
     return False
 
@@ -172,7 +173,7 @@ def gather(
 
 def read_manifest(path: Path) -> AppManifest:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return parse_manifest(file.read(MAX_BYTES + 1))
     except OSError as error:
         return AppManifest(fault=error.strerror or "it cannot be read")

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from provisioning.documents import read_text
+
 BUILD_FILES = ("build.gradle.kts", "build.gradle")
 MAX_BYTES = 1 << 18
 # Strings are matched first, because "**/*.so" contains the start of a comment. The patterns take
@@ -163,7 +165,7 @@ def _read_text(module: Path) -> tuple[str, str] | None:
 def _read_small(path: Path) -> str:
     with suppress(OSError):
         if path.stat().st_size <= MAX_BYTES:
-            return path.read_text("utf-8", "replace") or " "
+            return read_text(path, "replace") or " "
     return ""
 
 

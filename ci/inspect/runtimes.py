@@ -16,6 +16,7 @@ from provisioning.artifacts.selection import stored_trees
 from provisioning.console.command import user_path
 from provisioning.doctor.facts import FileFacts
 from provisioning.doctor.survey.tree import FactsCache, survey_tree
+from provisioning.documents import open_regular
 from provisioning.elf.qnn_build import find_headers_version
 from provisioning.errors import UsageError
 from provisioning.manifest.reader import list_toolchains, read_toolchain
@@ -94,7 +95,7 @@ def _find_names(files: Iterable[FileFacts], names: Iterable[str]) -> set[str]:
     """Return the names that any of the files contains as text, followed by a zero byte."""
     left, found = set(names), set[str]()
     for file in files:
-        with suppress(OSError, ValueError), file.path.open("rb") as stream:
+        with suppress(OSError, ValueError), open_regular(file.path) as stream:
             data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
             here = {one for one in left - found if data.find(b"%b\0" % one.encode()) >= 0}
             found |= here

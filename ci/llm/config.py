@@ -9,6 +9,8 @@ from msgspec import Struct
 
 from provisioning.errors import UsageError
 
+MOST_LAYERS, MOST_SIZE = 1000, 1 << 24
+
 
 class RopeScaling(Struct, frozen=True, forbid_unknown_fields=True):
     """The RoPE scaling of Llama 3.1 and later. The fields have the same names as in Hugging Face's
@@ -57,8 +59,10 @@ class DecoderConfig(Struct, frozen=True, kw_only=True):
     def _find_faults(self) -> Iterator[str]:
         for field in self.__struct_fields__:
             value = getattr(self, field)
-            if isinstance(value, (int, float)) and not isinstance(value, bool) and value <= 0:
-                yield f"{field} is {value}"
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                most = MOST_LAYERS if field == "layers" else MOST_SIZE
+                if not 0 < value <= most:
+                    yield f"{field} is {value}; it must be above 0 and at most {most}"
         if self.heads % self.kv_heads:
             yield f"heads = {self.heads} is not a multiple of kv_heads = {self.kv_heads}"
         if self.head_dim % 2:

@@ -29,6 +29,7 @@ from ci.llm.generation import (
 from ci.llm.interface import DECODE, PREFILL, Border, Coding, Interface, describe_methods
 from ci.llm.recipes import RECIPES
 from ci.llm.verdict import Reference, measure_perplexity
+from provisioning.documents import read_bytes
 from provisioning.errors import FailedError
 from provisioning.files import hash_file
 from provisioning.manifest.targets import Backend
@@ -399,4 +400,4 @@ READER = msgspec.msgpack.Decoder(ReferenceRuns, dec_hook=_read_array)
 def read_runs(directory: Path) -> ReferenceRuns:
     """Return the reference runs of a program. Raises OSError or ValueError if the file is missing
     or damaged."""
-    return READER.decode((directory / RUNS).read_bytes())
+    return READER.decode(read_bytes(directory / RUNS))

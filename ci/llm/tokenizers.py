@@ -7,15 +7,16 @@ pytorch_tokenizers, which upstream's runner uses, supports only files with a lon
 from __future__ import annotations
 
 import base64
-import json
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from provisioning.documents import read_bytes, read_json
 from provisioning.errors import UsageError, describe_exception
 
+MOST_BYTES = 256 << 20
 PIECE = struct.Struct("<fi")  # score, length
 SPECIALS = {"bos": ("<|begin_of_text|>", "<s>"), "eos": ("<|end_of_text|>", "</s>")}
 
@@ -69,20 +70,22 @@ def read_tokenizer(path: Path) -> Tokenizer:
             why=f"it is missing, or its suffix is not one of {', '.join(readers)}",
         )
     try:
-        return readers[path.suffix](path)
-    except UsageError:
+        return readers[path.suffix](path, read_bytes(path, MOST_BYTES))
+    except (UsageError, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:  # such as the PanicException of a package in Rust
         why = describe_exception(error)
         raise UsageError(f"the tokenizer {path.name} cannot be read", why=why) from error
 
 
-def _read_json(path: Path) -> Tokenizer:
+def _read_json(path: Path, data: bytes) -> Tokenizer:
     import tokenizers
 
-    held = tokenizers.Tokenizer.from_file(str(path))
+    held = tokenizers.Tokenizer.from_buffer(data)
     beside = path.with_name("tokenizer_config.json")
-    named: Any = json.loads(beside.read_bytes()) if beside.is_file() else {}
+    named: dict[str, Any] = {}
+    if beside.exists():
+        named = read_json(beside, dict[str, Any])
     found = {}
     for end, usual in SPECIALS.items():
         given = named.get(f"{end}_token")
@@ -99,8 +102,8 @@ def _read_json(path: Path) -> Tokenizer:
     )
 
 
-def _read_model(path: Path) -> Tokenizer:
-    first = path.read_bytes()[:200].split(b"\n")[0].split(b" ")
+def _read_model(path: Path, data: bytes) -> Tokenizer:
+    first = data[:200].split(b"\n")[0].split(b" ")
     if len(first) == 2 and first[1].isdigit() and base64.b64decode(first[0], validate=True):
         from pytorch_tokenizers import TiktokenTokenizer
 
@@ -115,7 +118,7 @@ def _read_model(path: Path) -> Tokenizer:
         )
     from sentencepiece import SentencePieceProcessor
 
-    pieces = SentencePieceProcessor(model_file=str(path))
+    pieces = SentencePieceProcessor(model_proto=data)
     return Tokenizer(
         "sentencepiece",
         pieces.vocab_size(),
@@ -126,11 +129,10 @@ def _read_model(path: Path) -> Tokenizer:
     )
 
 
-def _read_bin(path: Path) -> Tokenizer:
+def _read_bin(path: Path, data: bytes) -> Tokenizer:
     """Read a tokenizer in the .bin format of llama2.c or ExecuTorch. A header of int32 numbers
     comes before the pieces. In llama2.c's format, it is the length of the longest piece; in
     ExecuTorch's, it is the size of the vocabulary, BOS, EOS and that length."""
-    data = path.read_bytes()
     longest, bos, eos = struct.unpack_from("<i", data)[0], 1, 2
     pieces = _list_pieces(data, 4)
     if pieces is None or max(len(piece) for piece, _ in pieces) != longest:

@@ -3,7 +3,6 @@ config.json."""
 
 from __future__ import annotations
 
-import json
 import math
 import struct
 from collections.abc import Iterator
@@ -18,7 +17,8 @@ from torch import Tensor
 
 from ci.llm.config import DecoderConfig, RopeScaling
 from ci.llm.decoder import pair_to_half
-from provisioning.errors import UsageError, describe_exception
+from provisioning.documents import DocumentError, decode_json, decoding, open_regular, read_json
+from provisioning.errors import UsageError
 
 Weights = dict[str, Tensor]
 Positive = Annotated[int, Meta(ge=1)]
@@ -59,7 +59,11 @@ def read_llama2c(path: Path) -> tuple[DecoderConfig, Weights]:
     A negative vocabulary size means that the output layer is separate. Raises UsageError if the
     file's size contradicts its header.
     """
-    data = path.read_bytes()
+    try:
+        with decoding(), open_regular(path) as file:
+            data: Any = np.memmap(file, np.uint8, "r")
+    except DocumentError as error:
+        raise UsageError(f"{path} cannot be read", why=str(error)) from error
     if len(data) < HEADER.size:
         raise UsageError(
             f"{path.name} is not a weights file of llama2.c",
@@ -199,8 +203,8 @@ def read_config(path: Path) -> DecoderConfig:
     """Read Hugging Face's config.json. Raises UsageError if the file cannot be read, or if its
     model is not a Llama that is supported."""
     try:
-        config = msgspec.json.decode(path.read_bytes(), type=HuggingFaceConfig).convert()
-    except (OSError, msgspec.MsgspecError, RecursionError) as error:
+        config = read_json(path, HuggingFaceConfig).convert()
+    except DocumentError as error:
         raise UsageError(f"{path} is not the config.json of a Llama", why=str(error)) from error
     config.require_shape(path.name)
     return config
@@ -235,17 +239,23 @@ def _list_files(directory: Path) -> list[Path]:
     if not index.is_file():
         return [directory / TENSORS]
     try:
-        held = json.loads(index.read_bytes())["weight_map"].values()
-        return [directory / Path(str(name)).name for name in sorted(set(held))]
-    except (OSError, ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
-        raise UsageError(f"{index} cannot be read", why=describe_exception(error)) from error
+        held = read_json(index, TensorIndex).weight_map.values()
+    except DocumentError as error:
+        raise UsageError(f"{index} cannot be read", why=str(error)) from error
+    return [directory / Path(name).name for name in sorted(set(held))]
+
+
+class TensorIndex(Struct, frozen=True):
+    """The index of a model in several files: the name of the file with each tensor."""
+
+    weight_map: dict[str, str]
 
 
 class TensorRow(Struct, frozen=True):
     """A tensor in a safetensors header. ``data_offsets`` are the start and the end of its data."""
 
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[Annotated[int, Meta(ge=0)], ...]
     data_offsets: tuple[int, int]
 
 
@@ -254,20 +264,32 @@ def read_safetensors(path: Path) -> Weights:
     followed by the header (name: dtype, shape, data_offsets) and the data. All numbers are
     little-endian (https://github.com/huggingface/safetensors).
 
-    Raises UsageError for a damaged file, or for dtypes other than F32, F16 and BF16.
+    Raises UsageError for a damaged file, for tensors that share bytes, or for dtypes other than
+    F32, F16 and BF16.
     """
     try:
-        held = np.memmap(path, np.uint8, "r")
-        size = int.from_bytes(held[:8].tobytes(), "little")
-        if size > min(len(held) - 8, MOST_HEADER):
-            raise ValueError(f"the header is too long: {size} bytes")  # noqa: TRY301
-        rows = json.loads(held[8 : 8 + size].tobytes())
-        rows.pop("__metadata__", None)
-        listed = msgspec.convert(rows, dict[str, TensorRow])
-        return {name: _take(held[8 + size :], row) for name, row in listed.items()}
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        why = describe_exception(error)
-        raise UsageError(f"{path.name} is not a safetensors file", why=why) from error
+        with decoding():
+            with open_regular(path) as file:
+                held: Any = np.memmap(file, np.uint8, "r")
+            return dict(_list_tensors(held))
+    except DocumentError as error:
+        raise UsageError(f"{path.name} is not a safetensors file", why=str(error)) from error
+
+
+def _list_tensors(held: Any) -> Iterator[tuple[str, Tensor]]:
+    size = int.from_bytes(held[:8].tobytes(), "little")
+    if size > min(len(held) - 8, MOST_HEADER):
+        raise ValueError(f"the header is too long: {size} bytes")
+    rows: dict[str, Any] = decode_json(held[8 : 8 + size].tobytes(), dict[str, Any])
+    rows.pop("__metadata__", None)
+    listed = msgspec.convert(rows, dict[str, TensorRow])
+    data = held[8 + size :]
+    taken = 0
+    for name, row in listed.items():
+        yield name, _take(data, row)
+        taken += row.data_offsets[1] - row.data_offsets[0]
+        if taken > len(data):
+            raise ValueError("its tensors share bytes")
 
 
 def _take(data: Any, row: TensorRow) -> Tensor:

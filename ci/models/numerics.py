@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from provisioning.documents import read_text
+
 THREADS = 1
 NUMERICS = f"oneDNN off, {THREADS} thread"
 # Libraries read these when a process starts, so they must be in the environment.
@@ -38,7 +40,7 @@ def name_instructions() -> str:
 def name_extensions(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """Return the processor's vector extensions, such as ``avx avx2 fma``, for which ONNX Runtime
     selects its kernels. Raises OSError if ``cpuinfo`` cannot be read."""
-    text = cpuinfo.read_text(encoding="utf-8", errors="replace")
+    text = read_text(cpuinfo, "replace")
     flags = re.search(r"(?m)^flags\s*:(.*)$", text)
     known = flags[1].split() if flags else []
     return " ".join(sorted(one for one in known if one.startswith(("avx", "amx", "fma", "f16c"))))

@@ -10,6 +10,7 @@ from pathlib import Path
 from ci.models import suite
 from ci.report.schema import Place
 from provisioning.console.caller import shown_path
+from provisioning.documents import read_text
 
 # The forms in which find_line and blame_model write source lines into reasons: [nets/net.py:12],
 # and net.py, line 12, in f
@@ -54,7 +55,7 @@ def find_factory(reference: str) -> Place:
     file, _, name = reference.rpartition(":")
     path, written = Path(file), re.compile(rf"\s*(?:def|class)\s+{re.escape(name)}\b|{name}\s*[:=]")
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = read_text(path, "replace").splitlines()
     except OSError:
         lines = []
     numbers = (number for number, text in enumerate(lines, 1) if written.match(text))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,10 @@ class TensorInfo(Struct, frozen=True):
     step: float = 0.0
     lowest: int = 0
     highest: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 class Layer(Struct, frozen=True):

@@ -19,6 +19,7 @@ from ci.models.schemes import ONNX, Scheme
 from ci.models.suite import SUITE
 from ci.report.schema import AccuracyLimits, Budget
 from provisioning.console.user_files import LIMIT_BYTES
+from provisioning.documents import open_regular, read_bytes
 from provisioning.errors import UsageError, at_key
 
 FileOrFunction = Annotated[str, Meta(min_length=1)]
@@ -265,7 +266,7 @@ def resolve_file(word: str, kind: str = "", fix: str = IN_POLICY) -> str:
         why = "its path contains bytes that are not UTF-8, or control characters"
         raise UsageError(what, why=why, fix="rename or copy it")
     if has_function and find_function(path, function) is False:
-        raise lacks_function(path, function, list_defined(ast.parse(path.read_bytes()).body))
+        raise lacks_function(path, function, list_defined(ast.parse(read_bytes(path)).body))
     return f"{path}:{function}" if has_function else str(path)
 
 
@@ -274,7 +275,7 @@ def find_function(path: Path, function: str) -> bool | None:
     import can show this: for example because of ``from models import *``, because the name occurs
     only elsewhere, because a call or a decorator may add names, or because of a syntax error."""
     try:
-        tree = ast.parse(path.read_bytes())
+        tree = ast.parse(read_bytes(path))
         top = list(_list_statements(tree))
         bound = {name for node in ast.walk(tree) for name in _list_bound(node)}
         read = {name for node in ast.walk(tree) for name in _list_read(node)}
@@ -365,7 +366,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
     import numpy as np  # not at the top: the gate reads policies without numpy
 
     try:
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             _check_size(path, os.fstat(stream.fileno()).st_size)
             loaded: Any = np.load(stream, allow_pickle=False)
             if isinstance(loaded, np.ndarray):

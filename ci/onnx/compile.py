@@ -57,6 +57,7 @@ from ci.onnx.stages import CPU, ONNXRUNTIME, PROVIDER_LOG, QNN, stage
 from ci.onnx.ties import find_ties
 from ci.report.schema import Clipped, Footprint
 from provisioning.doctor.survey.context_binaries import ContextBinary, list_context_binaries
+from provisioning.documents import read_window
 from provisioning.errors import FailedError
 
 PROGRAM, CONTEXT = "program", "model.onnx"
@@ -292,7 +293,7 @@ def write_context(
         )
         for part in session.get_provider_graph_assignment_info()
     ]
-    text = log.read_text(encoding="utf-8", errors="replace")
+    text = read_window(log)
     delegation = count_nodes(parts, read_reasons(text))
     footprint = make_footprint(
         program_bytes=sum(path.stat().st_size for path in directory.iterdir()),

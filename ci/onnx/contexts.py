@@ -25,6 +25,7 @@ import onnx
 
 from ci.onnx.models import MISSING, find_location_fault, parse_model
 from ci.onnx.options import read_options
+from provisioning.documents import CONTENT_BYTES, open_regular, read_bytes
 from provisioning.elf.programs import (
     ARCHIVE,
     NO_SOC,
@@ -186,7 +187,7 @@ def seal_context(path: Path) -> str:
         # Protobuf parses concatenated messages as one, so the provider's bytes do not change.
         entry = onnx.StringStringEntryProto(key=SEAL, value=digest)
         added = onnx.ModelProto(metadata_props=[entry])
-        write_whole(path, path.read_bytes() + added.SerializeToString())
+        write_whole(path, read_bytes(path, CONTENT_BYTES) + added.SerializeToString())
     return digest
 
 
@@ -209,7 +210,7 @@ def _find_binary(path: Path, node: Mapping[str, Any]) -> tuple[Path | None, Blob
         raise _broken(path, why, back if fault == MISSING else AGAIN)
     file = path.parent / location
     try:
-        with file.open("rb") as stream:
+        with open_regular(file) as stream:
             return file, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
     except ValueError as error:
         raise _broken(path, f"its context binary, {location}, is empty") from error

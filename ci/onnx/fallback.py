@@ -4,16 +4,17 @@ the profile of a session that has run."""
 from __future__ import annotations
 
 import functools
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
 from ci.cases.engine import Delegation, Fallback
 from ci.report.schema import OperatorCount
+from provisioning.documents import CONTENT_BYTES, read_json
 from provisioning.manifest.reader import read_policy
 
 QNN = "QNNExecutionProvider"
@@ -109,9 +110,9 @@ def _explain(name: str, operator: str, reasons: Mapping[str, str]) -> str:
 def read_profile(path: Path) -> dict[str, tuple[str, ...]]:
     """Return the nodes that each provider executed, sorted, from the profile of a session.
 
-    Raises OSError or ValueError if the file is not a profile.
+    Raises ValueError if the file is not a profile.
     """
-    events = json.loads(path.read_text(encoding="utf-8"))
+    events = read_json(path, list[dict[str, Any]], CONTENT_BYTES)
     ran: dict[str, set[str]] = {}
     for event in events:
         arguments, name = event.get("args"), str(event.get("name"))

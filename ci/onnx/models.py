@@ -24,6 +24,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from provisioning.console.user_files import read_user_file
+from provisioning.documents import open_regular, read_text
 from provisioning.errors import UsageError
 from provisioning.files import mib
 
@@ -183,7 +184,7 @@ def limited_memory(size_bytes: int) -> Iterator[None]:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5])
+    pages = int(read_text(Path("/proc/self/statm")).split()[5])
     wanted = pages * resource.getpagesize() + size_bytes
     limits = [one for one in (soft, hard) if one != resource.RLIM_INFINITY]
     resource.setrlimit(resource.RLIMIT_DATA, (min([wanted, *limits]), hard))
@@ -429,7 +430,7 @@ def find_location_fault(location: str, directory: Path) -> str:
             return "is not a regular file" if path.exists() else MISSING
         if not path.resolve().is_relative_to(directory.resolve()):
             return "is a symbolic link that points outside the model's directory"
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             is_pointer = stream.read(len(POINTER)) == POINTER
     except OSError as error:
         return f"cannot be read: {error.strerror}"

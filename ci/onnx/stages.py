@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from provisioning.documents import read_window
 from provisioning.errors import QnnCiError
 
 QUANTIZER, ONNXRUNTIME, QNN, CPU = "quantizer", "onnxruntime", "QNN", "CPU"
@@ -47,8 +48,8 @@ def describe_refusal(error: Exception, log: Path) -> str:
         raised = " ".join(f"{type(cause).__name__}: {cause}".split()).rstrip(":")
     said: list[str] = []
     provider = log.with_name(PROVIDER_LOG)
-    if str(error) == QNN and provider.is_file():
-        text = provider.read_text(encoding="utf-8", errors="replace")
+    if str(error) == QNN:
+        text = read_window(provider)
         said = list(dict.fromkeys(line.strip() for line in SAID.findall(text)))
     lines = [*traceback.format_exception(cause), *(f"{line}\n" for line in said)]
     log.with_name(TRACEBACK_LOG).write_text("".join(lines), encoding="utf-8")

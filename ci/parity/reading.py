@@ -34,6 +34,7 @@ from ci.parity.policy import Layout
 from ci.parity.trees import DirectoryTree, RevisionTree, SourceTree
 from ci.parity.uses import find_imports, find_includes, find_macros
 from provisioning.console.process import run_process, run_tasks
+from provisioning.documents import CONTENT_BYTES, DocumentError, read_bytes, read_json
 from provisioning.errors import ToolError
 from provisioning.files import digest_sources, write_whole
 
@@ -111,7 +112,7 @@ def run_worker(tree: RevisionTree | DirectoryTree, side: str) -> bytes | str:
         argv = [sys.executable, "-m", "ci.parity.reading", *words]
         try:
             run_process(argv, cwd=Path(__file__).parents[2], timeout_s=WORKER_LIMIT_S)
-            return answer.read_bytes()
+            return read_bytes(answer, CONTENT_BYTES)
         except (ToolError, OSError) as error:
             why = getattr(error, "why", "") or str(error)
             lines = [line.strip() for line in why.splitlines() if line.strip()]
@@ -163,8 +164,8 @@ def digest_side(tree: SourceTree, side: str) -> str:
 
 def load(path: Path, kind: type[Kept]) -> Kept | None:
     """Return the content of a cache file, or None if it is missing or cannot be read."""
-    with suppress(msgspec.DecodeError, OSError):
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+    with suppress(DocumentError):
+        return read_json(path, kind, CONTENT_BYTES)
     return None
 
 

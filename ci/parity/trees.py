@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ci.parity.policy import Layout
 from provisioning.console.git import ask_git, is_git_directory, parse_submodules, read_commit
+from provisioning.documents import read_bytes
 from provisioning.errors import MissingToolError, ToolError, UsageError
 
 NO_LAYOUT = Layout()
@@ -96,7 +97,7 @@ class DirectoryTree(SourceTree):
             file = self.root / path
             with suppress(OSError):
                 if file.is_file():  # reading a pipe or a device would never end
-                    self._texts[path] = file.read_bytes().decode("utf-8", "replace")
+                    self._texts[path] = read_bytes(file).decode("utf-8", "replace")
         return self._texts[path]
 
 

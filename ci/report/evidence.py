@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,6 +20,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from ci.report.schema import ANY_MODEL, Budget, Case, Question, Report, Status, Threshold
+from provisioning.documents import decode_json, decoding
 from provisioning.files import write_whole
 
 TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
@@ -71,6 +73,23 @@ class TestResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
         """
         found = self.find(name)
         return found.annotations if found else {}
+
+    def read_case(self) -> NamedCase:
+        """Return the case that the result is about. Raises ValueError."""
+        return msgspec.convert(self.describe(CASE), NamedCase)
+
+
+class NamedCase(Struct, frozen=True):
+    """The fields of the descriptor CASE that are shown. Statements of other tools lack them."""
+
+    model: str = "?"
+    scheme: str = "?"
+    soc: str = "?"
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return " ".join(f"{self.model} {self.scheme} {self.soc}".split())
 
 
 class Statement(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -181,21 +200,20 @@ def _select(made: Any, written: Any) -> Any:
 
 def parse_statement(data: bytes) -> Statement:
     """Parse a statement. Raises ValueError if it is not the statement of a test result."""
-    try:
+    with decoding():
         json.loads(
             data, object_pairs_hook=refuse_twice
         )  # decoders differ on which of two equal keys they use
-        return msgspec.json.decode(data, type=Statement)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(str(error)) from error
+        statement = decode_json(data, Statement)
+        statement.predicate.read_case()
+    return statement
 
 
 def refuse_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object as a dict. Raises ValueError if a key occurs twice."""
-    names = [name for name, _ in pairs]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
     if twice:
-        raise ValueError(f"the key {twice[0][:40]!r} occurs twice")
+        raise ValueError(f"the key {min(twice)[:40]!r} occurs twice")
     return dict(pairs)
 
 

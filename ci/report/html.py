@@ -43,6 +43,7 @@ from ci.report.text import (
     show_work,
 )
 from provisioning.console.terminal import clean
+from provisioning.documents import read_text
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 NAME_CHARS = 44
@@ -91,9 +92,7 @@ def render_page(name: str, **values: Any) -> str:
     All pages share one style and one script, and have a content security policy that allows only
     these.
     """
-    style, script = (
-        (TEMPLATES / part).read_text(encoding="utf-8") for part in ("report.css", "report.js")
-    )
+    style, script = (read_text(TEMPLATES / part) for part in ("report.css", "report.js"))
     page = (
         _environment()
         .get_template(name)

@@ -9,6 +9,7 @@ import msgspec
 
 from ci.report.schema import SCHEMA_VERSION, Report
 from provisioning.console.user_files import read_user_file
+from provisioning.documents import DocumentError, decode_json
 from provisioning.errors import UsageError
 from provisioning.files import explain_writes, write_whole
 
@@ -63,8 +64,8 @@ def read_json(path: Path, kind: type[T], what: str, fix: str) -> T:
     """
     data = read_user_file(path, f"the {what}", LIMIT_BYTES)
     try:
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        return decode_json(data, kind)
+    except DocumentError as error:
         what = f"{path} does not have the format of the {what}"
         raise UsageError(what, why=str(error), fix=fix) from error
 

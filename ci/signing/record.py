@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from ci.signing.masking import Masker
+from provisioning.documents import CONTENT_BYTES, DocumentError, read_bytes, read_json
 from provisioning.files import write_json
 
 RECORD_NAME, STATEMENT_NAME, LOG_NAME = "signing.json", "statement.intoto.json", "signer.log"
@@ -98,8 +99,8 @@ def read_record(directory: Path) -> SigningRecord:
     """
     path = directory / RECORD_NAME
     try:
-        record = msgspec.json.decode(path.read_bytes(), type=SigningRecord)
-    except (OSError, msgspec.DecodeError, RecursionError) as error:
+        record = read_json(path, SigningRecord)
+    except DocumentError as error:
         raise ValueError(f"{RECORD_NAME} cannot be read: {error}") from error
     if record.schema_version != SCHEMA_VERSION:
         raise ValueError(
@@ -132,11 +133,11 @@ def check_record(directory: Path) -> tuple[str, ...]:
         path = present.get(name)
         if path is None or not path.is_file():
             findings.append(f"{name} is in {RECORD_NAME}, but not in the directory")
-        elif digest_of(path.read_bytes()) != one.output:
+        elif digest_of(read_bytes(path, CONTENT_BYTES)) != one.output:
             findings.append(f"{name} differs from the recorded bytes")
     try:
-        statement = json.loads((directory / STATEMENT_NAME).read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+        statement = read_json(directory / STATEMENT_NAME, dict[str, Any])
+    except DocumentError as error:
         return (*findings, f"{STATEMENT_NAME} cannot be read: {error}")
     if statement != json.loads(json.dumps(make_statement(record))):
         findings.append(f"{STATEMENT_NAME} contradicts {RECORD_NAME}")

@@ -29,6 +29,7 @@ from ci.signing.signer import Failure, Signer, SignerError, find_output, run_sig
 from ci.signing.verdict import Kind, Verdict, Verification
 from provisioning.console.clock import read_clock
 from provisioning.console.progress import Progress
+from provisioning.documents import CONTENT_BYTES, read_bytes
 from provisioning.files import explain_writes, remove_tree, staged_directory
 
 SCRATCH = ".scratch"
@@ -114,7 +115,7 @@ class Run:
     def _prove(self, job: SignJob, path: Path) -> Made:
         from ci.signing.verify import verify_bytes  # imported here (50 ms), while the signer runs
 
-        data, name = path.read_bytes(), self.mask(job.name)
+        data, name = read_bytes(path, CONTENT_BYTES), self.mask(job.name)
         original = None if job.serial else memoryview(job.data)
         report = verify_bytes(
             memoryview(data),

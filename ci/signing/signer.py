@@ -21,6 +21,7 @@ from ci.signing.device import read_serial
 from ci.signing.masking import Masker, mask_arguments
 from provisioning.console.command import user_command, user_program
 from provisioning.console.process import Completed, run_process
+from provisioning.documents import CONTENT_BYTES, read_bytes
 from provisioning.errors import ToolError, UnfitError, UsageError
 from provisioning.files import hash_file
 
@@ -209,7 +210,7 @@ def run_signer(signer: Signer, argv: Sequence[str], scratch: Path, name: str, ma
         )
     except ToolError as error:
         raise SignerError(Failure.EXITED, name, why=mask(f"{error.what}: {error.why}")) from error
-    if ended.returncode or ended.timed_out:
+    if not ended.is_good:
         raise _explain_exit(ended, name, mask)
     return mask(ended.output)
 
@@ -217,14 +218,14 @@ def run_signer(signer: Signer, argv: Sequence[str], scratch: Path, name: str, ma
 def _explain_exit(ended: Completed, name: str, mask: Masker) -> SignerError:
     said = mask(ended.tail).strip() or "(nothing)"
     last = said.splitlines()[-1]
-    if ended.timed_out and QUESTION.search(last):
+    if ended.exceeded and QUESTION.search(last):
         return SignerError(
             Failure.PROMPT,
             name,
             why=f"after {ended.wall_s:.0f} s the signer was still waiting for an answer to: {last}",
             fix="configure the signer so that it asks only for consent to its terms",
         )
-    if ended.timed_out:
+    if ended.exceeded:
         return SignerError(
             Failure.HUNG,
             name,
@@ -253,7 +254,7 @@ def find_output(scratch: Path, output: Path, source: Path, before: bytes, mask: 
     if written and written[0].is_file() and not written[0].is_symlink():
         return written[0]
     elsewhere = [path for path in found if path not in {*written, source}]
-    if source.exists() and source.read_bytes() != before:
+    if source.exists() and read_bytes(source, CONTENT_BYTES) != before:
         elsewhere.append(source)
     if elsewhere:
         places = ", ".join(str(path.relative_to(scratch)) for path in elsewhere)

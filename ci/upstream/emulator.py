@@ -28,6 +28,7 @@ from ci.executorch import internals
 from ci.executorch.runtime import SCALAR_TYPES, convert_input, overwrite_freed_memory
 from ci.upstream.stubs import LACKS
 from provisioning.console.process import end_with_parent
+from provisioning.documents import read_text
 from provisioning.errors import FailedError, QnnCiError
 
 ADDRESS = "QNN_CI_EMULATOR"  # the abstract socket address (unix(7)) for calls
@@ -113,7 +114,7 @@ def run_call(place: Path, words: Sequence[str], keep: Path) -> str:
     method = program.load_method(program.get_method_name(args.method_index))
     meta = method.method_meta()
     metas = [meta.input_tensor_meta(index) for index in range(meta.num_inputs())]
-    lines = [one for one in args.input_list_path.read_text("utf-8").splitlines() if one.strip()]
+    lines = [one for one in read_text(args.input_list_path).splitlines() if one.strip()]
     for number, line in enumerate(lines or [""]):
         files = [args.input_list_path.parent / name for name in line.split()]
         if len(files) != len(metas):

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct, field
 
 from ci.report.schema import Tool
+from provisioning.documents import DocumentError, decode_json, read_bytes
 from provisioning.errors import UsageError
 
 JOURNAL, KEPT = "journal.jsonl", "kept"
@@ -119,12 +120,12 @@ def read_journal(directory: Path) -> tuple[Header, list[Entry]] | None:
     """Return the header and the entries of a journal, without an incomplete last line. Return None
     if the file is missing or has no complete line. Raises UsageError if a line is damaged."""
     with suppress(FileNotFoundError):
-        data = (directory / JOURNAL).read_bytes()
+        data = read_bytes(directory / JOURNAL)
         if lines := data[: size_whole(directory)].splitlines():
             try:
-                header = msgspec.json.decode(lines[0], type=Header)
-                return header, [msgspec.json.decode(line, type=Entry) for line in lines[1:]]
-            except (ValueError, RecursionError) as error:
+                header = decode_json(lines[0], Header)
+                return header, [decode_json(line, Entry) for line in lines[1:]]
+            except DocumentError as error:
                 raise UsageError(
                     f"{directory / JOURNAL} is damaged",
                     why=str(error),
@@ -135,7 +136,7 @@ def read_journal(directory: Path) -> tuple[Header, list[Entry]] | None:
 
 def size_whole(directory: Path) -> int:
     """Return the size of a journal in bytes, up to the end of its last complete line."""
-    return (directory / JOURNAL).read_bytes().rfind(b"\n") + 1
+    return read_bytes(directory / JOURNAL).rfind(b"\n") + 1
 
 
 def _append(file: int, line: bytes) -> None:

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from ci.judging.figures import Array
 from ci.models.tensors import TensorInfo
+from provisioning.documents import read_json
 
 ARRAYS, RECORD = ".npz", ".json"
 
@@ -66,7 +67,7 @@ def read_comparisons(directory: Path) -> list[tuple[Comparison, Arrays]]:
 
 
 def _read_record(place: Path) -> Comparison:
-    return msgspec.json.decode(place.read_bytes(), type=Comparison)
+    return read_json(place, Comparison)
 
 
 def _read_arrays(place: Path) -> Arrays:

@@ -17,6 +17,7 @@ from ci.upstream.expectations import Ratchet
 from ci.upstream.journal import KEPT, Entry, Header, Ran, kept_directory, open_journal
 from provisioning.console.process import run_tasks
 from provisioning.console.progress import Progress
+from provisioning.documents import DocumentError, read_json
 from provisioning.errors import FailedError
 from provisioning.files import write_whole
 
@@ -177,8 +178,8 @@ def read_durations(directory: Path) -> dict[str, float]:
     """Return the duration of each test in earlier runs, in seconds. The result is empty if the file
     is missing or damaged."""
     try:
-        return msgspec.json.decode((directory / DURATIONS).read_bytes(), type=dict[str, float])
-    except (OSError, msgspec.MsgspecError):
+        return read_json(directory / DURATIONS, dict[str, float])
+    except DocumentError:
         return {}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import importlib.util
-import json
 import logging
 import re
 from collections.abc import Iterator, Mapping
@@ -13,14 +12,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from ci.cases.policy import LANES, read_emulator_policy
 from ci.models.schemes import Scheme
-from ci.report.evidence import CASE, Statement, find_faults, parse_statement
+from ci.report.evidence import (
+    CASE,
+    NamedCase,
+    Statement,
+    find_faults,
+    parse_statement,
+)
 from ci.report.schema import Threshold
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.installation import install_command
 from provisioning.console.progress import Progress
 from provisioning.console.user_files import read_user_file
+from provisioning.documents import decode_json
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import ExitCode, UnfitError, UsageError
 from provisioning.files import hash_file
@@ -71,33 +79,34 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     if not args.program.is_file():
         raise UsageError(f"cannot read the program {args.program}", why="it is not a file")
     data = read_user_file(args.evidence, "the evidence", LIMIT_BYTES)
-    case: dict[str, Any] = {}
+    case, described = NamedCase(), dict[str, Any]()
     try:
         statement = parse_statement(data)
     except ValueError as error:
         faults = [f"{args.evidence.name} is not a statement of a test result: {error}"]
     else:
-        case = statement.predicate.describe(CASE)
+        case, described = statement.predicate.read_case(), statement.predicate.describe(CASE)
         faults = list(compare(statement, args.program, args.policy))
     if args.bundle:
         bundle = read_user_file(args.bundle, "the bundle", LIMIT_BYTES)
         faults += find_signature_faults(bundle, data, args.repository)
-    told = " ".join(str(case.get(name, "?")) for name in ("model", "scheme", "soc"))
     signer = (
         f"signed by {args.repository}"
         if args.bundle
         else "not signed: anyone could have written this evidence"
     )
+    # The evidence's text is on separate lines, so that it cannot look like the verdict.
     lines = [
         f"{args.program.name} does not match its evidence"
         if faults
-        else f"{args.program.name}: {told} passed ({signer})"
+        else f"{args.program.name} passed ({signer})"
     ]
+    lines += [f"  case: {case.name}"] * (not faults)
     lines += [f"  {one}" for one in faults]
-    lines += [f"  warning: {one}" for one in case.get("warnings", ()) if not faults]
+    lines += [f"  warning: {' '.join(one.split())}" for one in case.warnings if not faults]
     return Outcome(
         "".join(f"{one}\n" for one in lines),
-        {"fits": not faults, "faults": faults, "signed": bool(args.bundle), "case": case},
+        {"fits": not faults, "faults": faults, "signed": bool(args.bundle), "case": described},
         ExitCode.FAILED if faults else ExitCode.OK,
     )
 
@@ -118,6 +127,16 @@ def find_limits(path: Path, case: Mapping[str, str]) -> Threshold:
     policy = read_emulator_policy(path, LANES[case["session"]])
     backend, scheme = Backend(case["backend"]), Scheme(case["scheme"])
     return policy.for_backend(backend).limits_of(case["model"], scheme)
+
+
+class SignedFile(Struct, frozen=True):
+    digest: dict[str, str]
+
+
+class Signed(Struct, frozen=True):
+    """The signed part of a bundle: the files that it is about."""
+
+    subject: tuple[SignedFile, ...]
 
 
 def find_signature_faults(bundle: bytes, signed: bytes, repository: str) -> Iterator[str]:
@@ -147,8 +166,8 @@ def find_signature_faults(bundle: bytes, signed: bytes, repository: str) -> Iter
     try:
         verifier = Verifier.production(offline=True)
         kind, payload = verifier.verify_dsse(Bundle.from_json(bundle), wanted)
-        subjects = json.loads(payload)["subject"] if kind == IN_TOTO else []
-        digests = {one["digest"].get("sha256") for one in subjects}
+        subjects = decode_json(payload, Signed).subject if kind == IN_TOTO else ()
+        digests = {one.digest.get("sha256") for one in subjects}
     except (Error, VerificationError, ValueError, LookupError, TypeError) as error:
         yield f"the signature of the evidence is not valid: {error}"
         return

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -17,6 +18,7 @@ from ci.explain.rules import Rule, make_rules, read_rules
 from ci.report.providers import Provider
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
+from provisioning.documents import open_regular
 from provisioning.errors import ExitCode, UsageError
 
 STDIN = "-"
@@ -93,6 +95,11 @@ def read_log(name: str, rules: tuple[Rule, ...]) -> Explanation:
         ) from error
 
 
+def open_log(path: Path) -> BinaryIO:
+    """Open a regular file, or a pipe such as that of ``<(adb logcat)``. Raises OSError."""
+    return path.open("rb") if path.is_fifo() else open_regular(path)
+
+
 def read_parts(name: str) -> Iterator[bytes]:
     """Yield the bytes of a file, or of standard input, in chunks. Raises UsageError for an archive
     or a terminal, and OSError if the file cannot be read."""
@@ -102,7 +109,7 @@ def read_parts(name: str) -> Iterator[bytes]:
             why="standard input is a terminal",
             fix="pass a file, or pipe a log into the command",
         )
-    with nullcontext(sys.stdin.buffer) if name == STDIN else Path(name).open("rb") as file:
+    with nullcontext(sys.stdin.buffer) if name == STDIN else open_log(Path(name)) as file:
         part = file.read(PART_BYTES)
         if part.startswith(ARCHIVES):
             fix = "unpack it, and pass the directory"

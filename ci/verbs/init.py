@@ -17,6 +17,7 @@ from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, read_version, user_path
 from provisioning.console.installation import find_origin
 from provisioning.console.progress import Progress
+from provisioning.documents import read_bytes, read_text
 from provisioning.errors import UsageError
 from provisioning.files import explain_writes, write_whole
 
@@ -117,7 +118,7 @@ def ignore_results(root: Path) -> dict[str, bytes]:
     path = root / IGNORED
     if os.path.lexists(path) and not path.is_file():
         return {}
-    data = path.read_bytes() if path.is_file() else b""
+    data = read_bytes(path) if path.is_file() else b""
     known = {line.strip().strip(b"/") for line in data.splitlines()}
     missing = b"".join(row for row in RESULTS if row.strip(b"/\n") not in known)
     if not missing:
@@ -203,5 +204,5 @@ def name_model(path: str) -> str:
 
 def fill_template(name: str, words: dict[str, str]) -> str:
     """Return a template with each key of ``words`` replaced by its value, in one pass."""
-    text = (TEMPLATES / name).read_text(encoding="utf-8")
+    text = read_text(TEMPLATES / name)
     return re.sub("|".join(map(re.escape, words)) or "$^", lambda found: words[found[0]], text)

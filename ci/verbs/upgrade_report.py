@@ -295,11 +295,13 @@ def run_side(
     variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     progress.step(f"{side.name}: {verb} {' '.join(choice)}")
     log = args.reports / f"{side.slug}.log"
-    ended = run_process(argv, env=variables, check=False, log=log, keep_lines=LAST_LINES)
+    ended = run_process(argv, env=variables, check=False, log=log)
     report = directory / side.session / "report.json"
     if report.is_file():
         return read_report(report)
-    failures.append(explain_run(side, ended.describe(), ended.output.splitlines(), log))
+    failures.append(
+        explain_run(side, ended.describe(), ended.output.splitlines()[-LAST_LINES:], log)
+    )
     return None
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from provisioning.console.caller import shown_path
 from provisioning.console.command import user_path
+from provisioning.documents import DocumentError, decoding, read_bytes
 from provisioning.errors import UsageError
 
 if sys.version_info >= (3, 11):
@@ -62,8 +63,10 @@ def read_paths(policy: Path | None) -> dict[str, str]:
     """Return what a policy runs: the path of each of its models, by name. Empty if there is no
     policy or it is invalid, which the verb reports."""
     try:
-        tables: dict[str, Any] = tomllib.loads(policy.read_text("utf-8-sig")) if policy else {}
-    except (OSError, ValueError, RecursionError):
+        with decoding():
+            text = read_bytes(policy).decode("utf-8-sig") if policy else ""
+            tables: dict[str, Any] = tomllib.loads(text)
+    except DocumentError:
         return {}
     suite, models = (tables.get(key) for key in ("suite", "models"))
     paths = {name: name for name in suite} if isinstance(suite, dict) else {}

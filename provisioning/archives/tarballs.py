@@ -32,6 +32,7 @@ from provisioning.archives.layout import (
     place_members,
     unsafe,
 )
+from provisioning.documents import open_regular
 from provisioning.store.tree import TreeEntry
 
 BLOCK_BYTES = 512
@@ -323,7 +324,7 @@ def explain_damage(name: str) -> Iterator[None]:
 @contextmanager
 def _open(path: Path, name: str) -> Iterator[ByteStream]:
     if name.endswith((".xz", ".txz")):
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             yield XzStream(file)
     else:
         from isal import igzip, igzip_lib
@@ -331,7 +332,7 @@ def _open(path: Path, name: str) -> Iterator[ByteStream]:
         errors: Any = igzip_lib.error
         is_gzip = name.endswith((".gz", ".tgz"))
         try:
-            with igzip.IGzipFile(path) if is_gzip else path.open("rb") as stream:
+            with igzip.IGzipFile(path) if is_gzip else open_regular(path) as stream:
                 yield stream
         except errors as error:
             raise unsafe(name, f"it cannot be read: {error}") from error

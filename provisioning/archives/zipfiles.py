@@ -26,6 +26,7 @@ from provisioning.archives.layout import (
     make_parents,
     unsafe,
 )
+from provisioning.documents import open_regular
 from provisioning.store.tree import TreeEntry
 
 END, END64, LOCATOR64, CENTRAL, LOCAL = (
@@ -56,7 +57,8 @@ class FileSource:
 
     def __init__(self, path: Path) -> None:
         self.name = path.name
-        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.file = open_regular(path)
+        self.fd = self.file.fileno()
         self.size = os.fstat(self.fd).st_size
 
     def read_at(self, offset: int, count: int) -> bytes:
@@ -64,7 +66,7 @@ class FileSource:
         return os.pread(self.fd, count, offset)
 
     def close(self) -> None:
-        os.close(self.fd)
+        self.file.close()
 
 
 def read_directory(source: ByteSource) -> list[Member]:

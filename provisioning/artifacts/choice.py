@@ -17,6 +17,7 @@ from provisioning.artifacts.environment import Environment
 from provisioning.artifacts.sources.local import read_version
 from provisioning.console.caller import caller_path
 from provisioning.console.command import TOOLS, group_options
+from provisioning.documents import DocumentError, read_json
 from provisioning.errors import UsageError
 from provisioning.files import write_whole
 from provisioning.manifest.reader import read_profiles, read_toolchain
@@ -188,8 +189,8 @@ def write_overlay(overlay: Path, record: OverlayRecord) -> None:
 def read_overlay(overlay: Path) -> OverlayRecord | None:
     """Return the record of an overlay, or None if it is missing or damaged."""
     try:
-        return msgspec.json.decode((overlay / RECORD).read_bytes(), type=OverlayRecord)
-    except (OSError, msgspec.MsgspecError):
+        return read_json(overlay / RECORD, OverlayRecord)
+    except DocumentError:
         return None
 
 

@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
-
 from provisioning.archives.tarballs import is_tarball
 from provisioning.artifacts.lockfile import Lock, machine_lock_path
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, load_source
@@ -23,6 +21,7 @@ from provisioning.console.caller import is_ci
 from provisioning.console.clock import read_date
 from provisioning.console.progress import Progress
 from provisioning.console.user_files import read_user_file
+from provisioning.documents import DocumentError, decode_json
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, EM_X86_64, ElfError, Genuine, name_machine
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import IntegrityError, UnfitError, UsageError
@@ -299,8 +298,8 @@ def require_acceptance(request: ArtifactRequest, store: Store, progress: Progres
 def _read(store: Store) -> dict[str, dict[str, str]]:
     try:
         raw = read_user_file(record_path(store), "the record")
-        return msgspec.json.decode(raw, type=dict[str, dict[str, str]])
-    except (UsageError, msgspec.DecodeError):
+        return decode_json(raw, dict[str, dict[str, str]])
+    except (UsageError, DocumentError):
         return {}
 
 

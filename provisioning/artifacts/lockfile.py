@@ -13,6 +13,7 @@ from typing import Final, Literal
 import msgspec
 
 from provisioning.console.user_files import read_user_file
+from provisioning.documents import DocumentError, decode_json
 from provisioning.errors import IntegrityError, ManifestError, UsageError
 from provisioning.manifest.reader import manifests_root
 from provisioning.manifest.releases import FileRelease, Release
@@ -55,9 +56,6 @@ def machine_lock_path(store: Store, artifact: str, version: str) -> Path:
     return store.home / "pins" / lock_name(artifact, version)
 
 
-LOCKS = msgspec.json.Decoder(Lock)  # made here: see CONVERTING in manifest/reader.py
-
-
 def read_lock(path: Path) -> Lock | None:
     """Read a lock file; return None if there is none.
 
@@ -65,8 +63,8 @@ def read_lock(path: Path) -> Lock | None:
     the version in it.
     """
     try:
-        lock = LOCKS.decode(read_user_file(path, "the lock"))
-    except (UsageError, UnicodeDecodeError, msgspec.DecodeError) as error:
+        lock = decode_json(read_user_file(path, "the lock"), Lock)
+    except (UsageError, DocumentError) as error:
         if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
             return None
         why = error.why if isinstance(error, UsageError) else str(error)

@@ -19,6 +19,7 @@ from provisioning.artifacts.consent import make_lock, require_acceptance, trust_
 from provisioning.artifacts.lockfile import Lock, project_lock_path, read_lock
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, load_source, substitute
 from provisioning.console.progress import Progress
+from provisioning.documents import read_text
 from provisioning.errors import IntegrityError, ManifestError, UsageError, mask_credentials
 from provisioning.fetch.download import FILE_MODE
 from provisioning.files import explain_writes, hash_file, write_whole
@@ -133,7 +134,7 @@ def plan_baselines(name: str, old: str, new: str, *, carry: bool) -> Iterator[Ch
     part = re.compile(rf"(?:^|(?<=-)){re.escape(f'{name}-{old}')}(?=-|\.toml$)")
     for path in sorted((manifests_root() / "baselines").glob("*.toml")):
         if part.search(path.name):
-            text = path.read_text(encoding="utf-8")
+            text = read_text(path)
             target = path.with_name(part.sub(f"{name}-{new}", path.name))
             yield Change(target, text, text, path) if carry else Change(path, text, "")
 
@@ -156,7 +157,7 @@ def plan_update(
     """
     old, source = request.release, load_source(request.release.source)
     path = manifests_root() / "toolchains" / f"{request.name}.toml"
-    before = path.read_text(encoding="utf-8")
+    before = read_text(path)
     for known in request.toolchain.releases:
         if known != old and known.version == version.removeprefix("v"):
             after = rewrite_default(before, request, known.version)
@@ -213,7 +214,7 @@ def list_by_hand(plan: Collection[Change], name: str, old: str) -> list[str]:
         for place in places
         for path in sorted(root.glob(place))
         if path not in changed
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        for number, line in enumerate(read_text(path).splitlines(), 1)
         if whole.search(other.sub("", line))
     ]
 

@@ -36,6 +36,7 @@ from provisioning.console.terminal import (
     write_message,
     write_output,
 )
+from provisioning.documents import read_text
 from provisioning.errors import (
     DefectError,
     ExitCode,
@@ -237,7 +238,7 @@ def read_version() -> str:
     try:
         return metadata.version("executorch-qnn-ci")
     except metadata.PackageNotFoundError:
-        text = (Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8")
+        text = read_text(Path(__file__).parents[2] / "pyproject.toml")
         found = re.search(r'(?m)^version = "(.+)"$', text)
         return found[1] if found else "of an unknown version"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,10 +10,17 @@ from pathlib import Path
 from types import MappingProxyType
 
 from provisioning.console.process import Completed, run_bytes, run_process, run_streams
+from provisioning.documents import read_text
 from provisioning.errors import MissingToolError, ToolError, UsageError
 
 TIMEOUT_S = 120.0
-KEPT_LINES = 1000
+# Other transports, such as fd:: and ext::, wait for input or run programs. As by default in git, a
+# submodule may not be a local directory.
+ALLOWED = {
+    "protocol.allow": "never",
+    "protocol.file.allow": "user",
+    **{f"protocol.{name}.allow": "always" for name in ("https", "http", "ssh", "git")},
+}
 NONE: Mapping[str, str] = MappingProxyType({})
 # The variables that git drops when it enters another repository (`git rev-parse --local-env-vars`),
 # except GIT_CONFIG_COUNT and GIT_CONFIG_PARAMETERS, which may set the user's proxies and mirrors.
@@ -40,12 +48,13 @@ def run_git(
     root: Path,
     *words: str,
     timeout_s: float = TIMEOUT_S,
+    silence_s: float = math.inf,
     check: bool = True,
     variables: Mapping[str, str] = NONE,
     on_line: Callable[[str], None] | None = None,
 ) -> Completed:
-    """Run git in ``root`` for its side effects; ``output`` of the result is the last KEPT_LINES
-    lines of git's output and messages.
+    """Run git in ``root`` for its side effects; ``output`` of the result is git's output and
+    messages.
 
     ``variables`` are added to git's environment. Raises the errors of run_process.
     """
@@ -55,9 +64,9 @@ def run_git(
             _name(root, words),
             env=env,
             timeout_s=timeout_s,
+            silence_s=silence_s,
             on_line=on_line,
             check=check,
-            keep_lines=KEPT_LINES,
         )
 
 
@@ -112,7 +121,7 @@ def parse_submodules(text: str) -> tuple[str, ...]:
 def list_submodules(root: Path) -> tuple[str, ...]:
     """Return the submodules' paths in the .gitmodules file of a checkout. Raises UsageError."""
     path = root / ".gitmodules"
-    return parse_submodules(path.read_text("utf-8", "replace")) if path.is_file() else ()
+    return parse_submodules(read_text(path, "replace")) if path.is_file() else ()
 
 
 @contextmanager
@@ -146,8 +155,13 @@ def _name(root: Path, words: Sequence[str]) -> list[str]:
 
 def _environment(root: Path) -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if key not in REPOSITORY_VARIABLES}
+    before = kept.get("GIT_CONFIG_COUNT", "")
+    first = int(before) if before.isdecimal() else 0
+    for number, (key, value) in enumerate(ALLOWED.items(), first):
+        kept |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
     return {
         **kept,
+        "GIT_CONFIG_COUNT": str(first + len(ALLOWED)),
         # Without this, git would treat a directory without .git as part of an enclosing repository.
         "GIT_CEILING_DIRECTORIES": str(root.resolve().parent),
         "GIT_TERMINAL_PROMPT": "0",

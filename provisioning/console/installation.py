@@ -6,7 +6,6 @@ package index.
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import shutil
@@ -16,6 +15,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from provisioning.documents import DocumentError, decode_json
 
 DISTRIBUTION = "executorch-qnn-ci"
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -67,6 +68,7 @@ def _find_local() -> tuple[Path | None, Path | None]:
 
 
 def _read_origin() -> Any:
-    with suppress(metadata.PackageNotFoundError, OSError):
-        return json.loads(metadata.distribution(DISTRIBUTION).read_text("direct_url.json") or "{}")
+    with suppress(metadata.PackageNotFoundError, OSError, DocumentError):
+        text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json") or "{}"
+        return decode_json(text, dict[str, Any])
     return {}

@@ -1,11 +1,12 @@
 """Run processes without a shell, and run tasks in threads. No other module uses subprocess.
 
-A process may have a time limit, and run_process gives it its own process group. An interrupt ends
-the processes of all tasks.
+Each process has its own process group, which ends with this process, and may have limits. An
+interrupt ends the processes of all tasks.
 """
 
 from __future__ import annotations
 
+import codecs
 import ctypes
 import io
 import math
@@ -14,18 +15,21 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, STDOUT
 from typing import Any, TypeVar
 
 from provisioning.console.interrupts import interrupts_held
+from provisioning.console.usage import Allowance, Watch, gib
+from provisioning.documents import open_regular, read_bytes, read_text
 from provisioning.errors import MissingToolError, ToolError
 
 GRACE_S = 2.0
@@ -35,6 +39,10 @@ PIPE_POLL_S = 0.1
 PIPE_REST_S = 1.0
 TAIL_LINES = 40
 MAX_LINE = 1 << 16  # characters; a longer line counts as several
+READ_BYTES = 1 << 16
+KEPT = 16 << 20  # of an output, in bytes; the middle of a longer one is left out
+MAX_LOG = 1 << 30
+MAX_STDOUT = 256 << 20  # of a program whose output is needed as a whole
 
 # Like -m with -P, which Python 3.10 lacks; "" in sys.path is the working directory.
 _RUN_MODULE = (
@@ -45,27 +53,41 @@ _LIMIT_FILES = (
     "import resource; kind = resource.RLIMIT_FSIZE; hard = resource.getrlimit(kind)[1];"
     " resource.setrlimit(kind, (min({0}, hard) if hard >= 0 else {0}, hard)); "
 )
-_running: set[subprocess.Popen[str]] = set()
+_running: set[subprocess.Popen[bytes]] = set()
 
 
 @dataclass(frozen=True)
 class Completed:
-    """A finished process. ``returncode`` is -N if signal N ended it."""
+    """A finished process. ``returncode`` is -N if signal N ended it. ``exceeded`` says which limit
+    it exceeded; it was then ended.
+    """
 
     argv: tuple[str, ...]
     returncode: int
     output: str
     wall_s: float
-    timed_out: bool = False
+    exceeded: str = ""
 
     @property
     def tail(self) -> str:
         return "\n".join(self.output.splitlines()[-TAIL_LINES:])
 
+    @property
+    def is_good(self) -> bool:
+        """Whether the process exited with 0 within its limits."""
+        return self.returncode == 0 and not self.exceeded
+
     def describe(self) -> str:
-        if self.timed_out:
-            return f"did not end within {self.wall_s:.0f} s"
-        return describe_exit(self.returncode)
+        return self.exceeded or describe_exit(self.returncode)
+
+    def require(self, fix: str = "") -> None:
+        """Raise ToolError if the process failed or exceeded a limit."""
+        if not self.is_good:
+            raise ToolError(
+                f"{Path(self.argv[0]).name} {self.describe()}: {' '.join(self.argv)}",
+                why=self.tail.strip() or "it printed nothing",
+                fix=fix,
+            )
 
 
 def describe_exit(code: int) -> str:
@@ -98,88 +120,84 @@ def run_process(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     timeout_s: float | None = None,
+    silence_s: float = math.inf,
+    allowance: Allowance | None = None,
     input_text: str | None = None,
     log: Path | None = None,
     on_line: Callable[[str], None] | None = None,
     check: bool = True,
-    keep_lines: int | None = None,
     merged: bool = True,
     fix: str = "",
 ) -> Completed:
     """Run ``argv`` to its end; ``on_line`` is called with each line of stdout and stderr, which are
     merged. If ``merged`` is false, stderr is discarded.
 
-    ``env`` replaces the whole environment. ``log`` receives all output; ``keep_lines`` limits the
-    number of lines kept in memory, and ``fix`` is the fix in errors.
+    ``env`` replaces the whole environment. ``log`` receives all output up to MAX_LOG bytes, and
+    ``output`` of the result is its beginning and end, up to KEPT bytes. ``fix`` is the fix in
+    errors.
 
-    On a time-out, an interrupt or an exception in ``on_line``, the whole process group is ended.
-    The group is also ended if one of its processes still holds the output pipe after ``argv`` has
-    ended. Processes in other groups are left running.
+    The whole process group is ended after ``timeout_s`` seconds, after ``silence_s`` seconds
+    without output, if a limit in ``allowance`` is exceeded, on an interrupt, on an exception in
+    ``on_line``, and if this process is killed. The group is also ended if one of its processes
+    still holds the output pipe after ``argv`` has ended. Processes in other groups are left
+    running.
 
     Raises MissingToolError if the program cannot be started. If ``check`` is true, raises ToolError
-    if the program exits with a code other than 0 or exceeds ``timeout_s``.
+    if the program exits with a code other than 0 or exceeds a limit.
     """
-    words = tuple(os.fspath(word) for word in argv)
-    started = time.monotonic()
-    lines: deque[str] = deque(maxlen=keep_lines)
-    timed_out = threading.Event()
-    process: subprocess.Popen[str] | None = None
-    timer: threading.Timer | None = None
-    try:
-        with interrupts_held():
-            process = _start(words, env, cwd, input_text is not None, fix, merged=merged)
-            _running.add(process)
-        timer = _arm(process, timeout_s, timed_out)
-        if input_text is not None and process.stdin:
-            with suppress(BrokenPipeError), process.stdin as stdin:
-                stdin.write(input_text)
-        _drain(process, lines, log, on_line)
-        process.wait()
-    except BaseException:
-        if process is not None:
-            end_group(process)
-        raise
-    finally:
-        if timer:
-            timer.cancel()
-        if process is not None:
-            _running.discard(process)
-            if process.stdout:
-                process.stdout.close()
-    ended = Completed(
-        words, process.returncode, "".join(lines), time.monotonic() - started, timed_out.is_set()
-    )
-    if check and (ended.returncode != 0 or ended.timed_out):
-        raise ToolError(
-            f"{Path(words[0]).name} {ended.describe()}: {' '.join(words)}",
-            why=ended.tail.strip() or "it printed nothing",
+    limits = _Limits(timeout_s, silence_s, allowance)
+    data = b"" if input_text is None else input_text.encode()
+    output, written = Excerpt(KEPT), 0
+    with log.open("wb") if log else nullcontext() as sink:
+
+        def note(line: str) -> None:
+            nonlocal written
+            raw = line.encode("utf-8", "replace")
+            output.add(raw)
+            if sink and written < MAX_LOG:
+                sink.write(raw)
+                sink.flush()
+                written += len(raw)
+            if on_line:
+                on_line(line.removesuffix("\n"))
+
+        lines = _Lines(note)
+        ended = _run(
+            [os.fspath(word) for word in argv],
+            {"env": env, "cwd": cwd, "stderr": STDOUT if merged else DEVNULL},
+            limits,
+            data,
+            lines.add,
             fix=fix,
         )
-    return ended
+        lines.end()
+    completed = replace(ended, output=output.text())
+    if check:
+        completed.require(fix)
+    return completed
 
 
 @dataclass(frozen=True)
 class Streams:
-    """A program's stdout and stderr as bytes, and how it ended: ``returncode`` is its exit code, or
-    -N if signal N ended it. ``timeout_s`` is set if it exceeded that time limit.
+    """A program's stdout and stderr as bytes, and how it ended: see Completed. ``stderr`` is its
+    beginning and end, up to KEPT bytes.
     """
 
     returncode: int
     stdout: bytes
     stderr: bytes
-    timeout_s: float | None = None
+    exceeded: str = ""
 
     @property
-    def timed_out(self) -> bool:
-        return self.timeout_s is not None
+    def is_good(self) -> bool:
+        """Whether the program exited with 0 within its limits."""
+        return self.returncode == 0 and not self.exceeded
 
     def describe(self) -> str:
         """Return how it ended: ``exited with 3``, ``was killed by SIGSEGV``, ``did not end within 5
         s``.
         """
-        if self.timeout_s is not None:
-            return f"did not end within {self.timeout_s:.0f} s"
-        return describe_exit(self.returncode)
+        return self.exceeded or describe_exit(self.returncode)
 
 
 def run_streams(
@@ -188,24 +206,22 @@ def run_streams(
     data: bytes | Path = b"",
     env: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
+    most_bytes: int = MAX_STDOUT,
 ) -> Streams:
     """Run ``argv`` to its end with ``data``, which may be the path of a file, as its stdin. Its
-    stdout and stderr are returned separately and unchanged. Raises MissingToolError if the program
-    cannot be started.
+    stdout and stderr are returned separately and unchanged. If it prints more than ``most_bytes``
+    to stdout, it is ended. Raises MissingToolError if the program cannot be started.
     """
-    words = tuple(os.fspath(word) for word in argv)
-    environment = None if env is None else dict(env)
-    with data.open("rb") if isinstance(data, Path) else nullcontext() as file:
-        given: dict[str, Any] = {"stdin": file} if file else {"input": data}
-        try:
-            ended = subprocess.run(
-                words, env=environment, capture_output=True, timeout=timeout_s, check=False, **given
-            )
-        except OSError as error:
-            raise explain_start(words[0], None, error, "") from error
-        except subprocess.TimeoutExpired as error:
-            return Streams(-1, error.stdout or b"", error.stderr or b"", timeout_s)
-    return Streams(ended.returncode, ended.stdout, ended.stderr)
+    limits, stdout, stderr = _Limits(timeout_s), bytearray(), Excerpt(KEPT)
+
+    def collect(part: bytes) -> None:
+        stdout.extend(part[: most_bytes - len(stdout)])
+        if len(part) and len(stdout) == most_bytes:
+            limits.exceeded = f"printed more than {gib(most_bytes)}"
+
+    words = [os.fspath(word) for word in argv]
+    ended = _run(words, {"env": env, "stderr": PIPE}, limits, data, collect, stderr.add)
+    return Streams(ended.returncode, bytes(stdout), stderr.join(), ended.exceeded)
 
 
 def run_bytes(
@@ -221,39 +237,221 @@ def run_bytes(
     if the program cannot be started, and ToolError if it exits with a code other than 0 or exceeds
     ``timeout_s``.
     """
-    words = [os.fspath(word) for word in argv]
+    words = tuple(os.fspath(word) for word in argv)
     ended = run_streams(words, data=data or b"", env=env, timeout_s=timeout_s)
-    if ended.timed_out or ended.returncode != 0:
-        raise ToolError(
-            f"{Path(words[0]).name} {ended.describe()}: {' '.join(words)}",
-            why=ended.stderr.decode("utf-8", "replace").strip() or "it printed nothing",
-        )
+    said = ended.stderr.decode("utf-8", "replace")
+    Completed(words, ended.returncode, said, 0.0, ended.exceeded).require()
     return ended.stdout
 
 
-def _start(
-    words: tuple[str, ...],
-    env: Mapping[str, str] | None,
-    cwd: Path | None,
-    wants_input: bool,
-    fix: str,
-    *,
-    merged: bool,
-) -> subprocess.Popen[str]:
+class Excerpt:
+    """The beginning and the end of a stream, together at most ``most`` bytes."""
+
+    def __init__(self, most: int) -> None:
+        self.half, self.size, self.dropped = most // 2, 0, 0
+        self.head = bytearray()
+        self.tail: deque[bytes] = deque()
+
+    def add(self, part: bytes) -> None:
+        room = self.half - len(self.head)
+        self.head += part[:room]
+        self.tail.append(part[room:])
+        self.size += len(part[room:])
+        while self.size - len(self.tail[0]) > self.half:
+            self.dropped += len(self.tail[0])
+            self.size -= len(self.tail.popleft())
+
+    def join(self) -> bytes:
+        left_out = f"\n[{self.dropped} bytes are left out]\n" if self.dropped else ""
+        return b"".join([self.head, left_out.encode(), *self.tail])
+
+    def text(self) -> str:
+        return self.join().decode("utf-8", "replace")
+
+
+class _Lines:
+    """Splits a stream into lines with their ends. A line of more than MAX_LINE characters is
+    several.
+    """
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self.note, self.left = note, ""
+        plain = codecs.getincrementaldecoder("utf-8")("replace")
+        self.decoder = io.IncrementalNewlineDecoder(plain, translate=True)
+
+    def add(self, data: bytes, *, final: bool = False) -> None:
+        *lines, self.left = (self.left + self.decoder.decode(data, final)).split("\n")
+        for line in (f"{one}\n" for one in lines):
+            for start in range(0, len(line), MAX_LINE):
+                self.note(line[start : start + MAX_LINE])
+        while len(self.left) > MAX_LINE:
+            self.note(self.left[:MAX_LINE])
+            self.left = self.left[MAX_LINE:]
+
+    def end(self) -> None:
+        self.add(b"", final=True)
+        if self.left:
+            self.note(self.left)
+
+
+@dataclass
+class _Limits:
+    """The limits of a process, and the one that it exceeded."""
+
+    timeout_s: float | None = None
+    silence_s: float = math.inf
+    allowance: Allowance | None = None
+    exceeded: str = ""
+
+    def start(self, pid: int) -> None:
+        self.began = self.spoke = time.monotonic()
+        self.watch = self.allowance and Watch(pid, self.allowance)
+
+    def check(self) -> str:
+        """Return how the process exceeded a limit, or "" if it did not."""
+        now = time.monotonic()
+        if self.timeout_s is not None and now - self.began > self.timeout_s:
+            self.exceeded = self.exceeded or f"did not end within {self.timeout_s:.0f} s"
+        if now - self.spoke > self.silence_s:
+            self.exceeded = self.exceeded or f"printed nothing for {self.silence_s:.0f} s"
+        if self.watch and self.watch.is_due(PIPE_POLL_S):
+            self.exceeded = self.exceeded or self.watch.check()
+        return self.exceeded
+
+
+def _run(
+    words: Sequence[str],
+    given: Mapping[str, Any],
+    limits: _Limits,
+    data: bytes | Path,
+    *readers: Callable[[bytes], None],
+    fix: str = "",
+) -> Completed:
+    """Run a process to its end, and pass its stdout, and its stderr if that is a pipe, to
+    ``readers``. Its stdin is ``data``.
+    """
+    started = time.monotonic()
+    process: subprocess.Popen[bytes] | None = None
+    with _open_input(data) as stdin:
+        try:
+            start_guardian()
+            with interrupts_held():
+                process = _start(words, {**given, "stdin": stdin}, fix)
+                _running.add(process)
+                guard_group(process.pid)
+            limits.start(process.pid)
+            if _read(process, dict(zip(_list_pipes(process), readers, strict=True)), limits):
+                end_group(process)
+        except BaseException:
+            if process is not None:
+                end_group(process)
+            raise
+        finally:
+            if process is not None:
+                _running.discard(process)
+                guard_group(process.pid, is_over=True)
+                for stream in filter(None, (process.stdout, process.stderr)):
+                    stream.close()
+    wall_s = time.monotonic() - started
+    return Completed(tuple(words), process.returncode, "", wall_s, limits.exceeded)
+
+
+def _open_input(data: bytes | Path) -> Any:
+    if isinstance(data, Path):
+        return open_regular(data)
+    if not data:
+        return nullcontext(DEVNULL)
+    file = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
+    file.write(data)
+    file.seek(0)
+    return file
+
+
+def _start(words: Sequence[str], given: Mapping[str, Any], fix: str) -> subprocess.Popen[bytes]:
+    env, cwd = given["env"], given.get("cwd")
     try:
         return subprocess.Popen(
             words,
             env=None if env is None else dict(env),
             cwd=cwd,
-            stdin=subprocess.PIPE if wants_input else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT if merged else subprocess.DEVNULL,
-            encoding="utf-8",
-            errors="replace",
+            stdin=given["stdin"],
+            stdout=PIPE,
+            stderr=given["stderr"],
             start_new_session=True,
         )
     except OSError as error:
         raise explain_start(words[0], cwd, error, fix) from error
+
+
+def _list_pipes(process: subprocess.Popen[bytes]) -> list[int]:
+    return [one.fileno() for one in (process.stdout, process.stderr) if one]
+
+
+def _read(
+    process: subprocess.Popen[bytes],
+    readers: dict[int, Callable[[bytes], None]],
+    limits: _Limits,
+) -> bool:
+    """Read from the pipes until the process ends. Return whether it must be ended, because it
+    exceeded a limit, or whether another process still holds a pipe.
+    """
+    waiting, ends_at = select.poll(), math.inf
+    for descriptor in readers:
+        waiting.register(descriptor, select.POLLIN)
+    while not limits.check():
+        if not readers:
+            time.sleep(GROUP_POLL_S)
+        ready = waiting.poll(PIPE_POLL_S * 1000 if readers else 0)
+        if ends_at == math.inf and process.poll() is not None:
+            ends_at = time.monotonic() + PIPE_REST_S
+            continue  # read what it wrote before it ended
+        if ends_at < math.inf and not (ready and time.monotonic() < ends_at):
+            return bool(readers)
+        for descriptor, _ in ready:
+            if data := os.read(descriptor, READ_BYTES):
+                limits.spoke = time.monotonic()
+                readers[descriptor](data)
+            else:
+                waiting.unregister(descriptor)
+                del readers[descriptor]
+    return True
+
+
+GUARDIAN = """
+groups=" "
+while read -r sign group; do
+  case $sign in
+    +) groups="$groups$group " ;;
+    -) groups="${groups%% "$group" *} ${groups#* "$group" }" ;;
+  esac
+done
+for group in $groups; do kill -s KILL -- "-$group"; done
+"""
+_guardian: list[subprocess.Popen[bytes]] = []
+_guarding = threading.Lock()
+
+
+def start_guardian() -> None:
+    """Start the shell that kills the groups of guard_group if this process is killed.
+
+    PR_SET_PDEATHSIG would end only the first process of a group: git's helper for https, for
+    example, would go on waiting for its server.
+    """
+    with _guarding:
+        if not _guardian:
+            words = ["/bin/sh", "-c", GUARDIAN]
+            nowhere: dict[str, Any] = {"stdout": DEVNULL, "stderr": DEVNULL, "cwd": "/"}
+            _guardian.append(
+                subprocess.Popen(words, stdin=PIPE, start_new_session=True, bufsize=0, **nowhere)
+            )
+
+
+def guard_group(group: int, *, is_over: bool = False) -> None:
+    """Have a process group killed if this process is killed, until ``is_over``."""
+    with suppress(OSError):
+        pipe = _guardian[0].stdin
+        if pipe:  # one write, so that threads cannot mix their lines
+            pipe.write(f"{'-' if is_over else '+'} {group}\n".encode())
 
 
 def explain_start(program: str, cwd: Path | None, error: OSError, fix: str) -> MissingToolError:
@@ -262,74 +460,6 @@ def explain_start(program: str, cwd: Path | None, error: OSError, fix: str) -> M
     if cwd and not cwd.is_dir():
         advice = f"check why {cwd} is not a directory"
     return MissingToolError(f"cannot start {program}", why=error.strerror or "", fix=advice)
-
-
-def _arm(
-    process: subprocess.Popen[str], timeout_s: float | None, timed_out: threading.Event
-) -> threading.Timer | None:
-    if timeout_s is None:
-        return None
-
-    def expire() -> None:
-        timed_out.set()
-        end_group(process)
-
-    timer = threading.Timer(min(timeout_s, threading.TIMEOUT_MAX), expire)
-    timer.daemon = True
-    timer.start()
-    return timer
-
-
-class _Output(io.RawIOBase):
-    """Reads the output of a process until the process ends, even if another process still holds the
-    pipe; ``held`` is then true.
-    """
-
-    def __init__(self, process: subprocess.Popen[str], descriptor: int) -> None:
-        super().__init__()
-        self.process, self.descriptor = process, descriptor
-        self.held = False
-        self.ends_at = math.inf
-        self.waiting = select.poll()
-        self.waiting.register(descriptor, select.POLLIN)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while True:
-            ready = self.waiting.poll(PIPE_POLL_S * 1000)
-            if self.ends_at == math.inf and self.process.poll() is not None:
-                self.ends_at = time.monotonic() + PIPE_REST_S
-                continue  # read what it wrote before it ended
-            if ready and time.monotonic() < self.ends_at:
-                data = os.read(self.descriptor, len(buffer))
-                buffer[: len(data)] = data
-                return len(data)
-            if self.ends_at < math.inf:
-                self.held = True
-                return 0
-
-
-def _drain(
-    process: subprocess.Popen[str],
-    lines: deque[str],
-    log: Path | None,
-    on_line: Callable[[str], None] | None,
-) -> None:
-    if process.stdout is None:
-        return
-    output = _Output(process, process.stdout.fileno())
-    text = io.TextIOWrapper(io.BufferedReader(output), encoding="utf-8", errors="replace")
-    with log.open("w", encoding="utf-8") if log else nullcontext() as sink:
-        for line in iter(partial(text.readline, MAX_LINE), ""):
-            lines.append(line)
-            if sink:
-                sink.write(line)
-            if on_line:
-                on_line(line.rstrip("\n"))
-    if output.held:
-        end_group(process)
 
 
 def end_running(futures: Iterable[Future[Any]]) -> None:
@@ -346,7 +476,7 @@ def end_running(futures: Iterable[Future[Any]]) -> None:
         time.sleep(GROUP_POLL_S)
 
 
-def end_group(process: subprocess.Popen[str]) -> None:
+def end_group(process: subprocess.Popen[bytes]) -> None:
     """Send SIGTERM to the group of ``process``, and kill what is left of it after GRACE_S seconds.
 
     SIGTERM comes first, since ninja runs compilers in their own process groups, and ends them only
@@ -396,11 +526,11 @@ def _find_marked(mark: str) -> dict[int, str]:
         for process in looked_at:
             with suppress(OSError):  # it ended, or belongs to another user
                 (process / "exe").readlink()
-                variables = (process / "environ").read_bytes()
+                variables = read_bytes(process / "environ")
                 if not variables:
                     blank.append(process)
                 elif mark.encode() in variables.split(b"\0"):
-                    name = (process / "comm").read_text("utf-8", "replace").strip()
+                    name = read_text(process / "comm", "replace").strip()
                     found[int(process.name)] = name
         if not (looked_at := blank):
             break

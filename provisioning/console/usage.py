@@ -16,6 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from provisioning.documents import read_window
+
 BUSY = 10
 MAX_PROCESSES = 1000
 STARVED = 0.01  # a process that got less than this share of its time was not tried
@@ -50,7 +52,7 @@ class Usage:
 
     def measure_bytes(self) -> int:
         """Return the memory of the processes. Memory that they share counts once."""
-        rolled = [read_proc(f"/proc/{one}/smaps_rollup") for one in self.pids]
+        rolled = [read_window(Path(f"/proc/{one}/smaps_rollup")) for one in self.pids]
         shares = [int(found[1]) << 10 for text in rolled if (found := PSS.search(text))]
         return min(sum(shares), self.resident_bytes) if shares else self.resident_bytes
 
@@ -64,7 +66,7 @@ def list_descendants(pid: int) -> list[int]:
             continue
         with suppress(OSError):
             for thread in PROC.joinpath(str(one), "task").iterdir():
-                found += map(int, read_proc(thread / "children").split())
+                found += map(int, read_window(thread / "children").split())
     return found
 
 
@@ -76,7 +78,7 @@ def _map_children() -> dict[int, list[int]] | None:
         return None
     children: dict[int, list[int]] = {}
     for name in os.listdir(PROC):  # noqa: PTH208 - faster, and this runs several times per second
-        if name.isdecimal() and (row := _read_stat(f"/proc/{name}/stat")):
+        if name.isdecimal() and (row := _read_stat(Path(f"/proc/{name}/stat"))):
             children.setdefault(int(row[1]), []).append(int(name))
     return children
 
@@ -85,8 +87,8 @@ def read_usage(pid: int) -> Usage:
     """Return what a process and its descendants use."""
     pids = list_descendants(pid)
     states = [row[0] for one in pids for row in _read_threads(one)]
-    pages = [(read_proc(f"/proc/{one}/statm").split() or "00")[1] for one in pids]
-    times = [row[11:15] for one in pids if (row := _read_stat(f"/proc/{one}/stat"))]
+    pages = [(read_window(Path(f"/proc/{one}/statm")).split() or "00")[1] for one in pids]
+    times = [row[11:15] for one in pids if (row := _read_stat(Path(f"/proc/{one}/stat")))]
     return Usage(
         tuple(pids),
         sum(map(int, pages)) * PAGE,
@@ -101,28 +103,21 @@ def _read_threads(pid: int) -> Iterator[list[str]]:
             yield from filter(None, [_read_stat(thread / "stat")])
 
 
-def _read_stat(path: Path | str) -> list[str]:
+def _read_stat(path: Path) -> list[str]:
     """Return the fields of a stat file in /proc from the state on, see proc(5)."""
-    return read_proc(path).rpartition(")")[2].split()
-
-
-def read_proc(path: Path | str) -> str:
-    """Return the text of a file in /proc, or "" if it is missing or the process has ended."""
-    with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-        return file.read()
-    return ""
+    return read_window(path).rpartition(")")[2].split()
 
 
 def measure_memory() -> tuple[int, int]:
     """Return the memory that is available now, and the memory of the machine or control group, in
     bytes.
     """
-    known = dict(re.findall(r"(?m)^(\w+):\s+(\d+) kB", read_proc(PROC / "meminfo")))
+    known = dict(re.findall(r"(?m)^(\w+):\s+(\d+) kB", read_window(PROC / "meminfo")))
     free, total = (int(known.get(name, 0)) << 10 for name in ("MemAvailable", "MemTotal"))
     for limit, used, statistics, key in GROUPS:
-        most, now = (read_proc(GROUP_ROOT / name).strip() for name in (limit, used))
+        most, now = (read_window(GROUP_ROOT / name).strip() for name in (limit, used))
         if most.isdecimal() and now.isdecimal() and int(most) < total:
-            dropped = re.search(rf"(?m)^{key} (\d+)", read_proc(GROUP_ROOT / statistics))
+            dropped = re.search(rf"(?m)^{key} (\d+)", read_window(GROUP_ROOT / statistics))
             left = int(most) - int(now) + (int(dropped[1]) if dropped else 0)
             free, total = min(free, left), int(most)
     return free, total
@@ -139,14 +134,14 @@ class Allowance:
     share_bytes: int = 0
 
 
-def share_memory(jobs: int) -> tuple[int, int]:
+def share_memory(jobs: int = 0) -> tuple[int, int]:
     """Return ``max_bytes`` and ``share_bytes`` of an Allowance for each of ``jobs`` jobs that run
-    at a time. One job may use all memory that is available now, except a reserve, while the others
-    need little.
+    at a time, by default one for each core. One job may use all memory that is available now,
+    except a reserve, while the others need little.
     """
     free, total = measure_memory()
     most = max(free - total // RESERVE, 0)
-    return most, most // max(jobs, 1)
+    return most, most // (jobs or len(os.sched_getaffinity(0)))
 
 
 @dataclass
@@ -235,7 +230,7 @@ def gib(size_bytes: float) -> str:
 
 def has_ended(pid: int) -> bool:
     """Return whether a process has ended, even if its parent does not know yet."""
-    return _read_stat(f"/proc/{pid}/stat")[:1] in ([], ["Z"])
+    return _read_stat(Path(f"/proc/{pid}/stat"))[:1] in ([], ["Z"])
 
 
 def end_descendants(pid: int, deadline_s: float = 2.0) -> None:

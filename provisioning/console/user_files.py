@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import stat
 from pathlib import Path
 
+from provisioning.documents import CONTENT_BYTES, read_bytes
 from provisioning.errors import UsageError
 
-LIMIT_BYTES = 2 << 30
-KINDS = {
-    stat.S_IFDIR: "a directory",
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
+LIMIT_BYTES = CONTENT_BYTES
 
 
 def read_user_file(
@@ -27,16 +20,9 @@ def read_user_file(
     too long.
     """
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            kind = KINDS[stat.S_IFMT(status.st_mode)]
-            raise UsageError(
-                f"cannot read {what} {path}", why=f"it is {kind}", fix="use a regular file"
-            )
-        if status.st_size > limit_bytes:
-            why = f"it is {status.st_size} bytes long; the limit is {limit_bytes}"
-            raise UsageError(f"{what} {path} is too large", why=why, fix=smaller)
-        return path.read_bytes()
+        return read_bytes(path, limit_bytes)
     except OSError as error:
         why = error.strerror or str(error)
-        raise UsageError(f"cannot read {what} {path}", why=why) from error
+        fix = {"it is longer": smaller, "it is a": "use a regular file"}
+        told = next((fix for start, fix in fix.items() if why.startswith(start)), "")
+        raise UsageError(f"cannot read {what} {path}", why=why, fix=told) from error

@@ -22,6 +22,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
+from provisioning.documents import read_bytes
 from provisioning.elf.facts import Genuine, Proof
 
 MAX_BYTES = 1 << 20
@@ -93,7 +94,7 @@ def prove_file(path: Path, sha256: str, trust: Trust, now: datetime) -> Proof | 
     found = []
     for one in catalogs:
         try:
-            catalog = parse_catalog(one.read_bytes(), trust, now)
+            catalog = parse_catalog(read_bytes(one), trust, now)
         except CatalogError as error:
             if one.name.lower() == own:
                 found.append(Proof(Genuine.FORGED, one.name, str(error)))

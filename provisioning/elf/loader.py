@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from provisioning.documents import read_bytes
+
 LOADER_CACHE = Path("/etc/ld.so.cache")
 DEFAULT_DIRECTORIES = (
     "/lib/{machine}-linux-gnu",
@@ -31,7 +33,7 @@ def find_libraries(names: Iterable[str]) -> dict[str, str | None]:
         return {}
     cached: dict[str, str] = {}
     with suppress(OSError):
-        for text in re.findall(rb"/[\x21-\x7e]+", LOADER_CACHE.read_bytes()):
+        for text in re.findall(rb"/[\x21-\x7e]+", read_bytes(LOADER_CACHE)):
             path = text.decode()
             cached.setdefault(path.rpartition("/")[2], path)
     places = [part.format(machine=platform.machine()) for part in DEFAULT_DIRECTORIES]

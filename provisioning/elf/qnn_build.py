@@ -18,6 +18,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from provisioning.documents import CONTENT_BYTES, open_regular, read_bytes
 from provisioning.elf.facts import Defect, ElfError
 from provisioning.elf.tables import View
 
@@ -59,7 +60,10 @@ def find_qnn_build(path: Path, likely: tuple[int, int] | None = None) -> QnnBuil
     It is searched first, to avoid reading the rest of the file.
     """
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with (
+            open_regular(path) as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        ):
             if likely and (found := search_whole(data, likely[0], sum(likely))):
                 return found
             return search_build(data, partial=bool(PARTIAL_NAMES.match(path.name)))
@@ -102,5 +106,5 @@ def find_headers_version(path: Path) -> str:
     Returns '' if the adaptor's code does not contain the version in the form that optimisation for
     x86-64 produces. Raises OSError.
     """
-    found = {match[1][0] for match in HTP_API.finditer(path.read_bytes())}
+    found = {match[1][0] for match in HTP_API.finditer(read_bytes(path, CONTENT_BYTES))}
     return f"{QNN_MAJOR}.{found.pop()}" if len(found) == 1 else ""

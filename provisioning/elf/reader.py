@@ -38,6 +38,7 @@ from elftools.elf import enums
 from elftools.elf.elffile import ELFFile
 from elftools.elf.structs import ELFStructs
 
+from provisioning.documents import open_regular
 from provisioning.elf.facts import (
     EM_QDSP6,
     PF_X,
@@ -93,7 +94,7 @@ class HeadersTruncatedError(ValueError):
 def _open_elf(path: Path) -> Iterator[BinaryIO]:
     """Open a file that starts like an ELF file. Raises ElfError, even for errors in the block."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             _refuse_other_formats(path, file.read(HEAD_BYTES))
             yield file
     except OSError as error:

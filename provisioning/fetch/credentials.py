@@ -12,7 +12,10 @@ import re
 from functools import lru_cache
 from urllib.parse import urlsplit
 
+from msgspec import Struct, field
+
 from provisioning.console.process import run_process
+from provisioning.documents import DocumentError, decode_json
 from provisioning.errors import ToolError, UnfitError
 
 TOKENS_VARIABLE = "QNN_CI_BEARER_TOKENS"
@@ -54,6 +57,12 @@ def parse_tokens(text: str) -> dict[str, str]:
     return tokens
 
 
+class HelperAnswer(Struct, frozen=True):
+    """What a credential helper prints."""
+
+    headers: dict[str, list[str]] = field(default_factory=dict)
+
+
 @lru_cache(maxsize=64)
 def _ask_helper(helper: str, uri: str) -> dict[str, str]:
     """Return the headers that ``HELPER get`` prints for ``{"uri": ...}`` (Bazel's protocol)."""
@@ -77,15 +86,15 @@ def _ask_helper(helper: str, uri: str) -> dict[str, str]:
         )
     except ToolError as error:
         raise UnfitError("the credential helper failed", why=error.what, fix=fix) from error
-    if ended.returncode or ended.timed_out:
+    if not ended.is_good:
         why = f"{helper} {ended.describe()}"
         raise UnfitError("the credential helper failed", why=why, fix=fix)
     try:
-        headers = json.loads(ended.output).get("headers", {})
-        found = {name: ", ".join(values) for name, values in headers.items()}
-    except (ValueError, AttributeError, TypeError) as error:
+        headers = decode_json(ended.output, HelperAnswer).headers
+    except DocumentError as error:
         why = 'it printed something other than {"headers": {NAME: [VALUE]}}'
         raise UnfitError("the credential helper failed", why=why, fix=fix) from error
+    found = {name: ", ".join(values) for name, values in headers.items()}
     if any(re.search(r"[^ -~]", word) for pair in found.items() for word in pair):
         why = "one of its headers has characters that HTTP does not allow"
         raise UnfitError("the credential helper failed", why=why, fix=fix)

@@ -8,7 +8,6 @@ import errno
 import glob
 import math
 import os
-import stat
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -17,7 +16,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from provisioning.console.progress import Bar, Progress
-from provisioning.console.user_files import KINDS
+from provisioning.documents import open_regular
 from provisioning.errors import DownloadError, IntegrityError, UnfitError
 from provisioning.fetch.client import Client
 from provisioning.fetch.part_file import PartFile
@@ -206,23 +205,19 @@ def _read_local(url: str, part: PartFile, pin: Pin, bar: Bar) -> None:
     path = Path(unquote(parts.path) if parts.scheme else url)
     part.restart()
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        file = open_regular(path)
     except (OSError, ValueError) as error:
         raise PermanentError(getattr(error, "strerror", "") or str(error)) from error
-    try:
-        state = os.fstat(descriptor)
-        if not stat.S_ISREG(state.st_mode):
-            raise PermanentError(f"it is {KINDS.get(stat.S_IFMT(state.st_mode), 'not a file')}")
+    with file:
+        size_bytes = os.fstat(file.fileno()).st_size
         if pin.size_bytes:
-            check_pin(state.st_size, pin.sha256, pin)
-        elif state.st_size > pin.most_bytes > 0:
-            why = f"it is {state.st_size} bytes long, but at most {pin.most_bytes} are expected"
+            check_pin(size_bytes, pin.sha256, pin)
+        elif size_bytes > pin.most_bytes > 0:
+            why = f"it is {size_bytes} bytes long, but at most {pin.most_bytes} are expected"
             raise PermanentError(why)
-        while data := os.read(descriptor, READ_BYTES):
+        while data := file.read(READ_BYTES):
             part.append(data)
             bar.advance(len(data))
-    finally:
-        os.close(descriptor)
 
 
 def _judge(part: PartFile, options: _FetchOptions, *, is_sized: bool) -> None:

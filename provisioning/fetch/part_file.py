@@ -7,6 +7,7 @@ import json
 import os
 from pathlib import Path
 
+from provisioning.documents import DocumentError, decode_json
 from provisioning.fetch.transfer import redact_url, usable_validator
 from provisioning.files import hash_stream, open_own
 
@@ -46,10 +47,10 @@ class PartFile:
     def _read_back(self) -> None:
         try:
             with open(open_part(self.record), "rb") as file:
-                said = json.loads(file.read(MAX_RECORD_BYTES))["validator"]
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+                said = decode_json(file.read(MAX_RECORD_BYTES), dict[str, str])["validator"]
+        except (OSError, DocumentError, KeyError):
             said = ""
-        self.validator = usable_validator(said) if isinstance(said, str) else ""
+        self.validator = usable_validator(said)
         if not self.validator:
             self.restart()
             return

@@ -11,7 +11,6 @@ import math
 import os
 import re
 import sys
-import threading
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
@@ -22,6 +21,7 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 import msgspec
 
 from provisioning.console.user_files import read_user_file
+from provisioning.documents import DECODING, DocumentError, decoding
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.releases import AnyRelease, Release, check_names
 from provisioning.versions import is_version
@@ -32,9 +32,6 @@ else:
     import tomli as tomllib
 
 T = TypeVar("T")
-# msgspec 0.22 crashes (SIGSEGV) if two threads decode into the same Struct for the first time.
-CONVERTING = threading.Lock()
-
 MANIFESTS_VARIABLE = "QNN_CI_MANIFESTS"
 LIMIT_BYTES = 16 << 20
 GUIDE = "docs/guides/toolchains.md"
@@ -62,20 +59,17 @@ def read_toml(
     """
     path = (root or manifests_root()) / relative
     try:
-        text = read_user_file(path, "the manifest", LIMIT_BYTES).decode("utf-8-sig")
-        if prepare is None:
-            return parse_toml(text, kind)
-        return convert_toml(prepare(tomllib.loads(text)), kind, text)
+        data = read_user_file(path, "the manifest", LIMIT_BYTES)
+        with decoding():
+            text = data.decode("utf-8-sig")
+            if prepare is None:
+                return parse_toml(text, kind)
+            return convert_toml(prepare(tomllib.loads(text)), kind, text)
     except UsageError as error:
         is_named = not root and os.environ.get(MANIFESTS_VARIABLE)
         fix = f"correct {MANIFESTS_VARIABLE}" if is_named else error.fix
         raise ManifestError(error.what, why=error.why, fix=fix) from error
-    except (
-        tomllib.TOMLDecodeError,
-        msgspec.ValidationError,
-        UnicodeDecodeError,
-        RecursionError,
-    ) as error:
+    except DocumentError as error:
         page = "reference/policy.md" if root else "reference/provisioning.md"
         raise ManifestError(
             f"manifest {relative} does not match its schema",
@@ -102,7 +96,7 @@ def convert_toml(made: Any, kind: type[T], text: str) -> T:
     names the line, the key and what was probably meant.
     """
     try:
-        with CONVERTING:
+        with DECODING:
             return msgspec.convert(made, kind, strict=True)
     except msgspec.ValidationError as error:
         for place, why in find_faults(made, kind):

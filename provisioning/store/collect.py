@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from provisioning.documents import read_bytes, read_text
 from provisioning.files import REPLACED, remove_tree, walk
 from provisioning.store.store import STAGING_PREFIX, Store, find_published
 
@@ -88,7 +89,7 @@ def _judge_build(path: Path) -> Garbage | Kept:
     on, are gone.
     """
     try:
-        source = Path((path / ORIGIN).read_text("utf-8"))
+        source = Path(read_text(path / ORIGIN))
     except OSError:
         return Kept(path, "it has no record of its sources")
     links = (path / "overlay" / "executorch").glob("*")
@@ -188,7 +189,7 @@ def _look_into(process: Path) -> tuple[list[bytes], list[bytes]]:
     texts: list[bytes] = []
     for name in ("maps", "environ"):
         with suppress(OSError):
-            texts.append((process / name).read_bytes())
+            texts.append(read_bytes(process / name))
     links = [process / "cwd", process / "exe"]
     with suppress(OSError):
         links += (process / "fd").iterdir()

@@ -11,6 +11,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+from provisioning.documents import read_text
 from provisioning.files import open_own
 
 PROC = Path("/proc")
@@ -53,7 +54,7 @@ class HeldLock:
     def read_holder(self) -> str:
         """Return the ID of the process that holds the lock, or held it last; '' if unknown."""
         with suppress(OSError, UnicodeDecodeError):
-            return self.path.read_text("ascii").partition(" ")[0].strip()
+            return read_text(self.path).partition(" ")[0].strip()
         return ""
 
 
@@ -65,7 +66,7 @@ def find_callers() -> list[tuple[int, str]]:
     """
     callers = [os.getppid()]
     with suppress(OSError, ValueError):
-        text = (PROC / str(callers[0]) / "stat").read_text("ascii", "replace")
+        text = read_text(PROC / str(callers[0]) / "stat", "replace")
         above = int(text.rpartition(")")[2].split()[1])
         if (PROC / str(above) / "exe").readlink() == (PROC / str(callers[0]) / "exe").readlink():
             callers.append(above)
@@ -79,9 +80,7 @@ def start_of(pid: int) -> str:
     The start time shows whether a process ID was reused.
     """
     try:
-        return (
-            (PROC / str(pid) / "stat").read_text("ascii", "replace").rpartition(")")[2].split()[19]
-        )
+        return read_text(PROC / str(pid) / "stat", "replace").rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         return "0"
 

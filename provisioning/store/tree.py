@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from provisioning.documents import decode_json
 from provisioning.files import hash_file, leads_out, walk
 
 SCHEMA_VERSION: Final = 1
@@ -81,15 +82,9 @@ def encode_record(value: Any) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
 
 
-TREES = msgspec.json.Decoder(Tree)  # made here: see CONVERTING in manifest/reader.py
-
-
 def parse_tree(data: bytes) -> Tree:
     """Decode a tree.json. Raises ValueError if it is not valid."""
-    try:
-        return TREES.decode(data)
-    except msgspec.DecodeError as error:
-        raise ValueError(str(error)) from error
+    return decode_json(data, Tree)
 
 
 def compare_tree(

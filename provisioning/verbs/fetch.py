@@ -19,6 +19,7 @@ from provisioning.artifacts.selection import parse_selection
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, Options, load_source
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
+from provisioning.documents import read_text
 from provisioning.files import explain_writes, hash_file, write_whole
 from provisioning.store.store import Key, Store
 
@@ -120,7 +121,7 @@ def _mirror(
 def _write_sums(directory: Path, files: Sequence[Path]) -> None:
     """Add ``files`` to SHA256SUMS, which is sorted by name."""
     path = directory / SUMS_FILE
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    text = read_text(path, "replace") if path.is_file() else ""
     sums = {name: digest for digest, name in SUM.findall(text)}
     sums |= {file.name: hash_file(file) for file in files}
     if sums:

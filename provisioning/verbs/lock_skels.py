@@ -17,6 +17,7 @@ from provisioning.artifacts.consent import SKELS
 from provisioning.artifacts.pins import Change
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
+from provisioning.documents import read_text
 from provisioning.elf.facts import Genuine
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.elf.reader import read_elf
@@ -43,8 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     path = manifests_root() / "policies" / "skels.toml"
-    before = path.read_text(encoding="utf-8")
     builds = dict(read_known())
+    before = read_text(path) if builds else ""
     for wheel in args.wheels:
         progress.step(f"reading {wheel.name}")
         text, found = read_wheel(wheel)

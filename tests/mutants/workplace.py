@@ -112,7 +112,6 @@ def run_own(
         cwd=place,
         env={**os.environ, "PYTHONWARNDEFAULTENCODING": "1"},
         log=place / f"{module}.log",
-        keep_lines=200,
         on_line=on_line,
         fix=f"see {place / module}.log",
     )

@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from provisioning.documents import DocumentError, decoding
+
 DEPTH = 2
 CODE = "code"
 # Blocks of these languages are not compared: tests/static finds commands without a test.
@@ -47,8 +49,9 @@ def list_changed_keys(old: str, new: str) -> frozenset[str]:
 def parse_table(text: str) -> Mapping[str, Any] | None:
     """Return the content of a TOML text, or None if the text is not TOML."""
     try:
-        return msgspec.toml.decode(text, type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError):
+        with decoding():
+            return msgspec.toml.decode(text, type=dict[str, Any])
+    except DocumentError:
         return None
 
 

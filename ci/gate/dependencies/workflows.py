@@ -15,6 +15,7 @@ from ci.gate.dependencies.tree import CMAKE_FILE, TreeFiles
 from ci.gate.rules import GateRules
 from ci.parity.facts import directory_of
 from ci.parity.policy import matches
+from provisioning.documents import DocumentError, decoding
 
 Read = Callable[[str], str]
 WORD = re.compile(r"[\w.+-]+(?:/[\w.+-]+)*")
@@ -42,8 +43,9 @@ def list_jobs(tree: TreeFiles, read: Read, rules: GateRules) -> Iterator[tuple[s
     that it runs."""
     for path in sorted(path for path in tree.files if matches(path, rules.workflows)):
         try:
-            document = yaml.safe_load(read(path))
-        except yaml.YAMLError:
+            with decoding():
+                document = yaml.safe_load(read(path))
+        except (yaml.YAMLError, DocumentError):
             continue
         jobs = document.get("jobs") if isinstance(document, dict) else None
         for name, job in (jobs if isinstance(jobs, dict) else {}).items():

@@ -14,6 +14,7 @@ import msgspec
 from provisioning.artifacts.choice import SDK, WHEEL, WHEEL_RUNTIME, QnnChoice
 from provisioning.artifacts.sources.local import read_version
 from provisioning.console.command import TOOLS, group_options
+from provisioning.documents import DocumentError, read_json
 from provisioning.elf.programs import is_loadable
 from provisioning.manifest.reader import read_toolchain
 from provisioning.versions import is_same, is_version
@@ -70,9 +71,8 @@ def find_built(reports: Path) -> Built | None:
     finished = [name for name in os.environ.get(FINISHED, "").split() if name in RUNTIMES]
     for name in reversed(finished):
         try:
-            data = (reports / name / "artifacts.json").read_bytes()
-            row = msgspec.json.decode(data, type=BuildsFile).builds[-1]
-        except (OSError, msgspec.MsgspecError, IndexError):
+            row = read_json(reports / name / "artifacts.json", BuildsFile).builds[-1]
+        except (DocumentError, IndexError):
             continue
         if row.identity.qnn_sdk_version:
             identity = row.identity

@@ -40,6 +40,7 @@ from provisioning.console.caller import shown_path
 from provisioning.console.command import HOW, RESULTS, WHAT, Outcome, group_options, user_path
 from provisioning.console.progress import Progress
 from provisioning.doctor.survey.programs import read_program
+from provisioning.documents import read_text
 from provisioning.errors import UsageError
 from provisioning.manifest.decoders import read_decoders
 from provisioning.manifest.targets import read_socs
@@ -291,7 +292,7 @@ def find_windows(args: argparse.Namespace, tokenizer: Tokenizer) -> tuple[tuple[
     with the preceding token if there is no BOS. Raises UsageError for a text that cannot be read or
     is too short."""
     try:
-        ids = tokenizer.prompt(args.text.read_text(encoding="utf-8"))
+        ids = tokenizer.prompt(read_text(args.text))
     except (OSError, ValueError) as error:
         raise UsageError(f"--text {args.text} cannot be read", why=str(error)) from error
     size = args.context - 1

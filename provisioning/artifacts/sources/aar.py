@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from provisioning.artifacts.sources import FillJob, archive, require_version
+from provisioning.documents import open_regular
 from provisioning.errors import IntegrityError
 from provisioning.fetch.client import Client
 from provisioning.fetch.transfer import PermanentError, TransferPolicy, TransientError
@@ -85,7 +86,7 @@ def check_published_sha1(job: FillJob) -> None:
         shown = " ".join(text.split())[:40]
         job.progress.step(f"{job.request.label}: no SHA-1 is published: the server sent {shown!r}")
         return
-    with path.open("rb", buffering=0) as file:
+    with open_regular(path) as file:
         found = hash_stream(file, hashlib.sha1(usedforsecurity=False))
     if wanted != found:
         path.unlink()

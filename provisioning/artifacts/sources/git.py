@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import msgspec
@@ -20,7 +21,6 @@ import msgspec
 from provisioning.archives.layout import seal_file
 from provisioning.artifacts.sources import LEAVE_OFFLINE, FillJob
 from provisioning.console.git import (
-    NONE,
     ask_git,
     is_git_directory,
     list_submodules,
@@ -207,6 +207,7 @@ def _list_tags(root: Path, url: str) -> list[str]:
             root,
             *words,
             timeout_s=TIMEOUT_S,
+            silence_s=TransferPolicy.from_environment().read_timeout_s,
             check=False,
             variables=variables,
             on_line=partial(_add_tag, rows),
@@ -253,7 +254,9 @@ class _Checkout:
             local = BY_FILE if mirrors or url.startswith(("file://", "/")) else ()
             asked = from_mirror if mirrors and from_mirror else words
             for _ in range(ATTEMPTS):
-                ended = self.attempt(*local, *access, *asked, variables=variables)
+                silence_s = TransferPolicy.from_environment().read_timeout_s
+                argv = (*local, *access, *asked)
+                ended = self.attempt(*argv, variables=variables, silence_s=silence_s)
                 if ended.returncode == 0:
                     return
                 source = redact_url(mirrors[0]) if mirrors else redact_url(url)
@@ -261,11 +264,11 @@ class _Checkout:
             failures.append(_last_words(ended))
         raise self._cannot_fetch("; ".join(failures), NETWORK)
 
-    def attempt(self, *words: str, variables: Mapping[str, str] = NONE) -> Completed:
+    def attempt(self, *words: str, **more: Any) -> Completed:
         """Run git in the tree once, without the user's hooks and filters; return its result even if
-        it failed."""
+        it failed. ``more`` is passed to run_git."""
         argv = (*FIXED, *self.unfiltered, *words)
-        return run_git(self.root, *argv, timeout_s=TIMEOUT_S, check=False, variables=variables)
+        return run_git(self.root, *argv, timeout_s=TIMEOUT_S, check=False, **more)
 
     def _cannot_fetch(self, why: str, advice: str) -> DownloadError:
         request = self.job.request
@@ -313,7 +316,8 @@ class _Checkout:
         place = redact_url(release.url)
         self.job.progress.step(f"{self.job.request.label}: fetching {name} of {place}")
         self.begin()
-        words = ("fetch", "--quiet", "--depth=1", "--no-tags", "origin")
+        self.require_name(name)
+        words = ("fetch", "--progress", "--depth=1", "--no-tags", "origin")
         self.git_from_network(*words, name, from_mirror=[*words, release.commit])
         found = read_commit(self.root, "FETCH_HEAD")
         if found != release.commit:
@@ -323,6 +327,13 @@ class _Checkout:
                 fix="the tag may have been moved: find out why before you change the pin",
             )
         self.git("checkout", "--quiet", "--detach", found)
+
+    def require_name(self, name: str) -> None:
+        """Raise UsageError for a tag that git would read as something else, such as a refspec."""
+        if name.startswith("refs/") and self.attempt("check-ref-format", name).returncode:
+            tag = self.release.tag
+            what = f"the tag of {self.job.request.label} is not a name of a tag: {tag}"
+            raise UsageError(what, fix="correct the tag in manifests/toolchains/")
 
     def update_submodules(self) -> None:
         """Fetch the wanted submodules; a pattern ``path/**`` includes nested ones. Raises
@@ -347,7 +358,7 @@ class _Checkout:
         for path, wanted in zip(plain, self.wanted, strict=True):
             self.job.progress.step(f"{self.job.request.label}: submodule {path}")
             nested = ("--recursive",) if wanted.endswith("/**") else ()
-            words = ("submodule", "--quiet", "update", "--init", "--force", "--depth=1", *nested)
+            words = ("submodule", "update", "--progress", "--init", "--force", "--depth=1", *nested)
             near = [*BY_FILE, *self.near, *words, "--", path]
             if not self.near or self.attempt(*near).returncode != 0:
                 self.git_from_network(*words, "--", path)

@@ -14,6 +14,7 @@ from provisioning.archives.layout import FileWriter, find_dangling, make_links, 
 from provisioning.artifacts.sources import ArtifactRequest, FillJob
 from provisioning.console.caller import caller_path
 from provisioning.console.user_files import read_user_file
+from provisioning.documents import decoding, open_regular
 from provisioning.errors import IntegrityError, UnfitError, UsageError
 from provisioning.files import READ_BYTES
 from provisioning.manifest.reader import Adoption
@@ -156,7 +157,7 @@ def copy_file(source: Path, root: Path, target: str, mode: int = 0) -> TreeEntry
     make_parents(root, [target])
     state = source.stat()
     with (
-        source.open("rb", buffering=0) as file,
+        open_regular(source) as file,
         closing(FileWriter(root, target, str(source), state.st_size)) as writer,
     ):
         while data := file.read(READ_BYTES):
@@ -206,10 +207,9 @@ def parse_rows(data: bytes) -> dict[str, str]:
     import yaml  # takes 30 ms, and most verbs do not need it
 
     try:
-        document: Any = yaml.load(data, Loader=yaml.BaseLoader)  # noqa: S506 - it constructs only str
+        with decoding():
+            document: Any = yaml.load(data, Loader=yaml.BaseLoader)  # noqa: S506 - only str
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from error
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
     rows = document if isinstance(document, dict) else {}
     return {key: value for key, value in rows.items() if isinstance(value, str)}

@@ -266,7 +266,7 @@ def download_with_pip(
     argv += ["--python-version", python, "--implementation", "cp"]
     argv += ["--disable-pip-version-check", "--progress-bar", "off", "--no-input", *words]
     try:
-        run_process(argv, timeout_s=3600, keep_lines=60)
+        run_process(argv, timeout_s=3600)
     except ToolError as error:
         raise DownloadError(
             f"{what} could not be fetched",

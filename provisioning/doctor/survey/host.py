@@ -35,12 +35,12 @@ from provisioning.doctor.facts import (
 )
 from provisioning.doctor.survey import api_probe
 from provisioning.doctor.survey.python_probe import find_adaptors
+from provisioning.documents import open_regular, read_window
 from provisioning.elf.facts import MACHINE_NAMES
 from provisioning.elf.loader import find_libraries
 from provisioning.errors import ToolError, UnfitError
 from provisioning.files import free_bytes, has_files
 
-MAX_TEXT_BYTES = 1 << 20
 MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
@@ -53,7 +53,7 @@ def survey_host(
     """Return facts about the machine. ``disk`` is a path on the file system to check for free
     space.
     """
-    line = re.search(r"^flags\s*:(.*)$", read_text(Path("/proc/cpuinfo")), re.MULTILINE)
+    line = re.search(r"^flags\s*:(.*)$", read_window(Path("/proc/cpuinfo")), re.MULTILINE)
     return HostFacts(
         system=platform.system(),
         machine=platform.machine(),
@@ -84,18 +84,10 @@ def _glibc() -> str | None:
 def _memory_bytes() -> int:
     """Return the machine's memory, or the limit of the control group if that is lower; 0 if neither
     is known."""
-    total = re.search(r"^MemTotal:\s+(\d+) kB", read_text(Path("/proc/meminfo")), re.MULTILINE)
-    limits = [text.strip() for path in MEMORY_LIMITS if (text := read_text(Path(path)))]
+    total = re.search(r"^MemTotal:\s+(\d+) kB", read_window(Path("/proc/meminfo")), re.MULTILINE)
+    limits = [text.strip() for path in MEMORY_LIMITS if (text := read_window(Path(path)))]
     known = [int(total[1]) * 1024] if total else []
     return min([*known, *(int(text) for text in limits if text.isdecimal())], default=0)
-
-
-def read_text(path: Path) -> str:
-    """Return the text of a small file, or '' if it is missing, large or unreadable."""
-    with suppress(OSError):
-        if path.stat().st_size <= MAX_TEXT_BYTES:  # the size of a file in /proc is 0
-            return path.read_text(encoding="utf-8", errors="replace")
-    return ""
 
 
 VERSION = re.compile(r"\d+(?:\.\d+)+")
@@ -117,14 +109,12 @@ def survey_tools(
 def ask_version(name: str, path: Path, variables: Mapping[str, str] | None = None) -> ToolFacts:
     """Run ``path --version``; the version is the first number with a dot in its output."""
     try:
-        ended = run_process(
-            [path, "--version"], env=variables, timeout_s=TIMEOUT_S, check=False, keep_lines=20
-        )
+        ended = run_process([path, "--version"], env=variables, timeout_s=TIMEOUT_S, check=False)
     except ToolError as error:
         return ToolFacts(name, str(path), None, error.why)
     said = ended.output.strip().splitlines()
     first = said[0] if said else ended.describe()
-    if ended.returncode != 0 or ended.timed_out:
+    if not ended.is_good:
         return ToolFacts(name, str(path), None, f"{ended.describe()}: {first}")
     version = VERSION.search(ended.output)
     return ToolFacts(name, str(path), version[0] if version else None, first)
@@ -222,7 +212,7 @@ def survey_sdk(root: Path, headers: Iterable[str], *, asks_library: bool = False
         identity = read_sdk_yaml(root)
     except UnfitError as error:
         fault = error.why
-    parts = dict(API_PART.findall(read_text(root / API_HEADER)))
+    parts = dict(API_PART.findall(read_window(root / API_HEADER)))
     names = ("MAJOR", "MINOR", "PATCH")
     places = ("lib/*", "lib/*/*signed", "bin/*")  # such as lib/hexagon-v75/unsigned
     found = [path for place in places for path in root.glob(place) if path.is_dir()]
@@ -267,7 +257,7 @@ TARGET = "aarch64-linux-android"
 
 def survey_ndk(root: Path, host_tag: str) -> NdkFacts:
     """Return facts about an NDK. Its clang is run with --version."""
-    revision = REVISION.search(read_text(root / "source.properties"))
+    revision = REVISION.search(read_window(root / "source.properties"))
     prebuilt = root / "toolchains" / "llvm" / "prebuilt"
     clang = prebuilt / host_tag / "bin" / "clang++"
     levels = prebuilt / host_tag / "sysroot" / "usr" / "lib" / TARGET
@@ -306,7 +296,7 @@ def survey_checkout(root: Path) -> CheckoutFacts:
         submodules=tuple(_look_again(root, row) for row in _parse_status(status)),
         leftovers=tuple((str(path), _machine_of(path)) for path in outputs if path.is_file()),
         has_adaptor=bool(find_adaptors(str(root))),
-        version=read_text(root / "version.txt").strip()[:MAX_VERSION],
+        version=read_window(root / "version.txt").strip()[:MAX_VERSION],
     )
 
 
@@ -339,7 +329,7 @@ def _machine_of(path: Path) -> str:
     from provisioning.elf.reader import parse_headers
 
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = file.read(MAX_BYTES)
         at = data.find(b"\x7fELF") if data.startswith(ARCHIVE) else 0
         return MACHINE_NAMES.get(parse_headers(data[at:]).machine, "unknown")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import mmap
 import re
-import stat
 import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -24,6 +23,7 @@ from provisioning.doctor.survey.context_binaries import (
     list_context_binaries,
     parse_context_binary,
 )
+from provisioning.documents import MAPPED_BYTES, open_regular
 from provisioning.elf.programs import (
     ARCHIVE,
     EXTENDED,
@@ -177,9 +177,7 @@ def describe_other(view: View) -> str:
 def map_file(path: Path) -> View:
     """Map a file's bytes. Raises UsageError if it cannot be read."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for its writer
-            raise UsageError(f"cannot read {path}", why="it is not a regular file")
-        with path.open("rb") as file:
+        with open_regular(path, MAPPED_BYTES) as file:
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except ValueError:  # an empty file cannot be mapped
         return memoryview(b"")

@@ -17,6 +17,7 @@ from provisioning.console.process import run_process
 from provisioning.doctor.facts import FileFacts, PythonFacts
 from provisioning.doctor.survey import device_probe, python_probe
 from provisioning.doctor.survey.tree import read_file
+from provisioning.documents import decode_json, read_text
 from provisioning.elf.facts import EM_X86_64
 from provisioning.elf.loader import find_libraries
 from provisioning.elf.qnn_build import find_headers_version
@@ -46,7 +47,8 @@ def survey_python(
             env=variables,
             timeout_s=TIMEOUT_S,
         )
-        return _describe(json.loads(ended.output.splitlines()[-1]), variables)
+        said: dict[str, Any] = decode_json(ended.output.splitlines()[-1], dict[str, Any])
+        return _describe(said, variables)
     except ToolError as error:
         return PythonFacts(
             str(python), error=error.why.splitlines()[-1] if error.why else error.what
@@ -129,7 +131,7 @@ def try_device(
         key.update(hash_file(path).encode())
     kept = remembered / f"device-{key.hexdigest()[:32]}.txt"
     if kept.is_file():
-        return kept.read_text("utf-8")
+        return read_text(kept)
     why, is_known = _try_device(python, variables, backend)
     if is_known:
         with suppress(OSError):  # then it is tried again
@@ -146,7 +148,7 @@ def _try_device(python: Path, variables: Mapping[str, str], backend: Backend) ->
         ended = run_process(words, env=variables, timeout_s=DEVICE_TIMEOUT_S, check=False)
     except ToolError as error:
         return str(error.why or error.what), False
-    if ended.timed_out:
+    if ended.exceeded:
         return f"the attempt {ended.describe()}; if the machine was busy, run this again", False
     found = ANSWER.findall(ended.output)
     if found and found[-1] == "ok":

@@ -21,6 +21,7 @@ import msgspec
 
 from provisioning.doctor.facts import FileFacts, TreeFacts
 from provisioning.doctor.survey.host import usable_cores
+from provisioning.documents import DocumentError, decoding, open_regular, read_bytes, read_text
 from provisioning.elf.facts import EM_QDSP6, Defect, ElfError
 from provisioning.files import digest_sources, hash_file, write_whole
 
@@ -94,7 +95,7 @@ def find_min_sdk(root: Path) -> int | None:
     for directory in (root.absolute(), *root.absolute().parents):
         for name in BUILD_FILES:
             with suppress(OSError, UnicodeDecodeError):
-                if found := MIN_SDK.search((directory / name).read_text("utf-8")):
+                if found := MIN_SDK.search(read_text(directory / name)):
                     return int(found[1])
         if (directory / ".git").exists():
             break
@@ -112,7 +113,10 @@ def _read_lowered(relative: str, path: Path, size_bytes: int) -> FileFacts | Non
 
     misplaced = ""
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with (
+            open_regular(path) as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        ):
             build, is_context = search_build(data), data[:8] == programs.MAGIC
             if path.suffix == LOWERED:
                 program = parse_program(memoryview(data), path.name)
@@ -217,7 +221,7 @@ def _is_candidate(path: Path, status: os.stat_result) -> bool:
     if LIBRARY.search(path.name):
         return True
     if status.st_mode & 0o111:
-        with suppress(OSError), path.open("rb") as file:
+        with suppress(OSError), open_regular(path) as file:
             return file.read(4) == MAGIC
     return False
 
@@ -243,8 +247,8 @@ class FactsCache:
         self.file = directory / f"elf-facts-{digest_sources(*READERS)[:16]}.msgpack"
         self.rows: dict[str, tuple[tuple[int, ...], FileFacts]] = {}
         self.changed = False
-        with suppress(OSError, msgspec.DecodeError):
-            self.rows = _DECODER.decode(self.file.read_bytes())
+        with suppress(DocumentError), decoding():
+            self.rows = _DECODER.decode(read_bytes(self.file))
 
     def recall(self, path: Path, status: os.stat_result) -> FileFacts | None:
         """Return the facts about ``path`` if it is unchanged, else None."""

@@ -231,7 +231,7 @@ def test_a_job_may_use_more_than_its_share_while_there_is_memory(
 ) -> None:
     row = Usage((1,), resident, 0.0)
     monkeypatch.setattr(usage, "read_usage", lambda _: row)
-    monkeypatch.setattr(usage, "read_proc", lambda _: "")
+    monkeypatch.setattr(usage, "read_window", lambda _: "")
     monkeypatch.setattr(Usage, "measure_bytes", lambda self: self.resident_bytes - shared)
     monkeypatch.setattr(usage, "measure_memory", lambda: (free, 160))
     assert told in (found := Watch(1, Allowance(60.0, 300, 100)).check())

@@ -451,7 +451,7 @@ def test_each_fact_about_the_host_has_its_field(
     for name, value in names.items():
         monkeypatch.setattr(session.platform, name, lambda value=value: value)
     monkeypatch.setattr(session.platform, "libc_ver", lambda: libc)
-    monkeypatch.setattr(session, "read_text", lambda _: cpuinfo)
+    monkeypatch.setattr(session, "read_window", lambda _: cpuinfo)
     monkeypatch.setattr(session, "usable_cores", lambda: 7)
     sizes = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1000}
     monkeypatch.setattr(session.os, "sysconf", sizes.__getitem__)

@@ -397,8 +397,8 @@ def test_only_lacking_files_are_sent_and_large_ones_alone(tmp_path: Path) -> Non
 def test_digests_of_many_files_have_longer_than_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = []
 
-    def call(_: Device, script: str, *, data: bytes, timeout_s: float) -> Answer:
-        del script, data
+    def call(_: Device, script: str, *, timeout_s: float = connection.ANSWER_S) -> Answer:
+        del script
         limits.append(timeout_s)
         return Answer(0, b"", "")
 
@@ -435,7 +435,7 @@ def make_start(target: Target = Target.LINUX, asked: int = 1, **flags: str) -> D
     scripts: list[str] = []
     limits: list[float] = []
 
-    def ask(script: str, *, timeout_s: float) -> bytes:
+    def ask(script: str, *, timeout_s: float, most_bytes: int) -> bytes:
         scripts.append(script)
         limits.append(timeout_s)
         return b""
@@ -446,7 +446,9 @@ def make_start(target: Target = Target.LINUX, asked: int = 1, **flags: str) -> D
         device=device, bundle=bundle, directory="/p/b", renew=lambda **_: None, starts=1
     )
     run = SimpleNamespace(iteration=asked, warm_up=0, flags=flags)
-    program: Any = SimpleNamespace(spec=SimpleNamespace(source=SimpleNamespace(run=run), slug="s"))
+    compiled = SimpleNamespace(outputs=[TensorInfo("float32", (2,))], sets=1)
+    spec = SimpleNamespace(source=SimpleNamespace(run=run), slug="s")
+    program: Any = SimpleNamespace(spec=spec, compiled=compiled)
     return DeviceProgram(held, program, 7.9)
 
 
@@ -540,7 +542,7 @@ def test_a_start_without_outputs_says_what_happened(
     program = make_start()
     program.runner.device.name = program.runner.name = "adb:1"  # type: ignore[misc]
     program.program.directory = tmp_path  # type: ignore[misc]
-    program.program.compiled = SimpleNamespace(outputs=[TensorInfo("float32", (2,))])  # type: ignore[misc, assignment]
+    program.program.compiled = SimpleNamespace(outputs=[TensorInfo("float32", (2,))], sets=1)  # type: ignore[misc, assignment]
 
     def unpack(*_: Any) -> tuple[bool, int]:
         if isinstance(unpacked, Exception):

@@ -220,7 +220,7 @@ def test_a_part_of_a_file_is_refused(size: int, model: Path, tmp_path: Path) -> 
         path.write_bytes(data[:size])
     with pytest.raises(UsageError, match=r"model\.safetensors"):
         read_weights(model)
-    with pytest.raises(UsageError, match="bytes"):
+    with pytest.raises(UsageError, match=r"bytes|empty"):
         read_weights(tmp_path / "weights.bin")
     (tmp_path / "longer.bin").write_bytes((PLACE / "weights.bin").read_bytes() + bytes(4))
     with pytest.raises(UsageError, match="bytes"):

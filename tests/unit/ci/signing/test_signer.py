@@ -343,7 +343,7 @@ def test_where_the_output_is(
 
 
 def end(output: str, *, timed_out: bool = False) -> Completed:
-    return Completed(("sign",), 1, output, 1.0, timed_out)
+    return Completed(("sign",), 1, output, 1.0, "did not end within 1 s" * timed_out)
 
 
 def test_every_failure_of_a_signer_says_what_why_and_what_to_do(tmp_path: Path) -> None:

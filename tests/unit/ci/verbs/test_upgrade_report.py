@@ -192,7 +192,7 @@ def test_a_version_is_tried_by_a_session_with_its_packages_and_the_same_choice(
         *(False, False),
         "/home",
     )
-    assert runs.more == {"check": False, "log": place / f"out/{side.slug}.log", "keep_lines": 6}
+    assert runs.more == {"check": False, "log": place / f"out/{side.slug}.log"}
 
 
 def test_a_run_without_a_report_is_a_difference_that_names_its_log(

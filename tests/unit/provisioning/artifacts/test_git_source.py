@@ -160,7 +160,7 @@ def test_git_s_arguments_lead_to_the_host_or_the_mirror_and_hold_no_login(
 
 
 def ended(output: str, code: int = 1, *, timed_out: bool = False) -> Completed:
-    return Completed(("git", "x"), code, output, 3.0, timed_out)
+    return Completed(("git", "x"), code, output, 3.0, "did not end within 3 s" * timed_out)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def tags(monkeypatch: pytest.MonkeyPatch) -> dict[bool, str]:
     ) -> Completed:
         assert words[:2] == ("-c", "protocol.file.allow=always")
         assert words[-3:] == ("ls-remote", "--tags", "https://h/x")
-        assert more == {"timeout_s": 3600, "check": False}
+        assert more == {"timeout_s": 3600, "silence_s": 60.0, "check": False}
         assert variables["QNN_CI_GIT_LOGIN"]
         answer = answers[any("mirror" in word for word in words)]
         for line in answer.splitlines():
@@ -443,7 +443,7 @@ class Asked(list[tuple[str, ...]]):
         super().__init__()
         self.codes, self.variables = list(codes), list[Any]()
 
-    def attempt(self, *words: str, variables: Any = None) -> Completed:
+    def attempt(self, *words: str, variables: Any, silence_s: float) -> Completed:
         self.append(words)
         self.variables.append(variables)
         return ended(f"fatal: {len(self)}", self.codes.pop(0))
@@ -493,7 +493,7 @@ def test_a_tag_is_fetched_by_its_name_and_from_a_mirror_by_its_commit(
     monkeypatch.setattr(source, "read_commit", lambda root, revision: commit)
     monkeypatch.setattr(checkout, "git", lambda *words: asked.append(words))
     checkout.fetch()
-    words = ("fetch", "--quiet", "--depth=1", "--no-tags", "origin")
+    words = ("fetch", "--progress", "--depth=1", "--no-tags", "origin")
     name = f"refs/tags/{tag}" if tag else commit
     assert asked[-2:] == [
         ((*words, name), {"from_mirror": [*words, commit]}),
@@ -533,7 +533,7 @@ def test_submodules_come_from_another_checkout_or_the_network(
     monkeypatch.setattr(checkout, "attempt", attempt)
     monkeypatch.setattr(checkout, "git_from_network", lambda *words: asked.append(words))
     checkout.update_submodules()
-    update = ("submodule", "--quiet", "update", "--init", "--force", "--depth=1")
+    update = ("submodule", "update", "--progress", "--init", "--force", "--depth=1")
     plain = [(*update, "--recursive", "--", "a/b"), (*update, "--", "c")]
     local = [(*source.BY_FILE, *near, *words) for words in plain]
     wanted = {

@@ -314,7 +314,7 @@ def test_pip_is_asked_for_one_wheel_by_its_hash(
     assert "SHA-256" in caught.value.why
     assert "a different file under this name" in caught.value.fix
     (words, more), pin = asked
-    assert more == {"timeout_s": 3600, "keep_lines": 60}
+    assert more == {"timeout_s": 3600}
     assert pin == f"tiny-qnn==1.0 --hash=sha256:{SHA256}\n"
     folder = words[words.index("--dest") + 1]
     assert [word.replace(folder, "D") for word in words] == [

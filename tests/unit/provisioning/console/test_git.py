@@ -170,13 +170,3 @@ def test_no_commit_is_an_error_without_a_reason(repository: Path) -> None:
 )
 def test_submodules_are_those_that_git_reads(text: str, paths: tuple[str, ...]) -> None:
     assert parse_submodules(text) == paths
-
-
-def test_only_the_end_of_a_flood_is_kept(repository: Path) -> None:
-    """Such as the messages of a credential helper."""
-    ended = run_git(
-        repository, "-c", "alias.flood=!seq 9999 >&2; echo error: last; false", "flood", check=False
-    )
-    lines = ended.output.splitlines()
-    assert 100 <= len(lines) <= 1000
-    assert lines[-2:] == ["9999", "error: last"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -11,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -70,20 +73,20 @@ def test_only_a_process_that_runs_is_among_those_to_end() -> None:
     def fail(_: str) -> None:
         raise LookupError
 
-    others = threading.enumerate()
     run_process(["echo", "a"], on_line=look)
     with pytest.raises(LookupError):
         run_process(["echo", "a"], on_line=fail, timeout_s=60)
     assert (seen, len(process._running)) == ([1], 0)
-    timers = [one for one in threading.enumerate() if isinstance(one, threading.Timer)]
-    assert all(one.finished.is_set() for one in timers if one not in others)
 
 
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
-        ("echo a; echo b >&2; exec sleep 60", Streams(-1, b"a\n", b"b\n", 0.2)),
-        ("exec sleep 60", Streams(-1, b"", b"", 0.2)),
+        (
+            "echo a; echo b >&2; exec sleep 60",
+            Streams(-15, b"a\n", b"b\n", "did not end within 0 s"),
+        ),
+        ("exec sleep 60", Streams(-15, b"", b"", "did not end within 0 s")),
     ],
 )
 def test_streams_of_a_hang_are_what_it_printed(code: str, expected: Streams) -> None:
@@ -92,15 +95,15 @@ def test_streams_of_a_hang_are_what_it_printed(code: str, expected: Streams) -> 
 
 def test_a_hang_is_ended_with_its_children() -> None:
     ended = run_process(["sh", "-c", "sleep 600 & echo $!; wait"], timeout_s=0.5, check=False)
-    assert ended.timed_out
+    assert ended.exceeded
     command = Path(f"/proc/{int(ended.output)}/cmdline")
     assert not command.exists() or not command.read_bytes()  # that of a zombie is empty
 
 
 def test_a_line_without_an_end_is_kept_in_parts(tmp_path: Path) -> None:
     code = "print('x' * 3_000_000)"
-    ended = run_process([sys.executable, "-c", code], log=tmp_path / "log", keep_lines=2)
-    assert len(ended.output) < 200_000
+    ended = run_process([sys.executable, "-c", code], log=tmp_path / "log")
+    assert ended.output == "x" * 3_000_000 + "\n"
     assert (tmp_path / "log").stat().st_size == 3_000_001
 
 
@@ -118,7 +121,7 @@ def test_a_child_gets_its_grace_when_its_parent_is_gone_at_once(tmp_path: Path) 
     child = f"trap 'sleep 0.3; echo end >{said}; exit' TERM; while :; do sleep 0.05; done"
     code = f"import subprocess, time; subprocess.Popen(['sh', '-c', {child!r}]); time.sleep(60)"
     ended = run_process([sys.executable, "-c", code], timeout_s=1.5, check=False)
-    assert ended.timed_out
+    assert ended.exceeded
     assert said.read_text() == "end\n"
 
 
@@ -155,7 +158,7 @@ def test_a_child_that_holds_the_output_does_not_stretch_the_time_limit() -> None
     code = "setsid sleep 600 & echo $!; sleep 600"
     ended = run_process(["sh", "-c", code], timeout_s=1, check=False)
     os.kill(int(ended.output), signal.SIGKILL)  # it ran on
-    assert ended.timed_out
+    assert ended.exceeded
 
 
 def test_what_starts_other_programs_all_the_time_is_ended() -> None:
@@ -457,3 +460,58 @@ def test_a_file_in_the_place_of_a_directory_is_to_be_looked_at(tmp_path: Path) -
     with pytest.raises(MissingToolError) as caught:
         run_process(["true"], cwd=tmp_path / "file", fix="install it")
     assert caught.value.fix == f"check why {tmp_path / 'file'} is not a directory"
+
+
+FLOOD = "import os\nwhile True: os.write({}, b'x' * 65536)"
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_memory_is_bounded_however_much_a_program_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """The beginning and the end are kept, and the text says how much is left out."""
+    for name, most in {"KEPT": 1 << 20, "MAX_LOG": 1 << 18}.items():
+        monkeypatch.setattr(process, name, most)
+    code = f"import os; os.write({number}, b'first\\n' + b'x' * 4_000_000 + b'\\nlast\\n')"
+    ended = run_process([sys.executable, "-c", code], log=tmp_path / "log")
+    assert re.fullmatch(r"first\nx+\n\[\d+ bytes are left out\]\nx*\nlast\n", ended.output)
+    assert len(ended.output) < 1 << 21
+    assert (tmp_path / "log").stat().st_size < 1 << 19
+    streams = run_streams([sys.executable, "-c", FLOOD.format(number)], timeout_s=3, most_bytes=999)
+    assert (len(streams.stdout), len(streams.stderr) < 1 << 21) == (
+        999 * (2 - number),
+        True,
+    )
+    told = "printed more than 9.3e-07 GiB" if number == 1 else "did not end within 3 s"
+    assert streams.describe() == told
+
+
+def test_a_silent_program_is_ended_but_not_one_that_speaks() -> None:
+    ended = run_process(["sh", "-c", "echo a; sleep 60"], silence_s=0.4, check=False)
+    assert (ended.output, ended.describe()) == ("a\n", "printed nothing for 0 s")
+    slow = "for n in 1 2 3 4 5 6; do echo $n; sleep 0.2; done"
+    assert run_process(["sh", "-c", slow], silence_s=0.8).is_good
+
+
+def test_what_was_started_ends_with_a_process_that_is_killed() -> None:
+    """With all of its group, at whatever instant the kill comes."""
+    mark = f"# {secrets.token_hex()}"
+    command = ["sh", "-c", f"sleep 600 & sleep 600 {mark}; wait {mark}"]
+    code = f"from provisioning.console.process import run_process as r\nwhile 1: r({command!r})"
+    for wait_s in (0.0, 0.05, 0.2, 0.5):
+        with subprocess.Popen([sys.executable, "-c", code]) as killed:
+            time.sleep(wait_s + 0.2)
+            killed.kill()
+        deadline = time.monotonic() + 20
+        while find_command(mark):
+            assert time.monotonic() < deadline, find_command(mark)
+            time.sleep(0.02)
+
+
+def find_command(mark: str) -> list[str]:
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            text = file.read_bytes().decode("utf-8", "replace")
+            found += [text] * (mark in text and "run_process" not in text)
+    return found

@@ -105,7 +105,7 @@ def test_a_machine_is_asked_for_its_tools_and_libraries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = {Path("/proc/cpuinfo"): "processor : 0\nflags\t: fpu avx2\nflags : other\n"}
-    monkeypatch.setattr(host, "read_text", lambda path: files.get(path, ""))
+    monkeypatch.setattr(host, "read_window", lambda path: files.get(path, ""))
     monkeypatch.setattr(host.platform, "libc_ver", lambda: ("glibc", "2.36"))
     monkeypatch.setattr(host, "free_bytes", lambda place: 2_500_000_000 if place == tmp_path else 0)
     program(tmp_path / "bin/cmake", "echo cmake 3.28.1")
@@ -131,7 +131,7 @@ def test_the_limit_of_either_kind_of_control_group_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, place: str
 ) -> None:
     files = {Path("/proc/meminfo"): "MemTotal:  8000000 kB\n", Path(place): "2000000000\n"}
-    monkeypatch.setattr(host, "read_text", lambda path: files.get(path, ""))
+    monkeypatch.setattr(host, "read_window", lambda path: files.get(path, ""))
     assert survey_host(tmp_path, {}, (), {}).memory_gb == 2.0, kind
     del files[Path(place)]
     assert survey_host(tmp_path, {}, (), {}).memory_gb == 8.2
@@ -262,13 +262,6 @@ def test_an_empty_entry_is_the_working_directory_and_links_are_followed(
     ]
     assert facts.is_same(place, tmp_path / "link" / HOST_DIRECTORY)
     assert not facts.is_same(place, tmp_path / "link")
-
-
-def test_only_small_files_are_read(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"x" * (1 << 20))
-    assert len(host.read_text(tmp_path / "file")) == 1 << 20
-    (tmp_path / "file").write_bytes(b"x" * ((1 << 20) + 1))
-    assert host.read_text(tmp_path / "file") == host.read_text(tmp_path / "none") == ""
 
 
 def test_the_variables_that_concern_qnn(tmp_path: Path) -> None:
@@ -597,7 +590,7 @@ def test_every_program_has_the_variables_of_the_job_and_a_limited_time(
     library = str(tmp_path / "libQnnHtp.so")
     given, lax = {"env": variables}, {"check": False}
     assert asked == [
-        (["/bin/c", "--version"], {**given, **lax, "timeout_s": 30.0, "keep_lines": 20}),
+        (["/bin/c", "--version"], {**given, **lax, "timeout_s": 30.0}),
         (["adb", "devices"], {**given, **lax, "timeout_s": 7.0}),
         ([sys.executable, api_probe.__file__, library], {"env": loads, **lax, "timeout_s": 30.0}),
         (["/py", python_probe.__file__, request], {**given, "timeout_s": 60.0}),

@@ -299,7 +299,7 @@ def find_offset(facts: ElfFacts, address: int) -> int:
 def test_a_missing_file_and_a_directory_are_errors_of_the_tree(tmp_path: Path) -> None:
     for path, why in (
         (tmp_path / "no.so", "No such file or directory"),
-        (tmp_path, "Is a directory"),
+        (tmp_path, "it is a directory"),
     ):
         with pytest.raises(ElfError) as caught:
             read_elf(path)

@@ -423,7 +423,7 @@ def test_a_missing_file_is_blamed_on_the_variable_only_if_that_names_it(
         (b"\n\nrank = 1\n", "the file: the key near is missing"),
         (b"near = \n", "line 1"),
         (b'near = "\xff"\n', "utf-8"),
-        (b"near = " + b"[" * 100_000, "recursion"),
+        (b"near = " + b"[" * 100_000, "nested"),
     ],
 )
 def test_a_file_that_does_not_match_its_schema_is_named(
