@@ -12,6 +12,7 @@ from ci.verbs.environments import (
     DEVICE,
     LOWERING,
     choose_emulator,
+    choose_estimate,
     choose_evidence,
     choose_file,
     choose_fuzz,
@@ -94,6 +95,15 @@ VERBS: dict[str, Verb] = {
         "name the operators at which a model loses accuracy",
         environment=LOWERING,
         examples=("--model net.py:factory --scheme 8a8w",),
+    ),
+    "estimate": Verb(
+        "ci.verbs.estimate",
+        "predict the time of a model on a device, without one",
+        environment=choose_estimate,
+        examples=(
+            "--model net.py:factory --scheme 8a8w --device 'Galaxy S24'",
+            "--model net.onnx --scheme fp16 --trace traces",
+        ),
     ),
     "parity": Verb(
         "ci.verbs.parity", "report where Buck and CMake build different things", "parity"

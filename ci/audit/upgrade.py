@@ -16,7 +16,7 @@ from msgspec import Struct
 from ci.faults.expected import Rerun, show_end
 from ci.faults.known import ENDS
 from ci.judging.budget import FIGURES, LEAST, MEASURED, UNITS
-from ci.report.comparison import SEEN_DB
+from ci.report.comparison import SEEN_DB, compare_cycles
 from ci.report.html import Sheet, SheetRow, render_tables
 from ci.report.schema import RANKS, Case, Footprint, Report, Status
 from ci.report.table import render_rows
@@ -40,7 +40,7 @@ NAME = re.compile(r"\s*(\w+)\s*;")
 Verdict = Literal["worse", "better", "other"]
 VERDICTS = ("worse", "better", "other")
 # Differences in order of importance; figures of the footprint come after these.
-ORDER = ("run", "status", "fault", "CPU", "type", "symbols", "SQNR", "SQNR q", "metric")
+ORDER = ("run", "status", "fault", "CPU", "type", "symbols", "SQNR", "SQNR q", "metric", "cycles")
 
 
 class Difference(Struct, frozen=True, kw_only=True):
@@ -145,7 +145,15 @@ def compare_cases(before: Case, now: Case) -> Iterator[Difference]:
     if before.metric is not None and now.metric is not None and before.metric != now.metric:
         texts = (f"{before.metric:.4g}", f"{now.metric:.4g}")
         yield note(subject, "metric", texts, "worse" if now.metric < before.metric else "better")
+    if (slower := compare_cycles(before, now)) is not None:
+        texts = (_show_cycles(before), _show_cycles(now))
+        yield note(subject, "cycles", texts, "worse" if slower > 0 else "better", slower)
     yield from _compare_figures(subject, before.footprint, now.footprint)
+
+
+def _show_cycles(case: Case) -> str:
+    one = case.estimate and case.estimate.simulation
+    return f"{one.cycles:,} simulated" if one else ""
 
 
 def note(

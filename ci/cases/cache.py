@@ -57,6 +57,7 @@ CHOOSING = frozenset(
 )
 # These measure the programs and models, and an artifact's record contains the results.
 MEASURING = (
+    "ci/latency/simulation.py",
     "ci/judging/figures.py",
     "provisioning/doctor/survey/context_binaries.py",
     "provisioning/doctor/survey/programs.py",

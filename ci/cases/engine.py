@@ -18,7 +18,7 @@ from ci.judging.figures import Array, is_floating
 from ci.models.graph_steps import Step
 from ci.models.tensors import Layer, Loss, TensorInfo, read_sets, write_sets
 from ci.models.user_models import ReferencePolicy
-from ci.report.schema import Clipped, DeviceFigures, Footprint
+from ci.report.schema import Clipped, DeviceFigures, Footprint, Simulation
 from provisioning.documents import DocumentError, read_json
 from provisioning.errors import FailedError
 
@@ -80,6 +80,7 @@ class Compiled(Struct, frozen=True, kw_only=True):
     # The tensors that leave their calibrated ranges most, if the scheme was calibrated.
     clipped: tuple[Clipped, ...] = ()
     steps: tuple[Step, ...] = ()  # the float32 model's operators, if the engine lists them
+    simulation: Simulation | None = None  # only if the case is simulated; then nothing else counts
 
 
 @dataclass(frozen=True)

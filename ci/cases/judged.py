@@ -30,6 +30,7 @@ from ci.judging.budget import (
     Overrun,
     advise_on_budget,
     find_excesses,
+    find_predicted_slow,
     find_slow,
     suggest_tighter,
 )
@@ -46,6 +47,7 @@ from ci.judging.verdict import (
     keeps_metric,
     name_reasons,
 )
+from ci.latency.data import Line
 from ci.models.graph_steps import Step
 from ci.models.schemes import Scheme
 from ci.models.source_lines import find_factory, find_places, find_suite_model
@@ -55,6 +57,7 @@ from ci.report.schema import (
     Case,
     Control,
     Digests,
+    Estimate,
     FallbackOp,
     NoiseNote,
     OpCount,
@@ -89,6 +92,8 @@ class SessionOptions:
     baselines: Path | None = None  # the directory of baselines for the user's models
     command: str = ""  # the start of the command that repeats a case, for the report
     backend: Backend = Backend.HTP
+    estimate: bool = False  # whether the time of each case on a device is predicted
+    own_lines: tuple[Line, ...] = ()  # of the user's devices
     # Takes a graph's steps, a scheme and a QNN version. Returns descriptions of the known faults
     # that the graph triggers.
     find_faults: Callable[[Sequence[Step], str, str], Sequence[str]] = lambda *_: ()
@@ -138,6 +143,7 @@ class Evidence:
     baseline: Baseline | None = None
     lacks: str = ""
     outputs: tuple[OutputFigures, ...] = ()
+    estimate: Estimate | None = None
     nearness: Nearness | None = None  # how close a device's outputs are to the emulator's
 
 
@@ -164,6 +170,9 @@ class CaseJudge:
         self.memory_bytes = self.policy.memory_of(spec.model)
         entry = self.policy.models.get(spec.model)
         self.metric = entry.metric if entry else None
+        limited = {self.budget.cycles, self.budget.ms} != {None}
+        asked = self.options.estimate or limited or bool(entry and entry.estimate)
+        self.estimates = asked and self.options.backend is Backend.HTP
         self.evidence = Evidence()
         self.remarks: list[str] = []
 
@@ -214,7 +223,10 @@ class CaseJudge:
         self.evidence.figures, self.evidence.controls = verdict.figures, verdict.controls
         task = self.measure_metric(references, outputs)
         slow, nearly = find_slow(run.notes.device, self.limits.budget)
-        over = (*self.find_excesses(compiled), *slow)
+        late, nearly_late = find_predicted_slow(
+            self.evidence.estimate, self.limits.budget, self.budget
+        )
+        over = (*self.find_excesses(compiled), *slow, *late)
         every = [*verdict.reasons, *task, *name_excesses(over)]
         kept = keeps_metric(self.metric, self.evidence.metric) and not self.limits.strict_noise
         failing, forgiven = forgive(every, self.metric, kept=kept)
@@ -223,7 +235,14 @@ class CaseJudge:
         unjudged = self.spec.scheme is Scheme.ASIS and verdict.figures.sqnr_db_scheme == math.inf
         own = [NO_FLOAT] * unjudged  # the file is its own reference
         tighter = suggest_tighter(compiled.footprint, self.budget)
-        self.evidence.warnings = (*forgiven, *verdict.warnings, *own, *tighter, *nearly)
+        self.evidence.warnings = (
+            *forgiven,
+            *verdict.warnings,
+            *own,
+            *tighter,
+            *nearly,
+            *nearly_late,
+        )
         proofless = verdict.proofless
         if proofless and self.evidence.metric and not task:
             self.evidence.controls = tuple(one for one in verdict.controls if one.rejected)
@@ -491,6 +510,7 @@ def make_case(
         equal_emulator=known.nearness.equal if known.nearness else None,
         footprint=compiled.footprint if compiled else None,
         recorded_footprint=known.baseline.footprint if known.baseline else None,
+        estimate=known.estimate,
     )
 
 

@@ -36,9 +36,11 @@ from ci.judging.budget import advise_on_budget
 from ci.judging.figures import Array
 from ci.judging.gate import Judgement, Reason, References, judge
 from ci.judging.verdict import judge_metric, name_reasons
+from ci.latency.estimate import estimate_times
+from ci.latency.simulation import choose_simulated
 from ci.models.tensors import Layer
 from ci.models.user_models import MetricResult, call_metric
-from ci.report.schema import NoiseNote, Question, Status, Threshold
+from ci.report.schema import Estimate, NoiseNote, Question, Status, Threshold
 from provisioning.documents import read_text, read_window
 from provisioning.errors import QnnCiError, StoreError, UnfitError, describe_exception
 from provisioning.files import explain_no_room
@@ -128,6 +130,8 @@ class CaseRun(CaseJudge):
             reasons = "; ".join(one.reason for one in compiled.delegation.fallback_ops)
             reasons = reasons or "the model computes nothing: its graph has no operators"
             return self.refuse(f"QNN accepted no node: {reasons}", ended.log_tail)
+        if self.estimates:
+            self.evidence.estimate = self.estimate()
         program = self.copy_program(self.spec, directory, compiled, self.directory)
         if self.setup.device:
             result = self.end_unrun(program)
@@ -137,6 +141,20 @@ class CaseRun(CaseJudge):
         if self.options.keep:
             shutil.copytree(directory, self.directory / ARTIFACT, dirs_exist_ok=True)
         return result
+
+    def estimate(self) -> Estimate:
+        """Predict the time of the case on devices. For this, the model is compiled again, for a SoC
+        that QNN's simulator knows, so that the judged program does not change."""
+        spec, own = replace(self.spec, simulated=True), self.options.own_lines
+        if not choose_simulated(spec.soc):
+            return estimate_times(None, spec.scheme, spec.soc)
+        ended = self.compile(spec, self.directory / "simulate.log")
+        made = CompileResult(refused=ended.failure) if ended.failure else ended.result
+        if not made.artifact:
+            return estimate_times(None, spec.scheme, spec.soc, fault=made.refused.splitlines()[0])
+        found = made.artifact.compiled
+        cpu_nodes = found.delegation.fallback_nodes
+        return estimate_times(found.simulation, spec.scheme, spec.soc, cpu_nodes=cpu_nodes, own=own)
 
     def compile(self, spec: CaseSpec, log: Path) -> Ended:
         """Find or compile a program in a worker. The references of a case with ``layers`` are not

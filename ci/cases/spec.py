@@ -40,13 +40,15 @@ OF_HTP = frozenset(
 class CaseSpec:
     """One case: a model's name as shown in reports, a scheme, the name of an SoC and, for a user's
     model, its source. With ``layers``, the program returns the outputs of its layers after the
-    model's own outputs."""
+    model's own outputs. With ``simulated``, it is compiled for a SoC that QNN's simulator knows,
+    and only simulated: it has no references."""
 
     model: str
     scheme: Scheme
     soc: str
     source: Source = NO_SOURCE
     layers: bool = False
+    simulated: bool = False
 
     @property
     def reference(self) -> str:

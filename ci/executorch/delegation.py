@@ -49,14 +49,15 @@ BROKEN = {
 
 class Refusals(logging.Handler):
     """Collects the decisions of ExecuTorch's partitioner. ``by_node`` maps the names of refused
-    nodes to reasons, ``seen`` maps the names of all examined nodes to operators, and ``last`` is
-    the last message that the partitioner logged."""
+    nodes to reasons. ``seen`` maps the names of all examined nodes to operators, and ``lines`` to
+    source lines. ``last`` is the last message that the partitioner logged."""
 
     def __init__(self, choices: Choices = NO_CHOICES) -> None:
         super().__init__()
         self.by_node: dict[str, str] = {}
         self.choices = choices
         self.seen: dict[str, str] = {}
+        self.lines: dict[str, str] = {}
         self.last = ""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -112,6 +113,7 @@ def record_refusals(log: Path, choices: Choices = NO_CHOICES) -> Iterator[Refusa
     def watched(self: Any, submodules: Any, node: Any) -> bool:
         if node.op == "call_function":
             refusals.seen[node.name] = name_operator(node)
+            refusals.lines[node.name] = find_line(node).strip(" []")
         if name_operator(node) in BROKEN:
             refusals.by_node[node.name] = BROKEN[name_operator(node)] + find_line(node)
             return False

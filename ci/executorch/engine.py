@@ -64,6 +64,7 @@ class ExecutorchEngine:
             self.backend.value,
             "plain" if self.plain else "",
             "layers" if spec.layers else "",
+            "simulated" if spec.simulated else "",
             msgspec.json.encode(choices).decode(),
             secrets.token_hex() if choices.functions else "",
         )
@@ -85,7 +86,8 @@ class ExecutorchEngine:
         from ci.models.model import load_digested
 
         model, _ = load_digested(spec.reference, spec.source)
-        return Lowering(model, spec, staging, self.backend).write()
+        lowering = Lowering(model, spec, staging, self.backend)
+        return lowering.simulate() if spec.simulated else lowering.write()
 
     def explain(self, error: Exception, log: Path) -> str:
         from ci.executorch.lower import describe_refusal

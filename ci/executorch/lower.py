@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import os
 import re
 import sys
 import traceback
@@ -45,6 +47,9 @@ from ci.executorch.internals import (
     utils,
 )
 from ci.executorch.quantize import NO_GRID, find_grids, quantize_model, round_blocks
+from ci.executorch.simulator import SimulatorHook
+from ci.executorch.toolchain import LIBRARY
+from ci.latency.simulation import TRACE, choose_simulated, read_simulation
 from ci.models.eager import find_joined, find_ties, keep_state, run_eager
 from ci.models.factory import Inputs
 from ci.models.graph_steps import describe_steps
@@ -57,6 +62,7 @@ from ci.models.tensors import TensorInfo, describe_tensor, digest_sets
 from ci.models.user_code import working_directory
 from ci.models.user_models import name_made
 from ci.report.schema import Footprint
+from provisioning.doctor.facts import HOST_DIRECTORY
 from provisioning.doctor.survey.programs import HEADER, HEADER_MAGIC, parse_program
 from provisioning.documents import read_window
 from provisioning.elf.programs import find_misplaced
@@ -151,6 +157,37 @@ class Lowering:
         exposed = replace(self, model=replace(model, module=module, reference=outputs))
         return structs.replace(exposed.write_program(module), layers=layers)
 
+    def simulate(self) -> Compiled:
+        """Lower the model for a SoC that QNN's simulator knows, and return what it predicts. The
+        trace is written to the staging directory. Raises FailedError if there is no prediction."""
+        spec, model, choices = self.spec, self.model, self.spec.source.choices
+        soc = choose_simulated(spec.soc)
+        module: Any = model.module
+        if spec.scheme.quantized:
+            module = quantize_model(model, spec.scheme, spec.soc, choices, self.backend)
+        hook = SimulatorHook(Path(os.environ["QNN_SDK_ROOT"]) / HOST_DIRECTORY / LIBRARY)
+        hook.install()
+        lowering = replace(self, spec=replace(spec, soc=soc))
+        traced = structs.replace(
+            choices, profile_level="optrace", online_prepare=False, saver=False
+        )
+        lines: dict[str, str] = {}
+        program, delegation, footprint = lowering.compile(module, traced, lines)
+        observed = hook.observe()
+        (self.staging.directory / TRACE).write_bytes(gzip.compress(observed.traces))
+        simulation = read_simulation(observed, soc, delegation.partitions, lines)
+        return Compiled(
+            program=TRACE,
+            binary=TRACE,
+            size_bytes=len(program),
+            sets=0,
+            inputs=(),
+            outputs=(),
+            delegation=delegation,
+            footprint=footprint,
+            simulation=simulation,
+        )
+
     def write_program(self, module: Any) -> Compiled:
         """Lower the float or quantized ``module``, write the program and its references, and return
         the program's description."""
@@ -206,14 +243,19 @@ class Lowering:
         bounds = find_ties(module, self.model.evaluation, self.spec.scheme, outputs)
         self.staging.write_bounds(kind, *bounds)
 
-    def compile(self, module: Any, choices: Choices) -> tuple[bytes, Delegation, Footprint]:
-        """Return the program of a float or quantized module, its delegation and its footprint."""
+    def compile(
+        self, module: Any, choices: Choices, lines: dict[str, str] | None = None
+    ) -> tuple[bytes, Delegation, Footprint]:
+        """Return the program of a float or quantized module, its delegation and its footprint. The
+        source line of each examined node is added to ``lines``."""
         log, start = self.staging.log, self.staging.log.stat().st_size
         with measure_peak() as peak:
             with record_refusals(log, choices) as refusals:
                 spec = compiler_spec(self.spec.scheme, self.spec.soc, choices, self.backend)
                 edge = self.lower_edge(module, spec)
             refusals.require_skipped()
+            if lines is not None:
+                lines.update(refusals.lines)
             # Before to_executorch, which adds allocations and copies of state to these graphs.
             graphs = [edge.exported_program(name).graph_module for name in sorted(edge.methods)]
             delegation = audit_delegation(graphs, refusals, self.backend)

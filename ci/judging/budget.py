@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from ci.report.schema import Budget, DeviceFigures, Footprint
+from ci.report.schema import Budget, DeviceFigures, Estimate, Footprint
 from ci.report.text import count
 
 ROOM = 0.9  # a figure below this share of its limit suggests a tighter limit
@@ -136,6 +136,41 @@ def find_slow(
                 excesses.append(Overrun(f"{told}{'; the device was throttled' * hot}", fix))
             else:
                 warnings.append(f"{told} by no more than its spread")
+    return tuple(excesses), tuple(warnings)
+
+
+def find_predicted_slow(
+    estimate: Estimate | None, budget: Budget, own: Budget
+) -> tuple[tuple[Overrun, ...], tuple[str, ...]]:
+    """Return overruns and warnings for predicted cycles and times. A figure whose whole range is
+    above its limit is an overrun; if only the figure itself is, this is a warning. A limit whose
+    figure is unknown is an overrun only if the model's ``own`` budget sets it. Without an estimate,
+    as for outputs that are judged again, nothing is checked."""
+    excesses: list[Overrun] = []
+    warnings: list[str] = []
+    if estimate is None:
+        return (), ()
+    one, times = estimate.simulation, estimate.times[:1]
+    cycles = (one.cycles, one.lower_cycles) if one else None
+    ms = (times[0].ms, times[0].low_ms) if times else None
+    for name, figures, what in (
+        ("cycles", cycles, "the number of simulated cycles"),
+        ("ms", ms, "the estimated time in ms"),
+    ):
+        limit = getattr(budget, name)
+        if limit is None:
+            continue
+        if figures is None:
+            if getattr(own, name) is not None:
+                told = f"{name} = {limit:,} cannot be checked: {estimate.unknown}"
+                excesses.append(Overrun(told, UNKNOWN))
+        elif figures[0] > limit:
+            told = f"{what} is {figures[0]:,.6g}, above {name} = {limit:,}"
+            if figures[1] > limit:
+                low = f"; its range starts at {figures[1]:,.6g}"
+                excesses.append(Overrun(f"{told}{low}", SLOW))
+            else:
+                warnings.append(f"{told}, which is within its range")
     return tuple(excesses), tuple(warnings)
 
 

@@ -191,12 +191,19 @@ def is_users_file(file: str) -> bool:
 
 
 def find_line(node: Any) -> str:
-    """Return the source line of a node, such as `` [nets/net.py:12]``, or "" if it is unknown.
+    """Return the source line of a node of torch, such as `` [nets/net.py:12]``, or "" if it is
+    unknown."""
+    return name_line(node.meta.get("stack_trace") or "")
+
+
+def name_line(traceback: str) -> str:
+    """Return the innermost line of a traceback that belongs to the user's code, or else to an
+    installed package, such as `` [nets/net.py:12]``. Return "" if there is none.
 
     An installed file is shown without its directory, because cache keys contain this text and
     environments are in different directories.
     """
-    frames = STACK_FRAME.findall(node.meta.get("stack_trace") or "")
+    frames = STACK_FRAME.findall(traceback)
     own = [(file, line) for file, line in frames if not is_installed(file)]
     if own:
         return f" [{name_file(Path(own[-1][0]))}:{own[-1][1]}]"

@@ -169,6 +169,7 @@ class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):
     metric: Metric | None = None
     shapes: dict[str, Shape] = field(default_factory=dict)  # of an .onnx file's inputs, by name
     float_model: str = ""  # the float file from which a quantized .onnx file was made
+    estimate: bool = False  # whether the time on a device is predicted
 
     @property
     def source(self) -> Source:

@@ -85,6 +85,7 @@ class OnnxEngine:
             msgspec.json.encode(sorted(options.items())).decode(),
             *hash_option_files(options),
             f"embed {self.embed} saver {self.saver} layers {spec.layers} direct {self.direct}",
+            "simulated" if spec.simulated else "",
         )
 
     def read_data(self, spec: CaseSpec) -> int:
@@ -104,7 +105,10 @@ class OnnxEngine:
 
     def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
         from ci.onnx.compile import compile_source, load_source
+        from ci.onnx.simulate import simulate_source
 
+        if spec.simulated:
+            return simulate_source(load_source(spec), spec, staging, self.options(spec))
         saver = str(self.sdk / SAVER_LIBRARY) if self.saver else ""
         options = self.options(spec)
         embed = None if self.direct else self.embed

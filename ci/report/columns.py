@@ -15,7 +15,15 @@ from ci.report.bars import (
     draw_traffic,
     sum_traffic,
 )
-from ci.report.schema import MADE_PROVES, Case, DeviceFigures, Question, Report, Threshold
+from ci.report.schema import (
+    MADE_PROVES,
+    Case,
+    DeviceFigures,
+    PredictedTime,
+    Question,
+    Report,
+    Threshold,
+)
 from ci.report.text import (
     Names,
     count,
@@ -27,6 +35,7 @@ from ci.report.text import (
 )
 
 NOTHING = "-"
+RANGE = "80 % of left-out models are in the range; nothing was measured"
 NO_GATE = "not judged, because it varies between runs on the emulator"
 
 
@@ -184,6 +193,22 @@ def _make_footprint_column(name: str, field: str, show: Callable[[int | None], s
 
 def _show_count(number: int | None) -> str:
     return _format(number, "d")
+
+
+def show_estimate(case: Case) -> str:
+    """Return text such as ``1.05 (0.91 to 1.3)``: the time that is predicted for the first device
+    with the SoC, in milliseconds."""
+    shown = (f"{one.ms:.3g} ({one.low_ms:.3g} to {one.high_ms:.3g})" for one in _list_times(case))
+    return next(shown, NOTHING)
+
+
+def _list_times(case: Case) -> tuple[PredictedTime, ...]:
+    return case.estimate.times if case.estimate else ()
+
+
+def _find_cycles(case: Case) -> int | None:
+    one = case.estimate and case.estimate.simulation
+    return one.cycles if one else None
 
 
 COLUMNS = (
@@ -391,6 +416,22 @@ COLUMNS = (
         phrase="QNN ops {}",
         hint=lambda case: show_operators(case, len(case.qnn_ops)),
     ),
+    Column(
+        "estimate ms",
+        show_estimate,
+        lambda case: next((one.ms for one in _list_times(case)), None),
+        terminal="estimate\nms",
+        summary="estimate, ms",
+        phrase="estimated at {} ms",
+        hint=lambda case: case.estimate.unknown or RANGE if case.estimate else "",
+    ),
+    Column(
+        "simulated cycles",
+        lambda case: _show_count(_find_cycles(case)),
+        _find_cycles,
+        summary="simulated cycles",
+        phrase="{} cycles simulated",
+    ),
     _make_accelerator_column("cycles", "cycles", lambda case: case.accelerator_cycles),
     _make_accelerator_column("accelerator us", "us", lambda case: case.accelerator_us),
     Column(
@@ -470,6 +511,8 @@ BUDGETS: dict[str, Callable[[Threshold], str]] = {
     "p90 ms": lambda rule: _format(rule.budget.p90_ms, ".4g"),
     "load ms": lambda rule: _format(rule.budget.load_ms, ".4g"),
     "memory": lambda rule: show_bytes(rule.budget.device_memory_bytes),
+    "estimate ms": lambda rule: _format(rule.budget.ms, ".4g"),
+    "simulated cycles": lambda rule: _show_count(rule.budget.cycles),
 }
 
 

@@ -16,6 +16,7 @@ SOURCES = {
     "calibration": "calibration sets",
     "float_outputs": "outputs of the float32 model",
 }
+CYCLES_SHARE = 0.02  # smaller changes of the simulated cycles are ignored
 SEEN_DB = 0.05  # the smallest difference that is visible with one decimal
 
 
@@ -58,6 +59,7 @@ def compare_case(before: Case, now: Case, *, same_host: bool) -> Change:
         metric=_subtract(now.metric, before.metric) if same_metric else None,
         pte_bytes=_subtract(now.pte_bytes, before.pte_bytes),
         fallback_nodes=_subtract(now.fallback_nodes, before.fallback_nodes),
+        cycles=compare_cycles(before, now),
         sources=tuple(
             name
             for name in now.digests.differing(before.digests)
@@ -66,9 +68,23 @@ def compare_case(before: Case, now: Case, *, same_host: bool) -> Change:
     )
 
 
+def compare_cycles(before: Case, now: Case) -> float | None:
+    """Return the relative change of a case's simulated cycles. Return None if it is small, or if
+    the simulations are not for the same SoC or lack the costs of operators."""
+    simulations = [one.estimate.simulation for one in (before, now) if one.estimate]
+    known = [one for one in simulations if one and not one.missing_ops and one.cycles]
+    if len(known) < 2 or known[0].soc != known[1].soc:
+        return None
+    change = known[1].cycles / known[0].cycles - 1
+    return change if abs(change) >= CYCLES_SHARE else None
+
+
 def is_shown(change: Change) -> bool:
-    """Return whether the case's status, accuracy, size, delegation or sources changed."""
-    figures = (change.sqnr_db, change.metric, change.pte_bytes, change.fallback_nodes)
+    """Return whether the case's status, accuracy, size, delegation, cycles or sources changed."""
+    figures = (
+        *(change.sqnr_db, change.metric, change.pte_bytes, change.fallback_nodes),
+        change.cycles,
+    )
     return change.now is not change.before or any((*figures, change.sources))
 
 

@@ -193,11 +193,12 @@ def _describe_changes(report: Report, names: Names) -> Iterator[str]:
 def _change_cells(change: Change, now: Case, names: Names) -> list[str]:
     statuses = [MARKS[one] for one in (change.before, change.now)]
     size = change.pte_bytes
+    cycles = [f"{100 * change.cycles:+.0f} % cycles"] if change.cycles else []
     sign = "+" if (size or 0) > 0 else "-"
     return [
         *_name_cells(now, names),
         " → ".join(dict.fromkeys(statuses)),
-        ", ".join(SOURCES[one] for one in change.sources),
+        ", ".join([*cycles, *(SOURCES[one] for one in change.sources)]),
         _show_change(show_decibels(now.sqnr_db, now.max_abs), change.sqnr_db, "+.1f"),
         _show_change("-" if now.metric is None else f"{now.metric:.4g}", change.metric, "+.4g"),
         show_bytes(now.pte_bytes) + (f" ({sign}{show_bytes(abs(size))})" if size else ""),

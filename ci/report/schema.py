@@ -180,13 +180,15 @@ class Sizes(Record, frozen=True, kw_only=True):
 class Budget(Sizes, frozen=True, kw_only=True):
     """Upper limits for the figures of Footprint, except ``segment_align``, which is a lower limit.
     ``operators`` maps a glob to the maximum number of nodes whose type matches it. ``p50_ms``,
-    ``p90_ms``, ``load_ms`` and ``device_memory_bytes`` limit the figures of DeviceFigures. None
-    means no limit."""
+    ``p90_ms``, ``load_ms`` and ``device_memory_bytes`` limit the figures of DeviceFigures.
+    ``cycles`` and ``ms`` limit those of Estimate. None means no limit."""
 
     p50_ms: Milliseconds | None = None
     p90_ms: Milliseconds | None = None
     load_ms: Milliseconds | None = None
     device_memory_bytes: Count | None = None
+    cycles: Count | None = None
+    ms: Milliseconds | None = None
     operators: dict[str, Count] = msgspec.field(default_factory=dict)
 
     def merge(self, own: Budget) -> Budget:
@@ -280,6 +282,81 @@ class Footprint(Sizes, frozen=True, kw_only=True):
 
     graphs: tuple[GraphFigures, ...] = ()
     operators: tuple[OperatorCount, ...] = ()
+
+
+class OperatorCost(Record, frozen=True, kw_only=True):
+    """The simulated cost of a QNN operator: the ``cycles`` that the units of the NPU spend on it,
+    several of which may be busy at a time. ``operator`` is its type, ``name`` its name in graph
+    number ``graph``, and ``place`` its source line in the form ``net.py:12``. Each is empty if it
+    is not known.
+    """
+
+    cycles: Count
+    operator: str = ""
+    name: str = ""
+    place: str = ""
+    graph: Count = 0
+
+
+class Simulation(Record, frozen=True, kw_only=True):
+    """What QNN's simulator predicts for one inference of a program that is compiled for ``soc``,
+    summed over its graphs.
+
+    ``lower_cycles`` and ``upper_cycles`` are the simulator's own range. ``read_bytes`` are inputs
+    and weights, ``write_bytes`` outputs, and ``fill_bytes`` and ``spill_bytes`` intermediate values
+    that do not fit in VTCM. ``missing_ops`` counts operators whose costs the simulator does not
+    know. ``hmx_cycles``, ``hvx_cycles`` and ``dma_cycles`` are the busy times of the NPU's units.
+    ``implausible_cycles`` are those of operators that are too slow for the bytes that they move.
+    ``costs`` are the most expensive operators.
+    """
+
+    soc: str
+    graphs: Count
+    clock_mhz: float
+    cycles: Count
+    lower_cycles: Count
+    upper_cycles: Count
+    read_bytes: Count
+    fill_bytes: Count
+    spill_bytes: Count
+    write_bytes: Count
+    missing_ops: Count
+    hmx_cycles: Count
+    hvx_cycles: Count
+    dma_cycles: Count
+    implausible_cycles: Count = 0
+    costs: tuple[OperatorCost, ...] = ()
+
+
+class MeasuredModel(Record, frozen=True, kw_only=True):
+    """A public model whose time on a device is published."""
+
+    model: str
+    ms: Milliseconds
+
+
+class PredictedTime(Record, frozen=True, kw_only=True):
+    """The time of one inference that is predicted for ``device``. It is between ``low_ms`` and
+    ``high_ms`` for 80 % of the models that were left out of the fit. ``below`` and ``above`` are
+    the public models with the nearest simulated times. ``median_error`` is that of left-out models.
+    """
+
+    device: str
+    ms: Milliseconds
+    low_ms: Milliseconds
+    high_ms: Milliseconds
+    median_error: float
+    below: MeasuredModel | None = None
+    above: MeasuredModel | None = None
+
+
+class Estimate(Record, frozen=True, kw_only=True):
+    """What is predicted for a program without a device: QNN's simulation, and times on devices with
+    the program's SoC. ``unknown`` is the reason if there are no times."""
+
+    simulation: Simulation | None = None
+    times: tuple[PredictedTime, ...] = ()
+    unknown: str = ""
 
 
 class Place(Record, frozen=True, kw_only=True):
@@ -499,12 +576,13 @@ class Case(CaseName, frozen=True, kw_only=True):
     ``made_inputs`` describes generated inputs, such as random inputs. ``digests`` identify the
     case's sources, and ``outputs`` contains details of each output. ``program`` lists the files of
     the program, starting with the one that a runtime opens. ``footprint`` contains figures of the
-    program and its lowering, and ``recorded_footprint`` the recorded ones. Two kinds of figures are
-    present only on request: ``qnn_ops`` are the operators passed to QNN, and ``accelerator_``
-    figures are means over the inputs, from QNN's profile. On the emulator, ``accelerator_`` figures
-    vary between runs, so they are not judged. ``device`` contains the figures of a run on a device.
-    In such a run, ``sqnr_db_emulator`` and ``equal_emulator`` (the share of elements with the same
-    bits) compare the outputs with the emulator's.
+    program and its lowering, and ``recorded_footprint`` the recorded ones. Three kinds of figures
+    are present only on request: ``estimate`` predicts the time on a device, ``qnn_ops`` are the
+    operators passed to QNN, and ``accelerator_`` figures are means over the inputs, from QNN's
+    profile. On the emulator, ``accelerator_`` figures vary between runs, so they are not judged.
+    ``device`` contains the figures of a run on a device. In such a run, ``sqnr_db_emulator`` and
+    ``equal_emulator`` (the share of elements with the same bits) compare the outputs with the
+    emulator's.
     """
 
     status: Status
@@ -565,6 +643,7 @@ class Case(CaseName, frozen=True, kw_only=True):
     equal_emulator: Share | None = None
     footprint: Footprint | None = None
     recorded_footprint: Footprint | None = None
+    estimate: Estimate | None = None
 
 
 class Control(CaseName, frozen=True, kw_only=True):
@@ -627,7 +706,8 @@ class Source(Record, frozen=True, kw_only=True):
 
 class Change(Record, frozen=True, kw_only=True):
     """A case that differs from the base: its status before and now, the changes of its figures (now
-    minus before), and the ``sources`` that differ, by their names in Digests.
+    minus before), and the ``sources`` that differ, by their names in Digests. ``cycles`` is the
+    relative change of the simulated cycles.
     """
 
     case: CaseName
@@ -637,14 +717,18 @@ class Change(Record, frozen=True, kw_only=True):
     metric: float | None = None
     pte_bytes: int | None = None
     fallback_nodes: int | None = None
+    cycles: float | None = None
     sources: tuple[str, ...] = ()
 
     @property
     def direction(self) -> int:
         """Return -1 if the case is worse, 1 if it is better, or 0 if only other facts differ. The
-        status counts first, then nodes on the CPU, the metric and the SQNR."""
+        status counts first, then nodes on the CPU, the metric, the SQNR and the cycles."""
         status = RANKS[self.before] - RANKS[self.now]
-        figures = (status, -(self.fallback_nodes or 0), self.metric or 0.0, self.sqnr_db or 0.0)
+        figures = (
+            *(status, -(self.fallback_nodes or 0), self.metric or 0.0, self.sqnr_db or 0.0),
+            -(self.cycles or 0.0),
+        )
         first = next(filter(None, figures), 0)
         return (first > 0) - (first < 0)
 

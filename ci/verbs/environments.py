@@ -64,6 +64,18 @@ def choose_upgrade(words: Sequence[str]) -> str:
     return CORE if len(reports) > 1 else EVERYTHING
 
 
+def choose_estimate(words: Sequence[str]) -> str:
+    """Return the group for estimate: fitting reports runs nothing; otherwise, the group of what
+    lowers the models."""
+    if any(word.startswith("--calibrate") for word in words):
+        return CORE
+    given = [*find_values(words, "--frontend")]
+    models = [*find_values(words, "--model")]
+    if all(one.endswith(".onnx") for one in models) and models:
+        return ONNX
+    return ONNX_TORCH if "onnx" in given else LOWERING
+
+
 def choose_matrix(words: Sequence[str]) -> str:
     """Return the group for versions-matrix: with --known, nothing runs."""
     return CORE if "--known" in words else ONNX_TORCH

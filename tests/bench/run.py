@@ -22,6 +22,7 @@ BENCHES: dict[str, str] = {
     "provisioning": "tests.bench.provisioning",
     "device": "tests.bench.device",
     "upstream": "tests.bench.upstream",
+    "latency": "tests.bench.latency",
 }
 
 

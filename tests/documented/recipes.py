@@ -192,6 +192,7 @@ SAMPLES = (
     "qnn-ci context model_ctx.onnx",
     "qnn-ci deploy --device ssh:board --bundle bundle",
     "qnn-ci env PROFILE",
+    "qnn-ci estimate --model net.onnx --scheme u8 --trace traces",
     "qnn-ci explain build.log",
     "qnn-ci fuzz --graph graph.txt --scheme fp16",
     "qnn-ci gate plan.json --needs needs.json --results results",
@@ -247,6 +248,10 @@ NOT_RUN = {
     "adb connect HOST:PORT": "tests/integration/device/conftest.py does, to a stand-in",
     "qnn-ci verify-evidence model.pte --evidence evidence.intoto.json --bundle bundle.json"
     " --repository OWNER/NAME": "only a signing job makes a bundle; unit tests have published ones",
+    "nox -s bench -- latency": "it builds and simulates eighty models, which takes hours",
+    "qnn-ci estimate --calibrate reports/test_emulator/report.json reports/deploy/report.json": (
+        "it needs times of a device; tests/unit/ci/latency has reports with such times"
+    ),
     "qnn-ci localise --model tests/realistic/sequences.py:gru_cell --scheme 16a8w --reproducer"
     " smallest.py": "tests/integration/emulator/test_localise.py runs it",
     "qnn-ci localise --model tests/realistic/lost.py:norm --scheme 16a8w": (
@@ -373,6 +378,7 @@ RECIPES = (
     Recipe("^nox -s test_emulator", says="[1-9] passed.*index.html", **MODELS),
     Recipe("nox -s test_onnx", MODEL_RUN, "[1-9] passed.*index.html", packages=LANE),
     Recipe("qnn-ci localise --model net.py", says="as predicted.*2 programs", **MODELS),
+    Recipe("qnn-ci estimate --model net", says="cycles.*simulated for QCS9100", **MODELS),
     Recipe(
         "test_llm -- --project",
         (setups.leave_config,),

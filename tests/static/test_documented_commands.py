@@ -57,11 +57,13 @@ READERS_FILES = {
     "config.json", "Llama-3.2-1B", "Llama-3.2-1B/tokenizer.json", "sample.txt",
     "model.pte", "tokenizer.json", "evidence.intoto.json", "bundle.json", "app.apk", "MyApp",
     "bundle", "qnn_executor_runner", "runtime",
-    "kept", "before/report.json", "reports/test_emulator", "shard-1", "shard-2", "signed", "DIR",
+    "kept", "before/report.json", "reports/test_emulator",
+    "reports/test_emulator/report.json", "reports/deploy/report.json",
+    "shard-1", "shard-2", "signed", "DIR",
     "reports", "signed/libQnnLpaiSkel.so", "../sdk.zip", "../qnn.whl",
     "~/executorch", "executorch", "$EXECUTORCH_ROOT",
 }  # fmt: skip
-WRITTEN = {"out", "reproducer", "to", "sarif", "reports", "report", "keep_artifacts"}
+WRITTEN = {"out", "trace", "reproducer", "to", "sarif", "reports", "report", "keep_artifacts"}
 SHELL = re.compile(r"\d?>>?|[|&;]+")
 
 

@@ -20,10 +20,12 @@ from ci.faults.results import Searched
 from ci.inspect.compat import Answer
 from ci.inspect.files import Inspection
 from ci.llm.projection import Projection
+from ci.verbs.estimate import Estimates
 
 FOLDER = Path(__file__).parents[2] / "docs" / "schemas"
 SCHEMAS = {
     "audit.schema.json": Audit,
+    "estimate.schema.json": Estimates,
     "inspect.schema.json": Inspection,
     "compat.schema.json": Answer,
     "localise.schema.json": Localisation,

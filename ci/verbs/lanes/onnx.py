@@ -365,6 +365,40 @@ def name_toolchain(parts: Sequence[Tool], *, exports: bool) -> tuple[str, ...]:
     return (*map(str, parts), digest_packages(packages))
 
 
+def require_lane(specs: Sequence[CaseSpec]) -> bool:
+    """Return whether any case has to be exported from torch. Raises UnfitError for an unsupported
+    Python or a missing package."""
+    require_python(platform.python_version())
+    exports = not all(spec.is_file for spec in specs)
+    extra = environments.ONNX_TORCH if exports else environments.ONNX
+    require_packages(list_packages(exports=exports), extra)
+    return exports
+
+
+def read_choice(args: argparse.Namespace) -> choice.QnnChoice:
+    """Return the chosen QNN."""
+    return choice.QnnChoice(choice.read_choice(args.sdk).sdk, choice.WHEEL)
+
+
+def choose_profile(chosen: choice.QnnChoice) -> str:
+    """Return the profile to provision."""
+    return PROFILE if chosen.is_usual else SDK_PROFILE
+
+
+def prepare_engine(
+    engine: OnnxEngine, environment: Environment
+) -> tuple[OnnxEngine, tuple[Tool, ...]]:
+    """Return the engine for a provisioned environment, and the parts of its toolchain."""
+    names = (*DISTRIBUTIONS, *EXPORTING * engine.exports)
+    versions = {name: importlib.metadata.version(name) for name in names}
+    packages = (Tool(name=name, version=version) for name, version in versions.items())
+    parts = (*list_parts(environment), *packages)
+    (sdk,) = (found.root for found in environment.artifacts if found.name in RUNTIMES)
+    find_library(sdk, engine.given)
+    toolchain = name_toolchain(parts, exports=engine.exports)
+    return replace(engine, toolchain=toolchain, sdk=sdk), parts
+
+
 def run(
     specs: list[CaseSpec],
     policy: EmulatorPolicy,
@@ -373,12 +407,9 @@ def run(
     progress: Progress,
 ) -> Report:
     """Provision, check the environment, then run the cases. Show and time each step. Raises
-    UnfitError for an unsupported Python or a missing package."""
-    require_python(platform.python_version())
-    exports = not all(spec.is_file for spec in specs)
-    extra = environments.ONNX_TORCH if exports else environments.ONNX
-    require_packages(list_packages(exports=exports), extra)
-    chosen = choice.QnnChoice(choice.read_choice(args.sdk).sdk, choice.WHEEL)
+    UnfitError as require_lane does."""
+    exports = require_lane(specs)
+    chosen = read_choice(args)
     phases = Phases(progress)
     words = {name: getattr(args, name) for name in ("sdk", "option", "shape")}
     command = repeat_command(args, "direct", **{"log-level": args.log_level}, **words)
@@ -397,13 +428,7 @@ def run(
     )
 
     def run_specs(environment: Environment, scratch: ScratchPool) -> Report:
-        names = (*DISTRIBUTIONS, *EXPORTING * exports)
-        versions = {name: importlib.metadata.version(name) for name in names}
-        packages = (Tool(name=name, version=version) for name, version in versions.items())
-        parts = (*list_parts(environment), *packages)
-        (sdk,) = (found.root for found in environment.artifacts if found.name in RUNTIMES)
-        find_library(sdk, given)
-        ready = replace(engine, toolchain=name_toolchain(parts, exports=exports), sdk=sdk)
+        ready, parts = prepare_engine(engine, environment)
         pool = scratch.open(environment.apply(os.environ))
         session = Session(
             name=SESSION,
@@ -416,7 +441,7 @@ def run(
         return session.run(pool, scratch.scratch, phases)
 
     return take_steps(
-        PROFILE if chosen.is_usual else SDK_PROFILE,
+        choose_profile(chosen),
         f"compile, run and judge {count(len(specs), 'case')}, {args.jobs} at a time",
         run_specs,
         phases,

@@ -23,6 +23,7 @@ from ci.cases.pool import ScratchPool, open_scratch_pool
 from ci.cases.session import Phases
 from ci.cases.spec import DEFAULT_SOC, CaseSpec, select_cases
 from ci.executorch.toolchain import find_on_path
+from ci.latency.calibrate import read_own
 from ci.models.lowering_options import LOG_LEVELS
 from ci.models.schemes import Lane
 from ci.models.source_lines import name_argument
@@ -113,6 +114,11 @@ def add_case_arguments(parser: argparse.ArgumentParser, model: str, session: str
     )
     group_options(parser, HOW)("--no-cache", action="store_true", help="lower everything again")
     add_strict_noise(parser)
+    group_options(parser, HOW)(
+        "--estimate",
+        action="store_true",
+        help="also predict the time of each case on a device, which lowers it a second time",
+    )
     add(
         "--record",
         action="store_true",
@@ -324,6 +330,8 @@ def read_options(
         "keep": args.keep_artifacts,
         "files_directory": args.reports / session / "qnn",
         "record": args.record,
+        "estimate": args.estimate,
+        "own_lines": read_own(args.policy),
         "baselines": users_folder(args.policy),
     }
     return SessionOptions(policy=policy, command=command, **{**given, **more})

@@ -26,10 +26,13 @@ from ci.report.schema import (
     Budget,
     Case,
     DeviceFigures,
+    Estimate,
     Footprint,
     Heat,
     OpCount,
     Place,
+    PredictedTime,
+    Simulation,
     Status,
     Threshold,
 )
@@ -69,6 +72,8 @@ RULE = Threshold(
         p90_ms=2.25,
         load_ms=3.25,
         device_memory_bytes=5 << 20,
+        cycles=31,
+        ms=4.25,
     ),
 )
 SHOWN = {
@@ -97,6 +102,8 @@ SHOWN = {
     "p90 ms": "2.25",
     "load ms": "3.25",
     "memory": "5.00 MiB",
+    "estimate ms": "4.25",
+    "simulated cycles": "31",
 }
 
 
@@ -135,6 +142,20 @@ FIGURES: dict[str, Any] = {
     "delegated_nodes": 40,
     "fallback_nodes": 2,
 }
+SIMULATION = Simulation(
+    soc="QCS9100",
+    graphs=1,
+    clock_mhz=1500.0,
+    cycles=23,
+    lower_cycles=22,
+    upper_cycles=24,
+    **dict.fromkeys(("read_bytes", "fill_bytes", "spill_bytes", "write_bytes", "missing_ops"), 0),
+    **dict.fromkeys(("hmx_cycles", "hvx_cycles", "dma_cycles"), 0),
+)
+FIGURES["estimate"] = Estimate(
+    simulation=SIMULATION,
+    times=(PredictedTime(device="d", ms=24.0, low_ms=23.0, high_ms=25.0, median_error=0.1),),
+)
 TIMES = {"first_ms": 1.5, "p50_ms": 2.5, "p90_ms": 3.5, "load_ms": 4.5, "peak_memory_bytes": 512}
 SPREADS = {"p50_spread_ms": 0.25, "p90_spread_ms": 0.35, "load_spread_ms": 0.45}
 NAMES = {
@@ -174,6 +195,8 @@ NAMES = {
     "lowering memory": "1.00 GiB",
     "cycles": "21",
     "accelerator us": "22",
+    "estimate ms": "24 (23 to 25)",
+    "simulated cycles": "23",
 }
 # What has no key here is sorted by its text.
 SORTED = {
@@ -203,6 +226,8 @@ SORTED = {
     "DDR write": "2048",
     ".pte": "18432",
     "QNN ops": "6",
+    "estimate ms": "24.0",
+    "simulated cycles": "23",
 }
 
 
@@ -233,11 +258,12 @@ def test_each_output_has_its_columns() -> None:
     judged = "SQNR SQNR_q predicted noise equal metric delegated"
     case = "model scheme SoC"
     assert names(lambda one: one.terminal) == (
-        f"{case} status verdicts inputs {judged} {times} {device} .pte cycles accelerator_us cached"
+        f"{case} status verdicts inputs {judged} {times} {device} .pte estimate_ms cycles"
+        " accelerator_us cached"
     )
     assert names(lambda one: one.summary) == (
-        f"{case} inputs {judged} {times} {device} SQNR_e .pte choices QNN_ops cycles"
-        " accelerator_us cached"
+        f"{case} inputs {judged} {times} {device} SQNR_e .pte choices QNN_ops estimate_ms"
+        " simulated_cycles cycles accelerator_us cached"
     )
     assert names(lambda one: not one.phrase) == (
         f"{case} status equal_q cosine cosine_q max_abs parts"
@@ -266,6 +292,7 @@ def test_what_a_tooltip_adds_to_a_figure() -> None:
         run_options="on LPAI",
         footprint=Footprint(**sizes),
         recorded_footprint=Footprint(**recorded),
+        estimate=Estimate(unknown="why"),
     )
     full = {one.name: one.hint(case) for one in COLUMNS if one.hint}
     empty = {one.name: one.hint(CASE) for one in COLUMNS if one.hint}
@@ -275,6 +302,7 @@ def test_what_a_tooltip_adds_to_a_figure() -> None:
     assert (full["heat"], full["equal e"]) == ("cpu, gpu", "SQNR 20.0 dB")
     assert full["first ms"] == full["p50 ms"] == full["p90 ms"] == describe_timing(case)
     assert full["noise"] == "output 1"
+    assert full["estimate ms"] == "why"
     assert all(one in full["metric"] for one in ("top1", "0.8", "0.7"))
     assert full["QNN ops"] == "6: Conv2d 4, Relu 2"
     assert full["spill"] == full["DDR read"] == "8.00 KiB recorded"

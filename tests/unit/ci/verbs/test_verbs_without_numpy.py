@@ -7,7 +7,17 @@ import sys
 
 # These lower, run or judge models, or run programs on a device.
 NEED_NUMPY = {
-    *("audit", "deploy", "fuzz", "judge", "localise", "test-emulator", "test-llm", "test-onnx"),
+    *(
+        "audit",
+        "deploy",
+        "estimate",
+        "fuzz",
+        "judge",
+        "localise",
+        "test-emulator",
+        "test-llm",
+        "test-onnx",
+    ),
     *("upgrade-report", "versions-matrix"),
 }
 LOAD = """

@@ -1,0 +1,175 @@
+"""Reads manifests/latency: public measurements of models on devices, QNN's simulations of the same
+models, and the lines that were fitted to both.
+
+``python -m tests.bench latency`` writes these files. The measurements are those of AI Hub, of their
+programs on their devices, and were not made with this project.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from ci.models.schemes import Scheme
+from provisioning.documents import DocumentError, decoding, read_json, read_text
+from provisioning.errors import ManifestError
+from provisioning.manifest.reader import manifests_root
+
+FOLDER = "latency"
+IMPLAUSIBLE = 0.1  # the largest share of cycles with a wrong cost
+DEVICES, FIGURES, PROGRAMS, LINES = "devices.csv", "figures.csv", "programs.csv", "lines.json"
+# The published precision for each scheme. The others have no measurements of enough models.
+PRECISIONS = {
+    Scheme.FP16: "float",
+    **dict.fromkeys((Scheme.A8W8, Scheme.A8W8_TRAINED, Scheme.U8, Scheme.U8_CHANNEL), "w8a8"),
+    **dict.fromkeys(
+        (Scheme.A16W8, Scheme.A16W8_TRAINED, Scheme.U16A8W, Scheme.U16A8W_CHANNEL), "w8a16"
+    ),
+}
+T = TypeVar("T", bound=Struct)
+
+Positive = Annotated[float, Meta(gt=0)]
+Count = Annotated[int, Meta(ge=0)]
+
+
+class Device(Struct, frozen=True, forbid_unknown_fields=True):
+    """A device with published times. ``soc`` is its SoC in socs.toml, or "" if it is not there, and
+    ``soc_id`` is QNN's number for it."""
+
+    device: str
+    soc: str
+    soc_id: int
+    hexagon: int
+
+
+class Figure(Struct, frozen=True, forbid_unknown_fields=True):
+    """A published time of a model on the NPU of a device. ``job`` identifies the measurement. The
+    memory is the peak of the process that ran the program."""
+
+    model: str
+    precision: str
+    device: str
+    runtime: str
+    ms: Positive
+    memory_low_mb: Count
+    memory_high_mb: Count
+    npu_layers: Count
+    layers: Count
+    job: str
+
+
+class SimulatedProgram(Struct, frozen=True, forbid_unknown_fields=True):
+    """QNN's simulation of a model that was rebuilt without weights. ``excluded`` is the reason why
+    it is not fitted, found before fitting, or "". ``held_out`` models were chosen before fitting
+    and are not fitted either."""
+
+    model: str
+    family: str
+    held_out: bool
+    excluded: str
+    precision: str
+    soc: str
+    qnn: str
+    parameters: Count
+    layers: Count
+    cpu_nodes: Count
+    clock_mhz: Positive
+    cycles: Count
+    lower_cycles: Count
+    upper_cycles: Count
+    read_bytes: Count
+    write_bytes: Count
+    fill_bytes: Count
+    spill_bytes: Count
+    missing_ops: Count
+    implausible_cycles: Count
+    context_bytes: Count
+
+    @property
+    def is_implausible(self) -> bool:
+        """Return whether too many of the cycles have a wrong cost."""
+        return self.implausible_cycles > IMPLAUSIBLE * self.cycles
+
+    @property
+    def simulated_ms(self) -> float:
+        """Return the simulated time on the simulated SoC."""
+        return self.cycles / self.clock_mhz / 1000
+
+
+class Line(Struct, frozen=True, kw_only=True):
+    """A line for a device and a precision: ms = ``base_ms`` + ``factor`` * simulated ms on ``soc``.
+
+    ``low`` and ``high`` are factors of the predicted time: 80 % of the models that were predicted
+    from other families' models only were between them. ``median_error`` and ``worst_error`` are
+    their relative errors, and ``order`` the share of pairs in the right order of those that differ
+    by 20 %. ``least_ms`` and ``most_ms`` are the smallest and the largest simulated time of the
+    fitted models. ``models`` were fitted, and ``jobs`` are their measurements.
+    """
+
+    device: str
+    precision: str
+    soc: str
+    base_ms: Annotated[float, Meta(ge=0)]
+    factor: Positive
+    low: Positive
+    high: Positive
+    median_error: float
+    worst_error: float
+    order: float
+    least_ms: Positive
+    most_ms: Positive
+    models: tuple[str, ...]
+    jobs: tuple[str, ...] = ()
+
+
+class Lines(Struct, frozen=True, kw_only=True):
+    """The contents of lines.json."""
+
+    source: str
+    qnn: str
+    lines: tuple[Line, ...]
+
+
+def read_rows(name: str, kind: type[T], folder: Path | None = None) -> tuple[T, ...]:
+    """Return the rows of a CSV file in manifests/latency, or in ``folder``. Raises ManifestError
+    if the file is missing or invalid."""
+    path = (folder or manifests_root() / FOLDER) / name
+    try:
+        with decoding():
+            rows = csv.DictReader(read_text(path).splitlines())
+            return tuple(msgspec.convert(row, kind, strict=False) for row in rows)
+    except (DocumentError, csv.Error) as error:
+        raise ManifestError(f"{path} is not usable", why=str(error)) from error
+
+
+def write_rows(path: Path, kind: type[T], rows: list[T]) -> None:
+    """Write rows as read_rows reads them."""
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, kind.__struct_fields__, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(msgspec.to_builtins(row) for row in rows)
+
+
+@functools.cache
+def read_devices() -> tuple[Device, ...]:
+    """Return the devices with published times."""
+    return read_rows(DEVICES, Device)
+
+
+@functools.cache
+def read_lines() -> tuple[Line, ...]:
+    """Return the fitted lines. Raises ManifestError."""
+    return parse_lines(manifests_root() / FOLDER / LINES)
+
+
+def parse_lines(path: Path) -> tuple[Line, ...]:
+    """Return the lines of a file. Raises ManifestError if it is missing or invalid."""
+    try:
+        return read_json(path, Lines).lines
+    except DocumentError as error:
+        raise ManifestError(f"{path} is not usable", why=str(error)) from error

@@ -1,0 +1,112 @@
+"""Compiles a model for a SoC that QNN's simulator knows, and reads what the simulator predicts."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections.abc import Mapping
+from pathlib import Path
+
+import onnx
+
+from ci.cases.engine import Compiled, Delegation, Staging
+from ci.cases.spec import CaseSpec
+from ci.latency.simulation import (
+    SCHEMATIC,
+    TRACE,
+    Event,
+    Observed,
+    choose_simulated,
+    read_simulation,
+)
+from ci.models.schemes import Scheme
+from ci.models.user_code import name_line, working_directory
+from ci.onnx.compile import PROGRAM, QUANTIZED_MODEL, write_context, write_float
+from ci.onnx.options import profile_options
+from ci.onnx.preparation import copy_file, quantize_file
+from ci.onnx.source import Source
+from ci.report.schema import Footprint
+from provisioning.documents import CONTENT_BYTES, read_bytes, read_text
+from provisioning.errors import FailedError
+from provisioning.files import scratch_directory
+from provisioning.manifest.targets import read_socs
+
+OF_SOC = ("soc_model", "htp_arch", "vtcm_mb")  # options that would contradict the simulated SoC
+CSV, LOGS = "profile.csv", "*_qnn.log"
+TRACEBACK = "pkg.torch.onnx.stack_trace"
+
+
+def simulate_source(
+    source: Source, spec: CaseSpec, staging: Staging, options: Mapping[str, str]
+) -> Compiled:
+    """Export and quantize the model as compile_source does, and return what QNN's simulator
+    predicts for it. The trace is written to the staging directory.
+
+    Raises FailedError if there is no prediction, and StageError if a tool fails.
+    """
+    soc = choose_simulated(spec.soc)
+    with scratch_directory(staging.cache, "simulating") as scratch:
+        model = write_float(source, scratch / "float.onnx", spec.source.shapes)
+        lines = find_lines(model)
+        if spec.scheme is Scheme.ASIS:
+            model = copy_file(model, scratch / QUANTIZED_MODEL)
+        elif spec.scheme.quantized:
+            quantized = scratch / QUANTIZED_MODEL
+            quantize_file(model, quantized, spec.scheme, source.calibration)
+            model = quantized
+        delegation, footprint, observed = simulate_file(model, soc, options, scratch, staging.log)
+        simulation = read_simulation(observed, soc, delegation.partitions, lines)
+    (staging.directory / TRACE).write_bytes(gzip.compress(observed.traces))
+    return Compiled(
+        program=TRACE,
+        binary=TRACE,
+        size_bytes=footprint.program_bytes or 0,
+        sets=0,
+        inputs=(),
+        outputs=(),
+        delegation=delegation,
+        footprint=footprint,
+        simulation=simulation,
+    )
+
+
+def simulate_file(
+    model: Path, soc: str, options: Mapping[str, str], scratch: Path, log: Path
+) -> tuple[Delegation, Footprint, Observed]:
+    """Compile a model for ``soc`` with a profile, and return its delegation, its footprint and what
+    QNN wrote. Everything is written to ``scratch``; QNN's output goes next to ``log``."""
+    chosen = {
+        **{name: value for name, value in options.items() if name not in OF_SOC},
+        "soc_model": str(read_socs()[soc].id),
+        **profile_options("optrace", scratch / CSV),
+    }
+    model, log = model.absolute(), log.absolute()
+    with working_directory(scratch):  # QNN writes its schematics there
+        found = write_context(model, scratch / PROGRAM, log, soc, chosen, embed=False)
+    return *found, observe_profile(scratch)
+
+
+def observe_profile(directory: Path) -> Observed:
+    """Return what QNN wrote to ``directory``: the profile as CSV, the traces and the schematics.
+    Raises FailedError if there is no profile."""
+    path = directory / CSV
+    if not path.is_file():
+        raise FailedError("QNN wrote no profile", why="it compiled no graph, or has no simulator")
+    events: list[Event] = [
+        (row["Unit of Measurement"], row["Event Identifier"], int(row["Time"]))
+        for row in csv.DictReader(read_text(path, "replace").splitlines())
+        if str(row["Time"]).isdecimal()
+    ]
+    traces = b"\0".join(read_bytes(one, CONTENT_BYTES) for one in sorted(directory.glob(LOGS)))
+    paths = sorted(directory.glob(SCHEMATIC), key=lambda one: one.stat().st_mtime_ns)
+    texts = tuple(read_text(one, "replace", CONTENT_BYTES) for one in paths)
+    return Observed(events, traces, texts)
+
+
+def find_lines(model: Path) -> dict[str, str]:
+    """Return the source line of each node of a float model, which torch.onnx records."""
+    lines = {}
+    for node in onnx.load(model, load_external_data=False).graph.node:
+        traceback = next((one.value for one in node.metadata_props if one.key == TRACEBACK), "")
+        lines[node.name] = name_line(traceback).strip(" []")
+    return lines

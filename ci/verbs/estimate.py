@@ -1,0 +1,276 @@
+"""``estimate``: predict the time of a program on a device, from QNN's simulator and public
+measurements."""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ci.cases.cache import CompileJob, CompileResult, programs_home
+from ci.cases.engine import Engine
+from ci.cases.policy import EMULATOR, EmulatorPolicy
+from ci.cases.session import Phases, check_functions
+from ci.cases.spec import DEFAULT_SOC, CaseSpec
+from ci.executorch.engine import ExecutorchEngine
+from ci.executorch.toolchain import describe_toolchain, name_toolchain
+from ci.latency.calibrate import OWN_LINES, calibrate, describe_line, read_own, write_own
+from ci.latency.data import Device, Line
+from ci.latency.estimate import estimate_times, explain_unsimulated, find_device
+from ci.latency.render import NOTE, render_estimate
+from ci.latency.simulation import TRACE, choose_simulated, convert_trace
+from ci.models.schemes import EXECUTORCH, ONNX
+from ci.onnx.engine import OnnxEngine
+from ci.report.schema import CaseName, Estimate
+from ci.report.write import read_report
+from ci.verbs import environments
+from ci.verbs.lanes import onnx
+from ci.verbs.lanes.steps import (
+    add_run,
+    add_schemes,
+    enter_environment,
+    read_limits,
+    require_packages,
+    select_asked,
+)
+from provisioning.artifacts import choice
+from provisioning.artifacts.environment import Environment
+from provisioning.console.caller import shown_path
+from provisioning.console.command import HOW, RESULTS, WHAT, Outcome, group_options, user_path
+from provisioning.console.progress import Progress
+from provisioning.documents import CONTENT_BYTES, read_bytes
+from provisioning.errors import ExitCode, UsageError
+from provisioning.files import require_writable, write_whole
+from provisioning.manifest.targets import read_socs
+
+SCHEMA_VERSION = 1
+
+
+class EstimatedCase(msgspec.Struct, frozen=True, kw_only=True):
+    """The estimate for a case, and the file of its trace, if one was requested."""
+
+    model: str
+    scheme: str
+    soc: str
+    estimate: Estimate
+    trace: str = ""
+
+
+class Estimates(msgspec.Struct, frozen=True, kw_only=True):
+    """The JSON that estimate prints (docs/schemas/estimate.schema.json)."""
+
+    cases: tuple[EstimatedCase, ...]
+    note: str = NOTE
+    schema_version: int = SCHEMA_VERSION
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = group_options(parser, WHAT)
+    add(
+        "--model",
+        action="append",
+        default=[],
+        help="a model's name, a glob, file.onnx, or file.py:factory; repeatable",
+    )
+    add_schemes(parser)
+    add(
+        "--device",
+        default="",
+        metavar="NAME",
+        help="a device with published times, such as 'Galaxy S24'; this also chooses the SoC",
+    )
+    add(
+        "--frontend",
+        choices=("executorch", "onnx"),
+        help="what lowers the models; default: onnx for .onnx files, else executorch",
+    )
+    add_run(parser, "")
+    group_options(parser, HOW)("--no-cache", action="store_true", help="lower everything again")
+    results = group_options(parser, RESULTS)
+    results(
+        "--trace",
+        type=user_path,
+        metavar="DIR",
+        help="write the predicted timeline of each case to DIR, for ui.perfetto.dev",
+    )
+    results(
+        "--calibrate",
+        type=user_path,
+        nargs="+",
+        metavar="REPORT",
+        help="fit the device of these reports, which have estimates and times of the same cases,"
+        f" and write {OWN_LINES} next to the policy",
+    )
+    choice.add_arguments(parser, adaptor=False)
+    parser.set_defaults(record=False, option=[], shape=[])
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    if args.calibrate:
+        return fit_own(args, progress)
+    if not args.model:
+        raise UsageError("there is no model to estimate", fix="pass --model")
+    device = find_device(args.device) if args.device else None
+    if args.trace:
+        require_writable(args.trace)
+    files = [word for word in args.model if word.endswith(ONNX.suffix)]
+    is_onnx = args.frontend == "onnx" if args.frontend else bool(files)
+    lane, profile = (ONNX, onnx.PROFILE) if is_onnx else (EXECUTORCH, EMULATOR)
+    policy = read_limits(args, profile, progress)
+    soc = choose_soc(device) if device else DEFAULT_SOC
+    specs = select_asked(args, policy, lane, soc)
+    simulate = simulate_onnx if is_onnx else simulate_executorch
+    own = read_own(args.policy)
+    cases = []
+    for spec, result in simulate(specs, policy, args, progress):
+        found = judge_result(spec, result, device, own)
+        trace = ""
+        if args.trace and found.estimate.simulation:
+            trace = write_trace(Path(result.directory), args.trace / f"{spec.slug}.json")
+        cases.append(msgspec.structs.replace(found, trace=trace))
+    text = [
+        line
+        for one in cases
+        for line in render_estimate(CaseName(one.model, one.scheme, one.soc), one.estimate)
+    ]
+    text += [f"  trace: {one.trace}" for one in cases if one.trace]
+    if any(one.estimate.times for one in cases):
+        text.append(NOTE)
+    data = msgspec.to_builtins(Estimates(cases=tuple(cases)))
+    failed = any(one.estimate.simulation is None for one in cases)
+    return Outcome("\n".join(text) + "\n", data, ExitCode.FAILED if failed else ExitCode.OK)
+
+
+def choose_soc(device: Device) -> str:
+    """Return a SoC for which to compile for a device: its own, or one with the same Hexagon version
+    if socs.toml lacks it."""
+    alike = (name for name, one in read_socs().items() if one.hexagon == device.hexagon)
+    return device.soc or next(alike)
+
+
+def judge_result(
+    spec: CaseSpec, result: CompileResult, device: Device | None, own: Sequence[Line]
+) -> EstimatedCase:
+    """Return the estimate for a case from the result of its simulation."""
+    compiled = result.artifact.compiled if result.artifact else None
+    estimate = estimate_times(
+        compiled.simulation if compiled else None,
+        spec.scheme,
+        spec.soc,
+        cpu_nodes=compiled.delegation.fallback_nodes if compiled else 0,
+        device=device,
+        own=own,
+        fault=result.refused,
+    )
+    return EstimatedCase(
+        model=spec.model, scheme=spec.scheme.value, soc=spec.soc, estimate=estimate
+    )
+
+
+def write_trace(artifact: Path, target: Path) -> str:
+    """Write the trace of a simulated case for Perfetto, and return its path as text."""
+    trace = convert_trace(gzip.decompress(read_bytes(artifact / TRACE, CONTENT_BYTES)))
+    write_whole(target, json.dumps(trace))
+    return str(target)
+
+
+def simulate_executorch(
+    specs: Sequence[CaseSpec], policy: EmulatorPolicy, args: argparse.Namespace, progress: Progress
+) -> Iterator[tuple[CaseSpec, CompileResult]]:
+    """Yield each case with the result of its simulation through ExecuTorch."""
+    del policy
+    require_packages(("torch", "executorch"), environments.LOWERING)
+    chosen = choice.read_choice(args.sdk)
+
+    def prepare(environment: Environment) -> Engine:
+        parts = tuple(describe_toolchain(environment))
+        return ExecutorchEngine(name_toolchain(parts, environment))
+
+    imports = ExecutorchEngine.imports
+    return simulate(
+        specs,
+        args,
+        progress,
+        prepare=prepare,
+        profile=chosen.profile,
+        imports=imports,
+        choice=chosen,
+    )
+
+
+def simulate_onnx(
+    specs: Sequence[CaseSpec], policy: EmulatorPolicy, args: argparse.Namespace, progress: Progress
+) -> Iterator[tuple[CaseSpec, CompileResult]]:
+    """Yield each case with the result of its simulation through ONNX Runtime."""
+    exports = onnx.require_lane(specs)
+    chosen = onnx.read_choice(args)
+    fitted, quantized = onnx.fit_shapes(specs, policy, progress)
+    cases = onnx.fit_schemes(fitted, quantized, policy, args.scheme)
+    engine = OnnxEngine(toolchain=(), sdk=Path(), exports=exports)
+
+    def prepare(environment: Environment) -> Engine:
+        return onnx.prepare_engine(engine, environment)[0]
+
+    return simulate(
+        cases,
+        args,
+        progress,
+        prepare=prepare,
+        profile=onnx.choose_profile(chosen),
+        imports=engine.imports,
+        choice=chosen,
+    )
+
+
+def simulate(
+    specs: Sequence[CaseSpec],
+    args: argparse.Namespace,
+    progress: Progress,
+    *,
+    prepare: Callable[[Environment], Engine],
+    profile: str,
+    **more: Any,
+) -> Iterator[tuple[CaseSpec, CompileResult]]:
+    """Provision, check the environment, and simulate one case after the other. A case that cannot
+    be simulated is refused with the reason. ``more`` is passed to enter_environment."""
+    with enter_environment(profile, Phases(progress), offline=args.offline, **more) as (
+        environment,
+        scratch,
+        _,
+    ):
+        pool = scratch.open(environment.apply(os.environ))
+        check_functions(specs, pool, scratch.scratch / "functions.log", args.timeout_s)
+        engine = prepare(environment)
+        for number, spec in enumerate(specs):
+            progress.step(f"3/4 simulate {Path(spec.model).name} {spec.scheme.value} {spec.soc}")
+            if not choose_simulated(spec.soc):
+                yield spec, CompileResult(refused=explain_unsimulated(spec.soc))
+                continue
+            folder = scratch.scratch / f"estimate-{number}"
+            folder.mkdir()
+            job = CompileJob(
+                engine=engine,
+                spec=replace(spec, simulated=True),
+                cache=programs_home(),
+                log=folder / "lower.log",
+                use_cache=not args.no_cache,
+            )
+            ended = pool.run(job, job.log, args.timeout_s)
+            yield spec, CompileResult(refused=ended.failure) if ended.failure else ended.result
+    progress.step("4/4 report")
+
+
+def fit_own(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Fit lines to the times in reports, and write them next to the policy."""
+    lines = calibrate([read_report(path) for path in args.calibrate])
+    target = write_own(lines, args.policy)
+    progress.step(f"wrote {shown_path(target)}")
+    text = "".join(f"{describe_line(one)}\n" for one in lines)
+    return Outcome(text, msgspec.to_builtins(lines))

@@ -1,0 +1,365 @@
+"""Writes manifests/latency and the plots of docs/findings/latency.md: public times of models on
+devices, QNN's simulation of the same models, and the lines from one to the other.
+
+``QNN_CI_LATENCY`` (default: reports/latency) is a directory for downloads and simulations, which
+are not made twice. It takes some hours to fill. The times are facts of the pinned wheel; its text
+and code are not used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+import numpy as np
+import yaml
+
+from ci.cases.forked import run_forked
+from ci.latency.data import (
+    DEVICES,
+    FIGURES,
+    FOLDER,
+    LINES,
+    PROGRAMS,
+    Device,
+    Figure,
+    Line,
+    Lines,
+    SimulatedProgram,
+    read_rows,
+    write_rows,
+)
+from ci.latency.estimate import RUNTIMES, find_fastest
+from ci.latency.fit import Point, count_order, make_line, predict_left_out
+from ci.latency.simulation import SIMULATED, read_simulation
+from ci.models.schemes import Scheme
+from ci.report.schema import Simulation
+from provisioning.console.process import run_process
+from provisioning.console.progress import Progress
+from provisioning.errors import QnnCiError
+from provisioning.files import hash_file
+from provisioning.manifest.reader import manifests_root
+from provisioning.manifest.targets import read_socs
+
+WHEEL = "qai-hub-models==0.65.0"
+WHEEL_SHA256 = "35198f76e3b98a759bc0d1ec94692b21f44e0cf20dc6f6fe51d8dceb05f12f2c"
+PACKAGES = (
+    "torchvision==0.28.0", "timm==1.0.31", "transformers==5.24.0", "ultralytics==8.4.190",
+    "pillow==13.0.0", "safetensors==0.8.0", "psutil==7.2.2", "opencv-python-headless==5.0.0.93",
+    "matplotlib==3.11.2", "contourpy==1.3.3", "cycler==0.12.1", "fonttools==4.68.0",
+    "kiwisolver==1.5.1", "pyparsing==3.3.3", "python-dateutil==4.0.0",
+)  # fmt: skip
+# The lane's schemes with the published precisions. AI Hub's weights have a scale per channel, too.
+SCHEMES = {
+    "float": Scheme.FP16,
+    "w8a8": Scheme.U8_CHANNEL,
+    "w8a16": Scheme.U16A8W_CHANNEL,
+}
+LEAST, LEAST_FAMILIES = 8, 3  # a line needs so many models and families
+SHOWN = (
+    "Dragonwing IQ-9075 EVK", "QCS8550 (Proxy)", "Samsung Galaxy S24", "Samsung Galaxy S25",
+    "Samsung Galaxy S26",
+)  # fmt: skip
+ALIKE = 0.1  # by which a rebuilt model's layers may differ from the published number
+LIMIT_S = 3600
+JOB_S = 900
+
+
+class Simulated(msgspec.Struct, frozen=True):
+    """A kept simulation, or in ``fault`` the reason why there is none."""
+
+    simulation: Simulation | None = None
+    parameters: int = 0
+    layers: int = 0
+    cpu_nodes: int = 0
+    context_bytes: int = 0
+    fault: str = ""
+
+
+def run_bench(progress: Progress) -> Mapping[str, Any]:
+    home = Path(os.environ.get("QNN_CI_LATENCY", "reports/latency")).absolute()
+    folder = manifests_root() / FOLDER
+    folder.mkdir(exist_ok=True)
+    sys.path.insert(0, str(install_packages(home, progress)))
+    from tests.bench.latency_models import MODELS
+
+    with zipfile.ZipFile(download_wheel(home, progress)) as wheel:
+        parts = {name: one.component for name, one in MODELS.items()}
+        figures = sorted(read_figures(wheel, parts), key=msgspec.structs.astuple)
+        used = {one.device for one in figures}
+        devices = [one for one in read_published_devices(wheel) if one.device in used]
+    write_rows(folder / DEVICES, Device, devices)
+    write_rows(folder / FIGURES, Figure, figures)
+    programs = list(simulate_models(home, figures, progress))
+    write_rows(folder / PROGRAMS, SimulatedProgram, programs)
+    lines = list(fit_lines(devices, figures, programs))
+    qnn = programs[0].qnn if programs else ""
+    data = msgspec.json.encode(Lines(source=WHEEL, qnn=qnn, lines=tuple(lines)))
+    (folder / LINES).write_bytes(msgspec.json.format(data, indent=1) + b"\n")
+    return summarize(folder, lines)
+
+
+def install_packages(home: Path, progress: Progress) -> Path:
+    """Install PACKAGES to a directory, without the packages that they need, and return it."""
+    site = home / "site"
+    if not site.is_dir():
+        progress.step("bench: installing packages that build the models")
+        words = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target"]
+        run_process([*words, str(site), *PACKAGES], timeout_s=LIMIT_S)
+    return site
+
+
+def download_wheel(home: Path, progress: Progress) -> Path:
+    """Return the pinned wheel. It is only read, never installed."""
+    path = next((home / "dl").glob("qai_hub_models-*.whl"), None)
+    if path is None:
+        progress.step(f"bench: downloading {WHEEL}")
+        words = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest"]
+        run_process([*words, str(home / "dl"), WHEEL], timeout_s=LIMIT_S)
+        path = next((home / "dl").glob("qai_hub_models-*.whl"))
+    assert hash_file(path) == WHEEL_SHA256, f"{path} is not the pinned wheel"
+    return path
+
+
+def read_published_devices(wheel: zipfile.ZipFile) -> Iterator[Device]:
+    """Yield the devices with their SoCs. A SoC that socs.toml lacks has no name."""
+    data = yaml.load(wheel.read("qai_hub_models/devices_and_chipsets.yaml"), yaml.CSafeLoader)
+    names = {soc.id: name for name, soc in read_socs().items()}
+    for device, row in sorted(data["devices"].items()):
+        chip = data["chipsets"].get(row["chipset"], {})
+        if chip.get("soc_model") and chip["htp_version"] in SIMULATED:
+            number = chip["soc_model"]
+            yield Device(device, names.get(number, ""), number, chip["htp_version"])
+
+
+def read_figures(wheel: zipfile.ZipFile, components: Mapping[str, str]) -> Iterator[Figure]:
+    """Yield the published times of models on the NPU. ``components`` names the part of each model
+    that was rebuilt."""
+    for model, component in components.items():
+        text = wheel.read(f"qai_hub_models/models/{model}/perf.yaml")
+        for precision, parts in yaml.load(text, yaml.CSafeLoader)["precisions"].items():
+            if precision not in SCHEMES:
+                continue
+            for name, part in parts["components"].items():
+                if component in {"", name}:
+                    yield from _read_part(model, precision, part["performance_metrics"])
+
+
+def _read_part(model: str, precision: str, devices: Mapping[str, Any]) -> Iterator[Figure]:
+    for device, runtimes in devices.items():
+        for runtime, one in runtimes.items():
+            memory, layers = one.get("estimated_peak_memory_range_mb"), one.get("layer_counts")
+            if runtime in RUNTIMES and one.get("primary_compute_unit") == "NPU" and layers:
+                yield Figure(
+                    model=model,
+                    precision=precision,
+                    device=device,
+                    runtime=runtime,
+                    ms=one["inference_time_milliseconds"],
+                    memory_low_mb=memory["min"],
+                    memory_high_mb=memory["max"],
+                    npu_layers=layers.get("npu", 0),
+                    layers=layers["total"],
+                    job=one["job_id"],
+                )
+
+
+def simulate_models(
+    home: Path, figures: Sequence[Figure], progress: Progress
+) -> Iterator[SimulatedProgram]:
+    """Yield a row for each model, precision and simulated SoC with a published time. A model that
+    cannot be built, quantized or simulated is left out."""
+    from tests.bench.latency_models import MODELS
+
+    for model, rebuilt in MODELS.items():
+        excluded = ""  # found for float, which comes first
+        for precision, scheme in SCHEMES.items():
+            layers = [
+                one.layers for one in figures if (one.model, one.precision) == (model, precision)
+            ]
+            for soc in sorted(set(SIMULATED.values())) if layers else ():
+                found = find_simulated(home, model, scheme, soc, progress)
+                if found.simulation is None:
+                    progress.step(f"bench: left out: {model} {precision} {soc}: {found.fault}")
+                    continue
+                one = found.simulation
+                near = min(abs(found.layers / number - 1) for number in layers)
+                if precision == "float" and near > ALIKE:
+                    excluded = f"{found.layers} layers instead of {min(layers)}"
+                yield SimulatedProgram(
+                    model=model,
+                    family=rebuilt.family,
+                    held_out=rebuilt.held_out,
+                    excluded=excluded,
+                    precision=precision,
+                    soc=soc,
+                    qnn="2.49.40",
+                    parameters=found.parameters,
+                    layers=found.layers,
+                    cpu_nodes=found.cpu_nodes,
+                    context_bytes=found.context_bytes,
+                    **{
+                        name: getattr(one, name)
+                        for name in (
+                            *("clock_mhz", "cycles", "lower_cycles", "upper_cycles"),
+                            *("read_bytes", "write_bytes", "fill_bytes", "spill_bytes"),
+                            *("missing_ops", "implausible_cycles"),
+                        )
+                    },
+                )
+
+
+def find_simulated(
+    home: Path, model: str, scheme: Scheme, soc: str, progress: Progress
+) -> Simulated:
+    """Return the kept simulation of a model, or make it in a fork."""
+    path = home / "simulated" / f"{model}-{scheme.value}-{soc}.json"
+    if not path.is_file():
+        progress.step(f"bench: {model} {scheme.value} {soc}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            found = run_forked(lambda: simulate(home, model, scheme, soc), model)
+        except QnnCiError as error:
+            found = Simulated(fault=str(error).splitlines()[0])
+        path.write_bytes(msgspec.json.encode(found))
+    return msgspec.json.decode(path.read_bytes(), type=Simulated)
+
+
+def simulate(home: Path, model: str, scheme: Scheme, soc: str) -> Simulated:
+    """Build, export, quantize and simulate a model. The float and the quantized file are kept."""
+    import signal
+
+    import onnxruntime_qnn
+    import torch
+
+    from ci.onnx.export import export_module
+    from ci.onnx.options import choose_options
+    from ci.onnx.preparation import quantize_file
+    from ci.onnx.simulate import simulate_file
+    from tests.bench.latency_models import MODELS
+
+    signal.alarm(JOB_S)
+    torch.set_num_threads(1)
+    folder = home / "onnx"
+    folder.mkdir(exist_ok=True)
+    source, inputs = folder / f"{model}.onnx", folder / f"{model}.npz"
+    if not (folder / f"{model}.json").is_file():
+        torch.manual_seed(0)
+        module, example = MODELS[model].make()
+        export_module(module.eval(), example, source)
+        np.savez(inputs, *map(np.asarray, example))
+        count = sum(one.numel() for one in module.parameters())
+        (folder / f"{model}.json").write_text(json.dumps({"parameters": count}))
+    path = source
+    if scheme.quantized:
+        path = folder / f"{model}-{scheme.value}.onnx"
+        if not path.is_file():
+            with np.load(inputs) as held:
+                sets = [tuple(held[name] for name in held.files)]
+            quantize_file(source, path, scheme, sets)
+    library = Path(onnxruntime_qnn.__file__).with_name("libQnnHtp.so")
+    options = {**choose_options(scheme, "SM8650", {}), "backend_path": str(library)}
+    with TemporaryDirectory(dir=home) as scratch:
+        place = Path(scratch)
+        (place / "log").touch()
+        delegation, footprint, observed = simulate_file(path, soc, options, place, place / "log")
+    return Simulated(
+        simulation=read_simulation(observed, soc, delegation.partitions),
+        parameters=json.loads((folder / f"{model}.json").read_text())["parameters"],
+        layers=delegation.delegated_nodes + delegation.fallback_nodes,
+        cpu_nodes=delegation.fallback_nodes,
+        context_bytes=footprint.context_bytes or 0,
+    )
+
+
+def find_points(
+    figures: Sequence[Figure], programs: Sequence[SimulatedProgram], device: Device, precision: str
+) -> Iterator[tuple[SimulatedProgram, Point]]:
+    """Yield each simulated program that can be told, with its time on the device."""
+    soc = SIMULATED[device.hexagon]
+    measured = find_fastest(figures, device.device, precision)
+    for one in programs:
+        best = measured.get(one.model)
+        untold = one.excluded or one.missing_ops or one.cpu_nodes or one.is_implausible
+        if best and not untold and (one.soc, one.precision) == (soc, precision):
+            yield one, Point(one.model, one.family, one.simulated_ms, best.ms, best.job)
+
+
+def fit_lines(
+    devices: Sequence[Device], figures: Sequence[Figure], programs: Sequence[SimulatedProgram]
+) -> Iterator[Line]:
+    """Yield a line for each device and precision with enough models of several families."""
+    for device in devices:
+        for precision in SCHEMES:
+            found = find_points(figures, programs, device, precision)
+            points = [point for one, point in found if not one.held_out]
+            if len(points) >= LEAST and len({one.group for one in points}) >= LEAST_FAMILIES:
+                yield make_line(points, device.device, precision, SIMULATED[device.hexagon])
+
+
+def summarize(folder: Path, lines: Sequence[Line]) -> Mapping[str, Any]:
+    """Return the figures of docs/findings/latency.md: errors of left-out families, and the models
+    that were held out."""
+    figures, programs = (
+        read_rows(FIGURES, Figure, folder),
+        read_rows(PROGRAMS, SimulatedProgram, folder),
+    )
+    devices = {one.device: one for one in read_rows(DEVICES, Device, folder)}
+    rows, held, pairs = [], [], [0, 0]
+    for line in lines:
+        found = list(find_points(figures, programs, devices[line.device], line.precision))
+        points = [point for one, point in found if not one.held_out]
+        predicted = predict_left_out(points)
+        right, every = count_order(predicted, [one.measured_ms for one in points])
+        pairs = [pairs[0] + right, pairs[1] + every]
+        errors = sorted(
+            (
+                (mine / one.measured_ms - 1, one.model)
+                for mine, one in zip(predicted, points, strict=True)
+            ),
+            key=lambda row: -abs(row[0]),
+        )
+        rows.append(
+            {
+                "device": line.device, "precision": line.precision, "models": len(points),
+                "families": len({one.group for one in points}), "median_error": line.median_error,
+                "held_80": float(np.quantile([abs(one) for one, _ in errors], 0.8)),
+                "worst": [(name, round(error, 3)) for error, name in errors[:4]],
+                "order": line.order, "base_ms": line.base_ms, "factor": line.factor,
+            }
+        )  # fmt: skip
+        for one, point in found:
+            if one.held_out:
+                ms = line.base_ms + line.factor * point.simulated_ms
+                inside = ms * line.low <= point.measured_ms <= ms * line.high
+                held.append((line.device, line.precision, one.model, ms, point.measured_ms, inside))
+    return {"lines": rows, "held_out": held, "pairs": pairs}
+
+
+def render_bench(figures: Mapping[str, Any]) -> str:
+    text = [
+        f"{one['device']:28} {one['precision']:6} {one['models']:3} models {one['families']:2}"
+        f" families  median {one['median_error']:6.1%}  80 % {one['held_80']:6.1%}  order"
+        f" {one['order']:.1%}  {one['base_ms']:.3f} + {one['factor']:.3f} x  {one['worst']}"
+        for one in figures["lines"]
+    ]
+    for device in SHOWN:
+        for _, precision, model, ms, measured, inside in (
+            one for one in figures["held_out"] if one[0] == device
+        ):
+            word = "inside" if inside else "OUTSIDE"
+            text.append(
+                f"held out: {device} {precision} {model}: {ms:.3f} ms predicted, {measured:.3f}"
+                f" measured ({ms / measured - 1:+.0%}), {word}"
+            )
+    held = figures["held_out"]
+    text.append(f"held out: {sum(one[-1] for one in held)} of {len(held)} inside of the interval")
+    text.append(f"order: {figures['pairs'][0]} of {figures['pairs'][1]} pairs")
+    return "\n".join(text) + "\n"

@@ -1,0 +1,122 @@
+"""The simulator's estimate, through ExecuTorch and ONNX Runtime, changes neither a program nor a
+verdict, and crashes nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.conftest import MakeOnce
+from tests.stand_ins.runs import JUDGED, run_to_end
+
+pytestmark = [pytest.mark.emulator, pytest.mark.timeout(1200)]
+LANES = {
+    "test-emulator": ("executorch", ("fp16", "8a8w")),
+    "test-onnx": ("onnxruntime_qnn", ("fp16", "u8")),
+}
+NET = """
+import torch
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Conv2d(3, 32, 3), torch.nn.Conv2d(32, 64, 3)
+
+    def forward(self, image):
+        return self.second(torch.relu(self.first(image))).mean((2, 3))
+
+
+def factory():
+    torch.manual_seed(0)
+    return Net(), (torch.rand(1, 3, 128, 128),)
+"""
+
+
+def run_lane(directory: Path, verb: str, *options: str) -> None:
+    (directory / "net.py").write_text(NET)
+    words = [sys.executable, "-m", "ci", verb, "--model", f"{directory}/net.py:factory"]
+    words += [word for scheme in LANES[verb][1] for word in ("--scheme", scheme)]
+    words += ["--no-cache", "--reports", str(directory / "reports"), *options]
+    run_to_end(words, timeout_s=900, codes=JUDGED)
+
+
+@pytest.mark.parametrize("verb", LANES)
+def test_an_estimate_changes_neither_program_nor_verdict(make_once: MakeOnce, verb: str) -> None:
+    package = LANES[verb][0]
+    if not importlib.util.find_spec(package):
+        pytest.skip(f"{package} is not installed")
+
+    def run(*options: str) -> list[dict[str, Any]]:
+        name = f"estimate-{verb}-{len(options)}"
+        made = make_once(name, lambda place: run_lane(place, verb, *options))
+        (path,) = made.rglob("report.json")
+        cases: list[dict[str, Any]] = json.loads(path.read_text())["cases"]
+        return cases
+
+    plain, estimated = run(), run("--estimate")
+    for one, other in zip(plain, estimated, strict=True):
+        assert one["program"][0]["sha256"] == other["program"][0]["sha256"]
+        assert (one["status"], one["sqnr_db"]) == (other["status"], other["sqnr_db"])
+        assert one["estimate"] is None
+        simulation = other["estimate"]["simulation"]
+        assert simulation["soc"] == "QCS9100"
+        assert 0 < simulation["lower_cycles"] <= simulation["cycles"] <= simulation["upper_cycles"]
+        assert simulation["missing_ops"] == 0
+        lines = [cost["place"] for cost in simulation["costs"] if cost["place"]]
+        assert lines
+        assert all(line.startswith("net.py:") for line in lines)
+        assert "is outside of the range" in other["estimate"]["unknown"]  # the net is tiny
+
+
+HOOKED = """
+import os, sys
+from pathlib import Path
+
+import torch
+
+from ci.executorch.internals import qc_schema, utils
+from ci.executorch.lower import sign_by_content
+from ci.executorch.simulator import SimulatorHook
+
+def lower(level):
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU()).eval()
+    options = utils.generate_htp_compiler_spec(use_fp16=True)
+    spec = utils.generate_qnn_executorch_compiler_spec(
+        soc_model=qc_schema.QcomChipset["QCS9100"], backend_options=options, profile_level=level
+    )
+    with torch.no_grad():
+        edge = utils.to_edge_transform_and_lower_to_qnn(net, (torch.rand(1, 3, 16, 16),), spec)
+        return sign_by_content(edge.to_executorch().buffer)
+
+os.chdir(sys.argv[3])
+library = Path(os.environ["QNN_SDK_ROOT"], "lib/x86_64-linux-clang/libQnnHtp.so")
+hook = SimulatorHook(library)
+if sys.argv[1] == "hooked":
+    hook.install()
+Path(sys.argv[2]).write_bytes(lower(3))
+observed = hook.observe()
+print(len(observed.events), len(observed.schematics), b"traceEvents" in observed.traces)
+"""
+
+
+def test_the_hook_changes_no_byte_of_the_program_that_it_observes(tmp_path: Path) -> None:
+    pytest.importorskip("executorch", reason="ExecuTorch is not installed")
+    from provisioning.artifacts.environment import provision_profile
+    from provisioning.console.progress import Progress
+
+    environment = provision_profile("emulator", Progress()).apply(os.environ)
+    said = {}
+    for way in ("hooked", "plain"):
+        words = [sys.executable, "-c", HOOKED, way, str(tmp_path / way), str(tmp_path)]
+        said[way] = run_to_end(words, timeout_s=300, env=environment).splitlines()[-1]
+    assert (tmp_path / "hooked").read_bytes() == (tmp_path / "plain").read_bytes()
+    assert said["plain"] == "0 0 False"
+    assert said["hooked"].endswith(" 1 True")

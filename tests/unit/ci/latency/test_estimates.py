@@ -1,0 +1,273 @@
+"""Times are predicted from the data in manifests/latency, or there is a reason why not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from ci.audit.upgrade import compare_cases
+from ci.judging.budget import find_predicted_slow
+from ci.latency.calibrate import calibrate, read_own, write_own
+from ci.latency.data import (
+    DEVICES,
+    FIGURES,
+    PROGRAMS,
+    Device,
+    Figure,
+    SimulatedProgram,
+    read_lines,
+    read_rows,
+)
+from ci.latency.estimate import estimate_times, find_device
+from ci.latency.fit import Point, find_interval, fit_line, make_line
+from ci.latency.render import render_estimate
+from ci.models.schemes import Scheme
+from ci.report.comparison import compare_case
+from ci.report.schema import (
+    Budget,
+    Case,
+    CaseName,
+    DeviceFigures,
+    Estimate,
+    Report,
+    Simulation,
+    Status,
+)
+from provisioning.errors import ManifestError, UsageError
+from tests.bench.latency import fit_lines
+
+FIGURE = {
+    "cycles": 3_000_000,
+    "lower_cycles": 2_700_000,
+    "upper_cycles": 3_400_000,
+    **dict.fromkeys(("read_bytes", "fill_bytes", "spill_bytes", "write_bytes"), 1000),
+    **dict.fromkeys(("hmx_cycles", "hvx_cycles", "dma_cycles"), 1_000_000),
+    "missing_ops": 0,
+}
+
+
+def make_simulation(**other: Any) -> Simulation:
+    return Simulation(**{"soc": "QCS9100", "graphs": 1, "clock_mhz": 1497.6, **FIGURE, **other})
+
+
+def test_the_lines_are_those_of_the_published_times_and_the_simulations() -> None:
+    """A unit that is off in one of the three files, or a line that was edited, shows here."""
+    devices, figures = read_rows(DEVICES, Device), read_rows(FIGURES, Figure)
+    programs = read_rows(PROGRAMS, SimulatedProgram)
+    assert tuple(fit_lines(devices, figures, programs)) == read_lines()
+    jobs = {one.job for one in figures}
+    for line in read_lines():
+        assert line.low <= 1 <= line.high
+        assert set(line.jobs) <= jobs
+        assert not {one.model for one in programs if one.held_out} & {*line.models}
+    for one in programs:
+        assert 0 < one.lower_cycles <= one.cycles <= one.upper_cycles < 1e9, one.model
+        assert 0.05 < one.simulated_ms < 500, one.model
+
+
+def test_a_time_is_on_the_line_and_between_its_neighbours() -> None:
+    (line,) = (
+        one
+        for one in read_lines()
+        if (one.device, one.precision) == ("Samsung Galaxy S24", "float")
+    )
+    found = estimate_times(make_simulation(), Scheme.FP16, "SM8650")
+    (time,) = found.times
+    assert (time.device, found.unknown) == ("Samsung Galaxy S24", "")
+    assert time.ms == pytest.approx(line.base_ms + line.factor * 3_000_000 / 1497600)
+    assert time.low_ms < time.ms < time.high_ms
+    assert time.below
+    assert time.above
+    assert time.below.model not in {"", time.above.model}
+    text = "\n".join(render_estimate(CaseName("net", "fp16", "SM8650"), found))
+    assert f"{time.ms:.3g} ms ({time.low_ms:.3g} to {time.high_ms:.3g})" in text
+    assert f"between {time.below.model}" in text
+
+
+UNKNOWN: dict[str, tuple[dict[str, Any], Scheme, str, int, str]] = {
+    "Missing Ops": ({"missing_ops": 96}, Scheme.FP16, "SM8650", 0, "no costs for 96 operators"),
+    "implausible": ({"implausible_cycles": 400_000}, Scheme.FP16, "SM8650", 0, "implausible"),
+    "CPU": ({}, Scheme.FP16, "SM8650", 2, "2 nodes run on the CPU"),
+    "scheme": ({}, Scheme.A16W4, "SM8650", 0, "no measurements are published for 16a4w"),
+    "SoC": ({}, Scheme.FP16, "SSG2115P", 0, "no measurements of a device with SSG2115P"),
+    "short": ({"cycles": 2_000}, Scheme.FP16, "SM8650", 0, "outside of the range"),
+    "long": ({"cycles": 10**12}, Scheme.FP16, "SM8650", 0, "outside of the range"),
+    "another simulator": ({"soc": "SA8797"}, Scheme.FP16, "SM8650", 0, "no measurements"),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_without_a_time_there_is_a_reason_and_never_a_zero(name: str) -> None:
+    other, scheme, soc, cpu_nodes, text = UNKNOWN[name]
+    simulation = make_simulation(**other)
+    found = estimate_times(simulation, scheme, soc, cpu_nodes=cpu_nodes)
+    assert (found.simulation, found.times) == (simulation, ())
+    assert text in found.unknown
+
+
+@pytest.mark.parametrize(
+    ("limit", "failed", "warned"),
+    [
+        ({"cycles": 3_000_000}, 0, 0),
+        ({"cycles": 2_999_999}, 0, 1),  # within the simulator's own range
+        ({"cycles": 2_699_999}, 1, 0),
+        ({"ms": 10.0}, 0, 0),
+        ({"ms": 0.94}, 0, 1),
+        ({"ms": 0.5}, 1, 0),
+    ],
+)
+def test_a_budget_fails_only_beyond_the_range(
+    limit: dict[str, Any], failed: int, warned: int
+) -> None:
+    found = estimate_times(make_simulation(), Scheme.FP16, "SM8650")
+    budget = Budget(**limit)
+    excesses, warnings = find_predicted_slow(found, budget, budget)
+    assert (len(excesses), len(warnings)) == (failed, warned), found.times
+    assert find_predicted_slow(None, budget, budget) == ((), ())
+
+
+def test_a_limit_without_a_figure_fails_only_if_the_model_sets_it() -> None:
+    budget = Budget(ms=1.0)
+    unknown = Estimate(simulation=make_simulation(), unknown="why")
+    assert find_predicted_slow(unknown, budget, Budget()) == ((), ())
+    (excess,) = find_predicted_slow(unknown, budget, budget)[0]
+    assert "why" in excess.text
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "change"),
+    [(1000, 1300, 0.3), (1000, 900, -0.1), (1000, 1010, None)],
+)
+def test_a_slowdown_is_worse_in_a_comparison_and_in_an_upgrade_report(
+    before: int, now: int, change: float | None
+) -> None:
+    cases = [
+        Case(
+            model="net",
+            scheme="fp16",
+            soc="SM8650",
+            status=Status.PASSED,
+            estimate=Estimate(simulation=make_simulation(cycles=cycles)),
+        )
+        for cycles in (before, now)
+    ]
+    compared = compare_case(*cases, same_host=True)
+    rows = [(one.what, one.verdict, one.change) for one in compare_cases(*cases)]
+    if change is None:
+        assert (compared.cycles, rows) == (None, [])
+        return
+    assert compared.cycles == pytest.approx(change)
+    assert compared.direction == (-1 if change > 0 else 1)
+    assert rows == [("cycles", "worse" if change > 0 else "better", pytest.approx(change))]
+    missing = msgspec.structs.replace(
+        cases[1], estimate=Estimate(simulation=make_simulation(cycles=now, missing_ops=1))
+    )
+    assert compare_case(cases[0], missing, same_host=True).cycles is None
+
+
+def test_without_a_simulation_the_reason_is_the_hexagon_version_or_the_fault() -> None:
+    assert estimate_times(None, Scheme.FP16, "SM8450").unknown == (
+        "QNN simulates no SoC with Hexagon V69"
+    )
+    assert estimate_times(None, Scheme.FP16, "SM8650", fault="it broke").unknown == "it broke"
+
+
+@pytest.mark.parametrize(("text", "count"), [("galaxy", "3 devices"), ("Pixel 9", "0 devices")])
+def test_a_device_is_one(text: str, count: str) -> None:
+    assert find_device("galaxy s24").soc == "SM8650"
+    with pytest.raises(UsageError, match=count):
+        find_device(text)
+
+
+@given(
+    some.floats(0, 5),
+    some.floats(0.1, 10),
+    some.lists(some.floats(0.1, 50), min_size=3, max_size=12, unique=True),
+)
+def test_points_on_a_line_give_the_line(base: float, factor: float, places: list[float]) -> None:
+    points = [Point(str(x), "", x, base + factor * x) for x in places]
+    assert fit_line(points) == (pytest.approx(base, abs=1e-6), pytest.approx(factor, rel=1e-5))
+
+
+def test_an_outlier_does_not_move_the_line() -> None:
+    points = [Point(str(x), "", x, 0.2 + 2 * x) for x in range(1, 12)]
+    points[5] = replace(points[5], measured_ms=90.0)
+    assert fit_line(points) == (pytest.approx(0.2), pytest.approx(2))
+
+
+@given(some.lists(some.floats(0.2, 5), min_size=9, max_size=60))
+def test_an_interval_holds_at_least_four_of_five(ratios: list[float]) -> None:
+    low, high = find_interval(ratios)
+    assert sum(low <= one <= high for one in ratios) >= 0.8 * len(ratios)
+
+
+def make_report(cases: list[Case]) -> Report:
+    empty = msgspec.json.decode(b"{}")
+    fields = {"session": "x", "started": "2026-01-01T00:00:00Z", **empty}
+    return msgspec.structs.replace(
+        msgspec.convert(
+            {
+                **fields,
+                "host": dict.fromkeys(("system", "machine", "processor", "libc", "python"), "")
+                | {"cpus": 1, "memory_bytes": 1},
+                **dict.fromkeys(("toolchain", "thresholds", "cases", "controls"), ()),
+                "summary": dict.fromkeys(
+                    ("passed", "failed", "unsupported", "controls", "controls_passed", "cached"), 0
+                )
+                | {"wall_s": 0.0},
+            },
+            Report,
+        ),
+        cases=tuple(cases),
+    )
+
+
+def make_cases(number: int, **device: Any) -> list[Case]:
+    """Cases on a device that is three times as slow as the simulated SoC."""
+    return [
+        Case(
+            model=f"net{one}",
+            scheme="fp16",
+            soc="SM8450",
+            status=Status.PASSED,
+            estimate=Estimate(simulation=make_simulation(cycles=1_000_000 * (one + 1))),
+            device=DeviceFigures(
+                starts=1, runs=9, p50_ms=3 * 1_000_000 * (one + 1) / 1497600, **device
+            ),
+        )
+        for one in range(number)
+    ]
+
+
+def test_a_teams_own_device_gets_a_line(tmp_path: Any) -> None:
+    cases = make_cases(6)
+    estimates = [msgspec.structs.replace(one, device=None) for one in cases]
+    times = [msgspec.structs.replace(one, estimate=None) for one in cases]
+    (line,) = calibrate([make_report(estimates), make_report(times)])
+    assert (line.device, line.base_ms, line.factor) == ("SM8450", 0, pytest.approx(3))
+    path = write_own((line,), tmp_path / "qnn.toml")
+    own = read_own(tmp_path / "qnn.toml")
+    assert own == (line,)
+    (time,) = estimate_times(make_simulation(), Scheme.FP16, "SM8450", own=own).times
+    assert time.ms == pytest.approx(9_000_000 / 1497600)
+    path.write_text("{}")
+    with pytest.raises(ManifestError):
+        read_own(tmp_path / "qnn.toml")
+
+
+@pytest.mark.parametrize(
+    "cases", [make_cases(4), make_cases(6, emulated=True), make_cases(6, throttled=True)]
+)
+def test_a_line_needs_five_cases_with_real_times(cases: list[Case]) -> None:
+    with pytest.raises(UsageError, match="5 are needed"):
+        calibrate([make_report(cases)])
+
+
+def test_a_line_of_one_group_leaves_out_each_model_alone() -> None:
+    points = [Point(str(x), "same", x, 2 * x) for x in (1.0, 2.0, 3.0, 4.0, 5.0)]
+    assert make_line(points, "mine", "float", "QCS9100").median_error == 0
