@@ -338,7 +338,8 @@ def _suggest_shape(port: Any, known: dict[str, int]) -> tuple[int, ...]:
     usual = PIXELS if len(dimensions) == PICTURE_RANK else LENGTH
     sizes = []
     for place, one in enumerate(dimensions):
-        size = one.dim_value if is_fixed(one) else usual if place else 1
+        varies = usual if place or LENGTH_NAME.search(one.dim_param.lower()) else 1
+        size = one.dim_value if is_fixed(one) else varies
         if one.dim_param.strip("?"):
             size = known.setdefault(one.dim_param, size)
         sizes.append(size)

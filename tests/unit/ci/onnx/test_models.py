@@ -318,6 +318,7 @@ def of_inputs(ports: Ports) -> ModelProto:
         ({"is it?": ["n?", 3]}, "--shape 'is it?=1,3'"),
         ({"x": ["n", "t"], "h": [2, "n", 8]}, "--shape x=1,128 --shape h=2,1,8"),
         ({"x": None, "h": [2]}, "--shape x=1,3,224,224"),
+        ({"x": ["seq_len", 1, "n"]}, "--shape x=128,1,128"),
     ],
 )
 def test_dynamic_shapes_are_refused_with_the_options_that_fix_them(
