@@ -17,8 +17,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-import msgspec
-
 from provisioning.errors import QnnCiError
 
 T = TypeVar("T")
@@ -126,6 +124,8 @@ def decoding() -> Iterator[None]:
 
 def decode_json(data: bytes | str, kind: type[T]) -> T:
     """Return JSON as an object of ``kind``, such as a msgspec.Struct. Raises DocumentError."""
+    import msgspec  # the noxfile asks the verbs for their environments without third-party packages
+
     with decoding(), DECODING:
         return msgspec.json.decode(data, type=kind)
 

@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -266,6 +267,15 @@ def test_a_session_runs_its_module_in_its_environment(
     assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
     assert linux.started == [name]
     assert linux.failures == []
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="nox brings tomli")
+def test_the_environment_of_a_verb_is_known_without_third_party_packages(tmp_path: Path) -> None:
+    (tmp_path / "qnn.toml").write_text('[models.net]\npath = "net.onnx"\n')
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "QNN_CI_CALLER_DIR": str(tmp_path)}
+    argv = [sys.executable, "-S", "-m", "ci", "--environment", "test-onnx"]
+    ended = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert (ended.stdout, ended.stderr) == ("onnx\n", "")
 
 
 @pytest.mark.parametrize(
