@@ -184,8 +184,10 @@ def end_run() -> None:
 
 
 def find_environment(session: nox.Session, group: str, executorch: str = "") -> Path:
-    """Return the path of a dependency group's environment, which need not exist yet."""
-    return Path(session.env_dir).parent / "-".join(filter(None, (group, executorch)))
+    """Return the path of a dependency group's environment, which need not exist yet. If .nox is a
+    link, the path is the link's target, because the programs in an environment contain its path."""
+    folder = Path(session.env_dir).parent.resolve()
+    return folder / "-".join(filter(None, (group, executorch)))
 
 
 def list_packages(group: str, executorch: str = "") -> list[str]:

@@ -79,7 +79,7 @@ def fetch_wheels(plan: ImagePlan, progress: Progress) -> list[Path]:
         raise UnfitError(
             f"there is no package lock for Python {plan.base.python}",
             why=f"{plan.python_lock} is missing",
-            fix=f"run `python -m ci image lock {plan.name} --write` with the same --base",
+            fix=f"run `qnn-ci image lock {plan.name} --write` with the same --base",
         )
     lines = read_text(plan.python_lock).splitlines()
     directory = store_home() / "downloads" / "wheels" / f"python-{plan.base.python}"

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
+from provisioning.console.caller import caller_path
 from provisioning.console.progress import Bar, Progress
 from provisioning.documents import open_regular
 from provisioning.errors import DownloadError, IntegrityError, UnfitError
@@ -426,7 +427,7 @@ def mirror_urls(filename: str, sha256: str = "") -> list[str]:
     name = quote(filename)
     try:
         if "://" not in base:
-            base = Path(base).expanduser().absolute().as_uri()
+            base = caller_path(Path(base).expanduser()).absolute().as_uri()
             base = base.replace("%7B", "{").replace("%7D", "}")
         if SHA256 in base and not sha256:
             return []
@@ -434,7 +435,8 @@ def mirror_urls(filename: str, sha256: str = "") -> list[str]:
             return [base.replace(FILENAME, name).replace(SHA256, sha256)]
         parts = urlsplit(base)
     except (RuntimeError, ValueError) as error:
-        fix = "set it to a directory that `qnn-ci fetch --to` filled, or to its URL, or unset it"
+        filled = "a directory that `qnn-ci fetch NAME --to DIR` filled"
+        fix = f"set it to {filled}, or to its URL, or unset it"
         raise UnfitError(
             "QNN_CI_MIRROR is neither a directory nor a URL", why=str(error), fix=fix
         ) from error

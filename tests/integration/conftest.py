@@ -12,7 +12,6 @@ import pytest
 from filelock import FileLock
 
 from provisioning.__main__ import VERBS
-from tests.documented.stage import Stage, list_times, make_environments, make_stage
 from tests.stand_ins import bad_server
 from tests.stand_ins.bad_server import BadServer
 from tests.stand_ins.forks import Forks, Run, start_forks
@@ -41,19 +40,10 @@ def make_once(tmp_path_factory: pytest.TempPathFactory) -> MakeOnce:
 
 
 @pytest.fixture(scope="session")
-def environments(make_once: MakeOnce) -> Iterator[Path]:
-    """One .nox for all stages, of all worker processes, in the checkout that they share."""
-    project = make_once("documented", make_environments) / "project"
-    times = list_times(project)
-    yield project / ".nox"
-    assert list_times(project) == times, "a command or a set-up changed a file of all stages"
-
-
-@pytest.fixture
-def stage(tmp_path: Path, environments: Path) -> Iterator[Stage]:
-    made = make_stage(tmp_path, environments)
-    with made.cleanup:
-        yield made
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where documented commands share what takes long, in all worker processes."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "readers"
 
 
 @pytest.fixture(scope="session")

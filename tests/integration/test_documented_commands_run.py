@@ -1,7 +1,7 @@
-"""A command per verb and model that README.md, CONTRIBUTING.md or docs/ shows is run for real.
+"""The commands that README.md, CONTRIBUTING.md and docs/ show are typed as a reader would.
 
-``--every-documented-command`` runs all of them. tests/static/test_documented_commands.py parses
-those that are not run.
+``./nox -s tests`` types one per page; ``--every-documented-command`` types all of them, each also
+from a directory below. tests/static/test_documented_commands.py parses those that are not run.
 """
 
 from __future__ import annotations
@@ -10,37 +10,36 @@ from pathlib import Path
 
 import pytest
 
-from tests.documented.pages import Command, list_shown
-from tests.documented.recipes import NOT_RUN, SAMPLES, Recipe, find_recipe, judge, prove
-from tests.documented.stage import Ended, Stage
+from tests.documented.pages import Command
+from tests.documented.place import Ended
+from tests.documented.runner import Run, choose_sample, judge, list_runs, prove
+from tests.documented.table import Row, find_row
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "command" in metafunc.fixturenames:
+    if "run" in metafunc.fixturenames:
         every = metafunc.config.getoption("--every-documented-command")
-        shown = [one for one in list_shown() if every or one.key in SAMPLES]
-        shown = [one for one in shown if one.key not in NOT_RUN]
-        metafunc.parametrize("command", shown, ids=str)
+        runs = list_runs()
+        metafunc.parametrize("run", runs if every else choose_sample(runs), ids=str)
 
 
-def test_a_documented_command_does_what_the_page_says(command: Command, stage: Stage) -> None:
-    recipe = find_recipe(command)
-    if recipe.lacks:
-        pytest.skip(recipe.lacks)
-    prove(command, recipe, stage)
+def test_a_documented_command_does_what_its_page_says(run: Run, shared: Path) -> None:
+    if lacks := find_row(run.command).lacks:
+        pytest.skip(lacks)
+    prove(run, shared)
 
 
 @pytest.mark.parametrize(
-    ("recipe", "ended"),
+    "ended",
     [
-        (Recipe(""), Ended(1, "", "")),
-        (Recipe("", code=2), Ended(0, "", "")),
-        (Recipe("", says="proven"), Ended(0, "invalid", "")),
-        (Recipe(""), Ended(0, "", "Traceback (most recent call last):")),
+        Ended(1, "proven"),
+        Ended(0, "invalid"),
+        Ended(0, "proven\nTraceback (most recent call last):"),
     ],
+    ids=["code", "line", "traceback"],
 )
-def test_another_result_than_the_documented_one_is_found(
-    recipe: Recipe, ended: Ended, tmp_path: Path
-) -> None:
+def test_another_end_than_the_promised_one_is_found(ended: Ended) -> None:
+    run = Run(Command("page", "true"), "", below=False)
+    judge(run, Row("", "pro ... en"), Ended(0, "proven"))
     with pytest.raises(AssertionError):
-        judge("true", recipe, Stage(tmp_path, {}, tmp_path), ended)
+        judge(run, Row("", "proven"), ended)

@@ -3,107 +3,117 @@
 from __future__ import annotations
 
 import fcntl
+from pathlib import Path
 
 import pytest
 
-from tests.documented.setups import plant_toolchains
-from tests.documented.stage import Stage
+from tests.documented.place import Ended, Place, make_place
+from tests.documented.readers import sdks
+from tests.documented.table import EXPORTS
 from tests.stand_ins.tiny_toolchains import missing_programs
 
 COMPILERS = ("g++", "aarch64-linux-gnu-g++")
 
 
 @pytest.fixture
-def bare(stage: Stage) -> Stage:
-    """A checkout in which torch has yet to be installed."""
-    shared = (stage.project / ".nox").resolve()
-    own = stage.folder / "environments"
-    own.mkdir()
+def bare(tmp_path: Path) -> Place:
+    """A clone in which torch has yet to be installed."""
+    place = make_place(tmp_path)
+    assert run(place, "./nox -s environments -- core").code == 0
+    linked = place.clone / ".nox"
+    shared = linked.resolve()
+    linked.unlink()
+    linked.mkdir()
     for name in ("bootstrap", "core"):
-        (own / name).symlink_to((shared / name).resolve())
-    (stage.project / ".nox").unlink()
-    (stage.project / ".nox").symlink_to(own)
-    return stage
+        (linked / name).symlink_to(shared / name)
+    return place
 
 
-def test_sessions_are_listed_while_environments_are_made(bare: Stage) -> None:
-    environments = (bare.project / ".nox").resolve()
+def run(place: Place, line: str) -> Ended:
+    return place.run(line, 300)
+
+
+def test_sessions_are_listed_while_environments_are_made(bare: Place) -> None:
+    environments = bare.clone / ".nox"
     (environments / "core").unlink()
     with (environments / "core.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        ended = bare.run("timeout 60 ./nox --list")
-        waiting = bare.run("timeout 3 ./nox -s parity -- --list")
-    assert (ended.returncode, "- parity -> " in ended.stdout) == (0, True), ended.said
-    assert (waiting.returncode, "waiting" in waiting.stderr) == (124, True), waiting.said
+        ended = run(bare, "timeout 60 ./nox --list")
+        waiting = run(bare, "timeout 3 ./nox -s parity -- --list")
+    assert (ended.code, "- parity -> " in ended.text) == (0, True), ended.text
+    assert (waiting.code, "waiting" in waiting.text) == (124, True), waiting.text
 
 
-def test_any_verb_is_a_session(bare: Stage) -> None:
-    ended = bare.run("./nox -s cache_key parity completion -- --help")
-    assert ended.returncode == 0, ended.said
+def test_any_verb_is_a_session(bare: Place) -> None:
+    ended = run(bare, "./nox -s cache_key parity completion -- --help")
+    assert ended.code == 0, ended.text
     for name in ("cache-key", "completion"):
-        assert f"usage: ./nox -s qnn_ci -- {name} " in ended.stdout, ended.said
-    assert bare.run("./nox -s locolise").returncode == 2
+        assert f"usage: ./nox -s qnn_ci -- {name} " in ended.text, ended.text
+    assert run(bare, "./nox -s locolise").code == 2
 
 
-def test_the_cause_of_the_first_failure_is_told_again_at_the_end(bare: Stage) -> None:
-    ended = bare.run("./nox -s build_android parity -- --source /nonexistent")
-    assert ended.returncode == 2, ended.said
-    end = ended.stderr.partition("build_android failed first, with exit code 2\n")[2]
-    assert end.startswith("./nox -s build_android: --source /nonexistent "), ended.said
-    assert "* parity: failed" in ended.stderr
+def test_the_cause_of_the_first_failure_is_told_again_at_the_end(bare: Place) -> None:
+    ended = run(bare, "./nox -s build_android parity -- --source /nonexistent")
+    assert ended.code == 2, ended.text
+    end = ended.text.partition("build_android failed first, with exit code 2\n")[2]
+    assert end.startswith("./nox -s build_android: --source /nonexistent "), ended.text
+    assert "* parity: failed" in ended.text
 
 
-def test_one_session_tells_its_failure_once(bare: Stage) -> None:
-    ended = bare.run("./nox -s parity -- --source /nonexistent")
-    assert ended.returncode == 2, ended.said
-    assert ended.said.count("/nonexistent is not a directory") == 1, ended.said
-    assert "uv binary" not in ended.said
+def test_one_session_tells_its_failure_once(bare: Place) -> None:
+    ended = run(bare, "./nox -s parity -- --source /nonexistent")
+    assert ended.code == 2, ended.text
+    assert ended.text.count("/nonexistent is not a directory") == 1, ended.text
+    assert "uv binary" not in ended.text
 
 
 @pytest.mark.parametrize("target", ["android", "linux", "direct"])
-def test_a_build_tells_what_is_missing_before_torch_is_installed(bare: Stage, target: str) -> None:
-    ended = bare.run(f"./nox -s build_{target} -- --soc SM8750")
-    assert ended.returncode == 3, ended.said
-    assert f"./nox -s provision -- {target}" in ended.stderr, ended.said
-    assert not (bare.project / ".nox" / "lowering").exists()
+def test_a_build_tells_what_is_missing_before_torch_is_installed(bare: Place, target: str) -> None:
+    ended = run(bare, f"./nox -s build_{target} -- --soc SM8750")
+    assert ended.code == 3, ended.text
+    assert f"./nox -s provision -- {target}" in ended.text, ended.text
+    assert not (bare.clone / ".nox" / "lowering").exists()
 
 
 @pytest.mark.skipif(bool(missing_programs(*COMPILERS)), reason=missing_programs(*COMPILERS))
-def test_a_check_needs_no_package_of_the_build(bare: Stage) -> None:
-    plant_toolchains(bare)
-    core = bare.project / ".nox" / "core" / "bin" / "python"
-    words = f"{core} -m ci build linux --no-doctor"
-    assert "nothing is missing" in bare.run(f"{words} --check").stdout
-    assert "torchgen" in bare.run(f"{words} --dry-run").stderr
+def test_a_check_needs_no_package_of_the_build(bare: Place) -> None:
+    sdks(bare)
+    core = bare.clone / ".nox" / "core" / "bin" / "python"
+    line = "\n".join([*EXPORTS, f"{core} -m ci build linux --no-doctor"])
+    assert "nothing is missing" in run(bare, f"{line} --check").text
+    assert "torchgen" in run(bare, f"{line} --dry-run").text
 
 
-def test_the_doctor_needs_no_torch_to_run(bare: Stage) -> None:
-    ended = bare.run("./nox -s validate")
-    assert (ended.returncode, "QNN503" in ended.said) == (3, True), ended.said
-    assert not (bare.project / ".nox" / "lowering").exists()
+def test_the_doctor_needs_no_torch_to_run(bare: Place) -> None:
+    ended = run(bare, "./nox -s validate")
+    assert (ended.code, "QNN503" in ended.text) == (3, True), ended.text
+    assert not (bare.clone / ".nox" / "lowering").exists()
 
 
 def test_an_executorch_that_is_not_supported_is_refused_before_it_is_installed(
-    bare: Stage,
+    bare: Place,
 ) -> None:
-    ended = bare.run("./nox -s test_emulator -- --model mlp --executorch 1.0.1")
-    assert (ended.returncode, "1.4.1" in ended.stderr) == (2, True), ended.said
-    assert not list((bare.project / ".nox").glob("lowering*"))
+    ended = run(bare, "./nox -s test_emulator -- --model mlp --executorch 1.0.1")
+    assert (ended.code, "1.4.1" in ended.text) == (2, True), ended.text
+    assert not list((bare.clone / ".nox").glob("lowering*"))
 
 
-def test_environments_that_cannot_be_written(bare: Stage) -> None:
-    environments = (bare.project / ".nox").resolve()
+def test_environments_that_cannot_be_written(bare: Place) -> None:
+    environments = bare.clone / ".nox"
     (environments / "core").unlink()
     (environments / "core.lock").mkdir()
-    ended = bare.run("./nox -s parity")
-    assert (ended.returncode, "cannot be written" in ended.stderr) == (4, True), ended.said
+    ended = run(bare, "./nox -s parity")
+    assert (ended.code, "cannot be written" in ended.text) == (4, True), ended.text
 
 
-def test_packages_that_cannot_be_downloaded(bare: Stage) -> None:
-    bare.edit("pyproject.toml", '"isal==1.9.1"', '"executorch-qnn-ci-no-such-package==1"')
-    bare.variables |= {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": "/dev/null"}
-    environments = (bare.project / ".nox").resolve()
+def test_packages_that_cannot_be_downloaded(bare: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = bare.clone / "pyproject.toml"
+    text = project.read_text("utf-8")
+    project.write_text(text.replace('"isal==1.9.1"', '"executorch-qnn-ci-no-such-package==1"'))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    environments = bare.clone / ".nox"
     (environments / "core").unlink()
-    ended = bare.run("./nox -s parity")
-    assert (ended.returncode, "could not be created" in ended.stderr) == (4, True), ended.said
+    ended = run(bare, "./nox -s parity")
+    assert (ended.code, "could not be created" in ended.text) == (4, True), ended.text
     assert not (environments / "core" / "installed.sha256").exists()

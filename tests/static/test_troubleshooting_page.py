@@ -38,8 +38,7 @@ def list_rows(area: Area) -> list[str]:
 
 
 def _row(rule: Rule) -> str:
-    fix = rule.fix.replace("python -m ci ", "qnn-ci ")
-    cells = (_describe_line(rule), _escape(rule.cause), _escape(fix), _describe_sources(rule))
+    cells = (_describe_line(rule), _escape(rule.cause), _escape(rule.fix), _describe_sources(rule))
     return f"| {' | '.join(cells)} |\n"
 
 

@@ -605,9 +605,10 @@ def test_an_environment_is_made_once_and_again_when_its_packages_change(
 ) -> None:
     monkeypatch.setattr(linux, "PYPROJECT", {"dependency-groups": {"core": ["a==1", "b==2"]}})
     session = Recorder(tmp_path, "plan")
-    (tmp_path / ".nox").mkdir()
+    (tmp_path / "disk").mkdir()
+    (tmp_path / ".nox").symlink_to("disk")  # an environment's programs contain its path
     python = linux.make_environment(session, "core")
-    place = tmp_path / ".nox" / "core"
+    place = tmp_path / "disk" / "core"
     assert python == place / "bin" / "python"
     made, packages, compiled = session.ran
     assert made.words == (sys.executable, "-m", "virtualenv", "-q", str(place))

@@ -316,8 +316,8 @@ def cannot_fetch(request: ArtifactRequest, store: Store, why: str, advice: str) 
         f"{request.label} could not be fetched: {release.filename}{size}",
         why=why,
         fix=(
-            f"{advice}; {mirror} set QNN_CI_MIRROR to a directory that `qnn-ci fetch --to` filled, "
-            f"or to its URL; or put that file into {store.downloads} ({HOME_VARIABLE} changes this "
-            f"directory){pin}"
+            f"{advice}; {mirror} set QNN_CI_MIRROR to a directory that `qnn-ci fetch NAME --to "
+            f"DIR` filled, or to its URL; or put that file into {store.downloads} ({HOME_VARIABLE} "
+            f"changes this directory){pin}"
         ),
     )

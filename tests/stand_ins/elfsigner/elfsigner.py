@@ -2,8 +2,8 @@
 
 Takes its arguments, asks what it asks, writes what it writes: a log and a signed library in the
 directory of -o, or testsig-0xSERIAL.so. ``STAND_IN_KEYS`` is a directory with key.json and
-chain.der; ``STAND_IN_FAILS`` names how to fail, ``STAND_IN_FAILS_ON`` a part of the file name to
-fail on.
+chain.der, by default that of this file; ``STAND_IN_FAILS`` names how to fail,
+``STAND_IN_FAILS_ON`` a part of the file name to fail on.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def write(out: Path, name: str, source: Path, serial: int) -> None:
 
 
 def read_key() -> mbn_writer.Key:
-    keys = Path(os.environ["STAND_IN_KEYS"])
+    keys = Path(os.environ.get("STAND_IN_KEYS", Path(__file__).resolve().parent))
     numbers = json.loads((keys / "valid.json").read_text())
     return mbn_writer.Key(chain=(keys / "valid.der").read_bytes(), **numbers)
 

@@ -21,6 +21,8 @@ def test_a_directory_of_a_home_or_of_here(monkeypatch: pytest.MonkeyPatch) -> No
     assert urls("~/m") == ["file:///home/me/m/a.zip"]
     assert urls("m") == [f"{Path.cwd().as_uri()}/m/a.zip"]
     assert urls("/m//") == ["file:///m/a.zip"]
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", "/caller")
+    assert urls("m") == ["file:///caller/m/a.zip"]
     assert urls("/X/") == ["file:///X/a.zip"]
     assert urls("/m/{sha256}", sha256="5e") == ["file:///m/5e"]
 
@@ -55,7 +57,7 @@ def test_what_is_no_mirror_is_said(mirror: str) -> None:
     with pytest.raises(UnfitError) as caught:
         urls(mirror)
     assert caught.value.what == "QNN_CI_MIRROR is neither a directory nor a URL"
-    assert "qnn-ci fetch --to" in caught.value.fix
+    assert "qnn-ci fetch NAME --to DIR" in caught.value.fix
     assert caught.value.why
     assert caught.value.why != "None"
 

@@ -1,0 +1,121 @@
+"""Where a documented command runs: as at a reader who has just followed the page.
+
+A clone of this work tree's HEAD, an empty home, and the variables that a login sets, pip's and the
+proxy's. Commands share only what a reader would wait for: the environments of ``./nox``, pip's
+cache and the verified downloads in the store.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.documented.pages import ROOT
+
+# What pip, git and libraries for TLS need to reach a package index from this machine.
+PASSED = ("PIP_", "SSL_", "REQUESTS_", "CURL_", "http", "HTTP", "no_proxy", "NO_PROXY")
+CACHE = ".cache/executorch-qnn-ci"
+SHARED = ("store", "downloads")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended, and all that it printed."""
+
+    code: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Place:
+    """One command's clone, home, and the directory in which it runs.
+
+    ``folder`` contains both. ``programs`` come first on PATH: those of an environment into which
+    the wheel was installed.
+    """
+
+    folder: Path
+    directory: Path
+    programs: Path | None = None
+
+    @property
+    def clone(self) -> Path:
+        return self.folder / "executorch-qnn-ci"
+
+    @property
+    def home(self) -> Path:
+        return self.folder / "home"
+
+    @property
+    def variables(self) -> dict[str, str]:
+        own = Path(sys.prefix).resolve()
+        paths = os.environ["PATH"].split(os.pathsep)
+        paths = [path for path in paths if not Path(path).resolve().is_relative_to(own)]
+        first = [str(one) for one in (self.programs, self.home / ".local/bin") if one]
+        passed = {name: text for name, text in os.environ.items() if name.startswith(PASSED)}
+        path = os.pathsep.join(first + paths)
+        return {**passed, "PATH": path, "HOME": str(self.home), "LANG": "C.UTF-8"}
+
+    def run(self, line: str, timeout_s: float) -> Ended:
+        """Run a line as a reader types it. What it started is killed with it after
+        ``timeout_s``."""
+        with subprocess.Popen(
+            ["bash", "-euo", "pipefail", "-c", line],
+            cwd=self.directory,
+            env=self.variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        ) as process:
+            try:
+                text, _ = process.communicate(timeout=timeout_s)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, 9)
+                text, _ = process.communicate()
+                text += f"\n[killed after {timeout_s:.0f} s]"
+        return Ended(process.returncode, text)
+
+
+def make_place(folder: Path) -> Place:
+    """A clone in ``folder``, with an empty home next to it."""
+    place = Place(folder, folder / "executorch-qnn-ci")
+    place.home.mkdir(parents=True)
+    git(folder, "clone", "--quiet", str(ROOT), str(place.clone))
+    # A runner of CI checks out a commit; a reader's clone is on main.
+    git(place.clone, "checkout", "--quiet", "-B", "main", "HEAD")
+    git(place.clone, "update-ref", "refs/remotes/origin/main", "HEAD")
+    for name in ("user.name", "user.email"):
+        git(place.clone, "config", "--file", str(place.home / ".gitconfig"), name, "a-reader")
+    (place.clone / ".nox").symlink_to(ROOT / ".nox")
+    link_caches(place.home)
+    return place
+
+
+def link_caches(home: Path) -> None:
+    """pip's configuration and cache are the machine's."""
+    real = Path.home()
+    for name in (".config/pip", ".cache/pip"):
+        if (real / name).is_dir():
+            (home / name).parent.mkdir(parents=True, exist_ok=True)
+            (home / name).symlink_to(real / name)
+
+
+def give_downloads(seed: Path, home: Path) -> None:
+    """The store as ``seed``'s, by hard links: every command has its own locks and may remove its
+    copy."""
+    for name in SHARED:
+        if (seed / CACHE / name).is_dir():
+            shutil.copytree(
+                seed / CACHE / name, home / CACHE / name, symlinks=True, copy_function=os.link
+            )
+
+
+def git(directory: Path, *words: str) -> None:
+    subprocess.run(["git", *words], cwd=directory, check=True)

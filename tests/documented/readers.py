@@ -1,0 +1,359 @@
+"""What the reader of a page has before a command: models, SDKs, logs, a repository.
+
+Each function puts files where the page says that they are, below the directory in which the reader
+types or below the home. SDKs and what is on a device are stand-ins: small files of the same names.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from pathlib import Path
+
+import msgspec
+from markdown_it import MarkdownIt
+from msgspec import structs
+
+from ci.cases.policy import read_emulator_policy
+from ci.cases.spec import select_cases
+from ci.gate.schema import Plan
+from ci.models.schemes import ONNX
+from ci.report.schema import Case, Footprint, Status
+from ci.report.write import write_report
+from ci.verbs.emulate import list_planned, take_shard
+from tests.documented.pages import ROOT
+from tests.documented.place import CACHE, Place
+from tests.stand_ins import (
+    android_apps,
+    dsp_toolchains,
+    elf_edits,
+    reports,
+    shards,
+    statements,
+    tiny_toolchains,
+    toolchains,
+)
+from tests.stand_ins.lowered import make_binary, make_program
+from tests.stand_ins.repository import Checkout, make_checkout
+
+LIBRARIES = ROOT / "tests" / "artifacts" / "elf"
+TINY = ROOT / "tests" / "stand_ins" / "tiny_executorch"
+PLACEHOLDER_BUILD, BUILD = "v2.49.40.260810104044", "v2.37.0.250724175447"
+HEXAGONS = ("75", "79")
+QUALCOMM = "backends/qualcomm"
+NEW_FILE = f"{QUALCOMM}/b.cpp"
+BOTH_SYSTEMS = {
+    f"{QUALCOMM}/BUCK": 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
+    'runtime.cxx_library(name = "lib", srcs = ["a.cpp"])\n',
+    f"{QUALCOMM}/a.cpp": "int a;\n",
+    "CMakeLists.txt": "cmake_minimum_required(VERSION 3.20)\nproject(executorch CXX)\n"
+    f"add_library(lib {QUALCOMM}/a.cpp)\n",
+}
+JUNIT = (
+    '<testsuites><testsuite tests="1" failures="0"><testcase classname="a" name="b"/>'
+    "</testsuite></testsuites>"
+)
+MISSING = "Cannot Open QNN library libQnnHtp.so, with error: libc++.so.1: cannot open shared object"
+
+
+# -- models -------------------------------------------------------------------------------------
+
+
+def net(place: Place) -> None:
+    """net.py, as docs/guides/pytorch.md shows it."""
+    (place.directory / "net.py").write_text(read_blocks("docs/guides/pytorch.md", "python")[0])
+
+
+def read_blocks(page: str, language: str) -> list[str]:
+    """The blocks of a language on a page."""
+    tokens = MarkdownIt("commonmark").parse((ROOT / page).read_text("utf-8"))
+    return [token.content for token in tokens if token.info == language]
+
+
+def onnx_net(place: Place) -> None:
+    """net.onnx, of one node."""
+    import onnx
+
+    form = (onnx.TensorProto.FLOAT, [1, 8, 4])
+    ends = [onnx.helper.make_tensor_value_info(name, *form) for name in "xy"]
+    node = onnx.helper.make_node("Sigmoid", ["x"], ["y"], name="node")
+    graph = onnx.helper.make_graph([node], "graph", ends[:1], ends[1:])
+    opsets = [onnx.helper.make_opsetid("", 21)]
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    onnx.save(model, place.directory / "net.onnx")
+
+
+def wrong_graph(place: Place) -> None:
+    """graph.txt, as docs/findings/faults.md shows it."""
+    (place.directory / "graph.txt").write_text(read_blocks("docs/findings/faults.md", "text")[0])
+
+
+def right_graph(place: Place) -> None:
+    """Another graph.txt, which QNN computes correctly."""
+    (place.directory / "graph.txt").write_text("x = input(2, 8, 16)\ny = relu(x)\nreturn y\n")
+
+
+def program(place: Place) -> None:
+    (place.directory / "model.pte").write_bytes(make_program())
+
+
+def context_model(place: Place) -> None:
+    from tests.qnn_provider.contexts import GRAPH, write_context
+
+    binary = make_binary(soc=("SM8750", 69, 79), graphs=(GRAPH,))
+    write_context(place.directory, binary).rename(place.directory / "model_ctx.onnx")
+
+
+def evidence(place: Place) -> None:
+    """A program with the statement of its case, and a policy."""
+    (place.directory / "model.pte").write_bytes(statements.PROGRAM)
+    statement = json.dumps(statements.state(statements.make()))
+    (place.directory / "evidence.intoto.json").write_text(statement)
+    (place.directory / "qnn.toml").write_text('extends = "default"\n')
+
+
+def llama_files(place: Place) -> None:
+    """Of Llama 3.2 1B, config.json; weights and tokenizer are not ours to ship."""
+    config = (
+        '{"model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, '
+        '"num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8, '
+        '"vocab_size": 128256, "max_position_embeddings": 131072, "tie_word_embeddings": true}'
+    )
+    (place.directory / "config.json").write_text(config)
+
+
+# -- a team's repository ------------------------------------------------------------------------
+
+
+def broken_model(place: Place) -> None:
+    """The report of the green run in before/, and the change that the page describes."""
+    folder = place.directory
+    (folder / "before").mkdir()
+    shutil.copy(folder / "reports/test_emulator/report.json", folder / "before")
+    model = folder / "qnn_model.py"
+    model.write_text(model.read_text("utf-8").replace("Linear(32, 8)", "Linear(31, 8)"))
+
+
+def two_reports(place: Place) -> None:
+    """Two reports of a case that passed, of which the newer one spills more."""
+    for folder, spill in (("before", 400), ("reports/test_emulator", 800)):
+        case = Case(
+            model="mlp",
+            scheme="fp16",
+            soc="SM8650",
+            status=Status.PASSED,
+            footprint=Footprint(spill_bytes=spill),
+        )
+        write_report(reports.make_report([case]), place.directory / folder)
+
+
+def report(place: Place) -> None:
+    """A report with one case that passed."""
+    case = Case(model="mlp", scheme="fp16", soc="SM8650", status=Status.PASSED, sqnr_db=61.2)
+    write_report(reports.make_report([case]), place.directory / "reports/test_emulator")
+
+
+def two_shards(place: Place) -> None:
+    cases = shards.make_cases("mlp fp16 SM8650", "lstm 8a8w SM8650", "mlp 8a8w SM8650")
+    for index, shard in enumerate(shards.make_shards(cases, 2), 1):
+        write_report(shard, place.directory / f"shard-{index}")
+
+
+def logs(place: Place) -> None:
+    """Logs of runs that lacked libc++."""
+    for name in ("build.log", "logcat.txt"):
+        (place.directory / name).write_text(f"{MISSING} file: No such file or directory\n")
+
+
+def app(place: Place) -> None:
+    """An APK, and sources, with a set of libraries for two Hexagon versions."""
+    libraries = android_apps.make_set() | android_apps.make_set(hexagon=0x79)
+    android_apps.write_apk(place.directory / "app.apk", libraries)
+    android_apps.write_sources(place.directory / "MyApp", libraries)
+
+
+def change(place: Place) -> None:
+    """A commit, on a branch, that changes one model of the suite."""
+    clone = Checkout(place.clone)
+    clone.git("checkout", "-q", "-b", "change")
+    with (place.clone / "ci/models/suite/mlp.py").open("a") as file:
+        file.write("\n# one more line\n")
+    clone.git("commit", "-qam", "one more line")
+
+
+def results(place: Place) -> None:
+    """What the jobs of plan.json leave when all is well."""
+    file = place.directory / "plan.json"
+    emulator, onnx = read_emulator_policy(), read_emulator_policy(lane="onnx")
+    for job in msgspec.json.decode(file.read_bytes(), type=Plan).jobs:
+        folder = place.directory / f"results/result-{job.id}"
+        target = folder / "reports" / job.session
+        target.mkdir(parents=True)
+        (folder / "exit-code.txt").write_text("0\n")
+        if job.report == "junit.xml":
+            (target / "junit.xml").write_text(JUNIT)
+        elif job.shard:
+            part, mark = take_shard(list_planned(file), job.shard, emulator, "python")
+            judged = reports.make_judged(job.session, part, emulator.describe_limits(part))
+            write_report(structs.replace(judged, shard=mark), target)
+        elif job.report:
+            cases = select_cases(onnx.suite, ["SM8650"], lane=ONNX)
+            write_report(
+                reports.make_judged(job.session, cases, onnx.describe_limits(cases)), target
+            )
+    needs = {"plan": {"result": "success"}, "session": {"result": "success"}}
+    (place.directory / "needs.json").write_text(json.dumps(needs))
+
+
+# -- SDKs and sources ---------------------------------------------------------------------------
+
+
+def sdks(place: Place) -> None:
+    """The SDKs and the checkout that docs/guides/builds.md names, which the doctor finds fit:
+    headers and CMake files of a few lines, libraries without code, ExecuTorch in miniature."""
+    sdk = tiny_toolchains.make_qnn_sdk(place.home / "qairt/2.37.0.250724")
+    versions = ("MAJOR 2", "MINOR 27", "PATCH 0")
+    lines = [f"#define QNN_API_VERSION_{version}\n" for version in versions]
+    (sdk / "include/QNN/QnnCommon.h").write_text("".join(lines))
+    for name in ("Htp", "HtpPrepare", "System", *(f"HtpV{version}Stub" for version in HEXAGONS)):
+        library(sdk / f"lib/aarch64-android/libQnn{name}.so", "libplaceholder_for_android.so")
+        library(sdk / f"lib/x86_64-linux-clang/libQnn{name}.so", "libx86.so")
+        library(sdk / f"lib/aarch64-oe-linux-gcc11.2/libQnn{name}.so", "libaarch64.so")
+    for version in HEXAGONS:
+        skel = sdk / f"lib/hexagon-v{version}/unsigned/libQnnHtpV{version}Skel.so"
+        library(skel, "libplaceholder_for_hexagon.so")
+        data = bytearray(skel.read_bytes())
+        elf_edits.set_u32(elf_edits.E_FLAGS_32, int(version, 16))(data)
+        skel.write_bytes(data)
+    make_ndk(place.home / "android-ndk-r26c", "26.2.11394342")
+    tiny_toolchains.make_hexagon_sdk(place.home / "hexagon-sdk")
+    for path in (tiny_toolchains.make_libcxx(place.home / "libcxx") / "lib").iterdir():
+        library(path, "libx86.so")
+    clone_tiny(place.home / "executorch")
+
+
+def make_ndk(root: Path, revision: str) -> None:
+    tiny_toolchains.make_ndk(root, revision)
+    sysroot = root / "toolchains/llvm/prebuilt/linux-x86_64/sysroot"
+    (sysroot / "usr/lib/aarch64-linux-android/30").mkdir(parents=True)
+
+
+def library(path: Path, source: str) -> None:
+    """A library without code, under the name of one of QNN 2.37's."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = LIBRARIES / source
+    named = source.startswith("libplaceholder")
+    data = bytearray(elf_edits.named(file, path.name) if named else file.read_bytes())
+    for old, new in (
+        (PLACEHOLDER_BUILD, BUILD),
+        ("libneeded.so", "libc.so.6"),
+        ("$ORIGIN/..:/home/builder/out", "$ORIGIN"),
+    ):
+        if old.encode() in data:
+            elf_edits.set_string(old, new, everywhere=True)(data)
+    path.write_bytes(data)
+
+
+def clone_tiny(target: Path) -> None:
+    """ExecuTorch in miniature as a git checkout, with its submodules' files."""
+    shutil.copytree(TINY, target)
+    modules = [path.parent.relative_to(target) for path in sorted(target.rglob("README"))]
+    rows = [f'[submodule "{one}"]\n\tpath = {one}\n\turl = ../{one}\n' for one in modules]
+    (target / ".gitmodules").write_text("".join(rows))
+    checkout = Checkout(target)
+    checkout.git("init", "-q", "-b", "main")
+    checkout.git("add", ".")
+    for one in modules:
+        checkout.git("rm", "-rq", "--cached", str(one))
+        checkout.git("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},{one}")
+    checkout.git("commit", "-qm", "1.5.1")
+    (target / "extension/llm/tokenizers/third-party/re2").mkdir(parents=True)
+    (target / "extension/llm/tokenizers/third-party/re2/README").touch()
+
+
+def second_ndk(place: Place) -> None:
+    """NDK r27, and in the clone's manifests the two entries that docs/guides/toolchains.md
+    shows."""
+    sdks(place)
+    shutil.rmtree(place.home / "android-ndk-r26c")
+    make_ndk(place.home / "android-ndk-r26c", "27.0.12077973")
+    entries = read_blocks("docs/guides/toolchains.md", "toml")
+    for name, entry in zip(("toolchains/android-ndk.toml", "profiles.toml"), entries, strict=True):
+        with (place.clone / "manifests" / name).open("a") as file:
+            file.write(f"\n{entry}")
+
+
+def sdk_archive(place: Place) -> None:
+    """An archive in the shape of Qualcomm's."""
+    toolchains.make_sdk(place.home / "v2.37.0.250724.zip", "2.37.0.250724")
+
+
+def skel_wheel(place: Place) -> None:
+    """A wheel with a skel whose build is not listed."""
+    name = "libQnnHtpV75Skel.so"
+    data = bytearray(elf_edits.named(LIBRARIES / "libplaceholder_for_hexagon.so", name))
+    elf_edits.set_build(PLACEHOLDER_BUILD, "v2.11.40.230710101010")(data)
+    with zipfile.ZipFile(place.home / "qnn.whl", "w") as wheel:
+        wheel.writestr(f"qnn/{name}", bytes(data))
+
+
+def two_build_systems(place: Place) -> None:
+    """~/executorch: a clone whose own commit adds a file to CMake alone."""
+    origin = make_checkout(place.folder / "origin", BOTH_SYSTEMS)
+    origin.git("clone", "-q", ".", str(place.home / "executorch"))
+    lists = BOTH_SYSTEMS["CMakeLists.txt"].replace("a.cpp", f"a.cpp\n  {NEW_FILE}")
+    clone = Checkout(place.home / "executorch")
+    clone.commit({NEW_FILE: "int b;\n", "CMakeLists.txt": lists})
+
+
+def executorch_below(place: Place) -> None:
+    """The same clone in the directory of the reader."""
+    two_build_systems(place)
+    shutil.copytree(place.home / "executorch", place.directory / "executorch")
+
+
+# -- signing and devices ------------------------------------------------------------------------
+
+
+def signer(place: Place) -> None:
+    """The SDKs that docs/guides/signing.md names, with what is signed, a stand-in for the signer,
+    and a direct mode build in build-direct/."""
+    made = dsp_toolchains.make_inputs(place.folder / "signing")
+    sdk = dsp_toolchains.make_signer_sdk(place.home / "hexagon-sdk")
+    for name, target in (
+        ("qnn", place.home / "qairt/2.43.0.260128"),
+        ("tools", sdk / "tools/HEXAGON_Tools/19.0.07"),
+        ("build", place.directory / "build-direct"),
+    ):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        made[name].rename(target)
+
+
+def runner_and_runtime(place: Place) -> None:
+    """A runner for this machine, and libraries by the names of an emulator's."""
+    runtime = place.directory / "runtime"
+    runtime.mkdir()
+    for name in ("libQnnHtp.so", "libQnnSystem.so"):
+        shutil.copyfile("/bin/true", runtime / name)
+    shutil.copyfile("/bin/true", place.directory / "qnn_executor_runner")
+
+
+def wheel_runner(place: Place) -> None:
+    """The built runner on PATH, and a kept program with its inputs as M.pte and L.txt."""
+    programs = place.home / ".local/bin"
+    programs.mkdir(parents=True)
+    (built,) = (place.home / CACHE / "builds").glob("runner-*/artifacts/qnn_wheel_runner")
+    (programs / built.name).symlink_to(built)
+    (artifact,) = (place.directory / "kept").glob("*/artifact")
+    shutil.copy(artifact / "program.pte", place.directory / "M.pte")
+    rows = [f"{path}\n" for path in sorted((artifact / "inputs").iterdir())]
+    (place.directory / "L.txt").write_text("".join(rows))
+    (place.directory / "DIR").mkdir()
+
+
+def pulled_outputs(place: Place) -> None:
+    """What a device gave for the kept programs: the outputs that the run kept."""
+    for outputs in (place.directory / "kept").glob("*/outputs"):
+        name = outputs.parent.name
+        shutil.copytree(outputs, place.directory / "results" / name / "outputs")

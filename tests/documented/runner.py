@@ -1,0 +1,204 @@
+"""Runs documented commands where their page tells the reader to type them.
+
+``qnn-ci VERB`` is typed in a clone as ``./nox -s qnn_ci -- VERB``, as README.md and docs/README.md
+say. The pages in TEAM speak to people with their own repository: they install the project with pip
+and type ``qnn-ci VERB`` there. Each command runs from the root of the clone or repository, and a
+second time from a directory below it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from filelock import FileLock
+
+from tests.documented.pages import Command, read_commands
+from tests.documented.place import Ended, Place, give_downloads, make_place
+from tests.documented.table import Row, fill, find_row, read_list
+from tests.stand_ins.repository import make_checkout
+
+# The command with which the page's reader installs the project.
+LOWERING = 'pip install "executorch-qnn-ci[lowering]"'
+TEAM = {
+    "docs/guides/your-repository.md": LOWERING,
+    "docs/guides/ci.md": LOWERING,
+    "docs/reference/policy.md": LOWERING,
+    "docs/guides/evidence.md": "pip install executorch-qnn-ci",
+}
+# Names that this project has, too.
+THEIRS = {
+    "ci/__init__.py": "raise SystemExit('not this one')\n",
+    "provisioning/__init__.py": "raise SystemExit('not this one')\n",
+    "README.md": "Models\n",
+}
+IN_THE_SHELL = ("export ", "eval ")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A command to type in a place. ``install`` is how its reader installed the project, empty in a
+    clone."""
+
+    command: Command
+    install: str
+    below: bool
+
+    def __str__(self) -> str:
+        return f"typed_from_{'below' if self.below else 'root'} {self.command}"
+
+
+def list_runs() -> list[Run]:
+    """Each command of the pages once for each kind of reader and directory. What CHANGELOG.md names
+    is history; commands in the list of docs/reference/commands.md are not run."""
+    kinds: dict[tuple[str, str], Run] = {}
+    excused = read_list("Not run") | read_list("Run by another job")
+    for command in read_commands():
+        if command.place == "CHANGELOG.md" or command.key in excused:
+            continue
+        install = TEAM.get(command.place, "") if "./nox" not in command.typed else ""
+        kinds.setdefault((command.key, install), Run(command, install, below=False))
+    # pip's "." is the root of the clone.
+    twice = [run for run in kinds.values() if not run.command.typed.startswith("pip ")]
+    return [*kinds.values(), *(replace(run, below=True) for run in twice)]
+
+
+def choose_sample(runs: list[Run]) -> list[Run]:
+    """What ``./nox -s tests`` types: the first command of each page that takes seconds, from the
+    root and from below by turns, and those that their rows call daily."""
+    rows = {run: find_row(run.command) for run in runs}
+    quick = [
+        run for run in runs if not rows[run].slow and not run.command.typed.startswith("export ")
+    ]
+    pages = {run.command.place: run for run in reversed(quick) if not run.below}
+    first = [*pages.values()][::-1]
+    below = {(run.command, run.install): run for run in quick if run.below}
+    turns = [
+        below.get((run.command, run.install), run) if at % 2 else run
+        for at, run in enumerate(first)
+    ]
+    daily = [run for run in quick if rows[run].daily and not run.below]
+    return list(dict.fromkeys([*turns, *daily]))
+
+
+def prove(run: Run, shared: Path) -> None:
+    """Type a command, and compare its end with its row. Raises AssertionError.
+
+    ``shared`` is a directory in which environments and downloads are made once.
+    """
+    row = find_row(run.command)
+    with open_place(run, shared) as place:
+        if run.command.typed.startswith("pip "):
+            ended = install(run.command.typed, shared)[1]
+        else:
+            ended = type_all(run, row, place)
+        judge(run, row, ended)
+
+
+def type_all(run: Run, row: Row, place: Place) -> Ended:
+    """What a row gives the reader, then the command. Variables last until the command ends."""
+    shell = []
+    for given in row.given:
+        if not isinstance(given, str):
+            given(place)
+        elif given.startswith(IN_THE_SHELL):
+            shell.append(spell(given, run, place))
+        else:
+            ended = place.run("\n".join([*shell, spell(given, run, place)]), row.limit_s)
+            assert "Traceback" not in ended.text, f"{given}\n{ended.text}"
+    return place.run("\n".join([*shell, spell(run.command.typed, run, place)]), row.limit_s)
+
+
+def spell(text: str, run: Run, place: Place) -> str:
+    """A command as a reader types it in a place."""
+    text = fill(text)
+    if not run.install:
+        text = re.sub(r"\bqnn-ci (?=[a-z-])", "./nox -s qnn_ci -- ", text)
+    if not run.below or run.install:
+        return text
+    # Paths of the clone's files are relative to the directory in which the reader is.
+    words = text.split(" ")
+    return " ".join(
+        f"../{word.removeprefix('./')}" if is_ours(word, place) else word for word in words
+    )
+
+
+def is_ours(word: str, place: Place) -> bool:
+    """Whether a word is the path of a file of the project, such as ./nox or tests/a.py:factory."""
+    name = word.partition(":")[0].removeprefix("./")
+    return "/" in word and bool(name) and (place.clone / name).exists()
+
+
+def judge(run: Run, row: Row, ended: Ended) -> None:
+    """Raises AssertionError if a command ended in another way than its row promises."""
+    seen = f"{run.command.typed}\n{ended.text}\n[exit code {ended.code}]"
+    assert ended.code == row.code, f"exit code {ended.code} is not {row.code}:\n{seen}"
+    assert "Traceback" not in ended.text, seen
+    assert row.is_kept_by(ended.text), f"it does not print {row.says!r}:\n{seen}"
+
+
+@contextmanager
+def open_place(run: Run, shared: Path) -> Iterator[Place]:
+    """A new place for a command, which is removed afterwards."""
+    with tempfile.TemporaryDirectory(prefix="reader-", ignore_cleanup_errors=True) as folder:
+        place = make_place(Path(folder))
+        give_downloads(fetch(shared), place.home)
+        if run.install:
+            root = make_checkout(place.home / "our models", THEIRS).root
+            place = replace(place, directory=root, programs=install(run.install, shared)[0])
+        if run.below:
+            place = replace(place, directory=place.directory / "below")
+            place.directory.mkdir()
+        yield place
+
+
+def fetch(shared: Path) -> Path:
+    """A home with QNN's libraries in its store, which the page's own command fetched."""
+
+    def make(folder: Path) -> None:
+        place = make_place(folder / "place")
+        ended = place.run("./nox -s provision -- emulator", 600)
+        assert ended.code == 0, ended.text
+        place.home.rename(folder / "home")
+
+    return make_once(shared / "fetched", make) / "home"
+
+
+def install(line: str, shared: Path) -> tuple[Path, Ended]:
+    """Type a page's ``pip install`` in a clone, in a new environment; its programs, and how pip
+    ended. The project comes from the clone's commit, not from an index."""
+    folder = shared / re.sub(r"\W+", "-", line)
+
+    def make(folder: Path) -> None:
+        place = make_place(folder / "place")
+        place = replace(place, programs=folder / "venv" / "bin")
+        source = f" @ git+file://localhost{place.clone}"
+        named = r'"?(executorch-qnn-ci(\[[\w,]+\])?)( @ git\+https:[^"]*)?"?$'
+        typed = re.sub(named, rf'"\g<1>{source}"', line)
+        made = place.run(f"python3 -m venv {folder}/venv", 120)
+        assert made.code == 0, made.text
+        ended = place.run(typed, 900)
+        (folder / "ended.json").write_text(json.dumps([ended.code, ended.text]))
+        shutil.rmtree(place.folder / "home", ignore_errors=True)
+
+    made = make_once(folder, make)
+    return made / "venv" / "bin", Ended(*json.loads((made / "ended.json").read_text()))
+
+
+def make_once(folder: Path, make: Callable[[Path], None]) -> Path:
+    """Let the first of all worker processes fill a directory, for which the others wait."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    done = folder / "done"
+    with FileLock(f"{folder}.lock"):
+        if not done.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            make(folder)
+            done.touch()
+    return folder

@@ -1,0 +1,310 @@
+"""What each documented command promises: a row per command, or per pattern of commands.
+
+A command takes the first row whose pattern is in its text. A row neither adds, drops nor changes an
+argument or a variable: ``given`` puts files where the page says that the reader has them, or types
+the page's earlier commands. FILL has a value for each placeholder that pages leave to the reader.
+Commands that cannot run are listed in docs/reference/commands.md, with the reasons.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from tests.documented import readers
+from tests.documented.pages import ROOT, Command
+from tests.documented.place import Place
+
+Given = str | Callable[[Place], None]
+LIST = "docs/reference/commands.md"
+
+
+@dataclass(frozen=True)
+class Row:
+    """The promise of the commands whose key contains a match of ``of``.
+
+    ``says`` is in the output, in order, where `` ... `` stands for anything. If ``code`` is not 0,
+    the command's page shows ``says``, too. ``given`` is done in order before: a function puts files
+    in place, a text is a command of a page. ``needs`` are programs of the machine. Commands that
+    are ``slow``, with the minutes that they may take, run only by night; ``daily`` ones run always.
+    """
+
+    of: str
+    says: str
+    code: int = 0
+    given: Sequence[Given] = ()
+    needs: Sequence[str] = ()
+    slow: float = 0
+    daily: bool = False
+
+    @property
+    def limit_s(self) -> float:
+        return 60 * (self.slow or 10)
+
+    @property
+    def lacks(self) -> str:
+        """Why it cannot run on this machine; empty if it can."""
+        missing = [name for name in self.needs if not shutil.which(name)]
+        return f"not installed: {', '.join(missing)}" if missing else ""
+
+    def is_kept_by(self, text: str) -> bool:
+        """Whether ``text`` has everything that ``says`` promises."""
+        parts = (re.escape(" ".join(part.split())) for part in self.says.split(" ... "))
+        return bool(re.search(".*".join(parts), " ".join(text.split())))
+
+
+def find_row(command: Command) -> Row:
+    """The first row that fits a command. Raises LookupError if there is none."""
+    for row in ROWS:
+        if re.search(row.of, command.key):
+            return row
+    raise LookupError(f"{command} has no row in tests/documented/table.py")
+
+
+@cache
+def read_list(section: str) -> dict[str, str]:
+    """The commands of a section of the list, each with the other column's text."""
+    _, _, text = (ROOT / LIST).read_text("utf-8").partition(f"## {section}\n")
+    return dict(re.findall(r"(?m)^\| `(.+?)` \| (.+) \|$", text.partition("\n## ")[0]))
+
+
+def fill(text: str) -> str:
+    """A command with a value for each placeholder."""
+    for placeholder, value in FILL.items():
+        text = text.replace(placeholder, value)
+    return text
+
+
+FILL = {
+    "[NAME...]": "qnn-runtime",
+    "NAME... --to": "emulator --to",
+    "NAME...": "qnn-runtime libatomic",
+    "path NAME": "path qnn-runtime",
+    "verify NAME": "verify qnn-runtime",
+    "fetch NAME": "fetch libatomic",
+    "lock NAME": "lock qnn-sdk",
+    "ARTIFACT[@VERSION]": "qnn-runtime@2.5.0",
+    "--from FILE": "--from ~/v2.37.0.250724.zip",
+    "WHEEL...": "~/qnn.whl",
+    "WHEEL ": "~/qnn.whl ",
+    "FILE ...": "signed/libQnnLpaiSkel.so",
+    "DIRECTORY": "signed",
+    "--source DIR": "--source $EXECUTORCH_ROOT",
+    "--sdk DIR": "--sdk $QNN_SDK_ROOT",
+    "--sdk SDK": "--sdk $QNN_SDK_ROOT",
+    "PROFILE": "emulator",
+    "--base IMAGE": "--base debian:bookworm",
+    "--push REF": "--push registry.example/emulator",
+    "--base BASE": "--base main",
+    "report PATH": "report reports/test_emulator",
+    "--trend DIR": "--trend reports",
+    "-s SESSION": "-s validate",
+    "TARGET": "android",
+    "OWNER/REPOSITORY@COMMIT": "example/executorch-qnn-ci@" + "0123456789" * 4,
+    "OLD NEW": "before/report.json reports/test_emulator",
+    "VERB": "list",
+    '"$GITHUB_EVENT_NAME"': "pull_request",
+    '"$GITHUB_ENV"': "github.env",
+}
+EXPORTS = (
+    (
+        "export QNN_SDK_ROOT=~/qairt/2.37.0.250724 ANDROID_NDK_ROOT=~/android-ndk-r26c "
+        "EXECUTORCH_ROOT=~/executorch"
+    ),
+    "export HEXAGON_SDK_ROOT=~/hexagon-sdk QNN_CI_LIBCXX_ROOT=~/libcxx",
+)
+SDKS = (readers.sdks, *EXPORTS)
+SIGNER = (
+    readers.signer,
+    (
+        "export QNN_SDK_ROOT=~/qairt/2.43.0.260128 HEXAGON_SDK_ROOT=~/hexagon-sdk "
+        "HEXAGON_TOOLS_ROOT=~/hexagon-sdk/tools/HEXAGON_Tools/19.0.07"
+    ),
+)
+COMPILERS = ("clang", "ld.lld", "g++", "make", "aarch64-linux-gnu-g++")
+BUILD = {"given": SDKS, "needs": COMPILERS}
+KEEP = "./nox -s test_emulator -- --model net.py:factory --scheme fp16 --keep-artifacts kept"
+INIT = "qnn-ci init --uses OWNER/REPOSITORY@COMMIT"
+GREEN = "qnn-ci test-emulator --policy qnn.toml"
+NET = (readers.net,)
+BUNDLE = (
+    readers.runner_and_runtime,
+    ("./nox -s stage -- --soc SM8650 --runner qnn_executor_runner --runtime runtime --out bundle"),
+)
+PLAN = (readers.change, "qnn-ci plan --head HEAD --out plan.json")
+PASSED = "[1/1] ... passed ... controls: ... passed ... 1 passed, 0 failed"
+NO_ENGINE = "no Docker engine answers"
+
+ROWS = (
+    # -- test_emulator, from special cases to the suite --
+    Row("test_(emulator|onnx) -- --list$", "models (default schemes) ... mlp ... SM8650"),
+    Row("test_emulator -- --backend gpu$", "TuningMode must be enabled", 3),
+    Row("test_emulator -- --backend lpai$", "QNN909", 3),
+    Row("--plan plan.json", "passed", given=PLAN),
+    Row(
+        "^nox -s test_emulator .*lost.py:positions",
+        "not faithful: the error is 47.6 dB above the predicted rounding noise",
+        1,
+    ),
+    Row("^nox -s test_emulator .*lost.py:twice", "24.0 dB ... 76.3 dB", 1),
+    Row("vision.py:mobilevit", "not faithful", 1, slow=30),
+    Row("^nox -s test_emulator .*(sequences.py|lost.py:norm)", "not faithful", 1),
+    Row("test_emulator -- --suite upstream --filter '[*]Floating", "4 passed by both"),
+    Row("--suite backend-suite", "failed by ours: not quantized well", 1, slow=20),
+    Row("--suite faults --filter", "passed", slow=20),
+    Row("--suite faults$", "passed", slow=40),
+    Row("--policy manifests/policies/choices.toml", "0 failed", slow=20),
+    Row("test_emulator -- --model net.py.* --keep-artifacts", "1 passed, 0 failed", given=NET),
+    Row("test_emulator -- --model net.py", "1 passed, 0 failed", given=NET),
+    Row("^nox -s test_emulator -- --any", "no usable device with SM8650", 3, BUNDLE, ("adb",)),
+    Row("test_emulator -- --model mlp --scheme fp16$", PASSED, daily=True),
+    Row("test_emulator -- --model (mlp|lost.py:expanded)", "passed ... 0 failed"),
+    Row("^nox -s test_emulator", "controls: ... passed ... 0 failed", slow=30),
+    # -- other lanes --
+    Row("test_onnx -- --model net.onnx", PASSED, given=(readers.onnx_net,), daily=True),
+    Row(
+        "test_onnx -- --model mlp --compare",
+        "compare",
+        given=("./nox -s test_emulator -- --model mlp --scheme fp16",),
+    ),
+    Row("nox -s test_onnx", "passed ... 0 failed", slow=30),
+    Row("test_llm -- --project", "projected, not measured", given=(readers.llama_files,)),
+    Row("nox -s test_llm", "controls: ... passed ... 0 failed", slow=20),
+    Row("-s audit", "an audit does not run QNN's compiler", given=NET),
+    Row("qnn-ci localise --model net.py", "as predicted ... 2 programs", given=NET),
+    Row("qnn-ci localise .*positions", "first wrong operator", 1),
+    Row("qnn-ci localise", "first wrong operator", 1, slow=30),
+    Row("qnn-ci fuzz --graph", "wrong", 1, (readers.wrong_graph,)),
+    Row("nox -s fuzz$", "graphs", slow=20),
+    Row("versions-matrix --known", "pad-beyond-range"),
+    Row("versions-matrix", "matrix.md", slow=60),
+    Row("upgrade-report before|upgrade-report OLD", "1 worse", given=(readers.two_reports,)),
+    Row("upgrade-report .*--policy", "worse", given=(INIT,), slow=60),
+    Row("upgrade-report", "worse", slow=60),
+    # -- a team's repository --
+    Row("init --workflow-only", "qnn.yml", given=("qnn-ci init --policy-only",)),
+    Row("qnn-ci init", "wrote qnn.toml"),
+    Row(
+        "qnn-ci test-emulator --policy qnn.toml --base",
+        "qnn_model.py",
+        1,
+        (INIT, GREEN, readers.broken_model),
+    ),
+    Row("--policy qnn.toml --record", "recorded: ", given=(INIT,)),
+    Row("test-emulator --policy qnn.toml$", "2 passed, 0 failed", given=(INIT,)),
+    Row(
+        "qnn-ci report .*--base",
+        "test_emulator: FAILED",
+        1,
+        (INIT, GREEN, readers.broken_model, f"{GREEN} --base before/report.json --sarif qnn.sarif"),
+    ),
+    Row("qnn-ci cache-key", "qnn-ci-"),
+    Row("^eval .*setup", ""),
+    Row("qnn-ci setup", "export QNN_SDK_ROOT="),
+    # -- programs, libraries, apps, logs --
+    Row("qnn-ci check-app", "", given=(readers.app,)),
+    Row(
+        "compat model_ctx.onnx --runtime 2.47.0",
+        "model_ctx.onnx for QNN 2.47.0: no (build)",
+        1,
+        (readers.context_model,),
+    ),
+    Row("(inspect|compat|context) model_ctx", "2.49.40", given=(readers.context_model,)),
+    Row(
+        "compat model.pte --soc SM8750",
+        "model.pte for SM8750: no (Hexagon, SoC)",
+        1,
+        (readers.program,),
+    ),
+    Row("qnn-ci compat", "yes", given=(readers.program,)),
+    Row("qnn-ci inspect", "SM8650, V75", given=(readers.program,)),
+    Row("qnn-ci explain", "libc++.so.1: cannot open shared object file", 1, (readers.logs,)),
+    # -- builds --
+    Row("--with llama", "qnn_llama_runner", **BUILD),
+    Row("build_direct --", "CDSP_VERSION=v79", **BUILD),
+    Row("--profile android-r27", "built in", given=(readers.second_ndk, *EXPORTS), needs=COMPILERS),
+    Row("build_linux -- --sdk DIR --dry-run", "cmake -S", **BUILD),
+    Row("build_(android|linux|aot|runner) ?-- |build_linux", "built in", **BUILD),
+    Row("build_android$|build TARGET", "built in", **BUILD),
+    Row("build_android test_emulator", "built in", slow=30, **BUILD),
+    Row("build_runner$", "qnn_wheel_runner"),
+    Row(
+        "qnn_wheel_runner",
+        "",
+        given=(
+            readers.net,
+            KEEP,
+            "./nox -s build_runner",
+            readers.wheel_runner,
+            'eval "$(qnn-ci env emulator --shell)"',
+        ),
+    ),
+    # -- doctor --
+    Row("validate -- --backend", "QNN909", 3),
+    Row("doctor linux", "QNN100", 3),
+    Row("validate -- (android|linux)", "not fit", 3),
+    Row("doctor aot", "aot: fit", 0, SDKS),
+    Row("doctor emulator --json", '"fit": true'),
+    Row("SESSION|doctor|validate", "emulator: fit"),
+    # -- store --
+    Row("fetch (qnn-sdk|aot|android)|provision -- lpai", "this fetch needs your consent", 3),
+    Row("env aot", "QNN_SDK_ROOT", given=SDKS),
+    Row("fetch|provision", ""),
+    Row("lock qnn-sdk --write|lock NAME --write", "licence that you have not accepted", 3),
+    Row("lock-skels", "+skels", given=(readers.skel_wheel,)),
+    Row("lock qnn-sdk --from", "locks/qnn-sdk", given=(readers.sdk_archive,)),
+    Row("qnn-ci lock", "nothing changed"),
+    Row("qnn-ci update", "nothing changed"),
+    Row("qnn-ci verify( |$)", "all unchanged"),
+    Row("qnn-ci list", "profile emulator: "),
+    Row("qnn-ci path", "/store/qnn-runtime-"),
+    Row("qnn-ci gc", "freed"),
+    Row("GITHUB_ENV", ""),
+    Row("env emulator|env PROFILE", ""),
+    Row("cache info", "total"),
+    Row("cache clean all", "removed"),
+    # -- devices, signing, images --
+    Row("(deploy|test-emulator) .*--(device adb|any)", "no", 3, BUNDLE, ("adb",)),
+    Row("--device ssh:", "cannot be reached", 5, BUNDLE, ("ssh",)),
+    Row("export ", ""),
+    Row("stage .*--cases", "", given=(readers.net, KEEP, readers.runner_and_runtime)),
+    Row("stage", "x86_64-linux for SM8650", given=(readers.runner_and_runtime,)),
+    Row("sign_skel$|qnn-ci sign$", "no library to sign is selected", 2),
+    Row("sign_skel .*--dry-run", "libQnnLpaiSkel.so", given=SIGNER),
+    Row("sign_skel", "signed and verified", given=SIGNER),
+    Row(
+        "verify-signature",
+        "proven",
+        given=(*SIGNER, "./nox -s sign_skel -- --lpai-arch v6"),
+    ),
+    Row("docker_|image", NO_ENGINE, 3),
+    # -- plans and reports --
+    Row("plan --record", "files of the repository", needs=("strace",), slow=60),
+    Row("plan --verify", "missed: nothing", slow=20),
+    Row("-s plan|-ci plan", "", given=(readers.change,)),
+    Row("qnn-ci matrix", "include", given=PLAN),
+    Row("qnn-ci gate", "green", given=(*PLAN, readers.results)),
+    Row("judge kept --pulled", "", given=(readers.net, KEEP, readers.pulled_outputs)),
+    Row("judge kept", "", given=(readers.net, KEEP)),
+    Row("report shard-1", "3 passed", given=(readers.two_shards,)),
+    Row("report --schema", '"$schema"'),
+    Row("report --trend", "1 report", given=(readers.report,)),
+    Row("qnn-ci report", "1 passed", given=(readers.report,)),
+    Row("verify-evidence", "mlp 8a8w SM8650 passed", given=(readers.evidence,)),
+    # -- parity --
+    Row(
+        "-s parity$|qnn-ci parity", "cmake-only-source", 1, (readers.two_build_systems, EXPORTS[0])
+    ),
+    Row("parity -- ", "cmake-only-source", 1, (readers.executorch_below,)),
+    # -- the project itself --
+    Row("bench -- (emulator|gate|parity)", "", slow=60),
+    Row("(unit|tests) -- tests/(unit/ci/judging|static/test_links)", " passed in ", daily=True),
+    Row("nox -s (unit|tests)", " passed", slow=60),
+    Row("^pip ", ""),
+    Row("qnn_ci -- VERB|qnn-ci VERB", "profile emulator: "),
+    Row("--version", "executorch-qnn-ci"),
+    Row("completion", "qnn"),
+)
