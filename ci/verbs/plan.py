@@ -16,6 +16,8 @@ from ci.gate.render import render_markdown, render_runs, render_savings, render_
 from ci.gate.replay import Savings, replay_step
 from ci.gate.rules import Recorded, read_record, read_rules
 from ci.gate.schema import WORK_TREE, Plan
+from ci.models.source_lines import find_repository
+from ci.parity.trees import find_git_dir
 from ci.verbs.dropped import accept_dropped
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
@@ -41,7 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " sessions run",
     )
     add("--everything", action="store_true", help="plan all sessions and cases, whatever changed")
-    add("--source", type=user_path, default=".", help="a checkout or git directory")
+    add(
+        "--source",
+        type=user_path,
+        default=".",
+        help="a checkout, a directory in it, or a git directory",
+    )
     add(
         "--rules", type=user_path, metavar="FILE", help="your own rules, in the format of gate.toml"
     )
@@ -76,7 +83,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    repository = Repository(Path(args.source), read_rules(args.rules))
+    source = Path(args.source)
+    if find_git_dir(source) is None:  # a directory within a checkout
+        source = find_repository(source / ".git") or source
+    repository = Repository(source, read_rules(args.rules))
     if args.record is not None:
         return record(args, repository, progress)
     if args.verify:

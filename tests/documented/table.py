@@ -301,7 +301,7 @@ ROWS = (
     Row("parity -- ", "cmake-only-source", 1, (readers.executorch_below,)),
     # -- the project itself --
     Row("bench -- (emulator|gate|parity)", "", slow=60),
-    Row("(unit|tests) -- tests/(unit/ci/judging|static/test_links)", " passed in ", daily=True),
+    Row("(unit|tests) -- tests/(unit/ci/judging|static/test_links)", " passed", daily=True),
     Row("nox -s (unit|tests)", " passed", slow=60),
     Row("^pip ", ""),
     Row("qnn_ci -- VERB|qnn-ci VERB", "profile emulator: "),

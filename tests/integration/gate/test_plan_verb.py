@@ -102,6 +102,7 @@ def test_the_work_tree_counts_with_what_is_not_tracked(checkout: Checkout) -> No
         ("docs/untracked.md", "added"),
         (".gitignore", "added"),
     }
+    assert run("plan", "--source", str(checkout.root / "ci" / "models")) == (0, data)
 
 
 def test_what_is_staged_counts_too(checkout: Checkout) -> None:
