@@ -25,12 +25,14 @@ from tests.documented.table import Row, fill, find_row, read_list
 from tests.stand_ins.repository import make_checkout
 
 # The command with which the page's reader installs the project.
-LOWERING = 'pip install "executorch-qnn-ci[lowering]"'
+LOWERING = (
+    'pip install "executorch-qnn-ci[lowering] @ git+https://github.com/OWNER/REPOSITORY@COMMIT"'
+)
 TEAM = {
     "docs/guides/your-repository.md": LOWERING,
     "docs/guides/ci.md": LOWERING,
     "docs/reference/policy.md": LOWERING,
-    "docs/guides/evidence.md": "pip install executorch-qnn-ci",
+    "docs/guides/evidence.md": "pip install .",
 }
 # Names that this project has, too.
 THEIRS = {
@@ -117,7 +119,7 @@ def type_all(run: Run, row: Row, place: Place) -> Ended:
 
 def spell(text: str, run: Run, place: Place) -> str:
     """A command as a reader types it in a place."""
-    text = fill(text)
+    text = fill(text, place)
     if not run.install:
         text = re.sub(r"\bqnn-ci (?=[a-z-])", "./nox -s qnn_ci -- ", text)
     if not run.below or run.install:
@@ -172,18 +174,15 @@ def fetch(shared: Path) -> Path:
 
 def install(line: str, shared: Path) -> tuple[Path, Ended]:
     """Type a page's ``pip install`` in a clone, in a new environment; its programs, and how pip
-    ended. The project comes from the clone's commit, not from an index."""
+    ended."""
     folder = shared / re.sub(r"\W+", "-", line)
 
     def make(folder: Path) -> None:
         place = make_place(folder / "place")
         place = replace(place, programs=folder / "venv" / "bin")
-        source = f" @ git+file://localhost{place.clone}"
-        named = r'"?(executorch-qnn-ci(\[[\w,]+\])?)( @ git\+https:[^"]*)?"?$'
-        typed = re.sub(named, rf'"\g<1>{source}"', line)
         made = place.run(f"python3 -m venv {folder}/venv", 120)
         assert made.code == 0, made.text
-        ended = place.run(typed, 900)
+        ended = place.run(fill(line, place), 900)
         (folder / "ended.json").write_text(json.dumps([ended.code, ended.text]))
         shutil.rmtree(place.folder / "home", ignore_errors=True)
 

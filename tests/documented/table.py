@@ -71,14 +71,18 @@ def read_list(section: str) -> dict[str, str]:
     return dict(re.findall(r"(?m)^\| `(.+?)` \| (.+) \|$", text.partition("\n## ")[0]))
 
 
-def fill(text: str) -> str:
-    """A command with a value for each placeholder."""
+def fill(text: str, place: Place) -> str:
+    """A command with a value for each placeholder. The project's repository is the clone."""
     for placeholder, value in FILL.items():
-        text = text.replace(placeholder, value)
+        text = text.replace(placeholder, value.replace("{clone}", str(place.clone)))
     return text
 
 
 FILL = {
+    "https://github.com/OWNER/REPOSITORY@COMMIT": "file://localhost{clone}@main",
+    "https://github.com/OWNER/REPOSITORY": "file://{clone}",
+    "cd REPOSITORY": "cd executorch-qnn-ci",
+    "/path/to/clone": "{clone}",
     "[NAME...]": "qnn-runtime",
     "NAME... --to": "emulator --to",
     "NAME...": "qnn-runtime libatomic",
@@ -303,7 +307,9 @@ ROWS = (
     Row("bench -- (emulator|gate|parity)", "", slow=60),
     Row("(unit|tests) -- tests/(unit/ci/judging|static/test_links)", " passed", daily=True),
     Row("nox -s (unit|tests)", " passed", slow=60),
-    Row("^pip ", ""),
+    Row("^pip ", "Successfully installed"),
+    Row("^git clone", "Cloning into 'executorch-qnn-ci'"),
+    Row("^cd ", "", given=("git clone https://github.com/OWNER/REPOSITORY",)),
     Row("qnn_ci -- VERB|qnn-ci VERB", "profile emulator: "),
     Row("--version", "executorch-qnn-ci"),
     Row("completion", "qnn"),

@@ -25,6 +25,7 @@ from provisioning.console.command import Verb, make_parser
 from provisioning.console.process import run_process
 from provisioning.errors import QnnCiError, UsageError
 from tests.documented.pages import ROOT, VERBS, Command, commands_of, list_shown, read_commands
+from tests.documented.place import Place
 from tests.documented.runner import TEAM, choose_sample, list_runs
 from tests.documented.table import FILL, LIST, ROWS, fill, find_row, read_list
 
@@ -82,7 +83,7 @@ def list_calls(command: Command) -> Iterator[list[str]]:
 
 def check(command: Command) -> None:
     """Parse what a command starts. Raises UsageError, or SystemExit for a wrong value."""
-    text = re.sub(r'"\$\((.*)\)"', r"\1", fill(command.typed))
+    text = re.sub(r'"\$\((.*)\)"', r"\1", fill(command.typed, Place(ROOT, ROOT)))
     for word in Command(command.place, text).words:
         if word.startswith("tests/") and not (ROOT / word.partition(":")[0]).exists():
             raise UsageError(f"no file {word}")
