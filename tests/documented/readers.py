@@ -10,6 +10,7 @@ import json
 import shutil
 import zipfile
 from pathlib import Path
+from typing import get_type_hints
 
 import msgspec
 from markdown_it import MarkdownIt
@@ -19,7 +20,7 @@ from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import select_cases
 from ci.gate.schema import Plan
 from ci.models.schemes import ONNX
-from ci.report.schema import Case, Footprint, Status
+from ci.report.schema import Case, DeviceFigures, Estimate, Footprint, Simulation, Status
 from ci.report.write import write_report
 from ci.verbs.emulate import list_planned, take_shard
 from tests.documented.pages import ROOT
@@ -152,6 +153,26 @@ def report(place: Place) -> None:
     """A report with one case that passed."""
     case = Case(model="mlp", scheme="fp16", soc="SM8650", status=Status.PASSED, sqnr_db=61.2)
     write_report(reports.make_report([case]), place.directory / "reports/test_emulator")
+
+
+def timed_reports(place: Place) -> None:
+    """Five models in two reports: the first has predicted cycles, the second a device's times."""
+    cycles = [1_000_000 * one for one in range(1, 6)]
+    simulations = [
+        dict.fromkeys(get_type_hints(Simulation), 0)
+        | {"soc": "QCS9100", "clock_mhz": 1497.6, "cycles": one, "costs": ()}
+        for one in cycles
+    ]
+    predicted = [
+        {"estimate": Estimate(simulation=Simulation(**simulation))} for simulation in simulations
+    ]
+    timed = [{"device": DeviceFigures(starts=1, runs=9, p50_ms=one / 400_000)} for one in cycles]
+    for folder, figures in (("test_emulator", predicted), ("deploy", timed)):
+        cases = [
+            Case(model=f"net{at}", scheme="fp16", soc="SM8450", status=Status.PASSED, **one)
+            for at, one in enumerate(figures)
+        ]
+        write_report(reports.make_report(cases), place.directory / "reports" / folder)
 
 
 def two_shards(place: Place) -> None:
