@@ -193,7 +193,7 @@ ROWS = (
     Row("upgrade-report", "worse", slow=60),
     # -- a team's repository --
     Row("init --workflow-only", "qnn.yml", given=("qnn-ci init --policy-only",)),
-    Row("qnn-ci init", "wrote qnn.toml"),
+    Row("qnn-ci init", "wrote ... qnn.toml"),
     Row(
         "qnn-ci test-emulator --policy qnn.toml --base",
         "qnn_model.py",
@@ -300,7 +300,7 @@ ROWS = (
     Row("report --schema", '"$schema"'),
     Row("report --trend", "1 report", given=(readers.report,)),
     Row("qnn-ci report", "1 passed", given=(readers.report,)),
-    Row("verify-evidence", "mlp 8a8w SM8650 passed", given=(readers.evidence,)),
+    Row("verify-evidence", "passed ... case: mlp 8a8w SM8650", given=(readers.evidence,)),
     # -- parity --
     Row(
         "-s parity$|qnn-ci parity", "cmake-only-source", 1, (readers.two_build_systems, EXPORTS[0])
