@@ -477,7 +477,11 @@ KIND_OF_COMPONENT = {
 }
 
 
-@pytest.mark.parametrize("name", read_profiles())
+# Staged libraries come without an artifact.
+FETCHED = [name for name in read_profiles() if read_profile(name).artifacts]
+
+
+@pytest.mark.parametrize("name", FETCHED)
 def test_the_doctor_examines_what_a_profile_has(name: str) -> None:
     """Kinds of libraries and headers follow from the components of the SDK, and roots from the
     other artifacts."""
@@ -511,7 +515,7 @@ def test_variables_name_the_root_of_each_artifact_that_has_one() -> None:
         "qnn-sdk": "QNN_SDK_ROOT",
         "qnn-runtime": "QNN_SDK_ROOT",
     }
-    for name in read_profiles():
+    for name in FETCHED:
         profile = read_profile(name)
         artifacts = {one.name: one.components for one in profile.artifacts}
         wanted = {names[one]: f"{{{one}}}" for one in artifacts.keys() & names.keys()}
