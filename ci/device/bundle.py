@@ -215,6 +215,12 @@ def read_bundle(directory: Path) -> Bundle:
                 fix="stage the bundle again",
             )
     require_plain(bundle.runner)
+    if bundle.runner not in {file.name for file in bundle.files}:
+        raise UnfitError(
+            f"{directory} has no runner {bundle.runner!r}",
+            why=f"{BUNDLE} does not list it among the files",
+            fix="stage the bundle again",
+        )
     return bundle
 
 

@@ -69,7 +69,7 @@ def _list_jobs_of(
 
 
 def render_matrix(jobs: Iterable[PlannedJob]) -> dict[str, Any]:
-    """Return the jobs as GitHub's ``strategy.matrix``. Raises ValueError for a value that is not
+    """Return the jobs as GitHub's ``strategy.matrix``. Raises UsageError for a value that is not
     SAFE."""
     rows = [
         {
@@ -84,7 +84,7 @@ def render_matrix(jobs: Iterable[PlannedJob]) -> dict[str, Any]:
     ]
     for value in (value for row in rows for value in row.values() if isinstance(value, str)):
         if not SAFE.fullmatch(value):
-            raise ValueError(f"{value!r} has a character that is not allowed in a matrix")
+            raise UsageError(f"{value!r} has a character that is not allowed in a matrix")
     return {"include": rows}
 
 

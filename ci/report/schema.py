@@ -720,6 +720,10 @@ class Change(Record, frozen=True, kw_only=True):
     cycles: float | None = None
     sources: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if unknown := {*self.sources} - {*Digests.__struct_fields__}:
+            raise ValueError(f"a case has no source {min(unknown)!r}")
+
     @property
     def direction(self) -> int:
         """Return -1 if the case is worse, 1 if it is better, or 0 if only other facts differ. The
@@ -802,6 +806,12 @@ class Report(Record, frozen=True, kw_only=True):
     comparison: Comparison | None = None
     uncompared: str = ""
     schema_version: Literal[3, 4, 5] = SCHEMA_VERSION  # 3 lacks unsupported and remarks
+
+    def __post_init__(self) -> None:
+        known = {case.name for case in self.cases}
+        named = [one.case for one in self.comparison.changed] if self.comparison else []
+        if unknown := [name for name in named if name not in known]:
+            raise ValueError(f"the comparison is about {unknown[0]}, which is not a case")
 
     @property
     def ok(self) -> bool:

@@ -191,6 +191,10 @@ def check_members(archive: str, members: Sequence[Member], limits: Limits) -> No
         if (kind := seen.get(parent.rstrip("/"), "dir")) != "dir":
             held = next(path for path in seen if path.startswith(parent))
             raise unsafe(archive, f"{parent.rstrip('/')!r} is a {kind} but contains {held!r}")
+        name = parent.rstrip("/")
+        clash = folded.get(name.casefold(), name)
+        if clash != name and seen[clash] != "dir" and not limits.case_collisions:
+            raise unsafe(archive, f"{clash!r} and the directory {name!r} differ only in case")
     links = {item.name: item.link for item in members if item.kind == "symlink" and item.link}
     files = {member.name: member.size for member in members if member.kind == "file"}
     resolver = LinkResolver(links)

@@ -32,7 +32,7 @@ from provisioning.archives.layout import (
     place_members,
     unsafe,
 )
-from provisioning.documents import open_regular
+from provisioning.documents import UNDECODABLE, open_regular
 from provisioning.store.tree import TreeEntry
 
 BLOCK_BYTES = 512
@@ -313,7 +313,7 @@ def explain_damage(name: str) -> Iterator[None]:
     """Turn a decompressor's error in the block into an IntegrityError for the archive ``name``."""
     try:
         yield
-    except (lzma.LZMAError, zlib.error, EOFError) as error:
+    except (lzma.LZMAError, zlib.error, *UNDECODABLE) as error:
         raise unsafe(name, f"it cannot be read: {error}") from error
     except OSError as error:
         if error.errno is None:  # raised by gzip itself

@@ -50,6 +50,9 @@ def _parse_word(word: str, options: Options) -> list[ArtifactRequest]:
         )
     toolchain = read_toolchain(name)
     wanted = tuple(filter(None, components.split(",")))
+    for mark, what, is_empty in (("@", "version", not version), (":", "component", not wanted)):
+        if mark in word and is_empty:
+            raise UsageError(f"{word} names no {what}", fix=f"add one, or leave out the {mark}")
     return [ArtifactRequest(toolchain, toolchain.release(version), wanted, options)]
 
 

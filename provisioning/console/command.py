@@ -61,6 +61,7 @@ QUIET, VERBOSE = ("-q", "--quiet"), ("-v", "--verbose")
 # Titles of groups in the help of verbs with many options.
 WHAT, HOW, RESULTS, TOOLS = "what to run", "how to run it", "results", "QNN and ExecuTorch"
 GLOBAL = frozenset({*QUIET, *VERBOSE, "--json"})  # options that may precede the verb
+NO_THREAD = "can't start new thread"  # a RuntimeError
 # Errors that may occur anywhere, and their fixes.
 REFUSALS = {
     errno.EACCES: "run the command as a user with this permission, or choose another path",
@@ -303,16 +304,16 @@ def explain_exception(error: Exception) -> QnnCiError:
     """Return the QnnCiError for an exception that is not a QnnCiError itself."""
     if isinstance(error, ImportError) and (error.name or "").split(".")[0] not in OWN_PACKAGES:
         return explain_missing(error)
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or str(error) == NO_THREAD:
         return UnfitError(
-            "out of memory",
-            why="an allocation failed (see `ulimit -v` and the container's memory limit)",
+            str(error) if str(error) == NO_THREAD else "out of memory",
+            why="an allocation failed (see `ulimit -v`, `ulimit -u` and the container's limits)",
             fix="raise the limit, or run fewer jobs at a time",
         )
     if isinstance(error, OSError) and error.filename and error.errno in NAMES:
         return UsageError(f"{error.filename}: {error.strerror}", fix="choose another path")
-    if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):
-        return UsageError(str(error), fix="choose another path")  # Path.resolve before Python 3.13
+    if str(error).startswith(("Symlink loop", "embedded null ")):  # Path.resolve before Python 3.13
+        return UsageError(str(error), fix="choose another path or name")
     if isinstance(error, OSError) and error.errno == errno.ENOENT and not error.filename:
         fix = "set TMPDIR to a writable directory"
         return UnfitError(error.strerror or str(error), fix=fix)  # from tempfile

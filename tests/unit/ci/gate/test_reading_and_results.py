@@ -374,7 +374,7 @@ def test_sessions_that_run_become_jobs() -> None:
             }
         ]
     }
-    with pytest.raises(ValueError, match="matrix"):
+    with pytest.raises(UsageError, match="matrix"):
         render_matrix([replace(plain, id="a;b")])
 
 

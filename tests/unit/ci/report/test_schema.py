@@ -354,7 +354,7 @@ def test_a_log_line_is_one_line_and_no_command() -> None:
     ("figures", "direction"),
     [
         ({}, 0),
-        ({"pte_bytes": 9, "sources": ("model",)}, 0),
+        ({"pte_bytes": 9, "sources": ("weights",)}, 0),
         ({"sqnr_db": -0.1}, -1),
         ({"sqnr_db": 0.1}, 1),
         ({"metric": -0.1, "sqnr_db": 9.0}, -1),

@@ -1,0 +1,197 @@
+"""Damaged documents of every schema end a command with a documented exit code, in bounded time."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec import inspect
+
+import ci.__main__
+import provisioning.__main__
+from ci.device.bundle import Bundle
+from ci.gate.schema import Plan
+from ci.report.evidence import Statement
+from ci.report.schema import Report
+from provisioning.manifest.reader import manifests_root
+
+ELF = Path(__file__).parents[1] / "artifacts" / "elf" / "libhexagon.so"
+MAINS = ci.__main__.main, provisioning.__main__.main
+CODES = {0, 1, 2, 3, 4, 130}  # 130: a report of a run that was cut short
+SAMPLES = {
+    r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$": "2026-01-01T00:00:00Z",
+    r"^[0-9a-f]{64}$": "0" * 64,
+}
+# What takes the place of a value, in JSON and in TOML.
+ODD = (
+    *("1" * 5000, "-1", "0", "1e999", "nan", "null", "true", "{}", "[]", '""', "[[[]]]", "1.5"),
+    *("[" * 100_000, '{"a":' * 20_000, '"\\ud800"', '"\\u0000"', f'"{"x" * 100_000}"'),
+    *('"::error::x"', '"../../x"', '"\\u202ex\\n##vso[x]"', "9223372036854775808"),
+)
+VALUE = re.compile(r'"(?:[^"\\\n]|\\.)*"|-?\d[\d_.eE+-]*|\btrue\b|\bfalse\b|\bnull\b')
+
+
+SCALARS: dict[type, Callable[[Any], Any]] = {
+    inspect.StrType: lambda kind: SAMPLES.get(kind.pattern or "", "0"),
+    inspect.IntType: lambda _: 1,
+    inspect.FloatType: lambda _: 1,
+    inspect.BoolType: lambda _: True,
+    inspect.AnyType: lambda _: "any",
+    inspect.NoneType: lambda _: None,
+    inspect.LiteralType: lambda kind: kind.values[-1],
+    inspect.EnumType: lambda kind: next(iter(kind.cls)).value,
+    inspect.Metadata: lambda kind: make(kind.type),
+}
+
+
+def make(kind: Any) -> Any:
+    """Return a value of a msgspec type, with all fields that it may have."""
+    if one := SCALARS.get(type(kind)):
+        return one(kind)
+    match kind:
+        case inspect.StructType(fields=fields, tag_field=tag, tag=name):
+            found = {one.encode_name: make(one.type) for one in fields}
+            return {**found, **({tag: name} if tag else {})}
+        case inspect.UnionType(types=types):
+            return make(next(one for one in types if not isinstance(one, inspect.NoneType)))
+        case inspect.DictType(key_type=key, value_type=value):
+            return {make(key): make(value)}
+        case inspect.TupleType(item_types=items):
+            return [make(one) for one in items]
+        case _:
+            return [make(kind.item_type)]
+
+
+def encode(kind: Any) -> str:
+    made = make(inspect.type_info(kind))
+    if kind is Report:
+        made["comparison"]["changed"][0]["sources"] = ["weights"]
+        made["comparison"]["changed"][0]["case"] = {"model": "0", "scheme": "0", "soc": "0"}
+    if kind is Statement:
+        made["predicate"]["configuration"][0] |= {"name": "case", "annotations": {}}
+    return json.dumps(made, indent=1)
+
+
+def read_manifest(name: str) -> Callable[[], str]:
+    return lambda: (manifests_root() / name).read_text("utf-8")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A kind of document: a good one, and the command that reads the file ``{}``. If ``manifest``
+    is set, the document is that file of the manifests."""
+
+    name: str
+    sample: Callable[[], str]
+    command: str
+    manifest: str = ""
+
+
+def of_manifest(name: str, command: str) -> Row:
+    return Row(name, read_manifest(name), command, name)
+
+
+ROWS = (
+    Row("report", lambda: encode(Report), "report {}"),
+    Row("report summary", lambda: encode(Report), "report {} --summary"),
+    Row("base", lambda: encode(Report), "report {} --base {}"),
+    Row("plan", lambda: encode(Plan), "matrix {}"),
+    Row("gate", lambda: encode(Plan), "gate {} --needs {} --results {dir}"),
+    Row("statement", lambda: encode(Statement), f"verify-evidence {ELF} --evidence {{}}"),
+    Row("bundle", lambda: encode(Bundle), "deploy --bundle {dir} --device ssh:none"),
+    Row("policy", read_manifest("policies/emulator.toml"), "test-emulator --policy {} --list"),
+    Row("rules", read_manifest("policies/emulator.toml"), f"explain --policy {{}} {__file__}"),
+    of_manifest("profiles.toml", "list"),
+    of_manifest("toolchains/qnn-runtime.toml", "fetch qnn-runtime --offline"),
+    of_manifest("toolchains/executorch.toml", "fetch executorch --offline"),
+    of_manifest("locks/qnn-runtime-2.49.40.json", "fetch qnn-runtime --offline"),
+    of_manifest("socs.toml", "test-emulator --soc SM8650 --list"),
+    of_manifest("pairs.toml", "doctor emulator"),
+    of_manifest("policies/skels.toml", f"lock-skels {ELF}"),
+    of_manifest("policies/errors.toml", f"explain {__file__}"),
+    of_manifest("policies/doctor.toml", "doctor emulator"),
+)
+
+
+@st.composite
+def damages(draw: st.DrawFn, text: str) -> bytes:
+    """A document in which a value is odd, a line is missing or repeated, or bytes are lost."""
+    lines, values = text.splitlines(keepends=True), [*VALUE.finditer(text)]
+    place = draw(st.integers(0, max(len(lines) - 1, 0)))
+    how = draw(st.sampled_from(["value"] * 5 + ["repeat", "lose", "cut", "bytes"]))
+    if how == "value" and values:
+        found = values[draw(st.integers(0, len(values) - 1))]
+        odd = draw(st.sampled_from(ODD))
+        return (text[: found.start()] + odd + text[found.end() :]).encode()
+    if how == "repeat":
+        return "".join([*lines[: place + 1], *lines[place:]]).encode()
+    if how == "lose":
+        return "".join([*lines[:place], *lines[place + 1 :]]).encode()
+    raw = text.encode()
+    start = draw(st.integers(0, len(raw)))
+    return raw[:start] + (draw(st.binary(max_size=9)) + raw[start + 3 :]) * (how == "bytes")
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_a_damaged_document_has_a_documented_exit_code(
+    row: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "home"))
+    file, directory = tmp_path / "bundle" / "bundle.json", tmp_path / "bundle"
+    directory.mkdir()
+    if row.manifest:
+        shutil.copytree(manifests_root(), tmp_path / "manifests")
+        file = tmp_path / "manifests" / row.manifest
+        monkeypatch.setenv("QNN_CI_MANIFESTS", str(tmp_path / "manifests"))
+    argv = row.command.replace("{dir}", str(directory)).replace("{}", str(file)).split()
+    text = row.sample()
+
+    @settings(
+        max_examples=60,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(damages(text))
+    def try_damage(data: bytes) -> None:
+        file.write_bytes(data)
+        code, said, seconds = call(argv)
+        assert code in CODES, said
+        assert seconds < 60
+
+    file.write_text(text, "utf-8")
+    code, said, _ = call(argv)
+    assert code in CODES, said
+    try_damage()
+
+
+def call(argv: list[str]) -> tuple[int, str, float]:
+    own = [one for name, one in sys.modules.items() if name.startswith(("ci.", "provisioning."))]
+    for made in {id(one): one for module in own for one in vars(module).values()}.values():
+        if hasattr(made, "cache_clear"):  # of what was read from files
+            made.cache_clear()
+    out, began = io.StringIO(), time.monotonic()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        main = MAINS[argv[0] == "lock-skels"]
+        code = main(argv)
+    return code, out.getvalue()[-2000:], time.monotonic() - began
+
+
+def test_each_sample_is_a_good_document() -> None:
+    """Else only its first mistake would be tried."""
+    for kind in (Report, Plan, Statement, Bundle):
+        msgspec.json.decode(encode(kind), type=kind)
