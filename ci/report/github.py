@@ -25,7 +25,7 @@ from ci.report.text import (
     show_counts,
     show_decibels,
 )
-from provisioning.console.terminal import clean
+from provisioning.console.terminal import clean_message
 
 if TYPE_CHECKING:
     from ci.report.html import Sheet
@@ -224,7 +224,7 @@ def _describe_problem(report: Report, case: Case, names: Names) -> str:
     ]
     if command := repeat_command(report, case):
         lines += ["", f"<pre>{html.escape(clean_log_line(command))}</pre>"]
-    log = clean(case.log_tail).splitlines()[-LOG_LINES:]
+    log = clean_message(case.log_tail).splitlines()[-LOG_LINES:]
     if log:
         shown = (html.escape(line[:LOG_CHARS]) for line in log)
         lines += ["", "<details><summary>log</summary>", "", "<pre>", *shown, "</pre>", ""]

@@ -91,10 +91,15 @@ class Outcome:
         that is not ``exact`` is cleaned, and wrapped to the width of the terminal.
         """
         if as_json:
-            return json.dumps(self.data, indent=1) + "\n"
+            return render_json(self.data)
         if self.exact:
             return self.text
         return fit_lines(clean_output(self.text), count_columns(sys.stdout))
+
+
+def render_json(data: Mapping[str, Any]) -> str:
+    """Return data as JSON that no CI runner interprets as a command."""
+    return json.dumps(data, indent=1).replace("##", "#\\u0023") + "\n"
 
 
 @dataclass(frozen=True)
@@ -388,7 +393,7 @@ def _report_error(
         "fix": caller.translate(error.fix),
         "exit_code": int(error.exit_code),
     }
-    return error.exit_code, json.dumps(record, indent=1) + "\n"
+    return error.exit_code, render_json(record)
 
 
 def describe_verbs(caller: Caller, verbs: Mapping[str, Verb]) -> str:

@@ -23,7 +23,7 @@ PLACES = (
     "empty",
     "junk",
     "folder",
-    "a b'q\"\n::error::x.json",
+    "a b'q\"\n::error::x ##[error]##vso[x]\u202e.json",
     "\x1b[31mred\x1b]0;title\x07",
     "cut.json",
     "deep.json",
@@ -72,7 +72,7 @@ WORDS = (
     "-",
     "--",
     "\x1b[31mx",
-    "a\n::error::b",
+    "a\n::error::b##[error]##vso[x]\u202e",
     "x" * 100_000,
     "*",
     "@",
@@ -154,7 +154,7 @@ def check(line: str, word: str, flag: str, capsys: pytest.CaptureFixture[str]) -
     assert code in set(ExitCode), argv
     assert "this is a bug" not in said
     assert "\x1b" not in text + said
-    assert not re.search(r"(?m)^\s*::", text + said)
+    assert not re.search(r"(?m)^\s*::|##(?:\[|vso)|\u202e", text + said)
     assert code == ExitCode.OK or said or text
     if flag:
         json.loads(text)
