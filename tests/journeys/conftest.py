@@ -1,0 +1,35 @@
+"""Where journeys start."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.device.conftest import board  # noqa: F401 - a fixture
+from tests.journeys.traveller import Traveller, join_team, start
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "readers"
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="journey-", ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def clone(folder: Path, shared: Path) -> Traveller:
+    return start(folder, shared)
+
+
+@pytest.fixture
+def team(folder: Path, shared: Path) -> Traveller:
+    return join_team(folder, shared)
