@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.documented.place import Place, give_downloads, make_place
-from tests.documented.runner import fetch, install
+from tests.documented.runner import LOWERING, fetch, install
 from tests.stand_ins.repository import make_checkout
 
 LIMIT_S = 300
@@ -55,7 +55,7 @@ class Traveller:
 
     def install(self, extra: str) -> Traveller:
         """The same person with an environment into which the wheel and an extra were installed."""
-        programs = install(f'pip install "executorch-qnn-ci[{extra}]"', self.shared)[0]
+        programs = install(LOWERING.replace("[lowering]", f"[{extra}]"), self.shared)[0]
         return replace(self, place=replace(self.place, programs=programs))
 
 
