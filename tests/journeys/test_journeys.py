@@ -156,6 +156,7 @@ def test_pytorch_team_gets_a_green_and_a_red_pull_request(team: Traveller) -> No
     red = team.type(on_github + judge, 1)
     assert set(team.statuses().values()) == {"failed"}
     assert re.search(r"(?m)^::error .*file=qnn_model\.py,line=\d+", red)
+    print(team.read("summary.md"), red)
     assert "qnn_model.py" in team.read("summary.md").replace("\\", "")
     assert "qnn_model.py" in team.read("reports/failures.sarif")
 

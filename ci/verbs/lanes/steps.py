@@ -330,7 +330,7 @@ def read_options(
         "keep": args.keep_artifacts,
         "files_directory": args.reports / session / "qnn",
         "record": args.record,
-        "estimate": args.estimate,
+        "estimate": getattr(args, "estimate", False),  # test_llm has none
         "own_lines": read_own(args.policy),
         "baselines": users_folder(args.policy),
     }
