@@ -51,12 +51,14 @@ class ExecutorchEngine:
         effect is unknown.
         """
         from ci.models.numerics import NUMERICS, name_instructions
+        from ci.models.rounding import digest_terms
 
         choices = spec.source.choices
         return hash_words(
             model,
             *self.toolchain,
             digest_rooms(ROOMS),
+            digest_terms(),
             NUMERICS,
             name_instructions(),
             msgspec.json.encode(spec.scheme.recipe).decode(),

@@ -48,7 +48,7 @@ from ci.executorch.internals import (
 )
 from ci.executorch.quantize import NO_GRID, find_grids, quantize_model, round_blocks
 from ci.executorch.simulator import SimulatorHook
-from ci.executorch.toolchain import LIBRARY
+from ci.executorch.toolchain import LIBRARY, find_qnn_version
 from ci.latency.simulation import TRACE, choose_simulated, read_simulation
 from ci.models.eager import find_joined, find_ties, keep_state, run_eager
 from ci.models.factory import Inputs
@@ -208,7 +208,9 @@ class Lowering:
         else:
             exact, loss, clipped = module, None, ()
         float16 = scheme.recipe.activation_bits == FLOAT16.activation_bits
-        self.staging.write_noise(predict_noise(exact, model.evaluation, float16=float16))
+        self.staging.write_noise(
+            predict_noise(exact, model.evaluation, float16=float16, qnn=find_qnn_version())
+        )
         self.staging.enter("lower")
         if choices.saver:
             run_forked(lambda: self.write_calls(module))

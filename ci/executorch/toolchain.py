@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ci.cases.cache import digest_packages
 from ci.cases.session import list_parts
+from ci.models.rounding import find_version
 from ci.report.schema import Tool
 from provisioning.artifacts.environment import Environment
 from provisioning.console.process import run_process
@@ -51,6 +52,12 @@ def find_on_path(variables: Mapping[str, str]) -> None:
     for entry in reversed(variables.get("PYTHONPATH", "").split(os.pathsep)):
         if entry and entry not in sys.path:
             sys.path.insert(0, entry)
+
+
+def find_qnn_version() -> str:
+    """Return the version of the QNN that this process compiles with; empty if it is unknown."""
+    root = os.environ.get("QNN_SDK_ROOT", "")
+    return find_version(Path(root) / HOST_DIRECTORY / LIBRARY) if root else ""
 
 
 def describe_toolchain(environment: Environment) -> Iterator[Tool]:

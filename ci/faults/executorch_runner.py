@@ -13,6 +13,7 @@ from ci.executorch.internals import get_delegation_info, pybindings, utils
 from ci.executorch.lower import compiler_spec
 from ci.executorch.patches import PATCHES_OF_SEARCH, apply_patches, warm_up
 from ci.executorch.quantize import find_grids, make_quantizer, quantize_method
+from ci.executorch.toolchain import find_qnn_version
 from ci.faults.graph import parse_graph
 from ci.faults.results import LEFT, Item, Result, Runs, judge_graphs
 from ci.faults.torch_graphs import UNKNOWN, Bundle, Module, draw_sets, find_part
@@ -58,7 +59,7 @@ def run_modules(items: Sequence[Item], scheme: Scheme, soc: str) -> list[Result]
         module = quantize_method(model, scheme, NO_CHOICES, make_quantizer(soc))
     right = run_eager(module, sets)
     float16 = scheme.recipe.activation_bits == FLOAT16.activation_bits
-    noise = predict_noise(module, sets, float16=float16)
+    noise = predict_noise(module, sets, float16=float16, qnn=find_qnn_version())
     with stage(QNN):
         made, left = lower_and_run(module, sets, scheme, soc)
     if UNKNOWN in left:

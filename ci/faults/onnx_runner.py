@@ -11,6 +11,7 @@ from ci.faults.graph import parse_graph
 from ci.faults.onnx_graphs import number_of, write_model
 from ci.faults.results import LEFT, Item, Result, Runs, judge_graphs
 from ci.faults.torch_graphs import draw_sets
+from ci.models.rounding import find_version
 from ci.models.schemes import Scheme
 from ci.onnx.fallback import QUANTIZING
 from ci.onnx.noise import find_grids, predict_noise
@@ -43,7 +44,8 @@ def run_items(
         feeds = [{name: one[name] for name in kept} for one in feeds]
         ordered = [tuple(one[name] for name in kept) for one in feeds]
         right = [tuple(reference.run(None, one)) for one in feeds]
-        noise = predict_noise(path, other, ordered, right)
+        qnn = find_version(Path(options.get("backend_path", "")))
+        noise = predict_noise(path, other, ordered, right, qnn)
         grids = find_grids(path)
         with stage(QNN):
             session = open_session(path, options, RECORD_ASSIGNMENT)

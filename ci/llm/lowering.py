@@ -92,12 +92,14 @@ class LlmEngine:
 
     def key(self, spec: CaseSpec) -> str:
         from ci.models.numerics import NUMERICS, name_instructions
+        from ci.models.rounding import digest_terms
 
         recipes = (spec.scheme.recipe, RECIPES[spec.scheme])
         return hash_words(
             self.require_subject().digest(),
             *self.toolchain,
             digest_rooms(ROOMS),
+            digest_terms(),
             NUMERICS,
             name_instructions(),
             msgspec.json.encode(recipes).decode(),
@@ -275,7 +277,9 @@ class DecoderLowering:
         In the runs of ``modules``, the caches initially contain the value that zero bytes encode,
         as in upstream's runner. In a quantized cache, this need not be 0.
         """
+        from ci.executorch.toolchain import find_qnn_version
         from ci.models.noise import Dice, Disturbed, trace_methods
+        from ci.models.rounding import read_terms
 
         one, float16 = self.subject, not self.spec.scheme.quantized
         prompt, eager, float32 = one.prompts[0], eager_step(modules), interface
@@ -292,9 +296,9 @@ class DecoderLowering:
         perplexity = (one.perplexity(interface, eager), one.perplexity(float32, plain))
         if float16:
             modules = {size: trace_methods(decoder, sets[size][0])["forward"] for size in modules}
-        noise, noise_alone = [], []
+        terms, noise, noise_alone = read_terms(find_qnn_version()), [], []
         for seed in range(DISTURBED_RUNS):
-            dice = Dice(seed, float16=float16)
+            dice = Dice(seed, terms, float16=float16)
             step = eager_step({size: Disturbed(part, dice) for size, part in modules.items()})
             made = run_forced(Loop(interface, step), prompt, given)
             noise.append(np.mean((made.logits - free.logits) ** 2, axis=1))

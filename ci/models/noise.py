@@ -22,14 +22,22 @@ from ci.models.eager import keep_state, run_eager
 from ci.models.factory import Inputs
 from ci.models.model import join_modules, split_inputs, split_module
 from ci.models.rounding import (
-    ACTIVATIONS,
+    ADD,
+    FLOAT16,
     FLOAT16_MAX,
+    LAYER,
+    LEAST_TALL,
     MOVED,
     RELATIVE,
-    SOFTMAX,
+    TALL,
+    UNIFORM,
     WEIGHT_GAIN,
     WEIGHT_STEPS,
+    Term,
+    Terms,
     count_runs,
+    read_terms,
+    take_term,
 )
 
 FUSED_THROUGH = ("view", "_unsafe_view", "reshape", "cat", "clone", "alias")
@@ -43,19 +51,23 @@ MOVES = re.compile(
 )
 
 
-def predict_noise(module: nn.Module, sets: Sequence[Inputs], *, float16: bool) -> list[Tensor]:
+def predict_noise(
+    module: nn.Module, sets: Sequence[Inputs], *, float16: bool, qnn: str = ""
+) -> list[Tensor]:
     """Return one tensor per output: its errors in disturbed runs, [run, input set, *shape], or an
     empty tensor if the output is not floating-point.
 
-    ``module`` is the quantized model or, with ``float16``, the float32 model. It is run once
-    without errors and up to RUNS times with random errors from fixed seeds. Its state is restored.
+    ``module`` is the quantized model or, with ``float16``, the float32 model. ``qnn`` is the
+    version of QNN. The model is run once without errors and up to RUNS times with random errors
+    from fixed seeds. Its state is restored.
     """
+    terms = read_terms(qnn)
     traced = join_modules(module, trace_methods(module, sets[0])) if float16 else module
     with keep_state(traced):
         right = run_eager(traced, sets)
     made: list[list[Inputs]] = []
     for seed in range(count_runs(tensor.numel() for tensors in right for tensor in tensors)):
-        dice = Dice(seed, float16=float16)
+        dice = Dice(seed, terms, float16=float16)
         parts = {name: Disturbed(part, dice) for name, part in split_module(traced).items()}
         with keep_state(traced):
             made.append(run_eager(join_modules(traced, parts), sets))
@@ -84,8 +96,9 @@ def trace_methods(module: nn.Module, inputs: Inputs) -> dict[str, nn.Module]:
 class Dice:
     """Draws the random errors of one run."""
 
-    def __init__(self, seed: int, *, float16: bool) -> None:
-        self.float16, self.generator = float16, torch.Generator().manual_seed(seed)
+    def __init__(self, seed: int, terms: Terms, *, float16: bool) -> None:
+        self.terms, self.float16 = terms, float16
+        self.generator = torch.Generator().manual_seed(seed)
 
     def draw(self, shape: Sequence[int]) -> Tensor:
         """Return uniformly distributed values from -1 to 1 in this shape."""
@@ -108,26 +121,44 @@ class Dice:
         return value
 
     def _round(self, node: Node, value: Tensor) -> Tensor:
-        relative = SOFTMAX if "softmax" in name_operator(node) else RELATIVE
-        error = value.clamp(-FLOAT16_MAX, FLOAT16_MAX) * (relative * self.draw(value.shape))
+        finite = value.clamp(-FLOAT16_MAX, FLOAT16_MAX)
+        term = take_term(self.terms, name_term(node), FLOAT16, _find_predecessor(node, value))
+        error = finite * (max(RELATIVE, UNIFORM * term.relative) * self.draw(value.shape))
         if node.op in {"placeholder", "get_attr"}:  # values that float16 can hold are exact
             error = error * (value != value.half())
-        absolute = ACTIVATIONS.get(name_operator(node).rstrip("_"), 0.0)
-        if absolute and _find_fused(node.args[0]):
-            error = error + absolute * self.draw(value.shape)
-        return value + error
+        error = error + UNIFORM * term.steps * self.draw(value.shape)
+        return value + error + self._share(term, finite)
+
+    def _share(self, term: Term, value: Tensor) -> Tensor:
+        """Return the errors of a term that several elements share: the bias, and the gain of each
+        row. ``value`` is the result, in the unit of the bias."""
+        rows = (*value.shape[:-1], 1) if value.dim() else ()
+        bias = term.bias + UNIFORM * term.varies * self.draw((1,) * value.dim())
+        return bias + value * (UNIFORM * term.row * self.draw(rows))
 
     def _move(self, node: Node, source: Any, value: Tensor) -> Tensor:
         zero, low, high = (int(str(number)) for number in node.args[2:5])
+        signal = value.float() - zero
+        numbers = 8 if _is_narrow(node) else 16
+        term = take_term(self.terms, name_term(source), str(numbers))
+        shared = self._share(term, signal)
+        shared = shared + signal * (UNIFORM * term.relative * self.draw(value.shape))
+        # Rounding at random moves elements by a step, too. An operator has its own error, or that
+        # of every operator if that is larger.
+        chance = float((shared - shared.floor()).mul(1 - (shared - shared.floor())).mean())
+        known = float(shared.square().mean()) + chance
+        power = max(MOVED[numbers] - known, term.steps**2 - chance, 0.0)
+        size = UNIFORM * power**0.5 if power > 1 else 1.0
         rolled = self.draw(value.shape)
-        steps = torch.sign(rolled) * (rolled.abs() > 1 - MOVED[8 if _is_narrow(node) else 16])
+        steps = size * (rolled if power > 1 else torch.sign(rolled) * (rolled.abs() > 1 - power))
         bits = _weight_bits(source)
         if bits in {4, 16}:
             axis = value.dim() - 1 if name_operator(source) == "linear" else 1
             channel = [size if place == axis else 1 for place, size in enumerate(value.shape)]
             steps = steps + WEIGHT_STEPS * self.draw(channel if bits == 4 else value.shape)
-            steps = steps + (value.float() - zero) * (WEIGHT_GAIN * self.draw(channel))
-        moved = value.to(torch.int32) + steps.round().to(torch.int32)
+            steps = steps + signal * (WEIGHT_GAIN * self.draw(channel))
+        random = (shared + self.draw(value.shape) / 2).round()
+        moved = value.to(torch.int32) + steps.round().to(torch.int32) + random.to(torch.int32)
         return moved.clamp(low, high).to(value.dtype)
 
 
@@ -156,6 +187,11 @@ def name_operator(node: Any) -> str:
     not a call."""
     called = isinstance(node, Node) and node.op == "call_function"
     return getattr(node.target, "__name__", "").partition(".")[0] if called else ""
+
+
+def name_term(node: Any) -> str:
+    """Return the operator of a node under the name that its term has in manifests/rounding."""
+    return name_operator(node).strip("_")
 
 
 def computes(node: Any) -> bool:
@@ -194,6 +230,21 @@ def _find_fused(node: Any) -> Any:
         node = node.args[0][0] if name_operator(node) == "cat" else node.args[0]
     fused = "conv" in name_operator(node) if scaled else _is_layer(node)
     return node if fused else None
+
+
+def _find_predecessor(node: Node, value: Tensor) -> str:
+    """Return what HTP fuses with an operator whose result is ``value``: LAYER, ADD, TALL or ""."""
+    source: Any = node.args[0] if node.args else None
+    if _find_fused(source):
+        return LAYER
+    while name_operator(source) in FUSED_THROUGH and name_operator(source) != "cat":
+        source = source.args[0]
+    if name_operator(source) != "add" or not all(isinstance(one, Node) for one in source.args[:2]):
+        return ""
+    if len(source.users) > 1:  # the sum is needed, as the cell state of an LSTM is
+        return ""
+    rows = value.numel() // value.shape[-1] if value.numel() else 0
+    return ADD if rows < LEAST_TALL else TALL
 
 
 def _is_factor(node: Any) -> bool:

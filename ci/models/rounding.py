@@ -1,14 +1,24 @@
 """The errors that QNN makes when it rounds. ci.models.noise and ci.onnx.noise insert them.
 
-All constants were determined by comparison with programs on the HTP emulator of QNN 2.49.40;
-docs/findings/gate.md has a table of predictions and measurements.
+Operators that QNN computes more coarsely than rounding have a term in manifests/rounding, a file
+per version of QNN that `./nox -s bench -- operators` measures. All other constants were determined
+by comparison with programs on the HTP emulator of QNN 2.49.40; docs/findings/gate.md has a table of
+predictions and measurements.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from msgspec import Struct
 
 from ci.report.schema import Clipped
+from provisioning.documents import read_bytes
+from provisioning.elf.qnn_build import find_qnn_build
+from provisioning.manifest.reader import manifests_root, read_toml
+from provisioning.versions import parse_version
 
 RUNS = 8
 MAX_BYTES = 128 << 20  # of all outputs in all runs; a model with large outputs gets fewer runs
@@ -24,14 +34,95 @@ WEIGHT_GAIN, WEIGHT_STEPS = 2**-9, 6
 # carry from the lower byte were lost.
 CARRY_SHARE, CARRY_STEPS = 2**-6, 1.5 * 2**8
 RELATIVE = 2**-11  # of each operator's result in float16
-SOFTMAX = 2**-9  # a relative error, too
 FLOAT16_MAX = 65504.0
-# HTP approximates an activation that directly follows a layer in float16; the error is absolute.
-ACTIVATIONS = {"sigmoid": 2**-8, "gelu": 2**-8, "silu": 2**-8, "elu": 2**-8, "tanh": 2**-7}
 # For ties, this share of the RMS of an operand is added to its elements or subtracted: 0.1 is an
 # SQNR of 20 dB, 0.01 is 40 dB. The keys are the bits of an activation.
 TIE_SHARES = {8: 0.1, 11: 0.01, 16: 0.01}
 TIE_RUNS = 16
+FLOAT16 = "float16"
+# What directly precedes an operator that HTP fuses with it in float16: a layer, or the sum of two
+# tensors. A tall sum has at least LEAST_TALL rows; only a sigmoid is fused with it.
+LAYER, ADD, TALL, LEAST_TALL = "layer", "add", "tall add", 8
+
+
+class Term(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The error of an operator, as measured in ``graphs`` graphs.
+
+    ``numbers`` are the type of its results: FLOAT16, or the bits of an activation. ``after`` is
+    what precedes it, if that matters. ``steps`` is the RMS of an error in steps of the output (in
+    float16, of an absolute error). ``bias`` is the mean of one that all elements share, in the same
+    unit, and ``varies`` its standard deviation over the graphs. ``relative`` is the RMS of an error
+    relative to each element, and ``row`` of one that all elements along the last axis share. The
+    error of a single graph was from ``least_db`` to ``most_db`` above that of the term.
+    """
+
+    operator: str
+    numbers: str
+    after: str = ""
+    steps: float = 0.0
+    bias: float = 0.0
+    varies: float = 0.0
+    relative: float = 0.0
+    row: float = 0.0
+    graphs: int = 0
+    least_db: float = 0.0
+    most_db: float = 0.0
+
+    def power(self, signal: float) -> float:
+        """Return the power of the error for an output with this power, both in squared steps."""
+        shared = self.bias**2 + self.varies**2
+        return self.steps**2 + shared + (self.relative**2 + self.row**2) * signal
+
+
+class TermFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """The contents of a file in manifests/rounding."""
+
+    term: tuple[Term, ...] = ()
+
+
+Terms = Mapping[tuple[str, str, str], Term]  # by operator, numbers and what precedes it
+NO_TERM = Term(operator="", numbers="")
+UNIFORM = 3**0.5  # the largest value of a uniform distribution with an RMS of 1
+
+
+def take_term(terms: Terms, operator: str, numbers: str, after: str = "") -> Term:
+    """Return the term of an operator. If there is none for what precedes it, return the one for
+    the operator alone, or else a term without an error."""
+    found = terms.get((operator, numbers, after)) or terms.get((operator, numbers, ""))
+    return found or NO_TERM
+
+
+def find_version(library: Path) -> str:
+    """Return the version of a libQnnHtp.so, such as 2.49.40; empty if it is unknown."""
+    build = find_qnn_build(library) if library.is_file() else None
+    return (build and build.version) or ""
+
+
+def list_files() -> list[Path]:
+    """Return the files in manifests/rounding, from the oldest version of QNN to the newest."""
+    files = (manifests_root() / "rounding").glob("*.toml")
+    return sorted(files, key=lambda path: parse_version(path.stem))
+
+
+def read_terms(version: str = "") -> Terms:
+    """Return the terms of a version of QNN. If it was not measured, return those of the newest
+    older version, or else of the oldest."""
+    files = list_files()
+    if not files:
+        return {}
+    older = [
+        one for one in files if not version or parse_version(one.stem) <= parse_version(version)
+    ]
+    path = (older or files[:1])[-1]
+    found = read_toml(f"rounding/{path.name}", TermFile).term
+    return {(one.operator, one.numbers, one.after): one for one in found}
+
+
+def digest_terms() -> str:
+    """Return the SHA-256 of all files in manifests/rounding."""
+    return hashlib.sha256(b"".join(map(read_bytes, list_files()))).hexdigest()
+
+
 # A tensor is clipped if its values leave its range by more than this share of the range.
 CLIPPED = 0.1
 MOST_CLIPPED = 3

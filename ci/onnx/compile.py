@@ -24,6 +24,7 @@ from ci.cases.forked import redirected
 from ci.cases.qnn_files import make_footprint, measure_peak
 from ci.cases.spec import CaseSpec
 from ci.judging.figures import measure_pooled
+from ci.models.rounding import find_version
 from ci.models.schemes import Scheme
 from ci.models.tensors import Layer, Loss, TensorInfo, describe_tensor, digest_sets
 from ci.models.user_code import working_directory
@@ -116,7 +117,8 @@ def compile_source(
             staging.write_quantized(reference)
     staging.enter("reference")
     disturbed = staging.directory.with_name("disturbed.onnx")
-    staging.write_noise(predict_noise(model, disturbed, source.evaluation, reference))
+    qnn = find_version(Path(options.get("backend_path", "")))
+    staging.write_noise(predict_noise(model, disturbed, source.evaluation, reference, qnn))
     is_whole = calibrated and not spec.layers
     loss: Loss | None = None
     clipped: tuple[Clipped, ...] = ()

@@ -71,6 +71,7 @@ class OnnxEngine:
 
     def key(self, spec: CaseSpec) -> str:
         from ci.models.numerics import NUMERICS, name_extensions
+        from ci.models.rounding import digest_terms
         from ci.onnx.compile import load_source
 
         options = choose_options(spec.scheme, spec.soc, self.given)
@@ -78,6 +79,7 @@ class OnnxEngine:
             load_source(spec).digest,
             *self.toolchain,
             digest_rooms(ROOMS),
+            digest_terms(),
             NUMERICS,
             name_extensions(),
             msgspec.json.encode(spec.scheme.recipe).decode(),

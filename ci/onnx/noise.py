@@ -6,7 +6,9 @@ so each run of a session has different errors, but a new session repeats them.
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,16 +19,25 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from ci.models.rounding import (
-    ACTIVATIONS,
+    ADD,
     CARRY_SHARE,
     CARRY_STEPS,
+    FLOAT16,
     FLOAT16_MAX,
+    LAYER,
+    LEAST_TALL,
     MOVED,
+    NO_TERM,
     RELATIVE,
-    SOFTMAX,
+    TALL,
+    UNIFORM,
     WEIGHT_GAIN,
     WEIGHT_STEPS,
+    Term,
+    Terms,
     count_runs,
+    read_terms,
+    take_term,
 )
 from ci.onnx.models import read_constants
 from ci.onnx.session import open_reference
@@ -43,21 +54,39 @@ MOVES = re.compile(
 RECURRENT, CELL = frozenset({"LSTM", "GRU", "RNN"}), 2**-8
 STATE = 2  # the index of an LSTM's cell state: gates multiply it, so the error grows with it
 FUSED_THROUGH = ("Reshape", "Concat", "Identity", "Flatten")
+# The names of operators in manifests/rounding, if they are not these in lower case.
+TORCH_NAMES = {
+    "AveragePool": "avg_pool2d",
+    "ConvTranspose": "conv_transpose2d",
+    "GlobalAveragePool": "adaptive_avg_pool2d",
+    "GroupNormalization": "group_norm",
+    "InstanceNormalization": "instance_norm",
+    "LayerNormalization": "layer_norm",
+    "LeakyRelu": "leaky_relu",
+    "LogSoftmax": "log_softmax",
+    "Max": "maximum",
+    "Min": "minimum",
+    "ReduceMean": "mean",
+    "ReduceSum": "sum",
+    "Resize": "upsample_bilinear2d",
+    "RMSNormalization": "rms_norm",
+    "SimplifiedLayerNormalization": "rms_norm",
+}
 LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 WIDE = {TensorProto.INT16, TensorProto.UINT16, TensorProto.INT4, TensorProto.UINT4}
 ROUNDED = "{}/before_noise"
 
 
 def predict_noise(
-    model: Path, target: Path, sets: Sequence[Arrays], right: Sequence[Arrays]
+    model: Path, target: Path, sets: Sequence[Arrays], right: Sequence[Arrays], qnn: str = ""
 ) -> list[Any]:
     """Return one array of errors per output, [run, input set, *shape], from runs of a disturbed
     model. The array is empty for an output that is not floating-point.
 
-    ``right`` contains the outputs of the original model. The disturbed model is written to
-    ``target``. Raises onnxruntime's errors if it cannot be run.
+    ``right`` contains the outputs of the original model, and ``qnn`` is the version of QNN. The
+    disturbed model is written to ``target``. Raises onnxruntime's errors if it cannot be run.
     """
-    onnx.save(disturb(onnx.load(model)), target)
+    onnx.save(disturb(onnx.load(model), read_terms(qnn)), target)
     session = open_reference(target)
     names = [one.name for one in session.get_inputs()]
     feeds = [dict(zip(names, arrays, strict=True)) for arrays in sets]
@@ -71,7 +100,7 @@ def predict_noise(
     ]
 
 
-def disturb(model: onnx.ModelProto) -> onnx.ModelProto:
+def disturb(model: onnx.ModelProto, terms: Terms) -> onnx.ModelProto:
     """Add errors to a model, and return it. The errors are added after each quantizer of a computed
     value, after each float16 computation, and to the model's inputs and constants."""
     graph = model.graph
@@ -81,6 +110,7 @@ def disturb(model: onnx.ModelProto) -> onnx.ModelProto:
     }
     made_by = {name: node for node in graph.node for name in node.output}
     writer = Writer(made_by, graph)
+    writer.terms, writer.rows = terms, count_rows(inferred)
     nodes: list[Any] = _round_given(graph, writer)
     rounded = find_float16(graph.node)
     given = {one.name for one in graph.input if one.type.tensor_type.elem_type == TensorProto.FLOAT}
@@ -149,12 +179,28 @@ def _round_given(graph: Any, writer: Writer) -> list[Any]:
     return [new for name in floats for new in writer.round(None, name, f"{name}/rounded")]
 
 
+def count_rows(graph: Any) -> dict[str, int]:
+    """Return for each value of known shape the product of all sizes except the last."""
+    shapes = {
+        one.name: [size.dim_value for size in one.type.tensor_type.shape.dim]
+        for one in (*graph.value_info, *graph.output)
+    }
+    return {name: math.prod(sizes[:-1]) for name, sizes in shapes.items() if all(sizes)}
+
+
 class Writer:
     """Makes nodes that draw a random error and add it to a value."""
 
     def __init__(self, made_by: Mapping[str, Any], graph: Any) -> None:
         self.made_by, self.known = made_by, read_constants(graph)
         self.weights = {one.name: one for one in graph.initializer}
+        read = [
+            *(name for node in graph.node for name in node.input),
+            *(o.name for o in graph.output),
+        ]
+        self.reads = Counter(read)
+        self.terms: Terms = {}
+        self.rows: Mapping[str, int] = {}
         self.constants: list[Any] = []
         self.nodes: list[Any] = []
         self.count = 0
@@ -164,7 +210,7 @@ class Writer:
         ``name``. ``raw`` is output ``place`` of ``node``. If there is no node, it is an input or a
         constant."""
         self.nodes = []
-        softmax = node is not None and node.op_type == "Softmax"
+        term = take_term(self.terms, *self.name_term(node, name)) if node is not None else NO_TERM
         limits = (self.constant(np.float32(one)) for one in (-FLOAT16_MAX, FLOAT16_MAX))
         finite = self.add("Clip", raw, *limits)
         if node is None:  # values that float16 represents exactly get no error
@@ -172,17 +218,47 @@ class Writer:
             same = self.add("Equal", raw, self.add("Cast", half, to=TensorProto.FLOAT))
             off = self.add("Not", same)
             finite = self.add("Mul", finite, self.add("Cast", off, to=TensorProto.FLOAT))
-        error = self.add("Mul", finite, self.draw(raw, SOFTMAX if softmax else RELATIVE))
-        absolute = ACTIVATIONS.get(node.op_type.lower(), 0.0) if node else 0.0
+        relative = max(RELATIVE, UNIFORM * term.relative)
+        error = self.add("Mul", finite, self.draw(raw, relative))
         if node is not None and node.op_type in RECURRENT:
             error = self.add("Add", error, self.draw(raw, CELL))
             if place == STATE:
                 kept = self.add("Mul", finite, self.draw(raw, CELL))
                 error = self.add("Add", error, kept)
-        if absolute and self.is_layer(self.made_by.get(node.input[0])):
-            error = self.add("Add", error, self.draw(raw, absolute))
-        self.add("Add", raw, error, result=name)
+        if term.steps:
+            error = self.add("Add", error, self.draw(raw, UNIFORM * term.steps))
+        self.add("Add", raw, self.share(term, finite, error), result=name)
         return self.nodes
+
+    def name_term(self, node: Any, name: str) -> tuple[str, str, str]:
+        """Return the key of the term of a node that computes the value ``name`` in float16."""
+        operator = TORCH_NAMES.get(node.op_type, node.op_type.lower())
+        read = node.input[0]
+        source = self.made_by.get(read)
+        if self.is_layer(source):
+            return operator, FLOAT16, LAYER
+        while source is not None and source.op_type in {"Reshape", "Identity", "Flatten"}:
+            read = source.input[0]
+            source = self.made_by.get(read)
+        if source is None or source.op_type != "Add" or self.adds_bias(source):
+            return operator, FLOAT16, ""
+        if self.reads[read] > 1:  # the sum is needed, as the cell state of an LSTM is
+            return operator, FLOAT16, ""
+        is_tall = self.rows.get(name, LEAST_TALL) >= LEAST_TALL
+        return operator, FLOAT16, TALL if is_tall else ADD
+
+    def share(self, term: Term, value: str, error: str) -> str:
+        """Add the errors of a term that several elements of ``value`` share to ``error``: the bias,
+        and the gain of each row. Return the name of the sum."""
+        if term.row:
+            bounds = (self.constant(np.array([one], np.int64)) for one in (0, 1, -1))
+            rows = self.draw(self.add("Slice", value, *bounds), UNIFORM * term.row)
+            error = self.add("Add", error, self.add("Mul", value, rows))
+        if term.bias or term.varies:
+            bias = self.constant(np.array([term.bias], np.float32))
+            error = self.add("Add", error, bias)
+            error = self.add("Add", error, self.draw(bias, UNIFORM * term.varies))
+        return error
 
     def shake(self, raw: str, name: str, share: float) -> list[Any]:
         """Return nodes that add or subtract this ``share`` of the RMS of the tensor ``raw`` to each
@@ -213,15 +289,24 @@ class Writer:
         zero = read_zero(node, self.known, self.made_by)
         limits = np.iinfo(zero.dtype)
         levels = self.add("Cast", raw, to=TensorProto.FLOAT)
+        numbers = 8 if self.is_narrow(node) else 16
+        operator = TORCH_NAMES.get(source.op_type, source.op_type.lower())
+        term = take_term(self.terms, operator, str(numbers))
         rolled = self.draw(levels, 1.0)
-        steps = self.add(
-            "Mul",
-            self.add("Sign", rolled),
-            self.choose(rolled, MOVED[8 if self.is_narrow(node) else 16]),
-        )
+        # An operator has its own error, or that of every operator if that is larger.
+        power = max(MOVED[numbers] - term.bias**2 - term.varies**2, term.steps**2)
+        if power > 1:
+            steps = self.draw(levels, UNIFORM * power**0.5)
+        else:
+            steps = self.add("Mul", self.add("Sign", rolled), self.choose(rolled, power))
+        signal = self.add("Sub", levels, self.constant(np.float32(zero)))
+        if term.relative:
+            error = self.add("Mul", signal, self.draw(levels, UNIFORM * term.relative))
+            steps = self.add("Add", steps, error)
+        if term.bias or term.varies or term.row:  # may be less than a step: rounded at random
+            steps = self.add("Add", self.share(term, signal, steps), self.draw(levels, 0.5))
         kind = self.find_weights(source)
         if kind in WIDE:
-            signal = self.add("Sub", levels, self.constant(np.float32(zero)))
             # Twice the gain, because here each element has a separate error; QNN's is per channel.
             error = self.add("Mul", signal, self.draw(levels, 2 * WEIGHT_GAIN))
             steps = self.add("Add", steps, self.add("Add", error, self.draw(levels, WEIGHT_STEPS)))

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ci.cases.forked import describe_error
 from ci.executorch.quantize import NO_GRID, find_grids, round_blocks
+from ci.executorch.toolchain import find_qnn_version
 from ci.models.eager import find_joined, find_ties, keep_state, run_eager
 from ci.models.noise import name_operator, predict_noise
 from ci.models.schemes import FLOAT16, Scheme
@@ -145,7 +146,9 @@ def work_out(seen: Seen) -> tuple[Comparison, dict[Member, Tensors]]:
     with lacks.of("the predicted rounding noise"):
         module, given = (unnested, flat) if is_float else (exact, seen.inputs)
         float16 = scheme is not None and scheme.recipe.activation_bits == FLOAT16.activation_bits
-        arrays[Member.NOISE] = predict_noise(module, [given], float16=float16)
+        arrays[Member.NOISE] = predict_noise(
+            module, [given], float16=float16, qnn=find_qnn_version()
+        )
     if scheme and not all(one.is_floating_point() for one in seen.outputs):
         with lacks.of("the bounds of outputs that are not floating-point"):
             bounds = find_ties(unnested, [flat], scheme, [tuple(arrays[own])])

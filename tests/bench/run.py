@@ -19,6 +19,7 @@ BENCHES: dict[str, str] = {
     "parity": "tests.bench.parity",
     "doctor": "tests.bench.doctor",
     "gate": "tests.bench.gate",
+    "operators": "tests.bench.operators",
     "provisioning": "tests.bench.provisioning",
     "device": "tests.bench.device",
     "upstream": "tests.bench.upstream",

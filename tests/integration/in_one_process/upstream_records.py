@@ -187,7 +187,7 @@ def test_noise_is_that_of_float16_where_activations_are(
 ) -> None:
     asked: list[Any] = []
 
-    def predict(module: Any, sets: Any, *, float16: bool) -> Any:
+    def predict(module: Any, sets: Any, *, float16: bool, qnn: str) -> Any:
         asked.append((module, sets, float16))
         return ["noise"]
 

@@ -239,7 +239,7 @@ def test_a_float_model_is_traced_and_a_quantized_one_is_disturbed_as_it_is(
 
     monkeypatch.setattr(noise, "trace_methods", trace)
     monkeypatch.setattr(noise, "Disturbed", disturb)
-    monkeypatch.setattr(noise, "Dice", lambda seed, *, float16: (seed, float16))
+    monkeypatch.setattr(noise, "Dice", lambda seed, _, *, float16: (seed, float16))
     text = (own.runs.model.run.fed, own.runs.model.run.fed[:9])
     one = make(scheme, prompts=(own.runs.prompt, (1,)), text=text)
     converted = copy.deepcopy(decoder)

@@ -19,8 +19,9 @@ from ci.models import rounding  # noqa: E402
 from ci.models.layers import _decibels, _find_rounded, expose_layers, find_clipped, find_loss  # noqa: E402
 from ci.models.model import Methods  # noqa: E402
 from ci.models.noise import Dice, predict_noise  # noqa: E402
-from ci.models.rounding import ACTIVATIONS, RUNS, count_runs  # noqa: E402
+from ci.models.rounding import MOVED, RUNS, count_runs  # noqa: E402
 from ci.models.tensors import MOST_LAYERS, Loss  # noqa: E402
+from tests.stand_ins.terms import ACTIVATIONS, TERMS  # noqa: E402
 
 assert _decomposed  # registers the operators
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # torch.export's own
@@ -38,6 +39,11 @@ def test_outputs_together_take_no_more_than_128_mib_in_all_runs(
     sizes: list[int], runs: int
 ) -> None:
     assert count_runs(sizes) == runs
+
+
+@pytest.fixture(autouse=True)
+def terms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noise_module, "read_terms", lambda _: TERMS)
 
 
 def round_to(values: Tensor, step: float, bits: int = 8) -> Tensor:
@@ -304,7 +310,7 @@ def test_an_operator_that_moves_elements_adds_no_error_in_float16() -> None:
 
 @pytest.mark.parametrize("float16", [True, False])
 def test_other_results_than_floating_tensors_are_not_disturbed(float16: bool) -> None:
-    drawing, dice = Drawing(), Dice(0, float16=float16)
+    drawing, dice = Drawing(), Dice(0, TERMS, float16=float16)
     node = drawing.call(ATEN.add, drawing.x, drawing.x)
     for value in (3, (torch.ones(2),), None):
         assert dice.disturb(node, value) is value
@@ -319,7 +325,7 @@ def test_an_activation_in_place_has_the_error_of_the_other() -> None:
         for called in (name, f"{name}_"):
             for source, scale in ((linear, bound), (drawing.x, 0.0)):
                 node = drawing.call(getattr(ATEN, called), source)
-                found = Dice(0, float16=True).disturb(node, zeros)
+                found = Dice(0, TERMS, float16=True).disturb(node, zeros)
                 assert rms(found) == pytest.approx(scale / np.sqrt(3), rel=0.05), called
 
 
@@ -329,7 +335,7 @@ def test_a_softmax_has_a_larger_error_than_other_operators() -> None:
         packet = getattr(ATEN, name)
         called = getattr(packet, packet.overloads()[0])
         node = drawing.graph.call_function(called, (drawing.x, drawing.x))
-        moved = Dice(0, float16=True).disturb(node, ones) - 1
+        moved = Dice(0, TERMS, float16=True).disturb(node, ones) - 1
         assert float(moved.abs().max()) == pytest.approx(bound, rel=0.01)
 
 
@@ -687,20 +693,71 @@ def test_an_activation_is_fused_with_the_layer_before_it() -> None:
     ("name", "bound"),
     [
         *((name, 2**-8) for name in ("sigmoid", "sigmoid_", "gelu", "silu", "elu", "elu_")),
-        *(("tanh", 2**-7), ("tanh_", 2**-7), ("exp", 0), ("relu", 0)),
+        *(("tanh", 2**-7), ("tanh_", 2**-7), ("relu", 0)),
     ],
 )
 def test_each_fused_activation_has_its_absolute_error(name: str, bound: float) -> None:
-    drawing, dice = Drawing(), noise_module.Dice(0, float16=True)
+    drawing, dice = Drawing(), noise_module.Dice(0, TERMS, float16=True)
     zeros = torch.zeros(4000)
     for source, most in ((drawing.layer(-8, 7), bound), (drawing.x, 0)):
         made = dice.disturb(drawing.call(getattr(ATEN, name), source), zeros)
         assert 0.99 * most <= float(made.abs().max()) <= most
 
 
+@pytest.mark.parametrize(("rows", "found"), [(7, 2**-6), (8, 0.0)])
+def test_an_activation_after_the_sum_of_two_tensors_has_its_own_error(
+    rows: int, found: float
+) -> None:
+    class Sums(nn.Module):
+        def forward(self, one: Tensor, other: Tensor) -> tuple[Tensor, ...]:
+            needed = one + other  # as the cell state of an LSTM is
+            summed = torch.tanh((one + other).view(1, rows, 16))
+            return summed, torch.tanh(one + 0.5), torch.tanh(needed), needed
+
+    zeros = (torch.zeros(rows, 16), torch.zeros(rows, 16))
+    summed, shifted, kept, _ = predict_noise(Sums(), [zeros], float16=True)
+    assert float(summed.abs().max()) == pytest.approx(found, rel=0.05, abs=1e-9)
+    assert float(kept.abs().max()) < 2**-11
+    assert float(shifted.abs().max()) < 2**-11
+
+
+@pytest.mark.parametrize(
+    ("name", "bits", "bias", "power"),
+    [("sin", 8, -1.5, 4 + 1.5**2 + 0.5**2), ("neg", 8, 0.0, MOVED[8]), ("neg", 16, 0.0, MOVED[16])],
+)
+def test_an_operator_moves_elements_by_its_term(
+    name: str, bits: int, bias: float, power: float
+) -> None:
+    class One(nn.Module):
+        def forward(self, values: Tensor) -> Tensor:
+            return round_to(getattr(torch, name)(values), 2.0**-bits, bits)
+
+    sets = [(torch.randn(40, 60).clamp(-1, 1),) for _ in range(4)]
+    graph: Any = torch.export.export(One(), sets[0], strict=True).module()
+    (noise,) = predict_noise(graph, sets, float16=False)
+    steps = noise * 2**bits
+    assert float(steps.mean()) == pytest.approx(bias, abs=0.5 * abs(bias) + 0.01)
+    assert float(steps.square().mean()) == pytest.approx(power, rel=0.35)
+
+
+@pytest.mark.parametrize("name", ["cos", "exp"])
+def test_a_relative_error_is_one_of_an_element_or_of_a_row(name: str) -> None:
+    class One(nn.Module):
+        def forward(self, values: Tensor) -> Tensor:
+            return round_to(getattr(torch, name)(values), 2.0**-13, 16)
+
+    (one,) = [(torch.randn(40, 60).clamp(-1, 1),)]
+    graph: Any = torch.export.export(One(), one, strict=True).module()
+    (noise,) = predict_noise(graph, [one], float16=False)
+    gains = noise / graph(*one)
+    assert float(gains.abs().max()) == pytest.approx(2**-6, rel=0.1)
+    is_shared = float(gains.std(-1).mean()) < 0.1 * float(gains.std())
+    assert is_shared is (name == "exp")
+
+
 def test_dice_draw_evenly_and_the_same_for_a_seed() -> None:
     first, again, other = (
-        noise_module.Dice(seed, float16=False).draw((4000,)) for seed in (0, 0, 1)
+        noise_module.Dice(seed, TERMS, float16=False).draw((4000,)) for seed in (0, 0, 1)
     )
     assert torch.equal(first, again)
     assert not torch.equal(first, other)

@@ -14,12 +14,10 @@ pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed"
 from onnx import TensorProto, helper, load, numpy_helper, printer, save
 
 from ci.models.rounding import (
-    ACTIVATIONS,
     CARRY_SHARE,
     CARRY_STEPS,
     RELATIVE,
     RUNS,
-    SOFTMAX,
     WEIGHT_GAIN,
     WEIGHT_STEPS,
 )
@@ -30,6 +28,7 @@ from ci.onnx.session import open_reference
 from provisioning.errors import FailedError
 from tests.qnn_provider.models import build_model, constant, tensor, write_model
 from tests.stand_ins.snapshots import check_snapshot
+from tests.stand_ins.terms import ACTIVATIONS, SOFTMAX, TERMS
 
 SNAPSHOTS = Path(__file__).with_name("snapshots")
 RANDOM = np.random.default_rng(4)
@@ -38,6 +37,11 @@ EXACT = RANDOM.integers(-64, 64, SHAPE).astype(np.float32) / 16  # what float16 
 ANY = RANDOM.standard_normal(SHAPE).astype(np.float32)
 UNIT = np.eye(64, dtype=np.float32)
 Nodes = Sequence[tuple[Any, ...]]
+
+
+@pytest.fixture(autouse=True)
+def terms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noise, "read_terms", lambda _: TERMS)
 
 
 def predict(
@@ -173,9 +177,17 @@ def test_an_activation_that_follows_a_layer_has_an_absolute_error(
     shaped = [layer, ("Reshape", ["a", "s"], ["b"]), last]
     assert 0.9 < measure(shaped, *flat, shape=(64, 40)) < 1.001
     assert measure([layer, ("Relu", ["a"], ["b"]), last]) < 0.2
-    assert measure([layer, ("Add", ["a", "a"], ["b"]), last]) < 0.2
+    assert measure([layer, ("Add", ["a", "a"], ["b"]), last]) < 0.2  # too many rows
     assert measure([layer, ("Sub", ["a", "c"], ["b"]), last], *bias) < 0.2
     assert measure([("Identity", ["x"], ["b"]), last]) < 0.2
+
+
+def test_a_sum_of_two_tensors_with_few_rows_is_fused(tmp_path: Path) -> None:
+    nodes = [("Add", ["x", "x"], ["a"]), ("Reshape", ["a", "s"], ["b"]), ("Tanh", ["b"], ["y"])]
+    shape = [constant("s", [1, 7, 64], np.int64)]
+    zeros = np.zeros((7, 64), np.float32)
+    found, _ = predict(tmp_path, nodes, zeros, shape, shape=(1, 7, 64))
+    assert float(np.abs(found).max()) == pytest.approx(2**-6, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -564,7 +576,7 @@ def test_a_disturbed_graph_draws_where_it_did(name: str, nodes: Nodes, weights: 
         for op, before, after, *more in nodes
     ]
     model = build_model(made, [tensor("x", SHAPE)], [tensor("y", SHAPE)], weights)
-    graph = noise.disturb(model).graph
+    graph = noise.disturb(model, TERMS).graph
     drawn = (
         f"{one.name} = {numpy_helper.to_array(one).dtype} {numpy_helper.to_array(one)}"
         for one in graph.initializer

@@ -27,7 +27,7 @@ DEQUANTIZE = torch.ops.quantized_decomposed.dequantize_per_tensor.default
 GRID = (0.25, -5, 9)
 
 
-def predict(module: Any, sets: Any, *, float16: bool) -> Any:
+def predict(module: Any, sets: Any, *, float16: bool, qnn: str) -> Any:
     """The outputs of the set instead of noise, with whether it would be float16's."""
     (given,) = sets
     with keep_state(module):
