@@ -57,8 +57,9 @@ class Run:
 
 
 def list_runs() -> list[Run]:
-    """Each command of the pages once for each kind of reader and directory. What CHANGELOG.md names
-    is history; commands in the list of docs/reference/commands.md are not run."""
+    """Each command of the pages once for each kind of reader and, unless it takes many minutes,
+    directory; these last. What CHANGELOG.md names is history; commands in the list of
+    docs/reference/commands.md are not run."""
     kinds: dict[tuple[str, str], Run] = {}
     excused = read_list("Not run") | read_list("Run by another job")
     for command in read_commands():
@@ -66,9 +67,14 @@ def list_runs() -> list[Run]:
             continue
         install = TEAM.get(command.place, "") if "./nox" not in command.typed else ""
         kinds.setdefault((command.key, install), Run(command, install, below=False))
+    once = sorted(kinds.values(), key=lambda run: find_row(run.command).slow)
     # pip's "." is the root of the clone.
-    twice = [run for run in kinds.values() if not run.command.typed.startswith("pip ")]
-    return [*kinds.values(), *(replace(run, below=True) for run in twice)]
+    twice = [
+        replace(run, below=True)
+        for run in once
+        if not find_row(run.command).slow and not run.command.typed.startswith("pip ")
+    ]
+    return [*once, *twice]
 
 
 def choose_sample(runs: list[Run]) -> list[Run]:

@@ -154,7 +154,7 @@ ROWS = (
         1,
     ),
     Row("^nox -s test_emulator .*lost.py:twice", "24.0 dB ... 76.3 dB", 1),
-    Row("vision.py:mobilevit", "not faithful", 1, slow=30),
+    Row("vision.py:mobilevit", "6 nodes fall back to the CPU", 1),
     Row("^nox -s test_emulator .*(sequences.py|lost.py:norm)", "not faithful", 1),
     Row("test_emulator -- --suite upstream --filter '[*]Floating", "4 passed by both"),
     Row("--suite backend-suite", "failed by ours: not quantized well", 1, slow=20),
@@ -309,6 +309,7 @@ ROWS = (
     # -- the project itself --
     Row("bench -- (emulator|gate|parity)", "", slow=60),
     Row("(unit|tests) -- tests/(unit/ci/judging|static/test_links)", " passed", daily=True),
+    Row("tests -- tests/integration/llm/test_stories.py", "QNN_CI_STORIES260K"),
     Row("nox -s (unit|tests)", " passed", slow=60),
     Row("^pip ", "Successfully installed"),
     Row("^git clone", "Cloning into 'executorch-qnn-ci'"),

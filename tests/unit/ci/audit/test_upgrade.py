@@ -595,6 +595,7 @@ def test_a_version_that_does_not_run_is_worse_and_no_success(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The run ends in a process of its own, whose last lines are the reason."""
+    pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
     monkeypatch.chdir(tmp_path)
     write_report(make_report([CASE]), tmp_path / "old")
     (tmp_path / "sdk").mkdir()

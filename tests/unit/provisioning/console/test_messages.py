@@ -119,6 +119,7 @@ def test_every_message_says_what_why_and_what_to_do(
     text = (
         text.replace(str(tmp_path), "TMP")
         .replace(sys.executable, "PYTHON")
+        .replace("PYTHON -m pip", "pip")  # if its pip is not the first one on PATH
         .replace(str(CHECKOUT), "CHECKOUT")
     )
     text = re.sub(r"\d+ (?=MiB are free)", "N ", text)
