@@ -30,11 +30,11 @@ import msgspec
 from msgspec import Struct
 
 from ci.cases.engine import Compiled, Engine, Staging, require_references
-from ci.cases.forked import run_forked
+from ci.cases.forked import is_own, run_forked
 from ci.cases.spec import CaseSpec
 from ci.models.user_models import ReferencePolicy
 from provisioning.documents import DocumentError, read_json, read_text
-from provisioning.errors import QnnCiError
+from provisioning.errors import DefectError, QnnCiError
 from provisioning.files import (
     digest_sources,
     explain_no_room,
@@ -236,8 +236,8 @@ class CompileResult(Struct, frozen=True):
     """The result of a CompileJob: the directory and record of an artifact or, in ``refused``, the
     reason why the case was not compiled.
 
-    ``is_ours`` is true if this project rejected the case, and false if a tool did. ``repaired`` is
-    true if a damaged artifact was replaced.
+    ``is_ours`` is true if this project rejected the case, and false if a tool did. ``is_defect`` is
+    true if this project failed. ``repaired`` is true if a damaged artifact was replaced.
     """
 
     directory: str = ""
@@ -246,6 +246,7 @@ class CompileResult(Struct, frozen=True):
     repaired: bool = False
     refused: str = ""
     is_ours: bool = False
+    is_defect: bool = False
 
 
 @dataclass(frozen=True)
@@ -306,8 +307,11 @@ class CompileJob:
                 no_room = explain_no_room(error)
                 if no_room:
                     raise no_room from error
-                told = self.engine.explain(error, self.log)
-                return CompileResult(refused=told, is_ours=isinstance(error, QnnCiError))
+                told, is_ours = self.engine.explain(error, self.log), isinstance(error, QnnCiError)
+                is_defect = isinstance(error, DefectError) or (not is_ours and is_own(error))
+                if is_defect and not is_ours:
+                    told = f"this is a bug in executorch-qnn-ci: {told}"
+                return CompileResult(refused=told, is_ours=is_ours, is_defect=is_defect)
             if not publish_artifact(staging.directory, directory) and not self.use_cache:
                 fresh = self.log.with_name("lowered") / directory.name
                 shutil.move(staging.directory, fresh)
@@ -317,6 +321,7 @@ class CompileJob:
     def _fill(self, staging: Staging) -> Artifact:
         started = time.monotonic()
         compiled = self.engine.compile(self.spec, staging)
+        compiled = msgspec.structs.replace(compiled, warnings=tuple(staging.notes))
         artifact = Artifact(
             key=staging.directory.name,
             model=self.spec.reference,

@@ -3,8 +3,8 @@ and a Runner runs the compiled programs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
+from ci.cases.forked import describe_error
 from ci.cases.spec import CaseSpec
 from ci.judging.figures import Array, is_floating
 from ci.models.graph_steps import Step
@@ -20,7 +21,8 @@ from ci.models.tensors import Layer, Loss, TensorInfo, read_sets, write_sets
 from ci.models.user_models import ReferencePolicy
 from ci.report.schema import Clipped, DeviceFigures, Footprint, Simulation
 from provisioning.documents import DocumentError, read_json
-from provisioning.errors import FailedError
+from provisioning.errors import DefectError, FailedError, QnnCiError, StoreError, UnfitError
+from provisioning.files import explain_no_room
 
 # Names of directories and files of a program, see ci.cases.cache.
 INPUTS, FLOAT, QUANTIZED = "inputs", "float", "quantized"
@@ -81,18 +83,57 @@ class Compiled(Struct, frozen=True, kw_only=True):
     clipped: tuple[Clipped, ...] = ()
     steps: tuple[Step, ...] = ()  # the float32 model's operators, if the engine lists them
     simulation: Simulation | None = None  # only if the case is simulated; then nothing else counts
+    warnings: tuple[str, ...] = ()  # about explanations that could not be computed
+
+
+class Notes(list[str]):
+    """Warnings about analyses that raised an exception. Exceptions that concern the whole run, such
+    as a full disk, are raised."""
+
+    @contextmanager
+    def of(self, what: str) -> Iterator[None]:
+        """Run a block that only explains. If it raises an exception, add a warning that starts with
+        ``what`` instead."""
+        try:
+            yield
+        except (StoreError, UnfitError):
+            raise
+        except Exception as error:
+            if no_room := explain_no_room(error):
+                raise no_room from error
+            self.append(f"{what} could not be computed: {describe_error(error)}")
+
+
+@contextmanager
+def needed(what: str) -> Iterator[None]:
+    """Run a block of our own without which there is no verdict. Raises DefectError for an exception
+    that is not a QnnCiError, so that it is not reported as a refusal by ExecuTorch or QNN."""
+    try:
+        yield
+    except QnnCiError:
+        raise
+    except Exception as error:
+        if no_room := explain_no_room(error):
+            raise no_room from error
+        raise DefectError(
+            f"{what} could not be computed: {describe_error(error)}",
+            why="this is a bug in executorch-qnn-ci, not a fault of the model or QNN",
+            fix="report it, with the model",
+        ) from error
 
 
 @dataclass(frozen=True)
 class Staging:
     """A new directory to which an engine writes a program and its references. QNN's output is
     appended to ``log``. ``cache`` is a directory on the same file system, for scratch files.
-    ``reference`` specifies which references are unusable; without it, they are not checked."""
+    ``reference`` specifies which references are unusable; without it, they are not checked.
+    ``notes`` become warnings of the case."""
 
     directory: Path
     log: Path
     cache: Path
     reference: ReferencePolicy | None = None
+    notes: Notes = field(default_factory=Notes)
 
     def note_steps(self, steps: Sequence[Step]) -> None:
         """Write the operators of the float32 model next to the log, where they remain even if the

@@ -19,6 +19,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 
 from provisioning.console.process import describe_exit, end_with_parent
@@ -28,6 +29,7 @@ from provisioning.files import explain_no_room
 R = TypeVar("R")
 STEP_BYTES, MAX_RAISED = 512, 300
 OWN_DESCRIPTORS: set[int] = set()  # of this worker; a model's code must not write to them
+OWN_CODE = tuple(f"{Path(__file__).parents[2] / name}/" for name in ("ci", "provisioning"))
 _steps: list[mmap.mmap] = []  # of this fork and of the forks around it, shared with their parents
 
 
@@ -143,6 +145,16 @@ def describe_error(error: BaseException) -> str:
     """Return the type and message of an exception on one line, cut after MAX_RAISED characters."""
     text = " ".join(describe_exception(error).split())
     return text if len(text) <= MAX_RAISED else f"{text[:MAX_RAISED]}..."
+
+
+def is_own(error: BaseException) -> bool:
+    """Return whether code of this project raised the first cause of ``error``."""
+    seen: list[BaseException] = []
+    while error.__cause__ and error not in seen:
+        seen.append(error)
+        error = error.__cause__
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and frames[-1].filename.startswith(OWN_CODE)
 
 
 def _answer(function: Callable[[], Any], answers: BinaryIO) -> int:

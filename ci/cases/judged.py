@@ -16,6 +16,7 @@ from ci.cases.engine import (
     INPUTS,
     STEPS,
     Compiled,
+    Notes,
     Program,
     RunNotes,
     Sets,
@@ -142,6 +143,7 @@ class Evidence:
     notes: tuple[NoiseNote, ...] = ()
     baseline: Baseline | None = None
     lacks: str = ""
+    is_defect: bool = False
     outputs: tuple[OutputFigures, ...] = ()
     estimate: Estimate | None = None
     nearness: Nearness | None = None  # how close a device's outputs are to the emulator's
@@ -170,11 +172,12 @@ class CaseJudge:
         self.memory_bytes = self.policy.memory_of(spec.model)
         entry = self.policy.models.get(spec.model)
         self.metric = entry.metric if entry else None
-        limited = {self.budget.cycles, self.budget.ms} != {None}
-        asked = self.options.estimate or limited or bool(entry and entry.estimate)
+        self.limits_time = {self.budget.cycles, self.budget.ms} != {None}
+        asked = self.options.estimate or self.limits_time or bool(entry and entry.estimate)
         self.estimates = asked and self.options.backend is Backend.HTP
         self.evidence = Evidence()
         self.remarks: list[str] = []
+        self.notes = Notes()  # become warnings
 
     def compare_emulator(self, outputs: Sets, emulated: Sets, compiled: Compiled) -> None:
         """Record how close a device's outputs are to the emulator's outputs for the same program.
@@ -192,15 +195,17 @@ class CaseJudge:
         Saver is a QNN backend that records API calls. It supports the same operators as HTP, so it
         lists exactly the program's operators.
         """
-        binary = directory / artifact.compiled.binary  # missing if QNN took no operator
-        build = find_qnn_build(binary) if binary.is_file() else None
         self.evidence.artifact = artifact
-        self.evidence.compiler = build.text if build else ""
+        with self.notes.of("the version of QNN that compiled the program"):
+            binary = directory / artifact.compiled.binary  # missing if QNN took no operator
+            build = find_qnn_build(binary) if binary.is_file() else None
+            self.evidence.compiler = build.text if build else ""
         calls = directory / SAVER / SAVER_CALLS
         if calls.is_file():
             self.leave(calls, calls.with_name(PARAMS))
-            text = read_text(calls, "replace", CONTENT_BYTES)
-            self.evidence.qnn_ops = count_operators(text)
+            with self.notes.of("the operators passed to QNN"):
+                text = read_text(calls, "replace", CONTENT_BYTES)
+                self.evidence.qnn_ops = count_operators(text)
 
     def judge_run(self, program: Program, references: References, run: Run) -> CaseResult:
         """Judge the result of a run by all limits of the case: accuracy, the user's metric,
@@ -218,7 +223,8 @@ class CaseJudge:
             shutil.rmtree(self.directory / OUTPUTS, ignore_errors=True)
             write_sets(self.directory / OUTPUTS, run.outputs, OUTPUT)
         self.leave(*run.notes.files)
-        self.evidence.outputs = describe_outputs(references, outputs)
+        with self.notes.of("the details of the outputs"):
+            self.evidence.outputs = describe_outputs(references, outputs)
         verdict = judge_outputs(references, outputs, compiled.inputs, compiled.outputs, self.limits)
         self.evidence.figures, self.evidence.controls = verdict.figures, verdict.controls
         task = self.measure_metric(references, outputs)
@@ -234,7 +240,9 @@ class CaseJudge:
         self.evidence.question = failing[0].question if failing else None
         unjudged = self.spec.scheme is Scheme.ASIS and verdict.figures.sqnr_db_scheme == math.inf
         own = [NO_FLOAT] * unjudged  # the file is its own reference
-        tighter = suggest_tighter(compiled.footprint, self.budget)
+        tighter: Sequence[str] = ()
+        with self.notes.of("tighter budgets"):
+            tighter = [*suggest_tighter(compiled.footprint, self.budget)]
         self.evidence.warnings = (
             *forgiven,
             *verdict.warnings,
@@ -258,19 +266,29 @@ class CaseJudge:
         if not reasons and (unmet := self.find_unmet()):
             return self.end(Status.FAILED, unmet, log_tail, remark=run.notes.remark)
         if not reasons:
-            notes = self.evidence.notes
-            self.evidence.notes = self.name_operators(notes) if notes else ()
+            if notes := self.evidence.notes:
+                with self.notes.of("the operators that cause errors above the predicted noise"):
+                    self.evidence.notes = self.name_operators(notes)
             return self.end(Status.PASSED, remark=run.notes.remark)
-        loss = compiled.loss if self.evidence.question is Question.QUANTIZED else None
-        where = [describe_loss(loss)] if loss else []
-        seen = any(line.startswith("  seen: ") for line in verdict.advice)
-        if self.evidence.question is Question.FAITHFUL and not (seen or run.used):
-            where += filter(None, [self.locate()])
         advice = MODEL if failing and failing[0].is_model else verdict.advice
         if self.evidence.question is Question.QUANTIZED:
             advice = advice or SCHEME
-        explained = "\n".join(["; ".join(reasons), *advice, *advise_on_budget(over), *where])
+        seen = any(line.startswith("  seen: ") for line in verdict.advice)
+        where = self.explain(compiled.loss, over, is_located=seen or run.used)
+        explained = "\n".join(["; ".join(reasons), *advice, *where])
         return self.end(Status.FAILED, explained, log_tail, remark=run.notes.remark)
+
+    def explain(self, loss: Loss | None, over: Sequence[Overrun], *, is_located: bool) -> list[str]:
+        """Return advice on exceeded budgets, and where the accuracy of a failed case is lost."""
+        lines: list[str] = []
+        with self.notes.of("advice on the budget"):
+            lines += advise_on_budget(over)
+        with self.notes.of("the layer at which accuracy is lost"):
+            if loss and self.evidence.question is Question.QUANTIZED:
+                lines.append(describe_loss(loss))
+            if self.evidence.question is Question.FAITHFUL and not is_located:
+                lines += filter(None, [self.locate()])
+        return lines
 
     def end_failed(self, run: Run, compiled: Compiled, log_tail: str) -> CaseResult:
         """End a case whose program returned no outputs."""
@@ -373,17 +391,24 @@ class CaseJudge:
         if status is Status.FAILED and is_dead:
             advice = advice or self.policy.advise(log_tail)
         spec, known = self.spec, self.evidence
-        faults = self.find_faults() if status is not Status.UNSUPPORTED else []
+        faults: list[str] = []
+        with self.notes.of("the known faults"):
+            faults = self.find_faults() if status is not Status.UNSUPPORTED else []
         if status is Status.PASSED:
             known.warnings += tuple(one.replace("\n  ", "; ") for one in faults)
             faults = []
         told = "\n".join([reason, *filter(None, [advice]), *faults])
+        places: tuple[Place, ...] = ()
+        with self.notes.of("the lines of the model's code"):
+            places = self.find_places(told) if status is Status.FAILED else ()
+        made = known.artifact.compiled.warnings if known.artifact else ()
+        known.warnings += tuple(dict.fromkeys((*made, *self.notes)))
         case = make_case(
             spec,
             known,
             status=status,
             reason=told,
-            places=self.find_places(told) if status is Status.FAILED else (),
+            places=places,
             log_tail=log_tail,
             runner=self.judged_by.runner,
             metric_name=self.metric.name if self.metric and known.metric else "",
@@ -495,6 +520,7 @@ def make_case(
         accelerator_cycles=accelerator.get("accelerator_cycles"),
         accelerator_us=accelerator.get("accelerator_us"),
         lacks=known.lacks,
+        is_defect=known.is_defect,
         digests=Digests(
             weights=artifact.compiled.weights or None,
             inputs=artifact.digest_sets(INPUTS),

@@ -26,6 +26,7 @@ from ci.cases.engine import (
     RunError,
     Runner,
     Sets,
+    needed,
 )
 from ci.cases.judged import CaseJudge, CaseResult, JudgeSetup, Run, SessionOptions, name_excesses
 from ci.cases.outputs import read_inputs, read_references, stack_outputs
@@ -42,7 +43,7 @@ from ci.models.tensors import Layer
 from ci.models.user_models import MetricResult, call_metric
 from ci.report.schema import Estimate, NoiseNote, Question, Status, Threshold
 from provisioning.documents import read_text, read_window
-from provisioning.errors import QnnCiError, StoreError, UnfitError, describe_exception
+from provisioning.errors import DefectError, QnnCiError, StoreError, UnfitError, describe_exception
 from provisioning.files import explain_no_room
 
 ARTIFACT = "artifact"
@@ -106,9 +107,12 @@ class CaseRun(CaseJudge):
             no_room = explain_no_room(error)
             if no_room:
                 raise no_room from error
+            self.evidence.is_defect = isinstance(error, DefectError)
             if isinstance(error, QnnCiError):
                 return self.end(Status.FAILED, str(error))
-            return self.end(Status.FAILED, describe_exception(error), traceback.format_exc())
+            self.evidence.is_defect = True
+            why = f"this is a bug in executorch-qnn-ci: {describe_exception(error)}"
+            return self.end(Status.FAILED, why, traceback.format_exc())
         return result
 
     def _compile_and_run(self) -> CaseResult:
@@ -119,6 +123,9 @@ class CaseRun(CaseJudge):
             reason = ended.failure if ended.raised else f"lowering: {ended.failure}"
             return self.end(Status.FAILED, reason, ended.log_tail)
         made: CompileResult = ended.result
+        if made.is_defect:
+            self.evidence.is_defect = True
+            return self.end(Status.FAILED, made.refused, ended.log_tail)
         if not made.artifact:
             return self.refuse(made.refused, ended.log_tail, is_ours=made.is_ours)
         directory, compiled = Path(made.directory), made.artifact.compiled
@@ -131,7 +138,9 @@ class CaseRun(CaseJudge):
             reasons = reasons or "the model computes nothing: its graph has no operators"
             return self.refuse(f"QNN accepted no node: {reasons}", ended.log_tail)
         if self.estimates:
-            self.evidence.estimate = self.estimate()
+            what = "the time on a device"
+            with needed(what) if self.limits_time else self.notes.of(what):
+                self.evidence.estimate = self.estimate()
         program = self.copy_program(self.spec, directory, compiled, self.directory)
         if self.setup.device:
             result = self.end_unrun(program)

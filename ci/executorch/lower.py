@@ -23,6 +23,7 @@ from ci.cases.engine import (
     Compiled,
     Delegation,
     Staging,
+    needed,
 )
 from ci.cases.forked import describe_error, flush_stdio, run_forked
 from ci.cases.qnn_files import SAVER, SAVER_CALLS, make_footprint, measure_peak
@@ -52,16 +53,16 @@ from ci.executorch.toolchain import LIBRARY, find_qnn_version
 from ci.latency.simulation import TRACE, choose_simulated, read_simulation
 from ci.models.eager import find_joined, find_ties, keep_state, run_eager
 from ci.models.factory import Inputs
-from ci.models.graph_steps import describe_steps
+from ci.models.graph_steps import Step, describe_steps
 from ci.models.layers import expose_layers, find_clipped, find_loss
 from ci.models.lowering_options import LOG_LEVELS, NO_CHOICES, PROFILE_LEVELS, Choices
 from ci.models.model import Model, digest_weights, split_inputs, split_module
 from ci.models.noise import predict_noise
 from ci.models.schemes import FLOAT16, Scheme
-from ci.models.tensors import TensorInfo, describe_tensor, digest_sets
+from ci.models.tensors import Loss, TensorInfo, describe_tensor, digest_sets
 from ci.models.user_code import working_directory
 from ci.models.user_models import name_made
-from ci.report.schema import Footprint
+from ci.report.schema import Clipped, Footprint, OperatorCount
 from provisioning.doctor.facts import HOST_DIRECTORY
 from provisioning.doctor.survey.programs import HEADER, HEADER_MAGIC, parse_program
 from provisioning.documents import read_window
@@ -149,7 +150,9 @@ class Lowering:
             choices = spec.source.choices
             module = quantize_model(model, spec.scheme, spec.soc, choices, self.backend)
         if not spec.layers:
-            steps = describe_steps(model.module, model.evaluation[0])
+            steps: tuple[Step, ...] = ()
+            with self.staging.notes.of("the model's operators"):
+                steps = describe_steps(model.module, model.evaluation[0])
             self.staging.note_steps(steps)
             return structs.replace(self.write_program(module), steps=steps)
         module, layers = expose_layers(module, model.evaluation[0])
@@ -193,6 +196,8 @@ class Lowering:
         the program's description."""
         model, scheme, choices = self.model, self.spec.scheme, self.spec.source.choices
         self.staging.enter("reference")
+        loss: Loss | None = None
+        clipped: tuple[Clipped, ...] = ()
         weights = digest_weights(model.module)
         self.staging.write_inputs(model.evaluation)
         self.staging.write_float(model.reference, model.made)
@@ -203,14 +208,16 @@ class Lowering:
                 quantized = run_eager(exact, model.evaluation)
             self.staging.write_quantized(quantized)
             self.write_bounds(QUANTIZED, exact, quantized)
-            loss = find_loss(exact, model.evaluation[0], model.reference[0])
-            clipped = find_clipped(exact, model.evaluation)
+            with self.staging.notes.of("the layer at which quantization costs the most"):
+                loss = find_loss(exact, model.evaluation[0], model.reference[0])
+            with self.staging.notes.of("the tensors that leave their calibrated ranges"):
+                clipped = find_clipped(exact, model.evaluation)
         else:
-            exact, loss, clipped = module, None, ()
+            exact = module
         float16 = scheme.recipe.activation_bits == FLOAT16.activation_bits
-        self.staging.write_noise(
-            predict_noise(exact, model.evaluation, float16=float16, qnn=find_qnn_version())
-        )
+        with needed("the predicted rounding noise"):
+            noise = predict_noise(exact, model.evaluation, float16=float16, qnn=find_qnn_version())
+        self.staging.write_noise(noise)
         self.staging.enter("lower")
         if choices.saver:
             run_forked(lambda: self.write_calls(module))
@@ -219,13 +226,15 @@ class Lowering:
         if misplaced := find_misplaced(program):
             raise FailedError(f"the program {misplaced}")
         (self.staging.directory / PROGRAM).write_bytes(program)
+        with needed("the description of the outputs"):
+            outputs = describe_outputs(model, module, delegation.on_host)
         return Compiled(
             program=PROGRAM,
             binary=PROGRAM,
             size_bytes=len(program),
             sets=len(model.evaluation),
             inputs=tuple(map(describe_tensor, model.evaluation[0])),
-            outputs=describe_outputs(model, module, delegation.on_host),
+            outputs=outputs,
             delegation=delegation,
             footprint=footprint,
             methods=describe_methods(model),
@@ -242,12 +251,13 @@ class Lowering:
         their values."""
         if all(tensor.is_floating_point() for tensor in outputs[0]):
             return
-        bounds = find_ties(module, self.model.evaluation, self.spec.scheme, outputs)
+        with needed("the bounds of outputs that are not floating-point"):
+            bounds = find_ties(module, self.model.evaluation, self.spec.scheme, outputs)
         self.staging.write_bounds(kind, *bounds)
 
     def compile(
         self, module: Any, choices: Choices, lines: dict[str, str] | None = None
-    ) -> tuple[bytes, Delegation, Footprint]:
+    ) -> tuple[bytes, Delegation, Footprint | None]:
         """Return the program of a float or quantized module, its delegation and its footprint. The
         source line of each examined node is added to ``lines``."""
         log, start = self.staging.log, self.staging.log.stat().st_size
@@ -260,8 +270,11 @@ class Lowering:
                 lines.update(refusals.lines)
             # Before to_executorch, which adds allocations and copies of state to these graphs.
             graphs = [edge.exported_program(name).graph_module for name in sorted(edge.methods)]
-            delegation = audit_delegation(graphs, refusals, self.backend)
-            operators = tuple(count_operators(graphs))
+            with needed("the delegation of the nodes"):
+                delegation = audit_delegation(graphs, refusals, self.backend)
+            operators: tuple[OperatorCount, ...] = ()
+            with self.staging.notes.of("the number of operators"):
+                operators = tuple(count_operators(graphs))
             config = keep_initial_state(edge)
             if self.runner_io:
                 config.passes.append(BuildQuantIo())
@@ -270,16 +283,18 @@ class Lowering:
                 )
             program = sign_by_content(edge.to_executorch(config).buffer)
         flush_stdio()
-        parsed = parse_program(memoryview(program), PROGRAM)
-        footprint = make_footprint(
-            program_bytes=len(program),
-            partitions=delegation.partitions,
-            contexts=parsed.contexts if parsed else (),
-            segments=parsed.segments if parsed else (),
-            log=read_window(log, start),
-            operators=operators,
-            peak=peak,
-        )
+        footprint: Footprint | None = None
+        with self.staging.notes.of("the sizes of the program"):
+            parsed = parse_program(memoryview(program), PROGRAM)
+            footprint = make_footprint(
+                program_bytes=len(program),
+                partitions=delegation.partitions,
+                contexts=parsed.contexts if parsed else (),
+                segments=parsed.segments if parsed else (),
+                log=read_window(log, start),
+                operators=operators,
+                peak=peak,
+            )
         return program, delegation, footprint
 
     def lower_edge(self, module: Any, spec: list[Any]) -> Any:

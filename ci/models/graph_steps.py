@@ -80,9 +80,10 @@ def describe_steps(module: Any, inputs: Any) -> tuple[Step, ...]:
 
     with torch.no_grad(), keep_state(module):
         try:
-            return tuple(_Reader(torch.export.export(module, inputs, strict=False)).read())
+            program = torch.export.export(module, inputs, strict=False)
         except Exception:  # noqa: BLE001 - such as a shape that depends on the data
             return ()
+        return tuple(_Reader(program).read())
 
 
 class _Reader:

@@ -19,7 +19,7 @@ import numpy as np
 import onnx
 from msgspec import structs
 
-from ci.cases.engine import FLOAT, QUANTIZED, Compiled, Delegation, Staging
+from ci.cases.engine import FLOAT, QUANTIZED, Compiled, Delegation, Staging, needed
 from ci.cases.forked import redirected
 from ci.cases.qnn_files import make_footprint, measure_peak
 from ci.cases.spec import CaseSpec
@@ -102,7 +102,8 @@ def compile_source(
     """
     plain = write_float(source, staging.directory.with_name("float.onnx"), spec.source.shapes)
     model, reference, float32 = write_references(source, plain, spec, staging)
-    infos = describe_outputs(model, reference[0])
+    with needed("the description of the outputs"):
+        infos = describe_outputs(model, reference[0])
     given = spec.scheme is Scheme.ASIS
     is_float = not spec.scheme.quantized
     calibrated = not given and not is_float
@@ -117,14 +118,18 @@ def compile_source(
             staging.write_quantized(reference)
     staging.enter("reference")
     disturbed = staging.directory.with_name("disturbed.onnx")
-    qnn = find_version(Path(options.get("backend_path", "")))
-    staging.write_noise(predict_noise(model, disturbed, source.evaluation, reference, qnn))
+    with needed("the predicted rounding noise"):
+        qnn = find_version(Path(options.get("backend_path", "")))
+        noise = predict_noise(model, disturbed, source.evaluation, reference, qnn)
+    staging.write_noise(noise)
     is_whole = calibrated and not spec.layers
     loss: Loss | None = None
     clipped: tuple[Clipped, ...] = ()
     if is_whole:
-        clipped = find_clipped(model, plain, disturbed, source.evaluation)
-        loss = find_loss(model, plain, disturbed, source.evaluation[0], float32)
+        with staging.notes.of("the tensors that leave their calibrated ranges"):
+            clipped = find_clipped(model, plain, disturbed, source.evaluation)
+        with staging.notes.of("the layer at which quantization costs the most"):
+            loss = find_loss(model, plain, disturbed, source.evaluation[0], float32)
     staging.enter("lower")
     program = staging.directory / PROGRAM
     delegation, footprint = write_context(
@@ -134,7 +139,8 @@ def compile_source(
         write_calls(model.absolute(), staging, {**options, "qnn_saver_path": saver})
     if not is_float:
         left = {one.op for one in footprint.operators if one.cpu}
-        infos = add_grids(infos, find_grids(model, left))
+        with needed("the quantization steps of the outputs"):
+            infos = add_grids(infos, find_grids(model, left))
     files = [*program.iterdir()]
     binary = next((path.name for path in files if path.suffix == ".bin"), CONTEXT)
     return Compiled(
@@ -173,7 +179,9 @@ def write_references(
     require_export(source, reference)
     disturbed = staging.directory.with_name("disturbed.onnx")
     bits = spec.scheme.recipe.activation_bits
-    staging.write_bounds(FLOAT, *find_ties(plain, disturbed, source.evaluation, wanted, bits))
+    with needed("the bounds of outputs that are not floating-point"):
+        bounds = find_ties(plain, disturbed, source.evaluation, wanted, bits)
+    staging.write_bounds(FLOAT, *bounds)
     if not spec.scheme.quantized:
         return model, reference, float32
     quantized = staging.directory / QUANTIZED_MODEL
@@ -184,7 +192,8 @@ def write_references(
         quantize_file(model, quantized, spec.scheme, source.calibration)
         reference = run_reference(quantized, source.evaluation)
     staging.write_quantized(reference)
-    ties = find_ties(quantized, disturbed, source.evaluation, reference, bits)
+    with needed("the bounds of outputs that are not floating-point"):
+        ties = find_ties(quantized, disturbed, source.evaluation, reference, bits)
     staging.write_bounds(QUANTIZED, *ties)
     return quantized, reference, float32
 

@@ -5,7 +5,8 @@ There is no standard. The elements and attributes are from junit-10.xsd of the J
 plug-in. Each case is a test case in a suite. The suite is named after the session, and after the
 backend unless that is HTP. Each control is a test case of a second suite, whose name ends with
 ``.controls``.
-An unsupported case is skipped, or an error if this machine lacks something that the case needs.
+An unsupported case is skipped, or an error if this machine lacks something that the case needs. A
+case is also an error if this project itself failed.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def _add_case(suite: ET.Element, case: Case, report: Report, names: Names) -> No
         suite,
         names[case.model],
         f"{case.scheme} {case.soc}",
-        tag="error" if case.lacks else TAGS.get(case.status, ""),
+        tag="error" if case.lacks or case.is_defect else TAGS.get(case.status, ""),
         message="\n".join([case.reason or case.status.value, *operators]),
         output="\n".join(
             [

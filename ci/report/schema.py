@@ -569,7 +569,8 @@ class Case(CaseName, frozen=True, kw_only=True):
     not fail the case, and neither do ``noise_notes``. ``clipped`` are the tensors that leave their
     calibrated ranges most. ``places`` are the lines of the user's files
     that caused a failure. ``lacks`` is the library or device without which the case could not run
-    here. ``outcome`` is the result of an upstream test, such as ``both`` if it passed upstream's
+    here. With ``is_defect``, executorch-qnn-ci itself failed, so the case says nothing about the
+    model. ``outcome`` is the result of an upstream test, such as ``both`` if it passed upstream's
     verdict and ours. ``recorded_`` figures are from an earlier run with this toolchain. ``lower_s``
     of a cached case is the time of its original lowering. ``compiler`` is the build of QNN that
     compiled the program. ``choices`` are the lowering options of the model's entry in the policy.
@@ -635,6 +636,7 @@ class Case(CaseName, frozen=True, kw_only=True):
     accelerator_cycles: Count | None = None
     accelerator_us: Count | None = None
     lacks: str = ""
+    is_defect: bool = False
     digests: Digests = Digests()
     outputs: tuple[OutputFigures, ...] = ()
     program: tuple[ProgramFile, ...] = ()
@@ -855,11 +857,13 @@ class Report(Record, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> ExitCode:
-        """The exit code of the run. An interruption takes precedence over failed cases, and failed
-        cases take precedence over cases that could not run.
+        """The exit code of the run. An interruption takes precedence over defects of this project,
+        these over failed cases, and failed cases over cases that could not run.
         """
         if self.unjudged:
             return ExitCode.INTERRUPTED
+        if any(case.is_defect for case in self.cases):
+            return ExitCode.DEFECT
         if self.lacking and not (self.summary.failed or self.summary.controls_passed):
             return ExitCode.ENVIRONMENT
         return ExitCode.OK if self.ok else ExitCode.FAILED

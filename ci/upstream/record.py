@@ -5,8 +5,7 @@ only that process has the modules."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from torch import nn
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ci.cases.forked import describe_error
+from ci.cases.engine import Notes
 from ci.executorch.quantize import NO_GRID, find_grids, round_blocks
 from ci.executorch.toolchain import find_qnn_version
 from ci.models.eager import find_joined, find_ties, keep_state, run_eager
@@ -101,20 +100,6 @@ class Flat(nn.Module):
         return self.module(*tree_unflatten(leaves, self.spec))
 
 
-class Notes(list[str]):
-    """Notes on what could not be computed and why."""
-
-    @contextmanager
-    def of(self, what: str) -> Iterator[None]:
-        """Run the block without gradients. If it raises an exception, add a note that starts with
-        ``what`` instead of raising the exception."""
-        try:
-            with torch.no_grad():
-                yield
-        except Exception as error:  # noqa: BLE001 - upstream's modules may raise anything
-            self.append(f"{what} could not be computed: {describe_error(error)}")
-
-
 def work_out(seen: Seen) -> tuple[Comparison, dict[Member, Tensors]]:
     """Return the record and the arrays of a comparison. Arrays that cannot be computed are left
     out, and the record's ``lacks`` states the reason."""
@@ -138,19 +123,19 @@ def work_out(seen: Seen) -> tuple[Comparison, dict[Member, Tensors]]:
     exact = round_blocks(seen.program) if scheme is Scheme.A16W4_BLOCK else seen.program
     unnested = Flat(exact, seen.inputs) if nested else exact
     own = Member.FLOAT if is_float else Member.QUANTIZED
-    with lacks.of("the outputs of the model that was lowered"):
+    with torch.no_grad(), lacks.of("the outputs of the model that was lowered"):
         arrays[own] = seen.wanted if seen.is_own and exact is seen.program else run(exact)
     if not is_float:
-        with lacks.of("the outputs of the float32 model"):
+        with torch.no_grad(), lacks.of("the outputs of the float32 model"):
             arrays[Member.FLOAT] = run(seen.float_model) if seen.is_own else seen.wanted
-    with lacks.of("the predicted rounding noise"):
+    with torch.no_grad(), lacks.of("the predicted rounding noise"):
         module, given = (unnested, flat) if is_float else (exact, seen.inputs)
         float16 = scheme is not None and scheme.recipe.activation_bits == FLOAT16.activation_bits
         arrays[Member.NOISE] = predict_noise(
             module, [given], float16=float16, qnn=find_qnn_version()
         )
     if scheme and not all(one.is_floating_point() for one in seen.outputs):
-        with lacks.of("the bounds of outputs that are not floating-point"):
+        with torch.no_grad(), lacks.of("the bounds of outputs that are not floating-point"):
             bounds = find_ties(unnested, [flat], scheme, [tuple(arrays[own])])
             arrays[Member.LOW], arrays[Member.HIGH] = (one[0] for one in bounds)
     record = Comparison(
@@ -171,7 +156,7 @@ def describe_outputs(
     the parts that a concatenation joins, if these can be determined. ``unnested`` is the module
     ``exact`` or its wrapper that takes the inputs ``flat``."""
     infos = [describe_tensor(one) for one in seen.outputs]
-    with lacks.of("the quantization steps of the outputs"):
+    with torch.no_grad(), lacks.of("the quantization steps of the outputs"):
         grids = find_grids(exact) or [NO_GRID] * len(infos)
         with keep_state(exact):
             joined = find_joined(unnested, flat)

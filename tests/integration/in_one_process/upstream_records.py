@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +26,7 @@ with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     from ci.upstream.capture import Capture, Seen
     from ci.upstream.emulator import CLIENT
     from ci.upstream.kept import Member
-    from ci.upstream.record import Flat, Notes, find_scheme, work_out
+    from ci.upstream.record import Flat, find_scheme, work_out
     from ci.upstream.session import TestEnd
     from ci.upstream.worker import MAX_MESSAGE, Collected, Listener, find_refusal, summarize
 
@@ -96,18 +95,6 @@ def test_nested_inputs_are_taken_flat_and_constants_stay() -> None:
     one, two, three = (torch.tensor(float(n)) for n in (1, 10, 100))
     flat = Flat(Model(), (one, (7, two), {"a": three}))
     assert [float(found) for found in flat(three, two, one)] == [81.0, 7.0]
-
-
-def test_what_cannot_be_computed_is_noted_with_its_reason_and_nothing_else_is_lost() -> None:
-    notes = Notes()
-    with notes.of("the noise"):
-        assert not torch.is_grad_enabled()
-        raise ValueError("of no sense")
-    with notes.of("the outputs"):
-        pass
-    (note,) = notes
-    assert re.match(r"the noise .*of no sense", note)
-    assert torch.is_grad_enabled()
 
 
 def report(outcome: str, text: str = "") -> Any:

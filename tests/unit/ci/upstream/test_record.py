@@ -133,17 +133,6 @@ def test_an_input_that_is_none_is_no_tensor(record: Any) -> None:
     assert values.tolist() == [[-1.0] * 4]
 
 
-def test_an_exception_is_a_note_and_nothing_has_gradients(record: Any) -> None:
-    notes = record.Notes()
-    with notes.of("one"):
-        assert not torch.is_grad_enabled()
-    with notes.of("the other"):
-        raise ValueError("odd")
-    (note,) = notes
-    assert note.startswith("the other could not be computed: ")
-    assert "odd" in note
-
-
 X = torch.tensor([[1.0, 2.0, 3.0, 4.0]])
 
 

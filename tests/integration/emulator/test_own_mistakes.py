@@ -1,0 +1,100 @@
+"""A mistake of this project during the compilation of a case is never a refusal of the model."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ci.report.schema import Case, Status
+from ci.report.write import read_report
+from provisioning.errors import ExitCode
+
+ROOT = Path(__file__).resolve().parents[3]
+pytestmark = pytest.mark.emulator
+LANES = {
+    "emulator": ("ci.executorch.lower", "executorch", "8a8w"),
+    "onnx": ("ci.onnx.compile", "onnxruntime_qnn", "u8"),
+}
+MODEL = """
+import torch
+
+class Label(torch.nn.Module):
+    def forward(self, x):
+        return x, x.argmax(-1)
+
+def make():
+    torch.manual_seed(0)
+    layers = torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten()
+    net = torch.nn.Sequential(*layers, torch.nn.Linear(288, 10), Label()).eval()
+    return net, (torch.randn(1, 3, 8, 8),)
+"""
+# Replaces the function that the name of a case's factory says, in the fork that lowers the case.
+SITE = """
+import importlib
+import ci.cases.cache
+
+def throw(*given, **named):
+    return {}["a key that is not there"]
+
+def compile_with_mistake(job, found):
+    name = job.spec.reference.rpartition(":")[2]
+    setattr(importlib.import_module("MODULE"), name, throw)
+    return compile_case(job, found)
+
+compile_case = ci.cases.cache.CompileJob._compile
+ci.cases.cache.CompileJob._compile = compile_with_mistake
+"""
+
+
+def list_guarded(path: Path, guard: str) -> Iterator[str]:
+    """Yield the functions that are called in `with` blocks of a kind."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.With) and guard in ast.unparse(node.items[-1].context_expr):
+            for call in (one for part in node.body for one in ast.walk(part)):
+                if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
+                    yield from {call.func.id} - {*dir(builtins)}
+
+
+@pytest.mark.parametrize("lane", LANES)
+def test_each_analysis_that_throws_is_a_warning_or_our_error(lane: str, tmp_path: Path) -> None:
+    module, package, scheme = LANES[lane]
+    pytest.importorskip(package)
+    source = ROOT / f"{module.replace('.', '/')}.py"
+    explain = {*list_guarded(source, "notes.of(")}
+    verdict = {*list_guarded(source, "needed(")}
+    assert {"find_loss", "find_clipped"} <= explain
+    assert "predict_noise" in verdict
+    every = sorted(explain | verdict)
+    (tmp_path / "net.py").write_text(MODEL + "".join(f"{one} = make\n" for one in every))
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(SITE.replace("MODULE", module))
+    argv = [sys.executable, "-m", "ci", f"test-{lane}", "--scheme", scheme, "--no-cache"]
+    argv += [word for one in every for word in ("--model", f"net.py:{one}")]
+    variables = {**os.environ, "PYTHONPATH": f"{tmp_path / 'site'}:{ROOT}"}
+    ended = subprocess.run(
+        argv, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == ExitCode.DEFECT, ended.stdout + ended.stderr
+    cases = {
+        one.model.rpartition(":")[2]: one
+        for one in read_report(tmp_path / "reports" / f"test_{lane}").cases
+    }
+    assert {name: check(case, name in explain) for name, case in cases.items()} == dict.fromkeys(
+        every, ""
+    )
+
+
+def check(case: Case, explains: bool) -> str:
+    """Return how a case differs from what it should be, or ""."""
+    if explains:
+        named = [one for one in case.warnings if "KeyError" in one]
+        return "" if case.status is Status.PASSED and named else f"{case.reason} {case.warnings}"
+    is_right = case.status is Status.FAILED and case.is_defect and "refused" not in case.reason
+    return "" if is_right else f"{case.status} {case.reason}"

@@ -1,0 +1,77 @@
+"""A mistake of this project while a case is judged: a warning, or an error of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ci.cases import judged
+from ci.cases.judged import CaseJudge, SessionOptions
+from ci.cases.pipeline import CaseResult, CaseRun
+from ci.cases.policy import read_emulator_policy
+from ci.report.schema import Footprint, Status
+from provisioning.errors import ExitCode
+from tests.stand_ins.lanes import COARSE, LABELLER, EchoRunner, run_case
+from tests.stand_ins.reports import make_report
+
+EXPLAIN = (
+    *((judged, one) for one in ("find_qnn_build", "describe_outputs", "suggest_tighter")),
+    (judged, "advise_on_budget"),
+    *((CaseJudge, one) for one in ("find_faults", "find_places")),
+    *((CaseRun, one) for one in ("locate", "estimate")),
+)
+NEEDED = (
+    *((judged, one) for one in ("judge_outputs", "stack_outputs", "find_slow", "forgive")),
+    *((judged, one) for one in ("find_excesses", "name_reasons")),
+    (CaseJudge, "delegation_faults"),
+)
+NOISE = np.random.default_rng(3).standard_normal(COARSE.shape).astype(np.float32)
+OUTPUTS = {"good": COARSE * np.float32(1.0005), "wrong": COARSE + NOISE}
+
+
+def throw(*given: Any, **named: Any) -> None:
+    raise KeyError("ours")
+
+
+def run(work: Path, outputs: str) -> CaseResult:
+    runner = EchoRunner(lambda _: [[one] for one in OUTPUTS[outputs]])
+    options = SessionOptions(policy=read_emulator_policy(), timeout_s=9.0, estimate=True)
+    engine = replace(LABELLER, footprint=Footprint(program_bytes=9))
+    return run_case(work, engine, runner, options=options)
+
+
+@pytest.mark.parametrize(("place", "name"), EXPLAIN)
+def test_an_explanation_that_throws_changes_no_verdict(
+    place: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {one: run(tmp_path / "before" / one, one).case for one in OUTPUTS}
+    assert [one.status for one in before.values()] == [Status.PASSED, Status.FAILED]
+    monkeypatch.setattr(place, name, throw)
+    warnings: list[str] = []
+    for outputs, wanted in before.items():
+        case = run(tmp_path / outputs, outputs).case
+        assert (case.status, case.question, case.is_defect) == (
+            *(wanted.status, wanted.question),
+            False,
+        )
+        assert case.reason.splitlines()[:1] == wanted.reason.splitlines()[:1]
+        warnings += [one for one in case.warnings if "KeyError" in one]
+    assert warnings
+
+
+@pytest.mark.parametrize(("place", "name"), NEEDED)
+def test_what_a_verdict_needs_is_an_error_of_this_project_if_it_throws(
+    place: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place, name, throw)
+    cases = [run(tmp_path / one, one).case for one in OUTPUTS]
+    ours = [one for one in cases if one.is_defect]
+    assert ours
+    for case in ours:
+        assert case.status is Status.FAILED
+        assert case.reason.startswith("this is a bug in executorch-qnn-ci: KeyError")
+        assert make_report([case]).exit_code is ExitCode.DEFECT
