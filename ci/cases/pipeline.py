@@ -160,7 +160,9 @@ class CaseRun(CaseJudge):
         ended = self.compile(spec, self.directory / "simulate.log")
         made = CompileResult(refused=ended.failure) if ended.failure else ended.result
         if not made.artifact:
-            return estimate_times(None, spec.scheme, spec.soc, fault=made.refused.splitlines()[0])
+            return estimate_times(
+                None, spec.scheme, spec.soc, fault=made.refused.partition("\n")[0]
+            )
         found = made.artifact.compiled
         cpu_nodes = found.delegation.fallback_nodes
         return estimate_times(found.simulation, spec.scheme, spec.soc, cpu_nodes=cpu_nodes, own=own)

@@ -40,7 +40,7 @@ def calibrate(reports: Sequence[Report]) -> tuple[Line, ...]:
             f"the reports have too few cases to fit: {most}, but {LEAST_MODELS} are needed per SoC"
             " and precision",
             why="a case needs an estimate and a time on a device; their names must be equal",
-            fix="pass the report of test_emulator with --estimate and that of deploy",
+            fix="pass the report of test_emulator with --estimate and --device",
         )
     return lines
 

@@ -22,6 +22,7 @@ from provisioning.manifest.reader import manifests_root
 
 FOLDER = "latency"
 IMPLAUSIBLE = 0.1  # the largest share of cycles with a wrong cost
+MOST_ERROR = 0.3  # a line with a larger median error predicts nothing
 DEVICES, FIGURES, PROGRAMS, LINES = "devices.csv", "figures.csv", "programs.csv", "lines.json"
 # The published precision for each scheme. The others have no measurements of enough models.
 PRECISIONS = {
@@ -88,6 +89,7 @@ class SimulatedProgram(Struct, frozen=True, forbid_unknown_fields=True):
     spill_bytes: Count
     missing_ops: Count
     implausible_cycles: Count
+    hmx_cycles: Count
     context_bytes: Count
 
     @property
@@ -100,9 +102,15 @@ class SimulatedProgram(Struct, frozen=True, forbid_unknown_fields=True):
         """Return the simulated time on the simulated SoC."""
         return self.cycles / self.clock_mhz / 1000
 
+    @property
+    def hmx_ms(self) -> float:
+        """Return the time in which HMX is busy on the simulated SoC."""
+        return self.hmx_cycles / self.clock_mhz / 1000
+
 
 class Line(Struct, frozen=True, kw_only=True):
-    """A line for a device and a precision: ms = ``base_ms`` + ``factor`` * simulated ms on ``soc``.
+    """A line for a device and a precision: ms = ``base_ms`` + ``factor`` * simulated ms on ``soc``
+    + ``hmx_factor`` * simulated ms in which HMX is busy.
 
     ``low`` and ``high`` are factors of the predicted time: 80 % of the models that were predicted
     from other families' models only were between them. ``median_error`` and ``worst_error`` are
@@ -116,6 +124,7 @@ class Line(Struct, frozen=True, kw_only=True):
     soc: str
     base_ms: Annotated[float, Meta(ge=0)]
     factor: Positive
+    hmx_factor: Annotated[float, Meta(ge=0)] = 0.0
     low: Positive
     high: Positive
     median_error: float
@@ -125,6 +134,15 @@ class Line(Struct, frozen=True, kw_only=True):
     most_ms: Positive
     models: tuple[str, ...]
     jobs: tuple[str, ...] = ()
+
+    @property
+    def is_usable(self) -> bool:
+        """Return whether the line predicts left-out models well enough."""
+        return self.median_error <= MOST_ERROR
+
+    def predict(self, simulated_ms: float, hmx_ms: float) -> float:
+        """Return the predicted time in ms."""
+        return self.base_ms + self.factor * simulated_ms + self.hmx_factor * hmx_ms
 
 
 class Lines(Struct, frozen=True, kw_only=True):

@@ -9,11 +9,9 @@ from ci.latency.data import (
     FIGURES,
     IMPLAUSIBLE,
     PRECISIONS,
-    PROGRAMS,
     Device,
     Figure,
     Line,
-    SimulatedProgram,
     read_devices,
     read_lines,
     read_rows,
@@ -26,7 +24,7 @@ from provisioning.errors import UsageError
 from provisioning.manifest.targets import read_socs
 
 BEYOND = 2.0  # how far outside of the fitted models' range a program may be
-RUNTIMES = ("onnx", "qnn_dlc")  # the fitted time is that of the faster one
+RUNTIME = "onnx"  # the fitted times are those of ONNX Runtime's QNN provider
 
 
 def find_device(text: str) -> Device:
@@ -77,7 +75,7 @@ def estimate_times(
     unknown = find_obstacle(simulation, scheme, soc, cpu_nodes, lines)
     if unknown:
         return Estimate(simulation=simulation, unknown=unknown)
-    times = tuple(predict_time(simulation, line) for line in lines)
+    times = tuple(predict_time(simulation, line) for line in lines if line.is_usable)
     return Estimate(simulation=simulation, times=times)
 
 
@@ -107,7 +105,12 @@ def find_obstacle(
     if not lines:
         if scheme not in PRECISIONS:
             return f"no measurements are published for {scheme.value}"
-        return f"no measurements of a device with {soc} are published for this precision"
+        return f"there are too few measurements in {scheme.value} on devices with {soc}"
+    if not any(one.is_usable for one in lines):
+        return (
+            f"the fit for {lines[0].device} is not usable: its median error is"
+            f" {lines[0].median_error:.0%}"
+        )
     now = simulation.cycles / simulation.clock_mhz / 1000
     least = min(one.least_ms for one in lines) / BEYOND
     most = max(one.most_ms for one in lines) * BEYOND
@@ -120,41 +123,28 @@ def find_obstacle(
 
 
 def predict_time(simulation: Simulation, line: Line) -> PredictedTime:
-    """Return the time that a line predicts, with the nearest measured models."""
+    """Return the time that a line predicts, with the models whose measured times are nearest."""
     now = simulation.cycles / simulation.clock_mhz / 1000
-    ms = line.base_ms + line.factor * now
-    known = sorted(find_measured(line))
-    below = [one for one in known if one[0] <= now][-1:]
-    above = [one for one in known if one[0] > now][:1]
+    ms = line.predict(now, simulation.hmx_cycles / simulation.clock_mhz / 1000)
+    measured = find_figures(read_rows(FIGURES, Figure), line.device, line.precision)
+    known = sorted((one.ms, name) for name, one in measured.items() if name in line.models)
+    below = [MeasuredModel(model=name, ms=own) for own, name in known if own <= ms][-1:]
+    above = [MeasuredModel(model=name, ms=own) for own, name in known if own > ms][:1]
     return PredictedTime(
         device=line.device,
         ms=ms,
         low_ms=ms * line.low,
         high_ms=ms * line.high,
         median_error=line.median_error,
-        below=MeasuredModel(model=below[0][2], ms=below[0][1]) if below else None,
-        above=MeasuredModel(model=above[0][2], ms=above[0][1]) if above else None,
+        below=below[0] if below else None,
+        above=above[0] if above else None,
     )
 
 
-def find_measured(line: Line) -> Iterable[tuple[float, float, str]]:
-    """Yield the simulated time, the measured time and the name of each model that was fitted."""
-    measured = find_fastest(read_rows(FIGURES, Figure), line.device, line.precision)
-    for one in read_rows(PROGRAMS, SimulatedProgram):
-        if (
-            (one.soc, one.precision) == (line.soc, line.precision)
-            and one.model in line.models
-            and one.model in measured
-        ):
-            yield one.simulated_ms, measured[one.model].ms, one.model
-
-
-def find_fastest(figures: Iterable[Figure], device: str, precision: str) -> dict[str, Figure]:
-    """Return the figure of the fastest runtime of RUNTIMES for each model on a device."""
-    found: dict[str, Figure] = {}
-    for one in figures:
-        if (one.device, one.precision) == (device, precision) and one.runtime in RUNTIMES:
-            best = found.get(one.model)
-            if best is None or one.ms < best.ms:
-                found[one.model] = one
-    return found
+def find_figures(figures: Iterable[Figure], device: str, precision: str) -> dict[str, Figure]:
+    """Return the figure of RUNTIME for each model on a device."""
+    return {
+        one.model: one
+        for one in figures
+        if (one.device, one.precision, one.runtime) == (device, precision, RUNTIME)
+    }

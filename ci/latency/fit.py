@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -14,50 +14,56 @@ HELD = 0.8  # the share of left-out models that an interval holds
 APART = 1.2  # pairs of models whose times differ by less than this factor have no order
 LEAST_MODELS = 5
 DIGITS = 5
+SINGULAR = 1e-12  # a smaller determinant is that of two equal points
 
 
 @dataclass(frozen=True)
 class Point:
-    """A model's simulated and measured time. Models of one ``group`` are left out together."""
+    """A model's simulated and measured time. ``hmx_ms`` is the part of the simulated time in which
+    HMX is busy. Models of one ``group`` are left out together."""
 
     model: str
     group: str
     simulated_ms: float
     measured_ms: float
     job: str = ""
+    hmx_ms: float = 0.0
 
 
-def fit_line(points: Sequence[Point]) -> tuple[float, float]:
-    """Return base_ms and factor of the line with the smallest sum of relative errors.
+def fit_line(points: Sequence[Point], *, hmx: bool = False) -> tuple[float, float, float]:
+    """Return base_ms, factor and hmx_factor of the line with the smallest sum of relative errors.
+    Without ``hmx``, hmx_factor is 0.
 
-    The best line passes through two of the points, or through one and the origin. Neither
+    The best line passes through as many points as it has coefficients that are not 0. No
     coefficient is negative.
     """
-    x = np.array([one.simulated_ms for one in points])
+    x = np.array([(1.0, one.simulated_ms, one.hmx_ms) for one in points])
     y = np.array([one.measured_ms for one in points])
-    first, second = np.array(list(combinations(range(len(points)), 2)), dtype=int).reshape(-1, 2).T
-    apart = x[first] != x[second]
-    first, second = first[apart], second[apart]
-    slopes = (y[second] - y[first]) / (x[second] - x[first])
-    factors = np.concatenate([slopes, y / x])
-    bases = np.concatenate([y[first] - slopes * x[first], np.zeros(len(x))])
-    valid = (factors > 0) & (bases >= 0)
-    factors, bases = factors[valid], bases[valid]
-    errors = np.abs((bases[:, None] + factors[:, None] * x) / y - 1).sum(1)
-    best = int(errors.argmin())
-    return float(bases[best]), float(factors[best])
+    found = []
+    for used in ([1], [0, 1], [1, 2], [0, 1, 2]) if hmx else ([1], [0, 1]):
+        chosen = np.array([*combinations(range(len(points)), len(used))], dtype=int)
+        chosen = chosen.reshape(-1, len(used))
+        equations = x[chosen][:, :, used]
+        solvable = np.abs(np.linalg.det(equations)) > SINGULAR
+        solved = np.linalg.solve(equations[solvable], y[chosen[solvable]][:, :, None])[:, :, 0]
+        lines = np.zeros((len(solved), 3))
+        lines[:, used] = solved
+        found.append(lines[(lines >= 0).all(1) & (lines[:, 1] > 0)])
+    every = np.concatenate(found)
+    best = every[int(np.abs(every @ x.T / y - 1).sum(1).argmin())]
+    return float(best[0]), float(best[1]), float(best[2])
 
 
-def predict_left_out(points: Sequence[Point]) -> list[float]:
+def predict_left_out(points: Sequence[Point], *, hmx: bool = False) -> list[float]:
     """Return each point's time, predicted from the points of other groups."""
     predicted = []
     lines = {
-        group: fit_line([one for one in points if one.group != group])
+        group: fit_line([one for one in points if one.group != group], hmx=hmx)
         for group in {one.group for one in points}
     }
     for one in points:
-        base, factor = lines[one.group]
-        predicted.append(base + factor * one.simulated_ms)
+        base, factor, more = lines[one.group]
+        predicted.append(base + factor * one.simulated_ms + more * one.hmx_ms)
     return predicted
 
 
@@ -81,14 +87,16 @@ def count_order(predicted: Sequence[float], measured: Sequence[float]) -> tuple[
     return right, every
 
 
-def make_line(points: Sequence[Point], device: str, precision: str, soc: str) -> Line:
+def make_line(
+    points: Sequence[Point], device: str, precision: str, soc: str, *, hmx: bool = False
+) -> Line:
     """Return the line for at least LEAST_MODELS points, with errors for left-out groups. With only
     one group, each model is left out alone."""
     if len({one.group for one in points}) < 2:
-        points = [Point(p.model, p.model, p.simulated_ms, p.measured_ms, p.job) for p in points]
-    base, factor = fit_line(points)
+        points = [replace(one, group=one.model) for one in points]
+    base, factor, more = fit_line(points, hmx=hmx)
     measured = [one.measured_ms for one in points]
-    predicted = predict_left_out(points)
+    predicted = predict_left_out(points, hmx=hmx)
     ratios = [two / one for one, two in zip(predicted, measured, strict=True)]
     errors = [abs(1 / ratio - 1) for ratio in ratios]
     low, high = find_interval(ratios)
@@ -99,6 +107,7 @@ def make_line(points: Sequence[Point], device: str, precision: str, soc: str) ->
         soc=soc,
         base_ms=round(base, DIGITS),
         factor=round(factor, DIGITS),
+        hmx_factor=round(more, DIGITS),
         low=round(min(low, 1.0), DIGITS),
         high=round(max(high, 1.0), DIGITS),
         median_error=round(float(np.median(errors)), DIGITS),

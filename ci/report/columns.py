@@ -327,6 +327,15 @@ COLUMNS = (
         phrase="{} ms for a run",
         hint=lambda case: case.run_options,
     ),
+    Column(
+        "estimate ms",
+        show_estimate,
+        lambda case: next((one.ms for one in _list_times(case)), None),
+        terminal="estimate\nms",
+        summary="estimate, ms",
+        phrase="estimated at {} ms",
+        hint=lambda case: case.estimate.unknown or RANGE if case.estimate else "",
+    ),
     _make_time_column("first ms", lambda one: one.first_ms, "{} ms for the first run"),
     _make_time_column(
         "p50 ms", lambda one: one.p50_ms, "{} ms at the median", lambda one: one.p50_spread_ms
@@ -415,15 +424,6 @@ COLUMNS = (
         summary="QNN ops",
         phrase="QNN ops {}",
         hint=lambda case: show_operators(case, len(case.qnn_ops)),
-    ),
-    Column(
-        "estimate ms",
-        show_estimate,
-        lambda case: next((one.ms for one in _list_times(case)), None),
-        terminal="estimate\nms",
-        summary="estimate, ms",
-        phrase="estimated at {} ms",
-        hint=lambda case: case.estimate.unknown or RANGE if case.estimate else "",
     ),
     Column(
         "simulated cycles",

@@ -36,7 +36,7 @@ from ci.latency.data import (
     read_rows,
     write_rows,
 )
-from ci.latency.estimate import RUNTIMES, find_fastest
+from ci.latency.estimate import RUNTIME, find_figures
 from ci.latency.fit import Point, count_order, make_line, predict_left_out
 from ci.latency.simulation import SIMULATED, read_simulation
 from ci.models.schemes import Scheme
@@ -47,6 +47,7 @@ from provisioning.errors import QnnCiError
 from provisioning.files import hash_file
 from provisioning.manifest.reader import manifests_root
 from provisioning.manifest.targets import read_socs
+from tests.bench.latency_plot import draw_plot
 
 WHEEL = "qai-hub-models==0.65.0"
 WHEEL_SHA256 = "35198f76e3b98a759bc0d1ec94692b21f44e0cf20dc6f6fe51d8dceb05f12f2c"
@@ -67,7 +68,12 @@ SHOWN = (
     "Dragonwing IQ-9075 EVK", "QCS8550 (Proxy)", "Samsung Galaxy S24", "Samsung Galaxy S25",
     "Samsung Galaxy S26",
 )  # fmt: skip
-ALIKE = 0.1  # by which a rebuilt model's layers may differ from the published number
+# By which a rebuilt model's layers may differ from the published number. Published programs have up
+# to three more at their ends.
+ALIKE, ENDS = 0.1, 3
+# On SA8797, time in HMX predicts too little of a phone's time, so it counts separately.
+WITH_HMX = {("float", "SA8797")}
+PLOT = Path("docs/images/latency.svg")
 LIMIT_S = 3600
 JOB_S = 900
 
@@ -156,7 +162,7 @@ def _read_part(model: str, precision: str, devices: Mapping[str, Any]) -> Iterat
     for device, runtimes in devices.items():
         for runtime, one in runtimes.items():
             memory, layers = one.get("estimated_peak_memory_range_mb"), one.get("layer_counts")
-            if runtime in RUNTIMES and one.get("primary_compute_unit") == "NPU" and layers:
+            if runtime == RUNTIME and one.get("primary_compute_unit") == "NPU" and layers:
                 yield Figure(
                     model=model,
                     precision=precision,
@@ -179,7 +185,6 @@ def simulate_models(
     from tests.bench.latency_models import MODELS
 
     for model, rebuilt in MODELS.items():
-        excluded = ""  # found for float, which comes first
         for precision, scheme in SCHEMES.items():
             layers = [
                 one.layers for one in figures if (one.model, one.precision) == (model, precision)
@@ -190,14 +195,13 @@ def simulate_models(
                     progress.step(f"bench: left out: {model} {precision} {soc}: {found.fault}")
                     continue
                 one = found.simulation
-                near = min(abs(found.layers / number - 1) for number in layers)
-                if precision == "float" and near > ALIKE:
-                    excluded = f"{found.layers} layers instead of {min(layers)}"
+                apart = min(abs(found.layers - number) for number in layers)
+                differs = apart > max(ENDS, ALIKE * min(layers))
                 yield SimulatedProgram(
                     model=model,
                     family=rebuilt.family,
                     held_out=rebuilt.held_out,
-                    excluded=excluded,
+                    excluded=f"{found.layers} layers instead of {min(layers)}" * differs,
                     precision=precision,
                     soc=soc,
                     qnn="2.49.40",
@@ -210,7 +214,7 @@ def simulate_models(
                         for name in (
                             *("clock_mhz", "cycles", "lower_cycles", "upper_cycles"),
                             *("read_bytes", "write_bytes", "fill_bytes", "spill_bytes"),
-                            *("missing_ops", "implausible_cycles"),
+                            *("missing_ops", "implausible_cycles", "hmx_cycles"),
                         )
                     },
                 )
@@ -264,6 +268,7 @@ def simulate(home: Path, model: str, scheme: Scheme, soc: str) -> Simulated:
             with np.load(inputs) as held:
                 sets = [tuple(held[name] for name in held.files)]
             quantize_file(source, path, scheme, sets)
+            quantize_ends(path)
     library = Path(onnxruntime_qnn.__file__).with_name("libQnnHtp.so")
     options = {**choose_options(scheme, "SM8650", {}), "backend_path": str(library)}
     with TemporaryDirectory(dir=home) as scratch:
@@ -279,17 +284,46 @@ def simulate(home: Path, model: str, scheme: Scheme, soc: str) -> Simulated:
     )
 
 
+def quantize_ends(path: Path) -> None:
+    """Make the inputs and outputs of a quantized model integers, as those of published programs."""
+    import onnx
+
+    model = onnx.load(path)
+    graph = model.graph
+    for end, kind in ((graph.input, "QuantizeLinear"), (graph.output, "DequantizeLinear")):
+        for value in end:
+            outer, inner = ("input", "output") if end is graph.input else ("output", "input")
+            nodes = [node for node in graph.node if value.name in getattr(node, outer)]
+            if len(nodes) != 1 or nodes[0].op_type != kind:
+                continue
+            (node,) = nodes
+            zero = next(one for one in graph.initializer if one.name == node.input[2])
+            users = [one for one in graph.node if end is graph.output and value.name in one.input]
+            if users:  # the graph uses this output, too
+                node.output[0] = f"{value.name}_float"
+                for one in users:
+                    names = [node.output[0] if x == value.name else x for x in one.input]
+                    del one.input[:]
+                    one.input.extend(names)
+            else:
+                graph.node.remove(node)
+            value.name = getattr(node, inner)[0]
+            value.type.tensor_type.elem_type = zero.data_type
+    onnx.save(model, path)
+
+
 def find_points(
     figures: Sequence[Figure], programs: Sequence[SimulatedProgram], device: Device, precision: str
 ) -> Iterator[tuple[SimulatedProgram, Point]]:
     """Yield each simulated program that can be told, with its time on the device."""
     soc = SIMULATED[device.hexagon]
-    measured = find_fastest(figures, device.device, precision)
+    measured = find_figures(figures, device.device, precision)
     for one in programs:
         best = measured.get(one.model)
         untold = one.excluded or one.missing_ops or one.cpu_nodes or one.is_implausible
         if best and not untold and (one.soc, one.precision) == (soc, precision):
-            yield one, Point(one.model, one.family, one.simulated_ms, best.ms, best.job)
+            times = (one.simulated_ms, best.ms, best.job, one.hmx_ms)
+            yield one, Point(one.model, one.family, *times)
 
 
 def fit_lines(
@@ -301,29 +335,29 @@ def fit_lines(
             found = find_points(figures, programs, device, precision)
             points = [point for one, point in found if not one.held_out]
             if len(points) >= LEAST and len({one.group for one in points}) >= LEAST_FAMILIES:
-                yield make_line(points, device.device, precision, SIMULATED[device.hexagon])
+                soc = SIMULATED[device.hexagon]
+                hmx = (precision, soc) in WITH_HMX
+                yield make_line(points, device.device, precision, soc, hmx=hmx)
 
 
 def summarize(folder: Path, lines: Sequence[Line]) -> Mapping[str, Any]:
-    """Return the figures of docs/findings/latency.md: errors of left-out families, and the models
-    that were held out."""
-    figures, programs = (
-        read_rows(FIGURES, Figure, folder),
-        read_rows(PROGRAMS, SimulatedProgram, folder),
-    )
+    """Return the figures of docs/findings/latency.md: errors of left-out families, the models that
+    were held out, and what is known of memory and of nodes on the CPU."""
+    figures = read_rows(FIGURES, Figure, folder)
+    programs = read_rows(PROGRAMS, SimulatedProgram, folder)
     devices = {one.device: one for one in read_rows(DEVICES, Device, folder)}
-    rows, held, pairs = [], [], [0, 0]
+    rows, held, pairs, dots = [], [], {}, []
     for line in lines:
         found = list(find_points(figures, programs, devices[line.device], line.precision))
         points = [point for one, point in found if not one.held_out]
-        predicted = predict_left_out(points)
+        predicted = predict_left_out(points, hmx=(line.precision, line.soc) in WITH_HMX)
         right, every = count_order(predicted, [one.measured_ms for one in points])
-        pairs = [pairs[0] + right, pairs[1] + every]
+        before = pairs.get(line.precision, (0, 0))
+        pairs[line.precision] = (before[0] + right, before[1] + every)
+        both = list(zip(predicted, points, strict=True))
+        dots += [(line, one.model, mine, one.measured_ms) for mine, one in both]
         errors = sorted(
-            (
-                (mine / one.measured_ms - 1, one.model)
-                for mine, one in zip(predicted, points, strict=True)
-            ),
+            ((mine / one.measured_ms - 1, one.model) for mine, one in both),
             key=lambda row: -abs(row[0]),
         )
         rows.append(
@@ -333,21 +367,51 @@ def summarize(folder: Path, lines: Sequence[Line]) -> Mapping[str, Any]:
                 "held_80": float(np.quantile([abs(one) for one, _ in errors], 0.8)),
                 "worst": [(name, round(error, 3)) for error, name in errors[:4]],
                 "order": line.order, "base_ms": line.base_ms, "factor": line.factor,
+                "hmx_factor": line.hmx_factor,
             }
         )  # fmt: skip
         for one, point in found:
             if one.held_out:
-                ms = line.base_ms + line.factor * point.simulated_ms
+                ms = line.predict(point.simulated_ms, point.hmx_ms)
                 inside = ms * line.low <= point.measured_ms <= ms * line.high
                 held.append((line.device, line.precision, one.model, ms, point.measured_ms, inside))
-    return {"lines": rows, "held_out": held, "pairs": pairs}
+    PLOT.write_text(draw_plot([one for one in dots if one[0].device in SHOWN]), encoding="utf-8")
+    return {"lines": rows, "held_out": held, "pairs": pairs, **compare_facts(figures, programs)}
+
+
+def compare_facts(
+    figures: Sequence[Figure], programs: Sequence[SimulatedProgram]
+) -> Mapping[str, Any]:
+    """Return the models that have nodes on the CPU here or in a published program, and how the
+    published peak memory on one device depends on the size of our context."""
+    split = {
+        *(
+            (one.model, one.precision, "published")
+            for one in figures
+            if one.npu_layers < one.layers
+        ),
+        *((one.model, one.precision, "rebuilt") for one in programs if one.cpu_nodes),
+    }
+    memory = {
+        one.model: one.memory_high_mb
+        for one in figures
+        if (one.device, one.precision) == (SHOWN[0], "float")
+    }
+    sizes = [
+        (one.context_bytes, memory[one.model])
+        for one in programs
+        if (one.precision, one.soc) == ("float", "QCS9100") and one.model in memory
+    ]
+    linked = float(np.corrcoef(np.log([[size, peak + 1] for size, peak in sizes]).T)[0, 1])
+    return {"on_cpu": sorted(split), "memory_r": linked, "memory_mb": sorted(memory.values())}
 
 
 def render_bench(figures: Mapping[str, Any]) -> str:
     text = [
         f"{one['device']:28} {one['precision']:6} {one['models']:3} models {one['families']:2}"
         f" families  median {one['median_error']:6.1%}  80 % {one['held_80']:6.1%}  order"
-        f" {one['order']:.1%}  {one['base_ms']:.3f} + {one['factor']:.3f} x  {one['worst']}"
+        f" {one['order']:.1%}  {one['base_ms']:.3f} + {one['factor']:.3f} x"
+        f" + {one['hmx_factor']:.3f} x HMX  {one['worst']}"
         for one in figures["lines"]
     ]
     for device in SHOWN:
@@ -361,5 +425,8 @@ def render_bench(figures: Mapping[str, Any]) -> str:
             )
     held = figures["held_out"]
     text.append(f"held out: {sum(one[-1] for one in held)} of {len(held)} inside of the interval")
-    text.append(f"order: {figures['pairs'][0]} of {figures['pairs'][1]} pairs")
+    for precision, (right, every) in figures["pairs"].items():
+        text.append(f"order: {precision}: {right} of {every} pairs")
+    text.append(f"nodes on the CPU: {figures['on_cpu']}")
+    text.append(f"peak memory against context, logarithms: r = {figures['memory_r']:.2f}")
     return "\n".join(text) + "\n"

@@ -612,7 +612,7 @@ MODELS: dict[str, Rebuilt] = {
     "beit": Rebuilt(ATTENTION, partial(timm, "beit_base_patch16_224")),
     "levit": Rebuilt(ATTENTION, partial(timm, "levit_128s")),
     "mobile_vit": Rebuilt(ATTENTION, partial(timm, "mobilevit_s", 256)),
-    "swin_tiny": Rebuilt(ATTENTION, partial(vision, "swin_t")),
+    "swin_tiny": Rebuilt(ATTENTION, partial(vision, "swin_t"), held_out=True),
     "swin_small": Rebuilt(ATTENTION, partial(vision, "swin_s")),
     "swin_base": Rebuilt(ATTENTION, partial(vision, "swin_b")),
     "yolov3": Rebuilt(DETECTOR, partial(yolo, "yolov3-tiny.yaml", 416)),
@@ -637,7 +637,7 @@ MODELS: dict[str, Rebuilt] = {
     "real_esrgan_x4plus": Rebuilt(LARGER, partial(own, Esrgan, SMALL)),
     "srgan": Rebuilt(LARGER, partial(own, Srgan, SMALL)),
     "dncnn": Rebuilt(LARGER, partial(own, Denoiser, torch.rand(1, 1, 256, 256))),
-    "fcn_resnet50": Rebuilt(SEGMENT, partial(segment, "fcn_resnet50", 520)),
+    "fcn_resnet50": Rebuilt(SEGMENT, partial(segment, "fcn_resnet50", 520), held_out=True),
     "unet_segmentation": Rebuilt(SEGMENT, partial(own, Unet, torch.rand(1, 3, 640, 1280))),
     "u2net_segmentation": Rebuilt(SEGMENT, partial(own, U2net, torch.rand(1, 3, 320, 320))),
     "segformer_base": Rebuilt(
@@ -687,6 +687,6 @@ MODELS: dict[str, Rebuilt] = {
     "resnet_2plus1d": Rebuilt(VIDEO, partial(video, "r2plus1d_18")),
     "detr_resnet50": Rebuilt(DETR, partial(detr, "50")),
     "detr_resnet101": Rebuilt(DETR, partial(detr, "101")),
-    "detr_resnet50_dc5": Rebuilt(DETR, partial(detr, "50", dilated=True)),
+    "detr_resnet50_dc5": Rebuilt(DETR, partial(detr, "50", dilated=True), held_out=True),
     "conditional_detr_resnet50": Rebuilt(DETR, partial(detr, "50", conditional=True)),
 }

@@ -179,7 +179,7 @@ ROWS = (
     Row("nox -s test_llm", "controls: ... passed ... 0 failed", slow=20),
     Row("estimate --model net.py", "cycles ... simulated for QCS9100", given=NET),
     Row("estimate --model net.onnx", "traces/", given=(readers.onnx_net,)),
-    Row("estimate --calibrate", "qnn-latency.json", given=(readers.timed_reports,)),
+    Row("estimate --calibrate", "qnn-latency.json", given=(readers.timed_report,)),
     Row("-s audit", "an audit does not run QNN's compiler", given=NET),
     Row("qnn-ci localise --model net.py", "as predicted ... 2 programs", given=NET),
     Row("qnn-ci localise .*positions", "first wrong operator", 1),

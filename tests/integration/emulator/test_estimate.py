@@ -120,3 +120,116 @@ def test_the_hook_changes_no_byte_of_the_program_that_it_observes(tmp_path: Path
     assert (tmp_path / "hooked").read_bytes() == (tmp_path / "plain").read_bytes()
     assert said["plain"] == "0 0 False"
     assert said["hooked"].endswith(" 1 True")
+
+
+FUZZED = """
+import os, sys
+from collections import Counter
+from pathlib import Path
+
+import torch
+
+from ci.cases.forked import run_forked
+from ci.executorch.internals import utils
+from ci.executorch.lower import compiler_spec, sign_by_content
+from ci.executorch.quantize import make_quantizer, quantize_method
+from ci.executorch.simulator import SimulatorHook
+from ci.faults.executorch_runner import before_forks
+from ci.faults.generate import generate
+from ci.faults.torch_graphs import Bundle, Module, draw_sets
+from ci.latency.simulation import read_simulation
+from ci.models.lowering_options import Choices
+from ci.models.model import Model
+from ci.models.numerics import fix_numerics
+from ci.models.schemes import Scheme
+from provisioning.errors import FailedError, QnnCiError
+
+FAILED = "not lowered"
+TRACED = Choices(profile_level="optrace")
+LIBRARY = Path(os.environ["QNN_SDK_ROOT"], "lib/x86_64-linux-clang/libQnnHtp.so")
+SCHEMES = (Scheme.FP16, Scheme.A8W8, Scheme.A16W8)
+
+
+def lower(scheme, numbers, hooked):
+    graphs = [generate(74, number, "executorch") for number in numbers]
+    module = Bundle([Module(graph, 0) for graph in graphs]).eval()
+    drawn = [draw_sets(graph, 0) for graph in graphs]
+    sets = tuple(
+        tuple(torch.from_numpy(array) for part in one for array in part)
+        for one in zip(*drawn, strict=True)
+    )
+    fix_numerics()
+    if scheme.quantized:
+        model = Model("graphs", module, sets, sets)
+        module = quantize_method(model, scheme, TRACED, make_quantizer("QCS9100"))
+    hook = SimulatorHook(LIBRARY)
+    if hooked:
+        hook.install()
+    with torch.no_grad():
+        edge = utils.to_edge_transform_and_lower_to_qnn(
+            module,
+            sets[0],
+            compiler_spec(scheme, "QCS9100", TRACED),
+            convert_linear_to_conv2d=scheme.recipe.linear_as_convolution,
+            skip_mutable_buffer=True,
+        )
+    program = sign_by_content(edge.to_executorch().buffer)
+    observed = hook.observe()
+    found = "plain"
+    if hooked:
+        try:
+            simulation = read_simulation(observed, "QCS9100", len(observed.schematics))
+            found = "Missing Ops" if simulation.missing_ops else "simulated"
+        except FailedError as error:
+            found = str(error)
+    for one in Path().glob("*_schematic.bin"):
+        one.unlink()
+    return program, found
+
+
+def attempt(scheme, numbers, hooked):
+    try:
+        return run_forked(lambda: lower(scheme, numbers, hooked))
+    except QnnCiError as error:
+        return str(error).partition("(")[0][:80], FAILED
+
+
+def try_graphs(scheme, numbers):
+    one, found = attempt(scheme, numbers, hooked=True)
+    if found == FAILED and len(numbers) > 1:
+        half = len(numbers) // 2
+        try_graphs(scheme, numbers[:half])
+        try_graphs(scheme, numbers[half:])
+        return
+    if found == FAILED or compares:
+        other, _ = attempt(scheme, numbers, hooked=False)
+        # A program of several graphs has some bytes that differ from run to run.
+        same = one == other if found == FAILED else len(one) == len(other)
+        assert same, (numbers, one[:80], other[:80])
+    ends[found.translate({ord(digit): None for digit in "0123456789,"})] += len(numbers)
+
+
+first, last, size = map(int, sys.argv[1:4])
+compares = sys.argv[5] == "compare"
+os.chdir(sys.argv[4])
+torch.set_num_threads(1)  # threads do not survive a fork
+before_forks()
+ends = Counter()
+for number in range(first, last, size):
+    scheme = SCHEMES[number // size % len(SCHEMES)]
+    try_graphs(scheme, list(range(number, min(number + size, last))))
+    print(number + size, dict(ends), flush=True)
+print("ends:", dict(ends))
+"""
+
+
+def test_the_hook_changes_no_result_of_generated_graphs(tmp_path: Path) -> None:
+    pytest.importorskip("executorch", reason="ExecuTorch is not installed")
+    from provisioning.artifacts.environment import provision_profile
+    from provisioning.console.progress import Progress
+
+    environment = provision_profile("emulator", Progress()).apply(os.environ)
+    words = [sys.executable, "-c", FUZZED, "0", "9", "3", str(tmp_path), "compare"]
+    said = run_to_end(words, timeout_s=600, env=environment).splitlines()[-1]
+    assert said.startswith("ends: ")
+    assert "simulated" in said

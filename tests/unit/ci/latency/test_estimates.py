@@ -34,12 +34,12 @@ from ci.report.schema import (
     CaseName,
     DeviceFigures,
     Estimate,
-    Report,
     Simulation,
     Status,
 )
 from provisioning.errors import ManifestError, UsageError
 from tests.bench.latency import fit_lines
+from tests.stand_ins.reports import make_report
 
 FIGURE = {
     "cycles": 3_000_000,
@@ -70,6 +70,31 @@ def test_the_lines_are_those_of_the_published_times_and_the_simulations() -> Non
         assert 0.05 < one.simulated_ms < 500, one.model
 
 
+def off_by_a_thousand(one: Figure) -> Figure:
+    return msgspec.structs.replace(one, ms=one.ms * 1000) if one.model == "resnet18" else one
+
+
+def of_the_other_soc(one: SimulatedProgram) -> SimulatedProgram:
+    other = {"QCS9100": "SA8797", "SA8797": "QCS9100"}[one.soc]
+    return msgspec.structs.replace(one, soc=other)
+
+
+def ignoring_missing_ops(one: SimulatedProgram) -> SimulatedProgram:
+    return msgspec.structs.replace(one, missing_ops=0)
+
+
+@pytest.mark.parametrize("fault", [off_by_a_thousand, of_the_other_soc, ignoring_missing_ops])
+def test_a_fault_in_the_data_shows_in_the_lines(fault: Any) -> None:
+    (device,) = (one for one in read_rows(DEVICES, Device) if one.soc == "SM8650")
+    figures, programs = read_rows(FIGURES, Figure), read_rows(PROGRAMS, SimulatedProgram)
+    if fault is off_by_a_thousand:
+        figures = tuple(map(fault, figures))
+    else:
+        programs = tuple(map(fault, programs))
+    right = [one for one in read_lines() if one.device == device.device]
+    assert [*fit_lines([device], figures, programs)] != right
+
+
 def test_a_time_is_on_the_line_and_between_its_neighbours() -> None:
     (line,) = (
         one
@@ -94,10 +119,16 @@ UNKNOWN: dict[str, tuple[dict[str, Any], Scheme, str, int, str]] = {
     "implausible": ({"implausible_cycles": 400_000}, Scheme.FP16, "SM8650", 0, "implausible"),
     "CPU": ({}, Scheme.FP16, "SM8650", 2, "2 nodes run on the CPU"),
     "scheme": ({}, Scheme.A16W4, "SM8650", 0, "no measurements are published for 16a4w"),
-    "SoC": ({}, Scheme.FP16, "SSG2115P", 0, "no measurements of a device with SSG2115P"),
+    "SoC": (
+        {},
+        Scheme.FP16,
+        "SSG2115P",
+        0,
+        "too few measurements in fp16 on devices with SSG2115P",
+    ),
     "short": ({"cycles": 2_000}, Scheme.FP16, "SM8650", 0, "outside of the range"),
     "long": ({"cycles": 10**12}, Scheme.FP16, "SM8650", 0, "outside of the range"),
-    "another simulator": ({"soc": "SA8797"}, Scheme.FP16, "SM8650", 0, "no measurements"),
+    "another simulator": ({"soc": "SA8797"}, Scheme.FP16, "SM8650", 0, "too few measurements"),
 }
 
 
@@ -108,6 +139,13 @@ def test_without_a_time_there_is_a_reason_and_never_a_zero(name: str) -> None:
     found = estimate_times(simulation, scheme, soc, cpu_nodes=cpu_nodes)
     assert (found.simulation, found.times) == (simulation, ())
     assert text in found.unknown
+
+
+def test_a_line_with_large_errors_gives_no_time() -> None:
+    device = find_device("q-6690")
+    found = estimate_times(make_simulation(), Scheme.U8_CHANNEL, "SM8550", device=device)
+    assert found.times == ()
+    assert "the fit for Dragonwing Q-6690 MTP is not usable: its median error is" in found.unknown
 
 
 @pytest.mark.parametrize(
@@ -191,40 +229,27 @@ def test_a_device_is_one(text: str, count: str) -> None:
 )
 def test_points_on_a_line_give_the_line(base: float, factor: float, places: list[float]) -> None:
     points = [Point(str(x), "", x, base + factor * x) for x in places]
-    assert fit_line(points) == (pytest.approx(base, abs=1e-6), pytest.approx(factor, rel=1e-5))
+    found = pytest.approx(base, abs=1e-6), pytest.approx(factor, rel=1e-5), 0
+    assert fit_line(points) == found
+
+
+def test_a_line_with_the_time_in_hmx() -> None:
+    busy = {1.0: 0.9, 2.0: 0.3, 3.0: 2.5, 5.0: 1.0, 8.0: 7.0}
+    points = [Point(str(x), "", x, 0.5 + 2 * x + 3 * hmx, hmx_ms=hmx) for x, hmx in busy.items()]
+    assert fit_line(points, hmx=True) == tuple(map(pytest.approx, (0.5, 2, 3)))
+    assert fit_line(points)[2] == 0
 
 
 def test_an_outlier_does_not_move_the_line() -> None:
     points = [Point(str(x), "", x, 0.2 + 2 * x) for x in range(1, 12)]
     points[5] = replace(points[5], measured_ms=90.0)
-    assert fit_line(points) == (pytest.approx(0.2), pytest.approx(2))
+    assert fit_line(points) == (pytest.approx(0.2), pytest.approx(2), 0)
 
 
 @given(some.lists(some.floats(0.2, 5), min_size=9, max_size=60))
 def test_an_interval_holds_at_least_four_of_five(ratios: list[float]) -> None:
     low, high = find_interval(ratios)
     assert sum(low <= one <= high for one in ratios) >= 0.8 * len(ratios)
-
-
-def make_report(cases: list[Case]) -> Report:
-    empty = msgspec.json.decode(b"{}")
-    fields = {"session": "x", "started": "2026-01-01T00:00:00Z", **empty}
-    return msgspec.structs.replace(
-        msgspec.convert(
-            {
-                **fields,
-                "host": dict.fromkeys(("system", "machine", "processor", "libc", "python"), "")
-                | {"cpus": 1, "memory_bytes": 1},
-                **dict.fromkeys(("toolchain", "thresholds", "cases", "controls"), ()),
-                "summary": dict.fromkeys(
-                    ("passed", "failed", "unsupported", "controls", "controls_passed", "cached"), 0
-                )
-                | {"wall_s": 0.0},
-            },
-            Report,
-        ),
-        cases=tuple(cases),
-    )
 
 
 def make_cases(number: int, **device: Any) -> list[Case]:

@@ -253,16 +253,15 @@ def test_each_output_has_its_columns() -> None:
     def names(has: Callable[[Any], object]) -> str:
         return " ".join(one.name.replace(" ", "_") for one in COLUMNS if has(one))
 
-    times = "lower_s run_s run_ms first_ms p50_ms p90_ms load_ms"
+    times = "lower_s run_s run_ms estimate_ms first_ms p50_ms p90_ms load_ms"
     device = "memory heat equal_e"
     judged = "SQNR SQNR_q predicted noise equal metric delegated"
     case = "model scheme SoC"
     assert names(lambda one: one.terminal) == (
-        f"{case} status verdicts inputs {judged} {times} {device} .pte estimate_ms cycles"
-        " accelerator_us cached"
+        f"{case} status verdicts inputs {judged} {times} {device} .pte cycles accelerator_us cached"
     )
     assert names(lambda one: one.summary) == (
-        f"{case} inputs {judged} {times} {device} SQNR_e .pte choices QNN_ops estimate_ms"
+        f"{case} inputs {judged} {times} {device} SQNR_e .pte choices QNN_ops"
         " simulated_cycles cycles accelerator_us cached"
     )
     assert names(lambda one: not one.phrase) == (
