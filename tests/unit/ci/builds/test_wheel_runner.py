@@ -41,7 +41,7 @@ def test_a_wheel_has_an_sdk_with_all_its_parts(
     install(monkeypatch, *lacking)
     with pytest.raises(UnfitError, match=r"has no C\+\+ SDK") as caught:
         runner.find_wheel_sdk()
-    assert caught.value.fix.startswith("pip install ")
+    assert "pip install " in caught.value.fix
     a_file = SimpleNamespace(submodule_search_locations=None)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: a_file)
     with pytest.raises(UnfitError, match=r"has no C\+\+ SDK"):
@@ -49,7 +49,7 @@ def test_a_wheel_has_an_sdk_with_all_its_parts(
     install(monkeypatch)
     with pytest.raises(UnfitError, match="executorch is not installed in this Python") as caught:
         runner.find_wheel_sdk()
-    assert caught.value.fix.startswith("pip install ")
+    assert "pip install " in caught.value.fix
 
 
 @pytest.mark.parametrize("known", [True, False])
