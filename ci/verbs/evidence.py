@@ -68,6 +68,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="OWNER/NAME",
         help="the repository whose workflow must have signed the evidence",
     )
+    add(
+        "--ref",
+        default="main",
+        help="the branch, or the ref such as refs/tags/v1, that the workflow must have run for;"
+        " default: main",
+    )
+    add(
+        "--workflow",
+        default="",
+        metavar="FILE",
+        help="the file in .github/workflows that must have been run; default: any of that ref",
+    )
 
 
 def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
@@ -89,9 +101,10 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
         faults = list(compare(statement, args.program, args.policy))
     if args.bundle:
         bundle = read_user_file(args.bundle, "the bundle", LIMIT_BYTES)
-        faults += find_signature_faults(bundle, data, args.repository)
+        ref = args.ref if args.ref.startswith("refs/") else f"refs/heads/{args.ref}"
+        faults += find_signature_faults(bundle, data, args.repository, ref, args.workflow)
     signer = (
-        f"signed by {args.repository}"
+        f"signed by {args.repository} for {args.ref}"
         if args.bundle
         else "not signed: anyone could have written this evidence"
     )
@@ -139,9 +152,12 @@ class Signed(Struct, frozen=True):
     subject: tuple[SignedFile, ...]
 
 
-def find_signature_faults(bundle: bytes, signed: bytes, repository: str) -> Iterator[str]:
+def find_signature_faults(
+    bundle: bytes, signed: bytes, repository: str, ref: str, workflow: str = ""
+) -> Iterator[str]:
     """Yield the first reason, if any, why a Sigstore bundle does not prove that a workflow of a
-    GitHub repository signed a file.
+    GitHub repository signed a file, in a run for the branch or tag ``ref``. ``workflow`` is the
+    name of the workflow's file, or empty for any workflow.
 
     Nothing is fetched: the trust root comes from sigstore's cache in the user's home directory, or
     else from the package sigstore. Raises UnfitError if that package is missing.
@@ -157,12 +173,16 @@ def find_signature_faults(bundle: bytes, signed: bytes, repository: str) -> Iter
     from sigstore.verify import Verifier, policy
 
     logging.getLogger("sigstore").setLevel(logging.ERROR)  # it warns that it is offline
-    wanted = policy.AllOf(
-        [
-            policy.OIDCIssuer(ISSUER),
-            policy.OIDCSourceRepositoryURI(f"https://github.com/{repository}"),
-        ]
-    )
+    home = f"https://github.com/{repository}"
+    asked: list[policy.VerificationPolicy] = [
+        policy.OIDCIssuer(ISSUER),
+        policy.OIDCSourceRepositoryURI(home),
+        policy.OIDCSourceRepositoryRef(ref),
+    ]
+    if workflow:  # the one that was triggered, which may call others
+        path = f".github/workflows/{Path(workflow).name}"
+        asked.append(policy.OIDCBuildConfigURI(f"{home}/{path}@{ref}"))
+    wanted = policy.AllOf(asked)
     try:
         verifier = Verifier.production(offline=True)
         kind, payload = verifier.verify_dsse(Bundle.from_json(bundle), wanted)

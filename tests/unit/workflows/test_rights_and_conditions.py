@@ -40,3 +40,29 @@ def test_when_and_with_which_rights_a_workflow_runs(path: Path) -> None:
     name = path.parent.name if path.stem == "action" else path.stem
     text = yaml.safe_dump(keep_structure(read_document(path).data), sort_keys=False, width=100)
     check_snapshot(SNAPSHOTS / f"{name}.txt", text)
+
+
+def list_writers() -> list[tuple[str, dict[str, Any]]]:
+    """Jobs that may write, in workflows that run for pull requests, here or in a caller."""
+    found = []
+    for path in list_workflows():
+        data = read_document(path).data
+        if {"pull_request", "workflow_call"} & {*data[True]}:
+            found += [
+                (f"{path.stem} {name}", job)
+                for name, job in data["jobs"].items()
+                if "write" in (job.get("permissions") or {}).values()
+                and "github.event_name == '"
+                not in job.get("if", "")  # of others than pull requests
+            ]
+    return found
+
+
+def test_a_job_that_may_write_runs_no_code_of_a_pull_request() -> None:
+    assert list_writers()
+    for name, job in list_writers():
+        steps = job.get("steps", [])
+        checkouts = [one for one in steps if one.get("uses", "").startswith("actions/checkout@")]
+        runs = any("run" in one or one.get("uses", "").startswith("./") for one in steps)
+        refs = [one["with"].get("ref", "") for one in checkouts]
+        assert not (runs and checkouts) or all("base.sha" in ref for ref in refs), name

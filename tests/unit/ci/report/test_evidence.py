@@ -622,12 +622,14 @@ def test_a_signature_is_checked_for_the_evidence_and_its_repository(
         assert data["fits"] is not bool(data["faults"])
     checked.clear()
     code, text = judge(statement, *words)
-    assert checked == [(b"the bundle", Path("evidence.json").read_bytes(), "a/b")]
+    assert checked == [
+        (b"the bundle", Path("evidence.json").read_bytes(), "a/b", "refs/heads/main", "")
+    ]
     TAMPERED["no question"](other := state(make()))
     told = json.loads(judge(other, *words, "--json")[1])["faults"]
     assert told == [EVERY_QUESTION, *faults]
     assert (code, all(one in text for one in faults)) == (bool(faults), True)
-    assert ("(signed by a/b)" in text) is (not faults)
+    assert ("(signed by a/b for main)" in text) is (not faults)
     assert "anyone could" in judge(statement)[1]
 
 
@@ -636,7 +638,7 @@ def test_without_the_package_that_verifies_no_signature_counts(
 ) -> None:
     monkeypatch.setattr(verb.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(UnfitError, match="no sigstore"):
-        list(find_signature_faults(b"", b"", SIGNER))
+        list(find_signature_faults(b"", b"", SIGNER, ""))
 
 
 def test_a_missing_file_is_named(judge: Judge) -> None:
@@ -652,11 +654,17 @@ def test_a_missing_file_is_named(judge: Judge) -> None:
 # -- signatures, verified offline by the trust root in the package --------------------------------
 
 
-def sign_faults(name: str, data: bytes | None = None, signer: str = SIGNER) -> list[str]:
+def sign_faults(
+    name: str,
+    data: bytes | None = None,
+    signer: str = SIGNER,
+    ref: str = "refs/heads/main",
+    workflow: str = "",
+) -> list[str]:
     pytest.importorskip("sigstore")
     bundle = (BUNDLES / f"{name}.sigstore.json").read_bytes()
     signed = (BUNDLES / "a.txt").read_bytes() if data is None else data
-    return list(find_signature_faults(bundle, signed, signer))
+    return list(find_signature_faults(bundle, signed, signer, ref, workflow))
 
 
 def test_a_published_bundle_is_verified() -> None:
@@ -677,6 +685,10 @@ def test_a_signature_of_another_file_or_by_another_signer_is_none() -> None:
     assert sign_faults("good", b"other bytes")
     assert sign_faults("good", signer="sigstore-conformance/another")
     assert sign_faults("good", signer=SIGNER[:-1])
+    assert sign_faults("good", ref="refs/heads/other")
+    own = "extremely-dangerous-oidc-beacon.yml"
+    assert sign_faults("good", workflow="other.yml")
+    assert sign_faults("good", workflow=f".github/workflows/{own}") == []
 
 
 @pytest.mark.parametrize(
@@ -706,13 +718,15 @@ def test_a_signed_payload_has_to_name_the_file(
     text = json.dumps(payload).replace("OWN", own).encode()
     monkeypatch.setattr(verify.Verifier, "verify_dsse", lambda *_: (kind, text))
     bundle = (BUNDLES / "good.sigstore.json").read_bytes()
-    assert (list(find_signature_faults(bundle, b"file", SIGNER)) == []) is is_signed
+    assert (
+        list(find_signature_faults(bundle, b"file", SIGNER, "refs/heads/main")) == []
+    ) is is_signed
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"[]", b"{" * 100, b'{"mediaType": 1}', b"\xff"])
 def test_what_is_no_bundle_signs_nothing(text: bytes) -> None:
     pytest.importorskip("sigstore")
-    assert list(find_signature_faults(text, b"", SIGNER))
+    assert list(find_signature_faults(text, b"", SIGNER, ""))
 
 
 @pytest.mark.parametrize(
