@@ -253,7 +253,7 @@ def find_faults(
     if not any(name.startswith(CONTROL.format("")) for name in result.passed_tests):
         yield "no control was rejected, so nothing shows that the gate rejects wrong outputs"
     names = [one.name for one in result.configuration]
-    twice = {name for name in names if names.count(name) > 1}
+    twice = {name for name, count in Counter(names).items() if count > 1}
     if twice or NEEDED - set(names):
         yield (
             "the configuration in the evidence lacks or repeats "

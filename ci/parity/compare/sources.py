@@ -277,14 +277,14 @@ def find_partial_drift(index: Index, groups: Groups) -> Iterator[Finding]:
         name: {path for target in targets for path in target.sources}
         for name, targets in groups.cmake.items()
     }
+    order = {label: place for place, label in enumerate(libraries)}
     owners = collect((path, label) for label, sources in libraries.items() for path in sources)
     for name in sorted(groups.cmake):
         reach = set[str]().union(*(compiled.get(n, set()) for n in groups.cmake_reach(name)))
         own = compiled[name]
         partly = set[str]().union(*(owners[path] for path in own & owners.keys()))
-        for label, sources in libraries.items():
-            if label not in partly:
-                continue
+        for label in sorted(partly, key=order.__getitem__):
+            sources = libraries[label]
             taken, missing = sources & own, sources - reach
             allowed = {path for path in missing if may_lack(index, name, path)}
             if len(taken) < FEWEST_TAKEN or len(missing - allowed) > 1:
