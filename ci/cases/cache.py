@@ -65,6 +65,7 @@ MEASURING = (
 )
 # Files of an unpacked image or a copied directory have the times at which they were written.
 COPYING_NS = 600 * 10**9
+WRITING_NS = 10**9
 # Only user extensions compile against C++ headers, and nothing imports a package's tests.
 SKIPPED = frozenset({"__pycache__", "include", "test", "tests"})
 
@@ -130,8 +131,8 @@ def digest_packages(names: Iterable[str]) -> str:
     next to a package, such as ``numpy.libs``, are included. A wheel's installer writes RECORD last,
     with the hash and size of each file. If a file still has that size and did not change after
     RECORD, the hash in RECORD is used. Otherwise the file is hashed. The time of change (ctime) is
-    compared, too, because no program can set it. It may be up to COPYING_NS later. Raises OSError
-    if a file cannot be read.
+    compared, too, because no program can set it. It may be up to COPYING_NS later if RECORD itself
+    was copied, so that its own two times differ. Raises OSError if a file cannot be read.
     """
     parts = [name.partition("/")[::2] for name in names]
     grouped = groupby(sorted(parts), key=itemgetter(0))
@@ -143,27 +144,30 @@ def _describe(package: str, parts: Iterable[str]) -> Iterator[str]:
     spec = importlib.util.find_spec(package)
     for place in (spec.submodule_search_locations if spec else None) or ():
         parent = Path(place).parent
-        recorded, written_ns = _read_record(package, parent)
+        recorded, written_ns, slack_ns = _read_record(package, parent)
         tops = [*(Path(place, part) for part in parts), parent / f"{package}.libs"]
         for entry in (entry for top in tops for entry in _walk(top)):
             path, state = entry.path[len(str(parent)) + 1 :], entry.stat()
             digest, size = recorded.get(path, ("", ""))
-            times = (state.st_mtime_ns, state.st_ctime_ns - COPYING_NS)
+            times = (state.st_mtime_ns, state.st_ctime_ns - slack_ns)
             if size != str(state.st_size) or max(times) > written_ns:
                 raw = base64.urlsafe_b64encode(bytes.fromhex(hash_file(Path(entry.path))))
                 digest = f"sha256={raw.decode().rstrip('=')}"  # as in RECORD
             yield f"{path}\0{digest}\n"
 
 
-def _read_record(package: str, parent: Path) -> tuple[dict[str, tuple[str, str]], int]:
-    """Return a mapping from paths to hashes and sizes, and the time of RECORD's last change in ns.
-    Without a RECORD next to the package, as in a checkout, the result is ({}, 0)."""
+def _read_record(package: str, parent: Path) -> tuple[dict[str, tuple[str, str]], int, int]:
+    """Return a mapping from paths to hashes and sizes, the time of RECORD's last change in ns, and
+    how much later its files may have changed. Without a RECORD next to the package, as in a
+    checkout, the result is ({}, 0, 0)."""
     found = sorted(parent.glob(f"{package}-*.dist-info/RECORD"))
     if not found:
-        return {}, 0
+        return {}, 0, 0
     rows = (line.rsplit(",", 2) for line in read_text(found[-1]).splitlines())
     recorded = {row[0]: (row[1], row[2]) for row in rows if len(row) == 3 and row[1]}
-    return recorded, found[-1].stat().st_ctime_ns
+    state = found[-1].stat()
+    is_copied = abs(state.st_ctime_ns - state.st_mtime_ns) > WRITING_NS
+    return recorded, state.st_ctime_ns, COPYING_NS if is_copied else 0
 
 
 def _walk(top: Path) -> Iterator[os.DirEntry[str]]:
