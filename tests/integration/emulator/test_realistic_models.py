@@ -48,7 +48,6 @@ RED = {
     "ssd_joined 8a8w": "not quantized well: ",
     "mobilevit 8a8w": "fall back to the CPU (aten.view_copy.default: [4294967295] has incorr",
     "router fp16": "likely cause: a wrong integer type, such as int32 read as int64",
-    "gru fp16": "not faithful: ",
     "gru_cell 16a8w": "not faithful: output 0: ",
 }
 CASES = [
