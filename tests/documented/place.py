@@ -18,6 +18,7 @@ from tests.documented.pages import ROOT
 
 # What pip, git and libraries for TLS need to reach a package index from this machine.
 PASSED = ("PIP_", "SSL_", "REQUESTS_", "CURL_", "http", "HTTP", "no_proxy", "NO_PROXY")
+NO_ENGINE = "unix:///nowhere/docker.sock"  # a machine without Docker, also where tests have one
 CACHE = ".cache/executorch-qnn-ci"
 SHARED = ("store", "downloads")
 
@@ -52,13 +53,14 @@ class Place:
 
     @property
     def variables(self) -> dict[str, str]:
-        own = Path(sys.prefix).resolve()
+        prefix = Path(sys.prefix).resolve()
         paths = os.environ["PATH"].split(os.pathsep)
-        paths = [path for path in paths if not Path(path).resolve().is_relative_to(own)]
+        paths = [path for path in paths if not Path(path).resolve().is_relative_to(prefix)]
         first = [str(one) for one in (self.programs, self.home / ".local/bin") if one]
         passed = {name: text for name, text in os.environ.items() if name.startswith(PASSED)}
         path = os.pathsep.join(first + paths)
-        return {**passed, "PATH": path, "HOME": str(self.home), "LANG": "C.UTF-8"}
+        own = {"PATH": path, "HOME": str(self.home), "LANG": "C.UTF-8", "DOCKER_HOST": NO_ENGINE}
+        return {**passed, **own}
 
     def run(self, line: str, timeout_s: float) -> Ended:
         """Run a line as a reader types it. What it started is killed with it after

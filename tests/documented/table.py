@@ -143,6 +143,7 @@ PASSED = "[1/1] ... passed ... controls: ... passed ... 1 passed, 0 failed"
 NO_ENGINE = "no Docker engine answers"
 
 ROWS = (
+    Row("docker_|image", NO_ENGINE, 3),
     # -- test_emulator, from special cases to the suite --
     Row("test_(emulator|onnx) -- --list$", "models (default schemes) ... mlp ... SM8650"),
     Row("test_emulator -- --backend gpu$", "TuningMode must be enabled", 3),
@@ -287,7 +288,6 @@ ROWS = (
         "proven",
         given=(*SIGNER, "./nox -s sign_skel -- --lpai-arch v6"),
     ),
-    Row("docker_|image", NO_ENGINE, 3),
     # -- plans and reports --
     Row("plan --record", "files of the repository", needs=("strace",), slow=60),
     Row("plan --verify", "missed: nothing", slow=20),
