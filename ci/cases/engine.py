@@ -16,7 +16,7 @@ from msgspec import Struct
 from ci.cases.forked import describe_error
 from ci.cases.spec import CaseSpec
 from ci.judging.figures import Array, is_floating
-from ci.models.graph_steps import Step
+from ci.models.graph_steps import Step, TraceError
 from ci.models.tensors import Layer, Loss, TensorInfo, read_sets, write_sets
 from ci.models.user_models import ReferencePolicy
 from ci.report.schema import Clipped, DeviceFigures, Footprint, Simulation
@@ -107,10 +107,11 @@ class Notes(list[str]):
 @contextmanager
 def needed(what: str) -> Iterator[None]:
     """Run a block of our own without which there is no verdict. Raises DefectError for an exception
-    that is not a QnnCiError, so that it is not reported as a refusal by ExecuTorch or QNN."""
+    that is not a QnnCiError, so that it is not reported as a refusal by ExecuTorch or QNN. A
+    TraceError is raised unchanged."""
     try:
         yield
-    except QnnCiError:
+    except (QnnCiError, TraceError):
         raise
     except Exception as error:
         if no_room := explain_no_room(error):

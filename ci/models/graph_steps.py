@@ -71,6 +71,10 @@ def measure_step(
     return found
 
 
+class TraceError(Exception):
+    """torch.export cannot trace a model."""
+
+
 def describe_steps(module: Any, inputs: Any) -> tuple[Step, ...]:
     """Return the steps of a torch module. The result is empty if the module cannot be exported.
     Lowering the module reports the reason later."""

@@ -20,6 +20,7 @@ from torch.fx import Interpreter, Node
 
 from ci.models.eager import keep_state, run_eager
 from ci.models.factory import Inputs
+from ci.models.graph_steps import TraceError
 from ci.models.model import join_modules, split_inputs, split_module
 from ci.models.rounding import (
     ADD,
@@ -81,16 +82,20 @@ def predict_noise(
 
 
 def trace_methods(module: nn.Module, inputs: Inputs) -> dict[str, nn.Module]:
-    """Return a graph for each method. Recurrent cells are decomposed into simpler operators."""
+    """Return a graph for each method. Recurrent cells are decomposed into simpler operators. Raises
+    TraceError for a model that torch.export cannot trace."""
     aten, given = torch.ops.aten, split_inputs(module, inputs)
     cells = [aten.gru.input, aten.lstm.input, aten.rnn_tanh.input, aten.rnn_relu.input]
+    made: dict[str, nn.Module] = {}
     with torch.no_grad():
-        return {
-            name: torch.export.export(part, given[name], strict=True)
-            .run_decompositions(get_decompositions(cells))
-            .module(check_guards=False)
-            for name, part in split_module(module).items()
-        }
+        for name, part in split_module(module).items():
+            try:
+                program = torch.export.export(part, given[name], strict=True)
+            except Exception as error:
+                raise TraceError(f"torch.export cannot trace {name}") from error
+            decomposed = program.run_decompositions(get_decompositions(cells))
+            made[name] = decomposed.module(check_guards=False)
+    return made
 
 
 class Dice:

@@ -98,3 +98,28 @@ def check(case: Case, explains: bool) -> str:
         return "" if case.status is Status.PASSED and named else f"{case.reason} {case.warnings}"
     is_right = case.status is Status.FAILED and case.is_defect and "refused" not in case.reason
     return "" if is_right else f"{case.status} {case.reason}"
+
+
+def test_a_model_that_torch_cannot_export_is_not_our_mistake(tmp_path: Path) -> None:
+    code = """
+import os
+import torch
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        os.listdir("/")
+        return x * 2
+
+def make():
+    return Net().eval(), (torch.ones(3),)
+"""
+    (tmp_path / "net.py").write_text(code)
+    argv = [sys.executable, "-m", "ci", "test-emulator", "--no-cache", "--model", "net.py:make"]
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(
+        argv, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == ExitCode.FAILED
+    for case in read_report(tmp_path / "reports" / "test_emulator").cases:
+        assert "bug" not in case.reason
+        assert not case.is_defect
