@@ -20,7 +20,7 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 from onnxruntime.tools.remove_initializer_from_input import remove_initializer_from_input
 
 from ci.models.schemes import Recipe, Scheme
-from ci.onnx.models import Shapes, fix_shapes, list_graphs, read_constants
+from ci.onnx.models import Shapes, fix_shapes, list_external, list_graphs, read_constants
 from ci.onnx.source import Arrays, list_inputs
 from ci.onnx.stages import ONNXRUNTIME, QUANTIZER, stage
 from ci.report.text import count, name_some
@@ -53,15 +53,17 @@ def write_normal_form(path: Path, target: Path, shapes: Shapes = ()) -> Path:
     to NEWEST_OPSET, and inputs of these ``shapes``. If nothing has to change, this is ``path``
     itself. Otherwise, the new model is written to ``target``.
 
-    Up to IR version 3, each initializer is also an input that a caller may replace, but QNN
-    executes only nodes with constant weights. Raises StageError with onnx's error as its cause, for
-    example if onnx cannot convert the opset.
+    QNN's provider crashes if the weights in another file lack the optional field ``length``, so
+    they become part of the model. Up to IR version 3, each initializer is also an input that a
+    caller may replace, but QNN executes only nodes with constant weights. Raises StageError with
+    onnx's error as its cause, for example if onnx cannot convert the opset.
     """
     model = onnx.load(path, load_external_data=False)
     opsets = [one.version for one in model.opset_import if one.domain in {"", "ai.onnx"}]
     opset = max(opsets, default=OLDEST_OPSET)
     wanted = min(max(opset, OLDEST_OPSET), NEWEST_OPSET)
-    if not shapes and len(list_inputs(model)) == len(model.graph.input) and opset == wanted:
+    is_bare = len(list_inputs(model)) < len(model.graph.input)
+    if not (shapes or is_bare or opset != wanted or any(map(lacks_length, list_external(model)))):
         return path
     model = onnx.load(path)
     fix_shapes(model, shapes)
@@ -72,6 +74,11 @@ def write_normal_form(path: Path, target: Path, shapes: Shapes = ()) -> Path:
     remove_initializer_from_input(model)
     onnx.save(model, target)
     return target
+
+
+def lacks_length(tensor: Any) -> bool:
+    """Return whether a tensor in another file does not state its number of bytes."""
+    return "length" not in {one.key for one in tensor.external_data}
 
 
 def copy_file(path: Path, target: Path) -> Path:

@@ -56,6 +56,21 @@ def test_weights_become_constants_and_another_opset_one_that_runs(
     assert not (tmp_path / "again.onnx").exists()
 
 
+def test_weights_whose_length_is_not_stated_become_part_of_the_model(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    model = make([helper.make_node("Mul", ["x", "w"], ["y"])], [2, 3])
+    onnx.save(model, path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    held = onnx.load(path, load_external_data=False)
+    del held.graph.input[1:]
+    for one in [one for one in held.graph.initializer[0].external_data if one.key != "location"]:
+        held.graph.initializer[0].external_data.remove(one)
+    path.write_bytes(held.SerializeToString())
+    made = write_normal_form(path, tmp_path / "copy.onnx")
+    (weights,) = onnx.load(made, load_external_data=False).graph.initializer
+    assert (made == path, len(weights.external_data)) == (False, 0)
+    assert onnx.numpy_helper.to_array(weights).tolist() == [1, 2, 3]
+
+
 @pytest.mark.parametrize(("opset", "to"), [(11, 13), (22, 21)])
 def test_another_opset_alone_is_converted_with_functions(
     tmp_path: Path, opset: int, to: int
