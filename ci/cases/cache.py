@@ -20,6 +20,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
@@ -163,7 +164,11 @@ def _read_record(package: str, parent: Path) -> tuple[dict[str, tuple[str, str]]
     found = sorted(parent.glob(f"{package}-*.dist-info/RECORD"))
     if not found:
         return {}, 0, 0
-    rows = (line.rsplit(",", 2) for line in read_text(found[-1]).splitlines())
+    try:
+        text = read_text(found[-1], "replace")
+    except OSError:  # it is not a file
+        return {}, 0, 0
+    rows = (line.rsplit(",", 2) for line in text.splitlines())
     recorded = {row[0]: (row[1], row[2]) for row in rows if len(row) == 3 and row[1]}
     state = found[-1].stat()
     is_copied = abs(state.st_ctime_ns - state.st_mtime_ns) > WRITING_NS
@@ -171,16 +176,17 @@ def _read_record(package: str, parent: Path) -> tuple[dict[str, tuple[str, str]]
 
 
 def _walk(top: Path) -> Iterator[os.DirEntry[str]]:
-    """Yield the files below a directory, except in directories with a name in SKIPPED. Symbolic
-    links are followed."""
+    """Yield the regular files below a directory, except in directories with a name in SKIPPED.
+    Symbolic links are followed, unless they lead nowhere, as Emacs's locks do."""
     pending = [str(top)] if top.is_dir() else []
     while pending:
         with os.scandir(pending.pop()) as entries:
             for entry in entries:
-                if not entry.is_dir():
-                    yield entry
-                elif entry.name not in SKIPPED:
-                    pending.append(entry.path)
+                with suppress(OSError):
+                    if entry.is_dir() and entry.name not in SKIPPED:
+                        pending.append(entry.path)
+                    elif entry.is_file():
+                        yield entry
 
 
 def hash_files(directory: Path) -> dict[str, str]:
