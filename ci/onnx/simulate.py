@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import gzip
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import onnx
@@ -18,6 +19,7 @@ from ci.latency.simulation import (
     Observed,
     choose_simulated,
     read_simulation,
+    split_traces,
 )
 from ci.models.schemes import Scheme
 from ci.models.user_code import name_line, working_directory
@@ -33,6 +35,7 @@ from provisioning.manifest.targets import read_socs
 
 OF_SOC = ("soc_model", "htp_arch", "vtcm_mb")  # options that would contradict the simulated SoC
 CSV, LOGS = "profile.csv", "*_qnn.log"
+FIRST_EVENT = "QNN (finalize) time"  # of a graph; its microseconds tell graphs apart
 TRACEBACK = "pkg.torch.onnx.stack_trace"
 
 
@@ -100,7 +103,22 @@ def observe_profile(directory: Path) -> Observed:
     traces = b"\0".join(read_bytes(one, CONTENT_BYTES) for one in sorted(directory.glob(LOGS)))
     paths = sorted(directory.glob(SCHEMATIC), key=lambda one: one.stat().st_mtime_ns)
     texts = tuple(read_text(one, "replace", CONTENT_BYTES) for one in paths)
-    return Observed(events, traces, texts)
+    return Observed(*drop_repeats(events, traces), texts)
+
+
+def drop_repeats(events: Sequence[Event], traces: bytes) -> tuple[Sequence[Event], bytes]:
+    """Return the events and traces of each graph once. ONNX Runtime writes those of a graph again
+    before those of the next graph (seen with onnxruntime-qnn 2.5.0)."""
+    graphs: list[list[Event]] = []
+    for one in events:
+        if one[1] == FIRST_EVENT or not graphs:
+            graphs.append([])
+        graphs[-1].append(one)
+    fresh = [place for place, one in enumerate(graphs) if not place or one != graphs[place - 1]]
+    if len(fresh) == len(graphs):
+        return events, traces
+    kept = [json.dumps(one) for place, one in enumerate(split_traces(traces)) if place in fresh]
+    return [event for place in fresh for event in graphs[place]], "\0".join(kept).encode()
 
 
 def find_lines(model: Path) -> dict[str, str]:

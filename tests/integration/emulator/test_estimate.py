@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.integration.conftest import MakeOnce
@@ -73,6 +74,36 @@ def test_an_estimate_changes_neither_program_nor_verdict(make_once: MakeOnce, ve
         assert lines
         assert all(line.startswith("net.py:") for line in lines)
         assert "is outside of the range" in other["estimate"]["unknown"]  # the net is tiny
+
+
+def test_several_graphs_with_a_node_on_the_cpu_have_cycles_but_no_time(tmp_path: Path) -> None:
+    """ONNX Runtime writes the profile of all graphs but the last twice."""
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+    pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed")
+    weights = onnx.numpy_helper.from_array(np.full((3, 3, 3, 3), 0.1, np.float32), "w")
+    nodes = [
+        onnx.helper.make_node(kind, [before, *extra], [after])
+        for kind, before, extra, after in (
+            ("Conv", "x", ["w"], "a"),
+            ("Sinh", "a", [], "b"),
+            ("Conv", "b", ["w"], "y"),
+        )
+    ]
+    ends = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 3, size, size])
+        for name, size in (("x", 36), ("y", 32))
+    ]
+    graph = onnx.helper.make_graph(nodes, "net", ends[:1], ends[1:], [weights])
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(
+        onnx.helper.make_model(graph, opset_imports=opsets, ir_version=9), tmp_path / "a.onnx"
+    )
+    words = ["--model", str(tmp_path / "a.onnx"), "--scheme", "fp16", "--json"]
+    said = run_to_end([sys.executable, "-m", "ci", "estimate", *words], timeout_s=300)
+    (case,) = json.loads(said[said.index("{") :])["cases"]
+    assert case["estimate"]["unknown"] == "1 node runs on the CPU, which is not simulated"
+    assert case["estimate"]["simulation"]["graphs"] == 2
+    assert case["estimate"]["simulation"]["cycles"] > 0
 
 
 HOOKED = """
