@@ -252,6 +252,9 @@ def find_output(scratch: Path, output: Path, source: Path, before: bytes, mask: 
     found = [path for path in sorted(scratch.rglob("*")) if is_named(path.name, source.name)]
     written = [path for path in found if path.parent == output]
     if written and written[0].is_file() and not written[0].is_symlink():
+        if written[0].stat().st_size > CONTENT_BYTES:
+            why = f"it is longer than {CONTENT_BYTES} bytes"
+            raise SignerError(Failure.INVALID, name, why=why)
         return written[0]
     elsewhere = [path for path in found if path not in {*written, source}]
     if source.exists() and read_bytes(source, CONTENT_BYTES) != before:

@@ -37,7 +37,7 @@ GROUP_POLL_S = 0.02
 LOOKS, LOOK_S = 20, 0.005
 PIPE_POLL_S = 0.1
 PIPE_REST_S = 1.0
-TAIL_LINES = 40
+TAIL_LINES, TAIL_CHARS = 40, 2000
 MAX_LINE = 1 << 16  # characters; a longer line counts as several
 READ_BYTES = 1 << 16
 KEPT = 16 << 20  # of an output, in bytes; the middle of a longer one is left out
@@ -70,7 +70,8 @@ class Completed:
 
     @property
     def tail(self) -> str:
-        return "\n".join(self.output.splitlines()[-TAIL_LINES:])
+        """The last lines of the output, each cut after TAIL_CHARS characters."""
+        return "\n".join(line[:TAIL_CHARS] for line in self.output.splitlines()[-TAIL_LINES:])
 
     @property
     def is_good(self) -> bool:
