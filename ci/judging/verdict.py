@@ -7,9 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+import numpy as np
+
 from ci.judging.controls import MAKERS, is_rejected, make_controls
 from ci.judging.figures import Array, measure_pooled
-from ci.judging.gate import Judgement, OutputJudgement, Reason, References, judge
+from ci.judging.gate import LOST_DB, Judgement, OutputJudgement, Reason, References, judge
 from ci.judging.noise import Excess
 from ci.judging.sightings import find_sighting
 from ci.models.tensors import TensorInfo
@@ -103,6 +105,7 @@ def judge_outputs(
     alike = ControlKind.OTHER_INPUT.value in passing
     warnings = ["no two input sets have distinguishable outputs: use sets that differ more"]
     warnings = [*(warnings if alike else []), *find_vague(references, infos, limits)]
+    warnings += find_faint(references, infos)
     faults = [name for name in passing if name != ControlKind.OTHER_INPUT.value]
     return Verdict(
         summarize_figures(judgement),
@@ -169,6 +172,25 @@ def find_vague(
             yield (
                 f"output {index}: rounding may leave only {-20 * math.log10(noise):.0f} dB of SQNR,"
                 " so most faults in the program would go unnoticed: choose a scheme with more bits"
+            )
+
+
+def find_faint(references: References, infos: Sequence[TensorInfo]) -> Iterator[str]:
+    """Yield a warning for each output that the quantized model loses in some input sets but not in
+    all of them together, as when it is close to zero there. Reports show the worst set."""
+    for index, info in enumerate(infos):
+        if references.quantized is None or not info.dtype.startswith("float"):
+            continue
+        wanted, best = references.float32[index].values, references.quantized[index].values
+        reached = [measure_pooled(one, other) for one, other in zip(wanted, best, strict=True)]
+        worst, lost = int(np.argmin(reached)), [db for db in reached if db < LOST_DB]
+        if lost and (pooled := measure_pooled(wanted, best)) >= LOST_DB:
+            rms, whole = (np.sqrt(np.mean(np.square(one))) for one in (wanted[worst], wanted))
+            yield (
+                f"output {index}: the quantized model has less than {LOST_DB:g} dB in {len(lost)}"
+                f" of {len(reached)} input sets: {reached[worst]:.1f} dB in set {worst}, where the"
+                f" output's RMS is {rms:.3g}. Over all sets, it has {pooled:.1f} dB"
+                f" (RMS {whole:.3g})"
             )
 
 

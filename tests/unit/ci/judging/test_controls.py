@@ -12,8 +12,8 @@ from msgspec import structs
 from ci.cases.policy import EmulatorPolicy, read_emulator_policy
 from ci.judging import verdict
 from ci.judging.controls import MAKERS, is_rejected, make_controls
-from ci.judging.gate import Expected, judge
-from ci.judging.verdict import feed_control, feed_controls, find_vague, judge_outputs
+from ci.judging.gate import Expected, References, judge
+from ci.judging.verdict import feed_control, feed_controls, find_faint, find_vague, judge_outputs
 from ci.models.schemes import EXECUTORCH, ONNX, Scheme
 from ci.models.tensors import TensorInfo
 from ci.report.schema import ControlKind, OutputThreshold, Threshold
@@ -316,3 +316,24 @@ def test_a_kind_is_rejected_by_the_first_of_its_degrees_that_is(
     references, info = make_references(right, right), TensorInfo("float32", (3,))
     assert feed_control(ControlKind.GAIN, references, 0, info, LIMITS) == result
     assert tried == [(0, number) for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("loudness", "step", "warned"),
+    [
+        ((1, 1, 1, 1), 0.01, ""),
+        ((1, 1, 1, 1), 100.0, ""),  # poor in all sets: that is the question of quantization
+        ((1, 0.01, 1, 0), 0.1, "1 of 4 input sets: 0.0 dB in set 1, where the output's RMS is"),
+    ],
+)
+def test_a_quantized_model_that_rounds_away_a_silent_set_gets_a_warning(
+    loudness: tuple[float, ...], step: float, warned: str
+) -> None:
+    drawn = np.random.default_rng(1).standard_normal((4, 1, 50))
+    wanted = drawn * np.array(loudness).reshape(4, 1, 1)
+    pairs = [Expected(one, one, one) for one in (wanted, np.round(wanted / step) * step)]
+    info = TensorInfo("float32", (1, 50))
+    found = list(find_faint(References([pairs[0]], [pairs[1]]), [info]))
+    assert len(found) == bool(warned)
+    assert warned in "".join(found)
+    assert not list(find_faint(References([pairs[0]], None), [info]))
