@@ -25,6 +25,7 @@ from ci.report.write import write_report
 from ci.verbs.emulate import list_planned, take_shard
 from tests.documented.pages import ROOT
 from tests.documented.place import CACHE, Place
+from tests.integration.doctor.test_broken_downloads import make_set
 from tests.stand_ins import (
     android_apps,
     dsp_toolchains,
@@ -356,6 +357,13 @@ def runner_and_runtime(place: Place) -> None:
     for name in ("libQnnHtp.so", "libQnnSystem.so"):
         shutil.copyfile("/bin/true", runtime / name)
     shutil.copyfile("/bin/true", place.directory / "qnn_executor_runner")
+
+
+def staged_libraries(place: Place) -> None:
+    """libs/, a whole set for a phone."""
+    (place.directory / "libs").mkdir()
+    for name, data in make_set().items():
+        (place.directory / "libs" / name).write_bytes(data)
 
 
 def wheel_runner(place: Place) -> None:

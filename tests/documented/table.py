@@ -255,6 +255,7 @@ ROWS = (
     Row("doctor linux", "QNN100", 3),
     Row("validate -- (android|linux)", "not fit", 3),
     Row("doctor aot", "aot: fit", 0, SDKS),
+    Row("doctor staged", "staged: fit", given=(readers.staged_libraries,)),
     Row("doctor emulator --json", '"fit": true'),
     Row("SESSION|doctor|validate", "emulator: fit"),
     # -- store --
