@@ -25,7 +25,6 @@ from ci.report.write import write_report
 from ci.verbs.emulate import list_planned, take_shard
 from tests.documented.pages import ROOT
 from tests.documented.place import CACHE, Place
-from tests.integration.doctor.test_broken_downloads import make_set
 from tests.stand_ins import (
     android_apps,
     dsp_toolchains,
@@ -188,7 +187,7 @@ def logs(place: Place) -> None:
 
 def app(place: Place) -> None:
     """An APK, and sources, with a set of libraries for two Hexagon versions."""
-    libraries = android_apps.make_set() | android_apps.make_set(hexagon=0x79)
+    libraries = android_apps.android_apps.make_set() | android_apps.make_set(hexagon=0x79)
     android_apps.write_apk(place.directory / "app.apk", libraries)
     android_apps.write_sources(place.directory / "MyApp", libraries)
 
@@ -362,7 +361,7 @@ def runner_and_runtime(place: Place) -> None:
 def staged_libraries(place: Place) -> None:
     """libs/, a whole set for a phone."""
     (place.directory / "libs").mkdir()
-    for name, data in make_set().items():
+    for name, data in android_apps.make_set().items():
         (place.directory / "libs" / name).write_bytes(data)
 
 
