@@ -6,8 +6,11 @@ Decoders are called with that place's list of exceptions; subprocesses are start
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
 
 import pytest
 
@@ -101,3 +104,22 @@ def test_outside_files_are_read_and_decoded_in_one_place() -> None:
 def test_a_mistake_is_found(text: str) -> None:
     assert len([*find_faults("ci/any.py", text)]) == 1
     assert [*find_faults("ci/any.py", "with decoding():\n    made = json.loads(data)")] == []
+
+
+UNITS = {"MiB": 1 << 20, "GiB": 1 << 30}
+ROW = re.compile(r"^\| .+ \| (?P<bound>.+) \| `(?P<name>[\w.]+)` \| .+ \|$", re.MULTILINE)
+
+
+def read_constant(name: str) -> Any:
+    module, _, rest = name.partition(".TransferPolicy.")
+    return resolve_name(f"{module}:TransferPolicy.{rest}" if rest else name)
+
+
+def test_the_page_of_bounds_has_the_bounds_of_the_code() -> None:
+    rows = [*ROW.finditer((ROOT / "docs/reference/bounds.md").read_text("utf-8"))]
+    assert len(rows) > 25
+    for row in rows:
+        value, bound = read_constant(row["name"]), row["bound"]
+        sizes = [int(n) * UNITS[unit] for n, unit in re.findall(r"(\d+) (MiB|GiB)", bound)]
+        plain = [int(one.replace(",", "")) for one in re.findall(r"[\d,]*\d", bound)]
+        assert value in {*sizes, *plain} or row["name"].endswith("RESERVE"), row["name"]
