@@ -34,7 +34,9 @@ FIGURES = {
     "Missing Ops (Number of Ops with no Costs associated)": ("US", "missing_ops"),
 }
 ROUNDING = 0.01  # by which the end of the trace may differ from the cycles; seen: 5e-6
-TRAFFIC = 0.5  # by which the bytes of the trace may differ from the summary's; seen: 0.05
+# The factor by which the bytes of the trace may differ from the summary's. Seen: 6.8, in a model
+# that reads its weights in each layer. The traces of some small graphs have no bytes.
+TRAFFIC = 20
 # An HVX operator that takes longer than this per byte has a wrong cost. Seen with QNN 2.49.40: on
 # QCS9100, a padded average pool has 15,064,504 cycles for 37,632 elements, which makes nasnet six
 # times as slow as it is. Of 90 float programs, only those with such a pool or with a slice of a
@@ -147,7 +149,7 @@ def require_consistent(figures: Mapping[str, int], runs: Sequence[Timeline]) -> 
         raise FailedError(f"QNN predicts {cycles:,} cycles, but its trace ends after {end:,}")
     filled = figures["read_bytes"] + figures["fill_bytes"]
     traced = sum(run.read_bytes for run in runs)
-    if abs(filled - traced) > TRAFFIC * max(filled, traced):
+    if traced and not traced / TRAFFIC < filled < traced * TRAFFIC:
         raise FailedError(f"QNN predicts reading {filled:,} bytes, but its trace reads {traced:,}")
 
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ci.executorch.simulator import SimulatorHook
 from ci.latency.simulation import (
     Event,
     Observed,
@@ -176,3 +178,14 @@ def test_the_simulated_soc_is_that_of_the_hexagon_version() -> None:
     socs = ("SM8650", "SM8550", "QCS9100", "SM8750", "SM8850", "SM8450", "QCM6490")
     expected = ["QCS9100"] * 3 + ["SA8797"] * 2 + ["", ""]
     assert [choose_simulated(one) for one in socs] == expected
+
+
+def test_the_hook_is_off_for_versions_that_it_was_not_verified_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ci.executorch.simulator.version", lambda _: "1.6.0")
+    library = tmp_path / "libQnnHtp.so"
+    library.write_bytes(b"\0v2.60.0.270101000000\0")
+    found = "verified with ExecuTorch 1.5.1 with QNN 2.49.40, not with ExecuTorch 1.6.0"
+    with pytest.raises(FailedError, match=found):
+        SimulatorHook(library).install()
