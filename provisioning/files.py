@@ -269,9 +269,9 @@ def confirm_write(error: StoreError) -> StoreError:
     )
 
 
-def explain_no_room(error: BaseException | None) -> StoreError | None:
+def explain_no_room(error: BaseException | None, place: Path | None = None) -> StoreError | None:
     """Return a StoreError if ``error`` or one of its causes reports a full disk or quota, else
-    None.
+    None. If that error names no file, it was in ``place``, by default the temporary directory.
     """
     seen: list[BaseException] = []
     while error and error not in seen:  # `raise error from error` is its own cause
@@ -279,7 +279,8 @@ def explain_no_room(error: BaseException | None) -> StoreError | None:
             return error if isinstance(error, StoreError) else None
         seen.append(error)
         if isinstance(error, OSError) and error.errno in NO_ROOM:
-            place = Path(os.fsdecode(error.filename) if error.filename else tempfile.gettempdir())
+            named = os.fsdecode(error.filename) if error.filename else ""
+            place = Path(named or place or tempfile.gettempdir())
             return explain_write(place, error, "choose a disk with enough free space")
         error = error.__cause__ or error.__context__
     return None

@@ -314,7 +314,7 @@ class CompileJob:
             try:
                 artifact = self._fill(staging)
             except Exception as error:
-                no_room = explain_no_room(error)
+                no_room = explain_no_room(error, self.cache)
                 if no_room:
                     raise no_room from error
                 told, is_ours = self.engine.explain(error, self.log), isinstance(error, QnnCiError)

@@ -99,8 +99,8 @@ class Notes(list[str]):
         except (StoreError, UnfitError):
             raise
         except Exception as error:
-            if no_room := explain_no_room(error):
-                raise no_room from error
+            if explain_no_room(error):
+                raise
             self.append(f"{what} could not be computed: {describe_error(error)}")
 
 
@@ -114,8 +114,8 @@ def needed(what: str) -> Iterator[None]:
     except (QnnCiError, TraceError):
         raise
     except Exception as error:
-        if no_room := explain_no_room(error):
-            raise no_room from error
+        if explain_no_room(error):
+            raise
         raise DefectError(
             f"{what} could not be computed: {describe_error(error)}",
             why="this is a bug in executorch-qnn-ci, not a fault of the model or QNN",

@@ -44,7 +44,7 @@ from ci.models.user_models import MetricResult, call_metric
 from ci.report.schema import Estimate, NoiseNote, Question, Status, Threshold
 from provisioning.documents import read_text, read_window
 from provisioning.errors import DefectError, QnnCiError, StoreError, UnfitError, describe_exception
-from provisioning.files import explain_no_room
+from provisioning.files import explain_no_room, explain_write
 
 ARTIFACT = "artifact"
 
@@ -371,9 +371,14 @@ def describe_departure(judgement: Judgement, layers: Sequence[Layer]) -> str:
 
 
 def keep_artifacts(directory: Path, target: Path) -> None:
-    """Copy the directory of a case to ``target``: program, inputs, references, outputs and logs."""
+    """Copy the directory of a case to ``target``: program, inputs, references, outputs and logs.
+    Raises StoreError if it cannot be written."""
     shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(directory, target, symlinks=True, ignore=list_special)
+    try:
+        shutil.copytree(directory, target, symlinks=True, ignore=list_special)
+    except OSError as error:  # also shutil.Error, which lists what failed
+        first = error if error.errno else OSError(error.args[0][0][-1])
+        raise explain_write(target, first, "choose a disk with enough free space") from error
     rows = target / INPUT_LIST
     if rows.is_file():  # it contains absolute paths of a directory that will be removed
         text = read_text(rows)

@@ -751,6 +751,12 @@ def test_an_error_of_ours_is_shown_without_its_class_and_traceback(tmp_path: Pat
     assert "Traceback" not in case.log_tail
 
 
+def test_a_full_disk_without_a_name_is_that_of_the_cache(tmp_path: Path) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
+    case = run_case(tmp_path, make_engine(raises=full), echo(RIGHT)).case
+    assert f"no space left for {tmp_path / 'cache'}" in case.reason
+
+
 def test_a_full_disk_is_no_refusal(tmp_path: Path) -> None:
     no_room = RuntimeError("flatc failed")
     no_room.__cause__ = OSError(errno.ENOSPC, "No space left on device", "/there")
