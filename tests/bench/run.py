@@ -20,6 +20,7 @@ BENCHES: dict[str, str] = {
     "doctor": "tests.bench.doctor",
     "gate": "tests.bench.gate",
     "operators": "tests.bench.operators",
+    "right": "tests.bench.right",
     "provisioning": "tests.bench.provisioning",
     "device": "tests.bench.device",
     "upstream": "tests.bench.upstream",

@@ -1,0 +1,266 @@
+"""How many right programs the gate rejects: graphs made by machine, in both front ends.
+
+A program is right if its outputs are, compared with float32 alone: no row is more than 6 dB farther
+from float32 than that of the quantized model, unless it has 46 dB (in float16: 40 dB). The graph
+must have no known fault. For each lane, all right programs are counted, and those of graphs that
+are right in both front ends. QNN_CI_MINUTES is for how long each pair of schemes is tried.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from msgspec import structs
+
+from ci.faults.generate import generate
+from ci.faults.graph import parse_graph
+from ci.faults.known import describe
+from ci.faults.match import match_faults
+from ci.faults.results import Item, Result, Runs
+from ci.judging.figures import Array, measure_pooled
+from ci.judging.gate import Expected, References, judge_output
+from ci.judging.noise import Prediction
+from ci.models.schemes import Scheme
+from ci.models.tensors import TensorInfo
+from ci.report.schema import Question, Threshold
+from provisioning.artifacts.environment import provision_profile
+from provisioning.console.process import run_process
+from provisioning.console.progress import Progress
+
+ROOT = Path(__file__).resolve().parents[2]
+PAIRS = (("fp16", "fp16"), ("8a8w", "u8"), ("16a8w", "u16a8w"))  # as in FRONTENDS
+FRONTENDS = {"executorch": ("emulator", 16), "onnx": ("onnx", 8)}  # profile and graphs a program
+SEED, WORSE_DB, LEAST_DB, SILENCE_S = 69, 6.0, 40.0, 300.0
+LIMITS = Threshold(scheme="graphs")
+Row = dict[str, Any]
+
+
+def judge_row(graph: str, runs: Runs, places: Sequence[int], is_float: bool) -> Row:
+    """Return what is true of a graph and what the gate says."""
+    right, rejected, strict, places_of = True, False, False, []
+    floats = float_outputs(graph)
+    for number, index in enumerate(places):
+        best, made = (
+            np.stack([one[index] for one in sets]).astype(np.float64)
+            for sets in (runs.right, runs.made)
+        )
+        wanted = floats[number].astype(np.float64)
+        right &= is_right(wanted, best, made, is_float)
+        info = TensorInfo("float32", best.shape[1:], step=runs.steps[index])
+        eager, own = (Expected(one, one, one) for one in (wanted, best))
+        noise = [Prediction(best, np.asarray(runs.noise[index]), info)]
+        references = References([eager], None if is_float else [own], noise)
+        for limits in (LIMITS, structs.replace(LIMITS, strict_noise=True)):
+            found = judge_output(references, 0, made, info, limits)
+            fails = found.fails(Question.FAITHFUL) or found.fails(Question.QUANTIZED)
+            strict |= fails and limits.strict_noise
+            rejected |= fails and not limits.strict_noise
+            if fails and not limits.strict_noise:
+                worst = found.excesses[0]
+                places_of.append([worst.place, round(worst.over_db, 1), round(worst.raised_db, 2)])
+    return {"right": right, "rejected": rejected, "strict": strict, "places": places_of}
+
+
+def float_outputs(text: str) -> list[Array]:
+    """Return the outputs of the float32 graph, [input set, *shape] each."""
+    from ci.faults.torch_graphs import compute
+
+    graph = parse_graph(text)
+    values = compute(graph, 0)
+    return [np.stack([np.asarray(one[name]) for one in values]) for name in graph.outputs]
+
+
+def is_right(wanted: Array, best: Array, made: Array, is_float: bool) -> bool:
+    """Return whether no row of an output is much farther from float32 than that of its model."""
+    for row in np.ndindex(wanted.shape[:2]):
+        reached = measure_pooled(wanted[row], made[row])
+        least = LEAST_DB if is_float else measure_pooled(wanted[row], best[row]) - WORSE_DB
+        if not reached >= min(least, LEAST_DB + WORSE_DB):
+            return False
+    return True
+
+
+def run_graphs(frontend: str, scheme: Scheme, first: int) -> Iterator[Row]:
+    """Lower and run graphs, a bundle at a time, and yield their rows. If a bundle fails, its halves
+    are tried; a graph that fails alone is left out."""
+    kept: list[Any] = []
+
+    def capture(
+        items: Sequence[Item], counts: Sequence[int], runs: Runs, left: Any, scheme: Any
+    ) -> list[Result]:
+        del scheme
+        kept[:] = [items, counts, runs, left]
+        return []
+
+    if frontend == "onnx":
+        from ci.faults import onnx_runner as runner
+        from ci.onnx.options import choose_options, find_library
+
+        options = choose_options(scheme, "SM8650", {})
+        library = find_library(Path(os.environ["QNN_SDK_ROOT"]), {})
+        options = {**options, "backend_path": str(library)}
+        run: Any = lambda items: runner.run_items(items, scheme, options)  # noqa: E731
+    else:
+        from ci.faults import executorch_runner as runner  # type: ignore[no-redef]
+
+        runner.before_forks()  # type: ignore[attr-defined]
+        run = lambda items: runner.run_modules(items, scheme, "SM8650")  # noqa: E731
+    runner.judge_graphs = capture
+    size = FRONTENDS[frontend][1]
+
+    def run_bundle(items: Sequence[Item]) -> Iterator[tuple[Item, Row]]:
+        kept.clear()
+        try:
+            run(items)
+        except Exception as error:  # noqa: BLE001 - of a graph that QNN refuses
+            half = len(items) // 2
+            print(f"{len(items)} graphs: {type(error).__name__}", file=sys.stderr, flush=True)
+            for part in (items[:half], items[half:]) if half else ():
+                yield from run_bundle(part)
+            return
+        _, counts, runs, left = kept
+        place = 0
+        for n, (item, outputs) in enumerate(zip(items, counts, strict=True)):
+            places, place = range(place, place + outputs), place + outputs
+            if n not in left:
+                yield item, judge_row(item.text, runs, places, scheme is Scheme.FP16)
+
+    for start in count(first, size):
+        items = [Item(str(generate(SEED, n)), 0) for n in range(start, start + size)]
+        numbers = {item.text: start + n for n, item in enumerate(items)}
+        print(f"AT {start + size}", flush=True)
+        for item, row in run_bundle(items):
+            graph = parse_graph(item.text)
+            known = match_faults(describe(graph), scheme.value, "2.49.40")
+            operators = [one.operator for one in graph.nodes.values()]
+            one = {"number": numbers[item.text], "known": bool(known), "operators": operators}
+            yield {**one, **row}
+
+
+def measure(frontend: str, scheme: str, minutes: float, progress: Progress) -> dict[int, Row]:
+    """Return the rows of a lane, by number. A process that dies is started again behind the bundle
+    that killed it."""
+    profile, _ = FRONTENDS[frontend]
+    environment = provision_profile(profile, progress).apply(os.environ)
+    end, at = time.monotonic() + 60 * minutes, 0
+    rows: dict[int, Row] = {}
+    logs = ROOT / "reports" / "bench" / "right"
+    logs.mkdir(parents=True, exist_ok=True)
+
+    def note(line: str) -> None:
+        nonlocal at
+        kind, _, rest = line.partition(" ")
+        if kind == "AT":
+            at = int(rest)
+            progress.step(f"bench right: {frontend} {scheme}, {len(rows)} graphs")
+        elif kind == "ROW":
+            row = json.loads(rest)
+            rows[row["number"]] = row
+
+    while (left_s := end - time.monotonic()) > 0:
+        run_process(
+            [sys.executable, "-m", "tests.bench.right", frontend, scheme, str(at)],
+            cwd=ROOT,
+            env=environment,
+            on_line=note,
+            log=logs / f"{frontend} {scheme} {at}.txt",
+            timeout_s=left_s,
+            silence_s=SILENCE_S,
+            check=False,
+            merged=False,
+        )
+    return rows
+
+
+def run_bench(progress: Progress) -> Mapping[str, Any]:
+    """Measure each pair of schemes, both front ends at a time."""
+    minutes = float(os.environ.get("QNN_CI_MINUTES", "30"))
+    figures = {}
+    for schemes in PAIRS:
+        with ThreadPoolExecutor(len(schemes)) as pool:
+            lanes = [
+                pool.submit(measure, frontend, scheme, minutes, progress)
+                for frontend, scheme in zip(FRONTENDS, schemes, strict=True)
+            ]
+            rows = [one.result() for one in lanes]
+        right = [{n for n, row in one.items() if is_good(row)} for one in rows]
+        both = set.intersection(*right)
+        for frontend, scheme, found, good in zip(FRONTENDS, schemes, rows, right, strict=True):
+            for name, numbers in (("alone", good), ("both", both)):
+                chosen = [found[n] for n in sorted(numbers)]
+                figures[f"{frontend} {scheme} {name}"] = summarize(chosen)
+    return figures
+
+
+def is_good(row: Row) -> bool:
+    return bool(row["right"]) and not row["known"]
+
+
+def summarize(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the counts of a lane, and the rejected graphs."""
+    rejected = [row for row in rows if row["rejected"]]
+    operators = Counter(one for row in rejected for one in {*row["operators"]})
+    every = Counter(one for row in rows for one in {*row["operators"]})
+    return {
+        "right": len(rows),
+        "rejected": len(rejected),
+        "interval": find_interval(len(rejected), len(rows)),
+        "strict": sum(row["strict"] for row in rows),
+        "operators": {one: [operators[one], every[one]] for one in operators},
+        "graphs": [[row["number"], row["operators"], row["places"]] for row in rejected],
+    }
+
+
+def find_interval(found: int, total: int) -> list[float]:
+    """Return the 95 % confidence interval of a share (Clopper and Pearson)."""
+    low = find_share(found - 1, total, 0.975) if found else 0.0
+    return [low, find_share(found, total, 0.025) if found < total else 1.0]
+
+
+def find_share(most: int, total: int, chance: float) -> float:
+    """Return the share of which at most ``most`` of ``total`` are found with this chance."""
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        term, reached = (1 - middle) ** total, 0.0  # of 0, 1, ... found
+        for k in range(most + 1):
+            reached += term
+            term *= (total - k) / (k + 1) * middle / (1 - middle)
+        low, high = (middle, high) if reached > chance else (low, middle)
+    return low
+
+
+def render_bench(figures: Mapping[str, Any]) -> str:
+    """Return the table: a lane per row, then the rejected graphs."""
+    rows = [f"{'':24s} right   rejected   95 % interval     with strict_noise"]
+    for lane, one in figures.items():
+        rows.append(
+            f"{lane:24s} {one['right']:5d} {one['rejected']:10d}   {one['interval'][0]:.2%} to"
+            f" {one['interval'][1]:.2%} {one['strict']:10d}"
+        )
+    for lane, one in figures.items():
+        rows += [
+            f"{lane} {number}: {' '.join(ops)} {where}" for number, ops, where in one["graphs"]
+        ]
+    return "\n".join(rows)
+
+
+def main() -> int:
+    frontend, scheme, first = sys.argv[1:]
+    for row in run_graphs(frontend, Scheme(scheme), int(first)):
+        print(f"ROW {json.dumps(row)}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
