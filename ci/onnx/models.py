@@ -31,6 +31,7 @@ from provisioning.files import mib
 # The newest versions that onnxruntime 1.32 accepts. A test compares them with the installed one.
 NEWEST_IR, NEWEST_OPSET = 14, 28
 LIMIT_BYTES = 2 << 30  # protobuf's limit for a message, and HTP's for a graph
+SMALLER = "split the model, or use fewer bits: HTP's limit for a graph is also 2 GiB"
 # Parsing a message needs memory of up to a hundred times its size. A model with weights needs only
 # about its own size.
 MEMORY_FACTOR, MEMORY_BASE = 3, 512 << 20
@@ -92,6 +93,10 @@ def read_model(path: Path, shapes: Shapes = ()) -> Any:
     model = parse_model(path)
     fix_shapes(model, shapes)
     check_model(model, path)
+    files = {path.parent / find_location(one) for one in list_external(model)}
+    if sum(file.stat().st_size for file in (path, *files)) > LIMIT_BYTES:
+        what = f"{path.name} and its weights are longer than {LIMIT_BYTES} bytes"
+        raise UsageError(what, fix=SMALLER)
     return model
 
 
@@ -157,8 +162,7 @@ def is_fixed(dimension: Any) -> bool:
 def parse_model(path: Path) -> Any:
     """Return the onnx.ModelProto without checking it. Raises UsageError if the file is incomplete
     or not an ONNX model."""
-    smaller = "split the model, or use fewer bits: HTP's limit for a graph is also 2 GiB"
-    data = read_user_file(path, "the model", LIMIT_BYTES, smaller=smaller)
+    data = read_user_file(path, "the model", LIMIT_BYTES, smaller=SMALLER)
     what = f"{path.name} is not an ONNX model"
     for start, kind in OTHERS.items():
         if data.startswith(start):

@@ -432,6 +432,23 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     assert "split the model" in caught.value.fix
 
 
+def test_weights_that_are_too_large_are_refused(tmp_path: Path) -> None:
+    path, weights = tmp_path / "net.onnx", tmp_path / "w.bin"
+    held = helper.make_tensor("w", TensorProto.FLOAT, [2], [1.0, 2.0])
+    held.ClearField("float_data")
+    held.data_location = TensorProto.EXTERNAL
+    held.external_data.add(key="location", value="w.bin")
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy"]
+    node = helper.make_node("Mul", ["x", "w"], ["y"])
+    graph = helper.make_graph([node], "g", ends[:1], ends[1:], [held])
+    path.write_bytes(helper.make_model(graph, ir_version=10).SerializeToString())
+    weights.write_bytes(bytes(8))
+    assert read_model(path)
+    os.truncate(weights, 2 << 30)
+    with pytest.raises(UsageError, match="and its weights are longer"):
+        read_model(path)
+
+
 def test_a_file_that_would_take_all_memory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
