@@ -90,7 +90,6 @@ CHANGES = {
     ),
     "cases": ("ci/cases/spec.py", "import difflib", "import difflib  # changed", True),
     "a model": ("ci/models/suite/mlp.py", "A multi-layer", "Some multi-layer", True),
-    "draws": ("ci/models/eager.py", "DRAWS = 16", "DRAWS = 17", False),
     "a reason": ("ci/executorch/delegation.py", "refused without a reason", "refused", False),
     "references": (
         "ci/models/eager.py", "import torch\n", "import torch  # changed\n", False,
