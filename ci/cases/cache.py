@@ -35,7 +35,7 @@ from ci.cases.forked import is_own, run_forked
 from ci.cases.spec import CaseSpec
 from ci.models.user_models import ReferencePolicy
 from provisioning.documents import DocumentError, read_json, read_text
-from provisioning.errors import DefectError, QnnCiError
+from provisioning.errors import QnnCiError
 from provisioning.files import (
     digest_sources,
     explain_no_room,
@@ -318,7 +318,7 @@ class CompileJob:
                 if no_room:
                     raise no_room from error
                 told, is_ours = self.engine.explain(error, self.log), isinstance(error, QnnCiError)
-                is_defect = isinstance(error, DefectError) or (not is_ours and is_own(error))
+                is_defect = is_own(error)
                 if is_defect and not is_ours:
                     told = f"this is a bug in executorch-qnn-ci: {told}"
                 return CompileResult(refused=told, is_ours=is_ours, is_defect=is_defect)

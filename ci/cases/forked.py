@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 
 from provisioning.console.process import describe_exit, end_with_parent
-from provisioning.errors import FailedError, QnnCiError, describe_exception
+from provisioning.errors import DefectError, FailedError, QnnCiError, describe_exception
 from provisioning.files import explain_no_room
 
 R = TypeVar("R")
@@ -148,11 +148,14 @@ def describe_error(error: BaseException) -> str:
 
 
 def is_own(error: BaseException) -> bool:
-    """Return whether code of this project raised the first cause of ``error``."""
+    """Return whether code of this project raised the first cause of ``error`` by mistake. A
+    QnnCiError is meant, unless it is a DefectError."""
     seen: list[BaseException] = []
-    while error.__cause__ and error not in seen:
+    while error.__cause__ and error not in seen and not isinstance(error, QnnCiError):
         seen.append(error)
         error = error.__cause__
+    if isinstance(error, QnnCiError):
+        return isinstance(error, DefectError)
     frames = traceback.extract_tb(error.__traceback__)
     return bool(frames) and frames[-1].filename.startswith(OWN_CODE)
 
