@@ -186,7 +186,7 @@ ROWS = (
     Row("qnn-ci localise .*positions", "first wrong operator", 1),
     Row("qnn-ci localise", "first wrong operator", 1, slow=30),
     Row("qnn-ci fuzz --graph", "wrong", 1, (readers.wrong_graph,)),
-    Row("fuzz", "graphs", slow=30),
+    Row("fuzz", "graphs", slow=45),
     Row("versions-matrix --known", "pad-beyond-range"),
     Row("versions-matrix", "matrix.md", slow=60),
     Row("upgrade-report before|upgrade-report OLD", "1 worse", given=(readers.two_reports,)),
@@ -237,7 +237,6 @@ ROWS = (
     Row("build_linux -- --sdk DIR --dry-run", "cmake -S", **BUILD),
     Row("build_(android|linux|aot|runner) ?-- |build_linux", "built in", **BUILD),
     Row("build_android$|build TARGET", "built in", **BUILD),
-    Row("build_android test_emulator", "built in", slow=30, **BUILD),
     Row("build_runner$", "qnn_wheel_runner"),
     Row(
         "qnn_wheel_runner",
