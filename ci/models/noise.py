@@ -109,29 +109,33 @@ class Dice:
         """Return uniformly distributed values from -1 to 1 in this shape."""
         return 2 * torch.rand(tuple(shape), generator=self.generator) - 1
 
-    def disturb(self, node: Node, value: Any) -> Any:
+    def disturb(self, node: Node, value: Any, operand: Any = 1.0) -> Any:
         """Return ``value``, the result of a node, with the random error that a correct program may
-        have there. If it may have none, ``value`` is returned unchanged."""
+        have there. If it may have none, ``value`` is returned unchanged. ``operand`` is the value
+        of the node's first argument."""
         if not isinstance(value, Tensor):
             return value
         if self.float16:
             moves = node.op == "call_function" and not computes(node)
             if moves or is_state(node) or not value.is_floating_point():
                 return value
-            return self._round(node, value)
+            return self._round(node, value, operand)
         if name_operator(node) == "quantize_per_tensor" and computes(source := node.args[0]):
             return self._move(node, source, value)
         if node.op == "placeholder" and any(map(_is_narrow, node.users)):
             return value + value * (RELATIVE * self.draw(value.shape))
         return value
 
-    def _round(self, node: Node, value: Tensor) -> Tensor:
+    def _round(self, node: Node, value: Tensor, operand: Any) -> Tensor:
         finite = value.clamp(-FLOAT16_MAX, FLOAT16_MAX)
-        term = take_term(self.terms, name_term(node), FLOAT16, _find_predecessor(node, value))
+        name, after, scale = name_term(node), _find_predecessor(node, value), 1.0
+        if name == "silu" and after in {LAYER, ADD}:  # only its sigmoid is fused, then multiplied
+            name, scale = "sigmoid", operand
+        term = take_term(self.terms, name, FLOAT16, after)
         error = finite * (max(RELATIVE, UNIFORM * term.relative) * self.draw(value.shape))
         if node.op in {"placeholder", "get_attr"}:  # values that float16 can hold are exact
             error = error * (value != value.half())
-        error = error + UNIFORM * term.steps * self.draw(value.shape)
+        error = error + scale * (UNIFORM * term.steps * self.draw(value.shape))
         return value + error + self._share(term, finite)
 
     def _share(self, term: Term, value: Tensor) -> Tensor:
@@ -184,7 +188,9 @@ class _Interpreter(Interpreter):
         self.dice = dice
 
     def run_node(self, n: Node) -> Any:
-        return self.dice.disturb(n, super().run_node(n))
+        value, first = super().run_node(n), n.args[0] if n.args else None
+        operand = self.env.get(first) if isinstance(first, Node) else first
+        return self.dice.disturb(n, value, operand)
 
 
 def name_operator(node: Any) -> str:
