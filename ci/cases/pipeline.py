@@ -378,7 +378,8 @@ def keep_artifacts(directory: Path, target: Path) -> None:
         shutil.copytree(directory, target, symlinks=True, ignore=list_special)
     except OSError as error:  # also shutil.Error, which lists what failed
         first = error if error.errno else OSError(error.args[0][0][-1])
-        raise explain_write(target, first, "choose a disk with enough free space") from error
+        fix = "choose another directory for --keep-artifacts, on a disk with enough free space"
+        raise explain_write(target, first, fix) from error
     rows = target / INPUT_LIST
     if rows.is_file():  # it contains absolute paths of a directory that will be removed
         text = read_text(rows)

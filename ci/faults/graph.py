@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ast
 import math
+import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, cast, get_args
@@ -32,6 +33,7 @@ INPUT, CONSTANT = "input", "constant"
 TENSOR, RESULT = "a tensor from an earlier line", "an operator's result"
 DIGITS = 9  # enough for each float32, and for each size and axis
 MOST_CHARS, MOST_LINES, MOST_RANK, MOST_ELEMENTS = 8000, 64, 6, 1 << 20
+PARSING = threading.Lock()  # before Python 3.11.5, two threads that parse raise a SystemError
 FIX = "docs/guides/faults.md describes how to write a graph"
 
 
@@ -125,7 +127,8 @@ def _read_lines(text: str) -> list[ast.stmt]:
         raise ValueError(
             f"the text has {len(text)} characters, but at most {MOST_CHARS} are allowed"
         )
-    lines = ast.parse(text).body
+    with PARSING:
+        lines = ast.parse(text).body
     if not 0 < len(lines) <= MOST_LINES:
         raise ValueError(f"the text has {len(lines)} lines instead of 1 to {MOST_LINES}")
     return lines

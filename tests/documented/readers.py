@@ -187,7 +187,7 @@ def logs(place: Place) -> None:
 
 def app(place: Place) -> None:
     """An APK, and sources, with a set of libraries for two Hexagon versions."""
-    libraries = android_apps.android_apps.make_set() | android_apps.make_set(hexagon=0x79)
+    libraries = android_apps.make_set() | android_apps.make_set(hexagon=0x79)
     android_apps.write_apk(place.directory / "app.apk", libraries)
     android_apps.write_sources(place.directory / "MyApp", libraries)
 

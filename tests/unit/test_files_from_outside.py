@@ -89,8 +89,10 @@ def test_a_command_ends_soon_whatever_it_is_given(
 
 
 def call(argv: list[str], place: Path, limit_s: float = 60.0) -> tuple[int, int, str]:
-    """Return the exit code of a command, its peak memory in bytes, and what it printed."""
+    """Return the exit code of a command, by how many bytes its memory grew at most, and what it
+    printed."""
     log = place / "log"
+    before = int(Path("/proc/self/statm").read_text("utf-8").split()[1]) * os.sysconf("SC_PAGESIZE")
     pid = os.fork()
     if not pid:
         code = 70
@@ -111,7 +113,7 @@ def call(argv: list[str], place: Path, limit_s: float = 60.0) -> tuple[int, int,
         ended, status, usage = os.wait4(pid, os.WNOHANG)
         if ended:
             text = log.read_text("utf-8", "replace")
-            return os.waitstatus_to_exitcode(status), usage.ru_maxrss << 10, text
+            return os.waitstatus_to_exitcode(status), (usage.ru_maxrss << 10) - before, text
         if time.monotonic() > deadline:
             os.kill(pid, signal.SIGKILL)
         time.sleep(0.01)

@@ -34,7 +34,7 @@ from ci.report.schema import Status
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
 from provisioning.doctor.survey.programs import read_program
-from provisioning.errors import UsageError
+from provisioning.errors import StoreError, UsageError
 from provisioning.files import scratch_directory
 from provisioning.store.store import store_home
 from tests.bench.emulator import make_home
@@ -434,15 +434,13 @@ def test_kept_artifacts_are_whole_and_damage_in_the_cache_is_noticed(
     assert again.remark == "a damaged cache entry was replaced"
 
 
-def test_an_exception_in_a_case_is_its_failure_and_no_other_s(
-    run_case: RunCase, tmp_path: Path
-) -> None:
+def test_artifacts_that_cannot_be_kept_end_the_run(run_case: RunCase, tmp_path: Path) -> None:
     taken = tmp_path / "kept" / "mlp-fp16-SM8650"
     taken.parent.mkdir()
     taken.write_text("a file where a directory is wanted")
-    case = run_case("mlp", Scheme.FP16).case
-    assert (case.status, "FileExistsError" in case.reason) == (Status.FAILED, True)
-    assert run_case("mlp", Scheme.A8W8).case.status is Status.PASSED
+    with pytest.raises(StoreError, match="cannot be written") as caught:
+        run_case("mlp", Scheme.FP16)
+    assert "--keep-artifacts" in caught.value.fix
 
 
 @pytest.mark.parametrize("words", [(), pytest.param(("--no-cache",), marks=pytest.mark.nightly)])

@@ -24,7 +24,7 @@ LANES = {
 }
 PROGRAMS = {"test-emulator": "*.pte", "test-onnx": "model.onnx"}
 # ONNX Runtime's names contain a hash that differs from run to run, which the seal contains, too.
-HASHED = re.compile(rb"QNNExecutionProvider_\d+|context_sha256\x12@[0-9a-f]{64}")
+HASHED = re.compile(r"QNNExecutionProvider_\d+|[0-9a-f]{64}")
 NET = """
 import torch
 
@@ -59,12 +59,19 @@ def test_an_estimate_changes_neither_program_nor_verdict(make_once: MakeOnce, ve
     if not importlib.util.find_spec(package):
         pytest.skip(f"{package} is not installed")
 
-    def run(*options: str) -> tuple[list[dict[str, Any]], list[bytes]]:
+    def read(path: Path) -> Any:
+        if path.suffix == ".pte":
+            return path.read_bytes()
+        import onnx
+
+        return HASHED.sub("", str(onnx.load(path, load_external_data=False)))
+
+    def run(*options: str) -> tuple[list[dict[str, Any]], list[Any]]:
         name = f"estimate-{verb}-{len(options)}"
         made = make_once(name, lambda place: run_lane(place, verb, *options))
         cases = json.loads((made / "reports" / verb.replace("-", "_") / "report.json").read_text())
         paths = sorted(made.glob(f"kept/*/artifact/**/{PROGRAMS[verb]}"))
-        return cases["cases"], [HASHED.sub(b"", path.read_bytes()) for path in paths]
+        return cases["cases"], [*map(read, paths)]
 
     (plain, programs), (estimated, others) = run(), run("--estimate")
     assert len(programs) == len(plain) == 2
