@@ -64,7 +64,11 @@ def test_an_estimate_changes_neither_program_nor_verdict(make_once: MakeOnce, ve
             return path.read_bytes()
         import onnx
 
-        return HASHED.sub("", str(onnx.load(path, load_external_data=False)))
+        model = onnx.load(path, load_external_data=False)
+        for row in model.graph.node[0].attribute:
+            if row.name == "ep_cache_context":  # the length of the name moves what follows it
+                row.s = str(round(len(row.s) / 4096)).encode()
+        return HASHED.sub("", str(model))
 
     def run(*options: str) -> tuple[list[dict[str, Any]], list[Any]]:
         name = f"estimate-{verb}-{len(options)}"
