@@ -119,6 +119,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_home(tmp_path_factory.mktemp("shared") / "home")
 
 
+@pytest.mark.nightly
 def test_models_pass_and_no_later_run_lowers_any_again(tmp_path: Path, home: Path) -> None:
     """mobilenet's depthwise convolutions are what oneDNN once computed in two ways."""
     # One job has all cores as threads, which must not be there when a lowering forks.

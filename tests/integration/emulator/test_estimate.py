@@ -155,6 +155,7 @@ print(len(observed.events), len(observed.schematics), b"traceEvents" in observed
 """
 
 
+@pytest.mark.nightly
 def test_the_hook_changes_no_byte_of_the_program_that_it_observes(tmp_path: Path) -> None:
     pytest.importorskip("executorch", reason="ExecuTorch is not installed")
     from provisioning.artifacts.environment import provision_profile
@@ -272,6 +273,7 @@ print("ends:", dict(ends))
 """
 
 
+@pytest.mark.nightly
 def test_the_hook_changes_no_result_of_generated_graphs(tmp_path: Path) -> None:
     pytest.importorskip("executorch", reason="ExecuTorch is not installed")
     from provisioning.artifacts.environment import provision_profile
