@@ -139,7 +139,7 @@ BUNDLE = (
     ("./nox -s stage -- --soc SM8650 --runner qnn_executor_runner --runtime runtime --out bundle"),
 )
 PLAN = (readers.change, "qnn-ci plan --head HEAD --out plan.json")
-PASSED = "[1/1] ... passed ... controls: ... passed ... 1 passed, 0 failed"
+PASSED = "[1/1] ... SM8650 ... passed ... controls: ... passed ... 1 passed, 0 failed"
 NO_ENGINE = "no Docker engine answers"
 
 ROWS = (

@@ -126,6 +126,7 @@ def test_first_run_and_rerun(clone: Traveller) -> None:
     assert "32 passed, 0 failed, 0 unsupported, 0 cached" in first
     assert "reports/test_emulator/index.html" in first
     report = clone.report()
+    assert {row["soc"] for row in report["cases"]} == {"SM8650"}
     assert all(control["rejected"] for control in report["controls"])
     assert report["controls"]
     for name in ("index.html", "junit.xml"):
@@ -157,7 +158,9 @@ def test_pytorch_team_gets_a_green_and_a_red_pull_request(team: Traveller) -> No
     red = team.type(on_github + judge, 1)
     assert set(team.statuses().values()) == {"failed"}
     assert re.search(r"(?m)^::error .*file=qnn_model\.py,line=\d+", red)
-    assert "at qnn_model.py, line 6" in html.unescape(team.read("summary.md"))
+    summary = html.unescape(team.read("summary.md"))
+    assert "Against the base: 2 cases differ" in summary
+    assert "at qnn_model.py, line 6" in summary
     assert "qnn_model.py" in team.read("reports/failures.sarif")
 
 
