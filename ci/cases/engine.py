@@ -106,7 +106,7 @@ class Notes(list[str]):
 
 @contextmanager
 def needed(what: str) -> Iterator[None]:
-    """Run a block of our own without which there is no verdict. Raises DefectError for an exception
+    """Run a block without which there is no verdict. Raises DefectError for an exception
     that is not a QnnCiError, so that it is not reported as a refusal by ExecuTorch or QNN. A
     TraceError is raised unchanged."""
     try:
