@@ -139,7 +139,7 @@ BUNDLE = (
     ("./nox -s stage -- --soc SM8650 --runner qnn_executor_runner --runtime runtime --out bundle"),
 )
 PLAN = (readers.change, "qnn-ci plan --head HEAD --out plan.json")
-PASSED = "[1/1] ... SM8650 ... passed ... controls: ... passed ... 1 passed, 0 failed"
+PASSED = "[1/1] ... passed ... controls: ... passed ... 1 passed, 0 failed"
 NO_ENGINE = "no Docker engine answers"
 
 ROWS = (
@@ -165,7 +165,11 @@ ROWS = (
     Row("test_emulator -- --model net.py.* --keep-artifacts", "1 passed, 0 failed", given=NET),
     Row("test_emulator -- --model net.py", "1 passed, 0 failed", given=NET),
     Row("^nox -s test_emulator -- --any", "no usable device with SM8650", 3, BUNDLE, ("adb",)),
-    Row("test_emulator -- --model mlp --scheme fp16$", PASSED, daily=True),
+    Row(
+        "test_emulator -- --model mlp --scheme fp16$",
+        PASSED.replace("[1/1]", "[1/1] mlp fp16 SM8650"),
+        daily=True,
+    ),
     Row("test_emulator -- --model (mlp|lost.py:expanded)", "passed ... 0 failed"),
     Row("^nox -s test_emulator", "controls: ... passed ... 0 failed", slow=30),
     # -- other lanes --

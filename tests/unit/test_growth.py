@@ -94,6 +94,7 @@ def write_sources(place: Path, size: int) -> list[str]:
     return ["check-app", "."]
 
 
+@pytest.mark.nightly  # it measures time, which other tests at its side disturb
 @pytest.mark.parametrize(
     ("write", "size"),
     [
