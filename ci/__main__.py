@@ -132,9 +132,6 @@ VERBS: dict[str, Verb] = {
         "show whether a runtime can load a program and, if not, why",
         environment=choose_file,
     ),
-    "context": Verb(
-        "ci.verbs.context", "deprecated: use inspect and compat", environment=choose_file
-    ),
     "explain": Verb(
         "ci.verbs.explain", "name the causes of a failure in a log, with their fixes and sources"
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +14,6 @@ from ci.gate.dependencies.parts import list_changed_parts
 from ci.gate.dependencies.reach import Graph
 from ci.gate.dependencies.sessions import describe_sessions, load
 from ci.gate.dependencies.tree import TreeFiles
-from ci.gate.replay import Step
 from ci.gate.rules import GateRules
 from ci.parity.trees import (
     DirectoryTree,
@@ -137,20 +136,6 @@ class Repository:
         """Return the number of first-parent commits from the root to ``commit``."""
         return int(self.ask("rev-list", "--count", "--first-parent", commit))
 
-    def list_steps(self, span: str) -> Iterator[Step]:
-        """Yield the first-parent commits of a range, oldest first, each compared with its parent.
-
-        Raises UsageError for an invalid range or a shallow clone.
-        """
-        first, dots, last = span.partition("..")
-        if not dots:
-            raise UsageError(f"{span!r} is not a range", fix="write it like HEAD~20..HEAD")
-        base, head = self.resolve(first), self.resolve(last or "HEAD")
-        self.require_history()
-        rows = self.ask("rev-list", "--first-parent", "--reverse", "--parents", f"{base}..{head}")
-        for commit, parent in (row.split(" ")[:2] for row in rows.splitlines()):
-            yield Step(commit, self.compare(parent, commit))
-
     def compare(self, base: str, head: str) -> Difference:
         """Return the differences from ``base`` to ``head``, or to the work tree if ``head`` is
         empty."""
@@ -178,7 +163,7 @@ class Repository:
         tree: SourceTree = RevisionTree(self.git_dir, commit) if commit else WorkTree(self.source)
         found = tree, read_facts(tree, self.rules, self.known)
         if commit:
-            self.trees = {**dict(list(self.trees.items())[-3:]), commit: found}
+            self.trees[commit] = found
         return found
 
 

@@ -1,11 +1,10 @@
-"""Render plans, replays and verdicts as text, and as Markdown for a job's summary."""
+"""Render plans, recorded runs and verdicts as text, and as Markdown for a job's summary."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 
-from ci.gate.replay import Savings, list_sessions_saved
 from ci.gate.schema import Plan, PlannedSession, RecordedRun
 from ci.gate.verdict import GateVerdict, JobVerdict
 from ci.report.github import LIMIT_BYTES, SizeBudget, escape_markdown
@@ -94,24 +93,6 @@ def describe_cases(cases: Sequence[CaseName]) -> str:
     return escape_markdown(f"Cases: {len(cases)} ({named}) on {', '.join(socs)}")
 
 
-def render_savings(savings: Savings) -> str:
-    """Return the result of a replay as text: how much the plans saved, and which needed sessions
-    they would have skipped."""
-    rows = [
-        f"{count(len(savings.steps), 'commit', 'commits')}; {savings.whole} ran everything",
-        describe_share("sessions", *savings.sessions),
-        describe_share("cases", *savings.cases),
-        *(
-            f"  {name}: for {count(number, 'commit')}"
-            for name, number in list_sessions_saved(savings.steps).items()
-        ),
-        *(f"missed: {one}" for one in savings.missed),
-    ]
-    if not savings.missed:
-        rows.append("missed: nothing")
-    return "\n".join([*rows, ""])
-
-
 def render_runs(runs: Sequence[RecordedRun]) -> str:
     """Return one line per recorded run, each followed by the files that it opened although a change
     to them would not plan the session."""
@@ -125,11 +106,6 @@ def render_runs(runs: Sequence[RecordedRun]) -> str:
     if any(one.unplanned for one in runs):
         rows.append("fix: write the record anew with --out, and replace the record of the rules")
     return "\n".join([*rows, ""])
-
-
-def describe_share(what: str, ran: int, every: int) -> str:
-    saved = 100 * (1 - ran / every) if every else 0
-    return f"{what}: {ran} of {every} ran, {saved:.0f} % saved"
 
 
 MARKS = {

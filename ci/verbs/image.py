@@ -25,7 +25,6 @@ from ci.images.prune import find_bases, find_stale, remove_stale
 from ci.images.push import push_image
 from ci.images.shell import ShellRequest, run_shell
 from ci.report.text import count
-from ci.verbs.dropped import accept_dropped
 from provisioning.console.command import Outcome, nonempty_word
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
@@ -41,7 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
         for words, settings in (JSON, BASE, *action.options):
             own.add_argument(*words, **settings)
-        accept_dropped(own, f"image {name}")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

@@ -9,7 +9,6 @@ from datetime import datetime, timezone
 from ci.parity.policy import ParityPolicy
 from ci.parity.render import make_annotations, render_document, render_sarif, render_table
 from ci.parity.run import ParityRequest, compare_source
-from ci.verbs.dropped import accept_dropped
 from provisioning.console.command import Outcome, read_version, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode
@@ -45,7 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print annotations for the CI system instead of the table",
     )
-    accept_dropped(parser, "parity")
     parser.add_argument(
         "--no-cache", action="store_true", help="ignore the cache, and read everything again"
     )

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from ci.gate.plan import PLANNED_EVENTS, count_due, make_plan
 from ci.gate.reading import Repository
 from ci.gate.recording import record_sessions, render_record
-from ci.gate.render import render_markdown, render_runs, render_savings, render_table
-from ci.gate.replay import Savings, replay_step
-from ci.gate.rules import Recorded, read_record, read_rules
+from ci.gate.render import render_markdown, render_runs, render_table
+from ci.gate.rules import read_rules
 from ci.gate.schema import WORK_TREE, Plan
 from ci.models.source_lines import find_repository
 from ci.parity.trees import find_git_dir
-from ci.verbs.dropped import accept_dropped
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
 from provisioning.files import explain_writes, write_whole
-
-SAID_EVERY = 25
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,27 +53,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also write the plan to FILE, in the format of plan.json",
     )
     add(
-        "--verify",
-        default="",
-        metavar="RANGE",
-        help="plan each commit of a range, such as main~20..main, and report needed sessions that"
-        " the plan skips",
-    )
-    add(
         "--record",
         nargs="*",
         metavar="SESSION",
         help="run sessions (by default all of them) with strace, and report files that they open"
         " without being planned for them; --out writes the record",
     )
-    add(
-        "--recorded",
-        type=user_path,
-        metavar="FILE",
-        help="the record for --verify, which --record wrote; by default that of the rules",
-    )
     add("--markdown", action="store_true", help="print Markdown for a job's summary")
-    accept_dropped(parser, "plan")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
@@ -89,9 +69,6 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     repository = Repository(source, read_rules(args.rules))
     if args.record is not None:
         return record(args, repository, progress)
-    if args.verify:
-        recorded = read_record(args.recorded) if args.recorded else repository.rules.recorded
-        return verify(repository, args.verify, recorded, progress)
     plan = plan_changes(args, repository)
     if args.out:
         with explain_writes(args.out):
@@ -117,44 +94,6 @@ def record(args: argparse.Namespace, repository: Repository, progress: Progress)
     ]
     bad = any(one.unplanned or one.failed for one in runs)
     return Outcome(render_runs(runs), {"sessions": rows}, ExitCode.FAILED if bad else ExitCode.OK)
-
-
-def verify(
-    repository: Repository, span: str, recorded: Mapping[str, Recorded], progress: Progress
-) -> Outcome:
-    """Replay the plans of a range of commits. The exit code is 1 if a plan skips a session whose
-    recorded run opened a file that the commit changes."""
-    replayed = []
-    for step in repository.list_steps(span):
-        replayed.append(replay_step(step, repository.rules, recorded))
-        if len(replayed) % SAID_EVERY == 0:
-            progress.step(f"{len(replayed)} commits")
-    savings = Savings(tuple(replayed))
-    code = ExitCode.FAILED if savings.missed else ExitCode.OK
-    return Outcome(render_savings(savings), describe_savings(savings), code)
-
-
-def describe_savings(savings: Savings) -> dict[str, Any]:
-    """Return a replay as JSON data."""
-    rows = [
-        {
-            "commit": one.commit,
-            "everything": one.plan.everything,
-            "sessions": [session.name for session in one.plan.sessions if session.run],
-            "cases": len(one.plan.cases),
-            "missed": list(one.missed),
-        }
-        for one in savings.steps
-    ]
-    sessions, cases = (
-        {"ran": ran, "of": every} for ran, every in (savings.sessions, savings.cases)
-    )
-    return {
-        "sessions": sessions,
-        "cases": cases,
-        "commits": rows,
-        "missed": list(savings.missed),
-    }
 
 
 def plan_changes(args: argparse.Namespace, repository: Repository) -> Plan:

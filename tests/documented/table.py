@@ -224,7 +224,7 @@ ROWS = (
         1,
         (readers.context_model,),
     ),
-    Row("(inspect|compat|context) model_ctx", "2.49.40", given=(readers.context_model,)),
+    Row("(inspect|compat) model_ctx", "2.49.40", given=(readers.context_model,)),
     Row(
         "compat model.pte --soc SM8750",
         "model.pte for SM8750: no (Hexagon, SoC)",
@@ -294,7 +294,6 @@ ROWS = (
     ),
     # -- plans and reports --
     Row("plan --record", "files of the repository", needs=("strace",), slow=60),
-    Row("plan --verify", "missed: nothing", slow=20),
     Row("-s plan|-ci plan", "", given=(readers.change,)),
     Row("qnn-ci matrix", "include", given=PLAN),
     Row("qnn-ci gate", "green", given=(*PLAN, readers.results)),

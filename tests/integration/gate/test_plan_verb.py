@@ -271,25 +271,6 @@ def test_rules_of_one_s_own(checkout: Checkout, tmp_path: Path) -> None:
     assert "does not match its schema" in refuse(checkout, "--rules", str(rules))["what"]
 
 
-def test_a_replay_says_what_is_saved_and_fails_for_what_is_missed(
-    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = checkout.git("rev-parse", "HEAD")
-    page = checkout.commit({"README.md": "x\n"})
-    model = checkout.commit({MLP: "x = 2\n"})
-    words = ["--source", str(checkout.root), "--verify", f"{first}..HEAD"]
-    code, data = run("plan", *words)
-    assert (code, data["missed"]) == (0, [])
-    assert [(row["commit"], row["cases"]) for row in data["commits"]] == [(page, 0), (model, 2)]
-    assert data["cases"] == {"ran": 2, "of": 6}
-    text = run_command("qnn-ci", VERBS, ["plan", *words])[1]
-    assert "cases: 2 of 6 ran, 67 % saved" in text
-    assert run("plan", "--source", str(checkout.root), "--verify", "HEAD")[0] == 2
-    monkeypatch.setattr("ci.gate.replay.find_missed", lambda *_: ["tests: a.py"])
-    code, data = run("plan", *words)
-    assert (code, data["missed"][0]) == (1, f"{page[:12]} tests: a.py")
-
-
 @pytest.mark.parametrize(
     ("change", "says"),
     [

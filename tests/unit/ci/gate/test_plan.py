@@ -11,10 +11,9 @@ from ci.gate.changes import Change, Difference, Kind, TreeFacts
 from ci.gate.dependencies.reach import Reach
 from ci.gate.dependencies.sessions import SessionInputs
 from ci.gate.plan import NO_CHANGE, NOTHING, make_plan
-from ci.gate.replay import Step, replay_step
-from ci.gate.rules import GateRules, Recorded, Rule, SessionRule
+from ci.gate.rules import GateRules, Rule, SessionRule
 from ci.gate.schema import Plan
-from tests.stand_ins.small_project import FILES, RECORD, RULES, Edits, compare, edit
+from tests.stand_ins.small_project import FILES, RULES, Edits, compare, edit
 
 # Of the small project; ``all`` is every one of them.
 SESSIONS = "test_emulator tests unit lint build_android sign_skel docker_build bench"
@@ -298,22 +297,6 @@ def test_a_session_needs_what_it_used_before_the_change_too() -> None:
     assert (bench.run, bench.reason, plan.everything) == (True, "its environment", "")
     other = replace(difference, keys={"a.toml": frozenset({"k", "other"})})
     assert make_plan(other, msgspec.structs.replace(RULES, rule=())).everything
-
-
-def test_a_replay_misses_a_session_whose_record_has_a_changed_file() -> None:
-    edits = {"README.md": "+x", "ci/builds/stand_in.cmake": "x", **swap(PYPROJECT, "= 100", "= 9")}
-    step = Step("commit", compare(edit(FILES, edits), RULES))
-    assert replay_step(step, RULES, RECORD).missed == ()
-    fresh = RECORD | {"bench": Recorded((), ("ci/builds/*", "README.md", "pyproject.toml"))}
-    (missed,) = replay_step(step, RULES, fresh).missed
-    assert missed == "bench: ci/builds/stand_in.cmake"
-
-
-def test_a_replay_counts_all_cases_of_a_commit_that_needs_none() -> None:
-    step = Step("commit", compare(edit(FILES, {"README.md": "+x"}), RULES))
-    found = replay_step(step, RULES, RECORD)
-    assert (found.commit, found.plan.head, found.plan.cases) == ("commit", "commit", ())
-    assert found.cases == len(EVERY_CASE)
 
 
 @pytest.mark.parametrize(

@@ -210,36 +210,6 @@ def test_what_is_no_repository_or_has_no_history_is_named(git: Git, tmp_path: Pa
     for base, head in (("HEAD", "HEAD^1"), ("HEAD~2", "HEAD"), ("", "HEAD")):
         with pytest.raises(UsageError, match="is a shallow clone"):
             deeper.require_history(base, head)
-    with pytest.raises(UsageError, match="is a shallow clone"):
-        [*shallow.list_steps("HEAD..HEAD")]
-    with pytest.raises(UsageError, match="'HEAD' is not a range") as one:
-        [*git.repository.list_steps("HEAD")]
-    assert one.value.fix == "write it like HEAD~20..HEAD"
-
-
-def test_the_commits_of_a_range_are_compared_each_with_its_parent(git: Git) -> None:
-    """Oldest first; trees of a few commits are kept."""
-    first = git.commit(a="1")
-    commits = [git.commit(**{name: "1"}) for name in "bcdef"]
-    repository = Repository(git.root, RULES)
-    steps = [*repository.list_steps(f"{first}..{commits[-1]}")]
-    assert [one.commit for one in steps] == commits
-    changes = [[change.path for change in one.difference.changes] for one in steps]
-    assert changes == [[name] for name in "bcdef"]
-    assert commits[-1] in repository.trees
-    assert len(repository.trees) == 4
-    tree = repository.read_tree(commits[-1])
-    assert repository.read_tree(commits[-1])[0] is tree[0]
-    latest = [one.commit for one in repository.list_steps(f"{commits[2]}..")]
-    assert latest == commits[3:]
-    assert [*repository.list_steps(f"{first}..{first}")] == []
-    git("checkout", "-qb", "side", first)
-    git.commit(z="1")
-    git("checkout", "-q", commits[-1])
-    git("merge", "-q", "--no-ff", "-m", "x", "side")
-    (merged,) = repository.list_steps(f"{commits[-1]}..HEAD")
-    assert [change.path for change in merged.difference.changes] == ["z"]
-    assert repository.count_commits("HEAD") == len([first, *commits, merged])
 
 
 def test_a_commit_is_read_once_and_the_work_tree_each_time(git: Git) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
 import zipfile
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,6 @@ from ci.onnx.contexts import (
     read_context,
     seal_context,
 )
-from ci.verbs import context as verb
 from provisioning.elf.programs import Target
 from provisioning.errors import FailedError, QnnCiError, UnfitError, UsageError
 from tests.qnn_provider.contexts import (
@@ -357,55 +354,6 @@ def test_a_sealed_binary_that_was_changed_is_found(
     assert "SHA-256" in caught.value.why
 
 
-def test_the_verb_shows_and_judges_a_context(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = write_context(tmp_path)
-    assert main(["context", str(path), "--soc", "sm8750", "--qnn", "2.49.40", "--seal"]) == 0
-    shown, told = capsys.readouterr()
-    assert f"`qnn-ci compat {path.name} --soc SM8750`" in told
-    for fact in ("QNN 2.49.40", "SM8750 (V79, 8 MB VTCM)", BINARY, "SM8750 can load it", "yes,"):
-        assert fact in shown
-    assert main(["context", str(path), "--json"]) == 0
-    shown, told = capsys.readouterr()
-    assert json.loads(shown)["targets"][0]["hexagon"] == 79
-    assert "`qnn-ci inspect`" in told
-    assert main(["context", str(path), "--soc", "SM8550"]) == 3
-    assert f"`qnn-ci compat {path.name} --soc SM8550`" in capsys.readouterr().err
-    assert main(["context", str(path), "--soc", "SM8750", "--qnn", "2.48.0"]) == 3
-    assert main(["context", str(path), "--qnn", "2.49"]) == 2
-    (tmp_path / BINARY).unlink()
-    assert main(["context", str(path)]) == 1
-    path.write_bytes(b"<html>")
-    assert main(["context", str(path)]) == 2
-
-
-def test_each_fact_of_a_context_is_shown(tmp_path: Path) -> None:
-    context = read_context(write_context(tmp_path))
-    targets = (Target("SM8750", 79, 8), Target("SM8650", 75, 4))
-    two = replace(context, targets=targets, partitions=("one", "two"), seal="")
-    hidden = replace(two, file=None, qnn="", targets=(), seal="a")
-    sealed = "yes, and the binary has not changed since"
-    for shown, soc, facts in (
-        (
-            two,
-            None,
-            (BINARY, context.qnn, "SM8750 (V79, 8 MB VTCM), SM8650 (V75, 4 MB VTCM)", "no"),
-        ),
-        (hidden, "SM8650", ("in the model", "unknown", "unknown", sealed)),
-    ):
-        where, qnn, made_for, seal = facts
-        told = dict(line.split("  ", 1) for line in verb._render(shown, soc).splitlines())
-        assert {name: text.strip() for name, text in told.items()} == {
-            "binary": f"{where}, {context.size_bytes} bytes",
-            "compiled with": f"QNN {qnn}",
-            "compiled for": made_for,
-            "graphs": "one, two",
-            "sealed": seal,
-            **({"verdict": f"{soc} can load it"} if soc else {}),
-        }
-
-
 def test_without_the_onnx_package_the_verb_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -413,13 +361,10 @@ def test_without_the_onnx_package_the_verb_names_it(
     for name in [one for one in sys.modules if one.startswith(("ci.onnx.", "onnx"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "onnx", None)
-    assert main(["context", str(path)]) == 3
+    assert main(["inspect", str(path)]) == 3
     said = capsys.readouterr().err
     assert "'onnx'" in said
     assert "[onnx]" in said
-    with pytest.raises(SystemExit) as caught:
-        main(["context", "--help"])
-    assert caught.value.code == 0
 
 
 def test_the_size_of_a_constant_is_that_of_its_values_wherever_they_are() -> None:

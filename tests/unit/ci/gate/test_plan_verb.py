@@ -1,9 +1,8 @@
-"""What a replay of several commits counts, when a push runs everything, and how both are told."""
+"""What a plan is made of, when a push runs everything, and how it is shown."""
 
 from __future__ import annotations
 
 import html
-import io
 from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,19 +16,17 @@ from ci.gate.render import (
     describe,
     describe_cases,
     render_markdown,
-    render_savings,
     render_table,
     show_fate,
     show_reason,
 )
-from ci.gate.replay import Replayed, Savings
 from ci.gate.schema import Plan, PlannedSession
 from ci.report.schema import CaseName
 from ci.verbs import plan as plan_verb
-from ci.verbs.plan import describe_savings, find_base, plan_changes
+from ci.verbs.plan import find_base, plan_changes
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
-from provisioning.errors import ExitCode, UsageError
+from provisioning.errors import UsageError
 
 
 def make_session(name: str, *, run: bool = True, by_hand: str = "", **more: Any) -> PlannedSession:
@@ -44,63 +41,6 @@ def make_plan(*sessions: PlannedSession, **more: Any) -> Plan:
 CASES = tuple(
     CaseName(*one) for one in (("a", "fp16", "S1"), ("b", "fp16", "S1"), ("b", "8a8w", "S2"))
 )
-STEPS = (
-    Replayed(
-        "1" * 40,
-        make_plan(
-            make_session("lint"),
-            make_session("tests", run=False),
-            make_session("parity", by_hand="slow"),
-            cases=CASES[:1],
-        ),
-        4,
-        ("lint: a",),
-    ),
-    Replayed(
-        "2" * 40,
-        make_plan(
-            make_session("lint"),
-            make_session("tests"),
-            make_session("parity", run=False, by_hand="slow"),
-            cases=CASES,
-            everything="new",
-        ),
-        6,
-        ("tests: b", "tests: c"),
-    ),
-)
-
-
-def test_a_replay_counts_what_ci_can_run() -> None:
-    savings = Savings(STEPS)
-    assert (savings.sessions, savings.cases, savings.whole) == ((3, 4), (4, 10), 1)
-    assert savings.missed == tuple(
-        f"{n * 12} {one}" for n, one in zip("122", ("lint: a", "tests: b", "tests: c"), strict=True)
-    )
-    assert render_savings(savings).splitlines() == [
-        "2 commits; 1 ran everything",
-        "sessions: 3 of 4 ran, 25 % saved",
-        "cases: 4 of 10 ran, 60 % saved",
-        "  lint: for 2 commits",
-        "  tests: for 1 commit",
-        *(f"missed: {one}" for one in savings.missed),
-    ]
-    first = {"commit": "1" * 40, "everything": "", "sessions": ["lint", "parity"], "cases": 1}
-    second = {"commit": "2" * 40, "everything": "new", "sessions": ["lint", "tests"], "cases": 3}
-    assert describe_savings(savings) == {
-        "sessions": {"ran": 3, "of": 4},
-        "cases": {"ran": 4, "of": 10},
-        "commits": [
-            {**first, "missed": ["lint: a"]},
-            {**second, "missed": ["tests: b", "tests: c"]},
-        ],
-        "missed": list(savings.missed),
-    }
-    whole = Savings(tuple(Replayed(one.commit, one.plan, one.cases) for one in savings.steps))
-    assert render_savings(whole).splitlines()[-1] == "missed: nothing"
-    nothing = render_savings(Savings(()))
-    assert "sessions: 0 of 0 ran, 0 % saved" in nothing
-    assert "missed: nothing" in nothing
 
 
 @pytest.mark.parametrize(
@@ -216,26 +156,6 @@ def test_a_plan_is_for_the_head_that_is_asked_for(
     }
 
 
-@pytest.mark.parametrize("missed", [(), ("lint: a",)])
-def test_a_range_is_replayed_commit_by_commit_and_fails_if_a_plan_missed_something(
-    monkeypatch: pytest.MonkeyPatch, missed: tuple[str, ...]
-) -> None:
-    steps = [str(number) for number in range(51)]
-    repository: Any = SimpleNamespace(list_steps={"a..b": steps}.__getitem__, rules="rules")
-    made = {str(number): Replayed(str(number), make_plan(), 1) for number in range(51)}
-    made["7"] = Replayed("7", make_plan(), 1, missed)
-    monkeypatch.setattr(plan_verb, "replay_step", lambda step, rules, _: rules and made[step])
-    told = io.StringIO()
-    outcome = plan_verb.verify(repository, "a..b", {}, Progress(told))
-    savings = Savings(tuple(made.values()))
-    assert outcome == Outcome(
-        render_savings(savings),
-        describe_savings(savings),
-        ExitCode.FAILED if missed else ExitCode.OK,
-    )
-    assert [line.strip() for line in told.getvalue().splitlines()] == ["25 commits", "50 commits"]
-
-
 def test_a_plan_is_printed_as_a_table_or_as_markdown_and_written_to_a_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -244,14 +164,10 @@ def test_a_plan_is_printed_as_a_table_or_as_markdown_and_written_to_a_file(
     monkeypatch.setattr(plan_verb, "Repository", lambda place, rules: (place, rules))
     monkeypatch.setattr(plan_verb, "read_rules", lambda file: f"rules of {file}")
     monkeypatch.setattr(plan_verb, "plan_changes", lambda *words: asked.append(words) or plan)
-    monkeypatch.setattr(plan_verb, "read_record", lambda file: {})
-    monkeypatch.setattr(plan_verb, "verify", lambda _, span, *__: span)
     usual = {
         "source": ".",
         "rules": None,
-        "verify": "",
         "record": None,
-        "recorded": "x",
         "markdown": False,
         "out": None,
     }
@@ -266,4 +182,3 @@ def test_a_plan_is_printed_as_a_table_or_as_markdown_and_written_to_a_file(
         assert plan_verb.execute(args, Progress()) == wanted
         assert asked.pop() == (args, (Path(), "rules of None"))
     assert msgspec.json.decode((tmp_path / "plan.json").read_bytes(), type=Plan) == plan
-    assert plan_verb.execute(Namespace(**{**usual, "verify": "a..b"}), Progress()) == "a..b"
