@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ci.inspect.files import Inspected, Library
-from ci.report.text import count, name_some, show_bytes
+from ci.report.text import count, name_some, show_bytes, show_row
 from provisioning.doctor.survey.context_binaries import ContextBinary, TensorSpec
 from provisioning.doctor.survey.programs import Method, Program
 
@@ -28,7 +28,7 @@ def render_files(files: Iterable[Inspected]) -> str:
 
 
 def _describe(item: Inspected) -> Iterator[str]:
-    yield f"{item.file}: {KINDS[item.kind]}, {show_bytes(item.size_bytes)}"
+    yield f"{show_row(item.file)}: {KINDS[item.kind]}, {show_bytes(item.size_bytes)}"
     if item.damage:
         yield _row("problem", f"it {item.damage}")
     if item.library:
@@ -40,7 +40,7 @@ def _describe(item: Inspected) -> Iterator[str]:
 
 
 def _row(name: str, value: str) -> str:
-    return f"{INDENT}{name:<{COLUMN}}{value}"
+    return f"{INDENT}{name:<{COLUMN}}{show_row(value)}"
 
 
 def _describe_library(library: Library) -> str:

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import onnx
 from google.protobuf.message import DecodeError
 
+from ci.report.text import show_row
 from provisioning.console.user_files import read_user_file
 from provisioning.documents import open_regular, read_text
 from provisioning.errors import UsageError
@@ -232,7 +233,7 @@ def find_faults(model: Any, path: Path) -> Iterator[Fault]:
         yield from _find_input_faults(port)
     functions = {(one.domain, one.name) for one in model.functions}
     for node in itertools.chain.from_iterable(one.node for one in list_graphs(model.graph)):
-        label = f"{node.op_type} {node.name!r}"
+        label, domain = show_row(f"{node.op_type} {node.name!r}"), show_row(f"{node.domain!r}")
         if node.op_type in CONTROL_FLOW and node.domain in ("", "ai.onnx"):
             yield Fault(
                 f"it has the node {label}, but QNN does not support loops",
@@ -241,7 +242,7 @@ def find_faults(model: Any, path: Path) -> Iterator[Fault]:
             )
         if node.domain not in DOMAINS and (node.domain, node.op_type) not in functions:
             yield Fault(
-                f"the node {label} is in domain {node.domain!r}, which ONNX Runtime does not know",
+                f"the node {label} is in domain {domain}, which ONNX Runtime does not know",
                 "use ONNX's operators, or define it as a function in the model",
             )
     for tensor in list_external(model):

@@ -10,6 +10,7 @@ from provisioning.console.terminal import clean, defuse_commands
 
 ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 NAME_CHARS = 32  # of a model's shown name
+ROW_CHARS = 1000  # names in programs may be of any length
 Names = Mapping[str, str]  # the shown names of models
 
 
@@ -25,6 +26,12 @@ def clean_name(text: str) -> str:
     an output line.
     """
     return clean_log_line(text).replace("::", ": :")
+
+
+def show_row(text: str) -> str:
+    """Return text from a program for the end of a row: on one line, so that it cannot pass for
+    another row, and without its middle if it has more than ROW_CHARS characters."""
+    return cut_middle(clean_log_line(text), ROW_CHARS)
 
 
 def name_some(names: Sequence[str], most: int) -> str:

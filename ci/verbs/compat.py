@@ -9,6 +9,7 @@ import msgspec
 from ci.inspect.compat import Answer, Verdict, judge_compat
 from ci.inspect.files import inspect_file
 from ci.inspect.runtimes import read_runtime
+from ci.report.text import show_row
 from provisioning.console.command import Outcome, nonempty_word, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, FailedError, UsageError
@@ -66,6 +67,8 @@ def _render(answer: Answer) -> str:
     where = " on ".join(filter(None, (answer.runtime, answer.soc)))
     by = ", ".join(one.value for one in answer.decided_by)
     head = f"{answer.file} for {where}: {answer.verdict.value}"
-    rows = (f"  {row.axis.value:13}{row.verdict.value:13}{row.why}\n" for row in answer.rows)
+    rows = (
+        f"  {row.axis.value:13}{row.verdict.value:13}{show_row(row.why)}\n" for row in answer.rows
+    )
     ends = "" if answer.verdict is Verdict.YES else f" ({by})"
     return f"{''.join(rows)}{head}{ends}\n"

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import re
+import zipfile
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -20,7 +21,9 @@ from ci.device.bundle import Bundle
 from ci.gate.schema import Plan
 from ci.report.evidence import Statement
 from ci.report.schema import Report
+from tests.stand_ins import lowered
 from tests.stand_ins.documents import encode_sample
+from tests.stand_ins.repository import make_checkout
 
 ELF = Path(__file__).parents[1] / "artifacts" / "elf" / "libhexagon.so"
 POISON = (
@@ -33,6 +36,7 @@ CONTROL = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 COMMAND = r"##(?:\[|vso\[)|(?m:^\s*::(?:error::|stop-commands))"
 GITHUB = {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": "summary.md"}
 AZURE = {"TF_BUILD": "True"}
+SUFFIXES = {".onnx", ".pte", ".bin", ".apk"}
 STATUSES = ("passed", "failed", "unsupported")
 NOWHERE: dict[str, str] = {}
 ROWS = (
@@ -156,14 +160,133 @@ def test_poison_in_every_string_of_a_document_is_only_text(
     file = tmp_path / "bundle.json"
     file.write_text(poison(kind, status))
     (tmp_path / "needs.json").write_text("{}")
-    out, said = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
-        main(command.replace("{}", str(file)).split())
-    check_log(said.getvalue())
-    if "--json" in command:
-        json.loads(out.getvalue())
     is_markdown = "--markdown" in command or ("--summary" in command and environ is not GITHUB)
-    (check_markdown if is_markdown else check_log)(out.getvalue())
+    check_command(command.replace("{}", str(file)).split(), is_markdown=is_markdown)
     for path in tmp_path.rglob("*"):
         if path.is_file() and path != file:
             CHECKS[path.suffix](path.read_text("utf-8"))
+
+
+def check_command(words: list[str], *, is_markdown: bool = False) -> str:
+    """Run a verb, check what it prints, and return all of it."""
+    out, said = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
+        main(words)
+    check_log(said.getvalue())
+    if "--json" in words:
+        json.loads(out.getvalue())
+    (check_markdown if is_markdown else check_log)(out.getvalue())
+    return out.getvalue() + said.getvalue()
+
+
+def put_poison(message: Any) -> None:
+    """Put POISON into all strings of a protobuf message, except the types of its nodes."""
+    for field, value in message.ListFields():
+        if field.name in {"op_type", "attribute"}:
+            continue
+        if field.type == field.TYPE_MESSAGE:
+            for one in [value] if hasattr(value, "ListFields") else value:
+                put_poison(one)
+        elif isinstance(value, str):
+            setattr(message, field.name, POISON)
+
+
+def write_onnx(path: Path) -> None:
+    """Write an ONNX model with POISON in its metadata, names and domains, or a context model."""
+    onnx = pytest.importorskip("onnx", reason="the onnx package is not installed")
+    from tests.qnn_provider.contexts import make_blob, write_embedded
+
+    source = POISON if path.stem == "foreign" else "QNN"
+    model = onnx.load_model(write_embedded(path.parent, make_blob(), source=source))
+    model.producer_name = model.producer_version = model.doc_string = model.domain = "x"
+    model.graph.node[0].name = model.graph.node[0].doc_string = model.graph.doc_string = "x"
+    model.graph.node.add(op_type="Relu", input="x", output="z", domain="x", name="x")
+    model.metadata_props.add(key="x", value="x")
+    put_poison(model)
+    model.opset_import[0].domain, model.graph.node[0].domain = "", "com.microsoft"
+    if path.stem == "model":
+        model.graph.node[0].op_type = POISON
+    path.write_bytes(model.SerializeToString())
+
+
+def write_program(path: Path) -> None:
+    """Write a program or a context binary with POISON in its strings, or a package whose files
+    have such names."""
+    if path.suffix == ".apk":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr(f"assets/{POISON[:300]}.pte", b"no program")
+            archive.writestr("lib/arm64-v8a/libone.so", ELF.read_bytes())
+            archive.writestr("AndroidManifest.xml", f"<manifest package='{POISON}'/>")
+        return
+    kept = {"qnn_compile_spec", "QnnBackend", lowered.BUILD}
+    put_string = lowered._put
+
+    def put_poisoned(data: bytearray, value: Any) -> int:
+        return put_string(data, POISON if isinstance(value, str) and value not in kept else value)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lowered, "_put", put_poisoned)
+        path.write_bytes(lowered.make_binary() if path.suffix == ".bin" else lowered.make_program())
+
+
+@pytest.mark.parametrize("environ", [NOWHERE, GITHUB, AZURE])
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(f"inspect {name}" for name in ("one.pte", "one.bin", "one.apk")),
+        *(f"inspect {name}" for name in ("context.onnx", "model.onnx", "foreign.onnx")),
+        "inspect one.pte --json",
+        "inspect context.onnx --json",
+        "compat one.pte --runtime 2.49.40 --soc SM8750",
+        "compat context.onnx --runtime 2.49.40 --soc SM8750 --json",
+        "check-app one.apk",
+        "check-app one.apk --json",
+        "test-onnx --model model.onnx",
+        "estimate --model model.onnx --scheme fp16",
+        "init --model model.onnx",
+    ],
+)
+def test_poison_in_a_program_is_only_text(
+    command: str, environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    path = tmp_path / next(word for word in command.split() if Path(word).suffix in SUFFIXES)
+    (write_onnx if path.suffix == ".onnx" else write_program)(path)
+    shown = check_command(command.split())
+    assert find(r"(?m)^\s*: :stop", shown) == ""  # no name begins a line
+
+
+@pytest.mark.parametrize("environ", [NOWHERE, GITHUB, AZURE])
+@pytest.mark.parametrize("options", ["-q", "--json", "--markdown"])
+@pytest.mark.parametrize("is_covered", [False, True])
+def test_poison_in_names_of_files_branches_tags_and_jobs_is_only_text(
+    is_covered: bool,
+    options: str,
+    environ: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    name = POISON.replace("\0", "")[:200].replace("/", "|")
+    names = [name, name.replace("\n", "")]  # no glob covers the first
+    ref = re.sub(r"[\x00-\x20~^:?*\[\\\x7f]|\.\.|@{|//", "", POISON[:300])
+    (tmp_path / "rules.toml").write_text(
+        'branch = "main"\nevery_nth = 4\nworkflows = [".github/workflows/*"]\njobs = ["**"]\n'
+        "[sessions]\n[[rule]]\nfiles = ['**']\nsessions = ['*']\nreason = 'every job uses it'\n"
+    )
+    checkout = make_checkout(tmp_path / "small", {"a.py": ""})
+    job = {"runs-on": "x", "steps": [{"run": f"python3 a.py '{POISON}'"}]}
+    jobs = json.dumps({"jobs": {POISON[:300].replace("\n", ""): job}})
+    checkout.commit({"a.py": "", ".github/workflows/ci.yml": jobs})
+    checkout.commit({names[is_covered]: ""})
+    checkout.git("branch", ref)
+    checkout.git("tag", ref)
+    where = ["--source", str(checkout.root), "--rules", str(tmp_path / "rules.toml")]
+    planned = ["plan", *where, options, "--base", f"{ref}~1"]
+    shown = check_command(planned, is_markdown=options == "--markdown")
+    assert "error" in shown
+    for unknown in (f"{ref}~9", POISON.replace("\0", "")):
+        check_command(["plan", *where, "--base", unknown])

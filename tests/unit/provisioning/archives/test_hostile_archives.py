@@ -110,6 +110,7 @@ ZIPS: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: zipped((info("pkg/l", LINK), b"sub"), ("pkg/l/evil", b"x")),
         "is a symlink but contains",
     ),
+    "names in two cases": (lambda: zipped(("pkg/A.so", b"x")), "differ only in case"),
     "bomb by total": (lambda: zipped(("pkg/zeros", bytes(4_000_000))), "unpacks to more than"),
     "cut in the middle": (lambda: zipped()[60:], "is outside|cut short|fewer|no local header"),
 }
@@ -136,6 +137,7 @@ TARS: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: tarred((tar_info("pkg/l", tarfile.LNKTYPE, "/etc/passwd"), b"")),
         "not a file in it",
     ),
+    "names in two cases": (lambda: tarred((tar_info("pkg/A.so"), b"")), "differ only in case"),
     "cut": (lambda: tarred()[:-60], "cannot be read"),
 }
 

@@ -114,6 +114,11 @@ def test_a_name_that_is_taken(name: str) -> None:
         ((Member("x/A", 0), Member("x/a", 0)), "'x/A' and 'x/a' differ only in case"),
         ((Member("ß", 0), Member("SS", 0)), "'ß' and 'SS' differ only in case"),
         ((Member("A/", 0, kind="dir"), Member("a/b", 0)), ""),
+        ((Member("A", 0), Member("a/b", 0)), "'A' and the directory 'a' differ only in case"),
+        (
+            (Member("a/b", 0), Member("A", 0, kind="symlink", link="a")),
+            "'A' and the directory 'a' differ only in case",
+        ),
         ((Member("a", 0), Member("a/b/c", 0)), "'a' is a file but contains 'a/b/c'"),
         ((Member("a/b", 0), Member("a", 0)), "'a' is a file but contains 'a/b'"),
         ((Member("a", 0), Member("ab/c", 0), Member("a.d", 0)), ""),
