@@ -120,7 +120,7 @@ class CaseRun(CaseJudge):
         if ended.starved:
             raise RunError(f"lowering: {ended.failure}", lacks=CPU)
         if ended.failure:
-            reason = ended.failure if ended.raised else f"lowering: {ended.failure}"
+            reason = ended.failure if ended.error else f"lowering: {ended.failure}"
             return self.end(Status.FAILED, reason, ended.log_tail)
         made: CompileResult = ended.result
         if made.is_defect:

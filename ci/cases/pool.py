@@ -75,9 +75,8 @@ class Ended:
     log_tail: str
     # Whether the worker had run other jobs before its lease, or a job of another worker ended it.
     used: bool = False
-    # Whether the job raised an exception; false if its process died or was killed, or the pool was
-    # closed.
-    raised: bool = False
+    # What the job raised; None if its process died or was killed, or the pool was closed.
+    error: QnnCiError | None = None
     starved: bool = False  # whether the machine was too busy to run the job
 
 
@@ -286,13 +285,13 @@ class Lease:
         # A model's code may have changed what its own process can write, for example with ulimit.
         if isinstance(result, StoreError):
             result = confirm_write(result)
-        raised = isinstance(result, QnnCiError)
-        if raised:
-            result, failure = None, str(result)
+        error = result if isinstance(result, QnnCiError) else None
+        if error:
+            result, failure = None, str(error)
         if failure and self.server and not is_server(self.server):
             self.used = True  # another job killed the fork server, which ended this worker
         tail = read_tail(self.log)
-        return Ended(result, failure, tail, self.used, raised, self.watch.is_starved)
+        return Ended(result, failure, tail, self.used, error, self.watch.is_starved)
 
 
 class Pool:

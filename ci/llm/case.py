@@ -85,14 +85,17 @@ class LlmRun(CaseRun):
             self.evidence.run = Run(failure=str(error), wall_s=wall_s)
             return self.end(Status.FAILED, f"run: {error}", read_tail(program.log))
         self.evidence.run = Run(notes=notes, wall_s=time.monotonic() - began)
-        self.remarks.append(describe_speed(notes))
+        with self.notes.of("the speed of the program"):
+            self.remarks.append(describe_speed(notes))
         over = self.find_excesses(program.compiled)
         if over and not reasons:
             self.evidence.question = Question.BUDGET
         reasons += [*name_reasons(name_excesses(over)), *self.delegation_faults(program.compiled)]
         if not reasons:
             return self.end(Status.PASSED)
-        lines = ["; ".join(reasons), *self.advice, *advise_on_budget(over)]
+        lines = ["; ".join(reasons), *self.advice]
+        with self.notes.of("advice on the budget"):
+            lines += advise_on_budget(over)
         return self.end(Status.FAILED, "\n".join(lines))
 
     def judge_generation(self, step: Step, runs: ReferenceRuns) -> list[str]:
@@ -116,10 +119,13 @@ class LlmRun(CaseRun):
         faults += self.judge_text(interface, step, runs.perplexity)
         reasons = [f"{Question.FAITHFUL.value}: {told}" for told in faults]
         self.note_figures(verdicts["forced"], forced, runs)
+        with self.notes.of("the agreement with float32"):
+            self.note_agreement(verdicts["forced"], forced, runs)
         reasons += self.judge_quantized(runs.perplexity)
         if reasons:
             self.evidence.question = Question.FAITHFUL if faults else Question.QUANTIZED
-        self.describe(free, runs)
+        with self.notes.of("the text"):
+            self.describe(free, runs)
         if faults:
             return reasons
         return reasons + self.judge_controls(interface, step, forced, runs)
@@ -173,8 +179,6 @@ class LlmRun(CaseRun):
     def note_figures(self, verdict: Verdict, forced: Generated, runs: ReferenceRuns) -> None:
         """Record the figures of the forced run, which has all steps of the reference."""
         model, float32 = runs.model.run, runs.float32
-        program = compare_float(forced.logits, float32)
-        quantized = compare_float(model.logits, float32)
         self.evidence.figures = CaseFigures(
             sqnr_db=measure_pooled(float32, forced.logits),
             sqnr_db_quantized=verdict.sqnr_db if self.spec.scheme.quantized else None,
@@ -185,6 +189,11 @@ class LlmRun(CaseRun):
             equal_quantized=verdict.equal / verdict.steps,
             equal=(verdict.equal + verdict.tied) / verdict.steps,
         )
+
+    def note_agreement(self, verdict: Verdict, forced: Generated, runs: ReferenceRuns) -> None:
+        """Record how similar the program and its model are to the float32 model."""
+        program = compare_float(forced.logits, runs.float32)
+        quantized = compare_float(runs.model.run.logits, runs.float32)
         self.evidence.metric = MetricResult(program.agreement, 1.0, 0.0, quantized.agreement)
         self.remarks.append(
             f"{verdict.equal} of {verdict.steps} tokens equal the model's"

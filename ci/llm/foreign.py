@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from ci.cases.engine import needed
 from ci.judging.figures import Array
 from ci.llm.generation import (
     Loop,
@@ -187,15 +188,6 @@ class Foreign:
     faults: tuple[str, ...] = ()  # the reasons to reject the program
 
 
-class UsageWords(NamedTuple):
-    """The text of a UsageError that a worker returns. If the worker raised the error, the job would
-    count as failed."""
-
-    what: str
-    why: str
-    fix: str
-
-
 @dataclass(frozen=True)
 class ForeignJob:
     """A job that opens a program and generates text. ``weights`` are float32 weights for
@@ -207,15 +199,7 @@ class ForeignJob:
     tokens: int
     weights: Path | None = None
 
-    def __call__(self) -> tuple[Foreign, str] | UsageWords:
-        """Return the result and the text, or the text of a UsageError if program, tokenizer and
-        weights do not match."""
-        try:
-            return self.run()
-        except UsageError as error:
-            return UsageWords(error.what, error.why, error.fix)
-
-    def run(self) -> tuple[Foreign, str]:
+    def __call__(self) -> tuple[Foreign, str]:
         """Check that program, tokenizer and weights match, and generate text. Return the result and
         the text. Raises UsageError if they do not match, or if the prompt is too long."""
         from ci.llm.tokenizers import read_tokenizer
@@ -223,7 +207,12 @@ class ForeignJob:
 
         fix_numerics()
         declared = read_declared(self.path)
-        interface = read_interface(self.path.name, declared)
+        with needed("the interface of the program"):
+            interface = read_interface(self.path.name, declared)
+            borders = {
+                size: read_border(declared, method)
+                for size, method in {1: DECODE, interface.prefill: PREFILL}.items()
+            }
         tokenizer = read_tokenizer(self.tokenizer)
         told = declared.constants
         tokenizer.require(
@@ -233,8 +222,6 @@ class ForeignJob:
             eos=told.get("get_eos_id"),
         )
         program = StaticProgram(self.path)
-        sizes = {1: DECODE, interface.prefill: PREFILL}
-        borders = {size: read_border(declared, method) for size, method in sizes.items()}
         made = self.generate(interface, tokenizer, code_step(program.call, borders))
         step_s = program.finish()
         prompt = tokenizer.prompt(self.prompt)
@@ -259,17 +246,19 @@ class ForeignJob:
         free = run_free(Loop(interface, step), prompt, count, (tokenizer.eos,))
         alone = run_decode(Loop(interface, step), free.fed[: len(prompt) + 4])
         after = alone.tokens[len(prompt) - 1 :]
-        faults = list(find_faults(free.tokens, free.logits))
+        with needed("the faults in the tokens and logits"):
+            faults = list(find_faults(free.tokens, free.logits))
         if after != free.tokens[: len(after)]:
             wanted = free.tokens[: len(after)]
             faults.append(f"decode alone yields {after}, but decode after prefill yields {wanted}")
         if not self.weights:
             return Foreign(free.tokens, after, 0.0, faults=tuple(faults))
-        plain = eager_step(self.load(interface))
-        float32 = run_forced(Loop(interface, plain), prompt, free.fed[len(prompt) :])
-        text = run_free(Loop(interface, plain), prompt, count, (tokenizer.eos,)).tokens
-        same = count_same(free.tokens, text)
-        likeness = compare_float(free.logits, float32.logits)
+        with needed("the comparison with float32"):
+            plain = eager_step(self.load(interface))
+            float32 = run_forced(Loop(interface, plain), prompt, free.fed[len(prompt) :])
+            text = run_free(Loop(interface, plain), prompt, count, (tokenizer.eos,)).tokens
+            same = count_same(free.tokens, text)
+            likeness = compare_float(free.logits, float32.logits)
         return Foreign(free.tokens, after, 0.0, same, likeness, tuple(faults))
 
     def load(self, interface: Interface) -> dict[int, Any]:

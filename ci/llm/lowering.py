@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import structs
 
 from ci.cases.cache import digest_rooms, hash_words
-from ci.cases.engine import Compiled, Staging
+from ci.cases.engine import Compiled, Staging, needed
 from ci.cases.spec import CaseSpec
 from ci.judging.figures import Array
 from ci.llm.generation import (
@@ -161,17 +161,19 @@ class DecoderLowering:
         one = self.subject
         config, weights = read_weights(one.weights)
         masked = RECIPES[self.spec.scheme].masked
-        interface = Interface.of(config, one.context, one.prefill, masked)
-        decoder = make_decoder(config, weights, one.context)
-        sets = self.collect_inputs(decoder, interface)
+        with needed("the texts of the float32 model"):
+            interface = Interface.of(config, one.context, one.prefill, masked)
+            decoder = make_decoder(config, weights, one.context)
+            sets = self.collect_inputs(decoder, interface)
         quantized = self.spec.scheme.quantized
         self.staging.enter("quantize" if quantized else "reference")
         modules = self.quantize(as_convolutions(decoder), sets)
-        borders = {size: find_border(one) for size, one in modules.items() if quantized}
-        require_caches(borders, config.layers)
         self.staging.enter("reference")
-        runs = self.run_references(decoder, modules, interface, sets, borders)
-        write_runs(runs, self.staging.directory)
+        with needed("the reference runs"):
+            borders = {size: find_border(one) for size, one in modules.items() if quantized}
+            require_caches(borders, config.layers)
+            runs = self.run_references(decoder, modules, interface, sets, borders)
+            write_runs(runs, self.staging.directory)
         counts = {name: len(sets[size][0]) for name, size in self.methods.items()}
         joined = Methods({name: modules[size] for name, size in self.methods.items()}, counts)
         example = tuple(tensor for size in self.methods.values() for tensor in sets[size][0])

@@ -14,12 +14,12 @@ from ci.cases.spec import CaseSpec
 from ci.executorch.toolchain import describe_toolchain, name_toolchain
 from ci.judging.verdict import CaseFigures
 from ci.llm.case import LlmRun, Show, describe_speed
-from ci.llm.foreign import Foreign, ForeignJob, UsageWords
+from ci.llm.foreign import Foreign, ForeignJob
 from ci.llm.lowering import LlmEngine, Subject
 from ci.llm.runtime import make_runner
 from ci.report.schema import Report, Status
 from provisioning.artifacts.environment import Environment
-from provisioning.errors import UsageError
+from provisioning.errors import DefectError, UsageError
 
 SESSION = "test_llm"
 IMPORTS = LlmEngine.imports
@@ -71,8 +71,8 @@ def run_program(
     pool = scratch.open(environment.apply(os.environ))
     with phases.measure("cases"):
         ended = pool.run(job, scratch.scratch / "run.log", options.timeout_s)
-    if isinstance(ended.result, UsageWords):
-        raise UsageError(ended.result.what, why=ended.result.why, fix=ended.result.fix)
+    if isinstance(ended.error, UsageError):
+        raise ended.error
     session = Session(
         name=SESSION,
         specs=[spec],
@@ -84,7 +84,7 @@ def run_program(
     if ended.failure:
         failed = make_case(
             spec,
-            Evidence(),
+            Evidence(is_defect=isinstance(ended.error, DefectError)),
             status=Status.FAILED,
             reason=f"run: {ended.failure}",
             runner=session.runner.name,

@@ -22,6 +22,7 @@ from ci.models.schemes import Scheme
 from ci.models.tensors import Layer, TensorInfo, describe_tensor
 from ci.report.schema import Footprint
 from ci.report.write import write_report
+from provisioning.errors import FailedError
 from tests.stand_ins.reports import make_report
 
 SPEC = CaseSpec("mlp", Scheme.A8W8, "SM8650")
@@ -166,7 +167,7 @@ class InlinePool:
         try:
             return Ended(job(), "", "")
         except Exception as error:  # noqa: BLE001 - as a worker does
-            return Ended(None, str(error), "", raised=True)
+            return Ended(None, str(error), "", error=FailedError(str(error)))
 
 
 def run_case(

@@ -53,6 +53,24 @@ ci.cases.cache.CompileJob._compile = compile_with_mistake
 """
 
 
+# The function of a case is that of its scheme.
+LLM_SITE = """
+import ci.llm.decoder
+import ci.llm.lowering
+
+def throw(*given, **named):
+    return {}["a key that is not there"]
+
+def write_with_mistake(self):
+    for module in (ci.llm.lowering, ci.llm.decoder):
+        setattr(module, FUNCTIONS[self.spec.scheme.value], throw)
+    return write(self)
+
+write = ci.llm.lowering.DecoderLowering.write
+ci.llm.lowering.DecoderLowering.write = write_with_mistake
+"""
+
+
 def list_guarded(path: Path, guard: str) -> Iterator[str]:
     """Yield the functions that are called in `with` blocks of a kind."""
     for node in ast.walk(ast.parse(path.read_text())):
@@ -73,22 +91,41 @@ def test_each_analysis_that_throws_is_a_warning_or_our_error(lane: str, tmp_path
     assert "predict_noise" in verdict
     every = sorted(explain | verdict)
     (tmp_path / "net.py").write_text(MODEL + "".join(f"{one} = make\n" for one in every))
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(SITE.replace("MODULE", module))
-    argv = [sys.executable, "-m", "ci", f"test-{lane}", "--scheme", scheme, "--no-cache"]
-    argv += [word for one in every for word in ("--model", f"net.py:{one}")]
-    variables = {**os.environ, "PYTHONPATH": f"{tmp_path / 'site'}:{ROOT}"}
-    ended = subprocess.run(
-        argv, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False
-    )
-    assert ended.returncode == ExitCode.DEFECT, ended.stdout + ended.stderr
-    cases = {
-        one.model.rpartition(":")[2]: one
-        for one in read_report(tmp_path / "reports" / f"test_{lane}").cases
-    }
+    words = [word for one in every for word in ("--model", f"net.py:{one}")]
+    found = run_lane(lane, SITE.replace("MODULE", module), tmp_path, "--scheme", scheme, *words)
+    cases = {one.model.rpartition(":")[2]: one for one in found}
     assert {name: check(case, name in explain) for name, case in cases.items()} == dict.fromkeys(
         every, ""
     )
+
+
+@pytest.mark.nightly
+def test_what_the_llm_lane_needs_is_our_error_if_it_throws(tmp_path: Path) -> None:
+    pytest.importorskip("executorch")
+    source = ROOT / "ci" / "llm" / "lowering.py"
+    every = sorted({*list_guarded(source, "needed(")})
+    functions = dict(zip(("8a8w", "16a8w", "16a4w", "16a4w_block"), every, strict=True))
+    site = LLM_SITE.replace("FUNCTIONS", repr(functions))
+    words = [word for one in functions for word in ("--scheme", one)]
+    cases = run_lane("llm", site, tmp_path, *words, "--tokens", "8")
+    assert {one.scheme: check(one, explains=False) for one in cases} == dict.fromkeys(functions, "")
+
+
+def run_lane(lane: str, site: str, work: Path, *words: str) -> tuple[Case, ...]:
+    """Return the cases of a run in which our code makes mistakes; it ends with 70."""
+    (work / "site").mkdir()
+    (work / "site" / "sitecustomize.py").write_text(site)
+    variables = {**os.environ, "PYTHONPATH": f"{work / 'site'}:{ROOT}"}
+    ended = subprocess.run(
+        [sys.executable, "-m", "ci", f"test-{lane}", "--no-cache", *words],
+        cwd=work,
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == ExitCode.DEFECT, ended.stdout + ended.stderr
+    return read_report(work / "reports" / f"test_{lane}").cases
 
 
 def check(case: Case, explains: bool) -> str:

@@ -191,6 +191,7 @@ def make_pool(monkeypatch: pytest.MonkeyPatch, *workers: Any) -> Pool:
     return pool
 
 
+REFUSED = UsageError("no")
 GOOD, BAD = (7, ""), (None, "the process died")
 
 
@@ -227,7 +228,7 @@ def test_only_a_small_worker_that_answered_is_used_again(
     [
         (GOOD, Ended(7, "", "the end", used=True)),
         (BAD, Ended(None, "the process died", "the end", used=True)),
-        ((UsageError("no"), ""), Ended(None, "no", "the end", used=True, raised=True)),
+        ((REFUSED, ""), Ended(None, "no", "the end", used=True, error=REFUSED)),
     ],
 )
 def test_what_a_worker_answers_is_noted_with_the_end_of_the_log(

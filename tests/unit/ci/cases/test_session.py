@@ -41,7 +41,7 @@ from provisioning.artifacts.choice import list_device_runtimes
 from provisioning.artifacts.environment import Environment
 from provisioning.artifacts.provision import Provisioned
 from provisioning.console.progress import Progress
-from provisioning.errors import ExitCode, UsageError
+from provisioning.errors import ExitCode, FailedError, UsageError
 from provisioning.manifest.releases import Origin
 from provisioning.manifest.targets import Backend
 
@@ -156,7 +156,7 @@ def test_data_and_metric_of_each_model_are_checked_once_before_anything_runs(
             _, spec, metric = job.args
             checked.append((spec.model, metric))
             if len(checked) == 1:  # a model whose cases fail later
-                return Ended(None, "ValueError: no", "", raised=True)
+                return Ended(None, "ValueError: no", "", error=FailedError("ValueError: no"))
             bad = "metric.labels: three rows" if len(checked) == 4 and given["fresh"] else ""
             return Ended(bad, "", "")
 

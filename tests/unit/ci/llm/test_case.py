@@ -88,7 +88,8 @@ def judge(own: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
         one = LlmRun(CaseSpec("tiny", scheme, "SM8650"), setup, subject, own.tokenizer.decode)
         compiled: Any = SimpleNamespace(delegation=delegation, footprint=footprint)
         program = Program(one.spec, tmp_path, compiled, tmp_path, tmp_path / "run.log")
-        result = one.run_and_judge(program, tmp_path)
+        monkeypatch.setattr(one, "_compile_and_run", lambda: one.run_and_judge(program, tmp_path))
+        result = one.run()
         assert {*runner.limits_s} <= {9.0}
         return result
 
@@ -120,6 +121,43 @@ def test_the_right_program_passes_with_its_figures_controls_and_text(
     assert "250.0 tokens/s on the emulator" in result.noted
     assert (case.run_ms, case.run_s is None) == (4.0, False)
     assert case.warnings == ()
+
+
+EXPLAIN = (
+    *((llm_case, one) for one in ("describe_speed", "compare_float", "count_same")),
+    *((LlmRun, one) for one in ("describe", "note_agreement", "find_faults")),
+)
+NEEDED = (
+    *((llm_case, one) for one in ("read_runs", "judge_free", "judge_forced", "judge_control")),
+    *((llm_case, one) for one in ("run_free", "run_decode", "measure_pooled", "name_reasons")),
+    *((LlmRun, one) for one in ("compare_prefill", "judge_text", "judge_quantized")),
+    *((LlmRun, one) for one in ("find_excesses", "delegation_faults", "note_figures")),
+)
+
+
+def throw(*given: Any, **named: Any) -> None:
+    raise KeyError("ours")
+
+
+@pytest.mark.parametrize(("place", "name"), EXPLAIN)
+def test_an_explanation_that_throws_is_a_warning(
+    place: Any, name: str, judge: Judge, right: Step, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place, name, throw)
+    for step, status in ((right, Status.PASSED), (swap_best(right, 6), Status.FAILED)):
+        case = judge(step).case
+        assert (case.status, case.is_defect) == (status, False)
+        assert [one for one in case.warnings if "could not be computed: KeyError" in one]
+
+
+@pytest.mark.parametrize(("place", "name"), NEEDED)
+def test_what_the_verdict_needs_is_a_defect_of_ours_if_it_throws(
+    place: Any, name: str, judge: Judge, right: Step, own: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place, name, throw)
+    case = judge(right, None if name == "read_runs" else own.runs).case
+    assert (case.status, case.is_defect) == (Status.FAILED, True)
+    assert case.reason.startswith("this is a bug in executorch-qnn-ci: KeyError")
 
 
 def swap_best(step: Step, at: int) -> Step:
@@ -472,13 +510,14 @@ def test_shares_of_tokens_with_and_without_ties_are_two_figures(own: Tiny, schem
     verdict = Verdict((), steps=8, equal=5, tied=2, sqnr_db=31.0, predicted_db=32.0)
     forced = own.runs.model.run
     LlmRun.note_figures(run, verdict, forced, make_quantized(own, 0.2))
+    LlmRun.note_agreement(run, verdict, forced, make_quantized(own, 0.2))
     figures = run.evidence.figures
     assert (figures.equal_quantized, figures.equal) == (5 / 8, 7 / 8)
     assert figures.predicted_sqnr_db == 32.0
     assert figures.sqnr_db_quantized == (31.0 if scheme.quantized else None)
     told = "5 of 8 tokens equal the model's, 2 ties; top-1 "
     assert [one.startswith(told) for one in run.remarks] == [True]
-    LlmRun.note_figures(run, replace(verdict, tied=0), forced, make_quantized(own, 0.2))
+    LlmRun.note_agreement(run, replace(verdict, tied=0), forced, make_quantized(own, 0.2))
     assert run.remarks[1].startswith("5 of 8 tokens equal the model's; top-1 ")
     assert figures.sqnr_db == pytest.approx(14, abs=1)
     assert figures.sqnr_db_scheme == (figures.sqnr_db if scheme.quantized else None)
@@ -487,6 +526,7 @@ def test_shares_of_tokens_with_and_without_ties_are_two_figures(own: Tiny, schem
     signs[::4] = -1  # a token of four is another
     odd = replace(forced, logits=forced.logits * signs)
     LlmRun.note_figures(run, verdict, odd, own.runs)
+    LlmRun.note_agreement(run, verdict, odd, own.runs)
     share = float(np.mean(signs == 1))
     assert run.evidence.metric == MetricResult(pytest.approx(share), 1.0, 0.0, 1.0)
     figures = run.evidence.figures

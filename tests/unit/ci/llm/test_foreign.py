@@ -27,7 +27,6 @@ from ci.llm.foreign import (
     Foreign,
     ForeignJob,
     Shape,
-    UsageWords,
     find_faults,
     read_border,
     read_declared,
@@ -41,7 +40,7 @@ from ci.llm.verdict import Likeness
 from ci.models.schemes import Scheme
 from ci.report.schema import Report, Status, Tool
 from provisioning.console.progress import Progress
-from provisioning.errors import UsageError
+from provisioning.errors import DefectError, ExitCode, UsageError
 from tests.unit.ci.llm.decoders import CONTEXT, PLACE, Tiny, example_inputs
 from tests.unit.ci.llm.decoders import PREFILL as SIZE
 
@@ -391,19 +390,34 @@ def test_a_program_runs_by_what_it_declares(
     monkeypatch.setattr(Coded, "right", staticmethod(right))
     monkeypatch.setattr(foreign, "StaticProgram", Coded)
     monkeypatch.setattr(foreign, "read_declared", lambda path: {Path("m.pte"): declare(own)}[path])
-    answer = make_job()()
-    assert not isinstance(answer, UsageWords)
-    made, text = answer
+    made, text = make_job()()
     assert text == "Ben has a blue boat. The boat sails far."
     assert (made.tokens, made.step_s) == (own.runs.model.run.tokens, 0.25)
     assert (made.same, made.faults) == (len(made.tokens), ())
     for constant, name in (("get_bos_id", "bos"), ("get_eos_id", "eos"), ("get_vocab_size", "")):
         other = declare(own, **{constant: 9})
         monkeypatch.setattr(foreign, "read_declared", lambda _, other=other: other)
-        refused = make_job()()
-        assert isinstance(refused, UsageWords)
-        assert f"it has {name} =" in refused.why or "contradicts" in refused.what
-        assert refused.fix
+        with pytest.raises(UsageError) as caught:
+            make_job()()
+        assert f"it has {name} =" in caught.value.why or "contradicts" in caught.value.what
+        assert caught.value.fix
+
+
+@pytest.mark.parametrize(
+    "name", ["read_interface", "read_border", "find_faults", "compare_float", "count_same"]
+)
+def test_a_mistake_of_ours_is_no_fault_of_the_program(
+    name: str, own: Tiny, right: Step, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def throw(*given: Any) -> None:
+        raise KeyError("ours")
+
+    monkeypatch.setattr(Coded, "right", staticmethod(right))
+    monkeypatch.setattr(foreign, "StaticProgram", Coded)
+    monkeypatch.setattr(foreign, "read_declared", lambda _: declare(own))
+    monkeypatch.setattr(foreign, name, throw)
+    with pytest.raises(DefectError, match="could not be computed: KeyError"):
+        make_job()()
 
 
 class Meta:
@@ -528,9 +542,13 @@ def test_a_program_that_dies_is_a_case_that_failed(given: dict[str, Any]) -> Non
 
 def test_what_does_not_belong_together_is_an_error_of_the_call(given: dict[str, Any]) -> None:
     with pytest.raises(UsageError) as caught:
-        run_foreign(given, Ended(UsageWords("no program", "because", "another"), "", ""))
-    error = caught.value
-    assert (error.what, error.why, error.fix) == ("no program", "because", "another")
+        run_foreign(given, Ended(None, "no program", "", error=UsageError("no program")))
+    assert caught.value.what == "no program"
+
+
+def test_a_defect_of_ours_ends_with_70(given: dict[str, Any]) -> None:
+    report = run_foreign(given, Ended(None, "ours", "", error=DefectError("ours")))
+    assert report.exit_code is ExitCode.DEFECT
 
 
 def test_a_session_of_weights_has_a_case_for_each_scheme(
