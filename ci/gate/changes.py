@@ -9,8 +9,8 @@ from enum import Enum
 
 import msgspec
 
-from ci.gate.dependencies.reach import Reach
 from ci.gate.dependencies.sessions import SessionInputs
+from ci.gate.dependencies.tree import Reach
 
 
 class Kind(str, Enum):

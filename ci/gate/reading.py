@@ -9,11 +9,9 @@ from pathlib import Path
 
 from ci.gate.cases import MODELS, POLICY
 from ci.gate.changes import Change, Difference, Kind, TreeFacts, parse_name_status
-from ci.gate.dependencies.names import READ, FileFacts, parse_file
 from ci.gate.dependencies.parts import list_changed_parts
-from ci.gate.dependencies.reach import Graph
 from ci.gate.dependencies.sessions import describe_sessions, load
-from ci.gate.dependencies.tree import TreeFiles
+from ci.gate.dependencies.tree import READ, FileFacts, Graph, TreeFiles, parse_file
 from ci.gate.rules import GateRules
 from ci.parity.trees import (
     DirectoryTree,

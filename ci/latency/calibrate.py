@@ -3,17 +3,129 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from ci.latency.data import PRECISIONS, Line, Lines, parse_lines
-from ci.latency.fit import LEAST_MODELS, Point, make_line
 from ci.models.schemes import Scheme
 from ci.report.schema import CaseName, Report, Simulation
 from provisioning.console.command import user_path
 from provisioning.errors import UsageError
 from provisioning.files import write_whole
+
+HELD = 0.8  # the share of left-out models that an interval holds
+APART = 1.2  # pairs of models whose times differ by less than this factor have no order
+LEAST_MODELS = 5
+DIGITS = 5
+SINGULAR = 1e-12  # a smaller determinant is that of two equal points
+
+
+@dataclass(frozen=True)
+class Point:
+    """A model's simulated and measured time. ``hmx_ms`` is the part of the simulated time in which
+    HMX is busy. Models of one ``group`` are left out together."""
+
+    model: str
+    group: str
+    simulated_ms: float
+    measured_ms: float
+    job: str = ""
+    hmx_ms: float = 0.0
+
+
+def fit_line(points: Sequence[Point], *, hmx: bool = False) -> tuple[float, float, float]:
+    """Return base_ms, factor and hmx_factor of the line with the smallest sum of relative errors.
+    Without ``hmx``, hmx_factor is 0.
+
+    The best line passes through as many points as it has coefficients that are not 0. No
+    coefficient is negative.
+    """
+    x = np.array([(1.0, one.simulated_ms, one.hmx_ms) for one in points])
+    y = np.array([one.measured_ms for one in points])
+    found = []
+    for used in ([1], [0, 1], [1, 2], [0, 1, 2]) if hmx else ([1], [0, 1]):
+        chosen = np.array([*combinations(range(len(points)), len(used))], dtype=int)
+        chosen = chosen.reshape(-1, len(used))
+        equations = x[chosen][:, :, used]
+        solvable = np.abs(np.linalg.det(equations)) > SINGULAR
+        solved = np.linalg.solve(equations[solvable], y[chosen[solvable]][:, :, None])[:, :, 0]
+        lines = np.zeros((len(solved), 3))
+        lines[:, used] = solved
+        found.append(lines[(lines >= 0).all(1) & (lines[:, 1] > 0)])
+    every = np.concatenate(found)
+    best = every[int(np.abs(every @ x.T / y - 1).sum(1).argmin())]
+    return float(best[0]), float(best[1]), float(best[2])
+
+
+def predict_left_out(points: Sequence[Point], *, hmx: bool = False) -> list[float]:
+    """Return each point's time, predicted from the points of other groups."""
+    predicted = []
+    lines = {
+        group: fit_line([one for one in points if one.group != group], hmx=hmx)
+        for group in {one.group for one in points}
+    }
+    for one in points:
+        base, factor, more = lines[one.group]
+        predicted.append(base + factor * one.simulated_ms + more * one.hmx_ms)
+    return predicted
+
+
+def find_interval(ratios: Iterable[float]) -> tuple[float, float]:
+    """Return the factors between which the share HELD of ``ratios`` lies. They are widened for the
+    number of ratios, so that a new one lies between them with this probability."""
+    found = sorted(ratios)
+    outside = int((1 - HELD) / 2 * (len(found) + 1))  # at each end
+    place = max(outside - 1, 0)
+    return found[place], found[-1 - place]
+
+
+def count_order(predicted: Sequence[float], measured: Sequence[float]) -> tuple[int, int]:
+    """Return how many pairs are predicted in the right order, and how many pairs differ enough to
+    have one."""
+    right = every = 0
+    for (mine, one), (other, two) in combinations(zip(predicted, measured, strict=True), 2):
+        if max(one, two) >= APART * min(one, two):
+            every += 1
+            right += (mine < other) == (one < two)
+    return right, every
+
+
+def make_line(
+    points: Sequence[Point], device: str, precision: str, soc: str, *, hmx: bool = False
+) -> Line:
+    """Return the line for at least LEAST_MODELS points, with errors for left-out groups. With only
+    one group, each model is left out alone."""
+    if len({one.group for one in points}) < 2:
+        points = [replace(one, group=one.model) for one in points]
+    base, factor, more = fit_line(points, hmx=hmx)
+    measured = [one.measured_ms for one in points]
+    predicted = predict_left_out(points, hmx=hmx)
+    ratios = [two / one for one, two in zip(predicted, measured, strict=True)]
+    errors = [abs(1 / ratio - 1) for ratio in ratios]
+    low, high = find_interval(ratios)
+    right, every = count_order(predicted, measured)
+    return Line(
+        device=device,
+        precision=precision,
+        soc=soc,
+        base_ms=round(base, DIGITS),
+        factor=round(factor, DIGITS),
+        hmx_factor=round(more, DIGITS),
+        low=round(min(low, 1.0), DIGITS),
+        high=round(max(high, 1.0), DIGITS),
+        median_error=round(float(np.median(errors)), DIGITS),
+        worst_error=round(max(errors), DIGITS),
+        order=round(right / every, DIGITS) if every else 1.0,
+        least_ms=round(min(one.simulated_ms for one in points), DIGITS),
+        most_ms=round(max(one.simulated_ms for one in points), DIGITS),
+        models=tuple(one.model for one in points),
+        jobs=tuple(one.job for one in points if one.job),
+    )
+
 
 OWN_LINES = "qnn-latency.json"
 

@@ -1,5 +1,5 @@
-"""Reads manifests/latency: public measurements of models on devices, QNN's simulations of the same
-models, and the lines that were fitted to both.
+"""Reads manifests/latency: public measurements of models on devices, and the lines from simulated
+to measured times.
 
 ``python -m tests.bench latency`` writes these files. The measurements are those of AI Hub, of their
 programs on their devices, and were not made with this project.
@@ -23,7 +23,7 @@ from provisioning.manifest.reader import manifests_root
 FOLDER = "latency"
 IMPLAUSIBLE = 0.1  # the largest share of cycles with a wrong cost
 MOST_ERROR = 0.3  # a line with a larger median error predicts nothing
-DEVICES, FIGURES, PROGRAMS, LINES = "devices.csv", "figures.csv", "programs.csv", "lines.json"
+DEVICES, FIGURES, LINES = "devices.csv", "figures.csv", "lines.json"
 # The published precision for each scheme. The others have no measurements of enough models.
 PRECISIONS = {
     Scheme.FP16: "float",
@@ -62,50 +62,6 @@ class Figure(Struct, frozen=True, forbid_unknown_fields=True):
     npu_layers: Count
     layers: Count
     job: str
-
-
-class SimulatedProgram(Struct, frozen=True, forbid_unknown_fields=True):
-    """QNN's simulation of a model that was rebuilt without weights. ``excluded`` is the reason why
-    it is not fitted, found before fitting, or "". ``held_out`` models were chosen before fitting
-    and are not fitted either."""
-
-    model: str
-    family: str
-    held_out: bool
-    excluded: str
-    precision: str
-    soc: str
-    qnn: str
-    parameters: Count
-    layers: Count
-    cpu_nodes: Count
-    clock_mhz: Positive
-    cycles: Count
-    lower_cycles: Count
-    upper_cycles: Count
-    read_bytes: Count
-    write_bytes: Count
-    fill_bytes: Count
-    spill_bytes: Count
-    missing_ops: Count
-    implausible_cycles: Count
-    hmx_cycles: Count
-    context_bytes: Count
-
-    @property
-    def is_implausible(self) -> bool:
-        """Return whether too many of the cycles have a wrong cost."""
-        return self.implausible_cycles > IMPLAUSIBLE * self.cycles
-
-    @property
-    def simulated_ms(self) -> float:
-        """Return the simulated time on the simulated SoC."""
-        return self.cycles / self.clock_mhz / 1000
-
-    @property
-    def hmx_ms(self) -> float:
-        """Return the time in which HMX is busy on the simulated SoC."""
-        return self.hmx_cycles / self.clock_mhz / 1000
 
 
 class Line(Struct, frozen=True, kw_only=True):
@@ -163,14 +119,6 @@ def read_rows(name: str, kind: type[T], folder: Path | None = None) -> tuple[T, 
             return tuple(msgspec.convert(row, kind, strict=False) for row in rows)
     except (DocumentError, csv.Error) as error:
         raise ManifestError(f"{path} is not usable", why=str(error)) from error
-
-
-def write_rows(path: Path, kind: type[T], rows: list[T]) -> None:
-    """Write rows as read_rows reads them."""
-    with path.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.DictWriter(stream, kind.__struct_fields__, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(msgspec.to_builtins(row) for row in rows)
 
 
 @functools.cache

@@ -16,8 +16,7 @@ from ci.judging.verdict import CaseFigures, name_reasons, summarize_figures
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
 from ci.report.schema import Threshold
-from ci.upstream.journal import Entry, Ran
-from ci.upstream.kept import Arrays, Comparison, Member
+from ci.upstream.journal import Arrays, Comparison, Entry, Member, Ran
 from ci.upstream.stubs import LACKS, NEEDS
 
 MIXED = "mixed"

@@ -23,7 +23,7 @@ from ci.models.noise import name_operator, predict_noise
 from ci.models.schemes import FLOAT16, Scheme
 from ci.models.tensors import TensorInfo, describe_tensor
 from ci.upstream.capture import Seen, Tensors
-from ci.upstream.kept import Comparison, Member, write_comparison
+from ci.upstream.journal import Comparison, Member, write_comparison
 
 # The keys are the bits of activations and the bits of weights. 0 means that the activations are
 # float16, or that the graph has no weights.

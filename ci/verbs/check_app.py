@@ -3,18 +3,154 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from ci.inspect.app_checks import judge_unit
-from ci.inspect.app_report import CheckedUnit, choose_exit, data_of, render_units
+import msgspec
+
+from ci.inspect.app_checks import find_extraction, judge_unit, lacks_only_files
 from ci.inspect.app_trees import read_app
+from ci.inspect.apps import QNN_ABI, AppUnit, PackedFile
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
-from provisioning.doctor.verdict_text import WIDTH
+from provisioning.doctor.checks.registry import Finding
+from provisioning.doctor.examine import Verdict
+from provisioning.doctor.verdict_text import WIDTH, render_verdict
+from provisioning.errors import ExitCode
 from provisioning.files import scratch_directory
 from provisioning.manifest.targets import find_soc
+
+SCHEMA_VERSION = 1
+# A file belongs to the first component whose pattern matches its name.
+COMPONENTS = {
+    "QNN, HTP skels": r"libQnn(Htp|Dsp)V\w+Skel.*",
+    "QNN, HTP stubs": r"libQnn(Htp|Dsp)V\w+Stub.*",
+    "QNN, graph preparation": r"libQnnHtpPrepare\.so|libHtpPrepare\.so",
+    "QNN, others": r"lib(Qnn|Genie).*",
+    "SNPE": r"lib(Snpe|SNPE).*",
+    "ExecuTorch": r"lib(qnn_)?executorch.*|libfbjni\.so",
+    "ONNX Runtime": r"libonnxruntime.*",
+    "C++ runtime": r"libc\+\+.*",
+    "programs": r".*\.(pte|bin|onnx|dlc)",
+}
+
+
+@dataclass(frozen=True)
+class CheckedUnit:
+    """An app, or one of its flavours, with its findings."""
+
+    unit: AppUnit
+    findings: tuple[Finding, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        return Verdict(self.unit.name, self.findings)
+
+    def exit_code(self, *, strict: bool) -> ExitCode:
+        if lacks_only_files(self.unit, self.findings):
+            return ExitCode.ENVIRONMENT
+        verdict = self.verdict
+        return ExitCode.FAILED if verdict.errors or (strict and verdict.warnings) else ExitCode.OK
+
+
+def choose_exit(checked: Sequence[CheckedUnit], *, strict: bool) -> ExitCode:
+    """Return FAILED if any unit failed, otherwise ENVIRONMENT if one is an incomplete copy,
+    otherwise OK."""
+    codes = {one.exit_code(strict=strict) for one in checked}
+    return next(
+        (one for one in (ExitCode.FAILED, ExitCode.ENVIRONMENT) if one in codes), ExitCode.OK
+    )
+
+
+def render_units(checked: Sequence[CheckedUnit], *, strict: bool, width: int) -> str:
+    """Return a description of each unit with the sizes of its components and its verdict."""
+    return "\n".join(
+        "\n".join(
+            [*_describe(one.unit), "", render_verdict(one.verdict, strict=strict, width=width)]
+        )
+        for one in checked
+    )
+
+
+def _describe(unit: AppUnit) -> list[str]:
+    extraction = {True: "yes", False: "no", None: "unknown"}[find_extraction(unit)]
+    level = unit.min_sdk if unit.min_sdk is not None else "not stated"
+    rows = [
+        f"{unit.name} ({unit.kind.value}), minSdk {level}, libraries extracted: {extraction}",
+        f"  ABIs: {', '.join(unit.abis) or 'none'}; QNN: {', '.join(_builds(unit)) or 'unknown'}",
+    ]
+    for name, (count, size, packed) in measure(unit).items():
+        is_packed = packed and not unit.kind.is_copy
+        within = f", {packed / 1e6:.1f} MB in the archive" if is_packed else ""
+        rows.append(
+            f"  {name:<24} {count:>4} file{'s' if count > 1 else ' '} {size / 1e6:>8.1f} MB{within}"
+        )
+    return rows
+
+
+def measure(unit: AppUnit) -> dict[str, tuple[int, int, int]]:
+    """Return the number of files, the bytes and the bytes in the archive for each component. The
+    largest component is first. Assets and libraries for QNN's ABI are grouped by ``COMPONENTS``.
+    The libraries for each other ABI form one component."""
+    found: dict[str, tuple[int, int, int]] = {}
+    for one in (*unit.libraries, *unit.assets):
+        name = _component(one)
+        count, size, packed = found.get(name, (0, 0, 0))
+        found[name] = (count + 1, size + one.size_bytes, packed + (one.packed_bytes or 0))
+    return dict(sorted(found.items(), key=lambda row: -row[1][1]))
+
+
+def _component(file: PackedFile) -> str:
+    if file.abi not in {QNN_ABI, ""}:
+        return f"all for {file.abi}"
+    names = (name for name, pattern in COMPONENTS.items() if re.fullmatch(pattern, file.name))
+    return next(names, "other libraries")
+
+
+def _builds(unit: AppUnit) -> list[str]:
+    own = (one.build for one in unit.tree.files if one.name.startswith("lib"))
+    return sorted({build.version for build in own if build and build.version})
+
+
+def data_of(
+    app: str, checked: Sequence[CheckedUnit], socs: Sequence[str], *, strict: bool
+) -> dict[str, Any]:
+    """Return the checked app as data for JSON."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "app": app,
+        "socs": list(socs),
+        "strict": strict,
+        "fit": choose_exit(checked, strict=strict) is ExitCode.OK,
+        "units": [_unit_data(one) for one in checked],
+    }
+
+
+def _unit_data(checked: CheckedUnit) -> Mapping[str, Any]:
+    unit, verdict = checked.unit, checked.verdict
+    return {
+        "name": unit.name,
+        "kind": unit.kind.value,
+        "min_sdk": unit.min_sdk,
+        "extracted": find_extraction(unit),
+        "native_libraries": dict(unit.manifest.native_libraries) if unit.manifest else None,
+        "abis": list(unit.abis),
+        "qnn": _builds(unit),
+        "components": [
+            {"name": name, "files": count, "bytes": size, "packed_bytes": packed or None}
+            for name, (count, size, packed) in measure(unit).items()
+        ],
+        "absent": list(unit.absent),
+        "errors": len(verdict.errors),
+        "warnings": len(verdict.warnings),
+        "findings": msgspec.to_builtins(checked.findings),
+    }
+
 
 LEAST = 40  # columns
 

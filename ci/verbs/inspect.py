@@ -3,14 +3,125 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from ci.inspect.files import Inspected, Inspection, inspect_file
-from ci.inspect.render import render_files
+from ci.inspect.files import Inspected, Inspection, Library, inspect_file
+from ci.report.text import count, name_some, show_bytes, show_row
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
+from provisioning.doctor.survey.context_binaries import ContextBinary, TensorSpec
+from provisioning.doctor.survey.programs import Method, Program
 from provisioning.errors import ExitCode
+
+KINDS = {
+    "program": "ExecuTorch program",
+    "bundle": "ExecuTorch program bundled with test cases",
+    "data": "tensors for ExecuTorch programs",
+    "context": "QNN context binary",
+    "onnx": "ONNX model",
+    "library": "library",
+    "package": "package",
+    "unknown": "file",
+}
+INDENT, COLUMN, SHOWN = "  ", 14, 4
+
+
+def render_files(files: Iterable[Inspected]) -> str:
+    """Return a block of text for each file."""
+    return "\n".join("".join(f"{line}\n" for line in _describe(one)) for one in files)
+
+
+def _describe(item: Inspected) -> Iterator[str]:
+    yield f"{show_row(item.file)}: {KINDS[item.kind]}, {show_bytes(item.size_bytes)}"
+    if item.damage:
+        yield _row("problem", f"it {item.damage}")
+    if item.library:
+        yield _row("library", _describe_library(item.library))
+    if item.program:
+        yield from _describe_program(item.program)
+    for entry in item.entries:
+        yield from (f"{INDENT}{line}" for line in _describe(entry))
+
+
+def _row(name: str, value: str) -> str:
+    return f"{INDENT}{name:<{COLUMN}}{show_row(value)}"
+
+
+def _describe_library(library: Library) -> str:
+    parts = [
+        f"{library.machine}{f' V{library.hexagon}' if library.hexagon else ''}",
+        f"QNN {library.qnn}" if library.qnn else "states no QNN build",
+        f"Android API {library.api_level}" if library.api_level else "",
+        f"aligned to {library.align} bytes",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def _describe_program(program: Program) -> Iterator[str]:
+    if program.misplaced:
+        yield _row("warning", program.misplaced)
+    for context in program.contexts:
+        yield from _describe_context(context)
+    for method in program.methods:
+        yield from _describe_method(method)
+    for name, value in (program.metadata or {}).items():
+        yield _row("constant", f"{name} = {value}")
+    if program.external:
+        tensors = f"{count(len(program.external), 'tensor')}: {name_some(program.external, SHOWN)}"
+        is_data = program.kind == "data"
+        yield _row(
+            "contains" if is_data else "needs a .ptd", f"{'' if is_data else 'with '}{tensors}"
+        )
+    for one in program.segments:
+        yield _row(
+            "segment",
+            f"{show_bytes(one.size_bytes)} at byte {one.offset}, a multiple of {one.align}",
+        )
+    for dtype, size in (program.constant_bytes or {}).items():
+        yield _row("CPU weights", f"{dtype}, {show_bytes(size)}")
+
+
+def _describe_context(context: ContextBinary) -> Iterator[str]:
+    versions = {
+        "core API": context.core_api,
+        "backend API": context.backend_api,
+        "binary info": context.binary_info,
+    }
+    told = "".join(f", {name} {value}" for name, value in versions.items() if value)
+    yield _row("context", f"{show_bytes(context.size_bytes)} at byte {context.offset}")
+    if context.qnn or context.soc_id or not context.unread:
+        yield _row("compiled with", f"QNN {context.qnn or 'unknown'}{told}")
+        soc = context.soc or (f"SoC {context.soc_id}" if context.soc_id else "an unknown SoC")
+        yield _row("compiled for", f"{soc}, V{context.hexagon}, {context.vtcm_mb} MB VTCM")
+    if context.unread:
+        yield _row("not read", context.unread)
+    for graph in context.graphs:
+        constants = graph.constant_bytes
+        packed = "" if constants is None else f", constants of {show_bytes(constants)}"
+        yield _row("graph", f"{graph.name}{packed}")
+        yield from _describe_ports(graph.inputs, graph.outputs)
+
+
+def _describe_method(method: Method) -> Iterator[str]:
+    backends = sorted({one.backend for one in method.partitions})
+    parts = count(len(method.partitions), "partition")
+    yield _row(
+        "method", f"{method.name}, {parts}{f' for {chr(44).join(backends)}' * bool(backends)}"
+    )
+    yield from _describe_ports(method.inputs, method.outputs)
+    for name, times in method.cpu_operators.items():
+        yield _row(f"{INDENT}on the CPU", f"{name}{f', {times} times' if times > 1 else ''}")
+
+
+def _describe_ports(inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec]) -> Iterator[str]:
+    for kind, ports in (("input", inputs), ("output", outputs)):
+        for one in ports:
+            grid = (
+                "" if one.scale is None else f", scale {one.scale:g}, zero point {one.zero_point}"
+            )
+            yield _row(f"{INDENT}{kind}", f"{one.name} {one.dtype} {list(one.shape)}{grid}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,6 +8,7 @@ and code are not used.
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import sys
@@ -22,22 +23,22 @@ import numpy as np
 import yaml
 
 from ci.cases.forked import run_forked
+from ci.latency.calibrate import Point, count_order, make_line, predict_left_out
 from ci.latency.data import (
     DEVICES,
     FIGURES,
     FOLDER,
+    IMPLAUSIBLE,
     LINES,
-    PROGRAMS,
+    Count,
     Device,
     Figure,
     Line,
     Lines,
-    SimulatedProgram,
+    Positive,
     read_rows,
-    write_rows,
 )
 from ci.latency.estimate import RUNTIME, find_figures
-from ci.latency.fit import Point, count_order, make_line, predict_left_out
 from ci.latency.simulation import SIMULATED, read_simulation
 from ci.models.schemes import Scheme
 from ci.report.schema import Simulation
@@ -74,6 +75,7 @@ ALIKE, ENDS = 0.1, 3
 # On SA8797, time in HMX predicts too little of a phone's time, so it counts separately.
 WITH_HMX = {("float", "SA8797")}
 PLOT = Path("docs/images/latency.svg")
+PROGRAMS = "programs.csv"
 LIMIT_S = 3600
 JOB_S = 900
 
@@ -87,6 +89,58 @@ class Simulated(msgspec.Struct, frozen=True):
     cpu_nodes: int = 0
     context_bytes: int = 0
     fault: str = ""
+
+
+class SimulatedProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """QNN's simulation of a model that was rebuilt without weights. ``excluded`` is the reason why
+    it is not fitted, found before fitting, or "". ``held_out`` models were chosen before fitting
+    and are not fitted either."""
+
+    model: str
+    family: str
+    held_out: bool
+    excluded: str
+    precision: str
+    soc: str
+    qnn: str
+    parameters: Count
+    layers: Count
+    cpu_nodes: Count
+    clock_mhz: Positive
+    cycles: Count
+    lower_cycles: Count
+    upper_cycles: Count
+    read_bytes: Count
+    write_bytes: Count
+    fill_bytes: Count
+    spill_bytes: Count
+    missing_ops: Count
+    implausible_cycles: Count
+    hmx_cycles: Count
+    context_bytes: Count
+
+    @property
+    def is_implausible(self) -> bool:
+        """Return whether too many of the cycles have a wrong cost."""
+        return self.implausible_cycles > IMPLAUSIBLE * self.cycles
+
+    @property
+    def simulated_ms(self) -> float:
+        """Return the simulated time on the simulated SoC."""
+        return self.cycles / self.clock_mhz / 1000
+
+    @property
+    def hmx_ms(self) -> float:
+        """Return the time in which HMX is busy on the simulated SoC."""
+        return self.hmx_cycles / self.clock_mhz / 1000
+
+
+def write_rows(path: Path, kind: type[msgspec.Struct], rows: Sequence[msgspec.Struct]) -> None:
+    """Write rows as read_rows reads them."""
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, kind.__struct_fields__, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(msgspec.to_builtins(row) for row in rows)
 
 
 def run_bench(progress: Progress) -> Mapping[str, Any]:

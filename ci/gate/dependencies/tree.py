@@ -1,15 +1,61 @@
-"""Find the files of a tree that each of its files depends on."""
+"""Find what each file of a tree depends on: the names in it, such as modules that it imports and
+headers that it includes, and the files that they refer to, directly or through other files."""
 
 from __future__ import annotations
 
+import ast
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
-from ci.gate.dependencies.names import SOURCES, FileFacts
 from ci.gate.rules import GateRules
 from ci.parity.facts import directory_of
-from ci.parity.uses import absolute
+from ci.parity.uses import INCLUDE, absolute
+
+DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")
+SOURCES = (".c", ".cc", ".cpp", ".cxx", ".cu", ".h", ".hpp", ".hh", ".inl")
+READ = (".py", *SOURCES)
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """The names in a file. ``imports``: dotted module names; relative ones start with their dots.
+    ``includes``: the opening quote and the name of each header."""
+
+    imports: set[str] = field(default_factory=set)
+    includes: set[tuple[str, str]] = field(default_factory=set)
+
+
+NOTHING = FileFacts()
+
+
+def parse_file(path: str, text: str) -> FileFacts:
+    """Return the names in a Python, C or C++ file. The suffix of ``path`` determines the language;
+    a file with any other suffix has no names."""
+    if path.endswith(".py"):
+        return parse_python(text)
+    return FileFacts(includes=set(INCLUDE.findall(text))) if path.endswith(SOURCES) else NOTHING
+
+
+def parse_python(text: str) -> FileFacts:
+    """Return the imports of a Python file, also those within functions. If it cannot be parsed,
+    every dotted name in its text counts as an import."""
+    try:
+        nodes = [*ast.walk(ast.parse(text))]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return FileFacts(set(DOTTED.findall(text)))
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            joint = "" if module.endswith(".") else "."
+            found.update([module, *(f"{module}{joint}{alias.name}" for alias in node.names)])
+    return FileFacts(found)
+
 
 BUCK_FILES, CMAKE_FILE = ("BUCK", "TARGETS", "targets.bzl"), "CMakeLists.txt"
 
@@ -100,3 +146,61 @@ class TreeFiles:
                 yield header
                 stem = posixpath.splitext(header)[0]
                 yield from (f"{stem}{end}" for end in SOURCES if f"{stem}{end}" in self.files)
+
+
+Load = Callable[[Iterable[str]], Mapping[str, FileFacts]]
+SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Reach:
+    """The first files of a session and everything that they depend on. ``parents`` maps each of
+    these files to the file that depends on it, or to "" if it is a first file."""
+
+    parents: Mapping[str, str]
+
+    def __contains__(self, path: str) -> bool:
+        return path in self.parents
+
+    @cached_property
+    def folders(self) -> frozenset[str]:
+        """The directories that directly contain these files."""
+        return frozenset(map(directory_of, self.parents))
+
+    def explain(self, path: str) -> str:
+        """Return the files through which ``path`` was reached, starting with the one that depends
+        on it, such as ``a.py, by b.py, by c.py``. After three files, the rest is shown as ``...``.
+        Return "" for a first file."""
+        way: list[str] = []
+        while (path := self.parents[path]) and len(way) < SHOWN:
+            way.append(path)
+        return ", by ".join([*way, *(["..."] if path else [])])
+
+
+class Graph:
+    """The dependencies of a tree's files, read when they are needed."""
+
+    def __init__(self, tree: TreeFiles, load: Load) -> None:
+        self.tree, self._load = tree, load
+        self._edges: dict[str, tuple[str, ...]] = {}
+
+    def follow(self, starts: Iterable[str]) -> Reach:
+        """Return the files reached from ``starts``, including ``starts``."""
+        parents = {path: "" for path in sorted(starts) if path in self.tree.files}
+        wave = list(parents)
+        while wave:
+            self._read([path for path in wave if path not in self._edges])
+            found: dict[str, str] = {}
+            for path in wave:
+                for inner in self._edges[path]:
+                    if inner not in parents:
+                        found.setdefault(inner, path)
+            parents.update(found)
+            wave = list(found)
+        return Reach(parents)
+
+    def _read(self, paths: list[str]) -> None:
+        facts = self._load(paths)
+        for path in paths:
+            found = self.tree.list_dependencies(path, facts.get(path, NOTHING))
+            self._edges[path] = tuple(sorted(found))

@@ -28,9 +28,8 @@ from ci.report.table import terminal_style
 from ci.report.text import count
 from ci.report.write import report_data
 from ci.upstream.expectations import Expectations, UpstreamPolicy, read_expectations
-from ci.upstream.journal import Entry, Header, kept_directory, read_journal
+from ci.upstream.journal import Entry, Header, kept_directory, read_comparisons, read_journal
 from ci.upstream.judged import Ending, Judged, Wrong, judge_test, merge_repeats
-from ci.upstream.kept import read_comparisons
 from ci.upstream.report import (
     check_all,
     count_causes,

@@ -26,7 +26,7 @@ with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     from ci.llm.runtime import StaticProgram
     from ci.upstream import emulator
     from ci.upstream.capture import Capture, Seen
-    from ci.upstream.kept import Member
+    from ci.upstream.journal import Member
     from ci.upstream.record import find_scheme, work_out
 
 from ci.models.lowering_options import RunOptions  # noqa: E402

@@ -25,7 +25,7 @@ with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     from ci.upstream import record, worker
     from ci.upstream.capture import Capture, Seen
     from ci.upstream.emulator import CLIENT
-    from ci.upstream.kept import Member
+    from ci.upstream.journal import Member
     from ci.upstream.record import Flat, find_scheme, work_out
     from ci.upstream.session import TestEnd
     from ci.upstream.worker import MAX_MESSAGE, Collected, Listener, find_refusal, summarize

@@ -13,9 +13,8 @@ from ci.cases.pool import Pool, open_scratch_pool
 from ci.models.schemes import Scheme
 from ci.report.schema import Threshold
 from ci.upstream.expectations import Ratchet
-from ci.upstream.journal import Entry, Header, kept_directory
+from ci.upstream.journal import Entry, Header, kept_directory, read_comparisons
 from ci.upstream.judged import Ending, Judged, judge_test, merge_repeats
-from ci.upstream.kept import read_comparisons
 from ci.upstream.session import SuiteRun, list_tests
 from ci.upstream.suites import SUITES
 from ci.verbs.lanes.upstream import IMPORTS, WRONG, name_variables

@@ -7,16 +7,14 @@ from collections.abc import Iterable
 import pytest
 from msgspec.structs import replace
 
-from ci.gate.dependencies.names import FileFacts, parse_file, parse_python
 from ci.gate.dependencies.parts import list_changed_keys, list_changed_parts
-from ci.gate.dependencies.reach import Graph, Reach
 from ci.gate.dependencies.sessions import (
     SessionInputs,
     close_groups,
+    list_jobs,
     parse_noxfile,
 )
-from ci.gate.dependencies.tree import TreeFiles
-from ci.gate.dependencies.workflows import list_jobs
+from ci.gate.dependencies.tree import FileFacts, Graph, Reach, TreeFiles, parse_file, parse_python
 from ci.gate.plan import count_due, make_plan
 from ci.gate.reading import read_facts
 from ci.gate.rules import Recorded, Rule, SessionRule

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from ci.gate.changes import Change, Difference, Kind, TreeFacts
-from ci.gate.dependencies.reach import Reach
 from ci.gate.dependencies.sessions import SessionInputs
+from ci.gate.dependencies.tree import Reach
 from ci.gate.plan import NO_CHANGE, NOTHING, make_plan
 from ci.gate.rules import GateRules, Rule, SessionRule
 from ci.gate.schema import Plan

@@ -30,7 +30,6 @@ from ci.__main__ import main
 from ci.images import build as building
 from ci.images import definition, shell
 from ci.images import wheels as fetching
-from ci.images.attach import copy_streams
 from ci.images.build import TOOLCHAINS_LABEL, Built, bake_toolchains, build_image
 from ci.images.definition import (
     LABEL,
@@ -41,7 +40,7 @@ from ci.images.definition import (
     recall_base,
 )
 from ci.images.prune import Stale, find_stale, remove_stale
-from ci.images.shell import HOME, ShellRequest, run_shell
+from ci.images.shell import HOME, ShellRequest, copy_streams, run_shell
 from ci.images.wheels import fetch_wheels
 from ci.verbs import image as verb
 from provisioning.artifacts.environment import Environment

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from ci.images import attach, digest, shell, wheels
+from ci.images import digest, shell, wheels
 from ci.images.build import Built
 from ci.images.definition import LABEL, TOOLCHAINS
 from ci.images.digest import Comparison
@@ -482,20 +482,20 @@ def test_what_is_typed_is_sent_until_stdin_ends(monkeypatch: pytest.MonkeyPatch)
     ready = iter([[], [0], [], [0], [0]])
     typed = iter([b"one ", b"two", b""])
     waiting = SimpleNamespace(select=lambda *_: (next(ready), [], []))
-    monkeypatch.setattr(attach, "select", waiting)
-    monkeypatch.setattr(attach, "os", SimpleNamespace(read=lambda *_: next(typed)))
+    monkeypatch.setattr(shell, "select", waiting)
+    monkeypatch.setattr(shell, "os", SimpleNamespace(read=lambda *_: next(typed)))
     done = threading.Event()
     ours, theirs = socket.socketpair()
     theirs.settimeout(5)
     with ours, theirs:
-        attach._feed(ours, done)
+        shell._feed(ours, done)
         assert b"".join(iter(lambda: theirs.recv(9), b"")) == b"one two"
         done.set()
-        attach._feed(ours, done)  # nothing is left to be read
+        shell._feed(ours, done)  # nothing is left to be read
         done.clear()
         theirs.close()
         ready, typed = iter([[0]]), iter([b"late"])
-        attach._feed(ours, done)  # the container has exited
+        shell._feed(ours, done)  # the container has exited
 
 
 @pytest.mark.parametrize("breaks", [False, True])
@@ -507,10 +507,10 @@ def test_typing_ends_with_the_container(monkeypatch: pytest.MonkeyPatch, breaks:
             raise OSError("reset")
         return iter(())
 
-    monkeypatch.setattr(attach, "_feed", lambda _, done: (fed.append(done), done.wait(5)))
-    monkeypatch.setattr(attach, "_pieces", pieces)
+    monkeypatch.setattr(shell, "_feed", lambda _, done: (fed.append(done), done.wait(5)))
+    monkeypatch.setattr(shell, "_pieces", pieces)
     with pytest.raises(OSError, match="reset") if breaks else nullcontext():
-        attach.copy_streams(CLIENT, terminal=False)
+        shell.copy_streams(CLIENT, terminal=False)
     assert [one.is_set() for one in fed] == [True]
 
 
@@ -525,7 +525,7 @@ def test_a_container_is_attached_with_all_its_streams_and_no_limit(is_wrapped: b
         return SimpleNamespace(_sock=stream) if is_wrapped else stream
 
     client: Any = SimpleNamespace(api=SimpleNamespace(attach_socket=attach_socket))
-    assert attach.open_stream(client, "c1") is stream
+    assert shell.open_stream(client, "c1") is stream
     assert asked == [("c1", dict.fromkeys(("stdin", "stdout", "stderr", "stream"), 1))]
     assert limits == [None]
 
@@ -541,15 +541,15 @@ def test_a_terminal_has_the_lines_and_columns_of_the_callers(
     settings = SimpleNamespace(
         tcgetattr=lambda _: ["before"], TCSADRAIN=1, tcsetattr=lambda *given: done.append(given)
     )
-    monkeypatch.setattr(attach, "termios", settings)
-    monkeypatch.setattr(attach, "tty", SimpleNamespace(setraw=done.append))
-    monkeypatch.setattr(attach.shutil, "get_terminal_size", lambda: os.terminal_size((132, 43)))
+    monkeypatch.setattr(shell, "termios", settings)
+    monkeypatch.setattr(shell, "tty", SimpleNamespace(setraw=done.append))
+    monkeypatch.setattr(shell.shutil, "get_terminal_size", lambda: os.terminal_size((132, 43)))
     resized: list[int] = []
     former = signal.signal(signal.SIGWINCH, lambda number, _: resized.append(number))
-    with attach.raw_terminal(client, "c1"):
+    with shell.raw_terminal(client, "c1"):
         assert sizes == [("c1", {"height": 43, "width": 132})]
         assert done == [0]
-        monkeypatch.setattr(attach.shutil, "get_terminal_size", lambda: os.terminal_size((80, 9)))
+        monkeypatch.setattr(shell.shutil, "get_terminal_size", lambda: os.terminal_size((80, 9)))
         signal.raise_signal(signal.SIGWINCH)
         assert sizes[1:] == [("c1", {"height": 9, "width": 80})]
         client.api = None  # the container may have exited

@@ -21,10 +21,10 @@ from ci.inspect.app_checks import (
     list_app_checks,
 )
 from ci.inspect.app_manifest import AppManifest
-from ci.inspect.app_report import CheckedUnit, _builds, choose_exit, measure
 from ci.inspect.app_trees import read_app
 from ci.inspect.apps import MANIFEST, QNN_ABI, AppUnit, Kind, PackedFile
 from ci.inspect.gradle import Gradle
+from ci.verbs.check_app import CheckedUnit, _builds, choose_exit, measure
 from provisioning.doctor.checks.registry import Finding, Severity
 from provisioning.doctor.facts import TreeFacts
 from provisioning.elf.facts import EM_X86_64

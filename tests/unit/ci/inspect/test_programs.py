@@ -20,7 +20,7 @@ import msgspec
 import pytest
 
 from ci.inspect.files import Inspection, inspect_file
-from ci.inspect.render import render_files
+from ci.verbs.inspect import render_files
 from provisioning.doctor.survey import context_binaries, programs
 from provisioning.doctor.survey.context_binaries import (
     ContextBinary,

@@ -20,13 +20,13 @@ from ci.inspect.app_checks import (
     judge_unit,
 )
 from ci.inspect.app_manifest import AppManifest, merge_manifests
-from ci.inspect.app_report import CheckedUnit, data_of, measure, render_units
 from ci.inspect.apps import QNN_ABI, AppUnit, Kind, PackedFile
 from ci.inspect.compat import Answer, Axis, Row, Runtime, Verdict, judge_compat
 from ci.inspect.files import Inspected, Library, inspect_file
 from ci.inspect.gradle import Gradle
-from ci.inspect.render import render_files
 from ci.verbs import compat
+from ci.verbs.check_app import CheckedUnit, data_of, measure, render_units
+from ci.verbs.inspect import render_files
 from provisioning.console.progress import Progress
 from provisioning.doctor.checks.registry import Finding, Severity
 from provisioning.doctor.facts import FileFacts, TreeFacts

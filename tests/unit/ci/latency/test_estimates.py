@@ -12,20 +12,24 @@ from hypothesis import strategies as some
 
 from ci.audit.upgrade import compare_cases
 from ci.judging.budget import find_predicted_slow
-from ci.latency.calibrate import calibrate, read_own, write_own
+from ci.latency.calibrate import (
+    Point,
+    calibrate,
+    find_interval,
+    fit_line,
+    make_line,
+    read_own,
+    write_own,
+)
 from ci.latency.data import (
     DEVICES,
     FIGURES,
-    PROGRAMS,
     Device,
     Figure,
-    SimulatedProgram,
     read_lines,
     read_rows,
 )
 from ci.latency.estimate import estimate_times, find_device
-from ci.latency.fit import Point, find_interval, fit_line, make_line
-from ci.latency.render import render_estimate
 from ci.models.schemes import Scheme
 from ci.report.comparison import compare_case
 from ci.report.schema import (
@@ -37,8 +41,9 @@ from ci.report.schema import (
     Simulation,
     Status,
 )
+from ci.verbs.estimate import render_estimate
 from provisioning.errors import ManifestError, UsageError
-from tests.bench.latency import fit_lines
+from tests.bench.latency import PROGRAMS, SimulatedProgram, fit_lines
 from tests.stand_ins.reports import make_report
 
 FIGURE = {

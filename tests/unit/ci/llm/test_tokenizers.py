@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ci.llm.tiny.train import BOS, EOS, PIECES, list_ids, write_tokenizer
 from ci.llm.tokenizers import PieceTable, read_tokenizer
 from provisioning.errors import UsageError
+from tests.stand_ins.tiny_decoder import BOS, EOS, PIECES, list_ids, write_tokenizer
 from tests.unit.ci.llm.decoders import PLACE
 
 PAIRS = [

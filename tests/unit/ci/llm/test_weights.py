@@ -15,9 +15,9 @@ from msgspec import structs
 
 from ci.llm.config import DecoderConfig, RopeScaling
 from ci.llm.decoder import Attention, Decoder, make_decoder
-from ci.llm.tiny.train import CONFIG, write_weights
 from ci.llm.weights import _llama2c_shapes, parse_scaling, read_weights
 from provisioning.errors import UsageError
+from tests.stand_ins.tiny_decoder import CONFIG, write_weights
 from tests.unit.ci.llm.decoders import PLACE, Tiny, example_inputs
 
 # The layers' weights in transformers' LlamaForCausalLM. w1 is gated by SiLU, w3 is its factor.

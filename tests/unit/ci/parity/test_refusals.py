@@ -78,17 +78,15 @@ def test_the_tree_of_another_project_is_refused_at_once(call: str, refused: bool
         check_tree(tree, (), "executorch")
 
 
-def test_dropped_options_and_keys_warn(
-    plant: Callable[..., Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_dropped_keys_warn(plant: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     source = plant(TREE)
     policy = source / "policy.toml"
     policy.write_text('[layout]\ngenerated = "_*__srcs"\nqueries = ["q.toml"]\n', encoding="utf-8")
 
     words = ["parity", "--source", str(source), "--no-cache", "--policy", str(policy)]
-    code, _ = run_command("ci", VERBS, [*words, "--build-buck"])
+    code, _ = run_command("ci", VERBS, words)
 
     warnings = [line for line in capsys.readouterr().err.splitlines() if "warning:" in line]
     assert code is ExitCode.OK
-    for name in ("--build-buck", "layout.generated", "layout.queries"):
+    for name in ("layout.generated", "layout.queries"):
         assert sum(name in line for line in warnings) == 1

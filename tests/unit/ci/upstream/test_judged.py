@@ -19,7 +19,16 @@ from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
 from ci.report.schema import Threshold, Tool
 from ci.upstream.expectations import Checked, read_expectations
-from ci.upstream.journal import Entry, Header, Ran, kept_directory
+from ci.upstream.journal import (
+    Comparison,
+    Entry,
+    Header,
+    Member,
+    Ran,
+    kept_directory,
+    read_comparisons,
+    write_comparison,
+)
 from ci.upstream.judged import (
     Ending,
     Judged,
@@ -32,7 +41,6 @@ from ci.upstream.judged import (
     stack,
     summarize_message,
 )
-from ci.upstream.kept import Comparison, Member, read_comparisons, write_comparison
 from ci.upstream.report import make_case, make_controls, worst_figures
 from ci.upstream.stubs import LACKS, NEEDS
 from ci.verbs.lanes import upstream

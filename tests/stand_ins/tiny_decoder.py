@@ -1,4 +1,4 @@
-"""Trains the decoder ``tiny`` in seconds: ``python -m ci.llm.tiny.train DIRECTORY``.
+"""Trains the decoder ``tiny`` in seconds: ``python -m tests.stand_ins.tiny_decoder DIRECTORY``.
 
 In an untrained decoder, the two best logits of a step are closer together than the quantization
 noise, so no run could be rejected by its tokens. This decoder learns three sentences by heart. It
