@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 from ci.cases.baselines import Baseline, find_changes
 from ci.cases.cache import Artifact
@@ -79,6 +80,18 @@ NO_FLOAT = (
 )
 
 
+class TriggeredFault(Protocol):
+    """A known fault that a model triggers, as ci.faults.match finds it."""
+
+    @property
+    def is_scheme(self) -> bool:
+        """Whether the quantized model itself is wrong, not the program."""
+
+    @property
+    def text(self) -> str:
+        """The fault with its place, and its fix on a second line."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SessionOptions:
     """The options of a run."""
@@ -95,9 +108,9 @@ class SessionOptions:
     backend: Backend = Backend.HTP
     estimate: bool = False  # whether the time of each case on a device is predicted
     own_lines: tuple[Line, ...] = ()  # of the user's devices
-    # Takes a graph's steps, a scheme and a QNN version. Returns descriptions of the known faults
-    # that the graph triggers.
-    find_faults: Callable[[Sequence[Step], str, str], Sequence[str]] = lambda *_: ()
+    # Takes a graph's steps, a scheme and a QNN version. Returns the known faults that the graph
+    # triggers.
+    find_faults: Callable[[Sequence[Step], str, str], Sequence[TriggeredFault]] = lambda *_: ()
 
 
 @dataclass(frozen=True)
@@ -225,7 +238,10 @@ class CaseJudge:
         self.leave(*run.notes.files)
         with self.notes.of("the details of the outputs"):
             self.evidence.outputs = describe_outputs(references, outputs)
-        verdict = judge_outputs(references, outputs, compiled.inputs, compiled.outputs, self.limits)
+        known = self.find_explained()
+        verdict = judge_outputs(
+            *(references, outputs, compiled.inputs, compiled.outputs, self.limits), explained=known
+        )
         self.evidence.figures, self.evidence.controls = verdict.figures, verdict.controls
         task = self.measure_metric(references, outputs)
         slow, nearly = find_slow(run.notes.device, self.limits.budget)
@@ -271,10 +287,10 @@ class CaseJudge:
                     self.evidence.notes = self.name_operators(notes)
             return self.end(Status.PASSED, remark=run.notes.remark)
         advice = MODEL if failing and failing[0].is_model else verdict.advice
-        if self.evidence.question is Question.QUANTIZED:
+        if self.evidence.question is Question.QUANTIZED and Question.QUANTIZED not in known:
             advice = advice or SCHEME
-        seen = any(line.startswith("  seen: ") for line in verdict.advice)
-        where = self.explain(compiled.loss, over, is_located=seen or run.used)
+        is_located = Question.FAITHFUL in known or verdict.is_placed or run.used
+        where = self.explain(compiled.loss, over, is_located=is_located)
         explained = "\n".join(["; ".join(reasons), *advice, *where])
         return self.end(Status.FAILED, explained, log_tail, remark=run.notes.remark)
 
@@ -391,9 +407,8 @@ class CaseJudge:
         if status is Status.FAILED and is_dead:
             advice = advice or self.policy.advise(log_tail)
         spec, known = self.spec, self.evidence
-        faults: list[str] = []
-        with self.notes.of("the known faults"):
-            faults = self.find_faults() if status is not Status.UNSUPPORTED else []
+        triggered = [] if status is Status.UNSUPPORTED else self.list_faults()
+        faults = [f"known fault: {one.text}" for one in triggered]
         if status is Status.PASSED:
             known.warnings += tuple(one.replace("\n  ", "; ") for one in faults)
             faults = []
@@ -426,13 +441,26 @@ class CaseJudge:
         )
         return CaseResult(case, controls, "; ".join(filter(None, [*self.remarks, remark])))
 
-    def find_faults(self) -> list[str]:
+    def find_faults(self) -> list[TriggeredFault]:
         """Return the known faults that the model's graph triggers with the scheme of the case and
         the version of QNN that compiled it."""
         artifact = self.evidence.artifact
         steps = artifact.compiled.steps if artifact else read_steps(self.directory / STEPS)
         scheme, qnn = self.spec.scheme.value, self.evidence.compiler
-        return [f"known fault: {one}" for one in self.options.find_faults(steps, scheme, qnn)]
+        return [*self.options.find_faults(steps, scheme, qnn)]
+
+    def list_faults(self) -> list[TriggeredFault]:
+        """Return the result of find_faults. If it raises an exception, add a warning and return an
+        empty list."""
+        found: list[TriggeredFault] = []
+        with self.notes.of("the known faults"):
+            found += self.find_faults()
+        return found
+
+    def find_explained(self) -> set[Question]:
+        """Return the questions that a known fault explains if their answer is no."""
+        faults = self.list_faults()
+        return {Question.QUANTIZED if one.is_scheme else Question.FAITHFUL for one in faults}
 
     def find_places(self, reason: str) -> tuple[Place, ...]:
         """Return the source lines of the user's code that ``reason`` mentions, or else the first

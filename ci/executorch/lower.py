@@ -145,15 +145,16 @@ class Lowering:
         spec, model = self.spec, self.model
         module: Any = model.module
         self.staging.write_float(model.reference, model.made)  # first: may raise FailedError
+        steps: tuple[Step, ...] = ()
+        if not spec.layers:  # before quantizing, which clips the model's own constants
+            with self.staging.notes.of("the model's operators"):
+                steps = describe_steps(model.module, model.evaluation[0])
+            self.staging.note_steps(steps)
         if spec.scheme.quantized:
             self.staging.enter("quantize")
             choices = spec.source.choices
             module = quantize_model(model, spec.scheme, spec.soc, choices, self.backend)
         if not spec.layers:
-            steps: tuple[Step, ...] = ()
-            with self.staging.notes.of("the model's operators"):
-                steps = describe_steps(model.module, model.evaluation[0])
-            self.staging.note_steps(steps)
             return structs.replace(self.write_program(module), steps=steps)
         module, layers = expose_layers(module, model.evaluation[0])
         outputs = tuple(run_eager(module, model.evaluation))

@@ -14,7 +14,7 @@ from typing import Literal, cast
 from msgspec import Struct
 
 from ci.faults.graph import Graph, Node, Shape, parse_graph
-from ci.faults.operators import OPERATORS
+from ci.faults.operators import ONLY_IN_PATTERNS, OPERATORS
 from ci.models.graph_steps import Operand, Step, measure_step
 from ci.models.schemes import Scheme
 from provisioning.errors import ManifestError, UsageError
@@ -34,7 +34,8 @@ Relation = Literal["", "any", "first", "whole", "over_batch", "over_rows", "scal
 
 class Pattern(Struct, frozen=True, forbid_unknown_fields=True):
     """The pattern of a fault. ``operators`` is a chain of names of ci.faults.operators, with ``|``
-    between alternatives. ``schemes`` are the schemes with the fault.
+    between alternatives; a place that ends with ``?`` may be missing in a graph. ``schemes`` are
+    the schemes with the fault.
 
     The following fields are conditions on the first operator. ``constant`` is how a constant
     operand relates to the result: ``any``, ``whole`` (same shape), ``scalar``, ``over_rows`` (more
@@ -62,9 +63,14 @@ class Pattern(Struct, frozen=True, forbid_unknown_fields=True):
     numbers: dict[str, tuple[tuple[float, float], ...]] = {}
 
     @property
-    def chain(self) -> list[list[str]]:
-        """Return the alternative operators at each place of the chain."""
-        return [one.split("|") for one in self.operators]
+    def chains(self) -> list[list[list[str]]]:
+        """Return the chains, each with and without the places that may be missing. A place is a
+        list of alternative operators."""
+        chains: list[list[list[str]]] = [[]]
+        for place in self.operators:
+            longer = [[*one, place.removesuffix("?").split("|")] for one in chains]
+            chains = [*longer, *(chains if place.endswith("?") else [])]
+        return chains
 
 
 class Tried(Struct, frozen=True, forbid_unknown_fields=True):
@@ -151,8 +157,9 @@ def find_problems(fault: Fault) -> Iterator[str]:
         yield "the pattern has no scheme"
     if not fault.name.replace("-", "").isalnum() or fault.name != fault.name.lower():
         yield "its name must consist of lowercase letters, digits and hyphens"
-    for place in (*pattern.chain, pattern.not_after, pattern.not_before):
-        yield from (f"there is no operator {one!r}" for one in place if one not in OPERATORS)
+    allowed = {*OPERATORS, *ONLY_IN_PATTERNS}
+    for place in (*pattern.chains[0], pattern.not_after, pattern.not_before):
+        yield from (f"there is no operator {one!r}" for one in place if one not in allowed)
     known = {one.value for one in Scheme}
     used = (*pattern.schemes, *(one.scheme for one in fault.tried))
     yield from (f"there is no scheme {one!r}" for one in used if one not in known)
@@ -186,11 +193,12 @@ def find_pattern(pattern: Pattern, steps: Sequence[Step]) -> list[list[Step]]:
     by_name = {one.name: one for one in steps}
     found = []
     for last in steps:
-        chain = _follow(pattern.chain, last, by_name)
         readers = {one.operator for one in steps if last.name in one.sources}
-        fits = chain and readers.isdisjoint(pattern.not_before)
-        if fits and _fits(pattern, chain[0], by_name) and _has_numbers(pattern, chain):
-            found.append(chain)
+        for places in pattern.chains if readers.isdisjoint(pattern.not_before) else ():
+            chain = _follow(places, last, by_name)
+            if chain and _fits(pattern, chain[0], by_name) and _has_numbers(pattern, chain):
+                found.append(chain)
+                break
     return found
 
 
@@ -266,7 +274,8 @@ def describe(graph: Graph) -> list[Step]:
         for read in node.reads:
             tensor = graph.tensors.get(read)
             largest = abs(tensor.value) if tensor and tensor.value is not None else 3.0
-            operands.append(Operand(shapes[read], graph.is_constant(read), largest))
+            uniform = bool(tensor and tensor.value is not None)
+            operands.append(Operand(shapes[read], graph.is_constant(read), largest, uniform))
         sources = [read if read in graph.nodes else "" for read in node.reads]
         if len(node.reads) == 1 and node.operator == "pow":
             operands.insert(0, Operand((), True, abs(cast(float, node.attributes["base"]))))
@@ -294,11 +303,20 @@ def _name_numbers(node: Node, rank: int) -> dict[str, tuple[float, ...]]:
 # Attributes of operators in ci.faults, each with torch's name and default.
 USUAL_NUMBERS: Mapping[str, Mapping[str, tuple[str, float]]] = {
     "conv": {"stride": ("stride", 1), "pad": ("padding", 0), "groups": ("groups", 1)},
+    "conv_transpose": {
+        "stride": ("stride", 1),
+        "pad": ("padding", 0),
+        "output_pad": ("output_padding", 0),
+        "groups": ("groups", 1),
+    },
+    "clip": {"low": ("min", 0)},
+    "concat": {"axis": ("dim", 0)},
     "avg_pool": {
         "kernel": ("kernel_size", 1),
         "stride": ("stride", 1),
         "pad": ("padding", 0),
         "counts_pad": ("count_include_pad", 1),
+        "ceil": ("ceil_mode", 0),
     },
 }
 

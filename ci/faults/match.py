@@ -9,7 +9,7 @@ from functools import cache
 from msgspec import Struct, structs
 
 from ci.faults.known import Fault, find_pattern, read_faults
-from ci.faults.operators import OPERATORS
+from ci.faults.operators import ONLY_IN_PATTERNS, OPERATORS
 from ci.models.graph_steps import Operand, Step
 
 
@@ -17,7 +17,8 @@ class KnownFault(Struct, frozen=True, kw_only=True):
     """A known fault at a place in a model. ``calls`` describes the calls of the pattern's
     operators, with the operands of the first call. ``nodes`` are the names of these calls in the
     exported graph, and ``operators`` are torch's names of their operators. ``file`` and ``line``
-    are the place in the source, or empty and 0 if that is unknown."""
+    are the place in the source, or empty and 0 if that is unknown. ``is_scheme`` is true if the
+    quantized model itself is wrong, not the program."""
 
     fault: str
     title: str
@@ -28,6 +29,7 @@ class KnownFault(Struct, frozen=True, kw_only=True):
     operators: tuple[str, ...]
     file: str = ""
     line: int = 0
+    is_scheme: bool = False
 
     @property
     def place(self) -> str:
@@ -35,14 +37,21 @@ class KnownFault(Struct, frozen=True, kw_only=True):
         in the exported graph."""
         return f"{self.file}:{self.line}" if self.line else f"node {self.nodes[0]}"
 
+    @property
+    def text(self) -> str:
+        """Return the fault with its place, and its fix on a second line."""
+        return f"{self}\n  fix: {self.fix}"
+
     def __str__(self) -> str:
         return f"{self.fault} [{self.place}] ({self.calls}): {self.seen}"
 
 
 @cache
 def name_operators() -> dict[str, str]:
-    """Map torch's operator names to those in ci.faults.operators."""
-    return {aten: name for name, one in OPERATORS.items() for aten in one.aten}
+    """Map the operator names of torch and ONNX to those in ci.faults.operators."""
+    rows = [(name, (*one.aten, one.onnx)) for name, one in OPERATORS.items()]
+    rows += [(name, (onnx,)) for name, onnx in ONLY_IN_PATTERNS.items()]
+    return {given: name for name, every in rows for given in every if given}
 
 
 def match_faults(steps: Sequence[Step], scheme: str, qnn: str) -> tuple[KnownFault, ...]:
@@ -78,6 +87,7 @@ def make_known(fault: Fault, chain: Sequence[Step], operators: dict[str, str]) -
         operators=tuple(operators[one.name] for one in chain),
         file=file,
         line=int(line) if line.isdigit() else 0,
+        is_scheme=fault.owner == "quantization",
     )
 
 
@@ -91,8 +101,3 @@ def _describe_operand(one: Operand) -> str:
     kind = "a constant " if one.constant else ""
     largest = f" up to {one.magnitude:.4g}" if one.magnitude >= 1000 else ""
     return f"{kind}{list(one.shape)}{largest}"
-
-
-def warn_of_faults(steps: Sequence[Step], scheme: str, qnn: str) -> tuple[str, ...]:
-    """Return a message of two lines for each known fault: the fault and its place, and the fix."""
-    return tuple(f"{one}\n  fix: {one.fix}" for one in match_faults(steps, scheme, qnn))

@@ -114,6 +114,8 @@ def _conv(b: Builder, kind: str, name: str, reads: Reads, **given: int) -> None:
     kernel = b.shapes[reads[1]][2:]
     pads = [given.get("pad", 0)] * len(kernel) * 2
     sizes = {"strides": [given.get("stride", 1)] * len(kernel), "pads": pads}
+    if given.get("output_pad"):
+        sizes["output_padding"] = [given["output_pad"]] * len(kernel)
     b.add(kind, name, reads, kernel_shape=kernel, group=given.get("groups", 1), **sizes)
 
 
@@ -122,6 +124,7 @@ def _pool(b: Builder, kind: str, name: str, reads: Reads, **given: int) -> None:
     sizes = {"kernel_shape": [given["kernel"]] * dims, "strides": [given["stride"]] * dims}
     pads = [given.get("pad", 0)] * dims * 2
     more = {"pads": pads, "count_include_pad": given.get("counts_pad", 1)} if any(pads) else {}
+    more |= {"ceil_mode": 1} if given.get("ceil") else {}
     b.add(kind, name, reads, **sizes, **more)
 
 

@@ -35,8 +35,8 @@ unary     neg             neg                                              Neg
 unary     sin             sin                                              Sin
 unary     cos             cos                                              Cos
 unary     exp             exp                                              Exp
-unary     clip            clamp,hardtanh                                   Clip
-positive  log             log                                              Log
+unary     clip            clamp,clamp_min,hardtanh                         Clip
+positive  log             log,log10,log2                                   Log
 positive  sqrt            sqrt                                             Sqrt
 positive  reciprocal      reciprocal                                       Reciprocal
 binary    add             add                                              Add
@@ -60,7 +60,7 @@ reduce    amin            amin                                             Reduc
 layer     linear          linear,addmm                                     Gemm
 layer     matmul          matmul,bmm,mm                                    MatMul
 layer     conv            convolution,conv2d,conv1d                        Conv
-layer     conv_transpose  conv_transpose2d                                 ConvTranspose
+layer     conv_transpose  conv_transpose2d,conv_transpose1d                ConvTranspose
 pool      max_pool        max_pool2d,max_pool2d_with_indices               MaxPool
 pool      avg_pool        avg_pool2d,avg_pool3d                            AveragePool
 move      reshape         view,reshape,_unsafe_view,flatten                Reshape
@@ -84,3 +84,9 @@ def _read_table() -> Mapping[str, Operator]:
 
 
 OPERATORS = _read_table()
+# Operators that patterns can name but graphs cannot have, with their names in ONNX.
+ONLY_IN_PATTERNS: Mapping[str, str] = {
+    "where": "Where",
+    "masked_fill": "",
+    "scaled_dot_product_attention": "",
+}

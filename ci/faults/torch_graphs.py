@@ -175,9 +175,20 @@ def _conv(
     return made
 
 
-def _avg_pool(x: Tensor, kernel: int, stride: int, pad: int = 0, counts_pad: int = 1) -> Tensor:
+def _conv_transpose(
+    x: Tensor, w: Tensor, *, stride: int = 1, pad: int = 0, output_pad: int = 0
+) -> Tensor:
+    made: Tensor = functional.conv_transpose2d(
+        x, w, stride=stride, padding=pad, output_padding=output_pad
+    )
+    return made
+
+
+def _avg_pool(
+    x: Tensor, *, kernel: int, stride: int, pad: int = 0, counts_pad: int = 1, ceil: int = 0
+) -> Tensor:
     call = functional.avg_pool3d if x.dim() == 5 else functional.avg_pool2d
-    made: Tensor = call(x, kernel, stride, pad, count_include_pad=bool(counts_pad))
+    made: Tensor = call(x, kernel, stride, pad, bool(ceil), count_include_pad=bool(counts_pad))
     return made
 
 
@@ -217,7 +228,7 @@ CALLS: Mapping[str, Call] = {
     "linear": functional.linear,
     "matmul": torch.matmul,
     "conv": _conv,
-    "conv_transpose": lambda x, w, stride=1: functional.conv_transpose2d(x, w, stride=stride),
+    "conv_transpose": _conv_transpose,
     "max_pool": lambda x, kernel, stride: functional.max_pool2d(
         x, kernel_size=kernel, stride=stride
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -13,25 +13,26 @@ from ci.judging.controls import MAKERS, is_rejected, make_controls
 from ci.judging.figures import Array, measure_pooled
 from ci.judging.gate import LOST_DB, Judgement, OutputJudgement, Reason, References, judge
 from ci.judging.noise import Excess
-from ci.judging.sightings import find_sighting
+from ci.judging.sightings import Sighting, find_sighting
+from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
 from ci.models.user_models import Metric, MetricResult
 from ci.report.schema import ControlKind, NoiseNote, Question, Threshold
 
 CALIBRATE = (
-    "calibrate with inputs like the judged ones, check the ranges that the observer found, or"
-    " choose a scheme with more bits"
+    "calibrate with inputs like the judged ones, and check the ranges that the observer found"
 )
+MORE_BITS = "choose a scheme with more bits"
 APART = "return the parts as separate outputs, because a concatenation has only one step size"
 FLOAT16 = "float16 has 11 significant bits: keep values small, or choose a 16-bit quantized scheme"
-OTHER_FORM = "in another scheme, or write the affected part of the model differently"
-BATCH = "lower the model with batch 1, because QNN is known to compute some rows incorrectly"
+OTHER_FORM = "write the affected part of the model differently"
+BATCH = "lower the model with batch 1"
 UINT8 = "use int32 or float32 inputs, because QNN reads each uint8 of an input as 0 or 1"
 KEPT = 0.1  # the share of the allowed drop of a metric that counts as no drop
 NEAR_DB = 3.0  # below this difference, chance decides which of two parts has the larger excess
 SCHEME = (
     "  why: quantization lost the accuracy that the float32 model has",
-    f"  fix: {CALIBRATE}",
+    f"  try: {CALIBRATE}",
 )
 MODEL = (
     "  why: the cause is the float32 model, its data or the metric, not QNN",
@@ -81,7 +82,9 @@ class Verdict:
 
     figures: CaseFigures
     reasons: tuple[Reason, ...] = ()  # empty if the outputs are accepted
-    advice: tuple[str, ...] = ()  # lines with the likely cause and the fix
+    advice: tuple[str, ...] = ()  # lines with the pattern of the error, its cause and remedies
+    # whether the elements of a wrong output are right but in other places
+    is_placed: bool = False
     controls: tuple[ControlResult, ...] = ()
     proofless: str = ""  # names the kinds of wrong outputs that the gate accepts; or empty
     notes: tuple[NoiseNote, ...] = ()  # on errors that noise does not explain and do not matter
@@ -96,9 +99,13 @@ def judge_outputs(
     inputs: Sequence[TensorInfo],
     infos: Sequence[TensorInfo],
     limits: Threshold,
+    *,
+    explained: Collection[Question] = (),
 ) -> Verdict:
     """Compare ``outputs``, [input set, *shape] each, with the references, and test the gate with
-    controls. ``infos`` describe the outputs, and ``inputs`` the program's inputs."""
+    controls. ``infos`` describe the outputs, and ``inputs`` the program's inputs. If a known fault
+    explains why a question is answered with no, it is in ``explained``, and no other cause is
+    guessed."""
     judgement = judge(references, outputs, infos, limits)
     controls = tuple(feed_controls(references, infos, limits))
     passing = [one.kind.value for one in controls if not one.rejected]
@@ -106,11 +113,15 @@ def judge_outputs(
     warnings = ["no two input sets have distinguishable outputs: use sets that differ more"]
     warnings = [*(warnings if alike else []), *find_vague(references, infos, limits)]
     warnings += find_faint(references, infos)
+    sightings = find_sightings(judgement, references, outputs)
     faults = [name for name in passing if name != ControlKind.OTHER_INPUT.value]
     return Verdict(
         summarize_figures(judgement),
         judgement.reasons,
-        tuple(advise_on_figures(judgement, references, outputs, inputs)),
+        tuple(
+            advise_on_figures(judgement, references, sightings, inputs, limits, explained=explained)
+        ),
+        any(one is not None and one.is_placed for one in sightings.values()),
         tuple(one for one in controls if one.rejected or one.kind is not ControlKind.OTHER_INPUT),
         f"the gate accepts {', '.join(faults)}: this case proves nothing" if faults else "",
         tuple(
@@ -171,7 +182,8 @@ def find_vague(
         if noise > 10 ** (-db / 20):
             yield (
                 f"output {index}: rounding may leave only {-20 * math.log10(noise):.0f} dB of SQNR,"
-                " so most faults in the program would go unnoticed: choose a scheme with more bits"
+                " so most faults in the program would go unnoticed"
+                f"{f': {MORE_BITS}' if has_finer(limits.scheme) else ''}"
             )
 
 
@@ -262,37 +274,49 @@ def _least(figures: Iterable[float | None]) -> float | None:
 def advise_on_figures(
     judgement: Judgement,
     references: References,
-    outputs: Sequence[Array],
+    sightings: Mapping[int, Sighting | None],
     inputs: Sequence[TensorInfo],
+    limits: Threshold,
+    *,
+    explained: Collection[Question] = (),
 ) -> Iterator[str]:
-    """Yield lines with the pattern of wrong outputs, the cause and the fix. If the program is not
-    faithful, the cause is the runner, an input or QNN; otherwise it is the quantization."""
-    right = [references.best(index)[0].values for index in range(len(outputs))]
-    wrong = [n for n, one in enumerate(judgement.outputs) if one.fails(Question.FAITHFUL)]
-    several = len(outputs) > 1
-    sightings = {index: find_sighting(right, outputs[index], index) for index in wrong}
+    """Yield lines with the pattern of wrong outputs, the cause and what to try. If the program is
+    not faithful, the cause is the runner, an input or QNN; otherwise it is the quantization. The
+    other arguments are those of judge_outputs."""
+    several = len(judgement.outputs) > 1
+    is_known = Question.FAITHFUL in explained
     for index, sighting in sightings.items():
         if sighting:
-            yield f"  seen: {f'output {index}: ' if several else ''}{sighting}"
-    if wrong:
-        yield from _advise_on_program(judgement, wrong, inputs, seen=any(sightings.values()))
-    elif any(one.fails(Question.QUANTIZED) for one in judgement.outputs):
-        yield from _advise_on_scheme(judgement, references)
+            seen = sighting.seen if is_known else str(sighting)
+            yield f"  seen: {f'output {index}: ' if several else ''}{seen}"
+    if sightings and not is_known:
+        yield from _advise_on_program(judgement, sightings, inputs)
+    failed = any(one.fails(Question.QUANTIZED) for one in judgement.outputs)
+    if not sightings and failed and Question.QUANTIZED not in explained:
+        yield from _advise_on_scheme(judgement, references, limits)
+
+
+def find_sightings(
+    judgement: Judgement, references: References, outputs: Sequence[Array]
+) -> dict[int, Sighting | None]:
+    """Map the index of each output that is not faithful to the pattern of its errors."""
+    right = [references.best(index)[0].values for index in range(len(outputs))]
+    wrong = [n for n, one in enumerate(judgement.outputs) if one.fails(Question.FAITHFUL)]
+    return {index: find_sighting(right, outputs[index], index) for index in wrong}
 
 
 def _advise_on_program(
-    judgement: Judgement, wrong: Sequence[int], inputs: Sequence[TensorInfo], *, seen: bool
+    judgement: Judgement, sightings: Mapping[int, Sighting | None], inputs: Sequence[TensorInfo]
 ) -> Iterator[str]:
-    places = [_find_worst(judgement.outputs[index].excesses) for index in wrong]
+    places = [_find_worst(judgement.outputs[index].excesses) for index in sightings]
     if any(tensor.dtype == "uint8" for tensor in inputs):
         yield f"  fix: {UINT8}"
     elif any(one.place.startswith("row ") and one.is_partial for one in chain(*places)):
         yield "  why: some rows of the batch are correct and others are not"
-        yield f"  fix: {BATCH}"
-    elif not seen:
-        yield "  why: the program and its model compute different results"
+        yield f"  try: {BATCH}"
+    elif not any(one and one.cause for one in sightings.values()):
         batched = any(tensor.shape[:1] > (1,) for tensor in inputs)
-        yield f"  fix: lower it {'with batch 1, ' if batched else ''}{OTHER_FORM}"
+        yield f"  try: {f'{BATCH}, or ' if batched else ''}{OTHER_FORM}"
 
 
 def _find_worst(excesses: Sequence[Excess]) -> list[Excess]:
@@ -303,15 +327,24 @@ def _find_worst(excesses: Sequence[Excess]) -> list[Excess]:
     return [one for one, rank in zip(excesses, ranks, strict=True) if rank > max(ranks) - NEAR_DB]
 
 
-def _advise_on_scheme(judgement: Judgement, references: References) -> Iterator[str]:
+def _advise_on_scheme(
+    judgement: Judgement, references: References, limits: Threshold
+) -> Iterator[str]:
     if references.quantized is None:
         yield "  why: the program is faithful to its model, but float16 rounds its values too much"
-        yield f"  fix: {FLOAT16}"
+        yield f"  try: {FLOAT16}"
         return
     yield "  why: the program is faithful to the quantized model, which is too far from float32"
     parted = any(" in part " in reason.text for one in judgement.outputs for reason in one.reasons)
     ranges = f": {references.clipped[0]}" if references.clipped else ""
-    yield f"  fix: {APART if parted else CALIBRATE + ranges}"
+    more = f"; or {MORE_BITS}" if has_finer(limits.scheme) else ""
+    yield f"  try: {APART if parted else CALIBRATE + ranges + more}"
+
+
+def has_finer(scheme: str) -> bool:
+    """Return whether there are schemes with more bits for activations. It is unknown, and False,
+    for an ONNX file that is already quantized."""
+    return Scheme(scheme).recipe.activation_bits == 8
 
 
 def judge_metric(metric: Metric, result: MetricResult) -> Iterator[Reason]:

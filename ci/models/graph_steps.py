@@ -16,7 +16,8 @@ PASSES_ON: Final = frozenset(
 )
 MOVES: Final = frozenset({"expand", "permute", "reshape", "slice", "squeeze", "to", "transpose"})
 MOVES_OR_PASSES_ON: Final = PASSES_ON | MOVES | {"unsqueeze", "view", "select", "repeat"}
-MOST_ELEMENTS, LARGEST = 1 << 24, 1e38
+MOST_ELEMENTS, LARGEST, TINY = 1 << 24, 1e38, 1e-3
+OPERANDS: Final = frozenset({"other", "self"})  # names of arguments that may be numbers
 
 
 class Operand(Struct, frozen=True):
@@ -27,6 +28,7 @@ class Operand(Struct, frozen=True):
     # The largest absolute element of a constant, or the factor or fill value that an earlier
     # operator applied; 0 if it is unknown.
     magnitude: float = 0.0
+    uniform: bool = False  # whether it is a constant tensor whose elements are all equal
 
 
 class Step(Struct, frozen=True):
@@ -54,14 +56,33 @@ def measure_step(
     - ``rows``: the product of the first operand's other sizes
     - ``height`` and ``width``: the last two sizes of a first operand with four axes
     - ``stride``: the kernel size, for a pooling operator that specifies no stride
+    - ``unreached``: how many rows at the end of a transposed convolution's result no kernel
+      reaches, along its worst axis, or 0
+    - ``overhang``: by how much the last window of a pooling operator with ``ceil_mode`` exceeds
+      the padded input, along its worst axis, or 0
+    - ``floor``: the value below which the result of a clamp does not fall, or the largest magnitude
+      of a constant operand, as for a sum or a maximum; only if it is below TINY
+    - ``uniform_last``: for a concatenation of two tensors whose second one is a constant with equal
+      elements other than 0, the number of axes before and behind the axis that is concatenated
     """
     found = dict(numbers)
     if "groups" in found and len(operands) > 1:
         kernel = max(operands[1].shape[2:], default=0)
         beyond = max(found.get("padding", (0.0,)), default=0.0) - kernel + 1
         found |= {"kernel": (float(kernel),), "beyond": (max(beyond, 0.0),)}
+        if "output_padding" in found:
+            found["unreached"] = (_find_unreached(operands[1].shape[2:], found),)
     elif "kernel_size" in found and not found.get("stride"):
         found["stride"] = found["kernel_size"]
+    if any(found.get("ceil_mode", ())) and operands:
+        found["overhang"] = (_find_overhang(operands[0].shape, found),)
+    fixed = max((one.magnitude for one in operands if one.constant), default=0.0)
+    floor = next(iter(found.get("min", ())), fixed)
+    if 0 < floor < TINY:
+        found["floor"] = (floor,)
+    if "dim" in found and len(operands) == 2 and operands[1].uniform and operands[1].magnitude:
+        axis, rank = found["dim"][0], len(operands[1].shape)
+        found["uniform_last"] = (axis % rank, rank - 1 - axis % rank)
     if operands and operands[0].shape:
         *rows, length = operands[0].shape
         found |= {"rows": (float(math.prod(rows)),), "length": (float(length),)}
@@ -69,6 +90,37 @@ def measure_step(
         height, width = operands[0].shape[2:]
         found |= {"height": (float(height),), "width": (float(width),)}
     return found
+
+
+def _repeat(numbers: Mapping[str, tuple[float, ...]], name: str, default: float) -> Iterator[float]:
+    """Yield an argument's number per axis. A single number applies to all axes."""
+    given = numbers.get(name) or (default,)
+    yield from given
+    while True:
+        yield given[-1]
+
+
+def _find_unreached(kernel: Sequence[int], numbers: Mapping[str, tuple[float, ...]]) -> float:
+    names = (("stride", 1.0), ("padding", 0.0), ("output_padding", 0.0), ("dilation", 1.0))
+    given = [_repeat(numbers, name, usual) for name, usual in names]
+    rows = [0.0]
+    for size, stride, padding, output_padding, dilation in zip(kernel, *given, strict=False):
+        reach = (size - 1) * dilation + 1
+        rows.append(output_padding - padding - (math.ceil(reach / stride) * stride - reach))
+    return max(rows)
+
+
+def _find_overhang(shape: Sequence[int], numbers: Mapping[str, tuple[float, ...]]) -> float:
+    kernel = numbers.get("kernel_size", ())
+    given = [_repeat(numbers, name, usual) for name, usual in (("stride", 1.0), ("padding", 0.0))]
+    sizes = shape[-len(kernel) :] if len(kernel) > 1 else shape[2:]
+    rows = [0.0]
+    every = zip(sizes, _repeat(numbers, "kernel_size", 1.0), *given, strict=False)
+    for size, window, stride, padding in every:
+        moves = math.ceil((size + 2 * padding - window) / stride)
+        moves -= moves * stride >= size + padding  # torch omits a window of padding only
+        rows.append(moves * stride + window - size - 2 * padding)
+    return max(rows)
 
 
 class TraceError(Exception):
@@ -145,21 +197,23 @@ class _Reader:
         exponent."""
         schema = getattr(node.target, "_schema", None)
         names = [one.name for one in schema.arguments] if schema else []
+        taken = {"other", "self", "value"} if _name_operator(node) == "masked_fill" else OPERANDS
         for place, given in enumerate(node.args):
             is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
-            if hasattr(given, "op") or (
-                is_number and place < len(names) and names[place] in {"other", "self"}
-            ):
+            if hasattr(given, "op") or (is_number and place < len(names) and names[place] in taken):
                 yield given
             elif isinstance(given, (list, tuple)):
                 yield from (one for one in given if hasattr(one, "op"))
+        if hasattr(node.kwargs.get("attn_mask"), "op"):
+            yield node.kwargs["attn_mask"]
 
     def _describe(self, given: Any) -> Operand:
         if isinstance(given, (int, float)):
             return Operand((), True, min(abs(float(given)), LARGEST))
         own = _look_through(given)
         if own in self.values:
-            return Operand(_find_shape(given), True, _measure(self.values[own]))
+            value = self.values[own]
+            return Operand(_find_shape(given), True, _measure(value), _is_uniform(value))
         return Operand(_find_shape(given), magnitude=self.factors.get(own, 0.0))
 
     def _is_constant(self, node: Any) -> bool:
@@ -196,6 +250,9 @@ class _Reader:
         elif name == "masked_fill":
             given = node.args[2] if len(node.args) > 2 else 0.0
             self.factors[node] = self._describe(given).magnitude
+        elif name == "where":
+            filled = map(self._describe, node.args[1:])
+            self.factors[node] = max((one.magnitude for one in filled if one.constant), default=0.0)
 
 
 def _look_through(given: Any) -> Any:
@@ -260,3 +317,10 @@ def _measure(value: Any) -> float:
         return 0.0
     largest = max(abs(float(value.min())), abs(float(value.max())))  # bool has no abs()
     return min(largest, LARGEST) if largest == largest else 0.0  # noqa: PLR0124 - NaN
+
+
+def _is_uniform(value: Any) -> bool:
+    """Return whether all elements of a tensor are equal. A number is not a tensor."""
+    if not getattr(value, "ndim", 0) or not value.numel():
+        return False
+    return bool((value == value.flatten()[0]).all())

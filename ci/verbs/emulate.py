@@ -31,7 +31,7 @@ from ci.device.bundle import read_bundle
 from ci.device.runner import STARTS
 from ci.executorch.engine import NAME, ExecutorchEngine, make_runner
 from ci.executorch.toolchain import describe_toolchain, name_toolchain
-from ci.faults.match import warn_of_faults
+from ci.faults.match import match_faults
 from ci.gate.jobs import parse_shard, split_cases
 from ci.gate.results import read_plan
 from ci.models.schemes import EXECUTORCH, Scheme
@@ -340,7 +340,7 @@ def run(
         starts=str(args.starts or ""),
         **{"log-level": args.log_level, **chosen.options},
     )
-    known = {"find_faults": warn_of_faults} if is_htp else {}
+    known = {"find_faults": match_faults} if is_htp else {}
     options = read_options(args, SESSION, policy, command, backend=backend, **known)
     with ready_device(args, progress) if args.device or args.any else nullcontext() as device:
         report = take_steps(

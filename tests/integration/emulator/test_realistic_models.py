@@ -47,7 +47,7 @@ SCHEMES = {
 RED = {
     "ssd_joined 8a8w": "not quantized well: ",
     "mobilevit 8a8w": "fall back to the CPU (aten.view_copy.default: [4294967295] has incorr",
-    "router fp16": "likely cause: a wrong integer type, such as int32 read as int64",
+    "router fp16": "possibly a wrong integer type, such as int32 read as int64",
     "gru_cell 16a8w": "not faithful: output 0: ",
 }
 CASES = [

@@ -14,7 +14,7 @@ from ci.cases.policy import Unsupported, read_emulator_policy
 from ci.cases.pool import Ended
 from ci.cases.spec import CaseSpec
 from ci.faults.known import read_faults
-from ci.faults.match import warn_of_faults
+from ci.faults.match import match_faults
 from ci.models.graph_steps import Operand, Step
 from ci.models.schemes import Scheme
 from ci.report.schema import Place, Status
@@ -45,9 +45,7 @@ REMEDY = next(one.remedy for one in read_faults() if one.name == "mask-too-large
 
 
 def judge(work: Path, answer: object, spec: CaseSpec = SPEC) -> CaseResult:
-    options = SessionOptions(
-        policy=read_emulator_policy(), timeout_s=9.0, find_faults=warn_of_faults
-    )
+    options = SessionOptions(policy=read_emulator_policy(), timeout_s=9.0, find_faults=match_faults)
     runner = EchoRunner(lambda _: [[one] for one in answer])  # type: ignore[attr-defined]
     return run_case(work, replace(LABELLER, steps=STEPS), runner, options=options, spec=spec)
 
@@ -89,9 +87,7 @@ def test_a_model_that_the_compiler_refuses_or_that_ends_it_names_it(
     tmp_path: Path, pool: InlinePool
 ) -> None:
     refused = FailedError("QNN refuses it")
-    options = SessionOptions(
-        policy=read_emulator_policy(), timeout_s=9.0, find_faults=warn_of_faults
-    )
+    options = SessionOptions(policy=read_emulator_policy(), timeout_s=9.0, find_faults=match_faults)
     engine = replace(LABELLER, steps=STEPS, raises=refused)
     case = run_case(tmp_path, engine, EchoRunner(list), options=options, pool=pool).case
     assert case.status is Status.FAILED
@@ -101,7 +97,7 @@ def test_a_model_that_the_compiler_refuses_or_that_ends_it_names_it(
 def test_a_refusal_that_the_policy_expects_names_nothing(tmp_path: Path) -> None:
     rows = (Unsupported(pattern="QNN refuses it", reason="as it always did"),)
     policy = msgspec.structs.replace(read_emulator_policy(), unsupported=rows)
-    options = SessionOptions(policy=policy, timeout_s=9.0, find_faults=warn_of_faults)
+    options = SessionOptions(policy=policy, timeout_s=9.0, find_faults=match_faults)
     engine = replace(LABELLER, steps=STEPS, raises=FailedError("QNN refuses it"))
     case = run_case(tmp_path, engine, EchoRunner(list), options=options).case
     assert (case.status, "known fault" in case.reason) == (Status.UNSUPPORTED, False)
@@ -111,15 +107,13 @@ def test_a_refusal_that_the_policy_expects_names_nothing(tmp_path: Path) -> None
 def test_a_compiler_that_dies_while_it_notes_the_graph_names_nothing(
     tmp_path: Path, noted: bytes
 ) -> None:
-    options = SessionOptions(
-        policy=read_emulator_policy(), timeout_s=9.0, find_faults=warn_of_faults
-    )
+    options = SessionOptions(policy=read_emulator_policy(), timeout_s=9.0, find_faults=match_faults)
     engine = replace(LABELLER, steps=STEPS)
     case = run_case(tmp_path, engine, EchoRunner(list), options=options, pool=Dying(noted)).case
     assert (case.status, "known fault" in case.reason) == (Status.FAILED, False)
 
 
-@pytest.mark.parametrize("scheme", [Scheme.FP16, Scheme.A16W8])
+@pytest.mark.parametrize("scheme", [Scheme.FP16, Scheme.FP16W8])
 def test_a_scheme_that_does_not_meet_it_is_not_warned(tmp_path: Path, scheme: Scheme) -> None:
     case = judge(tmp_path, COARSE, CaseSpec("mlp", scheme, "SM8650")).case
     assert not any("known fault" in one for one in case.warnings)

@@ -341,14 +341,14 @@ SHAPE = {"rows": (48.0,), "length": (5.0,), "height": (6.0,), "width": (5.0,)}
             [((2, 4, 6, 5), False, 3)],
             (2, 4, 6, 5),
             {"kernel_size": (2.0,), "stride": (1.0,), "padding": (0.0,)}
-            | {"count_include_pad": (1.0,), **SHAPE},
+            | {"count_include_pad": (1.0,), "ceil_mode": (0.0,), **SHAPE},
         ),
         (
             f"{IMAGE}y = avg_pool(x, kernel=3, stride=2, pad=1, counts_pad=0)",
             [((2, 4, 6, 5), False, 3)],
             (2, 4, 6, 5),
             {"kernel_size": (3.0,), "stride": (2.0,), "padding": (1.0,)}
-            | {"count_include_pad": (0.0,), **SHAPE},
+            | {"count_include_pad": (0.0,), "ceil_mode": (0.0,), **SHAPE},
         ),
     ],
 )
@@ -360,7 +360,7 @@ def test_a_graph_is_described_as_the_steps_of_a_model_are(
 ) -> None:
     first, last = describe(parse_graph(f"{text}\nz0 = relu(y)\nreturn z0"))
     sources = ("",) * len(operands)
-    wanted = tuple(Operand(*one) for one in operands)
+    wanted = tuple(Operand(*one, one[1] and "value=" in text) for one in operands)
     assert first == Step("y", re.findall(r"= (\w+)", text)[-1], wanted, sources, shape, numbers)
     assert (last.operands, last.sources) == ((Operand(shape, False, 3),), ("y",))
 

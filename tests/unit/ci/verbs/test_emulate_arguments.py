@@ -27,7 +27,7 @@ from ci.cases.policy import read_emulator_policy
 from ci.cases.runners import ProgramRunner
 from ci.cases.session import Phases
 from ci.cases.spec import CaseSpec
-from ci.faults.match import warn_of_faults
+from ci.faults.match import match_faults
 from ci.models.schemes import Scheme
 from ci.report.merge import digest_names
 from ci.report.schema import Case, CaseName, Place, Report, Status
@@ -107,7 +107,7 @@ def test_a_call_without_options_is_the_usual_one(steps: Steps) -> None:
         ("mlp", "fp16", "SM8650")
     ]
     assert (steps.ran["runner"], steps.ran["plain"]) == ("python", False)
-    assert options.find_faults is warn_of_faults
+    assert options.find_faults is match_faults
     assert steps.given["profile"] == "emulator"
     assert steps.given["choice"].is_usual
     assert (steps.given["offline"], steps.given["tolerated"]) == (False, ())
@@ -163,7 +163,7 @@ def test_a_backend_reaches_the_run_and_its_command(steps: Steps) -> None:
     assert main(["test-emulator", "--model", "mlp", "--backend", "lpai"]) == ExitCode.OK
     assert steps.options.backend is steps.given["backend"] is Backend.LPAI
     assert "--backend lpai" in steps.options.command
-    assert steps.options.find_faults is not warn_of_faults  # they are known of HTP alone
+    assert steps.options.find_faults is not match_faults  # they are known of HTP alone
     assert steps.options.policy.schemes.keys() == {one.scheme for one in steps.ran["specs"]}
 
 
