@@ -23,6 +23,7 @@ from provisioning.console.process import run_streams
 from provisioning.errors import StoreError, ToolError, UnfitError, UsageError
 
 ANSWER_BYTES = 16 << 20
+MESSAGE_BYTES = 16 << 10  # of stderr; the middle of a longer one is left out
 ANSWER_S = 60.0  # for a script that only reports something
 PUSH_S_PER_MIB = 10.0
 BEGUN = b"qnn-ci-begun\n"  # printed first, because a login shell may print a greeting
@@ -73,6 +74,7 @@ class Device:
         """
         whole = f"echo {BEGUN.decode()}( {script}\n)\nprintf '\\nqnn-ci-ended %s\\n' $? >&2"
         limits: dict[str, Any] = {"timeout_s": timeout_s, "most_bytes": most_bytes}
+        limits["most_messages"] = MESSAGE_BYTES
         ended = run_streams([*self.client, whole], data=data, **limits)
         if ended.is_good and not (ended.stdout or ended.stderr):
             # adb lost the connection before the script began, for example because its server was

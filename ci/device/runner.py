@@ -38,7 +38,7 @@ CODE = "code"  # the last file of the archive: if it is there, the others are co
 KEPT = (LATE, SPEED, TIMES, MEMORY, BEFORE, AFTER, SYSTEM)
 STARTS, RUNS = 3, 10  # defaults on a device
 MOST_BYTES = 2**30  # the largest file that is accepted
-LOG_BYTES = 8 << 20  # of a log, from its end
+LOG_BYTES = 8 << 20  # of a log; the middle of a longer one is left out
 ROOM_BYTES = 64 << 20  # for everything that a run returns besides outputs
 
 # A lease is the directory "lease" with the file "held". The file has one line: the time at which
@@ -120,7 +120,11 @@ if [ $code != 0 ] || [ -z "$(ls {outputs})" ]; then
   if command -v logcat >/dev/null; then logcat -d -v brief -T "$since"; else dmesg; fi 2>/dev/null |
     grep -iE {about} | tail -n {lines} > {system} || true
 fi
-tail -c {most} {log} > {log}.end && mv {log}.end {log}
+size=$(wc -c < {log}); size=${{size%???}}; left=$((${{size:-0}} - {most_kb}))
+if [ $left -gt 0 ]; then
+  {{ head -c {half} {log}; echo; echo "[$left kB are left out]"; tail -c {half} {log}; }} > {cut}
+  mv {cut} {log}
+fi
 echo "$code" > {code}
 tar -c -f - {outputs} {log} $(ls {kept} 2>/dev/null) {code}
 """
@@ -361,7 +365,9 @@ class DeviceProgram:
             case=quote(self.place),
             outputs=OUTPUTS,
             log=LOG,
-            most=LOG_BYTES,
+            cut=f"{LOG}.cut",
+            most_kb=LOG_BYTES // 1000,  # the shell of a phone has numbers of 32 bits
+            half=LOG_BYTES // 2,
             late=LATE,
             code=CODE,
             memory=MEMORY,

@@ -180,8 +180,8 @@ def run_process(
 
 @dataclass(frozen=True)
 class Streams:
-    """A program's stdout and stderr as bytes, and how it ended: see Completed. ``stderr`` is its
-    beginning and end, up to KEPT bytes.
+    """A program's stdout and stderr as bytes, and how it ended: see Completed. Of a long stderr,
+    the middle is left out.
     """
 
     returncode: int
@@ -208,12 +208,14 @@ def run_streams(
     env: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
     most_bytes: int = MAX_STDOUT,
+    most_messages: int = 0,
 ) -> Streams:
     """Run ``argv`` to its end with ``data``, which may be the path of a file, as its stdin. Its
     stdout and stderr are returned separately and unchanged. If it prints more than ``most_bytes``
-    to stdout, it is ended. Raises MissingToolError if the program cannot be started.
+    to stdout, it is ended. Of a stderr of more than ``most_messages`` bytes (by default KEPT), the
+    middle is left out. Raises MissingToolError if the program cannot be started.
     """
-    limits, stdout, stderr = _Limits(timeout_s), bytearray(), Excerpt(KEPT)
+    limits, stdout, stderr = _Limits(timeout_s), bytearray(), Excerpt(most_messages or KEPT)
 
     def collect(part: bytes) -> None:
         stdout.extend(part[: most_bytes - len(stdout)])
@@ -258,9 +260,12 @@ class Excerpt:
         self.head += part[:room]
         self.tail.append(part[room:])
         self.size += len(part[room:])
-        while self.size - len(self.tail[0]) > self.half:
-            self.dropped += len(self.tail[0])
-            self.size -= len(self.tail.popleft())
+        while (excess := self.size - self.half) > 0:
+            first = self.tail.popleft()
+            if left := first[excess:]:
+                self.tail.appendleft(left)
+            self.dropped += len(first) - len(left)
+            self.size -= len(first) - len(left)
 
     def join(self) -> bytes:
         left_out = f"\n[{self.dropped} bytes are left out]\n" if self.dropped else ""

@@ -18,6 +18,7 @@ from ci.cases.engine import Program, RunError
 from ci.device.bundle import Bundle, Target
 from ci.device.runner import (
     LEASE_S,
+    LOG_BYTES,
     RUNS,
     SYSTEM_MARK,
     DeviceProgram,
@@ -108,6 +109,17 @@ def test_outputs_of_an_earlier_run_are_none_of_this_one(here: Lab, tmp_path: Pat
     with pytest.raises(RunError):
         opened.run(SETS)
     assert (tmp_path / "log").read_text() == "alone\n"
+
+
+@PHONE_BY_DAY
+def test_a_runner_that_floods_its_log_keeps_its_beginning_and_end(lab: Lab, tmp_path: Path) -> None:
+    flood = f"head -c {LOG_BYTES + 250_000_000} /dev/zero | tr '\\0' x"
+    open_program(lab, tmp_path, f"{ECHO}{flood}; echo the end\n").run(SETS)
+    log = (tmp_path / "log").read_bytes()
+    assert log.startswith(b"the log --")
+    assert b"\n[250000 kB are left out]\n" in log
+    assert log.endswith(b"xthe end\n")
+    assert len(log) < LOG_BYTES + 100
 
 
 @PHONE_BY_DAY

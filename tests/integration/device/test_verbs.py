@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import threading
 import time
 from contextlib import nullcontext
@@ -108,6 +109,48 @@ def test_a_device_without_room_is_named_before_anything_is_sent(
     tool(lab.bin, "df", f"#!/bin/sh\necho head\necho '{row}'\n")
     assert deploy(lab, write_bundle(tmp_path / "bundle")) == ExitCode.DOWNLOAD
     assert not (lab.place / "bundles").exists()
+
+
+FLOOD = "head -c 250000000 /dev/zero | tr '\\0' x"
+FREE = "echo head; echo /dev/x 9 9 9999999 9% /"
+MEASURED = """
+import resource, sys
+from ci.__main__ import main
+code = main()
+print("peak:", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1000)
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "script", "code", "said"),
+    [
+        ("df", f"{FLOOD}; {FREE}", ExitCode.OK, "sent 10 bytes"),
+        ("df", f"{FLOOD} >&2; {FREE}", ExitCode.OK, "sent 10 bytes"),
+        ("mkdir", f"{FLOOD} >&2; exit 1", ExitCode.TOOL, "bytes are left out]"),
+    ],
+)
+def test_a_board_that_floods_takes_no_memory(
+    board: Lab, tmp_path: Path, program: str, script: str, code: ExitCode, said: str
+) -> None:
+    tool(board.bin, program, f"#!/bin/sh\n{script}\n")
+    words = ["deploy", "--device", "ssh:board", "--place", str(board.place), "--bundle"]
+    ended = subprocess.run(
+        [sys.executable, "-c", MEASURED, *words, str(write_bundle(tmp_path / "bundle"))],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, said in ended.stderr) == (code, True), ended.stderr[-2000:]
+    assert len(ended.stdout + ended.stderr) < 20_000
+    assert int(ended.stdout.rpartition("peak: ")[2]) < 200  # MB
+
+
+def test_an_answer_that_does_not_end_is_an_error(here: Lab) -> None:
+    tool(here.bin, "mkdir", f"#!/bin/sh\n{FLOOD}\n")
+    with pytest.raises(ToolError, match="here printed more than"):
+        here.device.ask("mkdir x")
 
 
 BOARD = DeviceFacts("aarch64", soc="SM8650")
