@@ -1,0 +1,361 @@
+"""Which QNN and adaptor are chosen, and the variables with which a process uses them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+import pytest
+
+from provisioning.artifacts import choice
+from provisioning.artifacts.choice import (
+    OverlayRecord,
+    QnnChoice,
+    find_backends,
+    find_laid,
+    find_overlays,
+    lay_over,
+    list_device_runtimes,
+    read_choice,
+    read_overlay,
+    write_overlay,
+)
+from provisioning.artifacts.environment import (
+    DROPPED_VARIABLES,
+    Environment,
+    compose_environment,
+    profile_requests,
+    render_github,
+    render_shell,
+)
+from provisioning.artifacts.provision import Provisioned
+from provisioning.artifacts.sources import ArtifactRequest, Options, load_source
+from provisioning.errors import ManifestError, UnfitError, UsageError
+from provisioning.manifest.reader import (
+    Profile,
+    ProfileArtifact,
+    list_toolchains,
+    read_profile,
+    read_profiles,
+    read_toolchain,
+)
+from provisioning.manifest.releases import AnyRelease, FileRelease, Release
+from provisioning.verbs.env import find_built
+from tests.build.artifacts import Workspace
+from tests.stand_ins.snapshots import check_snapshot
+
+
+@pytest.fixture(autouse=True)
+def bare(sdk: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The project's own manifests, an empty store, nothing of the caller's shell."""
+    monkeypatch.delenv("QNN_CI_MANIFESTS")
+
+
+# -- the choice -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by_variable", [False, True])
+@pytest.mark.parametrize(
+    ("qnn", "adaptor", "chosen", "profile", "usual", "options"),
+    [
+        ("", "", ("wheel", ""), "emulator", True, ("", "")),
+        ("wheel", "wheel", ("wheel", "wheel"), "emulator", True, ("", "wheel")),
+        ("wheel", "overlay", ("wheel", "overlay"), "emulator", False, ("", "overlay")),
+        ("pinned", "", ("pinned", ""), "emulator-sdk", False, ("pinned", "")),
+        ("2.43.0.260128", "", ("2.43.0.260128", ""), "emulator-sdk", False, ("2.43.0.260128", "")),
+        *(
+            (word, word, ("TMP/dir",) * 2, "emulator-sdk", False, ("TMP/dir",) * 2)
+            for word in ("dir", "./dir", "~/dir", "TMP/dir")
+        ),
+    ],
+)
+def test_argument_or_variable_chooses_and_the_variables_repeat_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    by_variable: bool,
+    qnn: str,
+    adaptor: str,
+    chosen: tuple[str, str],
+    profile: str,
+    usual: bool,
+    options: tuple[str, str],
+) -> None:
+    (tmp_path / "dir").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
+    words = [word.replace("TMP", str(tmp_path)) for word in (qnn, adaptor)]
+    for name, word in zip(("QNN_CI_SDK", "QNN_CI_ADAPTOR"), words, strict=True):
+        monkeypatch.setenv(name, word if by_variable else "")
+    found = read_choice() if by_variable else read_choice(*words)
+    wanted = [word.replace("TMP", str(tmp_path)) for word in chosen]
+    assert found == QnnChoice(*wanted)
+    assert [os.environ.get(name, "") for name in ("QNN_CI_SDK", "QNN_CI_ADAPTOR")] == [
+        wanted[0] if qnn else "",
+        wanted[1],
+    ]
+    assert (found.profile, found.is_usual) == (profile, usual)
+    shown = [word.replace("TMP", str(tmp_path)) for word in options]
+    assert found.options == dict(zip(("sdk", "adaptor"), shown, strict=True))
+    assert read_choice("wheel", "wheel") == QnnChoice("wheel", "wheel")  # outranks the variable
+
+
+@pytest.mark.parametrize(
+    ("qnn", "adaptor", "fix"),
+    [
+        ("gone", "", "wheel or pinned, or an existing directory"),
+        ("", "gone", "wheel or overlay, or an existing directory"),
+        ("overlay", "", "wheel or pinned, or an existing directory"),
+        ("", "pinned", "wheel or overlay, or an existing directory"),
+        ("", "2.37.0", "wheel or overlay, or an existing directory"),
+        ("9.9.9", "", "2.43.0.260128"),
+    ],
+)
+def test_choice_that_does_not_exist_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, qnn: str, adaptor: str, fix: str
+) -> None:
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
+    for given in ((qnn, adaptor), ("", "")):
+        with pytest.raises(UsageError) as caught:
+            read_choice(*given)
+        assert fix in str(caught.value)
+        if "directory" in fix:
+            assert caught.value.what == f"{tmp_path}/{qnn or adaptor} is not a directory"
+        monkeypatch.setenv("QNN_CI_SDK", qnn)
+        monkeypatch.setenv("QNN_CI_ADAPTOR", adaptor)
+
+
+def test_options_of_the_choice_are_empty_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    for adaptor, wanted in ((True, {"sdk": "", "adaptor": ""}), (False, {"sdk": ""})):
+        parser = argparse.ArgumentParser(prog="verb")
+        choice.add_arguments(parser, adaptor=adaptor)
+        assert vars(parser.parse_args([])) == wanted
+    choice.add_arguments(parser := argparse.ArgumentParser(prog="verb"))
+    check_snapshot(Path(__file__).parent / "snapshots/choice.txt", parser.format_help())
+
+
+def test_profiles_that_push_qnn_tell_the_version_that_a_device_gets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    qnn, maven = read_toolchain("qnn-sdk").default, read_toolchain("qnn-android").default
+    (tmp_path / "sdk.yaml").write_text("version: 2.36.1.250708\n")
+    for chosen, wanted, found in (
+        ("", [], {}),
+        ("", ["emulator", "emulator-sdk", "onnx-sdk"], {}),  # they have it for a host
+        ("", ["qnn-android", "android"], {"qnn-android": maven, "android": qnn}),
+        ("pinned", ["android"], {"android": qnn}),
+        (str(tmp_path), ["android"], {"android": "2.36.1.250708"}),
+        (
+            "2.43.0.260128",
+            ["linux", "android"],
+            dict.fromkeys(["android", "linux"], "2.43.0.260128"),
+        ),
+    ):
+        monkeypatch.setenv("QNN_CI_SDK", chosen)
+        assert dict(list_device_runtimes(wanted)) == found
+    monkeypatch.setenv("QNN_CI_SDK", "")
+    (own,) = (one.version for one in read_profiles()["lpai"].artifacts if one.name == "qnn-sdk")
+    assert dict(list_device_runtimes([*read_profiles()]))["lpai"] == own != qnn
+    with pytest.raises(UsageError, match="'gone' is neither") as caught:
+        list(list_device_runtimes(["android", "gone"]))
+    assert "qnn-android" in caught.value.fix
+
+
+# -- overlays -------------------------------------------------------------------------------------
+
+TAG = f"cpython-{sys.version_info.major}{sys.version_info.minor}"
+
+
+def make_overlay(place: Path, sdk: str, python: str = TAG) -> Path:
+    place.mkdir(parents=True)
+    write_overlay(place, OverlayRecord("1.5.1", sdk, python))
+    return place
+
+
+def test_overlays_of_an_sdk_and_this_python_are_found_newest_first(tmp_path: Path) -> None:
+    builds = tmp_path / "home/builds"
+    old = make_overlay(builds / "aot-1/overlay", "2.37.0")
+    new = make_overlay(builds / "aot-2/overlay", "2.37.0")
+    other = make_overlay(builds / "aot-3/overlay", "2.40.0")
+    make_overlay(builds / "aot-4/overlay", "2.37.0", "cpython-27")
+    make_overlay(builds / "other/overlay", "2.37.0")
+    (builds / "aot-5/overlay").mkdir(parents=True)
+    for time, place in ((100, old), (200, new)):
+        for path in (place / "overlay.json", place):
+            os.utime(path, (time, time))
+    record = OverlayRecord("1.5.1", "2.37.0", TAG)
+    for sdk, found in (
+        ("2.37.0", [(new, record), (old, record)]),
+        ("2.37.0.250724", [(new, record), (old, record)]),  # one release
+        ("2.40.0", [(other, OverlayRecord("1.5.1", "2.40.0", TAG))]),
+        ("2.50.0", []),
+    ):
+        assert find_overlays(sdk) == found
+    for executorch, built in (("1.5.1", new), ("1.5.1+cpu", new), ("1.4.1", None)):
+        versions = (("qnn-sdk", "2.37.0"), ("executorch", executorch))
+        artifacts = tuple(Provisioned(name, version, tmp_path) for name, version in versions)
+        assert find_built(Environment("aot", artifacts, {})) == built
+    (new / "overlay.json").write_text("{}")
+    for damaged in (new, tmp_path, new / "overlay.json"):  # the last is not a directory
+        assert read_overlay(damaged) is None
+
+
+def test_overlay_comes_first_for_python_and_the_loader(tmp_path: Path) -> None:
+    """Links to the wheel's backends are none of the overlay's."""
+    overlay = tmp_path / "overlay"
+    own, other = (overlay / place for place in choice.BACKENDS)
+    assert find_backends(overlay) == []
+    for path in (own, tmp_path / "wheel" / other.name):
+        path.parent.mkdir(parents=True)
+        path.touch()
+    other.parent.symlink_to(tmp_path / "wheel")
+    assert find_backends(overlay) == [own]
+    (tmp_path / "link").symlink_to(overlay)
+    assert find_backends(tmp_path / "link") == [tmp_path / "link" / choice.BACKENDS[0]]
+    other.parent.unlink()
+    other.parent.mkdir()
+    other.touch()
+    assert find_backends(overlay) == [own, other]
+    plain = Environment("p", (), {"LD_LIBRARY_PATH": "/qnn", "X": "1"})
+    for base, python in (({"PYTHONPATH": "/mine"}, f"{overlay}:/mine"), ({}, str(overlay))):
+        laid = lay_over(plain, overlay, base)
+        assert laid.variables == {
+            "X": "1",
+            "PYTHONPATH": python,
+            "LD_LIBRARY_PATH": f"{own.parent}:{other.parent}:/qnn",
+        }
+        assert find_laid(laid) == overlay
+    assert find_laid(plain) is None
+
+
+# -- profiles -------------------------------------------------------------------------------------
+
+
+def test_profiles_manifests_and_kinds_of_sources_fit_each_other() -> None:
+    for name in list_toolchains():
+        toolchain = read_toolchain(name)
+        assert (toolchain.name, toolchain.release().version) == (name, toolchain.default)
+        assert toolchain.licence.name
+        assert toolchain.licence.text
+    for profile in read_profiles().values():
+        for wanted in profile.artifacts:
+            toolchain = read_toolchain(wanted.name)
+            assert toolchain.release(wanted.version).version
+            assert set(wanted.components) <= toolchain.components.keys()
+    kinds: tuple[type[Release], ...] = get_args(AnyRelease)
+    for kind in kinds:
+        names = [field.name for field in msgspec.structs.fields(kind) if field.required]
+        release = kind(**dict.fromkeys(names, "a" * 40))
+        source = load_source(release.source)
+        assert all(map(callable, (source.fill, source.mirror, source.find_release)))
+        assert release.can_lock is issubclass(kind, FileRelease)
+
+
+def test_profile_asks_for_its_versions_components_and_minimum() -> None:
+    rows = (
+        ProfileArtifact("executorch", version="1.4.1", components=("runner",)),
+        ProfileArtifact("qnn-sdk", "2.43.0.260128", minimum="2.39", minimum_reason="it hangs"),
+        ProfileArtifact("android-ndk"),
+    )
+    options = Options(offline=True, accept_licence=True)
+    assert profile_requests(Profile("s", rows), options) == [
+        ArtifactRequest(
+            read_toolchain(row.name),
+            read_toolchain(row.name).release(row.version),
+            row.components,
+            options,
+            row.minimum,
+            row.minimum_reason,
+        )
+        for row in rows
+    ]
+
+
+def test_variables_name_roots_and_what_the_caller_names_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {"QNN_CI_CALLER_DIR": str(tmp_path), "HOME": "/home/me", "MINE": "own", "NONE": ""}
+    for name, value in {**values, "HOMELY": "~/own"}.items():
+        monkeypatch.setenv(name, value)
+    lines = {"ROOT": "{a}/x", "LD_LIBRARY_PATH": "{a}/lib", "MINE": "{a}", "NONE": "n"}
+    profile = msgspec.convert(
+        {
+            "summary": "s",
+            "artifacts": [{"name": "a"}, {"name": "b", "unless_library": "b.so"}],
+            "variables": lines,
+            "from_caller": ["MINE", "HOMELY", "NONE"],
+        },
+        Profile,
+    )
+    artifacts = tuple(Provisioned(name, "1", Path(f"/{name}")) for name in "ab")
+    found = compose_environment("p", profile, artifacts)
+    shown = {
+        "ROOT": "/a/x",
+        "LD_LIBRARY_PATH": "/a/lib:/b/lib",
+        "MINE": str(tmp_path / "own"),
+        "HOMELY": "/home/me/own",
+        "NONE": "n",
+    }
+    assert found == Environment("p", artifacts, shown)
+    assert found.root("b") == Path("/b")
+    with pytest.raises(KeyError):
+        found.root("other")
+    alone = compose_environment("p", profile, artifacts[:1])
+    assert alone.variables == {**shown, "LD_LIBRARY_PATH": "/a/lib"}
+    with pytest.raises(ManifestError, match=r"a variable of profile p contains \{a\}"):
+        compose_environment("p", profile, artifacts[1:])
+    split = Provisioned("qnn-sdk", "1", tmp_path / "a:b")
+    with pytest.raises(UnfitError, match="a:b has ':' in its path"):
+        compose_environment("emulator-sdk", read_profile("emulator-sdk"), (split,))
+
+
+@pytest.mark.parametrize(
+    ("base", "left"),
+    [
+        (
+            {
+                "PATH": "/sdk/bin:/sdk:/sdk-two/bin:/usr/bin",
+                "QNN_SDK_ROOT": "/sdk/",
+                "PYTHONPATH": "/mine",
+                "NEW": "theirs",
+                **dict.fromkeys(set(DROPPED_VARIABLES) - {"QNN_SDK_ROOT"}, "/x"),
+            },
+            {"PATH": "/sdk-two/bin:/usr/bin", "PYTHONPATH": "/mine"},
+        ),
+        ({}, {}),
+        (
+            {"SNPE_ROOT": "/snpe", "QNN_SDK_ROOT": "/sdk", "PATH": "/snpe/bin:/x:/sdk/bin:/snpe"},
+            {"PATH": "/x"},
+        ),
+        ({"SNPE_ROOT": "/snpe", "PATH": "/snpe/bin:/bin"}, {"PATH": "/bin"}),
+    ],
+)
+def test_environment_holds_no_other_qnn(base: dict[str, str], left: dict[str, str]) -> None:
+    ours = {"QNN_SDK_ROOT": "/ours", "NEW": "1"}
+    assert Environment("p", (), ours).apply(base) == {**left, **ours}
+
+
+def test_shell_and_github_read_the_variables_that_are_set() -> None:
+    """GitHub cannot unset a variable, so those of another QNN are empty."""
+    variables = {"LD_LIBRARY_PATH": "/a b", "X": "$1", "Y": "it's", "Z": "two\nX=3", "R": "a\rX=2"}
+    environment = Environment("p", (), variables)
+    stale = {*DROPPED_VARIABLES} - {"LD_LIBRARY_PATH"}
+    script = f"{render_shell(environment)}env -0"
+    before = {"PATH": os.environ["PATH"], "SNPE_ROOT": "/theirs"}
+    ended = subprocess.run(["sh", "-c", script], env=before, capture_output=True, check=True)
+    shown = dict(row.split("=", 1) for row in ended.stdout.decode().split("\0") if row)
+    assert shown.items() >= variables.items()
+    assert not shown.keys() & stale
+    written = re.compile(r"(?s)(\w+)(?:=([^\r\n]*)|<<(\w+)\n(.*?)\n\3)\n")
+    text = render_github(environment)
+    assert {row[1]: row[2] or row[4] or "" for row in written.finditer(text)} == {
+        **dict.fromkeys(stale, ""),
+        **variables,
+    }
+    assert written.sub("", text) == ""

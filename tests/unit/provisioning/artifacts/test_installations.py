@@ -1,0 +1,387 @@
+"""Installations of the user: found, checked, used in place or copied, and what sdk.yaml states."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ci.__main__ import VERBS
+from ci.signing.inputs import find_sdk_version
+from provisioning.archives.layout import FileWriter
+from provisioning.artifacts.environment import locate_profile, profile_requests, provision_profile
+from provisioning.artifacts.provision import adopt_artifact, locate_artifact
+from provisioning.artifacts.sources import ArtifactRequest, Options, local
+from provisioning.artifacts.sources.local import (
+    SdkIdentity,
+    check_minimum,
+    expected_paths,
+    explain_reads,
+    find_installation,
+    read_sdk_yaml,
+    read_version,
+)
+from provisioning.console.command import run_command
+from provisioning.doctor.examine import find_pins, wanted_requests
+from provisioning.doctor.survey.host import survey_sdk
+from provisioning.errors import ExitCode, IntegrityError, UnfitError
+from provisioning.manifest.reader import Adoption, read_profile, read_toolchain
+from tests.build.artifacts import Workspace, install, names_below, write
+
+PIN, HOST, LINUX = "2.37.0.250724", "lib/x86_64-linux-clang", "lib/aarch64-oe-linux-gcc11.2"
+
+
+@pytest.fixture
+def installed(sdk: Workspace, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An installation that TINY_ROOT names."""
+    root = install(sdk.root / "installed")
+    monkeypatch.setenv("TINY_ROOT", str(root))
+    return root
+
+
+@pytest.fixture
+def real(sdk: Workspace, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+    """The project's own manifests, an empty store and paths relative to the workspace."""
+    monkeypatch.delenv("QNN_CI_MANIFESTS")
+    for name in ("QNN_CI_CALLER_DIR", "HOME"):
+        monkeypatch.setenv(name, str(sdk.root))
+    return sdk
+
+
+def make_qnn(root: Path, version: str = PIN, *folders: str) -> Path:
+    for folder in ("include/QNN", *folders):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+    write(root / "sdk.yaml", f"product: QAIRT\nversion: {version}175447\n")
+    return root
+
+
+def make_checkout(root: Path, version: str = "1.5.1") -> Path:
+    write(root / "backends/qualcomm/CMakeLists.txt", "")
+    write(root / "version.txt", f"{version}\n")
+    for module in read_toolchain("executorch").components["runner"]:
+        (root / module).mkdir(parents=True, exist_ok=True)
+    return root
+
+
+# -- in place -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "why"),
+    [
+        ("1.2.3", "lib/one.so: is missing"),
+        ("1.2.3.99", "lib/one.so: is missing (and 1 more)"),  # its sdk.yaml
+        ("1.2.4", ""),  # no lock is known
+    ],
+)
+def test_installation_is_used_and_its_pinned_files_are_verified(
+    sdk: Workspace, installed: Path, version: str, why: str
+) -> None:
+    """It may have more files and other modes."""
+    sdk.lock()
+    write(installed / "sdk.yaml", f"version: {version}\n")
+    write(installed / "lib/more.so", "")
+    found = adopt_artifact(sdk.ask(), sdk.store, sdk.progress)
+    assert found
+    assert (found.root, found.version, found.adopted) == (installed, version, True)
+    note = "" if version == "1.2.3" else " (the pinned version is 1.2.3)"
+    assert sdk.printed() == f"sdk: using TINY_ROOT={installed}, version {version}{note}\n"
+    assert locate_artifact(sdk.ask(), sdk.store, sdk.progress) == found
+    if "more" not in why:
+        assert sdk.provision(verify=True) == found
+    (installed / "lib/one.so").unlink()
+    assert sdk.provision() == found  # nothing is hashed without being asked for
+    if not why:
+        assert sdk.provision(verify=True) == found
+        return
+    with pytest.raises(UnfitError, match=r"does not match the lock of sdk 1\.2\.3") as caught:
+        sdk.provision(verify=True)
+    assert caught.value.why == why
+
+
+def test_installation_is_found_from_where_nox_was_called(real: Workspace) -> None:
+    make_qnn(real.root / "sdk", PIN, HOST)
+    (real.root / "link").symlink_to("sdk")
+    toolchain = read_toolchain("qnn-sdk")
+    request = replace(real_request(), toolchain=toolchain)
+    for named in ("sdk", "./link", "~/sdk", str(real.root / "sdk")):
+        found = find_installation(request, {"QNN_SDK_ROOT": named})
+        assert found == (real.root / "sdk", f"{PIN}175447")
+    globs = {"a": ("a/b.so", "c/*", "d/e*.so", "f/?.so", "g/h?/x"), "b": ("i/**", "include")}
+    request = replace(
+        request,
+        toolchain=msgspec.structs.replace(toolchain, components=globs),
+        components=("a", "b"),
+    )
+    adoption = Adoption("X", ("sdk.yaml", "include"))
+    assert expected_paths(request, adoption) == ["sdk.yaml", "include", "a/b.so", "c", "f", "i"]
+
+
+def real_request() -> ArtifactRequest:
+    return profile_requests(read_profile("emulator-sdk"), Options())[0]
+
+
+def test_profile_is_composed_of_installations_and_names_what_is_missing(
+    real: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UnfitError) as missing:
+        locate_profile("android", real.progress)
+    message = str(missing.value)
+    assert missing.value.exit_code is ExitCode.ENVIRONMENT
+    for part in (
+        f"qnn-sdk {PIN}, android-ndk 26.2.11394342, executorch 1.5.1",
+        "`qnn-ci fetch android`",
+        "QNN_SDK_ROOT, ANDROID_NDK_ROOT, EXECUTORCH_ROOT",
+    ):
+        assert part in message
+    qnn, checkout = make_qnn(real.root / "sdk", PIN, LINUX), make_checkout(real.root / "code")
+    monkeypatch.setenv("QNN_SDK_ROOT", str(qnn))
+    monkeypatch.setenv("EXECUTORCH_ROOT", str(checkout))
+    found = locate_profile("linux", real.progress)
+    assert (found.root("qnn-sdk"), found.root("executorch")) == (qnn, checkout)
+    assert found.variables["EXECUTORCH_ROOT"] == str(checkout)
+    assert all(artifact.adopted for artifact in found.artifacts)
+    assert not real.store.home.exists()
+    for name in ("sdk.yaml", "include"):
+        (qnn / name).rename(real.root / "away")
+        with pytest.raises(UnfitError, match="is not a usable qnn-sdk") as caught:
+            locate_profile("linux", real.progress)
+        assert caught.value.why == f"it has no {name}"
+        (real.root / "away").rename(qnn / name)
+
+
+def test_only_another_version_in_the_store_counts_as_an_installation(
+    real: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Variables that `qnn-ci env` set point to the store; what is pinned is looked for there."""
+    monkeypatch.setenv("QNN_SDK_ROOT", str(make_qnn(real.root / "sdk", PIN, LINUX)))
+    trees = real.store.trees
+    for name, version, is_used in (
+        ("executorch-1.4.1-0123456789ab/executorch", "1.4.1", True),
+        ("executorch-1.5.10-0123456789ab/executorch", "1.5.10", True),
+        ("executorch-1.5.1-0123456789ab/executorch", "1.5.1", False),
+        ("qnn-runtime-2.49-0123/qnn-runtime", "1.5.1", False),
+    ):
+        checkout = make_checkout(trees / name, version)
+        link = real.root / checkout.parent.name
+        link.symlink_to(checkout)
+        places = (checkout, link, f"~/{checkout.relative_to(real.root)}")
+        for place in places if is_used else (*places, trees):
+            monkeypatch.setenv("EXECUTORCH_ROOT", str(place))
+            if is_used:
+                assert locate_profile("linux", real.progress).root("executorch") == checkout
+                continue
+            with pytest.raises(UnfitError, match="lacks executorch"):
+                locate_profile("linux", real.progress)
+    (real.root / "linked").symlink_to(real.store.home)
+    monkeypatch.setenv("QNN_CI_HOME", str(real.root / "linked"))
+    with pytest.raises(UnfitError, match="lacks executorch"):
+        locate_profile("linux", real.progress)
+    other = trees / "executorch-1.4.1-0123456789ab/executorch"
+    pins = find_pins(wanted_requests("linux"), {"executorch": other})
+    assert pins["executorch-commit"] == read_toolchain("executorch").release("1.4.1").pin
+    chosen = make_qnn(trees / f"qnn-sdk-{PIN}-0123456789ab/qnn-sdk", PIN, LINUX)
+    monkeypatch.setenv("QNN_CI_SDK", str(chosen))  # the user chose it
+    monkeypatch.setenv("EXECUTORCH_ROOT", str(make_checkout(real.root / "code")))
+    assert locate_profile("linux", real.progress).root("qnn-sdk") == chosen
+
+
+def test_version_that_is_too_old_for_a_profile_is_refused_with_the_reason(
+    real: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [HOST, "lib/aarch64-android", "lib/lpai-v6"]
+    reason = read_profile("lpai").minimum("qnn-sdk")[1]
+    own, chosen = real.root / "own", real.root / "chosen"
+    for variable, value, shown in (
+        ("QNN_SDK_ROOT", str(make_qnn(own, PIN, *folders)), PIN),
+        ("QNN_CI_SDK", str(make_qnn(chosen, "2.36.0.250627", *folders)), "2.36.0.250627175447"),
+        ("QNN_CI_SDK", PIN, PIN),
+    ):
+        monkeypatch.setenv(variable, value)
+        with pytest.raises(UnfitError, match="is too old") as caught:
+            provision_profile("lpai", real.progress, offline=True)
+        assert f"{shown}" in caught.value.what
+        assert (variable in caught.value.what, variable in caught.value.fix) == (True, True)
+        assert caught.value.why == reason
+    request = replace(real_request(), minimum="2.38", minimum_reason="")
+    for version in ("unknown", "2.38", "3.0"):
+        check_minimum(request, "X", version)
+    with pytest.raises(UnfitError) as caught:
+        check_minimum(request, "X", "2.37.9")
+    assert caught.value.why == "2.38 or later is needed"
+
+
+def test_chosen_version_is_the_one_that_every_profile_asks_for(
+    real: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the profile's own version nor an installation of another one is in its way."""
+    monkeypatch.setenv("QNN_CI_SDK", "2.43.0.260128")
+    monkeypatch.setenv("QNN_SDK_ROOT", str(make_qnn(real.root / "sdk")))
+    for name in ("aot", "android", "lpai"):
+        with pytest.raises(UnfitError, match=r"qnn-sdk 2\.43\.0\.260128"):
+            locate_profile(name, real.progress)
+    monkeypatch.setenv("EXECUTORCH_ROOT", str(make_checkout(real.root / "code")))
+    newer = make_qnn(real.root / "newer", "2.43.0.260128", LINUX, "lib/hexagon-v75/unsigned")
+    monkeypatch.setenv("QNN_SDK_ROOT", str(newer))
+    assert locate_profile("linux", real.progress).root("qnn-sdk") == newer
+
+
+def test_sdk_that_contains_libcxx_needs_no_other(
+    real: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def needs_libcxx() -> bool:
+        requests = profile_requests(read_profile("emulator-sdk"), Options())
+        return "libcxx" in [one.name for one in requests]
+
+    qnn = make_qnn(real.root / "sdk", PIN, HOST)
+    monkeypatch.setenv("QNN_CI_SDK", str(qnn))
+    for name in ("libc++.so.1", "libc++abi.so.1", "libunwind.so.1"):
+        assert needs_libcxx()
+        write(qnn / HOST / name, "")
+    for named, is_needed in ((str(qnn), False), ("sdk", False), ("~/sdk", False), ("~/x", True)):
+        monkeypatch.setenv("QNN_CI_SDK", named)
+        assert needs_libcxx() is is_needed
+    monkeypatch.setenv("QNN_CI_SDK", str(qnn))
+    found = locate_profile("emulator-sdk", real.progress)
+    assert found.variables["LD_LIBRARY_PATH"] == str(qnn / HOST)
+    monkeypatch.setenv("QNN_CI_LIBCXX_ROOT", str(real.root))
+    assert needs_libcxx()
+
+
+# -- copies ---------------------------------------------------------------------------------------
+
+
+def test_copy_of_an_installation_keeps_what_may_be_run(
+    sdk: Workspace, installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = sdk.manifest.read_text().partition("[[releases]]")[0]
+    rules = '[[releases]]\nsource = "local"\nversion = "1.2.3"\nlayout = '
+    sdk.manifest.write_text(f'{head}{rules}[{{ take = "**", put = "" }}]\n')
+    (installed / "lib/one.so").chmod(0o710)
+    (installed / "sdk.yaml").chmod(0o777)
+    (installed / "lib/away.so").symlink_to("../not there")
+    found = sdk.provision()
+    assert (found.adopted, found.fetched) == (False, True)
+    assert names_below(found.root) == [
+        path for path in names_below(installed) if "away" not in path
+    ]
+    modes = [
+        stat.S_IMODE((found.root / name).stat().st_mode) & 0o555
+        for name in ("lib/one.so", "lib/two.so", "sdk.yaml")
+    ]
+    assert modes == [0o554, 0o444, 0o555]
+    (found.root / "lib/one.so").unlink()
+    assert sdk.provision(verify=True).repaired == ("lib/one.so",)
+    sdk.manifest.write_text(f'{head}{rules}[{{ take = "lib/*", put = "so/" }}]\n')
+    assert names_below(sdk.provision().root) == ["so/link.so", "so/one.so", "so/two.so"]
+    job = replace(sdk.job(), only=frozenset({"so/one.so"}))
+    assert [entry.path for entry in local.fill(job)] == names_below(job.root) == ["so/one.so"]
+    assert local.mirror(job, sdk.root) == []
+    assert local.find_release(job, "9") is job.request.release
+    os.mkfifo(installed / "lib/pipe")
+    with pytest.raises(UnfitError, match="pipe is not a file"):
+        local.fill(sdk.job())
+    monkeypatch.delenv("TINY_ROOT")
+    with pytest.raises(
+        UnfitError, match="copied from the directory in TINY_ROOT, which is not set"
+    ):
+        local.fill(sdk.job())
+
+
+def test_installation_that_cannot_be_copied_is_no_fault_of_the_store(tmp_path: Path) -> None:
+    root, target = tmp_path / "installed", tmp_path / "tree"
+    for path in (root, target):
+        path.mkdir()
+    with pytest.raises(UnfitError, match="cannot be read"), explain_reads(root):
+        raise PermissionError(errno.EACCES, "Permission denied", str(root / "a"))
+    with pytest.raises(OSError, match="No space"), explain_reads(root):
+        raise OSError(errno.ENOSPC, "No space left", str(target / "a"))
+    with pytest.raises(IntegrityError, match="of the tree"), explain_reads(root):
+        raise IntegrityError("a file of the tree clashes with another")
+    writing = closing(FileWriter(target, "a", f"{root}/a", 4))
+    changed = pytest.raises(UnfitError, match="changed while it was copied")
+    with writing as to, changed, explain_reads(root):
+        to.write(b"textmore")  # it had 4 bytes
+
+
+# -- sdk.yaml -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "stamp"),
+    [
+        ("product: QAIRT\nversion: 2.37.0.250724175447\n", "2.37.0.250724175447", ""),
+        ('version: "v2.49.40"\nbuild_id: 260810104044_1\n', "2.49.40", "260810104044"),
+        ("version: 2.50\n", "2.50", ""),
+        # Indented, it is another thing's version.
+        ("tools:\n  version: 2.38.0\nversion: 2.39.0\n", "2.39.0", ""),
+        ("tools:\n  version: 2.38.0\n", "", ""),
+        ("  version: 2.39.0\n", "2.39.0", ""),
+        ("text: |\n  a\nversion: 2.39.0  # or later\n", "2.39.0", ""),
+        ("version: [2.39.0]\nbuild_id: 12\n", "", ""),
+        ("!!python/object/apply:os.system [exit]\n", "", ""),
+        ("- version: 2.39.0\n", "", ""),
+        ("product: QNN\n", "", ""),
+        ("", "", ""),
+    ],
+)
+def test_every_reader_of_an_sdk_yaml_finds_the_same_version(
+    tmp_path: Path, text: str, version: str, stamp: str
+) -> None:
+    assert read_sdk_yaml(tmp_path) == SdkIdentity()
+    (tmp_path / "sdk.yaml").write_text(text)
+    adoption = Adoption("QNN_SDK_ROOT", (), "sdk.yaml")
+    facts = survey_sdk(tmp_path, ())
+    assert read_sdk_yaml(tmp_path) == SdkIdentity(version, stamp)
+    assert (facts.version or "", facts.stamp or "", facts.fault) == (version, stamp, "")
+    assert find_sdk_version(tmp_path) == version
+    assert read_version(tmp_path, adoption) == (version or "unknown")
+    assert read_version(tmp_path, Adoption("X", ())) == "unknown"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"version: 2.39.0 \xff\xfe\n",
+        b"version: [2.39.0\n",
+        b"[" * 600,
+        b"version: 2.39\x00\n",
+        b"version: 2.39.0\n" + b"#" * (1 << 16),
+        b"? [a]\n: b\n",
+        b"version: *x\n",
+        None,
+    ],
+    ids=["not UTF-8", "not YAML", "deep", "control", "large", "odd key", "alias", "pipe"],
+)
+def test_sdk_yaml_that_cannot_be_read_is_an_unfit_environment(
+    tmp_path: Path, data: bytes | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "sdk"
+    root.mkdir()
+    if data is None:
+        os.mkfifo(root / "sdk.yaml")
+    else:
+        (root / "sdk.yaml").write_bytes(data)
+    with pytest.raises(UnfitError, match=r"sdk\.yaml cannot be read") as caught:
+        read_sdk_yaml(root)
+    assert survey_sdk(root, ()).fault == caught.value.why != ""
+    words = ["sign", "--lpai-arch", "v6", "--qnn-sdk", str(root), "--out", str(tmp_path / "out")]
+    assert run_command("ci", VERBS, words)[0] == ExitCode.ENVIRONMENT
+    assert "sdk.yaml cannot be read" in capsys.readouterr().err
+
+
+def test_version_file_in_another_encoding_states_its_version(tmp_path: Path) -> None:
+    adoption = Adoption("NDK", (), "source.properties", r"Revision = ([\d.]+)")
+    for data, version in (
+        (b"# Gr\xf6\xdfe\nPkg.Revision = 26.2\n", "26.2"),
+        (b"Pkg.Revision = 26.2\n".ljust(1 << 17), "unknown"),
+        (b"Pkg.Revision\n", "unknown"),
+    ):
+        (tmp_path / "source.properties").write_bytes(data)
+        assert read_version(tmp_path, adoption) == version

@@ -1,0 +1,423 @@
+"""The verbs of provisioning on a small store: what they print, and what they leave."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from provisioning.artifacts import environment
+from provisioning.artifacts.environment import Environment
+from provisioning.artifacts.lockfile import machine_lock_path, project_lock_path
+from provisioning.artifacts.pins import Change
+from provisioning.artifacts.sources import Options
+from provisioning.console.progress import Progress
+from provisioning.doctor import examine
+from provisioning.errors import ExitCode, IntegrityError, StoreError, UnfitError
+from provisioning.manifest.reader import manifests_root
+from provisioning.store.store import TREE_FILE, Store
+from provisioning.verbs import env, update
+from provisioning.verbs.fetch import fill_mirror
+from provisioning.verbs.lock import conclude
+from tests.build.artifacts import (
+    FILES,
+    PROFILE,
+    WHOLE,
+    Transcript,
+    Workspace,
+    names_below,
+    pack_zip,
+    run_verb,
+    write,
+)
+from tests.stand_ins.provisioned import provision_one
+from tests.stand_ins.snapshots import check_snapshot
+
+SNAPSHOTS = Path(__file__).with_name("snapshots")
+OTHER = FILES | {"lib/two.so": b"TWO" * 100}
+
+
+def add_older_release(sdk: Workspace) -> None:
+    release = sdk.manifest.read_text().partition("[[releases]]")[2]
+    older = release.replace('"1.2.3"', '"1.2.2"').replace('"sdk.zip"', '"old.zip"')
+    sdk.manifest.write_text(f"{sdk.manifest.read_text()}\n[[releases]]{older}")
+
+
+# -- what verbs print -----------------------------------------------------------------------------
+
+
+def test_list_and_path_show_pins_and_stored_trees(sdk: Workspace) -> None:
+    shown = Transcript(sdk.root)
+    sdk.describe(pinned=False)
+    shown.run("list")
+    shown.run("path", "sdk:headers")
+    shown.note("trusted by this machine")
+    sdk.provision(trust=True)
+    shown.run("list")
+    shown.run("path", "emulator")
+    shown.note("a lock without files")
+    sdk.describe()
+    add_older_release(sdk)
+    sdk.lock(files=())
+    sdk.provision("headers")
+    shown.run("list", "--json")
+    shown.note("a damaged lock")
+    project_lock_path("sdk", "1.2.3").write_text("{")
+    shown.run("list")
+    project_lock_path("sdk", "1.2.3").unlink()
+    sdk.add_artifact("other")
+    profiles = f'{PROFILE}[[emulator.artifacts]]\nname = "other"\n'
+    (sdk.manifests / "profiles.toml").write_text(profiles)
+    shown.note("a profile of two")
+    shown.run("path", "emulator")
+    check_snapshot(SNAPSHOTS / "verb_list.txt", shown.text)
+
+
+def test_verify_shows_each_difference_with_what_to_do(sdk: Workspace) -> None:
+    shown = Transcript(sdk.root)
+    sdk.add_artifact("other")
+    for words in ((), ("sdk",)):
+        shown.run("verify", *words)
+    root = sdk.provision().root
+    shown.run("verify", "--json")
+    shown.run("verify", "sdk", "other")
+    shown.note("changed with the same size and time, and removed")
+    state = (root / "lib/one.so").stat()
+    write(root / "lib/one.so", b"ONE" * 100).chmod(stat.S_IMODE(state.st_mode))
+    os.utime(root / "lib/one.so", ns=(state.st_atime_ns, state.st_mtime_ns))
+    shown.run("verify", "--quick")
+    (root / "lib/two.so").unlink()
+    shown.run("verify")
+    shown.run("verify", "--quick", "--repair", "--json")
+    shown.run("verify")
+    shown.note("a damaged record, a directory of another program and a damaged lock")
+    (root.parent / TREE_FILE).write_text("{}")
+    (sdk.store.trees / "sdk-0123456789ab").mkdir()
+    write(machine_lock_path(sdk.store, "sdk", "9"), "no lock")
+    shown.run("verify")
+    shown.run("verify", "sdk", "--json")
+    shown.run("verify", "sdk", "--repair")
+    check_snapshot(SNAPSHOTS / "verb_verify.txt", shown.text)
+
+
+def test_fetch_looks_at_files_if_it_is_told_to(sdk: Workspace) -> None:
+    shown = Transcript(sdk.root)
+    shown.run("fetch", "sdk:libraries", "--json")
+    (next(sdk.store.trees.glob("*/sdk")) / "lib/one.so").unlink()
+    shown.run("fetch", "sdk:libraries")
+    shown.run("fetch", "sdk:libraries", "--verify", "--json")
+    shown.run("fetch", "sdk", "--to", str(sdk.root / "mirror"))
+    shown.run("fetch", "sdk", "--to", str(sdk.root / "mirror"), "--json")
+    check_snapshot(SNAPSHOTS / "verb_fetch.txt", shown.text)
+
+
+def test_cache_and_gc_remove_what_qnn_ci_made(sdk: Workspace) -> None:
+    shown = Transcript(sdk.root)
+    for words in (("cache", "clean", "store", "downloads"), ("gc", "--downloads")):
+        shown.run(*words, "--json")
+    assert not sdk.store.home.exists()
+    whole, part = sdk.provision().root.parent, sdk.provision("headers").root.parent
+    write(part / "sdk/more", bytes(3 << 20))
+    (sdk.store.trees / "mine").write_text("kept")
+    shown.run("gc", "--dry-run")
+    shown.run("gc", "--json")
+    assert (whole.exists(), part.exists()) == (True, False)
+    add_older_release(sdk)
+    for name in ("old.zip", "mine.zip"):
+        write(sdk.store.downloads / name, name)
+    shown.run("gc", "--downloads", "--dry-run")
+    assert run_verb("gc", "--downloads").code == 0
+    assert names_below(sdk.store.downloads) == ["mine.zip"]
+    for words in (("store",), ("downloads", "store"), ("store", "x")):
+        shown.run("cache", "info", *words, "--json" if "x" not in words else "--dry-run")
+    shown.run("cache", "clean")
+    shown.run("cache", "clean", "store", "--dry-run", "--json")
+    assert whole.exists()
+    shown.run("cache", "clean", "store", "downloads", "downloads")
+    assert [path.name for path in sdk.store.trees.iterdir()] == ["mine"]
+    names = run_verb("cache", "info", "--json").data["parts"]
+    assert names == run_verb("cache", "info", "all", "--json").data["parts"]
+    assert {"store", "downloads", "environments"} < {one["name"] for one in names}
+    check_snapshot(SNAPSHOTS / "verb_cache.txt", shown.text)
+
+
+def test_cache_key_names_what_hashes_prove_and_readers_may_have(
+    sdk: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(*words: str) -> dict[str, Any]:
+        data: dict[str, Any] = run_verb("cache-key", *words, "--json").data
+        return data
+
+    shown = Transcript(sdk.root)
+    shown.run("cache-key", "sdk", "--json")
+    shown.run("cache-key", "sdk", "--private", "--json")
+    pinned = ask("sdk", "--private")
+    sdk.edit("[licence]", "[licence]\nredistribute = true")
+    assert ask("sdk") == pinned
+    sdk.lock(files=())
+    assert ask("sdk") == pinned
+    sdk.lock()
+    shown.note("each file is locked")
+    shown.run("cache-key", "sdk", "--github")
+    parts = ask("sdk:headers", "sdk:libraries")
+    assert ask("sdk:libraries", "sdk:headers") == parts
+    assert len(parts["paths"]) == 2
+    project_lock_path("sdk", "1.2.3").unlink()
+    sdk.archive.write_bytes(pack_zip(OTHER))
+    sdk.describe()
+    other = ask("sdk", "--private")
+    assert (other["paths"], other["key"] == pinned["key"]) == (pinned["paths"], False)
+    sdk.describe(pinned=False)
+    shown.note("no hash")
+    shown.run("cache-key", "sdk", "--private")
+    check_snapshot(SNAPSHOTS / "verb_cache_key.txt", shown.text)
+    monkeypatch.delenv("QNN_CI_MANIFESTS")
+    checkout = ask("executorch", "--private")
+    assert (checkout["paths"], [*checkout["left_out"]]) == ([], ["executorch"])
+
+
+def test_lock_and_update_show_a_diff_and_write_it_only_if_told_to(sdk: Workspace) -> None:
+    shown = Transcript(sdk.root)
+    sdk.describe(pinned=False)
+    own = sdk.archive.rename(sdk.root / "own-1.2.3.zip")
+    assert run_verb("lock", "sdk").code == ExitCode.DOWNLOAD
+    shown.run("lock", "sdk", "sdk:headers", "--from", str(own))
+    shown.run("lock", "sdk", "--from", str(own))
+    assert not project_lock_path("sdk", "1.2.3").exists()
+    assert run_verb("lock", "sdk", "--from", str(own), "--write").code == 0
+    shown.run("lock", "sdk", "--from", str(own), "--json")
+    write(sdk.root / "own-1.3.0.zip", pack_zip(FILES | {"sdk.yaml": b"version: 1.3.0\n"}))
+    sdk.describe(archive=own, filename="sdk-1.2.3.zip")
+    write(sdk.manifests / "baselines/sdk-1.2.3.toml", "# figures\n")
+    write(sdk.root / "pyproject.toml", "# sdk 1.2.3 is pinned\n")
+    before = sdk.manifest.read_text()
+    shown.run("update", "sdk@1.3.0", "--trust-first-use")
+    assert sdk.manifest.read_text() == before
+    shown.run(
+        "update", "sdk@1.3.0", "--trust-first-use", "--baselines", "drop", "--write", "--json"
+    )
+    shown.run("update", "sdk@1.3.0", "--trust-first-use")
+    shown.run("update", "sdk", "--cooldown", "7")
+    check_snapshot(SNAPSHOTS / "verb_lock.txt", shown.text)
+    assert sdk.provision().version == "1.3.0"
+
+
+@pytest.mark.parametrize(
+    ("name", "versions"),
+    [
+        ("qnn-runtime", "onnxruntime-qnn==2.5.0 onnxruntime-qnn==NEW"),
+        ("qnn-sdk", "2.37.0.250724 NEW"),
+        ("libcxx", ""),
+    ],
+)
+def test_update_of_what_lowers_programs_asks_for_a_comparison_first(
+    sdk: Workspace, monkeypatch: pytest.MonkeyPatch, name: str, versions: str
+) -> None:
+    monkeypatch.delenv("QNN_CI_MANIFESTS")
+    change = Change(manifests_root() / "x", "", "1\n")
+    plan: list[Change] = []
+    monkeypatch.setattr(Change, "write", lambda _: None)
+    monkeypatch.setattr(update, "plan_update", lambda *_, **__: plan)
+    monkeypatch.setattr(update, "list_by_hand", lambda *_: [])
+    said = [run_verb("update", name).err]  # nothing changes
+    plan.append(change)
+    said += [run_verb("update", name, *words).err for words in (["--write"], [])]
+    hint = [re.findall(r"upgrade-report ([^`]*)`", text) for text in said]
+    assert hint == [[], [], [versions] if versions else []]
+
+
+def test_locks_are_written_before_the_manifest_that_needs_them(sdk: Workspace) -> None:
+    lock = sdk.manifests / "locks/sdk.json"
+    before = sdk.manifest.read_text()
+    plans = {"sdk": [Change(sdk.manifest, before, f"{before}#\n"), Change(lock, "", "{}\n")]}
+    lock.parent.write_text("in the way")
+    with pytest.raises(StoreError):
+        conclude(plans, write=True)
+    assert sdk.manifest.read_text() == before
+    lock.parent.unlink()
+    conclude(plans, write=True)
+    assert (sdk.manifest.read_text(), lock.read_text()) == (f"{before}#\n", "{}\n")
+
+
+# -- environments ---------------------------------------------------------------------------------
+
+
+def test_env_prints_variables_and_notes_the_use_of_trees(sdk: Workspace) -> None:
+    shown = Transcript(sdk.root)
+    (sdk.manifests / "profiles.toml").write_text(PROFILE + 'MARK = "##[a] b"\n')
+    root = sdk.provision().root
+    shown.run("env", "emulator", "--json")
+    shown.run("env")
+    shown.run("env", "--github")
+    assert sdk.store.find_user(root.parent)
+    check_snapshot(SNAPSHOTS / "verb_env.txt", shown.text)
+
+
+@pytest.mark.parametrize(
+    ("words", "profile", "settled", "overlay"),
+    [
+        (["emulator"], "emulator", "", False),
+        (["emulator-sdk"], "emulator", "", False),
+        (["emulator", "--sdk", "pinned"], "emulator-sdk", "pinned ", False),
+        (["emulator", "--adaptor", "overlay"], "emulator", "wheel overlay", False),
+        (["aot", "--sdk", "pinned"], "aot", "", True),
+        (["android", "--trust-first-use"], "android", "", False),
+    ],
+)
+def test_env_is_of_the_chosen_qnn_and_adaptor(
+    monkeypatch: pytest.MonkeyPatch,
+    sdk: Workspace,
+    words: list[str],
+    profile: str,
+    settled: str,
+    overlay: bool,
+) -> None:
+    """The newest overlay that fits is in the environment of aot alone."""
+    asked: list[Any] = []
+    variables = {"LD_LIBRARY_PATH": "/plain"}
+
+    def provision(name: str, _: Progress, *, options: Options) -> Environment:
+        asked.append((name, options))
+        return Environment(name, (), variables)
+
+    def settle(chosen: Any, found: Environment, _: Progress) -> Any:
+        verdict = SimpleNamespace(require=lambda: asked.append("required"))
+        how = {"SETTLED": f"{chosen.sdk} {chosen.adaptor}"}
+        return replace(found, variables=how), verdict
+
+    monkeypatch.setattr(env, "provision_profile", provision)
+    monkeypatch.setattr(examine, "settle_adaptor", settle)
+    monkeypatch.setattr(env, "find_built", lambda _: Path("/overlay") if overlay else None)
+    ended = run_verb("env", *words, "--offline", "--accept-licence", "--json")
+    options = Options(True, "--trust-first-use" in words, True)
+    assert asked == [(profile, options), *(["required"] if settled else [])]
+    if overlay:
+        variables["PYTHONPATH"] = "/overlay"
+    assert ended.data["variables"] == ({"SETTLED": settled} if settled else variables)
+
+
+def test_profile_is_fetched_with_the_given_options(sdk: Workspace) -> None:
+    write(sdk.provision().root / "lib/one.so", "changed")
+    found = environment.provision_profile("emulator", sdk.progress, verify=True)
+    assert found.artifacts[0].repaired == ("lib/one.so",)
+    sdk.describe(pinned=False)
+    with pytest.raises(IntegrityError, match="no known SHA-256"):
+        environment.provision_profile("emulator", sdk.progress)
+    options = Options(trust_first_use=True)
+    trusted = environment.provision_profile("emulator", sdk.progress, options=options)
+    assert trusted.artifacts[0].fetched
+
+
+# -- mirrors --------------------------------------------------------------------------------------
+
+
+def test_mirror_holds_files_sums_and_locks_that_another_machine_can_use(
+    sdk: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sdk.describe(pinned=False)
+    mirror = sdk.root / "mirror"
+    digest, rest = hashlib.sha256(sdk.archive.read_bytes()).hexdigest(), f"{'5e' * 32}  other.zip\n"
+    write(mirror / "SHA256SUMS", b"\xff\n\nshort  x\n" + f"{'0' * 64}  sdk.zip\n{rest}".encode())
+    write(mirror / ".sdk.zip", "of a killed command")
+    before = os.umask(0o077)
+    try:
+        written = fill_mirror([sdk.ask(trust=True)], mirror, sdk.store, sdk.progress)
+    finally:
+        os.umask(before)
+    assert written == [mirror / "sdk.zip"]
+    assert (mirror / "SHA256SUMS").read_text() == f"{rest}{digest}  sdk.zip\n"
+    assert stat.S_IMODE((mirror / "sdk.zip").stat().st_mode) == 0o644
+    lock = machine_lock_path(sdk.store, "sdk", "1.2.3")
+    assert (mirror / lock.name).read_bytes() == lock.read_bytes()
+    assert names_below(mirror) == sorted(["SHA256SUMS", lock.name, "sdk.zip"])
+    data = sdk.archive.read_bytes()
+    sdk.describe(archive=sdk.archive.rename(sdk.root / "gone.zip"))
+    (sdk.root / "gone.zip").unlink()
+    monkeypatch.setenv("QNN_CI_MIRROR", str(mirror))
+    other = Store(sdk.root / "elsewhere")
+    assert names_below(provision_one(sdk.ask(), other, sdk.progress).root) == WHOLE
+    (mirror / "sdk.zip").chmod(0o600)
+    fill_mirror([sdk.ask()], mirror, Store(sdk.root / "third"), sdk.progress)
+    assert stat.S_IMODE((mirror / "sdk.zip").stat().st_mode) == 0o644
+    assert (mirror / "sdk.zip").read_bytes() == data
+
+
+def test_mirror_may_be_the_downloads_and_follows_links_of_the_user(sdk: Workspace) -> None:
+    downloads, mirror = sdk.store.downloads, sdk.root / "mirror"
+    fill_mirror([sdk.ask()], downloads, sdk.store, sdk.progress)
+    assert names_below(downloads) == ["SHA256SUMS", "sdk.zip"]
+    own = (downloads / "sdk.zip").rename(sdk.root / "own.zip")
+    own.chmod(0o600)
+    (downloads / "sdk.zip").symlink_to(own)
+    fill_mirror([sdk.ask()], mirror, sdk.store, sdk.progress)
+    assert not (mirror / "sdk.zip").is_symlink()
+    assert (mirror / "sdk.zip").read_bytes() == own.read_bytes()
+    assert stat.S_IMODE(own.stat().st_mode) == 0o600
+
+
+def test_mirror_holds_nothing_that_a_lock_contradicts_or_no_licence_allows(sdk: Workspace) -> None:
+    mirror = sdk.root / "mirror"
+    sdk.lock(sha256="0" * 64)
+    with pytest.raises(IntegrityError):
+        fill_mirror([sdk.ask()], mirror, sdk.store, sdk.progress)
+    project_lock_path("sdk", "1.2.3").unlink()
+    (sdk.store.downloads / "sdk.zip").unlink()
+    sdk.describe(pinned=False)
+    sdk.edit("[licence]", "[licence]\naccept = true")
+    with pytest.raises(UnfitError, match="licence"):  # before trust is asked for
+        fill_mirror([sdk.ask(trust=True, accept=False)], mirror, sdk.store, sdk.progress)
+    assert [*mirror.iterdir(), *sdk.store.downloads.iterdir()] == []
+    for trust in (True, False):  # for trust once
+        (path,) = fill_mirror([sdk.ask(trust=trust)], mirror, sdk.store, sdk.progress)
+        assert path == mirror / "sdk.zip"
+
+
+def test_mirror_is_named_by_its_whole_path(sdk: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(sdk.root)
+    assert f"QNN_CI_MIRROR={sdk.root / 'mirror'}\n" in run_verb("fetch", "--to", "mirror").out
+
+
+# -- locks of the store ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["fetch", "sdk"], []),
+        (["fetch", "sdk:headers"], ["sdk", "sdk.zip"]),
+        (["fetch", "sdk", "--to", "TMP/mirror"], ["sdk", "sdk.zip"]),
+        (["fetch", "sdk", "--verify"], ["sdk", "sdk.zip"]),
+        (["verify", "--repair"], ["sdk", "sdk.zip"]),
+        (["lock", "sdk"], ["sdk", "sdk.zip"]),
+        (["gc"], ["sdk"]),
+        (["gc", "--dry-run"], []),
+        (["cache", "clean", "store"], ["sdk"]),
+        (["cache", "clean", "downloads"], ["sdk"]),
+        (["cache", "clean", "parity"], []),
+        (["cache", "clean", "downloads", "--dry-run"], []),
+    ],
+)
+def test_store_is_locked_while_a_verb_changes_it(
+    sdk: Workspace, monkeypatch: pytest.MonkeyPatch, words: list[str], names: list[str]
+) -> None:
+    """For an artifact and its file: two artifacts may come from one file."""
+    (sdk.provision().root / "extra").touch()
+    held: list[str] = []
+    lock: Callable[..., AbstractContextManager[None]] = Store.lock
+
+    def note(own: Store, wanted: Sequence[str], progress: Progress) -> Any:
+        held.extend(wanted)
+        return lock(own, wanted, progress)
+
+    monkeypatch.setattr(Store, "lock", note)
+    code = run_verb(*(word.replace("TMP", str(sdk.root)) for word in words)).code
+    assert (code, held) == (0, names)

@@ -1,0 +1,345 @@
+"""Wheels that pip brings, that are installed or have a compiler: only the pinned one counts."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import stat
+import sys
+import zipfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from provisioning.artifacts.sources import ArtifactRequest, FillJob, Options, wheel, zig
+from provisioning.errors import DownloadError, IntegrityError, QnnCiError, ToolError, UnfitError
+from provisioning.manifest.releases import WheelRelease
+from provisioning.store.tree import TreeEntry
+from tests.build.artifacts import Pip, Workspace, ask, of, write
+from tests.stand_ins import toolchains as made
+
+GOOD = made.pack_wheel(made.WHEEL, "tiny-qnn", tuple(made.LIBRARIES.items()))
+PINNED = hashlib.sha256(GOOD).hexdigest()
+
+
+@pytest.fixture
+def pip(monkeypatch: pytest.MonkeyPatch) -> Pip:
+    """A pip that brings the pinned wheel."""
+    pip = Pip({made.WHEEL: GOOD})
+    monkeypatch.setattr(wheel, "run_process", pip.run)
+    return pip
+
+
+@pytest.fixture
+def job(sdk: Workspace, pip: Pip) -> FillJob:
+    """A job for the wheel."""
+    write(sdk.root / made.WHEEL, GOOD)
+    manifest = made.describe_wheel(sdk.root / made.WHEEL)
+    sdk.manifest.with_name("qnn-runtime.toml").write_text(manifest)
+    sdk.store.downloads.mkdir(parents=True)
+    return sdk.job(ask("qnn-runtime"))
+
+
+def obtain(job: FillJob, request: ArtifactRequest | None = None) -> Path:
+    return wheel.obtain_wheel(request or job.request, job.store, job.progress)
+
+
+def with_options(job: FillJob, options: Options) -> FillJob:
+    return replace(job, request=replace(job.request, options=options))
+
+
+def test_pip_is_asked_for_one_wheel_by_its_hash(job: FillJob, pip: Pip) -> None:
+    path = obtain(job)
+    assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (GOOD, 0o644)
+    assert [one.name for one in job.store.downloads.iterdir()] == [made.WHEEL]
+    (words,) = pip.asked
+    folder = words[words.index("--dest") + 1]
+    limited = wheel.module_command("pip", most_bytes=len(GOOD) + wheel.SPARE_BYTES)
+    assert [word.replace(folder, "D") for word in words] == [
+        *(*limited, "download", "--no-deps", "--only-binary", ":all:"),
+        *("--platform", "manylinux_2_35_x86_64", "--python-version", "3.11"),
+        *("--implementation", "cp", "--disable-pip-version-check", "--progress-bar", "off"),
+        *("--no-input", "--require-hashes", "--dest", "D"),
+        *("--requirement", "D/requirements.txt"),
+    ]
+    assert pip.required == f"tiny-qnn==1.0 --hash=sha256:{PINNED}\n"
+    path.unlink()
+    obtain(job, of(job.request, size_bytes=0))
+    assert (
+        pip.asked[1][: len(limited)] == [*wheel.module_command("pip"), "download"][: len(limited)]
+    )
+    write(path, b"short")
+    assert obtain(job).read_bytes() == GOOD
+    said = job.progress.stream.getvalue()  # type: ignore[attr-defined]
+    assert f"the existing {made.WHEEL} does not match its pin: it is 5 bytes long" in said
+    obtain(job)
+    assert len(pip.asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("brings", "error", "why"),
+    [
+        ({made.WHEEL: GOOD[:-1] + b"x"}, IntegrityError, "its SHA-256 is"),
+        ({made.WHEEL: GOOD[:-1]}, IntegrityError, "bytes long"),
+        ({"a.whl": b"", "b.whl": b""}, DownloadError, "pip downloaded a.whl, b.whl"),
+        ({}, DownloadError, "pip downloaded nothing"),
+    ],
+)
+def test_anything_else_that_pip_brings_is_refused(
+    job: FillJob, pip: Pip, brings: Mapping[str, bytes], error: type[QnnCiError], why: str
+) -> None:
+    pip.brings = brings
+    with pytest.raises(error) as caught:
+        obtain(job)
+    assert why in caught.value.why
+    assert list(job.store.downloads.iterdir()) == []
+    unpinned = of(job.request, sha256="")
+    with pytest.raises(IntegrityError, match="sha256"):
+        obtain(job, unpinned)
+    assert len(pip.asked) == 1
+
+
+@pytest.mark.parametrize("kept", [None, GOOD[:-1], GOOD])
+def test_mirror_of_the_user_is_asked_before_pip(
+    job: FillJob, pip: Pip, sdk: Workspace, monkeypatch: pytest.MonkeyPatch, kept: bytes | None
+) -> None:
+    mirror = sdk.root / "mirror"
+    mirror.mkdir()
+    if kept:
+        write(mirror / made.WHEEL, kept)
+    monkeypatch.setenv("QNN_CI_MIRROR", mirror.as_uri())
+    assert obtain(job).read_bytes() == GOOD
+    assert len(pip.asked) == (kept != GOOD)
+    (copy,) = wheel.mirror(job, sdk.root / "home")
+    assert (copy.read_bytes(), stat.S_IMODE(copy.stat().st_mode)) == (GOOD, 0o644)
+
+
+@pytest.mark.parametrize(
+    ("output", "why"),
+    [
+        ("a\nERROR: one\nb\nERROR: two \nc", "one; two"),
+        ("a\nlast line", "last line"),
+        ("", ""),
+        (
+            "WARNING: try again\nconnection broken by 'ProxyError(x)'\nERROR: No matching",
+            "the package index cannot be reached (ProxyError); No matching",
+        ),
+    ],
+)
+def test_failure_of_pip_is_explained(
+    job: FillJob, monkeypatch: pytest.MonkeyPatch, output: str, why: str
+) -> None:
+    def run(*_: object, **__: object) -> None:
+        raise ToolError("pip exited with 1", why=output)
+
+    monkeypatch.setattr(wheel, "run_process", run)
+    with pytest.raises(DownloadError) as caught:
+        wheel.find_release(job, "9")
+    assert str(caught.value) == str(
+        DownloadError(
+            "tiny-qnn==9 could not be fetched",
+            why=why,
+            fix="check the version, and pip's index and proxy (pip config list)",
+        )
+    )
+    monkeypatch.setattr(wheel.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UnfitError, match="this Python has no pip") as missing:
+        wheel.find_release(job, "9")
+    assert missing.value.fix == f"run `{sys.executable} -m ensurepip`"
+
+
+# -- installed wheels -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("installed", "told"),
+    [
+        ({}, "copying 0 MiB of the installed tiny-qnn 1.0"),
+        ({"data": b"other"}, "lib/a.so of the installed tiny-qnn does not match the lock"),
+        ({"data": b""}, "lib/a.so of the installed tiny-qnn does not match the lock"),
+        ({"version": "1.1"}, "fetching"),
+        ({"platform": "manylinux_2_35_aarch64"}, "fetching"),
+        ({"version": ""}, "fetching"),
+        ({"kept": True}, ""),
+    ],
+)
+def test_files_of_the_installed_wheel_are_used_if_all_match_the_lock(
+    job: FillJob,
+    sdk: Workspace,
+    pip: Pip,
+    monkeypatch: pytest.MonkeyPatch,
+    installed: dict[str, Any],
+    told: str,
+) -> None:
+    own = {"version": "1.0", "platform": "manylinux_2_35_x86_64", "data": b"bytes", **installed}
+    if own["version"]:
+        info = sdk.root / "site" / f"tiny_qnn-{own['version']}.dist-info"
+        metadata = f"Metadata-Version: 2.1\nName: tiny-qnn\nVersion: {own['version']}\n"
+        write(info / "METADATA", metadata)
+        write(info / "WHEEL", f"Tag: cp312-cp312-{own['platform']}\n")
+        write(info / "RECORD", "tiny_qnn/lib/a.so,,\n")
+        write(sdk.root / "site/tiny_qnn/lib/a.so", own["data"]).chmod(0o700)
+    monkeypatch.syspath_prepend(str(sdk.root / "site"))
+    pip.brings = {}
+    entry = TreeEntry("lib/a.so", 5, 0o444, hashlib.sha256(b"bytes").hexdigest())
+    layout = [msgspec.structs.replace(job.request.release.layout[0], take="tiny_qnn/**", put="")]
+    request = of(job.request, layout=layout, links={}, write={})
+    job = replace(job, request=replace(request, lock=sdk.lock(files=(entry,))))
+    if "kept" in installed:
+        write(job.store.downloads / made.WHEEL, GOOD)
+        assert "libQnnHtp.so" in {one.path for one in wheel.fill(job)}
+    elif told.startswith("copying"):
+        assert wheel.fill(job) == (entry,)
+        assert (job.root / "lib/a.so").read_bytes() == b"bytes"
+    else:
+        with pytest.raises(QnnCiError, match="could not be fetched"):
+            wheel.fill(job)
+    assert told in sdk.printed()
+
+
+# -- other versions -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("version", "days"), [("2.0", 0), ("", 7)])
+def test_pip_selects_another_version_on_any_glibc(
+    job: FillJob, pip: Pip, version: str, days: int
+) -> None:
+    job = with_options(job, Options(cooldown_days=days))
+    wheel.find_release(job, version)
+    mac = replace(job, request=of(job.request, platform="macosx_11_0_arm64"))
+    wheel.find_release(replace(mac, root=job.root / "mac"), version)
+    words, others = pip.asked
+    platforms = [words[at + 1] for at, word in enumerate(words) if word == "--platform"]
+    assert platforms == [f"manylinux_2_{minor}_x86_64" for minor in range(5, 46)]
+    limit = [f"--uploaded-prior-to=P{days}D"] if days else []
+    wanted = "tiny-qnn==2.0" if version else "tiny-qnn"
+    assert words[words.index("--no-input") + 1 :] == ["--dest", str(job.root), wanted, *limit]
+    assert [others[at + 1] for at, word in enumerate(others) if word == "--platform"] == [
+        "macosx_11_0_arm64"
+    ]
+
+
+def test_release_of_another_wheel_has_its_name_sizes_links_and_qnn_version(
+    job: FillJob, pip: Pip
+) -> None:
+    name = "tiny_qnn-1.1-cp311-cp311-manylinux_2_34_x86_64.manylinux_2_35_x86_64.linux_x86_64.whl"
+    content = {
+        "tiny_qnn/libQnnHtp.so": b"v2.50.1.270101104044\0" + bytes(3_000_000),
+        "tiny_qnn.libs/libc++-9f.so.1.0": b"c++",
+        "tiny_qnn/LICENSE": b"Do.",
+        "tiny_qnn/libA.so": b"v2.49.1.261231104044\0",  # one of another build
+        "tiny_qnn/libQnnSystem.so": b"v2.50.1.270101104044\0",
+        **{f"tiny_qnn/libQnn{name}.so": b"\x00260101104044\0" for name in "BCD"},  # a date alone
+    }
+    data = made.pack_wheel(name, "tiny-qnn", tuple(content.items()))
+    pip.brings = {name: data}
+    new = wheel.find_release(job, "1.1")
+    with zipfile.ZipFile(job.store.downloads / name) as archive:
+        unpacked_bytes = sum(one.file_size for one in archive.infolist())
+    assert (job.store.downloads / name).read_bytes() == data  # which the next fetch finds
+    assert new == msgspec.structs.replace(
+        job.request.release_as(WheelRelease),
+        version="2.50.1",
+        package_version="1.1",
+        filename=name,
+        platform="manylinux_2_34_x86_64",
+        size_bytes=len(data),
+        sha256=hashlib.sha256(data).hexdigest(),
+        unpacked_bytes=unpacked_bytes,
+        links={"lib/x86_64-linux-clang/libc++.so.1": "libc++-9f.so.1.0"},
+    )
+    large = of(job.request, unpacked_bytes=1 << 30).release_as(WheelRelease)
+    described = wheel.describe_wheel(large, job.store.downloads / name)
+    assert described.unpacked_bytes == 1 << 30  # a limit is not lowered
+
+
+@pytest.mark.parametrize(
+    ("found", "content", "asked", "is_taken"),
+    [
+        ("0.9", b"other", "", False),  # the newest that the cooldown allows
+        ("0.9", b"other", "0.9", True),
+        ("1.1", b"other", "", True),
+        ("1.0", b"rebuilt", "", True),
+        ("1.0", b"", "", False),
+    ],
+)
+def test_older_wheel_is_taken_only_if_it_was_asked_for(
+    job: FillJob, pip: Pip, found: str, content: bytes, asked: str, is_taken: bool
+) -> None:
+    name = made.WHEEL.replace("1.0", found)
+    files = {**made.LIBRARIES, "tiny_qnn/libQnnHtp.so": content * 1000} if content else {}
+    data = made.pack_wheel(name, "tiny-qnn", tuple((files or made.LIBRARIES).items()))
+    pip.brings = {name: data}
+    old, new = job.request.release_as(WheelRelease), wheel.find_release(job, asked)
+    if not is_taken:
+        assert new == old
+        return
+    assert (new.package_version, new.filename) == (found, name)
+    assert (new.version, new.sha256) == (found, hashlib.sha256(data).hexdigest())
+
+
+def test_link_follows_the_one_file_that_fits() -> None:
+    links = {"lib/libc++.so.1": "libc++-1a.so.1.0"}
+    one = ["lib/libc++-9f.so.1.0", "lib/libc++abi-9f.so.1.0", "other/libc++-77.so.1.0"]
+    assert wheel.follow_links(links, one) == {"lib/libc++.so.1": "libc++-9f.so.1.0"}
+    assert wheel.follow_links(links, [*one, "lib/libc++-1a.so.1.0"]) == links
+    for paths, words in (
+        ([*one, "lib/libc++-8e.so.1.0"], "libc++-9f.so.1.0, libc++-8e.so.1.0"),
+        (one[1:], "no such file"),
+    ):
+        with pytest.raises(IntegrityError, match=re.escape(words)):
+            wheel.follow_links(links, paths)
+
+
+# -- libraries that are compiled ------------------------------------------------------------------
+
+
+def test_library_is_compiled_by_the_pinned_compiler_from_the_manifests_sources(
+    sdk: Workspace, pip: Pip, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a scratch directory, with modes and a result that do not depend on the machine."""
+    name = "zig-1.0-py3-none-any.whl"
+    data = made.pack_wheel(name, "zig", (("ziglang/zig", b"a compiler"),))
+    release = f"""
+source = "zig"
+package = "zig"
+package_version = "1.0"
+filename = "{name}"
+platform = "any"
+python = "3.11"
+sha256 = "{hashlib.sha256(data).hexdigest()}"
+layout = [{{ take = "ziglang/zig", put = "" }}]
+output = "lib/liba.so"
+instead = "apt install liba"
+[releases.write]
+arguments = "-shared a.c -o lib/liba.so"
+"a.c" = "int a;"
+"""
+    made.describe(sdk.manifests, "liba", release)
+    pip.brings = {name: data}
+    asked: list[Any] = []
+
+    def compile_it(argv: list[Any], *, cwd: Path, **more: Any) -> None:
+        asked.append(([str(word).replace(str(cwd), "D") for word in argv], more["timeout_s"]))
+        assert {*more["env"].values()} == {str(cwd)}
+        assert more["fix"] == "install the library: apt install liba"
+        assert stat.S_IMODE((cwd / "zig").stat().st_mode) == 0o500
+        assert (cwd / "arguments").read_text() == "-shared a.c -o lib/liba.so"
+        write(cwd / "lib/liba.so", b"library").chmod(0o755)  # as a linker does
+
+    monkeypatch.setattr(zig, "run_process", compile_it)
+    job = sdk.job(ask("liba"))
+    entries = {entry.path: entry for entry in zig.fill(job)}
+    assert asked == [(["D/zig", "cc", "@arguments"], 300)]
+    assert [*entries] == ["a.c", "arguments", "lib/liba.so"]
+    assert {entry.mode for entry in entries.values()} == {0o444}
+    assert (job.root / "lib/liba.so").read_bytes() == b"library"
+    assert [path.name for path in sdk.root.glob("tmp*")] == []
+    (job.store.downloads / name).unlink()
+    with pytest.raises(DownloadError, match=r"liba\.so is not on this machine") as caught:
+        zig.fill(with_options(job, Options(offline=True)))
+    assert caught.value.fix == "install the library: apt install liba"
