@@ -4,13 +4,16 @@ does I/O."""
 from __future__ import annotations
 
 import codecs
+import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import Struct
 
-from ci.explain.rules import Role, Rule
+from ci.explain.places import Place, count_places, find_place
+from ci.explain.rules import Area, Certainty, Role, Rule, Variant
 
 CHUNK_BYTES = 4 << 20
 LINE_CHARS = (
@@ -21,7 +24,15 @@ MOST_UNKNOWN = 1000  # about this many error lines that match no rule are counte
 SHOWN_UNKNOWN = 20
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 _DIGITS = b"0123456789"
-_UTF16 = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
+_NO_DIGITS = dict.fromkeys(_DIGITS)
+# Byte order marks, none of which is a part of another.
+_MARKED = {
+    codecs.BOM_UTF8: "utf-8",
+    codecs.BOM_UTF16_LE: "utf-16-le",
+    codecs.BOM_UTF16_BE: "utf-16-be",
+}
+# Symptoms of these areas can follow from anything.
+_GENERAL = (Area.INSTALLING, Area.BUILDING)
 # An error line contains at least one of these marks, ignoring case. Only logcat's "E/" has to be at
 # the start of a line, because many paths contain it.
 _MARKS = (
@@ -41,25 +52,59 @@ _QUOTED = re.compile(
 )
 
 
+class Remedy(Struct, frozen=True):
+    """What to do. ``proof`` is the test that tries it, or empty if it is a suggestion."""
+
+    text: str
+    proof: str = ""
+
+    @property
+    def label(self) -> str:
+        """``fix`` if the remedy is proven, otherwise ``try``."""
+        return "fix" if self.proof else "try"
+
+
 class Finding(Struct, frozen=True):
     """A rule that matches lines of a log. ``line`` is the number of the first of these lines,
     ``text`` its text, and ``count`` how many there are.
 
-    ``consequence_of`` is the id of the rule that is the cause of this one, or empty if there is
-    none.
+    ``id`` is the id of the finding, such as QNN1203, and ``rule`` the name of its rule.
+    ``headline`` is the cause in one line, and ``detail`` continues it. ``place`` is where the line
+    was written. ``consequence_of`` is the name of the rule that is the cause of this one, or empty
+    if there is none.
     """
 
+    id: str
     rule: str
     role: Role
+    headline: str
+    detail: str
+    certainty: Certainty
+    remedies: tuple[Remedy, ...]
+    place: Place
     line: int
     text: str
-    cause: str
-    fix: str
     source: tuple[str, ...]
     seen: bool
     versions: str = ""
     count: int = 1
     consequence_of: str = ""
+
+    @property
+    def claim(self) -> str:
+        """The headline, marked if it is only a guess."""
+        guess = self.certainty is Certainty.GUESS
+        return f"possibly: {self.headline}" if guess else self.headline
+
+    @property
+    def cause(self) -> str:
+        """The claim with its detail."""
+        return ": ".join(filter(None, (self.claim, self.detail)))
+
+    @property
+    def fix(self) -> str:
+        """The remedies in one line."""
+        return "; ".join(one.text for one in self.remedies)
 
 
 class Unknown(Struct, frozen=True):
@@ -91,44 +136,61 @@ class Explanation(Struct, frozen=True):
 class _Seen:
     line: int
     text: str
+    values: Mapping[str, str]
     count: int = 1
 
 
 @dataclass
 class _Scan:
+    """The state of a scan. ``lines`` is the number of line ends. ``tail`` says what the last line
+    was taken for, if it had no end: the next part of the log continues it."""
+
     rules: Sequence[Rule]
     seen: dict[str, _Seen] = field(default_factory=dict)
     unknown: list[Unknown] = field(default_factory=list)
     unknown_count: int = 0
     lines: int = 0
+    tail: str = ""
+    places: Counter[Place] = field(default_factory=Counter)
 
     def read(self, chunk: bytes) -> None:
-        """Match whole lines of a log with the rules. A line counts only for the first rule that it
+        """Match a part of a log with the rules. A line counts only for the first rule that it
         matches."""
         low = chunk.lower()
         # Most lines differ only in numbers, and most literals are in no line.
         shapes = b"\n".join(set(low.translate(None, _DIGITS).split(b"\n")))
-        known: set[int] = set()
+        self.places += count_places(shapes.decode("utf-8", "replace"))
+        known: set[int] = {0} if self.tail == "known" else set()
         for rule in self.rules:
             literals = rule.literals or (b"",)
             literals = tuple(one for one in literals if one.translate(None, _DIGITS) in shapes)
             for start, line in _find_lines(chunk, low, literals):
-                if start not in known and rule.fits(line):
+                if start not in known and (values := rule.find(line)) is not None:
                     known.add(start)
-                    self._note(rule, chunk, start, line)
-        self._find_unknown(chunk, low, known)
-        self.lines += chunk.count(b"\n") + (not chunk.endswith(b"\n"))
+                    self._note(rule, chunk, start, line, values)
+        unknown = self._find_unknown(chunk, low, known)
+        last = chunk.rfind(b"\n") + 1
+        self.tail = ("known" if last in known else "unknown" if last in unknown else "open") * (
+            last < len(chunk)
+        )
+        self.lines += chunk.count(b"\n")
 
-    def _note(self, rule: Rule, chunk: bytes, start: int, line: str) -> None:
+    def _note(
+        self, rule: Rule, chunk: bytes, start: int, line: str, values: Mapping[str, str]
+    ) -> None:
         if had := self.seen.get(rule.id):
             had.count += 1
             return
-        self.seen[rule.id] = _Seen(self.lines + chunk.count(b"\n", 0, start) + 1, line.strip())
+        number = self.lines + chunk.count(b"\n", 0, start) + 1
+        self.seen[rule.id] = _Seen(number, line.strip(), values)
 
-    def _find_unknown(self, chunk: bytes, low: bytes, known: set[int]) -> None:
-        if self.unknown_count >= MOST_UNKNOWN:
-            return
+    def _find_unknown(self, chunk: bytes, low: bytes, known: set[int]) -> set[int]:
+        """Count the error lines of ``chunk`` that are not ``known``, and return their starts."""
         found: dict[int, str] = {}
+        if self.unknown_count >= MOST_UNKNOWN:
+            return set()
+        if self.tail == "unknown":
+            known = known | {0}
         for start, line in _find_lines(chunk, low, _MARKS):
             if start not in known and _ERROR.search(line) and not _QUOTED.search(line):
                 found[start] = line.strip()
@@ -136,6 +198,7 @@ class _Scan:
         for start in sorted(found)[: SHOWN_UNKNOWN - len(self.unknown)]:
             number = self.lines + chunk.count(b"\n", 0, start) + 1
             self.unknown.append(Unknown(number, found[start]))
+        return set(found)
 
 
 def _find_lines(chunk: bytes, low: bytes, literals: Sequence[bytes]) -> Iterator[tuple[int, str]]:
@@ -162,7 +225,7 @@ def _find_lines(chunk: bytes, low: bytes, literals: Sequence[bytes]) -> Iterator
 def explain(file: str, log: Iterable[bytes], rules: Sequence[Rule]) -> Explanation:
     """Explain a log.
 
-    ``log`` yields chunks of any size. The text is UTF-8, or UTF-16 if it starts with a byte order
+    ``log`` yields chunks of any size. The text is UTF-8, or UTF-16 if it starts with its byte order
     mark. Its line endings may be of any kind. Invalid bytes are replaced. Only one chunk and one
     line, or CHUNK_BYTES of a longer line, are in memory at a time.
     """
@@ -192,19 +255,36 @@ def find_known(text: str, rules: Sequence[Rule]) -> Finding | None:
 
 def _split(log: Iterable[bytes]) -> Iterator[bytes]:
     """Yield whole lines of a log in UTF-8, with ``\\n`` as line ending and without colours. Lines
-    longer than CHUNK_BYTES may be split."""
-    rest, decoder = b"", None
-    for number, part in enumerate(log):
-        if not number and part[:2] in _UTF16:
-            decoder = codecs.getincrementaldecoder(_UTF16[part[:2]])("replace")
-        text = rest + (decoder.decode(part).encode("utf-8", "replace") if decoder else part)
-        whole = len(text) if len(text) > CHUNK_BYTES else 0
-        cut = text.rfind(b"\n") + 1 or whole
+    longer than CHUNK_BYTES may be split; the next part then repeats the last LINE_CHARS."""
+    rest = b""
+    for part in _decode(log):
+        text = rest + part
+        cut = max(text.rfind(b"\n"), text.rfind(b"\r", 0, -1)) + 1
         rest = text[cut:]
         if cut:
             yield _clean(text[:cut])
+        elif len(text) > CHUNK_BYTES:
+            yield _clean(text[:-LINE_CHARS])
+            rest = text[-2 * LINE_CHARS :]
     if rest:
         yield _clean(rest)
+
+
+def _decode(log: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield a log in UTF-8 without its byte order mark."""
+    parts = iter(log)
+    start = b""
+    while len(start) < len(codecs.BOM_UTF8) and (part := next(parts, b"")):
+        start += part
+    mark = next((one for one in _MARKED if start.startswith(one)), b"")
+    start = start[len(mark) :]
+    if _MARKED.get(mark, "utf-8") == "utf-8":
+        yield start
+        yield from parts
+        return
+    decoder = codecs.getincrementaldecoder(_MARKED[mark])("replace")
+    for part in itertools.chain([start], parts):
+        yield decoder.decode(part).encode("utf-8", "replace")
 
 
 def _clean(part: bytes) -> bytes:
@@ -217,46 +297,70 @@ def _conclude(file: str, scan: _Scan) -> Explanation:
         (rule for rule in scan.rules if rule.id in scan.seen),
         key=lambda rule: scan.seen[rule.id].line,
     )
-    by_role = {role: [one for one in matched if one.role is role] for role in Role}
     ids = {rule.id for rule in matched}
     follows = {
         rule.id: next((one for one in rule.consequence_of if one in ids), "") for rule in matched
     }
-    named = {follows[one.id] for one in by_role[Role.CAUSE]}
-    symptoms, hints = by_role[Role.SYMPTOM], by_role[Role.HINT]
-    if symptoms and not any(not follows[one.id] for one in by_role[Role.CAUSE]):
-        named |= {one.id for one in hints if not follows[one.id]}
-    causes = [one for one in matched if one.role is Role.CAUSE and not follows[one.id]]
-    causes = [one for one in matched if one in causes or (one in hints and one.id in named)]
-    notes = [one for one in hints if one not in causes]
+
+    def pick(role: Role) -> list[Rule]:
+        return [one for one in matched if one.role is role]
+
+    first = {one.id for one in pick(Role.CAUSE) if not follows[one.id]}
+    first |= {follows[one.id] for one in pick(Role.CAUSE)} & {one.id for one in pick(Role.HINT)}
+    symptoms, guessed = pick(Role.SYMPTOM), set()
+    if not first:
+        areas = {one.area for one in symptoms}
+        hints = [one for one in pick(Role.HINT) if not follows[one.id]]
+        first = {one.id for one in hints if one.area in areas}
+        if not first and areas.intersection(_GENERAL):
+            first = guessed = {one.id for one in hints}
+    causes = [one for one in matched if one.id in first]
+    notes = [one for one in pick(Role.HINT) if one not in causes]
     if not causes:
         causes, symptoms = symptoms[:1], symptoms[1:]
-    first = causes[0].id if causes else ""
-    consequences = [one for one in by_role[Role.CAUSE] if follows[one.id]] + symptoms
+    left = [one for one in pick(Role.CAUSE) if one not in causes]
+    consequences = sorted(left + symptoms, key=lambda rule: scan.seen[rule.id].line)
+    name = causes[0].id if causes else ""
+    place = find_place(scan.places)
     return Explanation(
         file=file,
-        lines=scan.lines,
-        causes=tuple(_find(rule, scan) for rule in causes),
+        lines=scan.lines + bool(scan.tail),
+        causes=tuple(_find(rule, scan, place, guess=rule.id in guessed) for rule in causes),
         consequences=tuple(
-            _find(rule, scan, follows.get(rule.id) or first)
-            for rule in sorted(consequences, key=lambda rule: scan.seen[rule.id].line)
+            _find(rule, scan, place, follows[rule.id] or name) for rule in consequences
         ),
-        notes=tuple(_find(rule, scan) for rule in notes),
-        harmless=tuple(_find(rule, scan) for rule in by_role[Role.HARMLESS]),
+        notes=tuple(_find(rule, scan, place, follows[rule.id]) for rule in notes),
+        harmless=tuple(_find(rule, scan, place) for rule in pick(Role.HARMLESS)),
         unknown=tuple(scan.unknown),
         unknown_count=scan.unknown_count,
     )
 
 
-def _find(rule: Rule, scan: _Scan, consequence_of: str = "") -> Finding:
+def _find(
+    rule: Rule, scan: _Scan, place: Place, consequence_of: str = "", *, guess: bool = False
+) -> Finding:
+    """Return the finding of a matched rule. ``place`` is where the log was made; a line that shows
+    its own place overrules it."""
     seen = scan.seen[rule.id]
+    own = find_place(count_places(seen.text.lower().translate(_NO_DIGITS)))
+    place = place if own is Place.UNKNOWN else own
+    variant = rule.places.get(place, Variant())
+    proof = "" if variant.remedy else rule.proof
+
+    def fill(text: str) -> str:
+        return text.format_map(seen.values) if seen.values else text
+
     return Finding(
+        id=rule.finding_id,
         rule=rule.id,
         role=rule.role,
+        headline=fill(variant.headline or rule.headline),
+        detail="" if variant.headline else fill(rule.detail),
+        certainty=Certainty.GUESS if guess else rule.certainty,
+        remedies=(Remedy(fill(variant.remedy or rule.remedy), proof),),
+        place=place,
         line=seen.line,
         text=seen.text,
-        cause=rule.cause,
-        fix=rule.fix,
         source=rule.source,
         seen=rule.seen,
         versions=rule.versions,

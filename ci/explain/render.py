@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ci.explain.explain import MOST_UNKNOWN, Explanation, Finding, find_known
-from ci.explain.rules import read_rules
+from ci.explain.explain import MOST_UNKNOWN, Explanation, Finding, Remedy, find_known
+from ci.explain.rules import Rule, read_rules
 from ci.report.annotation import Annotation, Level, one_line
 from ci.report.text import count
 
@@ -18,9 +18,18 @@ def render(explanation: Explanation) -> str:
     one = explanation
     many = "no known cause" if not one.causes else count(len(one.causes), "cause")
     parts = [f"{one.file}: {many} in {count(one.lines, 'line')}\n"]
-    parts += [_render_cause(number, cause, one) for number, cause in enumerate(one.causes, 1)]
-    for label, found in (("not a failure by itself", one.notes), ("harmless", one.harmless)):
-        parts += [f"  {label}: line {each.line}, {each.rule}: {each.cause}\n" for each in found]
+    parts += [
+        f"\n{number}. {_render(cause, (*one.consequences, *one.notes))}"
+        for number, cause in enumerate(one.causes, 1)
+    ]
+    notes = [each for each in one.notes if not each.consequence_of]
+    if notes:
+        parts.append("\nnot a failure by itself:\n")
+        parts += [f"   {_render(note, one.notes, 'means')}" for note in notes]
+    parts += [
+        f"  harmless: line {each.line}: {each.cause} [{each.id} {each.rule}]\n"
+        for each in one.harmless
+    ]
     if one.unknown:
         unknown = one.unknown_count
         many = (
@@ -33,19 +42,41 @@ def render(explanation: Explanation) -> str:
     return "".join(parts)
 
 
-def _render_cause(number: int, cause: Finding, one: Explanation) -> str:
-    seen = "" if cause.seen else " (this project has not seen such a line itself)"
-    versions = f"    for     {cause.versions}\n" if cause.versions else ""
-    return (
-        f"\n{number}. line {cause.line}: {_cut(cause.text)}\n"
-        f"    cause   {cause.cause} [{cause.rule}]\n"
-        f"    fix     {cause.fix}\n"
-        f"{versions}"
-        f"    source  {', '.join(cause.source)}{seen}\n"
-    ) + "".join(
-        f"    effect  line {each.line}: {_cut(each.text)} [{each.rule}]\n"
-        for each in one.consequences
-        if each.consequence_of == cause.rule
+def _render(found: Finding, others: Sequence[Finding], label: str = "cause") -> str:
+    """Return a finding, with those of ``others`` that are its consequences."""
+    seen = "" if found.seen else " (this project has not seen such a line itself)"
+    rows = [
+        (label, f"{found.claim} [{found.id} {found.rule}]"),
+        ("", found.detail),
+        *((one.label, one.text) for one in found.remedies),
+        ("for", found.versions),
+        ("source", f"{', '.join(found.source)}{seen}"),
+        *(
+            ("effect", f"line {each.line}: {_cut(each.text)} [{each.id} {each.rule}]")
+            for each in others
+            if each.consequence_of == found.rule
+        ),
+    ]
+    return f"line {found.line}: {_cut(found.text)}\n" + "".join(
+        f"    {name:7} {text}\n" for name, text in rows if text
+    )
+
+
+def render_entry(rule: Rule) -> str:
+    """Return what is known about the findings of a rule: meaning, remedies, an example, sources."""
+    variants = [(place.value, one) for place, one in rule.places.items()]
+    label = Remedy(rule.remedy, rule.proof).label
+    rows = [
+        ("cause", (rule.detail and f"{rule.headline}: {rule.detail}") or rule.headline),
+        (label, rule.remedy),
+        *((f"{label} ({place})", one.remedy) for place, one in variants),
+        ("proof", rule.proof),
+        ("for", rule.versions),
+        ("line", rule.matches.strip()),
+        ("source", ", ".join(rule.source)),
+    ]
+    return f"{rule.finding_id} {rule.id}\n" + "".join(
+        f"    {name:7} {text}\n" for name, text in rows if text
     )
 
 
@@ -65,9 +96,9 @@ def annotate(explanations: Sequence[Explanation]) -> Iterator[Annotation]:
         for cause in one.causes:
             yield Annotation(
                 Level.ERROR,
-                f"{cause.cause}. Fix: {cause.fix}. Seen in {one.file}, line {cause.line}: "
-                f"{_cut(cause.text)}",
-                f"explain: {cause.rule}",
+                f"{cause.cause}. {cause.remedies[0].label.capitalize()}: {cause.fix}. "
+                f"Seen in {one.file}, line {cause.line}: {_cut(cause.text)}",
+                f"explain: {cause.id} {cause.rule}",
             )
 
 

@@ -1,16 +1,20 @@
-"""Rules: what a line of a log means, how to fix it, and the source of this knowledge."""
+"""Rules: what a line of a log means, what to do about it, and the source of this knowledge."""
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 
 from msgspec import Struct
 
+from ci.explain.families import read_families
+from ci.explain.places import Place
 from provisioning.errors import ManifestError
 from provisioning.manifest.reader import read_policy
+
+HEADLINE_CHARS = 100
 
 
 class Role(Enum):
@@ -18,14 +22,21 @@ class Role(Enum):
 
     A ``cause`` explains a failure. A ``symptom`` can follow from any cause; the first one counts as
     the cause if the log has no other. A ``hint`` is not a failure by itself: it counts as a cause
-    only if there are symptoms but no cause, or if a matched cause is its consequence. A
-    ``harmless`` line appears in logs of successful runs.
+    only if there is no other and there is a symptom of the same area, or if a matched cause is its
+    consequence. A ``harmless`` line appears in logs of successful runs.
     """
 
     CAUSE = "cause"
     HINT = "hint"
     SYMPTOM = "symptom"
     HARMLESS = "harmless"
+
+
+class Certainty(Enum):
+    """Whether the cause follows from the line (``known``), or is only likely (``guess``)."""
+
+    KNOWN = "known"
+    GUESS = "guess"
 
 
 class Area(Enum):
@@ -42,13 +53,27 @@ class Area(Enum):
     LITERT = "litert"
 
 
+class Variant(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is different about a rule if the log was made at one kind of place. Empty texts are
+    those of the rule."""
+
+    headline: str = ""
+    remedy: str = ""
+
+
 class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     """A rule about log lines.
 
     A line matches if it contains the error number ``code`` or one of ``text`` (ignoring case) and
     if ``pattern`` is found in it. Conditions that a rule does not set do not apply. ``code``
-    matches in decimal, in hexadecimal (see ``spell_code``) and as one of ``names``.
+    matches in decimal, in hexadecimal (see ``spell_code``) and as one of ``names``. A rule with a
+    ``family`` matches lines with a number of that family: one of ``codes``, or any number if there
+    are none. ``{code}``, ``{other}`` and ``{meaning}`` in its texts stand for what the family says
+    about the line.
 
+    ``number`` is that of its id, such as QNN1203, and never changes. ``headline`` has at most
+    HEADLINE_CHARS characters; ``detail`` continues it. ``proof`` is the test that tries the remedy,
+    or empty if the remedy is a suggestion. ``places`` has what is different at one kind of place.
     ``source`` lists links, or the word ``experiment``. ``seen`` is true if this project saw such a
     line itself. ``consequence_of`` lists ids of rules. If one of these rules also matches a line of
     the log, this rule's line is its consequence. ``matches`` is an example of a line that the rule
@@ -57,23 +82,30 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
 
     id: str
     area: Area
-    cause: str
-    fix: str
+    headline: str
+    remedy: str
     matches: str
     rejects: str
     source: tuple[str, ...]
+    number: int = 0
+    detail: str = ""
+    proof: str = ""
+    certainty: Certainty = Certainty.KNOWN
+    places: dict[Place, Variant] = {}
     seen: bool = False
     text: tuple[str, ...] = ()
     pattern: str = ""
     code: int = 0
     names: tuple[str, ...] = ()
+    family: str = ""
+    codes: tuple[int, ...] = ()
     versions: str = ""
     role: Role = Role.CAUSE
     consequence_of: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not (self.text or self.pattern or self.code):
-            raise ValueError(f"{self.id}: the rule has no text, pattern or code")
+        if not (self.text or self.pattern or self.code or self.family):
+            raise ValueError(f"{self.id}: the rule has no text, pattern, code or family")
         if any(len(one.strip()) < 3 for one in self.text):
             raise ValueError(
                 f"{self.id}: a text of fewer than three characters matches nearly every log"
@@ -81,24 +113,34 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
         check_pattern(self.pattern)
 
     @property
+    def finding_id(self) -> str:
+        """The id of the rule's findings, or the name of a rule without a number."""
+        return f"QNN{self.number}" if self.number else self.id
+
+    @property
     def literals(self) -> tuple[bytes, ...]:
         """Texts in lower case. Each line that the rule matches contains at least one of them. A
         rule that has only a pattern has no literals."""
         spelled = [one.removeprefix("0x") for one in spell_code(self.code)] if self.code else ()
-        return tuple(one.lower().encode() for one in (*self.text, *spelled, *self.names))
+        family = read_families()[self.family].text if self.family else ()
+        return tuple(one.lower().encode() for one in (*self.text, *spelled, *self.names, *family))
 
-    def fits(self, line: str) -> bool:
-        """Return whether the rule matches a line that contains one of ``literals``."""
+    def find(self, line: str) -> Mapping[str, str] | None:
+        """Return the values of the texts' braces for a line that contains one of ``literals``, or
+        None if the rule does not match the line."""
         if self.code and not _code_expression(self.code, self.names).search(line):
             low = line.lower()
             if not any(one.lower() in low for one in self.text):
-                return False
-        return not self.pattern or re.search(self.pattern, line) is not None
+                return None
+        if self.pattern and re.search(self.pattern, line) is None:
+            return None
+        return read_families()[self.family].find(line, self.codes) if self.family else {}
 
     def matches_line(self, line: str) -> bool:
         """Return whether the rule matches a line."""
         low, literals = line.lower().encode(), self.literals
-        return (not literals or any(one in low for one in literals)) and self.fits(line)
+        found = not literals or any(one in low for one in literals)
+        return found and self.find(line) is not None
 
 
 class _File(Struct, forbid_unknown_fields=True):
@@ -113,7 +155,7 @@ def read_rules() -> tuple[Rule, ...]:
     known = {rule.id for rule in rules}
     named = {name for rule in rules for name in rule.consequence_of}
     unknown = ", ".join(sorted(named - known))
-    if len(known) < len(rules) or unknown:
+    if min(len(known), len({rule.finding_id for rule in rules})) < len(rules) or unknown:
         raise ManifestError(
             "manifests/policies/errors.toml is not consistent",
             why=f"consequence_of names unknown ids: {unknown}" if unknown else "an id occurs twice",
@@ -129,10 +171,11 @@ def spell_code(code: int) -> tuple[str, ...]:
     return (str(code), f"{code:#x}", *signed)
 
 
-# A bare number is a size or a time, unless one of these words is shortly before it.
+# A number is a size, a count or a time, unless such a word is shortly before it, or it is all that
+# a line says about a failure: "Transport layer setup failed: 14001".
 _CONTEXT = (
-    r"(?i)\b(?:err(?:or)?|code|status|unable|fail(?:ed|ure)|return(?:s|ed)?|exits?|symbols|handle|setup)\b"
-    r"[^\n\d]{0,48}?"
+    r"(?i)(?:\b(?:err(?:or)?|errno|code|status|handle)\b[^\n\d]{0,32}?"
+    r"|\b(?:fail(?:ed|ure)|returned|exits with|symbols)[ :=,(]{1,3})"
 )
 
 
@@ -194,8 +237,9 @@ def make_rules(rows: Iterable[Advice]) -> tuple[Rule, ...]:
         Rule(
             id=f"policy-{number}",
             area=Area.JUDGING,
-            cause=row.why or "an [[advice]] row of your policy matches this failure",
-            fix=row.fix,
+            headline=row.why or "an [[advice]] row of your policy matches this failure",
+            remedy=row.fix,
+            proof="your policy",
             pattern=row.pattern,
             matches="",
             rejects="",

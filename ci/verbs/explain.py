@@ -1,8 +1,10 @@
-"""``explain [FILE...]``: name the causes of a failure in a log, with their fixes and sources."""
+"""``explain [FILE...]``: name the causes of a failure in a log, with their remedies and sources.
+``explain QNN1203`` describes a finding."""
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -13,7 +15,7 @@ import msgspec
 
 from ci.cases.policy import read_emulator_policy
 from ci.explain.explain import Explanation, explain
-from ci.explain.render import annotate, render
+from ci.explain.render import annotate, render, render_entry
 from ci.explain.rules import Rule, make_rules, read_rules
 from ci.report.providers import Provider
 from provisioning.console.command import Outcome, user_path
@@ -22,6 +24,7 @@ from provisioning.documents import open_regular
 from provisioning.errors import ExitCode, UsageError
 
 STDIN = "-"
+FINDING = re.compile(r"QNN\d+")
 PART_BYTES = 1 << 20
 LOGS = (".log", ".txt", ".out", ".err", ".logcat")
 ARCHIVES = (b"PK\x03\x04", b"\x1f\x8b", b"\xfd7zXZ", b"BZh")
@@ -32,7 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "files",
         nargs="*",
         metavar="FILE",
-        help="a log, logcat or CI log, a directory of them, or - for standard input (the default)",
+        help="a log, logcat or CI log, a directory of them, or - for standard input (the default);"
+        " or the id of a finding, such as QNN1203",
     )
     parser.add_argument(
         "--policy", type=user_path, help="a policy whose [[advice]] rows are additional rules"
@@ -43,11 +47,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    """Explain logs. The exit code is 1 if a cause was found, otherwise 0. Raises UsageError if a
-    log cannot be read."""
+    """Explain logs, or describe findings. The exit code is 1 if a cause was found, otherwise 0.
+    Raises UsageError if a log cannot be read, or if a finding does not exist."""
     rules = read_rules()
     if args.policy:  # a team's rules come first
         rules = (*make_rules(read_emulator_policy(args.policy).advice), *rules)
+    if args.files and all(map(FINDING.fullmatch, args.files)):
+        entries = [find_rule(name, rules) for name in args.files]
+        found = {"findings": [msgspec.to_builtins(one) for one in entries]}
+        return Outcome("\n".join(map(render_entry, entries)), found)
     explanations = []
     for name in list_logs(args.files or [STDIN]):
         progress.step(f"reading {'standard input' if name == STDIN else name}")
@@ -62,6 +70,17 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         {"logs": [msgspec.to_builtins(one) for one in explanations]},
         ExitCode.FAILED if failed else ExitCode.OK,
         exact=args.github,
+    )
+
+
+def find_rule(name: str, rules: tuple[Rule, ...]) -> Rule:
+    """Return the rule with the finding id ``name``. Raises UsageError if there is none."""
+    if rule := next((one for one in rules if one.finding_id == name), None):
+        return rule
+    raise UsageError(
+        f"no finding of a log has the id {name}",
+        fix="docs/reference/troubleshooting.md lists those of logs, docs/reference/checks.md those"
+        " of the doctor",
     )
 
 

@@ -233,6 +233,7 @@ ROWS = (
     ),
     Row("qnn-ci compat", "yes", given=(readers.program,)),
     Row("qnn-ci inspect", "SM8650, V75", given=(readers.program,)),
+    Row("qnn-ci explain QNN", "AEE_EUNABLETOLOAD"),
     Row("qnn-ci explain", "libc++.so.1: cannot open shared object file", 1, (readers.logs,)),
     # -- builds --
     Row("--with llama", "qnn_llama_runner", **BUILD),

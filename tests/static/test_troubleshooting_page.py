@@ -1,4 +1,5 @@
-"""docs/reference/troubleshooting.md has the rules of manifests/policies/errors.toml.
+"""docs/reference/troubleshooting.md has the rules of manifests/policies/errors.toml, and
+codes.md the numbers of manifests/policies/codes.toml.
 
 The schema of ``explain --json`` is that of the code.
 
@@ -15,21 +16,59 @@ from typing import Any
 import msgspec
 
 from ci.explain.explain import Explanation
+from ci.explain.families import read_families
+from ci.explain.places import Place
 from ci.explain.rules import Area, Role, Rule, read_rules, spell_code
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "reference" / "troubleshooting.md"
 SCHEMA = DOCS / "schemas" / "explain.schema.json"
-HEAD = "| what a line says | why | what to do | known from |\n|---|---|---|---|\n"
+HEAD = "| id | what a line says | why | what to do | known from |\n|---|---|---|---|---|\n"
 TABLE = re.compile(r"(<!-- rules: (\w+) -->\n\n)(?:\|.*\n)*")
 HINT = "run `python -m tests.static.test_troubleshooting_page`"
 SHOWN_TEXTS = 3
 UPSTREAM = "pytorch/executorch"
+PLACES = {
+    Place.APP: "in an app",
+    Place.DEVICE: "on a device",
+    Place.WINDOWS: "on Windows",
+    Place.COMPUTER: "on a Linux computer",
+}
+FAMILIES = {
+    "executorch": "## Errors of ExecuTorch",
+    "fastrpc": "## Errors of FastRPC (AEE)",
+    "datatype": "## Data types of QNN",
+}
+CODES = DOCS / "reference" / "codes.md"
 
 
 def render_page(page: str) -> str:
     """``page`` with the rows of each of its tables as the rules have them."""
     return TABLE.sub(lambda found: found[1] + HEAD + "".join(list_rows(Area(found[2]))), page)
+
+
+def render_codes() -> str:
+    """The page of the numbers in manifests/policies/codes.toml."""
+    page = CODES.read_text("utf-8").partition("\n## ")[0].rstrip("\n")
+    for name, family in read_families().items():
+        page += f"\n\n{FAMILIES[name]}\n\nSource: {family.source}\n\n"
+        page += "| number | decimal | name | meaning |\n|---|---|---|---|\n"
+        page += "".join(
+            f"| {number:#x} | {_spell(number)} | {_quote(text)} | {meaning} |\n"
+            for number, (text, meaning) in sorted(family.numbers.items())
+        ).removesuffix("\n")
+    return f"{page}\n"
+
+
+def _spell(number: int) -> str:
+    """A number in decimal as logs show it: negative, if it is one of 32 bits."""
+    decimal, _, *signed = spell_code(number)
+    return [decimal, *signed][-1]
+
+
+def _fill(rule: Rule, text: str) -> str:
+    """The text of a rule for its example."""
+    return text.format_map(rule.find(rule.matches) or {}) if rule.family else text
 
 
 def list_rows(area: Area) -> list[str]:
@@ -38,14 +77,29 @@ def list_rows(area: Area) -> list[str]:
 
 
 def _row(rule: Rule) -> str:
-    cells = (_describe_line(rule), _escape(rule.cause), _escape(rule.fix), _describe_sources(rule))
+    cells = (
+        rule.finding_id,
+        _describe_line(rule),
+        _escape(_fill(rule, ": ".join(filter(None, (rule.headline, rule.detail))))),
+        _describe_remedies(rule),
+        _describe_sources(rule),
+    )
     return f"| {' | '.join(cells)} |\n"
+
+
+def _describe_remedies(rule: Rule) -> str:
+    """The remedy of a rule, and what differs at each kind of place."""
+    other = [f"{PLACES[place]}: {one.remedy}" for place, one in rule.places.items() if one.remedy]
+    return "; ".join(map(_escape, (rule.remedy, *other)))
 
 
 def _describe_line(rule: Rule) -> str:
     decimal, *others = spell_code(rule.code) if rule.code else ("",)
     code = [f"error {decimal}, {others[0]}"] if others and rule.code < 1 << 31 else others[:1]
-    texts = [*code, *rule.names[:1], *rule.text[:SHOWN_TEXTS]] or [rule.pattern]
+    known = read_families()[rule.family].numbers if rule.family else {}
+    named = [text for one in rule.codes for text in (f"{one:#x}", known[one][0])]
+    texts = [*code, *named, *rule.names[:1], *rule.text[:SHOWN_TEXTS]]
+    texts = texts or [rule.pattern or rule.matches]
     # A pattern matches only some of the lines with these texts. A symptom may be any line.
     narrow = rule.pattern and rule.role is not Role.SYMPTOM and rule.matches.strip() not in texts
     example = [f"for example {_quote(rule.matches)}"] if narrow and not rule.code else []
@@ -101,10 +155,15 @@ def test_the_page_is_what_the_rules_say() -> None:
     assert {found[2] for found in TABLE.finditer(page)} == {area.value for area in Area}
 
 
+def test_the_numbers_are_those_of_the_families() -> None:
+    assert render_codes() == CODES.read_text("utf-8"), HINT
+
+
 def test_the_schema_is_that_of_the_code() -> None:
     assert json.loads(SCHEMA.read_text("utf-8")) == json.loads(json.dumps(make_schema())), HINT
 
 
 if __name__ == "__main__":
     PAGE.write_text(render_page(PAGE.read_text("utf-8")), "utf-8")
+    CODES.write_text(render_codes(), "utf-8")
     SCHEMA.write_text(json.dumps(make_schema(), indent=1) + "\n", "utf-8")

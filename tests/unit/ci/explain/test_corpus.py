@@ -1,4 +1,5 @@
-"""Real logs: of what was broken for real, the right first cause; of runs that succeeded, none."""
+"""Real logs and public threads: of what was broken, the right first cause; of runs that succeeded,
+none."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ ROWS: list[dict[str, Any]] = read_toml("table.toml", dict[str, Any], LOGS)["log"
 BROKEN = [row for row in ROWS if row["cause"]]
 GOOD = [row for row in ROWS if not row["cause"]]
 MOST_WRONG = 0.05
+THREADS: list[dict[str, str]] = read_toml("threads.toml", dict[str, Any], LOGS.parent)["log"]
 
 
 def explain_log(name: str) -> Explanation:
@@ -52,3 +54,18 @@ def test_a_run_that_succeeded_has_no_cause(row: dict[str, Any]) -> None:
 def test_there_are_thirty_clean_logs_and_no_other_files() -> None:
     assert len(GOOD) >= 30
     assert {row["file"] for row in ROWS} | {"table.toml"} == {one.name for one in LOGS.iterdir()}
+
+
+@pytest.mark.parametrize("row", THREADS, ids=lambda row: row["thread"])
+def test_a_public_thread_has_its_cause_and_a_remedy_for_its_place(row: dict[str, str]) -> None:
+    told = explain("", [row["log"].lstrip("\n").encode()], read_rules())
+    assert [one.rule for one in told.causes][:1] == ([row["cause"]] if row["cause"] else [])
+    assert row.get("note", "") in ("", *(one.rule for one in told.notes))
+    remedy = told.causes[0].fix if told.causes else ""
+    assert row.get("says", "") in remedy
+    assert "not" not in row or row["not"] not in remedy
+
+
+def test_half_of_the_threads_are_older_than_the_rules() -> None:
+    made = [row["made"] for row in THREADS]
+    assert (made.count("before the rules"), made.count("after")) == (20, 20)

@@ -12,14 +12,15 @@ from ci.explain.explain import (
     CHUNK_BYTES,
     Explanation,
     Finding,
+    Remedy,
     Unknown,
-    _split,
     explain,
     explain_text,
     find_known,
 )
+from ci.explain.places import Place
 from ci.explain.render import LINE_CHARS, annotate, render
-from ci.explain.rules import Area, Role, Rule, read_rules
+from ci.explain.rules import Area, Certainty, Role, Rule, Variant, read_rules
 from ci.report.annotation import Level
 from tests.stand_ins.snapshots import check_snapshot
 
@@ -68,7 +69,7 @@ def test_each_of_two_causes_has_its_own_consequences() -> None:
         assert [one.consequence_of for one in told.consequences] == ["stub-mismatch"]
         shown = render(told).split("\n\n")  # a paragraph for each cause
         with_it = [one for one in shown if "effect  line" in one]
-        assert [("[stub-mismatch]" in one, DEVICE in one) for one in with_it] == [(True, True)]
+        assert [(" stub-mismatch]" in one, DEVICE in one) for one in with_it] == [(True, True)]
 
 
 def test_a_symptom_is_named_only_if_there_is_no_cause() -> None:
@@ -101,7 +102,7 @@ def test_a_hint_that_a_cause_follows_from_is_the_cause() -> None:
 def test_of_a_chain_of_consequences_only_the_first_is_the_cause() -> None:
     def make(name: str, role: Role = Role.CAUSE, *before: str) -> Rule:
         return Rule(
-            name, Area.DEVICE, "c", "f", "", "", ("experiment",),
+            name, Area.DEVICE, "h", "r", "", "", ("a link",),
             text=(f"a {name}",), role=role, consequence_of=before,
         )  # fmt: skip
 
@@ -237,7 +238,7 @@ def test_quoted_code_is_no_error_line(line: str) -> None:
 
 def test_a_line_is_read_five_hundred_characters_around_what_a_rule_looks_for() -> None:
     rule = Rule(
-        "far", Area.DEVICE, "c", "f", "", "", ("a link",), text=("literal",), pattern="end|start"
+        "far", Area.DEVICE, "h", "r", "", "", ("a link",), text=("literal",), pattern="end|start"
     )
     for gap, count in ((489, 1), (501, 0)):
         assert len(explain_text(f"{'x' * 99}literal{'x' * gap}end\n", [rule]).causes) == count
@@ -330,9 +331,21 @@ def test_time_grows_with_the_log_and_not_faster() -> None:
     assert time.process_time() - begun < 20
 
 
-def test_a_line_without_an_end_is_read_in_parts() -> None:
-    log = [b"x" * (1 << 20)] * (2 * CHUNK_BYTES >> 20) + [STUB.encode()]
-    assert names(explain("log", log, RULES).causes) == ["stub-mismatch"]
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_numbers_and_texts_are_right_after_a_very_long_line(encoding: str, end: str) -> None:
+    """A cause may stand at any place of such a line, also where it is cut, and counts once."""
+    mark = "\ufeff" if encoding.startswith("utf-16") else ""
+    for before in (5 << 20, CHUNK_BYTES - 20, CHUNK_BYTES + (1 << 20) - LINE_CHARS):
+        lines = ["frob: fatal error", "x" * before + STUB + "y" * (1 << 20), "b", f"{DEVICE} é"]
+        log = (mark + end.join(lines) + end).encode(encoding)
+        told = explain(
+            "log", (log[at : at + (1 << 20)] for at in range(0, len(log), 1 << 20)), RULES
+        )
+        (stub,), (device,) = told.causes, told.consequences
+        assert (told.lines, stub.line, stub.count, STUB in stub.text) == (4, 2, 1, True)
+        assert (device.line, device.text) == (4, f"{DEVICE} é")
+        assert told.unknown == (Unknown(1, lines[0]),)
 
 
 def test_lines_stay_whole_however_the_log_is_cut() -> None:
@@ -342,22 +355,27 @@ def test_lines_stay_whole_however_the_log_is_cut() -> None:
         told = explain("log", [whole[:cut], whole[cut:]], RULES)
         assert (told.lines, [one.line for one in told.causes]) == (2, [2])
     assert explain("log", [b"a\n", b" "], RULES).lines == 2
-    parts = [*_split([b"a", b"b\nc", b"d" * CHUNK_BYTES, b"e\nf"])]
-    assert parts == [b"ab\n", b"c" + b"d" * CHUNK_BYTES, b"e\n", b"f"]
-    assert [*_split([b"a\n" + b"b" * CHUNK_BYTES])] == [b"a\n", b"b" * CHUNK_BYTES]
 
 
 def find(number: int, role: Role = Role.CAUSE, **fields: Any) -> Finding:
     """A finding of which each text has this number."""
+    given = {
+        "certainty": Certainty.KNOWN,
+        "remedies": (Remedy(f"remedy {number}", f"proof {number}" * (number % 2)),),
+        "source": (f"link {number}", f"page {number}"),
+        "detail": f"detail {number}" * (number % 2),
+        "place": Place.UNKNOWN,
+        "seen": True,
+        **fields,
+    }
     return Finding(
+        id=f"QNN{number}",
         rule=f"rule-{number}",
         role=role,
+        headline=f"headline {number}",
         line=number,
         text=f"text {number}",
-        cause=f"cause {number}",
-        fix=f"fix {number}",
-        source=(f"link {number}", f"page {number}"),
-        **{"seen": True, **fields},
+        **given,
     )
 
 
@@ -365,13 +383,13 @@ def test_an_explanation_with_two_of_everything_reads_as_its_snapshot() -> None:
     one = Explanation(
         file="first.log",
         lines=90,
-        causes=(find(1, versions="QNN 2.1"), find(2, seen=False)),
+        causes=(find(1, versions="QNN 2.1"), find(2, seen=False, certainty=Certainty.GUESS)),
         consequences=(
             find(3, consequence_of="rule-1"),
             find(4, consequence_of="rule-1"),
             find(5, Role.SYMPTOM, consequence_of="rule-2"),
         ),
-        notes=(find(6, Role.HINT), find(7, Role.HINT)),
+        notes=(find(6, Role.HINT), find(7, Role.HINT, consequence_of="rule-6")),
         harmless=(find(8, Role.HARMLESS), find(9, Role.HARMLESS)),
         unknown=(Unknown(10, "an odd line"), Unknown(11, "x" * 300)),
         unknown_count=12,
@@ -388,12 +406,17 @@ def test_an_explanation_with_two_of_everything_reads_as_its_snapshot() -> None:
     check_snapshot(Path(__file__).parent / "snapshots" / "explanation.txt", text)
 
 
-def test_a_finding_has_all_that_its_rule_knows() -> None:
+def test_a_finding_has_all_that_its_rule_knows_at_its_place() -> None:
+    places = {Place.APP: Variant(remedy="in an app"), Place.WINDOWS: Variant(headline="a window")}
     rule = Rule(
         id="odd-word",
+        number=1999,
         area=Area.BUILDING,
-        cause="a cause",
-        fix="a fix",
+        headline="a headline",
+        detail="a detail",
+        remedy="a remedy",
+        proof="a test",
+        places=places,
         matches="",
         rejects="",
         source=("a link", "a page"),
@@ -404,14 +427,29 @@ def test_a_finding_has_all_that_its_rule_knows() -> None:
     lines = "fine\n no frobnicate here \ndefenestrate\nfrobnicate and defenestrate\n"
     (found,) = explain_text(lines, [rule]).causes
     assert found == Finding(
+        id="QNN1999",
         rule="odd-word",
         role=Role.CAUSE,
+        headline="a headline",
+        detail="a detail",
+        certainty=Certainty.KNOWN,
+        remedies=(Remedy("a remedy", "a test"),),
+        place=Place.UNKNOWN,
         line=2,
         text="no frobnicate here",
-        cause="a cause",
-        fix="a fix",
         source=("a link", "a page"),
         seen=True,
         versions="QNN 2.1",
         count=3,
     )
+    logcat = "01-01 00:00:00.000  1  1 E tag : x\n"
+    for log, place, texts in (
+        (f"{logcat}frobnicate", Place.APP, ("a headline", "a detail", "in an app", "try")),
+        ("frobnicate C:\\\\x.dll", Place.WINDOWS, ("a window", "", "a remedy", "fix")),
+        (f"{logcat}{logcat}C:\\\\frobnicate", Place.WINDOWS, ("a window", "", "a remedy", "fix")),
+        ("/data/local/tmp frobnicate", Place.DEVICE, ("a headline", "a detail", "a remedy", "fix")),
+        ("/home/me\nfrobnicate", Place.COMPUTER, ("a headline", "a detail", "a remedy", "fix")),
+    ):
+        (one,) = explain_text(log, [rule]).causes
+        (remedy,) = one.remedies
+        assert (one.place, (one.headline, one.detail, remedy.text, remedy.label)) == (place, texts)

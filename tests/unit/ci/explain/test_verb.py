@@ -45,7 +45,7 @@ def test_a_cause_gives_1_and_a_clean_log_0(
     good.write_text("all fine\n")
     assert main(["explain", str(good)]) == 0
     assert main(["explain", str(good), str(bad)]) == 1
-    assert "[no-space]" in capsys.readouterr().out
+    assert "no-space]" in capsys.readouterr().out
 
 
 def test_a_relative_path_is_below_the_directory_of_the_caller(
@@ -145,7 +145,7 @@ def test_a_log_gives_no_command_to_the_ci_system(
     assert main(["explain", "--github", str(log)]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1
-    assert lines[0].startswith("::error title=explain%3A no-space::")
+    assert lines[0].startswith("::error title=explain%3A QNN1003 no-space::")
     assert main(["explain", str(log)]) == 1
     assert not any(one.lstrip().startswith("::") for one in capsys.readouterr().out.splitlines())
 
@@ -177,7 +177,7 @@ def test_a_teams_rows_count_and_slow_ones_are_refused(
     capsys.readouterr()
     assert main(["explain", str(log), "--policy", str(policy), "--json"]) == 1
     (cause, *_) = json.loads(capsys.readouterr().out)["logs"][0]["causes"]
-    assert cause["fix"] == "tighten it"  # a team's row comes before ours
+    assert cause["remedies"][0]["text"] == "tighten it"  # a team's row comes before ours
     log.write_text(f"{SPACE}the frob is loose\n")
     policy.write_text(f'extends = "default"\n{rows}')
     assert main(["explain", str(log), "--policy", str(policy), "--json"]) == 1
