@@ -348,7 +348,7 @@ def _find(
     proof = "" if variant.remedy else rule.proof
 
     def fill(text: str) -> str:
-        return text.format_map(seen.values) if seen.values else text
+        return rule.fill(text, seen.values)
 
     return Finding(
         id=rule.finding_id,

@@ -64,19 +64,20 @@ def _render(found: Finding, others: Sequence[Finding], label: str = "cause") -> 
 
 def render_entry(rule: Rule) -> str:
     """Return what is known about the findings of a rule: meaning, remedies, an example, sources."""
-    variants = [(place.value, one) for place, one in rule.places.items()]
+    values = rule.find(rule.matches) or {}
     label = Remedy(rule.remedy, rule.proof).label
     rows = [
-        ("cause", (rule.detail and f"{rule.headline}: {rule.detail}") or rule.headline),
+        ("cause", rule.headline),
+        ("", rule.detail),
         (label, rule.remedy),
-        *((f"{label} ({place})", one.remedy) for place, one in variants),
+        *(("try", f"({place.value}) {one.remedy}") for place, one in rule.places.items()),
         ("proof", rule.proof),
         ("for", rule.versions),
-        ("line", rule.matches.strip()),
+        ("example", rule.matches.strip()),
         ("source", ", ".join(rule.source)),
     ]
     return f"{rule.finding_id} {rule.id}\n" + "".join(
-        f"    {name:7} {text}\n" for name, text in rows if text
+        f"    {name:7} {rule.fill(text, values)}\n" for name, text in rows if text
     )
 
 

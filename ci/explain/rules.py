@@ -136,6 +136,10 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
             return None
         return read_families()[self.family].find(line, self.codes) if self.family else {}
 
+    def fill(self, text: str, values: Mapping[str, str]) -> str:
+        """Return one of the rule's texts with ``values`` in the place of its braces."""
+        return text.format_map(values) if self.family else text
+
     def matches_line(self, line: str) -> bool:
         """Return whether the rule matches a line."""
         low, literals = line.lower().encode(), self.literals
