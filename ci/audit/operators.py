@@ -6,21 +6,15 @@ from __future__ import annotations
 
 import functools
 import re
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from ci.cases.engine import Staging
-from ci.cases.forked import run_forked
 from ci.cases.policy import EmulatorPolicy
 from ci.cases.spec import CaseSpec
-from ci.executorch.engine import ExecutorchEngine
 from ci.explain.rules import Advice, check_pattern
 from ci.faults.match import KnownFault, match_faults
 from ci.models.graph_steps import Step
@@ -131,35 +125,6 @@ class Found(Struct, frozen=True):
     written_back: Count = 0
     steps: tuple[Step, ...] = ()
     ended_early: bool = False
-
-
-@dataclass(frozen=True)
-class AuditJob:
-    """A job that quantizes and partitions a model as test-emulator does, but does not compile it.
-    ``work`` is a scratch directory. All output is written to ``log``."""
-
-    engine: ExecutorchEngine
-    spec: CaseSpec
-    work: Path
-    log: Path
-
-    def __call__(self) -> tuple[Found, float]:
-        """Return the result and the time in seconds. Raises UsageError for an invalid model or
-        data, and FailedError if the model fails or the partitioner crashes."""
-        began = time.monotonic()
-        self.engine.preload(self.spec)
-        self.engine.warm_up(self.spec)
-        found = run_forked(self.partition, "partitioning")
-        return found, time.monotonic() - began
-
-    def partition(self) -> Found:
-        """Return which parts of the model QNN accepts. This must run in a fork."""
-        from ci.audit.operators_partitions import partition_model
-        from ci.models.model import load_digested
-
-        model, _ = load_digested(self.spec.reference, self.spec.source)
-        staging = Staging(self.work, self.log, self.work)
-        return partition_model(model, self.spec, staging)
 
 
 class Audited(Struct, frozen=True, kw_only=True):

@@ -40,7 +40,8 @@ from ci.judging.verdict import judge_metric, name_reasons
 from ci.latency.estimate import estimate_times
 from ci.latency.simulation import choose_simulated
 from ci.models.tensors import Layer
-from ci.models.user_models import MetricResult, call_metric
+from ci.models.user_data import run_metric
+from ci.models.user_models import MetricResult
 from ci.report.schema import Estimate, NoiseNote, Question, Status, Threshold
 from provisioning.documents import read_text, read_window
 from provisioning.errors import DefectError, QnnCiError, StoreError, UnfitError, describe_exception
@@ -326,7 +327,7 @@ class CaseRun(CaseJudge):
         if references.quantized:
             quantized = [one.values for one in references.quantized]
         arrays = self.spec.is_file
-        job = partial(call_metric, self.metric, outputs, float32, quantized, arrays=arrays)
+        job = partial(run_metric, self.metric, outputs, float32, quantized, arrays=arrays)
         log = self.directory / "metric.log"
         ended = self.setup.pool.run(
             job, log, self.options.timeout_s, fresh=True, max_bytes=self.memory_bytes

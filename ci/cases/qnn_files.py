@@ -24,6 +24,7 @@ from provisioning.errors import FailedError
 
 SAVER, SAVER_CALLS = "saver_output", "saver_output.c"  # written by QNN's Saver, with --saver
 PARAMS, PROFILE_CSV = "params.bin", "profile.csv"
+ETDUMP, DEBUG = "trace.etdump", "trace.debug"  # written by ExecuTorch's Python runtime
 # TYPE finds an operator's variable and type. ADDED finds the operators that are added to a graph,
 # and ASKED those that ExecuTorch's partitioner validates. Seen with QNN 2.49.
 TYPE = re.compile(

@@ -15,6 +15,7 @@ import msgspec
 from ci.cases.cache import digest_rooms, hash_words
 from ci.cases.engine import Compiled, Program, RunNotes, Sets, Staging
 from ci.cases.pool import Pool
+from ci.cases.qnn_files import DEBUG, ETDUMP
 from ci.cases.runners import HeldProgram, PooledProgram, PooledRunner
 from ci.cases.spec import CaseSpec
 from provisioning.manifest.targets import Backend
@@ -98,7 +99,6 @@ class ExecutorchEngine:
 
 
 NAME = "python"
-ETDUMP, DEBUG = "trace.etdump", "trace.debug"
 # The limit for intermediate outputs of one input set, including padding.
 DEBUG_BYTES = 256 << 20
 

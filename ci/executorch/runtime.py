@@ -15,9 +15,8 @@ import numpy as np
 import torch
 
 from ci.cases.engine import Program, Sets
-from ci.cases.qnn_files import PROFILE_CSV, sum_figures
+from ci.cases.qnn_files import DEBUG, ETDUMP, PROFILE_CSV, sum_figures
 from ci.executorch import internals
-from ci.executorch.engine import DEBUG, ETDUMP
 from ci.models.lowering_options import ONE_RUN, RunOptions
 from provisioning.errors import FailedError
 

@@ -125,22 +125,6 @@ class Metric(Struct, frozen=True, forbid_unknown_fields=True):
         return self.function.rpartition(":")[2]
 
 
-def call_metric(
-    metric: Metric,
-    outputs: list[Any],
-    float32: list[Any],
-    quantized: list[Any] | None,
-    *,
-    arrays: bool = False,
-) -> MetricResult:
-    """Compute a metric in a worker, from the ``outputs`` of a program, of the ``float32`` model and
-    of the ``quantized`` model if there is one. Each is a list with one array per output, [sets,
-    *shape]. The user's function gets tensors or, with ``arrays``, NumPy arrays."""
-    from ci.models.user_data import run_metric
-
-    return run_metric(metric, outputs, float32, quantized, arrays=arrays)
-
-
 class MetricResult(Struct, frozen=True):
     """A metric of the outputs of the program (``value``), of the float32 model and of the quantized
     model. ``shifted`` is the metric of the float32 outputs after each has been moved to the next

@@ -8,6 +8,7 @@ import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,19 @@ class Ran(str, Enum):
     SKIPPED = "skipped"
     DIED = "died"
     LATE = "late"
+
+
+@dataclass(frozen=True)
+class TestEnd:
+    """The result of a test according to upstream."""
+
+    __test__ = False
+
+    verdict: str  # ``passed``, ``failed`` or ``skipped``
+    message: str  # the reason; empty if the test passed
+    test_s: float  # the test's duration in seconds
+    comparisons: int  # the number of its comparisons
+    refusal: str = ""  # the error that the test expects, if it passed for that reason
 
 
 class Entry(Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ import msgspec
 
 from ci.cases.pool import LATE, Pool
 from ci.upstream.expectations import Ratchet
-from ci.upstream.journal import KEPT, Entry, Header, Ran, kept_directory, open_journal
+from ci.upstream.journal import KEPT, Entry, Header, Ran, TestEnd, kept_directory, open_journal
 from provisioning.console.process import run_tasks
 from provisioning.console.progress import Progress
 from provisioning.documents import DocumentError, read_json
@@ -24,19 +24,6 @@ from provisioning.files import write_whole
 COLLECT_S, USUAL_S = 900.0, 5.0
 DURATIONS = "durations.json"
 WORK = "work"  # a test's working directory, removed after the test
-
-
-@dataclass(frozen=True)
-class TestEnd:
-    """The result of a test according to upstream."""
-
-    __test__ = False
-
-    verdict: str  # ``passed``, ``failed`` or ``skipped``
-    message: str  # the reason; empty if the test passed
-    test_s: float  # the test's duration in seconds
-    comparisons: int  # the number of its comparisons
-    refusal: str = ""  # the error that the test expects, if it passed for that reason
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from ci.cases.forked import note_step, run_forked
 from ci.executorch.patches import warm_up
 from ci.upstream.capture import capture, watch_backend_suite, watch_delegate, watch_rework
 from ci.upstream.emulator import serve_programs, write_client
+from ci.upstream.journal import TestEnd
 from ci.upstream.record import write_seen
-from ci.upstream.session import TestEnd
 from ci.upstream.stubs import install_stubs
 from ci.upstream.suites import SOURCE, SUITE, SUITES, find_executorch
 

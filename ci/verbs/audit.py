@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from ci.audit.operators import Audit, Audited, AuditJob, Found, judge_case
+from ci.audit.operators import Audit, Audited, Found, judge_case
+from ci.cases.engine import Staging
+from ci.cases.forked import run_forked
 from ci.cases.policy import EMULATOR, EmulatorPolicy
 from ci.cases.session import Phases, check_functions, started_now
 from ci.cases.spec import CaseSpec
@@ -42,6 +46,35 @@ from provisioning.files import write_json, write_whole
 from provisioning.manifest.targets import Backend
 
 SESSION, PAGE = "audit", "index.html"
+
+
+@dataclass(frozen=True)
+class AuditJob:
+    """A job that quantizes and partitions a model as test-emulator does, but does not compile it.
+    ``work`` is a scratch directory. All output is written to ``log``."""
+
+    engine: ExecutorchEngine
+    spec: CaseSpec
+    work: Path
+    log: Path
+
+    def __call__(self) -> tuple[Found, float]:
+        """Return the result and the time in seconds. Raises UsageError for an invalid model or
+        data, and FailedError if the model fails or the partitioner crashes."""
+        began = time.monotonic()
+        self.engine.preload(self.spec)
+        self.engine.warm_up(self.spec)
+        found = run_forked(self.partition, "partitioning")
+        return found, time.monotonic() - began
+
+    def partition(self) -> Found:
+        """Return which parts of the model QNN accepts. This must run in a fork."""
+        from ci.audit.operators_partitions import partition_model
+        from ci.models.model import load_digested
+
+        model, _ = load_digested(self.spec.reference, self.spec.source)
+        staging = Staging(self.work, self.log, self.work)
+        return partition_model(model, self.spec, staging)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

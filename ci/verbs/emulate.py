@@ -39,7 +39,7 @@ from ci.models.suite import expect_s
 from ci.report.merge import digest_names
 from ci.report.schema import CaseName, Report, ShardMark
 from ci.report.text import count
-from ci.upstream.suites import SUITES
+from ci.upstream.suites import JUDGED, OUTPUTS, SUITES
 from ci.verbs.deploy import DEVICE, add_device, describe_device, ready_device
 from ci.verbs.lanes.built import (
     add_executorch,
@@ -76,9 +76,7 @@ from provisioning.versions import is_same
 SESSION = "test_emulator"
 WHEEL_RUNNER = "cpp"
 UNSUPPORTED = ("QNN505",)
-OUTPUTS = "outputs"
 FAULTS = "faults"
-JUDGED = (OUTPUTS, "zeros", "noise")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -39,8 +39,7 @@ from ci.upstream.report import (
     make_suite_case,
 )
 from ci.upstream.session import SuiteRun, list_tests
-from ci.upstream.suites import SOURCE, SUITE, SUITES, Suite, choose_tests
-from ci.verbs.emulate import OUTPUTS
+from ci.upstream.suites import OUTPUTS, SOURCE, SUITE, SUITES, Suite, choose_tests
 from ci.verbs.lanes.steps import check_arguments, repeat_command, require_packages, take_steps
 from provisioning.artifacts.choice import read_choice
 from provisioning.artifacts.environment import Environment

@@ -12,11 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from ci.audit import operators
 from ci.audit.operators import (
     Audit,
     Audited,
-    AuditJob,
     Found,
     OperatorRow,
     Partition,
@@ -46,6 +44,7 @@ from ci.models.schemes import Scheme
 from ci.models.user_models import ModelEntry, Source
 from ci.report.annotation import Level
 from ci.report.schema import Status, Tool
+from ci.verbs.audit import AuditJob
 from tests.stand_ins.snapshots import check_snapshot
 
 POLICY = read_emulator_policy()
@@ -449,8 +448,8 @@ class Jobs:
             Path("log"),
         )
         clock = itertools.count(100.0, 2.5)
-        monkeypatch.setattr(operators, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-        monkeypatch.setattr(operators, "run_forked", self.fork)
+        monkeypatch.setattr("ci.verbs.audit.time", SimpleNamespace(monotonic=lambda: next(clock)))
+        monkeypatch.setattr("ci.verbs.audit.run_forked", self.fork)
         for module, name in (
             ("ci.models.model", "load_digested"),
             ("ci.audit.operators_partitions", "partition_model"),

@@ -60,6 +60,7 @@ from ci.judging.verdict import MODEL, SCHEME, CaseFigures
 from ci.models.lowering_options import Choices, RunOptions
 from ci.models.schemes import Scheme
 from ci.models.tensors import Loss, TensorInfo, write_sets
+from ci.models.user_data import run_metric
 from ci.models.user_models import (
     Limits,
     Metric,
@@ -68,7 +69,6 @@ from ci.models.user_models import (
     ModelEntry,
     OutputLimits,
     Source,
-    call_metric,
 )
 from ci.report.schema import (
     ControlKind,
@@ -986,7 +986,7 @@ class MeasuringPool(InlinePool):
         self.asked: Any = ()
 
     def run(self, job: Job, log: Path, timeout_s: float, **given: Any) -> Ended:
-        if getattr(job, "func", None) is call_metric:
+        if getattr(job, "func", None) is run_metric:
             assert given["fresh"]  # a user's function may change the process that it runs in
             self.asked = getattr(job, "args", ())
             return self.measured

@@ -45,7 +45,6 @@ from ci.models.user_models import (  # noqa: E402  # noqa: E402
     Metric,
     MetricResult,
     Source,
-    call_metric,
     name_made,
 )
 from provisioning.errors import FailedError, QnnCiError, UsageError  # noqa: E402
@@ -403,9 +402,9 @@ def test_a_worker_measures_program_float_and_quantized_model(tmp_path: Path) -> 
     right = np.arange(1.0, 5.0).reshape(4, 1)
     program, quantized = right.copy(), right.copy()
     program[0], quantized[:2] = 9, 9
-    found = call_metric(metric, [program], [right], [quantized])
+    found = run_metric(metric, [program], [right], [quantized])
     assert (found.value, found.float32, found.shifted, found.quantized) == (0.75, 1.0, 0.0, 0.5)
-    assert call_metric(metric, [program], [right], None).quantized is None
+    assert run_metric(metric, [program], [right], None).quantized is None
     assert metric.name == "score"
     check_metric(metric, 4)
     with pytest.raises(QnnCiError, match=r"metric\.labels: labels\.npy"):
