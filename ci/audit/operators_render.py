@@ -11,7 +11,7 @@ from ci.report.annotation import Annotation, Level
 from ci.report.github import render_sheets
 from ci.report.html import Sheet, SheetRow, render_tables
 from ci.report.schema import Status
-from ci.report.text import clean_log_line, count, name_models, show_bytes
+from ci.report.text import align_rows, clean_log_line, count, name_models, show_bytes
 
 HEAD = ("model", "scheme", "SoC", "status", "on QNN", "parts", "border", "extra")
 UNCOMPILED = "an audit does not run QNN's compiler, which may refuse more operators"
@@ -51,13 +51,8 @@ def measure_extra(one: Audited) -> int | None:
 def render_text(audit: Audit) -> str:
     """Return a table of the cases. It is followed by the operators on the CPU, grouped by source
     line, with their schemes, SoCs, reasons and fixes, and by the known faults."""
-    rows = [HEAD, *make_rows(audit)]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(HEAD))]
+    lines = align_rows([HEAD, *make_rows(audit)])
     names = name_models(one.model for one in audit.cases)
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
     for one in audit.cases:
         if one.status is not Status.PASSED:
             name = f"{names[one.model]} {one.scheme} {one.soc}"

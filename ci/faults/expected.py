@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from ci.faults.known import ENDS, RIGHT, WRONG, Fault, Tried
 from ci.faults.results import Item, Result
+from ci.report.text import make_markdown_table
 
 SEEDS = (21, 22, 23)
 GRAPH, MENDED = "graph", "mended"
@@ -157,13 +158,13 @@ def render_matrix(matrix: VersionsMatrix) -> str:
     lines += [f"- fixed: {one}" for one in matrix.fixes]
     lines += [f"- not run: {one}" for one in matrix.failures]
     lines += [""] * bool(lines)
-    lines.append("| fault | form | scheme | " + " | ".join(matrix.versions) + " |")
-    lines.append("|---" * (3 + len(matrix.versions)) + "|")
     rows = _rows(matrix.runs)
     changed = {key for key, row in rows.items() if len({one.end for one in row.values()}) > 1}
-    for key in sorted(rows, key=lambda one: (one not in changed, one)):
-        cells = [show_end(rows[key].get(version)) for version in matrix.versions]
-        lines.append(f"| {' | '.join([*key, *cells])} |")
+    cells = [
+        (*key, *(show_end(rows[key].get(version)) for version in matrix.versions))
+        for key in sorted(rows, key=lambda one: (one not in changed, one))
+    ]
+    lines.append(make_markdown_table(("fault", "form", "scheme", *matrix.versions), cells))
     return "".join(f"{line}\n" for line in lines)
 
 

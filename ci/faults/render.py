@@ -9,7 +9,7 @@ from string import Template
 from ci.faults.graph import Graph, parse_graph
 from ci.faults.results import Finding, Searched
 from ci.models.schemes import Scheme
-from ci.report.text import count
+from ci.report.text import count, make_markdown_table
 
 SCRIPT = Template("""\
 # pip install onnx onnxruntime onnxruntime-qnn==$version
@@ -171,10 +171,9 @@ def render_markdown(one: Finding, version: str, toolchain: str) -> str:
     if one.why:
         lines += [f"The message: `{one.why}`", ""]
     lines += [f"The result is the same with {one.failed} of {one.repeats} other seeds.", ""]
-    lines += ["| change | result |", "|---|---|"]
-    lines += [f"| none | {one.end}{reached} |"]
-    lines += [f"| {text} | right |" for text in one.right]
-    lines += [f"| {text} | not right |" for text in one.also_wrong]
+    rows = [("none", f"{one.end}{reached}"), *((text, "right") for text in one.right)]
+    rows += [(text, "not right") for text in one.also_wrong]
+    lines += [make_markdown_table(("change", "result"), rows)]
     write = write_script if one.frontend == "onnx" else write_executorch_script
     script = write(parse_graph(one.graph), one, version)
     lines += ["", "```python", script.rstrip(), "```"]

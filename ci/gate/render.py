@@ -9,7 +9,7 @@ from ci.gate.schema import Plan, PlannedSession, RecordedRun
 from ci.gate.verdict import GateVerdict, JobVerdict
 from ci.report.github import LIMIT_BYTES, SizeBudget, escape_markdown
 from ci.report.schema import CaseName
-from ci.report.text import count, name_some
+from ci.report.text import align_rows, count, make_markdown_table, name_some
 
 SHOWN_FILES = 20
 
@@ -18,9 +18,7 @@ def render_table(plan: Plan) -> str:
     """Return a line that describes the plan, then one line per session: whether it runs, and
     why."""
     rows = [(one.name, show_fate(one, plan), show_reason(one)) for one in order(plan.sessions)]
-    widths = [max((len(row[index]) for row in rows), default=0) for index in range(2)]
-    lines = [f"  {name:<{widths[0]}}  {fate:<{widths[1]}}  {why}" for name, fate, why in rows]
-    return "\n".join([describe(plan), "", *lines, ""])
+    return "\n".join([describe(plan), "", *(f"  {line}" for line in align_rows(rows)), ""])
 
 
 def order(sessions: Sequence[PlannedSession]) -> list[PlannedSession]:
@@ -73,16 +71,14 @@ def render_markdown(plan: Plan) -> str:
 
 
 def _make_table(plan: Plan) -> str:
-    lines = ["| session | | why | files |", "|---|---|---|---|"]
+    rows = []
     for one in order(plan.sessions):
         shown, rest = one.files[:SHOWN_FILES], one.files[SHOWN_FILES:]
         files = name_some([*map(escape_markdown, shown), *rest], SHOWN_FILES)
         reason = f"{one.reason}; by hand: {one.by_hand}" if one.run and one.by_hand else one.reason
-        lines.append(
-            f"| {escape_markdown(one.name)} | {show_fate(one, plan)} "
-            f"| {escape_markdown(reason)} | {files} |"
-        )
-    return "".join(f"{line}\n" for line in lines)
+        name, why = map(escape_markdown, (one.name, reason))
+        rows.append((name, show_fate(one, plan), why, files))
+    return f"{make_markdown_table(('session', '', 'why', 'files'), rows)}\n"
 
 
 def describe_cases(cases: Sequence[CaseName]) -> str:
@@ -118,9 +114,8 @@ AGAIN = "Only the infrastructure failed: run the failed jobs again."
 
 def render_verdict(verdict: GateVerdict) -> str:
     """Return the verdict as lines, with the result in the last line."""
-    width = max((len(one.job) for one in verdict.jobs), default=0)
-    lines = [f"  {one.job:<{width}}  {one.verdict.value:<14}  {one.why}" for one in verdict.jobs]
-    lines += [f"  {note}" for note in verdict.notes]
+    rows = [(one.job, one.verdict.value, one.why) for one in verdict.jobs]
+    lines = [f"  {line}" for line in (*align_rows(rows), *verdict.notes)]
     return "\n".join([*lines, conclude(verdict), ""])
 
 
@@ -137,11 +132,10 @@ def render_verdict_markdown(verdict: GateVerdict) -> str:
     longer."""
     head = [f"## Gate: {escape_markdown(conclude(verdict))}", ""]
     rows = [
-        f"| {MARKS[one.verdict]} | {escape_markdown(one.job)} | {one.verdict.value} "
-        f"| {escape_markdown(one.why)} |"
+        (MARKS[one.verdict], escape_markdown(one.job), one.verdict.value, escape_markdown(one.why))
         for one in verdict.jobs
     ]
-    table = ["| | job | | why |", "|---|---|---|---|", *rows] if rows else []
+    table = [make_markdown_table(("", "job", "", "why"), rows)] if rows else []
     notes = [f"- {escape_markdown(note)}" for note in verdict.notes]
     text = "\n".join([*head, *notes, "", *table, ""])
     return text if len(text.encode()) <= LIMIT_BYTES else "\n".join([*head, "See the log.", ""])

@@ -15,7 +15,7 @@ from msgspec import Struct
 from ci.llm.config import DecoderConfig
 from ci.llm.recipes import RECIPES
 from ci.models.schemes import Scheme
-from ci.report.text import count, show_bytes
+from ci.report.text import align_rows, count, show_bytes
 from provisioning.errors import UsageError
 
 MOST_BYTES = 2 << 30  # the largest context binary that HTP can map
@@ -141,13 +141,11 @@ def render_projection(projection: Projection) -> str:
     for one in projection.rows:
         values = (getattr(one, name) for name in HEADINGS)
         rows.append([_show(name, value) for name, value in zip(HEADINGS, values, strict=True)])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     size = f"{projection.parameters:,} parameters"
     return "\n".join(
         [
             f"projected, not measured: {size}, a context of {count(projection.context, 'token')}",
-            *lines,
+            *align_rows(rows),
             "weights: for one method; a phone's program has one copy, the emulator's has two",
             "shards: the number of programs needed so that none exceeds 2 GiB",
             "host memory: extrapolated from executorch issue 14402, 117 GB for 8e9 parameters",

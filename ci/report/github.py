@@ -6,7 +6,7 @@ import html
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from ci.report.schema import Case, CaseName, Change, Report, Status
 from ci.report.text import (
     Names,
     clean_log_line,
+    make_markdown_table,
     name_case,
     name_some,
     show_bytes,
@@ -156,7 +157,7 @@ def _list_worst(report: Report, names: Names) -> Iterator[str]:
             for (margin, figure, value), case in sorted(margins, key=lambda pair: pair[0])[:WORST]
         ]
         head = ["", "model", "scheme", "SoC", "figure", "dB", "margin"]
-        yield f"Cases nearest to their limits:\n\n{_render_table(head, rows, numbers=2)}\n\n"
+        yield f"Cases nearest to their limits:\n\n{make_markdown_table(head, rows, numbers=2)}\n\n"
 
 
 def _describe_changes(report: Report, names: Names) -> Iterator[str]:
@@ -186,7 +187,7 @@ def _describe_changes(report: Report, names: Names) -> Iterator[str]:
         head = ["model", "scheme", "SoC", "", "changed", "SQNR dB", "metric", ".pte", "on the CPU"]
         rows = (_change_cells(one, cases_now[one.case], names) for one in base.changed[:ROWS])
         more = f"\n\nand {count - ROWS} more" if count > ROWS else ""
-        yield f"\n{_render_table(head, rows, numbers=4)}{more}\n"
+        yield f"\n{make_markdown_table(head, rows, numbers=4)}{more}\n"
     yield "\n"
 
 
@@ -274,7 +275,7 @@ def _make_table(cases: tuple[Case, ...], names: Names) -> str:
     ]
     head = ["", *(column.summary for column in columns)]
     more = len(cases) - ROWS
-    table = _render_table(head, rows, numbers=sum(column.number for column in columns))
+    table = make_markdown_table(head, rows, numbers=sum(column.number for column in columns))
     return f"{table}\n\n" + (f"and {more} more in report.json\n" if more > 0 else "")
 
 
@@ -285,16 +286,9 @@ def render_sheets(title: str, sheets: Iterable[Sheet]) -> str:
         rows = [
             [escape_markdown(cell.replace("\n", "; ")) for cell in row.cells] for row in one.rows
         ]
-        parts.append(f"### {one.title}\n\n{_render_table(one.head, rows, numbers=0)}\n\n")
+        parts.append(f"### {one.title}\n\n{make_markdown_table(one.head, rows)}\n\n")
     return "".join(parts)
 
 
 def _name_cells(case: Case, names: Names) -> list[str]:
     return [escape_name(word) for word in (names[case.model], case.scheme, case.soc)]
-
-
-def _render_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: int) -> str:
-    """Return a Markdown table, with the last ``numbers`` columns aligned as numbers."""
-    words = len(head) - numbers
-    lines = [head, ["---"] * words + ["--:"] * numbers, *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

@@ -1134,7 +1134,7 @@ def test_a_matrix_of_two_faults_has_a_row_of_each_form_and_scheme() -> None:
         "- not run: why 1.3\n"
         "\n"
         "| fault | form | scheme | 1.0 | 1.1 |\n"
-        "|---|---|---|---|---|\n"
+        "| --- | --- | --- | --- | --- |\n"
         "| b | graph | u8 | wrong, 2.0 dB | right, 62.0 dB |\n"
         "| b | mended | u8 | right, 63.0 dB | crashed |\n"
         "| c | graph | u8 | wrong, 3.0 dB | right, 64.0 dB |\n"
