@@ -230,14 +230,18 @@ def compare_one(
 
 
 def check_tree(tree: SourceTree, scope: Sequence[str], project: str) -> None:
-    """Check that a tree is the ``project`` of the policy's layout, and has build files of both
-    sides and the folders in ``scope``. Raises UsageError.
+    """Check that a tree is the ``project`` of the policy's layout, if that names one, and has build
+    files of both sides and the folders in ``scope``. Raises UsageError.
     """
-    declared = PROJECT.search(tree.read("CMakeLists.txt") or "")
-    if declared and declared[1].lower() != project:
+    listed = tree.read("CMakeLists.txt")
+    declared = PROJECT.search(listed or "")
+    if project and (not declared or declared[1].lower() != project):
+        call = f"calls project({declared[1]})" if declared else f"does not call project({project})"
         raise UsageError(
             f"{tree.name} is not a tree of {project}, so parity cannot read it",
-            why=f"its CMakeLists.txt calls project({declared[1]})",
+            why="it has no CMakeLists.txt at its root"
+            if listed is None
+            else f"its CMakeLists.txt {call}",
             fix=f"pass the root of a tree of {project}, or --policy with this project's layout",
         )
     folders = {path.rpartition("/")[0] for path in tree.files}

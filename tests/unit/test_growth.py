@@ -62,6 +62,15 @@ def write_log(place: Path, size: int) -> list[str]:
     return ["explain", "log"]
 
 
+def write_chain(place: Path, size: int) -> list[str]:
+    write_tree(place, size)
+    rules = "".join(RULE.format(number, max(number - 1, 0)) for number in range(size))
+    (place / "p" / "BUCK").write_text(rules.replace("deps", "exported_deps"))
+    with (place / "p" / "CMakeLists.txt").open("a") as file:
+        file.writelines(f"target_link_libraries(l{n} l{n - 1})\n" for n in range(1, size))
+    return ["parity", "--source", ".", "--no-cache", "--scope", "p"]
+
+
 def write_tree(place: Path, size: int) -> list[str]:
     sources = [f"{number}.cpp" for number in range(size)]
     (place / "p").mkdir()
@@ -102,6 +111,7 @@ def write_sources(place: Path, size: int) -> list[str]:
         (write_shards, 150),
         (write_log, 3000),
         (write_tree, 100),
+        (write_chain, 400),
         (write_program, 300),
         (write_app, 150),
         (write_sources, 50),

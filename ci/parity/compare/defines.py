@@ -52,13 +52,11 @@ def cmake_names(groups: Groups, names: Iterable[str]) -> set[str]:
     """
     found: set[str] = set()
     for name in names:
-        for linked in groups.cmake_reach(name):
-            for owner in groups.cmake.get(linked, ()):
-                words = owner.defines if linked == name else exported(owner)
-                found.update(map(name_of, words))
-        found.update(
-            name_of(w) for own in groups.cmake.get(name, ()) for w in own.directory_defines
-        )
+        for own in groups.cmake.get(name, ()):
+            found.update(map(name_of, (*own.defines, *own.directory_defines)))
+        for linked in groups.cmake_reach(name) & groups.exporting:
+            for owner in groups.cmake[linked]:
+                found.update(map(name_of, exported(owner)))
     return found
 
 

@@ -50,7 +50,7 @@ def _cmake_only(
         name = groups.cmake_name(word.text)
         wanted = groups.linked_labels(target, name)
         library = library_of(index, word.text, "cmake")
-        if library is not None and not any(matches(text, library.buck) for text in reach):
+        if library is not None and reach.isdisjoint(groups.names_of(library, "buck")):
             yield _missing_in_buck(target, word, groups.main_label(labels, target), library.name)
         elif any(wanted & lacking.get(label, set()) for label in labels):
             continue
@@ -80,8 +80,7 @@ def _buck_only(index: Index, groups: Groups, target: BuckTarget) -> Iterator[Fin
         wanted = groups.linked_for(word.text)
         library = library_of(index, word.text, "buck")
         if library is not None:
-            names_of_it = (*library.cmake, *groups.linked)
-            wanted = {name for name in names_of_it if matches(name, library.cmake)}
+            wanted = groups.names_of(library, "cmake")
         elif not wanted or any(is_implied(index, name) for name in wanted):
             continue
         linkable = {name for name in wanted if not groups.is_program(name)}

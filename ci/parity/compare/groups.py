@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from functools import cached_property
-from itertools import takewhile
+from itertools import compress, takewhile
 
 from ci.parity.compare.index import Index, is_compiling
 from ci.parity.facts import (
@@ -20,8 +21,88 @@ from ci.parity.facts import (
     is_inside,
     is_source,
 )
+from ci.parity.policy import Library, matches
 
 FINAL_KINDS = {"shared", "module", "add_executable", "pybind11_add_module"}
+
+
+Edges = Callable[[str], Iterable[str]]
+
+
+class Reached(AbstractSet[str]):
+    """A set of names of a graph, as the bits of a number. ``places`` are their numbers."""
+
+    def __init__(self, places: dict[str, int], bits: int) -> None:
+        self.places, self.bits = places, bits
+
+    def __contains__(self, name: object) -> bool:
+        place = self.places.get(name) if isinstance(name, str) else None
+        return place is not None and bool(self.bits >> place & 1)
+
+    def __iter__(self) -> Iterator[str]:
+        return compress(self.places, (digit == "1" for digit in reversed(f"{self.bits:b}")))
+
+    def __len__(self) -> int:
+        return self.bits.bit_count()
+
+    @classmethod
+    def _from_iterable(cls, names: Iterable[str]) -> set[str]:  # type: ignore[override]
+        return {*names}
+
+
+class Graph:
+    """Tells what is reachable along the edges of a graph.
+
+    Sets of names would have as many elements as there are pairs of targets, so they are the bits of
+    numbers. Each name is visited once, by Tarjan's algorithm: names on a cycle reach the same.
+    """
+
+    def __init__(self, edges: Edges) -> None:
+        self.edges = edges
+        self.places: dict[str, int] = {}
+        self.reached: dict[str, int] = {}
+
+    def reach(self, start: Iterable[str]) -> Reached:
+        """Return the names in ``start``, and all that they reach."""
+        bits = 0
+        for name in start:
+            if name not in self.reached:
+                self._visit(name)
+            bits |= self.reached[name]
+        return Reached(self.places, bits)
+
+    def _visit(self, root: str) -> None:
+        """Find what ``root`` and all that it reaches reach."""
+        lowest: dict[str, int] = {}  # the earliest place on the path that a name is known to reach
+        open_names: list[str] = []  # names whose cycle is not complete
+        path: list[tuple[str, Iterator[str]]] = []
+
+        def enter(name: str) -> None:
+            lowest[name] = self.places[name] = len(self.places)
+            self.reached[name] = 1 << self.places[name]
+            open_names.append(name)
+            path.append((name, iter({*self.edges(name)})))
+
+        enter(root)
+        while path:
+            name, others = path[-1]
+            other = next(others, None)
+            if other is None:
+                path.pop()
+                if lowest[name] == self.places[name]:
+                    while (last := open_names.pop()) != name:
+                        self.reached[last] = self.reached[name]
+                        del lowest[last]
+                    del lowest[name]
+                if path:
+                    above = path[-1][0]
+                    self.reached[above] |= self.reached[name]
+                    lowest[above] = min(lowest[above], lowest.get(name, lowest[above]))
+            elif other not in self.places:
+                enter(other)
+            else:
+                self.reached[name] |= self.reached[other]
+                lowest[name] = min(lowest[name], lowest.get(other, lowest[name]))
 
 
 class Groups:
@@ -36,8 +117,7 @@ class Groups:
         facts = index.cmake.get(Configuration.ANY)
         self.cmake = group((target.name, target) for target in (facts.targets if facts else ()))
         self.aliases = facts.aliases if facts else {}
-        self._buck_reach: dict[frozenset[str], set[str]] = {}
-        self._passed_on: dict[tuple[str, tuple[Word, ...]], set[str]] = {}
+        self._library_names: dict[str, set[str]] = {}
 
     def is_mapped(self, target: CMakeTarget) -> bool:
         """Return whether Buck compiles more than half of a CMake target's sources, and at least one
@@ -153,7 +233,7 @@ class Groups:
                 yield self.cmake_name(word.text)
 
     @cached_property
-    def buck_edges(self) -> Callable[[str], Iterable[str]]:
+    def buck_edges(self) -> Edges:
         """A function from the label of a Buck target to the direct dependencies of the target,
         including names outside the tree.
         """
@@ -165,7 +245,7 @@ class Groups:
         return lambda label: found.get(self.plain(label), ())
 
     @cached_property
-    def exported_edges(self) -> Callable[[str], Iterable[str]]:
+    def exported_edges(self) -> Edges:
         """A function from the label of a Buck target to the dependencies whose headers the target
         passes on.
 
@@ -181,8 +261,15 @@ class Groups:
                     found[label].update(self.buck_edges(label))
         return lambda label: found.get(self.plain(label), ())
 
-    def passed_on(self, target: BuckTarget, *, exported: bool = False) -> set[str]:
-        """Return the labels from which a Buck target gets headers and macros, including its own.
+    @cached_property
+    def _exported(self) -> Graph:
+        return Graph(self.exported_edges)
+
+    def passed_on(
+        self, target: BuckTarget, *, exported: bool = False, given: Iterable[str] = ()
+    ) -> Reached:
+        """Return the labels from which a Buck target gets headers and macros, including its own,
+        and those from which users of the labels ``given`` get them.
 
         If ``exported`` is true, return the labels from which the target's users get headers and
         macros through the target.
@@ -190,11 +277,8 @@ class Groups:
         words = target.exported_deps
         if not exported:
             words = (*words, *target.deps, *target.external_deps)
-        key = (target.label, words)
-        if key not in self._passed_on:
-            direct = {self.plain(word.text) for word in words}
-            self._passed_on[key] = closure({target.label, *direct}, self.exported_edges)
-        return self._passed_on[key]
+        direct = {self.plain(word.text) for word in words}
+        return self._exported.reach({target.label, *direct, *given})
 
     def plain(self, label: str) -> str:
         """Return ``label`` without the suffix that one of Meta's macros added, if only the shorter
@@ -206,40 +290,51 @@ class Groups:
         cuts = (label.removesuffix(suffix) for suffix in self.index.policy.suffixes)
         return next((cut for cut in cuts if cut in known), label)
 
-    def buck_reach(self, labels: Iterable[str]) -> set[str]:
+    @cached_property
+    def _buck(self) -> Graph:
+        return Graph(self.buck_edges)
+
+    def buck_reach(self, labels: Iterable[str]) -> Reached:
         """Return the Buck targets ``labels`` and all targets that they depend on,
         directly or not.
         """
-        key = frozenset(labels)
-        if key not in self._buck_reach:
-            self._buck_reach[key] = closure(key, self.buck_edges)
-        return self._buck_reach[key]
+        return self._buck.reach(labels)
 
     @cached_property
-    def _cmake_reach(self) -> dict[str, set[str]]:
-        return {name: closure([name], self.cmake_edges) for name in self.cmake}
+    def _cmake(self) -> Graph:
+        return Graph(self.cmake_edges)
 
-    def cmake_reach(self, name: str) -> set[str]:
+    def cmake_reach(self, name: str) -> Reached:
         """Return a CMake target and all targets that it links, directly or not."""
-        return self._cmake_reach.get(name, {name})
+        return self._cmake.reach([name])
+
+    def names_of(self, library: Library, side: str) -> set[str]:
+        """Return the names by which a side depends on a library outside the tree."""
+        key = f"{side} {library.name}"
+        if key not in self._library_names:
+            graph, start = self._buck, [*self.index.labelled]
+            if side == "cmake":
+                graph, start = self._cmake, [*self.cmake]
+            patterns = library.cmake if side == "cmake" else library.buck
+            every = {*patterns, *graph.reach(start)}
+            self._library_names[key] = {name for name in every if matches(name, patterns)}
+        return self._library_names[key]
 
     @cached_property
-    def linked(self) -> set[str]:
-        """The names of all CMake targets, and of everything that they link."""
-        return set[str]().union(*self._cmake_reach.values())
-
-    @cached_property
-    def consumers(self) -> dict[str, set[str]]:
-        """Maps each CMake target to the executables and shared libraries that link it, directly or
-        not.
-        """
+    def finals(self) -> set[str]:
+        """The names of CMake's executables and shared libraries."""
         targets = (target for targets in self.cmake.values() for target in targets)
-        finals = {target.name for target in targets if target.kind in FINAL_KINDS}
-        return collect((linked, name) for name in finals for linked in self.cmake_reach(name))
+        return {target.name for target in targets if target.kind in FINAL_KINDS}
+
+    @cached_property
+    def exporting(self) -> set[str]:
+        """The names of the CMake targets with defines that also apply to their users."""
+        targets = (target for targets in self.cmake.values() for target in targets)
+        return {t.name for t in targets if any(word.exported for word in t.defines)}
 
     def links(self, name: str, wanted: set[str]) -> bool:
         """Return whether the CMake target ``name`` links one of ``wanted``, directly or not."""
-        return bool(self.cmake_reach(name) & wanted)
+        return not self.cmake_reach(name).isdisjoint(wanted)
 
     def is_completed(self, name: str, wanted: set[str]) -> bool:
         """Return whether all executables and shared libraries that link the CMake target ``name``
@@ -247,7 +342,7 @@ class Groups:
 
         A static library need not list its dependencies if everything that links it does.
         """
-        finals = self.consumers.get(name, set()) - {name}
+        finals = {one for one in self.finals - {name} if name in self.cmake_reach(one)}
         return bool(finals) and all(self.links(final, wanted) for final in finals)
 
     def certain(self, target: CMakeTarget, attribute: str) -> list[Word]:

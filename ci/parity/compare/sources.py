@@ -277,15 +277,16 @@ def find_partial_drift(index: Index, groups: Groups) -> Iterator[Finding]:
         name: {path for target in targets for path in target.sources}
         for name, targets in groups.cmake.items()
     }
+    compiling = collect((path, name) for name, paths in compiled.items() for path in paths)
     order = {label: place for place, label in enumerate(libraries)}
     owners = collect((path, label) for label, sources in libraries.items() for path in sources)
     for name in sorted(groups.cmake):
-        reach = set[str]().union(*(compiled.get(n, set()) for n in groups.cmake_reach(name)))
-        own = compiled[name]
+        reach, own = groups.cmake_reach(name), compiled[name]
         partly = set[str]().union(*(owners[path] for path in own & owners.keys()))
         for label in sorted(partly, key=order.__getitem__):
             sources = libraries[label]
-            taken, missing = sources & own, sources - reach
+            taken = sources & own
+            missing = {path for path in sources if reach.isdisjoint(compiling[path])}
             allowed = {path for path in missing if may_lack(index, name, path)}
             if len(taken) < FEWEST_TAKEN or len(missing - allowed) > 1:
                 is_guest = taken and missing and is_foreign(index, groups.cmake[name], sources)

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from ci.parity.compare.defines import buck_names
 from ci.parity.compare.findings import Finding, Kind, Level, at, noted
-from ci.parity.compare.groups import Groups
+from ci.parity.compare.groups import Groups, Reached
 from ci.parity.compare.index import Index, is_compiling, is_native
 from ci.parity.compare.sources import fix_in_buck, levels_of, nearest_buck_target
 from ci.parity.facts import (
@@ -225,12 +225,11 @@ def find_needs(index: Index, groups: Groups, target: BuckTarget) -> Callable[[st
     return needs
 
 
-def find_visible(groups: Groups, target: BuckTarget, *, exported: bool = False) -> set[str]:
+def find_visible(groups: Groups, target: BuckTarget, *, exported: bool = False) -> Reached:
     """Return the labels of the targets whose headers ``target`` may include: its dependencies, the
     targets that Meta's macros add to tests, and everything that these export.
     """
-    given = closure(groups.index.policy.given, groups.exported_edges)
-    return groups.passed_on(target, exported=exported) | given
+    return groups.passed_on(target, exported=exported, given=groups.index.policy.given)
 
 
 def best(labels: set[str]) -> str:
@@ -279,7 +278,7 @@ def find_import_drift(index: Index, groups: Groups) -> Iterator[Finding]:
 
 
 def _unreached(
-    index: Index, target: BuckTarget, owners: dict[str, set[str]], tops: list[set[str]]
+    index: Index, target: BuckTarget, owners: dict[str, set[str]], tops: list[Reached]
 ) -> Iterator[Finding]:
     for entry in index.resolved(target.srcs):
         for imported in index.facts.imports.get(entry.path, ()):

@@ -23,9 +23,12 @@ FIRST = {
     "p/BUCK": LOAD + 'runtime.cxx_library(name = "lib", srcs = ["a.cpp", "old.cpp"])\n',
     "p/a.cpp": "int a;\n",
     "p/old.cpp": "int o;\n",
-    "CMakeLists.txt": "add_library(lib p/a.cpp)\n",
+    "CMakeLists.txt": "project(executorch)\nadd_library(lib p/a.cpp)\n",
 }
-SECOND = {"p/b.cpp": "int b;\n", "CMakeLists.txt": "add_library(lib p/a.cpp\n  p/b.cpp)\n"}
+SECOND = {
+    "p/b.cpp": "int b;\n",
+    "CMakeLists.txt": "project(executorch)\nadd_library(lib p/a.cpp\n  p/b.cpp)\n",
+}
 POLICY = 'android_only = ["*_android_build"]\n'
 ROOT = Path(__file__).parents[3]
 LAYOUT = (
@@ -114,7 +117,7 @@ def test_a_base_leaves_only_what_is_new(source: Path, parity: Parity) -> None:
 def test_annotations_are_on_the_file_that_changed(source: Path, parity: Parity) -> None:
     ended = parity("--source", source, "--base", "main~1", "--annotate")
 
-    assert "CMakeLists.txt:2: error: p/b.cpp: " in ended.stdout
+    assert "CMakeLists.txt:3: error: p/b.cpp: " in ended.stdout
 
 
 def test_what_is_kept_gives_the_same_report(source: Path, parity: Parity, tmp_path: Path) -> None:
@@ -189,7 +192,7 @@ def test_a_tree_without_build_files_is_a_usage_error(parity: Parity, tmp_path: P
     ended = parity("--source", tmp_path / "empty")
 
     assert ended.returncode == 2
-    assert "has no BUCK or TARGETS file" in ended.stderr
+    assert "is not a tree of executorch" in ended.stderr
 
 
 def test_sarif_is_written_beside_the_table(source: Path, parity: Parity, tmp_path: Path) -> None:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from datetime import date
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ci.parity.compare.findings import Finding, ParityReport
-from ci.parity.policy import ParityPolicy
+from ci.parity.policy import Layout, ParityPolicy
 from ci.parity.run import ParityRequest, compare_trees
 from provisioning.manifest.reader import read_policy
 from tests.stand_ins.text_tree import TextTree
@@ -51,6 +52,7 @@ def report() -> Callable[..., ParityReport]:
     def compare(files: Files, policy: ParityPolicy = POLICY, **options: object) -> ParityReport:
         today = date(2026, 1, 1)
         request = ParityRequest(source=Path(), today=today, **options)  # type: ignore[arg-type]
+        policy = msgspec.structs.replace(policy, layout=Layout())  # of any project
         return compare_trees(TextTree(files, LAYOUT), None, request, policy)
 
     return compare

@@ -43,20 +43,19 @@ def test_a_newer_tree_or_one_without_a_version_is_read(
 @pytest.mark.parametrize(
     ("names", "scope", "told"),
     [
-        (("p/BUCK", "CMakeLists.txt"), ("p",), ""),
+        (("p/BUCK",), ("p",), ""),
         (("p/TARGETS", "q/CMakeLists.txt"), ("p/", "q"), ""),
-        (("p/d/BUCK", "CMakeLists.txt"), ("p",), ""),
-        (("p/BUCK.txt", "CMakeLists.txt"), (), "has no BUCK or TARGETS file"),
-        (("p/BUCK", "CMakeLists.txt.in"), (), "has no CMakeLists.txt"),
-        (("pq/BUCK", "CMakeLists.txt"), ("p",), "has no folder p"),
-        (("p/BUCK", "CMakeLists.txt"), ("p", "p/BUCK"), "has no folder p/BUCK"),
-        (("p/BUCK", "d/x.md", "CMakeLists.txt"), ("d",), "there is nothing to compare in d"),
+        (("p/d/BUCK",), ("p",), ""),
+        (("p/BUCK.txt",), (), "has no BUCK or TARGETS file"),
+        (("pq/BUCK",), ("p",), "has no folder p"),
+        (("p/BUCK",), ("p", "p/BUCK"), "has no folder p/BUCK"),
+        (("p/BUCK", "d/x.md"), ("d",), "there is nothing to compare in d"),
     ],
 )
 def test_a_tree_has_build_files_of_both_sides_and_the_folders_of_its_scope(
     names: tuple[str, ...], scope: tuple[str, ...], told: str
 ) -> None:
-    tree = TextTree(dict.fromkeys(names, ""), LAYOUT)
+    tree = TextTree({**dict.fromkeys(names, ""), "CMakeLists.txt": "project(executorch)"}, LAYOUT)
     with pytest.raises(UsageError, match=told) if told else nullcontext():
         check_tree(tree, scope, "executorch")
 
@@ -66,7 +65,8 @@ def test_a_tree_has_build_files_of_both_sides_and_the_folders_of_its_scope(
     [
         ("project(executorch VERSION 1)", False),
         ("PROJECT(\n  ExecuTorch\n)", False),
-        ("# project(folly)\nadd_subdirectory(p)", False),
+        ("# project(executorch)\nadd_subdirectory(p)", True),
+        ("", True),
         ("cmake_minimum_required(VERSION 3)\nproject(folly CXX)", True),
         ("  project( ${NAME} )", True),
     ],
@@ -76,6 +76,14 @@ def test_the_tree_of_another_project_is_refused_at_once(call: str, refused: bool
     told = "is not a tree of executorch"
     with pytest.raises(UsageError, match=told) if refused else nullcontext():
         check_tree(tree, (), "executorch")
+    check_tree(tree, (), "")  # a layout of any project
+
+
+def test_a_tree_without_a_list_file_at_its_root_is_refused() -> None:
+    tree = TextTree({"p/BUCK": "", "q/CMakeLists.txt": "project(executorch)\n"}, LAYOUT)
+    with pytest.raises(UsageError, match="is not a tree of executorch") as caught:
+        check_tree(tree, (), "executorch")
+    assert caught.value.why == "it has no CMakeLists.txt at its root"
 
 
 def test_dropped_keys_warn(plant: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:

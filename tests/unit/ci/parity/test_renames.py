@@ -25,7 +25,7 @@ from tests.stand_ins.text_tree import TextTree
 from tests.unit.ci.parity.conftest import LOAD
 
 LAYOUT = read_policy("parity", ParityPolicy).layout
-POLICY = ParityPolicy(imports=("p/**",), layout=LAYOUT)
+POLICY = ParityPolicy(imports=("p/**",))
 
 
 def library(name: str, source: str, more: str = "") -> str:

@@ -1,0 +1,28 @@
+"""What is reachable in a graph, compared with a search from each name."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ci.parity.compare.groups import Graph
+from ci.parity.facts import closure
+
+NAME = st.sampled_from("abcdefghij")
+
+
+@given(
+    rows=st.dictionaries(NAME, st.sets(NAME, max_size=4)),
+    starts=st.lists(st.sets(NAME, max_size=3)),
+    other=st.sets(st.sampled_from("abcxyz")),
+)
+def test_a_name_reaches_what_a_search_from_it_finds(
+    rows: dict[str, set[str]], starts: list[set[str]], other: set[str]
+) -> None:
+    graph = Graph(lambda name: rows.get(name, ()))
+    for start in starts:
+        wanted = closure(start, lambda name: rows.get(name, ()))
+        reached = graph.reach(start)
+        assert ({*reached}, len(reached)) == (wanted, len(wanted))
+        assert (other & reached, reached - other) == (other & wanted, wanted - other)
+        assert reached.isdisjoint(other) == wanted.isdisjoint(other)
