@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
+from ci.explain.families import read_families
 from ci.explain.places import Place, count_places, find_place
 from ci.explain.rules import Area, Certainty, Role, Rule, Variant
 
@@ -161,10 +162,17 @@ class _Scan:
         shapes = b"\n".join(set(low.translate(None, _DIGITS).split(b"\n")))
         self.places += count_places(shapes.decode("utf-8", "replace"))
         known: set[int] = {0} if self.tail == "known" else set()
+        numbered: dict[str, list[tuple[int, str]]] = {}  # lines with a number of a family
         for rule in self.rules:
             literals = rule.literals or (b"",)
             literals = tuple(one for one in literals if one.translate(None, _DIGITS) in shapes)
-            for start, line in _find_lines(chunk, low, literals):
+            lines: Iterable[tuple[int, str]] = _find_lines(chunk, low, literals)
+            if rule.family:
+                if rule.family not in numbered:
+                    family = read_families()[rule.family]
+                    numbered[rule.family] = [one for one in lines if family.find(one[1])]
+                lines = numbered[rule.family]
+            for start, line in lines:
                 if start not in known and (values := rule.find(line)) is not None:
                     known.add(start)
                     self._note(rule, chunk, start, line, values)
@@ -310,6 +318,8 @@ def _conclude(file: str, scan: _Scan) -> Explanation:
     symptoms, guessed = pick(Role.SYMPTOM), set()
     if not first:
         areas = {one.area for one in symptoms}
+        if Area.ONNX in areas:  # onnxruntime's symptoms, and QNN's reasons
+            areas.add(Area.LOWERING)
         hints = [one for one in pick(Role.HINT) if not follows[one.id]]
         first = {one.id for one in hints if one.area in areas}
         if not first and areas.intersection(_GENERAL):

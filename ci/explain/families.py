@@ -11,6 +11,8 @@ from msgspec import Struct
 
 from provisioning.manifest.reader import read_policy
 
+DSP_OFFSET = 0x80000400  # errors of the CPU's side of FastRPC are without it
+
 
 class _Table(Struct, forbid_unknown_fields=True):
     source: str
@@ -24,8 +26,9 @@ class Family:
     """Numbers with their names and meanings.
 
     ``pattern`` finds them in a line, as the groups ``code`` and ``other``: in hexadecimal with 0x,
-    otherwise in decimal, or by name. Numbers of 32 bits may be negative. Each line with a number
-    contains one of ``text`` (ignoring case).
+    otherwise in decimal, or by name. Numbers of 32 bits may be negative. The group ``low`` is a
+    hexadecimal number to which DSP_OFFSET has to be added. Each line with a number contains one of
+    ``text`` (ignoring case).
     """
 
     source: str
@@ -38,8 +41,9 @@ class Family:
         number with its name, and ``meaning``, that of ``code``. Returns None if there is none, or
         none of ``codes``."""
         for found in self.pattern.finditer(line):
-            values = {group: self._parse(text) for group, text in found.groupdict().items()}
-            code = values["code"]
+            texts = {group: text for group, text in found.groupdict().items() if text}
+            values = {group: self._parse(text) for group, text in texts.items() if group != "low"}
+            code = values.setdefault("code", int(texts.get("low", "0"), 16) + DSP_OFFSET)
             if self.numbers.keys() >= set(values.values()) and (not codes or code in codes):
                 named = {
                     group: f"{one:#x} ({self.numbers[one][0]})" for group, one in values.items()

@@ -137,7 +137,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
         return read_families()[self.family].find(line, self.codes) if self.family else {}
 
     def fill(self, text: str, values: Mapping[str, str]) -> str:
-        """Return one of the rule's texts with ``values`` in the place of its braces."""
+        """Return one of the rule's texts with ``values`` for its braces."""
         return text.format_map(values) if self.family else text
 
     def matches_line(self, line: str) -> bool:

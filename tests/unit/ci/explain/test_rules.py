@@ -10,6 +10,7 @@ import pytest
 
 from ci.explain.explain import explain_text
 from ci.explain.families import read_families
+from ci.explain.places import Place
 from ci.explain.rules import (
     HEADLINE_CHARS,
     Advice,
@@ -24,6 +25,9 @@ from ci.explain.rules import (
 from provisioning.errors import ManifestError
 
 RULES = read_rules()
+LOGCAT = "01-01 00:00:00.000  1  1 E tag : x\n" * 9
+NOT_IN_AN_APP = re.compile(r"\bLD_|\bpip\b|libc\+\+1|\bpush\b|adb shell|qnn-ci fetch|chmod")
+ONLY_PYTHON = ("libatomic-missing", "module-missing", "adaptor-python")
 
 
 def make_rule(**changes: object) -> Rule:
@@ -49,6 +53,11 @@ def test_a_rule_matches_its_line_alone_and_names_what_is_known(rule: Rule) -> No
     assert all(one == "experiment" or one.startswith("https://") for one in rule.source)
     assert rule.seen or "experiment" not in rule.source or rule.role is not Role.CAUSE
     assert not rule.proof or Path(rule.proof).exists()
+    if rule.area in (Area.LOADING, Area.RUNNING, Area.DEVICE, Area.ONNX):
+        told = explain_text(f"{LOGCAT}{rule.matches}", RULES)
+        every = (*told.causes, *told.consequences, *told.notes, *told.harmless)
+        for one in every if rule.id not in ONLY_PYTHON else ():
+            assert one.place is not Place.APP or not NOT_IN_AN_APP.search(one.fix)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +65,7 @@ def test_a_rule_matches_its_line_alone_and_names_what_is_known(rule: Rule) -> No
     [
         ("datatype", "have mismatching datatypes. 0x232 != 0x216.", "float32", "float16"),
         ("datatype", "mismatched data types: 0x8 and 0x408", "int8", "quantized uint8"),
+        ("datatype", "expected datatype 0x508 but got 0x32", "bool", "int32"),
         ("datatype", "mismatching datatypes. 0x999 != 0x216.", "", ""),
         ("executorch", "error: 0x:14 of load_method", "", ""),
         ("executorch", "Failed to load method forward, error: 0x:14", "OperatorMissing", ""),
@@ -67,13 +77,20 @@ def test_a_rule_matches_its_line_alone_and_names_what_is_known(rule: Rule) -> No
         ("executorch", "generate() failed with error code 18", "InvalidArgument", ""),
         ("executorch", "Loading of method forward failed with status 0x30", "DelegateInvalid", ""),
         ("executorch", "returned Error::InvalidProgram", "InvalidProgram", ""),
+        ("executorch", "ExecuTorchError(code: 32)", "NotFound", ""),
+        ("executorch", "(org.pytorch.executorch.error error 32.)", "NotFound", ""),
+        ("executorch", "E/ExecuTorch( 12): error: 32", "NotFound", ""),
+        ("executorch", "Error loading method: 0x23", "InvalidProgram", ""),
         ("executorch", "load method forward: 32 inputs", "", ""),
+        ("executorch", "make: *** [module.load] Error 2", "", ""),
+        ("executorch", "module.forward failed: 3 errors", "", ""),
         ("executorch", "loading model failed with exit code 18", "", ""),
         ("executorch", "Load failed after 34 ms", "", ""),
         ("fastrpc", "qnn_open failed, 0x8000040d, prio 100", "AEE_EBADSTATE", ""),
         ("fastrpc", "remote_handle64_open failed, error -2147482618", "AEE_EUNABLETOLOAD", ""),
         ("fastrpc", "open failed with status 2147484678", "AEE_EUNABLETOLOAD", ""),
         ("fastrpc", "error AEE_EUNSIGNEDMOD", "AEE_EUNSIGNEDMOD", ""),
+        ("fastrpc", "IDspTransport: Unknown rpc status 0x00000016", "AEE_ERESOURCE", ""),
         ("fastrpc", "mapped 0x80000406 at address", "", ""),
         ("fastrpc", "error 0x800004ff", "", ""),
         ("fastrpc", "error 0x8000040d7", "", ""),
@@ -84,11 +101,6 @@ def test_a_number_of_a_family_is_named(name: str, line: str, code: str, other: s
     assert code in found.get("code", "")
     assert other in found.get("other", "")
     assert bool(found) == bool(code)
-
-
-def test_there_are_as_many_as_promised() -> None:
-    assert len(RULES) >= 80
-    assert len({rule.id for rule in RULES}) == len(RULES)
 
 
 @pytest.mark.parametrize(
@@ -128,17 +140,6 @@ def test_a_rule_with_a_code_matches_its_text_in_any_case_too() -> None:
     assert not rule.matches_line("5005 bytes")
 
 
-def test_a_code_alone_matches_with_leading_zeros_and_in_each_case() -> None:
-    rule = make_rule(code=0x80001A0B)
-    for line in (
-        *("error 0x80001a0b", "error 0x0080001A0B", "error 2147490315", "error -2147476981"),
-        "returned (0x80001A0B)",
-    ):
-        assert rule.matches_line(line), line
-    for line in ("error 80001a0b", "0x80001a0b", "error 0x80001a0b1", "error 0x180001a0b"):
-        assert not rule.matches_line(line), line
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -157,7 +158,8 @@ def test_another_number_is_not_the_code(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", ["(a+)+b", "(a|ab)*c", "((x)*)+", "(.*,)*z", ".*a.*b.*c.*d", "(a{2,})+", "(a"]
+    "pattern",
+    ["(a+)+b", "(a|ab)*c", "((x)*)+", "(.*,)*z", ".*a.*b.*c.*d", "a*b+c{2,}d+", "(a{2,})+", "(a"],
 )
 def test_an_expression_that_may_take_for_ever_is_refused(pattern: str) -> None:
     with pytest.raises(ValueError, match=re.escape(repr(pattern))):
@@ -170,7 +172,16 @@ def test_an_expression_that_may_take_for_ever_is_refused(pattern: str) -> None:
 
 @pytest.mark.parametrize(
     "pattern",
-    ["", "a.*b", "(ab)+c", "op(_[0-9]+)?:", r"\(a\+\)\+", "[(*+]+x", "(falls?|fell) back"],
+    [
+        "",
+        "a.*b",
+        "a*b+c{2,}",
+        "(ab)+c",
+        "op(_[0-9]+)?:",
+        r"\(a\+\)\+",
+        "[(*+]+x",
+        "(falls?|fell) back",
+    ],
 )
 def test_usual_expressions_are_taken(pattern: str) -> None:
     check_pattern(pattern)
@@ -192,6 +203,7 @@ def test_a_rule_that_matches_everything_is_refused() -> None:
     "change",
     [
         lambda text: text.replace('id = "no-space"', 'id = "zip-broken"'),
+        lambda text: text.replace("number = 1003", "number = 1004"),
         lambda text: text.replace('"op-preparation", "constants-only"]', '"nothing-like-it"]'),
     ],
 )
@@ -206,67 +218,11 @@ def test_rules_that_contradict_each_other_are_refused(
     with pytest.raises(ManifestError, match=r"errors\.toml") as caught:
         read_rules.__wrapped__()
     assert "consequence_of" in caught.value.fix
-
-
-def test_symptoms_come_after_all_other_rules_and_each_id_occurs_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    row = """[[rule]]
-id = "{0}"
-role = "{1}"
-area = "device"
-headline = "h"
-remedy = "r"
-matches = ""
-rejects = ""
-source = ["experiment"]
-text = ["a line"]
-"""
-    (tmp_path / "policies").mkdir()
-    monkeypatch.setenv("QNN_CI_MANIFESTS", str(tmp_path))
-
-    def read(*rows: tuple[str, str]) -> list[str]:
-        text = "".join(row.format(*one) for one in rows)
-        (tmp_path / "policies" / "errors.toml").write_text(text, "utf-8")
-        return [one.id for one in read_rules.__wrapped__()]
-
-    rows = (("d", "symptom"), ("c", "cause"), ("b", "symptom"), ("a", "harmless"))
-    assert read(*rows) == ["c", "a", "d", "b"]
-    with pytest.raises(ManifestError) as caught:
-        read(*rows, ("b", "cause"))
-    assert caught.value.why == "an id occurs twice"
-
-
-def test_a_team_s_reason_is_the_cause_and_every_row_a_rule() -> None:
-    one, other = make_rules([Advice("a+", "first fix", "first why"), Advice("b", "second fix")])
-    assert one == Rule(
-        id="policy-1",
-        area=Area.JUDGING,
-        headline="first why",
-        remedy="first fix",
-        proof="your policy",
-        pattern="a+",
-        matches="",
-        rejects="",
-        source=("policy",),
-        seen=True,
-    )
-    assert (other.id, other.remedy, other.pattern) == ("policy-2", "second fix", "b")
-    assert "your policy" in other.headline
-
-
-def test_a_pattern_may_have_three_endless_repetitions() -> None:
-    check_pattern("a*b+c{2,}")
-    with pytest.raises(ValueError, match="many"):
-        check_pattern("a*b+c{2,}d+")
+    last = [rule.role is Role.SYMPTOM for rule in RULES]
+    assert last == sorted(last)
 
 
 def test_a_teams_rows_are_rules_and_come_first() -> None:
     rows = make_rules([Advice("stub lib", "call us", "our stub"), Advice("magic.*word", "say it")])
     told = explain_text("a magic, magic word\n", (*rows, *RULES))
     assert [(one.rule, one.fix) for one in told.causes] == [("policy-2", "say it")]
-
-
-def test_a_row_reads_a_log_that_is_one_line_without_an_end() -> None:
-    (row,) = make_rules([Advice("magic.*word", "say it")])
-    assert [one.text for one in explain_text("a magic word", [row]).causes] == ["a magic word"]

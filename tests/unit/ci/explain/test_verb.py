@@ -48,6 +48,13 @@ def test_a_cause_gives_1_and_a_clean_log_0(
     assert "no-space]" in capsys.readouterr().out
 
 
+def test_a_finding_is_described(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "QNN1608", "QNN1003"]) == 0
+    told = capsys.readouterr().out
+    assert all(one in told for one in ("AEE_EUNABLETOLOAD", "(app) pack", "QNN1003 no-space"))
+    assert main(["explain", "QNN999"]) == 2
+
+
 def test_a_relative_path_is_below_the_directory_of_the_caller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
