@@ -126,12 +126,13 @@ def record_refusals(log: Path, choices: Choices = NO_CHOICES) -> Iterator[Refusa
         except Exception as error:
             where = f"{name_operator(node)}{find_line(node)}"
             raise RuntimeError(f"ExecuTorch fails at {where}") from error
+        note_step("QNN compiled the graph")  # follows the last node
         if not supported and node.op == "call_function":
             told = read_window(log, start)
             built = [str(one.message).partition(BUILDER)[2] for one in caught]
             said = qnn_errors(told) or "; ".join(filter(None, built))
             said = said or refusals.last.rpartition("| ")[2] or "refused without a reason"
-            refusals.by_node[node.name] = said + find_line(node)
+            refusals.by_node[node.name] = said + name_call(node) + find_line(node)
         return supported
 
     support.is_node_supported = watched
@@ -150,6 +151,14 @@ def record_refusals(log: Path, choices: Choices = NO_CHOICES) -> Iterator[Refusa
 
 def name_operator(node: Any) -> str:
     return getattr(node.target, "__name__", str(node.target))
+
+
+def name_call(node: Any) -> str:
+    """Return the call in the model that torch decomposed into a node, such as `` (in reshape)`` for
+    a view, or "" if it is the node's own operator or unknown."""
+    call = str((node.meta.get("torch_fn") or ("", ""))[1]).rpartition(".")[2].removesuffix("_")
+    own = name_operator(node).partition(".")[2].partition(".")[0].removesuffix("_copy")
+    return f" (in {call})" if call not in {own, "", "default"} and call[0] != "_" else ""
 
 
 def count_operators(graph_modules: Sequence[Any]) -> Iterator[OperatorCount]:

@@ -73,9 +73,10 @@ from provisioning.manifest.targets import Backend
 
 PROGRAM = "program.pte"
 MOST_LEFT = 4
-# ExecuTorch's quantizer prints this for an operator that it does not quantize. Dropout is ignored,
-# because it does nothing in eval mode.
-NO_RULE = re.compile(r"^No quant config .* for op, (?!aten\.dropout)(\S+)", re.MULTILINE)
+# ExecuTorch's quantizer prints this for an operator that it does not quantize. Operators that
+# compute nothing, such as dropout in eval mode, are ignored.
+IDLE = r"aten\.(?:dropout|contiguous|clone|detach|alias|lift_fresh)"
+NO_RULE = re.compile(rf"^No quant config .* for op, (?!{IDLE})(\S+)", re.MULTILINE)
 TARGETS = {Backend.LPAI: "kX86", Backend.LPAI_ARM: "kArm"}
 
 

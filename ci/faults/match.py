@@ -29,13 +29,14 @@ class KnownFault(Struct, frozen=True, kw_only=True):
     operators: tuple[str, ...]
     file: str = ""
     line: int = 0
+    module: str = ""  # such as ``module body.4``, if the source line is unknown
     is_scheme: bool = False
 
     @property
     def place(self) -> str:
-        """Return the source line, such as ``nets/net.py:41``, or else the first node of the pattern
-        in the exported graph."""
-        return f"{self.file}:{self.line}" if self.line else f"node {self.nodes[0]}"
+        """Return the source line, such as ``nets/net.py:41``, or else the module, or else the first
+        node of the pattern in the exported graph."""
+        return f"{self.file}:{self.line}" if self.line else self.module or f"node {self.nodes[0]}"
 
     @property
     def text(self) -> str:
@@ -75,8 +76,8 @@ def match_faults(steps: Sequence[Step], scheme: str, qnn: str) -> tuple[KnownFau
 def make_known(fault: Fault, chain: Sequence[Step], operators: dict[str, str]) -> KnownFault:
     """Return the known fault for a chain of steps that matches its pattern. ``operators`` maps the
     name of each step to torch's name of its operator."""
-    places = [one.place for one in chain if one.place]
-    file, _, line = (places[0] if places else "").rpartition(":")
+    place = next((one.place for one in chain if one.place), "")
+    file, _, line = place.rpartition(":")
     return KnownFault(
         fault=fault.name,
         title=fault.title,
@@ -87,6 +88,7 @@ def make_known(fault: Fault, chain: Sequence[Step], operators: dict[str, str]) -
         operators=tuple(operators[one.name] for one in chain),
         file=file,
         line=int(line) if line.isdigit() else 0,
+        module="" if file else place,
         is_scheme=fault.owner == "quantization",
     )
 

@@ -17,6 +17,8 @@ PASSES_ON: Final = frozenset(
 MOVES: Final = frozenset({"expand", "permute", "reshape", "slice", "squeeze", "to", "transpose"})
 MOVES_OR_PASSES_ON: Final = PASSES_ON | MOVES | {"unsqueeze", "view", "select", "repeat"}
 MOST_ELEMENTS, LARGEST, TINY = 1 << 24, 1e38, 1e-3
+ATTENTION = "scaled_dot_product_attention"
+ATTENTION_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 OPERANDS: Final = frozenset({"other", "self"})  # names of arguments that may be numbers
 
 
@@ -62,6 +64,7 @@ def measure_step(
       the padded input, along its worst axis, or 0
     - ``floor``: the value below which the result of a clamp does not fall, or the largest magnitude
       of a constant operand, as for a sum or a maximum; only if it is below TINY
+    - ``mask``: the largest magnitude that an attention's mask adds to the scores, see _measure_mask
     - ``uniform_last``: for a concatenation of two tensors whose second one is a constant with equal
       elements other than 0, the number of axes before and behind the axis that is concatenated
     """
@@ -188,6 +191,8 @@ class _Reader:
                 sources.append(own.name if is_step else "")
             line = find_line(node).strip(" []")
             numbers = measure_step(operands, dict(_list_numbers(node)))
+            if name == ATTENTION:
+                numbers["mask"] = (self._measure_mask(node),)
             yield Step(
                 node.name, name, tuple(operands), tuple(sources), _find_shape(node), numbers, line
             )
@@ -204,8 +209,6 @@ class _Reader:
                 yield given
             elif isinstance(given, (list, tuple)):
                 yield from (one for one in given if hasattr(one, "op"))
-        if hasattr(node.kwargs.get("attn_mask"), "op"):
-            yield node.kwargs["attn_mask"]
 
     def _describe(self, given: Any) -> Operand:
         if isinstance(given, (int, float)):
@@ -236,6 +239,18 @@ class _Reader:
         except Exception:  # noqa: BLE001 - then it becomes an ordinary step
             return False
         return True
+
+    def _measure_mask(self, node: Any) -> float:
+        """Return the largest magnitude that an attention adds to its scores, or 0 if it is unknown.
+        A boolean or causal mask adds minus infinity."""
+        import torch
+
+        given = {**dict(zip(ATTENTION_ARGUMENTS, node.args, strict=False)), **node.kwargs}
+        mask = given.get("attn_mask")
+        is_boolean = mask is not None and mask.meta["val"].dtype == torch.bool
+        if given.get("is_causal") or is_boolean:
+            return LARGEST
+        return self._describe(mask).magnitude if mask is not None else 0.0
 
     def _note_factor(self, node: Any, name: str) -> None:
         """Record the constant factor of a multiplication or the value of a fill. A node that only

@@ -24,6 +24,7 @@ from provisioning.console.command import OWN_PACKAGES, user_path
 from provisioning.errors import FailedError, QnnCiError, UsageError, describe_exception
 
 CONTRACT = "a factory returns (module, example_inputs) or (module, example_inputs, calibration)"
+EXPORTER = re.compile(r"/torch/(?:_dynamo|export|fx|onnx)/|^<")
 STACK_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
@@ -191,19 +192,31 @@ def is_users_file(file: str) -> bool:
 
 
 def find_line(node: Any) -> str:
-    """Return the source line of a node of torch, such as `` [nets/net.py:12]``, or "" if it is
-    unknown."""
-    return name_line(node.meta.get("stack_trace") or "")
+    """Return the place of a node of torch: its source line in the user's code, such as
+    `` [nets/net.py:12]``, or else its module, such as `` [module body.4]`` for a module of an
+    nn.Sequential, or else its line in an installed package. Return "" if all are unknown."""
+    traceback = node.meta.get("stack_trace") or ""
+    frames = STACK_FRAME.findall(traceback)
+    module = name_module(node) if all(is_installed(file) for file, _ in frames) else ""
+    return f" [module {module}]" if module else name_line(traceback)
+
+
+def name_module(node: Any) -> str:
+    """Return the path of the innermost module that calls a node of torch, such as ``body.4``, or ""
+    for the model itself."""
+    stack = node.meta.get("nn_module_stack") or {}
+    return next((str(path) for path, *_ in reversed([*stack.values()]) if path), "")
 
 
 def name_line(traceback: str) -> str:
     """Return the innermost line of a traceback that belongs to the user's code, or else to an
-    installed package, such as `` [nets/net.py:12]``. Return "" if there is none.
+    installed package other than torch's exporter, such as `` [nets/net.py:12]``. Return "" if there
+    is none.
 
     An installed file is shown without its directory, because cache keys contain this text and
     environments are in different directories.
     """
-    frames = STACK_FRAME.findall(traceback)
+    frames = [one for one in STACK_FRAME.findall(traceback) if not EXPORTER.search(one[0])]
     own = [(file, line) for file, line in frames if not is_installed(file)]
     if own:
         return f" [{name_file(Path(own[-1][0]))}:{own[-1][1]}]"

@@ -1,4 +1,4 @@
-"""Each rule says what it must, matches its own line and not its counterexample; codes match in
+"""Each rule says what it must, matches its own line and not two that are near it; codes match in
 every spelling; expressions that may take for ever are refused."""
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from ci.explain.rules import (
     spell_code,
 )
 from provisioning.errors import ManifestError
+from provisioning.manifest.reader import read_toml
 
 RULES = read_rules()
 LOGCAT = "01-01 00:00:00.000  1  1 E tag : x\n" * 9
 NOT_IN_AN_APP = re.compile(r"\bLD_|\bpip\b|libc\+\+1|\bpush\b|adb shell|qnn-ci fetch|chmod")
 ONLY_PYTHON = ("libatomic-missing", "module-missing", "adaptor-python")
+NEAR = read_toml("near.toml", dict[str, str], Path(__file__).parent)
 
 
 def make_rule(**changes: object) -> Rule:
@@ -40,6 +42,8 @@ def test_a_rule_matches_its_line_alone_and_names_what_is_known(rule: Rule) -> No
     """Every finding is readable alone: one line, no brace that was not filled."""
     assert rule.matches_line(rule.matches)
     assert not rule.matches_line(rule.rejects)
+    assert rule.id in NEAR, "add a line to near.toml that is near, but must not match"
+    assert not rule.matches_line(NEAR[rule.id])
     told = explain_text(rule.matches, RULES)
     every = (*told.causes, *told.consequences, *told.notes, *told.harmless)
     found = {one.rule: one for one in every}.get(rule.id)

@@ -344,6 +344,14 @@ K = torch.full((2, 1, 4, 4), 0.7)
 FILL, IN_16_BITS = torch.tensor(-65504.0), "mask-too-large-in-16-bits"
 
 
+BLOCKED = -torch.ones(6, 6).triu(1)
+
+
+def attend(*mask: Tensor, **given: Any) -> Callable[..., Tensor]:
+    call = nn.functional.scaled_dot_product_attention
+    return lambda net, x: call(x, x, x, *mask, **given)
+
+
 def join(dim: int, then: Callable[[Tensor], Tensor] = lambda x: x) -> Callable[..., Tensor]:
     constant = torch.full((2, 1, 4, 4) if dim == 1 else (2, 4, 1, 4), 0.7)
     return lambda net, x: torch.cat([then(net.parts[0](x)), constant], dim)
@@ -401,6 +409,12 @@ def transpose(kernel: int, *sizes: int) -> Callable[..., Tensor]:
         (lambda net, x: x.masked_fill(x > 0, -30.0).softmax(-1), "8a8w", []),
         (lambda net, x: x.masked_fill(x > 0, -1e3).softmax(-1), "16a8w", []),
         (lambda net, x: x.masked_fill(x > 0, -1e9) * 2, "8a8w", []),
+        (attend(is_causal=True), "8a8w", ["attention-mask-too-large"]),
+        (attend(BLOCKED < 0), "16a8w", ["attention-mask-too-large-in-16-bits"]),
+        (attend(attn_mask=BLOCKED * 200), "8a8w", ["attention-mask-too-large"]),
+        (attend(BLOCKED * 30), "8a8w", []),
+        (attend(), "8a8w", []),
+        (attend(is_causal=True), "fp16", []),
     ],
 )
 def test_numbers_of_an_operator_are_part_of_a_pattern(

@@ -294,11 +294,22 @@ def test_what_a_factory_makes_is_taken_apart() -> None:
             f'File "{torch.__file__}", line 9\n  File "{torch.nn.modules.linear.__file__}", line 7',
             " [linear.py:7]",
         ),
+        (f'File "{torch.export.__file__}", line 9, in x', ""),
+        ('File "<eval_with_key>.26", line 75, in forward', ""),
     ],
 )
 def test_the_line_of_a_node_is_the_innermost_of_the_users(trace: str, line: str) -> None:
     found = user_code.find_line(SimpleNamespace(meta={"stack_trace": trace}))
     assert found == line
+
+
+def test_the_module_of_a_node_is_its_place_if_no_line_of_the_users_is() -> None:
+    model = torch.nn.Sequential(
+        torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Linear(4, 4)), torch.nn.Sigmoid()
+    )
+    graph = torch.export.export(model, (torch.ones(1, 4),), strict=True).graph
+    places = [user_code.find_line(node) for node in graph.nodes if node.op == "call_function"]
+    assert places == [" [module 0.0]", " [module 0.1]", " [module 1]"]
 
 
 @pytest.mark.parametrize(
