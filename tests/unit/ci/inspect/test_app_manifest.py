@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from ci.inspect.app_manifest import AppManifest, merge_manifests, parse_manifest
+from ci.inspect.app_manifest import AppManifest, parse_manifest
 from tests.stand_ins.android_apps import MANIFESTS
 
 DECLARED = AppManifest("org.example.app", "", 30, 35, True, {"libcdsprpc.so": False})
@@ -23,26 +23,26 @@ ENTITIES = b"""<!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]>
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_a_manifest_means_the_same_compiled_and_as_text(name: str) -> None:
+def test_manifest_means_the_same_compiled_and_as_text(name: str) -> None:
     for suffix in ("bin", "xml"):
         assert parse_manifest((MANIFESTS / f"{name}.{suffix}").read_bytes()) == EXPECTED[name]
 
 
-def test_a_name_that_was_taken_away_is_known_by_its_resource() -> None:
+def test_removed_name_is_known_by_its_resource() -> None:
     data = (MANIFESTS / "declared.bin").read_bytes()
     name = "extractNativeLibs".encode("utf-16-le")
     assert data.count(name) == 1
     assert parse_manifest(data.replace(name, "x".encode("utf-16-le") * 17)) == DECLARED
 
 
-def test_a_number_may_be_written_in_hexadecimal() -> None:
+def test_number_may_be_hexadecimal() -> None:
     data = (MANIFESTS / "declared.bin").read_bytes()
     level = struct.pack("<HBBI", 8, 0, 16, 30)
     assert data.count(level) == 1
     assert parse_manifest(data.replace(level, struct.pack("<HBBI", 8, 0, 17, 30))) == DECLARED
 
 
-def test_a_manifest_that_is_cut_anywhere_has_a_fault_or_what_was_left() -> None:
+def test_manifest_that_is_cut_has_a_fault() -> None:
     data = (MANIFESTS / "declared.bin").read_bytes()
     found = [parse_manifest(data[:size]) for size in range(0, len(data), 9)]
     assert all(one.fault for one in found[: len(found) // 2])
@@ -50,7 +50,7 @@ def test_a_manifest_that_is_cut_anywhere_has_a_fault_or_what_was_left() -> None:
 
 
 @pytest.mark.parametrize("at", [28, 29, 116, 876])
-def test_a_number_that_leads_nowhere_is_a_fault(at: int) -> None:
+def test_offset_that_leads_nowhere_is_a_fault(at: int) -> None:
     """Where a text, the texts, a chunk or the name of an element is."""
     data = (MANIFESTS / "declared.bin").read_bytes()
     found = parse_manifest(data[:at] + b"\xff" + data[at + 1 :])
@@ -68,11 +68,11 @@ def test_a_number_that_leads_nowhere_is_a_fault(at: int) -> None:
         (b'<?xml version="1.0" encoding="x-none"?><manifest/>', "not XML"),
     ],
 )
-def test_what_is_no_manifest_is_refused(data: bytes, reason: str) -> None:
+def test_other_documents_have_a_fault(data: bytes, reason: str) -> None:
     assert reason in parse_manifest(data).fault
 
 
-def test_a_manifest_may_be_as_long_as_the_limit() -> None:
+def test_manifest_may_be_as_long_as_the_limit() -> None:
     text = b'<manifest package="a"/>'
     assert parse_manifest(text.ljust(2 << 20)).package == "a"
 
@@ -95,14 +95,6 @@ def test_the_reader_leaves_logging_alone() -> None:
     assert (root.level, list(root.handlers)) == before
 
 
-def test_libraries_of_all_manifests_count_and_the_rest_is_the_first_ones() -> None:
-    other = AppManifest("b", "", 21, None, False, {"libOpenCL.so": True, "libcdsprpc.so": True})
-    merged = merge_manifests([DECLARED, other])
-    libraries = {"libcdsprpc.so": False, "libOpenCL.so": True}
-    assert merged == replace(DECLARED, native_libraries=libraries)
-    assert merge_manifests([]) is None
-
-
 SPACE = 'xmlns:a="http://schemas.android.com/apk/res/android"'
 
 
@@ -113,7 +105,7 @@ SPACE = 'xmlns:a="http://schemas.android.com/apk/res/android"'
         *(("", None), ("S", None), ("-1", None), ("\u0663\u0661", None), ("@integer/x", None)),
     ],
 )
-def test_a_level_is_a_number_of_up_to_five_digits(text: str, level: int | None) -> None:
+def test_level_is_a_number_of_up_to_five_digits(text: str, level: int | None) -> None:
     """The first element counts."""
     sdk = f'<uses-sdk {SPACE} a:minSdkVersion="{text}" a:targetSdkVersion="35"/>'
     later = f'<uses-sdk {SPACE} a:minSdkVersion="7" a:targetSdkVersion="8"/>'
@@ -121,24 +113,12 @@ def test_a_level_is_a_number_of_up_to_five_digits(text: str, level: int | None) 
     assert (found.min_sdk, found.target_sdk, found.fault) == (level, 35, "")
 
 
-def test_a_library_without_a_name_is_none() -> None:
+def test_library_without_a_name_is_left_out() -> None:
     uses = f'<uses-native-library {SPACE}/><uses-native-library {SPACE} a:name=""/>'
     assert parse_manifest(f"<manifest>{uses}</manifest>".encode()).native_libraries == {}
 
 
-def test_the_first_manifest_that_cannot_be_read_is_told() -> None:
-    whole, cut, long = AppManifest(), AppManifest(fault="cut"), AppManifest(fault="long")
-    for manifests, fault in (
-        ([whole, cut, long], "cut"),
-        ([long, cut], "long"),
-        ([whole, whole], ""),
-    ):
-        merged = merge_manifests(manifests)
-        assert merged
-        assert merged.fault == fault
-
-
-def test_a_library_is_required_unless_the_manifest_denies_it() -> None:
+def test_library_is_required_unless_the_manifest_denies_it() -> None:
     uses = '<uses-native-library xmlns:a="{}" a:name="libA.so"/>'.format(
         "http://schemas.android.com/apk/res/android"
     )

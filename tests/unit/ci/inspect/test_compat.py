@@ -1,487 +1,291 @@
-"""The verdict on each axis, and what `compat` prints of it."""
+"""The verdict on each axis, what a runtime is, and what `compat` prints."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import struct
 import zipfile
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import jsonschema
 import pytest
 
 from ci.__main__ import main
-from ci.inspect import runtimes
-from ci.inspect.compat import Answer, Axis, Runtime, Verdict, judge_compat
-from ci.inspect.runtimes import read_runtime
+from ci.inspect.compat import Runtime, Verdict, judge_compat
+from ci.inspect.runtimes import describe_runtime, read_runtime
 from provisioning.doctor.facts import FileFacts
 from provisioning.doctor.survey.context_binaries import ContextBinary
-from provisioning.doctor.survey.programs import Method, Program, parse_program
+from provisioning.doctor.survey.programs import Method, Program
 from provisioning.elf.qnn_build import QnnBuild
 from provisioning.errors import ExitCode, QnnCiError, UsageError
 from provisioning.manifest.reader import list_toolchains, read_toolchain
+from provisioning.store.store import Key, Store
+from provisioning.store.tree import Tree, TreeEntry
 from tests.stand_ins.lowered import make_binary, make_program
+from tests.stand_ins.snapshots import check_snapshot
 
+SNAPSHOTS = Path(__file__).with_name("snapshots")
 SCHEMA = Path(__file__).parents[4] / "docs" / "schemas" / "compat.schema.json"
 VERSIONS = ("2.47.0", "2.48.40", "2.49.40", "2.50.40", "2.51.0")
-CONTEXT = ContextBinary(
-    0,
-    1,
-    qnn="2.49.40",
-    binary_info=3,
-    core_api="2.38.0",
-    soc="SM8650",
-    soc_id=57,
-    hexagon=75,
-    vtcm_mb=8,
+FIRST = ContextBinary(
+    0, 1, qnn="2.49.40", binary_info=3, soc="SM8650", soc_id=57, hexagon=75, vtcm_mb=8
 )
-PROGRAM = Program("model.pte", "program", 1, contexts=(CONTEXT,))
+OTHER = replace(FIRST, soc="SM8750", soc_id=69, hexagon=79)
 SAME = Runtime("device", "2.49.40")
+PARTS = replace(SAME, stubs=(75,), skels=(73,))
+CALLS = (Method("one", (), (), (), {"b": 1, "a": 2}), Method("two", (), (), (), {"c": 1}))
 
 
-def change(**changes: object) -> Program:
-    """The program with another context."""
-    return replace(PROGRAM, contexts=(replace(CONTEXT, **changes),))  # type: ignore[arg-type]
+def program(*contexts: ContextBinary, **fields: object) -> Program:
+    return Program("model.pte", "program", 1, contexts=contexts, **fields)  # type: ignore[arg-type]
 
 
-def find(answer: Answer, axis: Axis) -> Verdict:
-    (row,) = [row for row in answer.rows if row.axis is axis]
-    assert row.why
-    return row.verdict
+def of(**changes: object) -> Program:
+    """A program with one context that has other values."""
+    return program(replace(FIRST, **changes))  # type: ignore[arg-type]
+
+
+def on(qnn: str = "2.49.40", **fields: object) -> Runtime:
+    return Runtime("device", qnn, **fields)  # type: ignore[arg-type]
+
+
+NO_SOC = {"soc": "", "soc_id": 0}
+CASES: dict[str, tuple[Program, Runtime | None, str]] = {
+    "the same version": (of(), SAME, ""),
+    "the same version, stubs and skels, its SoC": (of(), PARTS, "SM8650"),
+    "the file is damaged": (replace(of(), damage="is cut short"), SAME, ""),
+    "no context": (program(), PARTS, "SM8650"),
+    "no context, no SoC": (program(), SAME, ""),
+    "needs a .ptd": (program(FIRST, external=("w",)), SAME, ""),
+    "unknown compiler": (of(qnn=""), SAME, ""),
+    "unknown compiler of the second context": (program(FIRST, replace(FIRST, qnn="")), on(""), ""),
+    "unknown runtime": (of(), on(""), ""),
+    "the newest of two contexts is newer": (program(FIRST, replace(FIRST, qnn="2.51.0")), SAME, ""),
+    "versions are numbers": (program(replace(FIRST, qnn="2.9.0"), FIRST), on("2.48.0"), ""),
+    "a short version that is older": (of(), on("2.4"), ""),
+    "a short version that may be the same": (of(), on("2.49"), ""),
+    "unknown binary info": (of(binary_info=0), SAME, ""),
+    "new binary info": (program(FIRST, replace(FIRST, binary_info=9)), SAME, ""),
+    "the oldest runtime with it": (of(qnn="2.20.0"), on("2.29.0"), ""),
+    "a runtime before it": (of(qnn="2.20.0"), on("2.28.9"), ""),
+    "no runtime, its SoC": (of(), None, "SM8650"),
+    "no runtime, another SoC": (of(), None, "SM8750"),
+    "contexts for two SoCs": (program(FIRST, OTHER), None, "SM8650"),
+    "a package for two SoCs": (program(FIRST, OTHER, is_package=True), SAME, "SM8750"),
+    "a package without the SoC": (program(FIRST, OTHER, is_package=True), SAME, "SM8550"),
+    "SoCs without a name": (program(OTHER, replace(FIRST, soc="", soc_id=93)), None, "SM8550"),
+    "another SoC of the same Hexagon": (of(soc="SM8475", soc_id=42, hexagon=69), None, "SM8450"),
+    "no SoC in it": (of(**NO_SOC), None, "SM8650"),
+    "no SoC in one of two": (program(FIRST, replace(FIRST, soc_id=0)), None, "SM8650"),
+    "no SoC, an older Hexagon": (of(**NO_SOC, hexagon=68), None, "SM8750"),
+    "no SoC, a newer Hexagon": (of(**NO_SOC, hexagon=79), None, "SM8650"),
+    "no Hexagon in it": (of(hexagon=0), None, "SM8650"),
+    "more VTCM in the second context": (program(FIRST, replace(FIRST, vtcm_mb=9)), None, "SM8650"),
+    "more VTCM in the first": (program(replace(FIRST, vtcm_mb=9), FIRST), None, "SM8650"),
+    "less VTCM": (of(vtcm_mb=4), None, "SM8650"),
+    "unknown VTCM": (of(vtcm_mb=0), None, "SM8650"),
+    "stubs and skels": (of(), PARTS, ""),
+    "no stub for the second context": (program(FIRST, OTHER), PARTS, ""),
+    "no stub for the SoC's": (program(OTHER), PARTS, "SM8750"),
+    "headers like the libraries": (of(), on("2.49.40", adaptor="2.37"), ""),
+    "newer headers": (of(), on("2.49.40", adaptor="2.50"), ""),
+    **{
+        f"old headers, QNN {qnn}": (of(qnn=""), on(qnn, adaptor="2.37"), "")
+        for qnn in ("2.37.0", "2.47.0", "2.48.40", "2.50.40", "2.51.0")
+    },
+    "headers since the change": (of(), on("2.51.0", adaptor="2.38"), ""),
+    "unknown headers": (of(), on("2.51.0", adaptor="unknown"), ""),
+    "headers without libraries": (of(), on("", adaptor="2.37"), ""),
+    "kernels": (program(FIRST, methods=CALLS), on(kernels=("c", "b", "a")), ""),
+    "a kernel is missing": (program(FIRST, methods=CALLS), on(kernels=("c", "a")), ""),
+    "no ExecuTorch": (program(FIRST, methods=CALLS), SAME, ""),
+    "operators without a runtime": (program(FIRST, methods=CALLS), None, "SM8650"),
+    "operators of ONNX": (replace(program(FIRST, methods=CALLS), kind="onnx"), on(kernels=()), ""),
+}
+
+
+def test_each_axis_has_a_verdict_and_its_reason() -> None:
+    """The first case is whole; the others show the rows that differ from it."""
+    shown, usual = "", {}
+    for name, (given, runtime, soc) in CASES.items():
+        answer = judge_compat(given, runtime, soc)
+        assert (answer.file, answer.runtime, answer.soc) == (
+            *(given.file, runtime.name if runtime else "", soc),
+        )
+        rows = {
+            row.axis: f"{row.axis.value}: {row.verdict.value}: {row.why}" for row in answer.rows
+        }
+        decided = ", ".join(axis.value for axis in answer.decided_by)
+        shown += f"{name}: {answer.verdict.value} ({decided})\n"
+        shown += "".join(f"  {row}\n" for axis, row in rows.items() if usual.get(axis) != row)
+        usual = usual or rows
+    check_snapshot(SNAPSHOTS / "compat.txt", shown)
 
 
 @pytest.mark.parametrize("compiler", VERSIONS)
 @pytest.mark.parametrize("runtime", VERSIONS)
-def test_a_runtime_loads_what_its_own_or_an_older_qnn_compiled(compiler: str, runtime: str) -> None:
+def test_runtime_loads_programs_of_its_own_or_an_older_qnn(compiler: str, runtime: str) -> None:
     """As all of these pairs did on the emulator."""
-    answer = judge_compat(change(qnn=compiler), Runtime("device", runtime))
+    answer = judge_compat(of(qnn=compiler), on(runtime))
     loads = VERSIONS.index(compiler) <= VERSIONS.index(runtime)
     assert answer.verdict is (Verdict.YES if loads else Verdict.NO)
-    if not loads:
-        assert answer.decided_by == (Axis.BUILD,)
 
 
-def test_the_newest_context_of_a_program_decides() -> None:
-    both = replace(PROGRAM, contexts=(CONTEXT, replace(CONTEXT, qnn="2.51.0")))
-    assert judge_compat(both, SAME).decided_by == (Axis.BUILD,)
-    assert judge_compat(both, Runtime("device", "2.51.0")).verdict is Verdict.YES
+# -- runtimes -------------------------------------------------------------------------------------
 
-
-@pytest.mark.parametrize("order", [1, -1])
-def test_the_context_that_needs_the_most_vtcm_decides(order: int) -> None:
-    two = (replace(CONTEXT, vtcm_mb=4), replace(CONTEXT, vtcm_mb=9))[::order]
-    answer = judge_compat(replace(PROGRAM, contexts=two), None, "SM8650")
-    assert find(answer, Axis.VTCM) is Verdict.NO
-
-
-@pytest.mark.parametrize(
-    ("program", "runtime", "axis"),
-    [
-        (change(qnn=""), SAME, Axis.BUILD),
-        (PROGRAM, Runtime("device"), Axis.BUILD),
-        (change(binary_info=4), SAME, Axis.BINARY_INFO),
-        (change(qnn="2.20.0"), Runtime("device", "2.28.0"), Axis.BINARY_INFO),
-        (replace(PROGRAM, contexts=()), SAME, Axis.FILE),
-    ],
-)
-def test_what_is_missing_is_no_yes(program: Program, runtime: Runtime, axis: Axis) -> None:
-    answer = judge_compat(program, runtime)
-    assert (answer.verdict, answer.decided_by) == (Verdict.UNKNOWN, (axis,))
-
-
-OTHER = replace(CONTEXT, soc="SM8750", soc_id=69, hexagon=79)
-CALLS = (Method("one", (), (), (), {"b": 1, "a": 2}), Method("two", (), (), (), {"c": 1}))
+KERNELS = ["aten::erf", "aten::erf.out", "aten::bmm.out"]
+ELF = (Path(__file__).parents[3] / "artifacts/elf/libaarch64.so").read_bytes()
+QNN = ELF + b"\0v2.49.40.260810104044\0" + struct.pack("<4I", 2, 38, 0, 5)
+BACKEND = ELF + b"\x48\xb8\5\0\0\0\x25\0\0\0\x31\xd2\xc3" + b"\0aten::erf.out\0"
+USUAL = {
+    **dict.fromkeys(("libQnnHtp.so", "libQnnHtpV75Stub.so", "libQnnHtpV79Stub.so"), QNN),
+    "libqnn_executorch_backend.so": BACKEND,
+}
+OLD = QNN.replace(b"v2.49.40.", b"v2.47.00.")
+WHOLE = Runtime("libs", "2.49.40", (75, 79), (), "2.37", ("aten::erf.out",))
 
 
 @pytest.mark.parametrize(
-    ("program", "runtime", "soc", "axis", "verdict", "why"),
+    ("files", "found"),
     [
-        (change(binary_info=0), SAME, "", Axis.BINARY_INFO, "not judged", "is unknown"),
-        (PROGRAM, Runtime("device"), "", Axis.BINARY_INFO, "not judged", "is unknown"),
-        (replace(PROGRAM, contexts=()), SAME, "", Axis.BUILD, "not judged", "no context binary"),
-        (
-            replace(PROGRAM, contexts=(CONTEXT, replace(CONTEXT, qnn=""))),
-            *(Runtime("device"), "", Axis.BUILD, "cannot tell", "the program does not state"),
-        ),
-        (
-            replace(PROGRAM, contexts=(replace(CONTEXT, qnn="2.9.0"), CONTEXT)),
-            *(Runtime("device", "2.48.0"), "", Axis.BUILD, "no", "use 2.49.40 or later"),
-        ),
-        (PROGRAM, Runtime("device", "2.4"), "", Axis.BUILD, "no", "use 2.49.40 or later"),
-        (PROGRAM, Runtime("device", "2.49"), "", Axis.BUILD, "cannot tell", "all three parts"),
-        (
-            replace(PROGRAM, contexts=(OTHER, replace(CONTEXT, soc="", soc_id=93))),
-            *(None, "SM8550", Axis.SOC, "no", "compiled for SM8750, SoC 93, not for SM8550"),
-        ),
-        (PROGRAM, None, "SM8650", Axis.HEXAGON, "yes", "compiled for V75, which SM8650 has"),
-        (
-            PROGRAM,
-            replace(SAME, stubs=(75,)),
-            *("", Axis.HEXAGON, "yes", "has a stub or skel for each Hexagon version"),
-        ),
-        (
-            replace(PROGRAM, contexts=()),
-            replace(SAME, stubs=(75,)),
-            *("", Axis.HEXAGON, "not judged", "needs a context binary"),
-        ),
-        (PROGRAM, SAME, "", Axis.SOC, "not judged", "no SoC was given"),
-        (replace(PROGRAM, contexts=()), None, "SM8650", Axis.VTCM, "not judged", "no context"),
-        (
-            replace(PROGRAM, methods=CALLS),
-            replace(SAME, kernels=("c", "b", "a")),
-            *("", Axis.OPERATORS, "yes", "contains kernels for a, b, c"),
-        ),
-        (
-            replace(PROGRAM, methods=CALLS, kind="onnx"),
-            replace(SAME, kernels=()),
-            *("", Axis.OPERATORS, "not judged", "kernels for a, b, c were not looked for"),
-        ),
+        ({}, WHOLE),
+        ({"second/libQnnHtp.so": OLD}, replace(WHOLE, qnn="2.47.00")),
+        ({"libQnnHtpV75Stub.so": OLD}, WHOLE),  # the backend has the version of a runtime
+        ({"libQnnHtpV75Stub.so": OLD, "libQnnHtp.so": None}, replace(WHOLE, qnn="2.47.00")),
+        ({"libQnnHtp.so": QNN.replace(b"v2.49.40.", b"no.build.")}, replace(WHOLE, qnn="")),
+        ({"libqnn_executorch_backend.so": None}, replace(WHOLE, adaptor="", kernels=None)),
+        ({"libqnn_executorch_backend.so": ELF}, replace(WHOLE, adaptor="unknown", kernels=())),
+        # A longer name is another kernel, and an empty file has none.
+        ({"libqnn_executorch_backend.so": BACKEND + b"aten::bmm.out_more\0", "a.so": b""}, WHOLE),
+        ({"libkernels.so": ELF + b"\0aten::bmm.out\0"}, replace(
+            WHOLE, kernels=("aten::bmm.out", "aten::erf.out")
+        )),
     ],
-)
-def test_each_row_says_why(
-    program: Program, runtime: Runtime | None, soc: str, axis: Axis, verdict: str, why: str
+)  # fmt: skip
+def test_directory_or_archive_of_libraries_is_a_runtime(
+    tmp_path: Path, files: dict[str, bytes | None], found: Runtime
 ) -> None:
-    answer = judge_compat(program, runtime, soc)
-    assert [row.axis for row in answer.rows] == [*Axis]
-    (row,) = (row for row in answer.rows if row.axis is axis)
-    assert (row.verdict.value, why in row.why) == (verdict, True), row.why
-    names = (program.file, runtime.name if runtime else "", soc)
-    assert (answer.file, answer.runtime, answer.soc) == names
-
-
-@pytest.mark.parametrize(
-    ("program", "soc", "verdict", "axes"),
-    [
-        (PROGRAM, "SM8650", Verdict.YES, None),
-        (PROGRAM, "SM8750", Verdict.NO, (Axis.HEXAGON, Axis.SOC)),
-        (change(soc="SM8475", soc_id=42, hexagon=69), "SM8450", Verdict.UNKNOWN, (Axis.SOC,)),
-        (change(soc_id=0, soc=""), "SM8650", Verdict.UNKNOWN, (Axis.SOC,)),
-        (
-            change(soc_id=0, soc="", hexagon=68),
-            "SM8750",
-            Verdict.UNKNOWN,
-            (Axis.HEXAGON, Axis.SOC),
-        ),
-        (change(hexagon=0), "SM8650", Verdict.UNKNOWN, (Axis.HEXAGON,)),
-        (change(vtcm_mb=9), "SM8650", Verdict.NO, (Axis.VTCM,)),
-        (change(vtcm_mb=4), "SM8650", Verdict.YES, None),
-        (change(vtcm_mb=0), "SM8650", Verdict.UNKNOWN, (Axis.VTCM,)),
-    ],
-)
-def test_a_soc_runs_what_was_compiled_for_it(
-    program: Program, soc: str, verdict: Verdict, axes: tuple[Axis, ...] | None
-) -> None:
-    answer = judge_compat(program, None, soc)
-    assert answer.verdict is verdict
-    assert axes is None or answer.decided_by == axes
-    assert find(answer, Axis.BUILD) is Verdict.SKIPPED
-
-
-def test_a_program_without_a_soc_is_for_no_other() -> None:
-    answer = judge_compat(change(soc_id=0, soc="", hexagon=79), None, "SM8650")
-    assert (answer.decided_by, find(answer, Axis.SOC)) == ((Axis.HEXAGON,), Verdict.UNKNOWN)
-
-
-def test_a_package_has_one_context_per_soc() -> None:
-    other = replace(CONTEXT, soc="SM8750", soc_id=69, hexagon=79)
-    package = replace(PROGRAM, contexts=(CONTEXT, other), is_package=True)
-    for soc, verdict in (("SM8650", Verdict.YES), ("SM8750", Verdict.YES), ("SM8550", Verdict.NO)):
-        assert judge_compat(package, SAME, soc).verdict is verdict
-    whole = replace(package, is_package=False)
-    assert judge_compat(whole, SAME, "SM8750").verdict is Verdict.NO
-
-
-@pytest.mark.parametrize(
-    ("headers", "qnn", "verdict"),
-    [
-        ("2.37", "2.49.40", Verdict.YES),
-        *(("2.37", qnn, Verdict.NO) for qnn in ("2.47.0", "2.48.40", "2.50.40", "2.51.0")),
-        ("2.37", "2.37.0", Verdict.YES),
-        ("2.38", "2.51.0", Verdict.YES),
-        ("2.49", "2.51.0", Verdict.YES),
-        ("2.50", "2.49.40", Verdict.NO),
-        ("unknown", "2.51.0", Verdict.SKIPPED),
-        ("", "2.51.0", Verdict.SKIPPED),
-    ],
-)
-def test_an_adaptor_fits_the_libraries(headers: str, qnn: str, verdict: Verdict) -> None:
-    answer = judge_compat(PROGRAM, Runtime("host", qnn, adaptor=headers))
-    assert find(answer, Axis.ADAPTOR) is verdict
-
-
-@pytest.mark.parametrize(
-    ("headers", "qnn", "lacks"),
-    [
-        ("", "2.51.0", "the runtime does not contain"),
-        ("unknown", "2.51.0", "backend does not state"),
-        ("2.37", "", "the runtime does not state"),
-    ],
-)
-def test_an_unjudged_adaptor_says_what_is_unknown(headers: str, qnn: str, lacks: str) -> None:
-    answer = judge_compat(PROGRAM, Runtime("host", qnn, adaptor=headers))
-    (why,) = (row.why for row in answer.rows if row.axis is Axis.ADAPTOR)
-    assert lacks in why
-
-
-def test_a_runtime_needs_the_stub_or_skel() -> None:
-    for stubs, skels, verdict in (
-        ((75, 79), (), Verdict.YES),
-        ((), (75,), Verdict.YES),
-        ((79,), (79,), Verdict.NO),
-    ):
-        runtime = replace(SAME, stubs=stubs, skels=skels)
-        for soc in ("", "SM8650"):
-            assert find(judge_compat(PROGRAM, runtime, soc), Axis.HEXAGON) is verdict
-    assert find(judge_compat(PROGRAM, SAME), Axis.HEXAGON) is Verdict.SKIPPED
-
-
-def test_operators_on_the_cpu_need_kernels() -> None:
-    method = Method("forward", (), (), (), {"aten::erf.out": 2})
-    program = replace(PROGRAM, methods=(method,))
-    for kernels, verdict in (
-        (None, Verdict.SKIPPED),
-        ((), Verdict.NO),
-        (("aten::erf.out",), Verdict.YES),
-    ):
-        answer = judge_compat(program, replace(SAME, kernels=kernels))
-        assert find(answer, Axis.OPERATORS) is verdict
-    for runtime in (None, SAME):  # without such an operator, nothing has to be known
-        assert find(judge_compat(PROGRAM, runtime), Axis.OPERATORS) is Verdict.YES
-        assert find(judge_compat(program, runtime), Axis.OPERATORS) is Verdict.SKIPPED
-
-
-def test_a_damaged_file_loads_nowhere() -> None:
-    answer = judge_compat(replace(PROGRAM, damage="is cut short"), SAME, "SM8650")
-    assert (answer.verdict, answer.decided_by) == (Verdict.NO, (Axis.FILE,))
-
-
-@pytest.fixture
-def libraries(tmp_path: Path) -> Path:
-    """A runtime's directory, with libraries whose names and bytes are read."""
-    folder = tmp_path / "libs"
-    folder.mkdir()
-    core = struct.pack("<4I", 2, 38, 0, 5)
-    elf = (Path(__file__).parents[3] / "artifacts" / "elf" / "libaarch64.so").read_bytes()
-    whole = elf + b"\0v2.49.40.260810104044\0" + core
-    for name in ("libQnnHtp.so", "libQnnHtpV75Stub.so", "libQnnHtpV79Stub.so"):
-        (folder / name).write_bytes(whole)
-    htp_api = b"\x48\xb8\5\0\0\0\x25\0\0\0\x31\xd2\xc3"
-    (folder / "libqnn_executorch_backend.so").write_bytes(elf + htp_api + b"\0aten::erf.out\0")
-    return folder
-
-
-def test_a_directory_or_archive_is_a_runtime(libraries: Path) -> None:
-    wanted = ["aten::erf.out", "aten::bmm.out"]
-    found = read_runtime(str(libraries), wanted)
-    assert (found.qnn, found.stubs, found.skels) == ("2.49.40", (75, 79), ())
-    assert (found.adaptor, found.kernels) == ("2.37", ("aten::erf.out",))
-    apk = libraries.with_name("app.apk")
-    with zipfile.ZipFile(apk, "w") as archive:
-        for path in libraries.iterdir():
-            archive.write(path, f"lib/arm64-v8a/{path.name}")
-    assert read_runtime(str(apk), wanted) == replace(found, name="app.apk")
-    apk.write_bytes(b"no archive")
-    with pytest.raises(QnnCiError):
-        read_runtime(str(apk))
-
-
-def test_the_oldest_library_counts(libraries: Path) -> None:
-    other = libraries / "second"
-    other.mkdir()
-    data = (libraries / "libQnnHtp.so").read_bytes().replace(b"v2.49.40.", b"v2.47.00.")
-    (other / "libQnnHtp.so").write_bytes(data)
-    assert read_runtime(str(libraries)).qnn == "2.47.00"
-
-
-def test_versions_are_compared_as_numbers() -> None:
-    def of(name: str, version: str) -> FileFacts:
-        return FileFacts(name, Path(name), 1, build=QnnBuild(version, None, version))
-
-    files = [of("a/libQnnHtp.so", "2.49.40"), of("b/libQnnHtp.so", "2.9.0"), of("c.so", "2.1.0")]
-    assert runtimes.describe_runtime(files, "app", ()).qnn == "2.9.0"
-
-
-def test_the_backend_has_the_version_of_a_runtime(libraries: Path) -> None:
-    stub = libraries / "libQnnHtpV75Stub.so"
-    stub.write_bytes(stub.read_bytes().replace(b"v2.49.40.", b"v2.47.00."))
-    assert read_runtime(str(libraries)).qnn == "2.49.40"
-    (libraries / "libQnnHtp.so").unlink()
-    assert read_runtime(str(libraries)).qnn == "2.47.00"  # without a backend, the oldest
-
-
-def test_the_oldest_headers_of_several_libraries_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    headers = {
-        "libqnn_executorch_backend.so": "2.49",
-        "libexecutorch.so": "2.37",
-        "libQnnHtp.so": "",
-    }
-    monkeypatch.setattr(runtimes, "find_headers_version", lambda path: headers[path.name])
-    files = [FileFacts(name, Path(name), 1) for name in headers]
-    assert runtimes.describe_runtime(files, "app", ()).adaptor == "2.37"
-    assert runtimes.describe_runtime(files[2:], "app", ()).adaptor == ""
-    headers.update(dict.fromkeys(headers, ""))
-    assert runtimes.describe_runtime(files, "app", ()).adaptor == "unknown"
+    root = tmp_path / "libs"
+    for name, data in {**USUAL, **files}.items():
+        if data is not None:
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_bytes(data)
+    assert read_runtime(str(root), KERNELS) == found
+    if not files:
+        with zipfile.ZipFile(tmp_path / "app.apk", "w") as archive:
+            for path in root.iterdir():
+                archive.write(path, f"lib/arm64-v8a/{path.name}")
+        assert read_runtime(str(tmp_path / "app.apk"), KERNELS) == replace(found, name="app.apk")
 
 
 @pytest.mark.parametrize(
     ("name", "is_adaptor"),
     [
-        ("libqnn_executorch_backend.so", True),
-        ("libexecutorch.so", True),
-        ("libexecutorch_jni.so", True),
+        *((name, True) for name in ("libqnn_executorch_backend.so", "libexecutorch.so")),
+        *((name, True) for name in ("libexecutorch_jni.so", "PyQnnManagerAdaptor.so")),
         ("PyQnnManagerAdaptor.cpython-311-x86_64-linux-gnu.so", True),
-        ("PyQnnManagerAdaptor.so", True),
         ("libqnn_executorch_backend.so.debug", False),
         ("libother.so", False),
     ],
 )
-def test_the_headers_are_those_of_a_library_of_executorch(
-    monkeypatch: pytest.MonkeyPatch, name: str, is_adaptor: bool
+def test_headers_are_those_of_a_library_of_executorch(
+    tmp_path: Path, name: str, is_adaptor: bool
 ) -> None:
-    monkeypatch.setattr(runtimes, "find_headers_version", lambda _: "2.37")
-    found = runtimes.describe_runtime([FileFacts(name, Path(name), 1)], "app", ())
-    assert found.adaptor == ("2.37" if is_adaptor else "")
+    (tmp_path / name).write_bytes(BACKEND)
+    (tmp_path / "libexecutorch_new.so").write_bytes(BACKEND.replace(b"\x25", b"\x31", 1))
+    files = [FileFacts(one, tmp_path / one, 1) for one in (name, "libexecutorch_new.so")]
+    assert describe_runtime(files[:1], "app", ()).adaptor == ("2.37" if is_adaptor else "")
+    assert describe_runtime(files, "app", ()).adaptor == ("2.37" if is_adaptor else "2.49")
 
 
-def test_a_stub_or_skel_without_a_decimal_version_is_for_none() -> None:
+def test_versions_of_a_runtime_are_numbers() -> None:
     names = [f"libQnnHtp{version}{part}.so" for part in ("Stub", "Skel") for version in ("", "V7a")]
     names += ["libQnnHtpV79Stub.so", "libQnnHtpV75Stub.so", "libQnnLpaiV68Stub.so"]
-    found = runtimes.describe_runtime([FileFacts(one, Path(one), 1) for one in names], "app", ())
-    assert (found.stubs, found.skels) == ((75, 79), ())
-
-
-def test_an_artifact_in_the_store_is_read(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def store(artifact: str, version: str) -> Any:
-        root, tree = libraries, SimpleNamespace(artifact=artifact, version=version)
-        return SimpleNamespace(root=root), tree
-
-    trees = [store("qnn-sdk", "2.49.40"), store("qnn-runtime", "2.48.40")]
-    monkeypatch.setattr(runtimes, "stored_trees", lambda _: iter(trees))
-    monkeypatch.setattr(runtimes, "Store", lambda _: None)
-    none = Runtime("qnn-runtime 2.49.40", "2.49.40")
-    assert read_runtime("qnn-runtime@2.49.40", ["aten::erf.out"]) == none
-    trees.append(store("qnn-runtime", "2.49.40"))
-    read = read_runtime("qnn-runtime@2.49.40", ["aten::erf.out"])
-    assert read == replace(read_runtime(str(libraries), ["aten::erf.out"]), name=none.name)
-    assert read.kernels == ("aten::erf.out",)
-
-
-def test_a_kernel_of_a_longer_name_is_another(libraries: Path) -> None:
-    """Nor is a part of a name in the next library."""
-    wanted = ["aten::erf", "aten::erf.out", "aten::bmm.out"]
-    backend = libraries / "libqnn_executorch_backend.so"
-    backend.write_bytes(backend.read_bytes() + b"aten::bmm.out_more\0")
-    assert read_runtime(str(libraries), wanted).kernels == ("aten::erf.out",)
-    (libraries / "liba.so").touch()  # of which there is nothing to search
-    (libraries / "libkernels.so").write_bytes((libraries / "libQnnHtp.so").read_bytes())
-    with (libraries / "libkernels.so").open("ab") as file:
-        file.write(b"\0aten::bmm.out\0")
-    assert read_runtime(str(libraries), wanted).kernels == ("aten::bmm.out", "aten::erf.out")
-
-
-def test_a_runtime_without_executorch_has_no_kernels_and_may_have_no_version(
-    libraries: Path,
-) -> None:
-    for path in libraries.iterdir():
-        if path.name not in {"libQnnHtp.so", "libQnnHtpV75Stub.so"}:
-            path.unlink()
-    assert read_runtime(str(libraries), ["aten::erf.out"]) == Runtime(
-        libraries.name, "2.49.40", (75,), (), "", None
-    )
-    htp = libraries / "libQnnHtp.so"
-    htp.write_bytes(htp.read_bytes().replace(b"v2.49.40.", b"no.build."))
-    assert read_runtime(str(libraries)).qnn == ""
-    (libraries / "libQnnSystem.so").write_bytes((libraries / "libQnnHtpV75Stub.so").read_bytes())
-    htp.unlink()
-    assert read_runtime(str(libraries)).qnn == "2.49.40"
+    builds = {"a/libQnnHtp.so": "2.49.40", "b/libQnnHtp.so": "2.9.0", "c.so": "2.1.0"}
+    files = [FileFacts(one, Path(one), 1) for one in names]
+    files += [
+        FileFacts(one, Path(one), 1, build=QnnBuild(build, None, build))
+        for one, build in builds.items()
+    ]
+    assert describe_runtime(files, "app", ()) == Runtime("app", "2.9.0", (75, 79))
 
 
 def test_versions_and_artifacts_are_runtimes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runtimes, "store_home", lambda: tmp_path / "store")
-    assert read_runtime("2.49.40") == Runtime("QNN 2.49.40", "2.49.40")
-    nothing_stored = Runtime("qnn-runtime 2.49.40", "2.49.40")
-    assert read_runtime("qnn-runtime@2.49.40") == nothing_stored
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "home"))
     default = read_toolchain("qnn-runtime").default
+    known = Runtime("qnn-runtime 2.49.40", "2.49.40")
+    assert read_runtime("2.49.40") == Runtime("QNN 2.49.40", "2.49.40")
+    assert read_runtime("qnn-runtime@2.49.40") == known
     assert read_runtime("qnn-runtime") == Runtime(f"qnn-runtime {default}", default)
-    others = [one for one in list_toolchains() if not one.startswith("qnn-")]
-    assert len(others) > 2
-    for word in others:
-        with pytest.raises(UsageError, match=f"{word} is not a runtime of QNN"):
-            read_runtime(word)
-    for word in ("no-such-thing", "qnn-runtime@9.9"):
+    store = Store()
+    for artifact, version in (("qnn-sdk", "2.49.40"), ("qnn-runtime", "2.48.40")):
+        publish(store, artifact, version)
+    assert read_runtime("qnn-runtime@2.49.40") == known
+    publish(store, "qnn-runtime", "2.49.40")
+    stored = read_runtime("qnn-runtime@2.49.40", KERNELS)
+    assert stored == replace(WHOLE, name=known.name)
+    for word in list_toolchains():
+        if not word.startswith("qnn-"):
+            with pytest.raises(UsageError, match=f"{word} is not a runtime of QNN"):
+                read_runtime(word)
+    (tmp_path / "app.apk").write_bytes(b"no archive")
+    for word in ("no-such-thing", "qnn-runtime@9.9", str(tmp_path / "app.apk")):
         with pytest.raises(QnnCiError):
             read_runtime(word)
 
 
-def test_the_stand_ins_give_what_is_judged() -> None:
-    program = parse_program(memoryview(make_program()), "model.pte")
-    assert program
-    assert judge_compat(program, SAME, "SM8650").verdict is Verdict.YES
-    newer = make_program(make_binary(build="v2.51.0.260929181845"))
-    program = parse_program(memoryview(newer), "model.pte")
-    assert program
-    assert judge_compat(program, SAME, "SM8650").decided_by == (Axis.BUILD,)
+def publish(store: Store, artifact: str, version: str) -> None:
+    key = Key(artifact, version, "")
+    with store.stage(key) as staged:
+        for name, data in USUAL.items():
+            (staged / artifact / name).write_bytes(data)
+        store.publish(key, staged, Tree(artifact, version, "", (), (TreeEntry("a"),)))
 
 
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [
-        (["--runtime", "2.49.40", "--soc", "sm8650"], ExitCode.OK),
-        (["--soc", "SM8750"], ExitCode.FAILED),
-        (["--runtime", "2.48"], ExitCode.FAILED),
-        ([], ExitCode.USAGE),
-        (["--soc", "SM1"], ExitCode.USAGE),
-        (["--runtime", "nowhere"], ExitCode.USAGE),
-    ],
-)
-def test_exit_codes_and_json(
-    tmp_path: Path, words: list[str], code: ExitCode, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "model.pte"
-    path.write_bytes(make_program())
-    assert main(["compat", str(path), *words]) == code
-    capsys.readouterr()
-    assert main(["compat", str(path), *words, "--json"]) == code
-    data = json.loads(capsys.readouterr().out)
-    if code is not ExitCode.USAGE:
-        jsonschema.validate(data, json.loads(SCHEMA.read_text()))
-        assert (data["verdict"] == "yes") == (code is ExitCode.OK)
-        assert data["decided_by"]
+# -- the verb -------------------------------------------------------------------------------------
 
 
-def test_an_soc_or_a_missing_choice_is_named_before_a_file_is_read(
+def test_compat_prints_a_row_for_each_axis_and_the_answer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = str(tmp_path / "gone.pte")
-    for words, told in (
-        (["--soc", "sm1"], "SM1"),
-        (["--soc", "sm1", "--runtime", "2.49"], "SM1"),
-        ([], "neither a runtime nor an SoC"),
+    """A wrong option is reported before a file is read."""
+    model = str(tmp_path / "model.pte")
+    Path(model).write_bytes(make_program())
+    context, notes = tmp_path / "context.bin", tmp_path / "notes.bin"
+    context.write_bytes(make_binary(version=4))
+    notes.write_bytes(b"notes")
+    gone, libs, shown = str(tmp_path / "gone.pte"), tmp_path / "libs", ""
+    libs.mkdir()
+    for name, data in USUAL.items():
+        (libs / name).write_bytes(data)
+    for words in (
+        [model, "--runtime", "2.49.40", "--soc", "sm8650"],
+        [model, "--runtime", str(libs)],
+        [model, "--soc", "SM8750"],
+        [model, "--runtime", "2.48"],
+        [model, "--runtime", "nowhere"],
+        [str(context), "--runtime", "2.49.40"],
+        [str(notes), "--soc", "SM8650"],
+        *([gone, *more] for more in ([], ["--soc", "sm1"], ["--soc", "sm1", "--runtime", "2.49"])),
     ):
-        assert main(["compat", path, *words]) == ExitCode.USAGE
-        heard = capsys.readouterr().err
-        assert told in heard
-        assert "gone.pte" not in heard
+        code = main(["compat", *words])
+        text = capsys.readouterr()
+        shown += f"$ compat {' '.join(words)}\n{text.out}{text.err}exit code {code:d}\n"
+        if code != ExitCode.USAGE:
+            assert main(["compat", *words, "--json"]) == code
+            data = json.loads(capsys.readouterr().out)
+            jsonschema.validate(data, json.loads(SCHEMA.read_text()))
+            assert f": {data['verdict']}" in text.out
+    shown = re.sub(r"use one of: .*", "use one of: SOCS", shown.replace(str(tmp_path), "TMP"))
+    check_snapshot(SNAPSHOTS / "compat_verb.txt", shown)
 
 
-def test_what_cannot_be_told_exits_with_3_and_names_what_is_not_known(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "context.bin"
-    path.write_bytes(make_binary(version=4))
-    assert main(["compat", str(path), "--runtime", "2.49.40"]) == ExitCode.ENVIRONMENT
-    assert capsys.readouterr().out.endswith(f" ({Axis.BINARY_INFO.value})\n")
-    (tmp_path / "notes.bin").write_bytes(b"notes")
-    assert main(["compat", str(tmp_path / "notes.bin"), "--soc", "SM8650"]) == ExitCode.USAGE
-
-
-def test_a_damaged_onnx_file_fails_and_needs_the_onnx_package(
+def test_damaged_onnx_file_fails_and_needs_the_onnx_package(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "cut.onnx").write_bytes(b"no model")

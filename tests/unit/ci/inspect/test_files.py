@@ -10,65 +10,83 @@ import jsonschema
 import pytest
 
 from ci.__main__ import main
-from ci.inspect.app_archives import choose_splits
 from ci.inspect.files import DTYPES, Inspected, inspect_file
-from provisioning.archives.layout import Member
 from provisioning.elf.reader import read_elf
 from provisioning.errors import ExitCode, FailedError, QnnCiError, UsageError
+from tests.build.apps import pack
 from tests.stand_ins.android_apps import library, skel
 from tests.stand_ins.lowered import make_binary, make_program
 
-ELF = Path(__file__).parents[3] / "artifacts" / "elf"
 SCHEMA = Path(__file__).parents[4] / "docs" / "schemas" / "inspect.schema.json"
+LIB = "lib/arm64-v8a"
+FILES = {
+    "AndroidManifest.xml": b"\3\0",
+    "assets/model.pte": make_program(),
+    "assets/context.bin": make_binary(),
+    "assets/words.bin": b"words of the app",
+    "assets/folder.pte/": b"",
+    f"{LIB}/libone.so": library("libone.so"),
+}
 
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """An APK with a program, a context binary, libraries, and files that are none of these."""
-    path = tmp_path / "app.apk"
-    library = next(ELF.rglob("*.so"))
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("AndroidManifest.xml", b"\3\0")
-        archive.writestr("assets/model.pte", make_program())
-        archive.writestr("assets/context.bin", make_binary())
-        archive.writestr("assets/words.bin", b"words of the app")
-        archive.writestr("assets/folder.pte/", b"")
-        link = zipfile.ZipInfo("lib/arm64-v8a/liblink.so")
-        link.external_attr = 0o120777 << 16
+    """An APK with a program, a context binary, a library, and files that are none of these."""
+    path = pack(tmp_path / "app.apk", FILES)
+    link = zipfile.ZipInfo(f"{LIB}/liblink.so")
+    link.external_attr = 0o120777 << 16
+    with zipfile.ZipFile(path, "a") as archive:
         archive.writestr(link, "libone.so")
-        archive.write(library, "lib/arm64-v8a/libone.so")
     return path
 
 
-def test_a_package_has_its_libraries_and_programs(package: Path) -> None:
+def test_package_has_its_libraries_and_programs(
+    package: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = inspect_file(package)
-    kinds = {one.file: one.kind for one in found.entries}
-    assert kinds == {
+    assert (found.kind, found.damage) == ("package", "")
+    assert {one.file: one.kind for one in found.entries} == {
         "assets/model.pte": "program",
         "assets/context.bin": "context",
-        "lib/arm64-v8a/libone.so": "library",
+        f"{LIB}/libone.so": "library",
     }
-    assert (found.kind, found.damage) == ("package", "")
-    assert found.entries[0].program
-    assert found.entries[0].program.contexts[0].qnn == "2.49.40"
-    assert all(one.program is None or one.program.file == one.file for one in found.entries)
+    for one in found.entries[:2]:
+        assert one.program
+        assert (one.program.file, one.program.contexts[0].qnn) == (one.file, "2.49.40")
+    assert main(["inspect", str(package), "--json"]) == ExitCode.OK
+    data = json.loads(capsys.readouterr().out)
+    jsonschema.validate(data, json.loads(SCHEMA.read_text()))
+    (file,) = data["files"]
+    assert file["file"] == str(package)
+    assert file["entries"][0]["program"]["methods"][0]["inputs"][0]["shape"] == [1, 3]
 
 
-def test_what_is_damaged_in_a_package_is_named(package: Path) -> None:
+def test_damaged_files_of_a_package_are_named(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with zipfile.ZipFile(package, "a") as archive:
-        archive.writestr("lib/arm64-v8a/libcut.so", b"\x7fELF")
-        archive.writestr(
-            "lib/arm64-v8a/libpointer.so", b"version https://git-lfs.github.com/spec/v1"
-        )
+        archive.writestr(f"{LIB}/libcut.so", b"\x7fELF")
+        archive.writestr(f"{LIB}/libpointer.so", b"version https://git-lfs.github.com/spec/v1")
     found = inspect_file(package)
-    assert {one.file for one in found.entries if one.damage} == {
-        "lib/arm64-v8a/libcut.so",
-        "lib/arm64-v8a/libpointer.so",
-    }
-    assert "libcut.so" in found.damage
+    bad = [one for one in found.entries if one.damage]
+    assert [(one.file, one.kind) for one in bad] == [
+        (f"{LIB}/libcut.so", "library"),
+        (f"{LIB}/libpointer.so", "unknown"),
+    ]
+    assert found.damage == "contains files that cannot be used: " + ", ".join(
+        one.file for one in bad
+    )
+    five = pack(tmp_path / "five.apk", {f"{number}.pte": b"no program" for number in range(5)})
+    found = inspect_file(five)  # names four
+    damage = "contains files that cannot be used: 0.pte, 1.pte, 2.pte, 3.pte"
+    assert (found.damage, len(found.entries)) == (damage, 5)
     data = package.read_bytes()
     package.write_bytes(data[: len(data) // 2])
     assert "cannot be unpacked" in inspect_file(package).damage
+    monkeypatch.setattr("ci.inspect.files.MAX_UNPACKED", 1000)
+    found = inspect_file(pack(tmp_path / "bomb.apk", {f"{LIB}/libbomb.so": bytes(1001)}))
+    assert found.entries == ()
+    assert "more than 1000 bytes" in found.damage
 
 
 @pytest.mark.parametrize(
@@ -79,83 +97,85 @@ def test_what_is_damaged_in_a_package_is_named(package: Path) -> None:
         (b"version https://git-lfs.github.com", "is a Git LFS pointer: run `git lfs pull`"),
     ],
 )
-def test_a_file_of_no_known_kind_says_what_it_is(tmp_path: Path, data: bytes, damage: str) -> None:
+def test_file_of_no_known_kind_is_described(tmp_path: Path, data: bytes, damage: str) -> None:
     (tmp_path / "m.pte").write_bytes(data)
     assert inspect_file(tmp_path / "m.pte") == Inspected("m.pte", "unknown", len(data), damage)
-
-
-def test_a_package_names_four_of_its_damaged_files(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "app.apk", "w") as archive:
-        for number in range(5):
-            archive.writestr(f"{number}.pte", b"no program")
-    damage = "contains files that cannot be used: 0.pte, 1.pte, 2.pte, 3.pte"
-    found = inspect_file(tmp_path / "app.apk")
-    assert (found.damage, len(found.entries)) == (damage, 5)
-
-
-def test_a_model_of_onnx_in_a_package_is_read(tmp_path: Path) -> None:
-    pytest.importorskip("onnx", reason="the onnx package is not installed")
-    with zipfile.ZipFile(tmp_path / "app.apk", "w") as archive:
-        archive.writestr("assets/m.onnx", b"no model")
-    (found,) = inspect_file(tmp_path / "app.apk").entries
-    assert (found.file, found.kind, bool(found.damage)) == ("assets/m.onnx", "onnx", True)
-
-
-def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ci.inspect.files.MAX_UNPACKED", 1000)
-    with zipfile.ZipFile(tmp_path / "app.apk", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("lib/arm64-v8a/libbomb.so", bytes(1_000_000))
-    found = inspect_file(tmp_path / "app.apk")
-    assert found.entries == ()
-    assert "more than 1000 bytes" in found.damage
-
-
-def test_json_is_what_the_schema_says(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["inspect", str(package), "--json"]) == ExitCode.OK
-    data = json.loads(capsys.readouterr().out)
-    jsonschema.validate(data, json.loads(SCHEMA.read_text()))
-    (file,) = data["files"]
-    assert file["file"] == str(package)
-    assert file["entries"][0]["program"]["methods"][0]["inputs"][0]["shape"] == [1, 3]
-
-
-def test_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    whole, cut = tmp_path / "whole.pte", tmp_path / "cut.pte"
-    whole.write_bytes(make_program())
-    cut.write_bytes(make_program()[:-1])
-    assert main(["inspect", str(whole)]) == ExitCode.OK
-    assert "SM8650, V75, 8 MB VTCM" in capsys.readouterr().out
-    assert main(["inspect", str(whole), str(cut)]) == ExitCode.FAILED
-    assert main(["inspect", str(tmp_path / "missing.pte")]) == ExitCode.USAGE
-    (tmp_path / "notes.txt").write_text("notes")
-    assert main(["inspect", str(tmp_path / "notes.txt")]) == ExitCode.FAILED
-
-
-def test_a_file_that_is_missing_tells_where_programs_are(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    for name in ("model.pte", "folder"):
+    for name in ("missing.pte", "folder"):
         with pytest.raises(UsageError, match=name) as caught:
             inspect_file(tmp_path / name)
         assert "--keep-artifacts" in caught.value.fix
 
 
+def test_inspect_fails_if_a_file_is_damaged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, cut = str(tmp_path / "whole.pte"), str(tmp_path / "cut.pte")
+    Path(whole).write_bytes(make_program())
+    Path(cut).write_bytes(make_program()[:-1])
+    for files, code in (
+        ([whole], ExitCode.OK),
+        ([whole, cut], ExitCode.FAILED),
+        ([str(tmp_path / "missing.pte")], ExitCode.USAGE),
+    ):
+        assert main(["inspect", *files]) == code
+        assert ("SM8650, V75, 8 MB VTCM" in capsys.readouterr().out) == (code != ExitCode.USAGE)
+
+
+@pytest.mark.parametrize("flags", [0x68, 0x75, 0x81])
+def test_skel_is_for_the_hexagon_version_as_it_is_written(tmp_path: Path, flags: int) -> None:
+    path = tmp_path / f"libQnnHtpV{flags:x}Skel.so"
+    path.write_bytes(skel(path.name, flags))
+    held = inspect_file(path).library
+    assert held
+    assert (held.machine, f"{held.hexagon:d}") == ("hexagon", f"{flags:x}")
+
+
+def test_library_for_a_phone_has_its_build_needs_and_api_level(tmp_path: Path) -> None:
+    path = tmp_path / "libQnnSystem.so"
+    path.write_bytes(library(path.name))
+    held = inspect_file(path).library
+    assert held
+    assert (held.machine, held.hexagon, held.api_level, held.align) == ("aarch64", 0, 30, 16384)
+    assert held.build.startswith(f"v{held.qnn}.")
+    assert held.qnn.count(".") == 2
+    assert (held.soname, held.needed) == (path.name, read_elf(path).needed)
+    renamed = inspect_file(path.rename(tmp_path / "libother.so")).library
+    assert renamed == held
+    path.write_bytes(library(path.name).replace(held.build.encode(), b" " * len(held.build)))
+    other = inspect_file(path).library
+    assert other
+    assert (other.build, other.qnn, other.machine) == ("", "", "aarch64")
+
+
+# -- ONNX -----------------------------------------------------------------------------------------
+
+
 def test_onnx_context_models_are_read(tmp_path: Path) -> None:
-    pytest.importorskip("onnx", reason="the onnx package is not installed")
+    onnx = pytest.importorskip("onnx", reason="the onnx package is not installed")
     from tests.qnn_provider.contexts import GRAPH, write_context
 
     binary = make_binary(soc=("SM8750", 69, 79), graphs=(GRAPH,))
     path = write_context(tmp_path, binary)
     found = inspect_file(path, "models/m.onnx")
-    assert (found.kind, found.damage) == ("onnx", "")
     assert found.program
-    program = (found.program.file, found.program.kind, found.program.size_bytes)
-    assert (found.file, found.kind, found.size_bytes) == program
-    assert program == ("models/m.onnx", "onnx", path.stat().st_size)
+    for one in (found, found.program):
+        assert (one.file, one.kind, one.size_bytes, one.damage) == (
+            *("models/m.onnx", "onnx", path.stat().st_size, ""),
+        )
     (context,) = found.program.contexts
     assert (context.soc, [one.name for one in context.graphs]) == ("SM8750", [GRAPH])
     assert [one.shape for one in found.program.methods[0].inputs] == [(1, 3)]
     (tmp_path / "m_ctx_qnn.bin").unlink()
     assert "is missing" in inspect_file(tmp_path / "m_ctx.onnx").damage
+    graph = onnx.helper.make_graph([], "net", [], [])
+    onnx.save(onnx.helper.make_model(graph), tmp_path / "net.onnx")
+    plain = inspect_file(tmp_path / "net.onnx")
+    assert (plain.kind, plain.program) == ("onnx", None)
+    assert "no EPContext node" in plain.damage
+    assert "compile it" in plain.damage
+    (packed,) = inspect_file(pack(tmp_path / "app.apk", {"assets/m.onnx": b"no model"})).entries
+    assert (packed.file, packed.kind, bool(packed.damage)) == ("assets/m.onnx", "onnx", True)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +188,7 @@ def test_onnx_context_models_are_read(tmp_path: Path) -> None:
         (FailedError("m.onnx failed", why="so"), "cannot be loaded: so"),
     ],
 )
-def test_an_onnx_model_that_cannot_be_opened_says_why(
+def test_reason_is_given_for_an_onnx_model_that_cannot_be_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: QnnCiError, damage: str
 ) -> None:
     contexts = pytest.importorskip("ci.onnx.contexts")
@@ -178,8 +198,7 @@ def test_an_onnx_model_that_cannot_be_opened_says_why(
 
     monkeypatch.setattr(contexts, "open_context", refuse)
     (tmp_path / "m.onnx").write_bytes(b"\x08\x08")
-    found = inspect_file(tmp_path / "m.onnx")
-    assert (found.kind, found.size_bytes, found.damage, found.program) == ("onnx", 2, damage, None)
+    assert inspect_file(tmp_path / "m.onnx") == Inspected("m.onnx", "onnx", 2, damage)
 
 
 def test_constants_of_an_onnx_model_count_wherever_their_values_are(tmp_path: Path) -> None:
@@ -207,20 +226,16 @@ def test_constants_of_an_onnx_model_count_wherever_their_values_are(tmp_path: Pa
     (first,) = model.graph.node
     part = make_node("EPContext", ["x"], ["y"], domain="com.microsoft", main_context=0)
     part.attribute.extend(one for one in first.attribute if one.name == "source")
-    model.graph.node.extend(
-        [
-            *(part, part),
-            *(make_node(name, ["x"], ["y"]) for name in ("Softmax", "Add", "Add")),
-            make_node("FusedGemm", ["x"], ["y"], domain="com.microsoft"),
-        ]
-    )
+    gemm = make_node("FusedGemm", ["x"], ["y"], domain="com.microsoft")
+    calls = (make_node(name, ["x"], ["y"]) for name in ("Softmax", "Add", "Add"))
+    model.graph.node.extend([part, part, *calls, gemm])
     kinds = (Onnx.INT64, Onnx.FLOAT8E4M3FN)
     model.graph.output.extend(make_tensor_value_info(f"y{one}", one, [2, 5]) for one in kinds)
     onnx.save(model, path)
-    found = inspect_file(path)
-    assert found.program
-    assert found.program.constant_bytes == {"float32": 32, "int64": 8, "type 8": 3, "uint8": 7}
-    (method,) = found.program.methods
+    found = inspect_file(path).program
+    assert found
+    assert found.constant_bytes == {"float32": 32, "int64": 8, "type 8": 3, "uint8": 7}
+    (method,) = found.methods
     ports = [(one.dtype, one.shape) for one in method.outputs]
     assert ports == [("float32", (1, 3)), ("int64", (2, 5)), ("type 17", (2, 5))]
     assert [one.backend for one in method.partitions] == ["QNNExecutionProvider"] * 3
@@ -228,7 +243,7 @@ def test_constants_of_an_onnx_model_count_wherever_their_values_are(tmp_path: Pa
     assert list(method.cpu_operators.items()) == list(operators.items())
 
 
-def test_the_numbers_of_dtypes_are_those_of_onnx() -> None:
+def test_numbers_of_dtypes_are_those_of_onnx() -> None:
     onnx = pytest.importorskip("onnx", reason="the onnx package is not installed")
     others = {"float": "float32", "double": "float64"}
     for number, name in DTYPES.items():
@@ -239,7 +254,7 @@ def test_the_numbers_of_dtypes_are_those_of_onnx() -> None:
     assert {*DTYPES.values()} == widths | floats | {"bool"}
 
 
-def test_a_seal_is_written_into_whole_contexts_alone(
+def test_seal_is_written_only_into_whole_contexts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("onnx", reason="the onnx package is not installed")
@@ -262,61 +277,3 @@ def test_a_seal_is_written_into_whole_contexts_alone(
     assert models["cut"].read_bytes() == before
     assert read_context(models["whole"]).seal
     assert main(["inspect", str(models["whole"])]) == ExitCode.OK
-
-
-@pytest.mark.parametrize("flags", [0x68, 0x75, 0x81])
-def test_a_skel_is_for_the_hexagon_version_as_it_is_written(tmp_path: Path, flags: int) -> None:
-    path = tmp_path / f"libQnnHtpV{flags:x}Skel.so"
-    path.write_bytes(skel(path.name, flags))
-    held = inspect_file(path).library
-    assert held
-    assert f"{held.hexagon:d}" == f"{flags:x}"
-    assert held.machine == "hexagon"
-
-
-def test_a_library_for_a_phones_processor_has_no_hexagon_version(tmp_path: Path) -> None:
-    path = tmp_path / "libQnnSystem.so"
-    path.write_bytes(library(path.name))
-    held = inspect_file(path).library
-    assert held
-    assert (held.machine, held.hexagon) == ("aarch64", 0)
-    assert held.build.startswith(f"v{held.qnn}.")
-    assert (held.qnn.count("."), held.api_level, held.align) == (2, 30, 16384)
-    assert (held.soname, held.needed) == (path.name, read_elf(path).needed)
-    renamed = inspect_file(path.rename(tmp_path / "libother.so")).library
-    assert renamed == held
-    path.write_bytes(library(path.name).replace(held.build.encode(), b" " * len(held.build)))
-    other = inspect_file(path).library
-    assert other
-    assert (other.build, other.qnn, other.machine) == ("", "", "aarch64")
-
-
-SPLITS = ["splits/base-master.apk", "splits/base-arm64_v8a.apk"]
-
-
-@pytest.mark.parametrize(
-    ("names", "chosen"),
-    [
-        (SPLITS, SPLITS),
-        ([*SPLITS, "standalones/standalone-arm64_v8a.apk"], SPLITS),
-        (["universal.apk"], ["universal.apk"]),
-        ([*SPLITS, "universal.apk"], ["universal.apk"]),
-        ([*SPLITS, "apks/universal.apk"], ["apks/universal.apk"]),
-        (["standalones/one.apk", "standalones/two.apk"], ["standalones/one.apk"]),
-        (["base.apk", "config.arm64_v8a.apk"], ["base.apk", "config.arm64_v8a.apk"]),
-        (["my-standalones/a.apk", "b.apk"], ["my-standalones/a.apk", "b.apk"]),
-        (["not-universal.apk", "b.apk"], ["not-universal.apk", "b.apk"]),
-    ],
-)
-def test_a_device_installs_splits_or_one_whole_apk(names: list[str], chosen: list[str]) -> None:
-    assert [one.name for one in choose_splits([Member(name, 1) for name in names])] == chosen
-
-
-def test_a_plain_onnx_model_is_told_how_to_become_a_context_model(tmp_path: Path) -> None:
-    onnx = pytest.importorskip("onnx", reason="onnx is not installed")
-    graph = onnx.helper.make_graph([], "net", [], [])
-    onnx.save(onnx.helper.make_model(graph), tmp_path / "net.onnx")
-    found = inspect_file(tmp_path / "net.onnx")
-    assert (found.kind, found.program) == ("onnx", None)
-    assert "no EPContext node" in found.damage
-    assert "compile it" in found.damage

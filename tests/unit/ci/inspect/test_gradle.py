@@ -29,12 +29,12 @@ def parse(text: str) -> Gradle:
         ("jniLibs { useLegacyPackaging enabled.toBoolean() }", None),
     ],
 )
-def test_packaging(text: str, legacy: bool | None) -> None:
+def test_packaging_is_read_of_native_libraries_alone(text: str, legacy: bool | None) -> None:
     assert parse(text).legacy is legacy
     assert parse(text).is_legacy_computed == ("enabled" in text)
 
 
-def test_the_first_build_file_that_is_small_enough_is_read(tmp_path: Path) -> None:
+def test_first_build_file_that_is_small_enough_is_read(tmp_path: Path) -> None:
     assert read_build([tmp_path], tmp_path) == {}
     for name, module in (("build.gradle", "b"), ("build.gradle.kts", "a")):
         (tmp_path / name).write_text(f"project(':{module}')".ljust(MAX_BYTES))
@@ -52,7 +52,7 @@ def test_the_first_build_file_that_is_small_enough_is_read(tmp_path: Path) -> No
     assert read_build([tmp_path], tmp_path) == {}
 
 
-def test_a_setting_that_has_both_values_is_not_known() -> None:
+def test_setting_with_both_values_is_unknown() -> None:
     both = "jniLibs { useLegacyPackaging = true }\njniLibs { useLegacyPackaging = false }"
     assert (parse(both).legacy, parse(both).is_legacy_computed) == (None, True)
 
@@ -74,11 +74,11 @@ def test_a_setting_that_has_both_values_is_not_known() -> None:
         ("", False),
     ],
 )
-def test_what_is_not_stripped(text: str, kept: bool) -> None:
+def test_kept_symbols_are_patterns_of_paths(text: str, kept: bool) -> None:
     assert parse(text).keeps(SKEL) is kept
 
 
-def test_the_rest() -> None:
+def test_whole_build_file_is_read() -> None:
     found = parse(
         """plugins { alias(libs.plugins.android.application) }
         android { ndk { abiFilters.addAll(listOf("arm64-v8a", "x86")) }
@@ -135,7 +135,7 @@ def test_each_form_of_a_setting_is_read(text: str, field: str, found: tuple[str,
         ("apply plugin: 'com.android.application'", True),
     ],
 )
-def test_which_module_is_an_app(text: str, is_app: bool) -> None:
+def test_module_that_applies_the_plugin_is_an_app(text: str, is_app: bool) -> None:
     assert parse(text).is_app is is_app
 
 
@@ -150,7 +150,7 @@ def test_which_module_is_an_app(text: str, is_app: bool) -> None:
         "jniLibs {",
     ],
 )
-def test_a_hostile_build_file_takes_no_time(part: str) -> None:
+def test_hostile_build_file_takes_little_time(part: str) -> None:
     started = time.process_time()
     parse(part * (MAX_BYTES // len(part)))
     parse(part[:20] + part[-1] * (MAX_BYTES - 20))
@@ -210,7 +210,7 @@ gradlePlugin { plugins { register("app") {
         ),
     ],
 )
-def test_a_plugin_of_the_tree_is_no_app_and_makes_an_app_of_a_module(
+def test_plugin_of_the_tree_makes_an_app_of_a_module(
     files: dict[str, str], applied: str, facts: tuple[bool, bool | None, int | None], tmp_path: Path
 ) -> None:
     modules = write(tmp_path, files | {"app/build.gradle.kts": applied})
@@ -229,7 +229,7 @@ def test_a_plugin_of_the_tree_is_no_app_and_makes_an_app_of_a_module(
         'packaging.jniLibs.excludes.add("**/*Skel.so")',
     ],
 )
-def test_what_is_excluded_is_not_packaged(text: str) -> None:
+def test_excluded_libraries_are_patterns_of_paths(text: str) -> None:
     assert parse(text).excludes(SKEL)
     assert not parse(text.replace("libQnn", "libOther").replace("Skel", "x")).excludes(SKEL)
     assert not parse('implementation("a:b") { exclude(group = "libQnn") }').excludes(SKEL)

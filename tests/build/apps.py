@@ -1,0 +1,146 @@
+"""Android apps of a few files: archives, sources and checkouts, or only the facts about one."""
+
+from __future__ import annotations
+
+import subprocess
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from ci.inspect.app_checks import judge_unit
+from ci.inspect.app_trees import read_app
+from ci.inspect.apps import QNN_ABI, AppUnit, Kind, PackedFile
+from provisioning.doctor.checks.registry import Finding
+from provisioning.doctor.facts import FileFacts, TreeFacts
+from provisioning.elf.facts import ElfFacts
+from tests.stand_ins.android_apps import ABI, KEPT, make_set, write_apk, write_sources
+
+Make = Callable[[Path], Path]
+SET = make_set()
+CPU = {name: data for name, data in SET.items() if "Skel" not in name}
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
+JNI = f"app/src/main/jniLibs/{ABI}"
+SKELS = ("libQnnHtpV75Skel.so", "libQnnHtpV79Skel.so", "libQnnHtpV81Skel.so")
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+def write_files(root: Path, files: Mapping[str, str | bytes]) -> Path:
+    """Write files. Names that end in '/' are directories, and '-> x' makes a link to x."""
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if name.endswith("/"):
+            path.mkdir(parents=True)
+        elif isinstance(content, bytes):
+            path.write_bytes(content)
+        elif content.startswith("-> "):
+            path.symlink_to(content[3:])
+        else:
+            path.write_text(content, "utf-8")
+    return root
+
+
+def add_to_git(root: Path) -> None:
+    """Put all files of a directory into the index of a new repository."""
+    for words in (["init", "-q"], ["add", "."]):
+        subprocess.run(["git", "-C", root, *words], check=True)
+
+
+def pack(path: Path, files: Mapping[str, str | bytes]) -> Path:
+    """A ZIP archive of these files."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return path
+
+
+def apk(libraries: Mapping[str, bytes] = SET, **change: object) -> Make:
+    return lambda place: write_apk(place / "app.apk", libraries, **change)  # type: ignore[arg-type]
+
+
+def sources(
+    libraries: Mapping[str, bytes] = SET, files: Mapping[str, bytes] | None = None, **change: str
+) -> Make:
+    """Sources of an app, with more files."""
+    return lambda place: write_files(
+        write_sources(place / "project", libraries, **change), files or {}
+    )
+
+
+def with_aar(
+    files: Mapping[str, bytes], jni: str = KEPT, others: Mapping[str, bytes] | None = None
+) -> Make:
+    """Sources with an AAR that contains these libraries."""
+
+    def make(place: Path) -> Path:
+        root = sources(SET, others, jni=jni)(place)
+        members = {"R.txt": b"", **{f"jni/{ABI}/{name}": data for name, data in files.items()}}
+        pack(root / "app/libs/a.aar", members)
+        return root
+
+    return make
+
+
+def without(*names: str) -> Make:
+    """A checkout in which files are missing."""
+
+    def make(place: Path) -> Path:
+        root = write_sources(place / "project", SET)
+        add_to_git(root)
+        for name in names:
+            (root / name).unlink()
+        return root
+
+    return make
+
+
+def unpacked(place: Path) -> Path:
+    """A directory with libraries for an ABI, but without a manifest."""
+    return write_files(place, {f"{ABI}/{name}": data for name, data in SET.items()})
+
+
+def read(path: Path, scratch: Path) -> list[AppUnit]:
+    scratch.mkdir(exist_ok=True)
+    return read_app(path, scratch)
+
+
+def judge(path: Path, scratch: Path, *socs: str) -> list[Finding]:
+    return [one for unit in read(path, scratch) for one in judge_unit(unit, socs)]
+
+
+def show(findings: Iterable[Finding], indent: str = "  ") -> str:
+    """A line for what each finding says, and one for its fix."""
+    return "".join(
+        f"{indent}{one.id} {one.severity.value}: {one.what} [{one.subject} at {one.where}]\n"
+        f"{indent}  {one.fix}\n"
+        for one in findings
+    )
+
+
+# -- facts ----------------------------------------------------------------------------------------
+
+
+def packed(
+    *names: str, abi: str = QNN_ABI, place: str = "app", **more: int
+) -> tuple[PackedFile, ...]:
+    """Files of 7 bytes that are not there."""
+    return tuple(PackedFile(one, Path(one), f"{place}/{one}", 7, abi, **more) for one in names)
+
+
+def facts(name: str, *needed: str, machine: int = 183, program: bool = False) -> FileFacts:
+    """A library that needs others, or a program."""
+    elf = ElfFacts(Path(name), 1, 64, True, machine, 3, 0, needed=needed)
+    elf = replace(elf, interpreter="/linker" if program else None)
+    return FileFacts(f"lib/{QNN_ABI}/{name}", Path(name), 1, elf)
+
+
+def unit(kind: Kind = Kind.SOURCES, *files: FileFacts, **fields: object) -> AppUnit:
+    """An app with libQnnHtp.so and three skels, which are not there."""
+    libraries = fields.pop("libraries", packed("libQnnHtp.so", *SKELS))
+    tree = TreeFacts(Path(), (*map(facts, SKELS), *files))
+    values = {"manifest": None, "libraries": libraries, "tree": tree, **fields}
+    return AppUnit("u", kind, **values)  # type: ignore[arg-type]
