@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from provisioning.errors import QnnCiError
+from provisioning.errors import QnnCiError, UsageError
 
 T = TypeVar("T")
 # msgspec 0.22 crashes (SIGSEGV) if two threads decode into the same Struct for the first time.
@@ -134,3 +134,24 @@ def read_json(path: Path, kind: type[T], limit_bytes: int = DOCUMENT_BYTES) -> T
     """Return the JSON in a file as an object of ``kind``. Raises DocumentError."""
     with decoding():
         return decode_json(read_bytes(path, limit_bytes), kind)
+
+
+LIMIT_BYTES = CONTENT_BYTES
+
+
+def read_user_file(
+    path: Path, what: str, limit_bytes: int = LIMIT_BYTES, *, smaller: str = ""
+) -> bytes:
+    """Return the bytes of a file, read only once, so that all checks see the same content.
+
+    Raises UsageError if the file cannot be read, is not a regular file, or is longer than
+    ``limit_bytes``. The error calls the file ``what``; ``smaller`` is its fix for a file that is
+    too long.
+    """
+    try:
+        return read_bytes(path, limit_bytes)
+    except OSError as error:
+        why = error.strerror or str(error)
+        fix = {"it is longer": smaller, "it is a": "use a regular file"}
+        told = next((fix for start, fix in fix.items() if why.startswith(start)), "")
+        raise UsageError(f"cannot read {what} {path}", why=why, fix=told) from error

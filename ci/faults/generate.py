@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from ci.faults.graph import Graph, Node, Shape, Tensor, Value, trim
+from ci.faults.graph import OPERATORS, Graph, Node, Shape, Tensor, Value, trim
 from ci.faults.known import Frontend
-from ci.faults.operators import OPERATORS
 from ci.faults.torch_graphs import apply, compute, draw
 
 BATCHES = (1, 2, 2, 3)

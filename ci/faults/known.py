@@ -13,8 +13,7 @@ from typing import Literal, cast
 
 from msgspec import Struct
 
-from ci.faults.graph import Graph, Node, Shape, parse_graph
-from ci.faults.operators import ONLY_IN_PATTERNS, OPERATORS
+from ci.faults.graph import ONLY_IN_PATTERNS, OPERATORS, Graph, Node, Shape, parse_graph
 from ci.models.graph_steps import Operand, Step, measure_step
 from ci.models.schemes import Scheme
 from provisioning.errors import ManifestError, UsageError
@@ -33,7 +32,7 @@ Relation = Literal["", "any", "first", "whole", "over_batch", "over_rows", "scal
 
 
 class Pattern(Struct, frozen=True, forbid_unknown_fields=True):
-    """The pattern of a fault. ``operators`` is a chain of names of ci.faults.operators, with ``|``
+    """The pattern of a fault. ``operators`` is a chain of names of ci.faults.graph, with ``|``
     between alternatives; a place that ends with ``?`` may be missing in a graph. ``schemes`` are
     the schemes with the fault.
 

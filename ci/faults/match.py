@@ -8,8 +8,8 @@ from functools import cache
 
 from msgspec import Struct, structs
 
+from ci.faults.graph import ONLY_IN_PATTERNS, OPERATORS
 from ci.faults.known import Fault, find_pattern, read_faults
-from ci.faults.operators import ONLY_IN_PATTERNS, OPERATORS
 from ci.models.graph_steps import Operand, Step
 
 
@@ -49,7 +49,7 @@ class KnownFault(Struct, frozen=True, kw_only=True):
 
 @cache
 def name_operators() -> dict[str, str]:
-    """Map the operator names of torch and ONNX to those in ci.faults.operators."""
+    """Map the operator names of torch and ONNX to those in ci.faults.graph."""
     rows = [(name, (*one.aten, one.onnx)) for name, one in OPERATORS.items()]
     rows += [(name, (onnx,)) for name, onnx in ONLY_IN_PATTERNS.items()]
     return {given: name for name, every in rows for given in every if given}

@@ -10,8 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from ci.faults.graph import Graph, Shape
-from ci.faults.operators import OPERATORS
+from ci.faults.graph import OPERATORS, Graph, Shape
 from ci.faults.torch_graphs import EPSILON, compute, draw
 from provisioning.errors import FailedError
 

@@ -10,9 +10,8 @@ from itertools import islice
 from typing import Any, cast
 
 from ci.faults.generate import find_unfit
-from ci.faults.graph import Graph, Node, Shape, Tensor, trim
+from ci.faults.graph import OPERATORS, Graph, Node, Shape, Tensor, trim
 from ci.faults.known import Frontend, Pattern, describe, find_pattern, relate
-from ci.faults.operators import OPERATORS
 from ci.faults.torch_graphs import compute
 
 SMALLER = (1, 2, 3, 4, 8, 16, 32)

@@ -12,7 +12,7 @@ from ci.gate.evidence import Evidence, parse_junit, weigh_junit, weigh_report
 from ci.gate.schema import Plan, PlannedJob
 from ci.gate.verdict import JobResult
 from ci.report.write import read_json, read_unchecked
-from provisioning.console.user_files import read_user_file
+from provisioning.documents import read_user_file
 from provisioning.errors import ManifestError, UsageError
 
 Needs = dict[str, dict[str, object]]

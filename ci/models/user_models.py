@@ -18,8 +18,7 @@ from ci.models.lowering_options import NO_CHOICES, ONE_RUN, Choices, RunOptions
 from ci.models.schemes import ONNX, Scheme
 from ci.models.suite import SUITE
 from ci.report.schema import AccuracyLimits, Budget
-from provisioning.console.user_files import LIMIT_BYTES
-from provisioning.documents import open_regular, read_bytes
+from provisioning.documents import LIMIT_BYTES, open_regular, read_bytes
 from provisioning.errors import UsageError, at_key
 
 FileOrFunction = Annotated[str, Meta(min_length=1)]

@@ -24,8 +24,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from ci.report.text import show_row
-from provisioning.console.user_files import read_user_file
-from provisioning.documents import open_regular, read_text
+from provisioning.documents import open_regular, read_text, read_user_file
 from provisioning.errors import UsageError
 from provisioning.files import mib
 

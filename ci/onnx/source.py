@@ -32,7 +32,7 @@ from ci.onnx.models import (
     read_constants,
     read_model,
 )
-from provisioning.console.user_files import read_user_file
+from provisioning.documents import read_user_file
 from provisioning.errors import UsageError, at_key, describe_exception
 from provisioning.files import hash_file
 

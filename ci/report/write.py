@@ -8,8 +8,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from ci.report.schema import SCHEMA_VERSION, Report
-from provisioning.console.user_files import read_user_file
-from provisioning.documents import DocumentError, decode_json
+from provisioning.documents import DocumentError, decode_json, read_user_file
 from provisioning.errors import UsageError
 from provisioning.files import explain_writes, write_whole
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from provisioning.console.user_files import read_user_file
+from provisioning.documents import read_user_file
 from provisioning.elf.facts import (
     EF_HEXAGON_MACH,
     EM_QDSP6,

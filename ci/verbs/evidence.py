@@ -27,8 +27,7 @@ from ci.report.schema import Threshold
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.installation import install_command
 from provisioning.console.progress import Progress
-from provisioning.console.user_files import read_user_file
-from provisioning.documents import decode_json
+from provisioning.documents import decode_json, read_user_file
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import ExitCode, UnfitError, UsageError
 from provisioning.files import hash_file

@@ -24,7 +24,7 @@ from ci.verbs.lanes.trials import choose_schemes, open_bench
 from provisioning.artifacts import choice
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
-from provisioning.console.user_files import read_user_file
+from provisioning.documents import read_user_file
 from provisioning.errors import ExitCode, UsageError
 from provisioning.files import require_writable, write_whole
 from provisioning.manifest.targets import find_soc

@@ -20,8 +20,7 @@ from provisioning.artifacts.sources.local import read_version
 from provisioning.console.caller import is_ci
 from provisioning.console.clock import read_date
 from provisioning.console.progress import Progress
-from provisioning.console.user_files import read_user_file
-from provisioning.documents import DocumentError, decode_json
+from provisioning.documents import DocumentError, decode_json, read_user_file
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, EM_X86_64, ElfError, Genuine, name_machine
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import IntegrityError, UnfitError, UsageError

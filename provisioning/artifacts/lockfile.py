@@ -12,8 +12,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from provisioning.console.user_files import read_user_file
-from provisioning.documents import DocumentError, decode_json
+from provisioning.documents import DocumentError, decode_json, read_user_file
 from provisioning.errors import IntegrityError, ManifestError, UsageError
 from provisioning.manifest.reader import manifests_root
 from provisioning.manifest.releases import FileRelease, Release

@@ -20,8 +20,7 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 
 import msgspec
 
-from provisioning.console.user_files import read_user_file
-from provisioning.documents import DECODING, DocumentError, decoding
+from provisioning.documents import DECODING, DocumentError, decoding, read_user_file
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.releases import AnyRelease, Release, check_names
 from provisioning.versions import is_version

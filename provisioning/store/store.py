@@ -23,7 +23,7 @@ from typing import Any
 
 from provisioning.console.caller import caller_path
 from provisioning.console.progress import Progress
-from provisioning.console.user_files import read_user_file
+from provisioning.documents import read_user_file
 from provisioning.errors import IntegrityError, StoreError, UnfitError, UsageError
 from provisioning.files import (
     SPARE_BYTES,

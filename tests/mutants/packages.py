@@ -92,7 +92,7 @@ DECIDING: dict[str, str] = {
     "ci/onnx": "contexts engine fallback models noise options preparation source target",
     "ci/report": "annotation columns comparison github junit merge providers sarif schema",
     "ci/upstream": "expectations journal judged kept session",
-    "provisioning/console": "caller clock command git interrupts process terminal user_files",
+    "provisioning/console": "caller clock command git interrupts process terminal",
 }
 
 

@@ -13,8 +13,7 @@ from typing import Any
 from provisioning.archives.layout import FileWriter, find_dangling, make_links, make_parents
 from provisioning.artifacts.sources import ArtifactRequest, FillJob
 from provisioning.console.caller import caller_path
-from provisioning.console.user_files import read_user_file
-from provisioning.documents import decoding, open_regular
+from provisioning.documents import decoding, open_regular, read_user_file
 from provisioning.errors import IntegrityError, UnfitError, UsageError
 from provisioning.files import READ_BYTES
 from provisioning.manifest.reader import Adoption

@@ -21,24 +21,26 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 from torch.fx import GraphModule, Interpreter, Node  # noqa: E402
 
-from ci.audit import localise, localise_engine, localise_reproducer  # noqa: E402
+from ci.audit import localise, localise_reproducer  # noqa: E402
 from ci.audit.localise import (  # noqa: E402
     LIMIT_DB,
+    Description,
     Localised,
     Localiser,
     clip,
     find_suspect,
     measure_departure,
 )
-from ci.audit.localise_cuts import (  # noqa: E402
+from ci.audit.localise_cuts import (  # noqa: E402  # noqa: E402
     EQUAL_DB,
     Graphs,
     _decibels,
+    find_bias_off,
+    find_range,
     make_graphs,
+    measure_clipping,
     record,
 )
-from ci.audit.localise_engine import Description  # noqa: E402
-from ci.audit.localise_quantized import find_bias_off, find_range, measure_clipping  # noqa: E402
 from ci.audit.localise_report import (  # noqa: E402
     choose_exit,
     data_of,
@@ -342,9 +344,9 @@ def test_the_tensors_and_the_code_of_a_part_compute_what_the_part_does(
     graphs, cut = Graphs(module, module, sets), Cut(names, names)
     file = tmp_path / "new" / "part.pt"
     asked: list[Any] = []
-    monkeypatch.setattr(localise_engine, "hold", lambda *given: asked.append(given) or graphs)
+    monkeypatch.setattr(localise, "hold", lambda *given: asked.append(given) or graphs)
     engine: Any = SimpleNamespace(backend="the backend")
-    code = localise_engine.SourceJob(engine, SPEC, cut, file)()
+    code = localise.SourceJob(engine, SPEC, cut, file)()
     assert asked == [(SPEC, "the backend")]
     assert "= None" not in code
     held = torch.load(file, weights_only=True)
@@ -384,14 +386,14 @@ def test_a_part_is_lowered_with_its_own_inputs_and_outputs(
 
     monkeypatch.setitem(sys.modules, "ci.executorch.lower", SimpleNamespace(Lowering=Lowering))
     monkeypatch.setattr("ci.models.model.load_digested", load_digested)
-    monkeypatch.setattr(localise_engine, "hold", lambda *given: loaded.append(given) or graphs)
-    monkeypatch.setattr(localise_engine, "describe_steps", lambda *given: given)
+    monkeypatch.setattr(localise, "hold", lambda *given: loaded.append(given) or graphs)
+    monkeypatch.setattr(localise, "describe_steps", lambda *given: given)
     warmed: list[Any] = []
     engine: Any = SimpleNamespace(backend=backend, warm_up=warmed.append)
     staging: Any = object()
     first, *_, last = (one.name for one in graphs.describe())
     cut = Cut((last,), (last,))
-    assert localise_engine.PartEngine(engine, cut).compile(SPEC, staging) == "compiled"
+    assert localise.PartEngine(engine, cut).compile(SPEC, staging) == "compiled"
     names = [(SPEC.reference, SPEC.source), (SPEC, backend)]
     assert loaded == names
     ((part, spec, place, on, module),) = lowered
@@ -403,7 +405,7 @@ def test_a_part_is_lowered_with_its_own_inputs_and_outputs(
     for found, right in zip(part.reference, wanted, strict=True):
         torch.testing.assert_close([*found], [*right])
     loaded.clear()
-    described = localise_engine.DescribeJob(engine, SPEC)()
+    described = localise.DescribeJob(engine, SPEC)()
     assert (warmed, loaded) == ([SPEC], names[::-1])
     assert [one.name for one in described.operators][:1] == [first]
     assert described == Description(
@@ -1055,7 +1057,7 @@ def test_a_part_is_lowered_in_the_worker_that_has_the_model(tmp_path: Path) -> N
         assert (spec, timeout_s) == (SPEC, 9.0)
         assert log.name == "lower.log"
         assert log.is_relative_to(place / "work/part-1")
-        engine = localise_engine.PartEngine(ExecutorchEngine(()), Cut(("y",), ("y",)))
+        engine = localise.PartEngine(ExecutorchEngine(()), Cut(("y",), ("y",)))
         assert job == CompileJob(engine, SPEC, place / "cache", log, use_cache=use_cache)
 
 
@@ -1319,20 +1321,17 @@ def test_a_part_is_compiled_by_the_engine_of_its_case(monkeypatch: pytest.Monkey
         read_data=lambda _: 5,
         explain=lambda error, log: f"{error} {log}",
     )
-    monkeypatch.setattr(localise_engine, "hold", lambda *given: calls.append(("hold", *given)))
+    monkeypatch.setattr(localise, "hold", lambda *given: calls.append(("hold", *given)))
     cuts = [Cut(("a",), ("a",)), Cut(("a", "b"), ("a",)), Cut(("a",), ("a",), (Mend.BIASES,))]
-    parts = [localise_engine.PartEngine(own, cut) for cut in cuts]
+    parts = [localise.PartEngine(own, cut) for cut in cuts]
     specs = (SPEC, copy(SPEC, soc="SM8750"))
     assert len({part.key(spec) for part in parts for spec in (*specs, SPEC)}) == 6
     digested: list[Path] = []
-    monkeypatch.setattr(
-        localise_engine, "digest_sources", lambda *files: digested.extend(files) or ""
-    )
+    monkeypatch.setattr(localise, "digest_sources", lambda *files: digested.extend(files) or "")
     parts[0].key(SPEC)
     assert {one.stem for one in digested} >= {
         "localise_cuts",
-        "localise_engine",
-        "localise_quantized",
+        "localise",
     }
     parts[0].preload(SPEC)
     assert calls == [("warm", SPEC), ("hold", SPEC, "gpu")]
@@ -1362,7 +1361,7 @@ def test_the_graphs_of_a_case_are_its_quantized_and_its_float_model_on_few_sets(
     monkeypatch.setattr("ci.models.model.load_digested", lambda *_: (model, "digest"))
     monkeypatch.setattr("ci.audit.localise_cuts.make_graphs", lambda *words: words)
     spec = copy(SPEC, scheme=scheme)
-    made: Any = localise_engine.hold.__wrapped__(spec, Backend.GPU)
+    made: Any = localise.hold.__wrapped__(spec, Backend.GPU)
     assert made == ("quantized" if scheme.quantized else "float32", "float32", held)
     wanted = (model, scheme, spec.soc, spec.source.choices, Backend.GPU)
     assert given == [wanted] * scheme.quantized
@@ -1417,11 +1416,11 @@ def test_a_search_begins_with_the_known_faults_of_a_model_and_ends_with_a_file(
     assert found.programs == len(cuts) == len({*cuts})
     assert {*cuts[2].kept} == {"c", "d"}, "after the checks of the whole model"
     assert told[0] == ((), SPEC.scheme.value, "2.49.40")
-    assert jobs[0] == (localise_engine.DescribeJob(engine, SPEC), tmp_path / "model.log")
+    assert jobs[0] == (localise.DescribeJob(engine, SPEC), tmp_path / "model.log")
     assert found.reproducer == (str(file) if written else "")
     assert found.program.smallest
     words = (engine, SPEC, found.program.smallest, file.with_suffix(".pt"))
-    source = (localise_engine.SourceJob(*words), tmp_path / "source.log")
+    source = (localise.SourceJob(*words), tmp_path / "source.log")
     assert jobs[1:] == [source] * written
     assert steps[:2] == [f"  known fault: {one}" for one in faults]
     assert len(steps) == 2 + len(cuts), "each program is shown"

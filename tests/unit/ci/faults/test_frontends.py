@@ -18,12 +18,11 @@ import torch
 
 from ci.faults import onnx_runner
 from ci.faults.generate import generate
-from ci.faults.graph import parse_graph
+from ci.faults.graph import OPERATORS, parse_graph
 from ci.faults.known import REFUSED, RIGHT, WRONG, read_faults
 from ci.faults.match import name_operators
 from ci.faults.onnx_graphs import list_calls, number_of, write_model
 from ci.faults.onnx_runner import list_left
-from ci.faults.operators import OPERATORS
 from ci.faults.render import write_script
 from ci.faults.results import Item
 from ci.faults.torch_graphs import (

@@ -11,7 +11,7 @@ pytest.importorskip("onnxruntime", reason="onnxruntime is not installed in this 
 
 from onnx import TensorProto, helper, numpy_helper, save
 
-from ci.onnx.ties import find_ties
+from ci.onnx.compile import find_ties
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ from ci.upstream.expectations import (
 )
 from ci.upstream.journal import Entry, Ran
 from ci.upstream.judged import Ending, Judged
-from ci.upstream.report import check_all, count_causes, make_case, make_suite_case
 from ci.upstream.suites import SUITES, Suite, choose_tests
+from ci.verbs.lanes.upstream import check_all, count_causes, make_case, make_suite_case
 from provisioning.errors import ManifestError, UnfitError, UsageError
 
 GOOD = Row(suite="upstream", tests=("*_acos",), outcome="one-sided", pattern="faithful")

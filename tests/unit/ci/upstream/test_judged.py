@@ -41,10 +41,9 @@ from ci.upstream.judged import (
     stack,
     summarize_message,
 )
-from ci.upstream.report import make_case, make_controls, worst_figures
 from ci.upstream.stubs import LACKS, NEEDS
 from ci.verbs.lanes import upstream
-from ci.verbs.lanes.upstream import WRONG
+from ci.verbs.lanes.upstream import WRONG, make_case, make_controls, worst_figures
 from provisioning.artifacts.choice import ADAPTOR_VARIABLE, SDK_VARIABLE
 from provisioning.console.progress import Progress
 

@@ -15,7 +15,7 @@ import pytest
 
 from ci.__main__ import main
 from ci.verbs.lanes import onnx, steps
-from provisioning.console.user_files import LIMIT_BYTES
+from provisioning.documents import LIMIT_BYTES
 from provisioning.errors import ExitCode, UnfitError, UsageError
 
 RANDOM = np.random.default_rng(4)

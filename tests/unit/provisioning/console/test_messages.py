@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.console import clock, command, git, process, user_files
+from provisioning import documents
+from provisioning.console import clock, command, git, process
 from provisioning.console.caller import Caller
 from provisioning.console.clock import read_clock
 from provisioning.console.command import Verb
@@ -86,10 +87,10 @@ def refuse(place: Path) -> dict[str, Callable[[], object]]:
         "bytes time": lambda: process.run_bytes(["sleep", "60"], timeout_s=0.01),
         "bytes no program": lambda: process.run_bytes(["no-such-program"]),
         "submodules": lambda: git.parse_submodules("[submodule"),
-        "directory": lambda: user_files.read_user_file(place, "the file"),
-        "device": lambda: user_files.read_user_file(Path("/dev/null"), "the file"),
-        "gone": lambda: user_files.read_user_file(place / "gone", "the file"),
-        "large": lambda: user_files.read_user_file(place / "file", "the file", 4),
+        "directory": lambda: documents.read_user_file(place, "the file"),
+        "device": lambda: documents.read_user_file(Path("/dev/null"), "the file"),
+        "gone": lambda: documents.read_user_file(place / "gone", "the file"),
+        "large": lambda: documents.read_user_file(place / "file", "the file", 4),
         "full": write_to_full_disk,
     }
 

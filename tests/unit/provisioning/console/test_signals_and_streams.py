@@ -23,7 +23,7 @@ from provisioning.console.command import Verb, describe_verbs
 from provisioning.console.git import ask_git, list_submodules, run_git
 from provisioning.console.interrupts import Interrupt, interrupts_held
 from provisioning.console.terminal import fit_lines
-from provisioning.console.user_files import read_user_file
+from provisioning.documents import read_user_file
 from provisioning.errors import (
     StoreError,
     ToolError,
