@@ -6,9 +6,11 @@ With a base revision, findings about targets and files that were only moved or r
 from __future__ import annotations
 
 import difflib
+import gc
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timezone
 from pathlib import Path
@@ -174,6 +176,19 @@ class Compared(msgspec.Struct, frozen=True):
     roots: set[str]
 
 
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Collect no garbage in the block. The facts are many objects that live to the end, and looking
+    through them again and again takes a fifth of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def compare_whole(tree: SourceTree, policy: ParityPolicy, cache: Path | None) -> Compared:
     """Compare a tree, or return the comparison of the same tree from ``cache``."""
     kept = None
@@ -182,10 +197,12 @@ def compare_whole(tree: SourceTree, policy: ParityPolicy, cache: Path | None) ->
         kept = cache / f"found-{digest_side(tree, 'found')}-{rules}.json"
         if (known := load(kept, Compared)) is not None:
             return known
-    facts = read_tree(tree, cache)
+    with collector_paused():
+        facts = read_tree(tree, cache)
+        found = tuple(compare_tree(facts, policy))
     everything = [side for side in facts.cmake if side.configuration is Configuration.ANY]
     compared = Compared(
-        findings=tuple(compare_tree(facts, policy)),
+        findings=found,
         not_evaluated=facts.not_evaluated,
         counts={
             "buck_targets": len(facts.buck.targets),

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ci.parity.policy import Layout
 from provisioning.console.git import ask_git, is_git_directory, parse_submodules, read_commit
-from provisioning.documents import read_bytes
+from provisioning.documents import read_text
 from provisioning.errors import MissingToolError, ToolError, UsageError
 
 NO_LAYOUT = Layout()
@@ -94,10 +94,8 @@ class DirectoryTree(SourceTree):
     def read(self, path: str) -> str | None:
         if path not in self._texts:
             self._texts[path] = None
-            file = self.root / path
-            with suppress(OSError):
-                if file.is_file():  # reading a pipe or a device would never end
-                    self._texts[path] = read_bytes(file).decode("utf-8", "replace")
+            with suppress(OSError, ValueError):  # a name with a NUL
+                self._texts[path] = read_text(self.root / path, "replace")
         return self._texts[path]
 
 

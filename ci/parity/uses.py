@@ -190,7 +190,8 @@ def read_imports(tree: SourceTree, path: str) -> Iterator[str]:
     text = TRIED.sub("", text) if "try:" in text else text
     for match in IMPORT.finditer(text):
         module, plain = match["module"], match["plain"]
-        names = NAME.findall(COMMENT.sub("", match["many"] or match["few"] or plain or ""))
+        named = match["many"] or match["few"] or plain or ""
+        names = NAME.findall(COMMENT.sub("", named) if "#" in named else named)
         if plain:
             folders = [absolute(name, path, tree.layout.project) for name in names]
         else:

@@ -253,10 +253,13 @@ class Interpreter:
         return self.run(block.body)
 
     def _run_command(self, command: Command) -> Flow:
-        call = Call(command, self.items(command.arguments))
-        if command.name in self.state.routines:
-            return self._run_routine(self.state.routines[command.name], call)
+        routine = self.state.routines.get(command.name)
         handler = self.commands.get(command.name)
+        if routine is None and handler is None:
+            return Flow.NORMAL
+        call = Call(command, self.items(command.arguments))
+        if routine is not None:
+            return self._run_routine(routine, call)
         if handler is None or not (call.items or command.name in WITHOUT_WORDS):
             return Flow.NORMAL
         return handler(self, call) or Flow.NORMAL

@@ -59,6 +59,8 @@ def expand(text: str, lookup: Callable[[str, str], Value]) -> Value:
     """
     if "$" not in text:
         return (unescape(text),)
+    if whole := REFERENCE.fullmatch(text):
+        return tuple(dict.fromkeys(lookup(whole[1] or "", whole[2])[:MOST_ALTERNATIVES]))
     done: list[str] = []
     pending = [text]
     while pending:

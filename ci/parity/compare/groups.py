@@ -36,14 +36,23 @@ class Reached(AbstractSet[str]):
         self.places, self.bits = places, bits
 
     def __contains__(self, name: object) -> bool:
-        place = self.places.get(name) if isinstance(name, str) else None
-        return place is not None and bool(self.bits >> place & 1)
+        return name in self.places and bool(self.bits >> self.places[str(name)] & 1)
 
     def __iter__(self) -> Iterator[str]:
         return compress(self.places, (digit == "1" for digit in reversed(f"{self.bits:b}")))
 
     def __len__(self) -> int:
         return self.bits.bit_count()
+
+    def __and__(self, names: Iterable[str]) -> set[str]:
+        places, bits = self.places, self.bits
+        return {name for name in names if name in places and bits >> places[name] & 1}
+
+    __rand__ = __and__
+
+    def isdisjoint(self, names: Iterable[str]) -> bool:
+        places, bits = self.places, self.bits
+        return not any(bits >> places[name] & 1 for name in names if name in places)
 
     @classmethod
     def _from_iterable(cls, names: Iterable[str]) -> set[str]:  # type: ignore[override]

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Iterable, Iterator
+from functools import reduce
+from operator import and_
 from posixpath import commonpath
 
 from msgspec.structs import replace
@@ -271,19 +273,21 @@ def find_import_drift(index: Index, groups: Groups) -> Iterator[Finding]:
     below = closure(users, groups.buck_edges)
     tops = [groups.buck_reach([label]) for label in sorted(above - below)]
     for target in targets:
-        reaching = [reached for reached in tops if target.label in reached]
-        yield from _unreached(
-            index, target, owners, reaching or [groups.buck_reach([target.label])]
-        )
+        label = target.label
+        reaching = [reached for reached in tops if label in reached]
+        yield from _unreached(index, target, owners, reaching or [groups.buck_reach([label])])
 
 
 def _unreached(
     index: Index, target: BuckTarget, owners: dict[str, set[str]], tops: list[Reached]
 ) -> Iterator[Finding]:
+    common = Reached(tops[0].places, reduce(and_, (reached.bits for reached in tops)))
     for entry in index.resolved(target.srcs):
         for imported in index.facts.imports.get(entry.path, ()):
             wanted = owners.get(imported, set())
-            if not wanted or all(wanted & reached for reached in tops):
+            if not wanted or not common.isdisjoint(wanted):
+                continue
+            if not any(reached.isdisjoint(wanted) for reached in tops):
                 continue
             label = best(wanted)
             is_listed = matches(f"{target.package}/", index.policy.imports)

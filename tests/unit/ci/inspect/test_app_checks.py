@@ -329,6 +329,26 @@ def context(soc: str, number: int, hexagon: int, vtcm_mb: int = 8) -> bytes:
     return make_binary(soc=(soc, number, hexagon), vtcm_mb=vtcm_mb)
 
 
+NO_SKEL = {name: data for name, data in SET.items() if "Skel" not in name}
+
+
+@pytest.mark.parametrize(
+    ("folder", "stripped"),
+    [("assets", False), ("res/raw", False), ("assets/qnn", False), (f"jniLibs/{ABI}", True)],
+)
+def test_gradle_strips_no_skels_outside_jni_libs(
+    folder: str, stripped: bool, tmp_path: Path
+) -> None:
+    name = "libQnnHtpV75Skel.so"
+    root = with_file(sources(NO_SKEL, jni=LEGACY), f"app/src/main/{folder}/{name}", SET[name])
+    assert ("QNN865" in ids(judge(root(tmp_path), tmp_path / "scratch"))) is stripped
+    for words in (["init", "-q"], ["add", "."]):  # and if only git knows the file
+        subprocess.run(["git", "-C", tmp_path / "project", *words], check=True)
+    (tmp_path / "project" / "app/src/main" / folder / name).unlink()
+    found = judge(tmp_path / "project", tmp_path / "again")
+    assert ("QNN865" in ids(found)) is stripped
+
+
 def for_api(level: int) -> bytes:
     """libQnnHtp.so for another API level."""
     data = bytearray(library("libQnnHtp.so"))
