@@ -40,6 +40,7 @@ from tests.build.apps import (
     SET,
     SKELS,
     Make,
+    add_to_git,
     apk,
     facts,
     judge,
@@ -339,14 +340,14 @@ NO_SKEL = {name: data for name, data in SET.items() if "Skel" not in name}
 def test_gradle_strips_no_skels_outside_jni_libs(
     folder: str, stripped: bool, tmp_path: Path
 ) -> None:
-    name = "libQnnHtpV75Skel.so"
-    root = with_file(sources(NO_SKEL, jni=LEGACY), f"app/src/main/{folder}/{name}", SET[name])
-    assert ("QNN865" in ids(judge(root(tmp_path), tmp_path / "scratch"))) is stripped
-    for words in (["init", "-q"], ["add", "."]):  # and if only git knows the file
-        subprocess.run(["git", "-C", tmp_path / "project", *words], check=True)
-    (tmp_path / "project" / "app/src/main" / folder / name).unlink()
-    found = judge(tmp_path / "project", tmp_path / "again")
-    assert ("QNN865" in ids(found)) is stripped
+    name = f"app/src/main/{folder}/libQnnHtpV75Skel.so"
+    files = {name: SET["libQnnHtpV75Skel.so"]}
+    root = sources(NO_SKEL, files, jni=LEGACY)(tmp_path)
+    add_to_git(root)
+    there = judge(root, tmp_path / "1")
+    (root / name).unlink()  # only git knows it
+    for found in (there, judge(root, tmp_path / "2")):
+        assert ("QNN865" in {one.id for one in found}) is stripped
 
 
 def for_api(level: int) -> bytes:
