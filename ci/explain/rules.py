@@ -72,7 +72,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     about the line.
 
     ``number`` is that of its id, such as QNN1203, and never changes. ``headline`` has at most
-    HEADLINE_CHARS characters; ``detail`` continues it. ``proof`` is the test that tries the remedy,
+    HEADLINE_CHARS characters; ``detail`` continues it. ``proof`` is the file with the tried remedy,
     or empty if the remedy is a suggestion. ``places`` has what is different at one kind of place.
     ``source`` lists links, or the word ``experiment``. ``seen`` is true if this project saw such a
     line itself. ``consequence_of`` lists ids of rules. If one of these rules also matches a line of

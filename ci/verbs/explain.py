@@ -54,7 +54,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         rules = (*make_rules(read_emulator_policy(args.policy).advice), *rules)
     if args.files and all(map(FINDING.fullmatch, args.files)):
         entries = [find_rule(name, rules) for name in args.files]
-        found = {"findings": [msgspec.to_builtins(one) for one in entries]}
+        found = {"logs": [], "findings": [msgspec.to_builtins(one) for one in entries]}
         return Outcome("\n".join(map(render_entry, entries)), found)
     explanations = []
     for name in list_logs(args.files or [STDIN]):

@@ -136,7 +136,9 @@ def _escape(text: str) -> str:
 
 def make_schema() -> dict[str, Any]:
     """The schema of what ``explain --json`` prints."""
-    own = msgspec.json.schema(Explanation)
+    (logs, findings), defs = msgspec.json.schema_components(
+        (Explanation, Rule), ref_template="#/$defs/{name}"
+    )
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": "explain.schema.json",
@@ -144,8 +146,11 @@ def make_schema() -> dict[str, Any]:
         "type": "object",
         "additionalProperties": False,
         "required": ["logs"],
-        "properties": {"logs": {"type": "array", "items": {"$ref": own["$ref"]}}},
-        "$defs": own["$defs"],
+        "properties": {
+            "logs": {"type": "array", "items": logs},
+            "findings": {"type": "array", "items": findings},
+        },
+        "$defs": defs,
     }
 
 

@@ -53,6 +53,9 @@ def test_a_finding_is_described(capsys: pytest.CaptureFixture[str]) -> None:
     told = capsys.readouterr().out
     assert all(one in told for one in ("AEE_EUNABLETOLOAD", "(app) pack", "QNN1003 no-space"))
     assert main(["explain", "QNN999"]) == 2
+    capsys.readouterr()
+    assert main(["explain", "--json", "QNN1608"]) == 0
+    jsonschema.validate(json.loads(capsys.readouterr().out), json.loads(SCHEMA.read_text()))
 
 
 def test_a_relative_path_is_below_the_directory_of_the_caller(
