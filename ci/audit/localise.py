@@ -24,19 +24,19 @@ from ci.audit.localise_search import (
     Search,
     Trial,
 )
-from ci.cases.cache import CompileJob, CompileResult, hash_words
+from ci.cases.cache import CompileJob, as_compiled, hash_words
 from ci.cases.engine import Compiled, Staging
 from ci.cases.outputs import read_inputs, read_references, stack_outputs
 from ci.cases.pipeline import CaseRun, RunSetup
 from ci.cases.pool import Ended, Job
 from ci.cases.spec import CaseSpec
 from ci.executorch.engine import ExecutorchEngine
+from ci.facts.finding import Finding, Question
 from ci.faults.match import KnownFault, match_faults
 from ci.judging.figures import decibels
 from ci.judging.gate import OutputJudgement, References, judge
 from ci.models.graph_steps import Step, describe_steps
 from ci.models.tensors import TensorInfo
-from ci.report.schema import Question
 from provisioning.console.progress import Progress
 from provisioning.errors import FailedError
 from provisioning.files import digest_sources
@@ -83,7 +83,7 @@ class PartEngine:
         part = replace(model, module=module, evaluation=tuple(sets), reference=outputs)
         return Lowering(part, spec, staging, self.engine.backend).write_program(module)
 
-    def explain(self, error: Exception, log: Path) -> str:
+    def explain(self, error: Exception, log: Path) -> Finding:
         return self.engine.explain(error, log)
 
 
@@ -227,9 +227,9 @@ class Localiser:
             use_cache=self.setup.options.use_cache,
         )
         ended = self.call(job, job.log)
-        made = CompileResult(refused=ended.failure) if ended.failure else ended.result
+        made = as_compiled(ended)
         if not made.artifact:
-            return Trial(refused=made.refused)
+            return Trial(refused=made.refused.headline if made.refused else "refused")
         compiled, place = made.artifact.compiled, Path(made.directory)
         if not compiled.delegation.partitions:
             return Trial(refused="QNN accepts no node")

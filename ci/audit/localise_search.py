@@ -137,7 +137,7 @@ class Laboratory:
                 raise Spent(f"the limit of {count(self.limit, 'program')} (--limit) is reached")
             trial = self.tried[cut] = self.try_cut(cut)
             worst = trial.worst
-            told = trial.refused.splitlines()[0][:90] if trial.refused else "right"
+            told = trial.refused[:90] if trial.refused else "right"
             if worst:
                 told = f"wrong: {worst.reached_db:.1f} dB, {worst.predicted_db:.1f} dB predicted"
             size = f"{count(len(cut.kept), 'operator')}, {count(len(cut.given), 'output')}"

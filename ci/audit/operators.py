@@ -13,9 +13,10 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from ci.cases.policy import EmulatorPolicy
+from ci.cases.policy import EmulatorPolicy, is_match
 from ci.cases.spec import CaseSpec
-from ci.explain.rules import Advice, check_pattern
+from ci.explain.rules import check_pattern
+from ci.facts.kinds import NOT_LOWERED
 from ci.faults.match import KnownFault, match_faults
 from ci.models.graph_steps import Step
 from ci.models.lowering_options import Choices
@@ -200,11 +201,12 @@ def judge_case(
     elif left and full:
         faults.append(f"{nodes} node{' stays' if nodes == 1 else 's stay'} on the CPU")
     told = "\n".join([found.failure, *(one.reason for one in left)])
+    refused = [NOT_LOWERED.find("the model has no program", evidence=told)]
     known = faults and policy.expects_refusal(
-        spec.model, spec.scheme, soc, told, str(spec.source.choices)
+        spec.model, spec.scheme, soc, refused, choices=str(spec.source.choices)
     )
     status = Status.UNSUPPORTED if known else Status.FAILED if faults else Status.PASSED
-    advice = "" if left or not faults else _keep_fix(policy.advise(found.failure))
+    advice = "" if left or not faults else _keep_fix(policy, found.failure)
     return Audited(
         model=spec.model,
         scheme=scheme,
@@ -279,17 +281,19 @@ def find_remedy(
     """Return why an operator is refused, and what to do about it, from the policy's advice, from
     manifests/policies/operators.toml or from errors.toml. Each text is empty if it is unknown."""
     text = f"{op}: {reason}"
-    if own := next((one for one in policy.advice if re.search(one.pattern, text)), None):
+    found = [NOT_LOWERED.find("", evidence=text)]
+    if own := next((one for one in policy.advice if is_match(one.id, one.pattern, found)), None):
         return own.why, own.fix
     for row in read_remedies():
         if row.covers(scheme, soc) and row.fits(op, reason):
             return row.why, row.fix
-    return "", _keep_fix(policy.advise(text))
+    return "", _keep_fix(policy, text)
 
 
-def _keep_fix(advice: str) -> str:
-    """Return the part of an advice after ``fix:``; empty if there is no advice."""
-    return advice.rpartition(Advice("", "").text)[2].strip()
+def _keep_fix(policy: EmulatorPolicy, text: str) -> str:
+    """Return what helps against a failure with this text; empty if it is unknown."""
+    found = policy.advise([NOT_LOWERED.find("", evidence=text)]).remedies
+    return found[0].text if found else ""
 
 
 def sum_bytes(sizes: Iterable[int | None]) -> int | None:

@@ -25,11 +25,12 @@ from ci.executorch.delegation import (
     record_refusals,
 )
 from ci.executorch.internals import PreprocessResult, QnnBackend, qnn_partitioner
-from ci.executorch.lower import Lowering, compiler_spec, describe_refusal
+from ci.executorch.lower import Lowering, compiler_spec, list_refusals
 from ci.executorch.quantize import quantize_model
 from ci.models.graph_steps import describe_steps
 from ci.models.model import Model
 from ci.models.user_code import find_line
+from provisioning.errors import QnnCiError
 
 VARIES = "a shape depends on the data"
 Programs = Mapping[str, Sequence[Any]]  # per method: the programs that QNN would compile
@@ -58,7 +59,9 @@ def partition_model(model: Model, spec: CaseSpec, staging: Staging) -> Found:
             edge = Lowering(model, spec, staging).lower_edge(module, options)
         refusals.require_skipped()
     except Exception as error:  # noqa: BLE001 - it is the failure of this case
-        failure = describe_refusal(error, staging.log)
+        failure = "; ".join(list_refusals(error, staging.log))
+        if isinstance(error, QnnCiError):
+            failure = str(error)
     failure = "; ".join([*crashes, *filter(None, [failure])])
     for name in varying & refusals.by_node.keys():
         refusals.by_node[name] = f"{VARIES}: {refusals.by_node[name]}"

@@ -128,7 +128,7 @@ def compare_cases(before: Case, now: Case) -> Iterator[Difference]:
     """Yield how a case differs in status, operators, accuracy, metric and footprint."""
     subject = str(before.name)
     if before.status is not now.status:
-        words = [f"{one.status.value} {one.reason}".splitlines()[0][:120] for one in (before, now)]
+        words = [f"{one.status.value} {one.headline}".rstrip() for one in (before, now)]
         worse = RANKS[now.status] > RANKS[before.status]
         yield note(subject, "status", words, "worse" if worse else "better")
     for processor, place in (("cpu", "CPU"), ("npu", "NPU")):

@@ -31,11 +31,14 @@ import msgspec
 from msgspec import Struct
 
 from ci.cases.engine import Compiled, Engine, Staging, require_references
-from ci.cases.forked import is_own, run_forked
+from ci.cases.forked import DiedError, is_own, run_forked
+from ci.cases.pool import Ended
 from ci.cases.spec import CaseSpec
+from ci.facts.finding import Finding
+from ci.facts.kinds import BUG, DIED, INVALID, find_bug
 from ci.models.user_models import ReferencePolicy
 from provisioning.documents import DocumentError, read_json, read_text
-from provisioning.errors import QnnCiError
+from provisioning.errors import DefectError, QnnCiError
 from provisioning.files import (
     digest_sources,
     explain_no_room,
@@ -243,20 +246,25 @@ def publish_artifact(staging: Path, directory: Path) -> bool:
 
 
 class CompileResult(Struct, frozen=True):
-    """The result of a CompileJob: the directory and record of an artifact or, in ``refused``, the
-    reason why the case was not compiled.
-
-    ``is_ours`` is true if this project rejected the case, and false if a tool did. ``is_defect`` is
-    true if this project failed. ``repaired`` is true if a damaged artifact was replaced.
-    """
+    """The result of a CompileJob: the directory and record of an artifact or, in ``refused``, why
+    the case was not compiled. ``repaired`` is true if a damaged artifact was replaced."""
 
     directory: str = ""
     artifact: Artifact | None = None
     cached: bool = False
     repaired: bool = False
-    refused: str = ""
-    is_ours: bool = False
-    is_defect: bool = False
+    refused: Finding | None = None
+
+
+def as_compiled(ended: Ended) -> CompileResult:
+    """Return the result of a CompileJob that a worker ran. It also states how the worker failed."""
+    if ended.failure:
+        error, where = ended.error, "" if ended.error else "lowering: "
+        kind = INVALID if error and not isinstance(error, DiedError) else DIED
+        kind = BUG if isinstance(error, DefectError) else kind
+        return CompileResult(refused=kind.find(f"{where}{ended.failure}", advice=ended.advice))
+    result: CompileResult = ended.result
+    return result
 
 
 @dataclass(frozen=True)
@@ -317,11 +325,12 @@ class CompileJob:
                 no_room = explain_no_room(error, self.cache)
                 if no_room:
                     raise no_room from error
-                told, is_ours = self.engine.explain(error, self.log), isinstance(error, QnnCiError)
-                is_defect = is_own(error)
-                if is_defect and not is_ours:
-                    told = f"this is a bug in executorch-qnn-ci: {told}"
-                return CompileResult(refused=told, is_ours=is_ours, is_defect=is_defect)
+                refused = self.engine.explain(error, self.log)
+                if isinstance(error, QnnCiError):
+                    refused = (BUG if is_own(error) else INVALID).from_error(error)
+                elif is_own(error):
+                    refused = find_bug(error, evidence=refused.evidence)
+                return CompileResult(refused=refused)
             if not publish_artifact(staging.directory, directory) and not self.use_cache:
                 fresh = self.log.with_name("lowered") / directory.name
                 shutil.move(staging.directory, fresh)

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from ci.cases.forked import describe_error
 from ci.cases.spec import CaseSpec
+from ci.facts.finding import NO_ADVICE, Advice, Finding
 from ci.judging.figures import Array, is_floating
 from ci.models.graph_steps import Step, TraceError
 from ci.models.tensors import Layer, Loss, TensorInfo, read_sets, write_sets
@@ -285,8 +286,8 @@ class Engine(Protocol):
         description. For a case with ``layers``, the outputs include those of its layers if the
         engine supports this. An exception means that the case is refused."""
 
-    def explain(self, error: Exception, log: Path) -> str:
-        """Return the reason why a case was refused, from the exception that ``compile`` raised and
+    def explain(self, error: Exception, log: Path) -> Finding:
+        """Return why a case was refused, from the exception that ``compile`` raised and
         QNN's log."""
 
 
@@ -321,11 +322,13 @@ class RunError(FailedError):
     """Raised if a program returned no outputs. ``used`` is true if its process had run other
     programs before. If a device was lost during the run, ``lacks`` names it; if the machine was too
     busy to run the program at all, ``lacks`` is CPU. Such a failure says nothing about the
-    program."""
+    program. ``advice`` is what is known about the cause."""
 
-    def __init__(self, what: str, *, used: bool = False, lacks: str = "") -> None:
+    def __init__(
+        self, what: str, advice: Advice = NO_ADVICE, *, used: bool = False, lacks: str = ""
+    ) -> None:
         super().__init__(what)
-        self.used, self.lacks = used, lacks
+        self.advice, self.used, self.lacks = advice, used, lacks
 
 
 class OpenProgram(Protocol):

@@ -73,18 +73,22 @@ def run_forked(function: Callable[[], R], doing: str = "") -> R:
     if code or not data:
         last = step[:].rstrip(b"\0").decode("utf-8", "replace")
         what = f"the process {describe_exit(code)} without a result"
-        raise FailedError(f"{doing}: {what}" if doing else what, why=last and f"while {last}")
+        raise DiedError(f"{doing}: {what}" if doing else what, why=last and f"while {last}")
     try:
         result: Any = pickle.loads(data)  # noqa: S301 - from our own fork
     except Exception as error:
         what = "the process wrote no valid result"
-        raise FailedError(
+        raise DiedError(
             f"{doing}: {what}" if doing else what,
             why="the model's code wrote to a file that it did not open",
         ) from error
     if isinstance(result, QnnCiError):
         raise result
     return cast("R", result)
+
+
+class DiedError(FailedError):
+    """A fork died, or its result was not what it should be."""
 
 
 def still_tqdm() -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import structs
 
 from ci.cases.baselines import Baseline, find_changes
 from ci.cases.cache import Artifact
@@ -28,26 +30,30 @@ from ci.cases.policy import EmulatorPolicy
 from ci.cases.pool import read_tail
 from ci.cases.qnn_files import PARAMS, SAVER, SAVER_CALLS, count_operators
 from ci.cases.spec import CaseSpec
-from ci.judging.budget import (
-    Overrun,
-    advise_on_budget,
-    find_excesses,
-    find_predicted_slow,
-    find_slow,
-    suggest_tighter,
+from ci.facts.finding import (
+    HEADLINE_CHARS,
+    NO_ADVICE,
+    Advice,
+    Finding,
+    Proof,
+    Question,
+    advise,
+    shorten,
 )
+from ci.facts.kinds import CHANGED, LACKING, NO_OUTPUTS, ON_CPU, PROOFLESS, RUNNER, UNEXPECTED
+from ci.judging.budget import find_excesses, find_predicted_slow, find_slow, suggest_tighter
 from ci.judging.details import describe_outputs
 from ci.judging.figures import Array, Nearness, find_nearness
-from ci.judging.gate import Reason, References
+from ci.judging.gate import References
 from ci.judging.verdict import (
     MODEL,
+    OF_MODEL,
     SCHEME,
     CaseFigures,
     ControlResult,
     forgive,
     judge_outputs,
     keeps_metric,
-    name_reasons,
 )
 from ci.latency.data import Line
 from ci.models.graph_steps import Step
@@ -64,9 +70,7 @@ from ci.report.schema import (
     NoiseNote,
     OpCount,
     OutputFigures,
-    Place,
     ProgramFile,
-    Question,
     Status,
 )
 from provisioning.documents import CONTENT_BYTES, read_text
@@ -88,8 +92,8 @@ class TriggeredFault(Protocol):
         """Whether the quantized model itself is wrong, not the program."""
 
     @property
-    def text(self) -> str:
-        """The fault with its place, and its fix on a second line."""
+    def advice(self) -> Advice:
+        """The fault with its place, and its fix."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,10 +132,11 @@ class CaseResult:
 class Run:
     """The result of running a program: outputs, or a failure. ``used`` is true if the program's
     process had run other programs before. If a device was lost during the run, ``lacks`` names
-    it."""
+    it. ``advice`` is what is known about the cause of a failure."""
 
     outputs: Sets = ()
     failure: str = ""
+    advice: Advice = NO_ADVICE
     lacks: str = ""
     notes: RunNotes = field(default_factory=RunNotes)
     wall_s: float = 0.0
@@ -151,7 +156,6 @@ class Evidence:
     figures: CaseFigures = field(default_factory=CaseFigures)
     controls: tuple[ControlResult, ...] = ()
     metric: MetricResult | None = None
-    question: Question | None = None
     warnings: tuple[str, ...] = ()
     notes: tuple[NoiseNote, ...] = ()
     baseline: Baseline | None = None
@@ -173,7 +177,7 @@ class JudgeSetup:
 
 
 class CaseJudge:
-    """Judges one case, step by step. Any step can end the case with a status and a reason.
+    """Judges one case, step by step. Any step can end the case with a status and findings.
     ``directory`` is a scratch directory."""
 
     def __init__(self, spec: CaseSpec, setup: JudgeSetup, directory: Path) -> None:
@@ -248,12 +252,10 @@ class CaseJudge:
         late, nearly_late = find_predicted_slow(
             self.evidence.estimate, self.limits.budget, self.budget
         )
-        over = (*self.find_excesses(compiled), *slow, *late)
-        every = [*verdict.reasons, *task, *name_excesses(over)]
+        every = [*verdict.findings, *task, *self.find_excesses(compiled), *slow, *late]
         kept = keeps_metric(self.metric, self.evidence.metric) and not self.limits.strict_noise
         failing, forgiven = forgive(every, self.metric, kept=kept)
         self.evidence.notes = (*verdict.notes, *(verdict.element_notes if kept else ()))
-        self.evidence.question = failing[0].question if failing else None
         unjudged = self.spec.scheme is Scheme.ASIS and verdict.figures.sqnr_db_scheme == math.inf
         own = [NO_FLOAT] * unjudged  # the file is its own reference
         tighter: Sequence[str] = ()
@@ -272,53 +274,56 @@ class CaseJudge:
             self.evidence.controls = tuple(one for one in verdict.controls if one.rejected)
             self.evidence.warnings += (f"{proofless}, except for the metric",)
             proofless = ""
-        reasons = [
-            *name_reasons(failing),
-            *filter(None, [proofless]),
+        findings = [
+            *failing,
+            *([PROOFLESS.find(proofless)] if proofless else []),
             *self.compare_baseline(),
-            *run.notes.faults,
+            *(RUNNER.find(one) for one in run.notes.faults),
             *self.delegation_faults(compiled),
         ]
-        if not reasons and (unmet := self.find_unmet()):
-            return self.end(Status.FAILED, unmet, log_tail, remark=run.notes.remark)
-        if not reasons:
+        if not findings:
+            findings = [*self.find_unmet()]
+            if findings:
+                return self.end(Status.FAILED, findings, log_tail, remark=run.notes.remark)
             if notes := self.evidence.notes:
                 with self.notes.of("the operators that cause errors above the predicted noise"):
                     self.evidence.notes = self.name_operators(notes)
             return self.end(Status.PASSED, remark=run.notes.remark)
-        advice = MODEL if failing and failing[0].is_model else verdict.advice
-        if self.evidence.question is Question.QUANTIZED and Question.QUANTIZED not in known:
-            advice = advice or SCHEME
+        question, advice = findings[0].question, verdict.advice
+        if findings[0].id in OF_MODEL:
+            advice = MODEL
+        elif question is Question.QUANTIZED and Question.QUANTIZED not in known:
+            advice = advice if advice != NO_ADVICE else SCHEME
         is_located = Question.FAITHFUL in known or verdict.is_placed or run.used
-        where = self.explain(compiled.loss, over, is_located=is_located)
-        explained = "\n".join(["; ".join(reasons), *advice, *where])
-        return self.end(Status.FAILED, explained, log_tail, remark=run.notes.remark)
+        findings[0] = findings[0].explained(
+            advice + self.explain(compiled.loss, question, is_located=is_located)
+        )
+        return self.end(Status.FAILED, findings, log_tail, remark=run.notes.remark)
 
-    def explain(self, loss: Loss | None, over: Sequence[Overrun], *, is_located: bool) -> list[str]:
-        """Return advice on exceeded budgets, and where the accuracy of a failed case is lost."""
-        lines: list[str] = []
-        with self.notes.of("advice on the budget"):
-            lines += advise_on_budget(over)
+    def explain(self, loss: Loss | None, question: Question, *, is_located: bool) -> Advice:
+        """Return where the accuracy of a failed case is lost."""
+        where: list[str] = []
         with self.notes.of("the layer at which accuracy is lost"):
-            if loss and self.evidence.question is Question.QUANTIZED:
-                lines.append(describe_loss(loss))
-            if self.evidence.question is Question.FAITHFUL and not is_located:
-                lines += filter(None, [self.locate()])
-        return lines
+            if loss and question is Question.QUANTIZED:
+                where.append(describe_loss(loss))
+            if question is Question.FAITHFUL and not is_located:
+                where += filter(None, [self.locate()])
+        return Advice(where=tuple(where))
 
     def end_failed(self, run: Run, compiled: Compiled, log_tail: str) -> CaseResult:
         """End a case whose program returned no outputs."""
         self.evidence.lacks = run.lacks
-        known = run.failure if run.lacks else self.find_refusal(f"{run.failure}\n{log_tail}")
-        if known:
-            return self.end(Status.UNSUPPORTED, f"run: {known}", log_tail)
-        faults = [f"run: {run.failure}", *self.delegation_faults(compiled)]
-        faults += name_reasons(name_excesses(self.find_excesses(compiled)))
-        return self.end(Status.FAILED, "; ".join(faults), log_tail)
+        found = NO_OUTPUTS.find(run.failure, advice=run.advice)
+        if run.lacks:
+            return self.end(Status.UNSUPPORTED, [LACKING.find(run.failure)], log_tail)
+        if known := self.find_refusal(found, log_tail):
+            return self.end(Status.UNSUPPORTED, [expect(found, known)], log_tail)
+        findings = [found, *self.delegation_faults(compiled), *self.find_excesses(compiled)]
+        return self.end(Status.FAILED, findings, log_tail)
 
     def locate(self) -> str:
-        """Return a line with the layer at which a program starts to differ from its model, or "" if
-        it is unknown. This class always returns "", because it runs no program. CaseRun overrides
+        """Return the layer at which a program starts to differ from its model, or "" if it is
+        unknown. This class always returns "", because it runs no program. CaseRun overrides
         this."""
         return ""
 
@@ -327,64 +332,71 @@ class CaseJudge:
         unchanged, because it runs no program. CaseRun overrides this."""
         return notes
 
-    def measure_metric(self, references: References, outputs: list[Array]) -> list[Reason]:
-        """Return why the user's metric rejects the program. This class returns no reasons, because
-        it runs no user code. CaseRun overrides this."""
+    def measure_metric(self, references: References, outputs: list[Array]) -> list[Finding]:
+        """Return why the user's metric rejects the program. This class returns nothing, because it
+        runs no user code. CaseRun overrides this."""
         del references, outputs
         return []
 
-    def compare_baseline(self) -> list[str]:
-        """Return a reason for each SQNR that differs too much from this toolchain's baseline. The
+    def compare_baseline(self) -> list[Finding]:
+        """Return a finding for each SQNR that differs too much from this toolchain's baseline. The
         list is empty if the case has no baseline."""
         spec = self.spec
         baseline = self.judged_by.baselines.get(f"{spec.model} {spec.scheme.value} {spec.soc}")
         if baseline is None:
             return []
         self.evidence.baseline = baseline
-        return list(find_changes(self.evidence.figures, baseline))
+        return [CHANGED.find(one) for one in find_changes(self.evidence.figures, baseline)]
 
-    def delegation_faults(self, compiled: Compiled) -> list[str]:
-        """Return a reason that lists the nodes on the CPU, if the policy requires full delegation.
+    def delegation_faults(self, compiled: Compiled) -> list[Finding]:
+        """Return a finding that lists the nodes on the CPU, if the policy requires full delegation.
         Nodes for which the model's entry requests the CPU are not listed."""
         left = [one for one in compiled.delegation.fallback_ops if not one.asked]
         if not self.limits.full_delegation or not left:
             return []
         every = [*dict.fromkeys(f"{one.op}: {one.reason}" for one in left)]
         more = [f"and {len(every) - SHOWN_OPS} more"] if len(every) > SHOWN_OPS else []
-        named = "; ".join([*every[:SHOWN_OPS], *more])
         many = "1 node falls" if len(left) == 1 else f"{len(left)} nodes fall"
-        return [f"{many} back to the CPU ({named})"]
+        names = ", ".join(dict.fromkeys(one.op for one in left))
+        told = f"{many} back to the CPU ({names})"
+        return [ON_CPU.find(told, evidence="\n".join([*every[:SHOWN_OPS], *more]))]
 
-    def find_excesses(self, compiled: Compiled) -> tuple[Overrun, ...]:
+    def find_excesses(self, compiled: Compiled) -> tuple[Finding, ...]:
         """Return each limit of the case's budget that the program or its lowering exceeds, or that
         cannot be checked."""
         return tuple(find_excesses(compiled.footprint, self.limits.budget, self.budget))
 
-    def refuse(self, reason: str, log_tail: str, *, is_ours: bool = False) -> CaseResult:
+    def refuse(self, found: Finding, log_tail: str) -> CaseResult:
         """End a case that was not lowered. Its status is ``unsupported`` if the policy expects the
-        refusal, else ``failed``. ``is_ours`` is true if this project rejected the case; the reason
-        is then reported without the prefix "refused"."""
-        known = self.find_refusal(reason)
+        refusal, else ``failed``."""
+        known = self.find_refusal(found)
         if known:
-            return self.end(Status.UNSUPPORTED, f"{reason} [{known}]", log_tail)
-        return self.end(Status.FAILED, reason if is_ours else f"refused: {reason}", log_tail)
+            return self.end(Status.UNSUPPORTED, [expect(found, known)], log_tail)
+        return self.end(Status.FAILED, [found], log_tail)
 
-    def find_refusal(self, reason: str) -> str:
-        """Return the policy's explanation if it expects this case to be refused for ``reason``, or
-        "" if it does not."""
+    def find_refusal(self, found: Finding, log_tail: str = "") -> str:
+        """Return the policy's explanation if it expects this case to be refused with this finding
+        or message, or "" if it does not."""
         spec, choices = self.spec, str(self.spec.source.choices)
-        return self.policy.expects_refusal(spec.model, spec.scheme, spec.soc, reason, choices)
+        return self.policy.expects_refusal(
+            spec.model, spec.scheme, spec.soc, [found], choices=choices, log=log_tail
+        )
 
-    def find_unmet(self) -> str:
-        """Return the reason why this case should not have passed: a strict row of the policy
-        expects its refusal. Return "" if there is no such row."""
+    def find_unmet(self) -> Iterator[Finding]:
+        """Yield why this case should not have passed, if a strict row of the policy expects its
+        refusal."""
         spec, choices = self.spec, str(self.spec.source.choices)
         known = self.policy.find_unmet(spec.model, spec.scheme, spec.soc, choices)
-        return known and (
-            f"the case passed, but the policy expects it to be unsupported: {known}\n  fix: remove"
-            " that row from [[unsupported]] or narrow its globs; set strict = false if only some"
-            " of its cases are refused"
-        )
+        if known:
+            yield UNEXPECTED.find(
+                "the case passed, but the policy expects it to be unsupported",
+                details=(known,),
+                advice=advise(
+                    fix="remove that row from [[unsupported]] or narrow its globs; set strict ="
+                    " false if only some of its cases are refused",
+                    proof=Proof.PROVEN,
+                ),
+            )
 
     def leave(self, *files: Path) -> None:
         """Copy files of the case to its directory in ``SessionOptions.files_directory``, if that is
@@ -396,34 +408,37 @@ class CaseJudge:
                 shutil.copyfile(path, kept / path.name)
 
     def end(
-        self, status: Status, reason: str = "", log_tail: str = "", *, remark: str = ""
+        self,
+        status: Status,
+        findings: Sequence[Finding] = (),
+        log_tail: str = "",
+        *,
+        remark: str = "",
     ) -> CaseResult:
-        """Return the result of the case, with all known facts in its report row. A failure's reason
-        is followed by advice and by the known faults that the graph triggers. If the case passed,
+        """Return the result of the case, with all known facts in its report row. The first finding
+        of a failure gets advice and the known faults that the graph triggers. If the case passed,
         these faults are warnings."""
-        advice = self.policy.advise(reason) if status is Status.FAILED else ""
-        # Often only the log shows why a process died or why an operator was refused.
-        is_dead = reason.startswith(("run: ", "refused: ")) or " was killed by " in reason
-        if status is Status.FAILED and is_dead:
-            advice = advice or self.policy.advise(log_tail)
         spec, known = self.spec, self.evidence
-        triggered = [] if status is Status.UNSUPPORTED else self.list_faults()
-        faults = [f"known fault: {one.text}" for one in triggered]
+        faults = [] if status is Status.UNSUPPORTED else self.list_faults()
         if status is Status.PASSED:
-            known.warnings += tuple(one.replace("\n  ", "; ") for one in faults)
-            faults = []
-        told = "\n".join([reason, *filter(None, [advice]), *faults])
-        places: tuple[Place, ...] = ()
-        with self.notes.of("the lines of the model's code"):
-            places = self.find_places(told) if status is Status.FAILED else ()
+            known.warnings += tuple(describe_fault(one.advice) for one in faults)
+        if status is Status.FAILED and findings:
+            # Often only the log shows why a process died or why an operator was refused.
+            log = log_tail if findings[0].question in {Question.RUN, Question.LOWERED} else ""
+            findings = [
+                one.explained(self.policy.advise([one], "" if number else log))
+                for number, one in enumerate(findings)
+            ]
+            findings[0] = findings[0].explained(sum((one.advice for one in faults), NO_ADVICE))
+            with self.notes.of("the lines of the model's code"):
+                findings = self.find_places(findings)
         made = known.artifact.compiled.warnings if known.artifact else ()
         known.warnings += tuple(dict.fromkeys((*made, *self.notes)))
         case = make_case(
             spec,
             known,
             status=status,
-            reason=told,
-            places=places,
+            findings=tuple(findings),
             log_tail=log_tail,
             runner=self.judged_by.runner,
             metric_name=self.metric.name if self.metric and known.metric else "",
@@ -462,20 +477,35 @@ class CaseJudge:
         faults = self.list_faults()
         return {Question.QUANTIZED if one.is_scheme else Question.FAITHFUL for one in faults}
 
-    def find_places(self, reason: str) -> tuple[Place, ...]:
-        """Return the source lines of the user's code that ``reason`` mentions, or else the first
-        line of the model's factory. The result is empty for an ONNX file."""
-        if self.spec.is_file:
-            return ()
+    def find_places(self, findings: Sequence[Finding]) -> Sequence[Finding]:
+        """Return the findings with the source lines of the user's code that they mention. If there
+        is none, the first finding gets the line of the model's factory. ONNX files have no
+        lines."""
         reference = self.spec.source.reference
         if is_suite(self.spec.reference):
             reference = find_suite_model(self.spec.reference)
-        return tuple(find_places(reason) or [find_factory(reference)] if reference else [])
+        if self.spec.is_file or not reference:
+            return findings
+        found = [
+            structs.replace(one, places=one.places or tuple(find_places(one.words)))
+            for one in findings
+        ]
+        if not any(one.places for one in found):
+            found[0] = structs.replace(found[0], places=(find_factory(reference),))
+        return found
 
 
-def name_excesses(excesses: Sequence[Overrun]) -> list[Reason]:
-    """Return one reason per overrun. Such a reason fails the case."""
-    return [Reason(Question.BUDGET, one.text) for one in excesses]
+def expect(found: Finding, known: str) -> Finding:
+    """Return a refusal that the policy expects. The policy's explanation becomes its headline."""
+    details = (found.headline, *found.details, *([known] if len(known) > HEADLINE_CHARS else []))
+    return structs.replace(found, headline=shorten(known, HEADLINE_CHARS), details=details)
+
+
+def describe_fault(advice: Advice) -> str:
+    """Return a known fault and its remedy in one line."""
+    return "; ".join(
+        [*(one.text for one in advice.causes), *(f"fix: {one.text}" for one in advice.remedies)]
+    )
 
 
 def make_case(
@@ -483,9 +513,8 @@ def make_case(
     known: Evidence,
     *,
     status: Status,
-    reason: str,
+    findings: Sequence[Finding],
     runner: str,
-    places: tuple[Place, ...] = (),
     log_tail: str = "",
     metric_name: str = "",
 ) -> Case:
@@ -517,7 +546,6 @@ def make_case(
         metric_float=known.metric.float32 if known.metric else None,
         metric_quantized=known.metric.quantized if known.metric else None,
         metric_name=metric_name,
-        question=known.question if status is Status.FAILED else None,
         warnings=known.warnings,
         noise_notes=known.notes,
         clipped=compiled.clipped if compiled else (),
@@ -534,8 +562,7 @@ def make_case(
         compiler=known.compiler,
         choices=describe_choices(spec, compiled),
         cached=known.cached,
-        reason=reason,
-        places=places,
+        findings=tuple(findings),
         fallback_ops=tuple(
             FallbackOp(op=one.op, reason=one.reason)
             for one in (delegation.fallback_ops if delegation else ())
@@ -583,10 +610,10 @@ def list_program(artifact: Artifact) -> tuple[ProgramFile, ...]:
 
 
 def describe_loss(loss: Loss) -> str:
-    """Return a line with the layer at which the quantized model loses the most accuracy compared to
-    the float32 model."""
+    """Return the layer at which the quantized model loses the most accuracy compared to the float32
+    model."""
     return (
-        f"  where: the most accuracy is lost at {loss.name}: the SQNR is {loss.before_db:.1f} dB"
+        f"the most accuracy is lost at {loss.name}: the SQNR is {loss.before_db:.1f} dB"
         f" before it and {loss.behind_db:.1f} dB after it; with only the weights quantized, the"
         f" SQNR of the outputs is {loss.weights_db:.1f} dB"
     )

@@ -26,6 +26,8 @@ from ci.cases.engine import Compiled, Program
 from ci.cases.judged import CaseJudge, CaseResult, JudgeSetup, Run
 from ci.cases.outputs import OUTPUTS, read_outputs, read_references
 from ci.cases.spec import CaseSpec
+from ci.facts.finding import Finding
+from ci.facts.kinds import CONTRADICTED, NO_NODE, NO_OUTPUTS
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
 from ci.report.schema import Case, Report, Status, summarize
@@ -101,7 +103,8 @@ def judge_case(case: Case, judging: CaseJudge, folder: Path, pulled: Path | None
             result = judge_kept(folder, judging, pulled)
     except (*HARM, QnnCiError) as error:
         told = f"the {'' if pulled else 'kept '}outputs cannot be judged"
-        result = judging.end(Status.FAILED, f"{told}: {describe_exception(error)}")
+        told = f"{told}: {describe_exception(error)}"
+        result = judging.end(Status.FAILED, [NO_OUTPUTS.find(told)])
     row = structs.replace(
         result.case, warnings=(*result.case.warnings, *([UNMEASURED] if metric else []))
     )
@@ -116,7 +119,7 @@ def compare_rows(case: Case, row: Case) -> Case:
     return structs.replace(
         row,
         status=Status.FAILED if faults else row.status,
-        reason="\n".join(filter(None, [*faults, row.reason])),
+        findings=(*row.findings, *faults),
         run_s=case.run_s,
         run_ms=case.run_ms,
         device=case.device,
@@ -151,12 +154,13 @@ def judge_unrun(case: Case, judging: CaseJudge) -> Case:
     elif (
         case.status is Status.UNSUPPORTED
         and not case.lacks
-        and not judging.find_refusal(case.reason)
+        and not any(map(judging.find_refusal, case.findings))
     ):
-        told = f"the policy does not expect the case to be unsupported: {case.reason}"
+        told = "the policy does not expect the case to be unsupported"
     else:
         return case
-    return structs.replace(case, status=Status.FAILED, reason=told)
+    found = (CONTRADICTED.find(told), *case.findings)
+    return structs.replace(case, status=Status.FAILED, findings=found)
 
 
 def judge_kept(folder: Path, judging: CaseJudge, pulled: Path | None) -> CaseResult:
@@ -167,7 +171,7 @@ def judge_kept(folder: Path, judging: CaseJudge, pulled: Path | None) -> CaseRes
     compiled, place = artifact.compiled, folder / "artifact"
     judging.note_program(place, artifact)
     if not compiled.delegation.partitions:
-        return judging.refuse("QNN accepted no node", "")
+        return judging.refuse(NO_NODE.find("QNN accepted no node"), "")
     references, log = read_references(place, compiled), folder / "run.log"
     if pulled:
         run, log = read_pulled(pulled, compiled), pulled / LOG
@@ -224,13 +228,14 @@ def check_tensor(info: TensorInfo) -> None:
         )
 
 
-def find_contradictions(case: Case, judged: Case) -> Iterator[str]:
-    """Yield the reasons to reject the run's row: the case failed or was refused in the run, or a
+def find_contradictions(case: Case, judged: Case) -> Iterator[Finding]:
+    """Yield why to reject the run's row: the case failed or was refused in the run, or a
     figure of a passed case does not match its kept outputs."""
     if case.status is Status.FAILED or (case.status is Status.UNSUPPORTED and not case.lacks):
-        yield f"the case's status in the run was {case.status.value}: {case.reason}"
+        yield CONTRADICTED.find(f"the case's status in the run was {case.status.value}")
+        yield from case.findings
     for name in FIGURES if case.status is Status.PASSED else ():
         told, found = getattr(case, name), getattr(judged, name)
         same = None not in {told, found} and math.isclose(told, found, rel_tol=1e-3, abs_tol=1e-3)
         if not same and told is not found:
-            yield f"{name} is {told} in the run's report, but {found} for the kept outputs"
+            yield CONTRADICTED.find(f"{name} is {told} in the report, {found} for the kept outputs")

@@ -15,12 +15,13 @@ from pathlib import Path
 from msgspec import structs
 
 from ci.cases.baselines import Baseline
-from ci.cases.cache import CompileJob, CompileResult, programs_home
+from ci.cases.cache import CompileJob, as_compiled, programs_home
 from ci.cases.engine import (
     CPU,
     STAGE,
     STAGES,
     Compiled,
+    Delegation,
     Engine,
     Program,
     RunError,
@@ -28,23 +29,24 @@ from ci.cases.engine import (
     Sets,
     needed,
 )
-from ci.cases.judged import CaseJudge, CaseResult, JudgeSetup, Run, SessionOptions, name_excesses
+from ci.cases.judged import CaseJudge, CaseResult, JudgeSetup, Run, SessionOptions
 from ci.cases.outputs import read_inputs, read_references, stack_outputs
 from ci.cases.pool import Ended, Pool
 from ci.cases.runners import INPUT_LIST
 from ci.cases.spec import CaseSpec
-from ci.judging.budget import advise_on_budget
+from ci.facts.finding import Finding, Proof, Question, advise
+from ci.facts.kinds import BUG, INVALID, LACKING, METRIC_ERROR, NO_NODE, NO_OUTPUTS, find_bug
 from ci.judging.figures import Array
-from ci.judging.gate import Judgement, Reason, References, judge
-from ci.judging.verdict import judge_metric, name_reasons
+from ci.judging.gate import Judgement, References, judge
+from ci.judging.verdict import judge_metric
 from ci.latency.estimate import estimate_times
 from ci.latency.simulation import choose_simulated
 from ci.models.tensors import Layer
 from ci.models.user_data import run_metric
 from ci.models.user_models import MetricResult
-from ci.report.schema import Estimate, NoiseNote, Question, Status, Threshold
+from ci.report.schema import Estimate, NoiseNote, Status, Threshold
 from provisioning.documents import read_text, read_window
-from provisioning.errors import DefectError, QnnCiError, StoreError, UnfitError, describe_exception
+from provisioning.errors import DefectError, QnnCiError, StoreError, UnfitError
 from provisioning.files import explain_no_room, explain_write
 
 ARTIFACT = "artifact"
@@ -103,41 +105,40 @@ class CaseRun(CaseJudge):
             raise
         except RunError as error:
             self.evidence.lacks = error.lacks
-            return self.end(Status.UNSUPPORTED if error.lacks else Status.FAILED, str(error))
+            if error.lacks:
+                return self.end(Status.UNSUPPORTED, [LACKING.from_error(error)])
+            return self.end(Status.FAILED, [NO_OUTPUTS.from_error(error)])
         except Exception as error:
             no_room = explain_no_room(error)
             if no_room:
                 raise no_room from error
             self.evidence.is_defect = isinstance(error, DefectError)
             if isinstance(error, QnnCiError):
-                return self.end(Status.FAILED, str(error))
+                kind = BUG if self.evidence.is_defect else INVALID
+                return self.end(Status.FAILED, [kind.from_error(error)])
             self.evidence.is_defect = True
-            why = f"this is a bug in executorch-qnn-ci: {describe_exception(error)}"
-            return self.end(Status.FAILED, why, traceback.format_exc())
+            return self.end(Status.FAILED, [find_bug(error)], traceback.format_exc())
         return result
 
     def _compile_and_run(self) -> CaseResult:
         ended = self.compile(self.spec, self.directory / "lower.log")
         if ended.starved:
             raise RunError(f"lowering: {ended.failure}", lacks=CPU)
-        if ended.failure:
-            reason = ended.failure if ended.error else f"lowering: {ended.failure}"
-            return self.end(Status.FAILED, reason, ended.log_tail)
-        made: CompileResult = ended.result
-        if made.is_defect:
-            self.evidence.is_defect = True
-            return self.end(Status.FAILED, made.refused, ended.log_tail)
+        made = as_compiled(ended)
+        if made.refused:
+            self.evidence.is_defect = made.refused.id == BUG.id
+            if ended.failure:  # no tool refused it
+                return self.end(Status.FAILED, [made.refused], ended.log_tail)
+            return self.refuse(made.refused, ended.log_tail)
         if not made.artifact:
-            return self.refuse(made.refused, ended.log_tail, is_ours=made.is_ours)
+            raise DefectError("a program was neither compiled nor refused")
         directory, compiled = Path(made.directory), made.artifact.compiled
         if made.repaired:
             self.remarks.append("a damaged cache entry was replaced")
         self.note_program(directory, made.artifact)
         self.evidence.cached = made.cached
         if not compiled.delegation.partitions:
-            reasons = "; ".join(one.reason for one in compiled.delegation.fallback_ops)
-            reasons = reasons or "the model computes nothing: its graph has no operators"
-            return self.refuse(f"QNN accepted no node: {reasons}", ended.log_tail)
+            return self.refuse(find_no_node(compiled.delegation), ended.log_tail)
         if self.estimates:
             what = "the time on a device"
             with needed(what) if self.limits_time else self.notes.of(what):
@@ -159,11 +160,10 @@ class CaseRun(CaseJudge):
         if not choose_simulated(spec.soc):
             return estimate_times(None, spec.scheme, spec.soc)
         ended = self.compile(spec, self.directory / "simulate.log")
-        made = CompileResult(refused=ended.failure) if ended.failure else ended.result
+        made = as_compiled(ended)
         if not made.artifact:
-            return estimate_times(
-                None, spec.scheme, spec.soc, fault=made.refused.partition("\n")[0]
-            )
+            fault = made.refused.headline if made.refused else ""
+            return estimate_times(None, spec.scheme, spec.soc, fault=fault)
         found = made.artifact.compiled
         cpu_nodes = found.delegation.fallback_nodes
         return estimate_times(found.simulation, spec.scheme, spec.soc, cpu_nodes=cpu_nodes, own=own)
@@ -205,16 +205,17 @@ class CaseRun(CaseJudge):
         faults = self.delegation_faults(program.compiled)
         over = self.find_excesses(program.compiled)
         if faults or over:
-            self.evidence.question = Question.BUDGET if over else None
-            told = "; ".join([*faults, *name_reasons(name_excesses(over))])
-            return self.end(Status.FAILED, "\n".join([told, *advise_on_budget(over)]))
+            return self.end(Status.FAILED, [*over, *faults])
         self.evidence.lacks = self.setup.device
-        reason = (
-            f"lowered; the program cannot run here: it needs {self.setup.device}\n"
-            "  fix: set --runner to a command that runs it on such a device; the program is kept"
-            f" next to the report, in qnn/{self.spec.slug}"
+        found = LACKING.find(
+            f"lowered; the program cannot run here: it needs {self.setup.device}",
+            advice=advise(
+                fix="set --runner to a command that runs it on such a device; the program is kept"
+                f" next to the report, in qnn/{self.spec.slug}",
+                proof=Proof.PROVEN,
+            ),
         )
-        return self.end(Status.UNSUPPORTED, reason)
+        return self.end(Status.UNSUPPORTED, [found])
 
     def run_and_judge(self, program: Program, artifact: Path) -> CaseResult:
         """Run a program and judge it by the references in the directory ``artifact``. If it fails
@@ -237,7 +238,7 @@ class CaseRun(CaseJudge):
             return again
         seen = (
             "the program failed in a process that had run other programs before:"
-            f" {result.case.reason.splitlines()[0]}"
+            f" {result.case.headline}"
         )
         return replace(again, remark="; ".join(filter(None, [again.remark, seen])))
 
@@ -271,13 +272,19 @@ class CaseRun(CaseJudge):
         except RunError as error:
             wall_s = time.monotonic() - began
             used = used or error.used
-            return Run(failure=str(error), lacks=error.lacks, wall_s=wall_s, used=used)
+            return Run(
+                failure=error.what,
+                advice=error.advice,
+                lacks=error.lacks,
+                wall_s=wall_s,
+                used=used,
+            )
         return Run(outputs=outputs, notes=notes, wall_s=wall_s, used=used)
 
     def locate(self) -> str:
-        """Return a line with the layer at which a program starts to differ from its model, or with
-        the reason why it is unknown. Return "" if the engine or the model does not support a
-        program that returns its layers."""
+        """Return the layer at which a program starts to differ from its model, or the reason why it
+        is unknown. Return "" if the engine or the model does not support a program that returns its
+        layers."""
         found = self.judge_layers(self.limits)
         return found if isinstance(found, str) else describe_departure(*found)
 
@@ -302,9 +309,9 @@ class CaseRun(CaseJudge):
         directory = self.directory / "layers"
         directory.mkdir()
         ended = self.compile(spec, directory / "lower.log")
-        made = CompileResult(refused=ended.failure) if ended.failure else ended.result
+        made = as_compiled(ended)
         if not made.artifact:
-            return f"  where: not located: {made.refused}"
+            return f"not located: {made.refused.headline if made.refused else ''}"
         compiled, place = made.artifact.compiled, Path(made.directory)
         if not compiled.layers:
             return ""
@@ -312,12 +319,12 @@ class CaseRun(CaseJudge):
         program = self.copy_program(spec, place, compiled, directory)
         run = self.execute(program, read_inputs(place, compiled))
         if run.failure:
-            return f"  where: not located: {run.failure}"
+            return f"not located: {run.failure}"
         outputs = stack_outputs(run.outputs, compiled)
         limits = structs.replace(limits, outputs=())
         return judge(references, outputs, compiled.outputs, limits), compiled.layers
 
-    def measure_metric(self, references: References, outputs: list[Array]) -> list[Reason]:
+    def measure_metric(self, references: References, outputs: list[Array]) -> list[Finding]:
         """Measure the user's metric, if the model has one, and return why it rejects the
         program."""
         if self.metric is None:
@@ -335,10 +342,19 @@ class CaseRun(CaseJudge):
         if ended.starved:
             raise RunError(f"metric: {ended.failure}", lacks=CPU)
         if ended.failure:
-            return [Reason(Question.TASK, f"metric: {ended.failure}", is_model=True)]
+            return [ended.find(METRIC_ERROR)]
         result: MetricResult = ended.result
         self.evidence.metric = result
         return list(judge_metric(self.metric, result))
+
+
+def find_no_node(delegation: Delegation) -> Finding:
+    """Return the finding that QNN took no node of a model."""
+    if not delegation.fallback_ops:
+        return NO_NODE.find("the model computes nothing: its graph has no operators")
+    names = ", ".join(dict.fromkeys(one.op for one in delegation.fallback_ops))
+    reasons = dict.fromkeys(one.reason for one in delegation.fallback_ops)
+    return NO_NODE.find(f"QNN accepted no node: {names}", evidence="\n".join(reasons))
 
 
 def find_departure(judgement: Judgement, layers: Sequence[Layer]) -> Layer | None:
@@ -350,17 +366,17 @@ def find_departure(judgement: Judgement, layers: Sequence[Layer]) -> Layer | Non
 
 
 def describe_departure(judgement: Judgement, layers: Sequence[Layer]) -> str:
-    """Return a line with the layer at which a program starts to differ from its model. The
-    arguments are those of find_departure."""
+    """Return the layer at which a program starts to differ from its model. The arguments are those
+    of find_departure."""
     outputs = judgement.outputs
     if not any(one.fails(Question.FAITHFUL) for one in outputs):
         return (
-            "  where: the program is correct if it also returns the outputs of its layers, so the"
+            "the program is correct if it also returns the outputs of its layers, so the"
             " cause is how QNN combines layers or outputs"
         )
     layer = find_departure(judgement, layers)
     if layer is None:
-        return f"  where: correct up to {layers[-1].label}, wrong after it"
+        return f"correct up to {layers[-1].label}, wrong after it"
     place = layers.index(layer)
     before = f"correct up to {layers[place - 1].label}, " if place else ""
     one = outputs[len(outputs) - len(layers) + place]
@@ -368,7 +384,7 @@ def describe_departure(judgement: Judgement, layers: Sequence[Layer]) -> str:
     reached = (
         f" (SQNR {figures.sqnr_db:.1f} dB, {one.predicted_db:.1f} dB predicted)" if figures else ""
     )
-    return f"  where: {before}wrong from {layer.label} on{reached}"
+    return f"{before}wrong from {layer.label} on{reached}"
 
 
 def keep_artifacts(directory: Path, target: Path) -> None:

@@ -4,7 +4,7 @@ policies are in manifests/policies; a user's policy extends or replaces the defa
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from fnmatch import fnmatchcase
 from functools import partial
@@ -15,8 +15,10 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from ci.cases.spec import CaseSpec, match_names
+from ci.explain import rules
 from ci.explain.explain import find_known
-from ci.explain.rules import Advice, read_rules
+from ci.explain.rules import read_rules, require_match
+from ci.facts.finding import LEADS, NO_ADVICE, Advice, Certainty, Finding, Proof, Remedy, advise
 from ci.models.schemes import Scheme
 from ci.models.suite import SUITE
 from ci.models.user_models import (
@@ -29,13 +31,13 @@ from ci.models.user_models import (
 )
 from ci.report.schema import (
     ANY_MODEL,
-    DROPPED,
     NO_BUDGET,
     Budget,
     OutputThreshold,
     Threshold,
     find_threshold,
 )
+from ci.report.write import DROPPED_LIMITS
 from provisioning.artifacts.choice import list_device_runtimes
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.reader import read_policy, read_toml
@@ -55,9 +57,9 @@ class Override(Struct, frozen=True, forbid_unknown_fields=True):
     reason: str
 
 
-class Unsupported(Struct, frozen=True, forbid_unknown_fields=True):
-    """A row of [[unsupported]]: cases that QNN is known to refuse with an error that matches
-    ``pattern``.
+class Unsupported(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A row of [[unsupported]]: cases that QNN is known to refuse with a finding that has this
+    ``id`` and whose text matches ``pattern``. At least one of both is given.
 
     ``models``, ``schemes``, ``socs`` and ``choices`` are globs; a case must match one of each.
     Choices are a model's lowering options as text, such as ``shared_buffer, saver``, or empty. The
@@ -65,14 +67,18 @@ class Unsupported(Struct, frozen=True, forbid_unknown_fields=True):
     row is out of date.
     """
 
-    pattern: str
     reason: str
+    pattern: str = ""
+    id: str = ""
     models: tuple[str, ...] = ("*",)
     schemes: tuple[str, ...] = ("*",)
     socs: tuple[str, ...] = ("*",)
     choices: tuple[str, ...] = ("*",)
     backends: tuple[Backend, ...] = (Backend.HTP,)
     strict: bool = True
+
+    def __post_init__(self) -> None:
+        require_match(self.id, self.pattern)
 
     def covers(self, model: str, scheme: str, soc: str, choices: str = "") -> bool:
         """Return whether a case matches the globs of the row."""
@@ -100,7 +106,7 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     extends: Literal["", "default"] = ""
     override: tuple[Override, ...] = field(default_factory=tuple)
     unsupported: tuple[Unsupported, ...] = field(default_factory=tuple)
-    advice: tuple[Advice, ...] = field(default_factory=tuple)
+    advice: tuple[rules.Advice, ...] = field(default_factory=tuple)
     runtimes: tuple[str, ...] = ()  # where devices get QNN from: see list_device_runtimes
     # whether an error above the predicted noise fails a case even if it is too small to matter
     strict_noise: bool = False
@@ -166,11 +172,18 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         return tuple({(one.scheme, one.model): one for one in limits}.values())
 
     def expects_refusal(
-        self, model: str, scheme: Scheme, soc: str, reason: str, choices: str = ""
+        self,
+        model: str,
+        scheme: Scheme,
+        soc: str,
+        findings: Sequence[Finding],
+        *,
+        choices: str = "",
+        log: str = "",
     ) -> str:
-        """Return the explanation from the first row of [[unsupported]] that covers a case and whose
-        pattern matches ``reason``, or "" if there is none."""
-        rows = (one for one in self.unsupported if re.search(one.pattern, reason))
+        """Return the explanation from the first row of [[unsupported]] that covers a case and
+        matches one of its ``findings`` or its ``log``, or "" if there is none."""
+        rows = (one for one in self.unsupported if is_match(one.id, one.pattern, findings, log))
         found = (one.reason for one in rows if one.covers(model, scheme.value, soc, choices))
         return next(found, "")
 
@@ -181,15 +194,37 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         found = (one.reason for one in rows if one.covers(model, scheme.value, soc, choices))
         return next(found, "")
 
-    def advise(self, reason: str) -> str:
-        """Return lines with the cause of a failure and its fix. They come from the policy's first
-        advice that matches ``reason``, or else from the first matching rule in errors.toml. Return
-        "" if none matches."""
-        own = (one for one in self.advice if re.search(one.pattern, reason))
+    def advise(self, findings: Sequence[Finding], log: str = "") -> Advice:
+        """Return the cause of a failure and what helps. They come from the policy's first advice
+        that matches, or else from the first rule of errors.toml that matches the findings, or else
+        the ``log``."""
+        own = (one for one in self.advice if is_match(one.id, one.pattern, findings))
         if row := next(own, None):
-            return row.text
-        known = find_known(reason, read_rules())
-        return Advice("", known.fix, known.cause).text if known else ""
+            return advise(row.why, row.fix, certainty=Certainty.KNOWN, proof=Proof.PROVEN)
+        told = "\n".join(one.words for one in findings)
+        known = find_known(told, read_rules()) or (find_known(log, read_rules()) if log else None)
+        if known is None:
+            return NO_ADVICE
+        causes = advise(
+            ": ".join(filter(None, (known.headline, known.detail))),
+            certainty=Certainty(known.certainty.value),
+        )
+        return causes + Advice(
+            remedies=tuple(
+                Remedy(text=one.text, proof=Proof.PROVEN if one.proof else Proof.SUGGESTED)
+                for one in known.remedies
+            )
+        )
+
+
+def is_match(name: str, pattern: str, findings: Sequence[Finding], log: str = "") -> bool:
+    """Return whether a finding has the id ``name`` and a text that ``pattern`` matches. An empty
+    condition always holds. Without a ``name``, the ``log`` may match instead."""
+    for one in (one for one in findings if name in {"", one.id}):
+        plain = one.words.removeprefix(LEADS.get(one.question, ""))
+        if any(re.search(pattern, text) for text in (one.words, plain, one.evidence)):
+            return True
+    return bool(log and not name and re.search(pattern, log))
 
 
 def _threshold(
@@ -283,7 +318,7 @@ def drop_limits(table: Any) -> Iterator[str]:
     for value in table if isinstance(table, list) else ():
         yield from drop_limits(value)
     for key, value in [*_tables(table).items()]:
-        if key in DROPPED:
+        if key in DROPPED_LIMITS:
             del table[key]
             yield key
         yield from drop_limits(value)

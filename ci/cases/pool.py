@@ -27,6 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from ci.cases.forked import OWN_DESCRIPTORS, answer_job, flush_stdio
+from ci.facts.finding import NO_ADVICE, Advice, Finding, describe_error
+from ci.facts.kinds import Kind
 from ci.models.numerics import VARIABLES
 from provisioning.artifacts.environment import locate_profile
 from provisioning.console.caller import DIRECTORY_VARIABLE
@@ -78,6 +80,15 @@ class Ended:
     # What the job raised; None if its process died or was killed, or the pool was closed.
     error: QnnCiError | None = None
     starved: bool = False  # whether the machine was too busy to run the job
+
+    @property
+    def advice(self) -> Advice:
+        """What the error states besides ``failure``."""
+        return describe_error(self.error) if self.error else NO_ADVICE
+
+    def find(self, kind: Kind) -> Finding:
+        """Return the failure as a finding."""
+        return kind.find(self.failure, advice=self.advice)
 
 
 def serve(connection: Connection, parent: int) -> None:
@@ -287,7 +298,7 @@ class Lease:
             result = confirm_write(result)
         error = result if isinstance(result, QnnCiError) else None
         if error:
-            result, failure = None, str(error)
+            result, failure = None, error.what
         if failure and self.server and not is_server(self.server):
             self.used = True  # another job killed the fork server, which ended this worker
         tail = read_tail(self.log)

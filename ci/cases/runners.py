@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from ci.cases.engine import CPU, INPUTS, Program, RunError, RunNotes, Sets
 from ci.cases.outputs import OUTPUTS, read_outputs
 from ci.cases.pool import Ended, Lease, Pool
+from ci.facts.finding import Proof, advise
 from ci.models.tensors import FILE, write_sets
 from provisioning.console.command import user_command, user_path
 from provisioning.console.process import end_marked, run_process
@@ -104,7 +105,8 @@ class PooledProgram:
 def require(ended: Ended) -> Any:
     """Return a job's result. Raises RunError if the job failed."""
     if ended.failure:
-        raise RunError(ended.failure, used=ended.used, lacks=CPU if ended.starved else "")
+        lacks = CPU if ended.starved else ""
+        raise RunError(ended.failure, ended.advice, used=ended.used, lacks=lacks)
     return ended.result
 
 
@@ -192,9 +194,12 @@ class ExternalProgram:
         if left:
             raise RunError(
                 "the runner exited but left processes running, which were killed:"
-                f" {', '.join(left)}\n"
-                "  fix: let the runner wait for the processes that it starts; start servers that"
-                " keep running, such as adb's, before the session"
+                f" {', '.join(left)}",
+                advise(
+                    fix="let the runner wait for the processes that it starts; start servers that"
+                    " keep running, such as adb's, before the session",
+                    proof=Proof.PROVEN,
+                ),
             )
         try:
             return read_outputs(outputs, self.program.compiled, len(sets))

@@ -21,6 +21,7 @@ from ci.cases.judged import CaseResult, Evidence, SessionOptions, make_case
 from ci.cases.pipeline import CaseRun, RunSetup
 from ci.cases.pool import Pool
 from ci.cases.spec import CaseSpec
+from ci.facts.finding import Finding
 from ci.models.numerics import NUMERICS
 from ci.models.suite import expect_s
 from ci.models.user_models import Metric, find_function, is_function, lacks_function
@@ -241,14 +242,18 @@ class Session:
         """The toolchain as listed in the report."""
         return (*self.parts, Tool(name="numerics", version=NUMERICS))
 
-    def report_unrun(self, phases: Phases, reason: str, library: str) -> Report:
+    def report_unrun(self, phases: Phases, found: Finding, library: str) -> Report:
         """Return the report for a host that lacks ``library``. All cases are unsupported."""
         clear_beside(self.options)
         known = Evidence(lacks=library)
         results = [
             CaseResult(
                 make_case(
-                    spec, known, status=Status.UNSUPPORTED, reason=reason, runner=self.runner.name
+                    spec,
+                    known,
+                    status=Status.UNSUPPORTED,
+                    findings=[found],
+                    runner=self.runner.name,
                 )
             )
             for spec in self.specs
@@ -338,12 +343,12 @@ def run_cases(
 
 
 def describe_progress(done: int, total: int, name: str, result: CaseResult) -> str:
-    """Return one line with a case's ``name``, status, SQNR and remarks. Unless the case passed, the
-    first line of its reason follows."""
+    """Return one line with a case's ``name``, status, SQNR and remarks. Unless the case passed, its
+    first headline follows."""
     case = result.case
     figure = f"{case.sqnr_db:.1f} dB" if case.sqnr_db is not None else ""
     notes = ["cached" if case.cached else "", case.made_inputs, result.remark]
     if case.status is not Status.PASSED:
-        notes.append(case.reason.splitlines()[0] if case.reason else "")
+        notes.append(case.headline)
     tail = "  ".join(note for note in notes if note)
     return f"  [{done}/{total}] {name:<34} {case.status.value:<11} {figure:>8}  {tail}".rstrip()

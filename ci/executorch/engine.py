@@ -18,6 +18,7 @@ from ci.cases.pool import Pool
 from ci.cases.qnn_files import DEBUG, ETDUMP
 from ci.cases.runners import HeldProgram, PooledProgram, PooledRunner
 from ci.cases.spec import CaseSpec
+from ci.facts.finding import Finding
 from provisioning.manifest.targets import Backend
 
 ROOMS = ("models", "cases", "executorch")
@@ -92,7 +93,7 @@ class ExecutorchEngine:
         lowering = Lowering(model, spec, staging, self.backend)
         return lowering.simulate() if spec.simulated else lowering.write()
 
-    def explain(self, error: Exception, log: Path) -> str:
+    def explain(self, error: Exception, log: Path) -> Finding:
         from ci.executorch.lower import describe_refusal
 
         return describe_refusal(error, log)

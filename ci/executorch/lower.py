@@ -50,6 +50,8 @@ from ci.executorch.internals import (
 from ci.executorch.quantize import NO_GRID, find_grids, quantize_model, round_blocks
 from ci.executorch.simulator import SimulatorHook
 from ci.executorch.toolchain import LIBRARY, find_qnn_version
+from ci.facts.finding import Finding
+from ci.facts.kinds import NOT_LOWERED
 from ci.latency.simulation import TRACE, choose_simulated, read_simulation
 from ci.models.eager import find_joined, find_ties, keep_state, run_eager
 from ci.models.factory import Inputs
@@ -67,7 +69,7 @@ from provisioning.doctor.facts import HOST_DIRECTORY
 from provisioning.doctor.survey.programs import HEADER, HEADER_MAGIC, parse_program
 from provisioning.documents import read_window
 from provisioning.elf.programs import find_misplaced
-from provisioning.errors import FailedError, QnnCiError
+from provisioning.errors import FailedError
 from provisioning.files import scratch_directory
 from provisioning.manifest.targets import Backend
 
@@ -378,12 +380,15 @@ def find_io_dtype(node: Any) -> torch.dtype | None:
     return torch.uint8 if attributes["quant_max"] < 2**8 else torch.uint16
 
 
-def describe_refusal(error: Exception, log: Path) -> str:
+def describe_refusal(error: Exception, log: Path) -> Finding:
+    """Return why a lowering failed. The first line of list_refusals is the headline."""
+    first, *others = list_refusals(error, log)
+    return NOT_LOWERED.find(first, evidence="\n".join(others))
+
+
+def list_refusals(error: Exception, log: Path) -> list[str]:
     """Return why a lowering failed: operators without quantization, nodes left to the CPU, QNN's
-    error lines, and ExecuTorch's exception with its cause and file. A QnnCiError is returned
-    unchanged."""
-    if isinstance(error, QnnCiError):
-        return str(error)
+    error lines, and ExecuTorch's exception with its cause and file."""
     sys.stdout.flush()  # to the log
     text = read_window(log)
     chain: list[BaseException] = [error]
@@ -396,8 +401,8 @@ def describe_refusal(error: Exception, log: Path) -> str:
     left = list(dict.fromkeys(LEFT.findall(text)))[:MOST_LEFT]
     floats = dict.fromkeys(NO_RULE.findall(text))
     bare = [f"{op} is not quantized: ExecuTorch has no rule for it" for op in floats]
-    said = "; ".join(filter(None, [*bare, *left, qnn_errors(text, "; ".join(left))]))
-    return f"{said} ({raised})" if said else raised
+    said = [*filter(None, [*bare, *left, qnn_errors(text, "; ".join(left))])]
+    return [*said, raised]
 
 
 def describe_methods(model: Model) -> tuple[str, ...]:

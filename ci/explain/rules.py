@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from ci.explain.families import read_families
 from ci.explain.places import Place
+from ci.facts.kinds import read_kinds
 from provisioning.errors import ManifestError
 from provisioning.manifest.reader import read_policy
 
@@ -218,25 +219,31 @@ def check_pattern(pattern: str) -> None:
         plain = f"{plain[: group.start()]}{inner}{repeats}{plain[group.end() :]}"
 
 
-class Advice(Struct, frozen=True, forbid_unknown_fields=True):
-    """An ``[[advice]]`` row of a team's policy: the fix for each failure whose reason ``pattern``
-    matches."""
+class Advice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An ``[[advice]]`` row of a team's policy: the fix for each failure with a finding that has
+    this ``id`` and whose text ``pattern`` matches. At least one of both is given."""
 
-    pattern: str
     fix: str
+    pattern: str = ""
+    id: str = ""
     why: str = ""
 
     def __post_init__(self) -> None:
-        check_pattern(self.pattern)
+        require_match(self.id, self.pattern)
 
-    @property
-    def text(self) -> str:
-        """The lines to print after the reason."""
-        return f"  why: {self.why}\n  fix: {self.fix}" if self.why else f"  fix: {self.fix}"
+
+def require_match(name: str, pattern: str) -> None:
+    """Raise ValueError if a policy's row names neither a finding nor a pattern, or if one of them
+    is invalid."""
+    if not (name or pattern):
+        raise ValueError("a row needs an id of docs/reference/findings.md or a pattern")
+    if name and name not in {one.id for one in read_kinds()}:
+        raise ValueError(f"{name} is no id of docs/reference/findings.md")
+    check_pattern(pattern)
 
 
 def make_rules(rows: Iterable[Advice]) -> tuple[Rule, ...]:
-    """Return the ``[[advice]]`` rows of a team's policy as rules."""
+    """Return those ``[[advice]]`` rows of a team's policy that have a pattern as rules."""
     return tuple(
         Rule(
             id=f"policy-{number}",
@@ -251,4 +258,5 @@ def make_rules(rows: Iterable[Advice]) -> tuple[Rule, ...]:
             seen=True,
         )
         for number, row in enumerate(rows, 1)
+        if row.pattern
     )

@@ -8,6 +8,7 @@ from functools import cache
 
 from msgspec import Struct, structs
 
+from ci.facts.finding import Advice, Certainty, Proof, advise
 from ci.faults.graph import ONLY_IN_PATTERNS, OPERATORS
 from ci.faults.known import Fault, find_pattern, read_faults
 from ci.models.graph_steps import Operand, Step
@@ -39,9 +40,10 @@ class KnownFault(Struct, frozen=True, kw_only=True):
         return f"{self.file}:{self.line}" if self.line else self.module or f"node {self.nodes[0]}"
 
     @property
-    def text(self) -> str:
-        """Return the fault with its place, and its fix on a second line."""
-        return f"{self}\n  fix: {self.fix}"
+    def advice(self) -> Advice:
+        """Return the fault with its place, and its fix."""
+        known, proven = Certainty.KNOWN, Proof.PROVEN
+        return advise(f"known fault: {self}", self.fix, certainty=known, proof=proven)
 
     def __str__(self) -> str:
         return f"{self.fault} [{self.place}] ({self.calls}): {self.seen}"

@@ -175,7 +175,9 @@ def _compare_policy(report: Report, policy: EmulatorPolicy) -> Iterator[str]:
         for one, spec in zip(report.cases, specs, strict=True)
         if one.status is Status.UNSUPPORTED
         and not one.lacks
-        and not policy.expects_refusal(one.model, spec.scheme, one.soc, one.reason, one.choices)
+        and not policy.expects_refusal(
+            one.model, spec.scheme, one.soc, one.findings, choices=one.choices
+        )
     ]
     if refused:
         names = name_some(refused, SHOWN)
@@ -198,7 +200,7 @@ def _doubt_cases(report: Report) -> Iterator[str]:
         rule = report.threshold_for(case)
         doubts = [*_doubt_case(case, rule)]
         budget = rule.budget if rule else NO_BUDGET
-        doubts += [one.text for one in find_excesses(case.footprint, budget, NO_BUDGET)]
+        doubts += [one.headline for one in find_excesses(case.footprint, budget, NO_BUDGET)]
         if case.name not in tried:
             doubts.append("no control")
         if doubts:
@@ -209,9 +211,8 @@ def _doubt_case(case: Case, rule: Threshold | None) -> Iterator[str]:
     """Yield details of a case that contradict a pass. No limits are checked if ``rule`` is None or
     has limits for single outputs."""
     for what, value in (
-        ("a failed question", case.question),
         ("a missing library", case.lacks),
-        ("a reason to fail", case.reason),
+        ("a reason to fail", case.findings),
     ):
         if value:
             yield what

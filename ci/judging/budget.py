@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
+from ci.facts.finding import Figure, Finding, advise
+from ci.facts.kinds import OVER_BUDGET
 from ci.report.schema import Budget, DeviceFigures, Estimate, Footprint
 from ci.report.text import count
 
@@ -70,17 +71,16 @@ TIMELESS = "use a qnn_executor_runner that was built with EXECUTORCH_ENABLE_EVEN
 UNREAD = "remove the limit: the device did not show the runner's memory in /proc"
 
 
-@dataclass(frozen=True)
-class Overrun:
-    """A limit that is exceeded or cannot be checked. ``text`` describes the problem, and ``fix``
-    what the user can do."""
+def make_finding(text: str, fix: str, *details: str, figure: Figure | None = None) -> Finding:
+    """Return the finding that a limit is exceeded or cannot be checked. ``fix`` is what the user
+    can do."""
+    advice = advise(fix=f"{fix}; or raise the budget if this is intended")
+    figures = (figure,) if figure else ()
+    return OVER_BUDGET.find(text, details=details, figures=figures, advice=advice)
 
-    text: str
-    fix: str
 
-
-def find_excesses(footprint: Footprint | None, budget: Budget, own: Budget) -> Iterator[Overrun]:
-    """Yield an overrun for each exceeded limit of ``budget``. A limit whose figure is unknown
+def find_excesses(footprint: Footprint | None, budget: Budget, own: Budget) -> Iterator[Finding]:
+    """Yield a finding for each exceeded limit of ``budget``. A limit whose figure is unknown
     counts as exceeded only if the model's ``own`` budget sets it, because then the user relies on
     it."""
     known = footprint or Footprint()
@@ -90,14 +90,16 @@ def find_excesses(footprint: Footprint | None, budget: Budget, own: Budget) -> I
             continue
         if now is None:
             if getattr(own, name) is not None:
-                text = f"{name} = {limit:,} cannot be checked: {what} is not known"
-                yield Overrun(text, UNKNOWNS.get(name, UNKNOWN))
+                text = f"{name} = {limit:,} cannot be checked"
+                yield make_finding(text, UNKNOWNS.get(name, UNKNOWN), f"{what} is not known")
         elif (now < limit) if name == LEAST else (now > limit):
             unit, apart = UNITS.get(name, " bytes"), abs(now - limit)
             share = f" ({100 * apart / limit:.0f} %)" if limit else ""
             side = "below" if name == LEAST else "above"
-            text = f"{what} is {now:,}{unit}, {apart:,}{unit}{share} {side} {name} = {limit:,}"
-            yield Overrun(text, fix)
+            text = f"{name} is {now:,}{unit}, {limit:,} allowed"
+            figure = Figure(name=name, value=now, unit=unit.strip(), allowed=limit)
+            detail = f"{what} is {apart:,}{unit}{share} {side} its limit"
+            yield make_finding(text, fix, detail, figure=figure)
     for glob, limit in budget.operators.items():
         nodes = [one for one in known.operators if fnmatchcase(one.op, glob)]
         found = sum(one.npu + one.cpu for one in nodes)
@@ -106,34 +108,37 @@ def find_excesses(footprint: Footprint | None, budget: Budget, own: Budget) -> I
                 f"the program has {count(found, f'{glob} node')}, {found - limit} more than the"
                 f" limit of {limit}"
             )
-            yield Overrun(text, OPERATORS)
+            yield make_finding(text, OPERATORS)
 
 
 def find_slow(
     device: DeviceFigures | None, budget: Budget
-) -> tuple[tuple[Overrun, ...], tuple[str, ...]]:
-    """Return overruns and warnings for a device's times and memory. A figure that is unknown, or
-    that exceeds its limit by more than its spread, is an overrun. A smaller excess is a warning.
+) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+    """Return findings and warnings for a device's times and memory. A figure that is unknown, or
+    that exceeds its limit by more than its spread, is a finding. A smaller excess is a warning.
     Without a device, or if a host emulates it, nothing is checked."""
-    excesses: list[Overrun] = []
+    excesses: list[Finding] = []
     warnings: list[str] = []
     limits = ((name, getattr(budget, name)) for name in TIMES)
     for name, limit in limits if device and not device.emulated else ():
-        figure, spread, what = TIMES[name]
-        now, off = getattr(device, figure), getattr(device, spread, None) or 0.0
+        field, spread, what = TIMES[name]
+        now, off = getattr(device, field), getattr(device, spread, None) or 0.0
         unit = " bytes" if name == "device_memory_bytes" else " ms"
         if limit is None:
             continue
         if now is None:
-            told = f"{name} = {limit:,} cannot be checked: {what} is not known"
-            excesses.append(Overrun(told, TIMELESS if spread else UNREAD))
+            told = f"{name} = {limit:,} cannot be checked"
+            fix = TIMELESS if spread else UNREAD
+            excesses.append(make_finding(told, fix, f"{what} is not known"))
         elif now > limit:
             within = f" ±{off:.2g}" if spread else ""
             told = f"{what} is {now:,}{within}{unit}, above {name} = {limit:,}"
             if now - off > limit:
                 hot = bool(device and device.throttled and spread)
                 fix = HOT if hot else SLOW if spread else LARGE
-                excesses.append(Overrun(f"{told}{'; the device was throttled' * hot}", fix))
+                figure = Figure(name=name, value=now, unit=unit.strip(), allowed=limit)
+                details = ["the device was throttled"] * hot
+                excesses.append(make_finding(told, fix, *details, figure=figure))
             else:
                 warnings.append(f"{told} by no more than its spread")
     return tuple(excesses), tuple(warnings)
@@ -141,12 +146,12 @@ def find_slow(
 
 def find_predicted_slow(
     estimate: Estimate | None, budget: Budget, own: Budget
-) -> tuple[tuple[Overrun, ...], tuple[str, ...]]:
-    """Return overruns and warnings for predicted cycles and times. A figure whose whole range is
-    above its limit is an overrun; if only the figure itself is, this is a warning. A limit whose
-    figure is unknown is an overrun only if the model's ``own`` budget sets it. Without an estimate,
+) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+    """Return findings and warnings for predicted cycles and times. A figure whose whole range is
+    above its limit is a finding; if only the figure itself is, this is a warning. A limit whose
+    figure is unknown is a finding only if the model's ``own`` budget sets it. Without an estimate,
     as for outputs that are judged again, nothing is checked."""
-    excesses: list[Overrun] = []
+    excesses: list[Finding] = []
     warnings: list[str] = []
     if estimate is None:
         return (), ()
@@ -162,23 +167,17 @@ def find_predicted_slow(
             continue
         if figures is None:
             if getattr(own, name) is not None:
-                told = f"{name} = {limit:,} cannot be checked: {estimate.unknown}"
-                excesses.append(Overrun(told, UNKNOWN))
+                told = f"{name} = {limit:,} cannot be checked"
+                excesses.append(make_finding(told, UNKNOWN, estimate.unknown))
         elif figures[0] > limit:
             told = f"{what} is {figures[0]:,.6g}, above {name} = {limit:,}"
             if figures[1] > limit:
-                low = f"; its range starts at {figures[1]:,.6g}"
-                excesses.append(Overrun(f"{told}{low}", SLOW))
+                low = f"its range starts at {figures[1]:,.6g}"
+                figure = Figure(name=name, value=figures[0], allowed=limit)
+                excesses.append(make_finding(told, SLOW, low, figure=figure))
             else:
                 warnings.append(f"{told}, which is within its range")
     return tuple(excesses), tuple(warnings)
-
-
-def advise_on_budget(excesses: Sequence[Overrun]) -> list[str]:
-    """Return a list with one line, which contains the fixes for all excesses, or [] if there are no
-    excesses."""
-    fixes = dict.fromkeys(one.fix for one in excesses)
-    return [f"  fix: {'; '.join(fixes)}; or raise the budget if this is intended"] if fixes else []
 
 
 def suggest_tighter(footprint: Footprint | None, own: Budget) -> Iterator[str]:

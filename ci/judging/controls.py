@@ -9,11 +9,12 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import structs
 
+from ci.facts.finding import Question
 from ci.judging.figures import Array, channel_rms, is_floating
 from ci.judging.gate import Expected, References, judge_output
 from ci.judging.noise import Prediction
 from ci.models.tensors import TensorInfo
-from ci.report.schema import ControlKind, Question, Threshold
+from ci.report.schema import ControlKind, Threshold
 
 CONTROL_SEED = 20250724
 # The gate should reject an output with the first value of a tuple. If the allowed noise hides the
@@ -76,7 +77,7 @@ def is_rejected(
     figures = judgement.float_figures
     rejected = judgement.fails(Question.FAITHFUL)
     if references.quantized is None:
-        rejected = bool(judgement.reasons)
+        rejected = bool(judgement.findings)
     return rejected, figures.sqnr_db if figures else None
 
 

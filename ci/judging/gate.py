@@ -12,10 +12,25 @@ The user's metric answers a third question (ci.judging.verdict).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
+from ci.facts.finding import Figure, Finding, Question
+from ci.facts.kinds import (
+    CLIPPED,
+    ELEMENTS,
+    FAR,
+    FEW,
+    LOST,
+    NOISE,
+    NOT_FINITE,
+    OFF_GRID,
+    PART,
+    QUANTIZED_BADLY,
+    UNEQUAL,
+    Kind,
+)
 from ci.judging.figures import (
     Array,
     Figures,
@@ -30,7 +45,7 @@ from ci.judging.materiality import RAISE_DB, Accepted
 from ci.judging.noise import Excess, Prediction
 from ci.judging.sightings import find_exchange
 from ci.models.tensors import TensorInfo
-from ci.report.schema import Clipped, Question, Threshold
+from ci.report.schema import Clipped, Threshold
 
 FLOAT32, QUANTIZED = "float32", "quantized"
 GRID = 2**-6  # tolerance as a share of a step, because float32 rounds multiples of it
@@ -85,22 +100,10 @@ class References:
 
 
 @dataclass(frozen=True)
-class Reason:
-    """Why an output is rejected, and which question it fails. ``is_model`` is true if the cause is
-    the float32 model, its data or the metric, so that no program could be accepted.
-    ``only_elements`` is true if noise explains everything except single elements."""
-
-    question: Question
-    text: str
-    is_model: bool = False
-    only_elements: bool = False
-
-
-@dataclass(frozen=True)
 class OutputJudgement:
     """The judgement of one output. A field keeps its default if it does not apply."""
 
-    reasons: tuple[Reason, ...] = ()  # empty if the gate accepts the output
+    findings: tuple[Finding, ...] = ()  # empty if the gate accepts the output
     # For floating-point outputs. If an element is NaN or infinite, only float_figures is set.
     float_figures: Figures | None = None  # of the output against the float32 model
     quantized_figures: Figures | None = None  # of the output against the quantized model
@@ -115,7 +118,7 @@ class OutputJudgement:
 
     def fails(self, question: Question) -> bool:
         """Return whether the gate rejects the output on this question."""
-        return any(reason.question is question for reason in self.reasons)
+        return any(one.question is question for one in self.findings)
 
     @property
     def noted(self) -> Excess | None:
@@ -132,18 +135,12 @@ class Judgement:
 
     @property
     def accepted(self) -> bool:
-        return not self.reasons
+        return not self.findings
 
     @property
-    def reasons(self) -> tuple[Reason, ...]:
-        """Return why the gate rejects the program, with the output's index if the program has
-        several outputs."""
-        several = len(self.outputs) > 1
-        return tuple(
-            replace(one, text=f"output {index}: {one.text}" if several else one.text)
-            for index, output in enumerate(self.outputs)
-            for one in output.reasons
-        )
+    def findings(self) -> tuple[Finding, ...]:
+        """Return why the gate rejects the program."""
+        return tuple(one for output in self.outputs for one in output.findings)
 
 
 def judge(
@@ -164,35 +161,42 @@ def judge_output(
     """Judge one output according to its dtype, with its own limits if the policy has any."""
     limits = limits.of_output(index)
     quantized = references.quantized[index] if references.quantized is not None else None
+    subject = f"output {index}" if len(references.float32) > 1 else ""
     if not is_floating(output):
-        return _judge_choices(references.float32[index], quantized, output, limits)
+        return _judge_choices(references.float32[index], quantized, output, limits, subject)
     if not np.isfinite(output).all():
         worst = measure(references.float32[index].values, output)
-        reason = Reason(Question.FAITHFUL, "an element is NaN or infinite")
-        return OutputJudgement((reason,), float_figures=worst)
-    return _judge_magnitudes(references, index, output, info, limits)
+        found = NOT_FINITE.find("an element is NaN or infinite", subject=subject)
+        return OutputJudgement((found,), float_figures=worst)
+    return _judge_magnitudes(references, index, output, info, limits=limits, subject=subject)
 
 
 def _judge_choices(
-    eager: Expected, quantized: Expected | None, output: Array, limits: Threshold
+    eager: Expected, quantized: Expected | None, output: Array, limits: Threshold, subject: str
 ) -> OutputJudgement:
     equal = share_equal(eager.low, eager.values, eager.high, output)
     best = (quantized or eager).values
     exact = share_equal(best, best, best, output)
     if quantized is None:
-        found = _too_few(Question.FAITHFUL, equal, limits.min_equal, FLOAT32)
+        found = _too_few(UNEQUAL, subject, equal, limits.min_equal, FLOAT32)
         return OutputJudgement(tuple(found), equal=equal, equal_exact=exact)
     asked = share_equal(eager.low, eager.values, eager.high, quantized.values)
     same = share_equal(quantized.low, quantized.values, quantized.high, output)
-    reasons = [
-        *_too_few(Question.FAITHFUL, same, limits.min_equal_quantized, QUANTIZED),
-        *_too_few(Question.QUANTIZED, min(asked, equal), limits.min_equal, FLOAT32),
+    findings = [
+        *_too_few(UNEQUAL, subject, same, limits.min_equal_quantized, QUANTIZED),
+        *_too_few(FEW, subject, min(asked, equal), limits.min_equal, FLOAT32),
     ]
-    return OutputJudgement(tuple(reasons), equal=equal, equal_quantized=same, equal_exact=exact)
+    return OutputJudgement(tuple(findings), equal=equal, equal_quantized=same, equal_exact=exact)
 
 
 def _judge_magnitudes(
-    references: References, index: int, output: Array, info: TensorInfo, limits: Threshold
+    references: References,
+    index: int,
+    output: Array,
+    info: TensorInfo,
+    *,
+    limits: Threshold,
+    subject: str,
 ) -> OutputJudgement:
     eager = references.float32[index].values
     best, against = references.best(index)
@@ -210,48 +214,76 @@ def _judge_magnitudes(
     is_lost = references.quantized is not None and is_short and prediction.sqnr_db < LOST_DB
     # QNN does not clip every value that the quantized model clips.
     is_clipped = bool(references.clipped) and measure_pooled(eager, output) > pooled + RAISE_DB
-    question = Question.QUANTIZED if is_lost or is_clipped else Question.FAITHFUL
-    reasons = [*_off_grid(output, info, question)]
+    coarse = CLIPPED if is_clipped else LOST if is_lost else None
+    findings = [*_off_grid(output, info, coarse or OFF_GRID, subject)]
     worst = excesses[0]
     if worst.fails:
-        reached = measure(best.values, output).sqnr_db
-        text = (
-            f"the error is {worst.above_db:.1f} dB above the predicted rounding noise in"
-            f" {worst.place} ({worst.above_db - worst.over_db:.1f} dB allowed); SQNR"
-            f" {reached:.1f} dB against the {against} model ({prediction.sqnr_db:.1f} dB"
-            " predicted)"
+        reached, allowed_db = measure(best.values, output).sqnr_db, worst.above_db - worst.over_db
+        compared = (
+            f"SQNR {reached:.1f} dB against the {against} model"
+            f" ({prediction.sqnr_db:.1f} dB predicted)"
         )
-        only_elements = all(one.is_element for one in excesses if one.fails)
-        reasons.append(Reason(question, text, only_elements=only_elements))
+        alone = all(one.is_element for one in excesses if one.fails)
+        findings.append(
+            (coarse or (ELEMENTS if alone else NOISE)).find(
+                f"the error is {worst.above_db:.1f} dB above the predicted noise in {worst.place}",
+                subject=subject,
+                details=[f"{allowed_db:.1f} dB allowed; {compared}"],
+                figures=(
+                    Figure(name="above_noise", value=worst.above_db, unit="dB", allowed=allowed_db),
+                    Figure(
+                        name=f"sqnr_{against}",
+                        value=reached,
+                        unit="dB",
+                        predicted=prediction.sqnr_db,
+                    ),
+                ),
+            )
+        )
     against_quantized = scheme = None
     if references.quantized is not None:
         against_quantized, scheme = measure(best.values, output), measure(eager, best.values)
-        reasons += _too_far(
-            Question.FAITHFUL,
+        findings += _too_far(
+            FAR,
+            subject,
             against_quantized,
-            limits.min_sqnr_db_quantized,
-            limits.min_cosine_quantized,
-            QUANTIZED,
+            min_sqnr_db=limits.min_sqnr_db_quantized,
+            min_cosine=limits.min_cosine_quantized,
+            against=QUANTIZED,
         )
-    reasons += _too_far(
-        Question.QUANTIZED, scheme or against_float, limits.min_sqnr_db, limits.min_cosine, FLOAT32
+    findings += _too_far(
+        QUANTIZED_BADLY,
+        subject,
+        scheme or against_float,
+        min_sqnr_db=limits.min_sqnr_db,
+        min_cosine=limits.min_cosine,
+        against=FLOAT32,
     )
-    if is_short:
+    if is_short and limits.min_sqnr_db_all is not None:
         given = "the program" if references.quantized is None else "the quantized model"
-        text = (
-            f"{given} has an SQNR of {pooled:.1f} dB against the float32 model over all input"
-            f" sets, {limits.min_sqnr_db_all:g} dB required"
+        findings.append(
+            QUANTIZED_BADLY.find(
+                f"{given} has {pooled:.1f} dB of SQNR, {limits.min_sqnr_db_all:g} dB required",
+                subject=subject,
+                details=("against the float32 model, over all input sets",),
+                figures=(
+                    Figure(
+                        name="sqnr_all", value=pooled, unit="dB", allowed=limits.min_sqnr_db_all
+                    ),
+                ),
+            )
         )
-        reasons.append(Reason(Question.QUANTIZED, text))
-    reasons += _parts_too_far(eager, asked, info, limits.min_sqnr_db_all)
+    findings += _parts_too_far(eager, asked, info, limits.min_sqnr_db_all, subject)
     if limits.max_abs is not None and not against_float.max_abs <= limits.max_abs:
-        off = (
-            f"an element differs by {against_float.max_abs:.3g} from the float32 model,"
-            f" {limits.max_abs:g} allowed"
+        off = f"an element differs by {against_float.max_abs:.3g}, {limits.max_abs:g} allowed"
+        largest = Figure(name="max_abs", value=against_float.max_abs, allowed=limits.max_abs)
+        findings.append(
+            QUANTIZED_BADLY.find(
+                off, subject=subject, details=("from the float32 model",), figures=(largest,)
+            )
         )
-        reasons.append(Reason(Question.QUANTIZED, off))
     return OutputJudgement(
-        tuple(reasons),
+        tuple(findings),
         against_float,
         against_quantized,
         scheme,
@@ -261,27 +293,31 @@ def _judge_magnitudes(
     )
 
 
-def _off_grid(output: Array, info: TensorInfo, question: Question) -> Iterator[Reason]:
-    """Yield a reason if a quantized output has values that are out of its range or not multiples of
-    its step."""
+def _off_grid(output: Array, info: TensorInfo, kind: Kind, subject: str) -> Iterator[Finding]:
+    """Yield a finding if a quantized output has values that are out of its range or not multiples
+    of its step."""
     if info.step and info.highest > info.lowest:
         steps = output.astype(np.float64) / info.step
         near = GRID + SCALE * np.abs(steps)
         off = np.abs(steps - np.round(steps)) > near
         off |= (steps < info.lowest - near) | (steps > info.highest + near)
         if off.any():
-            text = (
-                f"{off.mean():.2%} of the elements have values that the quantized output cannot"
-                f" have: they are not multiples of {info.step:.6g} between"
+            grid = (
+                f"they are not multiples of {info.step:.6g} between"
                 f" {info.lowest * info.step:.6g} and {info.highest * info.step:.6g}"
             )
-            yield Reason(question, text)
+            yield kind.find(
+                f"{off.mean():.2%} of the elements have values that the output cannot have",
+                subject=subject,
+                details=[grid],
+                figures=(Figure(name="off_grid", value=float(off.mean())),),
+            )
 
 
 def _parts_too_far(
-    eager: Array, asked: Array, info: TensorInfo, wanted_db: float | None
-) -> Iterator[Reason]:
-    """Yield a reason for each part of a concatenation whose SQNR would be too low for a separate
+    eager: Array, asked: Array, info: TensorInfo, wanted_db: float | None, subject: str
+) -> Iterator[Finding]:
+    """Yield a finding for each part of a concatenation whose SQNR would be too low for a separate
     output."""
     stops = [int(stop) for stop in np.cumsum(info.joined)]
     for start, stop in zip([0, *stops[:-1]], stops, strict=False):
@@ -289,30 +325,43 @@ def _parts_too_far(
         reached = measure_pooled(np.take(eager, place, axis), np.take(asked, place, axis))
         if wanted_db is not None and not reached >= wanted_db:
             text = f"SQNR {reached:.1f} dB in part {start}:{stop} along axis {info.joined_axis}"
-            yield Reason(Question.QUANTIZED, f"{text}, {wanted_db:g} dB required")
+            figure = Figure(name="sqnr_all", value=reached, unit="dB", allowed=wanted_db)
+            required = f"{text}, {wanted_db:g} dB required"
+            yield PART.find(required, subject=subject, figures=(figure,))
 
 
 def _too_far(
-    question: Question,
+    kind: Kind,
+    subject: str,
     figures: Figures,
+    *,
     min_sqnr_db: float | None,
     min_cosine: float | None,
     against: str,
-) -> Iterator[Reason]:
+) -> Iterator[Finding]:
     if min_sqnr_db is not None and not figures.sqnr_db >= min_sqnr_db:
-        text = (
-            f"SQNR {figures.sqnr_db:.1f} dB against the {against} model in the worst input"
-            f" set, {min_sqnr_db:g} dB required"
+        yield kind.find(
+            f"SQNR {figures.sqnr_db:.1f} dB in the worst input set, {min_sqnr_db:g} dB required",
+            subject=subject,
+            details=(f"against the {against} model",),
+            figures=(
+                Figure(
+                    name=f"sqnr_{against}", value=figures.sqnr_db, unit="dB", allowed=min_sqnr_db
+                ),
+            ),
         )
-        yield Reason(question, text)
     if min_cosine is not None and not figures.cosine >= min_cosine:
-        text = f"cosine {figures.cosine:.5f} against the {against} model"
-        yield Reason(question, f"{text}, {min_cosine:g} required")
+        yield kind.find(
+            f"cosine {figures.cosine:.5f} against the {against} model, {min_cosine:g} required",
+            subject=subject,
+            figures=(Figure(name=f"cosine_{against}", value=figures.cosine, allowed=min_cosine),),
+        )
 
 
 def _too_few(
-    question: Question, equal: float, wanted: float | None, against: str
-) -> Iterator[Reason]:
+    kind: Kind, subject: str, equal: float, wanted: float | None, against: str
+) -> Iterator[Finding]:
     if wanted is not None and not equal >= wanted:
         text = f"{equal:.2%} of the elements equal those of the {against} model"
-        yield Reason(question, f"{text}, {wanted:.2%} required")
+        figure = Figure(name=f"equal_{against}", value=equal, allowed=wanted)
+        yield kind.find(f"{text}, {wanted:.2%} required", subject=subject, figures=(figure,))

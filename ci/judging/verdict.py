@@ -9,15 +9,25 @@ from itertools import chain
 
 import numpy as np
 
+from ci.facts.finding import NO_ADVICE, Advice, Certainty, Figure, Finding, Proof, Question, advise
+from ci.facts.kinds import (
+    ELEMENTS,
+    METRIC_BLIND,
+    METRIC_DROP,
+    METRIC_ERROR,
+    METRIC_LOST,
+    METRIC_MODEL,
+    PART,
+)
 from ci.judging.controls import MAKERS, is_rejected, make_controls
 from ci.judging.figures import Array, measure_pooled
-from ci.judging.gate import LOST_DB, Judgement, OutputJudgement, Reason, References, judge
+from ci.judging.gate import LOST_DB, Judgement, OutputJudgement, References, judge
 from ci.judging.noise import Excess
 from ci.judging.sightings import Sighting, find_sighting
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
 from ci.models.user_models import Metric, MetricResult
-from ci.report.schema import ControlKind, NoiseNote, Question, Threshold
+from ci.report.schema import ControlKind, NoiseNote, Threshold
 
 CALIBRATE = (
     "calibrate with inputs like the judged ones, and check the ranges that the observer found"
@@ -30,20 +40,14 @@ BATCH = "lower the model with batch 1"
 UINT8 = "use int32 or float32 inputs, because QNN reads each uint8 of an input as 0 or 1"
 KEPT = 0.1  # the share of the allowed drop of a metric that counts as no drop
 NEAR_DB = 3.0  # below this difference, chance decides which of two parts has the larger excess
-SCHEME = (
-    "  why: quantization lost the accuracy that the float32 model has",
-    f"  try: {CALIBRATE}",
+SCHEME = advise("quantization lost the accuracy that the float32 model has", CALIBRATE)
+MODEL = advise(
+    "the cause is the float32 model, its data or the metric, not QNN",
+    "check the metric, and that it gets the inputs, labels and order of outputs it expects",
+    proof=Proof.PROVEN,
 )
-MODEL = (
-    "  why: the cause is the float32 model, its data or the metric, not QNN",
-    "  fix: check the metric, and that it gets the inputs, labels and order of outputs it expects",
-)
-NEGATIONS = {
-    Question.FAITHFUL: "not faithful",
-    Question.QUANTIZED: "not quantized well",
-    Question.TASK: "not good for the task",
-    Question.BUDGET: "over its budget",
-}
+# Kinds whose cause is the float32 model, its data or the metric: no program could be accepted.
+OF_MODEL = {METRIC_MODEL.id, METRIC_BLIND.id, METRIC_ERROR.id}
 
 
 @dataclass(frozen=True)
@@ -81,8 +85,8 @@ class Verdict:
     """The verdict on a case."""
 
     figures: CaseFigures
-    reasons: tuple[Reason, ...] = ()  # empty if the outputs are accepted
-    advice: tuple[str, ...] = ()  # lines with the pattern of the error, its cause and remedies
+    findings: tuple[Finding, ...] = ()  # empty if the outputs are accepted
+    advice: Advice = NO_ADVICE
     # whether the elements of a wrong output are right but in other places
     is_placed: bool = False
     controls: tuple[ControlResult, ...] = ()
@@ -117,10 +121,8 @@ def judge_outputs(
     faults = [name for name in passing if name != ControlKind.OTHER_INPUT.value]
     return Verdict(
         summarize_figures(judgement),
-        judgement.reasons,
-        tuple(
-            advise_on_figures(judgement, references, sightings, inputs, limits, explained=explained)
-        ),
+        judgement.findings,
+        advise_on_figures(judgement, references, sightings, inputs, limits, explained=explained),
         any(one is not None and one.is_placed for one in sightings.values()),
         tuple(one for one in controls if one.rejected or one.kind is not ControlKind.OTHER_INPUT),
         f"the gate accepts {', '.join(faults)}: this case proves nothing" if faults else "",
@@ -132,7 +134,7 @@ def judge_outputs(
         tuple(
             make_note(one, one.excesses[0], references, outputs, index, metric=True)
             for index, one in enumerate(judgement.outputs)
-            if any(reason.only_elements for reason in one.reasons)
+            if any(found.id == ELEMENTS.id for found in one.findings)
         ),
         tuple(warnings),
     )
@@ -279,21 +281,25 @@ def advise_on_figures(
     limits: Threshold,
     *,
     explained: Collection[Question] = (),
-) -> Iterator[str]:
-    """Yield lines with the pattern of wrong outputs, the cause and what to try. If the program is
-    not faithful, the cause is the runner, an input or QNN; otherwise it is the quantization. The
-    other arguments are those of judge_outputs."""
+) -> Advice:
+    """Return the pattern of wrong outputs, the cause and what to try. If the program is not
+    faithful, the cause is the runner, an input or QNN; otherwise it is the quantization. The other
+    arguments are those of judge_outputs."""
     several = len(judgement.outputs) > 1
     is_known = Question.FAITHFUL in explained
+    advice = NO_ADVICE
     for index, sighting in sightings.items():
         if sighting:
-            seen = sighting.seen if is_known else str(sighting)
-            yield f"  seen: {f'output {index}: ' if several else ''}{seen}"
+            place = f"output {index}: " if several else ""
+            advice += Advice((f"{place}{sighting.seen}",))
+            if sighting.cause and not is_known:
+                advice += advise(sighting.cause, certainty=Certainty.GUESS)
     if sightings and not is_known:
-        yield from _advise_on_program(judgement, sightings, inputs)
+        advice += _advise_on_program(judgement, sightings, inputs)
     failed = any(one.fails(Question.QUANTIZED) for one in judgement.outputs)
     if not sightings and failed and Question.QUANTIZED not in explained:
-        yield from _advise_on_scheme(judgement, references, limits)
+        advice += _advise_on_scheme(judgement, references, limits)
+    return advice
 
 
 def find_sightings(
@@ -307,16 +313,16 @@ def find_sightings(
 
 def _advise_on_program(
     judgement: Judgement, sightings: Mapping[int, Sighting | None], inputs: Sequence[TensorInfo]
-) -> Iterator[str]:
+) -> Advice:
     places = [_find_worst(judgement.outputs[index].excesses) for index in sightings]
     if any(tensor.dtype == "uint8" for tensor in inputs):
-        yield f"  fix: {UINT8}"
-    elif any(one.place.startswith("row ") and one.is_partial for one in chain(*places)):
-        yield "  why: some rows of the batch are correct and others are not"
-        yield f"  try: {BATCH}"
-    elif not any(one and one.cause for one in sightings.values()):
-        batched = any(tensor.shape[:1] > (1,) for tensor in inputs)
-        yield f"  try: {f'{BATCH}, or ' if batched else ''}{OTHER_FORM}"
+        return advise(fix=UINT8, proof=Proof.PROVEN)
+    if any(one.place.startswith("row ") and one.is_partial for one in chain(*places)):
+        return advise("some rows of the batch are correct and others are not", BATCH)
+    if any(one and one.cause for one in sightings.values()):
+        return NO_ADVICE
+    batched = any(tensor.shape[:1] > (1,) for tensor in inputs)
+    return advise(fix=f"{f'{BATCH}, or ' if batched else ''}{OTHER_FORM}")
 
 
 def _find_worst(excesses: Sequence[Excess]) -> list[Excess]:
@@ -327,18 +333,18 @@ def _find_worst(excesses: Sequence[Excess]) -> list[Excess]:
     return [one for one, rank in zip(excesses, ranks, strict=True) if rank > max(ranks) - NEAR_DB]
 
 
-def _advise_on_scheme(
-    judgement: Judgement, references: References, limits: Threshold
-) -> Iterator[str]:
+def _advise_on_scheme(judgement: Judgement, references: References, limits: Threshold) -> Advice:
     if references.quantized is None:
-        yield "  why: the program is faithful to its model, but float16 rounds its values too much"
-        yield f"  try: {FLOAT16}"
-        return
-    yield "  why: the program is faithful to the quantized model, which is too far from float32"
-    parted = any(" in part " in reason.text for one in judgement.outputs for reason in one.reasons)
+        return advise(
+            "the program is faithful to its model, but float16 rounds its values too much", FLOAT16
+        )
+    parted = any(found.id == PART.id for one in judgement.outputs for found in one.findings)
     ranges = f": {references.clipped[0]}" if references.clipped else ""
     more = f"; or {MORE_BITS}" if has_finer(limits.scheme) else ""
-    yield f"  try: {APART if parted else CALIBRATE + ranges + more}"
+    return advise(
+        "the program is faithful to the quantized model, which is too far from float32",
+        APART if parted else CALIBRATE + ranges + more,
+    )
 
 
 def has_finer(scheme: str) -> bool:
@@ -347,39 +353,41 @@ def has_finer(scheme: str) -> bool:
     return Scheme(scheme).recipe.activation_bits == 8
 
 
-def judge_metric(metric: Metric, result: MetricResult) -> Iterator[Reason]:
+def judge_metric(metric: Metric, result: MetricResult) -> Iterator[Finding]:
     """Yield why a program is not good enough for its task. A metric that also accepts the outputs
-    of other inputs is a reason, because it proves nothing. If the program and the quantized model
-    fail but the float32 model does not, poor quantization is a further reason."""
+    of other inputs is a finding, because it proves nothing. If the program and the quantized model
+    fail but the float32 model does not, poor quantization is a further finding."""
     value, float32, shifted = result.value, result.float32, result.shifted
     quantized = result.quantized
     both = quantized is not None and all(_fails(metric, one, float32) for one in (value, quantized))
     if both and not _fails(metric, float32, float32):
-        text = (
-            f"{metric.name} is {quantized:.4g} for the quantized model, {float32:.4g} for the"
-            " float32 model"
+        yield METRIC_LOST.find(
+            f"{metric.name} is {quantized:.4g} for the quantized model, {float32:.4g} for float32",
+            figures=(Figure(name=metric.name, value=quantized),),
         )
-        yield Reason(Question.QUANTIZED, text)
     if not float32 - value <= metric.max_drop:
-        own = "" if quantized is None else f"{quantized:.4g} for the quantized model, "
-        text = (
-            f"{metric.name} is {value:.4g} for the program, {own}{float32:.4g} for the float32"
-            f" model; a drop of at most {metric.max_drop:g} is allowed"
+        own = () if quantized is None else (f"{quantized:.4g} for the quantized model",)
+        yield METRIC_DROP.find(
+            f"{metric.name} is {value:.4g} for the program, {float32:.4g} for float32",
+            details=(*own, f"a drop of at most {metric.max_drop:g} is allowed"),
+            figures=(Figure(name=metric.name, value=value, allowed=float32 - metric.max_drop),),
         )
-        yield Reason(Question.TASK, text)
     if metric.min is not None and not value >= metric.min:
-        worse = not float32 >= metric.min
-        own = f"the float32 model itself reaches only {float32:.4g}" if worse else ""
-        text = "; ".join(
-            filter(None, [f"{metric.name} is {value:.4g}, {metric.min:g} required", own])
+        kind = METRIC_DROP if float32 >= metric.min else METRIC_MODEL
+        own = (f"the float32 model itself reaches only {float32:.4g}",)
+        yield kind.find(
+            f"{metric.name} is {value:.4g}, {metric.min:g} required",
+            details=own if kind is METRIC_MODEL else (),
+            figures=(Figure(name=metric.name, value=value, allowed=metric.min),),
         )
-        yield Reason(Question.TASK, text, is_model=worse)
     if float32 - shifted <= metric.max_drop:
-        text = (
-            f"{metric.name} also returns {shifted:.4g} for the outputs of other inputs: use labels"
-            " and inputs that vary, or a smaller max_drop"
+        yield METRIC_BLIND.find(
+            f"{metric.name} also returns {shifted:.4g} for the outputs of other inputs",
+            figures=(Figure(name=metric.name, value=shifted),),
+            advice=advise(
+                fix="use labels and inputs that vary, or a smaller max_drop", proof=Proof.PROVEN
+            ),
         )
-        yield Reason(Question.TASK, text, is_model=True)
 
 
 def _fails(metric: Metric, value: float, float32: float) -> bool:
@@ -396,27 +404,19 @@ def keeps_metric(metric: Metric | None, result: MetricResult | None) -> bool:
 
 
 def forgive(
-    reasons: Sequence[Reason], metric: Metric | None, *, kept: bool = False
-) -> tuple[tuple[Reason, ...], tuple[str, ...]]:
-    """Return the reasons that fail a case, ordered by question, and the texts of the others as
+    findings: Sequence[Finding], metric: Metric | None, *, kept: bool = False
+) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+    """Return the findings that fail a case, ordered by question, and the headlines of the others as
     warnings. If the metric is ``kept``, errors of single elements are left out of both.
 
     If the metric passes and is not ``strict``, poor quantization is only a warning. A program that
-    is not faithful always fails. If the float32 model is not good enough for its task, that reason
+    is not faithful always fails. If the float32 model is not good enough for its task, that finding
     comes before poor quantization.
     """
     good = metric is not None and not metric.strict
-    good = good and not any(one.question is Question.TASK for one in reasons)
-    reasons = [one for one in reasons if not (kept and one.only_elements)]
-    rest = [one for one in reasons if not (good and one.question is Question.QUANTIZED)]
+    good = good and not any(one.question is Question.TASK for one in findings)
+    findings = [one for one in findings if not (kept and one.id == ELEMENTS.id)]
+    rest = [one for one in findings if not (good and one.question is Question.QUANTIZED)]
     order = list(Question)
-    failing = sorted(rest, key=lambda one: order.index(one.question) - 1.5 * one.is_model)
-    return tuple(failing), tuple(one.text for one in reasons if one not in rest)
-
-
-def name_reasons(reasons: Sequence[Reason]) -> list[str]:
-    """Return one text per question, with all reasons that fail it."""
-    texts: dict[Question, list[str]] = {}
-    for reason in reasons:
-        texts.setdefault(reason.question, []).append(reason.text)
-    return [f"{NEGATIONS[question]}: {'; '.join(found)}" for question, found in texts.items()]
+    failing = sorted(rest, key=lambda one: order.index(one.question) - 1.5 * (one.id in OF_MODEL))
+    return tuple(failing), tuple(one.headline for one in findings if one not in rest)

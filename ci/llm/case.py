@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,13 +11,14 @@ import numpy as np
 from msgspec import structs
 
 from ci.cases.engine import Program, RunError, RunNotes
-from ci.cases.judged import CaseResult, Run, name_excesses
+from ci.cases.judged import CaseResult, Run
 from ci.cases.pipeline import CaseRun, RunSetup
 from ci.cases.pool import read_tail
 from ci.cases.spec import CaseSpec
-from ci.judging.budget import advise_on_budget
+from ci.facts.finding import Figure, Finding, advise
+from ci.facts.kinds import INVALID, NO_OUTPUTS, PROOFLESS, QUANTIZED_BADLY, TOKENS
 from ci.judging.figures import measure_pooled
-from ci.judging.verdict import CaseFigures, ControlResult, name_reasons
+from ci.judging.verdict import CaseFigures, ControlResult
 from ci.llm.controls import MAKERS, Repeated, judge_control
 from ci.llm.generation import (
     Generated,
@@ -33,7 +34,7 @@ from ci.llm.lowering import ReferenceRuns, Subject, read_runs
 from ci.llm.runtime import program_step
 from ci.llm.verdict import Verdict, compare_float, judge_forced, judge_free
 from ci.models.user_models import MetricResult
-from ci.report.schema import ControlKind, Question, Status
+from ci.report.schema import ControlKind, Status
 from ci.report.text import count
 
 AGREEMENT = "top-1 agreement with float32"
@@ -52,12 +53,16 @@ class LlmRun(CaseRun):
     def __init__(self, spec: CaseSpec, setup: RunSetup, subject: Subject, show: Show) -> None:
         super().__init__(spec, setup)
         self.subject, self.show, self.text = subject, show, ""
-        self.advice: list[str] = []
 
     def end(
-        self, status: Status, reason: str = "", log_tail: str = "", *, remark: str = ""
+        self,
+        status: Status,
+        findings: Sequence[Finding] = (),
+        log_tail: str = "",
+        *,
+        remark: str = "",
     ) -> CaseResult:
-        result = super().end(status, reason, log_tail, remark=remark)
+        result = super().end(status, findings, log_tail, remark=remark)
         if self.evidence.metric is None:
             return result
         case = structs.replace(
@@ -74,32 +79,27 @@ class LlmRun(CaseRun):
         try:
             runs = read_runs(artifact)
         except (OSError, ValueError) as error:
-            return self.end(Status.FAILED, f"the reference runs cannot be read: {error}")
+            told = f"the reference runs cannot be read: {error}"
+            return self.end(Status.FAILED, [INVALID.find(told)])
         began = time.monotonic()
         try:
             with self.setup.runner.open(program, self.options.timeout_s) as opened:
-                reasons = self.judge_generation(program_step(opened, runs.borders), runs)
+                findings = self.judge_generation(program_step(opened, runs.borders), runs)
                 notes = opened.finish()
         except RunError as error:
             wall_s = time.monotonic() - began
-            self.evidence.run = Run(failure=str(error), wall_s=wall_s)
-            return self.end(Status.FAILED, f"run: {error}", read_tail(program.log))
+            self.evidence.run = Run(failure=error.what, wall_s=wall_s)
+            found = NO_OUTPUTS.find(error.what, advice=error.advice)
+            return self.end(Status.FAILED, [found], read_tail(program.log))
         self.evidence.run = Run(notes=notes, wall_s=time.monotonic() - began)
         with self.notes.of("the speed of the program"):
             self.remarks.append(describe_speed(notes))
-        over = self.find_excesses(program.compiled)
-        if over and not reasons:
-            self.evidence.question = Question.BUDGET
-        reasons += [*name_reasons(name_excesses(over)), *self.delegation_faults(program.compiled)]
-        if not reasons:
-            return self.end(Status.PASSED)
-        lines = ["; ".join(reasons), *self.advice]
-        with self.notes.of("advice on the budget"):
-            lines += advise_on_budget(over)
-        return self.end(Status.FAILED, "\n".join(lines))
+        findings += self.find_excesses(program.compiled)
+        findings += self.delegation_faults(program.compiled)
+        return self.end(Status.FAILED if findings else Status.PASSED, findings)
 
-    def judge_generation(self, step: Step, runs: ReferenceRuns) -> list[str]:
-        """Return the reasons to reject the program or its quantized model, or [] if there are none.
+    def judge_generation(self, step: Step, runs: ReferenceRuns) -> list[Finding]:
+        """Return why to reject the program or its quantized model, or [] if there are none.
         Record the figures, the text and the controls."""
         interface = runs.interface
         model, prompt = runs.model.run, runs.prompt
@@ -117,18 +117,16 @@ class LlmRun(CaseRun):
         faults = [f"{name}: {told}" for name, one in verdicts.items() for told in one.faults]
         faults += self.compare_prefill(forced, alone, runs)
         faults += self.judge_text(interface, step, runs.perplexity)
-        reasons = [f"{Question.FAITHFUL.value}: {told}" for told in faults]
+        findings = [TOKENS.find(told) for told in faults]
         self.note_figures(verdicts["forced"], forced, runs)
         with self.notes.of("the agreement with float32"):
             self.note_agreement(verdicts["forced"], forced, runs)
-        reasons += self.judge_quantized(runs.perplexity)
-        if reasons:
-            self.evidence.question = Question.FAITHFUL if faults else Question.QUANTIZED
+        findings += self.judge_quantized(runs.perplexity)
         with self.notes.of("the text"):
             self.describe(free, runs)
         if faults:
-            return reasons
-        return reasons + self.judge_controls(interface, step, forced, runs)
+            return findings
+        return findings + self.judge_controls(interface, step, forced, runs)
 
     def compare_prefill(
         self, forced: Generated, alone: Generated, runs: ReferenceRuns
@@ -162,19 +160,21 @@ class LlmRun(CaseRun):
         if most is not None and made > most >= model:
             yield f"{told}; the limit is {most:g}"
 
-    def judge_quantized(self, perplexity: tuple[float, ...]) -> list[str]:
-        """Return the reasons to reject the model that was lowered, without regard to the program:
+    def judge_quantized(self, perplexity: tuple[float, ...]) -> list[Finding]:
+        """Return why to reject the model that was lowered, without regard to the program:
         its logits have too low an SQNR against float32, or its perplexity exceeds the limit."""
         least, most = self.limits.min_sqnr_db_all, self.subject.max_perplexity
         reached = self.evidence.figures.sqnr_db_scheme
-        faults = []
+        found = []
         if self.spec.scheme.quantized and least is not None and reached and reached < least:
-            told = f"the model's logits have an SQNR of {reached:.1f} dB against float32"
-            faults.append(f"{told}, but at least {least:g} dB are required")
+            told = f"the logits have an SQNR of {reached:.1f} dB against float32, not {least:g} dB"
+            figure = Figure(name="sqnr_all", value=reached, unit="dB", allowed=least)
+            found.append(QUANTIZED_BADLY.find(told, figures=[figure]))
         if perplexity and most is not None and perplexity[0] > most:
-            told = f"the model's perplexity is {perplexity[0]:.3f}"
-            faults.append(f"{told}, but the limit is {most:g}")
-        return [f"{Question.QUANTIZED.value}: {told}" for told in faults]
+            told = f"the model's perplexity is {perplexity[0]:.3f}, but the limit is {most:g}"
+            figure = Figure(name="perplexity", value=perplexity[0], allowed=most)
+            found.append(QUANTIZED_BADLY.find(told, figures=[figure]))
+        return found
 
     def note_figures(self, verdict: Verdict, forced: Generated, runs: ReferenceRuns) -> None:
         """Record the figures of the forced run, which has all steps of the reference."""
@@ -218,9 +218,9 @@ class LlmRun(CaseRun):
 
     def judge_controls(
         self, interface: Interface, step: Step, forced: Generated, runs: ReferenceRuns
-    ) -> list[str]:
+    ) -> list[Finding]:
         """Record whether the verdict rejects the controls. If it accepts any of them, the case
-        proves nothing; return a list with this reason. Otherwise return an empty list."""
+        proves nothing; return a list with this finding. Otherwise return an empty list."""
         subject = Repeated(interface, step, runs.prompt, forced, runs.model, self.subject.eos)
         results = []
         for kind, make in MAKERS.items():
@@ -237,8 +237,8 @@ class LlmRun(CaseRun):
         accepted = ", ".join(one.kind.value for one in results if not one.rejected)
         if not accepted:
             return []
-        self.advice.append(f"  fix: {LOUDER}")
-        return [f"the verdict accepts {accepted}: this case proves nothing"]
+        told = f"the verdict accepts {accepted}: this case proves nothing"
+        return [PROOFLESS.find(told, advice=advise(fix=LOUDER))]
 
 
 def describe_speed(notes: RunNotes) -> str:

@@ -16,6 +16,7 @@ from msgspec import structs
 from ci.cases.cache import digest_rooms, hash_words
 from ci.cases.engine import Compiled, Staging, needed
 from ci.cases.spec import CaseSpec
+from ci.facts.finding import Finding
 from ci.judging.figures import Array
 from ci.llm.generation import (
     Loop,
@@ -132,7 +133,7 @@ class LlmEngine:
             raise FailedError("this engine has no model to lower")
         return self.subject
 
-    def explain(self, error: Exception, log: Path) -> str:
+    def explain(self, error: Exception, log: Path) -> Finding:
         from ci.executorch.lower import describe_refusal
 
         return describe_refusal(error, log)

@@ -12,6 +12,7 @@ from ci.cases.pool import ScratchPool
 from ci.cases.session import Phases, Session
 from ci.cases.spec import CaseSpec
 from ci.executorch.toolchain import describe_toolchain, name_toolchain
+from ci.facts.kinds import NO_OUTPUTS, TOKENS
 from ci.judging.verdict import CaseFigures
 from ci.llm.case import LlmRun, Show, describe_speed
 from ci.llm.foreign import Foreign, ForeignJob
@@ -86,7 +87,7 @@ def run_program(
             spec,
             Evidence(is_defect=isinstance(ended.error, DefectError)),
             status=Status.FAILED,
-            reason=f"run: {ended.failure}",
+            findings=[ended.find(NO_OUTPUTS)],
             runner=session.runner.name,
             log_tail=ended.log_tail,
         )
@@ -112,7 +113,8 @@ def judge_program(spec: CaseSpec, foreign: Foreign, text: str, least: float) -> 
         else ("without --weights, only obvious faults in the tokens and logits are detected",),
     )
     status = Status.FAILED if faults else Status.PASSED
-    case = make_case(spec, known, status=status, reason="; ".join(faults), runner="python")
+    findings = [TOKENS.find(told) for told in faults]
+    case = make_case(spec, known, status=status, findings=findings, runner="python")
     told = [f"{len(foreign.tokens)} tokens", describe_speed(notes)]
     if likeness:
         told[1:1] = [

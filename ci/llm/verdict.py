@@ -107,8 +107,8 @@ def judge_part(run: Generated, reference: Reference, steps: int = 0) -> Verdict:
             rows[step] = "the logits are not finite"
         elif chosen != best and gap > ties[step]:
             rows[step] = (
-                f"token {chosen} instead of {best}, whose logit is {gap:.2f} higher"
-                f" (up to {ties[step]:.2f} is within the noise)"
+                f"token {chosen} instead of {best}, {gap:.2f} below its logit"
+                f" ({ties[step]:.2f} allowed)"
             )
         elif power[step] > allowed[step]:
             above = 10 * math.log10(power[step] / allowed[step]) + MARGIN_DB

@@ -7,8 +7,8 @@ import re
 import sysconfig
 from pathlib import Path
 
+from ci.facts.finding import Place
 from ci.models import suite
-from ci.report.schema import Place
 from provisioning.console.caller import shown_path
 from provisioning.documents import read_text
 

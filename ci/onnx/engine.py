@@ -17,6 +17,7 @@ from ci.cases.pool import Pool
 from ci.cases.qnn_files import PROFILE_CSV, read_accelerator
 from ci.cases.runners import PooledProgram, PooledRunner
 from ci.cases.spec import CaseSpec
+from ci.facts.finding import Finding
 from ci.onnx.fallback import QNN, read_profile
 from ci.onnx.options import (
     SAVER_LIBRARY,
@@ -116,7 +117,7 @@ class OnnxEngine:
         embed = None if self.direct else self.embed
         return compile_source(load_source(spec), spec, staging, options, embed=embed, saver=saver)
 
-    def explain(self, error: Exception, log: Path) -> str:
+    def explain(self, error: Exception, log: Path) -> Finding:
         from ci.onnx.stages import describe_refusal
 
         return describe_refusal(error, log)

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ci.facts.finding import NO_ADVICE, Finding, describe_error
+from ci.facts.kinds import NOT_LOWERED
 from provisioning.documents import read_window
 from provisioning.errors import QnnCiError
 
@@ -36,16 +38,19 @@ def stage(name: str) -> Iterator[None]:
         raise StageError(name) from error
 
 
-def describe_refusal(error: Exception, log: Path) -> str:
-    """Return why a case failed, such as ``QNN: ...``. The text contains the stage, the first
+def describe_refusal(error: Exception, log: Path) -> Finding:
+    """Return why a case failed, such as ``QNN: ...``. The finding contains the stage, the first
     MOST_SAID error lines of the provider, and the exception.
 
     Also write the traceback and all error lines to TRACEBACK_LOG next to ``log``.
     """
     cause = error.__cause__ if isinstance(error, StageError) else error
-    raised = str(cause)
-    if not isinstance(cause, QnnCiError):
+    stage = f"{error}: " if isinstance(error, StageError) else ""
+    if isinstance(cause, QnnCiError):
+        raised, advice = cause.what, describe_error(cause)
+    else:
         raised = " ".join(f"{type(cause).__name__}: {cause}".split()).rstrip(":")
+        advice = NO_ADVICE
     said: list[str] = []
     provider = log.with_name(PROVIDER_LOG)
     if str(error) == QNN:
@@ -55,6 +60,6 @@ def describe_refusal(error: Exception, log: Path) -> str:
     log.with_name(TRACEBACK_LOG).write_text("".join(lines), encoding="utf-8")
     sys.stderr.write(f"the case was refused ({error}): the traceback is in {TRACEBACK_LOG}\n")
     more = [f"and {len(said) - MOST_SAID} more in {PROVIDER_LOG}"] if len(said) > MOST_SAID else []
-    told = "; ".join([*(line for line in said[:MOST_SAID] if line not in raised), *more])
-    described = f"{told} ({raised})" if told else raised
-    return f"{error}: {described}" if isinstance(error, StageError) else described
+    told = [*(line for line in said[:MOST_SAID] if line not in raised), *more, raised]
+    evidence = "\n".join(told) if told[1:] else ""  # a single line is the headline
+    return NOT_LOWERED.find(f"{stage}{told[0]}", evidence=evidence, advice=advice)

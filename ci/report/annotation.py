@@ -11,7 +11,8 @@ import shlex
 from dataclasses import dataclass
 from enum import Enum
 
-from ci.report.schema import Case, Place, Report, Status
+from ci.facts.finding import Finding, Place, show_brief
+from ci.report.schema import Case, Report, Status
 from ci.report.text import name_models, name_some
 from provisioning.console.terminal import defuse_commands
 
@@ -38,6 +39,8 @@ class Annotation:
     title: str = ""
     path: str = ""
     line: int = 0
+    finding: str = ""  # the id of the finding, or "" if it has none
+    identity: str = ""  # what the same finding says in another run; by default its message
 
     def plain(self) -> str:
         """Return ``FILE:LINE: error: MESSAGE [TITLE]``, the format of a compiler's message."""
@@ -57,39 +60,35 @@ def safe_line(text: str) -> str:
     return line.replace("::", ": :", 1) if line.lstrip().startswith("::") else line
 
 
-REASON_CHARS = 500
 SHOWN_CASES = 6
 
 
 def make_annotations(report: Report) -> list[Annotation]:
-    """Group the failed cases by line, model and reason, and return an annotation for each group.
-    Its message names the cases.
+    """Group the findings of failed cases by line, model and cause, and return an annotation for
+    each group. Its message names the cases.
 
     Cases share an annotation because CI systems show only a few annotations per run.
     """
-    groups: dict[tuple[Place, str, str], list[Case]] = {}
+    groups: dict[tuple[Place, str, tuple[object, ...]], list[tuple[Finding, Case]]] = {}
     names = name_models(case.model for case in report.cases)
     for case in report.cases:
         if case.status is Status.FAILED:
-            for place in case.places:
-                groups.setdefault((place, case.model, shorten(case.reason)), []).append(case)
+            for found in case.findings:
+                for place in found.places:
+                    key = (place, case.model, found.kin)
+                    groups.setdefault(key, []).append((found, case))
     return [
         Annotation(
             Level.ERROR,
-            f"{reason} ({name_cases(cases)})",
+            f"{show_brief(pairs[0][0])} ({name_cases([case for _, case in pairs])})",
             f"{report.session}: {names[model]}",
             place.file,
             place.line,
+            pairs[0][0].id,
+            " ".join(map(str, kin[:3])),
         )
-        for (place, model, reason), cases in groups.items()
+        for (place, model, kin), pairs in groups.items()
     ]
-
-
-def shorten(reason: str) -> str:
-    """Return a reason, which may include a fix, on one line that is cut to about REASON_CHARS
-    characters."""
-    line = " ".join(reason.split())
-    return line if len(line) <= REASON_CHARS else f"{line[:REASON_CHARS]}..."
 
 
 def name_cases(cases: list[Case]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from ci.facts.finding import Question
 from ci.report.bars import (
     Bar,
     draw_delegation,
@@ -15,15 +16,7 @@ from ci.report.bars import (
     draw_traffic,
     sum_traffic,
 )
-from ci.report.schema import (
-    MADE_PROVES,
-    Case,
-    DeviceFigures,
-    PredictedTime,
-    Question,
-    Report,
-    Threshold,
-)
+from ci.report.schema import MADE_PROVES, Case, DeviceFigures, PredictedTime, Report, Threshold
 from ci.report.text import (
     Names,
     count,

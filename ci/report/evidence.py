@@ -19,7 +19,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct, field
 
-from ci.report.schema import ANY_MODEL, Budget, Case, Question, Report, Status, Threshold
+from ci.facts.finding import Question
+from ci.report.schema import ANY_MODEL, Budget, Case, Report, Status, Threshold
 from provisioning.documents import decode_json, decoding
 from provisioning.files import write_whole
 
@@ -157,7 +158,7 @@ def describe_result(
         "backend": report.backend,
         "session": report.session,
         "runner": case.runner,
-        "reason": case.reason,
+        "findings": [f"{one.headline} [{one.id}]" for one in case.findings],
         "warnings": list(case.warnings),
     }
     configuration = [

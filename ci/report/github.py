@@ -8,9 +8,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ci.facts.finding import list_facts
 from ci.report.annotation import repeat_command
 from ci.report.columns import columns_of, find_margin, name_report
 from ci.report.comparison import SOURCES
@@ -215,9 +217,21 @@ def _show_change(now: str, change: float | None, form: str) -> str:
     return f"{now} ({format(change, form)})" if change else now
 
 
+def _name_finding(case: Case) -> str:
+    """Return the headline of a case's first finding, with its id."""
+    if not case.findings:
+        return "no reason was given"
+    return f"{escape_markdown(case.headline)} ({case.findings[0].id})"
+
+
 def _describe_problem(report: Report, case: Case, names: Names) -> str:
-    reason = escape_markdown(case.reason[:REASON_CHARS]) or "no reason was given"
-    lines = [f"**{MARKS[case.status]} {show_case(case, names)}**: {reason}", ""]
+    lines = [f"**{MARKS[case.status]} {show_case(case, names)}**: {_name_finding(case)}", ""]
+    lines += [
+        f"- {f'{word}: ' if word else ''}{escape_markdown(line[:REASON_CHARS])}"
+        for one in case.findings[:1]
+        for word, line in islice(list_facts(one), NAMES)
+    ]
+    lines += [f"- {escape_markdown(one.headline)} ({one.id})" for one in case.findings[1:NAMES]]
     lines += [f"- at {escape_name(place.file)}, line {place.line}" for place in case.places[:NAMES]]
     lines += [
         f"- on the CPU: {escape_markdown(op.op)}: {escape_markdown(op.reason[:REASON_CHARS])}"
@@ -249,9 +263,9 @@ def _list_refused(report: Report, names: Names) -> Iterator[str]:
     if not refused:
         return
     yield "Not run:\n\n"
-    reasons = Counter(case.reason for case in refused)
+    reasons = Counter(case.headline for case in refused)
     for reason, _ in reasons.most_common(NAMES):
-        cases = [show_case(case, names) for case in refused if case.reason == reason]
+        cases = [show_case(case, names) for case in refused if case.headline == reason]
         yield f"- {name_some(cases, NAMES)}: {escape_markdown(reason[:REASON_CHARS])}\n"
     if len(reasons) > NAMES:
         more = "reason" if len(reasons) == NAMES + 1 else "reasons"

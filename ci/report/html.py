@@ -20,6 +20,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from ci.facts.finding import list_facts
+from ci.facts.kinds import read_kinds
 from ci.report.annotation import repeat_command
 from ci.report.bars import Figure
 from ci.report.columns import (
@@ -70,6 +72,8 @@ def render_html(report: Report) -> str:
         show_limit=show_limit,
         show_deciding=show_deciding,
         describe_note=describe_note,
+        findings={one.id: one for one in read_kinds()},
+        list_facts=list_facts,
         rules=[report.threshold_for(case) for case in report.cases],
         again=partial(repeat_command, report),
         causes=group_causes(report),
@@ -138,11 +142,8 @@ def render_tables(title: str, notes: Sequence[str], sheets: Sequence[Sheet]) -> 
 
 @dataclass(frozen=True)
 class Cause:
-    """Why cases failed. ``reason`` is the first line of the first case's reason, and ``advice`` the
-    lines that follow it. ``cases`` contains the cases with their indexes in the report."""
+    """Why cases failed. ``cases`` contains the cases with their indexes in the report."""
 
-    reason: str
-    advice: str
     cases: tuple[tuple[int, Case], ...]
 
     @property
@@ -151,27 +152,15 @@ class Cause:
 
 
 def group_causes(report: Report) -> list[Cause]:
-    """Return the causes of all failures, starting with the most frequent one. Reasons that differ
-    only in figures and names of cases are one cause."""
-    groups: dict[tuple[str, str], list[tuple[int, Case]]] = {}
+    """Return the causes of all failures, starting with the most frequent one. Findings that differ
+    only in figures are one cause."""
+    groups: dict[object, list[tuple[int, Case]]] = {}
     for index, case in enumerate(report.cases):
         if case.status is Status.FAILED:
-            groups.setdefault(name_cause(case), []).append((index, case))
-    found = []
-    for cases in groups.values():
-        reason, _, advice = cases[0][1].reason.partition("\n")
-        found.append(Cause(reason or "no reason was given", advice, tuple(cases)))
-    return sorted(found, key=lambda one: -len(one.cases))
-
-
-def name_cause(case: Case) -> tuple[str, str]:
-    """Return the key by which failed cases are grouped: the first line of the reason, with
-    placeholders for figures and names of the case, and the fix."""
-    first, _, advice = case.reason.partition("\n")
-    for word in (case.model, Path(case.model).stem, case.scheme, case.soc):
-        first = first.replace(word, "*") if word else first
-    fix = next((line for line in advice.splitlines() if line.startswith("  fix:")), "")
-    return re.sub(r"-?\d+(\.\d+)?(e[+-]?\d+)?", "#", first), fix
+            groups.setdefault(case.findings[:1] and case.findings[0].kin, []).append((index, case))
+    return sorted(
+        (Cause(tuple(cases)) for cases in groups.values()), key=lambda one: -len(one.cases)
+    )
 
 
 def group_controls(controls: Iterable[Control]) -> dict[str, list[Control]]:

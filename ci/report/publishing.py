@@ -10,6 +10,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from ci.facts.kinds import read_kinds
 from ci.report.annotation import make_annotations
 from ci.report.comparison import compare_reports, list_remarks
 from ci.report.github import append_summary
@@ -24,8 +25,6 @@ from provisioning.console.terminal import write_through
 from provisioning.errors import UsageError
 from provisioning.files import write_json
 
-RULE = "case-failed"
-RULES = {RULE: "A model that QNN refuses, or computes differently from PyTorch."}
 ROOT = "The root of the model's repository."
 
 
@@ -95,5 +94,6 @@ def publish_run(
 
 def write_sarif(report: Report, path: Path) -> None:
     """Write the failures as SARIF to ``path``. Raises StoreError if it cannot be written."""
-    results = render_annotations(RULE, make_annotations(report))
-    write_json(path, render_log("executorch-qnn-ci", read_version(), ROOT, RULES, results))
+    rules = {one.id: one.meaning for one in read_kinds()}
+    results = render_annotations([*rules], make_annotations(report))
+    write_json(path, render_log("executorch-qnn-ci", read_version(), ROOT, rules, results))

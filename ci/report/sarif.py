@@ -48,18 +48,22 @@ def render_log(
     }
 
 
-def render_annotations(rule: str, annotations: Iterable[Annotation]) -> list[dict[str, Any]]:
-    """Return a result of ``rule`` for each annotation. Its fingerprint does not depend on the line
-    number.
+def render_annotations(
+    rules: Sequence[str], annotations: Iterable[Annotation]
+) -> list[dict[str, Any]]:
+    """Return a result for each annotation. Its rule is the annotation's finding, which is one of
+    ``rules``. Its fingerprint does not depend on the line number.
     """
     return [
         {
-            "ruleId": rule,
-            "ruleIndex": 0,
+            "ruleId": one.finding,
+            "ruleIndex": rules.index(one.finding),
             "level": LEVELS[one.level],
             "message": render_message(f"{one.title}: {one.message}"),
             "locations": [render_location(one.path, one.line)],
-            "partialFingerprints": {f"{rule}/v1": fingerprint(one.path, one.title, one.message)},
+            "partialFingerprints": {
+                f"{one.finding}/v1": fingerprint(one.path, one.title, one.identity or one.message)
+            },
         }
         for one in annotations
     ]

@@ -7,7 +7,6 @@ outputs are equal (then ``max_abs`` is 0) or if nothing was compared.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -15,17 +14,17 @@ from enum import Enum
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta
 
+from ci.facts.finding import Finding, Place, Question, show_findings
+from ci.facts.record import Record
 from provisioning.elf.programs import is_loadable
 from provisioning.errors import ExitCode
 from provisioning.manifest.targets import Backend
 from provisioning.versions import parse_version
 
-SCHEMA_VERSION: Final = 5
+SCHEMA_VERSION: Final = 6
 ANY_MODEL = "*"
-# Limits of schema versions up to 4. They no longer have an effect.
-DROPPED = ("min_sqnr_db_channel", "max_gain_error", "max_offset", "max_nearer_db")
 MARGIN_DB = 10.0  # margin for the prediction of noise, see ci.judging.noise
 MADE_PROVES = "proves arithmetic, not accuracy"  # what a case with generated inputs proves
 HTP = Backend.HTP.value
@@ -78,41 +77,6 @@ class ControlKind(str, Enum):
     POSITION_OFF = "position_off"
     OTHER_PROMPT = "other_prompt"
     PREFILL_IGNORED = "prefill_ignored"
-
-
-class Question(str, Enum):
-    """The questions that a case answers, each with a verdict. ``faithful``: does the program
-    compute its quantized model (for scheme fp16, its float32 model)? ``quantized``: is that model
-    close enough to the float32 model? ``task``: is the result good enough for the user's task?
-    ``budget``: is the program within its budget?
-    """
-
-    FAITHFUL = "faithful"
-    QUANTIZED = "quantized"
-    TASK = "task"
-    BUDGET = "budget"
-
-
-class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A value of the report. numpy's numbers are converted to Python's, NaN and infinity become
-    None, and characters that UTF-8 cannot encode are replaced.
-    """
-
-    def __post_init__(self) -> None:
-        for name in self.__struct_fields__:
-            value = getattr(self, name)
-            plain = _plain(value)
-            if plain is not value:
-                msgspec.structs.force_setattr(self, name, plain)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Enum):
-        return value
-    if isinstance(value, str):
-        return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
-    number = value.item() if hasattr(value, "item") else value
-    return None if isinstance(number, float) and not math.isfinite(number) else number
 
 
 class Tool(Record, frozen=True, kw_only=True):
@@ -219,11 +183,6 @@ class Threshold(AccuracyLimits, frozen=True, kw_only=True):
     reason: str = ""
     outputs: tuple[OutputThreshold, ...] = ()
     budget: Budget = NO_BUDGET
-    # DROPPED
-    min_sqnr_db_channel: Decibels | None = None
-    max_gain_error: float | None = None
-    max_offset: float | None = None
-    max_nearer_db: Decibels | None = None
 
     def of_output(self, index: int) -> Threshold:
         """Return the limits of one output: its own limits override those for all outputs."""
@@ -357,13 +316,6 @@ class Estimate(Record, frozen=True, kw_only=True):
     simulation: Simulation | None = None
     times: tuple[PredictedTime, ...] = ()
     unknown: str = ""
-
-
-class Place(Record, frozen=True, kw_only=True):
-    """A line of a user's file. The path is relative to the root of the file's repository."""
-
-    file: str
-    line: Annotated[int, Meta(ge=1)]
 
 
 class ChannelFigures(Record, frozen=True, kw_only=True):
@@ -565,11 +517,11 @@ class Case(CaseName, frozen=True, kw_only=True):
     an output over its reference (1 if it is correct), and ``offset`` the mean error in standard
     deviations. ``metric`` is the value of the user's metric, which is named ``metric_name``;
     ``metric_float`` and ``metric_quantized`` are its values for the float32 model and the quantized
-    model. ``question`` is the first question whose answer is no in a failed case. ``warnings`` do
-    not fail the case, and neither do ``noise_notes``. ``clipped`` are the tensors that leave their
-    calibrated ranges most. ``places`` are the lines of the user's files
-    that caused a failure. ``lacks`` is the library or device without which the case could not run
-    here. With ``is_defect``, executorch-qnn-ci itself failed, so the case says nothing about the
+    model. ``findings`` say why the case failed or did not run; the most important one comes first.
+    ``warnings`` do not fail the case, and neither do ``noise_notes``. ``clipped`` are the tensors
+    that leave their calibrated ranges most. ``lacks`` is the library or device without which the
+    case could not run here. With ``is_defect``, executorch-qnn-ci itself failed, so the case says
+    nothing about the
     model. ``outcome`` is the result of an upstream test, such as ``both`` if it passed upstream's
     verdict and ours. ``recorded_`` figures are from an earlier run with this toolchain. ``lower_s``
     of a cached case is the time of its original lowering. ``compiler`` is the build of QNN that
@@ -606,12 +558,9 @@ class Case(CaseName, frozen=True, kw_only=True):
     metric_float: float | None = None
     metric_quantized: float | None = None
     metric_name: str = ""
-    question: Question | None = None
     warnings: tuple[str, ...] = ()
     noise_notes: tuple[NoiseNote, ...] = ()
     clipped: tuple[Clipped, ...] = ()
-    sqnr_db_channel: Decibels | None = None
-    channel: str = ""
     recorded_sqnr_db: Decibels | None = None
     recorded_sqnr_db_quantized: Decibels | None = None
     delegated_nodes: Count | None = None
@@ -625,8 +574,7 @@ class Case(CaseName, frozen=True, kw_only=True):
     compiler: str = ""
     choices: str = ""
     cached: bool = False
-    reason: str = ""
-    places: tuple[Place, ...] = ()
+    findings: tuple[Finding, ...] = ()
     fallback_ops: tuple[FallbackOp, ...] = ()
     log_tail: str = ""
     runner: str = ""
@@ -646,6 +594,27 @@ class Case(CaseName, frozen=True, kw_only=True):
     footprint: Footprint | None = None
     recorded_footprint: Footprint | None = None
     estimate: Estimate | None = None
+
+    @property
+    def reason(self) -> str:
+        """The text of the findings."""
+        return show_findings(self.findings)
+
+    @property
+    def headline(self) -> str:
+        """The headline of the first finding, or "" if there is none."""
+        return self.findings[0].headline if self.findings else ""
+
+    @property
+    def question(self) -> Question | None:
+        """The question that a failed case answers with no."""
+        failed = self.status is Status.FAILED and self.findings
+        return self.findings[0].question if failed else None
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """The lines of the user's files that the findings are about."""
+        return tuple(dict.fromkeys(place for one in self.findings for place in one.places))
 
 
 class Control(CaseName, frozen=True, kw_only=True):
@@ -807,7 +776,7 @@ class Report(Record, frozen=True, kw_only=True):
     source: Source = Source()
     comparison: Comparison | None = None
     uncompared: str = ""
-    schema_version: Literal[3, 4, 5] = SCHEMA_VERSION  # 3 lacks unsupported and remarks
+    schema_version: Literal[6] = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
         known = {case.name for case in self.cases}

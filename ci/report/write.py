@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import msgspec
 
+from ci.facts.kinds import EARLIER
 from ci.report.schema import SCHEMA_VERSION, Report
 from provisioning.documents import DocumentError, decode_json, read_user_file
 from provisioning.errors import UsageError
@@ -14,6 +16,9 @@ from provisioning.files import explain_writes, write_whole
 
 T = TypeVar("T")
 LIMIT_BYTES = 256 << 20
+# Fields of the schema version before this one.
+DROPPED_LIMITS = ("min_sqnr_db_channel", "max_gain_error", "max_offset", "max_nearer_db")
+DROPPED_FIGURES = ("sqnr_db_channel", "channel")
 REPORTS_FIX = "pass a writable directory with --reports"
 
 
@@ -52,18 +57,49 @@ def read_report(path: Path) -> Report:
 def read_unchecked(path: Path) -> Report:
     """Return a report as ``read_report`` does, but with the summary that is in the file."""
     file = path / "report.json" if path.is_dir() else path
-    report = read_json(file, Report, "report", "docs/schemas/report.schema.json describes it")
-    return msgspec.structs.replace(report, schema_version=SCHEMA_VERSION)
+    fix = "docs/schemas/report.schema.json describes it"
+    return read_json(file, Report, "report", fix, upgrade)
 
 
-def read_json(path: Path, kind: type[T], what: str, fix: str) -> T:
+class _Earlier(msgspec.Struct):
+    cases: list[dict[str, Any]] = []
+    thresholds: list[dict[str, Any]] = []
+
+
+def upgrade(data: bytes) -> bytes:
+    """Return a report of the schema version before this one as a report of this version. Other data
+    is returned unchanged."""
+    report = decode_json(data, dict[str, Any])
+    if report.get("schema_version") != SCHEMA_VERSION - 1:
+        return data
+    rows = decode_json(data, _Earlier)
+    for limits in rows.thresholds:
+        for name in DROPPED_LIMITS:
+            limits.pop(name, None)
+    for case in rows.cases:
+        reason, question = str(case.pop("reason", "")), case.pop("question", None)
+        places = case.pop("places", ())
+        for name in DROPPED_FIGURES:
+            case.pop(name, None)
+        if reason:
+            found = msgspec.to_builtins(EARLIER.find(reason))
+            given = {"question": question} if question else {}
+            case["findings"] = [{**found, **given, "places": places}]
+    report |= {**msgspec.to_builtins(rows), "schema_version": SCHEMA_VERSION}
+    return msgspec.json.encode(report)
+
+
+def read_json(
+    path: Path, kind: type[T], what: str, fix: str, prepare: Callable[[bytes], bytes] = bytes
+) -> T:
     """Return the content of a user's JSON file as a value of type ``kind``.
 
-    ``what`` describes the file in errors. Raises UsageError if the file cannot be read or decoded.
+    ``what`` describes the file in errors. ``prepare`` may change the content before it is decoded.
+    Raises UsageError if the file cannot be read or decoded.
     """
     data = read_user_file(path, f"the {what}", LIMIT_BYTES)
     try:
-        return decode_json(data, kind)
+        return decode_json(prepare(data), kind)
     except DocumentError as error:
         what = f"{path} does not have the format of the {what}"
         raise UsageError(what, why=str(error), fix=fix) from error

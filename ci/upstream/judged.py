@@ -12,7 +12,7 @@ from msgspec import structs
 from ci.judging.figures import Array
 from ci.judging.gate import Expected, References, judge
 from ci.judging.noise import Prediction
-from ci.judging.verdict import CaseFigures, name_reasons, summarize_figures
+from ci.judging.verdict import CaseFigures, summarize_figures
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
 from ci.report.schema import Threshold
@@ -83,7 +83,8 @@ def judge_comparison(
     zeros = judge(references, [np.zeros_like(one) for one in outputs], infos, rule)
     given = [wrong(one) for one in outputs] if wrong else outputs
     judgement = judge(references, given, infos, rule)
-    reasons = [*name_reasons(judgement.reasons), *(record.lacks if judgement.reasons else ())]
+    reasons = [one.headline for one in judgement.findings]
+    reasons += record.lacks if reasons else ()
     if zeros.accepted:
         reasons.append("the test proves nothing: our gate accepts zeros instead of the outputs")
     return Ours(

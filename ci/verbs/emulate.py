@@ -31,6 +31,8 @@ from ci.device.bundle import read_bundle
 from ci.device.runner import STARTS
 from ci.executorch.engine import NAME, ExecutorchEngine, make_runner
 from ci.executorch.toolchain import describe_toolchain, name_toolchain
+from ci.facts.finding import Proof, advise
+from ci.facts.kinds import LACKING
 from ci.faults.match import match_faults
 from ci.gate.jobs import parse_shard, split_cases
 from ci.gate.results import read_plan
@@ -441,7 +443,8 @@ def report_unrun(
     lacks: Finding,
 ) -> Report:
     """Return a report without results, for a host that lacks a library that the backend needs."""
-    reason = f"{lacks.id}: {lacks.what}\n  why: {lacks.why}\n  fix: {lacks.fix}"
+    advice = advise(lacks.why, lacks.fix, proof=Proof.PROVEN)
+    found = LACKING.find(f"{lacks.id}: {lacks.what}", advice=advice)
     session = Session(
         name=SESSION,
         specs=specs,
@@ -450,7 +453,7 @@ def report_unrun(
         parts=tuple(describe_toolchain(environment)),
         options=options,
     )
-    return session.report_unrun(phases, reason, read_backends()[options.backend].library)
+    return session.report_unrun(phases, found, read_backends()[options.backend].library)
 
 
 def list_planned(path: Path) -> list[CaseSpec]:

@@ -14,13 +14,14 @@ from typing import Any
 
 import msgspec
 
-from ci.cases.cache import CompileJob, CompileResult, programs_home
+from ci.cases.cache import CompileJob, CompileResult, as_compiled, programs_home
 from ci.cases.engine import Engine
 from ci.cases.policy import EMULATOR, EmulatorPolicy
 from ci.cases.session import Phases, check_functions
 from ci.cases.spec import DEFAULT_SOC, CaseSpec
 from ci.executorch.engine import ExecutorchEngine
 from ci.executorch.toolchain import describe_toolchain, name_toolchain
+from ci.facts.kinds import NOT_LOWERED
 from ci.latency.calibrate import OWN_LINES, calibrate, describe_line, read_own, write_own
 from ci.latency.data import Device, Line
 from ci.latency.estimate import estimate_times, explain_unsimulated, find_device
@@ -219,7 +220,7 @@ def judge_result(
         cpu_nodes=compiled.delegation.fallback_nodes if compiled else 0,
         device=device,
         own=own,
-        fault=result.refused,
+        fault=result.refused.text if result.refused else "",
     )
     return EstimatedCase(
         model=spec.model, scheme=spec.scheme.value, soc=spec.soc, estimate=estimate
@@ -303,7 +304,7 @@ def simulate(
         for number, spec in enumerate(specs):
             progress.step(f"3/4 simulate {Path(spec.model).name} {spec.scheme.value} {spec.soc}")
             if not choose_simulated(spec.soc):
-                yield spec, CompileResult(refused=explain_unsimulated(spec.soc))
+                yield spec, CompileResult(refused=NOT_LOWERED.find(explain_unsimulated(spec.soc)))
                 continue
             folder = scratch.scratch / f"estimate-{number}"
             folder.mkdir()
@@ -315,7 +316,7 @@ def simulate(
                 use_cache=not args.no_cache,
             )
             ended = pool.run(job, job.log, args.timeout_s)
-            yield spec, CompileResult(refused=ended.failure) if ended.failure else ended.result
+            yield spec, as_compiled(ended)
     progress.step("4/4 report")
 
 

@@ -23,11 +23,11 @@ from ci.cases.baselines import Baseline, find_changes, read_baselines
 from ci.cases.cache import RECORD, Artifact
 from ci.cases.outputs import read_outputs, read_references, stack_outputs
 from ci.cases.policy import EMULATOR, EmulatorPolicy, read_emulator_policy
+from ci.facts.finding import Question
 from ci.judging.figures import Array, channel_axes, decibels, is_floating, measure, measure_pooled
 from ci.judging.gate import Expected, Judgement, References, judge
 from ci.judging.verdict import summarize_figures
 from ci.models.schemes import ONNX, Scheme
-from ci.report.schema import Question
 from ci.report.write import read_report
 from provisioning.console.progress import Progress
 from provisioning.errors import FailedError
@@ -101,7 +101,7 @@ def judge_case(case: Kept, outputs: Outputs, policy: EmulatorPolicy) -> Judgemen
 def accepts(case: Kept, outputs: Outputs, policy: EmulatorPolicy, *, records: bool = False) -> bool:
     """Return whether this project's gate accepts outputs; ``records`` adds recorded figures."""
     judgement = judge_case(case, outputs, policy)
-    if any(reason.question is Question.FAITHFUL for reason in judgement.reasons):
+    if any(reason.question is Question.FAITHFUL for reason in judgement.findings):
         return False
     figures = summarize_figures(judgement)
     return not records or case.baseline is None or not list(find_changes(figures, case.baseline))

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
+from ci.facts.finding import Question
 from ci.faults.generate import generate
 from ci.faults.graph import parse_graph
 from ci.faults.known import describe
@@ -32,7 +33,7 @@ from ci.judging.gate import Expected, References, judge_output
 from ci.judging.noise import Prediction
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
-from ci.report.schema import Question, Threshold
+from ci.report.schema import Threshold
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress

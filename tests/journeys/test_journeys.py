@@ -21,7 +21,7 @@ from ci.report.write import write_report
 from tests.integration.device.conftest import Lab
 from tests.journeys.traveller import Traveller
 from tests.stand_ins.browser import open_browser
-from tests.stand_ins.reports import make_report
+from tests.stand_ins.reports import make_report, say
 from tests.stand_ins.repository import Checkout
 from tests.workflows.document import ROOT, read_document
 
@@ -287,7 +287,7 @@ def test_a_report_of_100_cases_in_a_browser(clone: Traveller, tmp_path: Path) ->
             soc="SM8650",
             status=Status.FAILED if number % 25 == 7 else Status.PASSED,
             sqnr_db=20.0 + number / 2,
-            reason="not faithful: SQNR 20.0 dB" if number % 25 == 7 else "",
+            findings=say("not faithful: SQNR 20.0 dB" if number % 25 == 7 else ""),
         )
         for number in range(100)
     ]

@@ -15,6 +15,8 @@ from ci.cases.pipeline import CaseResult, CaseRun, RunSetup, SessionOptions
 from ci.cases.policy import EmulatorPolicy, read_emulator_policy
 from ci.cases.pool import Ended, Job
 from ci.cases.spec import CaseSpec
+from ci.facts.finding import Finding
+from ci.facts.kinds import NOT_LOWERED
 from ci.judging.gate import Expected, References
 from ci.judging.noise import Prediction
 from ci.models.graph_steps import Step
@@ -22,7 +24,7 @@ from ci.models.schemes import Scheme
 from ci.models.tensors import Layer, TensorInfo, describe_tensor
 from ci.report.schema import Footprint
 from ci.report.write import write_report
-from provisioning.errors import FailedError
+from provisioning.errors import FailedError, QnnCiError
 from tests.stand_ins.reports import make_report
 
 SPEC = CaseSpec("mlp", Scheme.A8W8, "SM8650")
@@ -122,8 +124,8 @@ class FloatEngine:
             steps=self.steps,
         )
 
-    def explain(self, error: Exception, log: Path) -> str:
-        return f"explained: {error}"
+    def explain(self, error: Exception, log: Path) -> Finding:
+        return NOT_LOWERED.find(f"explained: {error}")
 
 
 @dataclass
@@ -166,6 +168,8 @@ class InlinePool:
     def run(self, job: Job, log: Path, timeout_s: float, **given: Any) -> Ended:
         try:
             return Ended(job(), "", "")
+        except QnnCiError as error:
+            return Ended(None, error.what, "", error=error)
         except Exception as error:  # noqa: BLE001 - as a worker does
             return Ended(None, str(error), "", error=FailedError(str(error)))
 

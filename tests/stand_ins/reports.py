@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from ci.cases.spec import CaseSpec
+from ci.facts.finding import Finding, Place
+from ci.facts.kinds import UNRECORDED
 from ci.report.schema import (
     Case,
     Control,
     ControlKind,
     Host,
     Phase,
-    Place,
     Report,
     Status,
     Threshold,
@@ -30,6 +31,12 @@ HOST = Host(
     libc="glibc 2.36",
     python="3.11.2",
 )
+
+
+def say(text: str, *places: Place) -> tuple[Finding, ...]:
+    """The finding of a case that fails: a headline, and evidence in the lines below it."""
+    headline, _, rest = text.partition("\n")
+    return (UNRECORDED.find(headline, evidence=rest, places=places),) if text else ()
 
 
 def make_report(
@@ -73,7 +80,6 @@ def make_judged(
             max_abs=0.001,
             equal=1.0,
             inputs=4,
-            places=(Place(file=f"ci/models/suite/{one.model}.py", line=1),),
         )
         for one in specs
     ]

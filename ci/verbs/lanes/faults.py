@@ -10,6 +10,8 @@ from fnmatch import fnmatchcase
 
 from ci.cases.session import Phases, read_host, read_source, started_now
 from ci.cases.spec import DEFAULT_SOC
+from ci.facts.finding import Finding, Proof, advise
+from ci.facts.kinds import UNRECORDED
 from ci.faults.expected import Rerun
 from ci.faults.known import FRONTENDS, read_faults
 from ci.report.schema import Case, Report, Status, Tool, summarize
@@ -81,22 +83,22 @@ def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
 def make_case(one: Rerun, soc: str) -> Case:
     """Return the report's case for a graph. Its status is unsupported if faults.toml records no
     result with this QNN."""
-    status, reason = Status.PASSED, ""
+    status, findings = Status.PASSED, list[Finding]()
     if one.problem:
-        status, reason = (
-            Status.FAILED,
-            f"{one.problem}\n  fix: change the row of this fault in faults.toml",
-        )
+        status = Status.FAILED
+        advice = advise(fix="change the row of this fault in faults.toml", proof=Proof.PROVEN)
+        findings.append(UNRECORDED.find(one.problem, advice=advice))
     elif not one.expected:
         status = Status.UNSUPPORTED
-        reason = f"faults.toml records no result with QNN {one.qnn}; the result is: {one.end}"
+        told = f"faults.toml records no result with QNN {one.qnn}; the result is: {one.end}"
+        findings.append(UNRECORDED.find(told))
     return Case(
         model=f"{one.fault} {one.form} {one.frontend}",
         scheme=one.scheme,
         soc=soc,
         status=status,
         outcome=one.end,
-        reason=reason,
+        findings=tuple(findings),
         sqnr_db=one.sqnr_db,
         predicted_sqnr_db=one.predicted_db,
     )

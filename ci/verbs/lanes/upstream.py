@@ -21,6 +21,8 @@ from ci.cases.policy import EMULATOR, EmulatorPolicy, read_emulator_policy
 from ci.cases.pool import ScratchPool
 from ci.cases.session import Phases, read_host, read_source, started_now
 from ci.executorch.toolchain import LIBRARY, describe_toolchain, name_toolchain
+from ci.facts.finding import Certainty, Proof, advise
+from ci.facts.kinds import UNRECORDED
 from ci.gate.jobs import parse_shard, split_cases
 from ci.judging.controls import CONTROL_SEED, draw_noise
 from ci.judging.verdict import CaseFigures
@@ -59,15 +61,16 @@ def make_case(checked: Checked, soc: str) -> Case:
     because the result is known; JUnit shows this status as skipped."""
     judged = checked.judged
     entry = judged.entry
+    told = f"{judged.outcome.value}: {judged.reason}"
+    status, findings = Status.UNSUPPORTED, [UNRECORDED.find(told)]
     if checked.fault:
-        status, reason = Status.FAILED, checked.fault
+        status, findings = Status.FAILED, [UNRECORDED.find(checked.fault)]
     elif judged.outcome is Ending.PASSED:
-        status, reason = Status.PASSED, ""
-    else:
-        status, reason = Status.UNSUPPORTED, f"{judged.outcome.value}: {judged.reason}"
-    if checked.known:
+        status, findings = Status.PASSED, []
+    if findings and checked.known:
         cause = checked.known.cause
-        reason += f"\n  cause: {cause.name} ({cause.fault}): {cause.about}\n  until: {cause.until}"
+        why = f"{cause.name} ({cause.fault}): {cause.about}; until: {cause.until}"
+        findings[0] = findings[0].explained(advise(why, certainty=Certainty.KNOWN))
     lacks = tuple(dict.fromkeys(told for one in judged.ours for told in one.lacks))
     return Case(
         model=judged.test,
@@ -75,7 +78,7 @@ def make_case(checked: Checked, soc: str) -> Case:
         soc=soc,
         status=status,
         outcome=BRIEF[judged.outcome],
-        reason=reason.strip(),
+        findings=tuple(findings),
         **worst_figures(judged),
         warnings=lacks if judged.outcome is Ending.PASSED else (),
         run_s=entry.wall_s if entry else None,
@@ -115,14 +118,13 @@ def make_controls(every: Sequence[Judged], soc: str) -> list[Control]:
 
 
 def make_suite_case(faults: Sequence[str], soc: str) -> list[Case]:
-    """Return a list with one failed case, whose reason lists all faults of the run as a whole.
-    Return an empty list if there are no faults."""
-    reason = "; ".join(faults)
-    fix = "  fix: find the cause, or change policies/upstream.toml and mention it in CHANGELOG.md"
-    return [
-        Case(model=SUITE_ROW, scheme="-", soc=soc, status=Status.FAILED, reason=f"{reason}\n{fix}")
-        for _ in faults[:1]
-    ]
+    """Return a list with one failed case, which has all faults of the run as a whole. Return an
+    empty list if there are no faults."""
+    fix = "find the cause, or change policies/upstream.toml and mention it in CHANGELOG.md"
+    advice = advise(fix=fix, proof=Proof.PROVEN)
+    found = tuple(UNRECORDED.find(one, advice=advice) for one in faults)
+    failed = Case(model=SUITE_ROW, scheme="-", soc=soc, status=Status.FAILED, findings=found)
+    return [failed] if faults else []
 
 
 def count_outcomes(every: Sequence[Judged]) -> str:
@@ -399,7 +401,7 @@ def publish_suite(
     """Write the report, and return its verdict with up to SHOWN of the cases that failed."""
     report = publishing.publish_run(report, directory, args, progress)
     failed = [one for one in report.cases if one.status is Status.FAILED]
-    lines = [f"{one.model}: {one.reason.splitlines()[0]}" for one in failed]
+    lines = [f"{one.model}: {one.headline}" for one in failed]
     more = [f"and {len(lines) - SHOWN} more, see the report"] if len(lines) > SHOWN else []
     _, width = terminal_style()
     text = [f"  | {line}"[: 4 * width] for line in lines[:SHOWN]]

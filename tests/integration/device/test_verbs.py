@@ -330,7 +330,7 @@ def test_a_device_that_reboots_in_a_run_is_no_fault_of_the_model(
     assert "NOT RUN" in shown.out
     (case,) = json.loads((tmp_path / "test_emulator/report.json").read_text())["cases"]
     assert (case["status"], case["lacks"]) == ("unsupported", lab.device.name)
-    assert "cannot be reached" in case["reason"]
+    assert "cannot be reached" in str(case["findings"])
 
 
 @pytest.mark.emulator

@@ -143,7 +143,7 @@ def test_a_library_that_creates_no_backend_is_named_with_its_words(
     assert "--backend lpai" in report["command"]
     (case,) = report["cases"]
     assert (case["status"], case["lacks"]) == ("unsupported", "libQnnLpai.so")
-    assert "TuningMode must be enabled" in case["reason"]
+    assert "TuningMode must be enabled" in str(case["findings"])
 
 
 def test_an_sdk_that_is_too_old_for_lpai_ends_without_a_report(

@@ -15,8 +15,9 @@ import pytest
 
 from ci.cases.baselines import read_baselines
 from ci.cases.policy import read_emulator_policy
+from ci.facts.finding import Question
 from ci.judging.materiality import RAISE_DB
-from ci.report.schema import Question, Report, Status
+from ci.report.schema import Report, Status
 from ci.report.write import read_report
 from provisioning.errors import ExitCode
 from tests.integration.conftest import MakeOnce

@@ -46,8 +46,8 @@ SCHEMES = {
 # What is red is so for QNN's or quantization's sake, and says it.
 RED = {
     "ssd_joined 8a8w": "not quantized well: ",
-    "mobilevit 8a8w": "fall back to the CPU (aten.view_copy.default: [4294967295] has incorr",
-    "router fp16": "possibly a wrong integer type, such as int32 read as int64",
+    "mobilevit 8a8w": "aten.view_copy.default: [4294967295] has incorr",
+    "router fp16": "try: return indices.to(torch.int32)",
     "gru_cell 16a8w": "not faithful: output 0: ",
 }
 CASES = [

@@ -164,7 +164,7 @@ def test_a_green_run_and_then_a_red_one_with_file_and_line(repository: Repositor
     )
     (case,) = repository.read("reports/test_emulator/report.json")["cases"]
     assert case["places"] == [{"file": "ci/layers.py", "line": 5}]
-    assert str(root) not in case["reason"]
+    assert str(root) not in str(case["findings"])
     (result,) = repository.read("qnn.sarif")["runs"][0]["results"]
     assert result["locations"][0]["physicalLocation"]["region"] == {"startLine": 5}
     summary = page.read_text("utf-8")

@@ -23,11 +23,12 @@ from ci.cases.pipeline import CaseResult, CaseRun, RunSetup, SessionOptions
 from ci.cases.policy import read_emulator_policy
 from ci.cases.pool import Pool
 from ci.cases.spec import CaseSpec
+from ci.facts.finding import Question
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
 from ci.onnx.contexts import read_context
 from ci.onnx.engine import OnnxEngine, make_runner
-from ci.report.schema import Question, Status
+from ci.report.schema import Status
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
 
@@ -356,8 +357,9 @@ def test_an_operator_that_stays_on_the_cpu_fails_by_name_and_reason(
     case = run_case(model, Scheme.FP16).case
     assert case.status is Status.FAILED
     named = f"{domain}:{operator}" if domain else operator
-    assert f"1 node falls back to the CPU ({named} odd_one: {why}" in case.reason
-    assert "\n  fix: " in case.reason
+    assert f"1 node falls back to the CPU ({named} odd_one)" in case.headline
+    assert why in case.findings[0].evidence
+    assert case.findings[0].remedies
     assert (case.delegated_nodes, case.fallback_nodes, case.partitions) == (2, 1, 2)
 
 
@@ -443,7 +445,7 @@ def test_a_session_on_the_cpu_fails_although_its_outputs_are_right(
     quantized = (kept / "artifact" / "quantized.onnx").rename(tmp_path / "quantized.onnx")
     case = run_case("mlp", Scheme.U8, lie=f"cpu {quantized}").case
     assert case.status is Status.FAILED
-    assert case.reason.startswith("QNN executed nothing, according to the session's profile: CPU")
+    assert case.headline.startswith("run: QNN executed nothing, according to the session's profile")
     assert case.sqnr_db is not None
     assert case.sqnr_db > 25
 

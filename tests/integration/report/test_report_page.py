@@ -13,7 +13,7 @@ from ci.report.html import render_html
 from ci.report.schema import Case, Element, OutputFigures, Report, Source, Status
 from ci.report.trend import follow_cases, write_trend
 from tests.stand_ins.browser import Browser, open_browser
-from tests.stand_ins.reports import make_report
+from tests.stand_ins.reports import make_report, say
 
 HOSTILE = "<script>document.title='owned'</script></noscript><img src=x onerror=alert(1)>"
 SHOWN = """[...document.querySelectorAll("%s")].filter((one) => one.offsetParent)
@@ -50,7 +50,7 @@ def make_case(model: str, sqnr_db: float | None, status: Status = Status.PASSED)
         soc="SM8650",
         status=status,
         sqnr_db=sqnr_db,
-        reason="" if status is Status.PASSED else f"{status.value} because {HOSTILE}",
+        findings=say("" if status is Status.PASSED else f"{status.value} because {HOSTILE}"),
         outputs=(output,),
     )
 

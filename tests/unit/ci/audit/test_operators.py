@@ -186,11 +186,11 @@ def test_advice_on_a_failure_is_the_policys_unless_operators_have_their_own() ->
     assert "matrix product" in case.fix
     assert "fix:" not in case.fix
     assert "why:" not in case.fix
-    own = Advice("complex64", fix="ask Ann", why="a note says\n  fix: nothing")
+    own = Advice(pattern="complex64", fix="ask Ann", why="a note says\n  fix: nothing")
     policy = msgspec.structs.replace(POLICY, advice=(own,))
     failed = msgspec.structs.replace(WHOLE, failure=raised)
     assert judge(failed, policy=policy).fix == own.fix
-    any_text = msgspec.structs.replace(POLICY, advice=(Advice("^", fix="read it"),))
+    any_text = msgspec.structs.replace(POLICY, advice=(Advice(pattern="^", fix="read it"),))
     assert [judge(one, policy=any_text).fix for one in (failed, WHOLE)] == ["read it", ""]
     split = judge(msgspec.structs.replace(SPLIT, failure=raised))
     assert split.fix == ""
@@ -211,7 +211,7 @@ def test_a_refusal_that_the_policy_knows_is_unsupported() -> None:
 
 
 def test_a_refusal_is_known_for_the_lowering_options_of_its_row_alone() -> None:
-    row = Unsupported("(?m)^No node visitor", "not with saver", choices=("*saver*",))
+    row = Unsupported(pattern="(?m)^No node visitor", reason="no", choices=("*saver*",))
     policy = msgspec.structs.replace(POLICY, unsupported=(row,))
     for choices, status in ((Choices(saver=True), Status.UNSUPPORTED), (Choices(), Status.FAILED)):
         spec = CaseSpec("net", Scheme.FP16, "SM8650", Source(choices=choices))
@@ -219,9 +219,10 @@ def test_a_refusal_is_known_for_the_lowering_options_of_its_row_alone() -> None:
         assert (case.status, case.seconds) == (status, 0.0)
     failed = msgspec.structs.replace(WHOLE, failure="RuntimeError: no luck")
     for pattern, status in (("no luck", Status.UNSUPPORTED), ("No node", Status.FAILED)):
-        policy = msgspec.structs.replace(POLICY, unsupported=(Unsupported(pattern, "known"),))
+        rows = (Unsupported(pattern=pattern, reason="known"),)
+        policy = msgspec.structs.replace(POLICY, unsupported=rows)
         assert judge(failed, policy=policy).status is status
-    policy = msgspec.structs.replace(POLICY, unsupported=(Unsupported("^", "any model"),))
+    policy = msgspec.structs.replace(POLICY, unsupported=(Unsupported(pattern="^", reason="all"),))
     for found, status in ((WHOLE, Status.PASSED), (SPLIT, Status.UNSUPPORTED)):
         assert judge(found, policy=policy).status is status
 
@@ -252,8 +253,8 @@ def test_an_operator_that_nothing_is_known_of_has_no_remedy() -> None:
 
 
 def test_the_policys_own_advice_comes_first() -> None:
-    own = Advice("aten.erf", fix="ask Ann", why="a custom of ours")
-    other = Advice("aten.exp", fix="ask Bob")
+    own = Advice(pattern="aten.erf", fix="ask Ann", why="a custom of ours")
+    other = Advice(pattern="aten.exp", fix="ask Bob")
     policy = msgspec.structs.replace(POLICY, advice=(other, own))
     assert find_remedy("aten.erf.default", "x", "fp16", "SM8650", policy) == (own.why, own.fix)
     (left,) = judge(SPLIT, policy=policy).left

@@ -108,7 +108,7 @@ def test_each_program_is_told_once_with_how_it_ended() -> None:
     trials = {
         ("a",): Trial((depart("a"),)),
         ("b",): Trial((depart("b", 20),)),
-        ("c",): Trial(refused="QNN refuses\nmore"),
+        ("c",): Trial(refused="QNN refuses"),
     }
     laboratory = Laboratory(lambda cut: trials[cut.given], 9, told.append)
     for name in ("a", "b", "c", "a"):

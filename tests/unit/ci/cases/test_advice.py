@@ -12,7 +12,10 @@ from ci.cases.judged import CaseJudge, JudgeSetup, SessionOptions
 from ci.cases.policy import read_emulator_policy
 from ci.cases.pool import read_tail
 from ci.cases.spec import CaseSpec
-from ci.judging.gate import Judgement, OutputJudgement, Reason, References, judge
+from ci.facts.finding import WORDS, Certainty, Finding
+from ci.facts.kinds import DIED, NO_OUTPUTS, NOT_LOWERED
+from ci.facts.kinds import NOISE as NOISE_KIND
+from ci.judging.gate import Judgement, OutputJudgement, References, judge
 from ci.judging.noise import Excess
 from ci.judging.verdict import (
     APART,
@@ -26,8 +29,9 @@ from ci.judging.verdict import (
 )
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
-from ci.report.schema import Question, Status, Threshold
+from ci.report.schema import Status, Threshold
 from tests.stand_ins.lanes import expect, make_references
+from tests.stand_ins.reports import say
 
 LIMITS = Threshold(scheme="8a8w", min_sqnr_db_all=20.0)
 RANDOM = np.random.default_rng(3)
@@ -50,7 +54,14 @@ def advise(
     references = make_references(eager, quantized, 0.005 if floating else None)
     judgement = judge(references, [output], infos, limits)
     sightings = find_sightings(judgement, references, [output])
-    return "\n".join(advise_on_figures(judgement, references, sightings, boundary, limits))
+    found = advise_on_figures(judgement, references, sightings, boundary, limits)
+    return "\n".join(
+        [
+            *(f"seen: {one}" for one in found.seen),
+            *(f"possibly {one.text}" for one in found.causes if one.certainty is Certainty.GUESS),
+            *(f"{WORDS[one.proof]}: {one.text}" for one in found.remedies),
+        ]
+    )
 
 
 def test_a_scheme_is_told_from_a_program() -> None:
@@ -89,7 +100,7 @@ def test_each_input_counts_for_the_advice_on_a_wrong_program(
     inputs: tuple[TensorInfo, ...], advice: str
 ) -> None:
     told = advise(RANDOM.standard_normal(EAGER.shape), inputs=inputs)
-    assert told.endswith(f"  {advice}")
+    assert told == advice
 
 
 def test_a_program_in_float16_may_be_faithful_and_yet_far_from_float32() -> None:
@@ -128,13 +139,12 @@ def test_a_row_that_is_nearly_the_worst_part_leads_to_batch_1(over_db: float, le
         Excess("axis 1, channel 2 of 8", 30.0, 20.0, 1.0),
         Excess("row 1 of 2", 30.0, over_db, 1.0, is_partial=True),
     )
-    reasons = (Reason(Question.FAITHFUL, "wrong"),)
-    judgement = Judgement((OutputJudgement(reasons, excesses=parts),))
+    judgement = Judgement((OutputJudgement((NOISE_KIND.find("wrong"),), excesses=parts),))
     boundary = (TensorInfo("float32", (2, 4)),)
     references = make_references(EAGER)
     sightings = find_sightings(judgement, references, [EAGER + NOISE])
-    advice = [*advise_on_figures(judgement, references, sightings, boundary, LIMITS)]
-    assert (f"  try: {BATCH}" in advice) is leads
+    advice = advise_on_figures(judgement, references, sightings, boundary, LIMITS)
+    assert any(one.text == BATCH for one in advice.remedies) is leads
 
 
 def test_an_offset_of_every_element_does_not_lead_to_batch_1() -> None:
@@ -148,7 +158,7 @@ def test_an_offset_of_every_element_does_not_lead_to_batch_1() -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (np.zeros_like(EAGER), "all zero; possibly the runner"),
+        (np.zeros_like(EAGER), "all zero\npossibly the runner"),
         (RANDOM.standard_normal(EAGER.shape), ""),
     ],
 )
@@ -157,7 +167,7 @@ def test_what_wrong_outputs_look_like_is_told_instead_of_another_form(
 ) -> None:
     told = advise(wrong)
     assert words in told
-    assert ("  seen: " in told) == bool(words)
+    assert ("seen: " in told) == bool(words)
     assert bool(words) == (OTHER_FORM not in advise(wrong, quantized=EAGER))
 
 
@@ -173,8 +183,8 @@ def test_only_an_output_that_is_rejected_is_looked_at() -> None:
     outputs = [mask, IDS + 1]
     judgement = judge(references, outputs, infos, limits)
     sightings = find_sightings(judgement, references, outputs)
-    told, *_ = advise_on_figures(judgement, references, sightings, boundary, limits)
-    assert told.startswith("  seen: output 1: off by +1")
+    (told,) = advise_on_figures(judgement, references, sightings, boundary, limits).seen
+    assert told.startswith("output 1: off by +1")
 
 
 @pytest.mark.parametrize(
@@ -210,9 +220,9 @@ def test_only_an_output_that_is_rejected_is_looked_at() -> None:
     ],
 )
 def test_what_is_known_of_a_reason(reason: str, words: str) -> None:
-    advice = read_emulator_policy().advise(reason)
-    assert words in advice
-    assert bool(words) == bool(advice)
+    advice = read_emulator_policy().advise(say(reason))
+    assert words in " ".join(one.text for one in (*advice.causes, *advice.remedies))
+    assert bool(words) == bool(advice.remedies)
 
 
 def test_two_files_whose_paths_read_alike_have_directories_of_their_own() -> None:
@@ -233,33 +243,39 @@ def test_a_library_that_was_loaded_twice_is_named_where_its_process_died(tmp_pat
     )
     judge_case = CaseJudge(CaseSpec("mlp", Scheme.A8W8, "SM8650"), setup, tmp_path)
     died = "loading the model: the process was killed by SIGABRT without a result"
-    reason = judge_case.end(Status.FAILED, died, read_tail(log)).case.reason
+    reason = judge_case.end(Status.FAILED, [DIED.find(died)], read_tail(log)).case.reason
     assert "two copies of libquantized_ops_aot_lib.so were loaded" in reason
-    assert "two copies" not in judge_case.end(Status.FAILED, died, "another end").case.reason
+    assert (
+        "two copies"
+        not in judge_case.end(Status.FAILED, [DIED.find(died)], "another end").case.reason
+    )
 
 
 @pytest.mark.parametrize(
-    ("reason", "helps"),
+    ("found", "helps"),
     [
-        ("refused: RuntimeError: Node aten_linear_default was not decomposed or delegated", True),
-        ("run: RuntimeError: Failed to load method forward, error: 0x:1", True),
-        ("not faithful: output 0: 3 dB", False),
+        (NOT_LOWERED.find("RuntimeError: Node was not decomposed or delegated"), True),
+        (NO_OUTPUTS.find("RuntimeError: Failed to load method forward, error: 0x:1"), True),
+        (NOISE_KIND.find("output 0: 3 dB"), False),
     ],
 )
-def test_the_log_of_what_died_says_why(reason: str, helps: bool, tmp_path: Path) -> None:
+def test_the_log_of_what_died_says_why(found: Finding, helps: bool, tmp_path: Path) -> None:
     policy = read_emulator_policy()
     setup = JudgeSetup(options=SessionOptions(policy=policy, timeout_s=9), runner="x")
     judge_case = CaseJudge(CaseSpec("mlp", Scheme.FP16, "SM8650"), setup, tmp_path)
     log = "[ERROR] [Qnn ExecuTorch]:  <E> The SocModel doesn't support FP16\n"
-    assert ("quantize the model" in judge_case.end(Status.FAILED, reason, log).case.reason) == helps
-    assert "quantize" not in judge_case.end(Status.PASSED, reason, log).case.reason
+    assert (
+        "quantize the model" in judge_case.end(Status.FAILED, [found], log).case.reason
+    ) == helps
+    assert "quantize" not in judge_case.end(Status.PASSED, log_tail=log).case.reason
 
 
 def test_advice_on_a_reason_comes_before_advice_on_its_log(tmp_path: Path) -> None:
     policy = read_emulator_policy()
     setup = JudgeSetup(options=SessionOptions(policy=policy, timeout_s=9), runner="x")
     judge_case = CaseJudge(CaseSpec("mlp", Scheme.FP16, "SM8650"), setup, tmp_path)
-    reason = "run: RuntimeError: Failed to load method forward, error: 0x:14"
+    found = NO_OUTPUTS.find("RuntimeError: Failed to load method forward, error: 0x:14")
     log = "[ERROR] [Qnn ExecuTorch]:  <E> The SocModel doesn't support FP16\n"
-    told = judge_case.end(Status.FAILED, reason, log).case.reason
-    assert told == f"{reason}\n{policy.advise(reason)}"
+    (told,) = judge_case.end(Status.FAILED, [found], log).case.findings
+    assert (told.causes, told.remedies) == (policy.advise([found]).causes, told.remedies)
+    assert "no kernel" in told.text

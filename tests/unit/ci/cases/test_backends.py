@@ -38,7 +38,7 @@ from provisioning.manifest.reader import MANIFESTS_VARIABLE
 from provisioning.manifest.targets import Backend, read_backends, read_socs
 from provisioning.store.collect import HOME_PARTS
 from provisioning.store.store import store_home
-from tests.stand_ins.reports import make_report
+from tests.stand_ins.reports import make_report, say
 from tests.stand_ins.shards import make_cases, make_shards
 
 OTHERS = [backend for backend in Backend if backend is not Backend.HTP]
@@ -54,7 +54,9 @@ def report_of(*cases: Case, backend: str = "lpai") -> Report:
     return replace(make_report(cases, toolchain=TOOLS), backend=backend)
 
 
-LACKING = make_case(Status.UNSUPPORTED, reason=f"QNN909: {LIBRARY} is missing", lacks=LIBRARY)
+LACKING = make_case(
+    Status.UNSUPPORTED, findings=say(f"QNN909: {LIBRARY} is missing"), lacks=LIBRARY
+)
 
 
 def test_every_backend_is_described_and_judged() -> None:
@@ -238,7 +240,7 @@ def test_what_could_not_run_is_never_green(
 
 
 def test_a_run_that_lacked_nothing_is_judged_as_ever() -> None:
-    refused = make_case(Status.UNSUPPORTED, reason="known")
+    refused = make_case(Status.UNSUPPORTED, findings=say("known"))
     assert report_of(make_case(), refused).exit_code is ExitCode.OK
     assert report_of(refused).exit_code is ExitCode.FAILED
 

@@ -17,14 +17,15 @@ from ci.cases.spec import (
     require_backend,
     select_cases,
 )
+from ci.facts.finding import Place
 from ci.models.lowering_options import Choices, RunOptions
 from ci.models.schemes import EXECUTORCH, ONNX, Lane, Scheme
 from ci.models.source_lines import find_factory, find_places, find_suite_model, is_installed
 from ci.models.suite import SUITE
 from ci.models.user_models import ModelEntry, Source
-from ci.report.schema import Place
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.targets import Backend
+from tests.stand_ins.reports import say
 
 SOCS = ["SM8550", "SM8650", "SM8750"]
 SUITE_SCHEMES = {"mlp": (Scheme.FP16, Scheme.A8W8), "resnet": (Scheme.FP16,)}
@@ -309,10 +310,10 @@ def test_an_override_of_a_model_and_scheme_is_for_them_alone_and_needs_a_reason(
 def test_only_a_known_refusal_with_its_reason_is_expected() -> None:
     policy = read_emulator_policy()
     said = "The SocModel doesn't support FP16; Failed to validate op"
-    assert policy.expects_refusal("mlp", Scheme.FP16, "QCM6490", said)
-    assert not policy.expects_refusal("mlp", Scheme.FP16, "QCM6490", "out of memory")
-    assert not policy.expects_refusal("mlp", Scheme.FP16, "SM8650", said)
-    assert not policy.expects_refusal("mlp", Scheme.A8W8, "QCM6490", said)
+    assert policy.expects_refusal("mlp", Scheme.FP16, "QCM6490", say(said))
+    assert not policy.expects_refusal("mlp", Scheme.FP16, "QCM6490", say("out of memory"))
+    assert not policy.expects_refusal("mlp", Scheme.FP16, "SM8650", say(said))
+    assert not policy.expects_refusal("mlp", Scheme.A8W8, "QCM6490", say(said))
 
 
 def test_the_options_of_each_model_are_checked() -> None:

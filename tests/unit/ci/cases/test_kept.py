@@ -27,16 +27,17 @@ from ci.cases.judged import JudgeSetup, SessionOptions
 from ci.cases.kept import KEPT_REMARK, LIMIT_BYTES, judge_report, read_pulled
 from ci.cases.policy import EmulatorPolicy, Unsupported, read_emulator_policy
 from ci.device.by_hand import RUN_CASES, write_by_hand
+from ci.facts.finding import Question
 from ci.judging.figures import measure
 from ci.models.lowering_options import Choices, RunOptions
 from ci.models.tensors import TensorInfo
 from ci.models.user_models import Limits, Metric, ModelEntry
-from ci.report.schema import DeviceFigures, Phase, Question, Report, Status
+from ci.report.schema import DeviceFigures, Phase, Report, Status
 from ci.report.write import read_report, write_report
 from provisioning.errors import ExitCode, UsageError
 from provisioning.manifest.reader import MANIFESTS_VARIABLE, manifests_root
 from tests.stand_ins.lanes import COARSE, LABELLER, SPEC, EchoRunner, keep_case, run_case
-from tests.stand_ins.reports import make_report
+from tests.stand_ins.reports import make_report, say
 
 POLICY = read_emulator_policy()
 
@@ -141,8 +142,8 @@ def test_a_figure_that_only_one_of_the_two_has_is_a_contradiction(kept: Path, fi
     other = 1.0 if told is None else None
     rewrite(kept, **{figure: other})
     (case,) = judge(kept).cases
-    wanted = f"{figure} is {other} in the run's report, but {told} for the kept outputs"
-    assert (case.status, case.reason.splitlines()) == (Status.FAILED, [wanted])
+    wanted = f"{figure} is {other} in the report, {told} for the kept outputs"
+    assert (case.status, case.reason.splitlines()) == (Status.FAILED, [f"{wanted} [QNN2704]"])
 
 
 @pytest.mark.parametrize(
@@ -180,7 +181,7 @@ def test_an_output_of_a_device_that_cannot_be_read_fails_the_run(kept: Path) -> 
 def test_a_program_that_was_not_kept_cannot_be_judged_on_a_device(kept: Path) -> None:
     shutil.rmtree(kept / SPEC.slug / "artifact")
     (case,) = judge_elsewhere(kept, kept / "none").cases
-    assert case.reason == "the case passed in the run, but its outputs were not kept"
+    assert case.headline == "the case passed in the run, but its outputs were not kept"
 
 
 @pytest.mark.parametrize("spare", [0, -1])
@@ -309,8 +310,8 @@ def test_a_runner_that_failed_on_a_farm_is_explained_by_its_log(kept: Path, tmp_
     pulled = run_elsewhere(kept, tmp_path / "b", gain=0)
     (kept / SPEC.slug / "outputs/output_0_0.raw").unlink()  # there is nothing to compare with it
     (case,) = judge_elsewhere(kept, pulled).cases
-    assert case.reason.startswith("run: the runner exited with code 3 on the device\n")
-    assert "fix: " in case.reason  # what ci.explain knows of 14001
+    assert case.headline == "run: the runner exited with code 3 on the device"
+    assert case.findings[0].remedies  # what ci.explain knows of 14001
     assert "14001" in case.log_tail
 
 
@@ -342,7 +343,7 @@ def test_judge_takes_what_a_farm_gave(
 
 def test_outputs_of_a_device_are_judged_where_the_host_cannot_run(kept: Path) -> None:
     row = {"sqnr_db": None, "sqnr_db_quantized": None, "cosine": None, "cosine_quantized": None}
-    rewrite(kept, status=Status.UNSUPPORTED, lacks="an LPAI block", reason="lowered", **row)
+    rewrite(kept, status=Status.UNSUPPORTED, lacks="an LPAI block", findings=say("lowered"), **row)
     assert judge(kept).ok
     shutil.rmtree(kept / SPEC.slug / "outputs")
     assert judge(kept).exit_code is ExitCode.ENVIRONMENT
@@ -350,7 +351,7 @@ def test_outputs_of_a_device_are_judged_where_the_host_cannot_run(kept: Path) ->
 
 def test_an_expected_refusal_stays_one(kept: Path) -> None:
     shutil.rmtree(kept / SPEC.slug)
-    rewrite(kept, status=Status.UNSUPPORTED, reason="refused: no such operator")
+    rewrite(kept, status=Status.UNSUPPORTED, findings=say("refused: no such operator"))
     row = Unsupported(pattern="no such operator", reason="QNN has none")
     known = replace(POLICY, unsupported=(row,))
     assert judge(kept, known).cases[0].status is Status.UNSUPPORTED
@@ -556,11 +557,11 @@ def better_figure(kept: Path) -> None:
 
 
 def failed_in_the_run(kept: Path) -> None:
-    rewrite(kept, status=Status.FAILED, reason="run: was killed by SIGSEGV")
+    rewrite(kept, status=Status.FAILED, findings=say("run: was killed by SIGSEGV"))
 
 
 def refused_in_the_run(kept: Path) -> None:
-    rewrite(kept, status=Status.UNSUPPORTED, reason="refused")
+    rewrite(kept, status=Status.UNSUPPORTED, findings=say("refused"))
 
 
 @pytest.mark.parametrize(
@@ -621,7 +622,7 @@ def test_a_program_of_another_soc_is_not_the_cases(kept: Path) -> None:
     (kept / SPEC.slug).rename(kept / other.slug)
     rewrite(kept, soc=other.soc)
     (case,) = judge(kept).cases
-    assert (case.status, "SM8650" in case.reason) == (Status.FAILED, True)
+    assert (case.status, "SM8650" in case.headline) == (Status.FAILED, True)
 
 
 @pytest.mark.parametrize("code", ["", "137", "0 1"])
@@ -775,8 +776,8 @@ def test_what_is_kept_is_what_was_judged(tmp_path: Path) -> None:
 def test_each_case_of_a_report_is_judged_again(kept: Path) -> None:
     report = read_report(kept)
     others = [
-        replace(report.cases[0], model="resnet", reason=""),
-        replace(report.cases[0], model="lstm", status=Status.FAILED, reason="as before"),
+        replace(report.cases[0], model="resnet", findings=say("")),
+        replace(report.cases[0], model="lstm", status=Status.FAILED, findings=say("as before")),
     ]
     write_report(replace(report, cases=(*report.cases, *others)).recounted, kept)
     judged = judge(kept)
@@ -786,6 +787,6 @@ def test_each_case_of_a_report_is_judged_again(kept: Path) -> None:
         ("lstm", Status.FAILED),
     ]
     told = "the case passed in the run, but its outputs were not kept"
-    assert [one.reason for one in judged.cases] == ["", told, "as before"]
+    assert [one.headline for one in judged.cases] == ["", told, "as before"]
     assert (judged.summary.passed, judged.summary.failed) == (1, 2)
     assert {one.model for one in judged.thresholds} <= {"*", "mlp", "resnet", "lstm"}

@@ -13,11 +13,12 @@ from ci.cases.judged import CaseResult, SessionOptions
 from ci.cases.policy import Unsupported, read_emulator_policy
 from ci.cases.pool import Ended
 from ci.cases.spec import CaseSpec
+from ci.facts.finding import Place, Proof
 from ci.faults.known import read_faults
 from ci.faults.match import match_faults
 from ci.models.graph_steps import Operand, Step
 from ci.models.schemes import Scheme
-from ci.report.schema import Place, Status
+from ci.report.schema import Status
 from provisioning.errors import FailedError
 from tests.stand_ins.lanes import (
     COARSE,
@@ -62,10 +63,10 @@ def test_a_green_case_warns_of_a_known_fault(tmp_path: Path) -> None:
 def test_a_red_case_names_it_with_the_line_and_the_remedy(tmp_path: Path) -> None:
     case = judge(tmp_path, 0 * RIGHT).case
     assert case.status is Status.FAILED
-    first, *others = case.reason.splitlines()
-    assert "known fault" not in first
-    at = next(n for n, line in enumerate(others) if line.startswith("known fault: mask-too-large"))
-    assert others[at + 1] == f"  fix: {REMEDY}"
+    (found, *_) = case.findings
+    assert "known fault" not in found.headline
+    assert found.causes[0].text.startswith("known fault: mask-too-large")
+    assert (found.remedies[0].text, found.remedies[0].proof) == (REMEDY, Proof.PROVEN)
     assert case.places == (Place(file="nets/net.py", line=7),)
 
 
@@ -100,7 +101,7 @@ def test_a_refusal_that_the_policy_expects_names_nothing(tmp_path: Path) -> None
     options = SessionOptions(policy=policy, timeout_s=9.0, find_faults=match_faults)
     engine = replace(LABELLER, steps=STEPS, raises=FailedError("QNN refuses it"))
     case = run_case(tmp_path, engine, EchoRunner(list), options=options).case
-    assert (case.status, "known fault" in case.reason) == (Status.UNSUPPORTED, False)
+    assert (case.status, "known fault" in case.headline) == (Status.UNSUPPORTED, False)
 
 
 @pytest.mark.parametrize("noted", [b"", b'[{"name": "add"', b"[3]"])
@@ -110,7 +111,7 @@ def test_a_compiler_that_dies_while_it_notes_the_graph_names_nothing(
     options = SessionOptions(policy=read_emulator_policy(), timeout_s=9.0, find_faults=match_faults)
     engine = replace(LABELLER, steps=STEPS)
     case = run_case(tmp_path, engine, EchoRunner(list), options=options, pool=Dying(noted)).case
-    assert (case.status, "known fault" in case.reason) == (Status.FAILED, False)
+    assert (case.status, "known fault" in case.headline) == (Status.FAILED, False)
 
 
 @pytest.mark.parametrize("scheme", [Scheme.FP16, Scheme.FP16W8])

@@ -20,13 +20,12 @@ from tests.stand_ins.reports import make_report
 
 EXPLAIN = (
     *((judged, one) for one in ("find_qnn_build", "describe_outputs", "suggest_tighter")),
-    (judged, "advise_on_budget"),
     *((CaseJudge, one) for one in ("find_faults", "find_places")),
     *((CaseRun, one) for one in ("locate", "estimate")),
 )
 NEEDED = (
     *((judged, one) for one in ("judge_outputs", "stack_outputs", "find_slow", "forgive")),
-    *((judged, one) for one in ("find_excesses", "name_reasons")),
+    (judged, "find_excesses"),
     (CaseJudge, "delegation_faults"),
 )
 NOISE = np.random.default_rng(3).standard_normal(COARSE.shape).astype(np.float32)
@@ -58,7 +57,7 @@ def test_an_explanation_that_throws_changes_no_verdict(
             *(wanted.status, wanted.question),
             False,
         )
-        assert case.reason.splitlines()[:1] == wanted.reason.splitlines()[:1]
+        assert case.headline == wanted.headline
         warnings += [one for one in case.warnings if "KeyError" in one]
     assert warnings
 

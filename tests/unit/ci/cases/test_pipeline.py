@@ -54,6 +54,8 @@ from ci.cases.qnn_files import PARAMS, SAVER, SAVER_CALLS
 from ci.cases.runners import INPUT_LIST, PooledProgram, PooledRunner
 from ci.cases.spec import CaseSpec
 from ci.explain.rules import Advice
+from ci.facts.finding import Place, Question
+from ci.facts.kinds import METRIC_DROP, NO_OUTPUTS, NOT_LOWERED, ON_CPU, OVER_BUDGET
 from ci.judging.controls import MAKERS
 from ci.judging.figures import Array, Nearness, measure
 from ci.judging.verdict import MODEL, SCHEME, CaseFigures
@@ -78,14 +80,13 @@ from ci.report.schema import (
     Footprint,
     OpCount,
     OutputFigures,
-    Place,
     ProgramFile,
-    Question,
     Status,
 )
 from provisioning.errors import MissingToolError, QnnCiError, StoreError, UnfitError, UsageError
 from provisioning.manifest.targets import Backend
 from tests.stand_ins.lanes import SPEC, EchoRunner, FloatEngine, InlinePool, fail, run_case
+from tests.stand_ins.reports import say
 
 RANDOM = np.random.default_rng(8)
 LOGITS = RANDOM.standard_normal((4, 6, 20)).astype(np.float32)
@@ -140,7 +141,7 @@ def test_a_third_engine_and_runner_go_through_to_the_row(tmp_path: Path) -> None
     spec = replace(SPEC, scheme=Scheme.FP16)
     cache = tmp_path / "not" / "there" / "yet"
     case = run_case(tmp_path, engine, runner, spec=spec, cache=cache).case
-    assert (case.status, case.reason) == (Status.PASSED, "")
+    assert (case.status, case.headline) == (Status.PASSED, "")
     assert (case.runner, case.inputs, case.partitions, case.pte_bytes) == ("echo", 4, 1, 15)
     assert (case.max_abs, case.cached) == (0, False)
     assert runner.calls == ["open", "run"]
@@ -283,7 +284,8 @@ def test_a_node_on_the_cpu_fails_the_case_unless_the_policy_allows_it(tmp_path: 
     left = Delegation(3, 1, 1, (Fallback("aten.erf", "no builder"),))
     case = judge(tmp_path, RIGHT, engine=make_engine(delegation=left)).case
     assert case.status is Status.FAILED
-    assert "1 node falls back to the CPU (aten.erf: no builder)" in case.reason
+    assert "1 node falls back to the CPU (aten.erf)" in case.headline
+    assert case.findings[0].evidence == "aten.erf: no builder"
     policy = read_emulator_policy()
     limits = msgspec.structs.replace(policy.schemes[Scheme.A8W8], full_delegation=False)
     policy = msgspec.structs.replace(policy, schemes={Scheme.A8W8: limits})
@@ -295,7 +297,7 @@ def test_recorded_figures_are_kept_to(tmp_path: Path, recorded: float, passes: b
     baselines = {"mlp 8a8w SM8650": Baseline(recorded, None), "mlp fp16 SM8650": Baseline(99.0)}
     case = judge(tmp_path, [COARSE * np.float32(1.001), IDS, MASK], baselines=baselines).case
     assert (case.status is Status.PASSED) == passes
-    assert ("recorded for this toolchain" in case.reason) == (not passes)
+    assert ("recorded for this toolchain" in case.headline) == (not passes)
     assert case.recorded_sqnr_db == recorded
 
 
@@ -477,9 +479,9 @@ def test_figures_of_a_used_process_are_not_those_of_a_fresh_one_that_dies(tmp_pa
 
     runner = EchoRunner(answer, used=True)
     result = run_case(tmp_path, make_engine(), runner)
-    assert (result.case.reason, result.controls) == ("run: was killed by SIGSEGV", ())
+    assert (result.case.headline, result.controls) == ("run: was killed by SIGSEGV", ())
     assert (result.case.sqnr_db, result.case.equal, result.case.outputs) == (None, None, ())
-    assert (result.case.question, result.case.partitions) == (None, 1)
+    assert (result.case.question, result.case.partitions) == (Question.RUN, 1)
 
 
 def test_what_is_refused_in_a_used_process_is_asked_of_a_fresh_one(tmp_path: Path) -> None:
@@ -501,7 +503,7 @@ def test_what_is_refused_in_a_used_process_is_asked_of_a_fresh_one(tmp_path: Pat
 
 def test_a_run_that_dies_fails_the_case_with_its_log(tmp_path: Path) -> None:
     case = run_case(tmp_path, make_engine(), EchoRunner(fail)).case
-    assert (case.status, case.reason) == (Status.FAILED, "run: was killed by SIGSEGV")
+    assert (case.status, case.headline) == (Status.FAILED, "run: was killed by SIGSEGV")
     assert case.log_tail == "the log"
     assert case.partitions == 1
 
@@ -514,8 +516,8 @@ def test_a_device_that_is_lost_in_a_run_is_no_fault_of_the_program(tmp_path: Pat
     case = run_case(tmp_path, make_engine(), runner).case
     assert (case.status, case.lacks) == (Status.UNSUPPORTED, "ssh:board")
     assert runner.calls == ["open", "run"]
-    assert (case.reason, case.log_tail) == (
-        "run: ssh:board cannot be reached: it reboots",
+    assert (case.headline, case.log_tail) == (
+        "ssh:board cannot be reached: it reboots",
         "the log",
     )
 
@@ -536,7 +538,7 @@ def test_what_nobody_foresaw_fails_the_case_and_leaves_its_trace(tmp_path: Path)
         raise LookupError("seven")
 
     case = run_case(tmp_path, make_engine(), EchoRunner(answer)).case
-    assert case.reason == "this is a bug in executorch-qnn-ci: LookupError: seven"
+    assert case.headline == "this is a bug in executorch-qnn-ci: LookupError: seven"
     assert case.log_tail.startswith("Traceback")
 
 
@@ -565,7 +567,7 @@ def test_what_a_device_gives_is_compared_with_the_emulator_s(tmp_path: Path, giv
     }[given]
     result = run_case(tmp_path, make_engine(), echo(RIGHT), emulator=emulator)
     case = result.case
-    assert (case.status, case.reason) == (Status.PASSED, "")
+    assert (case.status, case.headline) == (Status.PASSED, "")
     if given == "same":
         assert (case.equal_emulator, case.sqnr_db_emulator, result.remark) == (1, None, "")
     elif given == "other":
@@ -617,7 +619,7 @@ def test_what_this_project_finds_is_called_neither_a_refusal_nor_lowering(
     """Whether it is found before a compilation or by one."""
 
     def tell(engine: FloatEngine) -> str:
-        return run_case(tmp_path, engine, echo(RIGHT)).case.reason
+        return run_case(tmp_path, engine, echo(RIGHT)).case.headline
 
     def find_fault(*_: Any) -> str:
         raise error
@@ -628,10 +630,10 @@ def test_what_this_project_finds_is_called_neither_a_refusal_nor_lowering(
 
     own = os.getpid()
     error = UsageError("net.py gives no tensor", fix="return one")
-    assert tell(make_engine(raises=error)) == f"explained: {error}"
+    assert tell(make_engine(raises=error)) == error.what
     with monkeypatch.context() as patch:
         patch.setattr(FloatEngine, "key", find_fault)
-        assert tell(make_engine()) == str(error)
+        assert tell(make_engine()) == error.what
     with monkeypatch.context() as patch:
         patch.setattr(FloatEngine, "compile", die)
         assert tell(make_engine()).startswith("lowering: the process exited with 3 ")
@@ -669,9 +671,10 @@ def test_a_case_that_passes_against_expectation_fails(
 def test_a_refusal_is_explained_by_its_engine(tmp_path: Path) -> None:
     engine = make_engine(raises=ValueError("no GRU"))
     case = run_case(tmp_path, engine, echo(RIGHT)).case
-    assert (case.status, case.reason) == (Status.FAILED, "refused: explained: no GRU")
+    assert (case.status, case.headline) == (Status.FAILED, "refused: explained: no GRU")
     engine = make_engine(delegation=Delegation(0, 1, 0, (Fallback("aten.erf", "no builder"),)))
-    assert "QNN accepted no node: no builder" in run_case(tmp_path, engine, echo(RIGHT)).case.reason
+    case = run_case(tmp_path, engine, echo(RIGHT)).case
+    assert case.headline == "refused: QNN accepted no node: aten.erf"
     engine = make_engine(delegation=Delegation(0, 0, 0, ()))
     case = run_case(tmp_path / "none", engine, echo(RIGHT)).case
     assert "its graph has no operators" in case.reason
@@ -683,7 +686,7 @@ def test_a_refusal_comes_with_the_end_of_its_log(tmp_path: Path) -> None:
         rows = (Unsupported(pattern=known, reason="QNN has none"),) if known else ()
         policy = msgspec.structs.replace(read_emulator_policy(), unsupported=rows)
         setup = replace(setup, options=replace(setup.options, policy=policy))
-        case = CaseJudge(SPEC, setup, tmp_path).refuse("no GRU", "the end").case
+        case = CaseJudge(SPEC, setup, tmp_path).refuse(NOT_LOWERED.find("no GRU"), "the end").case
         assert case.log_tail == "the end"
 
 
@@ -746,8 +749,11 @@ def test_an_error_of_ours_is_shown_without_its_class_and_traceback(tmp_path: Pat
         raise MissingToolError("cannot start run.sh", why="Exec format error", fix="check #!")
 
     case = run_case(tmp_path, make_engine(), EchoRunner(answer)).case
-    told = "cannot start run.sh\n  why: Exec format error\n  fix: check #!"
+    told = "cannot start run.sh [QNN2401]\n  why: "
     assert (case.status, case.reason[: len(told)]) == (Status.FAILED, told)
+    assert {"Exec format error", "check #!"} <= {
+        one.text for one in (*case.findings[0].causes, *case.findings[0].remedies)
+    }
     assert "Traceback" not in case.log_tail
 
 
@@ -961,7 +967,7 @@ def test_a_program_whose_layers_cannot_be_lowered_or_run_is_not_located(tmp_path
     runner = EchoRunner(answer)
     for kind, told in (
         (FloatEngine, "was killed by SIGSEGV"),
-        (Refusing, "explained: no layers"),
+        (Refusing, "refused: explained: no layers"),
         (Dying, "seven"),
     ):
         engine = kind(lambda x: [x * 5], RAMP, layers=LAYERS)
@@ -1015,7 +1021,7 @@ def test_a_metric_that_is_short_or_dies_fails_the_case(
     assert words in case.reason
     assert not any("except for the metric" in one for one in case.warnings)
     if measured.failure:
-        assert all(line in case.reason for line in MODEL)  # the advice is about the user's function
+        assert MODEL.causes[0] in case.findings[0].causes  # the advice is about the user's function
 
 
 @pytest.mark.parametrize("gain", [1.0, 2.0])
@@ -1030,7 +1036,7 @@ def test_advice_is_on_the_first_question_that_fails(tmp_path: Path, gain: float)
     case = judge(tmp_path, outputs, engine=engine, policy=policy, pool=pool).case
     assert "killed by SIGSEGV" in case.reason
     assert "over its budget" in case.reason
-    assert (MODEL[0] in case.reason.splitlines()) is (gain == 1.0)
+    assert (MODEL.causes[0] in case.findings[0].causes) is (gain == 1.0)
 
 
 def test_every_job_of_a_case_has_the_time_that_was_asked_for_and_its_own_log(
@@ -1232,11 +1238,11 @@ def test_a_program_that_cannot_run_here_is_lowered_and_left_near_the_report(
     assert (beside / SPEC.slug / "program.txt").read_text() == "the float model"
     assert (tmp_path / "kept" / SPEC.slug / "artifact" / "artifact.json").is_file()
     if fallback:
-        assert (case.status, case.lacks, case.question) == (Status.FAILED, "", None)
-        assert case.reason.startswith("1 node falls back to the CPU (aten.erf: no builder)\n")
+        assert (case.status, case.lacks, case.question) == (Status.FAILED, "", Question.BUDGET)
+        assert case.headline.endswith("1 node falls back to the CPU (aten.erf)")
     else:
         assert (case.status, case.lacks) == (Status.UNSUPPORTED, "an Adreno")
-        assert case.reason.startswith("lowered; the program cannot run here: it needs an Adreno\n")
+        assert case.headline == "lowered; the program cannot run here: it needs an Adreno"
         assert f"qnn/{SPEC.slug}" in case.reason
 
 
@@ -1273,7 +1279,6 @@ def test_everything_that_is_known_is_in_the_row() -> None:
         ),
         figures=CaseFigures(**figures),  # type: ignore[arg-type]
         metric=MetricResult(51.0, 52.0, 53.0, 54.0),
-        question=Question.TASK,
         warnings=("a warning",),
         baseline=Baseline(55.0, 56.0, Footprint(spill_bytes=62)),
         lacks="an Adreno",
@@ -1282,9 +1287,8 @@ def test_everything_that_is_known_is_in_the_row() -> None:
     )
     spec = replace(SPEC, source=Source(choices=Choices(saver=True), run=RunOptions(warm_up=2)))
     given = {
-        "reason": "why",
+        "findings": (METRIC_DROP.find("x", places=(Place(file="net.py", line=3),)),),
         "runner": "echo",
-        "places": (Place(file="net.py", line=3),),
         "log_tail": "the end",
         "metric_name": "top1",
     }
@@ -1334,10 +1338,11 @@ def test_everything_that_is_known_is_in_the_row() -> None:
     }
     assert {name: getattr(row, name) for name in wanted} == wanted
     assert {name: getattr(row.digests, name) for name in digests} == digests
-    # Two are fields of older reports, one is that of upstream's suites, one of our mistakes.
-    empty = {"sqnr_db_channel", "channel", "digests", "outcome", "noise_notes", "clipped"}
+    # One is that of upstream's suites, one of our mistakes.
+    empty = {"digests", "outcome", "noise_notes", "clipped"}
     empty |= {"estimate", "is_defect"}
     assert {*row.__struct_fields__} - wanted.keys() == empty
+    assert row.places == (Place(file="net.py", line=3),)
 
 
 @pytest.mark.parametrize(
@@ -1385,7 +1390,7 @@ def test_a_model_that_its_quantization_spoils_is_told_where_it_loses_most(
     assert (told in case.reason.splitlines()) is is_faithful
     why = "  why: the program is faithful to the quantized model, which is too far from float32"
     assert (why in case.reason.splitlines()) is is_faithful
-    assert SCHEME[0] not in case.reason  # the advice if a metric alone shows it
+    assert SCHEME.causes[0] not in case.findings[0].causes  # if a metric alone shows it
     budgets = {"mlp": ModelEntry("mlp", budget=ModelBudget(program_bytes=1))}
     policy = msgspec.structs.replace(read_emulator_policy(), models=budgets)
     large = Losing(**{**usual, "footprint": Footprint(program_bytes=2)})
@@ -1413,12 +1418,14 @@ def test_a_run_that_dies_is_told_with_the_nodes_on_the_cpu_and_its_budget(tmp_pa
     left = Delegation(3, 1, 1, (Fallback("aten.erf", "no builder"),))
     engine = make_engine(delegation=left, footprint=Footprint(program_bytes=2))
     case = run_case(tmp_path, engine, EchoRunner(fail), policy).case
-    told = "run: was killed by SIGSEGV; 1 node falls back to the CPU (aten.erf: no builder); over"
-    assert (case.status, case.reason[: len(told)]) == (Status.FAILED, told)
+    assert (case.status, [one.id for one in case.findings]) == (
+        Status.FAILED,
+        [NO_OUTPUTS.id, ON_CPU.id, OVER_BUDGET.id],
+    )
     rows = (Unsupported(pattern="^the log$|the log", reason="its log tells so"),)
     known = msgspec.structs.replace(policy, unsupported=rows).for_backend(Backend.HTP)
     case = run_case(tmp_path, engine, EchoRunner(fail), known).case
-    assert (case.status, case.reason) == (Status.UNSUPPORTED, "run: its log tells so")
+    assert (case.status, case.headline) == (Status.UNSUPPORTED, "its log tells so")
 
 
 def test_limits_are_those_of_the_model_of_the_case(tmp_path: Path) -> None:
@@ -1446,8 +1453,8 @@ def test_what_a_policy_says_of_a_model_goes_by_its_name_not_by_its_file(tmp_path
     )
     judging = CaseJudge(spec, setup, tmp_path)
     assert (judging.limits.min_sqnr_db, judging.budget.program_bytes) == (90.0, 7)
-    assert judging.find_refusal("no") == "QNN has none"
-    assert "QNN has none" in judging.find_unmet()
+    assert judging.find_refusal(NOT_LOWERED.find("no")) == "QNN has none"
+    assert "QNN has none" in next(judging.find_unmet()).details
     judging.evidence.figures = CaseFigures(sqnr_db=50.0)
     assert len(judging.compare_baseline()) == 1
 
@@ -1457,26 +1464,28 @@ def test_operators_that_stay_on_the_cpu_are_named_up_to_four(tmp_path: Path) -> 
     asked = (Fallback("skipped", "asked for", True),)
     left = Delegation(3, 8, 1, (*ops, *asked))
     case = judge(tmp_path, RIGHT, engine=make_engine(delegation=left)).case
-    named = "; ".join(f"op{number}: no builder" for number in (1, 2, 3, 4))
-    assert case.reason.startswith(f"7 nodes fall back to the CPU ({named}; and 2 more)\n")
+    lines = [*(f"op{number}: no builder" for number in (1, 2, 3, 4)), "and 2 more"]
+    assert case.headline.endswith("7 nodes fall back to the CPU (op1, op2, op3, op4, op5, op6)")
+    assert case.findings[0].evidence.splitlines() == lines
     assert [one.op for one in case.fallback_ops] == [one.op for one in (*ops, *asked)]
     for nodes, told in ((asked, ""), (ops[:1], "1 node falls"), (ops[:1] * 2, "2 nodes fall")):
         engine = make_engine(delegation=Delegation(3, len(nodes), 1, nodes))
         case = judge(tmp_path / f"of {told}", RIGHT, engine=engine).case
-        assert case.reason.partition(" back to")[0] == told
+        assert case.headline.rpartition("budget: ")[2].partition(" back to")[0] == told
 
 
 def test_a_run_that_is_refused_as_the_policy_knows_is_unsupported(tmp_path: Path) -> None:
     rows = (Unsupported(pattern="killed by SIGSEGV", reason="QNN dies of it"),)
-    advice = (Advice("QNN dies", "wait for another QNN"),)  # only for a failure
+    advice = (Advice(pattern="QNN dies", fix="wait for another QNN"),)  # only for a failure
     policy = msgspec.structs.replace(read_emulator_policy(), unsupported=rows, advice=advice)
     policy = policy.for_backend(Backend.HTP)
     case = run_case(tmp_path, make_engine(), EchoRunner(fail), policy).case
-    assert (case.status, case.reason) == (Status.UNSUPPORTED, "run: QNN dies of it")
+    assert (case.status, case.headline) == (Status.UNSUPPORTED, "QNN dies of it")
     engine = make_engine(raises=ValueError("was killed by SIGSEGV, too"))
     case = run_case(tmp_path / "other", engine, echo(RIGHT), policy).case
     assert case.status is Status.UNSUPPORTED
-    assert case.reason == "explained: was killed by SIGSEGV, too [QNN dies of it]"
+    assert case.headline == "QNN dies of it"
+    assert case.findings[0].details == ("refused: explained: was killed by SIGSEGV, too",)
 
 
 def test_an_error_that_does_not_matter_is_noted_with_its_operator(tmp_path: Path) -> None:
@@ -1564,8 +1573,8 @@ def test_a_failure_is_at_the_line_that_it_names_or_else_at_its_factory(
     Path("net.py").write_text("#\n#\ndef make():\n    pass\n")
     spec = replace(SPEC, model="net", source=Source(reference=f"{tmp_path}/net.py:make"))
     judging = CaseJudge(spec, JudgeSetup(options=give_options(), runner="echo"), tmp_path)
-    assert [one.line for one in judging.find_places(reason)] == [line]
-    assert judging.end(Status.PASSED, reason).case.places == ()
+    (found,) = judging.find_places(say(reason))
+    assert [one.line for one in found.places] == [line]
 
 
 @pytest.mark.parametrize(
@@ -1583,15 +1592,15 @@ def test_a_failure_without_a_line_is_placed_at_the_factory(
     model: str, reference: str, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judge = SimpleNamespace(spec=replace(SPEC, model=model, source=Source(reference)))
-    found = CaseJudge.find_places(judge, "no line")  # type: ignore[arg-type]
-    assert [one.file.endswith(place) for one in found] == [True] * bool(place)
+    (found,) = CaseJudge.find_places(judge, say("no line"))  # type: ignore[arg-type]
+    assert [one.file.endswith(place) for one in found.places] == [True] * bool(place)
     lines = "why [b.py:4]; then [a.py:3] and [b.py:4]"
-    named = CaseJudge.find_places(judge, lines)  # type: ignore[arg-type]
+    (named,) = CaseJudge.find_places(judge, say(lines))  # type: ignore[arg-type]
     wanted = [("b.py", 4), ("a.py", 3)] if place else []
-    assert [(one.file, one.line) for one in named] == wanted
+    assert [(one.file, one.line) for one in named.places] == wanted
     monkeypatch.setattr("ci.models.source_lines.is_installed", lambda _: True)
-    installed = CaseJudge.find_places(judge, "no line")  # type: ignore[arg-type]
-    assert installed == (() if "suite" in place else found)
+    (installed,) = CaseJudge.find_places(judge, say("no line"))  # type: ignore[arg-type]
+    assert installed.places == (() if "suite" in place else found.places)
 
 
 def test_the_first_question_that_fails_is_that_of_the_case(tmp_path: Path) -> None:

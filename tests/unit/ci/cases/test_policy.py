@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from ci.cases.baselines import name_figures, users_folder
 from ci.cases.kept import check_tensor
 from ci.cases.policy import (
     LANES,
-    Advice,
     EmulatorPolicy,
     Override,
     Unsupported,
@@ -21,12 +21,17 @@ from ci.cases.policy import (
     read_emulator_policy,
 )
 from ci.cases.spec import CaseSpec, find_models
+from ci.explain.rules import Advice
+from ci.facts.finding import Finding
+from ci.facts.kinds import ON_CPU, OVER_BUDGET
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
 from ci.models.user_models import Limits, Metric, ModelBudget, ModelEntry, OutputLimits
-from ci.report.schema import DROPPED, Budget, Tool
+from ci.report.schema import Budget, Tool
+from ci.report.write import DROPPED_LIMITS
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.targets import Backend
+from tests.stand_ins.reports import say
 
 DEFAULT = read_emulator_policy()
 LPAI = next(one for one in Backend if one.is_lpai)
@@ -63,8 +68,9 @@ def test_a_refusal_is_known_of_a_whole_combination(
 ) -> None:
     policy = with_rows(Unsupported(pattern="other", reason="another"), ROW)
     expected = "known" if known else ""
-    assert policy.expects_refusal(model, scheme, soc, "there is no such op", choices) == expected
-    assert policy.expects_refusal(model, scheme, soc, "out of memory", choices) == ""
+    asked = partial(policy.expects_refusal, model, scheme, soc, choices=choices)
+    assert asked(say("there is no such op")) == asked([], log="no such op") == expected
+    assert asked(say("out of memory")) == ""
     lenient = msgspec.structs.replace(ROW, strict=False)
     assert with_rows(lenient, ROW).find_unmet(model, scheme, soc, choices) == expected
     assert with_rows(lenient).find_unmet(model, scheme, soc, choices) == ""
@@ -72,17 +78,38 @@ def test_a_refusal_is_known_of_a_whole_combination(
 
 def test_a_model_without_choices_is_the_usual_one() -> None:
     policy = with_rows(ROW)
-    assert policy.expects_refusal("mlp", FP16, "SM8650", "no such op") == "known"
+    assert policy.expects_refusal("mlp", FP16, "SM8650", say("no such op")) == "known"
     assert policy.find_unmet("mlp", FP16, "SM8650") == "known"
     assert ROW.covers("mlp", "fp16", "SM8650")
 
 
 def test_the_first_advice_that_fits_is_given() -> None:
-    rows = (Advice("x", "one"), Advice("y.*z", "two", "for a reason"), Advice("yz", "three"))
+    rows = (
+        Advice(pattern="x", fix="one"),
+        Advice(pattern="y.*z", fix="two", why="for a reason"),
+        Advice(pattern="yz", fix="three"),
+        Advice(id="QNN2302", fix="four"),
+        Advice(id="QNN2301", pattern="bytes", fix="five"),
+    )
     policy = msgspec.structs.replace(DEFAULT, advice=rows)
-    assert policy.advise("a x") == "  fix: one"
-    assert policy.advise("yaz") == policy.advise("yz") == "  why: for a reason\n  fix: two"
-    assert policy.advise("b") == ""
+
+    def ask(*findings: Finding) -> tuple[list[str], list[str]]:
+        found = policy.advise(findings)
+        return [one.text for one in found.causes], [one.text for one in found.remedies]
+
+    assert ask(*say("a x")) == ([], ["one"])
+    assert ask(*say("yaz")) == ask(*say("yz")) == (["for a reason"], ["two"])
+    assert ask(*say("b")) == ask(OVER_BUDGET.find("nodes")) == ([], [])
+    assert ask(ON_CPU.find("nodes")) == ([], ["four"])
+    assert ask(OVER_BUDGET.find("9 bytes")) == ([], ["five"])
+
+
+def test_a_row_names_a_finding_or_a_pattern() -> None:
+    for given in ({}, {"id": "QNN9999"}, {"pattern": "("}):
+        with pytest.raises(ValueError, match=r"finding|regular"):
+            Advice(fix="x", **given)
+        with pytest.raises(ValueError, match=r"finding|regular"):
+            Unsupported(reason="x", **given)
 
 
 def test_another_backend_has_its_own_limits_and_none_that_was_found_on_htp() -> None:
@@ -246,12 +273,12 @@ def test_each_of_two_rows_overrides_and_each_refusal_is_tried() -> None:
         Unsupported(pattern="no op", reason="of mlp", models=("mlp",)),
     )
     for model in ("lstm", "mlp"):
-        assert both.expects_refusal(model, FP16, "SM8650", "no op") == f"of {model}"
+        assert both.expects_refusal(model, FP16, "SM8650", say("no op")) == f"of {model}"
         assert both.find_unmet(model, FP16, "SM8650") == f"of {model}"
 
 
 def test_limits_that_were_dropped_are_taken_out_of_each_entry_of_a_list() -> None:
-    name = min(DROPPED)
+    name = min(DROPPED_LIMITS)
     table = {"override": [{"limits": {name: 1}}, {"limits": {name: 2, "min_cosine": 0.5}}]}
     assert list(drop_limits(table)) == [name, name]
     assert table == {"override": [{"limits": {}}, {"limits": {"min_cosine": 0.5}}]}

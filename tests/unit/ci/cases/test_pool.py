@@ -251,7 +251,7 @@ def test_only_a_disk_that_is_full_for_the_session_too_ends_the_run(
     monkeypatch.setattr("provisioning.files.free_bytes", lambda _: SPARE_BYTES - is_full)
     with pytest.raises(StoreError, match="no space") if is_full else nullcontext():
         ended = Lease(worker, tmp_path / "log", Allowance(60)).call(rest)
-        assert "other processes can write there" in ended.failure
+        assert "other processes can write there" in ended.advice.causes[0].text
 
 
 def test_limits_of_a_job_reach_its_worker_and_an_old_log_is_removed(

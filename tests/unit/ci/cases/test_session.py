@@ -44,6 +44,7 @@ from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, FailedError, UsageError
 from provisioning.manifest.releases import Origin
 from provisioning.manifest.targets import Backend
+from tests.stand_ins.reports import say
 
 TOOLS = (Tool(name="qnn-runtime", version="2.49.40"),)
 
@@ -293,14 +294,14 @@ def test_a_session_that_cannot_run_here_reports_each_case_as_unsupported(tmp_pat
         parts=TOOLS,
         options=options,
     )
-    report = made.report_unrun(Phases(Progress(io.StringIO())), "it needs AVX", "libc++")
+    report = made.report_unrun(Phases(Progress(io.StringIO())), *say("it needs AVX"), "libc++")
     assert report.cases == tuple(
         Case(
             model="mlp",
             scheme="fp16",
             soc=one.soc,
             status=Status.UNSUPPORTED,
-            reason="it needs AVX",
+            findings=say("it needs AVX"),
             lacks="libc++",
             runner="cpp",
         )
@@ -419,14 +420,16 @@ def test_a_line_of_progress_tells_all_of_a_case(status: Status) -> None:
         sqnr_db=41.26,
         cached=True,
         made_inputs="random inputs",
-        reason="first line\nsecond line",
+        findings=say("first line\nsecond line"),
     )
     line = describe_progress(2, 7, "a.py:f 8a8w SM8650", CaseResult(case, remark="a remark"))
     told = f"{status.value} 41.3 dB cached random inputs a remark"
     told += "" if status is Status.PASSED else " first line"
     assert line.split() == f"[2/7] a.py:f 8a8w SM8650 {told}".split()
     assert not line.endswith(" ")
-    plain = msgspec.structs.replace(case, sqnr_db=None, cached=False, made_inputs="", reason="")
+    plain = msgspec.structs.replace(
+        case, sqnr_db=None, cached=False, made_inputs="", findings=say("")
+    )
     line = describe_progress(1, 1, "a.py:f 8a8w SM8650", CaseResult(plain))
     assert line.split() == ["[1/1]", "a.py:f", "8a8w", "SM8650", status.value]
     assert not line.endswith(" ")

@@ -16,6 +16,7 @@ from ci.models.user_models import Source
 from ci.report.schema import Budget
 from provisioning.errors import ManifestError
 from provisioning.manifest.targets import Backend
+from tests.stand_ins.reports import say
 
 SOCS = ["SM8550", "SM8650", "SM8750"]
 EXTENDS = 'extends = "default"\n'
@@ -102,7 +103,7 @@ def test_models_of_a_policy_are_run_with_their_schemes_socs_and_data(repository:
 def test_own_entries_are_looked_at_before_those_of_the_default(repository: Path) -> None:
     text = EXTENDS + '[[advice]]\npattern = "did not end within"\nfix = "mine"\n'
     policy = read(repository, text)
-    assert policy.advise("the runner did not end within 4 s") == "  fix: mine"
+    assert policy.advise(say("the runner did not end within 4 s")).remedies[0].text == "mine"
     assert len(policy.advice) == len(read_emulator_policy().advice) + 1
     assert policy.suite == read_emulator_policy().suite
     assert read(repository, EXTENDS + '[suite]\nmlp = ["fp16"]\n').suite == {"mlp": (Scheme.FP16,)}

@@ -171,7 +171,7 @@ def test_an_expression_that_may_take_for_ever_is_refused(pattern: str) -> None:
     with pytest.raises(ValueError, match=re.escape(repr(pattern))):
         make_rule(pattern=pattern)
     with pytest.raises(ValueError, match=re.escape(repr(pattern))):
-        Advice(pattern, "a fix")
+        Advice(pattern=pattern, fix="a fix")
 
 
 @pytest.mark.parametrize(
@@ -227,6 +227,12 @@ def test_rules_that_contradict_each_other_are_refused(
 
 
 def test_a_teams_rows_are_rules_and_come_first() -> None:
-    rows = make_rules([Advice("stub lib", "call us", "our stub"), Advice("magic.*word", "say it")])
+    stub = Advice(pattern="stub lib", fix="call us", why="our stub")
+    rows = make_rules([stub, Advice(pattern="magic.*word", fix="say it")])
     told = explain_text("a magic, magic word\n", (*rows, *RULES))
     assert [(one.rule, one.fix) for one in told.causes] == [("policy-2", "say it")]
+
+
+def test_a_row_reads_a_log_that_is_one_line_without_an_end() -> None:
+    (row,) = make_rules([Advice(pattern="magic.*word", fix="say it")])
+    assert [one.text for one in explain_text("a magic word", [row]).causes] == ["a magic word"]

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from ci.facts.finding import Certainty, Proof
+
 torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
@@ -174,12 +176,12 @@ def test_a_batch_norm_that_no_convolution_absorbs_is_named() -> None:
     assert find(absorb, IMAGE, scheme="16a8w", parts=parts) == ()
 
 
-def test_a_fault_has_the_remedy_on_its_second_line() -> None:
+def test_the_remedy_of_a_fault_is_proven() -> None:
     net = Net(add_positions, nn.LayerNorm(16)).eval()
     (found,) = match_faults(describe_steps(net, (X,)), "fp16", "2.49.40")
-    first, second = found.text.splitlines()
-    assert first.startswith("broadcast-add-before-norm [")
-    assert second.startswith("  fix: expand the constant")
+    ((cause,), (remedy,)) = found.advice.causes, found.advice.remedies
+    assert (cause.certainty, remedy.proof) == (Certainty.KNOWN, Proof.PROVEN)
+    assert remedy.text.startswith("expand the constant")
 
 
 def test_a_module_that_cannot_be_exported_has_no_steps_and_keeps_its_state() -> None:

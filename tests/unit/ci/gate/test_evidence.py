@@ -38,14 +38,13 @@ from ci.report.schema import (
     ControlKind,
     Footprint,
     OutputThreshold,
-    Question,
     Report,
     ShardMark,
     Status,
     Summary,
     Threshold,
 )
-from tests.stand_ins.reports import make_report
+from tests.stand_ins.reports import make_report, say
 from tests.stand_ins.snapshots import check_snapshot
 
 SNAPSHOTS = Path(__file__).with_name("snapshots")
@@ -64,9 +63,8 @@ def doubt(rule: Threshold | None = RULE, **fields: Any) -> list[str]:
 NEVER, BY_LIMITS, ALWAYS = range(3)
 ROWS: list[tuple[dict[str, Any], dict[str, Any], int]] = [
     ({}, {}, NEVER),
-    ({}, {"question": Question.TASK}, ALWAYS),
     ({}, {"lacks": "lib.so"}, ALWAYS),
-    ({}, {"reason": "x"}, ALWAYS),
+    ({}, {"findings": say("x")}, ALWAYS),
     ({}, {"inputs": 0}, ALWAYS),
     ({}, {"max_abs": None}, ALWAYS),
     ({}, {"max_abs": None, "equal": 1.0}, NEVER),
@@ -123,7 +121,7 @@ def report_of(*cases: Case, controls: int = 1, **more: Any) -> Report:
 
 def test_doubts_name_their_case_and_a_pass_needs_a_control() -> None:
     other = replace(GOOD, model="n", fallback_nodes=2)
-    skipped = replace(GOOD, model="o", status=Status.UNSUPPORTED, reason="no")
+    skipped = replace(GOOD, model="o", status=Status.UNSUPPORTED, findings=say("no"))
     assert [*_doubt_cases(report_of(GOOD, other, skipped))] == [
         "n 8a8w S passed with 2 nodes on the CPU, no control"
     ]
@@ -131,7 +129,7 @@ def test_doubts_name_their_case_and_a_pass_needs_a_control() -> None:
 
 def test_every_case_that_departs_from_its_recorded_figures_is_told() -> None:
     other = replace(GOOD, model="n", sqnr_db=40.0, sqnr_db_quantized=50.0)
-    failed = replace(other, model="o", status=Status.FAILED, reason="no")
+    failed = replace(other, model="o", status=Status.FAILED, findings=say("no"))
     recorded = {
         str(GOOD): Baseline(sqnr_db=30.0 - MAX_CHANGE_DB),
         str(other): Baseline(sqnr_db=30.0, sqnr_db_quantized=60.0),
@@ -189,8 +187,10 @@ def weigh(report: Report, exit_code: int = 0, junit: bytes | None = b"") -> Evid
 
 def test_a_report_is_weighed_by_its_cases() -> None:
     good = report_of(GOOD).recounted
-    failed = report_of(replace(GOOD, status=Status.FAILED, reason="x")).recounted
-    skipped = report_of(GOOD, replace(GOOD, model="n", status=Status.UNSUPPORTED, reason="r"))
+    failed = report_of(replace(GOOD, status=Status.FAILED, findings=say("x"))).recounted
+    skipped = report_of(
+        GOOD, replace(GOOD, model="n", status=Status.UNSUPPORTED, findings=say("r"))
+    )
     told = replace(good, summary=replace(good.summary, passed=2))
     other = render_junit(replace(good, cases=(replace(GOOD, soc="T"),)))
     assert weigh(good) == Evidence(1, 0, ())
@@ -231,10 +231,10 @@ def test_an_unsupported_case_is_one_that_the_policy_expects(
     reason: str, choices: str, lacks: str, is_expected: bool
 ) -> None:
     """By its reason and its lowering options."""
-    row = Unsupported("no such op", "known", choices=("saver",))
+    row = Unsupported(pattern="no such op", reason="known", choices=("saver",))
     policy = replace(read_emulator_policy(), unsupported=(row,))
     unsupported = replace(GOOD, status=Status.UNSUPPORTED, lacks=lacks)
-    skipped = replace(unsupported, reason=reason, choices=choices)
+    skipped = replace(unsupported, findings=say(reason), choices=choices)
     limits = policy.describe_limits([CaseSpec(GOOD.model, Scheme.A8W8, GOOD.soc)])
     report = replace(report_of(skipped), thresholds=limits)
     told = f"the policy does not expect these cases to be unsupported: {skipped}"
@@ -244,9 +244,10 @@ def test_an_unsupported_case_is_one_that_the_policy_expects(
 
 
 def test_each_case_is_one_that_the_policy_expects_to_be_unsupported() -> None:
-    row = Unsupported("no op", "known", models=("m",), schemes=("8a8w",), socs=("S",))
+    only = {"models": ("m",), "schemes": ("8a8w",), "socs": ("S",)}
+    row = Unsupported(pattern="no op", reason="known", **only)
     policy = replace(read_emulator_policy(), unsupported=(row,))
-    expected = replace(GOOD, status=Status.UNSUPPORTED, reason="no op")
+    expected = replace(GOOD, status=Status.UNSUPPORTED, findings=say("no op"))
     others = [replace(expected, **one) for one in ({"model": "n"}, {"soc": "T"})]
     others.append(replace(expected, scheme="fp16"))
     passed = replace(GOOD, model="o")
@@ -266,7 +267,7 @@ def test_a_case_that_passed_is_doubted_by_the_limits_and_the_budget_of_its_model
     report = replace(report_of(*cases, fits, controls=4), thresholds=(RULE, small, exact))
     second, third = _doubt_cases(report)
     assert second.startswith("n 8a8w S passed with ")
-    assert "context_bytes = 10" in second
+    assert "context_bytes is 11 bytes, 10 allowed" in second
     assert third == "o 8a8w S passed with SQNR 30 (below 31)"
 
 

@@ -27,12 +27,12 @@ from ci.gate.rules import read_rules
 from ci.gate.schema import Plan, PlannedSession
 from ci.gate.verdict import GateVerdict, JobVerdict
 from ci.models.schemes import ONNX as LANE
-from ci.report.schema import CaseName
+from ci.report.schema import SCHEMA_VERSION, CaseName
 from ci.report.write import write_report
 from ci.verbs.emulate import list_planned, take_shard
 from ci.verbs.gate import judge_shards, reach_verdict
 from provisioning.errors import ExitCode
-from tests.stand_ins.reports import make_judged
+from tests.stand_ins.reports import make_judged, say
 
 RULES = read_rules()
 SESSIONS = ("lint", "tests", "test_emulator", "test_onnx")
@@ -150,6 +150,10 @@ def in_mark(**fields: Any) -> Tamper:
     return in_report(lambda data: data["shard"].update(fields), ONE)
 
 
+def tell(text: str) -> Any:
+    return msgspec.to_builtins(say(text))
+
+
 def drop_cases(data: dict[str, Any]) -> None:
     """1 of 29 cases, with a summary that fits."""
     data["cases"] = data["cases"][:1]
@@ -169,7 +173,7 @@ def fail_and_recount(data: dict[str, Any]) -> None:
 
 
 def skip_and_recount(data: dict[str, Any]) -> None:
-    data["cases"][0].update(status="unsupported", reason="run: QNN said no")
+    data["cases"][0].update(status="unsupported", findings=tell("run: QNN said no"))
     data["summary"]["passed"] -= 1
     data["summary"]["unsupported"] += 1
 
@@ -239,7 +243,6 @@ def both(*tampers: Tamper) -> Tamper:
 FAILURE = '<testcase classname="a" name="x"><failure/></testcase>'
 ERROR = '<testcase classname="a" name="x"><error/></testcase>'
 SKIPPED = '<testcase classname="a" name="x"><skipped/></testcase>'
-OTHER = {"question": "faithful"}
 TAMPERED: dict[str, Tamper] = {
     "a case failed, its summary knows": in_report(fail_and_recount),
     "a case of a shard failed": in_report(fail_and_recount, ONE),
@@ -253,12 +256,11 @@ TAMPERED: dict[str, Tamper] = {
     "another model": in_case(model="other"),
     "another scheme": in_case(scheme="int3"),
     "another SoC": in_case(soc="SM8750"),
-    "all cases unsupported": in_all(status="unsupported", reason="no"),
+    "all cases unsupported": in_all(status="unsupported", findings=tell("no")),
     "a refusal that nobody expects": in_report(skip_and_recount),
     "a case lacked a library": in_case(status="unsupported", lacks="libQnnLpai.so"),
     "a passed case lacked a library": in_case(lacks="libQnnLpai.so"),
-    "a passed case with a question": in_case(**OTHER),
-    "a passed case with a reason": in_case(reason="SQNR 3 dB, 20 dB wanted"),
+    "a passed case with a finding": in_case(findings=tell("SQNR 3 dB, 20 dB wanted")),
     "a passed case without inputs": in_case(inputs=0),
     "a passed case without figures": in_case(max_abs=None, equal=None),
     "a passed case below its share": in_case(equal=0.5),
@@ -288,7 +290,7 @@ TAMPERED: dict[str, Tamper] = {
     "no limits": in_field(thresholds=[]),
     "partial delegation allowed": in_limits(full_delegation=False),
     "an unknown key": in_field(green=True),
-    "a schema of the future": in_field(schema_version=6),
+    "a schema of the future": in_field(schema_version=SCHEMA_VERSION + 1),
     "a cosine of 7": in_case(cosine=7),
     "no JSON": write_file(ONNX, "report.json", "green"),
     "nothing in the report": write_file(ONNX, "report.json", ""),

@@ -131,7 +131,7 @@ def test_sets_with_equal_answers_are_replaced_and_only_if_all_are_equal_it_is_a_
     info = TensorInfo("float64", right.shape[1:])
     references = make_references(right, noise=QUIET)
     verdict = judge_outputs(references, [right], (), [info], LIMITS)
-    assert not verdict.reasons
+    assert not verdict.findings
     assert (verdict.proofless, bool(verdict.warnings)) == ("", warned)
     assert all(one.rejected for one in verdict.controls)  # else the run would fail
     assert (ControlKind.OTHER_INPUT in {one.kind for one in verdict.controls}) != warned

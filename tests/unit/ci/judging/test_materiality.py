@@ -8,10 +8,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from ci.facts.finding import Question
 from ci.judging.figures import Array
 from ci.judging.gate import Expected, OutputJudgement, References, judge_output
 from ci.models.tensors import TensorInfo
-from ci.report.schema import Clipped, Question, Threshold
+from ci.report.schema import Clipped, Threshold
 from tests.stand_ins.lanes import predict
 
 LIMITS = Threshold(scheme="16a8w")
@@ -103,7 +104,7 @@ def test_a_program_that_is_nearer_to_float32_than_a_clipped_model_is_not_blamed(
     info = TensorInfo("float64", SHAPE[1:], step=0.25, lowest=-4, highest=4)
     for clipped, question in (((), Question.FAITHFUL), ((one,), Question.QUANTIZED)):
         references = References([expect(FLOAT)], [expect(right)], [noise], clipped)
-        reasons = judge_output(references, 0, output, info, LIMITS).reasons
+        reasons = judge_output(references, 0, output, info, LIMITS).findings
         assert [reason.question for reason in reasons] == [question] * 2
 
 

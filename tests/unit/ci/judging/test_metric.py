@@ -7,14 +7,14 @@ import re
 
 import pytest
 
-from ci.judging.gate import Reason
-from ci.judging.verdict import forgive, judge_metric, name_reasons
+from ci.facts.finding import Finding, Question
+from ci.facts.kinds import METRIC_DROP, METRIC_MODEL, NOISE, QUANTIZED_BADLY
+from ci.judging.verdict import OF_MODEL, forgive, judge_metric
 from ci.models.user_models import Metric, MetricResult
-from ci.report.schema import Question
 
 METRIC = Metric(function="/m.py:top1", labels="/l.npy", max_drop=0.125, min=0.75)
-FAITHFUL, QUANTIZED, TASK, _ = (Reason(question, question.value) for question in Question)
-MODEL = Reason(Question.TASK, "model", is_model=True)
+FAITHFUL, QUANTIZED, TASK = NOISE.find("x"), QUANTIZED_BADLY.find("x"), METRIC_DROP.find("x")
+MODEL = METRIC_MODEL.find("x")
 
 
 @pytest.mark.parametrize(
@@ -77,10 +77,10 @@ def test_a_metric_without_a_minimum_is_held_to_its_drop_alone(value: float, reas
 def test_each_reason_has_the_figures_that_it_is_about() -> None:
     found = judge_metric(METRIC, MetricResult(0.25, 0.8, 0.7, 0.5))
     model = judge_metric(METRIC, MetricResult(0.125, 0.5, 0.25, None))
-    every = [(re.findall(r"\b\d[\d.]*", one.text), one.is_model) for one in (*found, *model)]
+    every = [(re.findall(r"\b\d[\d.]*", one.words), one.id in OF_MODEL) for one in (*found, *model)]
     assert every == [
         (["0.5", "0.8"], False),
-        (["0.25", "0.5", "0.8", "0.125"], False),
+        (["0.25", "0.8", "0.5", "0.125"], False),
         (["0.25", "0.75"], False),
         (["0.7"], True),
         (["0.125", "0.5", "0.125"], False),
@@ -91,15 +91,15 @@ def test_each_reason_has_the_figures_that_it_is_about() -> None:
 @pytest.mark.parametrize(("float32", "is_model"), [(0.74, True), (0.75, False), (math.nan, True)])
 def test_a_float32_model_that_lacks_the_metric_is_to_blame(float32: float, is_model: bool) -> None:
     reasons = list(judge_metric(METRIC, MetricResult(0.7, float32, 0.1, 0.7)))
-    assert any(reason.is_model for reason in reasons) is is_model
+    assert any(reason.id in OF_MODEL for reason in reasons) is is_model
 
 
 @pytest.mark.parametrize(
     ("strict", "reasons", "failing", "warnings"),
     [
-        (False, [QUANTIZED], [], ["quantized"]),
+        (False, [QUANTIZED], [], [QUANTIZED.headline]),
         (True, [QUANTIZED], [QUANTIZED], []),
-        (False, [QUANTIZED, FAITHFUL], [FAITHFUL], ["quantized"]),
+        (False, [QUANTIZED, FAITHFUL], [FAITHFUL], [QUANTIZED.headline]),
         (False, [TASK, QUANTIZED], [QUANTIZED, TASK], []),
         (False, [TASK, QUANTIZED, FAITHFUL], [FAITHFUL, QUANTIZED, TASK], []),
         (False, [MODEL, QUANTIZED, FAITHFUL], [FAITHFUL, MODEL, QUANTIZED], []),
@@ -107,19 +107,10 @@ def test_a_float32_model_that_lacks_the_metric_is_to_blame(float32: float, is_mo
     ],
 )
 def test_a_metric_that_passes_forgives_a_scheme_and_never_a_program(
-    strict: bool, reasons: list[Reason], failing: list[Reason], warnings: list[str]
+    strict: bool, reasons: list[Finding], failing: list[Finding], warnings: list[str]
 ) -> None:
     metric = Metric(function="/m.py:top1", labels="/l.npy", max_drop=0.1, strict=strict)
     found, told = forgive(reasons, metric)
     assert list(found) == failing
     assert list(told) == warnings
     assert forgive([QUANTIZED], None) == ((QUANTIZED,), ())
-
-
-def test_each_question_is_named_once_and_the_first_leads() -> None:
-    named = name_reasons([FAITHFUL, FAITHFUL, TASK])
-    assert named == ["not faithful: faithful; faithful", "not good for the task: task"]
-    assert name_reasons([Reason(question, "x") for question in Question]) == [
-        *("not faithful: x", "not quantized well: x", "not good for the task: x"),
-        "over its budget: x",
-    ]

@@ -17,6 +17,8 @@ from ci.cases.judged import CaseResult, SessionOptions
 from ci.cases.pipeline import RunSetup
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
+from ci.facts.finding import Question
+from ci.facts.kinds import ON_CPU, OVER_BUDGET, PROOFLESS, QUANTIZED_BADLY, TOKENS
 from ci.judging.figures import Array
 from ci.judging.verdict import CaseFigures
 from ci.llm import case as llm_case
@@ -29,7 +31,7 @@ from ci.llm.verdict import Verdict
 from ci.models.lowering_options import Part
 from ci.models.schemes import Scheme
 from ci.models.user_models import MetricResult
-from ci.report.schema import ControlKind, Footprint, Question, Status
+from ci.report.schema import ControlKind, Footprint, Status
 from tests.stand_ins.lanes import WHOLE, EchoRunner, InlinePool
 from tests.unit.ci.llm.decoders import CONTEXT, PREFILL, Tiny
 
@@ -129,7 +131,7 @@ EXPLAIN = (
 )
 NEEDED = (
     *((llm_case, one) for one in ("read_runs", "judge_free", "judge_forced", "judge_control")),
-    *((llm_case, one) for one in ("run_free", "run_decode", "measure_pooled", "name_reasons")),
+    *((llm_case, one) for one in ("run_free", "run_decode", "measure_pooled")),
     *((LlmRun, one) for one in ("compare_prefill", "judge_text", "judge_quantized")),
     *((LlmRun, one) for one in ("find_excesses", "delegation_faults", "note_figures")),
 )
@@ -206,9 +208,7 @@ def test_prefill_is_compared_with_decode_alone_however_loud_that_is(
         swap_best(right, calls + len(own.runs.prompt)), replace(own.runs, alone=loud)
     ).case
     assert (result.status, result.question) == (Status.FAILED, Question.FAITHFUL)
-    assert result.reason.startswith(
-        f"faithful: step 0: token {own.runs.model.run.tokens[0]} after prefill, but "
-    )
+    assert f"step 0: token {own.runs.model.run.tokens[0]} after prefill, but " in result.headline
 
 
 def test_a_wrong_program_of_a_poor_model_is_not_faithful(
@@ -216,8 +216,7 @@ def test_a_wrong_program_of_a_poor_model_is_not_faithful(
 ) -> None:
     case = judge(swap_best(right, 6), make_quantized(own, 0.5), Scheme.A8W8).case
     assert case.question is Question.FAITHFUL
-    assert "faithful: free: step" in case.reason
-    assert "quantized: the model's logits" in case.reason
+    assert {one.id for one in case.findings} == {TOKENS.id, QUANTIZED_BADLY.id}
 
 
 @pytest.mark.parametrize(
@@ -234,35 +233,31 @@ def test_a_poor_quantized_model_fails_by_itself(
     result = judge(right, make_quantized(own, noise), scheme)
     assert result.case.status is status, result.case.reason
     failed = status is Status.FAILED
-    assert ("quantized: the model's logits have an SQNR of 7.0 dB" in result.case.reason) is failed
-    assert (result.case.question is Question.QUANTIZED) is failed
+    assert [one.id for one in result.case.findings] == [QUANTIZED_BADLY.id] * failed
+    assert ("SQNR of 7.0 dB" in result.case.headline) is failed
 
 
 @pytest.mark.parametrize(
-    ("most", "model", "reason"),
+    ("most", "model", "blamed"),
     [
-        (None, 1.2, ""),
-        (1.5, 1.2, ""),
-        (1.2, 1.2, ""),
-        (1.01, 1.005, "faithful: the perplexity is 1.0"),
-        (1.01, 1.01, "faithful: the perplexity is 1.0"),
-        (1.01, 1.2, "quantized: the model's perplexity is 1.200, but the limit is 1.01"),
+        (None, 1.2, []),
+        (1.5, 1.2, []),
+        (1.2, 1.2, []),
+        (1.01, 1.005, [TOKENS.id]),
+        (1.01, 1.01, [TOKENS.id]),
+        (1.01, 1.2, [QUANTIZED_BADLY.id]),
     ],
 )
 def test_the_perplexity_of_a_text_has_a_limit(
-    judge: Judge, right: Step, own: Tiny, most: float | None, model: float, reason: str
+    judge: Judge, right: Step, own: Tiny, most: float | None, model: float, blamed: list[str]
 ) -> None:
     text = (own.runs.model.run.fed,)
     runs = replace(own.runs, perplexity=(model, 1.004))
     result = judge(right, runs, Scheme.A8W8, text=text, max_perplexity=most)
-    assert (result.case.status is Status.FAILED) is bool(reason)
-    assert reason in result.case.reason
+    assert (result.case.status is Status.FAILED) is bool(blamed)
     assert f"{model:.3f} with the quantized model, 1.004 with float32" in result.noted
     # Of the two, only the one that is to blame is named.
-    assert ("faithful" in result.case.reason) is reason.startswith("faithful")
-    assert ("quantized:" in result.case.reason) is reason.startswith("quantized")
-    blamed = {"faithful": Question.FAITHFUL, "quantized": Question.QUANTIZED}
-    assert result.case.question is blamed.get(reason.partition(":")[0])
+    assert [one.id for one in result.case.findings] == blamed
 
 
 @pytest.mark.parametrize(("most", "passes"), [(1.5, True), (1.001, False)])
@@ -323,7 +318,7 @@ def test_everything_that_decides_about_a_decoder_is_in_its_digest(tmp_path: Path
 def test_a_node_on_the_cpu_fails_a_right_program(judge: Judge, right: Step) -> None:
     left = Delegation(8, 1, 2, (Fallback("aten.sin", "refused"),))
     result = judge(right, delegation=left)
-    assert (result.case.status, result.case.question) == (Status.FAILED, None)
+    assert [one.id for one in result.case.findings] == [ON_CPU.id]
     assert "aten.sin: refused" in result.case.reason
 
 
@@ -335,12 +330,13 @@ def test_a_program_over_its_budget_fails(judge: Judge, right: Step) -> None:
     )
     assert at_most.case.status is Status.PASSED
     assert (above.case.status, above.case.question) == (Status.FAILED, Question.BUDGET)
-    assert "1 bytes (0 %) above context_bytes = 2,147,483,648" in above.case.reason
-    assert "more shards" in above.case.reason
+    (found,) = above.case.findings
+    assert "2,147,483,648 allowed" in found.words
+    assert found.details == ("1 bytes (0 %) above it",)
+    assert "more shards" in found.remedies[0].text
     both = judge(swap_best(right, 6), footprint=Footprint(context_bytes=most + 1)).case
     assert both.question is Question.FAITHFUL
-    assert "faithful: free: step" in both.reason
-    assert "over its budget: " in both.reason
+    assert {one.id for one in both.findings} == {TOKENS.id, OVER_BUDGET.id}
 
 
 def let_pass(monkeypatch: pytest.MonkeyPatch, kind: ControlKind) -> None:
@@ -354,11 +350,9 @@ def test_a_verdict_that_accepts_a_control_proves_nothing(
     let_pass(monkeypatch, kind)
     result = judge(right)
     assert result.case.status is Status.FAILED
-    first, *others = result.case.reason.splitlines()
-    assert "this case proves nothing" in first
-    assert kind.value in first
-    assert "use a --prompt" in others[0]
-    assert result.case.question is None
+    (found,) = result.case.findings
+    assert (found.id, kind.value in found.headline) == (PROOFLESS.id, True)
+    assert [one.text for one in found.remedies] == [llm_case.LOUDER]
     assert [one.kind for one in result.controls if not one.rejected] == [kind]
 
 
@@ -368,7 +362,7 @@ def test_a_run_without_a_margin_at_any_step_proves_nothing(
     loud = replace(own.runs.model, noise=own.runs.model.noise + 1e3)
     result = judge(right, replace(own.runs, model=loud))
     assert "0% of the steps have a margin" in result.case.warnings[0]
-    assert (result.case.status, result.case.question) == (Status.FAILED, None)
+    assert [one.id for one in result.case.findings] == [PROOFLESS.id]
     assert {one.kind for one in result.controls if not one.rejected} == {*llm_case.MAKERS}
 
 
@@ -377,7 +371,7 @@ def test_a_program_that_dies_while_it_runs_fails_with_the_end_of_its_log(judge: 
         raise RunError("was killed by SIGSEGV", used=False)
 
     case = judge(die).case
-    assert (case.status, case.reason) == (Status.FAILED, "run: was killed by SIGSEGV")
+    assert (case.status, case.headline) == (Status.FAILED, "run: was killed by SIGSEGV")
     assert (case.log_tail, case.run_ms, case.run_s is None) == ("the log", None, False)
 
 
@@ -478,15 +472,15 @@ def test_references_that_are_not_there_fail_the_case(
     ("reached", "perplexity", "told"),
     [
         (10.0, (8.0, 5.0), []),  # both meet their limits exactly
-        (9.99, (8.0, 5.0), ["SQNR of 10.0 dB"]),
-        (10.0, (8.01, 5.0), ["perplexity is 8.010"]),
-        (9.0, (9.0, 5.0), ["SQNR of 9.0 dB", "perplexity is 9.000"]),
+        (9.99, (8.0, 5.0), [("sqnr_all", 9.99)]),
+        (10.0, (8.01, 5.0), [("perplexity", 8.01)]),
+        (9.0, (9.0, 5.0), [("sqnr_all", 9.0), ("perplexity", 9.0)]),
         (10.0, (5.0, 9.0), []),  # that of float32 is not judged
         (10.0, (), []),
     ],
 )
 def test_each_limit_of_a_quantized_model_may_be_met_exactly(
-    reached: float, perplexity: tuple[float, ...], told: list[str]
+    reached: float, perplexity: tuple[float, ...], told: list[tuple[str, float]]
 ) -> None:
     for scheme in (Scheme.A8W8, Scheme.FP16):
         run: Any = SimpleNamespace(
@@ -495,11 +489,9 @@ def test_each_limit_of_a_quantized_model_may_be_met_exactly(
             subject=SimpleNamespace(max_perplexity=8.0),
             evidence=SimpleNamespace(figures=CaseFigures(sqnr_db_scheme=reached)),
         )
-        reasons = LlmRun.judge_quantized(run, perplexity)
-        wanted = [one for one in told if scheme.quantized or "SQNR" not in one]
-        assert [one in reason for one, reason in zip(wanted, reasons, strict=True)] == [True] * len(
-            wanted
-        )
+        found = LlmRun.judge_quantized(run, perplexity)
+        wanted = [one for one in told if scheme.quantized or one[0] == "perplexity"]
+        assert [(figure.name, figure.value) for one in found for figure in one.figures] == wanted
 
 
 @pytest.mark.parametrize("scheme", [Scheme.A8W8, Scheme.FP16])

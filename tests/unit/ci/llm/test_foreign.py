@@ -527,7 +527,7 @@ def test_a_program_of_others_has_a_report(given: dict[str, Any]) -> None:
     given["scratch"].pool.calls.clear()
     (case,) = run_foreign(given, Ended((poor, "a story"), "", "")).cases
     assert case.status is Status.FAILED
-    assert case.reason.startswith("10% of the program's tokens equal the float32 model's")
+    assert "10% of the program's tokens equal the float32 model's" in case.headline
     given["scratch"].pool.calls.clear()
     (case,) = run_foreign(given, Ended((poor, "a story"), "", ""), Scheme.FP16).cases
     assert case.status is Status.PASSED  # the policy has no limit for this scheme
@@ -536,7 +536,7 @@ def test_a_program_of_others_has_a_report(given: dict[str, Any]) -> None:
 def test_a_program_that_dies_is_a_case_that_failed(given: dict[str, Any]) -> None:
     report = run_foreign(given, Ended(None, "was killed by SIGSEGV", "the last words"))
     (case,) = report.cases
-    assert (case.status, case.reason) == (Status.FAILED, "run: was killed by SIGSEGV")
+    assert (case.status, case.headline) == (Status.FAILED, "run: was killed by SIGSEGV")
     assert (case.log_tail, case.runner, report.session) == ("the last words", "python", "test_llm")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from ci.verbs.emulate import check_runner, set_log_level
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.reader import manifests_root
 from provisioning.manifest.targets import Backend
+from tests.stand_ins.reports import say
 
 SOCS = ["SM8650"]
 SET = manifests_root() / "policies" / "choices.toml"
@@ -204,13 +206,10 @@ def test_choices_are_told_as_a_text_by_which_a_policy_knows_refusals(tmp_path: P
         assert str(Part(Scheme.A16W8, **{kind: "one"})) == "one 16a8w"
     policy = read_emulator_policy()
     crash = "the process was killed by SIGSEGV\n Try verifying binary with online-prepare format."
-    assert "SIGSEGV" in policy.expects_refusal(
-        "mlp-online", Scheme.A8W8, "SM8650", crash, "online_prepare"
-    )
-    assert not policy.expects_refusal("mlp", Scheme.A8W8, "SM8650", crash, "")
-    assert not policy.expects_refusal(
-        "mlp-online", Scheme.A8W8, "SM8650", "the process was killed by SIGSEGV", "online_prepare"
-    )
+    asked = partial(policy.expects_refusal, "mlp-online", Scheme.A8W8, "SM8650")
+    assert "SIGSEGV" in asked(say(crash), choices="online_prepare")
+    assert not asked(say(crash), choices="")
+    assert not asked(say("the process was killed by SIGSEGV"), choices="online_prepare")
 
 
 @pytest.mark.parametrize("scheme", EXECUTORCH.schemes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ci.cases.policy import read_emulator_policy
+from tests.stand_ins.reports import say
 
 
 @pytest.mark.parametrize(
@@ -18,11 +19,12 @@ from ci.cases.policy import read_emulator_policy
     ],
 )
 def test_a_lost_link_to_the_npu_is_explained(reason: str) -> None:
-    advice = read_emulator_policy(lane="onnx").advise(reason)
-    assert "create a new session" in advice
-    assert "QNN_COMMON_ERROR_SYSTEM_COMMUNICATION" in advice
+    advice = read_emulator_policy(lane="onnx").advise(say(reason))
+    assert "create a new session" in advice.remedies[0].text
+    assert "QNN_COMMON_ERROR_SYSTEM_COMMUNICATION" in advice.causes[0].text
 
 
 @pytest.mark.parametrize("reason", ["Code: 300021", "130002 elements differ", "Error: Code: 3110"])
 def test_other_numbers_are_not_taken_for_it(reason: str) -> None:
-    assert "SYSTEM_COMMUNICATION" not in read_emulator_policy(lane="onnx").advise(reason)
+    advice = read_emulator_policy(lane="onnx").advise(say(reason))
+    assert "SYSTEM_COMMUNICATION" not in str(advice.causes)

@@ -12,6 +12,9 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from ci.facts.finding import describe_error
+from ci.facts.kinds import NOT_LOWERED
+
 pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed")
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -676,14 +679,17 @@ def test_the_layer_that_loses_most_is_in_the_record(
 def test_an_error_of_ours_is_told_as_it_is(tmp_path: Path) -> None:
     """Without a stage, too; the provider's log belongs to QNN's stage alone."""
     (tmp_path / PROVIDER_LOG).write_text("2026-11-20 [E:onnxruntime:, a.cc:9 F] not told\n")
-    cause = FailedError("one\n  two", why="a cause")
+    cause = FailedError("one", why="a cause", fix="a remedy")
     staged = StageError(stages.QUANTIZER)
     staged.__cause__ = cause
-    assert describe_refusal(staged, tmp_path / "lower.log") == f"quantizer: {cause}"
     cause.__cause__ = KeyError("what it was made of")
-    assert describe_refusal(cause, tmp_path / "lower.log") == str(cause)
-    assert describe_refusal(ValueError(" a\n  b "), tmp_path / "lower.log") == "ValueError: a b"
-    assert describe_refusal(ValueError(), tmp_path / "lower.log") == "ValueError"
+    for error, told in (
+        (staged, NOT_LOWERED.find("quantizer: one", advice=describe_error(cause))),
+        (cause, NOT_LOWERED.find("one", advice=describe_error(cause))),
+        (ValueError(" a\n  b "), NOT_LOWERED.find("ValueError: a b")),
+        (ValueError(), NOT_LOWERED.find("ValueError")),
+    ):
+        assert describe_refusal(error, tmp_path / "lower.log") == told
 
 
 def test_a_model_of_torch_is_loaded_digested_and_exported_with_its_first_inputs(
@@ -722,13 +728,14 @@ def test_lines_of_the_provider_are_told_up_to_a_number(
     left = lines - MOST_SAID
     shown += [f"and {left} more in {PROVIDER_LOG}"] if left > 0 else []
     raised = "ValueError: no such thing"
-    assert told == f"QNN: {'; '.join(shown)} ({raised})" if lines else told == f"QNN: {raised}"
+    assert told.headline == f"refused: QNN: {[*shown, raised][0]}"
+    assert told.evidence.splitlines() == ([*shown, raised] if lines else [])
     kept = (tmp_path / TRACEBACK_LOG).read_text()
     assert kept.startswith(f"{raised}\n")
     assert kept.splitlines()[-lines:] == [f"line {number}" for number in range(lines)] or not lines
     error.__cause__ = ValueError("line 0")  # what the exception has is told once
     again = describe_refusal(error, tmp_path / "lower.log")
-    assert again.count("line 0") == 1
+    assert again.text.count("line 0") == 1
 
 
 def test_a_recent_model_with_constant_weights_stays_as_it_is(tmp_path: Path) -> None:

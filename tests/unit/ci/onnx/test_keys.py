@@ -156,5 +156,5 @@ def test_a_model_of_torch_is_preloaded_and_its_exporter_is_warm(
 def test_a_refusal_is_explained_by_its_stage(tmp_path: Path) -> None:
     engine = OnnxEngine(toolchain=(), sdk=Path("/sdk"))
     told = engine.explain(StageError("quantizer"), tmp_path / "compile.log")
-    assert told.startswith("quantizer: ")
+    assert told.headline.startswith("refused: quantizer: ")
     assert (tmp_path / "traceback.log").is_file()

@@ -7,6 +7,7 @@ import math
 import pytest
 from msgspec.structs import replace
 
+from ci.facts.finding import Place
 from ci.judging.controls import MAKERS
 from ci.report.schema import (
     Case,
@@ -14,13 +15,13 @@ from ci.report.schema import (
     FallbackOp,
     OpCount,
     Phase,
-    Place,
     Report,
     Status,
     Threshold,
     Tool,
 )
 from tests.stand_ins import reports
+from tests.stand_ins.reports import say
 
 MODELS = ("mlp", "resnet", "mobile", "deeplab", "encoder", "decoder_step", "superres", "lstm")
 SCHEMES = {"fp16": 62.0, "8a8w": 27.0, "16a8w": 41.0, "16a16w": 58.0, "16a4w": 22.0}
@@ -112,23 +113,22 @@ def troubled(controls: list[Control]) -> Report:
         status=Status.FAILED,
         sqnr_db=3.4,
         fallback_nodes=1,
-        reason="SQNR 3.4 dB is below 20.0 dB",
+        findings=say("SQNR 3.4 dB is below 20.0 dB", Place(file="nets/a b.py", line=7)),
         fallback_ops=(FallbackOp(op="aten.cdist.default", reason="no builder"),),
-        places=(Place(file="nets/a b.py", line=7),),
     )
     unsupported = Case(
         model="mobile",
         scheme="16a4w_block",
         soc="SM8650",
         status=Status.UNSUPPORTED,
-        reason="QNN: block quantization needs rank 4",
+        findings=say("QNN: block quantization needs rank 4"),
     )
     crashed = Case(
         model="nets/a b.py:f",
         scheme="8a8w",
         soc="SM8650",
         status=Status.FAILED,
-        reason="the emulator was killed by SIGSEGV",
+        findings=say("the emulator was killed by SIGSEGV"),
         log_tail="loading\nQnnBackend: error 14001\n",
     )
     let_through = replace(controls[0], rejected=False, sqnr_db=0.0)
@@ -152,7 +152,7 @@ def hostile(controls: list[Control]) -> Report:
         soc=HOSTILE,
         status=Status.FAILED,
         sqnr_db=1.0,
-        reason=f"::set-env name=PATH::/evil\n{HOSTILE}",
+        findings=say(f"::set-env name=PATH::/evil\n{HOSTILE}"),
         fallback_ops=(FallbackOp(op=HOSTILE, reason=HOSTILE),),
         log_tail=f"::error::evil\n{HOSTILE}\n",
         runner=HOSTILE,

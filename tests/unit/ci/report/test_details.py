@@ -14,12 +14,10 @@ from msgspec.structs import replace
 
 from ci.report import columns, sarif
 from ci.report.annotation import (
-    REASON_CHARS,
     Annotation,
     Level,
     choose_case,
     name_cases,
-    shorten,
 )
 from ci.report.bars import Bar, draw_delegation, draw_size, draw_sqnr, draw_time, draw_traffic
 from ci.report.columns import NOTHING, columns_of
@@ -228,10 +226,12 @@ def test_sarif_names_files_and_doubles_braces() -> None:
 
 def test_a_sarif_log_has_each_level_rule_and_place() -> None:
     annotations = [
-        Annotation(level, f"it is {level.value}", f"title {number}", f"p/{number}.py", number)
+        Annotation(
+            *(level, f"it is {level.value}", f"title {number}", f"p/{number}.py", number, "one")
+        )
         for number, level in enumerate(Level)
     ]
-    results = render_annotations("one", annotations)
+    results = render_annotations(["one"], annotations)
     levels = {Level.ERROR: "error", Level.WARNING: "warning", Level.NOTICE: "note"}
     assert results == [
         {
@@ -378,9 +378,9 @@ def test_columns_of_times_sort_cases_with_and_without_a_device() -> None:
 
 
 def test_a_fingerprint_is_that_of_the_path_title_and_message_and_of_no_line() -> None:
-    one = Annotation(Level.ERROR, "wrong", "mlp", "a.py", 3)
+    one = Annotation(Level.ERROR, "wrong", "mlp", "a.py", 3, "rule")
     found = [
-        render_annotations("rule", [other])[0]["partialFingerprints"]["rule/v1"]
+        render_annotations(["rule"], [other])[0]["partialFingerprints"]["rule/v1"]
         for other in (
             one,
             change(one, line=9),
@@ -394,12 +394,6 @@ def test_a_fingerprint_is_that_of_the_path_title_and_message_and_of_no_line() ->
     assert fingerprint("a\udcff") == fingerprint("a?")  # a path that is no text
     # GitHub takes a result with another fingerprint for a new one.
     assert fingerprint("a.py", "mlp", "wrong") == "9bcc8503e9611e50a4db866d4abc9bd6"
-
-
-def test_a_reason_is_one_line_of_limited_length() -> None:
-    assert shorten("it is wrong\n  fix:  this") == "it is wrong fix: this"
-    assert shorten("x" * REASON_CHARS) == "x" * REASON_CHARS
-    assert shorten("x" * (REASON_CHARS + 1)) == "x" * REASON_CHARS + "..."
 
 
 def test_columns_are_made_with_a_heading_for_each_output(report: Report) -> None:
@@ -541,20 +535,23 @@ def test_of_many_cases_of_an_annotation_six_are_named() -> None:
 
 
 def test_the_time_of_a_case_is_that_of_its_run_and_of_its_lowering(report: Report) -> None:
-    """A program of the cache was not lowered. A reason of control characters is none."""
+    """A program of the cache was not lowered."""
     times = {"run_s": 1.5, "lower_s": 2.25}
     cases = [
         replace(CASE, **times),
         replace(CASE, **times, cached=True),
         replace(CASE, run_s=1.5),
         replace(CASE, lower_s=2.25),
-        replace(CASE, status=Status.FAILED, reason="\x00"),
+        replace(
+            CASE,
+            status=Status.FAILED,
+        ),
     ]
     named = tuple(replace(one, model=f"m{number}") for number, one in enumerate(cases))
     root = ET.fromstring(render_junit(replace(report, cases=named, controls=())))  # noqa: S314
     tests = [*root.iter("testcase")]
     assert [one.get("time") for one in tests] == ["3.750", "1.500", "1.500", "2.250", "0.000"]
-    assert [one.get("message") for one in root.iter("failure")] == ["failure"]
+    assert [one.get("message") for one in root.iter("failure")] == ["failed"]
     suites = [one.get("time") for one in root.iter("testsuite")]
     assert (suites, root.get("time")) == (["9.000", "0.000"], f"{report.summary.wall_s:.3f}")
 

@@ -14,6 +14,8 @@ from msgspec.structs import replace
 
 import ci.__main__
 from ci.cases.policy import LANES, read_emulator_policy
+from ci.facts.finding import Question
+from ci.facts.kinds import NOISE, QUANTIZED_BADLY
 from ci.models.schemes import Scheme
 from ci.report.evidence import (
     CASE,
@@ -34,7 +36,6 @@ from ci.report.schema import (
     ControlKind,
     OutputThreshold,
     ProgramFile,
-    Question,
     Status,
     Threshold,
     Tool,
@@ -44,6 +45,7 @@ from ci.verbs.evidence import find_limits, find_signature_faults
 from provisioning.errors import UnfitError, UsageError
 from provisioning.manifest.reader import manifests_root
 from provisioning.manifest.targets import Backend
+from tests.stand_ins.reports import say
 from tests.stand_ins.statements import BUILD, PROGRAM, SHA256, SOLD, make, state
 
 BUNDLES = Path(__file__).parents[3] / "artifacts" / "evidence"
@@ -90,7 +92,9 @@ def test_a_pass_with_warnings_is_a_pass_that_shows_them(judge: Judge) -> None:
 
 
 def test_evidence_describes_its_case() -> None:
-    report = make(runner="a phone", reason="as predicted", warnings=("rounding alone", "slow"))
+    report = make(
+        runner="a phone", findings=say("as predicted"), warnings=("rounding alone", "slow")
+    )
     statement = parse_statement(json.dumps(state(report)).encode())
     case = report.cases[0]
     assert statement.predicate.describe(CASE) == {
@@ -100,7 +104,7 @@ def test_evidence_describes_its_case() -> None:
         "backend": report.backend,
         "session": report.session,
         "runner": "a phone",
-        "reason": "as predicted",
+        "findings": ["as predicted [QNN2705]"],
         "warnings": ["rounding alone", "slow"],
     }
 
@@ -126,7 +130,7 @@ def test_a_predicate_is_of_its_own_case_and_names_every_part() -> None:
                 "backend": report.backend,
                 "session": report.session,
                 "runner": "python",
-                "reason": "",
+                "findings": [],
                 "warnings": ["rounding"],
             },
         },
@@ -150,11 +154,11 @@ def test_a_predicate_is_of_its_own_case_and_names_every_part() -> None:
     own = [replace(one, model=case.model) for one in accepted.controls[:1]]
     found = describe_result(replace(report, controls=tuple(own)), case, "0.1.0", {})
     assert (found["failedTests"], found["result"]) == (controls[:1], "FAILED")
-    failed = replace(case, status=Status.FAILED, question=Question.QUANTIZED)
+    failed = replace(case, status=Status.FAILED, findings=(QUANTIZED_BADLY.find("20 dB"),))
     found = describe_result(report, failed, "0.1.0", {})
     assert found["failedTests"] == [Question.QUANTIZED.value]
     assert (found["passedTests"], found["result"]) == (controls, "FAILED")
-    found = describe_result(report, replace(failed, question=None), "0.1.0", {})
+    found = describe_result(report, replace(failed, findings=()), "0.1.0", {})
     assert found["failedTests"] == [OTHER]
 
 
@@ -170,7 +174,7 @@ def test_evidence_of_a_build_does_not_fit_a_program_that_names_none() -> None:
 
 
 def test_evidence_of_a_failure_does_not_fit(judge: Judge) -> None:
-    failed = make(status=Status.FAILED, question=Question.FAITHFUL, reason="not faithful")
+    failed = make(status=Status.FAILED, findings=(NOISE.find("3 dB"),))
     code, text = judge(state(failed))
     assert (code, "FAILED; failed tests: faithful" in text) == (1, True)
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as change
 
+from ci.facts.finding import Place
 from ci.report.annotation import make_annotations
 from ci.report.columns import (
     BUDGETS,
@@ -30,7 +31,6 @@ from ci.report.schema import (
     Footprint,
     Heat,
     OpCount,
-    Place,
     PredictedTime,
     Simulation,
     Status,
@@ -44,7 +44,7 @@ from ci.report.text import (
     show_bytes,
     show_seconds,
 )
-from tests.stand_ins.reports import make_report
+from tests.stand_ins.reports import make_report, say
 
 CASE = Case(model="m", scheme="8a8w", soc="SM8650", status=Status.PASSED)
 SIZES = ("read_bytes", "write_bytes", "spill_bytes", "fill_bytes", "context_bytes")
@@ -447,23 +447,21 @@ def test_seconds_have_about_three_digits() -> None:
 
 def test_each_place_of_a_failure_and_each_reason_is_an_annotation() -> None:
     places = tuple(Place(file=f"{one}.py", line=line) for one, line in (("a", 7), ("b", 9)))
-    failed = change(CASE, status=Status.FAILED, reason="no", places=places)
+    failed = change(CASE, status=Status.FAILED, findings=say("no", *places))
     cases = [
         failed,
         change(failed, scheme="fp16"),
-        change(failed, scheme="16a8w", reason="other", places=places[1:]),
-        change(CASE, model="right", places=places),
+        change(failed, scheme="16a8w", findings=say("other", *places[1:])),
+        change(CASE, model="right", findings=say("no", *places)),
         change(failed, model="not run", status=Status.UNSUPPORTED),
-        change(failed, model="other", places=places[1:]),
+        change(failed, model="other", findings=say("no", *places[1:])),
     ]
     found = make_annotations(make_report(cases))
     assert [(one.path, one.line, one.message) for one in found] == [
-        ("a.py", 7, "no (8a8w SM8650, fp16 SM8650)"),
-        ("b.py", 9, "no (8a8w SM8650, fp16 SM8650)"),
-        ("b.py", 9, "other (16a8w SM8650)"),
-        ("b.py", 9, "no (8a8w SM8650)"),
+        ("a.py", 7, "no [QNN2705] (8a8w SM8650, fp16 SM8650)"),
+        ("b.py", 9, "no [QNN2705] (8a8w SM8650, fp16 SM8650)"),
+        ("b.py", 9, "other [QNN2705] (16a8w SM8650)"),
+        ("b.py", 9, "no [QNN2705] (8a8w SM8650)"),
     ]
     assert [one.title for one in found] == [*["test_emulator: m"] * 3, "test_emulator: other"]
-    assert [one.plain().split(" [")[0] for one in found[:1]] == [
-        "a.py:7: error: no (8a8w SM8650, fp16 SM8650)"
-    ]
+    assert [one.plain().split(" [")[0] for one in found[:1]] == ["a.py:7: error: no"]

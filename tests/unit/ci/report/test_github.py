@@ -10,6 +10,7 @@ import pytest
 from markdown_it import MarkdownIt
 from msgspec.structs import replace
 
+from ci.facts.finding import Place
 from ci.report.columns import find_margin
 from ci.report.comparison import compare_reports, list_remarks
 from ci.report.github import (
@@ -22,8 +23,9 @@ from ci.report.github import (
     escape_name,
     render_summary,
 )
-from ci.report.schema import Case, FallbackOp, Place, Report, Status
+from ci.report.schema import Case, FallbackOp, Report, Status
 from provisioning.errors import StoreError
+from tests.stand_ins.reports import say
 
 GITHUB = {"GITHUB_ACTIONS": "true"}
 
@@ -101,7 +103,7 @@ def test_a_summary_keeps_its_limit(hostile: Report, troubled: Report) -> None:
             one,
             model=f"{one.model[:20]}{'|é' * 2000} {i}",
             log_tail="<@é>" * 9000,
-            reason="`|" * 9000,
+            findings=say("`|" * 9000),
         )
         for i in range(1_000)
         for one in (hostile.cases[0], troubled.cases[2])
@@ -119,8 +121,8 @@ def test_a_summary_keeps_its_limit(hostile: Report, troubled: Report) -> None:
 
 
 def test_of_more_cases_than_the_table_has_rows_the_failed_ones_are_shown(report: Report) -> None:
-    passed = replace(report.cases[0], status=Status.PASSED, reason="")
-    failed = replace(passed, model="one", status=Status.FAILED, reason="wrong")
+    passed = replace(report.cases[0], status=Status.PASSED, findings=say(""))
+    failed = replace(passed, model="one", status=Status.FAILED, findings=say("wrong"))
     for number, first in ((ROWS, "net0"), (ROWS + 1, "one")):
         cases = (*(replace(passed, model=f"net{n}") for n in range(number - 1)), failed)
         text = render_summary(replace(report, cases=cases))
@@ -213,7 +215,7 @@ def test_of_many_controls_that_passed_twenty_are_named(
 @pytest.mark.parametrize("number", [0, 1, 40, 41])
 def test_of_a_log_the_last_forty_lines_are_shown(report: Report, number: int) -> None:
     log = "".join(f"line <{n}>\n" for n in range(number))
-    failed = replace(report.cases[0], status=Status.FAILED, reason="", log_tail=log)
+    failed = replace(report.cases[0], status=Status.FAILED, findings=say(""), log_tail=log)
     text = render_summary(replace(report, cases=(failed,)))
     assert ":x: mlp fp16 SM8650**: no reason was given\n" in text
     shown = [f"line &lt;{n}&gt;" for n in range(number)][-40:]
@@ -233,16 +235,16 @@ def test_a_failure_is_shown_with_its_first_places_and_in_limited_length(report: 
     failed = replace(
         report.cases[0],
         status=Status.FAILED,
-        reason=long,
-        places=tuple(Place(file=f"n{n}.py", line=n) for n in range(1, 23)),
+        findings=say(long, *(Place(file=f"n{n}.py", line=n) for n in range(1, 23))),
         fallback_ops=tuple(FallbackOp(op=f"op{n}", reason=long) for n in range(22)),
         log_tail=f"{long}\n",
     )
     text = render_summary(replace(report, cases=(failed,), command="qnn-ci x"))
     part = text.partition("**:x: mlp fp16 SM8650**: ")[2].partition("</details>")[0]
     assert html.unescape(part).splitlines() == [
-        long[:2000],
+        f"{failed.headline} (QNN2705)",
         "",
+        f"- {long[:2000]}",
         *(f"- at n{n}.py, line {n}" for n in range(1, 21)),
         *(f"- on the CPU: op{n}: {long[:2000]}" for n in range(20)),
         "",
@@ -261,13 +263,13 @@ def test_a_failure_is_shown_with_its_first_places_and_in_limited_length(report: 
 def test_cases_are_named_with_their_own_reason_not_to_run(report: Report) -> None:
     """The most frequent reason first."""
     refused = replace(report.cases[0], status=Status.UNSUPPORTED)
-    reasons = {"a": "rare", "b": "no room", "c": "no room", "d": "y" * 1999 + "<<"}
-    cases = tuple(replace(refused, model=name, reason=why) for name, why in reasons.items())
+    reasons = {"a": "rare", "b": "no room", "c": "no room", "d": "y" * 99 + "<"}
+    cases = tuple(replace(refused, model=name, findings=say(why)) for name, why in reasons.items())
     text = render_summary(replace(report, cases=cases))
     assert text.partition("Not run:\n\n")[2].partition("\n\n")[0].splitlines() == [
         "- b fp16 SM8650, c fp16 SM8650: no room",
         "- a fp16 SM8650: rare",
-        f"- d fp16 SM8650: {'y' * 1999}&#60;",
+        f"- d fp16 SM8650: {'y' * 99}&#60;",
     ]
     before = replace(report, cases=tuple(replace(one, status=Status.PASSED) for one in cases[:2]))
     now = replace(report, cases=cases)
@@ -278,7 +280,7 @@ def test_cases_are_named_with_their_own_reason_not_to_run(report: Report) -> Non
 
 def test_of_many_refused_cases_twenty_are_named(report: Report) -> None:
     """Each once, and how many are not."""
-    refused = replace(report.cases[0], status=Status.UNSUPPORTED, reason="no room")
+    refused = replace(report.cases[0], status=Status.UNSUPPORTED, findings=say("no room"))
     cases = tuple(replace(refused, model=f"net{number}") for number in range(23))
     text = render_summary(replace(report, cases=cases))
     (row,) = [line for line in text.splitlines() if line.endswith(" and 3 more: no room")]
@@ -296,7 +298,7 @@ def change(base: Report, **digests: str) -> Report:
 )
 def test_of_many_reasons_the_rest_is_counted(report: Report, number: int, left: str) -> None:
     refused = Case(model="m", scheme="8a8w", soc="SM8650", status=Status.UNSUPPORTED)
-    cases = tuple(replace(refused, model=f"m{n}", reason=f"no {n}") for n in range(number))
+    cases = tuple(replace(refused, model=f"m{n}", findings=say(f"no {n}")) for n in range(number))
     parts = render_summary(replace(report, cases=cases)).split("Not run:")[1].split("\n\n")[1]
     rows = parts.splitlines()
     assert (len(rows), left in rows[-1]) == (min(number, 20) + bool(left), True)

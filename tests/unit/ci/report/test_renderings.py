@@ -15,6 +15,8 @@ from junitparser import Failure, JUnitXml, Skipped
 from markdown_it import MarkdownIt
 from msgspec.structs import replace
 
+from ci.facts.finding import Figure, Finding, Place, advise
+from ci.facts.kinds import QUANTIZED_BADLY
 from ci.report.annotation import repeat_command
 from ci.report.columns import COLUMNS, columns_of, show_equal
 from ci.report.comparison import compare_reports
@@ -34,7 +36,6 @@ from ci.report.schema import (
     Heat,
     OutputFigures,
     Phase,
-    Place,
     Report,
     Source,
     Status,
@@ -43,6 +44,7 @@ from ci.report.schema import (
 from ci.report.table import render_table, terminal_style
 from provisioning.artifacts.choice import list_device_runtimes
 from provisioning.errors import UsageError
+from tests.stand_ins.reports import say
 from tests.stand_ins.snapshots import check_snapshot
 
 
@@ -51,7 +53,7 @@ def show_table(report: Report, width: int = 100) -> str:
 
 
 def test_each_line_of_a_wrapped_reason_has_its_mark(report: Report) -> None:
-    failed = replace(report.cases[0], status=Status.FAILED, reason="word " * 60)
+    failed = replace(report.cases[0], status=Status.FAILED, findings=say("word " * 60))
     text = show_table(replace(report, cases=(failed,)), width=60)
     lines = [line for line in text.splitlines() if "word" in line]
     assert len(lines) > 1
@@ -149,17 +151,31 @@ def make_full(troubled: Report) -> Report:
     )
     operators = tuple(FallbackOp(op=f"aten.{one}", reason=f"no {one}") for one in ("cdist", "sort"))
     places = tuple(Place(file=f"nets/{one}.py", line=line) for one, line in (("a b", 7), ("c", 9)))
+
+    def far(db: float) -> Finding:
+        return QUANTIZED_BADLY.find(
+            f"SQNR {db} dB is below 20.0 dB",
+            figures=(Figure(name="sqnr", value=db, unit="dB", allowed=20.0),),
+            details=("against the float32 model",),
+            advice=advise("it saturates", "calibrate"),
+            places=places,
+        )
+
     failed = replace(
         failed,
-        reason="SQNR 3.4 dB is below 20.0 dB\n  why: it saturates\n  fix: calibrate",
+        findings=(far(3.4),),
         warnings=("as predicted", "and slow"),
         fallback_ops=operators,
-        places=places,
         log_tail="first line\nlast line\n",
     )
-    alike = replace(failed, scheme="16a8w", reason=failed.reason.replace("3.4", "4.5"), sqnr_db=4.5)
-    lacking = replace(refused, model="lstm", lacks="a phone", reason="no phone is connected")
-    unlike = replace(refused, soc="SM8750", reason="no room")
+    alike = replace(
+        failed,
+        scheme="16a8w",
+        findings=(far(4.5),),
+        sqnr_db=4.5,
+    )
+    lacking = replace(refused, model="lstm", lacks="a phone", findings=say("no phone is connected"))
+    unlike = replace(refused, soc="SM8750", findings=say("no room"))
     made = replace(passed, model="superres", soc="SM8750", made_inputs="random inputs")
     cases = (measured, failed, refused, crashed, alike, lacking, unlike, made)
     shown = (ControlKind.ZEROS, ControlKind.GAIN)
@@ -338,7 +354,7 @@ def test_of_a_log_the_last_twelve_lines_are_shown_if_the_case_failed(
     report: Report, number: int
 ) -> None:
     log = "".join(f"line {n}\n" for n in range(number))
-    case = replace(report.cases[0], reason="no", log_tail=log)
+    case = replace(report.cases[0], findings=say("no"), log_tail=log)
     for status, shown in ((Status.FAILED, 12), (Status.UNSUPPORTED, 0)):
         text = show_table(replace(report, cases=(replace(case, status=status),)))
         lines = [line for line in text.splitlines() if "| line" in line]
@@ -350,10 +366,10 @@ def test_every_operator_on_the_cpu_is_shown_even_of_a_case_without_a_reason(
 ) -> None:
     operators = tuple(FallbackOp(op=f"aten.{one}", reason=f"no {one}") for one in ("a", "b"))
     for reason in ("", "not faithful"):
-        case = replace(report.cases[0], reason=reason, fallback_ops=operators)
+        case = replace(report.cases[0], findings=say(reason), fallback_ops=operators)
         lines = show_table(replace(report, cases=(case,))).splitlines()
         start = lines.index("passed  mlp fp16 SM8650") + 1
-        told = [reason] if reason else []
+        told = [f"{reason} [QNN2705]"] if reason else []
         told += ["on the CPU: aten.a: no a", "on the CPU: aten.b: no b"]
         assert lines[start : start + len(told) + 1] == [*(f"  | {one}" for one in told), ""]
 
@@ -480,10 +496,10 @@ def test_junit_has_a_status_without_a_reason_and_figures_without_a_tooltip(repor
 
 def test_a_case_that_could_not_run_here_is_an_error_for_a_reader_of_junit(report: Report) -> None:
     first, *rest = report.cases
-    lacking = replace(first, status=Status.UNSUPPORTED, lacks="a phone", reason="no phone")
+    lacking = replace(first, status=Status.UNSUPPORTED, lacks="a phone", findings=say("no phone"))
     text = render_junit(replace(report, cases=(lacking, *rest))).decode()
     assert 'errors="1"' in text
-    assert '<error message="no phone"' in text
+    assert '<error message="no phone [QNN2705]"' in text
 
 
 def test_junit_names_are_unique_and_counts_add_up(report: Report) -> None:

@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from ci.cases.session import read_host, started_now
+from ci.facts.finding import Place, Question
 from ci.report.comparison import compare_reports
 from ci.report.schema import (
     Case,
@@ -29,6 +30,7 @@ from ci.report.text import clean_log_line, show_bytes, show_decibels, show_secon
 from ci.report.write import encode_report, read_report, report_data, write_report
 from provisioning.console.terminal import clean
 from provisioning.errors import ExitCode, StoreError, UsageError
+from tests.stand_ins.reports import say
 
 SCHEMA = json.loads(
     (Path(__file__).parents[4] / "docs" / "schemas" / "report.schema.json").read_text("utf-8")
@@ -82,11 +84,21 @@ def test_a_report_of_the_schema_before_is_read_and_no_older_one(
     report: Report, tmp_path: Path
 ) -> None:
     data = report_data(report)
-    before = {name: data[name] for name in data if name not in {"unsupported", "remarks"}}
+    place = {"file": "net.py", "line": 3}
+    failed = {"reason": "not faithful: 3 dB\n  fix: x", "question": "faithful", "places": [place]}
+    for case, own in zip(data["cases"], ({}, failed), strict=False):
+        case |= {"reason": "", "question": None, "places": [], "channel": "", **own}
+        del case["findings"]
+    for limits in data["thresholds"]:
+        limits["max_offset"] = None
     path = tmp_path / "report.json"
-    path.write_text(json.dumps({**before, "schema_version": 3}))
-    assert read_report(path) == report
-    path.write_text(json.dumps({**before, "schema_version": 2}))
+    path.write_text(json.dumps({**data, "schema_version": 5}))
+    read = read_report(path)
+    assert replace(read, cases=report.cases) == report
+    (found,) = read.cases[1].findings
+    assert (found.headline, found.question) == ("not faithful: 3 dB", Question.FAITHFUL)
+    assert (found.places, "fix: x" in found.evidence) == ((Place(**place),), True)
+    path.write_text(json.dumps({**data, "schema_version": 4}))
     with pytest.raises(UsageError):
         read_report(path)
 
@@ -111,7 +123,7 @@ def test_the_schema_refuses_what_the_reader_refuses(
 def test_what_is_not_finite_is_null_and_scalars_are_plain(report: Report) -> None:
     case = Case(
         model="a\udc80b",
-        reason="\N{GREEK SMALL LETTER MU}",
+        findings=say("\N{GREEK SMALL LETTER MU}"),
         scheme="fp16",
         soc="SM8650",
         status=Status.PASSED,
@@ -122,7 +134,7 @@ def test_what_is_not_finite_is_null_and_scalars_are_plain(report: Report) -> Non
         pte_bytes=Scalar(7),  # type: ignore[arg-type]
     )
     data = report_data(replace(report, cases=(case,)))["cases"][0]
-    assert data["reason"] == "\N{GREEK SMALL LETTER MU}"
+    assert data["findings"][0]["headline"] == "\N{GREEK SMALL LETTER MU}"
     assert (data["sqnr_db"], data["cosine"], data["cosine_quantized"]) == (None, None, None)
     assert (data["max_abs"], data["pte_bytes"], data["model"]) == (0.25, 7, "a?b")
     assert case.status is Status.PASSED

@@ -12,11 +12,13 @@ import pytest
 from msgspec.structs import replace
 
 from ci.__main__ import main
+from ci.facts.finding import Place
 from ci.report.columns import columns_of
-from ci.report.schema import Digests, Place, Report, Status, make_json_schema
+from ci.report.schema import Digests, Report, Status, make_json_schema
 from ci.report.text import count
 from ci.report.write import LIMIT_BYTES, read_report, report_data, write_report
 from provisioning.errors import ExitCode, UsageError
+from tests.stand_ins.reports import say
 from tests.stand_ins.shards import make_cases, make_shards
 
 SARIF = Path(__file__).parents[3] / "artifacts" / "parity" / "sarif.schema.json"
@@ -91,8 +93,7 @@ def failing(troubled: Report, tmp_path: Path) -> Path:
     failed = replace(
         troubled.cases[1],
         model="nets/n.py:f",
-        places=(Place(file="nets/a,b%::net.py", line=7),),
-        reason="no",
+        findings=say("no", Place(file="nets/a,b%::net.py", line=7)),
     )
     cases = tuple(replace(failed, scheme=scheme) for scheme in ("8a8w", "fp16", "16a8w"))
     write_report(replace(troubled, cases=cases), tmp_path / "now")
@@ -106,7 +107,7 @@ def test_failures_of_one_line_are_one_annotation(
     assert main(["report", str(failing), "--annotate"]) == ExitCode.FAILED
     assert capsys.readouterr().out == (
         "::error file=nets/a%2Cb%25%3A%3Anet.py,line=7,title=test_emulator%3A n.py%3Af::"
-        "no (8a8w SM8650, fp16 SM8650, 16a8w SM8650)\n"
+        "no [QNN2705] (8a8w SM8650, fp16 SM8650, 16a8w SM8650)\n"
     )
     monkeypatch.delenv("GITHUB_ACTIONS")
     monkeypatch.setenv("GITLAB_CI", "true")

@@ -27,10 +27,12 @@ from ci.cases.policy import read_emulator_policy
 from ci.cases.runners import ProgramRunner
 from ci.cases.session import Phases
 from ci.cases.spec import CaseSpec
+from ci.facts.finding import Place, Proof, advise
+from ci.facts.kinds import LACKING
 from ci.faults.match import match_faults
 from ci.models.schemes import Scheme
 from ci.report.merge import digest_names
-from ci.report.schema import Case, CaseName, Place, Report, Status
+from ci.report.schema import Case, CaseName, Report, Status
 from ci.report.write import read_report, write_report
 from ci.upstream.suites import SUITES
 from ci.verbs import emulate
@@ -41,7 +43,7 @@ from provisioning.console.progress import Progress
 from provisioning.doctor import examine
 from provisioning.errors import ExitCode, UnfitError, UsageError
 from provisioning.manifest.targets import Backend, read_backends
-from tests.stand_ins.reports import make_report
+from tests.stand_ins.reports import make_report, say
 
 CASE = Case(model="mlp", scheme="fp16", soc="SM8650", status=Status.PASSED, sqnr_db=70.0)
 BUILT = {"executorch_version": "1.4.1", "qnn_sdk_version": "2.99"}
@@ -301,7 +303,7 @@ def test_a_report_is_compared_written_as_sarif_and_annotated(
     steps: Steps, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = Place(file="net.py", line=3)
-    failed = replace(CASE, status=Status.FAILED, reason="not faithful", places=(place,))
+    failed = replace(CASE, status=Status.FAILED, findings=say("not faithful", place))
     write_report(make_report([CASE]), Path("base"))
     steps.report = make_report([failed])
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
@@ -653,7 +655,7 @@ def test_a_report_without_results_tells_the_finding_and_the_library(
     monkeypatch.setattr(emulate, "Session", open_session)
     monkeypatch.setattr(emulate, "describe_toolchain", lambda _: iter(["a part"]))
     options = SessionOptions(policy=read_emulator_policy(), timeout_s=7.0, backend=Backend.GPU)
-    finding: Any = SimpleNamespace(id="QNN1", what="no library", why="it is gone", fix="get it")
+    lacks: Any = SimpleNamespace(id="QNN1", what="no library", why="it is gone", fix="get it")
     phases = Phases(Progress())
     environment = Environment("emulator", (), {})
     found = emulate.report_unrun(
@@ -662,10 +664,11 @@ def test_a_report_without_results_tells_the_finding_and_the_library(
         "sh",
         options,
         phases=phases,
-        lacks=finding,
+        lacks=lacks,
     )
     assert found == "report"
-    reason = "QNN1: no library\n  why: it is gone\n  fix: get it"
-    assert asked == [(phases, reason, read_backends()[Backend.GPU].library)]
+    advice = advise("it is gone", "get it", proof=Proof.PROVEN)
+    finding = LACKING.find("QNN1: no library", advice=advice)
+    assert asked == [(phases, finding, read_backends()[Backend.GPU].library)]
     assert (given["specs"], given["parts"], given["options"]) == (["a case"], ("a part",), options)
     assert (given["name"], given["runner"].argv) == (emulate.SESSION, ["sh"])

@@ -27,7 +27,7 @@ from provisioning.artifacts.choice import ADAPTOR_VARIABLE, SDK_VARIABLE
 from provisioning.console.command import Outcome
 from provisioning.errors import ExitCode
 from provisioning.manifest.targets import Backend
-from tests.stand_ins.reports import make_report
+from tests.stand_ins.reports import make_report, say
 
 TOOLS = (Tool(name="other", version="1"), Tool(name=verb.LIBRARY, version="2.49.40"))
 TESTS = tuple(f"C::test_{name}" for name in "abcd")
@@ -284,7 +284,7 @@ def test_a_suite_runs_with_the_executorch_that_is_asked_for(suite: Suite, name: 
 
 def test_a_long_list_of_failures_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cases = [
-        Case(model=f"t{n}", scheme="-", soc="S", status=status, reason=f"first {n}\nsecond")
+        Case(model=f"t{n}", scheme="-", soc="S", status=status, findings=say(f"first {n}\nsecond"))
         for n, status in enumerate([Status.PASSED, *[Status.FAILED] * (verb.SHOWN + 2)])
     ]
     cases.append(replace(cases[0], model="other", status=Status.UNSUPPORTED))

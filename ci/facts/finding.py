@@ -1,0 +1,262 @@
+"""Findings: what is wrong with a case, as data. Text is made from them only where they are shown.
+
+A finding has an id (ci.facts.kinds) that never changes its meaning, so that a policy, a code
+scanning service or a reader can refer to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from ci.facts.record import Record
+from provisioning.errors import QnnCiError
+
+HEADLINE_CHARS = 100
+SHOWN = 8  # findings of a case that are shown whole
+
+
+class Question(str, Enum):
+    """The questions that a finding answers with no. ``faithful``: does the program compute its
+    quantized model (for scheme fp16, its float32 model)? ``quantized``: is that model close enough
+    to the float32 model? ``task``: is the result good enough for the user's task? ``budget``: is
+    the program within its budget? ``usable``: can the model, its data and its policy be used?
+    ``lowered``: is there a program? ``run``: did it return outputs? ``environment``: does this
+    machine have what the case needs? ``proof``: does the case prove anything, and is it what the
+    policy and earlier runs say? ``ours``: did this project work?
+    """
+
+    FAITHFUL = "faithful"
+    QUANTIZED = "quantized"
+    TASK = "task"
+    BUDGET = "budget"
+    USABLE = "usable"
+    LOWERED = "lowered"
+    RUN = "run"
+    ENVIRONMENT = "environment"
+    PROOF = "proof"
+    OURS = "ours"
+
+
+# The first words of a headline.
+LEADS = {
+    Question.FAITHFUL: "not faithful: ",
+    Question.QUANTIZED: "not quantized well: ",
+    Question.TASK: "not good for the task: ",
+    Question.BUDGET: "over its budget: ",
+    Question.LOWERED: "refused: ",
+    Question.RUN: "run: ",
+}
+
+
+class Certainty(str, Enum):
+    """How well a cause is known: a ``known`` fault or message that matched, a thing ``measured`` in
+    this run, or a ``guess``."""
+
+    KNOWN = "known"
+    MEASURED = "measured"
+    GUESS = "guess"
+
+
+class Proof(str, Enum):
+    """What shows that a remedy works: it was ``tried`` in this run, it is ``proven`` (with this
+    version of QNN, or because it follows from the cause), or it is only ``suggested``."""
+
+    TRIED = "tried"
+    PROVEN = "proven"
+    SUGGESTED = "suggested"
+
+
+CERTAIN = {one: rank for rank, one in enumerate(Certainty)}
+PROVEN = {one: rank for rank, one in enumerate(Proof)}
+
+
+class Place(Record, frozen=True, kw_only=True):
+    """A line of a user's file. The path is relative to the root of the file's repository."""
+
+    file: str
+    line: Annotated[int, Meta(ge=1)]
+
+
+class Figure(Record, frozen=True, kw_only=True):
+    """A figure of a finding, such as ``above_noise`` in dB. ``allowed`` is its limit, and
+    ``predicted`` its prediction; both are None if there is none."""
+
+    name: str
+    value: float | None
+    unit: str = ""
+    allowed: float | None = None
+    predicted: float | None = None
+
+
+class Cause(Record, frozen=True, kw_only=True):
+    """Why something is wrong."""
+
+    text: str
+    certainty: Certainty
+
+
+class Remedy(Record, frozen=True, kw_only=True):
+    """What to do next."""
+
+    text: str
+    proof: Proof
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What explains a finding. ``seen`` describes patterns in the outputs, and ``where`` the place
+    in the model."""
+
+    seen: tuple[str, ...] = ()
+    causes: tuple[Cause, ...] = ()
+    where: tuple[str, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
+
+    def __add__(self, other: Advice) -> Advice:
+        return Advice(
+            self.seen + other.seen,
+            self.causes + other.causes,
+            self.where + other.where,
+            self.remedies + other.remedies,
+        )
+
+
+NO_ADVICE = Advice()
+
+
+def advise(
+    why: str = "",
+    fix: str = "",
+    *,
+    certainty: Certainty = Certainty.MEASURED,
+    proof: Proof = Proof.SUGGESTED,
+) -> Advice:
+    """Return advice with one cause and one remedy. Either is left out if it is empty."""
+    return Advice(
+        causes=(Cause(text=why, certainty=certainty),) if why else (),
+        remedies=(Remedy(text=fix, proof=proof),) if fix else (),
+    )
+
+
+class Finding(Record, frozen=True, kw_only=True):
+    """One thing that is wrong.
+
+    ``headline`` says it in one line. ``subject`` is what it is about, such as ``output 1``.
+    ``details`` are sentences that complete the headline. ``evidence`` is the message of a tool, or
+    the whole text of a headline that had to be cut.
+    """
+
+    id: str
+    question: Question
+    headline: Annotated[str, Meta(max_length=HEADLINE_CHARS)]
+    subject: str = ""
+    figures: tuple[Figure, ...] = ()
+    details: tuple[str, ...] = ()
+    evidence: str = ""
+    seen: tuple[str, ...] = ()
+    causes: tuple[Cause, ...] = ()
+    where: tuple[str, ...] = ()
+    places: tuple[Place, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
+
+    def explained(self, advice: Advice) -> Finding:
+        """Return the finding with further advice, the best known cause and the best proven remedy
+        first. A guess is left out if a cause is known."""
+        causes = sorted(_join(self.causes, advice.causes), key=lambda one: CERTAIN[one.certainty])
+        known = any(one.certainty is Certainty.KNOWN for one in causes)
+        remedies = _join(self.remedies, advice.remedies)
+        return msgspec.structs.replace(
+            self,
+            seen=_join(self.seen, advice.seen),
+            causes=tuple(one for one in causes if not (known and one.certainty is Certainty.GUESS)),
+            where=_join(self.where, advice.where),
+            remedies=tuple(sorted(remedies, key=lambda one: PROVEN[one.proof])),
+        )
+
+    @property
+    def kin(self) -> tuple[object, ...]:
+        """What the finding has in common with those that have the same cause. A headline with
+        figures is not part of it, because figures differ."""
+        headline = "" if self.figures else self.headline
+        return self.id, self.subject, headline, self.causes, self.remedies
+
+    @property
+    def words(self) -> str:
+        """What the finding says, without marks and remedies, for patterns."""
+        causes = (one.text for one in self.causes)
+        lines = (self.headline, *self.details, self.evidence, *self.seen, *causes, *self.where)
+        return "\n".join(filter(None, lines))
+
+    @property
+    def text(self) -> str:
+        """Everything that the finding says, a line each."""
+        return "\n".join(show_finding(self))
+
+
+def _join(first: tuple[Any, ...], second: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(dict.fromkeys((*first, *second)))
+
+
+def describe_error(error: QnnCiError) -> Advice:
+    """Return the reason and the next step that an error of this project states."""
+    return advise(error.why, error.fix, proof=Proof.PROVEN)
+
+
+def shorten(text: str, most: int) -> str:
+    """Return the first line of a text. If it is longer than ``most``, it is cut after a word and
+    ends with three dots."""
+    line = " ".join(text.split("\n", 1)[0].split())
+    if len(line) <= most:
+        return line
+    cut = line[: most - 3]
+    return f"{cut.rpartition(' ')[0] or cut}..."
+
+
+WORDS = {
+    Certainty.KNOWN: "why",
+    Certainty.MEASURED: "why",
+    Certainty.GUESS: "possibly",
+    Proof.TRIED: "fix",
+    Proof.PROVEN: "fix",
+    Proof.SUGGESTED: "try",
+}
+
+
+def list_facts(finding: Finding) -> Iterator[tuple[str, str]]:
+    """Yield what a finding says besides its headline: each time a word, such as ``why``, and a
+    line. The word is empty for details and evidence. The words ``fix`` and ``why`` are kept for
+    what is known; a guess is ``possibly``, and a remedy that nothing proves is ``try``."""
+    lines = (*finding.details, *(one for one in finding.evidence.splitlines() if one.strip()))
+    yield from (("", line) for line in lines)
+    yield from (("seen", line) for line in finding.seen)
+    yield from ((WORDS[one.certainty], one.text) for one in finding.causes)
+    yield from (("where", line) for line in finding.where)
+    yield from ((WORDS[one.proof], one.text) for one in finding.remedies)
+
+
+def show_finding(finding: Finding) -> Iterator[str]:
+    """Yield the lines of a finding. All lines except the headline are indented."""
+    yield f"{finding.headline} [{finding.id}]"
+    for word, line in list_facts(finding):
+        yield f"  {word}: {line}" if word else f"  {line}"
+
+
+def show_brief(finding: Finding) -> str:
+    """Return a finding in one line: its headline, the best known cause and the best remedy."""
+    told = [f"{finding.headline} [{finding.id}]"]
+    told += [f"{WORDS[one.certainty]}: {one.text}" for one in finding.causes[:1]]
+    told += [f"{WORDS[one.proof]}: {one.text}" for one in finding.remedies[:1]]
+    return "; ".join(told)
+
+
+def show_findings(findings: Sequence[Finding]) -> str:
+    """Return the text of a case's findings. Of more than SHOWN, only the headlines follow."""
+    lines = [line for one in findings[:SHOWN] for line in show_finding(one)]
+    lines += [f"{one.headline} [{one.id}]" for one in findings[SHOWN:]]
+    return "\n".join(lines)

@@ -1,0 +1,53 @@
+"""docs/reference/findings.md and the table of kinds agree, and each kind is used by the product.
+
+``python -m tests.static.test_findings_page`` writes the tables into the page.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+from ci.facts import kinds
+from ci.facts.finding import HEADLINE_CHARS, Question
+from ci.facts.kinds import Kind, read_kinds
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "reference" / "findings.md"
+HEAD = "| id | what it states | what helps | for example |\n|---|---|---|---|\n"
+TABLE = re.compile(re.escape(HEAD) + r"(?:\| QNN.*\n)*")
+NAMES = {value: name for name, value in vars(kinds).items() if isinstance(value, Kind)}
+
+
+def render_page(page: str) -> str:
+    """The page with one table for each question, in the order of ids."""
+    tables = iter(
+        HEAD
+        + "".join(f"| {one.id} | {one.meaning} | {one.help} | `{one.example}` |\n" for one in every)
+        for _, every in groupby(read_kinds(), lambda one: one.id[:5])
+    )
+    return TABLE.sub(lambda _: next(tables), page)
+
+
+def test_the_page_has_each_finding_with_its_meaning_a_remedy_and_an_example() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert render_page(text) == text, "run: python -m tests.static.test_findings_page"
+    missing = [one.id for one in read_kinds() if f"| {one.id} |" not in text]
+    assert not missing, "the page lacks a table"
+
+
+@pytest.mark.parametrize("kind", read_kinds(), ids=lambda kind: kind.id)
+def test_a_finding_is_made_somewhere_and_its_example_could_be_its_headline(kind: Kind) -> None:
+    name = NAMES[kind]
+    files = [one for one in (ROOT / "ci").rglob("*.py") if one.name != "kinds.py"]
+    assert any(re.search(rf"\b{name}\b", one.read_text(encoding="utf-8")) for one in files)
+    assert len(kind.example) <= HEADLINE_CHARS
+    lead = kind.find("").headline
+    assert kind.example.startswith(lead.rstrip(".")) or kind.question is Question.PROOF
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render_page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
