@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ci.explain.explain import MOST_UNKNOWN, Explanation, Finding, Remedy, find_known
 from ci.explain.rules import Rule, read_rules
+from ci.facts.kinds import Kind
 from ci.report.annotation import Annotation, Level, one_line
 from ci.report.text import count
 
@@ -62,8 +63,13 @@ def _render(found: Finding, others: Sequence[Finding], label: str = "cause") -> 
     )
 
 
-def render_entry(rule: Rule) -> str:
-    """Return what is known about the findings of a rule: meaning, remedies, an example, sources."""
+def render_entry(entry: Rule | Kind) -> str:
+    """Return what is known about a finding of a case, or the findings of a rule: meaning, remedies,
+    an example, sources."""
+    if isinstance(entry, Kind):
+        rows = [("states", entry.meaning), ("helps", entry.help), ("example", entry.example)]
+        return f"{entry.id}\n" + "".join(f"    {name:7} {text}\n" for name, text in rows)
+    rule = entry
     values = rule.find(rule.matches) or {}
     label = Remedy(rule.remedy, rule.proof).label
     rows = [

@@ -225,14 +225,14 @@ NOT_LOWERED = Kind(
     "QNN2402",
     Question.LOWERED,
     "ExecuTorch, ONNX Runtime or QNN refused the model.",
-    "`qnn-ci audit` lists the operators that QNN does not take",
+    "`audit` lists the operators that QNN does not take",
     "refused: aten.lstm.input is not quantized: ExecuTorch has no rule for it",
 )
 NO_NODE = Kind(
     "QNN2403",
     Question.LOWERED,
     "QNN accepted no node of the model.",
-    "`qnn-ci audit` lists the operators that QNN does not take",
+    "`audit` lists the operators that QNN does not take",
     "refused: QNN accepted no node: aten.cdist.default",
 )
 DIED = Kind(
@@ -247,7 +247,7 @@ NO_OUTPUTS = Kind(
     "QNN2501",
     Question.RUN,
     "The program returned no outputs, or outputs of another shape.",
-    "see the end of the log; `qnn-ci explain` names causes of many messages",
+    "see the end of the log; `explain` names causes of many messages",
     "run: was killed by SIGSEGV",
 )
 RUNNER = Kind(
@@ -261,7 +261,7 @@ LACKING = Kind(
     "QNN2601",
     Question.ENVIRONMENT,
     "This machine lacks a library, a device or time on its CPU that the case needs.",
-    "`qnn-ci doctor` examines the environment",
+    "`doctor` examines the environment",
     "lowered; the program cannot run here: it needs an Adreno",
 )
 PROOFLESS = Kind(

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -17,6 +17,7 @@ from ci.cases.policy import read_emulator_policy
 from ci.explain.explain import Explanation, explain
 from ci.explain.render import annotate, render, render_entry
 from ci.explain.rules import Rule, make_rules, read_rules
+from ci.facts.kinds import Kind, read_kinds
 from ci.report.providers import Provider
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
@@ -53,8 +54,10 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.policy:  # a team's rules come first
         rules = (*make_rules(read_emulator_policy(args.policy).advice), *rules)
     if args.files and all(map(FINDING.fullmatch, args.files)):
-        entries = [find_rule(name, rules) for name in args.files]
-        found = {"logs": [], "findings": [msgspec.to_builtins(one) for one in entries]}
+        entries = [find_entry(name, rules) for name in args.files]
+        found: dict[str, Any] = {"logs": [], "findings": [], "kinds": []}
+        for one in entries:
+            found["kinds" if isinstance(one, Kind) else "findings"].append(msgspec.to_builtins(one))
         return Outcome("\n".join(map(render_entry, entries)), found)
     explanations = []
     for name in list_logs(args.files or [STDIN]):
@@ -73,14 +76,19 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     )
 
 
-def find_rule(name: str, rules: tuple[Rule, ...]) -> Rule:
-    """Return the rule with the finding id ``name``. Raises UsageError if there is none."""
-    if rule := next((one for one in rules if one.finding_id == name), None):
-        return rule
+def find_entry(name: str, rules: tuple[Rule, ...]) -> Rule | Kind:
+    """Return the rule or the kind of finding with the id ``name``. Raises UsageError if there is
+    none."""
+    for rule in rules:
+        if rule.finding_id == name:
+            return rule
+    for kind in read_kinds():
+        if kind.id == name:
+            return kind
     raise UsageError(
-        f"no finding of a log has the id {name}",
-        fix="docs/reference/troubleshooting.md lists those of logs, docs/reference/checks.md those"
-        " of the doctor",
+        f"no finding of a case or of a log has the id {name}",
+        fix="docs/reference/findings.md lists those of cases, docs/reference/troubleshooting.md"
+        " those of logs, and docs/reference/checks.md those of the doctor",
     )
 
 

@@ -233,7 +233,11 @@ ROWS = (
     ),
     Row("qnn-ci compat", "yes", given=(readers.program,)),
     Row("qnn-ci inspect", "SM8650, V75", given=(readers.program,)),
-    Row("qnn-ci explain QNN", "AEE_EUNABLETOLOAD"),
+    Row("qnn-ci explain QNN1608", "AEE_EUNABLETOLOAD"),
+    Row(
+        "qnn-ci explain QNN2001",
+        "states  The program's error is above",
+    ),
     Row("qnn-ci explain", "libc++.so.1: cannot open shared object file", 1, (readers.logs,)),
     # -- builds --
     Row("--with llama", "qnn_llama_runner", **BUILD),

@@ -19,6 +19,7 @@ from ci.explain.explain import Explanation
 from ci.explain.families import read_families
 from ci.explain.places import Place
 from ci.explain.rules import Area, Role, Rule, read_rules, spell_code
+from ci.facts.kinds import Kind
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "reference" / "troubleshooting.md"
@@ -136,8 +137,8 @@ def _escape(text: str) -> str:
 
 def make_schema() -> dict[str, Any]:
     """The schema of what ``explain --json`` prints."""
-    (logs, findings), defs = msgspec.json.schema_components(
-        (Explanation, Rule), ref_template="#/$defs/{name}"
+    (logs, findings, kinds), defs = msgspec.json.schema_components(
+        (Explanation, Rule, Kind), ref_template="#/$defs/{name}"
     )
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -149,6 +150,7 @@ def make_schema() -> dict[str, Any]:
         "properties": {
             "logs": {"type": "array", "items": logs},
             "findings": {"type": "array", "items": findings},
+            "kinds": {"type": "array", "items": kinds},
         },
         "$defs": defs,
     }

@@ -332,7 +332,9 @@ def test_a_program_over_its_budget_fails(judge: Judge, right: Step) -> None:
     assert (above.case.status, above.case.question) == (Status.FAILED, Question.BUDGET)
     (found,) = above.case.findings
     assert "2,147,483,648 allowed" in found.words
-    assert found.details == ("1 bytes (0 %) above it",)
+    assert found.details == (
+        "the size of the largest context binary is 1 bytes (0 %) above its limit",
+    )
     assert "more shards" in found.remedies[0].text
     both = judge(swap_best(right, 6), footprint=Footprint(context_bytes=most + 1)).case
     assert both.question is Question.FAITHFUL
