@@ -153,6 +153,7 @@ class _Scan:
     lines: int = 0
     tail: str = ""
     places: Counter[Place] = field(default_factory=Counter)
+    contained: set[str] = field(default_factory=set)  # those of the rules' ``log``
 
     def read(self, chunk: bytes) -> None:
         """Match a part of a log with the rules. A line counts only for the first rule that it
@@ -161,6 +162,8 @@ class _Scan:
         # Most lines differ only in numbers, and most literals are in no line.
         shapes = b"\n".join(set(low.translate(None, _DIGITS).split(b"\n")))
         self.places += count_places(shapes.decode("utf-8", "replace"))
+        wanted = {text for rule in self.rules for text in rule.log}
+        self.contained |= {text for text in wanted if text.encode() in shapes}
         known: set[int] = {0} if self.tail == "known" else set()
         numbered: dict[str, list[tuple[int, str]]] = {}  # lines with a number of a family
         for rule in self.rules:
@@ -301,10 +304,15 @@ def _clean(part: bytes) -> bytes:
 
 def _conclude(file: str, scan: _Scan) -> Explanation:
     """Sort the matched rules into causes, consequences, notes and harmless lines."""
-    matched = sorted(
-        (rule for rule in scan.rules if rule.id in scan.seen),
-        key=lambda rule: scan.seen[rule.id].line,
-    )
+    matched = [rule for rule in scan.rules if rule.id in scan.seen]
+    for rule in [one for one in matched if one.log and scan.contained.isdisjoint(one.log)]:
+        matched.remove(rule)
+        seen = scan.seen[rule.id]
+        scan.unknown = sorted(
+            [*scan.unknown, Unknown(seen.line, seen.text)], key=lambda one: one.line
+        )
+        scan.unknown_count += seen.count
+    matched.sort(key=lambda rule: scan.seen[rule.id].line)
     ids = {rule.id for rule in matched}
     follows = {
         rule.id: next((one for one in rule.consequence_of if one in ids), "") for rule in matched

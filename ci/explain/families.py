@@ -18,7 +18,8 @@ class _Table(Struct, forbid_unknown_fields=True):
     source: str
     text: tuple[str, ...]
     pattern: str
-    numbers: dict[str, tuple[str, str]]
+    numbers: dict[str, tuple[str, str]] = {}
+    like: str = ""
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,13 @@ class Family:
 def read_families() -> dict[str, Family]:
     """Return the families of manifests/policies/codes.toml by name. Raises ManifestError if the
     file is invalid."""
+    tables = read_policy("codes", dict[str, _Table])
     return {
         name: Family(
-            table.source,
-            table.text,
-            re.compile(table.pattern),
-            {int(number, 16): named for number, named in table.numbers.items()},
+            one.source,
+            one.text,
+            re.compile(one.pattern),
+            {int(key, 16): named for key, named in tables[one.like or name].numbers.items()},
         )
-        for name, table in read_policy("codes", dict[str, _Table]).items()
+        for name, one in tables.items()
     }

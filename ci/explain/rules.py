@@ -70,7 +70,8 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     matches in decimal, in hexadecimal (see ``spell_code``) and as one of ``names``. A rule with a
     ``family`` matches lines with a number of that family: one of ``codes``, or any number if there
     are none. ``{code}``, ``{other}`` and ``{meaning}`` in its texts stand for what the family says
-    about the line.
+    about the line. If ``log`` is set, lines only count in a log that contains one of these texts,
+    which are in lower case.
 
     ``number`` is that of its id, such as QNN1203, and never changes. ``headline`` has at most
     HEADLINE_CHARS characters; ``detail`` continues it. ``proof`` is the file with the tried remedy,
@@ -100,6 +101,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     names: tuple[str, ...] = ()
     family: str = ""
     codes: tuple[int, ...] = ()
+    log: tuple[str, ...] = ()
     versions: str = ""
     role: Role = Role.CAUSE
     consequence_of: tuple[str, ...] = ()

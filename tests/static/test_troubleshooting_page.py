@@ -51,8 +51,9 @@ def render_page(page: str) -> str:
 def render_codes() -> str:
     """The page of the numbers in manifests/policies/codes.toml."""
     page = CODES.read_text("utf-8").partition("\n## ")[0].rstrip("\n")
-    for name, family in read_families().items():
-        page += f"\n\n{FAMILIES[name]}\n\nSource: {family.source}\n\n"
+    for name, title in FAMILIES.items():
+        family = read_families()[name]
+        page += f"\n\n{title}\n\nSource: {family.source}\n\n"
         page += "| number | decimal | name | meaning |\n|---|---|---|---|\n"
         page += "".join(
             f"| {number:#x} | {_spell(number)} | {_quote(text)} | {meaning} |\n"
