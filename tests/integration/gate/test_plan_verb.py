@@ -118,6 +118,8 @@ def test_a_page_needs_lint_alone_and_the_gate_too(checkout: Checkout, tmp_path: 
     assert running(data) == {"lint"}
     code, matrix = run("matrix", str(tmp_path / "p.json"))
     assert code == 0
+    words = ["--source", str(checkout.root), "--base", "HEAD~1", "--head", "HEAD", "--markdown"]
+    assert run_command("qnn-ci", VERBS, ["plan", *words])[1].startswith("## Plan")
     assert [row["job"] for row in matrix["include"]] == ["lint"]
     assert judge(tmp_path, {"lint": "0"}) == (0, True)
     assert judge(tmp_path, {"lint": "1"}) == (1, False)

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import html
 from argparse import Namespace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
 from ci.gate.render import (
     describe,
     describe_cases,
-    render_markdown,
-    render_table,
     show_fate,
     show_reason,
 )
 from ci.gate.schema import Plan, PlannedSession
 from ci.report.schema import CaseName
-from ci.verbs import plan as plan_verb
-from ci.verbs.plan import find_base, plan_changes
-from provisioning.console.command import Outcome
-from provisioning.console.progress import Progress
+from ci.verbs.plan import find_base
 from provisioning.errors import UsageError
 
 
@@ -110,75 +103,3 @@ def test_a_plan_tells_trees_files_jobs_and_cases() -> None:
     assert show_reason(replace(make_session("x", files=files[:1]), reason="")) == ""
     assert show_reason(make_session("x", run=False, by_hand="slow")) == "why"
     assert html.unescape(describe_cases(CASES)) == "Cases: 3 (a 1, b 2) on S1, S2"
-
-
-@pytest.mark.parametrize("everything", [False, True])
-@pytest.mark.parametrize("event", ["pull_request", "nightly"])
-@pytest.mark.parametrize(
-    ("head", "is_bare", "wanted"),
-    [("", False, ""), ("", True, "HEAD"), ("topic", False, "topic"), ("topic", True, "topic")],
-)
-def test_a_plan_is_for_the_head_that_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
-    event: str,
-    everything: bool,
-    head: str,
-    is_bare: bool,
-    wanted: str,
-) -> None:
-    asked: dict[str, Any] = {}
-    checked: list[str] = []
-    repository: Any = SimpleNamespace(
-        is_bare=is_bare,
-        rules="rules",
-        resolve=lambda name: f"commit of {name}",
-        require_history=lambda *_: checked.append("history"),
-        find_base=lambda base, head: f"base of {base} and {head}",
-        compare=lambda base, head: (base, head),
-    )
-    monkeypatch.setattr(
-        plan_verb, "make_plan", lambda *words, **more: asked.update(more, words=words)
-    )
-    args = Namespace(head=head, base="main", event=event, everything=everything)
-    plan_changes(args, repository)
-    commit = f"commit of {wanted}" if wanted else ""
-    base = f"base of main and {wanted}"
-    is_compared = event in {"", "push", "pull_request"} and not everything
-    if not is_compared:
-        base = f"commit of {wanted or 'HEAD'}"
-    assert checked == (["history"] if is_compared else [])
-    assert asked == {
-        "words": ((base, commit), "rules"),
-        "base": base,
-        "head": commit or "work tree",
-        "event": event,
-        "everything": "--everything" if everything else "",
-    }
-
-
-def test_a_plan_is_printed_as_a_table_or_as_markdown_and_written_to_a_file(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    plan = make_plan(make_session("lint"), base="a" * 40, head="b" * 40)
-    asked: list[Any] = []
-    monkeypatch.setattr(plan_verb, "Repository", lambda place, rules: (place, rules))
-    monkeypatch.setattr(plan_verb, "read_rules", lambda file: f"rules of {file}")
-    monkeypatch.setattr(plan_verb, "plan_changes", lambda *words: asked.append(words) or plan)
-    usual = {
-        "source": ".",
-        "rules": None,
-        "record": None,
-        "markdown": False,
-        "out": None,
-    }
-    rows: tuple[tuple[dict[str, Any], str], ...] = (
-        ({}, render_table(plan)),
-        ({"markdown": True}, render_markdown(plan)),
-        ({"out": tmp_path / "plan.json"}, render_table(plan)),
-    )
-    for words, text in rows:
-        args = Namespace(**{**usual, **words})
-        wanted = Outcome(text, msgspec.to_builtins(plan), exact=args.markdown)
-        assert plan_verb.execute(args, Progress()) == wanted
-        assert asked.pop() == (args, (Path(), "rules of None"))
-    assert msgspec.json.decode((tmp_path / "plan.json").read_bytes(), type=Plan) == plan
