@@ -57,7 +57,7 @@ def read_report(path: Path) -> Report:
 def read_unchecked(path: Path) -> Report:
     """Return a report as ``read_report`` does, but with the summary that is in the file."""
     file = path / "report.json" if path.is_dir() else path
-    fix = "docs/schemas/report.schema.json describes it"
+    fix = "docs/schemas/report.schema.json describes it; run the session of an older report again"
     return read_json(file, Report, "report", fix, upgrade)
 
 

@@ -99,8 +99,10 @@ def test_a_report_of_the_schema_before_is_read_and_no_older_one(
     assert (found.headline, found.question) == ("not faithful: 3 dB", Question.FAITHFUL)
     assert (found.places, "fix: x" in found.evidence) == ((Place(**place),), True)
     path.write_text(json.dumps({**data, "schema_version": 4}))
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError) as caught:
         read_report(path)
+    assert "schema_version" in caught.value.why
+    assert "again" in caught.value.fix
 
 
 @pytest.mark.parametrize(
