@@ -57,7 +57,7 @@ def read_report(path: Path) -> Report:
 def read_unchecked(path: Path) -> Report:
     """Return a report as ``read_report`` does, but with the summary that is in the file."""
     file = path / "report.json" if path.is_dir() else path
-    fix = "docs/schemas/report.schema.json describes it; run the session of an older report again"
+    fix = "docs/schemas/report.schema.json describes it"
     return read_json(file, Report, "report", fix, upgrade)
 
 
@@ -68,9 +68,13 @@ class _Earlier(msgspec.Struct):
 
 def upgrade(data: bytes) -> bytes:
     """Return a report of the schema version before this one as a report of this version. Other data
-    is returned unchanged."""
+    is returned unchanged. Raises DocumentError for an older version."""
     report = decode_json(data, dict[str, Any])
-    if report.get("schema_version") != SCHEMA_VERSION - 1:
+    version = report.get("schema_version")
+    if version != SCHEMA_VERSION - 1:
+        if isinstance(version, int) and version < SCHEMA_VERSION:
+            told = f"schema_version {version} is too old to be read; run the session again"
+            raise DocumentError(told)
         return data
     rows = decode_json(data, _Earlier)
     for limits in rows.thresholds:

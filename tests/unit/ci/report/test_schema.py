@@ -101,8 +101,7 @@ def test_a_report_of_the_schema_before_is_read_and_no_older_one(
     path.write_text(json.dumps({**data, "schema_version": 4}))
     with pytest.raises(UsageError) as caught:
         read_report(path)
-    assert "schema_version" in caught.value.why
-    assert "again" in caught.value.fix
+    assert "run the session again" in caught.value.why
 
 
 @pytest.mark.parametrize(
