@@ -447,11 +447,13 @@ CHATTER = (
     "left to the CPU: ",  # the case's reason contains it too
     *("frame #", "<omitting python frames>"),  # torch's stack, after its message
     *("[WARNING] [Qnn ExecuTorch]: Qnn API version", "return cls.__new__(cls, *args)"),
+    *("[INFO ", "[ ] 0%", "WARNING:root:Node of type"),
 )
 CHATTING = (
     *(" | Forced Passed", " PassManager is deprecated", "`isinstance(treespec, LeafSpec)`"),
     *("requested for preservation by partitioner", "torchao/_C_", "is an Enum subclass and is now"),
     *("] [QNN] Using QNN SDK at ", "The backend_opinfo module couldn't be imported"),
+    "File mapped weights feature is only available on Windows",
 )
 
 

@@ -26,6 +26,7 @@ from ci.cases.forked import redirected
 from ci.cases.qnn_files import make_footprint, measure_peak
 from ci.cases.spec import CaseSpec
 from ci.judging.figures import measure_pooled
+from ci.models.graph_steps import Step
 from ci.models.rounding import TIE_RUNS, TIE_SHARES, find_version
 from ci.models.schemes import Scheme
 from ci.models.tensors import Layer, Loss, TensorInfo, describe_tensor, digest_sets
@@ -57,6 +58,7 @@ from ci.onnx.session import (
 )
 from ci.onnx.source import Arrays, Source, from_file, from_torch
 from ci.onnx.stages import CPU, ONNXRUNTIME, PROVIDER_LOG, QNN, stage
+from ci.onnx.steps import describe_steps
 from ci.report.schema import Clipped, Footprint
 from provisioning.doctor.survey.context_binaries import ContextBinary, list_context_binaries
 from provisioning.documents import read_window
@@ -159,6 +161,11 @@ def compile_source(
     fails.
     """
     plain = write_float(source, staging.directory.with_name("float.onnx"), spec.source.shapes)
+    steps: tuple[Step, ...] = ()
+    if not spec.layers:
+        with staging.notes.of("the model's operators"):
+            steps = describe_steps(plain)
+        staging.note_steps(steps)
     model, reference, float32 = write_references(source, plain, spec, staging)
     with needed("the description of the outputs"):
         infos = describe_outputs(model, reference[0])
@@ -216,6 +223,7 @@ def compile_source(
         made_inputs=name_made(source.made, source.calibration_made, quantized=calibrated),
         weights=digest_source(source),
         calibration=digest_sets(source.calibration) if calibrated else "",
+        steps=steps,
     )
 
 
@@ -349,6 +357,7 @@ def write_context(
     except Exception:
         with stage(ONNXRUNTIME):  # the cause may be its optimizer, not QNN
             open_reference(model, optimize=True)
+        require_no_branch(model)
         raise
     contexts: tuple[ContextBinary, ...] = ()
     if embed is not None and target.is_file():
@@ -363,7 +372,7 @@ def write_context(
         for part in session.get_provider_graph_assignment_info()
     ]
     text = read_window(log)
-    delegation = count_nodes(parts, read_reasons(text))
+    delegation = count_nodes(parts, read_reasons(text), find_blocked(model))
     footprint = make_footprint(
         program_bytes=sum(path.stat().st_size for path in directory.iterdir()),
         partitions=delegation.partitions,
@@ -373,6 +382,27 @@ def write_context(
         peak=peak,
     )
     return delegation, footprint
+
+
+def require_no_branch(model: Path) -> None:
+    """Raise FailedError if a model that QNN's provider refused has an If."""
+    graph = onnx.load(model, load_external_data=False).graph
+    for node in graph.node:
+        if node.op_type == "If":
+            raise FailedError(
+                f"the If {node.name or node.output[0]!r} has a condition that the model computes",
+                why="QNN has no branches",
+                fix="export the model for one case, so that the condition is a constant, or compute"
+                " both branches and select one with Where",
+            )
+
+
+def find_blocked(model: Path) -> str:
+    """Return why QNN's provider does not take a model's quantizers, or "" if they have no
+    blocks."""
+    nodes = onnx.load(model, load_external_data=False).graph.node
+    blocks = {one.i for node in nodes for one in node.attribute if one.name == "block_size"} - {0}
+    return f"QNN takes no blocked quantizers (block_size {max(blocks)})" if blocks else ""
 
 
 @stage(QNN)

@@ -29,6 +29,7 @@ REASON = re.compile(r"^\tREASON : (.*)", re.MULTILINE)
 OFFERED = re.compile(r"Qnn_OpConfig node name: .* QNN_op_type: (\S+)")
 DATATYPE = re.compile(r"^ name=.* dataType=QNN_DATATYPE_(\w+)", re.MULTILINE)
 REFUSED = re.compile(r"backendValidateOpConfig\(\) failed .* error code (\d+)")
+SCALES = "Expected scale initializer"  # part of the reason for scales that are not float32
 # Messages of the provider that do not give the cause, because only QNN knows it.
 UNSAID = ("Failed to add node.", "QNN.backendValidateOpConfig() failed")
 KERNEL = "_kernel_time"
@@ -64,12 +65,15 @@ def _describe_offer(log: str) -> str:
     return f"QNN refuses {kind} of {types} (error {codes[-1]})" if codes else ""
 
 
-def count_nodes(parts: Iterable[tuple[str, Nodes]], reasons: Mapping[str, str]) -> Delegation:
+def count_nodes(
+    parts: Iterable[tuple[str, Nodes]], reasons: Mapping[str, str], fault: str = ""
+) -> Delegation:
     """Count the nodes that QNN executes, without quantizers, and list the nodes that it does not
     execute.
 
     ``parts`` are the session's subgraphs as (provider, nodes). A node is (name, operator); the
-    operator is named as in name_operator.
+    operator is named as in name_operator. ``fault`` is why QNN's provider does not take the model's
+    quantizers, or empty; nodes that were not offered to QNN get it as their reason.
     """
     taken = [nodes for provider, nodes in parts if provider == QNN]
     left = [node for provider, nodes in parts if provider != QNN for node in nodes]
@@ -82,7 +86,7 @@ def count_nodes(parts: Iterable[tuple[str, Nodes]], reasons: Mapping[str, str]) 
         len(left),
         len(taken),
         tuple(
-            Fallback(f"{operator} {name}".strip(), _explain(name, operator, reasons))
+            Fallback(f"{operator} {name}".strip(), _explain(name, operator, reasons, fault))
             for name, operator in left
         ),
     )
@@ -99,11 +103,11 @@ def count_operators(parts: Iterable[tuple[str, Nodes]]) -> Iterator[OperatorCoun
         yield OperatorCount(op=operator, npu=found[True], cpu=found[False])
 
 
-def _explain(name: str, operator: str, reasons: Mapping[str, str]) -> str:
-    """Return why the provider rejected a node, followed by the advice on its operator, if there is
-    any."""
-    reason = reasons.get(name, "not offered to QNN")
-    note = read_notes().get(operator)
+def _explain(name: str, operator: str, reasons: Mapping[str, str], fault: str) -> str:
+    """Return why the provider rejected a node, followed by the advice on its operator, unless the
+    reason is about a quantizer."""
+    reason = reasons.get(name, fault or "not offered to QNN")
+    note = "" if reason == fault or SCALES in reason else read_notes().get(operator)
     return f"{reason}; {note}" if note else reason
 
 

@@ -25,6 +25,7 @@ from provisioning.errors import FailedError
 MOST_VALUES = 1 << 28  # elements held in memory at a time
 EXPOSED = "{}/layer"
 QUANTIZED_INPUT = "_QuantizeLinear_Input"
+ONNX_QUANTIZERS = {"QuantizeLinear", "DequantizeLinear"}
 
 
 def find_loss(
@@ -96,6 +97,7 @@ def expose_layers(model: Path, target: Path) -> tuple[Layer, ...]:
         if source != name:  # QNN expects a separate dequantizer for each reader of a quantizer
             output = EXPOSED.format(name)
             node = helper.make_node("DequantizeLinear", [*makers[name].input], [output])
+            node.domain = makers[name].domain
             node.attribute.extend(makers[name].attribute)
             graph.node.append(node)
         graph.output.append(helper.make_empty_tensor_value_info(output))
@@ -207,8 +209,18 @@ def find_clipped(
 
 
 def infer(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with inferred shapes, including those computed from other shapes."""
-    return onnx.shape_inference.infer_shapes(model, data_prop=True)
+    """Return the model with inferred shapes, including those computed from other shapes. ONNX does
+    not know ONNX Runtime's quantizers, which have the shapes of ONNX's."""
+    known = onnx.ModelProto()
+    known.CopyFrom(model)
+    for node in known.graph.node:
+        if node.domain == "com.microsoft" and node.op_type in ONNX_QUANTIZERS:
+            node.domain = ""
+    inferred = onnx.shape_inference.infer_shapes(known, data_prop=True).graph
+    del model.graph.value_info[:], model.graph.output[:]
+    model.graph.value_info.extend(inferred.value_info)
+    model.graph.output.extend(inferred.output)
+    return model
 
 
 def list_values(model: onnx.ModelProto) -> dict[str, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -58,8 +57,8 @@ def describe_refusal(error: Exception, log: Path) -> Finding:
         said = list(dict.fromkeys(line.strip() for line in SAID.findall(text)))
     lines = [*traceback.format_exception(cause), *(f"{line}\n" for line in said)]
     log.with_name(TRACEBACK_LOG).write_text("".join(lines), encoding="utf-8")
-    sys.stderr.write(f"the case was refused ({error}): the traceback is in {TRACEBACK_LOG}\n")
-    more = [f"and {len(said) - MOST_SAID} more in {PROVIDER_LOG}"] if len(said) > MOST_SAID else []
+    left = len(said) - MOST_SAID
+    more = [f"and {left} more, which --keep-artifacts keeps in {PROVIDER_LOG}"] if left > 0 else []
     told = [*(line for line in said[:MOST_SAID] if line not in raised), *more, raised]
     evidence = "\n".join(told) if told[1:] else ""  # a single line is the headline
     return NOT_LOWERED.find(f"{stage}{told[0]}", evidence=evidence, advice=advice)

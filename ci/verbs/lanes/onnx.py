@@ -20,6 +20,7 @@ from ci.cases.pool import ScratchPool
 from ci.cases.qnn_files import PROFILE_CSV
 from ci.cases.session import Phases, Session, list_parts
 from ci.cases.spec import CaseSpec
+from ci.faults.match import match_faults
 from ci.models.schemes import ONNX, Scheme
 from ci.models.user_models import Source
 from ci.onnx.engine import OnnxEngine, make_runner
@@ -413,7 +414,7 @@ def run(
     phases = Phases(progress)
     words = {name: getattr(args, name) for name in ("sdk", "option", "shape")}
     command = repeat_command(args, "direct", **{"log-level": args.log_level}, **words)
-    options = read_options(args, SESSION, policy, command)
+    options = read_options(args, SESSION, policy, command, find_faults=match_faults)
     specs, quantized = fit_shapes(specs, policy, progress, options.command)
     specs = fit_schemes(specs, quantized, policy, args.scheme)
     engine = OnnxEngine(

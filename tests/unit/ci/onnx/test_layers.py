@@ -407,3 +407,16 @@ def test_the_weights_alone_are_measured_with_the_clip_that_the_quantizer_removed
     assert (one.is_input, one.low, round(one.high, 6)) == (False, 0.0, 0.5)
     assert one.seen_high > 1
     assert one.seen_low < 0
+
+
+def test_quantizers_of_onnxruntime_have_results_as_those_of_onnx(tmp_path: Path) -> None:
+    model = load(write_chain(tmp_path / "m.onnx", (0.1, 0.1, 0.1)))
+    for node in model.graph.node:
+        if node.op_type.endswith("Linear"):
+            node.domain = "com.microsoft"
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    save(model, tmp_path / "own.onnx")
+    own = expose_layers(tmp_path / "own.onnx", tmp_path / "exposed.onnx")
+    assert own == expose_layers(tmp_path / "m.onnx", tmp_path / "other.onnx")
+    exposed = load(tmp_path / "exposed.onnx").graph.node
+    assert {one.domain for one in exposed if one.op_type.endswith("Linear")} == {"com.microsoft"}

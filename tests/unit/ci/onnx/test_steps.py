@@ -1,0 +1,82 @@
+"""The operators of ONNX models as steps: known faults are found in them as in torch's graphs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("torch")
+
+import numpy as np  # noqa: E402
+
+from ci.faults.graph import OPERATORS, parse_graph  # noqa: E402
+from ci.faults.known import Fault, find_pattern, read_faults  # noqa: E402
+from ci.faults.match import match_faults, name_operators  # noqa: E402
+from ci.faults.onnx_graphs import write_model  # noqa: E402
+from ci.models.graph_steps import Operand, Step  # noqa: E402
+from ci.onnx.steps import describe_steps  # noqa: E402
+
+FAULTS = [
+    one
+    for one in read_faults()
+    if one.graph and all(OPERATORS[name].onnx for name in parse_graph(one.graph).operators)
+]
+
+
+def read(text: str, path: Path) -> list[Step]:
+    """The steps of a graph's ONNX model, with the names of ci.faults."""
+    write_model([parse_graph(text)], [0], path)
+    names = name_operators()
+    return [
+        Step(
+            one.name,
+            names.get(one.operator, one.operator),
+            *(getattr(one, field) for field in REST),
+        )
+        for one in describe_steps(path)
+    ]
+
+
+REST = ("operands", "sources", "shape", "numbers")
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda one: one.name)
+def test_the_graph_of_a_fault_has_its_pattern_as_an_onnx_model(
+    fault: Fault, tmp_path: Path
+) -> None:
+    assert find_pattern(fault.pattern, read(fault.graph, tmp_path / "graph.onnx"))
+    if fault.mended:
+        assert not find_pattern(fault.pattern, read(fault.mended, tmp_path / "mended.onnx"))
+
+
+def save(path: Path, nodes: list[Any], **constants: Any) -> None:
+    tensors = [
+        onnx.numpy_helper.from_array(np.asarray(one), name) for name, one in constants.items()
+    ]
+    ports = [
+        [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 4, 4])]
+        for name in ("x", "y")
+    ]
+    graph = onnx.helper.make_graph(nodes, "g", *ports, tensors)
+    opset = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=10), path)
+
+
+def test_a_mask_is_found_behind_what_changes_nothing(tmp_path: Path) -> None:
+    make = onnx.helper.make_node
+    nodes = [
+        make("Identity", ["x"], ["a"]),
+        make("Where", ["keep", "a", "fill"], ["b"]),
+        make("Cast", ["b"], ["c"], to=1),
+        make("Softmax", ["c"], ["y"]),
+    ]
+    path = tmp_path / "mask.onnx"
+    save(path, nodes, keep=np.eye(4, dtype=bool)[None], fill=np.float32(-1e9))
+    where, softmax = describe_steps(path)
+    assert where.operands[2] == Operand((), True, 1e9)
+    assert softmax.sources == ("b",)
+    assert [one.fault for one in match_faults((where, softmax), "u8", "")] == ["mask-too-large"]
+    assert match_faults((where, softmax), "fp16", "") == ()
