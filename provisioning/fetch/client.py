@@ -113,6 +113,8 @@ class Client:
         """Close the response. If its body was not read to the end, close the connection, too, since
         it cannot be reused.
         """
+        if is_read:
+            response.raw.release_conn()  # an empty body is never read, which would release it
         response.close()
         if not is_read:
             self.abort()

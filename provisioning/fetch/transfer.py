@@ -181,7 +181,7 @@ def redact_url(url: str) -> str:
     try:
         parts = urlsplit(url)
     except ValueError:
-        return url.partition("?")[0].rpartition("@")[2]
+        return re.split(r"[?#]", url)[0].rpartition("@")[2]
     if not parts.scheme:
         return url.partition("?")[0]
     host = parts.netloc.rpartition("@")[2]

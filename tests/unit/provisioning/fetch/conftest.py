@@ -18,8 +18,11 @@ def only_server() -> Iterator[BadServer]:
 
 @pytest.fixture
 def server(only_server: BadServer, monkeypatch: pytest.MonkeyPatch) -> BadServer:
-    """As new."""
-    for name in ("http_proxy", "HTTP_PROXY", "QNN_CI_BEARER_TOKENS", "QNN_CI_CREDENTIAL_HELPER"):
+    """As new; and the machine's proxies, authorities and credentials are not used."""
+    for name in (
+        *("http_proxy", "HTTP_PROXY", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+        *("QNN_CI_BEARER_TOKENS", "QNN_CI_CREDENTIAL_HELPER"),
+    ):
         monkeypatch.delenv(name, raising=False)
     only_server.files.clear()
     only_server.faults.clear()

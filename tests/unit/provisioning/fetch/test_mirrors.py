@@ -6,64 +6,59 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.errors import UnfitError
 from provisioning.fetch.download import mirror_urls
+from tests.build.fetch import outcome
 
-
-def urls(mirror: str, name: str = "a.zip", sha256: str = "") -> list[str]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("QNN_CI_MIRROR", mirror)
-        return mirror_urls(name, sha256)
-
-
-def test_a_directory_of_a_home_or_of_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/me")
-    assert urls("~/m") == ["file:///home/me/m/a.zip"]
-    assert urls("m") == [f"{Path.cwd().as_uri()}/m/a.zip"]
-    assert urls("/m//") == ["file:///m/a.zip"]
-    monkeypatch.setenv("QNN_CI_CALLER_DIR", "/caller")
-    assert urls("m") == ["file:///caller/m/a.zip"]
-    assert urls("/X/") == ["file:///X/a.zip"]
-    assert urls("/m/{sha256}", sha256="5e") == ["file:///m/5e"]
+HERE = Path.cwd().as_uri()
 
 
 @pytest.mark.parametrize(
-    ("mirror", "url"),
+    ("mirror", "name", "sha256", "urls"),
     [
-        ("https://h/c/{filename}?sv=1&sig=a%2Fb", "https://h/c/a%20b.zip?sv=1&sig=a%2Fb"),
-        ("https://h/c?sig=x", "https://h/c/a%20b.zip?sig=x"),
-        ("https://h/get?file={filename}", "https://h/get?file=a%20b.zip"),
-        ("/m/{filename}", "file:///m/a%20b.zip"),
-        ("https://h/v2/me/sdks/blobs/sha256:{sha256}", "https://h/v2/me/sdks/blobs/sha256:5e"),
-        ("/m i/{sha256}/{filename}", "file:///m%20i/5e/a%20b.zip"),
-        ("https://h/m/", "https://h/m/a%20b.zip"),
+        (None, "a.zip", "", []),
+        ("", "a.zip", "", []),
+        ("~/m", "a.zip", "", ["file:///home/me/m/a.zip"]),
+        ("m", "a.zip", "", [f"{HERE}/m/a.zip"]),
+        ("/m//", "a.zip", "", ["file:///m/a.zip"]),
+        ("/X/", "a.zip", "", ["file:///X/a.zip"]),
+        ("/m/{sha256}", "a.zip", "5e", ["file:///m/5e"]),
+        ("/m/{filename}", "a b.zip", "5e", ["file:///m/a%20b.zip"]),
+        ("/m i/{sha256}/{filename}", "a b.zip", "5e", ["file:///m%20i/5e/a%20b.zip"]),
+        ("https://h/m/", "a b.zip", "5e", ["https://h/m/a%20b.zip"]),
+        ("https://h/c?sig=x", "a b.zip", "5e", ["https://h/c/a%20b.zip?sig=x"]),
+        ("https://h/m?q=1#f", "a+b.zip", "", ["https://h/m/a%2Bb.zip?q=1#f"]),
+        ("https://h/g?f={filename}&s=a%2Fb", "a b", "5e", ["https://h/g?f=a%20b&s=a%2Fb"]),
+        ("https://h/blobs/sha256:{sha256}", "a", "5e", ["https://h/blobs/sha256:5e"]),
+        ("https://h/{filename}/{sha256}/{filename}", "a", "5e", ["https://h/a/5e/a"]),
+        ("https://h/{filename}/{sha256}", "a", "", []),
+        ("https://h/{filename}", "a", "", ["https://h/a"]),
+        ("https://h/{other}", "a", "", ["https://h/{other}/a"]),
     ],
 )
-def test_a_mirror_may_be_a_template_or_have_a_query(mirror: str, url: str) -> None:
-    assert urls(mirror, "a b.zip", "5e") == [url]
+def test_a_mirror_is_a_directory_a_url_or_a_template(
+    monkeypatch: pytest.MonkeyPatch, mirror: str | None, name: str, sha256: str, urls: list[str]
+) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.delenv("QNN_CI_MIRROR", raising=False)
+    if mirror is not None:
+        monkeypatch.setenv("QNN_CI_MIRROR", mirror)
+    assert mirror_urls(name, sha256) == urls
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", "/caller")
+    assert mirror_urls(name, sha256) == [url.replace(HERE, "file:///caller") for url in urls]
 
 
-def test_every_place_in_a_template_is_filled() -> None:
-    template = "https://h/{filename}/{sha256}/{filename}"
-    assert urls(template, sha256="5e") == ["https://h/a.zip/5e/a.zip"]
-    assert urls(template) == []
-    assert urls("https://h/{filename}") == ["https://h/a.zip"]
-    assert urls("https://h/{other}") == ["https://h/{other}/a.zip"]
-    assert urls("https://h/m?q=1#f", "a+b.zip") == ["https://h/m/a%2Bb.zip?q=1#f"]
-
-
-@pytest.mark.parametrize("mirror", ["~nobody-has-this-name/x", "https://[::1/x"])
-def test_what_is_no_mirror_is_said(mirror: str) -> None:
-    with pytest.raises(UnfitError) as caught:
-        urls(mirror)
-    assert caught.value.what == "QNN_CI_MIRROR is neither a directory nor a URL"
-    assert "qnn-ci fetch NAME --to DIR" in caught.value.fix
-    assert caught.value.why
-    assert caught.value.why != "None"
-
-
-def test_the_environment_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QNN_CI_MIRROR", "/m")
-    assert mirror_urls("a.zip") == ["file:///m/a.zip"]
-    monkeypatch.delenv("QNN_CI_MIRROR")
-    assert mirror_urls("a.zip") == []
+@pytest.mark.parametrize(
+    ("mirror", "why"),
+    [
+        ("~nobody-has-this-name/x", "Could not determine home directory."),
+        ("https://[::1/x", "Invalid IPv6 URL"),
+    ],
+)
+def test_what_is_no_mirror_is_said(monkeypatch: pytest.MonkeyPatch, mirror: str, why: str) -> None:
+    monkeypatch.setenv("QNN_CI_MIRROR", mirror)
+    fix = "a directory that `qnn-ci fetch NAME --to DIR` filled, or to its URL, or unset it"
+    assert str(outcome(lambda: mirror_urls("a.zip"))).splitlines() == [
+        "UnfitError: QNN_CI_MIRROR is neither a directory nor a URL",
+        f"  why: {why}",
+        f"  fix: set it to {fix}",
+    ]

@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from provisioning import files
 from provisioning.fetch.part_file import PartFile, open_part
@@ -20,18 +23,24 @@ def target(tmp_path: Path) -> Path:
     return tmp_path / "a.zip"
 
 
-def grow(target: Path, *pieces: bytes, validator: str = '"v"') -> Path:
-    """A part file that an earlier process left."""
+def grow(target: Path, *pieces: bytes) -> Path:
+    """The path of a part file that an earlier process left."""
     part = PartFile(target, URL)
-    part.restart(validator)
+    part.restart('"v"')
     for piece in pieces:
         part.append(piece)
     part.close()
     return part.path
 
 
-def reopen(target: Path) -> PartFile:
-    return PartFile(target, URL)
+def state(part: PartFile) -> tuple[bytes, str, int, bool]:
+    """What came, the validator, the restarts, and whether it was resumed; as on disk and hashed."""
+    data = part.path.read_bytes()
+    assert part.size == len(data)
+    assert part.digest.hexdigest() == hashlib.sha256(data).hexdigest()
+    assert json.loads(part.record.read_bytes()) == {"validator": part.validator}
+    assert part.can_spread
+    return data, part.validator, part.restarts, part.was_resumed
 
 
 def test_its_names_follow_the_url_without_its_query(target: Path) -> None:
@@ -41,108 +50,90 @@ def test_its_names_follow_the_url_without_its_query(target: Path) -> None:
     assert part.record == target.with_name(f".a.zip.{short}.json")
     assert PartFile(target, "https://host/a.zip?token=y").path == part.path
     assert PartFile(target, "https://host/b.zip").path != part.path
-    assert (part.size, part.restarts, part.validator) == (0, 0, "")
-    assert (part.was_resumed, part.can_spread) == (False, True)
+    assert state(part) == (b"", "", 0, False)
 
 
-def test_what_came_is_read_back_and_hashed(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_came_is_read_back_and_gone_on_with(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     grow(target, b"abc", b"", b"de")
     monkeypatch.setattr(files, "READ_BYTES", 2)
     part = PartFile(target, URL)
-    assert (part.size, part.validator, part.was_resumed) == (5, '"v"', True)
-    assert part.digest.hexdigest() == hashlib.sha256(b"abcde").hexdigest()
+    assert state(part) == (b"abcde", '"v"', 0, True)
     part.append(b"f")
-    assert part.digest.hexdigest() == hashlib.sha256(b"abcdef").hexdigest()
-    assert part.path.read_bytes() == b"abcdef"
-
-
-def test_an_empty_one_with_a_record_was_not_resumed(target: Path) -> None:
+    assert state(part) == (b"abcdef", '"v"', 0, True)
     grow(target)
-    part = reopen(target)
-    assert (part.validator, part.was_resumed) == ('"v"', False)
+    assert state(PartFile(target, URL)) == (b"", '"v"', 0, False)
+
+
+GOOD = b'{"validator": "v"}'
 
 
 @pytest.mark.parametrize(
-    "record",
+    ("record", "is_kept"),
     [
-        b"",
-        b"{",
-        b"[]",
-        b"7",
-        b"{}",
-        b'{"validator": 5}',
-        b'{"validator": "a\\n"}',
-        b'{"validator": "\xe2\x82\xac"}',
+        (GOOD, True),
+        (GOOD.rjust(4096), True),
+        (GOOD.rjust(4097), False),
+        *((text, False) for text in (b"", b"{", b"[]", b"7", b"{}", b"[" * 100_000)),
+        *((b'{"validator": %s}' % text, False) for text in (b"5", b'"a\\n"', b'"\xe2\x82\xac"')),
+        (None, False),
     ],
 )
-def test_without_a_validator_it_begins_anew(target: Path, record: bytes) -> None:
-    path = grow(target, b"abc")
-    path.with_suffix(".json").write_bytes(record)
-    part = reopen(target)
-    assert (part.size, part.validator, part.restarts, part.was_resumed) == (0, "", 0, False)
-    assert part.path.stat().st_size == 0
-    assert json.loads(part.record.read_bytes()) == {"validator": ""}
-
-
-def test_a_pipe_as_a_record_is_none(target: Path) -> None:
+def test_without_a_usable_record_it_begins_anew(
+    target: Path, record: bytes | None, is_kept: bool
+) -> None:
+    """None is a pipe in its place."""
     path = grow(target, b"abc").with_suffix(".json")
-    path.unlink()
-    os.mkfifo(path)
-    assert reopen(target).size == 0
-    assert path.is_file()
-
-
-def test_a_deep_record_is_none(target: Path) -> None:
-    path = grow(target, b"abc")
-    path.with_suffix(".json").write_bytes(b"[" * 100_000)
-    assert reopen(target).size == 0
-
-
-def test_of_a_record_4096_bytes_are_read(target: Path) -> None:
-    record = grow(target, b"abc").with_suffix(".json")
-    text = b'{"validator": "v"}'
-    record.write_bytes(text.rjust(4096))
-    assert reopen(target).size == 3
-    record.write_bytes(text.rjust(4097))
-    assert reopen(target).size == 0
-
-
-def test_a_restart_leaves_nothing_of_what_was_longer(target: Path) -> None:
+    if record is None:
+        path.unlink()
+        os.mkfifo(path)
+    else:
+        path.write_bytes(record)
     part = PartFile(target, URL)
-    part.restart('"one"')
-    assert part.restarts == 0
-    part.append(b"a longer body")
-    part.was_resumed = True
-    part.restart('"two"')
-    assert (part.restarts, part.size, part.was_resumed, part.validator) == (1, 0, False, '"two"')
-    part.append(b"short")
-    assert part.path.read_bytes() == b"short"
-    assert part.digest.hexdigest() == hashlib.sha256(b"short").hexdigest()
-    part.restart("a much longer validator")
-    part.restart("v")
-    assert json.loads(part.record.read_bytes()) == {"validator": "v"}
-    assert part.restarts == 2
-    part.append(b"x")
-    part.restart()
-    assert (part.restarts, part.validator) == (3, "")
+    if is_kept:
+        assert (part.size, part.validator, part.was_resumed) == (3, "v", True)
+    else:
+        assert state(part) == (b"", "", 0, False)
 
 
-def test_a_write_may_take_less_than_all(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = os.pwrite
-    monkeypatch.setattr("os.pwrite", lambda fd, data, at: real(fd, bytes(data)[:3], at))
-    part = PartFile(target, URL)
-    part.append(b"abcdefgh")
-    part.append(b"ij")
-    assert (part.path.read_bytes(), part.size) == (b"abcdefghij", 10)
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+STEPS = st.lists(st.one_of(st.binary(max_size=9), st.text('v"~ ', max_size=9)), max_size=9)
+
+
+@settings(max_examples=30, deadline=None)
+@given(steps=STEPS, most=st.integers(1, 4))
+def test_it_is_what_came_after_the_last_restart(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[bytes | str], most: int
+) -> None:
+    """Bytes come, or it restarts with a validator; each write takes at most some bytes."""
+    real, data, validator, restarts = os.pwrite, b"", "", 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.pwrite", lambda fd, data, at: real(fd, bytes(data)[:most], at))
+        part = PartFile(tmp_path_factory.getbasetemp() / "a.zip", URL)
+        before = descriptors()
+        for step in steps:
+            if isinstance(step, bytes):
+                part.append(step)
+                data += step
+            else:
+                part.was_resumed = True
+                part.restart(step)
+                restarts += bool(data)
+                data, validator = b"", step
+        assert state(part) == (data, validator, restarts, False)
+        assert descriptors() == before
+        part.close()
+        part.discard()
 
 
 def test_the_start_is_shown_on_one_line(target: Path) -> None:
     part = PartFile(target, URL)
     part.append(b"\n  <html>\x1b[31m\t\xff " + b"x" * 300)
-    shown = part.start_of()
-    assert shown.startswith("<html> [31m \ufffd xxx")
-    assert shown.endswith("x" * 143)
-    assert shown.count("x") == 160 - 17
+    assert part.start_of() == "<html> [31m \ufffd " + "x" * 143
 
 
 def test_discarded_it_is_gone_twice(target: Path) -> None:
@@ -156,29 +147,27 @@ def test_discarded_it_is_gone_twice(target: Path) -> None:
         os.fstat(part.fd)
 
 
-def test_the_records_descriptor_is_closed(target: Path) -> None:
-    part = PartFile(target, URL)
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    part.restart("x")
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
-
-
-def test_what_is_not_a_file_of_ours_loses_the_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path, mine: path.symlink_to(mine),
+        lambda path, mine: path.hardlink_to(mine),
+        lambda path, mine: os.mkfifo(path),
+    ],
+    ids=["a link", "a second name", "a pipe"],
+)
+def test_what_is_not_a_file_of_ours_loses_the_name(
+    tmp_path: Path, make: Callable[[Path, Path], None]
+) -> None:
     path, mine = tmp_path / "own", tmp_path / "mine"
     mine.write_text("mine")
-    for make in (
-        lambda: path.symlink_to(mine),
-        lambda: path.hardlink_to(mine),
-        lambda: os.mkfifo(path),
-    ):
-        make()
-        fd = open_part(path)
-        os.write(fd, b"x")
-        assert os.pread(fd, 9, 0) == b"x"
-        assert not os.get_inheritable(fd)
-        os.close(fd)
-        assert path.stat().st_mode & 0o777 == 0o600
-        path.unlink()
+    make(path, mine)
+    fd = open_part(path)
+    os.write(fd, b"x")
+    assert os.pread(fd, 9, 0) == b"x"
+    assert not os.get_inheritable(fd)
+    os.close(fd)
+    assert (path.read_text(), path.stat().st_mode & 0o777) == ("x", 0o600)
     assert mine.read_text() == "mine"
 
 
@@ -221,5 +210,4 @@ def test_the_file_of_another_user_is_replaced(
     fd = open_part(path)
     os.write(fd, b"ours")
     os.close(fd)
-    assert path.read_text() == "ours"
-    assert path.stat().st_mode & 0o777 == 0o600
+    assert (path.read_text(), path.stat().st_mode & 0o777) == ("ours", 0o600)
