@@ -18,7 +18,7 @@ from ci.cases.spec import CaseSpec, match_names
 from ci.explain import rules
 from ci.explain.explain import find_known
 from ci.explain.rules import read_rules, require_match
-from ci.facts.finding import LEADS, NO_ADVICE, Advice, Certainty, Finding, Proof, Remedy, advise
+from ci.facts.finding import LEADS, NO_ADVICE, Advice, Cause, Certainty, Finding, Proof, advise
 from ci.models.schemes import Scheme
 from ci.models.suite import SUITE
 from ci.models.user_models import (
@@ -205,15 +205,9 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         known = find_known(told, read_rules()) or (find_known(log, read_rules()) if log else None)
         if known is None:
             return NO_ADVICE
-        causes = advise(
-            ": ".join(filter(None, (known.headline, known.detail))),
-            certainty=Certainty(known.certainty.value),
-        )
-        return causes + Advice(
-            remedies=tuple(
-                Remedy(text=one.text, proof=Proof.PROVEN if one.proof else Proof.SUGGESTED)
-                for one in known.remedies
-            )
+        cause = ": ".join(filter(None, (known.headline, known.detail)))
+        return Advice(
+            causes=(Cause(text=cause, certainty=known.certainty),), remedies=known.remedies
         )
 
 

@@ -14,7 +14,8 @@ from msgspec import Struct
 
 from ci.explain.families import read_families
 from ci.explain.places import Place, count_places, find_place
-from ci.explain.rules import Area, Certainty, Role, Rule, Variant
+from ci.explain.rules import Area, Role, Rule, Variant
+from ci.facts.finding import Certainty, Proof, Remedy
 
 CHUNK_BYTES = 4 << 20
 LINE_CHARS = (
@@ -51,18 +52,6 @@ _QUOTED = re.compile(
     r"|(?i:\b(?:no|0|without) (?:errors?|failures?|failed)\b|\b(?:errors?|failed)\"?[:=] ?0\b)"
     r"|deprecated|above exception"
 )
-
-
-class Remedy(Struct, frozen=True):
-    """What to do. ``proof`` is the test that tries it, or empty if it is a suggestion."""
-
-    text: str
-    proof: str = ""
-
-    @property
-    def label(self) -> str:
-        """``fix`` if the remedy is proven, otherwise ``try``."""
-        return "fix" if self.proof else "try"
 
 
 class Finding(Struct, frozen=True):
@@ -160,8 +149,10 @@ class _Scan:
         matches."""
         low = chunk.lower()
         # Most lines differ only in numbers, and most literals are in no line.
-        shapes = b"\n".join(set(low.translate(None, _DIGITS).split(b"\n")))
-        self.places += count_places(shapes.decode("utf-8", "replace"))
+        kinds = set(low.translate(None, _DIGITS).split(b"\n"))
+        shapes = b"\n".join(kinds)
+        starts = b"\n".join(one[:LINE_CHARS] for one in kinds)
+        self.places += count_places(starts.decode("utf-8", "replace"))
         wanted = {text for rule in self.rules for text in rule.log}
         self.contained |= {text for text in wanted if text.encode() in shapes}
         known: set[int] = {0} if self.tail == "known" else set()
@@ -363,7 +354,7 @@ def _find(
     own = find_place(count_places(seen.text.lower().translate(_NO_DIGITS)))
     place = place if own is Place.UNKNOWN else own
     variant = rule.places.get(place, Variant())
-    proof = "" if variant.remedy else rule.proof
+    proven = rule.proof and not variant.remedy
 
     def fill(text: str) -> str:
         return rule.fill(text, seen.values)
@@ -375,7 +366,12 @@ def _find(
         headline=fill(variant.headline or rule.headline),
         detail="" if variant.headline else fill(rule.detail),
         certainty=Certainty.GUESS if guess else rule.certainty,
-        remedies=(Remedy(fill(variant.remedy or rule.remedy), proof),),
+        remedies=(
+            Remedy(
+                text=fill(variant.remedy or rule.remedy),
+                proof=Proof.PROVEN if proven else Proof.SUGGESTED,
+            ),
+        ),
         place=place,
         line=seen.line,
         text=seen.text,

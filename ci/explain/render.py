@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ci.explain.explain import MOST_UNKNOWN, Explanation, Finding, Remedy, find_known
+from ci.explain.explain import MOST_UNKNOWN, Explanation, Finding, find_known
 from ci.explain.rules import Rule, read_rules
+from ci.facts.finding import WORDS, Proof
 from ci.facts.kinds import Kind
 from ci.report.annotation import Annotation, Level, one_line
 from ci.report.text import count
@@ -49,7 +50,7 @@ def _render(found: Finding, others: Sequence[Finding], label: str = "cause") -> 
     rows = [
         (label, f"{found.claim} [{found.id} {found.rule}]"),
         ("", found.detail),
-        *((one.label, one.text) for one in found.remedies),
+        *((WORDS[one.proof], one.text) for one in found.remedies),
         ("for", found.versions),
         ("source", f"{', '.join(found.source)}{seen}"),
         *(
@@ -71,12 +72,15 @@ def render_entry(entry: Rule | Kind) -> str:
         return f"{entry.id}\n" + "".join(f"    {name:7} {text}\n" for name, text in rows)
     rule = entry
     values = rule.find(rule.matches) or {}
-    label = Remedy(rule.remedy, rule.proof).label
+    label = WORDS[Proof.PROVEN if rule.proof else Proof.SUGGESTED]
     rows = [
         ("cause", rule.headline),
         ("", rule.detail),
         (label, rule.remedy),
-        *(("try", f"({place.value}) {one.remedy}") for place, one in rule.places.items()),
+        *(
+            (WORDS[Proof.SUGGESTED], f"({place.value}) {one.remedy}")
+            for place, one in rule.places.items()
+        ),
         ("proof", rule.proof),
         ("for", rule.versions),
         ("example", rule.matches.strip()),
@@ -103,7 +107,7 @@ def annotate(explanations: Sequence[Explanation]) -> Iterator[Annotation]:
         for cause in one.causes:
             yield Annotation(
                 Level.ERROR,
-                f"{cause.cause}. {cause.remedies[0].label.capitalize()}: {cause.fix}. "
+                f"{cause.cause}. {WORDS[cause.remedies[0].proof].capitalize()}: {cause.fix}. "
                 f"Seen in {one.file}, line {cause.line}: {_cut(cause.text)}",
                 f"explain: {cause.id} {cause.rule}",
             )

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from ci.explain.families import read_families
 from ci.explain.places import Place
+from ci.facts.finding import Certainty
 from ci.facts.kinds import read_kinds
 from provisioning.errors import ManifestError
 from provisioning.manifest.reader import read_policy
@@ -31,13 +32,6 @@ class Role(Enum):
     HINT = "hint"
     SYMPTOM = "symptom"
     HARMLESS = "harmless"
-
-
-class Certainty(Enum):
-    """Whether the cause follows from the line (``known``), or is only likely (``guess``)."""
-
-    KNOWN = "known"
-    GUESS = "guess"
 
 
 class Area(Enum):

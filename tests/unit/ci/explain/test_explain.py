@@ -13,7 +13,6 @@ from ci.explain.explain import (
     LINE_CHARS,
     Explanation,
     Finding,
-    Remedy,
     Unknown,
     explain,
     explain_text,
@@ -21,11 +20,13 @@ from ci.explain.explain import (
 )
 from ci.explain.places import Place
 from ci.explain.render import annotate, render
-from ci.explain.rules import Area, Certainty, Role, Rule, Variant, read_rules
+from ci.explain.rules import Area, Role, Rule, Variant, read_rules
+from ci.facts.finding import WORDS, Certainty, Proof, Remedy
 from ci.report.annotation import Level
 from tests.stand_ins.snapshots import check_snapshot
 
 RULES = read_rules()
+PROOFS = (Proof.SUGGESTED, Proof.PROVEN)
 STUB = "<E> Stub lib id mismatch: expected (v2.28), detected (v2.25)"
 DEVICE = "[ERROR] [Qnn ExecuTorch]: Failed to create device_handle for Backend ID 6, error=14001"
 INIT = "[QnnExecuTorchBackend.cpp:92] Fail to initialize Qnn Manager"
@@ -274,13 +275,15 @@ def test_time_grows_with_the_log_and_not_faster() -> None:
     assert time.process_time() - begun < 20
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16-le", "utf-16-be"])
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize(
+    ("encoding", "end"),
+    [("utf-8", "\r\n"), ("utf-8-sig", "\r"), ("utf-16-le", "\r\n"), ("utf-16-be", "\n")],
+)
 def test_numbers_and_texts_are_right_after_a_very_long_line(encoding: str, end: str) -> None:
     """A cause may stand at any place of such a line, also where it is cut, and counts once."""
     mark = "\ufeff" if encoding.startswith("utf-16") else ""
-    for before in (5 << 20, CHUNK_BYTES - 20, CHUNK_BYTES + (1 << 20) - LINE_CHARS):
-        lines = ["frob: fatal error", "x" * before + STUB + "y" * (1 << 20), "b", f"{DEVICE} é"]
+    for before in (5 << 20, CHUNK_BYTES + (1 << 20) - LINE_CHARS):
+        lines = ["frob: fatal error", "x" * before + STUB + "y" * 9999, "b", f"{DEVICE} é"]
         log = (mark + end.join(lines) + end).encode(encoding)
         told = explain(
             "log", (log[at : at + (1 << 20)] for at in range(0, len(log), 1 << 20)), RULES
@@ -304,7 +307,7 @@ def find(number: int, role: Role = Role.CAUSE, **fields: Any) -> Finding:
     """A finding of which each text has this number."""
     given = {
         "certainty": Certainty.KNOWN,
-        "remedies": (Remedy(f"remedy {number}", f"proof {number}" * (number % 2)),),
+        "remedies": (Remedy(text=f"remedy {number}", proof=PROOFS[number % 2]),),
         "source": (f"link {number}", f"page {number}"),
         "detail": f"detail {number}" * (number % 2),
         "place": Place.UNKNOWN,
@@ -376,7 +379,7 @@ def test_a_finding_has_all_that_its_rule_knows_at_its_place() -> None:
         headline="a headline",
         detail="a detail",
         certainty=Certainty.KNOWN,
-        remedies=(Remedy("a remedy", "a test"),),
+        remedies=(Remedy(text="a remedy", proof=Proof.PROVEN),),
         place=Place.UNKNOWN,
         line=2,
         text="no frobnicate here",
@@ -395,4 +398,7 @@ def test_a_finding_has_all_that_its_rule_knows_at_its_place() -> None:
     ):
         (one,) = explain_text(log, [rule]).causes
         (remedy,) = one.remedies
-        assert (one.place, (one.headline, one.detail, remedy.text, remedy.label)) == (place, texts)
+        assert (one.place, (one.headline, one.detail, remedy.text, WORDS[remedy.proof])) == (
+            place,
+            texts,
+        )
