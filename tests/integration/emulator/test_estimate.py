@@ -53,6 +53,7 @@ def run_lane(directory: Path, verb: str, *options: str) -> None:
     run_to_end(words, timeout_s=900, codes=JUDGED)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("verb", LANES)
 def test_an_estimate_changes_neither_program_nor_verdict(make_once: MakeOnce, verb: str) -> None:
     package = LANES[verb][0]

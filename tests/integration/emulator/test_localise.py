@@ -1,6 +1,6 @@
 """`localise` leads to a fault of a real program by itself, and its reproducer shows that alone.
 
-By default two small models, one of them quantized; with QNN_CI_NIGHTLY set others, some twenty
+With QNN_CI_NIGHTLY set. Some twenty
 programs; with QNN_CI_TEST_TRAINED set two trained models of the corpus, whose packages are
 installed then.
 """
@@ -50,10 +50,10 @@ FOUND = {
     "sequences.py:gru_cell 16a8w": (["linear"], ["biases"]),
     "lost.py:twice 16a8w": (["linear"], ["biases"]),
 }
-NIGHTLY = [pytest.param(case, marks=pytest.mark.nightly) for case in list(FOUND)[1:]]
 
 
-@pytest.mark.parametrize("case", [next(iter(FOUND)), *NIGHTLY])
+@pytest.mark.nightly  # a journey of each run localises a trained model
+@pytest.mark.parametrize("case", FOUND)
 def test_a_fault_is_found_and_reproduced(case: str, tmp_path: Path) -> None:
     model, scheme = case.split()
     file = tmp_path / "smallest.py"

@@ -80,6 +80,7 @@ def list_guarded(path: Path, guard: str) -> Iterator[str]:
                     yield from {call.func.id} - {*dir(builtins)}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("lane", LANES)
 def test_each_analysis_that_throws_is_a_warning_or_our_error(lane: str, tmp_path: Path) -> None:
     module, package, scheme = LANES[lane]

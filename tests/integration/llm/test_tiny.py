@@ -30,6 +30,7 @@ CONTROLS = {
 
 
 @pytest.mark.emulator
+@pytest.mark.nightly  # a journey of each run judges this decoder in one scheme
 @pytest.mark.timeout(900)
 def test_the_tiny_decoder_passes_and_its_controls_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
