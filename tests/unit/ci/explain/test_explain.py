@@ -63,17 +63,6 @@ def test_of_two_causes_the_earlier_one_is_first() -> None:
     assert names(say(other, one).consequences) == ["zip-broken"]
 
 
-def test_each_of_two_causes_has_its_own_consequences() -> None:
-    missing = "KeyError: 'use_9a9w'"
-    for lines in ((missing, STUB, DEVICE), (STUB, DEVICE, missing)):
-        told = say(*lines)
-        assert set(names(told.causes)) == {"quantization-unknown", "stub-mismatch"}
-        assert [one.consequence_of for one in told.consequences] == ["stub-mismatch"]
-        shown = render(told).split("\n\n")  # a paragraph for each cause
-        with_it = [one for one in shown if "effect  line" in one]
-        assert [(" stub-mismatch]" in one, DEVICE in one) for one in with_it] == [(True, True)]
-
-
 def test_a_symptom_is_named_only_if_there_is_no_cause() -> None:
     assert names(say(INIT).causes) == ["backend-not-initialized"]
     told = say(INIT, "Segmentation fault (core dumped)")
@@ -140,13 +129,6 @@ def test_unknown_error_lines_are_listed_and_not_guessed() -> None:
     assert "31 other error lines" in render(told)
 
 
-def test_the_first_unknown_lines_of_all_parts_of_a_log_are_listed() -> None:
-    parts = [b"".join(b"E: failed %d\n" % (15 * part + n) for n in range(15)) for part in range(3)]
-    told = explain("", parts, RULES)
-    assert told.unknown == tuple(Unknown(1 + n, f"E: failed {n}") for n in range(20))
-    assert (told.unknown_count, told.lines) == (45, 45)
-
-
 @pytest.mark.parametrize(
     ("lines", "rule"),
     [
@@ -185,13 +167,6 @@ def test_errors_that_are_not_all_counted_have_no_number(more: int, counted: int)
     told = explain("log", [b"E: failed\n" * (1000 + more), b"E: failed\n" * 3], RULES)
     assert told.unknown_count == 1000 + counted
     assert "many other error lines" in render(told)
-
-
-def test_a_line_that_occurs_very_often_is_known_in_each_part_of_a_log() -> None:
-    line = b"ignoring error from set_output_data_ptr(): 0x2\n"
-    told = explain("log", [line * 1000, line * 7], RULES)
-    assert [(one.rule, one.count) for one in told.harmless] == [("set-output-pointer", 1000 + 7)]
-    assert (told.lines, told.unknown_count) == (1000 + 7, 0)
 
 
 def test_only_the_first_bytes_of_a_log_can_be_its_byte_order_mark() -> None:
