@@ -41,11 +41,12 @@ Sets = Sequence[Sequence[Array]]  # a list of arrays per input set
 
 class Fallback(Struct, frozen=True):
     """A node that stays on the CPU, and the reason. ``asked`` is true if the model's entry in the
-    policy requests this."""
+    policy requests this. ``place`` is the node's line or module, such as ``net.py:3``, or empty."""
 
     op: str
     reason: str
     asked: bool = False
+    place: str = ""
 
 
 class Delegation(Struct, frozen=True):

@@ -4,6 +4,7 @@ row. This module uses no engine and no runner, so it can also judge outputs from
 from __future__ import annotations
 
 import math
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from ci.cases.engine import (
     INPUTS,
     STEPS,
     Compiled,
+    Fallback,
     Notes,
     Program,
     RunNotes,
@@ -32,6 +34,7 @@ from ci.cases.qnn_files import PARAMS, SAVER, SAVER_CALLS, count_operators
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import (
     HEADLINE_CHARS,
+    LEADS,
     NO_ADVICE,
     Advice,
     Finding,
@@ -90,6 +93,10 @@ class TriggeredFault(Protocol):
     @property
     def is_scheme(self) -> bool:
         """Whether the quantized model itself is wrong, not the program."""
+
+    @property
+    def label(self) -> str:
+        """The name of the fault and its place."""
 
     @property
     def advice(self) -> Advice:
@@ -159,6 +166,7 @@ class Evidence:
     warnings: tuple[str, ...] = ()
     notes: tuple[NoiseNote, ...] = ()
     baseline: Baseline | None = None
+    culprit: str = ""  # the layer from which on the program differs from its model
     lacks: str = ""
     is_defect: bool = False
     outputs: tuple[OutputFigures, ...] = ()
@@ -282,9 +290,8 @@ class CaseJudge:
             *self.delegation_faults(compiled),
         ]
         if not findings:
-            findings = [*self.find_unmet()]
-            if findings:
-                return self.end(Status.FAILED, findings, log_tail, remark=run.notes.remark)
+            if unmet := [*self.find_unmet()]:
+                return self.end(Status.FAILED, unmet, log_tail, remark=run.notes.remark)
             if notes := self.evidence.notes:
                 with self.notes.of("the operators that cause errors above the predicted noise"):
                     self.evidence.notes = self.name_operators(notes)
@@ -295,9 +302,8 @@ class CaseJudge:
         elif question is Question.QUANTIZED and Question.QUANTIZED not in known:
             advice = advice if advice != NO_ADVICE else SCHEME
         is_located = Question.FAITHFUL in known or verdict.is_placed or run.used
-        findings[0] = findings[0].explained(
-            advice + self.explain(compiled.loss, question, is_located=is_located)
-        )
+        advice += self.explain(compiled.loss, question, is_located=is_located)
+        findings = [self.name_culprit(findings[0]).explained(advice), *findings[1:]]
         return self.end(Status.FAILED, findings, log_tail, remark=run.notes.remark)
 
     def explain(self, loss: Loss | None, question: Question, *, is_located: bool) -> Advice:
@@ -309,6 +315,19 @@ class CaseJudge:
             if question is Question.FAITHFUL and not is_located:
                 where += filter(None, [self.locate()])
         return Advice(where=tuple(where))
+
+    def name_culprit(self, finding: Finding) -> Finding:
+        """Return a finding on a program that is not faithful with the known fault or the layer that
+        causes the error in its headline, if one of them is known."""
+        if finding.question is not Question.FAITHFUL:
+            return finding
+        fault = next((one.label for one in self.list_faults() if not one.is_scheme), "")
+        culprit = f"known fault {fault}" if fault else self.evidence.culprit
+        if not culprit:
+            return finding
+        headline = shorten(f"{LEADS[Question.FAITHFUL]}{culprit}", HEADLINE_CHARS)
+        details = (finding.headline, *finding.details)
+        return structs.replace(finding, headline=headline, details=details)
 
     def end_failed(self, run: Run, compiled: Compiled, log_tail: str) -> CaseResult:
         """End a case whose program returned no outputs."""
@@ -354,12 +373,16 @@ class CaseJudge:
         left = [one for one in compiled.delegation.fallback_ops if not one.asked]
         if not self.limits.full_delegation or not left:
             return []
-        every = [*dict.fromkeys(f"{one.op}: {one.reason}" for one in left)]
+        alike = {(one.op, one.place or one.reason): f"{one.op}: {one.reason}" for one in left[::-1]}
+        every = [*alike.values()][::-1]  # nodes of one line are listed once
         more = [f"and {len(every) - SHOWN_OPS} more"] if len(every) > SHOWN_OPS else []
         many = "1 node falls" if len(left) == 1 else f"{len(left)} nodes fall"
         names = ", ".join(dict.fromkeys(one.op for one in left))
         told = f"{many} back to the CPU ({names})"
-        return [ON_CPU.find(told, evidence="\n".join([*every[:SHOWN_OPS], *more]))]
+        evidence = "\n".join([*every[:SHOWN_OPS], *more])
+        headline = name_fallbacks(left, told)
+        details = [] if headline.startswith(told) else [told]
+        return [ON_CPU.find(headline, details=details, evidence=evidence)]
 
     def find_excesses(self, compiled: Compiled) -> tuple[Finding, ...]:
         """Return each limit of the case's budget that the program or its lowering exceeds, or that
@@ -493,6 +516,40 @@ class CaseJudge:
         if not any(one.places for one in found):
             found[0] = structs.replace(found[0], places=(find_factory(reference),))
         return found
+
+
+# The first words of a headline on nodes on the CPU, if all of them have such a reason.
+REASONS = (
+    (re.compile(r"has incorrect Rank (\d+)"), "QNN does not take rank {}"),
+    (re.compile(r"input/output datatypes|failed 3110|mismatching datatypes|error 3110"),
+     "QNN does not take these types"),
+    (re.compile(r"No node visitor"), "ExecuTorch has no QNN builder"),
+)  # fmt: skip
+
+
+def name_fallbacks(left: Sequence[Fallback], told: str) -> str:
+    """Return a headline on nodes that stay on the CPU, such as ``QNN does not take rank 6: view,
+    permute in zoo.py:40``. If they have no common reason, it starts with ``told``."""
+    operators = ", ".join(dict.fromkeys(name_operator(one.op) for one in left))
+    places: dict[str, list[str]] = {}
+    for place in dict.fromkeys(one.place for one in left if one.place):
+        file, _, line = place.rpartition(":")
+        places.setdefault(file, []).append(line)
+    spots = [f"{file}:{', '.join(lines)}" if file else lines[0] for file, lines in places.items()]
+    where = f" in {', '.join(spots)}" if spots else ""
+    for pattern, words in REASONS:
+        found = [pattern.search(one.reason) for one in left]
+        values = {match[1] if match.groups() else "" for match in found if match}
+        if all(found) and len(values) == 1:
+            return f"{words.format(*values)}: {operators}{where}"
+    return f"{told}{where}"
+
+
+def name_operator(op: str) -> str:
+    """Return the short name of an operator: ``view`` for ``aten.view_copy.default``, ``Conv`` for
+    the ONNX node ``Conv first``."""
+    kind = op.partition(" ")[0]
+    return kind.split(".")[1].removesuffix("_copy") if kind.count(".") > 1 else kind
 
 
 def expect(found: Finding, known: str) -> Finding:

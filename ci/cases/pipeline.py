@@ -286,7 +286,11 @@ class CaseRun(CaseJudge):
         is unknown. Return "" if the engine or the model does not support a program that returns its
         layers."""
         found = self.judge_layers(self.limits)
-        return found if isinstance(found, str) else describe_departure(*found)
+        if isinstance(found, str):
+            return found
+        if layer := find_departure(*found):
+            self.evidence.culprit = f"wrong from {layer.label} on"
+        return describe_departure(*found)
 
     def name_operators(self, notes: tuple[NoiseNote, ...]) -> tuple[NoiseNote, ...]:
         """Return the notes with the first layer that has errors above the predicted noise. If it is

@@ -15,17 +15,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from ci.cases.baselines import Baseline, read_baselines, suite_folder
 from ci.cases.engine import Engine, Runner
 from ci.cases.judged import CaseResult, Evidence, SessionOptions, make_case
 from ci.cases.pipeline import CaseRun, RunSetup
 from ci.cases.pool import Pool
 from ci.cases.spec import CaseSpec
-from ci.facts.finding import Finding
+from ci.facts.finding import Advice, Finding, Proof, Question, Remedy
 from ci.models.numerics import NUMERICS
 from ci.models.suite import expect_s
 from ci.models.user_models import Metric, find_function, is_function, lacks_function
-from ci.report.schema import Host, Phase, Report, Source, Status, Tool, summarize
+from ci.report.schema import Case, Host, Phase, Report, Source, Status, Tool, summarize
 from ci.report.text import name_case, name_models
 from provisioning.artifacts.choice import list_device_runtimes
 from provisioning.artifacts.environment import Environment
@@ -264,7 +266,7 @@ class Session:
         self, results: Sequence[CaseResult], phases: Phases, remarks: tuple[str, ...] = ()
     ) -> Report:
         """Return the report of the session, with one row per result in the same order."""
-        cases = tuple(result.case for result in results)
+        cases = tuple(compare_schemes([result.case for result in results]))
         controls = tuple(control for result in results for control in result.controls)
         noted = tuple(f"{one.case.name}: {one.noted}" for one in results if one.noted)
         return Report(
@@ -286,6 +288,30 @@ class Session:
             remarks=(*remarks, *noted),
             unjudged=len(self.specs) - len(cases),
         )
+
+
+OTHER_SCHEMES = (Question.FAITHFUL, Question.LOWERED, Question.RUN)  # may depend on the scheme
+
+
+def compare_schemes(cases: Sequence[Case]) -> Iterator[Case]:
+    """Yield the cases. A failed one names the other schemes of its model that passed in this run as
+    a remedy, or states that none did."""
+    alike: dict[tuple[str, str], list[Case]] = {}
+    for case in cases:
+        alike.setdefault((case.model, case.soc), []).append(case)
+    for case in cases:
+        every = alike[case.model, case.soc]
+        first = case.findings[0] if case.status is Status.FAILED and case.findings else None
+        if first is None or len(every) == 1 or first.question not in OTHER_SCHEMES:
+            yield case
+            continue
+        if passed := [one.scheme for one in every if one.status is Status.PASSED]:
+            text = f"lower it in {' or '.join(passed)}, which passed in this run"
+            first = first.explained(Advice(remedies=(Remedy(text=text, proof=Proof.TRIED),)))
+        else:
+            told = f"no scheme of this run passed: {', '.join(one.scheme for one in every)}"
+            first = structs.replace(first, details=(*first.details, told))
+        yield structs.replace(case, findings=(first, *case.findings[1:]))
 
 
 def list_parts(environment: Environment) -> tuple[Tool, ...]:

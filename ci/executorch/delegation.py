@@ -213,6 +213,7 @@ def audit_delegation(
             name_operator(node),
             refusals.by_node.get(node.name, f"not offered to QNN{find_line(node)}"),
             refusals.is_skipped(node.name, name_operator(node)),
+            find_line(node).strip(" []"),
         )
         for node in left
     )

@@ -40,13 +40,18 @@ class KnownFault(Struct, frozen=True, kw_only=True):
         return f"{self.file}:{self.line}" if self.line else self.module or f"node {self.nodes[0]}"
 
     @property
+    def label(self) -> str:
+        """Return the name of the fault and its place."""
+        return f"{self.fault} [{self.place}]"
+
+    @property
     def advice(self) -> Advice:
         """Return the fault with its place, and its fix."""
         known, proven = Certainty.KNOWN, Proof.PROVEN
         return advise(f"known fault: {self}", self.fix, certainty=known, proof=proven)
 
     def __str__(self) -> str:
-        return f"{self.fault} [{self.place}] ({self.calls}): {self.seen}"
+        return f"{self.label} ({self.calls}): {self.seen}"
 
 
 @cache

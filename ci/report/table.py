@@ -14,6 +14,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from ci.facts.kinds import ON_CPU
 from ci.report.annotation import repeat_command
 from ci.report.columns import Column, columns_of, name_report
 from ci.report.schema import Case, Report, Status
@@ -163,7 +164,8 @@ def _print_reason(console: Console, case: Case, name: str, report: Report) -> No
     title = clean_name(name)
     console.print(Text.assemble("\n", (case.status.value, STYLES[case.status]), f"  {title}"))
     lines = clean(case.reason).splitlines()
-    lines += [f"on the CPU: {op.op}: {op.reason}" for op in case.fallback_ops]
+    told = any(one.id == ON_CPU.id for one in case.findings)  # such a finding lists them
+    lines += [f"on the CPU: {op.op}: {op.reason}" for op in (() if told else case.fallback_ops)]
     if case.status is Status.FAILED:
         lines += clean(case.log_tail).splitlines()[-LOG_LINES:]
         lines += [f"again: {command}" for command in (repeat_command(report, case),) if command]

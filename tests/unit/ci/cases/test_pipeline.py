@@ -1616,3 +1616,36 @@ def test_the_first_question_that_fails_is_that_of_the_case(tmp_path: Path) -> No
         case = judge(tmp_path / str(gain), outputs, engine=engine, policy=policy).case
         assert case.question is question
         assert "over its budget: " in case.reason
+
+
+RANK = "[4294967295] has incorrect Rank {}.; Failed to validate op"
+
+
+@pytest.mark.parametrize(
+    ("left", "headline"),
+    [
+        (
+            [
+                ("aten.view_copy.default", 6, "zoo.py:40"),
+                ("aten.permute_copy.out", 6, "zoo.py:41"),
+            ],
+            "QNN does not take rank 6: view, permute in zoo.py:40, 41",
+        ),
+        ([("Reshape r1", 6, "")], "QNN does not take rank 6: Reshape"),
+        (
+            [("aten.view_copy.default", 6, "module 0.3")],
+            "QNN does not take rank 6: view in module 0.3",
+        ),
+        (
+            [("aten.mean.dim", 6, "zoo.py:1"), ("aten.mean.dim", 7, "net.py:2")],
+            "2 nodes fall back to the CPU (aten.mean.dim) in zoo.py:1, net.py:2",
+        ),
+    ],
+)
+def test_nodes_on_the_cpu_are_named_with_their_reason_and_lines(
+    tmp_path: Path, left: list[tuple[str, int, str]], headline: str
+) -> None:
+    ops = tuple(Fallback(op, RANK.format(rank), False, place) for op, rank, place in left)
+    engine = make_engine(delegation=Delegation(3, len(ops), 1, ops))
+    case = run_case(tmp_path, engine, EchoRunner(lambda _: [[one] for one in COARSE])).case
+    assert case.findings[-1].headline == headline

@@ -26,6 +26,7 @@ from ci.cases.session import (
     Session,
     check_data_of,
     clear_beside,
+    compare_schemes,
     describe_progress,
     list_parts,
     read_source,
@@ -33,6 +34,7 @@ from ci.cases.session import (
 )
 from ci.cases.spec import CaseSpec
 from ci.executorch.toolchain import name_toolchain
+from ci.facts.kinds import NO_OUTPUTS
 from ci.models.schemes import Scheme
 from ci.models.suite import expect_s
 from ci.models.user_models import Metric, ModelEntry
@@ -467,3 +469,23 @@ def test_each_fact_about_the_host_has_its_field(
         libc=" ".join(filter(None, libc)),
         python="3.11.9",
     )
+
+
+@pytest.mark.parametrize(
+    ("others", "told"),
+    [
+        ({"fp16": Status.PASSED}, "fix: lower it in fp16, which passed in this run"),
+        ({"fp16": Status.FAILED}, "no scheme of this run passed: 8a8w, fp16"),
+        ({}, ""),
+    ],
+)
+def test_a_failure_names_the_schemes_that_passed(others: dict[str, Status], told: str) -> None:
+    cases = [
+        Case(
+            model="m", scheme=scheme, soc="S", status=status, findings=(NO_OUTPUTS.find("it died"),)
+        )
+        for scheme, status in {"8a8w": Status.FAILED, **others}.items()
+    ]
+    first, *_ = compare_schemes(cases)
+    assert told in first.findings[0].text
+    assert ("this run" in first.findings[0].text) == bool(told)
