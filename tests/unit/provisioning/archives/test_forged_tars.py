@@ -107,14 +107,6 @@ def refusal(data: bytes) -> str:
     return caught.value.why
 
 
-def test_members_come_with_their_bytes() -> None:
-    data = [b"", b"x", b"y" * 511, b"z" * 512, b"w" * 513, bytes(3 * COPY_BYTES + 1)]
-    stream = b"".join(file(b"f%d" % number, one) for number, one in enumerate(data)) + END
-    assert [(member.name, member.size, one) for member, one in read(stream)] == [
-        (f"f{number}", len(one), one) for number, one in enumerate(data)
-    ]
-
-
 def test_the_bytes_of_a_member_need_not_be_read() -> None:
     reader = TarReader(io.BytesIO(file(b"a") + file(b"b", b"x" * 600) + file(b"c") + END), "a")
     assert [member.name for member in reader.members()] == ["a", "b", "c"]

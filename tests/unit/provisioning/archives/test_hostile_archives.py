@@ -6,7 +6,6 @@ import contextlib
 import gzip
 import io
 import lzma
-import random
 import stat
 import struct
 import sys
@@ -29,7 +28,7 @@ from provisioning.archives.layout import (
     place_members,
 )
 from provisioning.archives.tarballs import extract_tar
-from provisioning.archives.zipfiles import OUT_BYTES, FileSource, extract_members, read_directory
+from provisioning.archives.zipfiles import FileSource, extract_members, read_directory
 from provisioning.errors import IntegrityError
 
 LIMITS = Limits(unpacked_bytes=4_000_000)
@@ -240,23 +239,6 @@ def test_twice_as_many_members_take_twice_the_work(tmp_path: Path) -> None:
 
     take(10)  # what is made once
     assert count_calls(lambda: take(240)) < 2.2 * count_calls(lambda: take(120))
-
-
-def test_members_of_every_size_come_out_as_they_went_in(tmp_path: Path) -> None:
-    sizes = [0, 1, OUT_BYTES - 1, OUT_BYTES, OUT_BYTES + 1, 2 * OUT_BYTES, 5 * OUT_BYTES + 7]
-    contents = {
-        f"{name}{size}": data[:size]
-        for size in sizes
-        for name, data in {
-            "noise": random.Random(size).randbytes(size),
-            "words": b"0123456789abcdef" * (size // 16 + 1),
-            "zeros": bytes(size),
-        }.items()
-    }
-    (tmp_path / "sizes.zip").write_bytes(zipped(*contents.items()))
-    unpack(tmp_path / "sizes.zip", tmp_path / "root", Limits())
-    for name, data in contents.items():
-        assert (tmp_path / "root" / name).read_bytes() == data, name
 
 
 def test_names_that_differ_in_case_are_taken_where_the_manifest_says_so(tmp_path: Path) -> None:

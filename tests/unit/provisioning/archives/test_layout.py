@@ -152,36 +152,39 @@ def test_members_are_judged_together(members: tuple[Member, ...], why: str) -> N
     assert refusal(*members) == why
 
 
-@pytest.mark.parametrize(("most", "why"), [(9, ""), (8, "it has more than 8 characters in names")])
-def test_characters_of_names_and_links_are_added_up(
-    monkeypatch: pytest.MonkeyPatch, most: int, why: str
+DENSE = 1100 * 7 + (1 << 20)
+THREE = [Member(name, 40) for name in "abc"]
+LINKS = [Member("a", 40), *(Member(one, 0, kind="hardlink", link="a") for one in "bc")]
+
+
+@pytest.mark.parametrize(
+    ("members", "most", "why"),
+    [
+        (THREE, 120, ""),
+        ([*THREE, Member("d", 1)], 120, "it unpacks to more than 120 bytes"),
+        ([*THREE, Member("d", 1)], 0, ""),
+        (LINKS, 120, ""),  # a hard link has the size of its file
+        (LINKS, 119, "it unpacks to more than 119 bytes"),
+        ([Member("a", DENSE, compressed=7)], 0, ""),
+        (
+            [Member("a", DENSE + 1, compressed=7)],
+            0,
+            "member 'a' has a compression ratio above 1100:1",
+        ),
+        ([Member("a", DENSE + 1)], 0, ""),
+        ([Member("abcd", 1), Member("bcde", 0, kind="symlink", link="abcd")], 0, ""),
+        (
+            [Member("abcde", 1), Member("bcde", 0, kind="symlink", link="abcd")],
+            0,
+            "it has more than 12 characters in names",
+        ),
+    ],
+)
+def test_sizes_and_characters_are_added_up(
+    monkeypatch: pytest.MonkeyPatch, members: list[Member], most: int, why: str
 ) -> None:
-    monkeypatch.setattr(layout, "MAX_NAMES", most)
-    assert refusal(Member("abcd", 1), Member("b", 0, kind="symlink", link="abcd")) == why
-
-
-def test_a_hard_link_has_the_size_of_its_file() -> None:
-    members = [Member("a", 40), *(Member(one, 0, kind="hardlink", link="a") for one in "bc")]
-    assert refusal(*members, limits=Limits(unpacked_bytes=120)) == ""
-    why = "it unpacks to more than 119 bytes"
-    assert refusal(*members, limits=Limits(unpacked_bytes=119)) == why
-
-
-def test_sizes_are_added_up() -> None:
-    members = [Member(name, 40) for name in "abc"]
-    limits = Limits(unpacked_bytes=120)
-    assert refusal(*members, limits=limits) == ""
-    assert refusal(*members, Member("d", 1), limits=limits) == "it unpacks to more than 120 bytes"
-    assert refusal(*members, Member("d", 1)) == ""
-
-
-def test_a_member_may_be_as_dense_as_deflate_can() -> None:
-    size = 1100 * 7 + (1 << 20)
-    assert refusal(Member("a", size, compressed=7)) == ""
-    assert refusal(Member("a", size + 1, compressed=7)) == (
-        "member 'a' has a compression ratio above 1100:1"
-    )
-    assert refusal(Member("a", size + 1)) == ""
+    monkeypatch.setattr(layout, "MAX_NAMES", 12)
+    assert refusal(*members, limits=Limits(unpacked_bytes=most)) == why
 
 
 @pytest.mark.parametrize(

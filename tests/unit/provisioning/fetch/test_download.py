@@ -258,10 +258,10 @@ def make_local(path: Path, kind: str) -> str:
         ("/dev/zero", ""),
         ("from", "Too many levels of symbolic links"),
         ("below a file", "Not a directory"),
-        ("a null byte", "null byte"),
+        ("a null byte", "embedded null byte"),
         ("shorter", "it is 99999 bytes long, not the pinned 100000"),
         ("longer", "it is 100001 bytes long, not the pinned 100000"),
-        ("other", "the pin is"),
+        ("other", "its SHA-256 is"),
     ],
 )
 def test_what_is_no_such_file_of_this_machine_is_left_at_once(
@@ -270,7 +270,7 @@ def test_what_is_no_such_file_of_this_machine_is_left_at_once(
     url, target = make_local(tmp_path / "from", kind), tmp_path / "to"
     ended = fetch([url], target, PIN)
     assert ended.startswith(("DownloadError", "IntegrityError"))
-    assert words in ended
+    assert f": {words}" in ended
     (tmp_path / "good").write_bytes(DATA)
     assert fetch([url, str(tmp_path / "good")], target, PIN) == "ok"
     assert names_in(target) == ["a.zip"]
@@ -292,7 +292,7 @@ def test_a_file_of_this_machine_is_copied(tmp_path: Path, make: Callable[[Path],
 @pytest.mark.parametrize(
     ("pin", "limit", "fault", "is_spread"),
     [
-        (PIN, SIZE, bad.limited(1e6), True),
+        (PIN, SIZE, bad.limited(4e5), True),
         (PIN, SIZE + 1, bad.limited(1e6), False),
         (Pin(SIZE), SIZE, bad.limited(1e6), False),
         (PIN, SIZE, piece(0, ETag="", status=200), False),
@@ -313,7 +313,7 @@ def test_a_slow_large_pinned_file_is_spread(
     def judge(left: int, came: int, seconds: float) -> bool:
         judged.sums.add(left + came)
         judged.seconds.append(seconds)
-        return came > 0
+        return came >= 30_000
 
     monkeypatch.setattr(download, "MIN_FILE_BYTES", limit)
     monkeypatch.setattr(download, "is_worth_it", judge)
@@ -326,7 +326,8 @@ def test_a_slow_large_pinned_file_is_spread(
         server.usual = bad.serve
     assert (len(server.requests) > 1) == is_spread
     assert judged.sums == ({SIZE} if is_spread else set())
-    assert 0 <= judged.seconds[-1] < 60
+    assert judged.seconds == sorted(judged.seconds)
+    assert judged.seconds[-1] < 60
 
 
 def test_what_could_not_be_spread_comes_over_one_connection(

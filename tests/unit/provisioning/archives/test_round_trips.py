@@ -1,0 +1,187 @@
+"""What tarfile and zipfile write, with any names, kinds and sizes, is read as they read it."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import lzma
+import random
+import stat
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from provisioning.archives.layout import MIN_BOMB_BYTES, Limits, Member
+from provisioning.archives.tarballs import COPY_BYTES, TarReader, read_members
+from provisioning.archives.zipfiles import (
+    OUT_BYTES,
+    FileSource,
+    inflate_member,
+    read_directory,
+    read_link,
+)
+
+SIZES = [0, 1, 511, 512, 513, COPY_BYTES + 1, OUT_BYTES - 1, OUT_BYTES, 2 * OUT_BYTES + 7]
+CONTENTS = {
+    "noise": random.Random(1).randbytes(SIZES[-1]),
+    "words": b"0123456789abcdef" * (SIZES[-1] // 16 + 1),
+    "zeros": bytes(SIZES[-1]),
+}
+NAMES = st.lists(st.text("aé-", min_size=1, max_size=130), min_size=1, max_size=3).map("/".join)
+
+
+class Given(NamedTuple):
+    """A member; each has a first directory of its own, so that no two clash."""
+
+    name: str
+    kind: str
+    content: str
+    size: int
+    mode: int
+    link: str
+
+    @property
+    def data(self) -> bytes:
+        return CONTENTS[self.content][: self.size]
+
+
+MEMBERS = st.lists(
+    st.builds(
+        Given,
+        NAMES,
+        st.sampled_from(["file", "file", "dir", "symlink"]),
+        st.sampled_from(sorted(CONTENTS)),
+        st.sampled_from(SIZES),
+        st.sampled_from([0o644, 0o755]),
+        st.just("0"),
+    ),
+    max_size=4,
+).map(lambda members: [one._replace(name=f"{at}{one.name}") for at, one in enumerate(members)])
+KINDS = {"file": tarfile.REGTYPE, "dir": tarfile.DIRTYPE, "symlink": tarfile.SYMTYPE}
+BITS = {"file": stat.S_IFREG, "dir": stat.S_IFDIR, "symlink": stat.S_IFLNK}
+FORMATS = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
+PACK: dict[str, Callable[[bytes], bytes]] = {
+    "a.tar": bytes,
+    "a.tar.gz": lambda data: gzip.compress(data, 1),
+    "a.tar.xz": lambda data: lzma.compress(data, preset=0),
+}
+
+
+class Trickle(io.BytesIO):
+    """A stream that gives part of what is asked for, as a socket may."""
+
+    def read(self, count: int | None = -1, /) -> bytes:
+        return super().read(min(count or 0, 50_000))
+
+
+def write_tar(members: list[Given], form: int) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=form) as archive:
+        for one in members:
+            made = tarfile.TarInfo(one.name)
+            made.type, made.mode = KINDS[one.kind], one.mode
+            made.size, made.linkname = (one.size, "") if one.kind == "file" else (0, one.link)
+            archive.addfile(made, io.BytesIO(one.data))
+    return out.getvalue()
+
+
+@settings(max_examples=40, deadline=None)
+@given(members=MEMBERS, form=st.sampled_from(FORMATS), pack=st.sampled_from(sorted(PACK)))
+def test_a_tarball_holds_what_tarfile_wrote(
+    tmp_path_factory: pytest.TempPathFactory, members: list[Given], form: int, pack: str
+) -> None:
+    try:
+        stream = write_tar(members, form)
+    except ValueError:  # a name that is too long for the format
+        assume(False)
+    wanted = [
+        {
+            "file": (Member(one.name, one.size, one.mode), one.data),
+            "dir": (Member(f"{one.name}/", 0, one.mode, "dir"), b""),
+            "symlink": (Member(one.name, 0, one.mode, "symlink", one.link), b""),
+        }[one.kind]
+        for one in members
+    ]
+
+    def read(source: io.BytesIO) -> Iterator[tuple[Member, bytes]]:
+        reader = TarReader(source, "a.tar")
+        for member in reader.members():
+            yield member, b"".join(reader.data())
+
+    assert list(read(io.BytesIO(stream))) == wanted
+    assert list(read(Trickle(stream))) == wanted
+    if len(stream) > MIN_BOMB_BYTES:  # it may be refused as a bomb, if its bytes are alike
+        return
+    path = tmp_path_factory.getbasetemp() / pack
+    path.write_bytes(PACK[pack](stream))
+    assert read_members(path, pack, Limits()) == [member for member, _ in wanted]
+
+
+class Pipe(io.BytesIO):
+    """Where no size can be written into a local header later, so that it follows the data."""
+
+    def seekable(self) -> bool:
+        return False
+
+    def seek(self, *_: int) -> int:
+        raise io.UnsupportedOperation
+
+    def tell(self) -> int:
+        raise io.UnsupportedOperation
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    members=MEMBERS,
+    method=st.sampled_from([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]),
+    is_wide=st.booleans(),
+    kind_of_file=st.sampled_from([io.BytesIO, Pipe]),
+    comment=st.binary(max_size=40),
+)
+def test_a_zip_holds_what_zipfile_wrote(
+    tmp_path_factory: pytest.TempPathFactory,
+    members: list[Given],
+    method: int,
+    is_wide: bool,
+    kind_of_file: type[io.BytesIO],
+    comment: bytes,
+) -> None:
+    out = kind_of_file()
+    contents = []
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.comment = comment
+        for one in members:
+            made = zipfile.ZipInfo(f"{one.name}/" if one.kind == "dir" else one.name)
+            made.create_system, made.external_attr = 3, (BITS[one.kind] | one.mode) << 16
+            made.compress_type = method
+            contents.append({"file": one.data, "dir": b"", "symlink": one.link.encode()}[one.kind])
+            with archive.open(made, "w", force_zip64=is_wide) as file:
+                file.write(contents[-1])
+        written = archive.infolist()
+    path = tmp_path_factory.getbasetemp() / "a.zip"
+    path.write_bytes(out.getvalue())
+    source = FileSource(path)
+    try:
+        found = read_directory(source)
+        assert found == [
+            Member(
+                *(made.filename, made.file_size, one.mode, one.kind, ""),
+                *(made.header_offset, made.compress_size, made.CRC, made.compress_type),
+            )
+            for made, one in zip(written, members, strict=True)
+        ]
+        for member, data in zip(found, contents, strict=True):
+            if member.kind == "symlink":
+                assert read_link(source, member) == data.decode()
+                continue
+            pieces: list[bytes] = []
+            inflate_member(source, member, pieces.append)
+            assert b"".join(pieces) == data
+            assert max(map(len, pieces), default=0) <= OUT_BYTES
+    finally:
+        source.close()
