@@ -447,7 +447,7 @@ CHATTER = (
     "left to the CPU: ",  # the case's reason contains it too
     *("frame #", "<omitting python frames>"),  # torch's stack, after its message
     *("[WARNING] [Qnn ExecuTorch]: Qnn API version", "return cls.__new__(cls, *args)"),
-    *("[INFO ", "[ ] 0%", "WARNING:root:Node of type"),
+    *("[INFO ", "WARNING:root:Node of type", "No quant config is implemented for op, "),
 )
 CHATTING = (
     *(" | Forced Passed", " PassManager is deprecated", "`isinstance(treespec, LeafSpec)`"),

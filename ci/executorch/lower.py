@@ -394,15 +394,16 @@ def list_refusals(error: Exception, log: Path) -> list[str]:
     chain: list[BaseException] = [error]
     while (cause := chain[-1].__cause__) and cause not in chain:  # `raise error from error`
         chain.append(cause)
-    raised = " <- ".join(dict.fromkeys([describe_error(error), describe_error(chain[-1])]))
     # A cause that was never raised, as in `raise error from ValueError()`, has no frames.
     frames = [frame for one in chain for frame in traceback.extract_tb(one.__traceback__)]
-    raised += f" [{frames[-1].filename.rpartition('site-packages/')[2]}]"
+    place = f" [{frames[-1].filename.rpartition('site-packages/')[2]}]"
+    raised = [f"{describe_error(chain[-1])}{place}"]  # the outer error often only repeats passes
+    raised += [describe_error(error)] if len(chain) > 1 else []
     left = list(dict.fromkeys(LEFT.findall(text)))[:MOST_LEFT]
     floats = dict.fromkeys(NO_RULE.findall(text))
     bare = [f"{op} is not quantized: ExecuTorch has no rule for it" for op in floats]
     said = [*filter(None, [*bare, *left, qnn_errors(text, "; ".join(left))])]
-    return [*said, raised]
+    return [*said, *raised]
 
 
 def describe_methods(model: Model) -> tuple[str, ...]:

@@ -1204,19 +1204,21 @@ def raised(error: Exception, cause: Exception | None = None) -> Exception:
 def test_a_refusal_says_what_qnn_said_what_was_raised_and_where(tmp_path: Path) -> None:
     root = raised(KeyError("aten.erf"))
     error = raised(RuntimeError("cannot\n  lower"), root)
-    said = lower.describe_refusal(error, tmp_path / "none.log")
-    assert said.startswith("RuntimeError: cannot lower <- KeyError: 'aten.erf' [")
-    assert said.endswith("lowering_steps.py]")
+    inner, outer = lower.list_refusals(error, tmp_path / "none.log")
+    assert re.fullmatch(r"KeyError: 'aten.erf' \[.*lowering_steps.py\]", inner)
+    assert outer == "RuntimeError: cannot lower"
     with pytest.raises(json.JSONDecodeError) as caught:
         json.loads("[")
-    said = lower.describe_refusal(raised(RuntimeError("cannot"), caught.value), tmp_path / "log")
-    assert said.endswith("json/decoder.py]"), "where the cause was raised"
-    said = lower.describe_refusal(raised(RuntimeError("top"), error), tmp_path / "log")
-    assert said.startswith("RuntimeError: top <- KeyError: 'aten.erf' [")
+    said = lower.list_refusals(raised(RuntimeError("cannot"), caught.value), tmp_path / "log")
+    assert said[0].endswith("json/decoder.py]"), "where the cause was raised"
+    said = lower.list_refusals(raised(RuntimeError("top"), error), tmp_path / "log")
+    assert said[0].startswith("KeyError: 'aten.erf' [")
+    assert said[1:] == ["RuntimeError: top"]
     log = tmp_path / "log"
     log.write_bytes(b"\xff [ERROR]  <E> no such op\nfine\n")
     told = engine.ExecutorchEngine(()).explain(error, log)
-    assert told.startswith("no such op (RuntimeError: cannot lower")
+    assert told.headline == "refused: no such op"
+    assert told.evidence.splitlines()[1:] == ["RuntimeError: cannot lower"]
     assert describe_error(ValueError("x" * 400)).endswith("...")
     assert len(describe_error(ValueError("x" * 400))) == MAX_RAISED + 3
 
@@ -1225,11 +1227,13 @@ def test_a_cause_that_was_never_raised_and_an_error_that_is_its_own_cause_are_de
     tmp_path: Path,
 ) -> None:
     log = tmp_path / "none.log"
-    said = lower.describe_refusal(raised(RuntimeError("cannot"), ValueError("why")), log)
-    assert re.fullmatch(r"RuntimeError: cannot <- ValueError: why \[.*lowering_steps.py\]", said)
+    said = lower.list_refusals(raised(RuntimeError("cannot"), ValueError("why")), log)
+    assert re.fullmatch(
+        r"ValueError: why \[.*lowering_steps.py\]\nRuntimeError: cannot", "\n".join(said)
+    )
     error = RuntimeError("cannot")
-    said = lower.describe_refusal(raised(error, error), log)
-    assert re.fullmatch(r"RuntimeError: cannot \[.*lowering_steps.py\]", said)
+    (only,) = lower.list_refusals(raised(error, error), log)
+    assert re.fullmatch(r"RuntimeError: cannot \[.*lowering_steps.py\]", only)
 
 
 def test_a_refusal_names_four_nodes_on_the_cpu_and_each_cause_once(tmp_path: Path) -> None:
@@ -1237,15 +1241,14 @@ def test_a_refusal_names_four_nodes_on_the_cpu_and_each_cause_once(tmp_path: Pat
     lines = [f"{no_rule}.{op}" for op in ("dropout.default", "gru.input", "gru.input", "erf")]
     lines += [f"left to the CPU: op{number}: why {number}" for number in (0, 0, 1, 2, 3, 4)]
     (tmp_path / "log").write_text("\n".join([*lines, "<E> why 1", "<E> another cause"]))
-    said = lower.describe_refusal(raised(ValueError("no binary")), tmp_path / "log")
-    told, _, rest = said.partition(" (ValueError: no binary [")
-    assert told.split("; ") == [
+    *told, error = lower.list_refusals(raised(ValueError("no binary")), tmp_path / "log")
+    assert told == [
         "aten.gru.input is not quantized: ExecuTorch has no rule for it",
         "aten.erf is not quantized: ExecuTorch has no rule for it",
         *(f"op{number}: why {number}" for number in range(4)),
         "another cause",
     ]
-    assert rest
+    assert error.startswith("ValueError: no binary [")
 
 
 def test_an_engine_lowers_the_model_of_its_case(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1343,8 +1346,10 @@ def test_each_refused_node_has_the_reason_that_was_given_for_it(
         answers = {name: support.is_node_supported(None, {}, one) for name, one in nodes.items()}
         with pytest.raises(RuntimeError, match=r"ExecuTorch fails at raises \[net.py:7\]"):
             support.is_node_supported(None, {}, node("r", Operator("raises")))
-    judged = [f"QNN judged {name} [net.py:7]" for name in [*names[:-2], "raises"]]
-    assert noted == ["ExecuTorch's passes ran", *judged]
+    judged = [f"QNN judged {name} [net.py:7]" for name in names[:-2]]
+    after = "QNN compiled the graph"  # until the next node is judged
+    steps = [step for one in judged for step in (one, after)]
+    assert noted == ["ExecuTorch's passes ran", *steps, "QNN judged raises [net.py:7]"]
     assert support.is_node_supported is answer
     assert refusals not in audit.qnn_partitioner.logger.handlers
     assert [name for name, taken in answers.items() if taken] == ["fine"]
@@ -1375,11 +1380,12 @@ def test_a_failed_lowering_names_what_was_left_to_the_cpu_before(partitioner: An
 
     with log.open("a") as stream, redirect_stdout(stream), pytest.raises(RuntimeError):
         compile_program()
-    first, *others = lower.describe_refusal(error, log).split("; ")
+    first, *others = lower.list_refusals(error, log)
     assert "aten.lstm_cell.default" in first
     assert others[0] == "qnn: QNN has no such type [net.py:7]"
     assert others[1] == "logged: no visitor [net.py:7]"
-    assert others[2].startswith("could not create op (RuntimeError: no binary")
+    assert others[2] == "could not create op"
+    assert others[3].startswith("RuntimeError: no binary")
 
 
 def test_what_stays_on_the_cpu_is_counted_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1401,8 +1407,8 @@ def test_what_stays_on_the_cpu_is_counted_and_named(monkeypatch: pytest.MonkeyPa
         2,
         2,
         (
-            Fallback("aten.erf", "no visitor [net.py:3]"),
-            Fallback("aten.topk", "not offered to QNN [net.py:4]"),
+            Fallback("aten.erf", "no visitor [net.py:3]", place="net.py:3"),
+            Fallback("aten.topk", "not offered to QNN [net.py:4]", place="net.py:4"),
         ),
     )
     refusals.choices = Choices(skip_ops=("aten.topk",))
