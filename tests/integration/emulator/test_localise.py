@@ -1,8 +1,7 @@
 """`localise` leads to a fault of a real program by itself, and its reproducer shows that alone.
 
-With QNN_CI_NIGHTLY set. Some twenty
-programs; with QNN_CI_TEST_TRAINED set two trained models of the corpus, whose packages are
-installed then.
+With QNN_CI_NIGHTLY set, some twenty programs; with QNN_CI_TEST_TRAINED set, two trained models of
+the corpus, whose packages are installed then.
 """
 
 from __future__ import annotations
