@@ -190,9 +190,13 @@ def _show_count(number: int | None) -> str:
 
 def show_estimate(case: Case) -> str:
     """Return text such as ``1.05 (0.91 to 1.3)``: the time that is predicted for the first device
-    with the SoC, in milliseconds."""
-    shown = (f"{one.ms:.3g} ({one.low_ms:.3g} to {one.high_ms:.3g})" for one in _list_times(case))
-    return next(shown, NOTHING)
+    with the SoC, in milliseconds. If there is no time, return the simulated cycles, or ``cannot
+    tell`` if they are unknown, too."""
+    shown = [f"{one.ms:.3g} ({one.low_ms:.3g} to {one.high_ms:.3g})" for one in _list_times(case)]
+    if case.estimate and not shown:
+        cycles = _find_cycles(case)
+        shown.append("cannot tell" if cycles is None else f"{cycles:,} cycles")
+    return shown[0] if shown else NOTHING
 
 
 def _list_times(case: Case) -> tuple[PredictedTime, ...]:

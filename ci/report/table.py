@@ -77,6 +77,8 @@ def render_table(report: Report, *, colour: bool, width: int) -> str:
                 _print_reason(console, case, name_case(case, names), report)
             remarks = [("warning", one) for one in case.warnings]
             remarks += [("note", describe_note(one)) for one in case.noise_notes]
+            if case.estimate and case.estimate.unknown:
+                remarks.append(("note", f"no time is estimated: {case.estimate.unknown}"))
             for kind, remark in remarks:
                 title = clean_name(name_case(case, names))
                 console.print(Text.assemble("\n", (kind, "yellow"), f"  {title}"))
