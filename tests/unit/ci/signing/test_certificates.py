@@ -5,15 +5,16 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import random
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ci.signing.certificates import (
-    MAX_CERTIFICATES,
-    find_path,
     is_padding,
     list_chain_notes,
     list_date_errors,
@@ -22,6 +23,7 @@ from ci.signing.certificates import (
     parse_chain,
 )
 from ci.signing.segments import MalformedError
+from tests.build.signing import outcome, show
 from tests.stand_ins.elfsigner.certify import LEAF_NAME, ROOT_NAME, certify
 from tests.stand_ins.elfsigner.chains import (
     CA,
@@ -35,35 +37,56 @@ from tests.stand_ins.elfsigner.chains import (
 )
 from tests.stand_ins.elfsigner.keys import make_known_key
 from tests.stand_ins.elfsigner.mbn_writer import Key
+from tests.stand_ins.snapshots import check_snapshot
 
+SNAPSHOTS = Path(__file__).with_name("snapshots")
 NOW = dt.datetime.now(dt.timezone.utc)
 SECOND = dt.timedelta(seconds=1)
+# An X.400 address, which the library cryptography does not support.
+ADDRESS = b"\x30\x04\xa3\x02\x30\x00"
 
 
 def usage(*, signs: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=False,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs,
-        crl_sign=True,
-        encipher_only=False,
-        decipher_only=False,
+    others = dict.fromkeys(
+        (
+            *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
+            *("key_agreement", "encipher_only", "decipher_only"),
+        ),
+        False,
     )
+    return x509.KeyUsage(**others, key_cert_sign=signs, crl_sign=True)
 
 
 def limit(length: int) -> x509.BasicConstraints:
     return x509.BasicConstraints(ca=True, path_length=length)
 
 
-UNKNOWN = x509.UnrecognizedExtension(x509.ObjectIdentifier("1.2.3.4"), b"\5\0")
+def unread(oid: str, value: bytes) -> x509.UnrecognizedExtension:
+    return x509.UnrecognizedExtension(x509.ObjectIdentifier(oid), value)
+
+
+def certify_rsa(bits: int, exponent: int) -> bytes:
+    """A leaf with an RSA key of which nobody has the private half."""
+    public = rsa.RSAPublicNumbers(exponent, (1 << bits) - 1).public_key()
+    holder = SimpleNamespace(public_key=lambda: public)
+    return certify(make_name("leaf"), holder, make_name("root"), make_ec_key("root"))  # type: ignore[arg-type]
+
+
+def certify_impossible_date() -> bytes:
+    ca, root = make_ec_key("ca"), make_ec_key("root")
+    late = certify(make_name("ca"), ca, make_name("root"), root, 20000)
+    year = late.index(b"\x18\x0f20") + 2  # of a GeneralizedTime
+    return late[:year] + b"0000" + late[year + 4 :]
+
+
 SPARE = issue("root 2", "root 2")
 LONGEST = [LEAF, CA, *(issue(f"r{i}", f"r{i}") for i in range(17)), ROOT]
 GOOD = {
     "leaf, authority, root": [LEAF, CA, ROOT],
     "leaf and root": [issue("leaf", "root"), ROOT],
+    "root is missing": [LEAF, CA],
+    "root is missing, two other bytes": [LEAF, issue("ca", "be")],
+    "root is missing, a shorter name": [LEAF, issue("ca", "c")],
     "two roots to choose from": [LEAF, CA, ROOT, SPARE],
     "a spare root that allows no authority below it": [
         *(LEAF, CA, ROOT),
@@ -73,220 +96,100 @@ GOOD = {
     "key usage that lets it sign": [LEAF, issue("ca", "root", MAY_SIGN, usage(signs=True)), ROOT],
     "no authority below the authority": [LEAF, issue("ca", "root", limit(0)), ROOT],
     "one authority below the root": [LEAF, CA, issue("root", "root", limit(1))],
+    "padding of zeros": [LEAF, CA, ROOT, bytes(9)],
     "as many as are read": LONGEST,
+    "the largest RSA key": [certify_rsa(16384, 65537), ROOT],
 }
-
-
-@pytest.mark.parametrize("chain", GOOD.values(), ids=GOOD.keys())
-def test_a_good_chain_has_no_errors_and_a_note_on_what_was_ignored(chain: list[bytes]) -> None:
-    parsed = parse_chain(b"".join(chain))
-    path = find_path(parsed)
-    spare = [one.subject for index, one in enumerate(parsed) if index not in path]
-    assert list_link_errors(parsed) == []
-    notes = list_chain_notes(parsed)
-    assert len(notes) == bool(spare)
-    assert all(subject in notes[0] for subject in spare[:2])
-
-
-UNSIGNED = "is not signed by any certificate after it"
-FORBIDDEN = "signs another certificate, which its extensions do not allow"
-STRAY = "is neither part of the leaf's chain nor a root"
-CRITICAL = (
-    "has the critical extension 1.2.3.4, which is not known here, so RFC 5280 does not let it "
-    "vouch for others"
-)
-ALONE = "so no authority vouches for it"
-# Each with the one certificate that is named, and what is wrong with it.
 BAD = {
-    "leaf alone": ([LEAF], 0, f"{UNSIGNED}, {ALONE}"),
-    "leaf that signs itself": ([issue("leaf", "leaf")], 0, f"signs itself, {ALONE}"),
-    "leaf that signs itself, and a root": (
-        [issue("leaf", "leaf"), ROOT],
-        0,
-        f"signs itself, {ALONE}",
-    ),
-    "leaf by another key of the authority's name": (
-        [issue("leaf", "ca", key="other"), CA, ROOT],
-        0,
-        f"{UNSIGNED}, {ALONE}",
-    ),
-    "issuer that says it is no authority": (
-        [LEAF, issue("ca", "root", MAY_NOT_SIGN), ROOT],
-        1,
-        FORBIDDEN,
-    ),
-    "issuer that does not say what it is": (
-        [LEAF, issue("ca", "root", usage(signs=True)), ROOT],
-        1,
-        FORBIDDEN,
-    ),
-    "issuer whose key usage is another": (
-        [LEAF, issue("ca", "root", MAY_SIGN, usage(signs=False)), ROOT],
-        1,
-        FORBIDDEN,
-    ),
-    "root that says it is no authority": (
-        [LEAF, CA, issue("root", "root", MAY_NOT_SIGN)],
-        2,
-        FORBIDDEN,
-    ),
-    "authority below a root that allows none": (
-        [LEAF, CA, issue("root", "root", limit(0))],
-        2,
-        FORBIDDEN,
-    ),
-    "root before its authority": ([LEAF, ROOT, CA], 2, UNSIGNED),
-    "another root at the end": ([LEAF, CA, SPARE], 1, UNSIGNED),
-    "signed by an earlier certificate": ([LEAF, CA, ROOT, issue("late", "ca")], 3, STRAY),
-    "another leaf": ([LEAF, issue("leaf 2", "ca"), CA, ROOT], 1, STRAY),
-    "spare root that may not sign": (
-        [LEAF, CA, ROOT, issue("root 2", "root 2", MAY_NOT_SIGN)],
-        3,
-        STRAY,
-    ),
-    "spare root of another key": (
-        [LEAF, CA, ROOT, issue("root 2", "root 2", key="other")],
-        3,
-        STRAY,
-    ),
-    "root that another key signed": (
-        [LEAF, CA, issue("root", "root", key="other")],
-        2,
-        "is not signed by its own key",
-    ),
-    "root whose issuer was damaged": ([LEAF, CA, issue("root", "rOot", key="root")], 2, UNSIGNED),
-    "issuer with a critical extension that nobody knows": (
-        [LEAF, issue("ca", "root", MAY_SIGN, UNKNOWN), ROOT],
-        1,
-        CRITICAL,
-    ),
-    "authority of another key": ([LEAF, issue("ca", "root", key="other"), ROOT], 1, UNSIGNED),
+    "leaf alone": [LEAF],
+    "leaf that signs itself": [issue("leaf", "leaf")],
+    "leaf that signs itself, and a root": [issue("leaf", "leaf"), ROOT],
+    "leaf by another key of the authority's name": [issue("leaf", "ca", key="other"), CA, ROOT],
+    "issuer that says it is no authority": [LEAF, issue("ca", "root", MAY_NOT_SIGN), ROOT],
+    "issuer that does not say what it is": [LEAF, issue("ca", "root", usage(signs=True)), ROOT],
+    "issuer whose key usage is another": [
+        *(LEAF, issue("ca", "root", MAY_SIGN, usage(signs=False))),
+        ROOT,
+    ],
+    "issuer with a critical extension that nobody knows": [
+        *(LEAF, issue("ca", "root", MAY_SIGN, unread("1.2.3.4", b"\5\0"))),
+        ROOT,
+    ],
+    "issuer whose names cannot be read": [
+        *(LEAF, issue("ca", "root", MAY_SIGN, unread("2.5.29.17", ADDRESS))),
+        ROOT,
+    ],
+    "issuer whose constraints cannot be read": [
+        *(LEAF, issue("ca", "root", MAY_SIGN, unread("2.5.29.30", b"\x30\x08\xa0\x06" + ADDRESS))),
+        ROOT,
+    ],
+    "root that says it is no authority": [LEAF, CA, issue("root", "root", MAY_NOT_SIGN)],
+    "authority below a root that allows none": [LEAF, CA, issue("root", "root", limit(0))],
+    "root before its authority": [LEAF, ROOT, CA],
+    "another root at the end": [LEAF, CA, SPARE],
+    "signed by an earlier certificate": [LEAF, CA, ROOT, issue("late", "ca")],
+    "another leaf": [LEAF, issue("leaf 2", "ca"), CA, ROOT],
+    "spare root that may not sign": [*(LEAF, CA, ROOT), issue("root 2", "root 2", MAY_NOT_SIGN)],
+    "spare root of another key": [*(LEAF, CA, ROOT), issue("root 2", "root 2", key="other")],
+    "root that another key signed": [LEAF, CA, issue("root", "root", key="other")],
+    "root whose issuer was damaged": [LEAF, CA, issue("root", "rOot", key="root")],
+    "authority whose issuer differs in one byte": [LEAF, issue("ca", "ce")],
+    "authority of another key": [LEAF, issue("ca", "root", key="other"), ROOT],
+}
+MALFORMED = {
+    "nothing": b"",
+    "only padding": b"\xff" * 40,
+    "cut leaf": LEAF[:-1],
+    "cut authority": LEAF + CA[:-1],
+    "sequence that is longer": LEAF + b"\x30\x02a",
+    "sequence of other bytes": LEAF + b"\x30\x03abc",
+    "byte behind": LEAF + CA + b"\1",
+    "mixed padding": LEAF + b"\xff\0",
+    "one too many": b"".join([*LONGEST, ROOT]),
+    "sequence after the last that is read": b"".join(LONGEST) + b"\x30 not read",
+    "tag alone": LEAF + b"\x30",
+    "indefinite length": LEAF + b"\x30\x80",
+    "RSA key of one bit too many": certify_rsa(16385, 65537) + ROOT,
+    "RSA key of a million bits": certify_rsa(1 << 20, 3) + ROOT,
+    "RSA exponent of 4001 bits": certify_rsa(4096, (1 << 4000) + 1) + ROOT,
+    "date that no calendar has": LEAF + certify_impossible_date(),
 }
 
 
-@pytest.mark.parametrize(("chain", "index", "fault"), BAD.values(), ids=BAD.keys())
-def test_a_bad_chain_has_one_error_that_names_its_certificate(
-    chain: list[bytes], index: int, fault: str
-) -> None:
-    parsed = parse_chain(b"".join(chain))
-    expected = f"certificate {index} {fault}: {parsed[index].subject}"
-    assert list_link_errors(parsed) == [expected]
+def judge(data: bytes) -> list[str]:
+    chain = outcome(lambda: parse_chain(data))
+    if isinstance(chain, str):
+        return [chain]
+    errors = [f"error: {error}" for error in list_link_errors(chain)]
+    return [*errors, *(f"note: {note}" for note in list_chain_notes(chain))]
 
 
-def test_a_missing_root_is_a_note_unless_one_byte_makes_it_one() -> None:
-    """One other byte in the issuer is a damaged root; with two it is a root that is missing."""
-    chain = parse_chain(LEAF + CA)
-    assert list_link_errors(chain) == []
-    (note,) = list_chain_notes(chain)
-    assert "certificate 1" in note
-    assert "CN=root" in note
-    for issuer, faults in (("ce", 1), ("be", 0), ("c", 0)):
-        chain = parse_chain(LEAF + issue("ca", issuer))
-        assert len(list_link_errors(chain)) == faults, issuer
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"", "the chain has no certificate"),
-        (b"\xff" * 40, "the chain has no certificate"),
-        (LEAF[:-1], "certificate 0 extends past the end of the chain"),
-        (LEAF + CA[:-1], "certificate 1 extends past the end of the chain"),
-        (LEAF + b"\x30\x02a", "certificate 1 extends past the end of the chain"),
-        (LEAF + b"\x30\x03abc", "certificate 1 cannot be parsed"),
-        (LEAF + CA + b"\1", "the bytes after the 2 certificates are not padding"),
-        (LEAF + b"\xff\0", "the bytes after the 1 certificates are not padding"),
-        (b"".join([*LONGEST, ROOT]), f"the chain has more than {MAX_CERTIFICATES} certificates"),
-        (b"".join(LONGEST) + b"\x30 not read", "the chain has more than 20 certificates"),
-        (LEAF + b"\x30", "the data ends before the length of a DER sequence"),
-        (
-            LEAF + b"\x30\x80",
-            "the length of a DER sequence is indefinite or takes more than 3 bytes",
-        ),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "data",
-)
-def test_what_is_no_chain_is_malformed(data: bytes, message: str) -> None:
-    with pytest.raises(MalformedError) as caught:
-        parse_chain(data)
-    assert str(caught.value).startswith(message)
-
-
-def certify_rsa(bits: int, exponent: int) -> bytes:
-    """A leaf with an RSA key of which nobody has the private half."""
-    public = rsa.RSAPublicNumbers(exponent, (1 << bits) - 1).public_key()
-    holder = SimpleNamespace(public_key=lambda: public)
-    root = make_ec_key("root")
-    return certify(make_name("leaf"), holder, make_name("root"), root)  # type: ignore[arg-type]
-
-
-def test_an_rsa_key_whose_use_would_take_hours_is_malformed() -> None:
-    assert parse_chain(certify_rsa(16384, 65537) + ROOT)[0].key_bits == 16384
-    for bits, exponent in ((16385, 65537), (1 << 20, 3), (4096, (1 << 4000) + 1)):
-        with pytest.raises(MalformedError, match=f"certificate 0 has an RSA key of {bits} bits"):
-            parse_chain(certify_rsa(bits, exponent) + ROOT)
-
-
-def test_a_date_that_no_calendar_has_is_malformed() -> None:
-    late = certify(
-        make_name("ca"), make_ec_key("ca"), make_name("root"), make_ec_key("root"), 20000
+def test_chains_and_what_is_wrong_with_them() -> None:
+    good = {name: judge(b"".join(chain)) for name, chain in GOOD.items()}
+    bad = {name: judge(b"".join(chain)) for name, chain in BAD.items()}
+    malformed = {name: judge(data) for name, data in MALFORMED.items()}
+    assert not [name for name, said in good.items() if "error" in str(said)]
+    assert [len([one for one in said if "error:" in one]) for said in bad.values()] == [1] * len(
+        BAD
     )
-    year = late.index(b"\x18\x0f20") + 2  # of a GeneralizedTime
-    with pytest.raises(MalformedError, match="certificate 1 cannot be parsed"):
-        parse_chain(LEAF + late[:year] + b"0000" + late[year + 4 :])
+    assert all("MalformedError" in str(said) for said in malformed.values())
+    check_snapshot(SNAPSHOTS / "chains.txt", show({**good, **bad, **malformed}))
 
 
-@pytest.mark.parametrize(
-    "oid", [x509.SubjectAlternativeName.oid, x509.NameConstraints.oid], ids=["names", "constraints"]
-)
-def test_an_authority_with_names_that_cannot_be_read_may_not_sign(
-    oid: x509.ObjectIdentifier,
-) -> None:
-    address = b"\x30\x04\xa3\x02\x30\x00"  # an X.400 address, which cryptography does not support
-    if oid == x509.NameConstraints.oid:
-        address = b"\x30\x08\xa0\x06" + address
-    authority = issue("ca", "root", MAY_SIGN, x509.UnrecognizedExtension(oid, address))
-    (error,) = list_link_errors(parse_chain(LEAF + authority + ROOT))
-    assert error.startswith("certificate 1 signs another certificate, which")
-
-
-@pytest.mark.parametrize(
-    ("data", "size"),
-    [
-        (b"\x30\x00", 2),
-        (b"\x30\x7f", 129),
-        (b"\x30\x81\x80", 131),
-        (b"\x30\x82\x01\x02", 262),
-        (b"\x30\x83\x01\x02\x03", 66056),
-        (b"", None),
-        (b"\x30", None),
-        (b"\x30\x80", None),
-        (b"\x30\x84\0\0\0\1", None),
-        (b"\x30\xff", None),
-    ],
-)
-def test_a_der_sequence_has_a_size_or_is_malformed(data: bytes, size: int | None) -> None:
-    if size is None:
+@given(st.integers(0, 0xFFFFFF), st.binary(max_size=3))
+def test_the_size_of_a_der_sequence_is_that_of_its_length_field(size: int, before: bytes) -> None:
+    width = (size.bit_length() + 7) // 8
+    form = bytes([size]) if size < 128 else bytes([0x80 | width]) + size.to_bytes(width, "big")
+    data = before + b"\x30" + form
+    assert measure_der(data, len(before)) == 1 + len(form) + size
+    for length in (b"", b"\x80", b"\x84\0\0\0\1", b"\xff"):
         with pytest.raises(MalformedError):
-            measure_der(data)
-    else:
-        assert measure_der(data) == measure_der(b"??" + data, 2) == size
+            measure_der(before + b"\x30" + length, len(before))
 
 
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        (b"", True),
-        (b"\0\0", True),
-        (b"\xff\xff", True),
-        (b"\0\xff", False),
-        (b"\xff\0", False),
-        (b"\1", False),
-        (b"\0\1\0", False),
-    ],
-)
-def test_padding_is_of_one_kind(data: bytes, expected: bool) -> None:
-    assert is_padding(data) is expected
+@given(st.lists(st.sampled_from([0, 1, 255]), max_size=6).map(bytes))
+def test_padding_is_of_one_kind(data: bytes) -> None:
+    assert is_padding(data) is (set(data) in (set(), {0}, {255}))
 
 
 def test_facts_of_a_certificate() -> None:
@@ -295,7 +198,6 @@ def test_facts_of_a_certificate() -> None:
     assert leaf.describe() == f"CN=leaf, EC secp256r1 256 bits, {dates}"
     assert (leaf.subject, leaf.issuer) == ("CN=leaf", "CN=ca")
     assert leaf.fingerprint == hashlib.sha256(LEAF).hexdigest()
-    assert leaf.not_before.tzinfo is dt.timezone.utc
     assert (leaf.is_root, root.is_root) == (False, True)
     unusual = ed25519.Ed25519PrivateKey.generate()
     (one,) = parse_chain(certify(make_name(""), unusual, make_name(""), make_ec_key("ca")))
@@ -305,26 +207,24 @@ def test_facts_of_a_certificate() -> None:
 
 def test_a_certificate_is_valid_in_its_first_and_its_last_second() -> None:
     chain = parse_chain(LEAF + CA)
-    first = max(one.not_before for one in chain)
-    last = min(one.not_after for one in chain)
-    assert list_date_errors(chain, first) == list_date_errors(chain, last) == []
-    (early,) = list_date_errors(chain[:1], chain[0].not_before - SECOND)
-    assert early == f"certificate 0 is not valid before {chain[0].not_before:%Y-%m-%d}: CN=leaf"
-    (late,) = list_date_errors(chain[:1], chain[0].not_after + SECOND)
-    assert late == f"certificate 0 expired on {chain[0].not_after:%Y-%m-%d}: CN=leaf"
-    decades = dt.timedelta(days=20000)
-    assert [one[:13] for one in list_date_errors(chain, NOW + decades)] == [
-        "certificate 0",
-        "certificate 1",
+    leaf = chain[0]
+    for moment in (max(one.not_before for one in chain), min(one.not_after for one in chain)):
+        assert list_date_errors(chain, moment) == []
+    assert list_date_errors(chain[:1], leaf.not_before - SECOND) == [
+        f"certificate 0 is not valid before {leaf.not_before:%Y-%m-%d}: CN=leaf"
+    ]
+    assert list_date_errors(chain, max(one.not_after for one in chain) + SECOND) == [
+        f"certificate {index} expired on {one.not_after:%Y-%m-%d}: {one.subject}"
+        for index, one in enumerate(chain)
     ]
 
 
-@pytest.mark.parametrize(("bits", "noted"), [(1024, True), (2048, False)])
-def test_a_small_rsa_key_is_a_note(bits: int, noted: bool) -> None:
-    key = rsa.generate_private_key(65537, bits) if noted else make_known_key()
+@pytest.mark.parametrize("bits", [1024, 2048])
+def test_a_small_rsa_key_is_a_note(bits: int) -> None:
+    key = rsa.generate_private_key(65537, bits) if bits < 2048 else make_known_key()
     leaf = certify(make_name("leaf"), key, make_name("ca"), make_ec_key("ca"))
-    notes = list_chain_notes(parse_chain(leaf + CA + ROOT))
-    assert notes == (["certificate 0 has an RSA key of only 1024 bits"] if noted else [])
+    note = "certificate 0 has an RSA key of only 1024 bits"
+    assert list_chain_notes(parse_chain(leaf + CA + ROOT)) == [note] * (bits < 2048)
 
 
 def is_chain_good(data: bytes) -> bool:
@@ -349,7 +249,7 @@ def test_any_flipped_bit_of_a_chain_is_found(key: Key) -> None:
 def test_unused_bits_of_a_signature_are_found() -> None:
     """A bit string may declare unused bits; a parser reads the same signature all the same.
 
-    It does so only where those bits are zero, so that the last byte must be even.
+    It does so only if those bits are zero, so the last byte must be even.
     """
     private, days = make_known_key(), 0
     root = b"\1"

@@ -1,4 +1,4 @@
-"""The plan of a run: every check of the request, the inputs and the target, before any signing."""
+"""The plan of a run: the libraries that are selected, and every check before any signing."""
 
 from __future__ import annotations
 
@@ -7,87 +7,186 @@ from typing import Any
 
 import pytest
 
-from ci.signing.inputs import (
-    Input,
-    _read_input,
-    check_sdk_version,
-    explain_file,
-    find_sdk_version,
-    read_directory_version,
+from ci.signing.inputs import check_sdk_version, find_sdk_version, read_directory_version
+from ci.signing.plan import (
+    VARIABLES,
+    Roots,
+    SignPlan,
+    SignRequest,
+    find_roots,
+    list_version_notes,
+    make_plan,
 )
-from ci.signing.plan import Roots, SignRequest, check_target, list_version_notes, make_plan
 from ci.signing.segments import parse_image
-from ci.signing.selection import Selection, Wanted, read_signing_policy
-from provisioning.errors import QnnCiError, UnfitError, UsageError
+from ci.signing.selection import (
+    Selection,
+    list_op_package,
+    list_wanted,
+    read_place,
+    read_signing_policy,
+)
+from provisioning.artifacts.environment import profile_requests
+from provisioning.artifacts.sources import Options
+from provisioning.console.progress import Progress
+from provisioning.errors import UnfitError
+from provisioning.manifest.pairs import read_pairs
+from provisioning.manifest.reader import read_profile
+from provisioning.store.store import Store
+from provisioning.store.tree import Tree
+from tests.build.signing import outcome, show
 from tests.stand_ins.dsp_toolchains import LIBRARY, make_inputs, make_library
 from tests.stand_ins.elf_edits import add_swiv
 from tests.stand_ins.elfsigner.mbn_writer import Key, sign_elf
 from tests.stand_ins.elfsigner.spoil import put
+from tests.stand_ins.snapshots import check_snapshot
 
+SNAPSHOTS = Path(__file__).with_name("snapshots")
+POLICY = read_signing_policy()
 BUILDS = ("v2.49.40.260810104044", "v2.48.40.260601000000")
 FILE = Selection(files=(LIBRARY,))
+DIRECT = Selection("v6", "v81", True)
+ALL = set(VARIABLES)
+PIC = "Tools/target/hexagon/lib/v81/G0/pic"
 
 
-def request(tmp_path: Path, selection: Selection = FILE, **more: Any) -> SignRequest:
-    return SignRequest(selection, **{"roots": Roots(), "target": tmp_path / "out", **more})
+@pytest.fixture(autouse=True)
+def empty_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "home"))
+    for variable in VARIABLES.values():
+        monkeypatch.delenv(variable, raising=False)
 
 
-def refuse(tmp_path: Path, kind: type[QnnCiError], *args: Selection, **more: Any) -> QnnCiError:
-    with pytest.raises(kind) as caught:
-        make_plan(request(tmp_path, *args, **more))
-    return caught.value
+def plan(tmp_path: Path, selection: Selection = FILE, **more: Any) -> SignPlan:
+    fields = {"roots": Roots(), "target": tmp_path / "out", **more}
+    return make_plan(SignRequest(selection, **fields))
 
 
-def test_a_plan_of_everything_has_its_notes(tmp_path: Path) -> None:
+def judge(tmp_path: Path, selection: Selection = FILE, **more: Any) -> str:
+    """The names of the libraries and the notes of a plan, or why there is none."""
+
+    def describe() -> str:
+        found = plan(tmp_path, selection, **more)
+        names = ", ".join(one.wanted.name for one in found.inputs) or "no library"
+        return "\n".join([f"signs {names}", *found.notes])
+
+    said = str(outcome(describe))
+    return said.replace(str(tmp_path), "TMP").replace(str(LIBRARY.parent), "ELF")
+
+
+# What is selected
+
+
+def test_selections_and_what_is_wrong_with_them(tmp_path: Path) -> None:
     found = make_inputs(tmp_path)
-    roots = Roots(
-        qnn_sdk=found["qnn"],
-        hexagon_sdk=tmp_path / "6.0.0.2",
-        hexagon_tools=found["tools"],
-        build=found["build"],
-    )
-    plan = make_plan(request(tmp_path, Selection("v6", "v81", True), roots=roots))
-    names = [one.wanted.name for one in plan.inputs]
-    assert names == [
-        "libQnnLpai.so",
-        "libQnnSystem.so",
-        "libc++abi.so.1",
-        "libc++.so.1",
-        "libqnn_executorch_skel.so",
-        "libqnn_executorch_backend.so",
+    (tmp_path / "empty").mkdir()
+    roots = Roots(found["qnn"], tmp_path / "6.0.0.2", found["tools"], found["build"])
+    files = (LIBRARY,)
+    selections = {
+        "LPAI": Selection("v6"),
+        "LPAI with a Hexagon architecture": Selection("v6", "v81"),
+        "direct mode": DIRECT,
+        "an op package": Selection(op_package=found["package"]),
+        "a file": FILE,
+        "LPAI, an op package and a file": Selection("v6", "", False, found["package"], files),
+        "nothing": Selection(),
+        "only a mode": Selection(htp_arch="v81", direct_mode=True),
+        "another LPAI": Selection("v5"),
+        "direct mode without a Hexagon architecture": Selection("v6", direct_mode=True),
+        "direct mode without LPAI": Selection("", "v81", True, files=files),
+        "another Hexagon architecture": Selection("v6", "v80"),
+        "an op package that is missing": Selection(op_package=tmp_path / "none"),
+        "an op package without libraries": Selection(op_package=tmp_path / "empty"),
+    }
+    said = {name: judge(tmp_path, one, roots=roots) for name, one in selections.items()}
+    said |= {
+        "direct mode without roots": judge(tmp_path, DIRECT),
+        "direct mode without a QNN SDK": judge(
+            tmp_path, DIRECT, roots=Roots(hexagon_tools=found["tools"], build=tmp_path / "empty")
+        ),
+        "a test signature alone": judge(tmp_path, Selection(), serial="0x1"),
+        "a test signature and only a mode": judge(
+            tmp_path, Selection(direct_mode=True), serial="0x1"
+        ),
+        **{f"timeout {one}": judge(tmp_path, timeout_s=one) for one in (0, -1, float("nan"), 0.1)},
+    }
+    check_snapshot(SNAPSHOTS / "selections.txt", show(said))
+
+
+def test_libraries_are_labelled_by_their_roots(tmp_path: Path) -> None:
+    """One library of the build is elsewhere below it: it is found by its name."""
+    found = make_inputs(tmp_path)
+    moved = found["build"] / "other/libqnn_executorch_skel.so"
+    moved.parent.mkdir()
+    (found["build"] / "backends/qualcomm/qnn_executorch/direct_mode" / moved.name).rename(moved)
+    roots = {"qnn_sdk": found["qnn"], "hexagon_tools": found["tools"], "build": found["build"]}
+    selection = Selection("v6", "v81", True, found["package"], (LIBRARY,))
+
+    wanted = list_wanted(selection, POLICY, roots)
+    assert [(one.label, one.hexagon) for one in wanted] == [
+        ("{qnn_sdk}/lib/lpai-v6/unsigned/libQnnLpai.so", ""),
+        ("{qnn_sdk}/lib/hexagon-v81/unsigned/libQnnSystem.so", "v81"),
+        (f"{{hexagon_tools}}/{PIC}/libc++abi.so.1", "v81"),
+        (f"{{hexagon_tools}}/{PIC}/libc++.so.1", "v81"),
+        ("{build}/other/libqnn_executorch_skel.so", "v81"),
+        ("{build}/backends/qualcomm/libqnn_executorch_backend.so", "v81"),
+        (LIBRARY.as_posix(), ""),
+        ("{op_package}/libs/hexagon-v79/libLpaiOpPackageIsland.so", "v79"),
+        ("{op_package}/libs/hexagon-v79/libQnnExampleLpaiOpPackage.so", "v79"),
     ]
-    assert plan.notes[0].startswith("Hexagon SDK 6.0.0.2:")
-    for name, note in zip(names[1:], plan.notes[1:], strict=True):
-        assert note.startswith(f"{name} is built for Hexagon V81")
-        assert "libQnnLpai.so is only V79" in note
+    assert wanted[4].path == moved
+    make_library(found["build"] / "third" / moved.name, 0x81)
+    with pytest.raises(UnfitError, match=moved.name):  # two of a name are not guessed
+        list_wanted(selection, POLICY, roots)
 
 
-@pytest.mark.parametrize(("hexagon", "notes"), [(0x75, 0), (0x79, 0), (0x81, 1)])
-def test_only_a_newer_hexagon_than_lpai_s_is_noted(
-    tmp_path: Path, hexagon: int, notes: int
-) -> None:
-    libraries = {"libQnnLpai.so": 0x79, "libc++.so.1": hexagon, "b.so": hexagon, "a.so": 0x79}
-    files = [tmp_path / name for name in libraries]
+def test_two_libraries_of_one_name_are_named(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("a/x.so", "b/y.so", "c/x.so", "d/z.so", "e/y.so")]
     for path in files:
-        make_library(path, libraries[path.name])
-    plan = make_plan(request(tmp_path, Selection(files=tuple(files[:2]))))
-    assert len(plan.notes) == notes
-    assert make_plan(request(tmp_path, Selection(files=tuple(files[2:])))).notes == ()
+        make_library(path, 0x79)
+    said = judge(tmp_path, Selection(files=tuple(files)))
+    assert "same name: x.so, y.so" in said
+    assert "why: TMP/a/x.so; TMP/b/y.so; TMP/c/x.so; TMP/e/y.so\n" in said
+    assert judge(tmp_path, Selection(files=tuple(files[1:4]))) == "signs y.so, x.so, z.so"
 
 
-def test_each_check_of_a_request(tmp_path: Path) -> None:
-    for timeout_s in (0, -1, float("nan")):
-        assert "--timeout" in refuse(tmp_path, UsageError, timeout_s=timeout_s).what
-    make_plan(request(tmp_path, timeout_s=0.1))
-    refuse(tmp_path, UsageError, Selection())
-    refuse(tmp_path, UsageError, Selection(direct_mode=True), serial="0x1")
-    assert make_plan(request(tmp_path, Selection(), serial="0x1")).inputs == ()
-    (tmp_path / "there").mkdir()
-    refuse(tmp_path, UsageError, target=tmp_path / "there")
-    make_plan(request(tmp_path, target=tmp_path / "there", force=True, roots=Roots(build=tmp_path)))
-    for root in ("qnn_sdk", "hexagon_sdk", "hexagon_tools"):
-        roots = Roots(**{root: tmp_path / "there"})
-        refuse(tmp_path, UsageError, target=tmp_path / "there/out", force=True, roots=roots)
+def test_an_op_package_gives_hexagon_libraries_only(tmp_path: Path) -> None:
+    names = [f"libs/hexagon-v79/lib{letter}.so" for letter in "hbfaecgd"]
+    for name in (*names, "libs/x86_64-linux-clang/liba.so", "libb.so"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "libs/hexagon-v79/libz.so").mkdir()
+    assert [(one.label, one.hexagon) for one in list_op_package(tmp_path, POLICY)] == [
+        (f"{{op_package}}/{name}", "v79") for name in sorted(names)
+    ]
+    plain = list_op_package(tmp_path / "libs" / "x86_64-linux-clang", POLICY)
+    assert [one.name for one in plain] == ["liba.so"]
+
+
+@pytest.mark.parametrize(
+    ("path", "version"),
+    [
+        ("qairt/lib/hexagon-v75/unsigned/libQnnSystem.so", "v75"),
+        ("tools/Tools/target/hexagon/lib/v81/G0/pic/libc++.so.1", "v81"),
+        ("somewhere/libQnnHtpV79Skel.so", "v79"),
+        ("hexagon-v75/unsigned/hexagon-v79/unsigned/lib.so", "v79"),
+        ("qairt/lib/lpai-v6/unsigned/libQnnLpai.so", ""),
+        ("v2/build/libmine.so", ""),
+        ("build/hexagon-v75", ""),
+        ("v75/libmine.so", "v75"),
+        ("x-v75/libmine.so", ""),
+    ],
+)
+def test_the_version_in_a_path(path: str, version: str) -> None:
+    assert read_place(Path(path)) == version
+
+
+def test_every_published_hexagon_can_be_selected() -> None:
+    known = [row.arch for row in read_pairs().hexagon]
+    assert len(known) == len(set(known))
+    assert set(known) <= set(POLICY.hexagon_architectures)
+
+
+# The libraries
 
 
 def test_libraries_that_cannot_be_signed_are_all_listed(
@@ -97,45 +196,79 @@ def test_libraries_that_cannot_be_signed_are_all_listed(
     make_library(folder / "a.so", 0x79)
     make_library(folder / "b.so", 0x75, BUILDS[1])
     make_library(folder / "f.so", 0x75, "")
-    (folder / "c.so").write_bytes(sign_elf(put(library, 36, "<I", 0x75), key))
-    (folder / "d.so").write_bytes(put(library, 18, "<H", 62))
-    (folder / "e.so").write_bytes(put(library, 18, "<H", 7))
+    whole = bytearray(library)
+    add_swiv(whole)
+    damaged = bytearray(whole)
+    damaged[next(parse_image(memoryview(whole)).loadable()).end - 1] ^= 1
+    files = {
+        folder / "c.so": sign_elf(put(library, 36, "<I", 0x75), key),
+        folder / "d.so": put(library, 18, "<H", 62),
+        folder / "e.so": put(library, 18, "<H", 7),
+        folder / "g.so": b"<!DOCTYPE html><html>not found</html>",
+        tmp_path / "whole.so": bytes(whole),
+        tmp_path / "damaged.so": bytes(damaged),
+    }
+    for path, data in files.items():
+        path.write_bytes(data)
+    listed = judge(tmp_path, Selection(files=tuple(sorted(folder.iterdir()))))
+    said = judge(tmp_path, Selection(files=(tmp_path / "whole.so", tmp_path / "damaged.so")))
+    assert judge(tmp_path, Selection(files=(tmp_path / "whole.so",))) == "signs whole.so"
+    check_snapshot(SNAPSHOTS / "inputs.txt", show({"many": listed, "a wrong checksum": said}))
 
-    files = tuple(sorted(folder.iterdir()))
-    lines = refuse(tmp_path, UnfitError, Selection(files=files)).why.split("\n       ")
-    assert sorted(line.removeprefix(f"{folder}/") for line in lines) == [
-        "a.so: built for Hexagon v79, not for v75",
-        f"a.so: from QNN {BUILDS[0]}; all libraries must be from the same version",
-        f"b.so: from QNN {BUILDS[1]}; all libraries must be from the same version",
-        "c.so: already signed",
-        f"c.so: from QNN {BUILDS[0]}; all libraries must be from the same version",
-        "d.so: built for x86-64, not for Hexagon",
-        "e.so: built for e_machine 7, not for Hexagon",
-    ]
+
+def test_a_library_that_names_no_build_fits_any(tmp_path: Path) -> None:
+    """The third that names one is compared, too."""
+    files = [tmp_path / f"{name}.so" for name in "abcd"]
+    for path, build in zip(files, (BUILDS[0], "", BUILDS[0], BUILDS[1]), strict=True):
+        make_library(path, 0x79, build)
+    assert judge(tmp_path, Selection(files=tuple(files[:3]))) == "signs a.so, b.so, c.so"
+    assert f"d.so: from QNN {BUILDS[1]}" in judge(tmp_path, Selection(files=tuple(files)))
 
 
-def test_a_library_whose_checksum_is_wrong_is_not_signed(tmp_path: Path) -> None:
-    data = bytearray(LIBRARY.read_bytes())
-    add_swiv(data)
-    whole, damaged = tmp_path / "a.so", tmp_path / "b.so"
-    whole.write_bytes(data)
-    image = parse_image(memoryview(data))
-    data[next(image.loadable()).end - 1] ^= 1
-    damaged.write_bytes(data)
-    assert len(make_plan(request(tmp_path, Selection(files=(whole,)))).inputs) == 1
-    why = refuse(tmp_path, UnfitError, Selection(files=(whole, damaged))).why
-    assert why.startswith(f"{damaged}: damaged; its checksum (SWIV) is ")
-    assert str(whole) not in why
+@pytest.mark.parametrize(("hexagon", "noted"), [(0x75, False), (0x79, False), (0x81, True)])
+def test_only_a_newer_hexagon_than_lpai_s_is_noted(
+    tmp_path: Path, hexagon: int, noted: bool
+) -> None:
+    libraries = {"libQnnLpai.so": 0x79, "libc++.so.1": hexagon, "b.so": hexagon, "a.so": 0x79}
+    files = [tmp_path / name for name in libraries]
+    for path in files:
+        make_library(path, libraries[path.name])
+    notes = plan(tmp_path, Selection(files=tuple(files[:2]))).notes
+    assert [note.partition(",")[0] for note in notes] == [
+        "libc++.so.1 is built for Hexagon V81"
+    ] * noted
+    assert plan(tmp_path, Selection(files=tuple(files[2:]))).notes == ()
+
+
+# The SDKs
+
+
+@pytest.mark.parametrize(
+    ("version", "selection", "needs"),
+    [
+        ("2.30.0", FILE, ""),
+        ("2.38.9", Selection("v6"), "LPAI libraries need QNN SDK 2.39"),
+        ("2.39.0", Selection("v6"), ""),
+        ("2.48.0", Selection(op_package=Path("p")), "LPAI op packages need QNN SDK 2.49"),
+        ("2.49.0", Selection(op_package=Path("p")), ""),
+        ("2.48.0", Selection("v6", op_package=Path("p")), "LPAI op packages need QNN SDK 2.49"),
+        ("", Selection("v6", op_package=Path("p")), ""),
+    ],
+)
+def test_a_selection_needs_an_sdk_from_its_own_version_on(
+    version: str, selection: Selection, needs: str
+) -> None:
+    said = outcome(lambda: check_sdk_version(version, selection, POLICY))
+    assert (needs in said and version in said) if needs else said is None
 
 
 @pytest.mark.parametrize(
     ("sdk_yaml", "builds", "version"),
     [
-        ("2.37.0", BUILDS, "2.37.0"),
-        ("", BUILDS, "2.49.40"),
+        ("2.37.0", BUILDS[:1], "2.37.0"),
+        ("", BUILDS[:1], "2.49.40"),
         ("", ("", BUILDS[1]), "2.48.40"),
         ("", ("", ""), "2.30.0"),
-        ("", (), "2.30.0"),
     ],
 )
 def test_the_version_of_an_sdk_is_its_own_then_a_library_s_then_that_of_its_place(
@@ -145,137 +278,13 @@ def test_the_version_of_an_sdk_is_its_own_then_a_library_s_then_that_of_its_plac
     root.mkdir()
     if sdk_yaml:
         (root / "sdk.yaml").write_text(f"version: {sdk_yaml}\n")
-    inputs = []
-    for number, build in enumerate(builds):
-        make_library(tmp_path / f"{number}.so", 0x79, build)
-        one = _read_input(Wanted(tmp_path / f"{number}.so", f"{number}.so", ""))
-        assert isinstance(one, Input)
-        assert one.qnn_build == build
-        inputs.append(one)
+    files = [tmp_path / f"{number}.so" for number in range(len(builds))]
+    for path, build in zip(files, builds, strict=True):
+        make_library(path, 0x79, build)
+    inputs = plan(tmp_path, Selection(files=tuple(files))).inputs
+    assert [one.qnn_build for one in inputs] == [*builds]
     assert find_sdk_version(root, inputs).startswith(version)
     assert find_sdk_version(None, inputs).startswith("" if "2.30" in version else "2.4")
-
-
-def test_a_library_that_names_no_build_fits_any(tmp_path: Path) -> None:
-    """The third that names one is compared, too."""
-    files = [tmp_path / f"{name}.so" for name in "abcd"]
-    for path, build in zip(files, (BUILDS[0], "", BUILDS[0], BUILDS[1]), strict=True):
-        make_library(path, 0x79, build)
-    assert len(make_plan(request(tmp_path, Selection(files=tuple(files[:3])))).inputs) == 3
-    assert f"d.so: from QNN {BUILDS[1]}" in (
-        refuse(tmp_path, UnfitError, Selection(files=tuple(files))).why
-    )
-
-
-def test_what_a_file_is_that_does_not_parse(tmp_path: Path) -> None:
-    page = tmp_path / "a.so"
-    page.write_text("<!DOCTYPE html><html>not found</html>")
-    assert "HTML" in explain_file(page)
-    assert "HTML" in refuse(tmp_path, UnfitError, Selection(files=(page,))).why
-    assert explain_file(LIBRARY) == ""
-
-
-@pytest.mark.parametrize(
-    ("sdk_yaml", "build", "selection", "refused"),
-    [
-        ("2.37.0", BUILDS[0], "lpai", "2.37.0 cannot be used for LPAI libraries"),
-        ("2.48.0", BUILDS[0], "package", "2.48.0 cannot be used for LPAI op packages"),
-        ("2.48.0", BUILDS[0], "both", "2.48.0 cannot be used for LPAI op packages"),
-        # Without an sdk.yaml the libraries tell; with one it counts before them.
-        ("", BUILDS[1], "package", "2.48.40 cannot be used for LPAI op packages"),
-        ("2.50.0", BUILDS[1], "package", ""),
-        ("", BUILDS[0], "package", ""),
-    ],
-)
-def test_an_sdk_that_is_too_old_is_refused(
-    tmp_path: Path, sdk_yaml: str, build: str, selection: str, refused: str
-) -> None:
-    make_library(tmp_path / "package/a.so", 0x79, build)
-    (tmp_path / "qnn").mkdir()
-    if sdk_yaml:
-        (tmp_path / "qnn/sdk.yaml").write_text(f"version: {sdk_yaml}\n")
-    package = tmp_path / "package"
-    selected = {
-        "lpai": Selection("v6"),
-        "package": Selection(op_package=package),
-        "both": Selection("v6", op_package=package),
-    }
-    roots = Roots(qnn_sdk=tmp_path / "qnn")
-    if refused:
-        error = refuse(tmp_path, UnfitError, selected[selection], roots=roots)
-        assert error.what == f"QNN SDK {refused}"
-        assert ("2.39" if selection == "lpai" else "2.49") in error.fix
-    else:
-        make_plan(request(tmp_path, selected[selection], roots=roots))
-
-
-@pytest.mark.parametrize(
-    ("version", "selection", "needs"),
-    [
-        ("2.30.0", FILE, ""),
-        ("2.38.9", Selection("v6"), "LPAI libraries"),
-        ("2.39.0", Selection("v6"), ""),
-        ("2.48.0", Selection(op_package=Path("p")), "LPAI op packages"),
-        ("2.49.0", Selection(op_package=Path("p")), ""),
-        ("2.48.0", Selection("v6", op_package=Path("p")), "LPAI op packages"),
-        ("", Selection("v6", op_package=Path("p")), ""),
-    ],
-)
-def test_a_selection_needs_an_sdk_from_its_own_version_on(
-    version: str, selection: Selection, needs: str
-) -> None:
-    policy = read_signing_policy()
-    if not needs:
-        check_sdk_version(version, selection, policy)
-        return
-    with pytest.raises(UnfitError, match=f"QNN SDK {version} cannot be used for {needs}"):
-        check_sdk_version(version, selection, policy)
-
-
-@pytest.mark.parametrize(
-    ("target", "force", "part"),
-    [
-        ("sdk/out", True, "is inside"),
-        ("sdk", True, "is inside"),
-        ("to-sdk/out", True, "is inside"),
-        ("linked/real/out", True, "is inside"),
-        ("linked", True, "contains"),
-        (".", True, "contains"),
-        ("linked/other", True, ""),
-        ("file", True, "is a file or a symbolic link"),
-        ("link", True, "is a file or a symbolic link"),
-        ("dangling", True, "is a file or a symbolic link"),
-        ("there", False, "already exists"),
-        ("there", True, ""),
-        ("signed", True, ""),
-        ("thesis", True, "was not created"),
-        ("new", False, ""),
-        ("sdk-signed", False, ""),
-    ],
-)
-def test_a_target_is_no_sdk_no_file_and_new_or_forced(
-    tmp_path: Path, target: str, force: bool, part: str
-) -> None:
-    for folder in ("sdk", "there", "linked/real"):
-        (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "to-sdk").symlink_to(tmp_path / "sdk")
-    (tmp_path / "to-real").symlink_to(tmp_path / "linked/real")
-    roots = (tmp_path / "sdk", tmp_path / "to-real")
-    for name in ("signed/signing.json", "signed/lib.so", "thesis/thesis.txt"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    (tmp_path / "file").touch()
-    (tmp_path / "link").symlink_to(tmp_path / "there")
-    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
-
-    def check() -> None:
-        check_target(tmp_path / target, force=force, protected=iter(roots))
-
-    if not part:
-        check()
-        return
-    with pytest.raises(UsageError, match=part):
-        check()
 
 
 @pytest.mark.parametrize(
@@ -283,12 +292,12 @@ def test_a_target_is_no_sdk_no_file_and_new_or_forced(
     [
         ("2.37.0.250724", "2.37.0.250724"),
         ("hexagon-sdk-6.5.0.0-0123456789ab/hexagon-sdk", "6.5.0.0"),
-        ("qnn-sdk-2.39.0.250926-deadbeef0123/qnn-sdk", "2.39.0.250926"),
         ("qairt", ""),
     ],
 )
-def test_the_version_of_a_directory(tmp_path: Path, name: str, version: str) -> None:
-    assert read_directory_version(tmp_path / name) == version
+def test_the_version_of_a_directory_is_that_of_its_real_path(
+    tmp_path: Path, name: str, version: str
+) -> None:
     (tmp_path / "current").symlink_to(tmp_path / name)
     assert read_directory_version(tmp_path / "current") == version
     assert read_directory_version(None) == ""
@@ -303,7 +312,6 @@ def test_the_version_of_a_directory(tmp_path: Path, name: str, version: str) -> 
         ("v79", "6.0.0", "8.8", []),
         ("v75", "1.0", "8.6.02", ["Hexagon SDK 1.0", "Hexagon tools 8.6.02"]),
         ("v73", "1.0", "8.6.02", []),  # no SDK is known to be the first
-        ("v89", "1.0", "1.0", []),
         ("", "1.0", "1.0", []),
     ],
 )
@@ -313,3 +321,80 @@ def test_an_sdk_or_tools_older_than_the_first_known_are_noted(
     roots = Roots(hexagon_sdk=tmp_path / sdk, hexagon_tools=tmp_path / tools)
     notes = list_version_notes(arch, roots)
     assert [note.partition(":")[0] for note in notes] == noted
+
+
+# The target
+
+
+TARGETS = {
+    "sdk/out": "is inside",
+    "sdk": "is inside",
+    "to-sdk/out": "is inside",
+    "linked/real/out": "is inside",
+    "linked": "contains",
+    ".": "contains",
+    "file": "is a file or a symbolic link",
+    "link": "is a file or a symbolic link",
+    "dangling": "is a file or a symbolic link",
+    "thesis": "was not created",
+    "linked/other": "",
+    "there": "",
+    "signed": "",
+    "new": "",
+    "sdk-signed": "",
+}
+
+
+def test_a_target_is_no_sdk_no_file_and_new_or_forced(tmp_path: Path) -> None:
+    for folder in ("sdk", "there", "linked/real", "signed", "thesis"):
+        (tmp_path / folder).mkdir(parents=True)
+    links = {"to-sdk": "sdk", "to-real": "linked/real", "link": "there", "dangling": "nowhere"}
+    for name, to in links.items():
+        (tmp_path / name).symlink_to(tmp_path / to)
+    for name in ("signed/signing.json", "signed/lib.so", "thesis/thesis.txt", "file"):
+        (tmp_path / name).touch()
+    sdk, real = tmp_path / "sdk", tmp_path / "to-real"
+    for roots in (Roots(sdk, real), Roots(real, None, sdk), Roots(None, sdk, real)):
+        for name, part in TARGETS.items():
+            said = judge(tmp_path, target=tmp_path / name, force=True, roots=roots)
+            assert said.startswith("UsageError" if part else "signs "), name
+            assert part in said, name
+    for name in ("there", "signed", "thesis"):
+        assert "already exists" in judge(tmp_path, target=tmp_path / name)
+    assert judge(tmp_path, target=tmp_path / "new").startswith("signs ")
+
+
+# The roots
+
+
+def put_in_store(name: str) -> Path:
+    """An empty artifact of profile lpai, published as a fetch publishes it."""
+    (request,) = [
+        one
+        for one in profile_requests(read_profile("lpai"), Options(offline=True))
+        if one.toolchain.name == name
+    ]
+    store, key = Store(), request.key()
+    with store.stage(key) as staged:
+        tree = Tree(name, request.release.version, "0" * 64, request.components, ())
+        return store.publish(key, staged, tree).root
+
+
+def test_a_root_is_that_of_an_option_then_of_a_variable_then_of_the_store(tmp_path: Path) -> None:
+    tools = "tools/HEXAGON_Tools/19.0.07"
+
+    def find(needed: set[str], given: str = "", **environment: str) -> list[Path | None]:
+        own = {"qnn_sdk": Path(given)} if given else {}
+        found = find_roots(own, tmp_path, environment, needed, Progress())
+        assert found.build == tmp_path
+        return [found.qnn_sdk, found.hexagon_sdk, found.hexagon_tools]
+
+    assert find(ALL) == [None, None, None]
+    qnn, hexagon = put_in_store("qnn-sdk"), put_in_store("hexagon-sdk")
+    assert find(ALL) == [qnn, hexagon, hexagon / tools]
+    assert find(ALL, "/mine", QNN_SDK_ROOT="/theirs") == [Path("/mine"), hexagon, hexagon / tools]
+    named = find(ALL, QNN_SDK_ROOT="/theirs", HEXAGON_SDK_ROOT="/hexagon")
+    assert named == [Path("/theirs"), Path("/hexagon"), Path("/hexagon") / tools]
+    assert find({"hexagon_tools"}) == [None, None, hexagon / tools]
+    assert find({"hexagon_sdk"}) == [None, hexagon, None]
+    assert find(set()) == [None, None, None]

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import platform
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,21 +16,23 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ci.signing.certificates import parse_chain
 from ci.signing.inputs import Input, find_qnn_build
-from ci.signing.masking import Masker
 from ci.signing.plan import Roots, SignPlan, SignRequest
 from ci.signing.record import read_record
 from ci.signing.segments import parse_image
 from ci.signing.selection import Selection, Wanted, read_signing_policy
-from ci.signing.sign import Run, SignJob, list_jobs, require_good, sign, stage
+from ci.signing.sign import sign, stage
 from ci.signing.signer import Failure, Interpreter, Signer, SignerError
-from ci.signing.verdict import Kind, Verdict, Verification
+from ci.signing.verdict import Verdict
 from provisioning.console.progress import Progress
-from provisioning.elf.qnn_build import QnnBuild
 from provisioning.errors import StoreError, UsageError
+from tests.build.signing import show
 from tests.stand_ins.elfsigner.certify import LEAF_NAME, ROOT_NAME, certify
 from tests.stand_ins.elfsigner.keys import make_key
 from tests.stand_ins.elfsigner.mbn_writer import Key, sign_elf
-from tests.stand_ins.elfsigner.spoil import flip
+from tests.stand_ins.elfsigner.spoil import PLACE, flip
+from tests.stand_ins.snapshots import check_snapshot
+
+SNAPSHOTS = Path(__file__).with_name("snapshots")
 
 # -i IN -o OUT, or -t SERIAL -o OUT: copies what was signed before, and says where it runs.
 SIGNER = """
@@ -62,14 +61,14 @@ def signer(tmp_path: Path, store: Path) -> Signer:
 
 
 Plan = Callable[..., SignPlan]
-Write = Callable[..., None]
+Write = Callable[[dict[str, bytes]], None]
 
 
 @pytest.fixture
 def write(store: Path) -> Write:
     """Put what the signer will write for each name into its store."""
 
-    def put(**files: bytes) -> None:
+    def put(files: dict[str, bytes]) -> None:
         for name, data in files.items():
             (store / f"{name}.so").write_bytes(data)
 
@@ -97,35 +96,36 @@ def digest(data: bytes) -> dict[str, object]:
     return {"sha256": hashlib.sha256(data).hexdigest(), "size_bytes": len(data)}
 
 
+def list_names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
 def test_a_whole_run(
-    plan: Plan, signer: Signer, store: Path, tmp_path: Path, key: Key, library: bytes
+    plan: Plan, signer: Signer, write: Write, tmp_path: Path, key: Key, library: bytes
 ) -> None:
+    """The signer works on a copy in its own directory; a test signature has no input."""
     signed, testsig = sign_elf(library, key, 5, "sha256"), sign_elf(library, key, serial=0xBADCAFE)
-    (store / "liba.so").write_bytes(signed)
-    (store / "testsig-0xbadcafe.so").write_bytes(testsig)
-    (store / "testsig-0xbadcafe.so").chmod(0o600)
+    write({"liba": signed, "testsig-0xbadcafe": testsig})
+    (tmp_path / "store/testsig-0xbadcafe.so").chmod(0o600)
+    script = tmp_path / "signer.sh"
+    script.write_text(f"{SIGNER}\ncmp in/liba.so {tmp_path}/liba.so && echo same; ls in out\n")
     stream = io.StringIO()
 
     done = sign(plan("liba.so", serial="0xbadcafe"), signer, Progress(stream))
 
     out = tmp_path / "signed"
-    assert sorted(path.name for path in out.iterdir()) == [
-        "liba.so",
-        "signer.log",
-        "signing.json",
-        "statement.intoto.json",
-        "testsig-0xbadcafe.so",
-    ]
+    names = ["liba.so", "signer.log", "signing.json", "statement.intoto.json"]
+    assert list_names(out) == [*names, "testsig-0xbadcafe.so"]
     assert (out / "liba.so").read_bytes() == signed
     assert (out / "testsig-0xbadcafe.so").stat().st_mode & 0o777 == 0o644
     assert stream.getvalue().splitlines() == [
         "signing liba.so (1 of 2)",
         "signing testsig-***.so (2 of 2)",
     ]
-    assert (out / "signer.log").read_text() == (
-        "# liba.so\n-i liba.so y . ***\n# testsig-***.so\n-t *** y . ***\n"
-    )
-    script = tmp_path / "signer.sh"
+    log = (out / "signer.log").read_text()
+    assert log.startswith("# liba.so\n-i liba.so y . ***\nsame\nin:\nliba.so\n\nout:\nliba.so\n")
+    assert "# testsig-***.so\n-t *** y . ***\n" in log
+    assert log.endswith("in:\n\nout:\ntestsig-***.so\n")
     common = {
         "verdict": "proven",
         "certificates": [one.fingerprint for one in parse_chain(key.chain)],
@@ -169,20 +169,61 @@ def test_a_whole_run(
     }
 
 
-def test_a_signer_without_a_python_of_ours_is_all_its_programs(
+def test_libraries_are_signed_in_their_order_by_any_command(
     plan: Plan, signer: Signer, write: Write, key: Key, library: bytes
 ) -> None:
-    write(liba=sign_elf(library, key))
-    record = sign(plan("liba.so"), Signer(signer.words, 60.0), Progress()).record
+    write(dict.fromkeys(("liba", "libb"), sign_elf(library, key)))
+    record = sign(plan("libb.so", "liba.so"), Signer(signer.words, 60.0), Progress()).record
+    assert [one.name for one in record.libraries] == ["libb.so", "liba.so"]
     assert record.python == ""
     assert [one.path for one in record.signer] == list(signer.words)
 
 
 def refuse(plan: SignPlan, signer: Signer) -> SignerError:
+    """The error of a run, which publishes nothing."""
     with pytest.raises(SignerError) as caught:
         sign(plan, signer, Progress())
     assert not plan.request.target.exists()
     return caught.value
+
+
+def without_scheme(key: Key) -> Key:
+    """A chain whose leaf has a key for which no scheme is published."""
+    authority = generate_private_key(SECP256R1())
+    chain = certify(LEAF_NAME, Ed25519PrivateKey.generate(), ROOT_NAME, authority)
+    chain += certify(ROOT_NAME, authority, ROOT_NAME, authority)
+    return replace(key, chain=chain)
+
+
+def test_outputs_that_prove_nothing_are_refused(
+    plan: Plan, signer: Signer, write: Write, key: Key, library: bytes
+) -> None:
+    """The most specific of several faults names the failure."""
+    good, expired = sign_elf(library, key), sign_elf(library, make_key(-1))
+    altered = flip(library, parse_image(memoryview(library)).segments[2].offset)
+    outputs = {
+        "expired": expired,
+        "expired, with a wrong hash": flip(expired, PLACE + 600),
+        "unsigned": library,
+        "another library": sign_elf(altered, key),
+        "another library, changed once more": flip(
+            sign_elf(altered, key), next(parse_image(memoryview(good)).loadable()).end - 1
+        ),
+        "truncated": good[:-1],
+        "a wrong hash": sign_elf(library, key, wrong_entry=3),
+        "a wrong signature": flip(good, PLACE + 60),
+        "encrypted": sign_elf(library, key, trailer=b"ISMQ" + b"\x17" * 96),
+        "no published scheme": sign_elf(library, without_scheme(key)),
+    }
+    said = {}
+    for name, data in outputs.items():
+        write({"liba": data})
+        error = refuse(plan("liba.so"), signer)
+        # The dates and names of this run's keys are not ours.
+        said[name] = f"{error.what}\n{error.why.partition(' expired on')[0]}\n{error.fix}"
+    check_snapshot(SNAPSHOTS / "refused.txt", show(said))
+    done = sign(plan("liba.so", accept_unrecognised=True), signer, Progress())
+    assert done.record.libraries[0].verdict == "signature not recognised"
 
 
 @pytest.mark.parametrize("altered", ["liba", "libb"])
@@ -191,113 +232,22 @@ def test_each_file_is_proven_beside_its_input(
 ) -> None:
     other = flip(library, parse_image(memoryview(library)).segments[2].offset)
     good = sign_elf(library, key)
-    write(**{**dict.fromkeys(("liba", "libb"), good), altered: sign_elf(other, key)})
+    write({**dict.fromkeys(("liba", "libb"), good), altered: sign_elf(other, key)})
     error = refuse(plan("liba.so", "libb.so"), signer)
     assert error.failure is Failure.ALTERED
     assert error.what.startswith(f"{altered}.so")
 
 
-def test_outputs_that_are_no_signed_library_are_refused(
-    plan: Plan, signer: Signer, write: Write, tmp_path: Path, library: bytes
-) -> None:
-    write(liba=sign_elf(library, make_key(-1)))
-    assert refuse(plan("liba.so"), signer).failure is Failure.EXPIRED
-    write(liba=library)
-    assert refuse(plan("liba.so"), signer).failure is Failure.UNCHANGED
-    (tmp_path / "signer.sh").write_text("exit 0\n")
-    assert refuse(plan("liba.so"), signer).failure is Failure.NO_OUTPUT
-
-
 def test_another_serial_is_refused_and_not_shown(
-    plan: Plan, signer: Signer, store: Path, key: Key, library: bytes
+    plan: Plan, signer: Signer, write: Write, key: Key, library: bytes
 ) -> None:
-    (store / "testsig-0xbadcafe.so").write_bytes(sign_elf(library, key, serial=0xBADCAFF))
+    write({"testsig-0xbadcafe": sign_elf(library, key, serial=0xBADCAFF)})
     error = refuse(plan(serial="0xbadcafe"), signer)
     assert error.failure is Failure.WRONG_HASH
     assert "badcafe" not in str(error)
 
 
-def test_a_key_of_no_published_scheme_is_taken_when_it_is_accepted(
-    plan: Plan, signer: Signer, write: Write, key: Key, library: bytes
-) -> None:
-    leaf, authority = Ed25519PrivateKey.generate(), generate_private_key(SECP256R1())
-    chain = certify(LEAF_NAME, leaf, ROOT_NAME, authority)
-    chain += certify(ROOT_NAME, authority, ROOT_NAME, authority)
-    write(liba=sign_elf(library, replace(key, chain=chain)))
-
-    error = refuse(plan("liba.so"), signer)
-    assert error.failure is Failure.UNRECOGNISED
-    assert "Ed25519" in error.why
-    done = sign(plan("liba.so", accept_unrecognised=True), signer, Progress())
-    assert done.record.libraries[0].verdict == "signature not recognised"
-
-
-@pytest.mark.parametrize(
-    ("kinds", "failure"),
-    [
-        ((Kind.HASH, Kind.TRUNCATED), Failure.TRUNCATED),
-        ((Kind.HASH, Kind.DATE), Failure.EXPIRED),
-        ((Kind.HASH, Kind.DIFFERENT), Failure.ALTERED),
-        ((Kind.SIGNATURE, Kind.HASH), Failure.WRONG_HASH),
-        ((Kind.SIGNATURE, Kind.CHAIN), Failure.INVALID),
-    ],
-)
-def test_the_most_telling_fault_names_the_failure(
-    kinds: tuple[Kind, ...], failure: Failure
-) -> None:
-    report = Verification(1, signed=True)
-    require_good(report, "lib.so", accept=False)
-    for kind in kinds:
-        report.add(kind, kind.value)
-    with pytest.raises(SignerError) as caught:
-        require_good(report, "lib.so", accept=True)
-    assert caught.value.failure is failure
-    assert caught.value.why == "; ".join(kind.value for kind in kinds)
-
-
-def test_a_signer_that_encrypts_is_refused() -> None:
-    with pytest.raises(SignerError) as caught:
-        require_good(Verification(1, signed=True, encrypted=True), "lib.so", accept=True)
-    assert caught.value.failure is Failure.ENCRYPTED
-
-
-def test_a_signer_works_on_a_copy_in_an_area_of_its_own(
-    plan: Plan, signer: Signer, write: Write, tmp_path: Path, key: Key, library: bytes
-) -> None:
-    write(liba=sign_elf(library, key))
-    script = tmp_path / "signer.sh"
-    script.write_text(f'{SIGNER}\necho "$2"; cmp "$2" {tmp_path}/liba.so && echo same; ls . in\n')
-
-    sign(plan("liba.so"), signer, Progress())
-    log = (tmp_path / "signed" / "signer.log").read_text().split()
-    assert log[-7:] == ["./in/liba.so", "same", ".:", "in", "out", "in:", "liba.so"]
-
-
-def test_what_is_made_from_a_serial_has_no_input(
-    plan: Plan, signer: Signer, store: Path, tmp_path: Path, key: Key, library: bytes
-) -> None:
-    (store / "testsig-0x1.so").write_bytes(sign_elf(library, key, serial=1))
-    with stage(tmp_path / "signed", force=False) as ready:
-        run = Run(plan(serial="0x1"), signer, ready, Masker())
-        ((made, _),) = run.make_all([SignJob("testsig-0x1.so", "l", serial="0x1")], Progress())
-        assert made.source == "l"
-        assert (ready / "testsig-0x1.so").is_file()
-        assert list((ready / ".scratch/0/in").iterdir()) == []
-
-
-def test_jobs_are_the_libraries_and_then_the_test_signature(plan: Plan, library: bytes) -> None:
-    assert list_jobs(plan("b.so", "a.so", serial="0x1")) == [
-        SignJob("b.so", "{qnn_sdk}/b.so", library),
-        SignJob("a.so", "{qnn_sdk}/a.so", library),
-        SignJob("testsig-0x1.so", "the signer's own", b"", "0x1"),
-    ]
-
-
 # A directory appears whole, or the old one stays
-
-
-def list_names(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.iterdir())
 
 
 def test_a_published_directory_replaces_the_old_one_and_a_failure_keeps_it(tmp_path: Path) -> None:
@@ -333,32 +283,20 @@ def test_a_directory_is_published_where_the_run_began(
     assert list_names(tmp_path / "signed") == ["lib.so"]
 
 
-def test_an_input_tells_its_build_if_it_has_one(tmp_path: Path) -> None:
-    wanted = Wanted(tmp_path / "a.so", "a.so", "")
-    assert Input(wanted, b"", 0x68, None).qnn_build == ""
-    build = QnnBuild("2.49.40", None, "v2.49.40")
-    assert Input(wanted, b"", 0x68, build).qnn_build == "v2.49.40"
-
-
-def make_while_signing(target: Path, *, force: bool) -> None:
+def make_meanwhile(target: Path, *, force: bool) -> None:
     """Another run makes the target while this one is at work."""
-    program = (
-        "import sys, pathlib; from ci.signing.sign import stage\n"
-        "with stage(pathlib.Path(sys.argv[1]), force=False) as ready:\n"
-        "    (ready / 'lib.so').write_text('other')"
-    )
     with stage(target, force=force) as ready:
         (ready / "lib.so").write_text("ours")
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])}
-        subprocess.run([sys.executable, "-c", program, target], check=True, env=environment)
+        with stage(target, force=False) as other:
+            (other / "lib.so").write_text("other")
         assert (target / "lib.so").read_text() == "other"
 
 
 def test_what_another_run_made_meanwhile_is_kept_unless_forced(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="already exists"):
-        make_while_signing(tmp_path / "signed", force=False)
+        make_meanwhile(tmp_path / "signed", force=False)
     assert (tmp_path / "signed" / "lib.so").read_text() == "other"
-    make_while_signing(tmp_path / "again", force=True)
+    make_meanwhile(tmp_path / "again", force=True)
     assert (tmp_path / "again" / "lib.so").read_text() == "ours"
     assert list_names(tmp_path) == ["again", "signed"]
 
