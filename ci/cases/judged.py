@@ -81,6 +81,7 @@ from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.manifest.targets import Backend
 
 SHOWN_OPS = 4
+NO_KERNEL = "error: 0x:14"  # ExecuTorch's OperatorMissing
 NO_FLOAT = (
     "the quality of the quantization is not judged: to judge it, set `float_model` in the model's"
     " policy entry to the float model's file"
@@ -337,8 +338,10 @@ class CaseJudge:
             return self.end(Status.UNSUPPORTED, [LACKING.find(run.failure)], log_tail)
         if known := self.find_refusal(found, log_tail):
             return self.end(Status.UNSUPPORTED, [expect(found, known)], log_tail)
-        findings = [found, *self.delegation_faults(compiled), *self.find_excesses(compiled)]
-        return self.end(Status.FAILED, findings, log_tail)
+        findings = [found, *self.delegation_faults(compiled)]
+        if NO_KERNEL in run.failure:  # of a node on the CPU, which explains the failure
+            findings.reverse()
+        return self.end(Status.FAILED, [*findings, *self.find_excesses(compiled)], log_tail)
 
     def locate(self) -> str:
         """Return the layer at which a program starts to differ from its model, or "" if it is

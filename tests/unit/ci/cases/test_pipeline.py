@@ -1422,6 +1422,12 @@ def test_a_run_that_dies_is_told_with_the_nodes_on_the_cpu_and_its_budget(tmp_pa
         Status.FAILED,
         [NO_OUTPUTS.id, ON_CPU.id, OVER_BUDGET.id],
     )
+
+    def lack(_: Sets) -> Sets:
+        raise RunError("RuntimeError: Failed to load method forward, error: 0x:14")
+
+    case = run_case(tmp_path / "lacks", engine, EchoRunner(lack), policy).case
+    assert [one.id for one in case.findings] == [ON_CPU.id, NO_OUTPUTS.id, OVER_BUDGET.id]
     rows = (Unsupported(pattern="^the log$|the log", reason="its log tells so"),)
     known = msgspec.structs.replace(policy, unsupported=rows).for_backend(Backend.HTP)
     case = run_case(tmp_path, engine, EchoRunner(fail), known).case
