@@ -1,4 +1,4 @@
-"""Findings: what is wrong with a case, as data. Text is made from them only where they are shown.
+"""Findings: what is wrong with a case, as data. Reports and terminals make text from them.
 
 A finding has an id (ci.facts.kinds) that never changes its meaning, so that a policy, a code
 scanning service or a reader can refer to it.
