@@ -1,99 +1,81 @@
-"""What a build judges of a file that it left, besides its policy: needs, size, Python, pages."""
+"""The files that a build leaves: which are collected, stripped, judged and published."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ci.builds.artifacts import Judged, _judge_build, judge_artifact, publish_artifacts
-from ci.builds.plan import Place
+from ci.builds.artifacts import (
+    Judged,
+    collect_artifacts,
+    judge_artifact,
+    publish_artifacts,
+    split_symbols,
+)
+from ci.builds.plan import BuildPlan, BuildRequest
 from ci.builds.targets import Artifact
 from provisioning.doctor.checks.elf import judge as judge_elf
 from provisioning.doctor.policies import elf_policy
 from provisioning.elf.reader import read_elf
 from provisioning.files import hash_file
+from tests.build.builds import explain, plan, write_files, write_program
+from tests.build.signing import show
+from tests.stand_ins.snapshots import check_snapshot
 
 ELF_FILES = Path(__file__).parents[3] / "artifacts" / "elf"
 ANDROID, HEXAGON = ELF_FILES / "libandroid.so", ELF_FILES / "libhexagon.so"
-NEEDED = ("libneeded.so",)
+SNAPSHOTS = Path(__file__).with_name("snapshots")
 
 
-def judge(path: Path, tag: str = "", pages: str = "", **row: object) -> Judged:
-    kind = "aarch64-android" if path == ANDROID else "hexagon-v69"
-    artifact = Artifact("x", **{"needed": NEEDED, **row})  # type: ignore[arg-type]
+def judge(path: Path, tag: str = "", pages: str = "", **row: Any) -> Judged:
+    kind = "aarch64-android" if "android" in path.name else "hexagon-v69"
+    artifact = Artifact("x", **{"needed": ("libneeded.so",), **row})
     return judge_artifact(artifact, path, elf_policy(kind), tag, pages)
 
 
-def list_ids(judged: Judged) -> list[str]:
-    return [one.id for one in judged.findings]
+def describe(judged: Judged) -> Iterable[str]:
+    for title, findings in (("", judged.findings), ("accepted: ", judged.accepted)):
+        for one in findings:
+            yield f"{title}{one}\n  where: {one.where}\n  why: {one.why}\n  fix: {one.fix}"
 
 
-def test_a_library_that_nothing_brings_is_an_error_unless_it_is_accepted() -> None:
-    assert list_ids(judge(HEXAGON)) == []
-    lost = judge(HEXAGON, needed=())
-    assert list_ids(lost) == [one.id for one in lost.errors] == ["BUILD101"]
-    assert "libneeded.so" in lost.findings[0].what
-    known = judge(HEXAGON, needed=(), accept={"BUILD101": "it is tested"})
-    assert (known.findings, [one.id for one in known.accepted]) == ((), ["BUILD101"])
-    other = judge(HEXAGON, needed=(), accept={"BUILD102": "a row accepts what it names alone"})
-    assert ([one.id for one in other.errors], other.accepted) == (["BUILD101"], ())
-
-
-def test_each_library_that_neither_the_system_nor_the_row_has_is_named() -> None:
-    policy = elf_policy("hexagon-v69")
-    names = ("libone.so", policy.system[0], "librow.so", policy.system[-1], "libtwo.so")
-    facts = replace(read_elf(HEXAGON), needed=names)
-    found = [*_judge_build(facts, policy, Artifact("x", needed=("libother.so", "librow.so")), "")]
-    assert [(one.id, one.what.split()[-1]) for one in found] == [
-        ("BUILD101", "libone.so"),
-        ("BUILD101", "libtwo.so"),
-    ]
-
-
-def test_every_finding_of_the_policy_is_one_of_the_file() -> None:
-    policy, path = elf_policy("aarch64-android"), ELF_FILES / "libaarch64.so"
-    known = [one.id for one in judge_elf(read_elf(path), policy)]
-    assert len(known) > 1
-    found = list_ids(judge_artifact(Artifact("x", needed=NEEDED), path, policy))
-    assert [one for one in found if not one.startswith("BUILD")] == known
-
-
-def test_what_is_published_are_the_files_and_the_symbols_of_those_that_have_some(
-    tmp_path: Path,
-) -> None:
-    place = Place(tmp_path)
-    built = tmp_path / "stages"
-    built.mkdir()
-    for name in ("a.so", "a.so.debug", "b.so", "b.so.debug", "c.so"):
-        (built / name).write_text(f"bytes of {name}")
-    rows = {"a.so": True, "b.so": False, "c.so": True}
-    judged = tuple(
-        Judged(Artifact("x", "x", split_symbols=split), built / name, "", 0, None, ())
-        for name, split in rows.items()
-    )
-    plan: Any = SimpleNamespace(place=place)
-    place.artifacts.mkdir()
-    (place.artifacts / "of_an_earlier_build.so").write_text("gone")
-    publish_artifacts(plan, judged)
-    found = {path.name: path.read_text() for path in place.artifacts.iterdir()}
-    assert found == {name: f"bytes of {name}" for name in ("a.so", "a.so.debug", "b.so", "c.so")}
-
-
-def test_a_budget_is_met_to_the_byte() -> None:
+def test_needs_size_python_and_pages_of_a_file_are_judged(tmp_path: Path) -> None:
     size = HEXAGON.stat().st_size
-    assert list_ids(judge(HEXAGON, size_budget=size)) == []
-    assert list_ids(judge(HEXAGON, size_budget=size - 1)) == ["BUILD102"]
+    python = tmp_path / "PyAdaptor.cpython-39-x.so"
+    python.write_bytes(HEXAGON.read_bytes())
+    (tmp_path / "cut.so").write_bytes(b"\x7fELF")
+    said = {
+        "a good file": judge(HEXAGON, size_budget=size),
+        "a library that nothing brings": judge(HEXAGON, needed=()),
+        "an accepted need": judge(HEXAGON, needed=(), accept={"BUILD101": "it is tested"}),
+        "another accepted finding": judge(HEXAGON, needed=(), accept={"BUILD102": "alone"}),
+        "a byte over the budget": judge(HEXAGON, size_budget=size - 1),
+        "another Python": judge(python, "cpython-312"),
+        "pages of an option": judge(ANDROID, pages="4096"),
+        "pages of the linker": judge(ANDROID),
+        "pages that an option overrode": judge(ANDROID, pages="16384"),
+        "half a file": judge(tmp_path / "cut.so"),
+    }
+    text = show(
+        {name: describe(one) for name, one in said.items()},
+        {str(tmp_path): "TMP", str(ELF_FILES): "ELF"},
+    )
+    check_snapshot(SNAPSHOTS / "judged.txt", text)
+    cut = said["half a file"]
+    digest = hash_file(tmp_path / "cut.so")
+    assert (cut.facts, cut.size_bytes, cut.sha256, len(cut.errors)) == (None, 4, digest, 1)
+    assert [bool(one.errors) for one in said.values()] == [
+        *(False, True, False, True, True, True, False, False, False, True)
+    ]
 
 
 @pytest.mark.parametrize(
     ("name", "tag", "good"),
     [
         ("PyAdaptor.cpython-312-x.so", "cpython-312", True),
-        ("PyAdaptor.cpython-39-x.so", "cpython-312", False),
         ("PyAdaptor.cpython-313t-x.so", "cpython-313", False),
         ("PyAdaptor.cpython-39-x.so", "", True),
         ("libbackend.so", "cpython-312", True),
@@ -107,26 +89,106 @@ def test_an_adaptor_is_for_the_python_that_was_asked_for(
     assert ("BUILD103" not in errors) is good
 
 
-@pytest.mark.parametrize(
-    ("pages", "why", "fix"),
-    [
-        ("4096", "-D QNN_CI_PAGE_BYTES=4096", "16384 is the default"),
-        ("", "-D QNN_CI_PAGE_BYTES=", "16384 is the default"),
-        ("16384", "another link option overrode it", "max-page-size"),
-    ],
+def test_every_finding_of_the_policy_is_one_of_the_file() -> None:
+    policy, path = elf_policy("aarch64-android"), ELF_FILES / "libaarch64.so"
+    known = [one.id for one in judge_elf(read_elf(path), policy)]
+    assert len(known) > 1
+    found = [one.id for one in judge_artifact(Artifact("x"), path, policy).findings]
+    assert [one for one in found if not one.startswith("BUILD")] == known
+
+
+ROWS = (
+    {"path": "lib/*.so", "policy": "hexagon-{dsp_arch}"},
+    {"path": "bin/a", "policy": "x86_64-linux", "extra": "tools"},
+    {"path": "bin/b", "policy": "x86_64-linux", "option": "WITH_B"},
+    {"path": "bin/c", "policy": "x86_64-linux", "optional": True},
 )
-def test_small_pages_are_a_warning_that_names_what_made_them(
-    pages: str, why: str, fix: str
-) -> None:
-    judged = judge(ANDROID, pages=pages)
-    (finding,) = judged.findings
-    assert (finding.id, judged.errors) == ("QNN225", ())
-    assert why in finding.why
-    assert fix in finding.fix
 
 
-def test_a_file_that_cannot_be_read_has_no_facts(tmp_path: Path) -> None:
-    (tmp_path / "a.so").write_bytes(b"\x7fELF")
-    judged = judge(tmp_path / "a.so")
-    assert (judged.facts, len(judged.errors), judged.size_bytes) == (None, 1, 4)
-    assert judged.sha256 == hash_file(tmp_path / "a.so")
+def make_plan(place: Path, *rows: dict[str, Any], **values: str) -> BuildPlan:
+    made = plan(place, artifacts=list(rows))
+    made.values.update(values)  # type: ignore[attr-defined]
+    return made
+
+
+def collect(made: BuildPlan, extras: str = "", **defines: str) -> str:
+    request = BuildRequest(extras=frozenset(extras.split()), defines=defines)
+    return explain(
+        lambda: [
+            f"{one.path.relative_to(made.place.root)} {one.size_bytes}"
+            for one in collect_artifacts(made, request)
+        ]
+    )
+
+
+def test_every_file_of_every_row_that_is_asked_for_is_collected(tmp_path: Path) -> None:
+    """A stripped file replaces the one with its symbols."""
+    names = ("lib/z.so", "lib/a.so", "bin/a", "bin/b")
+    write_files(tmp_path, dict.fromkeys(names, "with symbols"))
+    write_files(tmp_path, {"stripped/z.so": "", "lib/folder.so/x": ""})
+    made = make_plan(tmp_path, *ROWS)
+    libraries = "'lib/a.so 12', 'stripped/z.so 0'"
+    assert collect(made) == f"[{libraries}, 'bin/b 12']"
+    assert collect(made, "tools other") == f"[{libraries}, 'bin/a 12', 'bin/b 12']"
+    assert collect(made, "tools", WITH_B="off") == f"[{libraries}, 'bin/a 12']"
+    (tmp_path / "bin/b").unlink()
+    missing = collect(made)
+    assert missing.startswith("FailedError t: the build succeeded but produced no bin/b\n")
+    assert str(tmp_path / "build.log") in missing
+
+
+def test_pages_and_the_python_of_a_target_are_those_of_its_options(tmp_path: Path) -> None:
+    write_files(tmp_path, {"lib/x": ""})
+    (tmp_path / "lib/PyA.cpython-39-x.so").write_bytes(ANDROID.read_bytes())
+    row = {"path": "lib/*.so", "policy": "aarch64-android"}
+    made = plan(tmp_path, artifacts=[row], per_python=True)
+    made.values.update(python_version="cpython-312 3.12.1", page_bytes="16384")  # type: ignore[attr-defined]
+    for defines, part in (
+        ({}, "max-page-size=16384"),
+        ({"QNN_CI_PAGE_BYTES:STRING": "8192"}, "QNN_CI_PAGE_BYTES=8192"),
+    ):
+        (one,) = collect_artifacts(made, BuildRequest(defines=defines))
+        found = {finding.id: finding for finding in one.findings}
+        assert part in found["QNN225"].why
+        assert found["BUILD103"].what.endswith("is not built for cpython-312")
+
+
+OBJCOPY = """
+case $1 in
+--only-keep-debug) echo "symbols of $2" > "$3" ;;
+--strip-all) echo "$2 of $3" > "$4" ;;
+esac
+"""
+
+
+def test_each_file_of_a_row_is_stripped_and_published_with_its_symbols(tmp_path: Path) -> None:
+    names = ("lib/a.so", "lib/b.so", "skel/c.so", "bin/d", "stripped/old", "artifacts/earlier.so")
+    write_files(tmp_path, {name: f"{name} as built\n" for name in names})
+    policy = {"policy": "x86_64-linux"}
+    rows = (
+        {"path": "lib/*.so", "split_symbols": True, **policy},
+        {"path": "skel/*.so", **policy},
+        {"path": "bin/d", "split_symbols": True, **policy},
+    )
+    objcopy = write_program(tmp_path / "objcopy", OBJCOPY)
+
+    def build(**values: str) -> dict[str, str]:
+        made = make_plan(tmp_path, *rows, **values)
+        split_symbols(made)
+        publish_artifacts(made, collect_artifacts(made, BuildRequest()))
+        found = sorted((tmp_path / "artifacts").iterdir())
+        return {path.name: path.read_text().replace(str(tmp_path), "TMP") for path in found}
+
+    def pair(name: str) -> dict[str, str]:
+        base = Path(name).name
+        link = f"--add-gnu-debuglink=TMP/stripped/{base}.debug of TMP/{name}\n"
+        return {base: link, f"{base}.debug": f"symbols of TMP/{name}\n"}
+
+    skel = {"c.so": "skel/c.so as built\n"}
+    stripped = {**pair("lib/a.so"), **pair("lib/b.so"), **pair("bin/d")}
+    assert build(objcopy=str(objcopy)) == {**stripped, **skel}
+    assert not (tmp_path / "stripped/old").exists()
+    assert build() == {
+        **{Path(name).name: f"{name} as built\n" for name in ("lib/a.so", "lib/b.so", "bin/d")},
+        **skel,
+    }

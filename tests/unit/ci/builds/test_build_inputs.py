@@ -1,3 +1,5 @@
+"""Snapshots of the inputs of a build, the copy of its sources, and records of both."""
+
 from __future__ import annotations
 
 import os
@@ -22,17 +24,11 @@ from ci.builds.inputs import (
 )
 from provisioning.errors import StoreError, UnfitError
 from provisioning.files import hash_file
-
-
-def write(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    return root
+from tests.build.builds import write_files
 
 
 def test_a_snapshot_leaves_out_what_builds_and_version_control_leave(tmp_path: Path) -> None:
-    write(
+    write_files(
         tmp_path,
         {
             "a.c": "a",
@@ -52,21 +48,11 @@ def test_a_snapshot_leaves_out_what_builds_and_version_control_leave(tmp_path: P
     assert list(found) == ["a.c", "pyvenv.cfg", "sub/b.c"]
 
 
-def test_a_touch_changes_no_digest_and_an_edit_of_equal_size_does(tmp_path: Path) -> None:
-    write(tmp_path, {"a.c": "one"})
-    before = take_snapshot(tmp_path)
-    os.utime(tmp_path / "a.c", (1, 1))
-    touched = take_snapshot(tmp_path, before)
-    assert digest_snapshot(touched) == digest_snapshot(before)
-    (tmp_path / "a.c").write_text("two")
-    assert digest_snapshot(take_snapshot(tmp_path, touched)) != digest_snapshot(before)
-
-
 @pytest.mark.parametrize("change", ["size", "mtime_ns", "inode", "mode"])
 def test_a_file_is_read_again_if_its_size_time_inode_or_mode_is_another(
     tmp_path: Path, change: str
 ) -> None:
-    write(tmp_path, {"a.c": "one"})
+    write_files(tmp_path, {"a.c": "one"})
     (entry,) = take_snapshot(tmp_path).values()
     known = msgspec.structs.replace(entry, sha256="of the last read")
     assert take_snapshot(tmp_path, {"a.c": known}) == {"a.c": known}
@@ -74,14 +60,35 @@ def test_a_file_is_read_again_if_its_size_time_inode_or_mode_is_another(
     assert take_snapshot(tmp_path, {"a.c": other}) == {"a.c": entry}
 
 
-def test_of_a_mode_only_what_may_be_executed_counts(tmp_path: Path) -> None:
-    write(tmp_path, {"a.c": "one"})
-    digests = []
-    for mode in (0o644, 0o600, 0o744, 0o654, 0o645):
-        (tmp_path / "a.c").chmod(mode)
-        digests.append(digest_snapshot(take_snapshot(tmp_path)))
-    assert digests[0] == digests[1]
-    assert len({*digests}) == 4
+def test_contents_names_links_and_executable_bits_count_and_times_do_not(tmp_path: Path) -> None:
+    source = tmp_path / "a.c"
+    source.write_text("one")
+    (tmp_path / "l").symlink_to("a.c")
+
+    def digest() -> str:
+        return digest_snapshot(take_snapshot(tmp_path))
+
+    source.chmod(0o644)
+    first = digest()
+    os.utime(source, (1, 1))
+    source.chmod(0o600)
+    assert digest() == first
+    others = []
+    for mode in (0o744, 0o654, 0o645):
+        source.chmod(mode)
+        others.append(digest())
+    source.chmod(0o644)
+    source.rename(tmp_path / "b.c")
+    others.append(digest())
+    (tmp_path / "b.c").rename(source)
+    source.write_text("two")
+    others.append(digest())
+    source.write_text("one")
+    assert digest() == first
+    (tmp_path / "l").unlink()
+    (tmp_path / "l").symlink_to("b.c")
+    others.append(digest())
+    assert len({first, *others}) == 7
 
 
 def test_what_is_neither_a_file_nor_a_link_is_not_opened(
@@ -91,26 +98,11 @@ def test_what_is_neither_a_file_nor_a_link_is_not_opened(
     monkeypatch.chdir(tmp_path)  # the path of a socket must be short
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind("socket")
-    write(tmp_path, {"a.c": "one"})
+    write_files(tmp_path, {"a.c": "one"})
     os.mkfifo(tmp_path / "pipe")
     found = take_snapshot(tmp_path)
     sums = {name: bool(one.sha256) for name, one in found.items()}
     assert sums == {"a.c": True, "pipe": False, "socket": False}
-
-
-@pytest.mark.parametrize("change", ["mode", "name", "link"])
-def test_a_mode_a_name_and_a_link_count(tmp_path: Path, change: str) -> None:
-    write(tmp_path, {"a.c": "one"})
-    (tmp_path / "l").symlink_to("a.c")
-    before = digest_snapshot(take_snapshot(tmp_path))
-    if change == "mode":
-        (tmp_path / "a.c").chmod(0o755)
-    elif change == "name":
-        (tmp_path / "a.c").rename(tmp_path / "b.c")
-    else:
-        (tmp_path / "l").unlink()
-        (tmp_path / "l").symlink_to("b.c")
-    assert digest_snapshot(take_snapshot(tmp_path)) != before
 
 
 def test_a_missing_directory_is_an_error_of_the_tree(tmp_path: Path) -> None:
@@ -124,7 +116,7 @@ def sync(source: Path, tmp_path: Path, *generated: str) -> tuple[str, ...]:
     before = take_snapshot(tmp_path / "last") if (tmp_path / "last").is_dir() else {}
     copy, wanted = inspect_copy(overlay, before, record), take_snapshot(source)
     sync_overlay(source, overlay, wanted, copy)
-    write(overlay, dict.fromkeys(generated, "made by a build"))
+    write_files(overlay, dict.fromkeys(generated, "made by a build"))
     record_copy(overlay, wanted, copy, record)
     shutil.rmtree(tmp_path / "last", ignore_errors=True)
     shutil.copytree(source, tmp_path / "last", symlinks=True)
@@ -132,7 +124,7 @@ def sync(source: Path, tmp_path: Path, *generated: str) -> tuple[str, ...]:
 
 
 def test_an_overlay_follows_edits_deletions_and_nothing_else(tmp_path: Path) -> None:
-    source = write(tmp_path / "source", {"a.c": "a", "d/b.c": "b", "e.c": "e"})
+    source = write_files(tmp_path / "source", {"a.c": "a", "d/b.c": "b", "e.c": "e"})
     assert sync(source, tmp_path, "generated.h") == ()
     untouched = (tmp_path / "overlay" / "a.c").stat().st_mtime_ns
     for gone in ("d/b.c", "e.c"):
@@ -146,7 +138,7 @@ def test_an_overlay_follows_edits_deletions_and_nothing_else(tmp_path: Path) -> 
 
 
 def test_what_was_changed_in_the_copy_is_found_by_content(tmp_path: Path) -> None:
-    source = write(tmp_path / "source", {"a.c": "a", "b.c": "b", "c.c": "c", "d.sh": "d"})
+    source = write_files(tmp_path / "source", {"a.c": "a", "b.c": "b", "c.c": "c", "d.sh": "d"})
     sync(source, tmp_path)
     copy = tmp_path / "overlay"
     (copy / "d.sh").chmod(0o755)
@@ -173,7 +165,7 @@ def test_what_was_changed_in_the_copy_is_found_by_content(tmp_path: Path) -> Non
 def test_a_copy_is_sure_while_what_a_build_wrote_is_there(
     tmp_path: Path, path: str, text: str | None, is_sure: bool
 ) -> None:
-    source = write(tmp_path / "source", {"a.c": "a"})
+    source = write_files(tmp_path / "source", {"a.c": "a"})
     generated = ("made.h", "other.h", "made/CMakeCache.txt", "made/a.h")
     sync(source, tmp_path, *generated)
     changed = tmp_path / "overlay" / path
@@ -183,7 +175,7 @@ def test_a_copy_is_sure_while_what_a_build_wrote_is_there(
 
 
 def test_a_file_may_become_a_link_and_a_link_another_or_a_file(tmp_path: Path) -> None:
-    source = write(tmp_path / "source", {"a.c": "a", "b.c": "b", "c.c": "c"})
+    source = write_files(tmp_path / "source", {"a.c": "a", "b.c": "b", "c.c": "c"})
     copy = tmp_path / "overlay"
     sync(source, tmp_path)
     for name in ("b.c", "c.c"):
@@ -203,16 +195,16 @@ def test_a_file_may_become_a_link_and_a_link_another_or_a_file(tmp_path: Path) -
 
 
 def test_an_overlay_never_writes_through_to_the_source(tmp_path: Path) -> None:
-    source = write(tmp_path / "source", {"a.c": "a"})
+    source = write_files(tmp_path / "source", {"a.c": "a"})
     sync(source, tmp_path)
     (tmp_path / "overlay" / "a.c").write_text("scribble")
     assert (source / "a.c").read_text() == "a"
 
 
 def test_a_cut_sync_is_taken_up_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = write(tmp_path / "source", {"a.c": "old", "b.c": "old"})
+    source = write_files(tmp_path / "source", {"a.c": "old", "b.c": "old"})
     sync(source, tmp_path)
-    write(source, {"a.c": "new", "b.c": "new"})
+    write_files(source, {"a.c": "new", "b.c": "new"})
     real, calls = shutil.copy, []
 
     def fail_second(*words: Any, **more: Any) -> None:
@@ -225,13 +217,13 @@ def test_a_cut_sync_is_taken_up_again(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(StoreError, match="there is no space left for"):
         sync(source, tmp_path)
     monkeypatch.undo()
-    write(source, {"a.c": "old", "b.c": "old"})
+    write_files(source, {"a.c": "old", "b.c": "old"})
     sync(source, tmp_path)
     assert {(tmp_path / "overlay" / name).read_text() for name in ("a.c", "b.c")} == {"old"}
 
 
 def test_a_build_is_up_to_date_while_its_artifacts_have_their_bytes(tmp_path: Path) -> None:
-    write(tmp_path, {"a.so": "aaaa", "b.so": "bbbb"})
+    write_files(tmp_path, {"a.so": "aaaa", "b.so": "bbbb"})
     built = tuple(Built(name, hash_file(tmp_path / name)) for name in ("a.so", "b.so"))
     state = State(artifacts=built)
     assert has_artifacts(tmp_path, state)

@@ -1,0 +1,370 @@
+"""The job of a checkout; all that the checkout, an SDK or a Python lacks is named before."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from ci.builds import checkout
+from ci.builds.checkout import (
+    check_fitness,
+    check_headers,
+    check_lpai,
+    check_names,
+    check_programs,
+    check_submodules,
+    find_installed,
+    find_python,
+    list_names,
+    prepare_checkout,
+    probe_python,
+    unneeded_submodules,
+    wanted_submodules,
+)
+from ci.builds.plan import BuildJob, BuildRequest, find_place
+from ci.builds.targets import Install, Needs, find_target
+from ci.builds.toolchains import Compilers
+from provisioning.artifacts.environment import Environment
+from provisioning.artifacts.provision import Provisioned
+from provisioning.console.progress import Progress
+from provisioning.manifest.pairs import read_pairs
+from tests.build.builds import TOOLS, explain, write_files
+
+TINY = Path(__file__).resolve().parents[3] / "stand_ins/tiny_executorch"
+
+
+# What a checkout lacks
+
+
+def test_every_missing_submodule_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {"one": ("a", "deep/**"), "two": ("a", "b"), "other": ("c",)}
+    monkeypatch.setattr(checkout, "read_toolchain", lambda _: SimpleNamespace(components=rows))
+    text = "".join(f'[submodule "{one}"]\n\tpath = {one}\n' for one in ("x", "y"))
+    write_files(tmp_path, {"deep/.gitmodules": text, "a/file": ""})
+    (tmp_path / "b").mkdir()
+    wanted = ("a", "deep", "deep/x", "deep/y", "b")
+    assert wanted_submodules(tmp_path, ("one", "two")) == wanted
+    said = explain(lambda: check_submodules(tmp_path, ("one", "two")))
+    assert said.startswith(f"UnfitError {tmp_path} lacks 3 of 5 submodules: deep/x, deep/y, b\n")
+    assert said.endswith(f"git -C {tmp_path} submodule update --init --recursive deep/x deep/y b")
+    write_files(tmp_path, dict.fromkeys(("deep/x/file", "deep/y/file", "b/file"), ""))
+    check_submodules(tmp_path, ("one", "two"))
+
+
+def test_submodules_that_no_target_needs_are_neither_read_nor_copied() -> None:
+    skipped = unneeded_submodules(TINY, ("adaptor",))
+    assert skipped == {"third-party/unneeded", "extension/llm/tokenizers"}
+    assert skipped.isdisjoint(wanted_submodules(TINY, ("adaptor",)))
+
+
+def test_every_missing_header_program_and_name_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headers = SimpleNamespace(headers=("A.h", "B.h", "C.h"))
+    monkeypatch.setattr(checkout, "read_doctor_policy", lambda: headers)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    sdk, source, place = tmp_path / "sdk", tmp_path / "source", checkout.QNN_SOURCES
+    write_files(sdk / "include/QNN", {"B.h": "QNN_HTP_OLD QnnOld_get\n"})
+    said = explain(lambda: check_headers(sdk))
+    assert "lacks include/QNN/A.h, include/QNN/C.h\n" in said
+    write_files(sdk / "include/QNN", {"A.h": "", "C.h": ""})
+    check_headers(sdk)
+    for missing in ("make, g++", "g++"):
+        said = explain(lambda: check_programs(("make", "g++")))
+        assert said.startswith(f"UnfitError programs are not on PATH: {missing}\n")
+        (tmp_path / "make").touch(mode=0o755)
+    check_programs(("make",))
+    texts = {"notes.md": "QNN_HTP_NO_CODE\n"}
+    texts["deep/b.h"] = "#define QNN_HTP_OWN 1\nx = QNN_HTP_NEW_B + QNN_HTP_OWN;\n"
+    write_files(source / place, texts)
+    (source / place / "a.cpp").write_bytes(
+        b"QNN_HTP_NEW_A + QNN_HTP_OLD + QNN_HTP_NEW_C\n// \xff\n"
+    )
+    said = explain(lambda: check_names(source, sdk))
+    assert said.partition("\n")[0].partition(" lack ")[2] == (
+        f"QNN_HTP_NEW_A ({place}/a.cpp), QNN_HTP_NEW_B ({place}/deep/b.h), "
+        f"QNN_HTP_NEW_C ({place}/a.cpp)"
+    )
+    (sdk / "include/QNN/HTP").mkdir()
+    (sdk / "include/QNN/HTP/A.h").write_bytes(b"\xff QNN_HTP_NEW_A QNN_HTP_NEW_B QNN_HTP_NEW_C\n")
+    check_names(source, sdk)
+
+
+NOT_HEXAGON = "#ifndef __hexagon__\n"
+A, B = "QNN_HTP_A\n", "QNN_HTP_B\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("QNN_HTP_A", "QNN_HTP_A"),
+        *(
+            (f"f({name}, x{name}, {name.lower()})", name)
+            for name in (
+                *("QNN_HTP_A_1", "QNN_GPU_A", "QNN_LPAI_A", "QNN_IR_A", "QNN_SAVER_A"),
+                *("QNN_SYSTEM_A", "QnnHtp_Setting_t", "Qnn_A1_t"),
+            )
+        ),
+        ("QNN_HTP_, QNN_OP_A, QNN_HTP_a, QnnHtp_Setting, QnnHtp_t", ""),
+        (f"#endif\n#else\n{A}#elif\n", "QNN_HTP_A"),
+        ("#define A QNN_HTP_A\n#pragma QNN_HTP_B\n", ""),
+        ('"a\\"QNN_HTP_A" "QNN_HTP_B\nQNN_HTP_C"', "QNN_HTP_B QNN_HTP_C"),
+        (f"{NOT_HEXAGON}{A}#endif\n{B}", "QNN_HTP_A QNN_HTP_B"),
+        (f"{NOT_HEXAGON}#else\n{A}#endif", ""),
+        (f"{NOT_HEXAGON}#elif NEWER\n{A}#endif", ""),
+        (f"#if NEWER\n#else\n{A}#endif", ""),
+        (f"#if NEWER\n#elif NEW\n{A}#else\n{A}#endif\n{B}", "QNN_HTP_B"),
+        (f"#ifdef NEWER\n{A}#endif\n{B}", "QNN_HTP_B"),
+        (f"{NOT_HEXAGON}#if NEWER\n{A}#endif\n{B}#endif", "QNN_HTP_B"),
+        (f"{NOT_HEXAGON}{NOT_HEXAGON}#else\n#endif\n{B}#endif", "QNN_HTP_B"),
+        (f"{NOT_HEXAGON}{NOT_HEXAGON}#else\n{A}#endif\n#endif", ""),
+        (f"// A\n#ifndef A_H\n#define A_H\n{A}#endif  // A_H\n", "QNN_HTP_A"),
+        (f"#ifndef A_H\n#define B_H\n{A}#endif\n", ""),
+        (f"{B}#ifndef A\n#define A\n{A}#endif\n", "QNN_HTP_B"),
+        ('// QNN_HTP_A\n/* QNN_HTP_A */ "QNN_HTP_A"', ""),
+    ],
+)
+def test_names_of_qnn_count_where_each_host_and_device_compiles_them(text: str, names: str) -> None:
+    assert list_names(text) == {*names.split()}
+
+
+def test_all_files_that_builds_install_are_no_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = {
+        "aot": [Install("lib/Py*.so", "python"), Install("lib/b.so", "lib")],
+        "other": [Install("c.so", "lib")],
+    }
+    targets = {name: SimpleNamespace(installs=row) for name, row in rows.items()}
+    monkeypatch.setattr(checkout, "read_targets", lambda: targets)
+    names = ("python/PyA.so", "python/PyB.so", "lib/b.so", "lib/c.so")
+    write_files(tmp_path, dict.fromkeys((*names, "lib/d.so"), ""))
+    assert find_installed(tmp_path) == {*names}
+
+
+# The Python of a build
+
+
+NEEDS = Needs(modules=("yaml", "ruamel"), option_modules={"A": ("torch",), "B": ("torch", "tomli")})
+
+
+@pytest.mark.parametrize(
+    ("there", "defines", "missing", "fix"),
+    [
+        ("yaml ruamel torch tomli", {}, "", ""),
+        ("yaml torch tomli", {}, "ruamel", "ruamel"),
+        ("yaml ruamel torch", {}, "tomli", "tomli, or add -D B=OFF"),
+        ("ruamel", {"B": "OFF"}, "yaml, torch", "pyyaml torch, or add -D A=OFF"),
+        ("yaml ruamel", {"A": "OFF", "B:BOOL": "0"}, "", ""),
+        (
+            *("yaml ruamel", {}, "torch, tomli"),
+            "torch tomli, or add -D A=OFF, or add -D B=OFF",
+        ),
+    ],
+)
+def test_every_missing_module_is_named_with_the_options_that_need_it(
+    monkeypatch: pytest.MonkeyPatch, there: str, defines: dict[str, str], missing: str, fix: str
+) -> None:
+    def ask(_: Path, modules: tuple[str, ...]) -> Any:
+        found = {name: name in there.split() for name in modules}
+        return SimpleNamespace(modules=found, tag=".cpython-312-x86_64-linux", version=(3, 12, 1))
+
+    monkeypatch.setattr(checkout, "ask_python", ask)
+    request = BuildRequest(python=Path("py"), defines=defines)
+    said = explain(lambda: probe_python(NEEDS, request))
+    if not missing:
+        assert said == "('cpython-312', '3.12.1')"
+        return
+    assert said.startswith(f"UnfitError py has no module {missing}\n")
+    assert said.endswith(f"fix: py -m pip install {fix}")
+    unchecked = BuildRequest(python=Path("py"), packages=False)
+    assert probe_python(NEEDS, unchecked) == ("cpython-312", "3.12.1")
+
+
+def test_a_python_is_a_path_a_command_or_a_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("python9.98", "mine", "pythonmine", "python"):
+        (tmp_path / name).touch(mode=0o755)
+    (tmp_path / "venv").symlink_to("mine")  # whose target has other packages
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    named = {"9.98": "python9.98", "./mine": "mine", str(tmp_path / "mine"): "mine"}
+    for word, name in {**named, "mine": "mine", "venv": "venv"}.items():
+        assert find_python(word) == tmp_path / name
+    assert find_python("") == Path(sys.executable)
+    for path in (str(tmp_path / "python3"), "bin/python3"):
+        said = explain(lambda word=path: find_python(word))
+        assert said.startswith(f"UnfitError {path} is not an executable file")
+    assert explain(lambda: find_python("9.99")).startswith("UnfitError there is no Python '9.99'")
+
+
+# SDKs and the doctor
+
+
+@pytest.mark.parametrize(
+    ("executorch", "sdk", "refused"),
+    [
+        ("1.5.1", "2.38.1", True),
+        ("1.5.1", "2.39.0", False),
+        ("1.5.1", "2.50.1", False),
+        ("1.2", "2.38.1", False),  # without a version for LPAI
+        ("9.9", "2.38.1", False),  # unknown
+    ],
+)
+def test_a_build_for_lpai_needs_an_sdk_that_lowers_for_it(
+    executorch: str, sdk: str, refused: bool
+) -> None:
+    row = read_pairs().find("1.5.1")
+    assert row
+    assert row.lpai == "2.39"
+    versions = {"qnn-sdk": sdk, "executorch": executorch}
+    rows = tuple(Provisioned(name, version, Path()) for name, version in versions.items())
+    said = explain(lambda: check_lpai(Environment("direct-lpai", rows, {})))
+    assert ("QNN SDK 2.39 or later" in said) is refused
+    assert said.startswith("UnfitError for LPAI" if refused else "None")
+
+
+@pytest.mark.parametrize("doctor", [True, False])
+def test_a_build_starts_with_the_doctor_unless_that_is_turned_off(
+    monkeypatch: pytest.MonkeyPatch, doctor: bool
+) -> None:
+    seen: list[Any] = []
+
+    def examine(*given: Any, **named: Any) -> Any:
+        seen.append((given, named))
+        return SimpleNamespace(require=lambda: seen.append("required"))
+
+    monkeypatch.setattr("provisioning.doctor.examine.examine", examine)
+    environment, progress = Environment("aot", (), {}), Progress()
+    request = BuildRequest(doctor=doctor, python=Path("py"), soc="SM8750")
+    check_fitness(environment, request, progress)
+    named = {"python": Path("py"), "soc": "SM8750", "progress": progress}
+    assert seen == ([(("aot", environment), named), "required"] if doctor else [])
+
+
+# The job
+
+
+class Preparation:
+    """Provisioned artifacts in four directories, and checks that only note what they are given."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.versions = {"executorch": "1.5.1", "qnn-sdk": "2.49"}
+        self.versions |= {"hexagon-sdk": "6", "android-ndk": "26"}
+        names = ("QNN_SDK_ROOT", "ANDROID_NDK_ROOT", "HEXAGON_SDK_ROOT", "HEXAGON_TOOLS_ROOT")
+        self.exported = {name: f"/{name}" for name in names}
+        self.variables = {**self.exported, "LD_LIBRARY_PATH": "/libraries"}
+        self.tag = "cpython-312"
+        self.asked: dict[str, tuple[Any, ...]] = {}
+        values = {"hexagon_tools_root": "/tools", "android_platform": "android-30"}
+        answers: dict[str, Any] = {
+            **dict.fromkeys(("check_submodules", "check_fitness", "check_headers", "check_names")),
+            "check_programs": None,
+            "resolve_compilers": Compilers({}, {"cxx": "one"}, values),
+            "unneeded_submodules": frozenset({"third-party/other"}),
+            "find_installed": frozenset({"python/PyA.so"}),
+            "find_tools": TOOLS,
+        }
+        for name, answer in answers.items():
+            monkeypatch.setattr(checkout, name, self.note(name, answer))
+        monkeypatch.setattr(checkout, "locate_profile", lambda name, _: self.environment(name))
+        monkeypatch.setattr(checkout, "probe_python", lambda *_: (self.tag, "3.12.1"))
+        monkeypatch.setenv("QNN_CI_HOME", str(folder / "home"))
+        monkeypatch.setenv("EXECUTORCH_ROOT", "/other")
+
+    def note(self, name: str, answer: Any) -> Any:
+        def ask(*given: Any) -> Any:
+            self.asked[name] = given
+            return answer
+
+        return ask
+
+    def environment(self, profile: str) -> Environment:
+        rows = (Provisioned(*row, self.folder / row[0]) for row in self.versions.items())
+        return Environment(profile, tuple(rows), self.variables)
+
+    def prepare(self, target: str, needs: Needs | None = None, **choices: Any) -> BuildJob:
+        row = find_target(target)
+        row = replace(row, needs=needs) if needs else row
+        return prepare_checkout(row, BuildRequest(**choices), Progress(None))
+
+    def place(self, target: str, tag: str = "cpython-311", sdk: str = "2.49", **more: Any) -> Path:
+        self.tag, self.versions["qnn-sdk"] = tag, sdk
+        return self.prepare(target, **more).plan.place.root
+
+
+@pytest.fixture
+def preparation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Preparation:
+    return Preparation(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("name", ["android", "direct"])
+def test_a_job_is_made_of_its_checkout_and_its_profile(
+    preparation: Preparation, tmp_path: Path, name: str
+) -> None:
+    more = {"b": ("three",), "a": ("one", "two"), "c": ("four",)}
+    needs = replace(find_target(name).needs, components=("core", "runner"), extras=more)
+    choices = {"soc": "SM8850", "dsp_type": 0, "extras": frozenset({"a", "b", "other"})}
+    job = preparation.prepare(name, needs, python=Path("/py"), **choices)
+    source, sdk = tmp_path / "executorch", tmp_path / "qnn-sdk"
+    components = ("core", "runner", "one", "two", "three")
+    asked = preparation.asked
+    assert asked["check_submodules"] == asked["unneeded_submodules"] == (source, components)
+    assert (asked["check_headers"], asked["check_names"]) == ((sdk,), (source, sdk))
+    assert asked["check_programs"] == (needs.programs,)
+    assert (job.plan.source, job.variables) == (source, preparation.variables)
+    assert job.inputs == {"qnn-sdk": sdk / "include"}
+    assert job.skip == {"third-party/other", "python/PyA.so"}
+    dsp = {"dsp_arch": "v81", "dsp_type": "0", "hexagon_policy": "hexagon-v81"}
+    variant = ["", "v81", "0", "hexagon-v81"] if name == "direct" else [""]
+    assert job.plan.place.root == find_place(name, source, "\0".join(variant)).root
+    names = {row.replace("-", "_"): row for row in preparation.versions}
+    known = {
+        **{f"{key}_root": str(tmp_path / row) for key, row in names.items()},
+        **{f"{key}_version": preparation.versions[row] for key, row in names.items()},
+        **(dsp if name == "direct" else {}),
+        "python": "/py",
+        "python_version": "cpython-312 3.12.1",
+        "hexagon_tools_root": "/tools",
+        "android_platform": "android-30",
+    }
+    own = ("policy", "tree", "prefix", "stages", "stand_ins")
+    assert {key: one for key, one in job.plan.values.items() if key not in own} == known
+    given = {key: one for key, one in job.plan.environment.items() if key.endswith("_ROOT")}
+    assert given == preparation.exported
+    assert "check_fitness" not in asked
+    job.check()
+    assert asked["check_fitness"][1] is job.request
+
+
+def test_each_python_and_sdk_has_a_build_of_an_adaptor_and_shares_that_of_a_runtime(
+    preparation: Preparation,
+) -> None:
+    """Bytes that one left would else be taken for those of another."""
+    pairs = [("cpython-311", "2.37.0"), ("cpython-312", "2.37.0"), ("cpython-311", "2.49.40")]
+    assert len({preparation.place("aot", *pair) for pair in (*pairs, pairs[0])}) == 3
+    assert len({preparation.place("android", *pair) for pair in pairs}) == 1
+    socs = [("SM8850", 0, "2.49.40"), ("SM8850", 3, "2.38.1"), ("SM8650", 3, "2.38.1")]
+    places = {
+        preparation.place("direct", sdk=sdk, soc=soc, dsp_type=kind) for soc, kind, sdk in socs
+    }
+    assert len(places) == 3
+    said = explain(lambda: preparation.place("direct", sdk="2.38.1", soc="SM8850", dsp_type=0))
+    assert said.startswith("UnfitError for LPAI")
+
+
+def test_the_source_of_a_request_is_the_checkout_of_the_profile(
+    preparation: Preparation, tmp_path: Path
+) -> None:
+    preparation.prepare("android")
+    assert os.environ["EXECUTORCH_ROOT"] == "/other"
+    preparation.prepare("android", source=tmp_path)
+    assert os.environ["EXECUTORCH_ROOT"] == str(tmp_path)

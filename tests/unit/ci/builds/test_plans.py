@@ -1,0 +1,256 @@
+"""Targets, and the plan of a build: commands, environment, identity and the digest of settings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ci.builds.plan import BuildPlan, BuildRequest, find_place
+from ci.builds.targets import (
+    Artifact,
+    CompilerChoice,
+    Stage,
+    fill_placeholders,
+    find_target,
+    read_targets,
+)
+from ci.builds.toolchains import Program, Version
+from provisioning.doctor.policies import elf_policy
+from provisioning.errors import ManifestError
+from provisioning.manifest.reader import read_profile, read_toolchain
+from tests.build.builds import KIT, REQUEST, TARGET, TOOLS, explain, plan
+from tests.build.signing import show
+from tests.stand_ins.snapshots import check_snapshot
+
+SNAPSHOTS = Path(__file__).with_name("snapshots")
+VARIABLES = {
+    **dict.fromkeys(("HOME", "TMPDIR", "TERM", "USER", "CCACHE_DIR", "SCCACHE_BUCKET"), "kept"),
+    **dict.fromkeys(("PYTHONPATH", "CMAKE_PREFIX_PATH", "QNN_SDK_ROOT", "LDFLAGS"), "dropped"),
+    **dict.fromkeys(("CFLAGS", "CXXFLAGS", "LD_LIBRARY_PATH"), "dropped"),
+    "PATH": "/own",
+}
+
+
+@pytest.fixture(autouse=True)
+def caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variables of the caller."""
+    for name in os.environ:
+        if not name.startswith(("PYTEST", "QNN_CI_MANIFESTS", "WRITE_")):
+            monkeypatch.delenv(name)
+    for name, value in VARIABLES.items():
+        monkeypatch.setenv(name, value)
+
+
+# Plans
+
+
+def describe(made: BuildPlan) -> Iterable[str]:
+    yield from (" ".join(command) for command in made.list_commands())
+    for title, row in (
+        ("identity", made.identity),
+        ("value", made.values),
+        ("alias", made.aliases),
+        ("variable", made.environment),
+    ):
+        own = {name: value for name, value in row.items() if not name.startswith("PYTEST")}
+        yield from (f"{title} {name}: {value}" for name, value in sorted(own.items()))
+
+
+def test_a_plan_is_its_commands_its_environment_and_its_identity(tmp_path: Path) -> None:
+    cache = replace(TOOLS, cache=Program(Path("/x/ccache"), Version("4")))
+    stages: Any = TARGET["stages"]
+    plans = {
+        "two extras and two options": plan(tmp_path),
+        "one extra, a release and a compiler cache": plan(
+            tmp_path / "b c",
+            BuildRequest(jobs=3, release=True, extras=frozenset({"two"})),
+            replace(KIT, tools=cache),
+            build_type="Debug",
+        ),
+        "an own build type": plan(
+            tmp_path, BuildRequest(jobs=1, defines={"CMAKE_BUILD_TYPE": "Debug"}), stages=stages[1:]
+        ),
+    }
+    said = {name: [*describe(made)] for name, made in plans.items()}
+    said["an own build type"] = said["an own build type"][:3]  # the commands
+    hidden = {str(tmp_path): "PLACE", str(Path(__file__).parents[4]): "PROJECT"}
+    check_snapshot(SNAPSHOTS / "plans.txt", show(said, hidden))
+    first, second = plans["two extras and two options"].stages
+    made = replace(plans["two extras and two options"], stages=(second, first))
+    kinds = [command[1] for command in made.list_commands()]
+    assert kinds == ["-S", "--build", "--install", "-S", "--build"]
+    assert made.compile_command(second, ("z",))[-3:] == ("--target", "all", "z")
+
+
+def test_variables_that_are_missing_have_a_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PATH")
+    assert plan(tmp_path).environment["PATH"] == f"/c:/n:{os.defpath}"
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "7")
+    assert plan(tmp_path).environment["SOURCE_DATE_EPOCH"] == "7"
+
+
+def test_extras_count_in_the_order_of_their_names(tmp_path: Path) -> None:
+    """Another order would be another build."""
+    names = "badfce"
+    stage = {"name": "only", "extra_targets": {name: [name] for name in names}}
+    made = plan(tmp_path, replace(REQUEST, extras=frozenset(names)), stages=[stage])
+    assert made.stages[0].targets == ("all", *sorted(names))
+
+
+@pytest.mark.parametrize(
+    ("asked", "cores", "jobs"), [(3, 7, 3), (0, 7, 7), (0, None, 1), (1, 7, 1)]
+)
+def test_there_is_a_compiler_for_each_core_unless_another_number_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: int, cores: int | None, jobs: int
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    made = plan(tmp_path, replace(REQUEST, jobs=asked))
+    command = made.compile_command(made.stages[0])
+    assert command[command.index("-j") + 1] == str(jobs)
+    assert made.environment["CMAKE_BUILD_PARALLEL_LEVEL"] == str(jobs)
+
+
+def test_every_setting_changes_the_digest_and_the_number_of_jobs_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages: Any = TARGET["stages"]
+    compilers = KIT.compilers[CompilerChoice.NDK]
+    newer = Version("99")
+
+    def with_ndk(**change: Any) -> BuildPlan:
+        both = {**KIT.compilers, CompilerChoice.NDK: replace(compilers, **change)}
+        return plan(tmp_path, kit=replace(KIT, compilers=both))
+
+    plans = [
+        plan(tmp_path),
+        plan(tmp_path / "other"),
+        with_ndk(identity={"release": "27"}),
+        with_ndk(options={"T": "a newer NDK"}),
+        *(
+            plan(tmp_path, kit=replace(KIT, values={**KIT.values, name: "2"}))
+            for name in ("qnn_sdk_version", "dsp_arch")
+        ),
+        *(
+            plan(
+                tmp_path, kit=replace(KIT, tools=replace(TOOLS, **{name: Program(one.path, newer)}))
+            )
+            for name, one in (("cmake", TOOLS.cmake), ("ninja", TOOLS.ninja))
+        ),
+        plan(tmp_path, replace(REQUEST, defines={"D": "user", "E": "6"})),
+        plan(tmp_path, replace(REQUEST, release=True), build_type="Debug"),
+        plan(tmp_path, replace(REQUEST, extras=frozenset({"one"}))),
+        plan(tmp_path, artifacts=[{"path": "x"}]),
+        *(
+            plan(tmp_path, stages=[stages[0], {**stages[1], **change}])
+            for change in ({"options": {"Z": "1"}}, {"if_present": ["w", "z"]})
+        ),
+        *(
+            plan(tmp_path, stages=[{**stages[0], **change}, stages[1]])
+            for change in ({"source": "c"}, {"name": "other"}, {"targets": ["p", "q"]})
+        ),
+    ]
+    for name in ("CFLAGS", "CXXFLAGS"):
+        environment = {**plans[0].environment, name: "-O1"}
+        plans.append(replace(plans[0], environment=environment))
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "7")
+    plans.append(plan(tmp_path))
+    assert len({one.settings_digest for one in plans}) == len(plans)
+    assert plan(tmp_path, replace(REQUEST, jobs=9)).settings_digest == plans[-1].settings_digest
+
+
+def test_each_target_source_and_variant_has_its_own_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
+    rows = (("a", "/s", "1"), ("a", "/s", "2"), ("a", "/t", "1"), ("b", "/s", "1"))
+    places = [find_place(name, Path(source), variant).root for name, source, variant in rows]
+    assert len({*places}) == 4
+    assert all(one.parent == tmp_path / "builds" for one in places)
+    assert [one.name[:2] for one in places] == ["a-", "a-", "a-", "b-"]
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert find_place("a", tmp_path / "link", "1").root == find_place("a", tmp_path, "1").root
+
+
+@pytest.mark.parametrize(
+    ("value", "off"), [("OFF", True), ("no", True), ("0", True), ("", True), ("ON", False)]
+)
+def test_an_option_is_off_as_cmake_reads_it(value: str, off: bool) -> None:
+    request = BuildRequest(defines={"A:BOOL": value})
+    assert (request.turns_off("A"), request.turns_off("B")) == (off, False)
+
+
+# Targets
+
+
+def test_every_target_of_the_file_names_profiles_components_and_policies_that_exist() -> None:
+    values = {
+        "policy": "x86_64-linux",
+        "linux_policy": "aarch64-oe-linux",
+        "hexagon_policy": "hexagon-v79",
+    }
+    known = set(read_toolchain("executorch").components)
+    for target in read_targets().values():
+        if target.profile:
+            read_profile(target.profile)
+        extras = [name for row in target.needs.extras.values() for name in row]
+        assert {*target.needs.components, *extras} <= known
+        for row in (*target.artifacts, target):
+            assert elf_policy(fill_placeholders(row.policy, values)).machine
+        if target.with_source:
+            assert find_target(target.with_source).origin.value == "checkout"
+
+
+def test_extras_are_those_of_files_and_stages_by_name() -> None:
+    stages = (
+        Stage("one", extra_options={"z": {"A": True}}, extra_targets={"c": ("x",), "b": ("y",)}),
+        Stage("two", extra_options={"a": {}}, toolchain=CompilerChoice.NDK),
+        Stage("three", toolchain=CompilerChoice.HOST),
+        Stage("four", toolchain=CompilerChoice.HEXAGON),
+    )
+    rows = [Artifact(name, extra=extra) for name, extra in (("m", "m"), ("n", ""), ("o", "b"))]
+    target = msgspec.structs.replace(find_target("runner"), stages=stages, artifacts=tuple(rows))
+    assert target.extras == ("a", "b", "c", "m", "z")
+    others = (CompilerChoice.NDK, CompilerChoice.HEXAGON)
+    assert target.toolchains == (CompilerChoice.HOST, *others)
+
+
+def test_a_row_goes_on_top_of_its_recipe() -> None:
+    host, android = find_target("runner_checkout"), find_target("android")
+    assert host.needs.components == ("adaptor", "runner")
+    assert android.needs.components == ("runner",)
+    assert host.needs.modules
+    assert msgspec.structs.replace(host.needs, components=("runner",)) == android.needs
+    assert host.stages == android.stages
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[recipe.a]\n[[target]]\nname='t'\nrecipe='b'", "no recipe 'b'"),
+        ("[recipe.a]\n[[target]]\nname='t'\nrecipe='a'", "t does not match its schema"),
+        ("[recipe.a]\nx=1\n[[target]]\nname='t'\nrecipe='a'", "t does not match its schema"),
+    ],
+)
+def test_a_wrong_file_of_targets_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
+) -> None:
+    (tmp_path / "targets.toml").write_text(text)
+    monkeypatch.setenv("QNN_CI_MANIFESTS", str(tmp_path))
+    with pytest.raises(ManifestError, match=message):
+        read_targets()
+
+
+def test_an_unknown_target_or_placeholder_is_named() -> None:
+    said = explain(lambda: find_target("x"))
+    assert said.startswith("UsageError there is no build target 'x'")
+    assert "runner, runner_checkout, aot" in said
+    with pytest.raises(ManifestError, match=r"no value for \{root\}"):
+        fill_placeholders("{root}/a", {"tree": "/t"})

@@ -1,0 +1,266 @@
+"""The stages of a build: what is called, which options are refused, and how a failure is told."""
+
+from __future__ import annotations
+
+import io
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from ci.builds.plan import BuildRequest
+from ci.builds.steps import Output, PathMap, explain_failure, refuse_options
+from provisioning.console.progress import Bar, Progress
+from provisioning.errors import StoreError, ToolError, UsageError
+from tests.build.builds import Cmake, write_files
+from tests.build.signing import show
+from tests.stand_ins.snapshots import check_snapshot
+
+SNAPSHOTS = Path(__file__).with_name("snapshots")
+
+
+@pytest.fixture
+def cmake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cmake:
+    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
+    return Cmake(tmp_path)
+
+
+def test_each_stage_is_configured_compiled_and_installed(cmake: Cmake) -> None:
+    """Targets that only some projects have are built if the last configuration has them."""
+    cmake.reply("index-2026-01-01T00-00.json", ["z"])
+    assert cmake.run() == [
+        "first: -S",
+        "first: --build --target all p q",
+        "second: -S",
+        "second: --build --target all w",
+        "second: --install",
+    ]
+    for stage in cmake.plan.stages:
+        assert (stage.build / "configured").is_file()
+        assert [one.name for one in stage.build.glob(".cmake/api/v1/query/*")] == ["codemodel-v2"]
+
+
+@pytest.mark.parametrize("text", ["{", '{"reply": {}}', ""])
+def test_a_configuration_without_an_answer_about_its_targets_has_failed(
+    cmake: Cmake, text: str
+) -> None:
+    for path in (cmake.folder / "reply").glob("index*"):
+        path.unlink() if not text else path.write_text(text)
+    assert cmake.fail().what.startswith("cmake left no usable file API reply in ")
+
+
+def test_only_a_fresh_configuration_forgets_the_last_one(cmake: Cmake) -> None:
+    """A configuration that failed is no configuration."""
+    build = cmake.plan.stages[0].build
+    kept = ("object.o", "CMakeFiles/one.dir/other.o")
+    write_files(build, dict.fromkeys(("CMakeFiles/3.30/a", "CMakeFiles/4.0.1/a", *kept), ""))
+
+    def is_forgotten() -> bool:
+        (build / "CMakeCache.txt").touch()
+        with suppress(ToolError):
+            cmake.run()
+        return not (build / "CMakeCache.txt").exists()
+
+    assert is_forgotten()
+    assert [path.name for path in (build / "CMakeFiles").iterdir()] == ["one.dir"]
+    assert all((build / name).exists() for name in kept)
+    assert not is_forgotten()
+    cmake.answer("first", "-S", "exit 1")
+    assert not is_forgotten()
+    cmake.answer("first", "-S", "")
+    assert is_forgotten()
+
+
+def list_unused(*names: str) -> str:
+    head = "CMake Warning:\n  Manually-specified variables were not used by the project:\n\n"
+    return (
+        "    TOO_EARLY\n"
+        + head
+        + "".join(f"    {name}\n" for name in names)
+        + ("    not an option\n\n-- Build files have been written\n    TOO_LATE\n")
+    )
+
+
+def test_an_option_that_no_stage_uses_is_refused_once_that_is_known(tmp_path: Path) -> None:
+    request = BuildRequest(jobs=3, defines={"MY_OPTION": "1", "MY_OTHER": "2", "TOO_LATE": "3"})
+    cmake = Cmake(tmp_path, request)
+    words = write_files(cmake.plan.overlay, {"a/CMakeLists.txt": "option(MY_OTHERS)"})
+
+    def say(first: tuple[str, ...], second: tuple[str, ...]) -> None:
+        for stage, names in zip(cmake.plan.stages, (first, second), strict=True):
+            (stage.build / "configured").unlink(missing_ok=True)
+            cmake.say(stage.name, "-S", list_unused(*names))
+
+    say(("MY_OPTION", "OF_NOBODY"), ("MY_OTHER",))
+    (words / "b.cmake").write_text("if(MY_OPTION)")
+    assert len(cmake.run()) == 5
+    say(("MY_OPTION", "MY_OTHER"), ("MY_OPTION", "MY_OTHER"))  # only after the last stage
+    error = cmake.fail()
+    assert isinstance(error, UsageError)
+    assert error.what == "CMake did not use -D MY_OPTION, MY_OTHER"
+    assert error.fix == "did you mean MY_OTHERS?"
+    assert (cmake.folder / "calls").read_text().count("-S") == 2
+    (words / "b.cmake").unlink()  # no CMake file has the word: nothing is compiled
+    say(("MY_OPTION", "MY_OTHER"), ())
+    assert cmake.fail().what == "CMake did not use -D MY_OPTION, MY_OTHER"
+    assert (cmake.folder / "calls").read_text().splitlines() == ["first: -S"]
+    assert not (cmake.plan.stages[0].build / "configured").exists()
+    say((), ())
+    cmake.run()
+    cmake.say("first", "-S", list_unused("MY_OPTION"))  # it was checked before
+    assert len(cmake.run()) == 5
+
+
+def test_an_option_is_looked_for_in_every_cmake_file_and_in_cmake(cmake: Cmake) -> None:
+    texts = {"CMakeLists.txt": "option(MY_FIRST)", "a/b.cmake": "if(MY_OTHER)", "a/c.txt": "MY_NO"}
+    texts |= {"a/CMakeLists.txt": "set(MY_SECOND)", "a/d.cmake": "set(MY_THIRD MY_OTHERX)"}
+    write_files(cmake.plan.overlay, texts)
+    for wrong, near in (
+        ("MY_FIRTS", "MY_FIRST"),
+        ("MY_OTHR", "MY_OTHER"),
+        ("MY_SECOMD", "MY_SECOND"),
+        ("MY_THIRB", "MY_THIRD"),
+        ("CMAKE_CXX_STANDART", "CMAKE_CXX_STANDARD"),
+        ("MY_NO_WORD", ""),
+    ):
+        fix = refuse_options(cmake.plan, frozenset({wrong})).fix
+        assert fix == (
+            f"did you mean {near}?" if near else "correct the name, or remove the option"
+        )
+
+
+NINJA = """\
+[1/9] Building CXX object a.o
+[2/9] Building CXX object b.o
+FAILED: b.o
+/usr/bin/c++ -Werror=all -o b.o -c b.cpp
+b.cpp:3:5: error: expected ';'
+    3 | int x
+      |     ^
+[3/9] Building CXX object c.o
+c.cpp:1:1: error: another
+ninja: build stopped
+"""
+QUOTED = """\
+CMake Error at CMakeTestCXXCompiler.cmake:73 (message):
+  The C++ compiler
+
+    "/usr/bin/c++"
+
+  is not able to compile a simple test program.
+
+  It fails with the following output:
+
+    Change Dir: '/build/TryCompile-ugg73j'
+    
+    Run Build Command(s): ninja -v cmTC_5c518
+    [1/2] ccache c++ -o a.o -c a.cxx
+    FAILED: [code=1] a.o 
+    ccache: error: Failed to create directory /ccache/tmp: Permission denied
+    ninja: build stopped: subcommand failed.
+"""  # noqa: W291, W293
+TWICE = (
+    "CMake Error at a.cmake:1 (find_package):\n  no Torch\n\n  Add it.\n\n"
+    "CMake Error at b.cmake:2 (message):\n  no Torch either\n"
+)
+CALM = "all is well: no terror: x\nFAILED: a.o\n{}\nmore\nb: error: late\n"
+FAILURES = {
+    "ninja": NINJA,
+    "a tool that CMake quotes": QUOTED,
+    "CMake alone": TWICE,
+    "nothing": "",
+    "no error": "all quiet\n",
+    **{
+        line: CALM.format(line)
+        for line in (
+            *("a.cpp:1:2: error: no", "a.cpp:1:2: fatal error: no", "error: no"),
+            *("CMake Error: no", "a.o: undefined reference to `f'"),
+        )
+    },
+    "a header of QNN": "a.cpp:1: fatal error: QnnInterface.h: No such file or directory\n"
+    + "compiled\n" * 99,
+    "many lines": "a: error: first\n" + "more\n" * 20 + "b: error: late\n" * 9,
+    "a killed linker": "collect2: fatal error: ld terminated with signal 9\n",
+    "a full disk": "/usr/bin/ld: final link failed: No space left on device\n",
+    "a large file": "fatal error: error writing to /tmp/x.s: File too large\n",
+    "a quota": "fatal error: error writing to /tmp/x.s: Disk quota exceeded\n",
+    "a full disk first": "a.c: No space left on device\nb.c: File too large\nninja: error: x\n",
+}
+
+
+def read(text: str) -> Output:
+    output = Output(Bar("build", 0, "", None, live=False), Progress(None), echo=False)
+    for line in text.splitlines():
+        output.read_line(line)
+    return output
+
+
+def test_a_step_that_fails_names_its_first_error_and_what_helps(cmake: Cmake) -> None:
+    said = {}
+    for name, text in FAILURES.items():
+        error = explain_failure("compile", read(text), "exited with 1", text[-30:], Path("LOG"))
+        is_full = bool({"full", "large", "quota"} & {*name.split()})
+        assert isinstance(error, StoreError) is is_full, name
+        said[name] = f"{type(error).__name__} {error}"
+    cmake.answer("first", "--build", "echo quiet; kill -9 $$")
+    said["a step that is killed"] = str(cmake.fail())
+    cmake.say("first", "--build", FAILURES["a header of QNN"], 1)
+    assert "QNN_SDK_ROOT" in cmake.fail().fix
+    assert not (cmake.place.root / "step.log").exists()
+    check_snapshot(SNAPSHOTS / "failures.txt", show(said, {str(cmake.place.root): "PLACE"}))
+
+
+def test_a_step_is_in_the_log_and_in_ci_on_the_terminal_with_paths_of_the_checkout(
+    cmake: Cmake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (cmake.plan.source / "a.cpp").touch()
+    shown = f"{cmake.plan.source}/a.cpp:3: error: no"
+    cmake.say("first", "--build", f"{cmake.plan.overlay}/a.cpp:3: error: no\n", 1)
+    cmake.place.log.write_text("earlier\n")
+    for github in ("", "true"):
+        monkeypatch.setenv("GITHUB_ACTIONS", github)
+        stream = io.StringIO()
+        error = cmake.fail(stream)
+        assert (error.what, error.why) == (f"t: compile first failed: {shown}", shown)
+        lines = stream.getvalue().splitlines()
+        group = "::group::t: compile first"
+        assert (shown in lines, group in lines) == (bool(github),) * 2
+    log = cmake.place.log.read_text()
+    assert log.startswith("earlier\n$ ")
+    assert log.count(f"\n{shown}\n") == 2
+    cmake.plan.tools.cmake.path.unlink()
+    assert "cannot start" in str(cmake.fail()) or "cmake" in str(cmake.fail())
+    assert cmake.place.log.read_text().endswith("\n\n")
+
+
+def test_a_path_in_a_copy_or_under_an_alias_is_that_of_the_file_to_edit(cmake: Cmake) -> None:
+    source, overlay, root = cmake.plan.source, cmake.plan.overlay, cmake.place.root
+    ndk = Path(cmake.plan.values["ndk_root"])
+    for path in (source / "a.cpp", overlay / "made.h", root / "stages/x.h", ndk / "q.h"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    shown = {
+        f"{overlay}/a.cpp:3:5: error": f"{source}/a.cpp:3:5: error",
+        "/build/tree/et/a.cpp:3": f"{source}/a.cpp:3",
+        "/build/tree/et/made.h": f"{overlay}/made.h",
+        "in /build/stages/x.h": f"in {root}/stages/x.h",
+        "/ndk_root/q.h /build/tree/et/a.cpp": f"{ndk}/q.h {source}/a.cpp",
+        "/ndk_root/gone.h": "/ndk_root/gone.h",
+        **dict.fromkeys([f"{one}/build/tree/et/a.cpp" for one in ("/other", ".", "..")]),
+    }
+    for text, path in shown.items():
+        assert PathMap(cmake.plan)(text) == (path or text)
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [
+        (NINJA, (3, 9)),
+        ("[10/12] a.o\n", (10, 12)),
+        ("[3/4] \n", (3, 4)),
+        ("[3/3] a.o\n[1/4] b.o\n[2/4] c.o\n", (4, 4)),  # another ninja of the same step
+    ],
+)
+def test_the_steps_of_ninja_advance_the_bar(text: str, counts: tuple[int, int]) -> None:
+    output = read(text)
+    assert (output.bar.done, output.bar.total) == counts
