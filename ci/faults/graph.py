@@ -107,6 +107,9 @@ OPERATORS = _read_table()
 ONLY_IN_PATTERNS: Mapping[str, str] = {
     "where": "Where",
     "masked_fill": "",
+    "rsqrt": "",
+    "to": "",
+    "type_as": "",
     "scaled_dot_product_attention": "",
 }
 

@@ -274,7 +274,8 @@ def describe(graph: Graph) -> list[Step]:
             tensor = graph.tensors.get(read)
             largest = abs(tensor.value) if tensor and tensor.value is not None else 3.0
             uniform = bool(tensor and tensor.value is not None)
-            operands.append(Operand(shapes[read], graph.is_constant(read), largest, uniform))
+            constant = graph.is_constant(read)
+            operands.append(Operand(shapes[read], constant, largest, uniform, constant))
         sources = [read if read in graph.nodes else "" for read in node.reads]
         if len(node.reads) == 1 and node.operator == "pow":
             operands.insert(0, Operand((), True, abs(cast(float, node.attributes["base"]))))

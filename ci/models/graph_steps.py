@@ -14,6 +14,7 @@ from msgspec import Struct
 PASSES_ON: Final = frozenset(
     {"alias", "clone", "contiguous", "detach", "dropout", "lift_fresh_copy"}
 )
+KEEPS_NUMBERS: Final = PASSES_ON | {"to", "type_as"}
 MOVES: Final = frozenset({"expand", "permute", "reshape", "slice", "squeeze", "to", "transpose"})
 MOVES_OR_PASSES_ON: Final = PASSES_ON | MOVES | {"unsqueeze", "view", "select", "repeat"}
 MOST_ELEMENTS, LARGEST, TINY = 1 << 24, 1e38, 1e-3
@@ -31,6 +32,7 @@ class Operand(Struct, frozen=True):
     # operator applied; 0 if it is unknown.
     magnitude: float = 0.0
     uniform: bool = False  # whether it is a constant tensor whose elements are all equal
+    stored: bool = False  # whether it is a constant that is not computed from other constants
 
 
 class Step(Struct, frozen=True):
@@ -53,7 +55,8 @@ def measure_step(
     """Return a step's numbers, together with these:
 
     - ``kernel``: the longest side of a convolution's kernel
-    - ``beyond``: by how much a convolution's largest padding exceeds ``kernel`` minus one, or 0
+    - ``beyond``: by how much a convolution's largest padding exceeds its dilated kernel minus one,
+      or 0
     - ``length``: the size of the first operand's last axis
     - ``rows``: the product of the first operand's other sizes
     - ``height`` and ``width``: the last two sizes of a first operand with four axes
@@ -67,11 +70,15 @@ def measure_step(
     - ``mask``: the largest magnitude that an attention's mask adds to the scores, see _measure_mask
     - ``uniform_last``: for a concatenation of two tensors whose second one is a constant with equal
       elements other than 0, the number of axes before and behind the axis that is concatenated
+    - ``factors``: the number of elements of a stored constant with one axis, if an operand that is
+      not constant has as many along its last axis
+    - ``misplaced``: 1 if QNN's RMS norm misplaces rows of the first operand, see _is_misplaced
     """
     found = dict(numbers)
     if "groups" in found and len(operands) > 1:
         kernel = max(operands[1].shape[2:], default=0)
-        beyond = max(found.get("padding", (0.0,)), default=0.0) - kernel + 1
+        reach = (kernel - 1) * max(found.get("dilation", (1.0,)), default=1.0) + 1
+        beyond = max(found.get("padding", (0.0,)), default=0.0) - reach + 1
         found |= {"kernel": (float(kernel),), "beyond": (max(beyond, 0.0),)}
         if "output_padding" in found:
             found["unreached"] = (_find_unreached(operands[1].shape[2:], found),)
@@ -86,6 +93,7 @@ def measure_step(
     if "dim" in found and len(operands) == 2 and operands[1].uniform and operands[1].magnitude:
         axis, rank = found["dim"][0], len(operands[1].shape)
         found["uniform_last"] = (axis % rank, rank - 1 - axis % rank)
+    found |= dict(_measure_norm(operands))
     if operands and operands[0].shape:
         *rows, length = operands[0].shape
         found |= {"rows": (float(math.prod(rows)),), "length": (float(length),)}
@@ -93,6 +101,28 @@ def measure_step(
         height, width = operands[0].shape[2:]
         found |= {"height": (float(height),), "width": (float(width),)}
     return found
+
+
+def _measure_norm(operands: Sequence[Operand]) -> Iterator[tuple[str, tuple[float, ...]]]:
+    lengths = {one.shape[-1] for one in operands if one.shape and not one.constant}
+    stored = [one.shape[0] for one in operands if one.stored and len(one.shape) == 1]
+    if stored and stored[0] in lengths:
+        yield "factors", (float(stored[0]),)
+    if operands and _is_misplaced(operands[0].shape):
+        yield "misplaced", (1.0,)
+
+
+def _is_misplaced(shape: Sequence[int]) -> bool:
+    """Return whether an RMS norm over the last axis of a tensor with this shape is wrong in fp16
+    and 8 bits, with QNN 2.49.40. The limits are measured, see docs/findings/faults.md."""
+    if len(shape) not in {3, 4} or shape[-1] == 1:
+        return False
+    height, width, length = shape[-3:]
+    if 9 <= height <= 12:
+        return True
+    tall = height > 12 and width <= 8
+    flat = 2 <= height <= 7 and width % 8 == 0 and 16 <= width <= 64
+    return length <= 32 and (tall or flat)
 
 
 def _repeat(numbers: Mapping[str, tuple[float, ...]], name: str, default: float) -> Iterator[float]:
@@ -216,7 +246,10 @@ class _Reader:
         own = _look_through(given)
         if own in self.values:
             value = self.values[own]
-            return Operand(_find_shape(given), True, _measure(value), _is_uniform(value))
+            while _name_operator(own) in KEEPS_NUMBERS:
+                own = own.args[0]
+            is_stored = own.name in self.held
+            return Operand(_find_shape(given), True, _measure(value), _is_uniform(value), is_stored)
         return Operand(_find_shape(given), magnitude=self.factors.get(own, 0.0))
 
     def _is_constant(self, node: Any) -> bool:

@@ -45,7 +45,8 @@ GRAPHS = 40
 
 
 def test_generated_and_known_graphs_are_the_same_in_onnx_and_torch(tmp_path: Path) -> None:
-    texts = [text for one in read_faults() for text in (one.graph, one.mended) if text]
+    faults = [one for one in read_faults() if any(row.frontend == "onnx" for row in one.tried)]
+    texts = [text for one in faults for text in (one.graph, one.mended) if text]
     graphs = [generate(1, number) for number in range(GRAPHS)] + list(map(parse_graph, texts))
     seeds = list(range(len(graphs)))
     write_model(graphs, seeds, tmp_path / "graphs.onnx")

@@ -296,7 +296,7 @@ SHAPE = {"rows": (48.0,), "length": (5.0,), "height": (6.0,), "width": (5.0,)}
             "x = input(2, 3)\nu = constant(3, value=-5)\ny = pow(x, u)",
             [((2, 3), False, 3), ((3,), True, 5)],
             (2, 3),
-            {"rows": (2.0,), "length": (3.0,)},
+            {"rows": (2.0,), "length": (3.0,), "factors": (3.0,)},
         ),
         (
             "x = input(2, 1, 8)\nz = constant(3, 1, value=0)\ny = add(x, z)",
@@ -360,7 +360,9 @@ def test_a_graph_is_described_as_the_steps_of_a_model_are(
 ) -> None:
     first, last = describe(parse_graph(f"{text}\nz0 = relu(y)\nreturn z0"))
     sources = ("",) * len(operands)
-    wanted = tuple(Operand(*one, one[1] and "value=" in text) for one in operands)
+    wanted = tuple(
+        Operand(*one, one[1] and "value=" in text, one[1] and bool(one[0])) for one in operands
+    )
     assert first == Step("y", re.findall(r"= (\w+)", text)[-1], wanted, sources, shape, numbers)
     assert (last.operands, last.sources) == ((Operand(shape, False, 3),), ("y",))
 

@@ -337,6 +337,10 @@ def convolve(net: Net, x: Tensor) -> Tensor:
     return nn.functional.conv2d(x, torch.ones(4, 4, 3, 3), padding=1)
 
 
+def dilate(net: Net, x: Tensor) -> Tensor:
+    return nn.functional.conv2d(x, torch.ones(4, 4, 3, 3), padding=4, dilation=4)
+
+
 def pool(*sizes: int, counts: bool = True, ceil: bool = False) -> Callable[..., Tensor]:
     kernel, stride, pad = sizes
     return lambda net, x: nn.functional.avg_pool2d(x, kernel, stride, pad, ceil, counts)
@@ -380,6 +384,7 @@ def transpose(kernel: int, *sizes: int) -> Callable[..., Tensor]:
         (square, "16a8w", []),
         (convolve_beyond, "fp16", ["conv-padded-by-its-kernel"]),
         (convolve, "fp16", []),
+        (dilate, "fp16", []),
         (pool(2, 2, 1), "16a8w", ["avg-pool-of-2-padded"]),
         (pool(2, 2, 0), "16a8w", []),
         (pool(3, 2, 1), "16a8w", []),
@@ -430,6 +435,71 @@ def test_a_pool_of_a_tall_and_narrow_picture_is_named() -> None:
     tall, square = torch.randn(1, 4, 20, 7), torch.randn(1, 4, 20, 20)
     assert [one.fault for one in find(pool(2, 1, 0), tall)] == ["avg-pool-of-tall-picture"]
     assert find(pool(2, 1, 0), square) == ()
+
+
+def write_out(x: Tensor, weight: Tensor) -> Tensor:
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * weight
+
+
+def write_as_qwen(x: Tensor, weight: Tensor) -> Tensor:
+    y = x.to(torch.float32)
+    return weight * (y * torch.rsqrt((y * y).mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
+
+
+def write_as_gemma(x: Tensor, weight: Tensor) -> Tensor:
+    return write_out(x.float(), 1.0 + weight.float()).type_as(x)
+
+
+def write_weight_inside(x: Tensor, weight: Tensor) -> Tensor:
+    return x * (torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * weight)
+
+
+def call_norm(x: Tensor, weight: Tensor) -> Tensor:
+    return nn.functional.rms_norm(x, x.shape[-1:], weight, 1e-6)
+
+
+def flatten(x: Tensor, weight: Tensor) -> Tensor:
+    return call_norm(x.reshape(1, -1, x.shape[-1]), weight).reshape(x.shape)
+
+
+def gate(x: Tensor, weight: Tensor) -> Tensor:
+    return write_out(x, x.sigmoid())
+
+
+CALLED, WRITTEN = ["rms-norm-misplaced"], ["rms-norm-written-out-misplaced"]
+
+
+@pytest.mark.parametrize(
+    ("call", "shape", "scheme", "names"),
+    [
+        (call_norm, (1, 16, 4, 32), "fp16", CALLED),
+        (call_norm, (1, 16, 4, 32), "16a8w", []),
+        (call_norm, (1, 16, 4, 33), "fp16", []),
+        (call_norm, (2, 13, 8, 16), "8a8w", CALLED),
+        (call_norm, (1, 13, 9, 32), "fp16", []),
+        (call_norm, (1, 8, 8, 32), "fp16", []),
+        *((call_norm, (height, 100, 768), "fp16", CALLED) for height in (9, 12)),
+        *((call_norm, (height, 100, 768), "fp16", []) for height in (8, 13)),
+        *((call_norm, (2, width, 32), "fp16", CALLED) for width in (16, 64)),
+        *((call_norm, (7, width, 32), "fp16", []) for width in (8, 17, 72)),
+        *((call_norm, (height, 16, 32), "fp16", []) for height in (1, 8)),
+        (call_norm, (64, 32), "fp16", []),
+        (flatten, (1, 16, 4, 32), "fp16", []),
+        *((call, (1, 16, 4, 32), "8a8w", WRITTEN) for call in (write_out, write_as_qwen)),
+        (write_out, (1, 16, 4, 64), "fp16", []),
+        (write_out, (1, 16, 4, 32), "16a8w", []),
+        *((call, (1, 16, 4, 32), "fp16", []) for call in (write_as_gemma, write_weight_inside)),
+        (gate, (1, 16, 4, 32), "fp16", []),
+    ],
+)
+def test_an_rms_norm_is_named_for_the_shapes_that_qnn_misplaces(
+    call: Callable[..., Tensor], shape: tuple[int, ...], scheme: str, names: list[str]
+) -> None:
+    weight = nn.ParameterList([nn.Parameter(torch.rand(shape[-1]))])
+    found = find(
+        lambda net, x: call(x, net.parts[0][0]), torch.ones(shape), scheme=scheme, parts=(weight,)
+    )
+    assert [one.fault for one in found] == names
 
 
 def test_a_chain_is_told_by_the_names_of_its_nodes_and_of_torch_s_operators() -> None:
