@@ -124,9 +124,10 @@ def test_other_settings_build_again(builds: Builds, choices: dict[str, Any]) -> 
 
 def test_a_change_that_decides_nothing_does_not_build_again(builds: Builds) -> None:
     builds.run()
-    (builds.source / "notes.txt").write_text("left out")
-    (builds.source / "a.c").write_text("one")  # another time, the same bytes
-    assert builds.run(jobs=3).up_to_date
+    for _ in range(2):
+        (builds.source / "notes.txt").write_text("left out")
+        (builds.source / "a.c").write_text("one")  # another time, the same bytes
+        assert builds.run(jobs=3).up_to_date
 
 
 def test_a_build_takes_its_steps_in_order_and_records_what_it_published(

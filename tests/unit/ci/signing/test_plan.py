@@ -98,7 +98,12 @@ def test_selections_and_what_is_wrong_with_them(tmp_path: Path) -> None:
         "an op package without libraries": Selection(op_package=tmp_path / "empty"),
     }
     said = {name: judge(tmp_path, one, roots=roots) for name, one in selections.items()}
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old/sdk.yaml").write_text("version: 2.37.0\n")
     said |= {
+        "LPAI of an SDK that is too old and lacks it": judge(
+            tmp_path, Selection("v6"), roots=Roots(qnn_sdk=tmp_path / "old")
+        ),
         "direct mode without roots": judge(tmp_path, DIRECT),
         "direct mode without a QNN SDK": judge(
             tmp_path, DIRECT, roots=Roots(hexagon_tools=found["tools"], build=tmp_path / "empty")

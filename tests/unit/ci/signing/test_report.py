@@ -18,7 +18,6 @@ from ci.__main__ import main
 from ci.signing.record import check_record
 from ci.signing.segments import parse_image
 from ci.signing.verdict import (
-    NOT_JUDGED,
     Kind,
     Scheme,
     SignedBy,
@@ -33,14 +32,23 @@ from provisioning.elf.facts import Genuine, Proof
 from provisioning.errors import ExitCode
 from provisioning.manifest import catalogs
 from provisioning.manifest.catalogs import KnownBuild
+from tests.build.signing import show
 from tests.stand_ins import elf_edits as elf
 from tests.stand_ins.catalogs import NOW, TRUST, YEAR, make_catalog
 from tests.stand_ins.elfsigner.certify import LEAF_NAME, ROOT_NAME, certify
 from tests.stand_ins.elfsigner.keys import make_key
 from tests.stand_ins.elfsigner.mbn_writer import Key, sign_elf
 from tests.stand_ins.elfsigner.spoil import PLACE, flip, verify
+from tests.stand_ins.snapshots import check_snapshot
 
 ELF_FILES = Path(__file__).parents[3] / "artifacts" / "elf"
+SNAPSHOTS = Path(__file__).with_name("snapshots")
+SIGNED_ON = datetime(2026, 11, 20, tzinfo=timezone.utc)
+PROOFS = [
+    ((Genuine.GENUINE, "a.cat", "", None), ""),
+    ((Genuine.GENUINE, "a.cat", "", SIGNED_ON), "v2.49"),
+    ((Genuine.NOT_COVERED, "a.cat", "no such name", None), ""),
+]
 NAME, BUILD = "libQnnHtpV73Skel.so", "v2.49.40.260810104044"
 
 
@@ -63,90 +71,30 @@ def test_a_verdict_is_the_worst_of_what_was_found(
     assert report.verdict is verdict
 
 
-def test_a_verification_as_data(key: Key, library: bytes) -> None:
-    report = verify(sign_elf(library, key))
-    chain = report.signers[0].chain
-    start = PLACE + 48 + 120 + 11 * 48
-    assert report.as_data() == {
-        "verdict": "proven",
-        "errors": [],
-        "notes": [],
-        "size_bytes": report.size,
-        "machine": "hexagon",
-        "hexagon_version": "V69",
-        "encrypted": False,
-        "mbn_header_version": 6,
-        "hash_algorithm": "sha384",
-        "hashed_segments": 9,
-        "signers": [
-            {
-                "authority": "OEM",
-                "scheme": "RSA-PSS",
-                "signature_bytes": 256,
-                "certificates": [
-                    {
-                        "subject": one.subject,
-                        "issuer": one.issuer,
-                        "not_before": one.not_before.isoformat(),
-                        "not_after": one.not_after.isoformat(),
-                        "key": "RSA",
-                        "key_bits": 2048,
-                        "sha256": one.fingerprint,
-                    }
-                    for one in chain
-                ],
-            }
-        ],
-        "catalog": None,
-        "uncovered_ranges": report.uncovered,
-        "signature_ranges": [(start, start + 256)],
-        "not_judged": list(NOT_JUDGED),
-    }
-    names = ["Stand-in signer", "Stand-in attestation CA", "Stand-in root"]
-    assert [one.subject.split("=")[-1] for one in chain] == names
-    faulty = Verification(7)
-    faulty.add(Kind.HASH, "one", "two")
-    data = faulty.as_data()
-    assert data["errors"] == [{"kind": "hash", "what": "one"}, {"kind": "hash", "what": "two"}]
-    assert (data["verdict"], data["hexagon_version"], data["not_judged"]) == ("invalid", None, [])
-
-
-def test_a_verification_as_text(key: Key, library: bytes) -> None:
-    report = verify(sign_elf(library, key, 6, wrong_entry=3))
-    report.notes.append("a note")
-    chain = [f"    {index}: {one.describe()}" for index, one in enumerate(report.signers[0].chain)]
+def test_a_verification_as_data_and_as_text(key: Key, library: bytes) -> None:
+    good, faulty = verify(sign_elf(library, key)), verify(sign_elf(library, key, wrong_entry=3))
+    faulty.notes.append("a note")
     unsigned, other = Verification(1), Verification(1, signed=True)
     other.header_version, other.machine = 6, "AArch64"
-    assert render_reports({Path("a/b.so"): unsigned}) == "b.so: unsigned\n"
-    reports = {Path("/x/testsig-0xbadcafe.so"): report, Path("a.so"): unsigned, Path("b"): other}
-    assert render_reports(reports).splitlines() == [
-        "testsig-***.so: invalid",
-        "  hexagon V69, MBN header 6, sha384, 9 segments hashed",
-        "  OEM: signature of 256 bytes, RSA-PSS",
-        *chain,
-        f"  wrong: {report.errors[0]}",
-        "  note: a note",
-        "a.so: unsigned",
-        "b: proven",
-        "  AArch64, MBN header 6, no hash table, 0 segments hashed",
-        *(f"not checked, because only the device can check it: {what}" for what in NOT_JUDGED),
-    ]
-    assert ["root certificate" in NOT_JUDGED[0], "identities" in NOT_JUDGED[1]] == [True, True]
-
-
-@pytest.mark.parametrize(
-    ("outcome", "why", "build", "line"),
-    [
-        (Genuine.GENUINE, "", "", "genuine according to a.cat"),
-        (Genuine.GENUINE, "", "v2.49", "genuine according to a.cat, signed on {}, QNN v2.49"),
-        (Genuine.NOT_COVERED, "no such name", "", "not covered by a.cat: no such name"),
-    ],
-)
-def test_the_proof_of_a_catalog_is_text(outcome: Genuine, why: str, build: str, line: str) -> None:
-    signed = datetime(2026, 11, 20, tzinfo=timezone.utc) if build else None
-    report = Verification(1, proof=Proof(outcome, "a.cat", why, signed), build=build)
-    text = render_report(Path("a.so"), report)
-    assert text == f"a.so: {report.verdict.value}\n  {line.format('2026-11-20')}\n"
+    reports = {Path("/x/testsig-0xbadcafe.so"): faulty, Path("a.so"): unsigned, Path("b"): other}
+    catalogs = {
+        f"catalog {number}": Verification(1, proof=Proof(*proof), build=build)
+        for number, (proof, build) in enumerate(PROOFS)
+    }
+    said = {
+        "as data": json.dumps(good.as_data(), indent=1),
+        "faults as data": json.dumps(faulty.as_data()["errors"], indent=1),
+        "unsigned as data": json.dumps(unsigned.as_data(), indent=1),
+        "unsigned": render_reports({Path("a/b.so"): unsigned}),
+        "several": render_reports(reports),
+        **{name: render_report(Path("a.so"), report) for name, report in catalogs.items()},
+    }
+    hidden = {}
+    for one in good.signers[0].chain:
+        hidden |= {one.fingerprint: "SHA256"}
+        for date in (one.not_before, one.not_after):
+            hidden |= {date.isoformat(): "DATE", f"{date:%Y-%m-%d}": "DAY"}
+    check_snapshot(SNAPSHOTS / "reports.txt", show(said, hidden))
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import platform
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -17,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from ci.signing.certificates import parse_chain
 from ci.signing.inputs import Input, find_qnn_build
 from ci.signing.plan import Roots, SignPlan, SignRequest
-from ci.signing.record import read_record
+from ci.signing.record import check_record, digest_of, read_record
 from ci.signing.segments import parse_image
 from ci.signing.selection import Selection, Wanted, read_signing_policy
 from ci.signing.sign import sign, stage
@@ -92,10 +91,6 @@ def plan(tmp_path: Path, library: bytes) -> Plan:
     return make
 
 
-def digest(data: bytes) -> dict[str, object]:
-    return {"sha256": hashlib.sha256(data).hexdigest(), "size_bytes": len(data)}
-
-
 def list_names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
@@ -126,42 +121,19 @@ def test_a_whole_run(
     assert log.startswith("# liba.so\n-i liba.so y . ***\nsame\nin:\nliba.so\n\nout:\nliba.so\n")
     assert "# testsig-***.so\n-t *** y . ***\n" in log
     assert log.endswith("in:\n\nout:\ntestsig-***.so\n")
-    common = {
-        "verdict": "proven",
-        "certificates": [one.fingerprint for one in parse_chain(key.chain)],
-    }
-    assert msgspec.json.decode((out / "signing.json").read_bytes()) == {
-        "schema_version": 2,
-        "created": "2023-11-14T22:13:20+00:00",
-        "created_from": "SOURCE_DATE_EPOCH",
-        "tool": f"executorch-qnn-ci, Python {platform.python_version()}",
-        "signer": [{"path": str(script), "sha256": digest(script.read_bytes())["sha256"]}],
-        "python": "3.10.9",
-        "qnn_sdk": "2.49.40",
-        "hexagon_sdk": "6.4.0.2",
-        "libraries": [
-            {
-                **common,
-                "name": "liba.so",
-                "source": "{qnn_sdk}/liba.so",
-                "input": digest(library),
-                "output": digest(signed),
-                "arguments": ["-i", "IN/liba.so", "-o", "OUT"],
-                "mbn_header_version": 5,
-                "hash_algorithm": "sha256",
-            },
-            {
-                **common,
-                "name": "testsig-***.so",
-                "source": "the signer's own",
-                "input": digest(b""),
-                "output": digest(testsig),
-                "arguments": ["-t", "***", "-o", "OUT"],
-                "mbn_header_version": 6,
-                "hash_algorithm": "sha384",
-            },
-        ],
-    }
+    assert check_record(out) == ()  # the digests of all outputs
+    first, second = done.record.libraries
+    assert (first.input, first.output) == (digest_of(library), digest_of(signed))
+    assert second.input == digest_of(b"")
+    (program,) = done.record.signer
+    assert (program.path, program.sha256) == (str(script), digest_of(script.read_bytes()).sha256)
+    chain = tuple(one.fingerprint for one in parse_chain(key.chain))
+    assert first.certificates == second.certificates == chain
+    shown = re.sub(r"[0-9a-f]{64}", "SHA256", (out / "signing.json").read_text())
+    shown = shown.replace(platform.python_version(), "VERSION").replace(str(tmp_path), "TMP")
+    check_snapshot(
+        SNAPSHOTS / "signing.txt", re.sub(r'"size_bytes": \d\d+', '"size_bytes": N', shown)
+    )
     assert read_record(out) == done.record
     assert {name: one.verdict for name, one in done.reports.items()} == {
         "liba.so": Verdict.PROVEN,
