@@ -8,7 +8,7 @@ this machine. Both have one JSON file per artifact and version.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -30,7 +30,7 @@ class Lock(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     artifact: str
     version: str
     url: str
-    size_bytes: int
+    size_bytes: Annotated[int, msgspec.Meta(ge=0)]
     sha256: str
     recorded: str
     evidence: tuple[str, ...] = ()

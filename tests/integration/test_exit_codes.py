@@ -103,7 +103,7 @@ def run(argv: Sequence[str], home: Path, case: Case) -> subprocess.CompletedProc
 def test_a_command_ends_with_its_code(case: Case, tmp_path: Path) -> None:
     make_inputs(tmp_path)
     (tmp_path / "BUCK").touch()
-    (tmp_path / "CMakeLists.txt").touch()
+    (tmp_path / "CMakeLists.txt").write_text("project(executorch)\n")
     words = case.words.format(tmp=tmp_path, elf=ROOT / "tests/artifacts/elf").split()
     ended = run(["-m", *words], tmp_path / "home", case)
     assert ended.returncode == case.code, ended.stderr

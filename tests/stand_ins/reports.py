@@ -80,6 +80,9 @@ def make_judged(
             max_abs=0.001,
             equal=1.0,
             inputs=4,
+            findings=say("it is wrong", Place(file=f"ci/models/suite/{one.model}.py", line=1))
+            if status is Status.FAILED
+            else (),
         )
         for one in specs
     ]
