@@ -181,10 +181,10 @@ class Finding(Record, frozen=True, kw_only=True):
 
     @property
     def kin(self) -> tuple[object, ...]:
-        """What the finding has in common with those that have the same cause. A headline with
-        figures is not part of it, because figures differ."""
-        headline = "" if self.figures else self.headline
-        return self.id, self.subject, headline, self.causes, self.remedies
+        """What the finding has in common with those that have the same cause. Figures differ, so
+        the places in the model stand for a headline with figures."""
+        headline, places = ("", self.places) if self.figures else (self.headline, ())
+        return self.id, self.subject, headline, places, self.causes, self.remedies
 
     @property
     def words(self) -> str:

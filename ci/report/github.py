@@ -235,7 +235,7 @@ def _describe_problem(report: Report, case: Case, names: Names) -> str:
     lines += [f"- at {escape_name(place.file)}, line {place.line}" for place in case.places[:NAMES]]
     lines += [
         f"- on the CPU: {escape_markdown(op.op)}: {escape_markdown(op.reason[:REASON_CHARS])}"
-        for op in case.fallback_ops[:NAMES]
+        for op in case.unlisted_ops[:NAMES]
     ]
     if command := repeat_command(report, case):
         lines += ["", f"<pre>{html.escape(clean_log_line(command))}</pre>"]

@@ -51,7 +51,7 @@ def _add_suite(root: ET.Element, report: Report, name: str) -> ET.Element:
 
 def _add_case(suite: ET.Element, case: Case, report: Report, names: Names) -> None:
     again = [repeat_command(report, case)] if case.status is Status.FAILED else []
-    operators = [f"on the CPU: {op.op}: {op.reason}" for op in case.fallback_ops]
+    operators = [f"on the CPU: {op.op}: {op.reason}" for op in case.unlisted_ops]
     _add_test(
         suite,
         names[case.model],

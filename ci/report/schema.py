@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from ci.facts.finding import Finding, Place, Question, show_findings
+from ci.facts.kinds import ON_CPU
 from ci.facts.record import Record
 from provisioning.elf.programs import is_loadable
 from provisioning.errors import ExitCode
@@ -610,6 +611,11 @@ class Case(CaseName, frozen=True, kw_only=True):
         """The question that a failed case answers with no."""
         failed = self.status is Status.FAILED and self.findings
         return self.findings[0].question if failed else None
+
+    @property
+    def unlisted_ops(self) -> tuple[FallbackOp, ...]:
+        """The operators on the CPU, unless a finding lists them already."""
+        return () if any(one.id == ON_CPU.id for one in self.findings) else self.fallback_ops
 
     @property
     def places(self) -> tuple[Place, ...]:

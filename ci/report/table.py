@@ -14,7 +14,6 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from ci.facts.kinds import ON_CPU
 from ci.report.annotation import repeat_command
 from ci.report.columns import Column, columns_of, name_report
 from ci.report.schema import Case, Report, Status
@@ -73,7 +72,7 @@ def render_table(report: Report, *, colour: bool, width: int) -> str:
         if left_out:
             console.print(Text(f"left out at {width} columns: {', '.join(left_out)}", "dim"))
         for case in report.cases:
-            if case.reason or case.fallback_ops:
+            if case.reason or case.unlisted_ops:
                 _print_reason(console, case, name_case(case, names), report)
             remarks = [("warning", one) for one in case.warnings]
             remarks += [("note", describe_note(one)) for one in case.noise_notes]
@@ -166,8 +165,7 @@ def _print_reason(console: Console, case: Case, name: str, report: Report) -> No
     title = clean_name(name)
     console.print(Text.assemble("\n", (case.status.value, STYLES[case.status]), f"  {title}"))
     lines = clean(case.reason).splitlines()
-    told = any(one.id == ON_CPU.id for one in case.findings)  # such a finding lists them
-    lines += [f"on the CPU: {op.op}: {op.reason}" for op in (() if told else case.fallback_ops)]
+    lines += [f"on the CPU: {op.op}: {op.reason}" for op in case.unlisted_ops]
     if case.status is Status.FAILED:
         lines += clean(case.log_tail).splitlines()[-LOG_LINES:]
         lines += [f"again: {command}" for command in (repeat_command(report, case),) if command]

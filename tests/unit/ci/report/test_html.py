@@ -270,22 +270,25 @@ def fail(case: Case, *findings: Finding) -> Case:
 
 
 def test_failures_of_one_cause_are_one_card(report: Report) -> None:
-    """A scheme, a model or a figure makes no other cause; another headline or remedy does."""
+    """A scheme, a model or a figure makes no other cause; a headline, place or remedy does."""
     a, b = advise(fix="a"), advise(fix="b")
     far = [
         NOISE.find(f"{db} dB", figures=(Figure(name="above_noise", value=db),), advice=a)
         for db in range(5)
     ]
     others = (DIED.find("SIGSEGV"), DIED.find("SIGSEGV", advice=b), DIED.find("SIGKILL"))
-    cases = [fail(*pair) for pair in zip(report.cases[:8], (*far, *others), strict=True)]
-    red = replace(report, cases=(*cases, *report.cases[8:])).recounted
+    elsewhere = replace(far[0], places=(Place(file="net.py", line=7),))
+    every = (*far, *others, elsewhere)
+    cases = [fail(*pair) for pair in zip(report.cases[:9], every, strict=True)]
+    red = replace(report, cases=(*cases, *report.cases[9:])).recounted
+    alone = [[5], [6], [7], [8]]
     causes = group_causes(red)
-    assert [[index for index, _ in one.cases] for one in causes] == [[0, 1, 2, 3, 4], [5], [6], [7]]
+    assert [[index for index, _ in one.cases] for one in causes] == [[0, 1, 2, 3, 4], *alone]
     page = read_page(replace(red, command="run"))
-    assert len(page.find("article", "problem")) == 4
+    assert len(page.find("article", "problem")) == 5
     assert "not faithful: 0 dB" in [one.text.strip() for one in page.find("h3")]
     places = [one.attributes.get("data-i") for one in page.find("li")]
-    assert [one for one in places if one] == [str(n) for n in range(8)]
+    assert [one for one in places if one] == [str(n) for n in range(9)]
 
 
 def test_a_failure_without_a_reason_has_a_cause_all_the_same(report: Report) -> None:
