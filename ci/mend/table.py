@@ -1,0 +1,71 @@
+"""Reads the rewrites, which are data in manifests/policies/rewrites.toml. Each row names a function
+in ci.mend.torch_rewrites or ci.mend.onnx_rewrites."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
+
+from ci.facts.finding import Finding
+from ci.models.schemes import Scheme
+from provisioning.errors import ManifestError
+from provisioning.manifest.reader import read_policy
+
+POLICY = "rewrites"
+RewriteLane = Literal["torch", "onnx"]
+
+
+class Rewrite(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A row. ``title`` says what the rewrite replaces by what. ``schemes`` are those in which it
+    helps. ``cures`` lists ids of findings, names of known faults, and regular expressions that
+    match the message of a finding. An ``approximate`` rewrite changes the function. ``bound`` is
+    the largest difference from the original outputs, relative to their range. ``proof`` states how
+    it was measured that the rewrite helps, and ``reason`` why it does."""
+
+    name: str
+    title: str
+    lanes: tuple[RewriteLane, ...]
+    schemes: tuple[Scheme, ...]
+    cures: tuple[str, ...]
+    proof: str
+    reason: str
+    approximate: bool = False
+    bound: float = 1e-5
+
+    def cures_any(self, findings: Sequence[Finding], faults: Sequence[str] = ()) -> bool:
+        """Return whether the rewrite is known to cure one of a case's findings, or one of the
+        known faults that its graph contains."""
+        known = {*faults, *(one.id for one in findings)}
+        words = [one.words for one in findings]
+        return any(
+            cure in known or any(re.search(cure, one) for one in words) for cure in self.cures
+        )
+
+
+class Rewrites(Struct, frozen=True, forbid_unknown_fields=True):
+    """The contents of manifests/policies/rewrites.toml."""
+
+    rewrite: tuple[Rewrite, ...] = ()
+
+
+def read_rewrites(lane: RewriteLane, path: Path | None = None) -> tuple[Rewrite, ...]:
+    """Return the rewrites of a lane from the file ``path``, by default this project's. Raises
+    ManifestError for a row that does not match the schema, an invalid pattern, or two rows with one
+    name."""
+    rows = read_policy(POLICY, Rewrites, path).rewrite
+    names = [one.name for one in rows]
+    for row in rows:
+        try:
+            for cure in row.cures:
+                re.compile(cure)
+        except re.error as error:
+            raise ManifestError(
+                f"the rewrite {row.name!r} has an invalid pattern: {error}"
+            ) from None
+        if names.count(row.name) > 1:
+            raise ManifestError(f"there are two rewrites with the name {row.name!r}")
+    return tuple(row for row in rows if lane in row.lanes)
