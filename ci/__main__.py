@@ -96,6 +96,12 @@ VERBS: dict[str, Verb] = {
         environment=LOWERING,
         examples=("--model net.py:factory --scheme 8a8w",),
     ),
+    "mend": Verb(
+        "ci.verbs.mend",
+        "make red models green by rewriting them, with proof",
+        environment=LOWERING,
+        examples=("--model net.py:factory --scheme 8a8w", "--minutes 5"),
+    ),
     "estimate": Verb(
         "ci.verbs.estimate",
         "predict the time of a model on a device, without one",

@@ -1,6 +1,9 @@
-"""Makes red models green by rewriting them, with proof. Public: ``rewrite_module``, which applies
-rewrites to a PyTorch module; the ``mended_net.py`` that ``qnn-ci mend`` writes calls it."""
+"""Makes red models green by rewriting them, with proof.
 
-from ci.mend.rewrite import rewrite_module
+Public: ``rewrite_module`` applies rewrites to a PyTorch module, and ``call_rewritten`` to what a
+factory returns. The ``mended_net.py`` that ``qnn-ci mend`` writes calls the latter.
+"""
 
-__all__ = ["rewrite_module"]
+from ci.mend.rewrite import call_rewritten, rewrite_module
+
+__all__ = ["call_rewritten", "rewrite_module"]

@@ -64,30 +64,43 @@ def export_module(module: nn.Module, inputs: Sequence[Tensor]) -> fx.GraphModule
     return torch.fx.GraphModule(exported, exported.graph).eval()
 
 
+def call_rewritten(reference: str, names: Sequence[str]) -> tuple[Any, ...]:
+    """Call a factory, ``/absolute/file.py:factory``, and return what it returns, with rewrites
+    applied to the module. Raises the same errors as ``rewrite_module``."""
+    from ci.models.user_code import load_function
+
+    module, example, *calibration = load_function(reference)()
+    inputs = example if isinstance(example, (tuple, list)) else (example,)
+    return (rewrite_module(module, inputs, names), example, *calibration)
+
+
 def rewrite_module(
     module: nn.Module, inputs: Sequence[Tensor], names: Sequence[str]
 ) -> fx.GraphModule:
     """Return a module with rewrites applied, in the order of ``names``. ``inputs`` are an example
     of its inputs. Raises ValueError if there is no rewrite with one of the names, or if it changes
     nothing."""
-    graph = export_module(module, inputs)
-    for number, name in enumerate(names):
-        rewrite = find_rewrite(TORCH, name)
-        if rewrite is None:
-            raise ValueError(f"there is no rewrite {name!r}")
-        if number:  # so that the nodes that the last rewrite added have shapes
-            graph = export_module(graph, inputs)
-        if not apply(rewrite, graph):
-            raise ValueError(f"the rewrite {name!r} finds nothing to change in this model")
+    graph, changes = rewrite_graph(export_module(module, inputs), inputs, names)
+    if unused := [name for name, every in zip(names, changes, strict=True) if not every]:
+        raise ValueError(f"the rewrite {unused[0]!r} finds nothing to change in this model")
     return graph
 
 
-def apply(rewrite: TorchRewrite, graph: fx.GraphModule) -> tuple[Change, ...]:
-    """Apply a rewrite to a graph in place, and return what it changed."""
-    changes = rewrite(graph)
-    if changes:
+def rewrite_graph(
+    graph: fx.GraphModule, inputs: Sequence[Tensor], names: Sequence[str]
+) -> tuple[fx.GraphModule, list[tuple[Change, ...]]]:
+    """Apply rewrites to a graph of export_module, and return it and what each rewrite changed.
+    Raises ValueError if there is no rewrite with one of the names."""
+    changes: list[tuple[Change, ...]] = []
+    for name in names:
+        rewrite = find_rewrite(TORCH, name)
+        if rewrite is None:
+            raise ValueError(f"there is no rewrite {name!r}")
+        if changes:  # so that the nodes that the last rewrite added have shapes
+            graph = export_module(graph, inputs)
+        changes.append(rewrite(graph))
         graph.graph.eliminate_dead_code()
         graph.delete_all_unused_submodules()
         graph.graph.lint()
         graph.recompile()
-    return changes
+    return graph, changes

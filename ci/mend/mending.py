@@ -1,0 +1,230 @@
+"""Judges the cases of a run, and searches for the recipes that make the red ones green. A rewritten
+model is a case like any other: its model is a file that calls the user's factory and rewrites the
+result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from msgspec import structs
+
+from ci.cases.pipeline import CaseRun, RunSetup
+from ci.cases.session import run_cases
+from ci.cases.spec import CaseSpec
+from ci.mend.search import Answer, Question, Recipe, Search, Survey, advance
+from ci.mend.source import Factory, write_source
+from ci.mend.table import read_rewrites
+from ci.mend.trials import Attempt, TorchTrials
+from ci.models.source_lines import find_suite_model
+from ci.models.user_models import Source
+from ci.report.schema import Case, Status
+from ci.report.text import count
+from provisioning.console.process import run_tasks
+from provisioning.console.progress import Progress
+
+NET = "net"  # the function in a candidate's file
+
+
+@dataclass
+class Mended:
+    """A case and what was found for it. ``recipe`` is what the user gets, and ``case`` its verdict.
+    ``ended`` is why the search ended early, or ""."""
+
+    spec: CaseSpec
+    before: Case
+    search: Search | None = None
+    recipe: Recipe = field(default_factory=Recipe)
+    case: Case = field(init=False)
+    ended: str = ""
+
+    def __post_init__(self) -> None:
+        self.case = self.before
+
+    @property
+    def is_green(self) -> bool:
+        """Whether the case passes, or is refused as the policy expects."""
+        return self.case.status is not Status.FAILED
+
+    @property
+    def attempt(self) -> Attempt:
+        """Return what the recipe does to the float32 model."""
+        names = self.recipe.rewrites
+        known = self.search.attempts if self.search else {}
+        return known.get(names, Attempt(names=names))
+
+
+@dataclass
+class Mending:
+    """Mends cases until ``deadline``, a time of time.monotonic. ``approximate`` allows rewrites
+    that change the function."""
+
+    setup: RunSetup
+    progress: Progress
+    deadline: float
+    approximate: bool = False
+    attempts: dict[tuple[Source, str, tuple[str, ...]], Attempt] = field(default_factory=dict)
+    verdicts: dict[tuple[CaseSpec, Recipe], Case] = field(default_factory=dict)
+    rounds: int = 0
+
+    def run(self, specs: Sequence[CaseSpec]) -> list[Mended]:
+        """Judge the cases, search recipes for the red ones, and choose the same recipe for all
+        schemes of a model if that makes none of them red."""
+        self.progress.step(f"  judge {count(len(specs), 'case')} as they are")
+        found = [Mended(spec, case) for spec, case in zip(specs, self.judge(specs), strict=True)]
+        red = [one for one in found if one.before.status is Status.FAILED]
+        for one in red:
+            rows = [row for row in read_rewrites("torch") if one.spec.scheme in row.schemes]
+            one.search = Search(one.before, rows, self.approximate)
+        self.search_all(red)
+        for alike in group_models(found):
+            self.unify(alike)
+        return found
+
+    def judge(self, specs: Sequence[CaseSpec]) -> list[Case]:
+        """Return the verdicts on cases, which differ in model, scheme or SoC."""
+        self.rounds += 1
+        setup = replace(self.setup, work=self.setup.work / f"round-{self.rounds}")
+        runs = [CaseRun(spec, setup) for spec in specs]
+        results = run_cases(runs, setup.pool, setup.options.jobs, self.progress)
+        return [one.case for one in results]
+
+    def search_all(self, red: Sequence[Mended]) -> None:
+        """Run the searches side by side: answer the questions of all of them, then take the
+        next."""
+        running = [(one, one.search.run()) for one in red if one.search]
+        asked = [(one, search, advance(search, None)) for one, search in running]
+        while waiting := [(one, search, each) for one, search, each in asked if each]:
+            if time.monotonic() > self.deadline:
+                for one, *_ in waiting:
+                    one.ended = "the time is up (--minutes)"
+                break
+            answers = self.answer([(one, question) for one, _, question in waiting])
+            asked = [
+                (one, search, None if answer is None else advance(search, answer))
+                for (one, search, _), answer in zip(waiting, answers, strict=True)
+            ]
+        for one in red:
+            if one.search:
+                one.recipe, one.case = one.search.best.recipe, one.search.best.case
+
+    def answer(self, asked: Sequence[tuple[Mended, Question]]) -> list[Answer]:
+        """Return the answers to questions. The answer is None if the model cannot be surveyed,
+        which ends the search of its case."""
+        wanted: dict[CaseSpec, list[tuple[str, ...]]] = {}
+        judging = []
+        for one, question in asked:
+            if isinstance(question, Survey):
+                wanted.setdefault(one.spec, []).extend(question.recipes)
+            else:
+                judging.append((one.spec, question.recipe))
+                if judging[-1] not in self.verdicts:
+                    self.progress.step(f"  {one.before.name}: try {question.recipe}")
+        failures = self.try_all(wanted)
+        self.judge_recipes(judging)
+        answers: list[Answer] = []
+        for one, question in asked:
+            if not isinstance(question, Survey):
+                answers.append(self.verdicts[one.spec, question.recipe])
+            elif failure := failures.get(one.spec.reference):
+                one.ended = f"no rewrite can be tried: {failure}"
+                answers.append(None)
+            else:
+                keys = [self.name(one.spec, names) for names in question.recipes]
+                answers.append([self.attempts[key] for key in keys])
+        return answers
+
+    def name(self, spec: CaseSpec, names: tuple[str, ...]) -> tuple[Source, str, tuple[str, ...]]:
+        return spec.source, spec.model, names
+
+    def try_all(self, wanted: Mapping[CaseSpec, Sequence[tuple[str, ...]]]) -> dict[str, str]:
+        """Apply recipes to models, one job per model. Return why it failed, by model."""
+        jobs: dict[tuple[str, Source], dict[tuple[str, ...], None]] = {}
+        names: dict[tuple[str, Source], str] = {}
+        for spec, recipes in wanted.items():
+            for one in recipes:
+                if self.name(spec, one) not in self.attempts:
+                    jobs.setdefault((spec.reference, spec.source), {})[one] = None
+            names[spec.reference, spec.source] = spec.model
+        self.setup.work.mkdir(parents=True, exist_ok=True)
+        tasks = [
+            partial(
+                self.setup.pool.run,
+                TorchTrials(*key, tuple(recipes)),
+                self.setup.work / f"survey-{self.rounds}-{number}.log",
+                self.setup.options.timeout_s,
+                fresh=True,
+            )
+            for number, (key, recipes) in enumerate(jobs.items())
+        ]
+        failures = {}
+        ended = run_tasks(tasks, self.setup.options.jobs, abort=self.setup.pool.close)
+        for (reference, source), done in zip(jobs, ended, strict=True):
+            if done.failure:
+                failures[reference] = done.failure
+                continue
+            for attempt in done.result:
+                self.attempts[source, names[reference, source], attempt.names] = attempt
+        return failures
+
+    def judge_recipes(self, pairs: Sequence[tuple[CaseSpec, Recipe]]) -> list[Case]:
+        """Return the verdicts on cases with recipes. None is judged twice."""
+        fresh = [pair for pair in pairs if pair not in self.verdicts and pair[1] != Recipe()]
+        cases = self.judge([self.prepare(*pair) for pair in fresh]) if fresh else []
+        self.verdicts |= dict(zip(fresh, cases, strict=True))
+        return [self.verdicts[pair] for pair in pairs]
+
+    def prepare(self, spec: CaseSpec, recipe: Recipe) -> CaseSpec:
+        """Return a case with a recipe. Its model is a file in the scratch directory."""
+        choices = spec.source.choices
+        source = structs.replace(
+            spec.source,
+            choices=structs.replace(choices, parts=(*choices.parts, *recipe.parts)),
+        )
+        if recipe.rewrites:
+            directory = self.setup.work / "nets"
+            directory.mkdir(parents=True, exist_ok=True)
+            path = directory / f"{spec.slug}-{'-'.join(recipe.rewrites)}.py"
+            write_source(path, [Factory(NET, find_reference(spec), recipe.rewrites)])
+            source = structs.replace(source, reference=f"{path}:{NET}")
+        return replace(spec, source=source)
+
+    def unify(self, alike: Sequence[Mended]) -> None:
+        """Give all schemes of a model the same recipe, if none of the green cases becomes red."""
+        green = [one for one in alike if one.is_green]
+        own = list(dict.fromkeys(one.recipe for one in green))
+        if len(own) < 2 or any(one.parts for one in own):
+            return
+        union = tuple(dict.fromkeys(name for one in own for name in one.rewrites))
+        tried = sorted((one for one in own if one.rewrites), key=lambda one: -len(one.rewrites))
+        for recipe in dict.fromkeys([*tried, Recipe(rewrites=union)]):
+            self.try_all({one.spec: [recipe.rewrites] for one in green})
+            attempts = [self.attempts.get(self.name(one.spec, recipe.rewrites)) for one in green]
+            usable = all(one and one.applies and not one.fault for one in attempts)
+            if not usable or time.monotonic() > self.deadline:
+                continue
+            pairs = [(one.spec, recipe) for one in green]
+            self.verdicts |= {(one.spec, one.recipe): one.case for one in green}
+            self.progress.step(f"  {green[0].before.model}: try {recipe} in all schemes")
+            cases = self.judge_recipes(pairs)
+            if all(case.status is not Status.FAILED for case in cases):
+                for one, case, attempt in zip(green, cases, attempts, strict=True):
+                    one.recipe, one.case = recipe, case
+                    if one.search and attempt:
+                        one.search.attempts[recipe.rewrites] = attempt
+                return
+
+
+def group_models(found: Sequence[Mended]) -> list[list[Mended]]:
+    """Return the cases of each model that was mended."""
+    groups: dict[tuple[str, Source], list[Mended]] = {}
+    for one in found:
+        groups.setdefault((one.spec.model, one.spec.source), []).append(one)
+    return [one for one in groups.values() if any(each.recipe != Recipe() for each in one)]
+
+
+def find_reference(spec: CaseSpec) -> str:
+    """Return the ``/absolute/file.py:factory`` of a case's model, also for one of the suite."""
+    return find_suite_model(spec.reference) if spec.is_ours else spec.reference

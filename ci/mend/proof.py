@@ -1,0 +1,199 @@
+"""Proves that a rewritten module computes the same function as the original one, in float32.
+
+Both run on the user's inputs and on others of the same shapes and dtypes. They also run with other
+values between their operators, because inside of a model, inputs alone seldom reach small values or
+zeros, at which a lost epsilon or a wrong sign shows.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
+
+import torch
+from torch import Tensor, fx, nn
+from torch.fx import Interpreter, Node
+
+from ci.mend.rewrite import Change, export_module, rewrite_graph
+from ci.models.eager import copy_inputs, flatten_outputs, keep_state, run_eager
+from ci.models.factory import Inputs
+
+DRAWN = 4  # sets of random inputs
+MOST_CUTS = 12  # results inside of the model that are replaced
+
+# The values that replace inputs or results. All keep the signs and the order of magnitude or less,
+# because a model may compute only for such values, such as a logarithm of a positive number.
+SCALES: tuple[Callable[[Tensor], Tensor], ...] = (
+    lambda value: value * 1e-3,
+    torch.zeros_like,
+    lambda value: value.flatten().flip(0).reshape(value.shape),
+)
+
+
+class Different(Exception):  # noqa: N818 - the result of a comparison, caught where it is made
+    """Raised where a rewritten module differs from the original; the text says how."""
+
+
+class RewriteProof:
+    """Compares rewritten forms of a module with the module itself, on the judged input sets
+    ``sets`` and on others."""
+
+    def __init__(self, module: nn.Module, sets: Sequence[Inputs]) -> None:
+        self.module, self.sets = module, sets
+        self.original = copy.deepcopy(export_module(module, sets[0]))
+        self.wanted = [run_once(module, inputs) for inputs in sets]
+
+    def rewrite(self, names: Sequence[str]) -> tuple[fx.GraphModule, list[tuple[Change, ...]]]:
+        """Return the rewritten module, and what each rewrite changed."""
+        return rewrite_graph(copy.deepcopy(self.original), self.sets[0], names)
+
+    def measure(self, rewritten: fx.GraphModule, bound: float, replaced: Sequence[str]) -> float:
+        """Return the largest difference between the outputs of the module and those of its
+        rewritten form, relative to the range of an output. ``replaced`` are the names of the nodes
+        that were replaced.
+
+        Raises Different if a difference exceeds ``bound``, if outputs have other names, shapes or
+        dtypes, if other elements are NaN or infinite, if the state differs, or if the rewritten
+        module draws random numbers.
+        """
+        compare_form(self.original, rewritten)
+        largest = 0.0
+        for inputs, wanted in zip(self.sets, self.wanted, strict=True):
+            given = run_once(rewritten, inputs)
+            largest = max(largest, compare(wanted, given, bound, "the given inputs"))
+        for inputs in draw_inputs(self.sets):
+            wanted = run_once(self.original, inputs)
+            if all(map(is_finite, wanted)):
+                given = run_once(rewritten, inputs)
+                largest = max(largest, compare(wanted, given, bound, "random inputs"))
+        for name in choose_cuts(self.original, rewritten, replaced):
+            for change in SCALES:
+                wanted = run_changed(self.original, self.sets[0], name, change)
+                if all(map(is_finite, wanted)):
+                    given = run_changed(rewritten, self.sets[0], name, change)
+                    what = f"other values of {name}"
+                    largest = max(largest, compare(wanted, given, bound, what))
+        return largest
+
+
+def compare_form(original: fx.GraphModule, rewritten: fx.GraphModule) -> None:
+    """Raise Different if the structure of the inputs or outputs differs, or if the rewritten graph
+    draws random numbers."""
+    for name in ("in_spec", "out_spec"):
+        one, other = (getattr(graph, f"_{name}") for graph in (original, rewritten))
+        if one != other:
+            raise Different(f"the names or the number of its {name.partition('_')[0]}puts differ")
+    for node in rewritten.graph.nodes:
+        tags = getattr(node.target, "tags", ())
+        if torch.Tag.nondeterministic_seeded in tags and "dropout" not in node.name:
+            raise Different(f"{node.name} draws random numbers")
+
+
+def run_once(module: nn.Module, inputs: Inputs) -> Inputs:
+    """Return a module's outputs for one input set, followed by the buffers that the run changed."""
+    before = {name: one.clone() for name, one in module.named_buffers()}
+    with keep_state(module):
+        (outputs,) = run_eager(module, [inputs])
+        after = sorted(module.named_buffers(), key=itemgetter(0))
+        changed = [one.clone() for name, one in after if not torch.equal(before[name], one)]
+    return (*outputs, *changed)
+
+
+def run_changed(
+    graph: fx.GraphModule, inputs: Inputs, name: str, change: Callable[[Tensor], Tensor]
+) -> Inputs:
+    """Return a graph's outputs if ``change`` replaces the result of the node ``name``."""
+
+    class Changing(Interpreter):
+        def run_node(self, n: Node) -> object:
+            result = super().run_node(n)
+            return change(result) if n.name == name else result
+
+    with torch.no_grad(), keep_state(graph):
+        return flatten_outputs(Changing(graph).run(*copy_inputs(inputs)))
+
+
+def draw_inputs(sets: Sequence[Inputs]) -> Iterator[Inputs]:
+    """Yield random inputs within the ranges of the given sets, then variations of the first set."""
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(DRAWN):
+        yield tuple(draw(column, generator) for column in zip(*sets, strict=True))
+    for change in SCALES:
+        yield tuple(change(one) if one.is_floating_point() else one for one in sets[0])
+
+
+def draw(column: Sequence[Tensor], generator: torch.Generator) -> Tensor:
+    """Return a random tensor with the shape, the dtype and the range of the tensors of a
+    column."""
+    first = column[0]
+    if first.dtype is torch.bool:
+        return torch.randint(0, 2, first.shape, generator=generator).bool()
+    low, high = (float(pick(torch.stack(list(column)))) for pick in (torch.amin, torch.amax))
+    if first.is_floating_point():
+        return (torch.rand(first.shape, generator=generator) * (high - low) + low).to(first.dtype)
+    return torch.randint(int(low), int(high) + 1, first.shape, generator=generator).to(first.dtype)
+
+
+def choose_cuts(
+    original: fx.GraphModule, rewritten: fx.GraphModule, replaced: Sequence[str]
+) -> list[str]:
+    """Return the names of floating-point results that both graphs have and that nodes of
+    ``replaced`` or, if there are none, removed nodes read. These results determine what the
+    replaced nodes compute."""
+    left = {node.name: node.target for node in rewritten.graph.nodes}
+    found: dict[str, None] = {}
+    for node in original.graph.nodes:
+        if node.name not in replaced and node.name in left:
+            continue
+        for one in node.all_input_nodes:
+            value = one.meta.get("val")
+            computed = one.op in {"call_function", "placeholder"}
+            if (
+                computed
+                and isinstance(value, Tensor)
+                and value.is_floating_point()
+                and left.get(one.name) == one.target
+                and one.name not in replaced
+            ):
+                found[one.name] = None
+    names = list(found)
+    return names[:: max(1, math.ceil(len(names) / MOST_CUTS))]
+
+
+def is_finite(tensor: Tensor) -> bool:
+    return not tensor.is_floating_point() or bool(torch.isfinite(tensor).all())
+
+
+def compare(wanted: Inputs, given: Inputs, bound: float, what: str) -> float:
+    """Return the largest difference between two lists of outputs, relative to the range of the
+    wanted one. Integers and booleans must be equal. Raises Different if it exceeds ``bound``."""
+    if len(wanted) != len(given):
+        raise Different(f"{len(given)} results instead of {len(wanted)} on {what}")
+    largest = 0.0
+    for index, (one, other) in enumerate(zip(wanted, given, strict=True)):
+        if one.dtype != other.dtype or one.shape != other.shape:
+            forms = [f"{each.dtype}{list(each.shape)}" for each in (other, one)]
+            raise Different(f"output {index} is {' instead of '.join(forms)}")
+        if not one.is_floating_point():
+            if not torch.equal(one, other):
+                raise Different(f"elements of output {index} differ on {what}")
+            continue
+        finite = torch.isfinite(one)
+        both = [torch.where(torch.isfinite(each), 0.0, each.double()) for each in (one, other)]
+        if not torch.equal(*(each.nan_to_num(1, 2, 3) for each in both)):
+            raise Different(f"other elements of output {index} are NaN or infinite on {what}")
+        if not finite.any():
+            continue
+        exact, made = one.double()[finite], other.double()[finite]
+        spread = float(exact.max() - exact.min()) or float(exact.abs().max())
+        off = float((exact - made).abs().max())
+        relative = off / spread if spread else (math.inf if off else 0.0)
+        largest = max(largest, relative)
+        if relative > bound:
+            raise Different(
+                f"output {index} differs by {relative:.2g} of its range on {what},"
+                f" {bound:.0e} allowed"
+            )
+    return largest

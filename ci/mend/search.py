@@ -1,0 +1,186 @@
+"""The search for rewrites that make a case green. It asks for surveys and for verdicts, and does no
+I/O itself, so that the cases of a run are judged at the same time and a test can answer."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from ci.mend.table import Rewrite
+from ci.mend.trials import Attempt
+from ci.models.lowering_options import Part
+from ci.report.schema import Case, Status
+
+LEAST_GAIN_DB = 1.0
+
+
+class Recipe(Struct, frozen=True, kw_only=True):
+    """What is done to a model: rewrites, in this order, then other schemes for parts of it."""
+
+    rewrites: tuple[str, ...] = ()
+    parts: tuple[Part, ...] = ()
+
+    def __str__(self) -> str:
+        return ", ".join((*self.rewrites, *map(str, self.parts))) or "unchanged"
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Asks what each of the recipes does to the model's float32 outputs. The answer is a list of
+    Attempt, one per recipe."""
+
+    recipes: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Asks for the verdict on a recipe. The answer is a Case."""
+
+    recipe: Recipe
+
+
+Question: TypeAlias = Survey | Judge
+Answer: TypeAlias = "list[Attempt] | Case | None"  # None starts a search
+
+
+@dataclass(frozen=True)
+class Step:
+    """A recipe that was judged. ``kept`` is true if it is the best one so far."""
+
+    recipe: Recipe
+    case: Case
+    kept: bool
+
+
+@dataclass
+class Search:
+    """The search for one case. ``first`` is the verdict on the unchanged model. ``rows`` are the
+    rewrites for the case's lane and scheme. Unless ``approximate`` is true, rewrites that change
+    the function are not tried.
+
+    ``steps`` are the recipes that were judged, ``attempts`` what they do to the float32 model, and
+    ``best`` is the best recipe. ``refused`` lists rewrites that were not tried, and why.
+    """
+
+    first: Case
+    rows: Sequence[Rewrite]
+    approximate: bool = False
+    steps: list[Step] = field(default_factory=list, init=False)
+    attempts: dict[tuple[str, ...], Attempt] = field(default_factory=dict, init=False)
+    refused: dict[str, str] = field(default_factory=dict, init=False)
+    best: Step = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.best = Step(Recipe(), self.first, kept=True)
+
+    @property
+    def is_green(self) -> bool:
+        return self.best.case.status is Status.PASSED
+
+    def run(self) -> Generator[Question, Answer, None]:
+        """Search, and leave the result in ``best``. Rewrites are added one by one, as long as each
+        makes the verdict better. If none does, all are tried together, and those that are not
+        needed are dropped again."""
+        applicable = yield from self.survey(())
+        while applicable and not self.is_green:
+            before = self.best
+            for name in applicable:
+                yield from self.judge((*before.recipe.rewrites, name))
+                if self.best is not before:
+                    break
+            else:
+                break
+            if not self.is_green:
+                applicable = yield from self.survey(self.best.recipe.rewrites)
+        if not self.is_green and len(applicable) > 1:
+            yield from self.combine(applicable)
+
+    def survey(self, names: tuple[str, ...]) -> Generator[Question, Answer, list[str]]:
+        """Return the rewrites that can follow ``names``, those that are known to cure the case's
+        findings first. Note why others cannot."""
+        rows = {one.name: one for one in self.rows if one.name not in names}
+        wanted = [(*names, name) for name in rows]
+        if not wanted:
+            return []
+        found = yield from self.ask(Survey(tuple(wanted)))
+        usable = []
+        for one in found:
+            name = one.names[-1]
+            if not one.applies:
+                continue
+            if one.fault:
+                self.refused[name] = one.fault
+            elif rows[name].approximate and not self.approximate:
+                self.refused[name] = "it changes the function; pass --allow-approximate to try it"
+            else:
+                usable.append(name)
+        findings = self.best.case.findings
+        return sorted(usable, key=lambda name: not rows[name].cures_any(findings))
+
+    def ask(self, survey: Survey) -> Generator[Question, Answer, list[Attempt]]:
+        answer = yield survey
+        if not isinstance(answer, list):
+            raise TypeError("a survey was not answered with attempts")
+        self.attempts |= {one.names: one for one in answer}
+        return answer
+
+    def judge(self, names: tuple[str, ...]) -> Generator[Question, Answer, Case]:
+        """Ask for the verdict on rewrites, and keep them if it is better than the best one."""
+        recipe = Recipe(rewrites=names)
+        case = yield Judge(recipe)
+        if not isinstance(case, Case):
+            raise TypeError("a recipe was not answered with a verdict")
+        kept = is_better(case, self.best.case)
+        self.steps.append(Step(recipe, case, kept))
+        if kept:
+            self.best = self.steps[-1]
+        return case
+
+    def combine(self, applicable: Sequence[str]) -> Generator[Question, Answer, None]:
+        """Try all applicable rewrites together. If that is green, drop one after the other, as long
+        as the case stays green."""
+        names = self.best.recipe.rewrites
+        for name in applicable:  # one may remove what another one changes
+            (found,) = yield from self.ask(Survey(((*names, name),)))
+            names = (*names, name) if found.applies and not found.fault else names
+        case = yield from self.judge(names)
+        if case.status is not Status.PASSED:
+            return
+        for name in names:
+            fewer = tuple(one for one in self.best.recipe.rewrites if one != name)
+            (found,) = yield from self.ask(Survey((fewer,)))
+            if found.applies and not found.fault:
+                case = yield from self.judge(fewer)
+                if case.status is Status.PASSED:
+                    self.best = self.steps[-1]
+
+
+def is_better(case: Case, other: Case) -> bool:
+    """Return whether a verdict is better than another one: green, or with outputs, or with fewer
+    nodes on the CPU, or with a higher SQNR."""
+    one, two = (rank(each) for each in (case, other))
+    if one[:-1] != two[:-1]:
+        return one[:-1] > two[:-1]
+    return one[-1] >= two[-1] + LEAST_GAIN_DB
+
+
+def rank(case: Case) -> tuple[bool, bool, int, float]:
+    figures: Mapping[str, float | None] = {
+        "sqnr": case.sqnr_db,
+        "equal": case.equal and 100 * case.equal,
+    }
+    worst = min((one for one in figures.values() if one is not None), default=None)
+    nodes = case.fallback_nodes
+    ran = worst is not None
+    return case.status is Status.PASSED, ran, -(nodes or 0) if ran else 0, worst or 0.0
+
+
+def advance(search: Generator[Question, Answer, None], answer: Answer) -> Question | None:
+    """Answer a search's question, and return the next one, or None if the search has ended."""
+    try:
+        return search.send(answer)
+    except StopIteration:
+        return None

@@ -1,0 +1,89 @@
+"""Jobs for workers: apply recipes of rewrites to a model, and prove that it stays the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ci.facts.finding import Place
+from ci.mend.table import Rewrite, read_rewrites
+from ci.models.user_models import Source
+from provisioning.errors import describe_exception
+
+if TYPE_CHECKING:
+    from ci.mend.proof import RewriteProof
+
+
+class AppliedChange(Struct, frozen=True, kw_only=True):
+    """A place where a rewrite was applied, see ci.mend.rewrite.Change."""
+
+    rewrite: str
+    nodes: tuple[str, ...]
+    place: Place | None
+    before: str
+    after: str
+
+
+class Attempt(Struct, frozen=True, kw_only=True):
+    """What a recipe does to a model. ``difference`` is the largest difference between the outputs
+    of both models, relative to the range of an output. ``fault`` is why the recipe cannot be used,
+    or "". ``applies`` is false if the last rewrite of the recipe finds nothing to change."""
+
+    names: tuple[str, ...]
+    changes: tuple[AppliedChange, ...] = ()
+    difference: float = 0.0
+    fault: str = ""
+    applies: bool = True
+
+
+@dataclass(frozen=True)
+class TorchTrials:
+    """A job that applies recipes to a PyTorch model, each to the original one."""
+
+    reference: str
+    source: Source
+    recipes: tuple[tuple[str, ...], ...]
+
+    def __call__(self) -> list[Attempt]:
+        from ci.mend.proof import RewriteProof
+        from ci.models.model import load_digested
+
+        model, _ = load_digested(self.reference, self.source)
+        proof = RewriteProof(model.module, model.evaluation)
+        rows = {one.name: one for one in read_rewrites("torch")}
+        return [try_recipe(proof, [rows[name] for name in names]) for names in self.recipes]
+
+
+def try_recipe(proof: RewriteProof, rows: Sequence[Rewrite]) -> Attempt:
+    """Apply rewrites one after the other, and compare the result with the original model, unless
+    one of them is approximate. A rewrite that raises an exception cannot be used."""
+    from ci.mend.proof import Different
+
+    names = tuple(one.name for one in rows)
+    try:
+        graph, changes = proof.rewrite(names)
+    except Exception as error:  # noqa: BLE001 - a rewrite may fail on any graph
+        return Attempt(names=names, fault=f"{names[-1]} failed: {describe_exception(error)}")
+    if not changes[-1]:
+        return Attempt(names=names, applies=False)
+    applied = tuple(
+        AppliedChange(
+            rewrite=name, nodes=one.nodes, place=one.place, before=one.before, after=one.after
+        )
+        for name, every in zip(names, changes, strict=True)
+        for one in every
+    )
+    replaced = [node for one in applied for node in one.nodes]
+    exact = not any(one.approximate for one in rows)
+    bound = max(one.bound for one in rows) if exact else float("inf")
+    try:
+        difference = proof.measure(graph, bound, replaced)
+    except Different as error:
+        return Attempt(names=names, changes=applied, fault=str(error))
+    except Exception as error:  # noqa: BLE001 - the rewritten graph may not run
+        fault = f"the rewritten model fails: {describe_exception(error)}"
+        return Attempt(names=names, changes=applied, fault=fault)
+    return Attempt(names=names, changes=applied, difference=difference)
