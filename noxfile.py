@@ -391,6 +391,12 @@ def audit(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def mend(session: nox.Session) -> None:
+    """Make red models green by rewriting them, with proof that they compute the same."""
+    run_verb(session, "mend", *session.posargs)
+
+
+@nox.session(default=False)
 def fuzz(session: nox.Session) -> None:
     """Find faults in QNN's compiler with small generated graphs, which run on the HTP emulator."""
     run_verb(session, "fuzz", *session.posargs)

@@ -99,6 +99,7 @@ VERBS: dict[str, Verb] = {
     "mend": Verb(
         "ci.verbs.mend",
         "make red models green by rewriting them, with proof",
+        "mend",
         environment=LOWERING,
         examples=("--model net.py:factory --scheme 8a8w", "--minutes 5"),
     ),

@@ -16,7 +16,7 @@ from msgspec import to_builtins
 from ci.mend.mending import Mended, find_reference
 from ci.mend.search import Recipe
 from ci.mend.source import Factory
-from provisioning.documents import read_bytes
+from provisioning.documents import decoding, read_bytes
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -40,7 +40,8 @@ HEAD = "# Written by `qnn-ci mend`. Judge it with `qnn-ci test-emulator --policy
 
 def name_entry(model: str) -> str:
     """Return a name for a model in a policy, such as ``net`` for ``nets/net.py:factory``."""
-    word = model.rpartition(":")[2] or model
+    file, _, function = model.rpartition(":")
+    word = function if function != "factory" else Path(file).stem
     return re.sub(r"[^A-Za-z0-9]+", "_", Path(word).stem).strip("_")[:40] or "net"
 
 
@@ -109,7 +110,9 @@ def make_policy(
 
 def read_tables(path: Path) -> dict[str, Any]:
     """Return the tables of a policy that has been read before."""
-    return tomllib.loads(read_bytes(path).decode("utf-8-sig"))
+    with decoding():
+        tables: dict[str, Any] = tomllib.loads(read_bytes(path).decode("utf-8-sig"))
+    return tables
 
 
 def rebase(value: Any, base: Path, directory: Path, key: str = "") -> Any:

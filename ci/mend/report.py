@@ -163,8 +163,9 @@ def _explain(one: Mended, name: str) -> Iterator[str]:
     yield f"{name} {one.spec.scheme.value} {one.spec.soc}: {result}"
     attempt = one.attempt
     for change in attempt.changes:
-        place = f"{change.place.file}:{change.place.line}: " if change.place else ""
-        yield f"  {place}{change.before} -> {change.after} ({change.rewrite})"
+        place = change.place
+        where = f"{place.file}:{place.line}" if place else f"node {change.nodes[0]}"
+        yield f"  {where}: {change.before} -> {change.after} ({change.rewrite})"
     if attempt.changes:
         yield f"  float32 outputs differ by at most {attempt.difference:.1g} of their range"
     yield from (f"  {part.node or part.module}: {part.scheme.value}" for part in one.recipe.parts)

@@ -66,6 +66,11 @@ def net(place: Place) -> None:
     (place.directory / "net.py").write_text(read_blocks("docs/guides/pytorch.md", "python")[0])
 
 
+def red_net(place: Place) -> None:
+    """red.py, as docs/guides/mend.md shows it."""
+    (place.directory / "red.py").write_text(read_blocks("docs/guides/mend.md", "python")[0])
+
+
 def read_blocks(page: str, language: str) -> list[str]:
     """The blocks of a language on a page."""
     tokens = MarkdownIt("commonmark").parse((ROOT / page).read_text("utf-8"))

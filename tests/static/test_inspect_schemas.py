@@ -20,6 +20,7 @@ from ci.faults.results import Searched
 from ci.inspect.compat import Answer
 from ci.inspect.files import Inspection
 from ci.llm.projection import Projection
+from ci.mend.report import Mends
 from ci.verbs.estimate import Estimates
 
 FOLDER = Path(__file__).parents[2] / "docs" / "schemas"
@@ -29,6 +30,7 @@ SCHEMAS = {
     "inspect.schema.json": Inspection,
     "compat.schema.json": Answer,
     "localise.schema.json": Localisation,
+    "mend.schema.json": Mends,
     "upgrade-report.schema.json": UpgradeReport,
     "fuzz.schema.json": Searched,
     "versions-matrix.schema.json": VersionsMatrix,

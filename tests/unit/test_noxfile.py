@@ -216,6 +216,7 @@ MODULES = {
     "test_emulator": ("lowering", "ci", "test-emulator"),
     "test_onnx": ("onnx-torch", "ci", "test-onnx"),
     "audit": ("lowering", "ci", "audit"),
+    "mend": ("lowering", "ci", "mend"),
     "fuzz": ("onnx-torch", "ci", "fuzz"),
     "test_llm": ("lowering", "ci", "test-llm"),
     "provision": ("core", "ci", "fetch"),

@@ -14,6 +14,7 @@ NEED_NUMPY = {
         "fuzz",
         "judge",
         "localise",
+        "mend",
         "test-emulator",
         "test-llm",
         "test-onnx",
