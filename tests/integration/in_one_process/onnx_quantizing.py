@@ -12,13 +12,11 @@ pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed"
 import numpy as np
 import onnx
 from onnx import helper
-from onnxruntime.quantization import QuantType
 
 from ci.models.schemes import ONNX, Scheme
 from ci.onnx.compile import run_reference
 from ci.onnx.preparation import (
     find_weights,
-    override_weights,
     quantize_file,
     write_normal_form,
 )
@@ -110,26 +108,6 @@ def test_the_scale_of_a_layer_norm_is_unsigned_and_has_one_step(
     found = read_scales(tmp_path / "quantized.onnx")
     ((scale, kind),) = [one for name, one in found.items() if name.startswith("gain")]
     assert (scale.size, kind) == (1, np.uint8)
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_weights_that_the_quantizer_takes_for_activations_are_overridden(scheme: Scheme) -> None:
-    names = ["a", "b", "scale", "kernel", "gates", "recurrent", "other"]
-    nodes = [
-        helper.make_node("MatMul", ["x", "a"], ["c"]),
-        helper.make_node("MatMul", ["b", "c"], ["d"]),
-        helper.make_node("LayerNormalization", ["d", "scale", "other"], ["e"]),
-        helper.make_node("Conv", ["e", "kernel"], ["f"]),
-        helper.make_node("LSTM", ["f", "gates", "recurrent", "other"], ["y"]),
-    ]
-    held = [constant(name, [1]) for name in names]
-    recipe = scheme.recipe
-    kind = QuantType[recipe.weights]
-    row = {"quant_type": kind, "symmetric": recipe.weights in {"QInt8", "QInt16"}}
-    wanted = {name: [row] for name in ("a", "b", "gates", "recurrent")}
-    if recipe.per_channel:
-        wanted["scale"] = [{"quant_type": QuantType.QUInt8, "symmetric": False}]
-    assert override_weights(helper.make_graph(nodes, "g", [], [], held), recipe) == wanted
 
 
 def test_constants_change_nothing_of_what_is_computed(tmp_path: Path) -> None:

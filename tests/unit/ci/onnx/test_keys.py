@@ -6,8 +6,6 @@ import ast
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -19,8 +17,6 @@ from ci.cases.spec import CaseSpec
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
 from ci.onnx.engine import OnnxEngine
-from ci.onnx.options import HTP, SAVER_LIBRARY
-from ci.onnx.stages import StageError
 from ci.verbs.lanes import onnx as lane
 from tests.qnn_provider.models import write_relu
 
@@ -88,73 +84,3 @@ def test_whatever_decides_about_a_context_is_in_its_key(
     assert replace(engine, sdk=Path("/elsewhere")).key(spec) == keys[0]
     monkeypatch.setattr("ci.models.numerics.NUMERICS", "computed otherwise")
     assert engine.key(spec) not in keys
-
-
-class Compiling:
-    """ci.onnx.compile, of which each function returns what it was given."""
-
-    def load_source(self, *given: Any) -> Any:
-        return SimpleNamespace(evaluation=[1] * 5, given=given)
-
-    def compile_source(self, source: Any, *given: Any, **more: Any) -> Any:
-        return (*source.given, *given, more)
-
-    simulate_source = compile_source
-
-
-def test_an_engine_compiles_the_model_of_its_case(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / HTP).parent.mkdir(parents=True)
-    (tmp_path / HTP).touch()
-    for name in ("compile", "simulate"):
-        monkeypatch.setitem(sys.modules, f"ci.onnx.{name}", Compiling())
-    spec = CaseSpec("one.onnx", Scheme.U8, "SM8650", Source("one.onnx"))
-    given = {"backend_type": "htp", "vtcm_mb": "4"}
-    engine = OnnxEngine(toolchain=(), sdk=tmp_path, given=given, embed=False)
-    options = engine.options(spec)
-    assert options == {
-        "backend_path": str(tmp_path / HTP),
-        "soc_model": "57",
-        "enable_htp_fp16_precision": "0",
-        "offload_graph_io_quantization": "0",
-        "vtcm_mb": "4",
-    }
-    staging: Any = "staging"
-    for fields, more in (
-        ({}, {"embed": False, "saver": ""}),
-        ({"embed": True}, {"embed": True, "saver": ""}),
-        ({"direct": True}, {"embed": None, "saver": ""}),
-        ({"saver": True}, {"embed": False, "saver": f"{tmp_path}/{SAVER_LIBRARY}"}),
-    ):
-        own = replace(engine, **fields)  # type: ignore[arg-type]
-        assert own.compile(spec, staging) == (spec, spec, staging, options, more)
-    assert engine.read_data(spec) == 5
-    engine.preload(spec)  # which needs neither torch nor the file
-    engine.warm_up(spec)  # nor an exporter
-
-
-def test_a_model_of_torch_is_preloaded_and_its_exporter_is_warm(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    called: list[Any] = []
-    exporting = SimpleNamespace(warm_exporter=lambda: called.append("exporter"))
-    monkeypatch.setitem(sys.modules, "ci.onnx.export", exporting)
-    monkeypatch.setattr("ci.models.model.preload_model", lambda *words: called.append(words))
-    monkeypatch.setattr("ci.models.model.count_judged", lambda *words: len(words) + 5)
-    spec = CaseSpec("mlp", Scheme.U8, "SM8650")
-    engine = OnnxEngine(toolchain=(), sdk=Path("/sdk"))
-    assert not spec.is_file
-    engine.preload(spec)
-    engine.warm_up(spec)
-    assert called == [(spec.reference, spec.source), "exporter"]
-    assert engine.read_data(spec) == 7
-    assert engine.imports == ("ci.onnx.compile", "ci.onnx.export", "ci.models.model")
-    assert replace(engine, exports=False).imports == ("ci.onnx.compile",)
-
-
-def test_a_refusal_is_explained_by_its_stage(tmp_path: Path) -> None:
-    engine = OnnxEngine(toolchain=(), sdk=Path("/sdk"))
-    told = engine.explain(StageError("quantizer"), tmp_path / "compile.log")
-    assert told.headline.startswith("refused: quantizer: ")
-    assert (tmp_path / "traceback.log").is_file()

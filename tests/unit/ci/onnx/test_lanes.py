@@ -12,8 +12,7 @@ from ci.cases.spec import select_cases
 from ci.models.schemes import EXECUTORCH, ONNX, Scheme
 from ci.models.suite import SUITE
 from ci.models.user_models import ModelEntry
-from ci.onnx.options import choose_options
-from ci.report.schema import Case, Report, Status
+from ci.report.schema import Case, Status
 from ci.verbs.lanes.onnx import TWINS, compare_lanes, require_python
 from provisioning.doctor.examine import find_fitness
 from provisioning.errors import UnfitError, UsageError
@@ -34,10 +33,6 @@ def test_the_schemes_of_a_pair_have_the_same_bits() -> None:
     assert {*TWINS.values()} <= {*EXECUTORCH.schemes}
 
 
-def report_of(*cases: Case) -> Report:
-    return make_report(cases)
-
-
 def case(model: str, scheme: str, sqnr_db: float) -> Case:
     return Case(
         model=model,
@@ -54,8 +49,8 @@ def case(model: str, scheme: str, sqnr_db: float) -> Case:
 
 
 def test_cases_of_the_same_bits_stand_side_by_side() -> None:
-    executorch = report_of(case("mlp", "8a8w", 33.5), case("lstm", "fp16", 60.0))
-    onnx = report_of(case("mlp", "u8", 33.8), case("mlp", "u16a8w", 36.9))
+    executorch = make_report([case("mlp", "8a8w", 33.5), case("lstm", "fp16", 60.0)])
+    onnx = make_report([case("mlp", "u8", 33.8), case("mlp", "u16a8w", 36.9)])
     table = compare_lanes(executorch, onnx)
     assert table.endswith("|\n")
     rows = [[cell.strip() for cell in line.split("|")] for line in table.splitlines()[2:]]
@@ -71,12 +66,12 @@ def test_cases_of_the_same_bits_stand_side_by_side() -> None:
     ]
     assert len(rows) == 3
     elsewhere = replace(case("mlp", "u8", 33.8), soc="SM8750")
-    assert compare_lanes(executorch, report_of(elsewhere)) == "No case is in both reports.\n"
-    one = compare_lanes(executorch, report_of(elsewhere, case("mlp", "u8", 33.8)))
+    assert compare_lanes(executorch, make_report([elsewhere])) == "No case is in both reports.\n"
+    one = compare_lanes(executorch, make_report([elsewhere, case("mlp", "u8", 33.8)]))
     assert len(one.splitlines()) == 5
-    onnx = report_of(case("mlp", "asis", 33.8), case("mlp", "u8", 33.8))
+    onnx = make_report([case("mlp", "asis", 33.8), case("mlp", "u8", 33.8)])
     assert len(compare_lanes(executorch, onnx).splitlines()) == 5
-    assert compare_lanes(executorch, report_of()) == "No case is in both reports.\n"
+    assert compare_lanes(executorch, make_report([])) == "No case is in both reports.\n"
 
 
 def test_the_lanes_suite_is_large_enough() -> None:
@@ -115,11 +110,3 @@ def test_python_3_10_is_refused_with_the_reason() -> None:
 def test_the_doctor_asks_for_no_executorch() -> None:
     assert find_fitness("emulator").python
     assert not find_fitness("onnx").python
-
-
-def test_a_users_option_wins_over_ours() -> None:
-    assert choose_options(Scheme.FP16, "SM8650", {})["enable_htp_fp16_precision"] == "1"
-    options = choose_options(Scheme.U8, "SM8650", {"offload_graph_io_quantization": "1"})
-    assert options["soc_model"] == "57"
-    assert options["enable_htp_fp16_precision"] == "0"
-    assert options["offload_graph_io_quantization"] == "1"

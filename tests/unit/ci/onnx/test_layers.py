@@ -15,29 +15,33 @@ from onnx import TensorProto, helper, load, numpy_helper, save
 from ci.models.numerics import THREADS
 from ci.models.tensors import BEST_DB, MOST_LAYERS
 from ci.onnx import layers
-from ci.onnx.layers import (
-    _compare,
-    expose_layers,
-    find_clipped,
-    find_loss,
-    find_rounded,
-    infer,
-    list_values,
-)
+from ci.onnx.layers import expose_layers, find_clipped, find_loss, infer, list_values
 from ci.onnx.session import WARNING, open_reference
 from provisioning.errors import FailedError
+from tests.qnn_provider.models import build_model, constant, tensor, write_model
 
 GIVEN = np.random.default_rng(7).standard_normal((1, 16)).astype(np.float32)
 WEIGHTS = np.random.default_rng(3).standard_normal((16, 16)).astype(np.float32) / 4
+make = helper.make_node
 
 
-def list_labels(model: Path, target: Path) -> tuple[str, ...]:
-    return tuple(one.label for one in expose_layers(model, target))
+def list_labels(model: Path) -> list[str]:
+    return [one.label for one in expose_layers(model, model.with_name("exposed.onnx"))]
 
 
-def lose(model: Path, scratch: Path, inputs: Any, reference: Any) -> Any:
-    """The loss of a model of which the quantizer removed nothing."""
-    return find_loss(model, model, scratch, inputs, reference)
+def lose(model: Path, reference: Any, inputs: Any = (GIVEN,), plain: Path | None = None) -> Any:
+    """The loss of a model of which the quantizer removed nothing, unless ``plain`` is another."""
+    scratch = model.with_name("scratch.onnx")
+    return find_loss(model, plain or model, scratch, inputs, reference)
+
+
+def quantize(value: str, step: str) -> tuple[list[Any], str]:
+    """Nodes that round a value, and the name of their result."""
+    names = f"{value}_levels", f"{value}_rounded"
+    return [
+        make("QuantizeLinear", [value, step, "zero"], [names[0]]),
+        make("DequantizeLinear", [names[0], step, "zero"], [names[1]]),
+    ], names[1]
 
 
 def write_chain(
@@ -46,30 +50,27 @@ def write_chain(
     """A chain of matrix products; ``steps`` are those of the input and of each product in 8 bits, 0
     for a value that is not quantized."""
     nodes = []
-    constants = {"w": weights, "zero": np.uint8(128)}
+    constants = [constant("w", weights), constant("zero", 128, np.uint8)]
     value = "x"
     for number, step in enumerate(steps):
         if number:
-            nodes.append(helper.make_node("MatMul", [value, "w"], [f"y{number}"], f"layer{number}"))
+            nodes.append(make("MatMul", [value, "w"], [f"y{number}"], f"layer{number}"))
             value = f"y{number}"
         if step:
-            constants[f"step{number}"] = np.float32(step)
-            grid = [f"step{number}", "zero"]
-            names = f"{value}_levels", f"{value}_rounded"
-            nodes.append(helper.make_node("QuantizeLinear", [value, *grid], [names[0]]))
-            nodes.append(helper.make_node("DequantizeLinear", [names[0], *grid], [names[1]]))
-            value = names[1]
-    given, result = (
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape)) for name in ("x", value)
-    )
-    kept = [numpy_helper.from_array(np.asarray(one), name) for name, one in constants.items()]
-    graph = helper.make_graph(nodes, "chain", [given], [result], kept)
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-    return path
+            constants.append(constant(f"step{number}", step))
+            rounding, value = quantize(value, f"step{number}")
+            nodes += rounding
+    return write_model(path, nodes, [tensor("x", shape)], [tensor(value, shape)], constants)
 
 
-def run(model: Path) -> list[Any]:
-    return list(open_reference(model).run(None, {"x": GIVEN}))
+def run(model: Path, *given: Any) -> list[Any]:
+    return list(open_reference(model).run(None, dict(zip("xu", given or (GIVEN,), strict=False))))
+
+
+@pytest.fixture
+def float_outputs(tmp_path: Path) -> list[Any]:
+    """The outputs of a chain of two products that is not quantized."""
+    return run(write_chain(tmp_path / "float.onnx", (0, 0, 0)))
 
 
 @pytest.mark.parametrize(
@@ -81,13 +82,9 @@ def run(model: Path) -> list[Any]:
     ],
 )
 def test_the_coarsest_or_clipped_range_is_where_most_is_lost(
-    tmp_path: Path, steps: tuple[float, ...], place: str
+    tmp_path: Path, steps: tuple[float, ...], place: str, float_outputs: list[Any]
 ) -> None:
-    reference = run(write_chain(tmp_path / "float.onnx", (0, 0, 0)))
-    found = lose(
-        write_chain(tmp_path / "model.onnx", steps), tmp_path / "scratch.onnx", (GIVEN,), reference
-    )
-    assert found is not None
+    found = lose(write_chain(tmp_path / "model.onnx", steps), float_outputs)
     assert place in found.name
     assert found.behind_db < 16 < found.before_db
     assert found.weights_db == 60
@@ -95,76 +92,163 @@ def test_the_coarsest_or_clipped_range_is_where_most_is_lost(
 
 @pytest.mark.parametrize("coarse", ["x", "u"])
 def test_the_range_of_each_input_may_lose_most(tmp_path: Path, coarse: str) -> None:
-    def write(name: str, *, rounds: bool) -> Path:
-        nodes = [helper.make_node("Add", [f"{one}_rounded" for one in "xu"], ["y"])]
-        constants = [numpy_helper.from_array(np.uint8(128), "zero")]
-        for one in "xu":
-            step = np.float32(0.5 if one == coarse else 0.03)
-            constants.append(numpy_helper.from_array(step, f"{one}_step"))
-            grid = [f"{one}_step", "zero"]
-            levels = helper.make_node("QuantizeLinear", [one, *grid], [f"{one}_levels"])
-            back = helper.make_node(
-                "DequantizeLinear", [f"{one}_levels", *grid], [f"{one}_rounded"]
-            )
-            plain = helper.make_node("Identity", [one], [f"{one}_rounded"])
-            nodes = [*([levels, back] if rounds else [plain]), *nodes]
-        ports = [helper.make_tensor_value_info(one, TensorProto.FLOAT, [1, 16]) for one in "xuy"]
-        graph = helper.make_graph(nodes, "sum", ports[:2], ports[2:], constants)
-        opset = [helper.make_opsetid("", 17)]
-        save(helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / name)
-        return tmp_path / name
-
+    constants = [constant("zero", 128, np.uint8)]
+    constants += [constant(f"{one}_step", 0.5 if one == coarse else 0.03) for one in "xu"]
+    nodes = [node for one in "xu" for node in quantize(one, f"{one}_step")[0]]
+    nodes.append(make("Add", ["x_rounded", "u_rounded"], ["y"]))
+    ports = [tensor(one, (1, 16)) for one in "xuy"]
+    model = write_model(tmp_path / "m.onnx", nodes, ports[:2], ports[2:], constants)
     given = (GIVEN, GIVEN[:, ::-1].copy())
-    session = open_reference(write("float.onnx", rounds=False))
-    reference = session.run(None, dict(zip("xu", given, strict=True)))
-    model = write("model.onnx", rounds=True)
-    found = lose(model, tmp_path / "scratch.onnx", given, reference)
-    assert found is not None
-    assert f"input '{coarse}'" in found.name
+    assert f"input '{coarse}'" in lose(model, [given[0] + given[1]], given).name
 
 
-def test_weights_are_told_from_activations(tmp_path: Path) -> None:
-    reference = run(write_chain(tmp_path / "float.onnx", (0, 0, 0)))
+def test_weights_are_told_from_activations(tmp_path: Path, float_outputs: list[Any]) -> None:
     coarse = write_chain(tmp_path / "model.onnx", (0.03, 0.03, 0.03), np.round(WEIGHTS * 4) / 4)
-    found = lose(coarse, tmp_path / "scratch.onnx", (GIVEN,), reference)
-    assert found is not None
-    assert found.weights_db < 20
+    assert lose(coarse, float_outputs).weights_db < 20
 
 
-def test_a_model_that_is_not_quantized_loses_nothing(tmp_path: Path) -> None:
+def test_nothing_is_lost_by_no_rounding_or_by_one_that_changes_nothing(tmp_path: Path) -> None:
     model = write_chain(tmp_path / "model.onnx", (0, 0, 0))
-    assert lose(model, tmp_path / "scratch.onnx", (GIVEN,), run(model)) is None
+    assert lose(model, run(model)) is None
+    given = np.arange(16, dtype=np.float32)[None] / 2  # it and each product are multiples of a half
+    exact = write_chain(tmp_path / "exact.onnx", (0.5, 0.5, 0.5), np.eye(16))
+    assert lose(exact, [given], (given,)) is None
+
+
+def test_a_model_with_too_many_values_or_values_of_unknown_size_is_not_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, float_outputs: list[Any]
+) -> None:
+    model = write_chain(tmp_path / "model.onnx", (0.8, 0.01, 0.01))
+    size = 5 * 16  # three rounded values and two products
+    for most, searched in ((size, True), (size - 1, False)):
+        monkeypatch.setattr(layers, "MOST_VALUES", most)
+        assert (lose(model, float_outputs) is not None) is searched
+    free = write_chain(tmp_path / "free.onnx", (0.8, 0.01, 0.01), shape=("n", 16))
+    assert lose(free, float_outputs) is None
+    with pytest.raises(FailedError):
+        list_labels(free)
+
+
+def add(path: Path, nodes: list[Any], *outputs: str, **constants: Any) -> Path:
+    """Add nodes to a model, with outputs of their own."""
+    model = load(path)
+    kept = [numpy_helper.from_array(np.asarray(one), name) for name, one in constants.items()]
+    model.graph.initializer.extend(kept)
+    model.graph.node.extend(nodes)
+    model.graph.output.extend(map(helper.make_empty_tensor_value_info, outputs))
+    save(infer(model), path)
+    return path
+
+
+def test_the_worst_output_tells_what_the_weights_lose(tmp_path: Path) -> None:
+    """The second output of the model is compared with another reference. An output of integers
+    tells nothing of the weights."""
+    model = add(write_chain(tmp_path / "two.onnx", (0.8, 0.01, 0.01)), [], "y1")
+    first, second = run(model)
+    for reference in ([first, 2 * second], [2 * first, second]):
+        assert lose(model, reference).weights_db < 10
+    index = make("ArgMax", ["y1"], ["index"])
+    model = add(write_chain(tmp_path / "index.onnx", (0.8, 0.01, 0.01)), [index], "index")
+    assert "input 'x'" in lose(model, run(model)).name
+
+
+def test_an_operator_is_not_blamed_for_its_worst_input(tmp_path: Path) -> None:
+    """A tenth of the exact input is subtracted from the rounded one: 0.9 dB of the loss."""
+    nodes = [make("Mul", ["x", "tenth"], ["part"]), make("Sub", ["x_rounded", "part"], ["left"])]
+    model = add(write_chain(tmp_path / "m.onnx", (0.8,)), nodes, "left", tenth=np.float32(0.1))
+    assert "input 'x'" in lose(model, [GIVEN, 0.9 * GIVEN]).name
+
+
+def test_what_only_moves_elements_loses_nothing(tmp_path: Path) -> None:
+    """A slice has the worst elements alone, and so a lower SQNR than what it is a slice of."""
+    part = make("Slice", ["y1_rounded", "start", "end", "axis"], ["part"])
+    ends = {name: np.int64([place]) for name, place in (("start", 0), ("end", 2), ("axis", 1))}
+    model = add(write_chain(tmp_path / "m.onnx", (0.03, 0.03)), [part], "part", **ends)
+    given = GIVEN * np.float32([0.01] * 2 + [1] * 14)
+    (whole,) = run(write_chain(tmp_path / "float.onnx", (0, 0)), given)
+    assert "Slice" not in lose(model, [whole, whole[:, :2]], (given,)).name
+
+
+@pytest.mark.parametrize(
+    ("given", "db"),
+    [
+        ([1, 2], BEST_DB),
+        ([1, 2.2], 20 * np.log10(5**0.5 / 0.2)),
+        ([1, -1e9], -BEST_DB),
+        ([np.nan, 2], -BEST_DB),
+    ],
+)
+def test_a_result_that_is_no_number_is_as_bad_as_can_be(given: list[float], db: float) -> None:
+    found = layers._compare(np.float32([1, 2]), np.float32(given))
+    assert found == pytest.approx(db, abs=1e-3)
+
+
+def write_clip(path: Path, low: float, high: float) -> Path:
+    """Two products with a Clip between them or, quantized, with its range instead."""
+    if path.stem == "quantized":
+        inner, result = quantize("b", "step")
+        nodes = [make("MatMul", ["x", "w"], ["b"]), *inner, make("MatMul", [result, "w"], ["y"])]
+    else:
+        nodes = [make("MatMul", ["x", "w"], ["a"]), make("Clip", ["a", "low", "high"], ["b"])]
+        nodes.append(make("MatMul", ["b", "w"], ["y"]))
+    values = {"w": WEIGHTS, "low": low, "high": high, "step": (high - low) / 255}
+    kept = [constant(name, one) for name, one in values.items()]
+    kept.append(constant("zero", 0, np.uint8))
+    return write_model(path, nodes, [tensor("x", (1, 16))], [tensor("y", (1, 16))], kept)
+
+
+def test_the_weights_alone_are_measured_with_the_clip_that_the_quantizer_removed(
+    tmp_path: Path,
+) -> None:
+    plain = write_clip(tmp_path / "plain.onnx", 0.0, 0.5)
+    model = write_clip(tmp_path / "quantized.onnx", 0.0, 0.5)
+    assert lose(model, run(plain), plain=plain).weights_db == BEST_DB  # no weight is quantized
+    assert find_clipped(model, plain, tmp_path / "scratch.onnx", [(GIVEN,)]) == ()
+    (one,) = find_clipped(model, model, tmp_path / "scratch.onnx", [(GIVEN,), (-2 * GIVEN,)])
+    assert (one.is_input, one.low, round(one.high, 6)) == (False, 0.0, 0.5)
+    assert one.seen_low < 0 < 1 < one.seen_high
+
+
+# -- what the nodes give ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("step", [0, 0.03])
-def test_a_model_gives_what_its_nodes_give_behind_its_outputs(tmp_path: Path, step: float) -> None:
-    model = write_chain(tmp_path / "model.onnx", (step,) * 4)
-    names = list_labels(model, tmp_path / "exposed.onnx")
-    output, *layers = run(tmp_path / "exposed.onnx")
-    assert np.array_equal(output, run(model)[0])
-    assert names == ("MatMul 'layer1'", "MatMul 'layer2'")
-    assert len(layers) == 2
-    for count, layer in enumerate(layers, 1):
+@pytest.mark.parametrize("domain", ["", "com.microsoft"])
+def test_a_model_gives_what_its_nodes_give_behind_its_outputs(
+    tmp_path: Path, step: float, domain: str
+) -> None:
+    """Quantizers of ONNX Runtime have results as those of ONNX."""
+    path = write_chain(tmp_path / "model.onnx", (step,) * 4)
+    model = load(path)
+    for node in model.graph.node:
+        node.domain = domain if node.op_type.endswith("Linear") else ""
+    save(model, path)
+    assert list_labels(path) == ["MatMul 'layer1'", "MatMul 'layer2'"]
+    output, *results = run(tmp_path / "exposed.onnx")
+    assert np.array_equal(output, run(path)[0])
+    assert len(results) == 2
+    for count, layer in enumerate(results, 1):
         part = write_chain(tmp_path / "part.onnx", (step,) * (count + 1))
         assert np.array_equal(layer, run(part)[0])
+    exposed = load(tmp_path / "exposed.onnx").graph.node
+    assert {one.domain for one in exposed if one.op_type.endswith("Linear")} <= {domain}
 
 
 def test_an_axis_of_scales_stays_with_the_result_of_its_node(tmp_path: Path) -> None:
     model = load(write_chain(tmp_path / "net.onnx", (0.03, 0.03, 0.03)))
-    scales = numpy_helper.from_array(np.linspace(0.02, 0.1, 16, dtype=np.float32), "scales")
-    zeros = numpy_helper.from_array(np.full(16, 128, np.uint8), "zeros")
-    model.graph.initializer.extend([scales, zeros])
+    steps = np.linspace(0.02, 0.1, 16, dtype=np.float32)
+    zeros = constant("zeros", [128] * 16, np.uint8)
+    model.graph.initializer.extend([constant("scales", steps), zeros])
     for node in model.graph.node:
         if node.op_type != "MatMul" and node.input[0].startswith("y1"):
             node.input[1:] = ["scales", "zeros"]
             node.attribute.append(helper.make_attribute("axis", 1))
     save(model, tmp_path / "net.onnx")
-    assert list_labels(tmp_path / "net.onnx", tmp_path / "exposed.onnx") == ("MatMul 'layer1'",)
+    assert list_labels(tmp_path / "net.onnx") == ["MatMul 'layer1'"]
     _, layer = run(tmp_path / "exposed.onnx")
     *_, added = load(tmp_path / "exposed.onnx").graph.node
     assert [helper.get_attribute_value(one) for one in added.attribute] == [1]
-    steps = layer / np.linspace(0.02, 0.1, 16, dtype=np.float32)
-    np.testing.assert_allclose(steps, np.round(steps), atol=1e-4)
+    np.testing.assert_allclose(layer / steps, np.round(layer / steps), atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -183,240 +267,49 @@ def test_of_many_or_large_results_every_nth_is_given(
 ) -> None:
     monkeypatch.setattr(layers, "MOST_BYTES", most_bytes)
     model = write_chain(tmp_path / "model.onnx", (0,) * (nodes + 2))  # the last one is the output
-    names = list_labels(model, tmp_path / "exposed.onnx")
-    assert [*names] == [f"MatMul 'layer{n}'" for n in range(every, nodes + 1, every)]
+    wanted = [f"MatMul 'layer{n}'" for n in range(every, nodes + 1, every)]
+    assert list_labels(model) == wanted
 
 
 def test_results_that_only_move_are_not_given_and_a_node_without_a_name_has_its_result_s(
     tmp_path: Path,
 ) -> None:
     nodes = [
-        helper.make_node("Abs", ["x"], ["a"], "first"),
-        helper.make_node("Transpose", ["a"], ["b"], "moves"),
-        helper.make_node("Sqrt", ["b"], ["c"]),
-        helper.make_node("Abs", ["c"], ["y"], "last"),
+        make("Abs", ["x"], ["a"], "first"),
+        make("Transpose", ["a"], ["b"], "moves"),
+        make("Sqrt", ["b"], ["c"]),
+        make("Abs", ["c"], ["y"], "last"),
     ]
-    x, y = (
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, sizes)
-        for name, sizes in (("x", [2, 3]), ("y", [3, 2]))
-    )
-    graph = helper.make_graph(nodes, "named", [x], [y])
-    path = tmp_path / "net.onnx"
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-    assert list_labels(path, tmp_path / "exposed.onnx") == ("Abs 'first'", "Sqrt 'c'")
+    ends = [tensor("x", (2, 3))], [tensor("y", (3, 2))]
+    path = write_model(tmp_path / "net.onnx", nodes, *ends)
+    assert list_labels(path) == ["Abs 'first'", "Sqrt 'c'"]
 
 
-def test_a_model_with_too_many_values_or_values_of_unknown_size_is_not_searched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reference = run(write_chain(tmp_path / "float.onnx", (0, 0, 0)))
-    model = write_chain(tmp_path / "model.onnx", (0.8, 0.01, 0.01))
-    size = sum(list_values(load(model)).values())
-    assert size == 5 * 16  # three rounded values and two products
-    for most, searched in ((size, True), (size - 1, False)):
-        monkeypatch.setattr(layers, "MOST_VALUES", most)
-        loss = lose(model, tmp_path / "scratch.onnx", (GIVEN,), reference)
-        assert (loss is not None) is searched
-    free = write_chain(tmp_path / "free.onnx", (0.8, 0.01, 0.01), shape=("n", 16))
-    assert lose(free, tmp_path / "scratch.onnx", (GIVEN,), reference) is None
-
-
-def test_values_of_unknown_sizes_cannot_be_given(tmp_path: Path) -> None:
-    model = write_chain(tmp_path / "model.onnx", (0, 0, 0), shape=("n", 16))
-    with pytest.raises(FailedError):
-        expose_layers(model, tmp_path / "exposed.onnx")
+def test_each_float_result_of_a_node_is_listed_with_its_size() -> None:
+    """0 if its size or its rank is unknown; a scalar has one element."""
+    nodes = [
+        make("Relu", ["x"], ["a"]),
+        make("Cast", ["a"], ["integers"], to=TensorProto.INT64),
+        make("Split", ["a"], ["b", "c"], axis=1, num_outputs=2),
+        make("Sqrt", ["b"], ["y"]),
+        make("Shape", ["b"], ["sizes"]),  # from which the next shape is computed
+        make("Reshape", ["b", "sizes"], ["d"]),
+        make("Reshape", ["x", "shape"], ["unknown"]),
+        make("ReduceSum", ["x"], ["scalar"], keepdims=0),
+        make("Relu", ["w"], ["open"]),
+    ]
+    inputs = [tensor("x", (2, 3, 4)), tensor("w", ("n", 3))]
+    inputs.append(helper.make_tensor_value_info("shape", TensorProto.INT64, None))
+    outputs = [tensor("y", (2, 2, 4)), tensor("scalar", ()), tensor("open", ("n", 3)), inputs[0]]
+    outputs.append(helper.make_tensor_value_info("unknown", TensorProto.FLOAT, None))
+    sizes = {"a": 24, "b": 16, "c": 8, "d": 16, "y": 16, "unknown": 0, "scalar": 1, "open": 0}
+    assert list_values(build_model(nodes, inputs, outputs)) == sizes
 
 
 def test_a_reference_is_computed_as_the_file_says(tmp_path: Path) -> None:
     path = write_chain(tmp_path / "net.onnx", (0.03, 0.03))
-    levels = [
-        open_reference(path, optimize=one).get_session_options().graph_optimization_level.name
-        for one in (False, True)
-    ]
-    assert levels == ["ORT_DISABLE_ALL", "ORT_ENABLE_ALL"]
-    settings = open_reference(path).get_session_options()
-    threads = settings.intra_op_num_threads, settings.inter_op_num_threads
-    assert (threads, settings.log_severity_level) == ((THREADS, THREADS), WARNING)
-
-
-def test_the_worst_output_tells_what_the_weights_lose(tmp_path: Path) -> None:
-    """The second output of the model is compared with another reference."""
-    model = load(write_chain(tmp_path / "chain.onnx", (0.8, 0.01, 0.01)))
-    model.graph.output.append(helper.make_empty_tensor_value_info("y1"))
-    save(infer(model), tmp_path / "two.onnx")
-    first, second = run(tmp_path / "two.onnx")
-    for reference in ([first, 2 * second], [2 * first, second]):
-        loss = lose(tmp_path / "two.onnx", tmp_path / "scratch.onnx", [GIVEN], reference)
-        assert loss is not None
-        assert loss.weights_db < 10
-
-
-def test_an_operator_is_not_blamed_for_its_worst_input(tmp_path: Path) -> None:
-    """A tenth of the exact input is subtracted from the rounded one: 0.9 dB of the loss."""
-    model = load(write_chain(tmp_path / "chain.onnx", (0.8,)))
-    model.graph.initializer.append(numpy_helper.from_array(np.float32(0.1), "tenth"))
-    (output,) = model.graph.output
-    made = helper.make_node("Mul", ["x", "tenth"], ["part"])
-    model.graph.node.extend([made, helper.make_node("Sub", [output.name, "part"], ["left"])])
-    output.name = "left"
-    save(infer(model), tmp_path / "model.onnx")
-    loss = lose(tmp_path / "model.onnx", tmp_path / "scratch.onnx", [GIVEN], [0.9 * GIVEN])
-    assert loss is not None
-    assert "input 'x'" in loss.name
-
-
-def test_nothing_is_lost_by_rounding_that_changes_nothing(tmp_path: Path) -> None:
-    """The input and each product are multiples of a half."""
-    given = np.arange(16, dtype=np.float32)[None] / 2
-    exact = np.eye(16, dtype=np.float32)
-    model = write_chain(tmp_path / "model.onnx", (0.5, 0.5, 0.5), exact)
-    assert lose(model, tmp_path / "scratch.onnx", (given,), [given]) is None
-
-
-def test_what_only_moves_elements_loses_nothing(tmp_path: Path) -> None:
-    """A slice has the worst elements alone, and so a lower SQNR than what it is a slice of."""
-    model = load(write_chain(tmp_path / "chain.onnx", (0.03, 0.03)))
-    for name, place in (("start", 0), ("end", 2)):
-        model.graph.initializer.append(numpy_helper.from_array(np.int64([place]), name))
-    axis = numpy_helper.from_array(np.int64([1]), "axis")
-    model.graph.initializer.append(axis)
-    (output,) = model.graph.output
-    ends = [output.name, "start", "end", "axis"]
-    model.graph.node.append(helper.make_node("Slice", ends, ["part"]))
-    model.graph.output.append(helper.make_empty_tensor_value_info("part"))
-    save(infer(model), tmp_path / "model.onnx")
-    given = GIVEN * np.float32([0.01] * 2 + [1] * 14)
-    diagonal = write_chain(tmp_path / "float.onnx", (0, 0))
-    reference = open_reference(diagonal).run(None, {"x": given})
-    reference.append(reference[0][:, :2])
-    loss = lose(tmp_path / "model.onnx", tmp_path / "scratch.onnx", (given,), reference)
-    assert loss is not None
-    assert "Slice" not in loss.name
-
-
-def test_an_output_of_integers_tells_nothing_of_the_weights(tmp_path: Path) -> None:
-    model = load(write_chain(tmp_path / "chain.onnx", (0.8, 0.01, 0.01)))
-    model.graph.node.append(helper.make_node("ArgMax", ["y1"], ["index"]))
-    model.graph.output.append(helper.make_empty_tensor_value_info("index"))
-    save(infer(model), tmp_path / "two.onnx")
-    reference = run(tmp_path / "two.onnx")
-    loss = lose(tmp_path / "two.onnx", tmp_path / "scratch.onnx", [GIVEN], reference)
-    assert loss is not None
-    assert "input 'x'" in loss.name
-
-
-@pytest.mark.parametrize(
-    ("given", "db"),
-    [
-        ([1, 2], BEST_DB),
-        ([1, 2.2], 20 * np.log10(5**0.5 / 0.2)),
-        ([1, -1e9], -BEST_DB),
-        ([np.nan, 2], -BEST_DB),
-    ],
-)
-def test_a_result_that_is_no_number_is_as_bad_as_can_be(given: list[float], db: float) -> None:
-    assert _compare(np.float32([1, 2]), np.float32(given)) == pytest.approx(db, abs=1e-3)
-
-
-def test_each_float_result_of_a_node_is_listed_with_its_size() -> None:
-    nodes = [
-        helper.make_node("Relu", ["x"], ["a"]),
-        helper.make_node("Cast", ["a"], ["integers"], to=TensorProto.INT64),
-        helper.make_node("Split", ["a"], ["b", "c"], axis=1, num_outputs=2),
-        helper.make_node("Sqrt", ["b"], ["y"]),
-        helper.make_node("Sqrt", ["c"], ["z"]),
-        helper.make_node("Shape", ["b"], ["sizes"]),  # from which the next shape is computed
-        helper.make_node("Reshape", ["b", "sizes"], ["d"]),
-    ]
-    x, y, z = (
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-        for name, shape in (("x", [2, 3, 4]), ("y", [2, 2, 4]), ("z", [2, 1, 4]))
-    )
-    graph = helper.make_graph(nodes, "several", [x], [y, z, x])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
-    assert list_values(model) == {"a": 24, "b": 16, "c": 8, "d": 16, "y": 16, "z": 8}
-
-
-def test_only_what_a_quantizer_wrote_was_rounded() -> None:
-    grid = ["step", "zero"]
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", *grid], ["a"]),
-        helper.make_node("DequantizeLinear", ["a", *grid], ["b"]),
-        helper.make_node("Reshape", ["a", "shape"], ["c"]),
-        helper.make_node("DequantizeLinear", ["c", *grid], ["d"]),  # of integers that were moved
-        helper.make_node("DequantizeLinear", ["w", *grid], ["e"]),
-        helper.make_node("Relu", ["a"], ["f"]),
-    ]
-    assert find_rounded(helper.make_graph(nodes, "graph", [], [])) == {"b": "x"}
-
-
-def test_a_result_of_unknown_rank_or_size_has_no_elements_and_a_scalar_has_one() -> None:
-    nodes = [
-        helper.make_node("Reshape", ["x", "shape"], ["unknown"]),
-        helper.make_node("ReduceSum", ["x"], ["scalar"], keepdims=0),
-        helper.make_node("Relu", ["w"], ["open"]),
-    ]
-    x, w, scalar, opened = (
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, sizes)
-        for name, sizes in (("x", [2, 3]), ("w", ["n", 3]), ("scalar", []), ("open", ["n", 3]))
-    )
-    shape = helper.make_tensor_value_info("shape", TensorProto.INT64, None)
-    unknown = helper.make_tensor_value_info("unknown", TensorProto.FLOAT, None)
-    outputs = [unknown, scalar, opened]
-    graph = helper.make_graph(nodes, "unknown", [x, w, shape], outputs)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
-    assert list_values(model) == {"unknown": 0, "scalar": 1, "open": 0}
-
-
-def write_relu(path: Path, low: float, high: float) -> Path:
-    """Two products with a Clip between them or, quantized, with its range instead."""
-    weights = {"w": WEIGHTS, "zero": np.uint8(0), "low": np.float32(low), "high": np.float32(high)}
-    weights["step"] = np.float32((high - low) / 255)
-    quantized = path.stem == "quantized"
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["b" if quantized else "a"]),
-        *(
-            [
-                helper.make_node("QuantizeLinear", ["b", "step", "zero"], ["q"]),
-                helper.make_node("DequantizeLinear", ["q", "step", "zero"], ["c"]),
-            ]
-            if quantized
-            else [helper.make_node("Clip", ["a", "low", "high"], ["b"])]
-        ),
-        helper.make_node("MatMul", ["c" if quantized else "b", "w"], ["y"]),
-    ]
-    given, result = (
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 16]) for name in ("x", "y")
-    )
-    kept = [numpy_helper.from_array(np.asarray(one), name) for name, one in weights.items()]
-    graph = helper.make_graph(nodes, "relu", [given], [result], kept)
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]), path)
-    return path
-
-
-def test_the_weights_alone_are_measured_with_the_clip_that_the_quantizer_removed(
-    tmp_path: Path,
-) -> None:
-    plain = write_relu(tmp_path / "plain.onnx", 0.0, 0.5)
-    model = write_relu(tmp_path / "quantized.onnx", 0.0, 0.5)
-    loss = find_loss(model, plain, tmp_path / "scratch.onnx", (GIVEN,), run(plain))
-    assert loss is not None
-    assert loss.weights_db == BEST_DB  # no weight is quantized
-    assert find_clipped(model, plain, tmp_path / "scratch.onnx", [(GIVEN,)]) == ()
-    (one,) = find_clipped(model, model, tmp_path / "scratch.onnx", [(GIVEN,), (-2 * GIVEN,)])
-    assert (one.is_input, one.low, round(one.high, 6)) == (False, 0.0, 0.5)
-    assert one.seen_high > 1
-    assert one.seen_low < 0
-
-
-def test_quantizers_of_onnxruntime_have_results_as_those_of_onnx(tmp_path: Path) -> None:
-    model = load(write_chain(tmp_path / "m.onnx", (0.1, 0.1, 0.1)))
-    for node in model.graph.node:
-        if node.op_type.endswith("Linear"):
-            node.domain = "com.microsoft"
-    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
-    save(model, tmp_path / "own.onnx")
-    own = expose_layers(tmp_path / "own.onnx", tmp_path / "exposed.onnx")
-    assert own == expose_layers(tmp_path / "m.onnx", tmp_path / "other.onnx")
-    exposed = load(tmp_path / "exposed.onnx").graph.node
-    assert {one.domain for one in exposed if one.op_type.endswith("Linear")} == {"com.microsoft"}
+    for optimize, level in ((False, "ORT_DISABLE_ALL"), (True, "ORT_ENABLE_ALL")):
+        settings = open_reference(path, optimize=optimize).get_session_options()
+        assert settings.graph_optimization_level.name == level
+        threads = settings.intra_op_num_threads, settings.inter_op_num_threads
+        assert (threads, settings.log_severity_level) == ((THREADS, THREADS), WARNING)

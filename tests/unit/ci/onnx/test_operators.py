@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ci.cases.policy import read_emulator_policy
-from ci.onnx.fallback import count_nodes, name_operator, read_notes
+from ci.onnx.fallback import count_nodes, read_notes
 from tests.qnn_provider.table import Answer, join_ranks, read_operators
 from tests.stand_ins.reports import say
 
@@ -52,20 +52,3 @@ def test_what_qnn_says_of_a_row_has_advice() -> None:
     shared = "If branches share internal tensor name `i`; rename not supported."
     assert "the two branches" in str(policy.advise(say(shared)))
     assert "rank 5" in str(policy.advise(say("QNN refuses Tanh of float_32 (error 3110)")))
-
-
-def test_an_operator_of_another_domain_has_its_own_note() -> None:
-    names = [name_operator(*one) for one in (("com.microsoft", "Inverse"), ("", "Inverse"))]
-    parts = [("CPUExecutionProvider", [("a", names[0]), ("b", names[1])])]
-    first, second = count_nodes(parts, {"a": "no", "b": "no"}).fallback_ops
-    assert (first.op, first.reason) == (
-        "com.microsoft:Inverse a",
-        f"no; {read_notes()['com.microsoft:Inverse']}",
-    )
-    assert (second.op, second.reason) == ("Inverse b", "no")
-    assert name_operator("ai.onnx", "If") == "If"
-
-
-def test_those_of_another_domain_that_quantize_are_not_counted() -> None:
-    parts = [("QNNExecutionProvider", [("q", name_operator("com.microsoft", "QuantizeLinear"))])]
-    assert count_nodes(parts, {}).delegated_nodes == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,13 +28,16 @@ from ci.onnx.source import (
     fit_sets,
     from_file,
     from_torch,
-    is_same,
     list_inputs,
     make_sets,
     read_beside,
     read_float,
 )
 from provisioning.errors import UsageError
+from tests.build.onnx import check_results
+from tests.qnn_provider.models import tensor
+
+SNAPSHOTS = Path(__file__).with_name("snapshots")
 
 INPUTS = {"x": (np.dtype("float32"), (2, 3)), "ids": (np.dtype("int64"), (4,))}
 
@@ -82,21 +86,6 @@ def test_each_row_of_an_archive_is_an_input_set(tmp_path: Path) -> None:
         np.testing.assert_array_equal(other, ids[row])
 
 
-def test_an_archive_that_does_not_fit_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "net.onnx", x=np.zeros((1, 2, 3), "float32"))
-    with pytest.raises(UsageError, match=r"net\.npz does not match") as caught:
-        list(read_beside(path, INPUTS))
-    assert "x, ids" in caught.value.why
-    write(path, x=np.zeros((1, 2, 3), "float64"), ids=np.zeros((1, 4), "int64"))
-    with pytest.raises(UsageError, match=r"net\.npz does not match") as caught:
-        list(read_beside(path, INPUTS))
-    assert "float64[2, 3]" in caught.value.why
-    assert "ids int64[4]" in caught.value.fix
-    write(path, x=np.zeros((2, 2, 3), "float32"), ids=np.zeros((1, 4), "int64"))
-    with pytest.raises(UsageError, match=r"net\.npz does not contain input sets"):
-        list(read_beside(path, INPUTS))
-
-
 @pytest.mark.parametrize(("given", "made"), [("inputs", "calibration"), ("calibration", "inputs")])
 def test_how_sets_were_made_is_in_the_digest(tmp_path: Path, given: str, made: str) -> None:
     """The record of a program, which is found by it, says so."""
@@ -110,20 +99,6 @@ def test_how_sets_were_made_is_in_the_digest(tmp_path: Path, given: str, made: s
     assert digest_sets(source.evaluation) == digest_sets(same.evaluation)
     assert digest_sets(source.calibration) == digest_sets(same.calibration)
     assert source.digest != same.digest
-
-
-def test_sets_are_the_same_if_all_their_inputs_are() -> None:
-    rate, other = np.array([16000]), np.array([8000])
-    assert is_same((np.zeros(3), rate), (np.zeros(3), rate))
-    assert not is_same((np.zeros(3), rate), (np.ones(3), rate))
-    assert not is_same((np.zeros(3), rate), (np.zeros(3), other))
-
-
-@pytest.mark.parametrize("data", [b"", b"PK\x03\x04", b"hello"])
-def test_an_archive_that_cannot_be_read_is_refused(tmp_path: Path, data: bytes) -> None:
-    (tmp_path / "net.npz").write_bytes(data)
-    with pytest.raises(UsageError, match=r"net\.npz cannot be read"):
-        list(read_beside(tmp_path / "net.onnx", INPUTS))
 
 
 def test_what_a_policy_names_is_judged_and_calibrated_on(tmp_path: Path) -> None:
@@ -156,25 +131,6 @@ def test_a_function_of_a_policy_gives_arrays_in_order_or_by_name(tmp_path: Path)
         assert first(load(tmp_path, inputs=f"{tmp_path}/data.py:{name}").evaluation) == [*range(5)]
     with pytest.raises(UsageError, match=r"data\.py:other does not match the model"):
         load(tmp_path, inputs=f"{tmp_path}/data.py:other")
-
-
-@pytest.mark.parametrize(
-    ("name", "shape", "dtype"),
-    [("image", (4, 2, 3), "float32"), ("x", (4, 3, 2), "float32"), ("x", (4, 2, 3), "uint8")],
-)
-@pytest.mark.parametrize("key", ["inputs", "calibration"])
-def test_inputs_of_another_model_are_refused(
-    tmp_path: Path, key: str, name: str, shape: tuple[int, ...], dtype: str
-) -> None:
-    np.savez(tmp_path / "other.npz", **{name: np.ones(shape, dtype)})
-    with pytest.raises(UsageError, match=r"other\.npz does not match the model"):
-        load(tmp_path, **{key: str(tmp_path / "other.npz")})
-
-
-def test_too_few_inputs_to_judge_on_are_refused(tmp_path: Path) -> None:
-    np.save(tmp_path / "few.npy", count(3))
-    with pytest.raises(UsageError, match="too few input sets"):
-        load(tmp_path, inputs=str(tmp_path / "few.npy"))
 
 
 def test_a_judged_set_is_calibrated_on_only_if_the_policy_says_so(tmp_path: Path) -> None:
@@ -376,48 +332,6 @@ def test_made_sets_are_of_the_types_of_the_inputs_and_shuffled_ones_of_their_ele
     assert again[3] == 16000
 
 
-def test_an_input_of_one_element_is_no_sampling_rate_unless_it_is_called_so(tmp_path: Path) -> None:
-    assert load(tmp_path, rate="alpha").made == RANDOM
-
-
-def test_a_float_model_has_the_ports_of_the_quantized_one(tmp_path: Path) -> None:
-    load(tmp_path)
-    plain = onnx.load(tmp_path / "net.onnx")
-    quantized = onnx.ModelProto.FromString(plain.SerializeToString())
-    zero = helper.make_tensor("zero", TensorProto.UINT8, [], [0])
-    step = helper.make_tensor("step", TensorProto.FLOAT, [], [0.1])
-    quantized.graph.initializer.extend([zero, step])
-    quantized.graph.node.append(helper.make_node("QuantizeLinear", ["y", "step", "zero"], ["q"]))
-    read_float(tmp_path / "net.onnx", quantized)
-    quantized.graph.input[0].name = "z"
-    with pytest.raises(UsageError, match=r"net\.onnx does not match the quantized model") as caught:
-        read_float(tmp_path / "net.onnx", quantized)
-    assert "x float32[2, 3], but the quantized model's are z float32[2, 3]" in caught.value.why
-    assert caught.value.fix
-    with pytest.raises(UsageError, match="only for a model that is already quantized"):
-        read_float(tmp_path / "net.onnx", plain)
-    quantized.graph.input[0].name = "x"
-    quantized.graph.output[0].type.tensor_type.elem_type = TensorProto.UINT8
-    with pytest.raises(UsageError, match="does not match the quantized model") as caught:
-        read_float(tmp_path / "net.onnx", quantized)
-    assert "float32[2, 3]" not in caught.value.why
-    assert "outputs" in caught.value.why
-    quantized.graph.output[0].CopyFrom(plain.graph.output[0])
-    quantized.graph.output.append(plain.graph.output[0])
-    with pytest.raises(UsageError, match="does not match the quantized model"):
-        read_float(tmp_path / "net.onnx", quantized)
-    del quantized.graph.output[1]
-    onnx.save(quantized, tmp_path / "other.onnx")
-    with pytest.raises(UsageError, match=r"other\.onnx is itself quantized"):
-        read_float(tmp_path / "other.onnx", quantized)
-    free = onnx.ModelProto.FromString(plain.SerializeToString())
-    free.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
-    onnx.save(free, tmp_path / "free.onnx")
-    read_float(tmp_path / "free.onnx", quantized, [("x", (2, 3))])
-    with pytest.raises(UsageError, match=r"free\.onnx cannot be used"):
-        read_float(tmp_path / "free.onnx", quantized)
-
-
 def test_files_next_to_a_model_are_not_read_if_its_policy_gives_all_data(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", count(5))
     (tmp_path / "net.npz").write_bytes(b"not an archive")
@@ -425,16 +339,6 @@ def test_files_next_to_a_model_are_not_read_if_its_policy_gives_all_data(tmp_pat
     assert len(load(tmp_path, calibration=given, inputs=given).evaluation) == 5
     with pytest.raises(UsageError):
         load(tmp_path, inputs=given)
-
-
-def test_weights_in_another_file_are_part_of_what_a_model_is(tmp_path: Path) -> None:
-    load(tmp_path)
-    model, weights = onnx.load(tmp_path / "net.onnx"), tmp_path / "weights.bin"
-    digests = set()
-    for content in (b"one", b"two"):
-        weights.write_bytes(content)
-        digests.add(from_file(tmp_path / "net.onnx", model, [weights]).digest)
-    assert len(digests) == 2
 
 
 def test_each_file_of_weights_and_each_folder_of_sets_counts(tmp_path: Path) -> None:
@@ -499,3 +403,77 @@ def test_each_set_is_put_in_the_order_of_the_inputs() -> None:
     for odd in ([{"x": x, "ids": ids}, ids], []):
         with pytest.raises(UsageError, match="does not match the model"):
             fit_sets("sets.npz", [odd], INPUTS)
+
+
+def test_data_is_refused_with_its_faults(tmp_path: Path) -> None:
+    np.savez(tmp_path / "name.npz", image=np.ones((4, 2, 3), "float32"))
+    np.savez(tmp_path / "shape.npz", x=np.ones((4, 3, 2), "float32"))
+    np.savez(tmp_path / "type.npz", x=np.ones((4, 2, 3), "uint8"))
+    np.save(tmp_path / "few.npy", count(3))
+    (tmp_path / "text.npy").write_bytes(b"hello")
+    names = ("name.npz", "shape.npz", "type.npz", "few.npy", "text.npy")
+    calls: dict[str, Callable[[], object]] = {
+        f"{key} {name}": partial(load, tmp_path, **{key: str(tmp_path / name)})
+        for key in ("inputs", "calibration")
+        for name in names
+        if (key, name) != ("calibration", "few.npy")
+    }
+    load(tmp_path)
+    plain = onnx.load(tmp_path / "net.onnx")
+
+    def change(edit: Callable[[Any], object] | None = None, *, quantized: bool = True) -> Any:
+        model = onnx.ModelProto.FromString(plain.SerializeToString())
+        if quantized:
+            model.graph.node.add(op_type="QuantizeLinear")
+        if edit:
+            edit(model.graph)
+        return model
+
+    def name_input(graph: Any) -> None:
+        graph.input[0].name = "z"
+
+    def retype(graph: Any) -> None:
+        graph.output[0].type.tensor_type.elem_type = TensorProto.UINT8
+
+    def free(graph: Any) -> None:
+        graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+
+    more = tensor("more", [3], 7)
+    wider = change(lambda graph: graph.input.add().CopyFrom(more))
+    onnx.save(change(), tmp_path / "quantized.onnx")
+    onnx.save(change(free, quantized=False), tmp_path / "free.onnx")
+    rows = {"same": ("net", change()), "float": ("net", plain), "two": ("quantized", change())}
+    rows |= {"wider": ("net", wider), "name": ("net", change(name_input))}
+    rows |= {"type": ("net", change(retype)), "free": ("free", change())}
+    rows["outputs"] = ("net", change(lambda graph: graph.output.append(plain.graph.output[0])))
+    for name, (file, model) in rows.items():
+        calls[f"float model, {name}"] = partial(read_ports, tmp_path / f"{file}.onnx", model)
+    fixed = [("x", (2, 3))]
+    calls["shape"] = partial(read_ports, tmp_path / "free.onnx", change(), fixed)
+    (tmp_path / "beside/test_data_set_0").mkdir(parents=True)
+    beside = tmp_path / "beside/a.onnx"
+    calls["beside"] = lambda: list(read_beside(beside, list_inputs(wider)))
+    ids = np.zeros((1, 4), "int64")
+    archives = {
+        "no ids": {"x": np.zeros((1, 2, 3), "float32")},
+        "double": {"x": np.zeros((1, 2, 3)), "ids": ids},
+        "lengths": {"x": np.zeros((2, 2, 3), "float32"), "ids": ids},
+    }
+    for name, arrays in archives.items():
+        path = write(tmp_path / f"{name}.onnx", **arrays)
+        calls[f"archive, {name}"] = lambda path=path: list(  # type: ignore[misc]
+            read_beside(path, INPUTS)
+        )
+    for number, data in enumerate((b"", b"PK\x03\x04", b"hello")):
+        (tmp_path / f"{number}.npz").write_bytes(data)
+        calls[f"archive {number}"] = lambda number=number: list(  # type: ignore[misc]
+            read_beside(tmp_path / f"{number}.onnx", INPUTS)
+        )
+    ports = {**list_inputs(wider), "sr": (np.dtype("int64"), (1,))}
+    calls["rate"] = lambda: find_rates(tmp_path / "a.onnx", plain, ports)
+    check_results(SNAPSHOTS / "data.txt", calls, tmp_path)
+
+
+def read_ports(path: Path, quantized: Any, shapes: Any = ()) -> str:
+    read_float(path, quantized, shapes)
+    return "matches"
